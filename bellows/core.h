@@ -1,0 +1,14 @@
+#pragma once
+
+#include "bellows/core/channels_last.h"
+#include "bellows/core/device.h"
+#include "bellows/core/error.h"
+#include "bellows/core/file.h"
+#include "bellows/core/grad_mode.h"
+#include "bellows/core/log.h"
+#include "bellows/core/model.h"
+#include "bellows/core/progress.h"
+#include "bellows/core/registry.h"
+#include "bellows/core/seed.h"
+#include "bellows/core/stats.h"
+#include "bellows/core/trace_writer.h"

@@ -1,0 +1,55 @@
+#include "bellows/core/error.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace bellows {
+
+namespace {
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string nearest_match(std::string_view name, const std::vector<std::string>& candidates) {
+  // A third of the letters may differ: "batchsize" finds "batch_size", "foo" finds nothing.
+  size_t best = std::max<size_t>(1, name.size() / 3) + 1;
+  std::string found;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = edit_distance(name, candidate);
+    if (distance < best) {
+      best = distance;
+      found = candidate;
+    }
+  }
+  return found;
+}
+
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
+  const std::string match = nearest_match(name, candidates);
+  return match.empty() ? "" : " Did you mean \"" + match + "\"?";
+}
+
+std::string user_message(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error ? torch_error->what_without_backtrace() : error.what();
+}
+
+std::string errno_message(int error_number) {
+  return std::string(std::strerror(error_number)) + " (" + std::to_string(error_number) + ")";
+}
+
+}  // namespace bellows

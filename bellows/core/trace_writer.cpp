@@ -1,0 +1,69 @@
+#include "bellows/core/trace_writer.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/file.h"
+
+namespace bellows {
+
+namespace {
+
+/// Small, stable numbers for threads: the viewer sorts rows by them.
+uint64_t trace_thread_number() {
+  static std::atomic<uint64_t> next{1};
+  static thread_local const uint64_t mine = next++;
+  return mine;
+}
+
+}  // namespace
+
+double trace_now_us() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void TraceWriter::add(TraceEvent event) {
+  nlohmann::json record = {{"ph", "X"},
+                           {"name", std::move(event.name)},
+                           {"cat", std::move(event.category)},
+                           {"ts", event.start_us},
+                           {"dur", event.duration_us},
+                           {"pid", ::getpid()},
+                           {"tid", event.thread ? event.thread : trace_thread_number()}};
+  if (!event.args_json.empty()) record["args"] = nlohmann::json::parse(event.args_json);
+  std::lock_guard lock(mutex_);
+  records_.push_back(record.dump());
+}
+
+void TraceWriter::name_thread(uint64_t thread, std::string name) {
+  const nlohmann::json record = {
+      {"ph", "M"}, {"name", "thread_name"}, {"pid", ::getpid()}, {"tid", thread}, {"args", {{"name", std::move(name)}}}};
+  std::lock_guard lock(mutex_);
+  records_.push_back(record.dump());
+}
+
+void TraceWriter::counter(std::string_view name, double at_us, double value) {
+  const nlohmann::json record = {
+      {"ph", "C"}, {"name", name}, {"pid", ::getpid()}, {"ts", at_us}, {"args", {{"value", value}}}};
+  std::lock_guard lock(mutex_);
+  records_.push_back(record.dump());
+}
+
+size_t TraceWriter::size() const {
+  std::lock_guard lock(mutex_);
+  return records_.size();
+}
+
+std::string TraceWriter::to_json() const {
+  std::lock_guard lock(mutex_);
+  std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
+  for (size_t i = 0; i < records_.size(); ++i) text += records_[i] + (i + 1 < records_.size() ? ",\n" : "\n");
+  return text + "]}\n";
+}
+
+void TraceWriter::write(const std::string& path) const { write_text_file(path, to_json()); }
+
+}  // namespace bellows

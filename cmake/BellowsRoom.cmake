@@ -1,0 +1,52 @@
+# bellows_room(NAME [HEAVY] SOURCES … [ROOMS …] [LIBS …])
+#
+# One folder of bellows/ as one static library `bellows_NAME` (alias `bellows::NAME`).
+#   HEAVY  the sources see torch/torch.h: they share one precompiled header
+#   ROOMS  rooms on lower levels that this one uses
+#   LIBS   third-party targets
+add_library(bellows_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
+target_link_libraries(bellows_pch PRIVATE bellows_flags bellows_torch)
+target_precompile_headers(bellows_pch PRIVATE <torch/torch.h>)
+
+function(bellows_use_pch TARGET)
+  target_precompile_headers(${TARGET} REUSE_FROM bellows_pch)
+endfunction()
+
+function(bellows_room NAME)
+  cmake_parse_arguments(ARG "HEAVY" "" "SOURCES;ROOMS;LIBS" ${ARGN})
+  add_library(bellows_${NAME} STATIC ${ARG_SOURCES})
+  add_library(bellows::${NAME} ALIAS bellows_${NAME})
+  set_target_properties(bellows_${NAME} PROPERTIES EXPORT_NAME ${NAME} UNITY_BUILD ON)
+  target_include_directories(bellows_${NAME} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                                    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  list(TRANSFORM ARG_ROOMS PREPEND bellows_)
+  target_link_libraries(bellows_${NAME} PUBLIC bellows_torch ${ARG_ROOMS} Threads::Threads
+                                        PRIVATE $<BUILD_INTERFACE:bellows_flags> ${ARG_LIBS})
+  if(ARG_HEAVY)
+    bellows_use_pch(bellows_${NAME})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY BELLOWS_ROOMS ${NAME})
+endfunction()
+
+# bellows_test(NAME [HEAVY] SOURCES … [ROOMS …] [LIBS …] [LABELS fast|dist|slow])
+#
+# One GoogleTest executable a room. Tests are built at -O1: they are compiled more often than they are run.
+function(bellows_test NAME)
+  cmake_parse_arguments(ARG "HEAVY" "" "SOURCES;ROOMS;LIBS;LABELS" ${ARGN})
+  add_executable(${NAME} ${ARG_SOURCES})
+  set_target_properties(${NAME} PROPERTIES UNITY_BUILD ON)
+  list(TRANSFORM ARG_ROOMS PREPEND bellows_)
+  target_link_libraries(${NAME} PRIVATE ${ARG_ROOMS} bellows_torch bellows_flags ${ARG_LIBS} GTest::gmock GTest::gtest GTest::gtest_main)
+  target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_options(${NAME} PRIVATE -O1
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # a unity batch is one file, whatever GCC thinks
+  target_compile_definitions(${NAME} PRIVATE BELLOWS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" BELLOWS_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  if(ARG_HEAVY)
+    bellows_use_pch(${NAME})
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS fast)
+  endif()
+  add_test(NAME ${NAME} COMMAND ${NAME} --gtest_output=json:${CMAKE_BINARY_DIR}/test-results/${NAME}.json)
+  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600 ENVIRONMENT "OMP_NUM_THREADS=2;GOMP_SPINCOUNT=20000")
+endfunction()

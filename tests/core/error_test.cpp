@@ -1,0 +1,51 @@
+#include "bellows/core/error.h"
+
+#include <gtest/gtest.h>
+
+#include "bellows/core/registry.h"
+
+namespace bellows {
+
+TEST(Error, NearestMatchFindsSlipsAndNothingElse) {
+  const std::vector<std::string> keys = {"batch_size", "momentum", "epochs"};
+  EXPECT_EQ(nearest_match("batchsize", keys), "batch_size");
+  EXPECT_EQ(nearest_match("momentun", keys), "momentum");
+  EXPECT_EQ(nearest_match("epoch", keys), "epochs");
+  EXPECT_EQ(nearest_match("colour", keys), "");
+  EXPECT_EQ(did_you_mean("epoch", keys), " Did you mean \"epochs\"?");
+  EXPECT_EQ(did_you_mean("colour", keys), "");
+}
+
+TEST(Error, UserMessageCarriesNoBacktrace) {
+  try {
+    TORCH_CHECK_VALUE(false, "load: expected 3, got ", 4);
+    FAIL();
+  } catch (const std::exception& error) {
+    EXPECT_EQ(user_message(error), "load: expected 3, got 4");
+  }
+  EXPECT_EQ(user_message(std::runtime_error("plain")), "plain");
+}
+
+TEST(Registry, KeepsOrderRefusesTwinsAndSuggests) {
+  struct Row {
+    std::string name;
+    int value;
+  };
+  Registry<Row> registry("technique");
+  const Row& first = registry.add({"channels_last", 1});
+  registry.add({"bf16", 2});
+  for (int i = 0; i < 100; ++i) registry.add({"filler" + std::to_string(i), i});
+  EXPECT_EQ(first.value, 1) << "references outlive later additions";
+  EXPECT_EQ(registry.at("bf16").value, 2);
+  EXPECT_EQ(registry.rows()[1].name, "bf16");
+  EXPECT_EQ(registry.find("nothing"), nullptr);
+  EXPECT_THROW(registry.add({"bf16", 3}), c10::ValueError);
+  try {
+    registry.at("chanels_last");
+    FAIL();
+  } catch (const c10::ValueError& error) {
+    EXPECT_NE(user_message(error).find("Did you mean \"channels_last\"?"), std::string::npos);
+  }
+}
+
+}  // namespace bellows

@@ -1,0 +1,105 @@
+#include "bellows/core/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "bellows/core/error.h"
+
+namespace bellows {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct FileTest : testing::Test {
+  FileTest() : folder(fs::temp_directory_path() / ("bellows_file_test_" + std::to_string(::getpid()))) {
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+  }
+  ~FileTest() override { fs::remove_all(folder); }
+  std::string path(const char* name) const { return folder / name; }
+  size_t entries() const { return std::distance(fs::directory_iterator(folder), fs::directory_iterator()); }
+
+  fs::path folder;
+};
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const c10::Error& error) {
+    return user_message(error);
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_F(FileTest, WritesWholeOrNotAtAll) {
+  write_text_file(path("a"), "old");
+  {
+    AtomicFile file(path("a"));
+    file.write("half of the new");
+    EXPECT_EQ(file.offset(), 15U);
+  }
+  EXPECT_EQ(read_text_file(path("a")), "old");
+  EXPECT_EQ(entries(), 1U) << "the temporary file is gone";
+  write_text_file(path("a"), "new");
+  EXPECT_EQ(read_text_file(path("a")), "new");
+  EXPECT_EQ(fs::status(path("a")).permissions() & fs::perms::owner_read, fs::perms::owner_read);
+}
+
+TEST_F(FileTest, EmptyFileMapsToNothing) {
+  write_text_file(path("empty"), "");
+  EXPECT_EQ(MappedFile(path("empty")).bytes().size(), 0U);
+}
+
+TEST_F(FileTest, ErrorsNameThePathAndTheReason) {
+  EXPECT_THROW(MappedFile(path("missing")), c10::ValueError);
+  EXPECT_NE(message_of([&] { MappedFile file(path("missing")); }).find("No such file"), std::string::npos);
+  EXPECT_NE(message_of([&] { MappedFile file(folder); }).find("it is a folder"), std::string::npos);
+  write_text_file(path("file"), "x");
+  const std::string below_a_file = path("file") + "/under";
+  EXPECT_NE(message_of([&] { AtomicFile file(below_a_file); }).find("Not a directory"), std::string::npos);
+  EXPECT_NE(message_of([&] { AtomicFile file(path("no/such/folder")); }).find("must exist and be writable"), std::string::npos);
+}
+
+// RLIMIT_FSIZE stands in for a full disk: the same path through write(2)'s error.
+TEST_F(FileTest, FullDiskKeepsTheOldFile) {
+  write_text_file(path("a"), "old");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{4096, 4096};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const std::string message = message_of([&] { write_text_file(path("a"), std::string(100'000, 'x')); });
+    ::_exit(message.find("at byte 4096: File too large") != std::string::npos ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_text_file(path("a")), "old");
+  EXPECT_EQ(entries(), 1U);
+}
+
+TEST_F(FileTest, KilledWriterLeavesTheOldOrTheNewFile) {
+  write_text_file(path("a"), std::string(1 << 20, '0'));
+  for (int round = 1; round <= 8; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (char c = 'a';; c = c == 'z' ? 'a' : static_cast<char>(c + 1)) write_text_file(path("a"), std::string(1 << 20, c));
+    }
+    ::usleep(3000 * round);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const std::string text = read_text_file(path("a"));
+    ASSERT_EQ(text.size(), size_t{1} << 20);
+    ASSERT_EQ(text.find_first_not_of(text[0]), std::string::npos) << "a mixture of two writes";
+  }
+}
+
+}  // namespace bellows
