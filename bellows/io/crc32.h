@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace bellows::io {
+
+/// CRC-32 as zip, gzip and PNG use it (polynomial 0x04C11DB7, reflected).
+/// Params: crc – the value of what came before, to compute it piece by piece
+uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+}  // namespace bellows::io

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "bellows/io/bytes.h"
+
+namespace bellows::io {
+
+/// Text by name, in the order of the file.
+using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
+
+/// What the header of a safetensors file says about one tensor.
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;           ///< the format's name: "F32", "BF16", "I64", …
+  std::vector<int64_t> shape;  ///< row-major
+  uint64_t begin = 0;          ///< bytes from the start of the file
+  uint64_t end = 0;
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;  ///< sorted by `begin`
+  SafetensorsMetadata metadata;
+};
+
+/// Bits of one element, or 0 when the format has no such dtype.
+/// Ref: safetensors/src/tensor.rs `Dtype`
+int safetensors_bits(std::string_view dtype);
+
+/// Reads and checks the header as strictly as the official reader: length, JSON, known dtypes, shapes that fit their
+/// bytes, tensors that follow each other without holes or overlaps up to the end of the file; and names that occur
+/// once. Params: bytes – the whole file
+///         where – names it in errors
+/// Throws: c10::ValueError – where, byte offset or tensor, expected, found
+SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view where);
+
+/// The 8-byte length and the JSON, padded with spaces to a multiple of 8 bytes, for tensors in the order given.
+/// Params: entries – begin and end count from the first byte behind the header
+std::string make_safetensors_header(const std::vector<SafetensorsEntry>& entries, const SafetensorsMetadata& metadata);
+
+/// The official writer's order: by dtype (wide ones first), then by name.
+bool safetensors_before(const SafetensorsEntry& a, const SafetensorsEntry& b);
+
+}  // namespace bellows::io

@@ -1,0 +1,100 @@
+#include "tests/fuzz/targets.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include "bellows/io/decompress.h"
+#include "bellows/io/image.h"
+#include "bellows/io/safetensors_header.h"
+#include "bellows/io/tar.h"
+#include "bellows/io/torch_file.h"
+#include "bellows/io/unpickler.h"
+#include "bellows/io/zip.h"
+
+namespace bellows::fuzz {
+
+namespace {
+
+template <class Body>
+void rejecting(const Body& body) {
+  try {
+    body();
+  } catch (const c10::ValueError&) {
+  }
+}
+
+/// Reads what the views point to, so that AddressSanitizer sees it.
+uint32_t touch(io::ByteSpan bytes) {
+  uint32_t sum = 0;
+  for (const std::byte b : bytes) sum = sum * 31 + std::to_integer<uint32_t>(b);
+  return sum;
+}
+
+/// Reads the first and the last element of every tensor.
+uint32_t touch(const io::PickleValue& value) {
+  if (value.is_tensor()) {
+    const at::Tensor& tensor = value.as_tensor();
+    if (tensor.numel() == 0) return 0;
+    int64_t last = 0;
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
+    const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
+    const auto width = static_cast<size_t>(tensor.element_size());
+    return touch({data, width}) + touch({data + static_cast<size_t>(last) * width, width});
+  }
+  uint32_t sum = 0;
+  if (value.is_sequence()) {
+    for (const io::PickleValue& element : value.elements()) sum += element.is_tensor() ? touch(element) : 0;
+  } else if (value.is_dict()) {
+    for (const auto& [key, element] : value.items()) sum += element.is_tensor() ? touch(element) : 0;
+  }
+  return sum;
+}
+
+volatile uint32_t sink;
+
+}  // namespace
+
+void tar(io::ByteSpan bytes) {
+  rejecting([&] {
+    io::TarReader reader(bytes, "fuzz");
+    while (const auto entry = reader.next()) sink = touch(entry->data);
+  });
+}
+
+void torch_file(io::ByteSpan bytes) {
+  rejecting([&] { sink = touch(io::torch_load_bytes(bytes, "fuzz")); });
+}
+
+void pickle(io::ByteSpan bytes) {
+  const at::Tensor memory = at::zeros({64}, at::TensorOptions().dtype(c10::kByte));
+  const auto storage = std::make_shared<io::PickleStorage>(memory.storage(), c10::kFloat);
+  rejecting([&] {
+    sink = touch(io::unpickle(bytes, "fuzz", [&](const io::PickleValue&) { return io::PickleValue(storage); }));
+  });
+}
+
+void safetensors(io::ByteSpan bytes) {
+  rejecting([&] {
+    for (const io::SafetensorsEntry& entry : io::parse_safetensors_header(bytes, "fuzz").entries) {
+      sink = touch(bytes.subspan(entry.begin, entry.end - entry.begin));
+    }
+  });
+}
+
+void image(io::ByteSpan bytes) {
+  using io::ColorMode;
+  for (const ColorMode mode : {ColorMode::gray, ColorMode::rgb, ColorMode::keep}) {
+    rejecting([&] {
+      const io::ImageInfo info = io::image_info(bytes);
+      if (info.width * info.height <= 1 << 16) sink = touch(io::PickleValue(io::decode_image(bytes, mode)));
+    });
+  }
+}
+
+void compressed(io::ByteSpan bytes) {
+  rejecting([&] { sink = touch(io::decompress(bytes, "fuzz", 1 << 24)); });
+}
+
+}  // namespace bellows::fuzz
