@@ -1,0 +1,9 @@
+#pragma once
+
+#include "bellows/tap/allocator.h"
+#include "bellows/tap/context.h"
+#include "bellows/tap/observer.h"
+#include "bellows/tap/op_check.h"
+#include "bellows/tap/op_ref.h"
+#include "bellows/tap/op_tap.h"
+#include "bellows/tap/saved_tensor_tap.h"

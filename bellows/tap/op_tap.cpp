@@ -1,0 +1,146 @@
+#include "bellows/tap/op_tap.h"
+
+#include "bellows/core/log.h"
+#include "bellows/tap/redispatch.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/PyInterpreter.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <atomic>
+
+namespace bellows::tap {
+namespace {
+
+using Mode = c10::impl::PyObject_TorchDispatchMode;
+using ModeStack = c10::impl::TorchDispatchModeTLS;
+
+[[noreturn]] void unreachable(const char* what) {
+  TORCH_INTERNAL_ASSERT(false, "OpTap: libtorch asked for ", what);
+}
+
+/// The table through which libtorch speaks to a Python interpreter. Only dispatch() and detach() are asked of a mode;
+/// the rest belongs to tensor subclasses written in Python, which do not exist here.
+struct Interpreter final : c10::impl::PyInterpreterVTable {
+  using Impl = c10::TensorImpl;
+  std::string name() const override { return "bellows"; }
+  void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) const override;
+  /// Asked for by shallow copies; without the key they are made as without a mode. The caller sets the version counter.
+  c10::intrusive_ptr<Impl> detach(const Impl* self) const override {
+    c10::impl::ExcludeDispatchKeyGuard no_mode(c10::DispatchKey::Python);
+    return self->shallow_copy_and_detach(c10::VariableVersion(0), false);
+  }
+
+  void incref(PyObject*) const override {}
+  void decref(PyObject*) const override {}
+  bool try_incref(const c10::impl::PyObjectSlot&) const override { return false; }
+  size_t refcnt(PyObject*) const override { return 1; }
+  void reportErrorCallback(PyObject*, c10::DispatchKey) const override {}
+  void python_op_registration_trampoline(const c10::OperatorHandle&, c10::DispatchKey, c10::DispatchKeySet,
+                                         torch::jit::Stack*, bool, bool) const override {
+    unreachable("a Python operator");
+  }
+  void throw_abstract_impl_not_imported_error(std::string, const char*, const char*) const override {}
+  void python_dispatcher(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*) const override {
+    unreachable("the Python dispatcher");
+  }
+  bool is_contiguous(const Impl*, at::MemoryFormat) const override { unreachable("is_contiguous"); }
+  c10::SymBool sym_is_contiguous(const Impl*, at::MemoryFormat) const override { unreachable("sym_is_contiguous"); }
+  bool is_strides_like(const Impl*, at::MemoryFormat) const override { unreachable("is_strides_like"); }
+  bool is_non_overlapping_and_dense(const Impl*) const override { unreachable("is_non_overlapping_and_dense"); }
+  c10::Device device(const Impl*) const override { unreachable("device"); }
+  int64_t dim(const Impl*) const override { unreachable("dim"); }
+  c10::IntArrayRef strides(const Impl*) const override { unreachable("strides"); }
+  c10::IntArrayRef sizes(const Impl*) const override { unreachable("sizes"); }
+  c10::SymIntArrayRef sym_sizes(const Impl*) const override { unreachable("sym_sizes"); }
+  c10::Layout layout(const Impl*) const override { unreachable("layout"); }
+  int64_t numel(const Impl*) const override { unreachable("numel"); }
+  c10::SymInt sym_numel(const Impl*) const override { unreachable("sym_numel"); }
+  c10::SymIntArrayRef sym_strides(const Impl*) const override { unreachable("sym_strides"); }
+  c10::SymInt sym_storage_offset(const Impl*) const override { unreachable("sym_storage_offset"); }
+  void trace_gpu_event_creation(c10::DeviceType, uintptr_t) const override {}
+  void trace_gpu_event_deletion(c10::DeviceType, uintptr_t) const override {}
+  void trace_gpu_event_record(c10::DeviceType, uintptr_t, uintptr_t) const override {}
+  void trace_gpu_event_wait(c10::DeviceType, uintptr_t, uintptr_t) const override {}
+  void trace_gpu_memory_allocation(c10::DeviceType, uintptr_t) const override {}
+  void trace_gpu_memory_deallocation(c10::DeviceType, uintptr_t) const override {}
+  void trace_gpu_stream_creation(c10::DeviceType, uintptr_t) const override {}
+  void trace_gpu_device_synchronization(c10::DeviceType) const override {}
+  void trace_gpu_stream_synchronization(c10::DeviceType, uintptr_t) const override {}
+  void trace_gpu_event_synchronization(c10::DeviceType, uintptr_t) const override {}
+  void reset_backward_hooks(const Impl*) const override {}
+};
+
+c10::impl::PyInterpreter* interpreter() {
+  // Never destroyed: modes are compared with it on threads that may outlive static destruction.
+  static auto* const made = new c10::impl::PyInterpreter(new Interpreter);
+  return made;
+}
+
+/// One installed client. Its mode stands on libtorch's per-thread stack of modes, which at::ThreadLocalState carries;
+/// the "Python object" of the mode is the frame itself, and the mode's owner is the frame's.
+struct Frame {
+  explicit Frame(std::shared_ptr<OpTap> tap)
+      : client(std::move(tap)), mode(reinterpret_cast<PyObject*>(this), interpreter()) {}
+  std::shared_ptr<OpTap> client;
+  std::atomic<bool> active{true};
+  Mode mode;
+};
+
+Frame* frame_of(const Mode& mode) {
+  if (&mode.pyinterpreter() != interpreter()) return nullptr;
+  return reinterpret_cast<Frame*>(mode.ptr(interpreter()));
+}
+
+Frame* top_frame() {
+  const int64_t depth = ModeStack::stack_len();
+  return depth ? frame_of(*ModeStack::get_stack_at(depth - 1)) : nullptr;
+}
+
+/// libtorch has excluded every key above ours; with the top mode off the stack, operators go to the next outer one.
+void Interpreter::dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
+  struct WithoutTop {
+    std::shared_ptr<Mode> mode = ModeStack::pop_stack();
+    Frame* frame = frame_of(*mode);
+    ~WithoutTop() {
+      if (frame->active) ModeStack::push_non_infra_mode_onto_stack(std::move(mode));
+    }
+  } top;
+  const OpCall call(op);
+  if (top.frame->active) {
+    top.frame->client->call(call, *stack);
+  } else {
+    call.next(*stack);
+  }
+}
+
+}  // namespace
+
+void OpCall::next(Stack& stack) const {
+  struct SameOperator {
+    ~SameOperator() { redispatched_operator = nullptr; }
+  } until_the_end;
+  redispatched_operator = handle().schema().name().c_str();
+  handle().callBoxed(&stack);
+}
+
+OpTapGuard::OpTapGuard(std::shared_ptr<OpTap> tap) {
+  TORCH_CHECK_VALUE(tap, "OpTapGuard: expected a tap, found null. Give it a std::make_shared<…>().");
+  auto frame = std::make_shared<Frame>(std::move(tap));
+  node_ = frame;
+  ModeStack::push_non_infra_mode_onto_stack(std::shared_ptr<Mode>(frame, &frame->mode));
+}
+
+OpTapGuard::~OpTapGuard() {
+  auto* const frame = static_cast<Frame*>(node_.get());
+  frame->active = false;
+  if (top_frame() != frame) {
+    log_error(
+        "OpTapGuard: destroyed out of order, or on another thread than it was made on. Its client gets no more calls. ",
+        "Destroy guards in the reverse order of their making, on the thread that made them.");
+    return;
+  }
+  for (Frame* top = top_frame(); top && !top->active; top = top_frame()) ModeStack::pop_stack();
+}
+
+}  // namespace bellows::tap
