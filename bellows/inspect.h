@@ -1,0 +1,12 @@
+#pragma once
+
+#include "bellows/inspect/call_site.h"
+#include "bellows/inspect/determinism.h"
+#include "bellows/inspect/first_nan.h"
+#include "bellows/inspect/flops.h"
+#include "bellows/inspect/memory.h"
+#include "bellows/inspect/module_map.h"
+#include "bellows/inspect/op_counter.h"
+#include "bellows/inspect/random_guard.h"
+#include "bellows/inspect/sync.h"
+#include "bellows/inspect/trace.h"
