@@ -1,0 +1,27 @@
+#include "bellows/amp/autocast.h"
+
+#include <ATen/autocast_mode.h>
+
+namespace bellows::amp {
+
+autocast::autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled, bool cache)
+    : device_(device),
+      outer_dtype_(at::autocast::get_autocast_dtype(device)),
+      outer_enabled_(at::autocast::is_autocast_enabled(device)),
+      outer_cache_(at::autocast::is_autocast_cache_enabled()) {
+  TORCH_CHECK_VALUE(!enabled || dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: expected bf16 or fp16, got ",
+                    dtype, ". For full precision, pass enabled = false.");
+  at::autocast::set_autocast_enabled(device, enabled);
+  if (enabled) at::autocast::set_autocast_dtype(device, dtype);
+  at::autocast::set_autocast_cache_enabled(cache);
+  at::autocast::increment_nesting();
+}
+
+autocast::~autocast() {
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(device_, outer_enabled_);
+  at::autocast::set_autocast_dtype(device_, outer_dtype_);
+  at::autocast::set_autocast_cache_enabled(outer_cache_);
+}
+
+}  // namespace bellows::amp
