@@ -1,0 +1,25 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include "bellows/core/model.h"
+
+namespace bellows::optim {
+
+/// The state and hyperparameters of any libtorch optimizer, by name: "state.<i>.exp_avg" for the i-th parameter over
+/// all groups, "param_groups.<g>.lr". Numbers are 0-d tensors (float64, int64). Tensors share storage with the
+/// optimizer. SGD, Adam, AdamW, RMSprop and Adagrad are taken apart so; every other class is one tensor "archive" of
+/// its serialized bytes.
+NamedTensors state_dict(const torch::optim::Optimizer& optimizer);
+
+/// Puts a state_dict() back; tensors are copied, with their strides. The optimizer must have parameters of the same
+/// shapes. Throws: c10::ValueError – other class, number or shape of parameters; nothing is changed then Ref:
+/// torch.optim.Optimizer.load_state_dict
+void load_state_dict(torch::optim::Optimizer& optimizer, const NamedTensors& state);
+
+/// The learning rate of the first parameter group.
+double get_lr(const torch::optim::Optimizer& optimizer);
+/// Sets the learning rate of every parameter group.
+void set_lr(torch::optim::Optimizer& optimizer, double lr);
+
+}  // namespace bellows::optim
