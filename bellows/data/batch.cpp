@@ -1,0 +1,34 @@
+#include "bellows/data/batch.h"
+
+#include <c10/util/Exception.h>
+
+namespace bellows::data {
+
+Batch::Batch(NamedTensors tensors, std::vector<int64_t> ids, int64_t epoch, int64_t index)
+    : tensors_(std::move(tensors)), ids_(std::move(ids)), epoch_(epoch), index_(index) {}
+
+bool Batch::contains(std::string_view name) const {
+  for (const auto& [known, tensor] : tensors_) {
+    if (known == name) return true;
+  }
+  return false;
+}
+
+const at::Tensor& Batch::operator[](std::string_view name) const {
+  std::string all;
+  for (const auto& [known, tensor] : tensors_) {
+    if (known == name) return tensor;
+    all += (all.empty() ? "" : ", ") + known;
+  }
+  TORCH_CHECK_VALUE(false, "Batch: no tensor is called \"", name, "\"; it holds: ", all.empty() ? "nothing" : all, ".");
+}
+
+Batch Batch::to(c10::Device device, bool non_blocking) const {
+  Batch moved = *this;
+  for (auto& [name, tensor] : moved.tensors_) {
+    tensor = tensor.to(tensor.options().device(device), non_blocking);
+  }
+  return moved;
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace bellows::data {
+
+/// Memory for batch tensors that comes back when the last tensor over it is gone, wherever that happens.
+///
+/// The one place where a batch's memory is allocated: pinned memory for a CUDA device belongs here.
+/// Threads: safe.
+class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
+ public:
+  /// Params: max_idle – blocks kept for later; more are freed
+  explicit BatchMemory(size_t max_idle) : max_idle_(max_idle) {}
+
+  /// A block of exactly `bytes`; its deleter brings it back, also after the loader is gone.
+  c10::DataPtr take(size_t bytes);
+  /// Blocks allocated so far: constant in the steady state.
+  int64_t allocated() const;
+
+ private:
+  struct Block {
+    c10::DataPtr memory;
+    size_t bytes = 0;
+    std::shared_ptr<BatchMemory> home;  // set while it is lent
+  };
+  static void give_back(void* block);
+
+  const size_t max_idle_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Block>> idle_;
+  int64_t allocated_ = 0;
+};
+
+}  // namespace bellows::data

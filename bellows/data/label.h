@@ -1,0 +1,17 @@
+#pragma once
+
+#include "bellows/data/sample.h"
+
+#include <optional>
+#include <string>
+
+namespace bellows::data {
+
+/// The field that holds a sample's label as text: `cls`, else `json`. Null when there is none.
+const Field* find_label(const Sample& sample);
+
+/// The integer in a `.cls` text, or in a `.json` text: a number, or an object with a number under `key`.
+/// Throws: c10::ValueError – anything else; quotes what was found
+int64_t parse_label(const Field& field, const std::string& key);
+
+}  // namespace bellows::data

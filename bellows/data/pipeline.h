@@ -1,0 +1,27 @@
+#pragma once
+
+#include "bellows/data/sample.h"
+#include "bellows/data/transform.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace bellows::data {
+
+/// What happens to each sample on its way into a batch.
+///
+/// A picture (a field png, jpg, jpeg or image file, or a uint8 array "image" [H, W, C]) is decoded, transformed and
+/// written as float "image" [N, C, H, W]. A label (.cls with an integer, .json with an integer or an object) is written
+/// as int64 "label" [N]. Other arrays are stacked under their own names. Other files are left out.
+struct PipelineOptions {
+  std::string decode = "rgb";         ///< "rgb" or "gray"; uint8 arrays are taken as they are
+  std::vector<Transform> transforms;  ///< in order
+  std::vector<double> mean, std;      ///< one value or one for each channel; empty: values in [0, 1]
+  bool channels_last = false;         ///< memory order of "image"; its sizes are the same
+  std::string label_key = "label";    ///< the member of a .json object that holds the label
+  int64_t num_classes = 0;            ///< labels outside [0, num_classes) are bad samples; 0: not checked
+  int64_t cache_bytes = 0;  ///< keep this much of decoded pictures, after the leading deterministic transforms; 0: none
+};
+
+}  // namespace bellows::data

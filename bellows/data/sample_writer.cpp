@@ -1,0 +1,192 @@
+#include "bellows/data/sample_writer.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "bellows/core/error.h"
+#include "bellows/data/label.h"
+
+namespace bellows::data {
+
+namespace {
+
+io::ColorMode parse_mode(const std::string& mode) {
+  TORCH_CHECK_VALUE(mode == "rgb" || mode == "gray", "decode: expected \"rgb\" or \"gray\", got \"", mode, "\".",
+                    did_you_mean(mode, {"rgb", "gray"}));
+  return mode == "rgb" ? io::ColorMode::rgb : io::ColorMode::gray;
+}
+
+bool is_picture(const Field& field) {
+  if (!field.is_array)
+    return field.name == "png" || field.name == "jpg" || field.name == "jpeg" || field.name == "image";
+  return field.name == "image" && field.dtype == c10::ScalarType::Byte && field.sizes.size() == 3;
+}
+
+size_t row_bytes(const RowSpec& row) {
+  size_t count = 1;
+  for (int64_t size : row.sizes) count *= static_cast<size_t>(size);
+  return count * c10::elementSize(row.dtype);
+}
+
+std::string field_names(const Sample& sample) {
+  std::string names;
+  for (const Field& field : sample.fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
+  return names.empty() ? "nothing" : names;
+}
+
+/// Runs `body`; says in which sample and where an error happened.
+template <class F>
+void with_context(const char* what, const Sample& sample, const Field* field, const F& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    TORCH_CHECK_VALUE(false, what, ": ", sample.where(field), ": ", user_message(error));
+  }
+}
+
+}  // namespace
+
+SampleWriter::SampleWriter(PipelineOptions options, Workspace& example)
+    : options_(std::move(options)), mode_(parse_mode(options_.decode)) {
+  while (deterministic_ < options_.transforms.size() && options_.transforms[deterministic_].deterministic)
+    ++deterministic_;
+  if (options_.cache_bytes > 0) cache_ = std::make_unique<ImageCache>(options_.cache_bytes);
+  const Sample& sample = example.sample;
+  has_image_ = find_image(sample) != nullptr;
+  has_label_ = find_label(sample) != nullptr;
+  if (has_image_) learn_image(example);
+  learn_arrays(sample);
+  if (has_label_) add_row(Kind::label, "label", c10::ScalarType::Long, {});
+  TORCH_CHECK_VALUE(!rows_.empty(), "data: ", sample.where(), " holds ", field_names(sample),
+                    "; expected a picture (png, jpg, jpeg), a label (cls, json) or arrays.");
+}
+
+const Field* SampleWriter::find_image(const Sample& sample) const {
+  const auto found = std::find_if(sample.fields.begin(), sample.fields.end(), is_picture);
+  return found == sample.fields.end() ? nullptr : &*found;
+}
+
+void SampleWriter::add_row(Kind kind, std::string name, c10::ScalarType dtype, std::vector<int64_t> sizes) {
+  RowSpec row{std::move(name), dtype, std::move(sizes), kind == Kind::image && options_.channels_last, 0};
+  row.bytes = row_bytes(row);
+  rows_.push_back(std::move(row));
+  kinds_.push_back(kind);
+}
+
+void SampleWriter::learn_arrays(const Sample& sample) {
+  for (const Field& field : sample.fields) {
+    if (!field.is_array || is_picture(field)) continue;
+    TORCH_CHECK_VALUE(options_.transforms.empty() || field.name != "image",
+                      "data: transforms need pictures as uint8 [H, W, C], got \"image\" as ",
+                      c10::toString(field.dtype), " ", field.sizes, " (", sample.where(), ").");
+    add_row(Kind::array, std::string(field.name), field.dtype, field.sizes.vec());
+  }
+}
+
+void SampleWriter::learn_image(Workspace& workspace) {
+  prepare(workspace);
+  const ImageView image = transform(workspace, 0);
+  normalizer_.emplace(options_.mean, options_.std, image.channels);
+  add_row(Kind::image, "image", c10::ScalarType::Float, {image.channels, image.height, image.width});
+}
+
+void SampleWriter::prepare(Workspace& workspace) const {
+  if (has_image_) prepare_image(workspace);
+  if (has_label_) prepare_label(workspace);
+  if (options_.num_classes > 0 && !has_label_) check_array_label(workspace.sample);
+}
+
+void SampleWriter::prepare_image(Workspace& workspace) const {
+  const Sample& sample = workspace.sample;
+  const Field* field = find_image(sample);
+  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no picture; it holds ", field_names(sample), ".");
+  if (cache_) {
+    if (const auto cached = cache_->find(sample.id)) {
+      workspace.image = *cached;
+      return;
+    }
+  }
+  if (field->is_array) {
+    const int64_t h = field->sizes[0], w = field->sizes[1], c = field->sizes[2];
+    workspace.image = {reinterpret_cast<const uint8_t*>(field->bytes.data()), h, w, c, w * c, c};
+  } else {
+    with_context("decode", sample, field, [&] {
+      const auto bytes = static_cast<size_t>(io::image_info(field->bytes).bytes_as(mode_));
+      if (workspace.decoded.size() < bytes) workspace.decoded.resize(bytes);
+      const io::ImageInfo info = io::decode_image_into(field->bytes, mode_, workspace.decoded);
+      const int64_t c = info.channels_as(mode_);
+      workspace.image = {workspace.decoded.data(), info.height, info.width, c, info.width * c, c};
+    });
+  }
+  RandomStream unused(0);
+  with_context("transform", sample, field, [&] {
+    for (size_t i = 0; i < deterministic_; ++i)
+      workspace.image = options_.transforms[i].run(workspace.image, workspace.scratch, unused);
+  });
+  if (cache_) cache_->insert(sample.id, workspace.image);
+}
+
+void SampleWriter::prepare_label(Workspace& workspace) const {
+  const Sample& sample = workspace.sample;
+  const Field* field = find_label(sample);
+  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no label; it holds ", field_names(sample), ".");
+  with_context("label", sample, field, [&] {
+    workspace.label = parse_label(*field, options_.label_key);
+    TORCH_CHECK_VALUE(options_.num_classes == 0 || (workspace.label >= 0 && workspace.label < options_.num_classes),
+                      "expected a label in [0, ", options_.num_classes, "), found ", workspace.label,
+                      ". Check the number of classes, or the data.");
+  });
+}
+
+void SampleWriter::check_array_label(const Sample& sample) const {
+  const Field* field = sample.find("label");
+  if (!field || !field->is_array || field->dtype != c10::ScalarType::Long || !field->sizes.empty()) return;
+  int64_t label = 0;
+  std::memcpy(&label, field->bytes.data(), sizeof(label));
+  TORCH_CHECK_VALUE(label >= 0 && label < options_.num_classes, "label: ", sample.where(field),
+                    ": expected a label in [0, ", options_.num_classes, "), found ", label,
+                    ". Check the number of classes, or the data.");
+}
+
+ImageView SampleWriter::transform(Workspace& workspace, uint64_t seed) const {
+  ImageView image = workspace.image;
+  for (size_t i = deterministic_; i < options_.transforms.size(); ++i) {
+    RandomStream random(mix_seed(seed, i));
+    with_context("transform", workspace.sample, nullptr,
+                 [&] { image = options_.transforms[i].run(image, workspace.scratch, random); });
+  }
+  return image;
+}
+
+void SampleWriter::write(Workspace& workspace, uint64_t seed, std::span<std::byte* const> rows) const {
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (kinds_[i] == Kind::label) {
+      std::memcpy(rows[i], &workspace.label, sizeof(workspace.label));
+    } else if (kinds_[i] == Kind::array) {
+      write_array(rows_[i], workspace.sample, rows[i]);
+    } else {
+      const ImageView image = transform(workspace, seed);
+      const auto& sizes = rows_[i].sizes;
+      TORCH_CHECK_VALUE(image.channels == sizes[0] && image.height == sizes[1] && image.width == sizes[2],
+                        "data: ", workspace.sample.where(), ": the picture is ", image.height, " x ", image.width,
+                        " x ", image.channels, ", those before are ", sizes[1], " x ", sizes[2], " x ", sizes[0],
+                        ". Pictures of a batch have one size: add resize(height, width) or a crop.");
+      normalizer_->run(image, reinterpret_cast<float*>(rows[i]), rows_[i].channels_last);
+    }
+  }
+}
+
+void SampleWriter::write_array(const RowSpec& row, const Sample& sample, std::byte* out) const {
+  const Field* field = sample.find(row.name);
+  TORCH_CHECK_VALUE(field && field->is_array, "data: ", sample.where(), " has no \"", row.name, "\"; it holds ",
+                    field_names(sample), ".");
+  TORCH_CHECK_VALUE(field->dtype == row.dtype && field->sizes == c10::IntArrayRef(row.sizes), "data: ", sample.where(),
+                    ": \"", row.name, "\" is ", c10::toString(field->dtype), " ", field->sizes, ", those before are ",
+                    c10::toString(row.dtype), " ", c10::IntArrayRef(row.sizes),
+                    ". Arrays of a batch have one type and size.");
+  if (row.bytes > 0) std::memcpy(out, field->bytes.data(), row.bytes);
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,50 @@
+#pragma once
+
+#include "bellows/core/model.h"
+#include "bellows/data/sample.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace bellows::data {
+
+/// Where samples come from: random access by position.
+/// Threads: read is called from several threads at once and has to be safe for that.
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual int64_t size() const = 0;
+  /// Fills `sample`, reusing its memory.
+  /// Params: index – in [0, size())
+  /// Throws: c10::ValueError – the sample cannot be read; names it, its file and byte offset
+  virtual void read(int64_t index, Sample& sample) const = 0;
+  /// In words, for messages: "4 shards (data/digits/train-000.tar, …)".
+  virtual std::string describe() const = 0;
+
+  Sample read(int64_t index) const {
+    Sample sample;
+    read(index, sample);
+    return sample;
+  }
+};
+
+using SourcePtr = std::shared_ptr<const Source>;
+
+/// Rows of tensors in memory; row i of each is sample i.
+/// Params: tensors – by name ("image", "label", …), equal first dimension. A uint8 "image" [N, H, W, C] goes through
+/// the
+///                   image transforms as a decoded picture does; everything else is stacked as it is.
+/// Cost:   keeps references; copies only what is not contiguous or not on the CPU
+/// Throws: c10::ValueError – none, or lengths differ
+SourcePtr from_tensors(NamedTensors tensors);
+
+/// The samples of `source` at `indices`, in that order. Ids stay those of `source`.
+/// Throws: c10::ValueError – an index out of range
+SourcePtr subset(SourcePtr source, std::vector<int64_t> indices);
+
+/// Samples [begin, end) of `source`.
+/// Throws: c10::ValueError – not 0 ≤ begin ≤ end ≤ size
+SourcePtr subrange(SourcePtr source, int64_t begin, int64_t end);
+
+}  // namespace bellows::data

@@ -1,0 +1,101 @@
+#pragma once
+
+#include "bellows/data/source.h"
+
+#include <c10/util/Exception.h>
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace bellows::data {
+
+/// Names that the two halves of a torch::data::Example get in a batch.
+struct TorchDatasetOptions {
+  std::string data = "image";
+  std::string target = "label";
+};
+
+namespace detail {
+
+/// Reads one example: its tensors, in the order of the names.
+using ReadExample = std::function<std::vector<at::Tensor>(int64_t index)>;
+SourcePtr from_examples(int64_t size, std::vector<std::string> names, ReadExample read);
+
+/// Copies of one dataset, lent to one thread at a time: torch's datasets need not be safe for threads.
+template <class D>
+class DatasetPool {
+ public:
+  explicit DatasetPool(D dataset) : prototype_(std::move(dataset)) {}
+
+  D take() {
+    std::lock_guard lock(mutex_);
+    if (idle_.empty()) return prototype_;
+    D dataset = std::move(idle_.back());
+    idle_.pop_back();
+    return dataset;
+  }
+  void give_back(D dataset) {
+    std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(dataset));
+  }
+
+ private:
+  std::mutex mutex_;
+  D prototype_;
+  std::vector<D> idle_;
+};
+
+/// One example from a Dataset (get) or a BatchDataset such as map() makes (get_batch).
+template <class D>
+auto get_example(D& dataset, size_t index) {
+  if constexpr (requires { dataset.get(index); }) {
+    return dataset.get(index);
+  } else {
+    auto batch = dataset.get_batch(std::vector<size_t>{index});
+    static_assert(
+        requires { batch.at(0); }, "from_torch_dataset: leave map(Stack<>()) out; the loader stacks.");
+    return batch.at(0);
+  }
+}
+
+template <class E>
+std::vector<at::Tensor> example_tensors(const E& example) {
+  if constexpr (requires { example.target.defined(); }) {
+    return {example.data, example.target};
+  } else if constexpr (requires { example.data; }) {
+    return {example.data};
+  } else {
+    return {example};
+  }
+}
+
+}  // namespace detail
+
+/// A `torch::data` dataset as a source for Bellows' loader: a `Dataset` with get(), or what its map() returns, without
+/// Stack.
+///
+/// Each thread that reads gets a copy of `dataset`, as with torch's own DataLoader; copies must give the same examples.
+/// The caller includes torch; this header does not.
+/// Params: dataset – copyable, with a known size(); an Example<Tensor, Tensor>, Example<Tensor, NoTarget> or Tensor per
+/// index Shapes: data and target are stacked over a new first dimension; a target of shape [1] counts as a scalar
+/// Throws: c10::ValueError – the dataset does not know its size
+template <class D>
+SourcePtr from_torch_dataset(D dataset, TorchDatasetOptions options = {}) {
+  const auto size = dataset.size();
+  TORCH_CHECK_VALUE(size.has_value(),
+                    "from_torch_dataset: expected a dataset that knows its size, got one whose size() is "
+                    "empty. Read streams in a loop of your own, or load them into tensors (from_tensors).");
+  auto pool = std::make_shared<detail::DatasetPool<D>>(std::move(dataset));
+  auto read = [pool](int64_t index) {
+    D mine = pool->take();
+    auto tensors = detail::example_tensors(detail::get_example(mine, static_cast<size_t>(index)));
+    pool->give_back(std::move(mine));
+    return tensors;
+  };
+  return detail::from_examples(static_cast<int64_t>(*size), {options.data, options.target}, std::move(read));
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,242 @@
+#include "bellows/data/loader.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "bellows/io/safetensors.h"
+#include "tests/data/support.h"
+
+namespace bellows::data::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Dataset digits(const std::string& split = "train") {
+  return open(kDigits, {.split = split});
+}
+
+Dataset augmented() {
+  return digits().shuffle(3).random_crop(8, 8, 1).flip().normalize().batch(33);
+}
+
+Dataset numbers(int64_t n) {
+  return Dataset(std::make_shared<CountingSource>(n));
+}
+
+TEST(Loader, GivesTheSameBitsForAnyNumberOfThreads) {
+  std::vector<std::vector<std::string>> expected;
+  for (int64_t threads : {0, 1, 2, 4, 7}) {
+    Loader loader = augmented().threads(threads).prefetch(1 + threads).loader();
+    for (int64_t epoch = 0; epoch < 3; ++epoch) {
+      const auto batches = fingerprints(loader, epoch);
+      if (threads == 0) expected.push_back(batches);
+      EXPECT_EQ(batches, expected[static_cast<size_t>(epoch)]) << threads << " threads, epoch " << epoch;
+    }
+  }
+  EXPECT_EQ(expected[0].size(), 44u);
+  EXPECT_NE(expected[0], expected[1]);
+}
+
+TEST(Loader, ShufflesAndAugmentsAnewEachEpochAndForEachSeed) {
+  Loader loader = numbers(100).shuffle(1).batch(100).loader(), other = numbers(100).shuffle(2).batch(100).loader();
+  loader.start(0);
+  const auto first = loader.next()->ids();
+  loader.start(1);
+  EXPECT_NE(loader.next()->ids(), first);
+  other.start(0);
+  EXPECT_NE(other.next()->ids(), first);
+  loader.start(0);
+  EXPECT_EQ(loader.next()->ids(), first);
+}
+
+TEST(Loader, RandomStepsDependOnTheSampleAndNotOnItsNeighbours) {
+  const Dataset all = digits().random_crop(8, 8, 2).flip().batch(7);
+  Loader whole = all.loader(), part = all.subset({100, 7, 23}).batch(2).loader();
+  std::vector<at::Tensor> rows(1438);
+  for (const Batch& batch : whole.epoch(2)) {
+    for (int64_t i = 0; i < batch.size(); ++i)
+      rows[static_cast<size_t>(batch.ids()[static_cast<size_t>(i)])] = batch["image"][i].clone();
+  }
+  for (const Batch& batch : part.epoch(2)) {
+    for (int64_t i = 0; i < batch.size(); ++i)
+      EXPECT_TRUE(at::equal(batch["image"][i], rows[static_cast<size_t>(batch.ids()[static_cast<size_t>(i)])]));
+  }
+}
+
+TEST(Loader, DeliversEachSampleOnceWhateverTheBatchSize) {
+  for (int64_t n : {1, 5, 31, 32, 33, 100}) {
+    for (int64_t batch_size : {1, 7, 32, 200}) {
+      Loader loader = numbers(n).shuffle(9).batch(batch_size).threads(3).loader();
+      std::multiset<int64_t> seen;
+      int64_t batches = 0;
+      for (const Batch& batch : loader.epoch(4)) {
+        EXPECT_EQ(batch.index(), batches++);
+        EXPECT_EQ(batch.size(), std::min(batch_size, n - batch.index() * batch_size));
+        for (int64_t i = 0; i < batch.size(); ++i)
+          EXPECT_EQ(batch["x"].const_data_ptr<int64_t>()[i], batch.ids()[static_cast<size_t>(i)]);
+        seen.insert(batch.ids().begin(), batch.ids().end());
+      }
+      EXPECT_EQ(batches, loader.batches_per_epoch());
+      std::multiset<int64_t> all;
+      for (int64_t i = 0; i < n; ++i) all.insert(i);
+      EXPECT_EQ(seen, all) << n << " samples in batches of " << batch_size;
+      EXPECT_FALSE(loader.next().has_value());
+    }
+  }
+}
+
+TEST(Loader, LeavesTheRestOutOnRequest) {
+  Loader loader = numbers(10).batch(4, /*drop_last=*/true).loader();
+  EXPECT_EQ(loader.batches_per_epoch(), 2);
+  EXPECT_EQ(loader.samples_per_epoch(), 8);
+  int64_t samples = 0;
+  for (const Batch& batch : loader.epoch(0)) samples += batch.size();
+  EXPECT_EQ(samples, 8);
+}
+
+TEST(Loader, ResumesWithinAnEpoch) {
+  for (int64_t threads : {0, 2}) {
+    Loader loader = augmented().threads(threads).loader();
+    const auto whole = fingerprints(loader, 5);
+    for (int64_t first : {int64_t{0}, int64_t{1}, int64_t{20}, int64_t{43}, int64_t{44}}) {
+      EXPECT_EQ(fingerprints(loader, 5, first), std::vector<std::string>(whole.begin() + first, whole.end()));
+    }
+  }
+}
+
+TEST(Loader, StartsAnewInTheMidstOfAnEpoch) {
+  Loader loader = augmented().threads(3).prefetch(5).loader();
+  const auto whole = fingerprints(loader, 1);
+  for (int64_t taken = 0; taken < 6; ++taken) {
+    loader.start(0);
+    for (int64_t i = 0; i < taken; ++i) ASSERT_TRUE(loader.next());
+    loader.start(1);
+    EXPECT_EQ(fingerprint(*loader.next()), whole[0]);
+  }
+}
+
+TEST(Loader, BeginsEpochZeroByItself) {
+  Loader loader = numbers(3).loader();
+  EXPECT_THAT(loader.next()->ids(), ElementsAre(0, 1, 2));
+  EXPECT_FALSE(loader.next());
+}
+
+TEST(Loader, MatchesWebdatasetAndPillowOnTheDigits) {
+  NamedTensors expected = io::load_safetensors(kGoldens + "digits_test.safetensors");
+  auto golden = [&](const std::string& name) {
+    return std::find_if(expected.begin(), expected.end(), [&](const auto& entry) { return entry.first == name; })
+        ->second;
+  };
+  Loader loader = digits("test").batch(1000).loader();
+  const Batch batch = *loader.next();
+  EXPECT_TRUE(at::equal(batch["label"], golden("label")));
+  EXPECT_TRUE(at::equal(batch["image"], golden("image").unsqueeze(1).to(at::kFloat).div(255)));
+}
+
+TEST(Loader, DecodesJpegsAsTheCodecDoes) {
+  TemporaryFolder folder;
+  const at::Tensor picture = at::arange(20 * 30 * 3, at::kInt).remainder(251).to(at::kByte).view({20, 30, 3});
+  const io::Bytes jpeg = io::encode_jpeg(picture);
+  write_shard(folder / "x.tar",
+              {{"a.jpg", std::string(io::as_text(jpeg))}, {"b.JPEG", std::string(io::as_text(jpeg))}});
+  Loader loader = open(folder / "x.tar").loader();
+  const Batch batch = *loader.next();
+  const at::Tensor expected = io::decode_image(jpeg).permute({2, 0, 1}).to(at::kFloat).div(255);
+  EXPECT_TRUE(at::equal(batch["image"][0], expected));
+  EXPECT_TRUE(at::equal(batch["image"][1], expected));
+}
+
+TEST(Loader, WritesChannelsLast) {
+  const Dataset set = digits("test").decode("rgb").batch(8).threads(2);
+  Loader plain = set.loader(), last = set.channels_last().loader();
+  const Batch a = *plain.next(), b = *last.next();
+  EXPECT_TRUE(b["image"].is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_EQ(b["image"].sizes(), c10::IntArrayRef({8, 3, 8, 8}));
+  EXPECT_TRUE(at::equal(a["image"], b["image"]));
+}
+
+TEST(Loader, RecyclesTheMemoryOfBatchesThatAreGone) {
+  Loader loader = digits().batch(32, true).threads(2).prefetch(2).loader();
+  std::set<const void*> seen;
+  for (int64_t epoch = 0; epoch < 4; ++epoch) {
+    for (const Batch& batch : loader.epoch(epoch)) seen.insert(batch["image"].const_data_ptr());
+  }
+  EXPECT_LE(seen.size(), 6u);  // of 176 batches: two ahead, the consumer's, and some of an epoch's end
+}
+
+TEST(Loader, NeverRecyclesMemoryThatIsInUse) {
+  Loader loader = numbers(400).batch(10).threads(3).loader();
+  std::vector<at::Tensor> views;
+  for (const Batch& batch : loader.epoch(0)) views.push_back(batch["x"].slice(0, 2, 4));
+  for (int64_t epoch = 1; epoch < 4; ++epoch) {
+    for (const Batch& batch : loader.epoch(epoch)) ASSERT_EQ(batch.size(), 10);
+  }
+  for (size_t i = 0; i < views.size(); ++i)
+    EXPECT_EQ(views[i].const_data_ptr<int64_t>()[0], static_cast<int64_t>(10 * i + 2));
+}
+
+TEST(Loader, BatchesOutliveTheLoader) {
+  std::optional<Batch> batch;
+  {
+    Loader loader = numbers(50).batch(10).threads(2).loader();
+    batch = loader.next();
+  }
+  EXPECT_EQ((*batch)["x"].sum().item<int64_t>(), 45);
+}
+
+TEST(Loader, BatchTensorsAreIndependentOfEachOther) {
+  Loader loader = Dataset(from_tensors({{"x", at::zeros({8, 2})}})).batch(4).threads(0).loader();
+  {
+    Batch batch = *loader.next();
+    at::Tensor x = batch["x"];
+    x.requires_grad_(true);
+    EXPECT_TRUE(x.is_leaf());
+  }
+  EXPECT_FALSE((*loader.next())["x"].requires_grad());
+}
+
+TEST(Loader, StacksTensorsAndTransformsUint8Pictures) {
+  const at::Tensor pictures = at::arange(2 * 4 * 5 * 3, at::kByte).view({2, 4, 5, 3});
+  Loader loader =
+      Dataset(from_tensors(
+                  {{"image", pictures}, {"label", at::arange(2)}, {"weight", at::arange(6, at::kDouble).view({2, 3})}}))
+          .center_crop(2, 3)
+          .loader();
+  const Batch batch = *loader.next();
+  EXPECT_TRUE(
+      at::equal(batch["image"], pictures.slice(1, 1, 3).slice(2, 1, 4).permute({0, 3, 1, 2}).to(at::kFloat).div(255)));
+  EXPECT_TRUE(at::equal(batch["label"], at::arange(2)));
+  EXPECT_TRUE(at::equal(batch["weight"], at::arange(6, at::kDouble).view({2, 3})));
+  EXPECT_THAT(error_of([&] { batch["images"]; }),
+              HasSubstr("no tensor is called \"images\"; it holds: image, label, weight"));
+}
+
+TEST(Loader, CachingChangesNothing) {
+  Loader plain = augmented().resize(9, 10).loader();
+  Loader cached = augmented().resize(9, 10).cache(1 << 20).threads(2).loader(),
+         little = augmented().resize(9, 10).cache(1000).loader();
+  for (int64_t epoch = 0; epoch < 2; ++epoch) {
+    const auto expected = fingerprints(plain, epoch);
+    EXPECT_EQ(fingerprints(cached, epoch), expected);
+    EXPECT_EQ(fingerprints(little, epoch), expected);
+  }
+}
+
+TEST(Loader, RefusesImpossibleOptions) {
+  EXPECT_THAT(error_of([] { numbers(5).batch(0).loader(); }), HasSubstr("batch size of at least 1, got 0"));
+  EXPECT_THAT(error_of([] { numbers(5).threads(-1).loader(); }), HasSubstr("0 to 1024 threads, got -1"));
+  EXPECT_THAT(error_of([] { numbers(5).prefetch(0).loader(); }), HasSubstr("at least 1 batch, got 0"));
+  EXPECT_THAT(error_of([] { numbers(0).loader(); }), HasSubstr("holds no samples: numbers"));
+  EXPECT_THAT(error_of([] { numbers(5).batch(6, true).loader(); }), HasSubstr("5 samples make no full batch of 6"));
+  Loader loader = numbers(5).batch(2).loader();
+  EXPECT_THAT(error_of([&] { loader.start(0, 4); }), HasSubstr("first_batch in [0, 3], got 4"));
+}
+
+}  // namespace
+}  // namespace bellows::data::testing
