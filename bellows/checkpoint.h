@@ -1,0 +1,5 @@
+#pragma once
+
+#include "bellows/checkpoint/checkpoint.h"
+#include "bellows/checkpoint/folder.h"
+#include "bellows/checkpoint/rng.h"

@@ -1,0 +1,94 @@
+#include "bellows/checkpoint/checkpoint.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/GradMode.h>
+
+#include "bellows/core/error.h"
+#include "bellows/io/torch_file.h"
+
+namespace bellows::checkpoint {
+
+namespace {
+
+constexpr const char* format_name = "bellows.checkpoint";
+constexpr int64_t format_version = 1;
+
+NamedTensors named_tensors(const io::PickleValue& dict) {
+  NamedTensors result;
+  for (const auto& [key, value] : dict.items()) result.emplace_back(key.as_string(), value.as_tensor());
+  return result;
+}
+
+/// A parameter is saved as a tensor: without its place in a graph.
+io::PickleValue to_dict(const NamedTensors& tensors) {
+  NamedTensors plain;
+  for (const auto& [name, tensor] : tensors) plain.emplace_back(name, tensor.detach());
+  return plain;
+}
+
+io::PickleValue to_pickle(const State& state) {
+  io::PickleValue position = io::PickleValue::dict();
+  position.set("step", state.step);
+  position.set("epoch", state.epoch);
+  position.set("batch", state.batch);
+  io::PickleValue file = io::PickleValue::dict();
+  file.set("format", format_name);
+  file.set("version", format_version);
+  file.set("model", to_dict(state.model));
+  file.set("optimizer", to_dict(state.optimizer));
+  file.set("rng", to_dict(state.rng));
+  file.set("extra", to_dict(state.extra));
+  file.set("position", position);
+  file.set("recipe", state.recipe);
+  return file;
+}
+
+State from_pickle(const io::PickleValue& file) {
+  State state;
+  state.model = named_tensors(file.at("model"));
+  state.optimizer = named_tensors(file.at("optimizer"));
+  state.rng = named_tensors(file.at("rng"));
+  state.extra = named_tensors(file.at("extra"));
+  state.step = file.at("position").at("step").as_int();
+  state.epoch = file.at("position").at("epoch").as_int();
+  state.batch = file.at("position").at("batch").as_int();
+  state.recipe = file.at("recipe").as_string();
+  return state;
+}
+
+}  // namespace
+
+void save(const std::string& path, const State& state) {
+  io::torch_save(path, to_pickle(state));
+}
+
+State load(const std::string& path) {
+  const io::PickleValue file = io::torch_load(path);
+  const io::PickleValue* format = file.is_dict() ? file.find("format") : nullptr;
+  TORCH_CHECK_VALUE(
+      format && format->is_string() && format->as_string() == format_name, "checkpoint: ", path,
+      " is a torch.save file, but not a checkpoint of a training run. Weights alone are read with load_tensors.");
+  const int64_t version = file.at("version").as_int();
+  TORCH_CHECK_VALUE(version >= 1 && version <= format_version, "checkpoint: ", path, " has version ", version,
+                    ", this program reads up to version ", format_version, ". Use a newer Bellows.");
+  try {
+    return from_pickle(file);
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, "checkpoint: ", path, " is incomplete: ", user_message(error));
+  }
+}
+
+void restore_model(const Model& model, const NamedTensors& tensors) {
+  const c10::NoGradGuard no_grad;
+  load_state_dict(model, tensors, /*strict=*/true);
+  NamedTensors own = model.state_dict();
+  for (const auto& [name, saved] : tensors) {
+    for (auto& [own_name, tensor] : own) {
+      if (own_name != name || tensor.strides() == saved.strides()) continue;
+      tensor.set_data(at::empty_strided(saved.sizes(), saved.strides(), tensor.options()).copy_(tensor));
+    }
+  }
+}
+
+}  // namespace bellows::checkpoint

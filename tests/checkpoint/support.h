@@ -1,0 +1,97 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "bellows/checkpoint/checkpoint.h"
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+
+namespace bellows::checkpoint {
+
+/// A fresh folder that goes with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "bellows-XXXXXX").string()) {
+    if (!mkdtemp(path_.data())) throw std::runtime_error("mkdtemp: " + path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// Keeps what the library says while it lives.
+class CapturedLog {
+ public:
+  CapturedLog() : sink_(std::make_shared<Sink>()), before_(set_log_sink(sink_)) {}
+  ~CapturedLog() { set_log_sink(before_); }
+  CapturedLog(const CapturedLog&) = delete;
+  CapturedLog& operator=(const CapturedLog&) = delete;
+  const std::string& text() const { return sink_->text; }
+
+ private:
+  struct Sink final : LogSink {
+    void write(LogLevel, std::string_view message) override { (text += message) += "\n"; }
+    std::string text;
+  };
+  std::shared_ptr<Sink> sink_;
+  std::shared_ptr<LogSink> before_;
+};
+
+/// No file of this process can grow beyond `bytes` while it lives: a disk that is full.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+inline std::string read_bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+/// The message of the error that `action` ends with, for a person; "" when there is none.
+template <class Action>
+std::string error_of(const Action& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return user_message(error);
+  }
+  return "";
+}
+
+}  // namespace bellows::checkpoint
