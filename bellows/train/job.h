@@ -1,0 +1,50 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "bellows/core/model.h"
+#include "bellows/data/dataset.h"
+#include "bellows/train/recipe.h"
+
+namespace bellows::train {
+
+/// The loss of one batch: a 0-d tensor that backward() can start from.
+using LossFn = std::function<at::Tensor(const data::Batch& batch)>;
+
+/// Everything that one training run works with.
+struct Job {
+  Recipe recipe;
+  Model model;
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  LossFn loss;
+  data::Dataset train;
+  std::optional<data::Dataset> eval;
+};
+
+/// Makes all of it from a recipe: seeds every generator, makes the model by its name, loads weights, moves it to the
+/// device and into the memory layout, makes the optimizer, opens the data. The loss is cross-entropy. Throws:
+/// c10::ValueError – unknown model (nearest match), device that is not there, data or weights that cannot be used
+Job make_job(const Recipe& recipe);
+
+// The parts of make_job(), for those who bring the rest themselves.
+
+/// Training data as the recipe wants it: scaled, augmented, normalised by its own mean and std, shuffled, in batches.
+/// Of a folder with splits it is the split "train".
+data::Dataset open_train_data(const Recipe& recipe);
+/// Held-out data: `eval_data`, or the split "test" beside the training data; nothing when there is neither.
+/// Params: train – what open_train_data() gave
+std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Dataset& train);
+/// The model by its name, with weights, on the device, in the memory layout.
+/// Params: info – of the data; gives the channels, and the number of classes where the recipe has 0
+Model make_model(const Recipe& recipe, const data::DatasetInfo& info = {});
+/// Moves a model to the recipe's device and into its memory layout. Its parameters stay the same objects.
+void place_model(const Recipe& recipe, const Model& model);
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model);
+/// Mean cross-entropy of model(batch["image"]) and batch["label"].
+LossFn cross_entropy_loss(const Model& model);
+
+}  // namespace bellows::train

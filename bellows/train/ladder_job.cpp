@@ -1,0 +1,62 @@
+#include "bellows/train/ladder_job.h"
+
+#include <utility>
+
+#include "bellows/tap/allocator.h"
+#include "bellows/train/train_loop.h"
+
+namespace bellows::train {
+
+namespace {
+
+class RecipeLadderJob final : public LadderJob {
+ public:
+  explicit RecipeLadderJob(const Recipe& recipe) : loop_(make_job(recipe)) {
+    TORCH_CHECK_VALUE(loop_.job().eval, "ladder: expected held-out data to measure the accuracy on; \"", recipe.data,
+                      "\" has no test split and the recipe no eval_data.");
+  }
+
+  int64_t run_steps(int64_t n) override {
+    const int64_t before = loop_.sample_count();
+    loop_.run_steps(n);
+    loop_.take_losses();  // waits for the device, and notices a run that has blown up
+    return loop_.sample_count() - before;
+  }
+
+  int64_t steps_per_epoch() const override { return loop_.steps_per_epoch(); }
+
+  int64_t samples_per_epoch() const override {
+    const data::LoaderOptions& options = loop_.job().train.loader_options();
+    return options.drop_last ? steps_per_epoch() * options.batch_size : loop_.job().train.size();
+  }
+
+  double evaluate() override { return loop_.evaluate().accuracy; }
+
+ private:
+  TrainLoop loop_;
+};
+
+}  // namespace
+
+Recipe without_techniques(Recipe recipe) {
+  recipe.precision = "fp32";
+  recipe.channels_last = false;
+  recipe.optimizer_impl = "loop";
+  recipe.loader_threads = 0;
+  recipe.cache_mb = 0;
+  recipe.checkpoint_folder.clear();
+  return recipe;
+}
+
+std::unique_ptr<LadderJob> make_ladder_job(Recipe recipe, uint64_t seed) {
+  recipe.seed = static_cast<int64_t>(seed);
+  return std::make_unique<RecipeLadderJob>(recipe);
+}
+
+LadderInstruments real_instruments() {
+  tap::install_cpu_allocator();
+  return {.reset_peak = tap::reset_cpu_allocation_peak,
+          .peak_bytes = [] { return tap::cpu_allocation_counters().peak_bytes; }};
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,276 @@
+#include "bellows/train/recipe.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <variant>
+
+#include "bellows/core/error.h"
+#include "bellows/core/file.h"
+
+namespace bellows::train {
+
+namespace {
+
+constexpr double any = std::numeric_limits<double>::infinity();
+
+/// What a value may be: numbers a range, texts one of a list (empty: any).
+struct Allowed {
+  constexpr Allowed(double from, double to) : low(from), high(to) {}
+  constexpr Allowed(const char* list = "") : choices(list) {}
+  double low = 0, high = any;
+  std::string_view choices;  ///< "fp32, bf16"
+};
+
+struct Row {
+  const char* name;
+  std::variant<int64_t Recipe::*, double Recipe::*, bool Recipe::*, std::string Recipe::*> member;
+  Allowed allowed;
+  const char* help;
+};
+
+/// The one table: parse, print, check and document.
+constexpr Row table[] = {
+    {"model", &Recipe::model, {}, "name in the registry of models"},
+    {"num_classes", &Recipe::num_classes, {0, any}, "outputs of the model; 0: as many as the data set names"},
+    {"data", &Recipe::data, {}, "folder with shards, a shard, or a pattern such as train-{000..015}.tar"},
+    {"eval_data", &Recipe::eval_data, {}, "held-out data; empty: the test split of `data`, if it has one"},
+    {"weights", &Recipe::weights, {}, "safetensors or torch.save file to start from; empty: random weights"},
+    {"epochs", &Recipe::epochs, {1, any}, "passes over the training data"},
+    {"batch_size", &Recipe::batch_size, {1, any}, "samples a step"},
+    {"image_size", &Recipe::image_size, {0, any}, "scale images to this height and width; 0: as they are"},
+    {"optimizer", &Recipe::optimizer, "sgd, adamw", "which optimizer"},
+    {"lr", &Recipe::lr, {0, any}, "learning rate"},
+    {"momentum", &Recipe::momentum, {0, 1}, "of sgd"},
+    {"weight_decay", &Recipe::weight_decay, {0, any}, "pull of the weights towards 0"},
+    {"warmup_epochs", &Recipe::warmup_epochs, {0, any}, "epochs over which the learning rate rises in a straight line"},
+    {"augment", &Recipe::augment, "none, crop, crop_flip", "random shifts by up to 1/8 of the image, mirroring"},
+    {"bad_samples", &Recipe::bad_samples, "fail, skip",
+     "what a sample that cannot be used does: end the run, or be counted"},
+    {"seed", &Recipe::seed, {0, any}, "of weights, order, augmentation, dropout"},
+    {"target_accuracy", &Recipe::target_accuracy, {0, 1}, "stop when the held-out accuracy reaches this; 0: never"},
+    {"device", &Recipe::device, {}, "cpu, cuda, cuda:1"},
+    {"precision", &Recipe::precision, "fp32, bf16", "bf16: forward pass under autocast"},
+    {"channels_last", &Recipe::channels_last, {}, "keep images and convolution weights in channels-last order"},
+    {"optimizer_impl", &Recipe::optimizer_impl, "loop, foreach", "how the optimizer's step is carried out"},
+    {"loader_threads",
+     &Recipe::loader_threads,
+     {0, 1024},
+     "threads that make batches; 0: the training thread makes them"},
+    {"prefetch", &Recipe::prefetch, {0, 1024}, "batches made ahead"},
+    {"cache_mb", &Recipe::cache_mb, {0, any}, "MiB of decoded images to keep; 0: none"},
+    {"checkpoint_folder", &Recipe::checkpoint_folder, {}, "where checkpoints go; empty: none are written"},
+    {"checkpoint_every", &Recipe::checkpoint_every, {0, any}, "steps between checkpoints; 0: at the end of each epoch"},
+    {"keep_checkpoints", &Recipe::keep_checkpoints, {1, any}, "how many of the newest stay"},
+    {"log_every", &Recipe::log_every, {1, any}, "steps between readings of the loss, which wait for the device"},
+};
+
+/// Where a value came from, for messages.
+struct Origin {
+  std::string_view where;
+  int line = 0;  ///< 0: unknown
+  std::string text() const { return line > 0 ? c10::str(where, ", line ", line) : std::string(where); }
+};
+
+const char* type_of(const Row& row) {
+  constexpr const char* names[] = {"integer", "number", "true or false", "text"};
+  return names[row.member.index()];
+}
+
+std::string number_text(double value) {
+  char text[32];
+  return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
+}
+
+std::string allowed_of(const Row& row) {
+  const auto& [low, high, choices] = row.allowed;
+  if (row.member.index() > 1) return std::string(choices);
+  return high == any ? "at least " + number_text(low) : number_text(low) + " to " + number_text(high);
+}
+
+std::vector<std::string> choices_of(const Row& row) {
+  std::vector<std::string> result;
+  for (std::string_view rest = row.allowed.choices; !rest.empty();) {
+    const size_t comma = rest.find(", ");
+    result.emplace_back(rest.substr(0, comma));
+    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 2);
+  }
+  return result;
+}
+
+std::string expectation(const Row& row) {
+  if (row.member.index() == 2) return "true or false";
+  if (!row.allowed.choices.empty()) return "one of: " + allowed_of(row);
+  return c10::str(row.member.index() == 0 ? "an integer" : "a number", " of ", allowed_of(row));
+}
+
+[[noreturn]] void refuse(const Row& row, std::string_view value, const Origin& origin, const std::string& hint = "") {
+  C10_THROW_ERROR(ValueError, c10::str("recipe: ", origin.text(), ": ", row.name, " = \"", value, "\": expected ",
+                                       expectation(row), ".", hint));
+}
+
+template <class T>
+bool parse_number(std::string_view text, T& value) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+void check(const Row& row, const Recipe& recipe, const Origin& origin) {
+  std::visit(
+      [&](auto member) {
+        const auto& value = recipe.*member;
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          const auto choices = choices_of(row);
+          const bool known = choices.empty() || std::find(choices.begin(), choices.end(), value) != choices.end();
+          if (!known) refuse(row, value, origin, did_you_mean(value, choices));
+        } else if constexpr (!std::is_same_v<T, bool>) {
+          const auto number = static_cast<double>(value);
+          if (!(number >= row.allowed.low && number <= row.allowed.high) || std::isinf(number))
+            refuse(row, number_text(number), origin);
+        }
+      },
+      row.member);
+}
+
+void assign(const Row& row, Recipe& recipe, const std::string& text, const Origin& origin) {
+  std::visit(
+      [&](auto member) {
+        auto& value = recipe.*member;
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          value = text;
+        } else if constexpr (std::is_same_v<T, bool>) {
+          if (text != "true" && text != "false") refuse(row, text, origin);
+          value = text == "true";
+        } else if (!parse_number(text, value)) {
+          refuse(row, text, origin);
+        }
+      },
+      row.member);
+  check(row, recipe, origin);
+}
+
+const Row& find_row(const std::string& key, const Origin& origin) {
+  std::vector<std::string> names;
+  std::string all;
+  for (const Row& row : table) {
+    if (row.name == key) return row;
+    names.emplace_back(row.name);
+    all += (all.empty() ? "" : ", ") + names.back();
+  }
+  C10_THROW_ERROR(ValueError, c10::str("recipe: ", origin.text(), ": there is no key \"", key, "\".",
+                                       did_you_mean(key, names), " Known keys: ", all, "."));
+}
+
+/// True for text that YAML reads back as it stands.
+bool plain_in_yaml(const std::string& text) {
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./";
+  return !text.empty() && letters.find(text[0]) != std::string_view::npos && YAML::Load(text).IsScalar() &&
+         text.find_first_not_of(std::string(letters) + "-{},") == std::string::npos;
+}
+
+std::string quoted(const std::string& text) {
+  YAML::Emitter emitter;
+  emitter << YAML::DoubleQuoted << text;
+  return emitter.c_str();
+}
+
+std::string value_text(const Row& row, const Recipe& recipe) {
+  return std::visit(
+      [&](auto member) -> std::string {
+        const auto& value = recipe.*member;
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          return plain_in_yaml(value) ? value : quoted(value);
+        } else if constexpr (std::is_same_v<T, bool>) {
+          return value ? "true" : "false";
+        } else if constexpr (std::is_same_v<T, double>) {
+          return number_text(value);
+        } else {
+          return std::to_string(value);
+        }
+      },
+      row.member);
+}
+
+/// What must hold between several members.
+void check_together(const Recipe& recipe, const std::string& where) {
+  TORCH_CHECK_VALUE(recipe.warmup_epochs <= static_cast<double>(recipe.epochs), "recipe: ", where,
+                    ": warmup_epochs = ", recipe.warmup_epochs, " is more than epochs = ", recipe.epochs,
+                    ": the learning rate would never be reached.");
+}
+
+}  // namespace
+
+Recipe Recipe::parse(std::string_view text, std::string_view where) {
+  YAML::Node root;
+  try {
+    root = YAML::Load(std::string(text));
+  } catch (const YAML::Exception& error) {
+    TORCH_CHECK_VALUE(false, "recipe: ", where, ", line ", error.mark.line + 1, ": this is not YAML: ", error.msg, ".");
+  }
+  Recipe recipe;
+  if (root.IsNull()) return recipe;
+  TORCH_CHECK_VALUE(root.IsMap(), "recipe: ", where, ": expected lines of the form `key: value`, got something else.");
+  std::set<std::string> seen;
+  for (const auto& item : root) {
+    const Origin origin{where, item.first.Mark().line + 1};
+    TORCH_CHECK_VALUE(item.first.IsScalar(), "recipe: ", origin.text(), ": expected a key, got a list or a map.");
+    const std::string& key = item.first.Scalar();
+    const Row& row = find_row(key, origin);
+    TORCH_CHECK_VALUE(seen.insert(key).second, "recipe: ", origin.text(), ": the key \"", key,
+                      "\" stands there twice.");
+    TORCH_CHECK_VALUE(item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
+                      ": expected one value (", type_of(row), "), got a list or a map.");
+    assign(row, recipe, item.second.IsNull() ? "" : item.second.Scalar(), origin);
+  }
+  check_together(recipe, std::string(where));
+  return recipe;
+}
+
+Recipe Recipe::load(const std::string& path) {
+  return parse(read_text_file(path), path);
+}
+
+void Recipe::set(std::string_view key_equals_value) {
+  const size_t equals = key_equals_value.find('=');
+  const Origin origin{"command line"};
+  TORCH_CHECK_VALUE(equals != std::string_view::npos, "recipe: ", origin.where, ": expected key=value, got \"",
+                    key_equals_value, "\".");
+  const Row& row = find_row(std::string(key_equals_value.substr(0, equals)), origin);
+  assign(row, *this, std::string(key_equals_value.substr(equals + 1)), origin);
+}
+
+void Recipe::validate() const {
+  for (const Row& row : table) check(row, *this, {"recipe"});
+  check_together(*this, "recipe");
+}
+
+std::string Recipe::to_yaml(bool comments) const {
+  std::string text;
+  for (const Row& row : table) {
+    if (comments) {
+      const std::string allowed = allowed_of(row);
+      text += c10::str("# ", row.help, allowed.empty() ? "" : " (" + allowed + ")", "\n");
+    }
+    text += c10::str(row.name, ": ", value_text(row, *this), "\n");
+  }
+  return text;
+}
+
+std::vector<RecipeField> recipe_fields() {
+  const Recipe defaults;
+  std::vector<RecipeField> fields;
+  for (const Row& row : table) {
+    fields.push_back({row.name, type_of(row), allowed_of(row), value_text(row, defaults), row.help});
+  }
+  return fields;
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "bellows/core/machine.h"
+#include "bellows/core/registry.h"
+
+namespace bellows::train {
+
+struct Recipe;
+
+/// How far results with a technique may be from the plain path's.
+enum class Exactness {
+  exact,     ///< bit for bit
+  rounding,  ///< the same mathematics, summed in another order
+  lossy,     ///< other mathematics: judged by whether, and how soon, the target accuracy is reached
+};
+
+/// What a technique is expected to do, before anybody measures: below 1 is less.
+struct Expectation {
+  double time_factor = 1;    ///< of a step, per sample
+  double memory_factor = 1;  ///< of the peak
+  std::string words;         ///< why, and where it comes from
+};
+
+/// One row of the table of techniques: a named change of a recipe, with when it applies, what it should bring, and how
+/// exact it is.
+struct Technique {
+  std::string name;     ///< key: "channels_last"
+  std::string title;    ///< for tables, at most 17 letters: "channels-last"
+  std::string changes;  ///< what it does, in a sentence
+  std::function<void(Recipe&)> apply;
+  /// Empty when the technique applies to this recipe on this machine; otherwise why it does not.
+  std::function<std::string(const Recipe&, const Machine&)> obstacle;
+  Expectation expected;
+  Exactness exactness = Exactness::exact;
+  std::string tolerance;    ///< in words; for `exact`, empty
+  bool equal_batch = true;  ///< batch size and learning rate stay as they are
+  std::string source;       ///< paper or document
+};
+
+/// "exact", "rounding", "lossy".
+std::string_view to_string(Exactness exactness);
+
+/// Adds, in the order in which the ladder climbs them: threaded_loader, channels_last, foreach_optimizer,
+/// bf16_autocast, larger_batch.
+void register_first_techniques(Registry<Technique>& registry);
+
+/// The table as a Markdown page: one section a technique.
+std::string techniques_page(const Registry<Technique>& registry);
+
+}  // namespace bellows::train

@@ -1,0 +1,196 @@
+#include "bellows/train/train_loop.h"
+
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+#include <c10/util/irange.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "bellows/amp/autocast.h"
+#include "bellows/checkpoint/rng.h"
+#include "bellows/core/device.h"
+#include "bellows/core/error.h"
+#include "bellows/core/grad_mode.h"
+#include "bellows/optim/state.h"
+
+namespace bellows::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The guard that the recipe's precision asks for; none for fp32, so that a guard of the caller's stays in force.
+std::unique_ptr<amp::autocast> make_precision_guard(const Recipe& recipe, c10::Device device) {
+  if (recipe.precision == "fp32") return nullptr;
+  return std::make_unique<amp::autocast>(device.type(), at::kBFloat16);
+}
+
+/// On the device and in the memory order of the recipe; most loaders deliver it so.
+data::Batch placed(data::Batch batch, const Recipe& recipe, c10::Device device) {
+  batch = batch.to(device);
+  if (!recipe.channels_last) return batch;
+  NamedTensors tensors = batch.tensors();
+  bool changed = false;
+  for (auto& [name, tensor] : tensors) {
+    if (tensor.dim() != 4 || tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) continue;
+    tensor = tensor.contiguous(at::MemoryFormat::ChannelsLast);
+    changed = true;
+  }
+  return changed ? data::Batch(std::move(tensors), batch.ids(), batch.epoch(), batch.index()) : batch;
+}
+
+/// Puts a model into eval mode and back.
+class EvalMode {
+ public:
+  explicit EvalMode(const Model& model) : model_(model), training_(model.training()) { model_.eval(); }
+  ~EvalMode() { model_.train(training_); }
+  EvalMode(const EvalMode&) = delete;
+  EvalMode& operator=(const EvalMode&) = delete;
+
+ private:
+  const Model& model_;
+  bool training_;
+};
+
+optim::Schedule make_schedule(const Recipe& recipe, int64_t steps_per_epoch) {
+  const auto warmup = static_cast<int64_t>(std::llround(recipe.warmup_epochs * static_cast<double>(steps_per_epoch)));
+  return warmup > 0 ? optim::linear_warmup(warmup) : optim::constant_schedule();
+}
+
+}  // namespace
+
+Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe) {
+  const auto begin = Clock::now();
+  const c10::Device device = parse_device(recipe.device);
+  const EvalMode eval_mode(model);
+  const inference_mode no_graph;
+  Evaluation result;
+  at::Tensor loss = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kDouble));
+  at::Tensor correct = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kLong));
+  loader.start(0);
+  while (auto next = loader.next()) {
+    const data::Batch batch = placed(std::move(*next), recipe, device);
+    const auto precision = make_precision_guard(recipe, device);
+    const at::Tensor logits = model.forward(batch["image"]);
+    loss.add_(at::cross_entropy_loss(logits, batch["label"]), static_cast<double>(batch.size()));
+    correct.add_(at::sum(at::eq(at::argmax(logits, 1), batch["label"])));
+    result.samples += batch.size();
+  }
+  TORCH_CHECK_VALUE(result.samples > 0, "evaluate: none of the ", loader.size(), " samples could be used.");
+  result.loss = loss.item<double>() / static_cast<double>(result.samples);
+  result.accuracy = static_cast<double>(correct.item<int64_t>()) / static_cast<double>(result.samples);
+  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return result;
+}
+
+TrainLoop::TrainLoop(Job job)
+    : job_(std::move(job)),
+      device_(parse_device(job_.recipe.device)),
+      loader_(job_.train.channels_last(job_.recipe.channels_last).loader()),
+      schedule_(make_schedule(job_.recipe, loader_.batches_per_epoch())) {
+  TORCH_CHECK_VALUE(job_.optimizer && job_.loss, "TrainLoop: expected an optimizer and a loss, got null.");
+  for (const auto& group : job_.optimizer->param_groups()) base_lr_.push_back(group.options().get_lr());
+  job_.model.train();
+}
+
+void TrainLoop::step() {
+  const data::Batch batch = next_batch();
+  set_factor(schedule_(step_));
+  job_.optimizer->zero_grad();
+  {
+    const auto precision = make_precision_guard(job_.recipe, device_);
+    last_loss_ = job_.loss(batch);
+  }
+  last_loss_.backward();
+  job_.optimizer->step();
+  last_loss_ = last_loss_.detach();
+  losses_.push_back(last_loss_);
+  last_batch_size_ = batch.size();
+  samples_ += batch.size();
+  ++step_;
+}
+
+void TrainLoop::run_steps(int64_t n) {
+  for (int64_t i = 0; i < n; ++i) step();
+}
+
+data::Batch TrainLoop::next_batch() {
+  for (bool whole_epoch = false;; whole_epoch = batch_ == 0) {
+    if (!started_) loader_.start(epoch_, batch_);
+    started_ = true;
+    std::optional<data::Batch> batch = loader_.next();
+    const bool at_end = !batch || batch->index() + 1 >= loader_.batches_per_epoch();
+    TORCH_CHECK_VALUE(batch || !whole_epoch, "TrainLoop: no sample of epoch ", epoch_, " could be used (",
+                      loader_.size(), " in the data set). Check the data, or set bad_samples to fail to see why.");
+    if (batch) batch_ = batch->index() + 1;
+    if (at_end) {
+      skipped_ += loader_.skipped();
+      loader_.start(++epoch_, batch_ = 0);
+    }
+    if (batch) return placed(std::move(*batch), job_.recipe, device_);
+  }
+}
+
+void TrainLoop::set_factor(double factor) {
+  if (factor == factor_) return;
+  factor_ = factor;
+  auto& groups = job_.optimizer->param_groups();
+  for (const auto g : c10::irange(base_lr_.size())) groups[g].options().set_lr(base_lr_[g] * factor);
+}
+
+std::vector<double> TrainLoop::take_losses() {
+  if (losses_.empty()) return {};
+  const at::Tensor values = at::stack(losses_).to(at::kCPU, at::kDouble);
+  const int64_t first = step_ - static_cast<int64_t>(losses_.size());
+  losses_.clear();
+  std::vector<double> result(values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel());
+  for (const auto i : c10::irange(result.size())) {
+    TORCH_CHECK(std::isfinite(result[i]), "train: the loss became ", result[i], " at step ",
+                first + static_cast<int64_t>(i) + 1, " (epoch ", epoch_, ", learning rate ",
+                optim::get_lr(*job_.optimizer),
+                "). The last checkpoint is from before. Try a smaller lr, a warm-up, or precision fp32.");
+  }
+  return result;
+}
+
+Evaluation TrainLoop::evaluate() {
+  TORCH_CHECK_VALUE(job_.eval, "TrainLoop::evaluate: there is no held-out data. Set eval_data.");
+  if (!eval_loader_) eval_loader_ = job_.eval->channels_last(job_.recipe.channels_last).loader();
+  return train::evaluate(job_.model, *eval_loader_, job_.recipe);
+}
+
+checkpoint::State TrainLoop::state() const {
+  return {.model = job_.model.state_dict(),
+          .optimizer = optim::state_dict(*job_.optimizer),
+          .rng = checkpoint::rng_state(),
+          .extra = {{"samples", at::scalar_tensor(samples_, at::kLong)},
+                    {"skipped", at::scalar_tensor(skipped_samples(), at::kLong)}},
+          .step = step_,
+          .epoch = epoch_,
+          .batch = batch_,
+          .recipe = job_.recipe.to_yaml()};
+}
+
+void TrainLoop::restore(const checkpoint::State& state) {
+  checkpoint::restore_model(job_.model, state.model);
+  optim::load_state_dict(*job_.optimizer, state.optimizer);
+  for (const auto& [name, value] : state.extra) {
+    if (name == "samples") samples_ = value.item<int64_t>();
+    if (name == "skipped") skipped_ = value.item<int64_t>();
+  }
+  step_ = state.step;
+  epoch_ = state.epoch;
+  batch_ = state.batch;
+  started_ = false;
+  losses_.clear();
+  last_loss_ = at::Tensor();
+  factor_ = step_ > 0 ? schedule_(step_ - 1) : 1;  // the optimizer came back with this one's rates
+  checkpoint::set_rng_state(state.rng);
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bellows/train/job.h"
+#include "bellows/train/train_loop.h"
+
+namespace bellows::train {
+
+/// One epoch of a run.
+struct EpochRecord {
+  int64_t epoch = 0;
+  int64_t steps = 0;         ///< taken since the run began
+  double train_loss = 0;     ///< mean over the epoch's steps
+  double eval_loss = 0;      ///< 0 without evaluation data
+  double eval_accuracy = 0;  ///< 0 without evaluation data
+  double train_seconds = 0;  ///< of this epoch, without evaluation and saving
+  double eval_seconds = 0;
+};
+
+/// What a fit came to.
+struct FitResult {
+  std::vector<EpochRecord> history;  ///< all epochs, those before a resume included
+  int64_t steps = 0;
+  bool stopped = false;  ///< request_stop() ended it
+  bool reached_target = false;
+  double time_to_target_s = -1;  ///< training time until target_accuracy was seen; negative: never
+  double train_seconds = 0;      ///< in all, without evaluation and saving
+  std::string checkpoint;        ///< the last one written, or ""
+};
+
+/// Called while a fit runs, on its thread. Any may be empty.
+struct Callbacks {
+  std::function<void(const TrainLoop& loop)> on_step;       ///< after each step; gradients are still there
+  std::function<void(const EpochRecord& record)> on_epoch;  ///< after each epoch and its evaluation
+};
+
+/// Trains: epochs, evaluation, progress, checkpoints, resume, an orderly stop.
+/// Numerics: a run that was stopped and resumed gives the same bits as one that was not (tests/train/resume_test.cpp)
+/// Threads:  one fit at a time; request_stop() from anywhere
+class Trainer {
+ public:
+  /// Throws: c10::ValueError – the recipe is out of range
+  explicit Trainer(Recipe recipe, Callbacks callbacks = {});
+
+  /// Trains a job made from the recipe alone.
+  FitResult fit();
+  /// Trains what the caller made. Batch size, order and threads are `train_data`'s own; the recipe's learning rate and
+  /// optimizer are not used, its warm-up scales the optimizer's own rates. Params: loss_fn – forward pass and loss of
+  /// one batch; runs under the recipe's precision Throws: c10::ValueError – device or data that cannot be used;
+  /// c10::Error – a loss that is NaN or infinite, a checkpoint
+  ///         that cannot be written
+  FitResult fit(const Model& model, torch::optim::Optimizer& optimizer, LossFn loss_fn, data::Dataset train_data,
+                std::optional<data::Dataset> eval_data = {});
+  FitResult fit(Job job);
+
+  /// Go on from the newest whole checkpoint of the recipe's folder; from the start when there is none. Without it, a
+  /// fit refuses a folder that holds checkpoints.
+  void resume(bool on = true) { resume_ = on; }
+
+  /// Loss and accuracy of `model(batch["image"])` against `batch["label"]`.
+  Evaluation evaluate(const Model& model, const data::Dataset& data) const;
+
+  /// The fit ends after the step that is running, saves a checkpoint and returns with `stopped`. Safe in a signal
+  /// handler.
+  void request_stop() noexcept { stop_ = true; }
+
+  const Recipe& recipe() const { return recipe_; }
+
+ private:
+  Recipe recipe_;
+  Callbacks callbacks_;
+  bool resume_ = false;
+  std::atomic<bool> stop_ = false;
+  static_assert(std::atomic<bool>::is_always_lock_free);
+};
+
+}  // namespace bellows::train

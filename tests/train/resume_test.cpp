@@ -1,0 +1,197 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bellows/checkpoint/folder.h"
+#include "bellows/core/seed.h"
+#include "bellows/optim/optimizers.h"
+#include "bellows/train/trainer.h"
+#include "tests/train/support.h"
+
+namespace bellows::train {
+
+namespace {
+
+using testing::HasSubstr;
+
+/// Losses of all steps, what came of it, and the weights at the end.
+struct RunTrace {
+  std::vector<float> losses;
+  FitResult result;
+  std::vector<at::Tensor> weights;
+};
+
+/// Params: stop_after – asks for a stop after so many steps of this part; 0: never
+RunTrace run_part(const Recipe& recipe, bool resume, int stop_after) {
+  RunTrace trace;
+  Trainer* running = nullptr;
+  Callbacks callbacks;
+  callbacks.on_step = [&](const TrainLoop& loop) {
+    trace.losses.push_back(loop.last_loss().item<float>());
+    if (static_cast<int>(trace.losses.size()) == stop_after) running->request_stop();
+    trace.weights = copies_of(loop.job().model);
+  };
+  Trainer trainer(recipe, callbacks);
+  running = &trainer;
+  trainer.resume(resume);
+  trace.result = trainer.fit();
+  return trace;
+}
+
+void expect_same_history(const FitResult& a, const FitResult& b) {
+  ASSERT_EQ(a.history.size(), b.history.size());
+  for (size_t i = 0; i < a.history.size(); ++i) {
+    EXPECT_EQ(a.history[i].epoch, b.history[i].epoch);
+    EXPECT_EQ(a.history[i].steps, b.history[i].steps);
+    EXPECT_EQ(a.history[i].train_loss, b.history[i].train_loss);
+    EXPECT_EQ(a.history[i].eval_loss, b.history[i].eval_loss);
+    EXPECT_EQ(a.history[i].eval_accuracy, b.history[i].eval_accuracy);
+  }
+  EXPECT_EQ(a.steps, b.steps);
+}
+
+Recipe resumable(const std::string& folder) {
+  Recipe recipe = digits_recipe();
+  recipe.model = "mlp";
+  recipe.image_size = 8;
+  recipe.epochs = 3;
+  recipe.augment = "crop";
+  recipe.warmup_epochs = 1.5;
+  recipe.loader_threads = 2;
+  recipe.checkpoint_folder = folder;
+  return recipe;
+}
+
+}  // namespace
+
+class ResumeTest : public testing::TestWithParam<int> {};
+
+/// Stops after the first step, within epochs, and at the very ends of epochs.
+TEST_P(ResumeTest, SameBitsAsTheRunThatWasNeverStopped) {
+  const TemporaryFolder one, two;
+  const RunTrace whole = run_part(resumable(one.path()), false, 0);
+  ASSERT_EQ(whole.losses.size(), 36u);
+  RunTrace parts = run_part(resumable(two.path()), false, GetParam());
+  EXPECT_TRUE(parts.result.stopped);
+  EXPECT_EQ(parts.losses.size(), static_cast<size_t>(GetParam()));
+  EXPECT_THAT(parts.result.checkpoint, HasSubstr(two.path()));
+  seed_everything(999);  // a new process would have other generators
+  const RunTrace rest = run_part(resumable(two.path()), true, 0);
+  EXPECT_FALSE(rest.result.stopped);
+  parts.losses.insert(parts.losses.end(), rest.losses.begin(), rest.losses.end());
+  EXPECT_EQ(parts.losses, whole.losses);
+  expect_same_bits(rest.weights, whole.weights);
+  expect_same_history(rest.result, whole.result);
+}
+
+INSTANTIATE_TEST_SUITE_P(Steps, ResumeTest, testing::Values(1, 7, 12, 24, 29));
+
+TEST(Resume, EverySwitchOnAndManyTimes) {
+  const TemporaryFolder one, two;
+  const auto recipe_in = [](const std::string& folder) {
+    Recipe recipe = resumable(folder);
+    recipe.model = "digits_resnet";
+    recipe.optimizer = "adamw";
+    recipe.lr = 0.005;
+    recipe.optimizer_impl = "foreach";
+    recipe.channels_last = true;
+    recipe.precision = "bf16";
+    recipe.checkpoint_every = 5;
+    recipe.cache_mb = 4;
+    return recipe;
+  };
+  const RunTrace whole = run_part(recipe_in(one.path()), false, 0);
+  std::vector<float> losses;
+  std::vector<at::Tensor> weights;
+  RunTrace part;
+  bool resume = false;
+  do {
+    part = run_part(recipe_in(two.path()), resume, 9);
+    losses.insert(losses.end(), part.losses.begin(), part.losses.end());
+    if (!part.weights.empty()) weights = part.weights;  // the last part finds only an evaluation left to do
+    resume = true;
+  } while (part.result.stopped);
+  EXPECT_EQ(losses, whole.losses);
+  expect_same_bits(weights, whole.weights);
+  expect_same_history(part.result, whole.result);
+}
+
+TEST(Resume, RandomGeneratorsAndTheCallersModel) {
+  const auto fit = [](const std::string& folder, bool resume, int64_t epochs) {
+    at::manual_seed(21);
+    const Model model = dropout_net();
+    torch::optim::RMSprop optimizer(model.parameters(), torch::optim::RMSpropOptions(0.01).momentum(0.9));
+    Recipe recipe;
+    recipe.epochs = epochs;
+    recipe.checkpoint_folder = folder;
+    Trainer trainer(recipe);
+    trainer.resume(resume);
+    trainer.fit(model, optimizer, cross_entropy_loss(model), blobs(70).shuffle(5));
+    return copies_of(model);
+  };
+  const TemporaryFolder one, two;
+  const auto whole = fit(one.path(), false, 4);
+  fit(two.path(), false, 2);
+  seed_everything(5);
+  expect_same_bits(fit(two.path(), true, 4), whole);
+}
+
+TEST(Resume, ADamagedNewestCheckpointCostsOnlyItsSteps) {
+  const TemporaryFolder one, two;
+  const RunTrace whole = run_part(resumable(one.path()), false, 0);
+  const RunTrace first = run_part(resumable(two.path()), false, 30);
+  const std::string bytes = read_bytes(first.result.checkpoint);
+  write_bytes(first.result.checkpoint, bytes.substr(0, bytes.size() - 100));
+  const CapturedLog log;
+  const RunTrace rest = run_part(resumable(two.path()), true, 0);
+  EXPECT_THAT(log.text(), HasSubstr("step-000000000030.pt is damaged and passed over"));
+  EXPECT_THAT(log.text(), HasSubstr("from step 24"));
+  EXPECT_EQ(rest.losses, std::vector<float>(whole.losses.begin() + 24, whole.losses.end()));
+  expect_same_bits(rest.weights, whole.weights);
+}
+
+TEST(Resume, AFinishedRunStaysFinished) {
+  const TemporaryFolder folder;
+  const RunTrace whole = run_part(resumable(folder.path()), false, 0);
+  const RunTrace again = run_part(resumable(folder.path()), true, 0);
+  EXPECT_TRUE(again.losses.empty());
+  EXPECT_EQ(again.result.checkpoint, whole.result.checkpoint);
+  expect_same_history(again.result, whole.result);
+}
+
+TEST(Resume, FromNothingBeginsAtTheStart) {
+  const TemporaryFolder folder;
+  Recipe recipe = resumable(folder.path());
+  recipe.epochs = 2;
+  const CapturedLog log;
+  EXPECT_EQ(run_part(recipe, true, 0).losses.size(), 24u);
+  EXPECT_THAT(log.text(), HasSubstr("begins at its start"));
+}
+
+TEST(Resume, AChangedRecipeIsSaid) {
+  const TemporaryFolder folder;
+  Recipe recipe = resumable(folder.path());
+  run_part(recipe, false, 3);
+  recipe.lr = 0.025;
+  const CapturedLog log;
+  run_part(recipe, true, 1);
+  EXPECT_THAT(log.text(), testing::AllOf(HasSubstr("differs"), HasSubstr("lr: 0.025")));
+}
+
+TEST(Resume, AUsedFolderIsNotOverwrittenByAccident) {
+  const TemporaryFolder folder;
+  run_part(resumable(folder.path()), false, 2);
+  EXPECT_THAT(error_of([&] { run_part(resumable(folder.path()), false, 0); }),
+              HasSubstr("checkpoints of an earlier run"));
+}
+
+TEST(Resume, AStopBeforeTheFirstStepIsKept) {
+  const TemporaryFolder folder;
+  Trainer trainer(resumable(folder.path()));
+  trainer.request_stop();
+  const FitResult result = trainer.fit();
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.steps, 0);
+  EXPECT_EQ(run_part(resumable(folder.path()), true, 0).losses.size(), 36u);
+}
+
+}  // namespace bellows::train
