@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <chrono>
+
+#include "bellows/core/error.h"
+#include "bench/support/bench.h"
+
+namespace bellows::bench {
+
+namespace {
+
+// So many units that a window of the first side takes about window_s; the trial also warms it up.
+int64_t units_for(const Contestant& side, double window_s) {
+  int64_t units = 1;
+  for (;;) {
+    const double seconds = side.run(units);
+    if (seconds >= window_s / 4) {
+      return std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(units) * window_s / seconds));
+    }
+    units *= 8;
+  }
+}
+
+}  // namespace
+
+double Side::spread() const {
+  return (quantile(windows, 0.75) - quantile(windows, 0.25)) / 2 / median(windows);
+}
+
+const Side& Comparison::best_peer() const {
+  TORCH_CHECK_VALUE(sides.size() >= 2, "Comparison::best_peer: there is no side but ours.");
+  return *std::min_element(sides.begin() + 1, sides.end(),
+                           [](const Side& a, const Side& b) { return a.seconds() < b.seconds(); });
+}
+
+Comparison compare(const std::vector<Contestant>& contestants, const Plan& plan) {
+  TORCH_CHECK_VALUE(!contestants.empty() && plan.windows >= 2, "compare: expected a side and at least 2 windows, got ",
+                    contestants.size(), " sides and ", plan.windows, " windows.");
+  Comparison result;
+  result.units = plan.units > 0 ? plan.units : units_for(contestants.front(), plan.window_s);
+  for (const Contestant& side : contestants) result.sides.push_back({side.name, {}});
+  const size_t count = contestants.size();
+  const auto start = std::chrono::steady_clock::now();
+  for (int window = -plan.warmup; window < plan.windows; ++window) {
+    const std::chrono::duration<double> so_far = std::chrono::steady_clock::now() - start;
+    if (window >= 2 && so_far.count() > plan.budget_s) break;
+    for (size_t turn = 0; turn < count; ++turn) {
+      const size_t i = (turn + static_cast<size_t>(window + plan.warmup)) % count;
+      const double seconds = contestants[i].run(result.units);
+      if (window >= 0) result.sides[i].windows.push_back(seconds / static_cast<double>(result.units));
+    }
+  }
+  return result;
+}
+
+namespace {
+
+Row row_of(std::string work, std::string metric, std::string unit, const Comparison& comparison, bool equal,
+           const std::function<double(double)>& from_seconds) {
+  Row row{.work = std::move(work), .metric = std::move(metric), .unit = std::move(unit), .peers = {}, .equal = equal};
+  row.ours = from_seconds(comparison.ours().seconds());
+  for (size_t i = 1; i < comparison.sides.size(); ++i) {
+    row.peers.emplace_back(comparison.sides[i].name, from_seconds(comparison.sides[i].seconds()));
+  }
+  if (comparison.sides.size() > 1) {
+    const Side& best = comparison.best_peer();
+    row.best_peer = best.name;
+    row.interval = comparison.speedup_over(best);
+    row.ratio_to_best_peer = row.interval.ratio;
+  }
+  row.sides = comparison.sides;
+  return row;
+}
+
+double units_a_second(const std::string& unit) {
+  if (unit == "s") return 1;
+  if (unit == "ms") return 1e3;
+  if (unit == "us") return 1e6;
+  TORCH_CHECK_VALUE(unit == "ns", "time_row: expected the unit s, ms, us or ns, got \"", unit, "\".");
+  return 1e9;
+}
+
+}  // namespace
+
+Row time_row(std::string work, std::string metric, std::string unit, const Comparison& comparison, bool equal) {
+  const double scale = units_a_second(unit);
+  return row_of(std::move(work), std::move(metric), std::move(unit), comparison, equal,
+                [scale](double s) { return s * scale; });
+}
+
+Row rate_row(std::string work, std::string metric, std::string unit, const Comparison& comparison, bool equal,
+             double per_unit) {
+  return row_of(std::move(work), std::move(metric), std::move(unit), comparison, equal,
+                [per_unit](double s) { return per_unit / s; });
+}
+
+}  // namespace bellows::bench

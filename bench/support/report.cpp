@@ -1,0 +1,102 @@
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/file.h"
+#include "bench/support/bench.h"
+
+namespace bellows::bench {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string figure(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, std::abs(value) >= 1e5 || std::abs(value) < 1e-3 ? "%.3e" : "%.4g", value);
+  return text;
+}
+
+void print_side(const std::string& name, double value, const Row& row, const Side* side) {
+  std::printf("  %-32.32s %10s %-10.10s", name.c_str(), figure(value).c_str(), row.unit.c_str());
+  if (side) std::printf(" +-%2.0f %%", 100 * side->spread());
+  if (name == row.best_peer)
+    std::printf("  x%.2f [%.2f, %.2f]", row.ratio_to_best_peer, row.interval.low, row.interval.high);
+  std::printf("\n");
+}
+
+const Side* side_named(const Row& row, size_t index) {
+  return index < row.sides.size() ? &row.sides[index] : nullptr;
+}
+
+void print_row(const Row& row) {
+  std::printf("%s: %s%s\n", row.work.c_str(), row.metric.c_str(), row.equal ? "" : "  [RESULTS NOT EQUAL]");
+  const Side* ours = side_named(row, 0);
+  print_side(ours ? ours->name : "ours", row.ours, row, ours);
+  for (size_t i = 0; i < row.peers.size(); ++i)
+    print_side(row.peers[i].first, row.peers[i].second, row, side_named(row, i + 1));
+  if (std::isfinite(row.limit)) print_side("limit", row.limit, row, nullptr);
+  if (!row.note.empty()) std::printf("  %s\n", row.note.c_str());
+  std::fflush(stdout);
+}
+
+Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+
+Json row_json(const Row& row) {
+  Json peers = Json::object();
+  for (const auto& [name, value] : row.peers) peers[name] = number(value);
+  return {{"work", row.work},
+          {"metric", row.metric},
+          {"unit", row.unit},
+          {"ours", row.ours},
+          {"peers", std::move(peers)},
+          {"limit", number(row.limit)},
+          {"ratio_to_best_peer", number(row.ratio_to_best_peer)},
+          {"equal", row.equal}};
+}
+
+Json details_json(const Row& row) {
+  Json windows = Json::object();
+  for (const Side& side : row.sides) windows[side.name] = side.windows;
+  return {
+      {"work", row.work},           {"metric", row.metric}, {"ratio_interval", {row.interval.low, row.interval.high}},
+      {"best_peer", row.best_peer}, {"note", row.note},     {"seconds_per_unit", std::move(windows)}};
+}
+
+}  // namespace
+
+Report::Report(std::string name, Options options) : name_(std::move(name)), options_(std::move(options)) {
+  std::printf("%s\n", name_.c_str());
+  for (const auto& [key, value] : machine_info()) {
+    if (key != "cpu_flags") std::printf("  %s: %s\n", key.c_str(), value.c_str());
+  }
+  if (options_.peer_python.empty()) std::printf("  no --peer-python: Python peers are left out\n");
+  std::fflush(stdout);
+}
+
+void Report::add(Row row) {
+  print_row(row);
+  rows_.push_back(std::move(row));
+}
+
+int Report::finish() const {
+  bool equal = true;
+  Json rows = Json::array(), details = Json::array();
+  for (const Row& row : rows_) {
+    rows.push_back(row_json(row));
+    details.push_back(details_json(row));
+    equal = equal && row.equal;
+  }
+  if (!options_.json.empty()) {
+    Json machine = Json::object();
+    for (const auto& [key, value] : machine_info()) machine[key] = value;
+    const Json file = {
+        {"bench", name_}, {"quick", options_.quick}, {"machine", machine}, {"rows", rows}, {"details", details}};
+    write_text_file(options_.json, file.dump(1) + "\n");
+  }
+  return equal ? 0 : 1;
+}
+
+}  // namespace bellows::bench

@@ -1,0 +1,235 @@
+// What the taps cost: added time per operator and per training step, beside what Python's own hooks add.
+#include "bellows/tap.h"
+#include "bench/support/bench.h"
+#include "bench/support/peer_process.h"
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <memory>
+
+namespace bellows::bench {
+namespace {
+
+using Body = std::function<double(int64_t)>;  // does n units, returns a figure of the last result
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+struct Watching : tap::Observer {
+  explicit Watching(tap::ObserverNeeds what) : wanted(what) {}
+  tap::ObserverNeeds needs() const override { return wanted; }
+  void before(const tap::OpEvent&) override { ++seen; }
+  tap::ObserverNeeds wanted;
+  int64_t seen = 0;
+};
+
+struct Checking : tap::OpCheck {
+  void check(const tap::OpRef&, tap::Stack&) override { ++seen; }
+  int64_t seen = 0;
+};
+
+struct PassThrough : tap::OpTap {
+  void call(const tap::OpCall& op, tap::Stack& stack) override { op.next(stack); }
+};
+
+struct Keeping : tap::SavedTensorTap {
+  struct Kept : tap::PackedTensor {
+    explicit Kept(at::Tensor t) : tensor(std::move(t)) {}
+    at::Tensor unpack() override { return tensor; }
+    at::Tensor tensor;
+  };
+  std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override { return std::make_shared<Kept>(tensor); }
+};
+
+at::Tensor pattern(at::IntArrayRef sizes) {
+  return torch::arange(c10::multiply_integers(sizes), at::kFloat).mul_(0.37).sin_().view(sizes);
+}
+
+double add(int64_t n) {
+  const auto x = pattern({4}), y = pattern({4});
+  at::Tensor z;
+  for (int64_t i = 0; i < n; ++i) z = at::add(x, y);
+  return z.sum().item<double>();
+}
+
+double add_in_place(int64_t n) {
+  auto x = pattern({4});
+  const auto y = torch::zeros({4});
+  for (int64_t i = 0; i < n; ++i) x.add_(y);
+  return x.sum().item<double>();
+}
+
+double add_with_gradient(int64_t n) {
+  const auto x = pattern({4}).requires_grad_(), y = pattern({4});
+  at::Tensor z;
+  for (int64_t i = 0; i < n; ++i) z = at::add(x, y);
+  return z.sum().item<double>();
+}
+
+double allocate(int64_t n) {
+  at::Tensor z;
+  for (int64_t i = 0; i < n; ++i) z = at::empty({1024});
+  return static_cast<double>(z.numel());
+}
+
+/// Forward and backward of two convolutions and a linear layer, batch 16. The figure is the sum of the gradients'
+/// sizes.
+double training_step(int64_t n) {
+  const auto x = pattern({16, 8, 16, 16});
+  std::vector<at::Tensor> weights{pattern({16, 8, 3, 3}), pattern({16, 16, 3, 3}), pattern({10, 16 * 64})};
+  for (auto& w : weights) w.requires_grad_();
+  for (int64_t i = 0; i < n; ++i) {
+    for (auto& w : weights) w.mutable_grad() = at::Tensor();
+    auto h = at::relu(at::conv2d(x, weights[0], {}, 1, 1));
+    h = at::max_pool2d(at::relu(at::conv2d(h, weights[1], {}, 1, 1)), {2, 2}).flatten(1);
+    at::tanh(at::mm(h, weights[2].t())).pow(2).mean().backward();
+  }
+  double sum = 0;
+  for (const auto& w : weights) sum += w.grad().abs().sum().item<double>();
+  return sum;
+}
+
+/// One way of hooking into one piece of work, and what Python has for it.
+struct Work {
+  std::string name, unit;
+  std::string kernel;  ///< the peer's name for the work
+  Body body;
+  std::function<std::shared_ptr<void>()> install;  ///< the tap lives as long as the result
+  std::vector<std::string> peers;                  ///< the peer's names for its hooks
+};
+
+template <class Guard, class Client, class... Args>
+std::function<std::shared_ptr<void>()> installer(Args... args) {
+  return [=] { return std::make_shared<Guard>(std::make_shared<Client>(args...)); };
+}
+
+std::vector<Work> all_work() {
+  using namespace tap;
+  const auto op_tap = installer<OpTapGuard, PassThrough>();
+  const auto nothing = [] {
+    install_cpu_allocator();
+    return std::shared_ptr<void>();
+  };
+  std::vector<Work> work{
+      {"Observer, names, on add",
+       "us",
+       "add",
+       add,
+       installer<ObserverGuard, Watching>(ObserverNeeds{}),
+       {"dispatch_mode", "profiler"}},
+      {"Observer, inputs and outputs, on add",
+       "us",
+       "add",
+       add,
+       installer<ObserverGuard, Watching>(ObserverNeeds{.inputs = true, .outputs = true}),
+       {"dispatch_mode", "profiler"}},
+      {"OpCheck on add", "us", "add", add, installer<OpCheckGuard, Checking>(), {"function_mode"}},
+      {"OpTap, pass-through, on add", "us", "add", add, op_tap, {"dispatch_mode"}},
+      {"OpTap, pass-through, on add_", "us", "add_", add_in_place, op_tap, {"dispatch_mode"}},
+      {"OpTap, pass-through, on add with gradient", "us", "add_grad", add_with_gradient, op_tap, {"dispatch_mode"}},
+      {"OpTap, pass-through, on a small training step", "us", "step", training_step, op_tap, {"dispatch_mode"}},
+      {"SavedTensorTap on a small training step",
+       "us",
+       "step",
+       training_step,
+       installer<SavedTensorGuard, Keeping>(),
+       {"saved_tensors_hooks"}},
+  };
+  work.push_back({"CPU allocator hook on empty(1024)", "us", "", allocate, nothing, {}});  // last: it stays installed
+  return work;
+}
+
+Contestant side(std::string name, const Body& body, std::function<std::shared_ptr<void>()> install) {
+  return {std::move(name), [body, install](int64_t n) {
+            const auto guard = install ? install() : nullptr;
+            return seconds_of([&] { body(n); });
+          }};
+}
+
+Contestant peer_side(PeerProcess& peer, const std::string& kernel, const std::string& hook) {
+  return {"Python " + hook, [&peer, kernel, hook](int64_t n) {
+            peer.ask("use " + kernel + " " + hook);
+            return peer.run(n);
+          }};
+}
+
+/// Added time: windows with the hook less windows without it, one by one.
+Side added(const Side& with, const Side& without, const std::string& name) {
+  Side result{name, {}};
+  for (size_t i = 0; i < with.windows.size(); ++i) {
+    result.windows.push_back(std::max(with.windows[i] - without.windows[i], 1e-9));
+  }
+  return result;
+}
+
+bool agree(const Work& work, PeerProcess* peer) {
+  const double plain = work.body(3);
+  bool equal = false;
+  {
+    const auto guard = work.install();
+    equal = work.body(3) == plain;
+  }
+  if (!peer) return equal;
+  for (const std::string& hook : work.peers) {
+    peer->ask("use " + work.kernel + " " + hook);
+    const double theirs = peer->ask_numbers("value 3").at(0);
+    equal = equal && std::abs(theirs - plain) <= 1e-4 * std::abs(plain);
+  }
+  return equal;
+}
+
+Row measure(const Work& work, const Options& options, PeerProcess* peer) {
+  std::vector<Contestant> sides{side("ours", work.body, work.install), side("plain", work.body, nullptr)};
+  // The allocator hook stays once it is in place: its plain windows come first.
+  Comparison before_install;
+  const Plan plan{.units = work.kernel == "step" ? (options.quick ? 200 : 1000) : (options.quick ? 20000 : 100000),
+                  .windows = options.quick ? 5 : 15};
+  if (work.kernel.empty()) before_install = compare({sides[1]}, plan);
+  const bool equal = agree(work, peer);
+  if (peer && !work.peers.empty()) {
+    sides.push_back(peer_side(*peer, work.kernel, "none"));
+    for (const std::string& hook : work.peers) sides.push_back(peer_side(*peer, work.kernel, hook));
+  }
+  Comparison all = compare(sides, plan);
+  if (work.kernel.empty()) all.sides[1] = before_install.sides[0];
+  Comparison result;
+  result.units = all.units;
+  result.sides.push_back(added(all.sides[0], all.sides[1], "ours"));
+  for (size_t i = 3; i < all.sides.size(); ++i)
+    result.sides.push_back(added(all.sides[i], all.sides[2], all.sides[i].name));
+  Row row = time_row(work.name, work.kernel == "step" ? "added time per step" : "added time per operator", work.unit,
+                     result, equal);
+  row.limit = all.sides[1].seconds() * 1e6;
+  row.note = "limit: the work itself, without a tap";
+  if (all.sides.size() > 2) row.note += c10::str("; in Python ", all.sides[2].seconds() * 1e6, " us");
+  return row;
+}
+
+int run(const Options& options) {
+  at::set_num_threads(1);
+  Report report("taps", options);
+  std::unique_ptr<PeerProcess> peer;
+  if (!options.peer_python.empty()) {
+    peer = std::make_unique<PeerProcess>(
+        std::vector<std::string>{options.peer_python, source_dir() + "/bench/peers/taps.py"});
+  }
+  for (const Work& work : all_work()) report.add(measure(work, options, peer.get()));
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  return run_main([&] {
+    return run(parse_options(
+        argc, argv,
+        "Measures what each tap adds to an operator or a training step, beside Python's dispatch mode, function "
+        "mode, profiler and saved-tensor hooks. One thread."));
+  });
+}
