@@ -1,0 +1,179 @@
+#include "cli/command.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "bellows/core/error.h"
+#include "bellows/core/file.h"
+#include "bellows/core/machine.h"
+#include "cli/options.h"
+
+namespace bellows::cli {
+
+namespace {
+
+constexpr const char* train_footer = R"(Trains and evaluates after every epoch. Ctrl-C saves a checkpoint, if --out is
+given, and exits with 130; a second Ctrl-C leaves at once.
+
+Examples:
+  bellows train --recipe digits.yaml --out runs/digits
+  bellows train --data data/digits --set lr=0.1 --set batch_size=64
+  bellows train --out runs/digits --resume
+)";
+
+constexpr const char* ladder_footer = R"(Starts from the plain program and switches on one technique after another, each
+over the last one that was kept: alternating timed windows, then training from
+scratch to the target. What does not help is dropped, and said.
+
+Example:
+  bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
+)";
+
+constexpr const char* doctor_footer = R"(What this machine and this libtorch offer, what limits them, what to fix.
+
+Example:
+  bellows doctor --json
+)";
+
+constexpr const char* overview = R"(Examples:
+  bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
+  bellows train --recipe digits.yaml --out runs/digits
+  bellows doctor
+Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
+`bellows VERB --help` explains one verb.
+)";
+
+void add_json(CLI::App* verb, JsonTarget& json) {
+  verb->add_option("--json", json, "Result as JSON, to FILE or standard output")
+      ->type_name("[FILE]")
+      ->expected(0, 1)
+      ->default_str("-");
+}
+
+CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("train", "Train a model by a recipe")->footer(train_footer);
+  verb->add_option("--recipe", arguments.recipe, "Recipe (YAML); all keys have defaults")->type_name("FILE");
+  verb->add_option("--data", arguments.data, "Data set, instead of the recipe's")->type_name("PATH");
+  verb->add_option("--model", arguments.model, "Model, instead of the recipe's")->type_name("NAME");
+  verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_option("--out", arguments.out, "Folder for checkpoints and the recipe")->type_name("DIR");
+  verb->add_flag("--resume", arguments.resume, "Go on from the newest checkpoint in --out");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
+CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("ladder", "Measure what each technique brings")->footer(ladder_footer);
+  verb->add_option("--data", arguments.data, "Data set with a test split")->type_name("PATH");
+  verb->add_option("--model", arguments.model, "Model; digits_resnet if not given")->type_name("NAME");
+  verb->add_option("--target-accuracy", arguments.target_accuracy, "Held-out accuracy to train to; 0.97")
+      ->type_name("SHARE")
+      ->check(CLI::Range(0.0, 1.0).description(""));
+  verb->add_option("--recipe", arguments.recipe, "Recipe to start from, techniques off")->type_name("FILE");
+  verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_option("--max-seconds", arguments.max_seconds, "Start no further rung after this")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 1e9).description(""));
+  verb->add_flag("--quick", arguments.quick, "Shorter windows, one seed: a rough answer");
+  verb->add_flag("--list", arguments.list, "Explain the techniques (Markdown), measure nothing");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
+/// libgomp reads GOMP_SPINCOUNT before main. Its default spinning makes timings on a shared machine 5 to 10 times
+/// worse, for plain libtorch as for us, so the measuring verbs start once more with a bound on it.
+void bound_spinning(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
+  setenv("GOMP_SPINCOUNT", "20000", 1);
+  execv("/proc/self/exe", argv);  // comes back only when it fails: then we go on without
+}
+
+int usage(const std::string& message, const std::string& verb) {
+  std::fprintf(stderr, "bellows: %s\nTry `bellows %s--help`.\n", message.c_str(),
+               verb.empty() ? "" : (verb + " ").c_str());
+  return exit_usage;
+}
+
+int usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands({})) verbs.push_back(verb->get_name());
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first.empty()) {
+    std::fputs(app.help().c_str(), stderr);
+    return exit_usage;
+  }
+  const bool known = std::find(verbs.begin(), verbs.end(), first) != verbs.end();
+  if (known || first.starts_with("-")) return usage(error.what(), known ? first : "");
+  return usage(c10::str("no verb is called \"", first, "\".", did_you_mean(first, verbs)), "");
+}
+
+template <class Action>
+int guarded(const std::string& verb, Action action) {
+  try {
+    return action();
+  } catch (const UsageError& error) {
+    return usage(error.what(), verb);
+  } catch (const std::bad_alloc&) {
+    std::fputs("bellows: out of memory.\n", stderr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bellows: %s\n", user_message(error).c_str());
+  }
+  return exit_failed;
+}
+
+}  // namespace
+
+void check_json_target(const JsonTarget& target) {
+  if (!target.empty() && target != "-") AtomicFile probe(target);  // leaves nothing behind
+}
+
+void write_json(const JsonTarget& target, const std::string& text) {
+  if (target == "-") {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  } else if (!target.empty()) {
+    write_text_file(target, text);
+  }
+}
+
+int run(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error in words, as on a full disk
+  CLI::App app{"Bellows: trains faster with libtorch, and proves it.", "bellows"};
+  app.set_version_flag("--version", std::string("bellows " BELLOWS_VERSION ", libtorch ") + this_machine().libtorch);
+  app.get_formatter()->column_width(30);
+  app.footer(overview);
+  app.require_subcommand(1);
+  TrainArguments train;
+  LadderArguments ladder;
+  DoctorArguments doctor;
+  CLI::App* train_verb = add_train(app, train);
+  CLI::App* ladder_verb = add_ladder(app, ladder);
+  CLI::App* doctor_verb = app.add_subcommand("doctor", "Look at the machine and libtorch")->footer(doctor_footer);
+  add_json(doctor_verb, doctor.json);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    return app.exit(help_or_version);
+  } catch (const CLI::ParseError& error) {
+    return usage_error(app, error, argc, argv);
+  }
+  if (doctor_verb->parsed()) return guarded("doctor", [&] { return run_doctor(doctor); });
+  bound_spinning(argv);
+  if (ladder_verb->parsed()) return guarded("ladder", [&] { return run_ladder(ladder); });
+  return guarded(train_verb->get_name(), [&] { return run_train(train); });
+}
+
+}  // namespace bellows::cli

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace bellows::train {
+struct Recipe;
+}
+
+namespace bellows::cli {
+
+inline constexpr int exit_done = 0, exit_failed = 1, exit_usage = 2;
+
+/// The command line asks for something that is not there: exit code 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Where `--json` goes: "" not wanted, "-" standard output, else a file.
+using JsonTarget = std::string;
+
+struct TrainArguments {
+  std::string recipe, data, model, out;
+  std::vector<std::string> set;  ///< "key=value"
+  bool resume = false;
+  JsonTarget json;
+};
+
+struct LadderArguments {
+  std::string recipe, data, model;
+  std::vector<std::string> set;
+  double target_accuracy = 0;  ///< 0: the recipe's, or 0.97
+  double max_seconds = 0;      ///< 0: no limit
+  bool quick = false;
+  bool list = false;
+  JsonTarget json;
+};
+
+struct DoctorArguments {
+  JsonTarget json;
+};
+
+/// What the command line says about a recipe, over what its file says.
+struct RecipeOverrides {
+  std::string data, model;
+  std::vector<std::string> set;
+};
+/// Throws: UsageError – an unknown key, a value that does not fit
+void apply_overrides(train::Recipe& recipe, const RecipeOverrides& overrides);
+
+int run_train(const TrainArguments& arguments);
+int run_ladder(const LadderArguments& arguments);
+int run_doctor(const DoctorArguments& arguments);
+
+/// Throws now what write_json would throw after minutes of work.
+void check_json_target(const JsonTarget& target);
+/// Writes `text` to where `--json` points. Throws: c10::Error – a file that cannot be written
+void write_json(const JsonTarget& target, const std::string& text);
+
+}  // namespace bellows::cli

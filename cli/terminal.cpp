@@ -1,0 +1,88 @@
+#include "cli/terminal.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+namespace bellows::cli {
+
+Terminal::Terminal() : out_terminal_(isatty(STDOUT_FILENO) == 1), error_terminal_(isatty(STDERR_FILENO) == 1) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* kind = std::getenv("TERM");
+  colours_ = out_terminal_ && !(no_colour && *no_colour) && !(kind && std::string_view(kind) == "dumb");
+}
+
+Terminal::~Terminal() {
+  clear_status();
+}
+
+void Terminal::clear_status() {
+  if (status_open_) std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+  status_open_ = false;
+}
+
+void Terminal::print(std::string_view text) {
+  clear_status();
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void Terminal::status(const std::string& stage, const std::string& detail) {
+  if (error_terminal_) {
+    std::string text = detail.empty() ? stage : stage + ", " + detail;
+    text.resize(std::min<size_t>(text.size(), 79));
+    std::fprintf(stderr, "\r\033[K%s", text.c_str());
+    std::fflush(stderr);
+    status_open_ = true;
+  } else if (stage != stage_) {
+    std::fprintf(stderr, "%s\n", stage.c_str());
+  }
+  stage_ = stage;
+}
+
+std::string Terminal::paint(Colour colour, std::string_view text) const {
+  static constexpr std::array codes = {"", "\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[31m"};
+  if (!colours_ || colour == Colour::none) return std::string(text);
+  return codes.at(static_cast<size_t>(colour)) + std::string(text) + "\033[0m";
+}
+
+size_t display_width(std::string_view utf8) {
+  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));
+}
+
+std::string pad_left(std::string_view text, size_t width) {
+  const size_t wide = display_width(text);
+  return std::string(wide < width ? width - wide : 0, ' ') + std::string(text);
+}
+
+std::string pad_right(std::string_view text, size_t width) {
+  const size_t wide = display_width(text);
+  return std::string(text) + std::string(wide < width ? width - wide : 0, ' ');
+}
+
+std::vector<std::string> wrap(std::string_view text, size_t width) {
+  std::vector<std::string> lines(1);
+  while (!text.empty()) {
+    const size_t space = text.find(' ');
+    const std::string_view word = text.substr(0, space);
+    text.remove_prefix(space == std::string_view::npos ? text.size() : space + 1);
+    if (!lines.back().empty() && display_width(lines.back()) + 1 + display_width(word) > width) lines.emplace_back();
+    if (!lines.back().empty()) lines.back() += ' ';
+    lines.back() += word;
+  }
+  return lines;
+}
+
+std::string number(const char* format, double value) {
+  if (!std::isfinite(value)) return "-";
+  std::array<char, 64> buffer{};
+  std::snprintf(buffer.data(), buffer.size(), format, value);
+  return buffer.data();
+}
+
+}  // namespace bellows::cli

@@ -1,0 +1,152 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/error.h"
+#include "bellows/core/file.h"
+#include "bellows/core/log.h"
+#include "bellows/core/stats.h"
+#include "bellows/train/trainer.h"
+#include "cli/interrupt.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using train::EpochRecord;
+using train::FitResult;
+using train::Recipe;
+
+std::string recipe_in(const std::string& folder) {
+  return folder + "/recipe.yaml";
+}
+
+bool exists(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0;
+}
+
+/// The recipe of the command line; a run that is resumed brings its own.
+Recipe recipe_of(const TrainArguments& arguments) {
+  if (arguments.resume && arguments.out.empty())
+    throw UsageError("--resume needs --out, the folder of the run to go on with.");
+  std::string path = arguments.recipe;
+  if (path.empty() && arguments.resume && exists(recipe_in(arguments.out))) path = recipe_in(arguments.out);
+  Recipe recipe = path.empty() ? Recipe{} : Recipe::load(path);
+  apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
+  if (!arguments.out.empty()) recipe.checkpoint_folder = arguments.out;
+  if (recipe.data.empty()) throw UsageError("train needs data: --data, or `data` in the recipe.");
+  return recipe;
+}
+
+/// The usual sink, but a finished epoch leaves no bar behind: its row in the table says it all.
+class TrainSink final : public LogSink {
+ public:
+  void write(LogLevel level, std::string_view message) override { usual_->write(level, message); }
+  void progress(const ProgressState& state) override {
+    if (!state.finished) {
+      usual_->progress(state);
+    } else if (isatty(STDERR_FILENO) == 1) {
+      std::fputs("\r\033[K", stderr);
+    }
+  }
+
+ private:
+  std::shared_ptr<LogSink> usual_ = make_default_log_sink();
+};
+
+std::string epoch_line(const EpochRecord& record) {
+  const bool evaluated = record.eval_seconds > 0;
+  return pad_left(std::to_string(record.epoch + 1), 5) + pad_left(std::to_string(record.steps), 9) +
+         pad_left(number("%.4f", record.train_loss), 12) +
+         pad_left(evaluated ? number("%.4f", record.eval_loss) : "-", 12) +
+         pad_left(evaluated ? number("%.2f %%", 100 * record.eval_accuracy) : "-", 11) +
+         pad_left(format_seconds(record.train_seconds), 12);
+}
+
+constexpr const char* epoch_head = "epoch    steps  train loss   eval loss   accuracy        time";
+
+std::string result_json(const Recipe& recipe, const FitResult& result) {
+  nlohmann::ordered_json json;
+  json["model"] = recipe.model;
+  json["data"] = recipe.data;
+  json["epochs"] = nlohmann::ordered_json::array();
+  for (const EpochRecord& record : result.history) {
+    json["epochs"].push_back({{"epoch", record.epoch},
+                              {"steps", record.steps},
+                              {"train_loss", record.train_loss},
+                              {"eval_loss", record.eval_loss},
+                              {"eval_accuracy", record.eval_accuracy},
+                              {"train_seconds", record.train_seconds},
+                              {"eval_seconds", record.eval_seconds}});
+  }
+  json["steps"] = result.steps;
+  json["stopped"] = result.stopped;
+  json["reached_target"] = result.reached_target;
+  json["time_to_target_s"] = result.reached_target ? nlohmann::ordered_json(result.time_to_target_s) : nullptr;
+  json["train_seconds"] = result.train_seconds;
+  json["checkpoint"] = result.checkpoint;
+  json["recipe"] = recipe.to_yaml();
+  return json.dump(2) + "\n";
+}
+
+void print_result(const Recipe& recipe, const FitResult& result) {
+  Terminal terminal;
+  std::string text = c10::str(result.steps, " steps in ", format_seconds(result.train_seconds), " of training");
+  if (recipe.target_accuracy > 0) {
+    text += result.reached_target ? c10::str(", ", number("%.1f %%", 100 * recipe.target_accuracy), " after ",
+                                             format_seconds(result.time_to_target_s))
+                                  : c10::str(", ", number("%.1f %%", 100 * recipe.target_accuracy), " not reached");
+  }
+  terminal.print(text + ".\n");
+  if (!result.checkpoint.empty()) terminal.print("Checkpoint: " + result.checkpoint + "\n");
+  if (result.stopped && !result.checkpoint.empty()) {
+    terminal.print("Go on with: bellows train --out " + recipe.checkpoint_folder + " --resume\n");
+  }
+}
+
+}  // namespace
+
+void apply_overrides(Recipe& recipe, const RecipeOverrides& overrides) {
+  if (!overrides.data.empty()) recipe.data = overrides.data;
+  if (!overrides.model.empty()) recipe.model = overrides.model;
+  for (const std::string& item : overrides.set) {
+    try {
+      recipe.set(item);
+    } catch (const c10::Error& error) {
+      throw UsageError(user_message(error));
+    }
+  }
+}
+
+int run_train(const TrainArguments& arguments) {
+  const Recipe recipe = recipe_of(arguments);
+  check_json_target(arguments.json);
+  set_log_sink(std::make_shared<TrainSink>());
+  bool headed = false, recipe_written = arguments.out.empty();
+  train::Callbacks callbacks;
+  callbacks.on_step = [&](const train::TrainLoop&) {  // only now is it sure that the folder holds no other run
+    if (!recipe_written) write_text_file(recipe_in(arguments.out), recipe.to_yaml());
+    recipe_written = true;
+  };
+  callbacks.on_epoch = [&](const EpochRecord& record) {
+    if (!headed) log_info(epoch_head);
+    headed = true;
+    log_info(epoch_line(record));
+  };
+  train::Trainer trainer(recipe, std::move(callbacks));
+  trainer.resume(arguments.resume);
+  const char* words = recipe.checkpoint_folder.empty() ? "no --out, so nothing is saved" : "saving a checkpoint";
+  Interrupt interrupt(
+      words, [](void* running) { static_cast<train::Trainer*>(running)->request_stop(); }, &trainer);
+  const FitResult result = trainer.fit();
+  if (arguments.json != "-") print_result(recipe, result);
+  write_json(arguments.json, result_json(recipe, result));
+  return result.stopped ? Interrupt::exit_code() : exit_done;
+}
+
+}  // namespace bellows::cli

@@ -1,0 +1,115 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "process.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+void expect_width(const std::string& text, size_t columns) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto letters = std::count_if(line.begin(), line.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+    EXPECT_LE(static_cast<size_t>(letters), columns) << line;
+  }
+}
+
+void expect_no_control_characters(const std::string& text) {
+  for (const char byte : text) {
+    if (static_cast<unsigned char>(byte) < 0x20 && byte != '\n')
+      ADD_FAILURE() << "byte " << int{byte} << " in:\n" << text;
+  }
+}
+
+}  // namespace
+
+TEST(Command, HelpHasAnExampleAndFits80Columns) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"--help"}, {"train", "--help"}, {"ladder", "--help"}, {"doctor", "--help"}}) {
+    const Outcome outcome = run_bellows(arguments);
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_THAT(outcome.out, HasSubstr("Example")) << arguments[0];
+    EXPECT_THAT(outcome.out, HasSubstr("  bellows "));
+    EXPECT_EQ(outcome.err, "");
+    expect_width(outcome.out, 80);
+  }
+}
+
+TEST(Command, VersionNamesLibtorch) {
+  const Outcome outcome = run_bellows({"--version"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, testing::MatchesRegex("bellows [0-9.]+, libtorch [0-9.]+.*\n"));
+}
+
+TEST(Command, WrongUseExitsWith2) {
+  const Outcome none = run_bellows({});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("ladder"));
+  const Outcome verb = run_bellows({"laddr"});
+  EXPECT_EQ(verb.exit_code, 2);
+  EXPECT_THAT(verb.err, HasSubstr("no verb is called \"laddr\". Did you mean \"ladder\"?"));
+  const Outcome flag = run_bellows({"train", "--recepie", "x.yaml"});
+  EXPECT_EQ(flag.exit_code, 2);
+  EXPECT_THAT(flag.err, HasSubstr("--recepie"));
+  EXPECT_THAT(flag.err, HasSubstr("bellows train --help"));
+  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--target-accuracy", "97"}).exit_code, 2);
+  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--target-accuracy", "much"}).exit_code, 2);
+  const Outcome resume = run_bellows({"train", "--data", digits(), "--resume"});
+  EXPECT_EQ(resume.exit_code, 2);
+  EXPECT_THAT(resume.err, HasSubstr("--out"));
+  EXPECT_EQ(run_bellows({"ladder"}).exit_code, 2);
+  EXPECT_EQ(run_bellows({"train"}).exit_code, 2);
+}
+
+TEST(Doctor, JsonIsCompleteAndTrue) {
+  const Outcome outcome = run_bellows({"doctor", "--json"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  EXPECT_GE(json["machine"]["cores"].get<int>(), 1);
+  EXPECT_GT(json["machine"]["memory_bytes"].get<int64_t>(), 1 << 20);
+  EXPECT_THAT(json["libtorch"]["version"].get<std::string>(), HasSubstr("2."));
+  EXPECT_TRUE(std::filesystem::exists(json["libtorch"]["path"].get<std::string>()));
+  EXPECT_TRUE(json["features"].contains("amx_bf16"));
+  for (const auto& finding : json["findings"]) {
+    EXPECT_THAT(finding["health"].get<std::string>(), testing::AnyOf("ok", "note", "warning", "failure"));
+    EXPECT_TRUE(finding["health"] != "warning" || finding["fix"] != "") << finding["what"];
+  }
+}
+
+TEST(Doctor, SaysWhatToFix) {
+  const Outcome forced = run_bellows({"doctor"}, {"ATEN_CPU_CAPABILITY=default", "GOMP_SPINCOUNT=1"});
+  EXPECT_THAT(forced.out, HasSubstr("Unset ATEN_CPU_CAPABILITY"));
+  EXPECT_THAT(forced.out, HasSubstr("1 an operator"));
+  EXPECT_THAT(forced.out, HasSubstr("GOMP_SPINCOUNT=1\n"));
+  EXPECT_THAT(forced.out, HasSubstr("to fix."));
+}
+
+TEST(Doctor, PlainTextWhenNotOnATerminal) {
+  const Outcome outcome = run_bellows({"doctor"});
+  expect_no_control_characters(outcome.out + outcome.err);
+  expect_width(outcome.out, 80);
+}
+
+TEST(Doctor, ColoursOnATerminalOnly) {
+  const auto on_terminal = [](std::vector<std::string> environment) {
+    environment.push_back("TERM=xterm");
+    return Process({.arguments = {"doctor"}, .environment = std::move(environment), .terminal = true}).finish().out;
+  };
+  EXPECT_THAT(on_terminal({"NO_COLOR="}), HasSubstr("\033[32m"));
+  EXPECT_THAT(on_terminal({"NO_COLOR=1"}), Not(HasSubstr("\033[3")));
+}
+
+TEST(Ladder, ListExplainsTheTechniques) {
+  const Outcome outcome = run_bellows({"ladder", "--list"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("## channels-last (`channels_last`)"));
+}
+
+}  // namespace bellows::cli

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace bellows::cli {
+
+/// What a finished process left.
+struct Outcome {
+  int exit_code = -1;  ///< negative signal number when a signal ended it
+  std::string out, err;
+};
+
+struct Launch {
+  std::vector<std::string> arguments;
+  std::vector<std::string> environment;  ///< "NAME=value", over this process's own and OMP_NUM_THREADS=1
+  bool terminal = false;                 ///< standard output and error on a pseudo-terminal: both arrive in `out`
+  std::string folder;                    ///< working folder; the repository when empty
+  uint64_t file_limit = 0;               ///< bytes that a file may have (RLIMIT_FSIZE); 0: as many as it likes
+};
+
+/// The real binary as a child. Ends it when destroyed.
+class Process {
+ public:
+  explicit Process(const Launch& launch);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void signal(int number) const;
+  /// Reads until `done` is true of what was written so far. False: it ended, or the time is up, before.
+  bool wait_until(const std::function<bool(const Outcome& so_far)>& done, double seconds = 120);
+  /// Waits for the end. Kills it, and fails the test, when the time is up.
+  Outcome finish(double seconds = 240);
+
+ private:
+  bool pump(double seconds);
+
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;
+  Outcome outcome_;
+};
+
+Outcome run_bellows(std::vector<std::string> arguments, std::vector<std::string> environment = {});
+
+/// A folder that is gone with the object.
+class Scratch {
+ public:
+  Scratch();
+  ~Scratch();
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// data/digits of the repository.
+std::string digits();
+
+}  // namespace bellows::cli

@@ -1,0 +1,118 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "process.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+/// A failure in words: the message, the exit code, and nothing of the machinery.
+void expect_failure(const Outcome& outcome, int exit_code, const std::string& words) {
+  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("bellows: "));
+  EXPECT_THAT(outcome.err, HasSubstr(words));
+  EXPECT_THAT(outcome.err,
+              AllOf(Not(HasSubstr(".cpp")), Not(HasSubstr("frame #")), Not(HasSubstr("Exception raised"))));
+}
+
+/// data/digits once more, for spoiling.
+std::string copied_digits(const Scratch& folder) {
+  const std::string copy = folder / "digits";
+  std::filesystem::copy(digits(), copy, std::filesystem::copy_options::recursive);
+  return copy;
+}
+
+}  // namespace
+
+TEST(TrainCommand, TrainsOneEpochAndSaysSo) {
+  const Scratch folder;
+  const Outcome outcome =
+      run_bellows({"train", "--data", digits(), "--set", "epochs=1", "--out", folder / "run", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(json["epochs"].size(), 1u);
+  EXPECT_GT(json["epochs"][0]["eval_accuracy"].get<double>(), 0.3);
+  EXPECT_FALSE(json["stopped"].get<bool>());
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/recipe.yaml"));
+  EXPECT_TRUE(std::filesystem::exists(json["checkpoint"].get<std::string>()));
+  EXPECT_EQ(outcome.err.find('\033'), std::string::npos) << "not a terminal";
+  EXPECT_EQ(outcome.err.find('\r'), std::string::npos);
+}
+
+TEST(TrainCommand, UnknownRecipeKeyNamesTheNearest) {
+  const Scratch folder;
+  std::ofstream(folder / "r.yaml") << "epochs: 1\nbatchsize: 32\n";
+  expect_failure(run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits()}), 1,
+                 "Did you mean \"batch_size\"?");
+  expect_failure(run_bellows({"train", "--data", digits(), "--set", "batchsize=32"}), 2,
+                 "Did you mean \"batch_size\"?");
+  expect_failure(run_bellows({"train", "--data", digits(), "--set", "batch_size=many"}), 2, "batch_size");
+}
+
+TEST(TrainCommand, MissingThingsAreNamed) {
+  expect_failure(run_bellows({"train", "--recipe", "/nowhere/r.yaml"}), 1, "/nowhere/r.yaml");
+  expect_failure(run_bellows({"train", "--data", "/nowhere/digits"}), 1, "/nowhere/digits");
+  expect_failure(run_bellows({"train", "--data", digits(), "--model", "digits_resnt"}), 1,
+                 "Did you mean \"digits_resnet\"?");
+}
+
+TEST(TrainCommand, WrongDeviceSaysWhatThereIs) {
+  expect_failure(run_bellows({"train", "--data", digits(), "--set", "device=cuda:99"}), 1, "cuda:99");
+}
+
+TEST(TrainCommand, CorruptShardNamesFileAndPlace) {
+  const Scratch folder;
+  const std::string data = copied_digits(folder);
+  std::fstream shard(data + "/train-001.tar", std::ios::in | std::ios::out | std::ios::binary);
+  shard.write("this is no tar header at all, not even nearly so", 48);
+  shard.close();
+  expect_failure(run_bellows({"train", "--data", data, "--set", "epochs=1"}), 1, "train-001.tar");
+  std::filesystem::resize_file(data + "/train-001.tar", 100);
+  expect_failure(run_bellows({"train", "--data", data, "--set", "epochs=1"}), 1, "train-001.tar");
+}
+
+TEST(TrainCommand, ZeroSizeDataIsAnError) {
+  const Scratch folder;
+  std::filesystem::create_directory(folder / "empty");
+  expect_failure(run_bellows({"train", "--data", folder / "empty"}), 1, "empty");
+}
+
+TEST(TrainCommand, UnwritableOutFolder) {
+  const Scratch folder;
+  std::ofstream(folder / "file") << "in the way\n";
+  expect_failure(run_bellows({"train", "--data", digits(), "--out", folder / "file/run"}), 1, "file");
+  if (geteuid() == 0) {  // root may write anywhere but here
+    expect_failure(run_bellows({"train", "--data", digits(), "--out", "/proc/run"}), 1, "/proc/run");
+    return;
+  }
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  expect_failure(run_bellows({"train", "--data", digits(), "--out", folder / "run"}), 1, "Permission denied");
+}
+
+// A disk that is full in the middle of a checkpoint: the limit on file size stands in for it.
+TEST(TrainCommand, FullDiskIsSaidAndLeavesNoHalfCheckpoint) {
+  const Scratch folder;
+  const Outcome outcome =
+      Process({.arguments = {"train", "--data", digits(), "--set", "epochs=1", "--out", folder / "run"},
+               .file_limit = 64 * 1024})
+          .finish();
+  expect_failure(outcome, 1, "File too large");
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "run")) {
+    EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "recipe.yaml") << entry.path();
+  }
+}
+
+TEST(TrainCommand, ResultThatCannotBeWrittenFailsBeforeTheWork) {
+  expect_failure(run_bellows({"train", "--data", digits(), "--json", "/nowhere/result.json"}), 1, "/nowhere");
+}
+
+}  // namespace bellows::cli
