@@ -6,6 +6,7 @@
 #include "bellows/core/file.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/log.h"
+#include "bellows/core/machine.h"
 #include "bellows/core/model.h"
 #include "bellows/core/progress.h"
 #include "bellows/core/registry.h"

@@ -16,17 +16,36 @@ function(bellows_room NAME)
   cmake_parse_arguments(ARG "HEAVY" "" "SOURCES;ROOMS;LIBS" ${ARGN})
   add_library(bellows_${NAME} STATIC ${ARG_SOURCES})
   add_library(bellows::${NAME} ALIAS bellows_${NAME})
-  set_target_properties(bellows_${NAME} PROPERTIES EXPORT_NAME ${NAME} UNITY_BUILD ON)
+  set_target_properties(bellows_${NAME} PROPERTIES EXPORT_NAME ${NAME} UNITY_BUILD ${BELLOWS_UNITY})
   target_include_directories(bellows_${NAME} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                                     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   list(TRANSFORM ARG_ROOMS PREPEND bellows_)
   target_link_libraries(bellows_${NAME} PUBLIC bellows_torch ${ARG_ROOMS} Threads::Threads
                                         PRIVATE $<BUILD_INTERFACE:bellows_flags> ${ARG_LIBS})
+  target_compile_features(bellows_${NAME} INTERFACE cxx_std_20)
   if(ARG_HEAVY)
     bellows_use_pch(bellows_${NAME})
   endif()
   set_property(GLOBAL APPEND PROPERTY BELLOWS_ROOMS ${NAME})
+  set_property(GLOBAL APPEND PROPERTY BELLOWS_LIBS ${ARG_LIBS})
 endfunction()
+
+# libgomp is not instrumented: under ThreadSanitizer its threads would be reported. libtorch is not either, so containers that it
+# filled look overflown to AddressSanitizer.
+set(BELLOWS_TEST_ENVIRONMENT "GOMP_SPINCOUNT=20000")
+set(_suppressions ${PROJECT_SOURCE_DIR}/tests/support/sanitizers)
+if(BELLOWS_SANITIZE MATCHES "thread")
+  list(APPEND BELLOWS_TEST_ENVIRONMENT OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+       "TSAN_OPTIONS=suppressions=${_suppressions}/tsan.txt:halt_on_error=0:second_deadlock_stack=1:history_size=4")
+else()
+  list(APPEND BELLOWS_TEST_ENVIRONMENT OMP_NUM_THREADS=2)
+endif()
+if(BELLOWS_SANITIZE MATCHES "address")
+  list(APPEND BELLOWS_TEST_ENVIRONMENT
+       "ASAN_OPTIONS=detect_container_overflow=0:detect_odr_violation=0:strict_init_order=1"
+       "LSAN_OPTIONS=suppressions=${_suppressions}/lsan.txt:print_suppressions=0"
+       "UBSAN_OPTIONS=print_stacktrace=1")
+endif()
 
 # bellows_test(NAME [HEAVY] SOURCES … [ROOMS …] [LIBS …] [LABELS fast|dist|slow])
 #
@@ -34,7 +53,7 @@ endfunction()
 function(bellows_test NAME)
   cmake_parse_arguments(ARG "HEAVY" "" "SOURCES;ROOMS;LIBS;LABELS" ${ARGN})
   add_executable(${NAME} ${ARG_SOURCES})
-  set_target_properties(${NAME} PROPERTIES UNITY_BUILD ON)
+  set_target_properties(${NAME} PROPERTIES UNITY_BUILD ${BELLOWS_UNITY})
   list(TRANSFORM ARG_ROOMS PREPEND bellows_)
   target_link_libraries(${NAME} PRIVATE ${ARG_ROOMS} bellows_torch bellows_flags ${ARG_LIBS} GTest::gmock GTest::gtest GTest::gtest_main)
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
@@ -48,5 +67,6 @@ function(bellows_test NAME)
     set(ARG_LABELS fast)
   endif()
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_output=json:${CMAKE_BINARY_DIR}/test-results/${NAME}.json)
-  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600 ENVIRONMENT "OMP_NUM_THREADS=2;GOMP_SPINCOUNT=20000")
+  # Label gtest: script/test counts the cases of the JSON report.
+  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS};gtest" TIMEOUT 600 ENVIRONMENT "${BELLOWS_TEST_ENVIRONMENT}")
 endfunction()

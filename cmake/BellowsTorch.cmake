@@ -1,19 +1,19 @@
-# bellows::torch: libtorch as an imported target.
+# bellows::torch: libtorch as an imported target. Used by this build and, installed, by bellowsConfig.cmake.
 #
-# Looked for in this order: TORCH_DIR (variable, then environment), the prefixes of CMAKE_PREFIX_PATH, and `.deps/torch`,
-# where script/bootstrap puts or links one. A root holds `include/` and `lib/`. The wheel's own TorchConfig.cmake insists on a
-# CUDA toolkit even for programs that use the CPU only, so the targets are our own.
+# Looked for in this order: TORCH_DIR (variable, then environment), the prefixes of CMAKE_PREFIX_PATH, and
+# BELLOWS_TORCH_DEFAULT: `.deps/torch`, where script/bootstrap puts or links one; in an installed package the root it was
+# built with. A root holds `include/` and `lib/`. The wheel's own TorchConfig.cmake insists on a CUDA toolkit even for
+# programs that use the CPU only, so the target is our own.
+# Sets BELLOWS_TORCH_ROOT and BELLOWS_TORCH_VERSION, or BELLOWS_TORCH_ERROR.
 set(BELLOWS_TORCH_TESTED 2.11.0)
+unset(BELLOWS_TORCH_ERROR)
 
 set(_bellows_torch_candidates "${TORCH_DIR}" "$ENV{TORCH_DIR}")
-foreach(_prefix IN LISTS CMAKE_PREFIX_PATH)
-  list(APPEND _bellows_torch_candidates ${_prefix} ${_prefix}/../../.. ${_prefix}/libtorch)
-endforeach()
 string(REPLACE ":" ";" _bellows_env_prefixes "$ENV{CMAKE_PREFIX_PATH}")
-foreach(_prefix IN LISTS _bellows_env_prefixes)
+foreach(_prefix IN LISTS CMAKE_PREFIX_PATH _bellows_env_prefixes)
   list(APPEND _bellows_torch_candidates ${_prefix} ${_prefix}/../../.. ${_prefix}/libtorch)
 endforeach()
-list(APPEND _bellows_torch_candidates ${PROJECT_SOURCE_DIR}/.deps/torch)
+list(APPEND _bellows_torch_candidates ${BELLOWS_TORCH_DEFAULT})
 
 set(BELLOWS_TORCH_ROOT "BELLOWS_TORCH_ROOT-NOTFOUND")
 foreach(_root IN LISTS _bellows_torch_candidates)
@@ -23,8 +23,9 @@ foreach(_root IN LISTS _bellows_torch_candidates)
   endif()
 endforeach()
 if(NOT BELLOWS_TORCH_ROOT)
-  message(FATAL_ERROR "bellows: no libtorch found. Expected TORCH_DIR or CMAKE_PREFIX_PATH to name a folder with include/ and "
-                      "lib/libtorch_cpu.so (libtorch ${BELLOWS_TORCH_TESTED} is tested). Run script/bootstrap, or give -DTORCH_DIR=...")
+  set(BELLOWS_TORCH_ERROR "bellows: no libtorch found. Expected TORCH_DIR or CMAKE_PREFIX_PATH to name a folder with include/ \
+and lib/libtorch_cpu.so (libtorch ${BELLOWS_TORCH_TESTED} is tested). Run script/bootstrap in the sources of Bellows, or give -DTORCH_DIR=...")
+  return()
 endif()
 set(_torch_version_header "${BELLOWS_TORCH_ROOT}/include/torch/headeronly/version.h")
 if(NOT EXISTS "${_torch_version_header}")
@@ -35,16 +36,18 @@ string(REGEX REPLACE "[^0-9;]" "" _version_lines "${_version_lines}")
 list(JOIN _version_lines "." BELLOWS_TORCH_VERSION)
 message(STATUS "bellows: libtorch ${BELLOWS_TORCH_VERSION} in ${BELLOWS_TORCH_ROOT}")
 if(BELLOWS_TORCH_VERSION VERSION_LESS 2.11)
-  message(FATAL_ERROR "bellows: libtorch ${BELLOWS_TORCH_VERSION} is too old; expected 2.11 to 2.15. Give -DTORCH_DIR= of a newer one.")
+  set(BELLOWS_TORCH_ERROR "bellows: libtorch ${BELLOWS_TORCH_VERSION} in ${BELLOWS_TORCH_ROOT} is too old; expected 2.11 to 2.15. \
+Give -DTORCH_DIR= of a newer one.")
+  return()
 endif()
 
-add_library(bellows_torch INTERFACE)
-add_library(bellows::torch ALIAS bellows_torch)
-set_target_properties(bellows_torch PROPERTIES EXPORT_NAME torch)
+if(NOT TARGET bellows_torch)
+  add_library(bellows_torch INTERFACE IMPORTED GLOBAL)
+  add_library(bellows::torch ALIAS bellows_torch)
+endif()
 # -idirafter: the wheel also ships fmt and protobuf headers, which must not shadow the system's.
 set(_torch_flags "SHELL:-idirafter ${BELLOWS_TORCH_ROOT}/include"
                  "SHELL:-idirafter ${BELLOWS_TORCH_ROOT}/include/torch/csrc/api/include")
-target_compile_options(bellows_torch INTERFACE "$<BUILD_INTERFACE:${_torch_flags}>")
 set(_torch_libraries ${BELLOWS_TORCH_ROOT}/lib/libtorch_cpu.so ${BELLOWS_TORCH_ROOT}/lib/libc10.so)
 if(BELLOWS_CUDA)
   list(APPEND _torch_libraries ${BELLOWS_TORCH_ROOT}/lib/libtorch_cuda.so ${BELLOWS_TORCH_ROOT}/lib/libc10_cuda.so)
@@ -57,5 +60,7 @@ foreach(_dir IN LISTS _cuda_runtime)
   list(APPEND _rpaths "-Wl,-rpath,${_dir}" "-Wl,-rpath-link,${_dir}")
 endforeach()
 # Old-style DT_RPATH is searched for libraries of libraries too; the wheel's own libraries carry no path to the CUDA runtime.
-target_link_options(bellows_torch INTERFACE "$<BUILD_INTERFACE:${_rpaths};-Wl,--disable-new-dtags;-Wl,--allow-shlib-undefined>")
-target_link_libraries(bellows_torch INTERFACE "$<BUILD_INTERFACE:-Wl,--push-state,--no-as-needed;${_torch_libraries};-Wl,--pop-state>")
+set_target_properties(bellows_torch PROPERTIES
+  INTERFACE_COMPILE_OPTIONS "${_torch_flags}"
+  INTERFACE_LINK_OPTIONS "${_rpaths};-Wl,--disable-new-dtags;-Wl,--allow-shlib-undefined"
+  INTERFACE_LINK_LIBRARIES "-Wl,--push-state,--no-as-needed;${_torch_libraries};-Wl,--pop-state")

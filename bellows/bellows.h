@@ -1,0 +1,13 @@
+#pragma once
+
+// Everything at once. Each room's own header is lighter: <bellows/data.h>, <bellows/train.h>, …
+#include "bellows/amp.h"
+#include "bellows/checkpoint.h"
+#include "bellows/core.h"
+#include "bellows/data.h"
+#include "bellows/inspect.h"
+#include "bellows/io.h"
+#include "bellows/models.h"
+#include "bellows/optim.h"
+#include "bellows/tap.h"
+#include "bellows/train.h"

@@ -1,0 +1,25 @@
+# Derives the include graph of the rooms and reports arrows that point up or sideways: `file:line: what, expected`.
+# First file: bellows/rooms.txt, lines `level room`. Then the sources.
+
+FNR == NR {
+  if ($1 ~ /^[0-9]+$/) level[$2] = $1
+  next
+}
+FNR == 1 { room = room_of(FILENAME) }
+room && /^[ \t]*#[ \t]*include[ \t]*["<](bellows|cli)\// {
+  split($0, part, /["<>]/)
+  used = room_of(part[2])
+  if (used == "" || used == room) next
+  if (!(used in level)) printf "%s:%d: includes %s, a room that bellows/rooms.txt does not list\n", FILENAME, FNR, part[2]
+  else if (level[used] >= level[room])
+    printf "%s:%d: room %s (level %d) includes %s (level %d), expected only lower levels\n", FILENAME, FNR, room, level[room], part[2], level[used]
+}
+
+# bellows/io/tar.h and bellows/io.h belong to io, cli/main.cpp to cli; bellows/bellows.h and the tests to none.
+function room_of(path,   part) {
+  split(path, part, "/")
+  if (part[1] == "cli") return "cli"
+  if (part[1] != "bellows") return ""
+  sub(/\.h$/, "", part[2])
+  return part[2] == "bellows" ? "" : part[2]
+}
