@@ -1,0 +1,43 @@
+#include "bench/baseline/plain_libtorch.h"
+
+#include <gtest/gtest.h>
+
+#include "bellows/models/resnet.h"
+
+namespace bellows {
+
+namespace {
+
+plain_libtorch::Options digits() {
+  return {.data = BELLOWS_SOURCE_DIR "/data/digits"};
+}
+
+}  // namespace
+
+// The baseline includes nothing of Bellows and still is the same model: names, order, shapes.
+TEST(PlainLibtorch, TrainsTheModelThatBellowsHas) {
+  const plain_libtorch::Training training(digits());
+  const NamedTensors baseline = training.state_dict();
+  const Model model = models::digits_resnet();
+  const NamedTensors own = model.state_dict();
+  ASSERT_EQ(baseline.size(), own.size());
+  for (size_t i = 0; i < own.size(); ++i) EXPECT_EQ(baseline[i].first, own[i].first);
+  EXPECT_TRUE(load_state_dict(model, baseline).complete());
+}
+
+TEST(PlainLibtorch, ReachesTheTargetOnHeldOutDigits) {
+  plain_libtorch::Training training(digits());
+  EXPECT_EQ(training.train_size(), 1438);
+  EXPECT_EQ(training.test_size(), 359);
+  EXPECT_EQ(training.steps_per_epoch(), 23);
+  EXPECT_LT(training.evaluate(), 0.5);
+  for (int epoch = 0; epoch < 12 && training.evaluate() < 0.97; ++epoch) training.run_steps(training.steps_per_epoch());
+  EXPECT_GE(training.evaluate(), 0.97);
+  EXPECT_EQ(training.step_count() % training.steps_per_epoch(), 0);
+}
+
+TEST(PlainLibtorch, MissingDataIsNamed) {
+  EXPECT_THROW(plain_libtorch::Training({.data = "/no/such/folder"}), std::exception);
+}
+
+}  // namespace bellows
