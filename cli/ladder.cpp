@@ -178,7 +178,9 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
   const Machine machine = this_machine();
   terminal.print(terminal.paint(Colour::bold, "bellows ladder: " + recipe.model + " on " + recipe.data) + "\n");
   for (const std::string& line :
-       wrap(c10::str(machine.cpu, ", ", machine.torch_threads, " threads, libtorch ", machine.libtorch), 79)) {
+       wrap(c10::str(machine.cpu, ", ", machine.torch_threads, machine.torch_threads == 1 ? " thread" : " threads",
+                     ", libtorch ", machine.libtorch),
+            79)) {
     terminal.print(line + "\n");
   }
   terminal.print(c10::str("Each rung against the one below it: ", options.pairs, " pairs of windows, then ",

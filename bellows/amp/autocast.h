@@ -7,9 +7,9 @@ namespace bellows::amp {
 
 /// While the guard lives, operators that profit run in `dtype` and operators that need the range stay in fp32, by
 /// libtorch's lists. Guards nest; the outermost one drops the cache of cast weights when it ends, so a weight is cast
-/// once a step and not once a call. Run the forward pass and the loss under it, backward outside. Params:   enabled –
-/// false: operators run as if there were no guard, inside an outer guard, too
-///           cache – false: weights are cast at every use (needed while operators are recorded)
+/// once a step and not once a call. Run the forward pass and the loss under it, backward outside.
+/// Params:   enabled – false: operators run as if there were no guard, inside an outer guard, too cache – false:
+///           weights are cast at every use (needed while operators are recorded)
 /// Numerics: disabled, bit for bit plain libtorch
 /// Threads:  per thread; autograd's workers take the state from the forward pass
 /// Throws:   c10::ValueError – a dtype other than bf16 and fp16

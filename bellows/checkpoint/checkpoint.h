@@ -19,10 +19,11 @@ struct State {
   std::string recipe;  ///< YAML
 };
 
-/// Writes a state as one file in torch.save's format: in Python `torch.load(path, weights_only=True)` gives a dict with
-/// the keys "format", "version", "model", "optimizer", "rng", "extra", "position" {"step", "epoch", "batch"} and
-/// "recipe". Atomic: `path` holds the old content or the whole new one, also after kill -9 or a power cut. Cost:   one
-/// write of all bytes, fsync Throws: c10::Error – unwritable folder, disk full: path and the system's reason
+/// Writes a state as one file in torch.save's format: in Python `torch.load(path, weights_only=True)` gives a dict
+/// with the keys "format", "version", "model", "optimizer", "rng", "extra", "position" {"step", "epoch", "batch"} and
+/// "recipe". Atomic: `path` holds the old content or the whole new one, also after kill -9 or a power cut.
+/// Cost:     one write of all bytes, fsync
+/// Throws:   c10::Error – unwritable folder, disk full: path and the system's reason
 void save(const std::string& path, const State& state);
 
 /// Reads a state back, with strides, onto the CPU. Checksums of all parts are verified.

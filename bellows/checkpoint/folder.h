@@ -26,7 +26,8 @@ class Folder {
   std::vector<std::string> list() const;
 
   /// The newest one that is whole, or nothing where there are none. A warning names each damaged one that is passed
-  /// over. Throws: c10::ValueError – there are checkpoints, and none can be read
+  /// over.
+  /// Throws:   c10::ValueError – there are checkpoints, and none can be read
   std::optional<State> newest() const;
 
   /// Where save() puts the state after `step` steps.

@@ -74,7 +74,9 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   }
 }
 
-void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+void AtomicFile::write(std::string_view text) {
+  write(std::as_bytes(std::span(text)));
+}
 
 void AtomicFile::commit() {
   TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " was committed already.");

@@ -10,7 +10,8 @@
 namespace bellows {
 
 /// A whole file, read only, mapped into memory.
-/// Threads: reading is safe from all threads. A file that is cut short while it is mapped raises SIGBUS: write with AtomicFile.
+/// Threads:  reading is safe from all threads. A file that is cut short while it is mapped raises SIGBUS: write with
+///           AtomicFile.
 class MappedFile {
  public:
   /// Throws: c10::ValueError – missing, a directory, or unreadable; names the path and the system's reason
@@ -28,8 +29,9 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// Writes a file so that its name holds either the old content or the whole new one, also after kill -9 or a power cut:
-/// a temporary file beside it, fsync, rename, fsync of the folder. Without commit() nothing changes and nothing stays behind.
+/// Writes a file so that its name holds either the old content or the whole new one, also after kill -9 or a power
+/// cut: a temporary file beside it, fsync, rename, fsync of the folder. Without commit() nothing changes and nothing
+/// stays behind.
 class AtomicFile {
  public:
   /// Throws: c10::Error – the folder is missing or not writable

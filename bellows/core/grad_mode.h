@@ -5,10 +5,10 @@
 
 namespace bellows {
 
-/// No graph is recorded while the guard lives; tensors made under it are ordinary ones: they keep a version counter, may be
-/// modified in place and may take part in autograd later. Operators still pass through the autograd layer.
-/// Use it for code that updates parameters. Per thread.
-/// Ref: torch.no_grad
+/// No graph is recorded while the guard lives; tensors made under it are ordinary ones: they keep a version counter,
+/// may be modified in place and may take part in autograd later. Operators still pass through the autograd layer. Use
+/// it for code that updates parameters. Per thread.
+/// Ref:      torch.no_grad
 using no_grad = c10::NoGradGuard;
 
 /// No graph, no version counters, no view tracking: the autograd layer is skipped altogether. Tensors made under it are

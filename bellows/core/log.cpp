@@ -33,7 +33,8 @@ std::string progress_text(const ProgressState& state, int bar_width) {
   return text;
 }
 
-/// Standard error through spdlog; progress is one line that is drawn again on a terminal, and a line every few seconds elsewhere.
+/// Standard error through spdlog; progress is one line that is drawn again on a terminal, and a line every few seconds
+/// elsewhere.
 class StandardErrorSink final : public LogSink {
  public:
   StandardErrorSink() : logger_("bellows", std::make_shared<spdlog::sinks::stderr_color_sink_st>()) {
@@ -45,8 +46,8 @@ class StandardErrorSink final : public LogSink {
   void write(LogLevel level, std::string_view message) override {
     clear_line();
     // Plain information needs no prefix; a warning does.
-    static constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
-                                                           spdlog::level::err, spdlog::level::off};
+    static constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info,
+                                                           spdlog::level::warn, spdlog::level::err, spdlog::level::off};
     logger_.set_pattern(level == LogLevel::info ? "%v" : "%^%l%$: %v");
     logger_.log(levels[static_cast<int>(level)], spdlog::string_view_t(message.data(), message.size()));
   }
@@ -100,7 +101,9 @@ LogState& log_state() {
 
 }  // namespace
 
-std::shared_ptr<LogSink> make_default_log_sink() { return std::make_shared<StandardErrorSink>(); }
+std::shared_ptr<LogSink> make_default_log_sink() {
+  return std::make_shared<StandardErrorSink>();
+}
 
 std::shared_ptr<LogSink> set_log_sink(std::shared_ptr<LogSink> sink) {
   std::lock_guard lock(log_state().mutex);
@@ -108,9 +111,13 @@ std::shared_ptr<LogSink> set_log_sink(std::shared_ptr<LogSink> sink) {
   return sink;
 }
 
-LogLevel set_log_level(LogLevel level) { return log_state().level.exchange(level); }
+LogLevel set_log_level(LogLevel level) {
+  return log_state().level.exchange(level);
+}
 
-bool log_enabled(LogLevel level) { return level >= log_state().level.load(std::memory_order_relaxed); }
+bool log_enabled(LogLevel level) {
+  return level >= log_state().level.load(std::memory_order_relaxed);
+}
 
 void log(LogLevel level, std::string_view message) {
   if (!log_enabled(level)) return;

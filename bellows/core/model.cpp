@@ -109,8 +109,9 @@ LoadReport load_state_dict(const Model& model, const NamedTensors& tensors, bool
   std::map<std::string_view, const at::Tensor*> given;
   for (const auto& [name, tensor] : tensors) given[name] = &tensor;
   const LoadReport report = compare(own, given, tensors);
-  TORCH_CHECK_VALUE(!strict || report.complete(), "load_state_dict: the weights do not fit model \"", model.name(), "\":\n",
-                    report.to_string(), "\nUse another file or model, or load with strict = false to take what fits.");
+  TORCH_CHECK_VALUE(!strict || report.complete(), "load_state_dict: the weights do not fit model \"", model.name(),
+                    "\":\n", report.to_string(),
+                    "\nUse another file or model, or load with strict = false to take what fits.");
   const c10::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) {
     const auto found = given.find(name);

@@ -21,7 +21,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 ///
 /// A handle with shared ownership: copies are the same model. Any `torch::nn` module becomes one with Model::of(module);
 /// other kinds (TorchScript, compiled) derive from Model::Impl.
-/// Threads: as the module itself; forward from several threads is safe only if the module's is.
+/// Threads:  as the module itself; forward from several threads is safe only if the module's is.
 class Model {
  public:
   /// What a model has to be able to do. Parameters and buffers share storage with the model.

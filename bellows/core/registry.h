@@ -22,7 +22,8 @@ class Registry {
 
   /// Throws: c10::ValueError – the name is taken
   const Row& add(Row row) {
-    TORCH_CHECK_VALUE(!find(row.name), "Registry: ", what_, " \"", row.name, "\" is registered twice. Give one another name.");
+    TORCH_CHECK_VALUE(!find(row.name), "Registry: ", what_, " \"", row.name,
+                      "\" is registered twice. Give one another name.");
     return rows_.emplace_back(std::move(row));
   }
 
@@ -40,7 +41,8 @@ class Registry {
     if (!row) {
       std::string all;
       for (const std::string& known : names()) all += (all.empty() ? "" : ", ") + known;
-      TORCH_CHECK_VALUE(false, "no ", what_, " is called \"", name, "\".", did_you_mean(name, names()), " Known: ", all);
+      TORCH_CHECK_VALUE(false, "no ", what_, " is called \"", name, "\".", did_you_mean(name, names()),
+                        " Known: ", all);
     }
     return *row;
   }

@@ -28,7 +28,9 @@ void seed_everything(uint64_t seed) {
   seeded_flag = true;
 }
 
-bool seeded() { return seeded_flag; }
+bool seeded() {
+  return seeded_flag;
+}
 
 uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c) {
   uint64_t state = scramble(a + golden_gamma);
@@ -36,7 +38,9 @@ uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c) {
   return scramble(state ^ (c + 3 * golden_gamma));
 }
 
-uint64_t RandomStream::next() { return scramble(state_ += golden_gamma); }
+uint64_t RandomStream::next() {
+  return scramble(state_ += golden_gamma);
+}
 
 uint64_t RandomStream::below(uint64_t bound) {
   TORCH_CHECK_VALUE(bound > 0, "RandomStream::below: expected a bound of at least 1, got 0.");
@@ -47,7 +51,9 @@ uint64_t RandomStream::below(uint64_t bound) {
   }
 }
 
-double RandomStream::uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+double RandomStream::uniform() {
+  return static_cast<double>(next() >> 11) * 0x1p-53;
+}
 
 std::vector<int64_t> random_permutation(int64_t n, uint64_t seed) {
   TORCH_CHECK_VALUE(n >= 0, "random_permutation: expected a length of at least 0, got ", n, ".");

@@ -13,9 +13,9 @@ namespace {
 
 /// Student's t at 0.95 for 1 to 30 degrees of freedom: the half width of a two-sided 90 % interval.
 double student_t95(size_t degrees) {
-  static constexpr std::array<double, 30> table = {6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812,
-                                                   1.796, 1.782, 1.771, 1.761, 1.753, 1.746, 1.740, 1.734, 1.729, 1.725,
-                                                   1.721, 1.717, 1.714, 1.711, 1.708, 1.706, 1.703, 1.701, 1.699, 1.697};
+  static constexpr std::array<double, 30> table = {
+      6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753,
+      1.746, 1.740, 1.734, 1.729, 1.725, 1.721, 1.717, 1.714, 1.711, 1.708, 1.706, 1.703, 1.701, 1.699, 1.697};
   return degrees <= table.size() ? table[degrees - 1] : 1.645;
 }
 
@@ -38,16 +38,20 @@ double quantile(std::vector<double> values, double q) {
   return values[below] + (position - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
-double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+double median(std::vector<double> values) {
+  return quantile(std::move(values), 0.5);
+}
 
 RatioInterval paired_ratio(const std::vector<double>& a, const std::vector<double>& b) {
-  TORCH_CHECK_VALUE(a.size() == b.size() && a.size() >= 2, "paired_ratio: expected two series of one length, at least 2, got ",
-                    a.size(), " and ", b.size(), ".");
+  TORCH_CHECK_VALUE(a.size() == b.size() && a.size() >= 2,
+                    "paired_ratio: expected two series of one length, at least 2, got ", a.size(), " and ", b.size(),
+                    ".");
   const auto n = static_cast<double>(a.size());
   std::vector<double> logs(a.size());
   double mean = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    TORCH_CHECK_VALUE(a[i] > 0 && b[i] > 0, "paired_ratio: expected positive values, got ", a[i], " and ", b[i], " at ", i, ".");
+    TORCH_CHECK_VALUE(a[i] > 0 && b[i] > 0, "paired_ratio: expected positive values, got ", a[i], " and ", b[i], " at ",
+                      i, ".");
     logs[i] = std::log(a[i] / b[i]);
     mean += logs[i] / n;
   }

@@ -39,8 +39,11 @@ void TraceWriter::add(TraceEvent event) {
 }
 
 void TraceWriter::name_thread(uint64_t thread, std::string name) {
-  const nlohmann::json record = {
-      {"ph", "M"}, {"name", "thread_name"}, {"pid", ::getpid()}, {"tid", thread}, {"args", {{"name", std::move(name)}}}};
+  const nlohmann::json record = {{"ph", "M"},
+                                 {"name", "thread_name"},
+                                 {"pid", ::getpid()},
+                                 {"tid", thread},
+                                 {"args", {{"name", std::move(name)}}}};
   std::lock_guard lock(mutex_);
   records_.push_back(record.dump());
 }
@@ -64,6 +67,8 @@ std::string TraceWriter::to_json() const {
   return text + "]}\n";
 }
 
-void TraceWriter::write(const std::string& path) const { write_text_file(path, to_json()); }
+void TraceWriter::write(const std::string& path) const {
+  write_text_file(path, to_json());
+}
 
 }  // namespace bellows

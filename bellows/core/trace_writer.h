@@ -32,7 +32,8 @@ class TraceWriter {
   void counter(std::string_view name, double at_us, double value);
   size_t size() const;
   std::string to_json() const;
-  /// Atomic: the file is whole or as it was before. Throws: c10::Error – the path and why
+  /// Atomic: the file is whole or as it was before.
+  /// Throws:   c10::Error – the path and why
   void write(const std::string& path) const;
 
  private:

@@ -73,9 +73,10 @@ struct OpenOptions {
   std::string split;  ///< "train", "test"; needed where a folder has several
 };
 
-/// Opens a data set by name: a folder with shards, a shard, a pattern (see expand_shards). A `dataset.json` beside the
-/// shards of a folder names the splits and presets the number of classes and the decoding mode. Throws: c10::ValueError
-/// – nothing there, several splits and none chosen, unknown split (nearest match), corrupt shards
+/// Opens a data set by name: a folder with shards, a shard, a pattern (see expand_shards). A `dataset.json` beside
+/// the shards of a folder names the splits and presets the number of classes and the decoding mode.
+/// Throws:   c10::ValueError – nothing there, several splits and none chosen, unknown split (nearest match), corrupt
+///           shards
 Dataset open(const std::string& url, const OpenOptions& options = {});
 /// A list of shards.
 Dataset open_shards(const std::vector<std::string>& shards);

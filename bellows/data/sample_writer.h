@@ -32,8 +32,9 @@ struct Workspace {
   Scratch scratch;
 };
 
-/// Turns samples into rows of batch tensors. The rows' names, types and sizes are learnt from one sample and then hold
-/// for all. Threads: safe, one Workspace a thread.
+/// Turns samples into rows of batch tensors. The rows' names, types and sizes are learnt from one sample and then
+/// hold for all.
+/// Threads:  safe, one Workspace a thread.
 class SampleWriter {
  public:
   /// Params: example – a good sample

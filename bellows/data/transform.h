@@ -40,7 +40,8 @@ class Scratch {
 /// A step on a picture: returns a view of `image`, of `scratch`, or of memory that lives on.
 struct Transform {
   /// What is random in it may come only from `random`, which depends on (seed, epoch, sample id, place of the step in
-  /// the pipeline) and on nothing else. Threads: called from several threads at once.
+  /// the pipeline) and on nothing else.
+  /// Threads:  called from several threads at once.
   std::function<ImageView(const ImageView& image, Scratch& scratch, RandomStream& random)> run;
   bool deterministic = false;  ///< never looks at `random`: its result may be cached
 };

@@ -22,7 +22,8 @@ SourcePtr open_webdataset(const std::vector<std::string>& shards);
 bool split_member_name(std::string_view name, std::string_view& key, std::string_view& suffix);
 
 /// Shards that a pattern names: brace ranges `{000..015}` and lists `{a,b}`, several patterns joined by `::`, globs
-/// (sorted). Throws: c10::ValueError – a glob that matches nothing, an unbalanced brace or an impossible range
+/// (sorted).
+/// Throws:   c10::ValueError – a glob that matches nothing, an unbalanced brace or an impossible range
 std::vector<std::string> expand_shards(const std::string& pattern);
 
 }  // namespace bellows::data

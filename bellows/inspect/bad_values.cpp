@@ -75,8 +75,8 @@ BadValues look_at_strided(const at::Tensor& tensor, const char* data, int64_t di
 
 BadValues bad_values(const at::Tensor& tensor) {
   const bool watched = tensor.defined() && (tensor.is_floating_point() || tensor.is_complex()) &&
-                       tensor.layout() == c10::kStrided && !tensor.is_meta() && tensor.numel() > 0 && tensor.has_storage() &&
-                       tensor.storage().data() != nullptr;
+                       tensor.layout() == c10::kStrided && !tensor.is_meta() && tensor.numel() > 0 &&
+                       tensor.has_storage() && tensor.storage().data() != nullptr;
   if (!watched) return {};
   if (tensor.is_cpu()) {
     const auto* data = static_cast<const char*>(tensor.const_data_ptr());

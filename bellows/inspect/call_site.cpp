@@ -21,8 +21,8 @@ namespace bellows::inspect {
 
 namespace {
 
-/// The functions of one ELF file by address, from its full symbol table: static functions of a program are not in the dynamic
-/// one that dladdr() reads.
+/// The functions of one ELF file by address, from its full symbol table: static functions of a program are not in the
+/// dynamic one that dladdr() reads.
 class SymbolTable {
  public:
   explicit SymbolTable(const std::string& path) {
@@ -52,13 +52,15 @@ class SymbolTable {
   template <class T>
   const T* at(uint64_t offset, uint64_t count = 1) const {
     const auto bytes = file_->bytes();
-    const bool fits = offset <= bytes.size() && count <= (bytes.size() - offset) / sizeof(T) && offset % alignof(T) == 0;
+    const bool fits =
+        offset <= bytes.size() && count <= (bytes.size() - offset) / sizeof(T) && offset % alignof(T) == 0;
     return fits ? reinterpret_cast<const T*>(bytes.data() + offset) : nullptr;
   }
 
   bool load() {
     const auto* header = at<Elf64_Ehdr>(0);
-    if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64) return false;
+    if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64)
+      return false;
     const auto* sections = at<Elf64_Shdr>(header->e_shoff, header->e_shnum);
     if (!sections) return false;
     for (int i = 0; i < header->e_shnum; ++i) {
@@ -71,10 +73,12 @@ class SymbolTable {
       if (!symbols || !text || names.sh_size == 0 || text[names.sh_size - 1] != '\0') return false;
       for (uint64_t s = 0; s < count; ++s) {
         if (ELF64_ST_TYPE(symbols[s].st_info) != STT_FUNC || symbols[s].st_value == 0) continue;
-        if (symbols[s].st_name < names.sh_size) functions_.push_back({symbols[s].st_value, symbols[s].st_size, text + symbols[s].st_name});
+        if (symbols[s].st_name < names.sh_size)
+          functions_.push_back({symbols[s].st_value, symbols[s].st_size, text + symbols[s].st_name});
       }
     }
-    std::sort(functions_.begin(), functions_.end(), [](const Function& a, const Function& b) { return a.start < b.start; });
+    std::sort(functions_.begin(), functions_.end(),
+              [](const Function& a, const Function& b) { return a.start < b.start; });
     return true;
   }
 
@@ -88,10 +92,13 @@ struct ResolvedFrame {
   std::string text;
 };
 
-std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+std::string_view file_name(std::string_view path) {
+  return path.substr(path.rfind('/') + 1);
+}
 
 bool is_runtime_library(std::string_view file) {
-  for (std::string_view name : {"libstdc++", "libc.so", "libm.so", "libgomp", "libpthread", "ld-linux", "libcuda", "libc++"}) {
+  for (std::string_view name :
+       {"libstdc++", "libc.so", "libm.so", "libgomp", "libpthread", "ld-linux", "libcuda", "libc++"}) {
     if (file.starts_with(name)) return true;
   }
   return false;

@@ -62,8 +62,8 @@ std::string module_now(const ModuleMap& map, const Place& place) {
 std::string summaries_text(const char* title, const std::vector<TensorSummary>& summaries) {
   std::string text;
   for (const TensorSummary& summary : summaries) {
-    text += std::string("\n  ") + title + " " + summary.name + ": " + summary.description + (summary.has_nan ? ", has NaN" : "") +
-            (summary.has_inf ? ", has inf" : "");
+    text += std::string("\n  ") + title + " " + summary.name + ": " + summary.description +
+            (summary.has_nan ? ", has NaN" : "") + (summary.has_inf ? ", has inf" : "");
   }
   return text;
 }
@@ -139,7 +139,8 @@ class NanObserver : public tap::Observer {
     for (size_t i = 0; i < event.outputs.size(); ++i) {
       const BadValues bad = bad_values(event.outputs[i]);
       made |= bad;
-      found.outputs.push_back(summary_of(info.schema ? argument_name(info.schema->returns(), i, "") : "", event.outputs[i], bad));
+      found.outputs.push_back(
+          summary_of(info.schema ? argument_name(info.schema->returns(), i, "") : "", event.outputs[i], bad));
     }
     const bool returns_nothing = info.schema && info.schema->returns().empty();  // _foreach_add_ and its like
     for (size_t i = 0; returns_nothing && i < call.inputs.size(); ++i) {
@@ -150,7 +151,8 @@ class NanObserver : public tap::Observer {
       const Use use = use_of(info, i);
       const BadValues bad = use == Use::read ? bad_values(call.inputs[i]) : call.before[i];
       had |= bad;
-      found.inputs.push_back(summary_of(info.schema ? argument_name(info.schema->arguments(), i, "") : "", call.inputs[i], bad));
+      found.inputs.push_back(
+          summary_of(info.schema ? argument_name(info.schema->arguments(), i, "") : "", call.inputs[i], bad));
     }
     found.nan = made.nan && !had.nan;
     found.inf = made.inf && !had.any() && log_->options.infinities;
@@ -196,7 +198,8 @@ struct FirstNan::State : NanLog {
 };
 
 struct FirstNan::Guards {
-  Guards(ModuleMap map, const std::shared_ptr<NanLog>& log) : observer(std::make_shared<NanObserver>(std::move(map), log)) {
+  Guards(ModuleMap map, const std::shared_ptr<NanLog>& log)
+      : observer(std::make_shared<NanObserver>(std::move(map), log)) {
     if (log->options.throw_error) check = std::make_unique<tap::OpCheckGuard>(std::make_shared<NanCheck>(log));
   }
   tap::ObserverGuard observer;
@@ -220,7 +223,9 @@ void FirstNan::check() const {
   TORCH_CHECK(!found, "FirstNan: ", found->to_string());
 }
 
-void FirstNan::set_step(int64_t step) { state_->step = step; }
+void FirstNan::set_step(int64_t step) {
+  state_->step = step;
+}
 
 void FirstNan::reset() {
   std::lock_guard lock(state_->mutex);

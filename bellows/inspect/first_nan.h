@@ -32,12 +32,13 @@ struct NanFinding {
   std::string to_string() const;
 };
 
-/// Watches for the first operator, forward or backward, whose result holds a NaN although no input does, or an infinity although no
-/// input holds an infinity or a NaN. Numbers count as inputs: a mask filled with -inf on purpose is not a finding, the softmax that
-/// makes NaN of a row of them is. After the first finding it stops looking, until reset().
+/// Watches for the first operator, forward or backward, whose result holds a NaN although no input does, or an
+/// infinity although no input holds an infinity or a NaN. Numbers count as inputs: a mask filled with -inf on purpose
+/// is not a finding, the softmax that makes NaN of a row of them is. After the first finding it stops looking, until
+/// reset().
 ///
-/// Results are read as memory (CPU) and nothing that it does is seen by other taps; on an accelerator each operator waits for the device.
-/// Not looked at: sparse and quantized tensors, uninitialised allocations, integers.
+/// Results are read as memory (CPU) and nothing that it does is seen by other taps; on an accelerator each operator
+/// waits for the device. Not looked at: sparse and quantized tensors, uninitialised allocations, integers.
 /// Cost:    one pass over each result, and over what in-place operators overwrite
 /// Threads: sees the thread that makes it and autograd's workers for it; make and destroy it on one thread
 /// Ref:     torch.autograd.detect_anomaly, which sees backward only
@@ -45,8 +46,8 @@ class FirstNan {
  public:
   struct Options {
     bool infinities = true;  ///< false: NaN only
-    /// True: the operator call after the one at fault throws c10::Error with the finding. The operator at fault has run by then:
-    /// a result cannot be refused. Costs more: each operator passes through the dispatcher's top.
+    /// True: the operator call after the one at fault throws c10::Error with the finding. The operator at fault has
+    /// run by then: a result cannot be refused. Costs more: each operator passes through the dispatcher's top.
     bool throw_error = false;
   };
   explicit FirstNan(const Options& options);

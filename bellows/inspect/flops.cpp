@@ -12,7 +12,9 @@ namespace {
 using Values = c10::ArrayRef<c10::IValue>;
 using Sizes = c10::IntArrayRef;
 
-Sizes sizes_of(const c10::IValue& value) { return value.toTensor().sizes(); }
+Sizes sizes_of(const c10::IValue& value) {
+  return value.toTensor().sizes();
+}
 
 int64_t product(Sizes sizes) {
   int64_t result = 1;
@@ -21,7 +23,9 @@ int64_t product(Sizes sizes) {
 }
 
 /// a [*, m, k] · b [*, k, n], or b [k]
-int64_t matmul_flops(Sizes a, Sizes b) { return 2 * product(a) * (b.size() < 2 ? 1 : b.back()); }
+int64_t matmul_flops(Sizes a, Sizes b) {
+  return 2 * product(a) * (b.size() < 2 ? 1 : b.back());
+}
 
 template <int A, int B>
 int64_t product_of_arguments(Values in, Values) {
@@ -34,7 +38,9 @@ int64_t linear_flops(Values in, Values out) {
 }
 
 /// Params: point – the spatial sizes at which the filter is applied: the result's, or the input's when transposed
-int64_t convolution_flops(int64_t batch, Sizes weight, Sizes point) { return 2 * batch * product(weight) * product(point); }
+int64_t convolution_flops(int64_t batch, Sizes weight, Sizes point) {
+  return 2 * batch * product(weight) * product(point);
+}
 
 int64_t convolution(Values in, Values out) {
   const bool transposed = in[6].toBool();
@@ -46,14 +52,17 @@ int64_t plain_convolution(Values in, Values out) {
   return convolution_flops(sizes_of(in[0])[0], sizes_of(in[1]), sizes_of(out[0]).slice(2));
 }
 
-/// arguments: grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask
+/// arguments: grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups,
+/// output_mask
 int64_t convolution_backward(Values in, Values) {
   const Sizes grad = sizes_of(in[0]), input = sizes_of(in[1]), weight = sizes_of(in[2]);
   const bool transposed = in[7].toBool();
   const auto mask = in[10].toBoolList();
   int64_t flops = 0;
   if (mask[0]) flops += convolution_flops(grad[0], weight, (transposed ? input : grad).slice(2));
-  if (mask[1]) flops += 2 * grad[0] * grad[1] * input[1] * product((transposed ? input : grad).slice(2)) * product(weight.slice(2));
+  if (mask[1])
+    flops +=
+        2 * grad[0] * grad[1] * input[1] * product((transposed ? input : grad).slice(2)) * product(weight.slice(2));
   return flops;
 }
 
@@ -63,7 +72,9 @@ int64_t attention_flops(Sizes query, Sizes key, Sizes value) {
   return 2 * scores * (query[3] + value[3]);
 }
 
-int64_t attention(Values in, Values) { return attention_flops(sizes_of(in[0]), sizes_of(in[1]), sizes_of(in[2])); }
+int64_t attention(Values in, Values) {
+  return attention_flops(sizes_of(in[0]), sizes_of(in[1]), sizes_of(in[2]));
+}
 
 /// Scores again, then the gradients of the scores, of value, query and key.
 int64_t attention_backward(Values in, Values) {
@@ -94,7 +105,8 @@ std::map<std::string, FlopFormula, std::less<>> initial_formulas() {
       {"aten::mkldnn_convolution", plain_convolution},
       {"aten::convolution_backward", convolution_backward},
   };
-  for (const char* name : {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"}) formulas[name] = convolution;
+  for (const char* name : {"aten::convolution", "aten::_convolution", "aten::convolution_overrideable"})
+    formulas[name] = convolution;
   for (const char* kind : {"flash_attention", "efficient_attention", "cudnn_attention", "flash_attention_for_cpu"}) {
     const std::string name = std::string("aten::_scaled_dot_product_") + kind;
     formulas[name] = attention;

@@ -29,7 +29,9 @@ c10::DeviceAllocator& device_allocator(c10::Device device) {
   return *allocator;
 }
 
-c10::DeviceIndex index_of(c10::Device device) { return device.has_index() ? device.index() : at::accelerator::getDeviceIndex(); }
+c10::DeviceIndex index_of(c10::Device device) {
+  return device.has_index() ? device.index() : at::accelerator::getDeviceIndex();
+}
 
 Level read_level(c10::Device device) {
   if (device.is_cpu()) {
@@ -51,8 +53,8 @@ void restart_peak(c10::Device device) {
   if (allocator.initialized()) allocator.resetPeakStats(index_of(device));
 }
 
-/// The allocators know one peak a device; scopes need one each. Whenever a scope opens, or the user's peak starts anew, the
-/// device's peak so far is handed to all who are waiting for it, and starts again.
+/// The allocators know one peak a device; scopes need one each. Whenever a scope opens, or the user's peak starts
+/// anew, the device's peak so far is handed to all who are waiting for it, and starts again.
 class Peaks {
  public:
   Level open(c10::Device device, int64_t* peak) {
@@ -124,7 +126,8 @@ class TimelineListener : public tap::AllocationListener {
  public:
   TimelineListener(TraceWriter& writer, int64_t min_change) : writer_(writer), min_change_(min_change) {}
   void on_allocation(const tap::AllocationEvent& event) override {
-    if (std::abs(event.current_bytes - last_.load(std::memory_order_relaxed)) >= min_change_) sample(event.current_bytes);
+    if (std::abs(event.current_bytes - last_.load(std::memory_order_relaxed)) >= min_change_)
+      sample(event.current_bytes);
   }
   void sample(int64_t bytes) {
     last_.store(bytes, std::memory_order_relaxed);
@@ -161,11 +164,17 @@ MemoryScope::MemoryScope(c10::Device device) : device_(with_index(device)), entr
   start_bytes_ = peaks().open(device_, &entry_->peak).current;
 }
 
-MemoryScope::~MemoryScope() { peaks().close(device_, &entry_->peak); }
+MemoryScope::~MemoryScope() {
+  peaks().close(device_, &entry_->peak);
+}
 
-int64_t MemoryScope::peak_bytes() const { return peaks().read(device_, &entry_->peak); }
+int64_t MemoryScope::peak_bytes() const {
+  return peaks().read(device_, &entry_->peak);
+}
 
-int64_t MemoryScope::net_bytes() const { return read_level(device_).current - start_bytes_; }
+int64_t MemoryScope::net_bytes() const {
+  return read_level(device_).current - start_bytes_;
+}
 
 struct MemoryTimeline::State {
   TraceWriter& writer;
@@ -183,12 +192,15 @@ MemoryTimeline::MemoryTimeline(TraceWriter& writer, const Options& options)
   state_->guard = std::make_unique<tap::AllocationGuard>(state_->listener);
 }
 
-MemoryTimeline::~MemoryTimeline() { state_->guard.reset(); }
+MemoryTimeline::~MemoryTimeline() {
+  state_->guard.reset();
+}
 
 void MemoryTimeline::sample() {
   const int64_t bytes = read_level(state_->device).current;
   if (state_->listener) return state_->listener->sample(bytes);
-  state_->writer.counter("memory " + state_->device.str() + " [MiB]", trace_now_us(), static_cast<double>(bytes) / (1 << 20));
+  state_->writer.counter("memory " + state_->device.str() + " [MiB]", trace_now_us(),
+                         static_cast<double>(bytes) / (1 << 20));
 }
 
 }  // namespace bellows::inspect

@@ -12,9 +12,10 @@ namespace bellows::inspect {
 
 /// What a process holds at one moment.
 ///
-/// CPU: blocks that libtorch's CPU allocator handed out since the first call of this file (tensors, and scratch memory that
-/// kernels ask of it), as the C heap rounded them up. Not counted: what was there before, oneDNN's and MKL's own buffers, the
-/// C++ heap, mapped files; the resident size beside it has them all.
+/// CPU: blocks that libtorch's CPU allocator handed out since the first call of this file (tensors, and scratch
+///      memory that
+/// kernels ask of it), as the C heap rounded them up. Not counted: what was there before, oneDNN's and MKL's own
+/// buffers, the C++ heap, mapped files; the resident size beside it has them all.
 /// Accelerator: blocks of libtorch's caching allocator; `reserved_bytes` adds what it keeps cached.
 /// Units: bytes
 struct MemoryStats {
@@ -39,8 +40,8 @@ MemoryStats memory_stats(c10::Device device = c10::kCPU);
 void reset_peak(c10::Device device = c10::kCPU);
 
 /// Measures the memory of a stretch of code: its own peak and what it left behind. Scopes nest and overlap freely.
-/// Threads: all threads' allocations count, so a scope means something only if others are quiet. Make and read it on any.
-///          An allocation that is made and freed in the instant in which a scope opens or is read may be missed.
+/// Threads: all threads' allocations count, so a scope means something only if others are quiet. Make and read it on
+///          any. An allocation that is made and freed in the instant in which a scope opens or is read may be missed.
 /// Throws:  as memory_stats
 class MemoryScope {
  public:

@@ -65,13 +65,17 @@ void ModuleMap::drop_freed_storages() {
 
 int ModuleMap::common(int a, int b) const {
   if (a == nobody || b == nobody) return std::max(a, b);
-  while (a != b) (nodes_[a].depth >= nodes_[b].depth ? a : b) = nodes_[nodes_[a].depth >= nodes_[b].depth ? a : b].parent;
+  while (a != b)
+    (nodes_[a].depth >= nodes_[b].depth ? a : b) = nodes_[nodes_[a].depth >= nodes_[b].depth ? a : b].parent;
   return a;
 }
 
-bool ModuleMap::inside(int module, int ancestor) const { return common(module, ancestor) == ancestor; }
+bool ModuleMap::inside(int module, int ancestor) const {
+  return common(module, ancestor) == ancestor;
+}
 
-ModuleScope::ModuleScope(std::string_view path) : scope_(std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE)) {
+ModuleScope::ModuleScope(std::string_view path)
+    : scope_(std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE)) {
   if (scope_->isActive()) scope_->before(std::string(module_scope_prefix) + std::string(path));
 }
 

@@ -16,15 +16,15 @@ struct RecordFunction;
 
 namespace bellows::inspect {
 
-/// The modules of a model as a tree, and which of them owns a tensor. `torch::nn` has no module hooks in C++, so operators are
-/// assigned to modules by the parameters and buffers that they read (docs/inspect.md has the whole rule).
+/// The modules of a model as a tree, and which of them owns a tensor. `torch::nn` has no module hooks in C++, so
+/// operators are assigned to modules by the parameters and buffers that they read (docs/inspect.md has the whole rule).
 ///
-/// A tensor belongs to the module whose parameter or buffer has its storage: views do, too. Storages that replace a parameter's
-/// (a move to another device) are unknown: make the map afterwards.
+/// A tensor belongs to the module whose parameter or buffer has its storage: views do, too. Storages that replace a
+/// parameter's (a move to another device) are unknown: make the map afterwards.
 /// Threads: not thread-safe
 class ModuleMap {
  public:
-  static constexpr int root = 0;    ///< the model itself, and everything that no module can be found for
+  static constexpr int root = 0;  ///< the model itself, and everything that no module can be found for
   static constexpr int nobody = -1;
 
   ModuleMap() : ModuleMap(NamedTensors{}) {}
@@ -65,8 +65,9 @@ class ModuleMap {
   size_t sweep_at_ = 1024;
 };
 
-/// Names the module that the operators of a stretch of code belong to, exactly: put one at the top of a forward() whose operators
-/// the parameters alone do not tell apart. An operator that reads a parameter of a module inside `path` still counts for that one.
+/// Names the module that the operators of a stretch of code belong to, exactly: put one at the top of a forward()
+/// whose operators the parameters alone do not tell apart. An operator that reads a parameter of a module inside
+/// `path` still counts for that one.
 /// Threads: the calling thread. Cost: a few ns while nothing observes.
 class ModuleScope {
  public:

@@ -16,7 +16,8 @@ namespace bellows::inspect {
 /// User scopes with this prefix name modules.
 inline constexpr std::string_view module_scope_prefix = "module:";
 
-/// The module of an operator call. Operators without parameters get a place that is settled later, when the next module is known.
+/// The module of an operator call. Operators without parameters get a place that is settled later, when the next
+/// module is known.
 struct Place {
   int module = ModuleMap::root;
   int after = ModuleMap::root;  ///< the last module with parameters before it

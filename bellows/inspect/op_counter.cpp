@@ -129,7 +129,9 @@ OpReport OpCounter::report() const {
   return state_->observer->report();
 }
 
-void OpCounter::reset() { state_->observer->reset(); }
+void OpCounter::reset() {
+  state_->observer->reset();
+}
 
 OpReport count_ops(const Model& model, const std::function<void()>& work) {
   OpCounter counter(model);

@@ -43,13 +43,13 @@ struct OpReport {
   std::string to_json() const;
 };
 
-/// Counts the operators that this thread, and autograd for it, runs while the counter lives: calls, FLOPs, bytes and host time, by
-/// operator and module.
+/// Counts the operators that this thread, and autograd for it, runs while the counter lives: calls, FLOPs, bytes and
+/// host time, by operator and module.
 ///
-/// What is counted: operators as they are below autograd. Composites (aten::linear, aten::matmul) count as the operators they are made
-/// of, whether or not they arrive whole; what a kernel calls inside itself does not count again. FLOPs are those of flop_formula(),
-/// at the outermost operator that has one, and equal torch.utils.flop_counter's where both have a formula
-/// (tests/inspect/op_counter_test.cpp). Modules: docs/inspect.md.
+/// What is counted: operators as they are below autograd. Composites (aten::linear, aten::matmul) count as the
+/// operators they are made of, whether or not they arrive whole; what a kernel calls inside itself does not count
+/// again. FLOPs are those of flop_formula(), at the outermost operator that has one, and equal
+/// torch.utils.flop_counter's where both have a formula (tests/inspect/op_counter_test.cpp). Modules: docs/inspect.md.
 /// Threads: make and destroy it on one thread; report() and reset() from any
 class OpCounter {
  public:

@@ -44,9 +44,11 @@ OpInfo make_info(const std::string& name, const std::optional<c10::OperatorHandl
   info.uninitialized = starts_with_any(name, {"aten::empty", "aten::new_empty", "aten::resize_", "aten::set_"});
   info.random = handle.hasTag(at::Tag::nondeterministic_seeded);
   info.host_value = handle.hasTag(at::Tag::data_dependent_output);
-  // Indexing is tagged for its masks, which come as aten::nonzero of their own; least squares has a result of unknown size only on paper.
-  info.dynamic_shape = (handle.hasTag(at::Tag::dynamic_output_shape) && name != "aten::index" && name != "aten::linalg_lstsq") ||
-                       name == "aten::_unique";
+  // Indexing is tagged for its masks, which come as aten::nonzero of their own; least squares has a result of unknown
+  // size only on paper.
+  info.dynamic_shape =
+      (handle.hasTag(at::Tag::dynamic_output_shape) && name != "aten::index" && name != "aten::linalg_lstsq") ||
+      name == "aten::_unique";
   info.copy = name == "aten::copy_" || name == "aten::_to_copy" || name == "aten::_copy_from";
   info.autocast[0] = handle.hasKernelForDispatchKey(DispatchKey::AutocastCPU);
   info.autocast[1] = handle.hasKernelForDispatchKey(DispatchKey::AutocastCUDA);

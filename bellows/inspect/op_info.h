@@ -34,7 +34,8 @@ struct OpInfo {
 const OpInfo& op_info(std::string_view name, std::string_view overload);
 const OpInfo& op_info(const c10::OperatorHandle& handle);
 
-/// True when the operator that arrives now is only autocast's wrapper: the same operator follows inside with its inputs cast.
+/// True when the operator that arrives now is only autocast's wrapper: the same operator follows inside with its
+/// inputs cast.
 bool autocast_wraps(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs);
 
 /// Calls `visit(tensor)` for each defined tensor of an argument: a tensor, a list of tensors or of optional ones.

@@ -30,9 +30,9 @@ std::string fitted(const std::string& name, size_t width) {
 std::string count_line(const std::string& name, const OpCount& count, int64_t all_flops) {
   char text[160];
   const double percent = all_flops ? 100.0 * static_cast<double>(count.flops) / static_cast<double>(all_flops) : 0;
-  std::snprintf(text, sizeof text, "%-37s %7s %9s %5.1f%% %10s %6.1f\n", fitted(name, 37).c_str(), with_suffix(count.calls).c_str(),
-                with_suffix(count.flops).c_str(), percent, format_bytes(static_cast<double>(count.bytes)).c_str(),
-                count.host_us / 1000);
+  std::snprintf(text, sizeof text, "%-37s %7s %9s %5.1f%% %10s %6.1f\n", fitted(name, 37).c_str(),
+                with_suffix(count.calls).c_str(), with_suffix(count.flops).c_str(), percent,
+                format_bytes(static_cast<double>(count.bytes)).c_str(), count.host_us / 1000);
   return text;
 }
 
@@ -102,7 +102,8 @@ std::string OpReport::to_text(int depth) const {
   text += "\n" + heading("module, with what it contains");
   for (const OpRow& row : by_module(depth)) {
     const std::string indent(2 * static_cast<size_t>(levels(row.module)), ' ');
-    text += count_line(row.module.empty() ? "(model)" : indent + row.module.substr(row.module.rfind('.') + 1), row.count, flops);
+    text += count_line(row.module.empty() ? "(model)" : indent + row.module.substr(row.module.rfind('.') + 1),
+                       row.count, flops);
   }
   return text;
 }

@@ -24,7 +24,8 @@ bool draws_from_default_generator(const OpInfo& info, c10::ArrayRef<c10::IValue>
     if (inputs[i].isGenerator()) return false;
     if ((name == "train" || name == "training") && inputs[i].isBool() && !inputs[i].toBool()) return false;
     if (name == "dropout_p" && inputs[i].isDouble() && inputs[i].toDouble() == 0) return false;
-    if (name == "p" && info.name == "aten::native_dropout" && inputs[i].isDouble() && inputs[i].toDouble() == 0) return false;
+    if (name == "p" && info.name == "aten::native_dropout" && inputs[i].isDouble() && inputs[i].toDouble() == 0)
+      return false;
   }
   return true;
 }

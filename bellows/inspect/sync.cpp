@@ -18,7 +18,8 @@ namespace bellows::inspect {
 
 namespace {
 
-/// Where a copying operator reads and writes. The target device of aten::_to_copy is an argument, absent for "as it is".
+/// Where a copying operator reads and writes. The target device of aten::_to_copy is an argument, absent for "as it
+/// is".
 bool copies_to_host(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs, c10::Device from) {
   if (!info.copy || !info.schema || info.composite || from.is_cpu()) return false;
   const auto& arguments = info.schema->arguments();

@@ -22,9 +22,9 @@ struct SyncEvent {
   int64_t count = 0;
 };
 
-/// Finds where the host waits for the device without being asked to: reading a value (`item()`, `equal`, `allclose`), a blocking copy
-/// from the device to the host, an operator whose result's shape depends on data (`nonzero`, `masked_select`, `unique`, indexing with
-/// a mask).
+/// Finds where the host waits for the device without being asked to: reading a value (`item()`, `equal`, `allclose`),
+/// a blocking copy from the device to the host, an operator whose result's shape depends on data (`nonzero`,
+/// `masked_select`, `unique`, indexing with a mask).
 ///
 /// On a CPU nothing waits, but the same calls would on an accelerator: they are counted alike unless `cpu` is false.
 /// Threads: sees the thread that makes it and autograd's workers for it; make and destroy it on one thread

@@ -93,7 +93,9 @@ struct StepTracer::State {
 
 StepTracer::StepTracer(const TraceOptions& options) : state_(std::make_unique<State>(options)) {}
 StepTracer::~StepTracer() = default;
-TraceWriter& StepTracer::writer() { return state_->writer; }
+TraceWriter& StepTracer::writer() {
+  return state_->writer;
+}
 
 void StepTracer::write(const std::string& path) {
   state_->guard->check();

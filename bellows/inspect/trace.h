@@ -10,14 +10,15 @@
 namespace bellows::inspect {
 
 struct TraceOptions {
-  bool memory = true;               ///< draw memory over time, too
-  bool shapes = false;              ///< the sizes of the inputs as arguments of each event
+  bool memory = true;              ///< draw memory over time, too
+  bool shapes = false;             ///< the sizes of the inputs as arguments of each event
   c10::Device device = c10::kCPU;  ///< whose memory
 };
 
-/// Records what this thread and autograd's workers do as a Chrome trace while it lives: operators nested as they call each other, autograd
-/// nodes around the operators of backward, record_function and ModuleScope scopes, one row a thread.
-/// Times are the host's; on an accelerator an operator's time is that of its launch. Open the file in ui.perfetto.dev.
+/// Records what this thread and autograd's workers do as a Chrome trace while it lives: operators nested as they call
+/// each other, autograd nodes around the operators of backward, record_function and ModuleScope scopes, one row a
+/// thread. Times are the host's; on an accelerator an operator's time is that of its launch. Open the file in
+/// ui.perfetto.dev.
 /// Cost:    about 3 µs and 200 bytes an operator: trace a step or two, not an epoch
 /// Threads: make and destroy it on one thread
 /// Ref:     torch.profiler.profile(...).export_chrome_trace
@@ -38,7 +39,8 @@ class StepTracer {
   std::unique_ptr<State> state_;
 };
 
-/// A named stretch of code, drawn as one bar in traces of the thread. Names that begin with "module:" are ModuleScope's.
+/// A named stretch of code, drawn as one bar in traces of the thread. Names that begin with "module:" are
+/// ModuleScope's.
 /// Cost: a few ns while nothing observes
 /// Ref:  torch.profiler.record_function
 class TraceScope {

@@ -40,7 +40,7 @@ class SafetensorsFile {
 NamedTensors load_safetensors(const std::string& path);
 
 struct SafetensorsOptions {
-  SafetensorsMetadata metadata;  ///< text by name; kept in this order
+  SafetensorsMetadata metadata = {};  ///< text by name; kept in this order
   /// The format knows row-major data only. Note in the metadata (key "bellows.memory_format") which tensors were
   /// channels-last; other readers ignore it. Files without such tensors carry no note.
   bool keep_memory_format = true;

@@ -8,7 +8,8 @@ namespace bellows::models {
 
 /// Gives the parameters values that depend on nothing but their names and shapes, spread like usual initial weights:
 /// the same in C++ and in bench/peers/formula_weights.py, so that two programs can start from equal weights without a
-/// file. Buffers stay. Numerics: multiples of 2^-15 times a power of two: exact in float32 and float64
+/// file. Buffers stay.
+/// Numerics: multiples of 2^-15 times a power of two: exact in float32 and float64
 void set_formula_weights(const NamedTensors& parameters);
 inline void set_formula_weights(const Model& model) {
   set_formula_weights(model.named_parameters());

@@ -35,8 +35,8 @@ struct AdamWOptions {
 };
 
 /// What the optimizers of this room share: options and state are of libtorch's own classes, so `param_groups()`,
-/// `state()`, `torch::save` and `torch::load` see what libtorch's optimizer of the same name would show them. Threads:
-/// one thread at a time
+/// `state()`, `torch::save` and `torch::load` see what libtorch's optimizer of the same name would show them.
+/// Threads:  one thread at a time
 class LibtorchOptimizer : public torch::optim::Optimizer {
  public:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -60,7 +60,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer {
 };
 
 /// Stochastic gradient descent with momentum.
-/// Numerics: loop and foreach are bit for bit torch::optim::SGD (tests/optim/optimizers_test.cpp)
+/// Numerics: on the CPU loop and foreach are bit for bit torch::optim::SGD (tests/optim/optimizers_test.cpp)
 /// Throws:   c10::ValueError – no parameters; c10::Error – options out of range
 /// Ref:      torch.optim.SGD
 class SGD : public LibtorchOptimizer {
@@ -74,7 +74,7 @@ class SGD : public LibtorchOptimizer {
 };
 
 /// Adam with decoupled weight decay.
-/// Numerics: loop and foreach are bit for bit torch::optim::AdamW (tests/optim/optimizers_test.cpp)
+/// Numerics: on the CPU loop and foreach are bit for bit torch::optim::AdamW (tests/optim/optimizers_test.cpp)
 /// Throws:   c10::ValueError – no parameters; c10::Error – options out of range
 /// Ref:      torch.optim.AdamW; arXiv:1711.05101
 class AdamW : public LibtorchOptimizer {

@@ -13,8 +13,9 @@ namespace bellows::optim {
 NamedTensors state_dict(const torch::optim::Optimizer& optimizer);
 
 /// Puts a state_dict() back; tensors are copied, with their strides. The optimizer must have parameters of the same
-/// shapes. Throws: c10::ValueError – other class, number or shape of parameters; nothing is changed then Ref:
-/// torch.optim.Optimizer.load_state_dict
+/// shapes.
+/// Throws:   c10::ValueError – other class, number or shape of parameters; nothing is changed then
+/// Ref:      torch.optim.Optimizer.load_state_dict
 void load_state_dict(torch::optim::Optimizer& optimizer, const NamedTensors& state);
 
 /// The learning rate of the first parameter group.

@@ -11,12 +11,13 @@ class ThreadLocalStateGuard;
 
 namespace bellows::tap {
 
-/// The thread-local state of libtorch at one moment: all taps, and grad mode, autocast, inference mode, profiler beside
-/// them. Autograd's workers get it by themselves; a thread that the user starts begins with nothing and is given it by
-/// ContextGuard. Threads: may be used on any number of threads at once
+/// The thread-local state of libtorch at one moment: all taps, and grad mode, autocast, inference mode and profiler
+/// beside them. Autograd's workers get it by themselves; a thread that the user starts begins with nothing and is given
+/// it by ContextGuard.
+/// Threads: may be used on any number of threads at once
 class Context {
  public:
-  /// That of the calling thread. Cost: about 1 µs
+  /// That of the calling thread.
   static Context capture();
 
  private:

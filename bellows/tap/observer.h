@@ -45,11 +45,12 @@ struct ObserverNeeds {
 /// Watches operators through at::RecordFunction and changes nothing that runs: same kernels, same bits.
 ///
 /// Composite operators arrive whole and then their parts, nested: aten::linear, aten::addmm. In backward the operators
-/// of each autograd node arrive inside its node. Operators that an observer itself issues are not observed by any
-/// observer. An observer cannot make an operator fail; a client that must is an OpCheck. An exception that leaves
-/// before() or after() is kept, ends this observer's calls, and is thrown by ObserverGuard::check() (logged if nobody
-/// asks). Threads: called on each thread where it is installed, or carried to: autograd's workers, tap::ContextGuard.
-/// May be concurrent.
+/// of each autograd node arrive inside its node. Under an OpTap an operator is still observed once. Operators that an
+/// observer itself issues are not observed by any observer.
+/// An observer cannot make an operator fail; a client that must is an OpCheck. An exception that leaves before() or
+/// after() is kept, ends this observer's calls, and is thrown by ObserverGuard::check() (logged if nobody asks).
+/// Threads: called on each thread where it is installed, or carried to: autograd's workers, tap::ContextGuard. Calls
+///          may be concurrent.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -61,9 +62,9 @@ class Observer {
 };
 
 /// Installs an observer on this thread while it lives. Several nest: before() runs in the order of installation,
-/// after() in the reverse order. After the guard's end no new operator is observed, on any thread. Threads: make and
-/// destroy it on one thread, in nested order; otherwise it still ends, and the log says so. Cost:    docs: bench/taps;
-/// about 0.2 µs an operator, 0.1 more for inputs
+/// after() in the reverse order. After the guard's end no operator is observed, on any thread.
+/// Threads: make and destroy it on one thread, in nested order; otherwise it still ends, and the log says so.
+/// Cost:    a small part of what an operator's own dispatch costs; figures: bench/taps
 class ObserverGuard {
  public:
   /// Throws: c10::ValueError – null

@@ -10,9 +10,10 @@ namespace bellows::tap {
 /// nothing has been changed. For guards such as "no random operator before seeding", "no implicit synchronization".
 ///
 /// Sits at the top of the dispatcher, above autocast and autograd: the user's call arrives first (aten::linear), then
-/// the operators it is made of. The kernels and bits are those of a plain run. Operators that check() itself issues are
-/// not checked. Threads: called on each thread where it is installed, or carried to: autograd's workers,
-/// tap::ContextGuard. May be concurrent.
+/// the operators it is made of. The kernels and bits are those of a plain run. Operators that check() itself issues, or
+/// that a client of an OpTap issues, are not checked.
+/// Threads: called on each thread where it is installed, or carried to: autograd's workers, tap::ContextGuard. Calls
+///          may be concurrent.
 class OpCheck {
  public:
   virtual ~OpCheck() = default;

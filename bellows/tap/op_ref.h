@@ -13,8 +13,7 @@ class OperatorHandle;
 
 namespace bellows::tap {
 
-/// Arguments of an operator call, then its results. It may hold more below: the TorchScript interpreter passes its own
-/// stack.
+/// Arguments of an operator call, then its results. It may hold more below: the TorchScript interpreter passes its own.
 using Stack = std::vector<c10::IValue>;
 
 /// The operator of one call. Cheap to make; valid during the call.

@@ -17,17 +17,16 @@ class OpCall : public OpRef {
 
 /// Receives every operator below autograd and may change how it is executed.
 ///
-/// - What arrives: operators after autograd and autocast have done their part, in backward too; composite operators
-/// decomposed,
-///   except under inference mode, where matmul, dropout and attention arrive whole. detach() arrives as aten::detach;
-///   libtorch's internal shallow copies do not arrive. Operators of in-place and view kind arrive as such.
+/// - What arrives: operators after autograd and autocast have done their part, in backward too. Composite operators
+///   arrive decomposed, except under inference mode, where matmul, dropout and attention arrive whole. detach() arrives
+///   as aten::detach; libtorch's internal shallow copies do not. In-place operators and views arrive as such.
 /// - A client either calls op.next(stack), or replaces op.arguments(stack) by results that fit the schema.
 /// - Operators that a client itself issues run below autograd and go to the outer clients only, never to itself.
 /// - Exceptions leave through the operator's call; the taps are in order afterwards.
-/// - Numerics: while a tap is active libtorch treats tensors as subclass-like, and some operators take other kernels:
-///   docs/tap-bits.md lists those whose bits differ. To watch only, use Observer.
-/// Threads: called on each thread where it is installed, or carried to: autograd's workers, tap::ContextGuard. May be
-/// concurrent.
+/// Numerics: while a tap is active libtorch treats tensors as subclass-like, and some operators take other kernels:
+///           docs/tap-bits.md lists those whose bits differ. To watch only, use Observer.
+/// Threads: called on each thread where it is installed, or carried to: autograd's workers, tap::ContextGuard. Calls
+///          may be concurrent.
 class OpTap {
  public:
   virtual ~OpTap() = default;
@@ -35,9 +34,9 @@ class OpTap {
 };
 
 /// Installs a tap on this thread while it lives. Several nest: the innermost guard's client is called first, its next()
-/// leads outwards. After the guard's end the client gets no new operator, on any thread. Threads: make and destroy it
-/// on one thread, in nested order; otherwise it still ends, and the log says so. Cost:    0.5 µs an operator, 1.1 with
-/// gradient (bench/taps)
+/// leads outwards. After the guard's end the client gets no new operator, on any thread.
+/// Threads: make and destroy it on one thread, in nested order; otherwise it still ends, and the log says so.
+/// Cost:    one more dispatch, boxed, for each operator; figures: bench/taps
 class OpTapGuard {
  public:
   /// Throws: c10::ValueError – null

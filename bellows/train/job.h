@@ -26,8 +26,9 @@ struct Job {
 };
 
 /// Makes all of it from a recipe: seeds every generator, makes the model by its name, loads weights, moves it to the
-/// device and into the memory layout, makes the optimizer, opens the data. The loss is cross-entropy. Throws:
-/// c10::ValueError – unknown model (nearest match), device that is not there, data or weights that cannot be used
+/// device and into the memory layout, makes the optimizer, opens the data. The loss is cross-entropy.
+/// Throws:   c10::ValueError – unknown model (nearest match), device that is not there, data or weights that cannot
+///           be used
 Job make_job(const Recipe& recipe);
 
 // The parts of make_job(), for those who bring the rest themselves.

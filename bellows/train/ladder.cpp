@@ -113,11 +113,14 @@ class Climb {
     return [this, recipe](uint64_t seed) { return jobs_.with(*recipe, seed); };
   }
 
-  std::vector<TargetRun> target_runs(const std::optional<Recipe>& recipe, int seeds) {
+  /// Params: below – where given, the rung below runs beside it, seed by seed, and its runs are put there
+  std::vector<TargetRun> target_runs(const std::optional<Recipe>& recipe, int seeds,
+                                     std::vector<TargetRun>* below = nullptr) {
     std::vector<TargetRun> runs;
     for (int i = 0; i < seeds && all_reached(runs); ++i) {
       const std::string which = seeds > 1 ? c10::str(", seed ", i + 1, " of ", seeds) : "";
       runs.push_back(measure_.to_target(starter(recipe), options_.seed + i, "to the target" + which));
+      if (below) below->push_back(measure_.to_target(starter(kept_), options_.seed + i, "the rung below" + which));
     }
     return runs;
   }
@@ -132,11 +135,11 @@ class Climb {
     plain.batch_size = base_.batch_size;
     plain.learning_rate = base_.lr;
     title_ = plain.title;
-    below_runs_ = target_runs(std::nullopt, options_.seeds);
-    TORCH_CHECK_VALUE(all_reached(below_runs_), "run_ladder: the plain program did not reach an accuracy of ",
+    const std::vector<TargetRun> runs = target_runs(std::nullopt, options_.seeds);
+    TORCH_CHECK_VALUE(all_reached(runs), "run_ladder: the plain program did not reach an accuracy of ",
                       options_.target_accuracy, " within ", options_.max_epochs, " epochs; it ended at ",
-                      below_runs_.back().accuracy, ". Ask for less, or allow more epochs.");
-    fill_target(plain, below_runs_);
+                      runs.back().accuracy, ". Ask for less, or allow more epochs.");
+    fill_target(plain, runs);
     const auto job = jobs_.plain(options_.seed);
     fill_windows(plain, measure_.windows({job.get()}).median_of(0), *job);
     announce(plain);
@@ -154,13 +157,14 @@ class Climb {
     result.batch_size = recipe.batch_size;
     result.learning_rate = recipe.lr;
     time_windows(recipe, result);
-    const bool faster = result.speedup.low > 1;
-    const std::vector<TargetRun> runs = target_runs(recipe, faster ? options_.seeds : 1);
+    const bool faster = result.speedup.low > 1, lossy = technique.exactness == Exactness::lossy;
+    std::vector<TargetRun> below;
+    const std::vector<TargetRun> runs =
+        target_runs(recipe, faster ? options_.seeds : 1, faster && lossy ? &below : nullptr);
     fill_target(result, runs);
-    judge(technique, runs, result);
+    judge(runs, below, result);
     if (!result.kept()) return;
     kept_ = recipe;
-    below_runs_ = runs;
     if (technique.equal_batch && equal_batch_so_far_) {
       equal_batch_ = recipe;
     } else {
@@ -176,7 +180,8 @@ class Climb {
     fill_windows(result, windows.median_of(0), *rung);
   }
 
-  void judge(const Technique& technique, const std::vector<TargetRun>& runs, RungResult& result) const {
+  /// Params: below – runs of the rung below, for a lossy technique; else empty
+  void judge(const std::vector<TargetRun>& runs, const std::vector<TargetRun>& below, RungResult& result) const {
     const RatioInterval& speedup = result.speedup;
     if (!speedup.excludes_one()) {
       result.verdict = Verdict::no_effect;
@@ -187,10 +192,10 @@ class Climb {
     } else if (!all_reached(runs)) {
       result.verdict = Verdict::misses_target;
       result.note = c10::str("ended at ", runs.back().accuracy, " after ", options_.max_epochs, " epochs");
-    } else if (technique.exactness == Exactness::lossy && median_seconds(runs) >= median_seconds(below_runs_)) {
+    } else if (!below.empty() && median_seconds(runs) >= median_seconds(below)) {
       result.verdict = Verdict::later_at_target;
       result.note = c10::str("more samples a second, but the target took ", format_seconds(median_seconds(runs)),
-                             " instead of ", format_seconds(median_seconds(below_runs_)));
+                             " instead of ", format_seconds(median_seconds(below)));
     } else {
       result.verdict = Verdict::kept;
     }
@@ -225,7 +230,6 @@ class Climb {
   std::string title_;
   std::optional<Recipe> kept_, equal_batch_;
   bool equal_batch_so_far_ = true;
-  std::vector<TargetRun> below_runs_;  ///< to the target, of the last rung that was kept
 };
 
 }  // namespace

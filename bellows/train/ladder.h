@@ -51,9 +51,9 @@ struct LadderOptions {
   double target_accuracy = 0.97;
   int64_t max_epochs = 30;  ///< a run that has not reached the target by then has failed to
   // How well.
-  int pairs = 7;          ///< alternating pairs of timed windows per comparison, at least 5
+  int pairs = 9;          ///< alternating pairs of timed windows per comparison, at least 5
   double window_s = 0.3;  ///< a window is at least about this long; a whole number of epochs where one fits
-  int seeds = 3;          ///< runs to the target per rung: seed, seed + 1, …
+  int seeds = 5;          ///< runs to the target per rung: seed, seed + 1, …
   uint64_t seed = 1;
   double max_seconds = std::numeric_limits<double>::infinity();  ///< no further rung is started after this long
 };

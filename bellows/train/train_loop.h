@@ -24,8 +24,8 @@ struct Evaluation {
 Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe);
 
 /// The step engine: one batch, forward, backward, optimizer, again and again. The Trainer, the ladder and benchmarks
-/// all drive this one. Two loops can take turns in one process. Numerics: with all switches of the recipe off, bit for
-/// bit the loop that one writes by hand over libtorch
+/// all drive this one. Two loops can take turns in one process.
+/// Numerics: with all switches of the recipe off, bit for bit the loop that one writes by hand over libtorch
 ///           (tests/train/train_loop_test.cpp)
 /// Threads:  one owner
 class TrainLoop {

@@ -48,11 +48,11 @@ class Trainer {
 
   /// Trains a job made from the recipe alone.
   FitResult fit();
-  /// Trains what the caller made. Batch size, order and threads are `train_data`'s own; the recipe's learning rate and
-  /// optimizer are not used, its warm-up scales the optimizer's own rates. Params: loss_fn – forward pass and loss of
-  /// one batch; runs under the recipe's precision Throws: c10::ValueError – device or data that cannot be used;
-  /// c10::Error – a loss that is NaN or infinite, a checkpoint
-  ///         that cannot be written
+  /// Trains what the caller made. Batch size, order and threads are `train_data`'s own; the recipe's learning rate
+  /// and optimizer are not used, its warm-up scales the optimizer's own rates.
+  /// Params:   loss_fn – forward pass and loss of one batch; runs under the recipe's precision
+  /// Throws:   c10::ValueError – device or data that cannot be used; c10::Error – a loss that is NaN or infinite, a
+  ///           checkpoint that cannot be written
   FitResult fit(const Model& model, torch::optim::Optimizer& optimizer, LossFn loss_fn, data::Dataset train_data,
                 std::optional<data::Dataset> eval_data = {});
   FitResult fit(Job job);

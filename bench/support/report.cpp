@@ -18,7 +18,7 @@ std::string figure(double value) {
 }
 
 void print_side(const std::string& name, double value, const Row& row, const Side* side) {
-  std::printf("  %-32.32s %10s %-10.10s", name.c_str(), figure(value).c_str(), row.unit.c_str());
+  std::printf("  %-34.34s %9s %-4s", name.c_str(), figure(value).c_str(), row.unit.c_str());
   if (side) std::printf(" +-%2.0f %%", 100 * side->spread());
   if (name == row.best_peer)
     std::printf("  x%.2f [%.2f, %.2f]", row.ratio_to_best_peer, row.interval.low, row.interval.high);

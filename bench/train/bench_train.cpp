@@ -58,7 +58,7 @@ class OurRun {
   }
 
   Contestant as_contestant() {
-    return {"bellows, " + variant_.name, [this](int64_t n) {
+    return {"ours, " + variant_.name, [this](int64_t n) {
               const auto start = std::chrono::steady_clock::now();
               for (int64_t i = 0; i < n; ++i) step();
               return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -191,7 +191,7 @@ Row measure(const Work& work, const Options& options, Peer* peer) {
   const Comparison comparison = compare(sides, {.units = options.quick ? 1 : 5,
                                                 .windows = options.quick ? 5 : 11,
                                                 .warmup = options.quick ? 0 : 1,
-                                                .budget_s = options.quick ? 7 : 1e9});
+                                                .budget_s = options.quick ? 6 : 1e9});
   Row row = time_row(work.name, "time per step", "ms", comparison, equal);
   row.limit = 1e3 * step_flops() / gemm;
   row.note = share_of_limit(gemm, comparison.ours().seconds());

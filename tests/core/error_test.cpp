@@ -11,6 +11,7 @@ TEST(Error, NearestMatchFindsSlipsAndNothingElse) {
   EXPECT_EQ(nearest_match("batchsize", keys), "batch_size");
   EXPECT_EQ(nearest_match("momentun", keys), "momentum");
   EXPECT_EQ(nearest_match("epoch", keys), "epochs");
+  EXPECT_EQ(nearest_match("epcohs", keys), "epochs");
   EXPECT_EQ(nearest_match("colour", keys), "");
   EXPECT_EQ(did_you_mean("epoch", keys), " Did you mean \"epochs\"?");
   EXPECT_EQ(did_you_mean("colour", keys), "");

@@ -65,7 +65,8 @@ TEST_F(FileTest, ErrorsNameThePathAndTheReason) {
   write_text_file(path("file"), "x");
   const std::string below_a_file = path("file") + "/under";
   EXPECT_NE(message_of([&] { AtomicFile file(below_a_file); }).find("Not a directory"), std::string::npos);
-  EXPECT_NE(message_of([&] { AtomicFile file(path("no/such/folder")); }).find("must exist and be writable"), std::string::npos);
+  EXPECT_NE(message_of([&] { AtomicFile file(path("no/such/folder")); }).find("must exist and be writable"),
+            std::string::npos);
 }
 
 // RLIMIT_FSIZE stands in for a full disk: the same path through write(2)'s error.
@@ -91,7 +92,8 @@ TEST_F(FileTest, KilledWriterLeavesTheOldOrTheNewFile) {
   for (int round = 1; round <= 8; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
-      for (char c = 'a';; c = c == 'z' ? 'a' : static_cast<char>(c + 1)) write_text_file(path("a"), std::string(1 << 20, c));
+      for (char c = 'a';; c = c == 'z' ? 'a' : static_cast<char>(c + 1))
+        write_text_file(path("a"), std::string(1 << 20, c));
     }
     ::usleep(3000 * round);
     ::kill(child, SIGKILL);

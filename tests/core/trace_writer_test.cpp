@@ -12,7 +12,11 @@ namespace bellows {
 TEST(TraceWriter, WritesTheTraceEventFormat) {
   TraceWriter trace;
   const double start = trace_now_us();
-  trace.add({.name = "aten::add \"quoted\"", .category = "op", .start_us = start, .duration_us = 5, .args_json = R"({"n": 1})"});
+  trace.add({.name = "aten::add \"quoted\"",
+             .category = "op",
+             .start_us = start,
+             .duration_us = 5,
+             .args_json = R"({"n": 1})"});
   std::thread([&] { trace.add({.name = "other", .category = "op", .start_us = start, .duration_us = 1}); }).join();
   trace.name_thread(1, "main");
   trace.counter("memory", start, 1024);

@@ -52,7 +52,8 @@ TEST(DeterminismCost, RunsBothModesInTurn) {
         at::empty({1 << 16}).fill_(1);
       },
       {.pairs = 3, .steps_per_window = 2});
-  const std::vector<bool> expected = {false, true, false, false, true, true, false, false, true, true, false, false, true, true};
+  const std::vector<bool> expected = {false, true, false, false, true,  true, false,
+                                      false, true, true,  false, false, true, true};
   EXPECT_EQ(modes, expected);
   EXPECT_LE(cost.low, cost.ratio);
   EXPECT_LE(cost.ratio, cost.high);

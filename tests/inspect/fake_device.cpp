@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/CPUFallback.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -59,15 +60,26 @@ at::Tensor fake_empty(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dty
 
 at::Tensor fake_empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::optional<c10::ScalarType> dtype,
                               std::optional<c10::Layout>, std::optional<c10::Device>, std::optional<bool>) {
-  return at::detail::empty_strided_generic(sizes, strides, &FakeDeviceAllocator::get(), fake_keys, dtype.value_or(c10::kFloat));
+  return at::detail::empty_strided_generic(sizes, strides, &FakeDeviceAllocator::get(), fake_keys,
+                                           dtype.value_or(c10::kFloat));
 }
 
 at::Tensor fake_copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
   const auto on_host = [](const at::Tensor& tensor) {
-    return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()));
+    return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.strides(),
+                         at::TensorOptions(tensor.scalar_type()));
   };
   on_host(to).copy_(on_host(from));
   return to;
+}
+
+/// All other operators run on the CPU, on copies.
+void fake_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  at::native::cpu_fallback(op, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fake_fallback>());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
@@ -93,7 +105,11 @@ struct FakeDeviceHooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return 1; }
 };
-const bool hooked = (at::RegisterPrivateUse1HooksInterface(new FakeDeviceHooks), true);
+const bool registered = [] {
+  at::RegisterPrivateUse1HooksInterface(new FakeDeviceHooks);
+  c10::register_privateuse1_backend("fake");
+  return true;
+}();
 
 }  // namespace
 

@@ -185,12 +185,16 @@ TEST_F(FirstNanTest, ErrorInBackwardLeavesBackward) {
 }
 
 TEST_F(FirstNanTest, SeesAutogradsWorkerThreads) {
-  const at::Tensor x = at::ones({4}, at::kDouble).requires_grad_();
-  FirstNan finder;
-  // Backward copies to the host on the device's worker thread and overflows float there: 1e300 is no float.
   const at::Tensor grad = test::ones_on_fake_device({4});
-  x.to(test::fake_device, at::kFloat).backward(grad);
-  EXPECT_FALSE(finder.finding());
+  FirstNan finder;
+  // Both conversions run backward on the device's worker thread or after it; 1e300 is no float.
+  const at::Tensor x = at::ones({4}).requires_grad_();
+  x.to(at::kDouble).to(test::fake_device).backward((grad.to(at::kDouble) * 1e300));
+  ASSERT_TRUE(finder.finding());
+  EXPECT_TRUE(finder.finding()->backward);
+  EXPECT_TRUE(finder.finding()->inf);
+  EXPECT_EQ(finder.finding()->node, "ToCopyBackward0");
+  finder.reset();
   const at::Tensor y = at::ones({4}).requires_grad_();
   at::sqrt(y - 1).to(test::fake_device).backward(grad);
   ASSERT_TRUE(finder.finding());

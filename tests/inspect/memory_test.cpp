@@ -13,7 +13,9 @@ namespace {
 
 constexpr int64_t mib = 1 << 20;
 
-at::Tensor mebibytes(int64_t n) { return at::empty({n * mib}, at::kByte); }
+at::Tensor mebibytes(int64_t n) {
+  return at::empty({n * mib}, at::kByte);
+}
 
 TEST(Memory, CurrentAndPeakFollowATensor) {
   const MemoryStats before = memory_stats();
@@ -57,7 +59,8 @@ TEST(Memory, NestedScopesHaveTheirOwnPeaks) {
   }
   EXPECT_NEAR(inner_growth, 5 * mib, 64 << 10) << "the outer scope's 12 MiB do not count";
   EXPECT_NEAR(inner_net, 2 * mib, 64 << 10);
-  EXPECT_NEAR(outer.peak_growth_bytes(), 12 * mib, 64 << 10) << "the inner scope does not shorten the outer one's memory";
+  EXPECT_NEAR(outer.peak_growth_bytes(), 12 * mib, 64 << 10)
+      << "the inner scope does not shorten the outer one's memory";
   EXPECT_NEAR(outer.net_bytes(), 2 * mib, 64 << 10);
 }
 
@@ -110,7 +113,8 @@ TEST(Memory, DeviceWithoutAnAllocatorIsNamed) {
     memory_stats(c10::Device(c10::DeviceType::MTIA, 0));
     FAIL() << "expected an error";
   } catch (const c10::Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("memory_stats: expected the CPU or a device with a caching allocator, got mtia:0"));
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("memory_stats: expected the CPU or a device with a caching allocator, got mtia:0"));
   }
 }
 
@@ -144,7 +148,7 @@ TEST(MemoryTimeline, SamplesAnAcceleratorWhenAsked) {
   MemoryTimeline timeline(writer, {.device = test::fake_device});
   const at::Tensor held = test::empty_on_fake_device({mib});
   timeline.sample();
-  const auto values = counter_values(writer, "memory privateuseone:0 [MiB]");
+  const auto values = counter_values(writer, "memory fake:0 [MiB]");
   ASSERT_EQ(values.size(), 2u);
   EXPECT_EQ(values[1] - values[0], 4);
 }

@@ -38,7 +38,8 @@ void expect_golden_operators(const std::string& name, const OpReport& report) {
   EXPECT_EQ(flops_by_operator(report), (expected["ops"].get<std::map<std::string, int64_t>>())) << name;
 }
 
-/// In backward Python's counter gives a branch the operators of the branches beside it, too: `skip` matches these modules.
+/// In backward Python's counter gives a branch the operators of the branches beside it, too: `skip` matches these
+/// modules.
 void expect_golden_modules(const std::string& name, const OpReport& report, const std::string& skip = "nothing") {
   std::map<std::string, int64_t> ours;
   for (const OpRow& row : report.by_module()) ours[row.module] = row.count.flops;
@@ -90,7 +91,8 @@ TEST(OpCounter, EncoderEqualsPythonsCounterByModuleToo) {
   const Model model = test::small_encoder();
   const OpReport report = count_ops(model, [&] { model.forward(at::ones({2, 16, 32})).sum().backward(); });
   expect_golden_operators("encoder", report);
-  expect_golden_modules("encoder", report, "attention.[kv]$");  // products of activations lie between the projections around them
+  expect_golden_modules("encoder", report,
+                        "attention.[kv]$");  // products of activations lie between the projections around them
 }
 
 TEST(OpCounter, EncoderInInferenceModeEqualsPythonsCounter) {
@@ -105,15 +107,17 @@ TEST(OpCounter, EncoderInInferenceModeEqualsPythonsCounter) {
 
 TEST(OpCounter, ConvolutionsOfAllKindsEqualPythonsCounter) {
   const auto leaf = [](at::IntArrayRef sizes) { return at::ones(sizes).requires_grad_(); };
-  const auto count = [&](const std::string& name, at::IntArrayRef x_sizes, at::IntArrayRef w_sizes, const auto& convolve) {
+  const auto count = [&](const std::string& name, at::IntArrayRef x_sizes, at::IntArrayRef w_sizes,
+                         const auto& convolve) {
     OpCounter counter;
     convolve(leaf(x_sizes), leaf(w_sizes)).sum().backward();
     expect_golden_operators(name, counter.report());
   };
   using at::Tensor;
   count("conv1d", {2, 4, 17}, {6, 4, 3}, [](const Tensor& x, const Tensor& w) { return at::conv1d(x, w, {}, 2, 1); });
-  count("conv2d", {2, 4, 15, 9}, {8, 2, 3, 3},
-        [](const Tensor& x, const Tensor& w) { return at::conv2d(x, w, {}, 1, at::IntArrayRef{0, 0}, 2, 2); });
+  count("conv2d", {2, 4, 15, 9}, {8, 2, 3, 3}, [](const Tensor& x, const Tensor& w) {
+    return at::conv2d(x, w, {}, 1, at::IntArrayRef{0, 0}, 2, 2);
+  });
   count("conv3d", {1, 3, 5, 6, 7}, {4, 3, 2, 2, 2}, [](const Tensor& x, const Tensor& w) { return at::conv3d(x, w); });
   count("conv_transpose2d", {2, 4, 7, 5}, {4, 3, 3, 3},
         [](const Tensor& x, const Tensor& w) { return at::conv_transpose2d(x, w, {}, 2, 1, 1); });
@@ -228,7 +232,8 @@ TEST(OpReport, TextFits80ColumnsAndJsonHoldsTheSameTotals) {
   const OpReport report = count_ops(model, [&] { model.forward(at::ones({2, 3, 32, 32})).sum().backward(); });
   const std::string text = report.to_text();
   size_t begin = 0;
-  for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) EXPECT_LE(end - begin, 80u) << text;
+  for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+    EXPECT_LE(end - begin, 80u) << text;
   EXPECT_THAT(text, testing::HasSubstr("aten::convolution_backward (b)"));
   EXPECT_THAT(text, testing::HasSubstr("    conv1"));
   const auto json = nlohmann::json::parse(report.to_json());

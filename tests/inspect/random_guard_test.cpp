@@ -9,8 +9,8 @@
 namespace bellows::inspect {
 namespace {
 
-/// The default generator as it is in a program that has not seeded. (seed_everything() marks the process for good: no test of
-/// this executable calls it but the one that runs in a process of its own.)
+/// The default generator as it is in a program that has not seeded. (seed_everything() marks the process for good: no
+/// test of this executable calls it but the one that runs in a process of its own.)
 class RandomGuardTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -26,7 +26,8 @@ TEST_F(RandomGuardTest, NamesTheOperatorThatDrewUnseeded) {
     at::randn({3});
     FAIL() << "expected an error";
   } catch (const c10::ValueError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("RandomGuard: expected a seed before the first random operator, but aten::"));
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("RandomGuard: expected a seed before the first random operator, but aten::"));
     EXPECT_THAT(error.what(), testing::HasSubstr("randn"));
     EXPECT_THAT(error.what(), testing::HasSubstr("bellows::seed_everything"));
   }

@@ -25,7 +25,8 @@ class SmallEncoder final : public TensorsOnly {
  public:
   SmallEncoder() : TensorsOnly({}) {
     for (const std::string layer : {"layers.0.", "layers.1."}) {
-      for (const char* name : {"attention.q", "attention.k", "attention.v", "attention.out"}) add(layer + name, {32, 32});
+      for (const char* name : {"attention.q", "attention.k", "attention.v", "attention.out"})
+        add(layer + name, {32, 32});
       add(layer + "norm", {32});
       add(layer + "up", {64, 32});
       add(layer + "down", {32, 64});
@@ -35,7 +36,8 @@ class SmallEncoder final : public TensorsOnly {
   at::Tensor forward(const at::Tensor& input) override {
     at::Tensor x = input;
     for (const std::string layer : {"layers.0.", "layers.1."}) {
-      x = at::layer_norm(x + attention(layer + "attention.", x), {32}, get(layer + "norm.weight"), get(layer + "norm.bias"));
+      x = at::layer_norm(x + attention(layer + "attention.", x), {32}, get(layer + "norm.weight"),
+                         get(layer + "norm.bias"));
       x = x + linear(layer + "down", at::relu(linear(layer + "up", x)));
     }
     return x;
@@ -68,8 +70,12 @@ class SmallEncoder final : public TensorsOnly {
 
 }  // namespace
 
-Model model_of(NamedTensors tensors) { return Model("tensors", std::make_shared<TensorsOnly>(std::move(tensors))); }
+Model model_of(NamedTensors tensors) {
+  return Model("tensors", std::make_shared<TensorsOnly>(std::move(tensors)));
+}
 
-Model small_encoder() { return Model("encoder", std::make_shared<SmallEncoder>()); }
+Model small_encoder() {
+  return Model("encoder", std::make_shared<SmallEncoder>());
+}
 
 }  // namespace bellows::test

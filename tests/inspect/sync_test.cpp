@@ -75,7 +75,8 @@ TEST(SyncDetector, CountsByCallSiteAndNamesIt) {
   ASSERT_EQ(events.size(), 2u) << detector.to_text();
   EXPECT_EQ(events[0].count, 3);
   EXPECT_THAT(events[0].site, HasSubstr("a_users_step::reads_the_loss"));
-  EXPECT_THAT(detector.to_text(), HasSubstr("3 × aten::item reads a value on the host, called at a_users_step::reads_the_loss"));
+  EXPECT_THAT(detector.to_text(),
+              HasSubstr("3 × aten::item reads a value on the host, called at a_users_step::reads_the_loss"));
 }
 
 TEST(SyncDetector, WarnsOncePerPlace) {
@@ -99,7 +100,8 @@ TEST(SyncDetector, ErrorReachesTheCallerAndTheNextOperatorWorks) {
       reads_the_loss(loss);
       FAIL() << "expected an error";
     } catch (const c10::Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("SyncDetector: implicit synchronization: aten::item reads a value on the host"));
+      EXPECT_THAT(error.what(),
+                  HasSubstr("SyncDetector: implicit synchronization: aten::item reads a value on the host"));
       EXPECT_THAT(error.what(), HasSubstr("a_users_step::reads_the_loss"));
     }
     EXPECT_TRUE((loss + 1).defined());
@@ -120,7 +122,7 @@ TEST(SyncDetector, CopyFromTheDeviceToTheHostWaits) {
   x.to(at::kCPU);
   ASSERT_EQ(detector.count(), 1) << detector.to_text();
   EXPECT_EQ(detector.events()[0].op, "aten::_to_copy");
-  EXPECT_EQ(detector.events()[0].reason, "copies from privateuseone:0 to the host");
+  EXPECT_EQ(detector.events()[0].reason, "copies from fake:0 to the host");
   at::Tensor host = at::empty({4});
   host.copy_(x);
   EXPECT_EQ(detector.count(), 2);
@@ -137,7 +139,9 @@ TEST(SyncDetector, CpuTensorsCanBeLeftOut) {
 }
 
 /// Its backward copies from the device on autograd's worker thread for that device.
-at::Tensor on_device(const at::Tensor& x) { return x.to(bellows::test::fake_device); }
+at::Tensor on_device(const at::Tensor& x) {
+  return x.to(bellows::test::fake_device);
+}
 
 TEST(SyncDetector, SeesAutogradsWorkerThreads) {
   const at::Tensor x = at::ones({4}).requires_grad_();
@@ -156,7 +160,7 @@ TEST(SyncDetector, ErrorOnAWorkerThreadLeavesBackward) {
       y.backward(grad);
       FAIL() << "expected an error";
     } catch (const std::exception& error) {
-      EXPECT_THAT(error.what(), HasSubstr("copies from privateuseone:0 to the host"));
+      EXPECT_THAT(error.what(), HasSubstr("copies from fake:0 to the host"));
     }
   }
   on_device(x).backward(grad);

@@ -15,7 +15,7 @@ namespace {
 /// specified bit for bit.
 int64_t largest_difference(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes()) return 256;
-  return (a.to(c10::kInt) - b.to(c10::kInt)).abs().max().item<int64_t>();
+  return a.to(c10::kInt).sub(b.to(c10::kInt)).abs().max().item<int64_t>();
 }
 
 ColorMode mode_of(const std::string& name) {

@@ -39,7 +39,7 @@ at::Tensor find(const NamedTensors& tensors, const std::string& name) {
 TEST_F(SafetensorsTest, ReadsTheOfficialWriter) {
   const NamedTensors tensors = load_safetensors(golden("all.safetensors"));
   EXPECT_EQ(tensors.size(), 19U);
-  EXPECT_TRUE(find(tensors, "b.weight").equal(at::arange(6, c10::kFloat).reshape({2, 3}) / 4));
+  EXPECT_TRUE(find(tensors, "b.weight").equal(at::arange(6, c10::kFloat).reshape({2, 3}).div(4)));
   EXPECT_EQ(find(tensors, "double").item<double>(), 0.1);
   EXPECT_EQ(find(tensors, "double").dim(), 0);
   EXPECT_EQ(find(tensors, "i64").item<int64_t>(), INT64_MIN);
