@@ -17,7 +17,8 @@ namespace bellows {
 /// Tensors by name, in a fixed order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A model as the rest of the house sees it: something with named parameters and buffers that turns one tensor into another.
+/// A model as the rest of the house sees it: something with named parameters and buffers that turns one tensor into
+/// another.
 ///
 /// A handle with shared ownership: copies are the same model. Any `torch::nn` module becomes one with Model::of(module);
 /// other kinds (TorchScript, compiled) derive from Model::Impl.

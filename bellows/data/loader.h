@@ -33,8 +33,9 @@ struct LoaderOptions {
 ///
 /// Which samples form which batch, and each value in it, is a pure function of (source, pipeline, seed, epoch): the
 /// number of threads changes nothing. Workers take slices of the next batches in order; next() helps with the batch
-/// that it waits for. A batch whose samples are all skipped is left out. Batch memory is recycled: no allocation of it
-/// once the loop is going. Threads: one thread uses a loader; it may be destroyed, or started anew, at any moment.
+/// that it waits for. A batch whose samples are all skipped is left out. Batch memory is recycled: no allocation of
+/// it once the loop is going.
+/// Threads:  one thread uses a loader; it may be destroyed, or started anew, at any moment.
 class Loader {
  public:
   /// Throws: c10::ValueError – no samples, no full batch with drop_last, options out of range

@@ -74,14 +74,15 @@ std::vector<at::Tensor> example_tensors(const E& example) {
 
 }  // namespace detail
 
-/// A `torch::data` dataset as a source for Bellows' loader: a `Dataset` with get(), or what its map() returns, without
-/// Stack.
+/// A `torch::data` dataset as a source for Bellows' loader: a `Dataset` with get(), or what its map() returns,
+/// without Stack.
 ///
-/// Each thread that reads gets a copy of `dataset`, as with torch's own DataLoader; copies must give the same examples.
-/// The caller includes torch; this header does not.
-/// Params: dataset – copyable, with a known size(); an Example<Tensor, Tensor>, Example<Tensor, NoTarget> or Tensor per
-/// index Shapes: data and target are stacked over a new first dimension; a target of shape [1] counts as a scalar
-/// Throws: c10::ValueError – the dataset does not know its size
+/// Each thread that reads gets a copy of `dataset`, as with torch's own DataLoader; copies must give the same
+/// examples. The caller includes torch; this header does not.
+/// Params:   dataset – copyable, with a known size(); an Example<Tensor, Tensor>, Example<Tensor, NoTarget> or Tensor
+///           per index
+/// Shapes:   data and target are stacked over a new first dimension; a target of shape [1] counts as a scalar
+/// Throws:   c10::ValueError – the dataset does not know its size
 template <class D>
 SourcePtr from_torch_dataset(D dataset, TorchDatasetOptions options = {}) {
   const auto size = dataset.size();

@@ -12,10 +12,12 @@ namespace bellows::data {
 ///
 /// Opening scans the tar headers only. A sample is a run of members with one key: the path up to the first dot of its
 /// base name; the suffix is lower-cased. Skipped: what is no regular file, has no suffix, is hidden (`.x`), or whose
-/// path begins with a name of the form `__…__`. Params: shards – paths of tar files, in order Cost:   maps all shards;
-/// about 100 bytes a sample and its two members for the index; reading copies nothing Throws: c10::ValueError – no
-/// shards, a shard missing or corrupt (path and byte offset), a suffix twice in one sample Ref:
-/// webdataset/tariterators.py
+/// path begins with a name of the form `__…__`.
+/// Params:   shards – paths of tar files, in order
+/// Cost:     maps all shards; about 100 bytes a sample and its two members for the index; reading copies nothing
+/// Throws:   c10::ValueError – no shards, a shard missing or corrupt (path and byte offset), a suffix twice in one
+///           sample
+/// Ref:      webdataset/tariterators.py
 SourcePtr open_webdataset(const std::vector<std::string>& shards);
 
 /// Splits a member's name as WebDataset does. False when it takes no part in a sample.

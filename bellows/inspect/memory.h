@@ -50,7 +50,8 @@ class MemoryScope {
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
-  /// Highest size since the scope opened, all memory of the device counted. Units: bytes
+  /// Highest size since the scope opened, all memory of the device counted.
+  /// Units:    bytes
   int64_t peak_bytes() const;
   /// The same above what was there when it opened: what the stretch needed.
   int64_t peak_growth_bytes() const { return peak_bytes() - start_bytes_; }

@@ -68,7 +68,8 @@ class ModuleMap {
 /// Names the module that the operators of a stretch of code belong to, exactly: put one at the top of a forward()
 /// whose operators the parameters alone do not tell apart. An operator that reads a parameter of a module inside
 /// `path` still counts for that one.
-/// Threads: the calling thread. Cost: a few ns while nothing observes.
+/// Threads:  the calling thread.
+/// Cost:     a few ns while nothing observes.
 class ModuleScope {
  public:
   /// Params: path – from the model's root: "encoder.0.attention"

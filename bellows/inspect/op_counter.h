@@ -60,7 +60,8 @@ class OpCounter {
   OpCounter(const OpCounter&) = delete;
   OpCounter& operator=(const OpCounter&) = delete;
 
-  /// All that was counted so far. Throws: what went wrong while counting, if anything did
+  /// All that was counted so far.
+  /// Throws:   what went wrong while counting, if anything did
   OpReport report() const;
   void reset();
 

@@ -67,6 +67,9 @@ Bytes decompress(ByteSpan bytes, std::string_view where, uint64_t max_bytes) {
   check(archive_read_open_memory(reader.get(), bytes.data(), bytes.size()));
   archive_entry* entry = nullptr;
   check(archive_read_next_header(reader.get(), &entry));
+  // Too few bytes for a header: libarchive would hand them out as they are.
+  TORCH_CHECK_VALUE(archive_filter_code(reader.get(), 0) != ARCHIVE_FILTER_NONE, where, ": ", describe_content(bytes),
+                    " that is truncated: it has ", bytes.size(), " bytes.");
   constexpr size_t step = 1 << 20;
   for (;;) {
     const size_t filled = out.size();

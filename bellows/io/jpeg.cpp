@@ -15,10 +15,19 @@ struct TurboClose {
 using Turbo = std::unique_ptr<void, TurboClose>;
 
 /// Setting up a decoder costs as much as decoding a small image: one a thread.
+thread_local Turbo decoder;
+
 tjhandle decompressor() {
-  thread_local const Turbo handle(tjInitDecompress());
-  TORCH_CHECK(handle, "cannot start libjpeg-turbo: ", tjGetErrorStr2(nullptr), ".");
-  return handle.get();
+  if (!decoder) decoder.reset(tjInitDecompress());
+  TORCH_CHECK(decoder, "cannot start libjpeg-turbo: ", tjGetErrorStr2(nullptr), ".");
+  return decoder.get();
+}
+
+/// The decoder's last error. A decoder that failed in a header would read the next image from the middle, so it is given up.
+std::string take_error() {
+  std::string reason = tjGetErrorStr2(decoder.get());
+  decoder.reset();
+  return reason;
 }
 
 const unsigned char* as_uchar(ByteSpan bytes) {
@@ -30,8 +39,8 @@ bool is_four_channel(tjhandle handle, ByteSpan bytes, std::string_view where, in
   int subsampling = 0;
   const int result =
       tjDecompressHeader3(handle, as_uchar(bytes), bytes.size(), width, height, &subsampling, colorspace);
-  TORCH_CHECK_VALUE(result == 0, where, ": JPEG header damaged or truncated (", bytes.size(),
-                    " bytes): ", tjGetErrorStr2(handle), ".");
+  TORCH_CHECK_VALUE(result == 0, where, ": JPEG header damaged or truncated (", bytes.size(), " bytes): ", take_error(),
+                    ".");
   return *colorspace == TJCS_CMYK || *colorspace == TJCS_YCCK;
 }
 
@@ -39,9 +48,9 @@ bool is_four_channel(tjhandle handle, ByteSpan bytes, std::string_view where, in
 /// holds too; all else, a premature end above all, means wrong pixels.
 void check_jpeg(tjhandle handle, int result, std::string_view where) {
   if (result == 0) return;
-  const std::string_view reason = tjGetErrorStr2(handle);
-  const bool harmless = tjGetErrorCode(handle) == TJERR_WARNING &&
-                        reason.find("extraneous bytes before marker") != std::string_view::npos;
+  const bool warning = tjGetErrorCode(handle) == TJERR_WARNING;
+  const std::string reason = take_error();
+  const bool harmless = warning && reason.find("extraneous bytes before marker") != std::string::npos;
   TORCH_CHECK_VALUE(harmless, where, ": JPEG data truncated or corrupt: ", reason, ".");
 }
 

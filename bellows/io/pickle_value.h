@@ -45,7 +45,8 @@ class PickleValue {
   static PickleValue bytes(std::string value);
   static PickleValue list(Sequence values = {});
   static PickleValue tuple(Sequence values = {});
-  /// A dict that keeps its order. Params: ordered – write it as collections.OrderedDict
+  /// A dict that keeps its order.
+  /// Params:   ordered – write it as collections.OrderedDict
   static PickleValue dict(std::vector<Item> items = {}, bool ordered = false);
 
   Kind kind() const { return static_cast<Kind>(data_.index()); }
@@ -82,14 +83,17 @@ class PickleValue {
   /// The entry of a dict, or null.
   const PickleValue* find(const PickleValue& key) const;
   bool contains(const PickleValue& key) const { return find(key) != nullptr; }
-  /// The entry of a dict. Throws: c10::ValueError – no such key; names the nearest one
+  /// The entry of a dict.
+  /// Throws:   c10::ValueError – no such key; names the nearest one
   const PickleValue& at(const PickleValue& key) const;
-  /// The element of a list or tuple. Throws: c10::ValueError – out of range
+  /// The element of a list or tuple.
+  /// Throws:   c10::ValueError – out of range
   const PickleValue& at_index(size_t i) const;
 
   /// Appends to a list.
   void push_back(PickleValue value);
-  /// Adds to a dict, or replaces. Throws: c10::ValueError – `key` is not hashable in Python (list, dict)
+  /// Adds to a dict, or replaces.
+  /// Throws:   c10::ValueError – `key` is not hashable in Python (list, dict)
   void set(const PickleValue& key, PickleValue value);
   /// Lets go of all elements of a list, tuple or dict; nothing for other kinds.
   void clear();

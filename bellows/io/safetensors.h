@@ -35,8 +35,9 @@ class SafetensorsFile {
 };
 
 /// All tensors of a file, on the CPU, in the order of the file; each a copy of its own (see SafetensorsFile to read
-/// only some). Tensors that save_safetensors noted as channels-last come back channels-last. Throws: c10::ValueError –
-/// as SafetensorsFile; a dtype that libtorch lacks Ref:    safetensors.torch.load_file
+/// only some). Tensors that save_safetensors noted as channels-last come back channels-last.
+/// Throws:   c10::ValueError – as SafetensorsFile; a dtype that libtorch lacks
+/// Ref:      safetensors.torch.load_file
 NamedTensors load_safetensors(const std::string& path);
 
 struct SafetensorsOptions {
@@ -47,10 +48,13 @@ struct SafetensorsOptions {
 };
 
 /// Writes a file that appears under its name only when it is whole. Layout and order are the official writer's: by
-/// dtype, then by name. Params:  tensors – any strides and device; each is written as a dense row-major tensor of its
-/// own, shared storage is not kept Cost:    one temporary copy of each tensor that is not contiguous on the CPU, one at
-/// a time Throws:  c10::ValueError – a name twice, "__metadata__" as a name, a dtype or layout that the format lacks;
-/// c10::Error – cannot be written Ref:     safetensors.torch.save_file
+/// dtype, then by name.
+/// Params:   tensors – any strides and device; each is written as a dense row-major tensor of its own, shared storage
+///           is not kept
+/// Cost:     one temporary copy of each tensor that is not contiguous on the CPU, one at a time
+/// Throws:   c10::ValueError – a name twice, "__metadata__" as a name, a dtype or layout that the format lacks;
+///           c10::Error – cannot be written
+/// Ref:      safetensors.torch.save_file
 void save_safetensors(const std::string& path, const NamedTensors& tensors, const SafetensorsOptions& options = {});
 
 }  // namespace bellows::io

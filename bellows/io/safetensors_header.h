@@ -32,9 +32,9 @@ int safetensors_bits(std::string_view dtype);
 
 /// Reads and checks the header as strictly as the official reader: length, JSON, known dtypes, shapes that fit their
 /// bytes, tensors that follow each other without holes or overlaps up to the end of the file; and names that occur
-/// once. Params: bytes – the whole file
-///         where – names it in errors
-/// Throws: c10::ValueError – where, byte offset or tensor, expected, found
+/// once.
+/// Params:   bytes – the whole file; where – names it in errors
+/// Throws:   c10::ValueError – where, byte offset or tensor, expected, found
 SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view where);
 
 /// The 8-byte length and the JSON, padded with spaces to a multiple of 8 bytes, for tensors in the order given.

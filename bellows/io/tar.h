@@ -20,7 +20,8 @@ struct TarEntry {
 /// Reads tar archives: ustar, GNU long names, pax headers (path, size). Folders, links and devices are passed over.
 ///
 /// The file is mapped and nothing is copied; an archive compressed by gzip, bzip2, xz, zstd or lz4 is unpacked into
-/// memory first. Threads: next() moves a position; index() and the data of entries may be used from all threads.
+/// memory first.
+/// Threads:  next() moves a position; index() and the data of entries may be used from all threads.
 class TarReader {
  public:
   /// Throws: c10::ValueError – missing, or neither a tar archive nor a compressed one

@@ -77,8 +77,6 @@ void TarWriter::write_member(char type, std::string_view prefix, std::string_vie
   put_text(header, 257, 8, std::string_view("ustar\00000", 8));
   put_text(header, 265, 31, options_.owner);
   put_text(header, 297, 31, options_.owner);
-  put_octal(header, 329, 8, 0);
-  put_octal(header, 337, 8, 0);
   put_text(header, 345, 155, prefix);
   uint64_t sum = 8 * ' ';
   for (const char c : header) sum += static_cast<unsigned char>(c);

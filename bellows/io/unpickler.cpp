@@ -90,6 +90,7 @@ class Unpickler {
   }
 
   bool load_atom(unsigned char code);
+  bool load_text(unsigned char code);
   bool load_container(unsigned char code);
   bool load_memo(unsigned char code);
   bool load_object(unsigned char code);
@@ -152,6 +153,13 @@ bool Unpickler::load_atom(unsigned char code) {
       for (const std::byte b : take(8)) bits = bits << 8 | std::to_integer<uint64_t>(b);
       return push(std::bit_cast<double>(bits)), true;
     }
+    default:
+      return load_text(code);
+  }
+}
+
+bool Unpickler::load_text(unsigned char code) {
+  switch (code) {
     case 'X':
       return push(text(number<uint32_t>())), true;
     case 0x8c:

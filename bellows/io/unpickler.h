@@ -10,10 +10,11 @@
 namespace bellows::io {
 
 /// Reads a pickle (protocols 2 to 5) without executing anything: classes and functions are names that a small table
-/// knows. Params: where           – names the pickle in errors
-///         persistent_load – turns a persistent id (torch.save's storages) into a value
-/// Throws: c10::ValueError – truncated, corrupt, an unknown class (named), cyclic or nested deeper than 256
-/// Ref:    torch/_weights_only_unpickler.py
+/// knows.
+/// Params:   where – names the pickle in errors; persistent_load – turns a persistent id (torch.save's storages) into a
+///           value
+/// Throws:   c10::ValueError – truncated, corrupt, an unknown class (named), cyclic or nested deeper than 256
+/// Ref:      torch/_weights_only_unpickler.py
 PickleValue unpickle(ByteSpan bytes, const std::string& where,
                      const std::function<PickleValue(const PickleValue& id)>& persistent_load);
 

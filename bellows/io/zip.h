@@ -17,10 +17,12 @@ struct ZipEntry {
   ByteSpan data;        ///< points into the archive
   uint64_t offset = 0;  ///< of `data` from the start of the archive
   uint32_t crc32 = 0;
+  bool stored = true;  ///< false: `data` is compressed or encrypted
 };
 
-/// Reads zip archives whose files are stored, not compressed, as torch.save's are; zip64 included.
-/// Threads: safe from all threads.
+/// Reads zip archives, zip64 included. Files are for use only when they are stored, not compressed, as torch.save's
+/// are.
+/// Threads:  safe from all threads.
 class ZipReader {
  public:
   /// Reads and checks the central directory.
@@ -34,7 +36,7 @@ class ZipReader {
   /// Null when there is none.
   const ZipEntry* find(std::string_view name) const;
   /// A checksum of 0 means that the writer left it out (torch.serialization.set_crc32_options(False)).
-  /// Throws: c10::ValueError – the data does not have the checksum that the archive gives
+  /// Throws: c10::ValueError – compressed data, or data that does not have the checksum that the archive gives
   void verify(const ZipEntry& entry) const;
 
  private:

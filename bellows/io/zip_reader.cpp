@@ -97,26 +97,24 @@ uint64_t ZipReader::read_entry(uint64_t offset, uint64_t end) {
   ZipEntry entry;
   entry.name = as_text(bytes_.subspan(offset + kCentralSize, name_size));
   const std::string shown = printable(entry.name, 100);
-  TORCH_CHECK_VALUE(u16(bytes_, offset + 10) == 0 && (u16(bytes_, offset + 8) & 1) == 0, where_, ": ", shown,
-                    " is compressed or encrypted (method ", u16(bytes_, offset + 10), ", flags ",
-                    u16(bytes_, offset + 8), "); only stored files are read. torch.save writes such files.");
+  entry.stored = u16(bytes_, offset + 10) == 0 && (u16(bytes_, offset + 8) & 1) == 0;
   entry.crc32 = u32(bytes_, offset + 16);
   uint64_t packed = u32(bytes_, offset + 20), size = u32(bytes_, offset + 24), header = u32(bytes_, offset + 42);
   TORCH_CHECK_VALUE(
       resolve_zip64(bytes_.subspan(offset + kCentralSize + name_size, extra_size), {&size, &packed, &header}) &&
-          size == packed,
+          (size == packed || !entry.stored),
       where_, ": the sizes of ", shown, " at byte ", offset, " contradict each other: the archive is corrupt.");
   TORCH_CHECK_VALUE(
       header <= bytes_.size() && bytes_.size() - header >= kLocalSize && u32(bytes_, header) == kLocalHeader, where_,
       ": expected the header of ", shown, " at byte ", header, ": the archive is corrupt.");
   entry.offset = header + kLocalSize + u16(bytes_, header + 26) + u16(bytes_, header + 28);
-  TORCH_CHECK_VALUE(entry.offset <= bytes_.size() && size <= bytes_.size() - entry.offset, where_, ": ", shown,
+  TORCH_CHECK_VALUE(entry.offset <= bytes_.size() && packed <= bytes_.size() - entry.offset, where_, ": ", shown,
                     " needs ", size, " bytes from byte ", entry.offset, ", the archive has ", bytes_.size(),
                     ": it is corrupt.");
   TORCH_CHECK_VALUE(as_text(bytes_.subspan(header + kLocalSize)).starts_with(entry.name), where_,
                     ": the header at byte ", header, " is not that of ", shown,
                     ", as the directory says: the archive is corrupt.");
-  entry.data = bytes_.subspan(entry.offset, size);
+  entry.data = bytes_.subspan(entry.offset, packed);
   TORCH_CHECK_VALUE(index_.emplace(entry.name, entries_.size()).second, where_, ": ", shown,
                     " occurs twice in the archive.");
   entries_.push_back(std::move(entry));
@@ -129,6 +127,8 @@ const ZipEntry* ZipReader::find(std::string_view name) const {
 }
 
 void ZipReader::verify(const ZipEntry& entry) const {
+  TORCH_CHECK_VALUE(entry.stored, where_, ": ", printable(entry.name, 100), " at byte ", entry.offset,
+                    " is compressed or encrypted; only stored files are read. torch.save writes such files.");
   if (entry.crc32 == 0) return;
   const uint32_t found = io::crc32(entry.data);
   TORCH_CHECK_VALUE(found == entry.crc32, where_, ": ", printable(entry.name, 100), " at byte ", entry.offset, " (",

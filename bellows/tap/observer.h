@@ -28,7 +28,8 @@ struct OpEvent {
   uint64_t forward_thread_id = 0;  ///< backward nodes only
   double start_us = 0;             ///< trace_now_us() before the operator, when `times` was asked for
 
-  /// "aten::add.Tensor". Cost: one string
+  /// "aten::add.Tensor".
+  /// Cost:     one string
   std::string qualified_name() const;
 };
 

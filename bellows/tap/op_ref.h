@@ -27,7 +27,8 @@ class OpRef {
   std::string_view name() const;
   /// "Tensor", or "" where the operator has no overloads
   std::string_view overload() const;
-  /// "aten::add.Tensor", "aten::relu". Cost: one string
+  /// "aten::add.Tensor", "aten::relu".
+  /// Cost:     one string
   std::string qualified_name() const;
 
   /// The arguments: the top of the stack before the operator ran.

@@ -8,7 +8,7 @@
 namespace bellows::tap {
 
 SavedLayout::SavedLayout(const at::Tensor& tensor)
-    : sizes(tensor.sizes().vec()), strides(tensor.strides().vec()), compact_sizes(sizes), options(tensor.options()) {
+    : sizes(tensor.sizes()), strides(tensor.strides()), compact_sizes(sizes), options(tensor.options()) {
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (strides[i] == 0 && sizes[i] > 1) compact_sizes[i] = 1;
   }
@@ -34,7 +34,7 @@ at::Tensor SavedLayout::restore(const at::Tensor& unpacked) const {
 }
 
 bool SavedLayout::restorable() const {
-  std::vector<size_t> order(sizes.size());
+  c10::SmallVector<size_t, 5> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
   int64_t reach = 0;  // largest offset of the dimensions so far

@@ -2,11 +2,11 @@
 
 #include "bellows/tap/saved_tensor_tap.h"
 
+#include <ATen/core/DimVector.h>
 #include <c10/core/Storage.h>
 
 #include <mutex>
 #include <unordered_map>
-#include <vector>
 
 /// Internal to the room: the rules of SavedTensorTap about layout and duplicates.
 namespace bellows::tap {
@@ -21,7 +21,7 @@ struct SavedLayout {
   /// No two elements of the compact tensor share memory, so that it can be written.
   bool restorable() const;
 
-  std::vector<int64_t> sizes, strides, compact_sizes;
+  at::DimVector sizes, strides, compact_sizes;
   c10::TensorOptions options;
 };
 
@@ -36,7 +36,7 @@ class PackedStore {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< keeps the address from being used again, not the memory
     std::weak_ptr<PackedTensor> packed;
     int64_t version, offset;
-    std::vector<int64_t> sizes, strides;
+    at::DimVector sizes, strides;
     c10::ScalarType dtype;
   };
   std::shared_ptr<PackedTensor> find(const at::Tensor& tensor);

@@ -54,7 +54,7 @@ class TapHooks final : public torch::autograd::SavedVariableHooks {
  private:
   void pack(const at::Tensor& data) {
     SavedLayout layout(data);
-    if (!layout.restorable()) return;
+    if (!data.is_non_overlapping_and_dense() && !layout.restorable()) return;
     const PackerNode* top = PackerNode::top();
     for (auto node = top->all.rbegin(); node != top->all.rend() && !packed_; ++node) {
       if ((*node)->active) packed_ = (*node)->client->store.pack_once(*(*node)->client->tap, data, layout);

@@ -1,5 +1,6 @@
 #include "fake_device.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -73,6 +74,14 @@ at::Tensor fake_copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
   return to;
 }
 
+at::Tensor fake_copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (from.sizes() != to.sizes()) {
+    const at::Tensor resized = empty_on_fake_device(from.sizes().vec()).to(to.scalar_type());
+    to.unsafeGetTensorImpl()->shallow_copy_from(resized.getIntrusivePtr());
+  }
+  return fake_copy_from(from, to, false);
+}
+
 /// All other operators run on the CPU, on copies.
 void fake_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
@@ -87,6 +96,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", fake_empty);
   library.impl("empty_strided", fake_empty_strided);
   library.impl("_copy_from", fake_copy_from);
+  library.impl("_copy_from_and_resize", fake_copy_from_and_resize);
 }
 
 /// Work is done when a call returns, so there is nothing to wait for.
@@ -104,6 +114,10 @@ struct FakeDeviceHooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return 1; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const at::Generator generator = at::detail::createCPUGenerator();
+    return generator;
+  }
 };
 const bool registered = [] {
   at::RegisterPrivateUse1HooksInterface(new FakeDeviceHooks);

@@ -95,7 +95,8 @@ std::vector<Bytes> load_images() {
 
 Bytes pickle_in(const std::string& name) {
   const MappedFile file(golden(name));
-  for (const ZipEntry& entry : ZipReader(file.bytes(), name).entries()) {
+  const ZipReader zip(file.bytes(), name);
+  for (const ZipEntry& entry : zip.entries()) {
     if (entry.name.ends_with("/data.pkl")) return Bytes(entry.data.begin(), entry.data.end());
   }
   return {};

@@ -43,6 +43,20 @@ TEST(ImageTest, DecodesAsPillow) {
   }
 }
 
+// A decoder of libjpeg-turbo that failed in a header reads the next image from the middle of it.
+TEST(ImageTest, ADamagedImageDoesNotSpoilTheNext) {
+  const std::string good = read_text_file(golden("images/420.jpg"));
+  for (size_t at = 2; at < 700; at += 3) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0xff);
+    try {
+      decode_image(as_bytes(bad));
+    } catch (const c10::ValueError&) {
+    }
+    ASSERT_EQ(decode_image(as_bytes(good)).size(0), 37) << at;
+  }
+}
+
 TEST(ImageTest, DecodesIntoABatch) {
   const MappedFile file(golden("images/interlaced.png"));
   const at::Tensor batch = at::full({3, 13, 17, 3}, 9, at::TensorOptions().dtype(c10::kByte));
@@ -69,8 +83,22 @@ TEST(ImageTest, PngRoundTripIsExact) {
   EXPECT_TRUE(decode_image(encode_png(flat), ColorMode::keep).squeeze(2).equal(flat));
 }
 
+using ImageFileTest = FolderTest;
+
+TEST_F(ImageFileTest, WritesFilesForOthers) {
+  for (const char* name : {"rgb", "gray", "rgba", "gray_alpha"}) {
+    const MappedFile source(golden("images/" + std::string(name) + ".png"));
+    const at::Tensor image = decode_image(source.bytes(), ColorMode::keep);
+    write_text_file(path(name + std::string(".png")), as_text(encode_png(image)));
+    EXPECT_TRUE(decode_image(MappedFile(path(name + std::string(".png"))).bytes(), ColorMode::keep).equal(image))
+        << name;
+  }
+  const MappedFile source(golden("images/rgb.png"));
+  write_text_file(path("rgb.jpg"), as_text(encode_jpeg(decode_image(source.bytes()))));
+  EXPECT_EQ(image_info(MappedFile(path("rgb.jpg")).bytes()).width, 17);
+}
+
 TEST(ImageTest, JpegRoundTripIsClose) {
-  const MappedFile file(golden("images/420.jpg"));
   const at::Tensor smooth = at::arange(64).reshape({1, 64, 1}).mul(3).expand({48, 64, 3}).to(c10::kByte);
   EXPECT_LE(largest_difference(decode_image(encode_jpeg(smooth, 95)), smooth), 4);
   EXPECT_LE(largest_difference(decode_image(encode_jpeg(smooth.narrow(2, 0, 1), 95), ColorMode::keep),

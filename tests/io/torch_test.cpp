@@ -127,7 +127,7 @@ TEST_F(TorchTest, NamesWhatItDoesNotRead) {
   EXPECT_TRUE(has(message("script.pt"), "TorchScript program")) << message("script.pt");
   EXPECT_TRUE(has(message("foreign_class.pt"), "an object of \"pathlib.PurePosixPath\""))
       << message("foreign_class.pt");
-  EXPECT_TRUE(has(message("deflated.pt"), "compressed or encrypted (method 8")) << message("deflated.pt");
+  EXPECT_TRUE(has(message("deflated.pt"), "is compressed or encrypted")) << message("deflated.pt");
   EXPECT_TRUE(has(message("other.zip"), "found \"readme.txt\"")) << message("other.zip");
   EXPECT_TRUE(has(message("shard.tar.gz"), "found a gzip file")) << message("shard.tar.gz");
   EXPECT_TRUE(has(message("shard.tar"), "found a tar archive")) << message("shard.tar");
@@ -198,7 +198,7 @@ TEST_F(TorchTest, Zip64FieldsAreWrittenAndRead) {
   ZipWriter writer(path("large.zip"), 100);
   writer.add("small", "text");
   writer.add("large", std::string(150, 'x'));
-  writer.add("far", "end", 16);
+  writer.add("far", as_bytes("end"), 16);
   writer.close();
   const MappedFile file(path("large.zip"));
   const ZipReader zip(file.bytes(), "large.zip");

@@ -101,7 +101,8 @@ def main():
     ]
     versions = {"torch": torch.__version__, "torchvision": torchvision.__version__}
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps({"versions": versions, "cases": {case.pop("name"): case for case in cases}}, indent=1) + "\n")
+    report = {"versions": versions, "cases": {case.pop("name"): case for case in cases}}
+    OUT.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
