@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <vector>
 
 namespace bellows::tap {
 
@@ -34,7 +35,7 @@ at::Tensor SavedLayout::restore(const at::Tensor& unpacked) const {
 }
 
 bool SavedLayout::restorable() const {
-  c10::SmallVector<size_t, 5> order(sizes.size());
+  std::vector<size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] < strides[b]; });
   int64_t reach = 0;  // largest offset of the dimensions so far
