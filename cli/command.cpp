@@ -1,7 +1,5 @@
 #include "cli/command.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
@@ -13,7 +11,9 @@
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/machine.h"
+#include "bellows/core/spinning.h"
 #include "cli/options.h"
+#include "cli/terminal.h"
 
 namespace bellows::cli {
 
@@ -93,17 +93,9 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
   return verb;
 }
 
-/// libgomp reads GOMP_SPINCOUNT before main. Its default spinning makes timings on a shared machine 5 to 10 times
-/// worse, for plain libtorch as for us, so the measuring verbs start once more with a bound on it.
-void bound_spinning(char** argv) {
-  if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
-  setenv("GOMP_SPINCOUNT", "20000", 1);
-  execv("/proc/self/exe", argv);  // comes back only when it fails: then we go on without
-}
-
 int usage(const std::string& message, const std::string& verb) {
-  std::fprintf(stderr, "bellows: %s\nTry `bellows %s--help`.\n", message.c_str(),
-               verb.empty() ? "" : (verb + " ").c_str());
+  print_error(message);
+  std::fprintf(stderr, "Try `bellows %s--help`.\n", verb.empty() ? "" : (verb + " ").c_str());
   return exit_usage;
 }
 
@@ -127,9 +119,9 @@ int guarded(const std::string& verb, Action action) {
   } catch (const UsageError& error) {
     return usage(error.what(), verb);
   } catch (const std::bad_alloc&) {
-    std::fputs("bellows: out of memory.\n", stderr);
+    print_error("out of memory.");
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "bellows: %s\n", user_message(error).c_str());
+    print_error(user_message(error));
   }
   return exit_failed;
 }

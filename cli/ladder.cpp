@@ -97,7 +97,7 @@ train::LadderOptions ladder_options(const LadderArguments& arguments, const Reci
   if (arguments.target_accuracy > 0) options.target_accuracy = arguments.target_accuracy;
   if (arguments.max_seconds > 0) options.max_seconds = arguments.max_seconds;
   if (arguments.quick) {
-    options.pairs = 5;
+    options.pairs = options.max_pairs = 5;
     options.window_s = 0.1;
     options.seeds = 1;
   }

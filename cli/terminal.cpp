@@ -51,6 +51,15 @@ std::string Terminal::paint(Colour colour, std::string_view text) const {
   return codes.at(static_cast<size_t>(colour)) + std::string(text) + "\033[0m";
 }
 
+void print_error(const std::string& message) {
+  std::string text;
+  for (const std::string& line :
+       isatty(STDERR_FILENO) == 1 ? wrap("bellows: " + message, 79) : std::vector<std::string>{"bellows: " + message}) {
+    text += line + "\n";
+  }
+  std::fputs(text.c_str(), stderr);
+}
+
 size_t display_width(std::string_view utf8) {
   return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char byte) { return (byte & 0xC0) != 0x80; }));
 }

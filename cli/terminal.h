@@ -28,6 +28,9 @@ class Terminal {
   std::string stage_;
 };
 
+/// "bellows: " and the message to standard error; on a terminal broken at spaces into lines of 79 letters.
+void print_error(const std::string& message);
+
 /// Columns on a screen: letters, not bytes.
 size_t display_width(std::string_view utf8);
 /// Padded with spaces to `width`; longer text stays as it is.

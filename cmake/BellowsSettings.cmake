@@ -11,7 +11,9 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
-set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
+# NDEBUG in every build: libtorch is a release build, and without it at::RecordFunction has a member more in our
+# sources than in libtorch's.
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -DNDEBUG")
 
 add_library(bellows_flags INTERFACE)
 target_compile_options(bellows_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<BOOL:${BELLOWS_WERROR}>:-Werror>)

@@ -29,9 +29,11 @@ void read_cpuinfo(Machine& machine) {
                                         "avx512_fp16", "amx_bf16", "amx_int8", "asimd",   "bf16",        "sve"};
   std::ifstream file("/proc/cpuinfo");
   std::set<std::pair<std::string, std::string>> cores;
-  std::string line, package = "0";
+  std::string line, package = "0", family;
   while (std::getline(file, line)) {
     if (line.starts_with("model name") && machine.cpu.empty()) machine.cpu = after_colon(line);
+    if (line.starts_with("cpu family")) family = after_colon(line);
+    if (line.starts_with("model\t")) machine.cpu_family_model = family + "/" + after_colon(line);
     if (line.starts_with("physical id")) package = after_colon(line);
     if (line.starts_with("core id")) cores.emplace(package, after_colon(line));
     if ((line.starts_with("flags") || line.starts_with("Features")) && machine.isa.empty()) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "bellows/core/error.h"
 
@@ -11,12 +12,41 @@ namespace bellows {
 
 namespace {
 
-/// Student's t at 0.95 for 1 to 30 degrees of freedom: the half width of a two-sided 90 % interval.
-double student_t95(size_t degrees) {
-  static constexpr std::array<double, 30> table = {
-      6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782, 1.771, 1.761, 1.753,
-      1.746, 1.740, 1.734, 1.729, 1.725, 1.721, 1.717, 1.714, 1.711, 1.708, 1.706, 1.703, 1.701, 1.699, 1.697};
-  return degrees <= table.size() ? table[degrees - 1] : 1.645;
+constexpr double tail = 0.05;  // on either side of the interval
+
+RatioInterval by_students_t(const std::vector<double>& logs) {
+  static constexpr std::array quantile_95 = {6.314, 2.920, 2.353};  // of 1, 2 and 3 degrees of freedom
+  const auto n = static_cast<double>(logs.size());
+  const double mean = std::accumulate(logs.begin(), logs.end(), 0.0) / n;
+  double square = 0;
+  for (const double value : logs) square += (value - mean) * (value - mean);
+  const double half = quantile_95.at(logs.size() - 2) * std::sqrt(square / (n - 1) / n);
+  return {.ratio = std::exp(mean), .low = std::exp(mean - half), .high = std::exp(mean + half)};
+}
+
+/// The largest w with P(W <= w) <= tail, where W sums those of the ranks 1 … n whose sign a fair coin made positive.
+size_t critical_rank_sum(size_t n) {
+  std::vector<double> probability(n * (n + 1) / 2 + 1, 0.0);  // of each sum
+  probability[0] = 1;
+  for (size_t rank = 1; rank <= n; ++rank) {
+    for (size_t sum = probability.size(); sum-- > 0;) {
+      probability[sum] = (probability[sum] + (sum >= rank ? probability[sum - rank] : 0.0)) / 2;
+    }
+  }
+  size_t w = 0;
+  for (double below = probability[0]; below + probability[w + 1] <= tail; below += probability[w]) ++w;
+  return w;
+}
+
+/// The centre of `values` and the ends of its interval.
+DifferenceInterval by_ranks(const std::vector<double>& values) {
+  std::vector<double> averages;  // of every two, and of each with itself
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (size_t j = i; j < values.size(); ++j) averages.push_back((values[i] + values[j]) / 2);
+  }
+  std::sort(averages.begin(), averages.end());
+  const size_t cut = critical_rank_sum(values.size());
+  return {.difference = median(averages), .low = averages[cut], .high = averages[averages.size() - 1 - cut]};
 }
 
 template <class... Args>
@@ -46,19 +76,24 @@ RatioInterval paired_ratio(const std::vector<double>& a, const std::vector<doubl
   TORCH_CHECK_VALUE(a.size() == b.size() && a.size() >= 2,
                     "paired_ratio: expected two series of one length, at least 2, got ", a.size(), " and ", b.size(),
                     ".");
-  const auto n = static_cast<double>(a.size());
   std::vector<double> logs(a.size());
-  double mean = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     TORCH_CHECK_VALUE(a[i] > 0 && b[i] > 0, "paired_ratio: expected positive values, got ", a[i], " and ", b[i], " at ",
                       i, ".");
     logs[i] = std::log(a[i] / b[i]);
-    mean += logs[i] / n;
   }
-  double square = 0;
-  for (const double value : logs) square += (value - mean) * (value - mean);
-  const double half = student_t95(a.size() - 1) * std::sqrt(square / (n - 1) / n);
-  return {.ratio = std::exp(mean), .low = std::exp(mean - half), .high = std::exp(mean + half)};
+  if (logs.size() < 5) return by_students_t(logs);
+  const DifferenceInterval of_logs = by_ranks(logs);
+  return {.ratio = std::exp(of_logs.difference), .low = std::exp(of_logs.low), .high = std::exp(of_logs.high)};
+}
+
+DifferenceInterval paired_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  TORCH_CHECK_VALUE(a.size() == b.size() && a.size() >= 5,
+                    "paired_difference: expected two series of one length, at least 5, got ", a.size(), " and ",
+                    b.size(), ".");
+  std::vector<double> differences(a.size());
+  for (size_t i = 0; i < a.size(); ++i) differences[i] = a[i] - b[i];
+  return by_ranks(differences);
 }
 
 std::string format_bytes(double bytes) {

@@ -33,8 +33,7 @@ using SourcePtr = std::shared_ptr<const Source>;
 
 /// Rows of tensors in memory; row i of each is sample i.
 /// Params: tensors – by name ("image", "label", …), equal first dimension. A uint8 "image" [N, H, W, C] goes through
-/// the
-///                   image transforms as a decoded picture does; everything else is stacked as it is.
+///         the image transforms as a decoded picture does; everything else is stacked as it is.
 /// Cost:   keeps references; copies only what is not contiguous or not on the CPU
 /// Throws: c10::ValueError – none, or lengths differ
 SourcePtr from_tensors(NamedTensors tensors);

@@ -48,8 +48,7 @@ struct Transform {
 
 /// Antialiased bilinear scaling to exactly height × width.
 /// Numerics: equal to Pillow's Image.resize(…, BILINEAR) bit for bit; Pillow 13 and later scale the height first where
-/// that is
-///           cheaper, which changes values by at most 1 (tests/data/transform_test.cpp)
+///           that is cheaper, which changes values by at most 1 (tests/data/transform_test.cpp)
 /// Ref:      torchvision.transforms.functional.resize on a PIL image
 Transform resize(int64_t height, int64_t width);
 

@@ -12,9 +12,8 @@ namespace bellows::inspect {
 
 /// What a process holds at one moment.
 ///
-/// CPU: blocks that libtorch's CPU allocator handed out since the first call of this file (tensors, and scratch
-///      memory that
-/// kernels ask of it), as the C heap rounded them up. Not counted: what was there before, oneDNN's and MKL's own
+/// CPU: blocks that libtorch's CPU allocator handed out since the first call of this file (tensors, and scratch memory
+/// that kernels ask of it), as the C heap rounded them up. Not counted: what was there before, oneDNN's and MKL's own
 /// buffers, the C++ heap, mapped files; the resident size beside it has them all.
 /// Accelerator: blocks of libtorch's caching allocator; `reserved_bytes` adds what it keeps cached.
 /// Units: bytes

@@ -42,8 +42,7 @@ class TapHooks final : public torch::autograd::SavedVariableHooks {
     // libtorch leaves the check to the owner of the hooks.
     TORCH_CHECK(version_.current_version() == saved_version_,
                 "one of the variables needed for gradient computation has been modified by an inplace operation: a "
-                "saved tensor of "
-                "sizes ",
+                "saved tensor of sizes ",
                 layout_ ? c10::IntArrayRef(layout_->sizes) : kept_.sizes(), " is at version ",
                 version_.current_version(), "; expected version ", saved_version_, " instead.");
     if (!packed_) return kept_;
@@ -107,8 +106,7 @@ void install_saved_tensor_taps() {
   if (&torch::autograd::Engine::get_default_engine() == &tap_engine()) return;
   TORCH_CHECK(!foreign_autograd_engine(),
               "install_saved_tensor_taps: expected libtorch's own autograd engine, found another one. Python's torch "
-              "puts its own in "
-              "place when it is loaded; saved-tensor taps work in processes without it.");
+              "puts its own in place when it is loaded; saved-tensor taps work in processes without it.");
   the_tap_engine().adopt_threads();
   torch::autograd::set_default_engine_stub(&tap_engine);
 }

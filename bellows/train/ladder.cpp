@@ -15,6 +15,8 @@ void check_ladder_options(const LadderOptions& options) {
   TORCH_CHECK_VALUE(options.target_accuracy > 0 && options.target_accuracy <= 1,
                     "run_ladder: expected target_accuracy in (0, 1], got ", options.target_accuracy, ". 97 % is 0.97.");
   TORCH_CHECK_VALUE(options.pairs >= 5, "run_ladder: expected at least 5 pairs of windows, got ", options.pairs, ".");
+  TORCH_CHECK_VALUE(options.max_pairs >= options.pairs, "run_ladder: expected max_pairs of at least pairs, ",
+                    options.pairs, ", got ", options.max_pairs, ".");
   TORCH_CHECK_VALUE(options.window_s > 0, "run_ladder: expected window_s above 0, got ", options.window_s, ".");
   TORCH_CHECK_VALUE(options.seeds >= 1, "run_ladder: expected at least 1 seed, got ", options.seeds, ".");
   TORCH_CHECK_VALUE(options.max_epochs >= 1, "run_ladder: expected max_epochs of at least 1, got ", options.max_epochs,
@@ -207,8 +209,9 @@ class Climb {
     if (!kept_) return;
     title_ = "plain against all";
     std::vector<TargetRun> plain, all;
-    for (int i = 0; i < options_.seeds; ++i) {
-      const std::string which = c10::str("seed ", i + 1, " of ", options_.seeds);
+    const int seeds = options_.seeds > 1 ? 2 * options_.seeds : 1;  // the figure that is quoted
+    for (int i = 0; i < seeds; ++i) {
+      const std::string which = c10::str("seed ", i + 1, " of ", seeds);
       plain.push_back(measure_.to_target(starter(std::nullopt), options_.seed + i, "plain to the target, " + which));
       all.push_back(measure_.to_target(starter(kept_), options_.seed + i, "all to the target, " + which));
     }

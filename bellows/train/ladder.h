@@ -51,9 +51,10 @@ struct LadderOptions {
   double target_accuracy = 0.97;
   int64_t max_epochs = 30;  ///< a run that has not reached the target by then has failed to
   // How well.
-  int pairs = 9;          ///< alternating pairs of timed windows per comparison, at least 5
+  int pairs = 11;         ///< alternating pairs of timed windows per comparison, at least 5 …
+  int max_pairs = 27;     ///< … and up to so many, until the interval is tight: its ends within 5 % of each other
   double window_s = 0.3;  ///< a window is at least about this long; a whole number of epochs where one fits
-  int seeds = 5;          ///< runs to the target per rung: seed, seed + 1, …
+  int seeds = 5;          ///< runs to the target per rung: seed, seed + 1, …; for the total, twice as many
   uint64_t seed = 1;
   double max_seconds = std::numeric_limits<double>::infinity();  ///< no further rung is started after this long
 };
@@ -106,13 +107,13 @@ struct LadderEvent {
 /// Measures technique after technique on one job: each rung switches one more on over the last one that was kept.
 ///
 /// A rung and the one below it take turns in at least five pairs of windows of equally many samples; before each window
-/// some steps go untimed, so that neither starts with a queue that was filled while the other ran. It counts as faster
-/// if the 90 % interval of the ratio lies above 1. It must then reach the target from scratch with every seed; a lossy
+/// some steps go untimed, so that neither starts with a queue that was filled while the other ran. On a machine that is
+/// not quiet more pairs follow. A rung counts as faster if the 90 % interval of the ratio lies above 1. It must then reach the target from scratch with every seed; a lossy
 /// one, or one with another batch or learning rate, has to do so in less time than the rung below. Evaluation is
 /// outside all clocks. At the end plain and the last kept rung train to the target in turns for the total speed-up.
 /// Params:  recipe – of the rung above plain, before the first technique: what `plain` does, in Bellows
 ///          techniques – in the order to climb
-/// Cost:    (rungs + 1) × (2 · pairs windows + seeds runs to the target) + 2 · seeds runs
+/// Cost:    (rungs + 1) × (2 · pairs windows + seeds runs to the target) + 4 · seeds runs
 /// Throws:  c10::ValueError – an option out of range; the plain program does not reach the target
 LadderReport run_ladder(const Recipe& recipe, const std::vector<Technique>& techniques, LadderJobs& jobs,
                         const LadderOptions& options, const LadderInstruments& instruments,

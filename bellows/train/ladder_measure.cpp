@@ -8,6 +8,8 @@ namespace bellows::train {
 
 namespace {
 
+constexpr double tight = 1.05;  // ends of an interval over one another: as far as a 90 % interval needs to be known
+
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -34,6 +36,16 @@ void LadderMeasure::check_stop() const {
   if (instruments_.stop()) throw LadderStopped{};
 }
 
+/// Only the interval's width may end a comparison. If "1 lies outside" did, noise would sooner or later end it there.
+bool LadderMeasure::enough(const TimedWindows& windows) const {
+  const auto& series = windows.seconds_per_sample;
+  const auto pairs = static_cast<int>(series.front().size());
+  if (pairs < options_.pairs) return false;
+  if (series.size() < 2 || pairs >= options_.max_pairs) return true;
+  const RatioInterval ratio = paired_ratio(series[1], series[0]);
+  return ratio.high / ratio.low <= tight;
+}
+
 int64_t LadderMeasure::samples_per_window(LadderJob& job) const {
   double elapsed = 0;
   int64_t samples = 0;
@@ -51,8 +63,8 @@ TimedWindows LadderMeasure::windows(const std::vector<LadderJob*>& jobs) const {
   for (LadderJob* job : jobs) job->run_steps(3);
   const int64_t samples = samples_per_window(*jobs.back());
   TimedWindows result{std::vector<std::vector<double>>(jobs.size())};
-  for (int pair = 0; pair < options_.pairs; ++pair) {
-    progress_("timed windows", pair, options_.pairs);
+  for (int pair = 0; !enough(result); ++pair) {
+    progress_("timed windows", pair, std::max(pair + 1, options_.pairs));
     for (size_t i = 0; i < jobs.size(); ++i) {
       check_stop();
       const int64_t steps = steps_for(*jobs[i], samples);

@@ -42,6 +42,7 @@ class LadderMeasure {
 
  private:
   int64_t samples_per_window(LadderJob& job) const;
+  bool enough(const TimedWindows& windows) const;
   void check_stop() const;
 
   const LadderOptions& options_;

@@ -67,8 +67,7 @@ Technique bf16_autocast() {
       .title = "bf16 autocast",
       .changes =
           "Runs convolutions and matrix products in bfloat16, and what needs the range or the precision in fp32. "
-          "Weights "
-          "and optimizer state stay fp32; no loss scaling is needed.",
+          "Weights and optimizer state stay fp32; no loss scaling is needed.",
       .apply = [](Recipe& recipe) { recipe.precision = "bf16"; },
       .obstacle = [](const Recipe& recipe, const Machine& machine) -> std::string {
         const bool hardware = machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16");
@@ -134,8 +133,7 @@ void register_first_techniques(Registry<Technique>& registry) {
 std::string techniques_page(const Registry<Technique>& registry) {
   std::string page =
       "# Techniques\n\nGenerated from the registry by `bellows ladder --list`. Expected factors are of time per sample "
-      "and of peak "
-      "memory; below 1 is less.\n";
+      "and of peak memory; below 1 is less.\n";
   for (const Technique& row : registry.rows()) {
     page +=
         c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n- Expected: time x ",

@@ -7,12 +7,13 @@ import time
 import torch
 
 
-def serve(run, commands=()):
-    """Params: run(n) does n units; commands: name → function of the words behind it that returns numbers."""
+def serve(run, commands=(), threads=None):
+    """Params: run(n) does n units; commands: name → function of the words behind it that returns numbers; threads: of an
+    operator, OMP_NUM_THREADS if not given."""
     commands = dict(commands)
     out = os.fdopen(os.dup(1), "w", buffering=1)
     sys.stdout = sys.stderr  # whatever libraries print must not look like an answer
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     print("ready", file=out)
     for line in sys.stdin:
         word, *rest = line.split()

@@ -42,7 +42,7 @@ struct Contestant {
 struct Plan {
   int64_t units = 0;      ///< units a window; 0: as many as fit into `window_s` on the first side
   double window_s = 0.5;  ///< length of a window when `units` is 0
-  int windows = 7;        ///< timed windows a side
+  int windows = 11;       ///< timed windows a side
   int warmup = 1;         ///< windows a side before, thrown away
   double budget_s = 1e9;  ///< no new round of windows starts later than this, once there are two
 };
@@ -95,6 +95,13 @@ Row time_row(std::string work, std::string metric, std::string unit, const Compa
 /// A row about units per second: `per_unit` samples (bytes, …) are in one unit of the comparison.
 Row rate_row(std::string work, std::string metric, std::string unit, const Comparison& comparison, bool equal,
              double per_unit = 1);
+
+/// A row about what a hook adds to a unit of work: windows with it less windows without it, one by one, by ranks. The
+/// interval of the ratio is the widest that the two differences allow; an end that cannot be told from no time at all is
+/// 0 or infinity. The limit is the work itself, without the hook.
+/// Params: all – sides in this order: ours with the hook, ours without; and, where there are peers, theirs without, then
+///         each of theirs with a hook; at least five windows
+Row added_time_row(std::string work, std::string metric, const std::string& unit, const Comparison& all, bool equal);
 
 /// Collects rows, prints each as it comes in at 80 columns, writes the file.
 class Report {

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <limits>
 
 #include "bellows/core/error.h"
 #include "bench/support/bench.h"
@@ -23,7 +25,7 @@ int64_t units_for(const Contestant& side, double window_s) {
 }  // namespace
 
 double Side::spread() const {
-  return (quantile(windows, 0.75) - quantile(windows, 0.25)) / 2 / median(windows);
+  return (quantile(windows, 0.75) - quantile(windows, 0.25)) / 2 / std::abs(median(windows));
 }
 
 const Side& Comparison::best_peer() const {
@@ -79,6 +81,29 @@ double units_a_second(const std::string& unit) {
   return 1e9;
 }
 
+/// What a hook adds, in seconds.
+struct Added {
+  DifferenceInterval time;
+  Side windows;
+};
+
+Added added(const Side& with, const Side& without) {
+  Added result{paired_difference(with.windows, without.windows), {with.name, {}}};
+  for (size_t i = 0; i < with.windows.size(); ++i) {
+    result.windows.windows.push_back(with.windows[i] - without.windows[i]);
+  }
+  return result;
+}
+
+RatioInterval ratio_of(const DifferenceInterval& peer, const DifferenceInterval& ours) {
+  const auto divide = [](double a, double b) {
+    return b > 0 ? std::max(a, 0.0) / b : std::numeric_limits<double>::infinity();
+  };
+  return {.ratio = divide(peer.difference, ours.difference),
+          .low = divide(peer.low, ours.high),
+          .high = divide(peer.high, ours.low)};
+}
+
 }  // namespace
 
 Row time_row(std::string work, std::string metric, std::string unit, const Comparison& comparison, bool equal) {
@@ -91,6 +116,32 @@ Row rate_row(std::string work, std::string metric, std::string unit, const Compa
              double per_unit) {
   return row_of(std::move(work), std::move(metric), std::move(unit), comparison, equal,
                 [per_unit](double s) { return per_unit / s; });
+}
+
+Row added_time_row(std::string work, std::string metric, const std::string& unit, const Comparison& all, bool equal) {
+  TORCH_CHECK_VALUE(all.sides.size() == 2 || all.sides.size() > 3,
+                    "added_time_row: expected ours with and without, then no peer or one without and some with, got ",
+                    all.sides.size(), " sides.");
+  const double scale = units_a_second(unit);
+  const Added ours = added(all.sides[0], all.sides[1]);
+  Row row{.work = std::move(work), .metric = std::move(metric), .unit = unit, .peers = {}, .equal = equal};
+  row.ours = ours.time.difference * scale;
+  row.limit = all.sides[1].seconds() * scale;
+  row.note = "limit: the work itself, without it";
+  row.sides = {ours.windows};
+  for (size_t i = 3; i < all.sides.size(); ++i) {
+    const Added theirs = added(all.sides[i], all.sides[2]);
+    row.peers.emplace_back(theirs.windows.name, theirs.time.difference * scale);
+    row.sides.push_back(theirs.windows);
+    const RatioInterval ratio = ratio_of(theirs.time, ours.time);
+    if (!row.best_peer.empty() && ratio.ratio >= row.interval.ratio) continue;
+    row.best_peer = theirs.windows.name;
+    row.interval = ratio;
+    row.ratio_to_best_peer = ratio.ratio;
+  }
+  if (all.sides.size() > 2) row.note += c10::str("; in Python ", all.sides[2].seconds() * scale, " ", unit);
+  if (ours.time.low <= 0) row.note += "; ours is within the noise";
+  return row;
 }
 
 }  // namespace bellows::bench

@@ -1,40 +1,15 @@
-#include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <torch/headeronly/version.h>
-#include <unistd.h>
 
+#include <cstdlib>
 #include <ctime>
-#include <fstream>
-#include <sstream>
 
+#include "bellows/core/machine.h"
 #include "bellows/core/stats.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {
 
 namespace {
-
-std::string cpuinfo(const std::string& key) {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(':');
-    if (line.rfind(key, 0) == 0 && colon != std::string::npos && colon + 2 <= line.size())
-      return line.substr(colon + 2);
-  }
-  return "unknown";
-}
-
-// Of the many flags, those that decide which kernels run.
-std::string simd_flags() {
-  std::istringstream words(cpuinfo("flags"));
-  std::string result;
-  for (std::string word; words >> word;) {
-    if (word.rfind("avx", 0) == 0 || word.rfind("amx", 0) == 0 || word == "fma" || word == "sse4_2") {
-      result += (result.empty() ? "" : " ") + word;
-    }
-  }
-  return result.empty() ? "unknown" : result;
-}
 
 std::string utc_now() {
   char text[32];
@@ -58,16 +33,18 @@ std::string load_average() {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> machine_info() {
-  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  return {{"cpu", cpuinfo("model name")},
-          {"cpu_family_model", cpuinfo("cpu family") + "/" + cpuinfo("model\t")},
-          {"cores", std::to_string(sysconf(_SC_NPROCESSORS_ONLN))},
-          {"cpu_flags", simd_flags()},
+  const Machine machine = this_machine();
+  std::string flags;
+  for (const std::string& name : machine.isa) flags += (flags.empty() ? "" : " ") + name;
+  return {{"cpu", machine.cpu},
+          {"cpu_family_model", machine.cpu_family_model},
+          {"cores", std::to_string(machine.hardware_threads)},
+          {"cpu_flags", flags},
           {"cpu_capability", at::get_cpu_capability()},
-          {"memory", format_bytes(memory)},
-          {"libtorch", TORCH_VERSION},
+          {"memory", format_bytes(static_cast<double>(machine.memory_bytes))},
+          {"libtorch", machine.libtorch},
           {"compiler", __VERSION__},
-          {"threads", std::to_string(at::get_num_threads())},
+          {"threads", std::to_string(machine.torch_threads)},
           {"GOMP_SPINCOUNT", environment("GOMP_SPINCOUNT")},
           {"load", load_average()},
           {"date", utc_now()}};

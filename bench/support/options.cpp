@@ -1,10 +1,9 @@
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 
 #include "bellows/core/error.h"
+#include "bellows/core/spinning.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {
@@ -25,17 +24,10 @@ void print_help(const char* program, std::string_view about, const std::map<std:
   for (const auto& [key, value] : extra) std::printf("  --%-16s (default: %s)\n", key.c_str(), value.c_str());
 }
 
-// libgomp reads its environment before main: set it and start again.
-void restart_with_quiet_threads(char** argv) {
-  if (std::getenv("GOMP_SPINCOUNT")) return;
-  setenv("GOMP_SPINCOUNT", "20000", 0);
-  execv("/proc/self/exe", argv);
-}
-
 }  // namespace
 
 Options parse_options(int argc, char** argv, std::string_view about, std::map<std::string, std::string> extra) {
-  restart_with_quiet_threads(argv);
+  bound_spinning(argv);
   Options options;
   options.data = source_dir() + "/data/digits";
   options.extra = std::move(extra);

@@ -95,7 +95,7 @@ double training_step(int64_t n) {
 
 /// One way of hooking into one piece of work, and what Python has for it.
 struct Work {
-  std::string name, unit;
+  std::string name;
   std::string kernel;  ///< the peer's name for the work
   Body body;
   std::function<std::shared_ptr<void>()> install;  ///< the tap lives as long as the result
@@ -116,30 +116,27 @@ std::vector<Work> all_work() {
   };
   std::vector<Work> work{
       {"Observer, names, on add",
-       "us",
        "add",
        add,
        installer<ObserverGuard, Watching>(ObserverNeeds{}),
        {"dispatch_mode", "profiler"}},
       {"Observer, inputs and outputs, on add",
-       "us",
        "add",
        add,
        installer<ObserverGuard, Watching>(ObserverNeeds{.inputs = true, .outputs = true}),
        {"dispatch_mode", "profiler"}},
-      {"OpCheck on add", "us", "add", add, installer<OpCheckGuard, Checking>(), {"function_mode"}},
-      {"OpTap, pass-through, on add", "us", "add", add, op_tap, {"dispatch_mode"}},
-      {"OpTap, pass-through, on add_", "us", "add_", add_in_place, op_tap, {"dispatch_mode"}},
-      {"OpTap, pass-through, on add with gradient", "us", "add_grad", add_with_gradient, op_tap, {"dispatch_mode"}},
-      {"OpTap, pass-through, on a small training step", "us", "step", training_step, op_tap, {"dispatch_mode"}},
+      {"OpCheck on add", "add", add, installer<OpCheckGuard, Checking>(), {"function_mode"}},
+      {"OpTap, pass-through, on add", "add", add, op_tap, {"dispatch_mode"}},
+      {"OpTap, pass-through, on add_", "add_", add_in_place, op_tap, {"dispatch_mode"}},
+      {"OpTap, pass-through, on add with gradient", "add_grad", add_with_gradient, op_tap, {"dispatch_mode"}},
+      {"OpTap, pass-through, on a small training step", "step", training_step, op_tap, {"dispatch_mode"}},
       {"SavedTensorTap on a small training step",
-       "us",
        "step",
        training_step,
        installer<SavedTensorGuard, Keeping>(),
        {"saved_tensors_hooks"}},
   };
-  work.push_back({"CPU allocator hook on empty(1024)", "us", "", allocate, nothing, {}});  // last: it stays installed
+  work.push_back({"CPU allocator hook on empty(1024)", "", allocate, nothing, {}});  // last: it stays installed
   return work;
 }
 
@@ -157,17 +154,8 @@ Contestant peer_side(PeerProcess& peer, const std::string& kernel, const std::st
           }};
 }
 
-/// Added time: windows with the hook less windows without it, one by one.
-Side added(const Side& with, const Side& without, const std::string& name) {
-  Side result{name, {}};
-  for (size_t i = 0; i < with.windows.size(); ++i) {
-    result.windows.push_back(std::max(with.windows[i] - without.windows[i], 1e-9));
-  }
-  return result;
-}
-
-bool agree(const Work& work, PeerProcess* peer) {
-  const double plain = work.body(3);
+/// Params: plain – the figure of the work without a hook
+bool agree(const Work& work, double plain, PeerProcess* peer) {
   bool equal = false;
   {
     const auto guard = work.install();
@@ -182,31 +170,29 @@ bool agree(const Work& work, PeerProcess* peer) {
   return equal;
 }
 
-Row measure(const Work& work, const Options& options, PeerProcess* peer) {
+Comparison measure_windows(const Work& work, const Options& options, PeerProcess* peer) {
   std::vector<Contestant> sides{side("ours", work.body, work.install), side("plain", work.body, nullptr)};
-  // The allocator hook stays once it is in place: its plain windows come first.
-  Comparison before_install;
   const Plan plan{.units = work.kernel == "step" ? (options.quick ? 200 : 1000) : (options.quick ? 20000 : 100000),
                   .windows = options.quick ? 5 : 15};
-  if (work.kernel.empty()) before_install = compare({sides[1]}, plan);
-  const bool equal = agree(work, peer);
-  if (peer && !work.peers.empty()) {
+  if (work.kernel.empty()) {  // the allocator hook stays once it is in place: the plain windows come first
+    const Comparison before = compare({sides[1]}, plan);
+    work.install();
+    Comparison after = compare({sides[0]}, plan);
+    after.sides.push_back(before.sides[0]);
+    return after;
+  }
+  if (peer) {
     sides.push_back(peer_side(*peer, work.kernel, "none"));
     for (const std::string& hook : work.peers) sides.push_back(peer_side(*peer, work.kernel, hook));
   }
-  Comparison all = compare(sides, plan);
-  if (work.kernel.empty()) all.sides[1] = before_install.sides[0];
-  Comparison result;
-  result.units = all.units;
-  result.sides.push_back(added(all.sides[0], all.sides[1], "ours"));
-  for (size_t i = 3; i < all.sides.size(); ++i)
-    result.sides.push_back(added(all.sides[i], all.sides[2], all.sides[i].name));
-  Row row = time_row(work.name, work.kernel == "step" ? "added time per step" : "added time per operator", work.unit,
-                     result, equal);
-  row.limit = all.sides[1].seconds() * 1e6;
-  row.note = "limit: the work itself, without a tap";
-  if (all.sides.size() > 2) row.note += c10::str("; in Python ", all.sides[2].seconds() * 1e6, " us");
-  return row;
+  return compare(sides, plan);
+}
+
+Row measure(const Work& work, const Options& options, PeerProcess* peer) {
+  const double plain = work.body(3);
+  const Comparison all = measure_windows(work, options, peer);
+  return added_time_row(work.name, work.kernel == "step" ? "added time per step" : "added time per operator", "us", all,
+                        agree(work, plain, peer));
 }
 
 int run(const Options& options) {

@@ -7,6 +7,7 @@
 #include "bellows/core/error.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"
+#include "tests/support/errors.h"
 
 namespace bellows::bench {
 
@@ -14,15 +15,6 @@ namespace {
 
 std::vector<std::string> shell(const std::string& script) {
   return {"/bin/sh", "-c", script};
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -106,10 +107,14 @@ TEST(Doctor, ColoursOnATerminalOnly) {
   EXPECT_THAT(on_terminal({"NO_COLOR=1"}), Not(HasSubstr("\033[3")));
 }
 
-TEST(Ladder, ListExplainsTheTechniques) {
+// A new technique changes the page: bellows ladder --list > docs/techniques.md
+TEST(Ladder, ListIsTheReferencePage) {
   const Outcome outcome = run_bellows({"ladder", "--list"});
   EXPECT_EQ(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.out, HasSubstr("## channels-last (`channels_last`)"));
+  std::ifstream file(BELLOWS_SOURCE_DIR "/docs/techniques.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(page, HasSubstr("## channels-last (`channels_last`)"));
+  EXPECT_EQ(outcome.out, page);
 }
 
 }  // namespace bellows::cli

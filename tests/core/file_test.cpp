@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "bellows/core/error.h"
+#include "tests/support/errors.h"
 
 namespace bellows {
 
@@ -27,15 +28,6 @@ struct FileTest : testing::Test {
 
   fs::path folder;
 };
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const c10::Error& error) {
-    return user_message(error);
-  }
-  return "";
-}
 
 }  // namespace
 

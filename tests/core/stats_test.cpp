@@ -29,7 +29,34 @@ TEST(Stats, PairedRatioMatchesTheFormula) {
   EXPECT_THROW(paired_ratio({1, 2}, {1, 0}), c10::ValueError);
 }
 
-// Under no difference the 90 % interval must exclude 1 about one time in ten.
+// Of five pairs the interval spans all averages of two; of six, tables give the third from either end.
+TEST(Stats, PairedRatioByRanks) {
+  const RatioInterval five = paired_ratio({1, 2, 4, 8, 16}, {1, 1, 1, 1, 1});
+  EXPECT_NEAR(five.ratio, 4, 1e-12);
+  EXPECT_NEAR(five.low, 1, 1e-12);
+  EXPECT_NEAR(five.high, 16, 1e-12);
+  const RatioInterval six = paired_ratio({1, 2, 4, 8, 16, 32}, {1, 1, 1, 1, 1, 1});
+  EXPECT_NEAR(six.low, 2, 1e-12);  // 1, 2^0.5, 2
+  EXPECT_NEAR(six.high, 16, 1e-12);
+}
+
+// One window that another program spoiled must not hide a difference that all the others show.
+TEST(Stats, OneSpoiledPairOfElevenCountsForLittle) {
+  const std::vector<double> b(11, 1.0);
+  const RatioInterval result = paired_ratio({1.2, 1.21, 1.19, 1.2, 1.22, 1.18, 1.2, 1.21, 1.19, 1.2, 0.1}, b);
+  EXPECT_NEAR(result.ratio, 1.2, 0.02);
+  EXPECT_GT(result.low, 1.15);
+}
+
+TEST(Stats, PairedDifference) {
+  const DifferenceInterval result = paired_difference({11, 12, 13, 14, 15}, {10, 10, 10, 10, 10});
+  EXPECT_DOUBLE_EQ(result.difference, 3);
+  EXPECT_DOUBLE_EQ(result.low, 1);
+  EXPECT_DOUBLE_EQ(result.high, 5);
+  EXPECT_THROW(paired_difference({1, 2, 3, 4}, {1, 2, 3, 4}), c10::ValueError);
+}
+
+// Under no difference the interval may exclude 1 at most one time in ten; ranks of few pairs are somewhat stricter.
 TEST(Stats, IntervalCoversNinetyPercent) {
   RandomStream random(5);
   const auto noise = [&] {  // a sum of 12 uniforms is normal enough
@@ -37,15 +64,17 @@ TEST(Stats, IntervalCoversNinetyPercent) {
     for (int i = 0; i < 12; ++i) sum += random.uniform();
     return std::exp(0.1 * sum);
   };
-  int excluded = 0;
   constexpr int rounds = 4000;
-  for (int round = 0; round < rounds; ++round) {
-    std::vector<double> a(5), b(5);
-    for (auto& value : a) value = noise();
-    for (auto& value : b) value = noise();
-    excluded += paired_ratio(a, b).excludes_one();
+  for (const auto& [pairs, expected] : {std::pair<size_t, double>{4, 0.1}, {5, 2 / 32.0}, {9, 2 * 25 / 512.0}}) {
+    int excluded = 0;
+    for (int round = 0; round < rounds; ++round) {
+      std::vector<double> a(pairs), b(pairs);
+      for (auto& value : a) value = noise();
+      for (auto& value : b) value = noise();
+      excluded += paired_ratio(a, b).excludes_one();
+    }
+    EXPECT_NEAR(excluded / double{rounds}, expected, 0.02) << pairs;  // four standard deviations are 0.019
   }
-  EXPECT_NEAR(excluded / double{rounds}, 0.10, 0.02);  // four standard deviations are 0.019
 }
 
 TEST(Stats, FormatsForPeople) {

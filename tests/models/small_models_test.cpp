@@ -7,6 +7,7 @@
 #include "bellows/models/registry.h"
 #include "bellows/models/resnet.h"
 #include "tests/models/golden.h"
+#include "tests/support/errors.h"
 
 namespace bellows::models {
 
@@ -19,15 +20,6 @@ at::Tensor images(int64_t index) {
 at::Tensor golden_logits(const char* key) {
   const auto values = golden::read("small_models.json").at(key).get<std::vector<double>>();
   return torch::tensor(values, torch::kFloat64).to(torch::kFloat32).view({16, 10});
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace

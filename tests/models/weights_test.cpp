@@ -9,6 +9,7 @@
 #include "bellows/io/torch_file.h"
 #include "bellows/models/resnet.h"
 #include "tests/models/golden.h"
+#include "tests/support/errors.h"
 
 namespace bellows::models {
 
@@ -39,15 +40,6 @@ class ModelWeights : public testing::Test {
       EXPECT_EQ(left[i].first, right[i].first);
       EXPECT_TRUE(torch::equal(left[i].second, right[i].second)) << left[i].first;
     }
-  }
-
-  static std::string message_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const c10::ValueError& error) {
-      return error.what_without_backtrace();
-    }
-    return "no ValueError was thrown";
   }
 
   std::filesystem::path folder_;

@@ -6,6 +6,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/optim/optimizers.h"
+#include "tests/support/errors.h"
 
 namespace bellows::optim {
 
@@ -37,15 +38,6 @@ void train(torch::optim::Optimizer& optimizer, StateTensors& parameters, int fir
 template <class Optimizer, class Options>
 Make of(Options options) {
   return [options](StateTensors p) { return std::make_unique<Optimizer>(std::move(p), options); };
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const c10::ValueError& error) {
-    return user_message(error);
-  }
-  return "";
 }
 
 }  // namespace
