@@ -1,5 +1,7 @@
 #include "cli/command.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
@@ -50,6 +52,14 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
 `bellows VERB --help` explains one verb.
 )";
 
+/// CLI11's Range lets NaN through.
+std::string share_problem(const std::string& text) {
+  char* end = nullptr;
+  const double share = std::strtod(text.c_str(), &end);
+  if (end != text.c_str() && *end == '\0' && share > 0 && share <= 1) return "";
+  return "expected a share above 0 and up to 1, such as 0.97, got " + text;
+}
+
 void add_json(CLI::App* verb, JsonTarget& json) {
   verb->add_option("--json", json, "Result as JSON, to FILE or standard output")
       ->type_name("[FILE]")
@@ -78,7 +88,7 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
   verb->add_option("--model", arguments.model, "Model; digits_resnet if not given")->type_name("NAME");
   verb->add_option("--target-accuracy", arguments.target_accuracy, "Held-out accuracy to train to; 0.97")
       ->type_name("SHARE")
-      ->check(CLI::Range(0.0, 1.0).description(""));
+      ->check(CLI::Validator(share_problem, ""));
   verb->add_option("--recipe", arguments.recipe, "Recipe to start from, techniques off")->type_name("FILE");
   verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
       ->type_name("KEY=VALUE")
@@ -134,15 +144,28 @@ void check_json_target(const JsonTarget& target) {
 
 void write_json(const JsonTarget& target, const std::string& text) {
   if (target == "-") {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    print_result(text);
   } else if (!target.empty()) {
     write_text_file(target, text);
   }
 }
 
+namespace {
+
+void on_bus_error(int) {
+  constexpr std::string_view words =
+      "\nbellows: a file was cut short while it was read, or its disk failed. Write data sets anew and rename them; do "
+      "not "
+      "change them in place.\n";
+  if (write(STDERR_FILENO, words.data(), words.size()) < 0) _exit(exit_failed);
+  _exit(exit_failed);
+}
+
+}  // namespace
+
 int run(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error in words, as on a full disk
+  std::signal(SIGBUS, on_bus_error);
   CLI::App app{"Bellows: trains faster with libtorch, and proves it.", "bellows"};
   app.set_version_flag("--version", std::string("bellows " BELLOWS_VERSION ", libtorch ") + this_machine().libtorch);
   app.get_formatter()->column_width(30);

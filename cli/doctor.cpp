@@ -55,7 +55,7 @@ Finding check_libtorch(const Machine& machine) {
     finding.fix = "Build against the libtorch that is loaded, or take the other one off LD_LIBRARY_PATH.";
   } else if (!machine.libtorch.starts_with("2.11.")) {
     finding.health = Health::warning;
-    finding.fix = "2.11.0 is what is tested; 2.11 to 2.15 build. Run script/test before you rely on it.";
+    finding.fix = "2.11.0 is what is tested. Run script/test before you rely on another one.";
   }
   return finding;
 }

@@ -1,10 +1,10 @@
 #include "cli/interrupt.h"
 
 #include <unistd.h>
-#include <csignal>
-#include <cstring>
 
 #include <atomic>
+#include <csignal>
+#include <cstring>
 
 namespace bellows::cli {
 
@@ -41,8 +41,12 @@ Interrupt::Interrupt(const char* what, void (*action)(void*), void* context) {
   handler.sa_handler = on_signal;
   handler.sa_flags = SA_RESTART;
   sigemptyset(&handler.sa_mask);
-  sigaction(SIGINT, &handler, &earlier_int);
-  sigaction(SIGTERM, &handler, &earlier_term);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction& before = signal == SIGINT ? earlier_int : earlier_term;
+    sigaction(signal, nullptr, &before);
+    // A job in the background was started with SIGINT ignored: what is typed at the terminal is not for it.
+    if (before.sa_handler != SIG_IGN) sigaction(signal, &handler, nullptr);
+  }
 }
 
 Interrupt::~Interrupt() {

@@ -61,7 +61,10 @@ bool plain_program_fits(const Recipe& recipe) {
 
 class Jobs final : public train::LadderJobs {
  public:
-  explicit Jobs(Recipe base) : base_(std::move(base)), plain_(plain_program_fits(base_)) {}
+  explicit Jobs(Recipe base) : base_(std::move(base)), plain_(plain_program_fits(base_)) {
+    train::make_ladder_job(base_,
+                           static_cast<uint64_t>(base_.seed));  // says what is missing before anything is printed
+  }
 
   bool plain_program() const { return plain_; }
 
@@ -84,9 +87,10 @@ class Jobs final : public train::LadderJobs {
 };
 
 Recipe starting_recipe(const LadderArguments& arguments) {
-  Recipe recipe = arguments.recipe.empty() ? Recipe{} : Recipe::load(arguments.recipe);
+  Recipe recipe = arguments.recipe.empty() ? Recipe{} : load_recipe(arguments.recipe);
   apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
   if (recipe.data.empty()) throw UsageError("ladder needs data: --data, or `data` in the recipe.");
+  check_usable(recipe);
   return train::without_techniques(recipe);
 }
 

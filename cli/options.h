@@ -30,7 +30,7 @@ struct TrainArguments {
 struct LadderArguments {
   std::string recipe, data, model;
   std::vector<std::string> set;
-  double target_accuracy = 0;  ///< 0: the recipe's, or 0.97
+  double target_accuracy = 0;  ///< 0, not given: the recipe's, or 0.97
   double max_seconds = 0;      ///< 0: no limit
   bool quick = false;
   bool list = false;
@@ -46,8 +46,14 @@ struct RecipeOverrides {
   std::string data, model;
   std::vector<std::string> set;
 };
+// What was typed wrong is wrong use, exit code 2: on the command line, and in a recipe that it names.
+
 /// Throws: UsageError – an unknown key, a value that does not fit
 void apply_overrides(train::Recipe& recipe, const RecipeOverrides& overrides);
+/// Throws: UsageError – the file cannot be read, or is no recipe
+train::Recipe load_recipe(const std::string& path);
+/// Throws: UsageError – values out of range, no such model or device
+void check_usable(const train::Recipe& recipe);
 
 int run_train(const TrainArguments& arguments);
 int run_ladder(const LadderArguments& arguments);

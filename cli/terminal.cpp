@@ -1,14 +1,29 @@
 #include "cli/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+
 namespace bellows::cli {
+
+namespace {
+
+/// Of the terminal behind standard error.
+size_t error_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+}
+
+}  // namespace
 
 Terminal::Terminal() : out_terminal_(isatty(STDOUT_FILENO) == 1), error_terminal_(isatty(STDERR_FILENO) == 1) {
   const char* no_colour = std::getenv("NO_COLOR");
@@ -28,14 +43,13 @@ void Terminal::clear_status() {
 
 void Terminal::print(std::string_view text) {
   clear_status();
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  print_result(text);
 }
 
 void Terminal::status(const std::string& stage, const std::string& detail) {
   if (error_terminal_) {
     std::string text = detail.empty() ? stage : stage + ", " + detail;
-    text.resize(std::min<size_t>(text.size(), 79));
+    text.resize(prefix_bytes(text, error_columns() - 1));
     std::fprintf(stderr, "\r\033[K%s", text.c_str());
     std::fflush(stderr);
     status_open_ = true;
@@ -49,6 +63,11 @@ std::string Terminal::paint(Colour colour, std::string_view text) const {
   static constexpr std::array codes = {"", "\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[31m"};
   if (!colours_ || colour == Colour::none) return std::string(text);
   return codes.at(static_cast<size_t>(colour)) + std::string(text) + "\033[0m";
+}
+
+void print_result(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  TORCH_CHECK(written, "cannot write standard output: ", errno_message(errno), ".");
 }
 
 void print_error(const std::string& message) {

@@ -28,6 +28,10 @@ class Terminal {
   std::string stage_;
 };
 
+/// Writes to standard output, all of it.
+/// Throws: c10::Error – it is closed, or what is behind it is full
+void print_result(std::string_view text);
+
 /// "bellows: " and the message to standard error; on a terminal broken at spaces into lines of 79 letters.
 void print_error(const std::string& message);
 

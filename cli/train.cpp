@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/log.h"
 #include "bellows/core/stats.h"
+#include "bellows/models/registry.h"
 #include "bellows/train/trainer.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
@@ -36,10 +38,11 @@ Recipe recipe_of(const TrainArguments& arguments) {
     throw UsageError("--resume needs --out, the folder of the run to go on with.");
   std::string path = arguments.recipe;
   if (path.empty() && arguments.resume && exists(recipe_in(arguments.out))) path = recipe_in(arguments.out);
-  Recipe recipe = path.empty() ? Recipe{} : Recipe::load(path);
+  Recipe recipe = path.empty() ? Recipe{} : load_recipe(path);
   apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
   if (!arguments.out.empty()) recipe.checkpoint_folder = arguments.out;
   if (recipe.data.empty()) throw UsageError("train needs data: --data, or `data` in the recipe.");
+  check_usable(recipe);
   return recipe;
 }
 
@@ -110,6 +113,24 @@ void print_result(const Recipe& recipe, const FitResult& result) {
 }
 
 }  // namespace
+
+void check_usable(const Recipe& recipe) {
+  try {
+    recipe.validate();
+    models::registry().at(recipe.model);
+    parse_device(recipe.device);
+  } catch (const c10::Error& error) {
+    throw UsageError(user_message(error));
+  }
+}
+
+Recipe load_recipe(const std::string& path) {
+  try {
+    return Recipe::load(path);
+  } catch (const c10::Error& error) {
+    throw UsageError(user_message(error));
+  }
+}
 
 void apply_overrides(Recipe& recipe, const RecipeOverrides& overrides) {
   if (!overrides.data.empty()) recipe.data = overrides.data;

@@ -36,9 +36,11 @@ string(REGEX REPLACE "[^0-9;]" "" _version_lines "${_version_lines}")
 list(JOIN _version_lines "." BELLOWS_TORCH_VERSION)
 message(STATUS "bellows: libtorch ${BELLOWS_TORCH_VERSION} in ${BELLOWS_TORCH_ROOT}")
 if(BELLOWS_TORCH_VERSION VERSION_LESS 2.11)
-  set(BELLOWS_TORCH_ERROR "bellows: libtorch ${BELLOWS_TORCH_VERSION} in ${BELLOWS_TORCH_ROOT} is too old; expected 2.11 to 2.15. \
+  set(BELLOWS_TORCH_ERROR "bellows: libtorch ${BELLOWS_TORCH_VERSION} in ${BELLOWS_TORCH_ROOT} is too old; expected ${BELLOWS_TORCH_TESTED}. \
 Give -DTORCH_DIR= of a newer one.")
   return()
+elseif(BELLOWS_TORCH_VERSION VERSION_GREATER_EQUAL 2.12)
+  message(WARNING "bellows: libtorch ${BELLOWS_TORCH_VERSION} is untested; ${BELLOWS_TORCH_TESTED} is what the tests pass with.")
 endif()
 
 if(NOT TARGET bellows_torch)

@@ -16,8 +16,8 @@ torch_problem() {
     return
   fi
   version=$(version_of_torch "$dir")
-  if [[ ! $version =~ ^2\.1[1-5]\. ]]; then
-    echo "it is version ${version:-unknown}; expected 2.11 to 2.15"
+  if [[ ! $version =~ ^2\.11\. ]]; then
+    echo "it is version ${version:-unknown}; expected 2.11"
     return
   fi
   libraries=$(printf '%s:' "$(realpath "$dir")"/../nvidia/*/lib)

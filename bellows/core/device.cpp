@@ -17,6 +17,8 @@ c10::Device parse_device(std::string_view text) {
   } catch (const c10::Error&) {
     TORCH_CHECK_VALUE(false, "device: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"", text, "\".");
   }
+  TORCH_CHECK_VALUE(!device->is_cpu() || device->index() <= 0, "device: \"", text,
+                    "\" was asked for, there is only one \"cpu\".");
   if (device->is_cpu()) return *device;
   const auto accelerator = at::getAccelerator();
   const auto count = accelerator ? at::accelerator::deviceCount() : c10::DeviceIndex{0};

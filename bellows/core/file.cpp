@@ -5,9 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <limits>
+#include <utility>
 
 #include "bellows/core/error.h"
 
@@ -23,6 +27,29 @@ struct FileHandle {
   }
 };
 
+constexpr size_t pipe_limit_bytes = 16 << 20;  // /dev/zero never ends
+
+/// umask() could only be read by setting it, for all threads.
+mode_t current_umask() {
+  std::ifstream status("/proc/self/status");
+  for (std::string key; status >> key; status.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
+    if (key != "Umask:") continue;
+    mode_t mask = 0;
+    status >> std::oct >> mask;
+    return mask;
+  }
+  return 022;
+}
+
+/// The file that `path` means, where that is a symbolic link; the link's target may be missing yet.
+std::string behind_links(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) return path;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
+  if (!error && !std::filesystem::is_symlink(target, error)) return target;
+  return std::filesystem::path(path).parent_path() / std::filesystem::read_symlink(path);
+}
+
 std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path();
   return folder.empty() ? "." : folder;
@@ -31,35 +58,62 @@ std::string folder_of(const std::string& path) {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const FileHandle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Non-blocking: opening a pipe that nobody writes to would wait for ever.
+  const FileHandle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   TORCH_CHECK_VALUE(file.fd >= 0, "cannot open ", path, ": ", errno_message(errno), ".");
   struct stat status {};
   TORCH_CHECK(::fstat(file.fd, &status) == 0, "cannot examine ", path, ": ", errno_message(errno), ".");
   TORCH_CHECK_VALUE(!S_ISDIR(status.st_mode), "cannot read ", path, ": it is a folder, a file was expected.");
+  TORCH_CHECK_VALUE(S_ISREG(status.st_mode), "cannot read ", path,
+                    ": it is a pipe or a device, a regular file was expected.");
   size_ = static_cast<size_t>(status.st_size);
-  if (size_ == 0) return;
-  void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
-  TORCH_CHECK(memory != MAP_FAILED, "cannot map ", path, " (", size_, " bytes): ", errno_message(errno), ".");
-  data_ = static_cast<const std::byte*>(memory);
+  if (size_ > 0) {
+    void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+    TORCH_CHECK(memory != MAP_FAILED, "cannot map ", path, " (", size_, " bytes): ", errno_message(errno), ".");
+    data_ = static_cast<const std::byte*>(memory);
+  }
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
 }
 
 MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".XXXXXX") {
+void MappedFile::check_size() const {
+  struct stat status {};
+  if (::stat(path_.c_str(), &status) != 0 || status.st_dev != device_ || status.st_ino != inode_) return;
+  TORCH_CHECK_VALUE(static_cast<size_t>(status.st_size) >= size_, path_, " was cut while it was read: it had ", size_,
+                    " bytes, now it has ", status.st_size, ". Write a new file and rename it over the old one.");
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  struct stat status {};
+  // What a shell redirects, /dev/stdout or /dev/fd/3, may lead to a regular file that others hold open.
+  const bool exists = ::stat(path_.c_str(), &status) == 0 && !S_ISDIR(status.st_mode);
+  const bool special =
+      exists && (!S_ISREG(status.st_mode) || path_.starts_with("/dev/") || path_.starts_with("/proc/"));
+  if (special) {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND);
+    TORCH_CHECK(fd_ >= 0, "cannot write ", path_, ": ", errno_message(errno), ".");
+  } else {
+    open_temporary();
+  }
+}
+
+void AtomicFile::open_temporary() {
+  path_ = behind_links(path_);
+  temporary_ = path_ + ".XXXXXX";
   fd_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
   TORCH_CHECK(fd_ >= 0, "cannot write ", path_, ": ", errno_message(errno),
               ". The folder must exist and be writable: ", folder_of(path_));
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  ::fchmod(fd_, 0666 & ~mask);  // mkostemp's 0600 would hide the result from others
+  ::fchmod(fd_, 0666 & ~current_umask());  // mkostemp's 0600 would hide the result from others
 }
 
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
   ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -80,6 +134,10 @@ void AtomicFile::write(std::string_view text) {
 
 void AtomicFile::commit() {
   TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " was committed already.");
+  if (temporary_.empty()) {
+    ::close(std::exchange(fd_, -1));
+    return;
+  }
   TORCH_CHECK(::fsync(fd_) == 0, "cannot flush ", path_, " to disk: ", errno_message(errno), ".");
   TORCH_CHECK(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot rename ", temporary_, " to ", path_, ": ",
               errno_message(errno), ".");
@@ -91,8 +149,24 @@ void AtomicFile::commit() {
 }
 
 std::string read_text_file(const std::string& path) {
-  const MappedFile file(path);
-  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  std::error_code error;
+  if (!std::filesystem::is_other(path, error)) {
+    const MappedFile file(path);
+    return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  }
+  const FileHandle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  TORCH_CHECK_VALUE(file.fd >= 0, "cannot open ", path, ": ", errno_message(errno), ".");
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (;;) {
+    const ssize_t count = ::read(file.fd, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    TORCH_CHECK_VALUE(count >= 0, "cannot read ", path, ": ", errno_message(errno), ".");
+    if (count == 0) return text;
+    text.append(buffer.data(), static_cast<size_t>(count));
+    TORCH_CHECK_VALUE(text.size() <= pipe_limit_bytes, "cannot read ", path, ": it gave more than ", pipe_limit_bytes,
+                      " bytes, a small text was expected.");
+  }
 }
 
 void write_text_file(const std::string& path, std::string_view text) {

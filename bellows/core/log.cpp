@@ -70,7 +70,7 @@ class StandardErrorSink final : public LogSink {
     const size_t columns = known ? size.ws_col : 80;
     std::string text = progress_text(state, 20);
     if (text.size() >= columns) text = progress_text(state, 0);
-    text.resize(std::min(text.size(), columns - 1));
+    text.resize(prefix_bytes(text, columns - 1));
     std::fprintf(stderr, "\r\033[K%s%s", text.c_str(), state.finished ? "\n" : "");
     std::fflush(stderr);
     line_open_ = !state.finished;
@@ -128,6 +128,12 @@ void log(LogLevel level, std::string_view message) {
 void report_progress(const ProgressState& state) {
   std::lock_guard lock(log_state().mutex);
   if (log_state().sink) log_state().sink->progress(state);
+}
+
+size_t prefix_bytes(std::string_view utf8, size_t letters) {
+  size_t bytes = 0;
+  while (bytes < utf8.size() && ((utf8[bytes] & 0xC0) == 0x80 || letters-- > 0)) ++bytes;
+  return bytes;
 }
 
 }  // namespace bellows

@@ -63,4 +63,7 @@ void log_error(const Args&... args) {
   if (log_enabled(LogLevel::error)) log(LogLevel::error, c10::str(args...));
 }
 
+/// How many bytes the first `letters` letters take: where a line for a terminal may be cut.
+size_t prefix_bytes(std::string_view utf8, size_t letters);
+
 }  // namespace bellows

@@ -120,4 +120,23 @@ LoadReport load_state_dict(const Model& model, const NamedTensors& tensors, bool
   return report;
 }
 
+EvalMode::EvalMode(Model model) : model_(std::move(model)) {
+  if (const auto module = model_.impl_->module()) {
+    for (const auto& part : module->modules()) modes_.push_back(part->is_training());
+  } else {
+    modes_.push_back(model_.training());
+  }
+  model_.eval();
+}
+
+EvalMode::~EvalMode() {
+  const auto module = model_.impl_->module();
+  if (!module) {
+    model_.train(modes_.front());
+    return;
+  }
+  const auto parts = module->modules();  // each before its children, which its own train() changes, too
+  for (size_t i = 0; i < parts.size() && i < modes_.size(); ++i) parts[i]->train(modes_[i]);
+}
+
 }  // namespace bellows

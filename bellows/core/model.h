@@ -69,6 +69,7 @@ class Model {
   const Model* operator->() const { return this; }
 
  private:
+  friend class EvalMode;
   template <class M>
   static std::shared_ptr<M> as_shared(const std::shared_ptr<M>& module) {
     return module;
@@ -80,6 +81,20 @@ class Model {
 
   std::string name_;
   std::shared_ptr<Impl> impl_;
+};
+
+/// Puts a model into evaluation mode while it lives. Afterwards every submodule is in the mode that it was in: a frozen
+/// batch normalization stays frozen.
+class EvalMode {
+ public:
+  explicit EvalMode(Model model);
+  ~EvalMode();
+  EvalMode(const EvalMode&) = delete;
+  EvalMode& operator=(const EvalMode&) = delete;
+
+ private:
+  Model model_;
+  std::vector<bool> modes_;  ///< of the submodules in order; of the whole model where there is no torch module
 };
 
 /// What load_state_dict found to differ.

@@ -18,6 +18,7 @@ class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
   explicit BatchMemory(size_t max_idle) : max_idle_(max_idle) {}
 
   /// A block of exactly `bytes`; its deleter brings it back, also after the loader is gone.
+  /// Throws: c10::OutOfMemoryError – names the number of bytes
   c10::DataPtr take(size_t bytes);
   /// Blocks allocated so far: constant in the steady state.
   int64_t allocated() const;

@@ -78,7 +78,12 @@ Dataset Dataset::channels_last(bool on) const {
 }
 
 Dataset Dataset::num_classes(int64_t n) const {
+  TORCH_CHECK_VALUE(n >= 0, "Dataset::num_classes: expected at least 0, got ", n, ".");
   return changed(*this, [&](Dataset& d) { d.pipeline_.num_classes = n; });
+}
+
+Dataset Dataset::require(std::vector<std::string> names) const {
+  return changed(*this, [&](Dataset& d) { d.pipeline_.required = std::move(names); });
 }
 
 Dataset Dataset::batch(int64_t size, bool drop_last) const {
@@ -109,6 +114,7 @@ Dataset Dataset::prefetch(int64_t batches) const {
 }
 
 Dataset Dataset::cache(int64_t bytes) const {
+  TORCH_CHECK_VALUE(bytes >= 0, "Dataset::cache: expected at least 0 bytes, got ", bytes, ".");
   return changed(*this, [&](Dataset& d) { d.pipeline_.cache_bytes = bytes; });
 }
 

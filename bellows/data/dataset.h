@@ -42,6 +42,9 @@ class Dataset {
   Dataset normalize() const;
   Dataset channels_last(bool on = true) const;
   Dataset num_classes(int64_t n) const;
+  /// Tensors that batches must have ("image", "label", an array's name): a sample without one is a bad sample, and so
+  /// says the message, wherever it stands.
+  Dataset require(std::vector<std::string> names) const;
   Dataset batch(int64_t size, bool drop_last = false) const;
   Dataset on_bad_sample(OnBadSample policy) const;
   Dataset subrange(int64_t begin, int64_t end) const;

@@ -28,8 +28,10 @@ int64_t parse_label(const Field& field, const std::string& key) {
   }
   const auto document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto* value = document.is_object() && document.contains(key) ? &document[key] : &document;
-  TORCH_CHECK_VALUE(value->is_number_integer(), "expected an integer, or an object with an integer \"", key,
-                    "\", found ", io::printable(text), ".");
+  // A number above 2^63 - 1 would come out negative.
+  const bool fits = value->is_number_integer() && !(value->is_number_unsigned() && value->get<uint64_t>() >> 63);
+  TORCH_CHECK_VALUE(fits, "expected an integer, or an object with an integer \"", key, "\", found ",
+                    io::printable(text), ".");
   return value->get<int64_t>();
 }
 

@@ -19,14 +19,16 @@ namespace {
 constexpr uint64_t kOrderStream = 0x6f72646572;  // keeps the permutation's seed apart from the samples'
 constexpr int64_t kMinSlice = 4;                 // samples that are worth a turn of the lock
 constexpr int64_t kLoggedSkips = 5;
+constexpr int64_t kMaxPrefetch = 65536;
+constexpr int64_t kLeadingSamples = 100;  // that are looked at for a typical one
 
 void check(const Source& source, const LoaderOptions& options) {
   TORCH_CHECK_VALUE(options.batch_size > 0, "Loader: expected a batch size of at least 1, got ", options.batch_size,
                     ".");
   TORCH_CHECK_VALUE(options.threads >= 0 && options.threads <= 1024, "Loader: expected 0 to 1024 threads, got ",
                     options.threads, ".");
-  TORCH_CHECK_VALUE(options.prefetch >= 1, "Loader: expected to prefetch at least 1 batch, got ", options.prefetch,
-                    ". Use threads = 0 for none.");
+  TORCH_CHECK_VALUE(options.prefetch >= 1 && options.prefetch <= kMaxPrefetch, "Loader: expected to prefetch 1 to ",
+                    kMaxPrefetch, " batches, got ", options.prefetch, ". Use threads = 0 for none.");
   TORCH_CHECK_VALUE(source.size() > 0, "Loader: the source holds no samples: ", source.describe(),
                     ". Check its path and its members' names.");
   TORCH_CHECK_VALUE(!options.drop_last || source.size() >= options.batch_size, "Loader: ", source.size(),
@@ -60,7 +62,7 @@ class Loader::Impl {
   int64_t samples_per_epoch() const {
     return options_.drop_last ? source_->size() / options_.batch_size * options_.batch_size : source_->size();
   }
-  int64_t batches_per_epoch() const { return (samples_per_epoch() + options_.batch_size - 1) / options_.batch_size; }
+  int64_t batches_per_epoch() const { return (samples_per_epoch() - 1) / options_.batch_size + 1; }
   const Source& source() const { return *source_; }
   const LoaderOptions& options() const { return options_; }
   int64_t skipped() const { return skipped_; }
@@ -103,14 +105,19 @@ class Loader::Impl {
 void Loader::Impl::learn() {
   if (writer_) return;
   std::exception_ptr first_error;
-  for (int64_t i = 0; i < source_->size() && !writer_; ++i) {
-    try {
-      source_->read(i, workspace_.sample);
-      writer_ = std::make_unique<SampleWriter>(pipeline_, workspace_);
-    } catch (const c10::Error&) {
-      if (!first_error) first_error = std::current_exception();
+  const auto try_samples = [&](int64_t end, auto may_speak) {
+    for (int64_t i = 0; i < end && !writer_; ++i) {
+      try {
+        source_->read(i, workspace_.sample);
+        if (may_speak(workspace_.sample)) writer_ = std::make_unique<SampleWriter>(pipeline_, workspace_);
+      } catch (const c10::Error&) {
+        if (!first_error) first_error = std::current_exception();
+      }
     }
-  }
+  };
+  // A sample that lacks a file must not decide what all the others have.
+  if (pipeline_.required.empty()) try_samples(std::min(kLeadingSamples, source_->size()), is_typical);
+  try_samples(source_->size(), [](const Sample&) { return true; });
   if (!writer_) std::rethrow_exception(first_error);
   memory_ = std::make_shared<BatchMemory>(static_cast<size_t>(options_.prefetch + 3) * writer_->rows().size());
 }
@@ -153,7 +160,8 @@ void Loader::Impl::abandon_jobs() {
 }
 
 Loader::Impl::Job Loader::Impl::make_job(int64_t index) {
-  const int64_t begin = index * options_.batch_size, end = std::min(begin + options_.batch_size, samples_per_epoch());
+  const int64_t begin = index * options_.batch_size;
+  const int64_t end = begin + std::min(options_.batch_size, samples_per_epoch() - begin);
   std::vector<int64_t> positions;
   for (int64_t i = begin; i < end; ++i) positions.push_back(order_.empty() ? i : order_[static_cast<size_t>(i)]);
   const int64_t most = options_.threads == 0 ? 1 : 4 * (options_.threads + 1);

@@ -14,6 +14,10 @@ namespace bellows::data {
 /// A picture (a field png, jpg, jpeg or image file, or a uint8 array "image" [H, W, C]) is decoded, transformed and
 /// written as float "image" [N, C, H, W]. A label (.cls with an integer, .json with an integer or an object) is written
 /// as int64 "label" [N]. Other arrays are stacked under their own names. Other files are left out.
+///
+/// Which of these a batch has is learnt from one sample: the first good one that has all of `required`; without
+/// `required`, the first good one with both a picture and a label, if one of the leading 100 is, else the first good
+/// one. Samples that lack what a batch has are bad samples.
 struct PipelineOptions {
   std::string decode = "rgb";         ///< "rgb" or "gray"; uint8 arrays are taken as they are
   std::vector<Transform> transforms;  ///< in order
@@ -21,6 +25,7 @@ struct PipelineOptions {
   bool channels_last = false;         ///< memory order of "image"; its sizes are the same
   std::string label_key = "label";    ///< the member of a .json object that holds the label
   int64_t num_classes = 0;            ///< labels outside [0, num_classes) are bad samples; 0: not checked
+  std::vector<std::string> required;  ///< tensors that batches have; empty: see above
   int64_t cache_bytes = 0;  ///< keep this much of decoded pictures, after the leading deterministic transforms; 0: none
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "bellows/data/transform.h"
+#include "bellows/io/image.h"
 
 // Pillow's separable resampling for 8-bit pixels: triangle filter stretched by the scale, weights in 22-bit fixed
 // point, the result of each pass rounded and clamped to 8 bits. The order of passes (first along rows) and all
@@ -86,6 +87,9 @@ ImageView packed(const uint8_t* pixels, int64_t height, int64_t width, int64_t c
 
 ImageView resize_image(ImageView image, int64_t height, int64_t width, Scratch& scratch) {
   if (image.width != width) {
+    TORCH_CHECK_VALUE(image.height <= io::kMaxImagePixels / width, "resize: a picture of ", image.height, " x ",
+                      image.width, " becomes ", image.height, " x ", width, " on its way to ", height, " x ", width,
+                      "; at most ", io::kMaxImagePixels, " pixels are allowed.");
     scratch.rows.resize(static_cast<size_t>(image.height * width * image.channels));
     resize_rows(image, width, scratch, scratch.rows.data());
     image = packed(scratch.rows.data(), image.height, width, image.channels);
@@ -105,8 +109,7 @@ ImageView resize_image(ImageView image, int64_t height, int64_t width, Scratch& 
 }  // namespace
 
 Transform resize(int64_t height, int64_t width) {
-  TORCH_CHECK_VALUE(height > 0 && width > 0, "resize: expected a positive height and width, got ", height, " x ", width,
-                    ".");
+  check_image_sides("resize", height, width);
   return {[=](const ImageView& image, Scratch& scratch, RandomStream&) {
             return resize_image(image, height, width, scratch);
           },
@@ -114,10 +117,12 @@ Transform resize(int64_t height, int64_t width) {
 }
 
 Transform resize_shorter(int64_t side) {
-  TORCH_CHECK_VALUE(side > 0, "resize_shorter: expected a positive side, got ", side, ".");
+  TORCH_CHECK_VALUE(side > 0 && side <= kMaxImageSide, "resize_shorter: expected a side from 1 to ", kMaxImageSide,
+                    ", got ", side, ".");
   return {[=](const ImageView& image, Scratch& scratch, RandomStream&) {
             const bool tall = image.height > image.width;
             const int64_t longer = side * (tall ? image.height : image.width) / (tall ? image.width : image.height);
+            check_image_sides("resize_shorter", tall ? longer : side, tall ? side : longer);
             return resize_image(image, tall ? longer : side, tall ? side : longer, scratch);
           },
           true};

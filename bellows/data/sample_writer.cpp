@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "bellows/core/error.h"
 #include "bellows/data/label.h"
@@ -46,7 +47,17 @@ void with_context(const char* what, const Sample& sample, const Field* field, co
   }
 }
 
+const Field* find_picture(const Sample& sample) {
+  const auto found = std::find_if(sample.fields.begin(), sample.fields.end(), is_picture);
+  return found == sample.fields.end() ? nullptr : &*found;
+}
+
 }  // namespace
+
+bool is_typical(const Sample& sample) {
+  const bool has_arrays = std::any_of(sample.fields.begin(), sample.fields.end(), std::mem_fn(&Field::is_array));
+  return has_arrays || (find_picture(sample) && find_label(sample));
+}
 
 SampleWriter::SampleWriter(PipelineOptions options, Workspace& example)
     : options_(std::move(options)), mode_(parse_mode(options_.decode)) {
@@ -54,18 +65,14 @@ SampleWriter::SampleWriter(PipelineOptions options, Workspace& example)
     ++deterministic_;
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ImageCache>(options_.cache_bytes);
   const Sample& sample = example.sample;
-  has_image_ = find_image(sample) != nullptr;
+  has_image_ = find_picture(sample) != nullptr;
   has_label_ = find_label(sample) != nullptr;
   if (has_image_) learn_image(example);
   learn_arrays(sample);
   if (has_label_) add_row(Kind::label, "label", c10::ScalarType::Long, {});
+  check_required(sample);
   TORCH_CHECK_VALUE(!rows_.empty(), "data: ", sample.where(), " holds ", field_names(sample),
                     "; expected a picture (png, jpg, jpeg), a label (cls, json) or arrays.");
-}
-
-const Field* SampleWriter::find_image(const Sample& sample) const {
-  const auto found = std::find_if(sample.fields.begin(), sample.fields.end(), is_picture);
-  return found == sample.fields.end() ? nullptr : &*found;
 }
 
 void SampleWriter::add_row(Kind kind, std::string name, c10::ScalarType dtype, std::vector<int64_t> sizes) {
@@ -85,6 +92,14 @@ void SampleWriter::learn_arrays(const Sample& sample) {
   }
 }
 
+void SampleWriter::check_required(const Sample& sample) const {
+  for (const std::string& name : options_.required) {
+    const bool found = std::any_of(rows_.begin(), rows_.end(), [&](const RowSpec& row) { return row.name == name; });
+    const std::string missing = name == "image" ? "picture" : name == "label" ? name : "\"" + name + "\"";
+    TORCH_CHECK_VALUE(found, "data: ", sample.where(), " has no ", missing, "; it holds ", field_names(sample), ".");
+  }
+}
+
 void SampleWriter::learn_image(Workspace& workspace) {
   prepare(workspace);
   const ImageView image = transform(workspace, 0);
@@ -100,7 +115,7 @@ void SampleWriter::prepare(Workspace& workspace) const {
 
 void SampleWriter::prepare_image(Workspace& workspace) const {
   const Sample& sample = workspace.sample;
-  const Field* field = find_image(sample);
+  const Field* field = find_picture(sample);
   TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no picture; it holds ", field_names(sample), ".");
   if (cache_) {
     if (const auto cached = cache_->find(sample.id)) {

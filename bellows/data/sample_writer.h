@@ -32,13 +32,16 @@ struct Workspace {
   Scratch scratch;
 };
 
+/// Whether the sample may speak for others: it has a picture and a label, or arrays.
+bool is_typical(const Sample& sample);
+
 /// Turns samples into rows of batch tensors. The rows' names, types and sizes are learnt from one sample and then
 /// hold for all.
 /// Threads:  safe, one Workspace a thread.
 class SampleWriter {
  public:
   /// Params: example – a good sample
-  /// Throws: c10::ValueError – it cannot be decoded, or holds nothing that goes into a batch
+  /// Throws: c10::ValueError – it cannot be decoded, lacks a required field, or holds nothing that goes into a batch
   SampleWriter(PipelineOptions options, Workspace& example);
 
   const std::vector<RowSpec>& rows() const { return rows_; }
@@ -57,8 +60,8 @@ class SampleWriter {
 
   void learn_image(Workspace& workspace);
   void learn_arrays(const Sample& sample);
+  void check_required(const Sample& sample) const;
   void add_row(Kind kind, std::string name, c10::ScalarType dtype, std::vector<int64_t> sizes);
-  const Field* find_image(const Sample& sample) const;
   void prepare_image(Workspace& workspace) const;
   void prepare_label(Workspace& workspace) const;
   void check_array_label(const Sample& sample) const;

@@ -2,12 +2,15 @@
 #include <glob.h>
 
 #include <charconv>
+#include <filesystem>
 
 #include "bellows/data/webdataset.h"
 
 namespace bellows::data {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 /// "003" … "015" with the width of the first; nothing when `text` is no range.
 std::vector<std::string> expand_range(std::string_view text, const std::string& pattern) {
@@ -61,27 +64,54 @@ void expand_braces(const std::string& prefix, std::string_view rest, const std::
   }
 }
 
-void expand_glob(const std::string& path, std::vector<std::string>& out) {
-  if (path.find_first_of("*?[") == std::string::npos) {
+std::string escape_glob(const std::string& folder) {
+  std::string escaped;
+  for (const char c : folder) {
+    if (c == '*' || c == '?' || c == '[' || c == '\\') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+/// Params: folder – taken literally
+void expand_glob(const fs::path& folder, const std::string& pattern, std::vector<std::string>& out) {
+  const std::string path = (folder / pattern).string();
+  if (pattern.find_first_of("*?[") == std::string::npos) {
     out.push_back(path);
     return;
   }
   glob_t found{};
-  const int rc = glob(path.c_str(), 0, nullptr, &found);
+  const int rc = glob((fs::path(escape_glob(folder.string())) / pattern).c_str(), 0, nullptr, &found);
   for (size_t i = 0; rc == 0 && i < found.gl_pathc; ++i) out.emplace_back(found.gl_pathv[i]);
   globfree(&found);
   TORCH_CHECK_VALUE(rc == 0, "expand_shards: no file matches ", path, ". Check the path; shards are tar files.");
 }
 
+/// What exists under exactly the given name, a shard or the folder it is looked for in, is meant literally.
+void expand(const fs::path& folder, const std::string& pattern, std::vector<std::string>& out) {
+  const fs::path path = folder / pattern, parent = path.parent_path();
+  const std::string name = path.filename().string();
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) {
+    out.push_back(path.string());
+    return;
+  }
+  const bool is_joined = name.find("::") != std::string::npos;
+  const bool is_in_known_folder = !is_joined && fs::is_directory(parent, ignored);
+  if (!is_in_known_folder && pattern.find("::") != std::string::npos) {
+    for (const std::string& part : split_list(pattern, "::")) expand(folder, part, out);
+    return;
+  }
+  std::vector<std::string> globs;
+  expand_braces("", is_in_known_folder ? name : pattern, pattern, globs);
+  for (const std::string& glob : globs) expand_glob(is_in_known_folder ? parent : folder, glob, out);
+}
+
 }  // namespace
 
-std::vector<std::string> expand_shards(const std::string& pattern) {
+std::vector<std::string> expand_shards(const std::string& pattern, const std::string& folder) {
   std::vector<std::string> shards;
-  for (const std::string& part : split_list(pattern, "::")) {
-    std::vector<std::string> paths;
-    expand_braces("", part, pattern, paths);
-    for (const std::string& path : paths) expand_glob(path, shards);
-  }
+  expand(folder, pattern, shards);
   return shards;
 }
 

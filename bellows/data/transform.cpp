@@ -5,7 +5,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bellows/io/image.h"
+
 namespace bellows::data {
+
+void check_image_sides(const char* what, int64_t height, int64_t width) {
+  const bool fits = height > 0 && width > 0 && height <= kMaxImageSide && width <= kMaxImageSide;
+  TORCH_CHECK_VALUE(fits && height * width <= io::kMaxImagePixels, what, ": expected a height and width from 1 to ",
+                    kMaxImageSide, " with at most ", io::kMaxImagePixels, " pixels, got ", height, " x ", width, ".");
+}
 
 void ImageView::copy_to(uint8_t* out, int64_t out_row_stride) const {
   for (int64_t y = 0; y < height; ++y, out += out_row_stride) {
@@ -57,8 +65,7 @@ void check_crop(const char* name, const ImageView& image, int64_t height, int64_
 }  // namespace
 
 Transform center_crop(int64_t height, int64_t width) {
-  TORCH_CHECK_VALUE(height > 0 && width > 0, "center_crop: expected a positive height and width, got ", height, " x ",
-                    width, ".");
+  check_image_sides("center_crop", height, width);
   return {[=](const ImageView& image, Scratch&, RandomStream&) {
             check_crop("center_crop", image, height, width, 0);
             // torchvision: int(round(difference / 2)), and Python rounds halves to even
@@ -69,9 +76,9 @@ Transform center_crop(int64_t height, int64_t width) {
 }
 
 Transform random_crop(int64_t height, int64_t width, int64_t padding, uint8_t fill) {
-  TORCH_CHECK_VALUE(height > 0 && width > 0 && padding >= 0,
-                    "random_crop: expected a positive height and width and a padding of at least 0, got ", height,
-                    " x ", width, ", padding ", padding, ".");
+  check_image_sides("random_crop", height, width);
+  TORCH_CHECK_VALUE(padding >= 0 && padding <= kMaxImageSide, "random_crop: expected a padding from 0 to ",
+                    kMaxImageSide, ", got ", padding, ".");
   return {[=](const ImageView& image, Scratch& scratch, RandomStream& random) {
     check_crop("random_crop", image, height, width, padding);
     const auto y =

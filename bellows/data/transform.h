@@ -46,21 +46,32 @@ struct Transform {
   bool deterministic = false;  ///< never looks at `random`: its result may be cached
 };
 
+/// Pictures that a step makes have sides up to this, and at most io::kMaxImagePixels pixels.
+inline constexpr int64_t kMaxImageSide = 65536;
+
+/// Throws: c10::ValueError – a picture of height × width would be empty or above these limits
+/// Params: what – begins the message
+void check_image_sides(const char* what, int64_t height, int64_t width);
+
 /// Antialiased bilinear scaling to exactly height × width.
+/// Throws:   c10::ValueError – as check_image_sides
 /// Numerics: equal to Pillow's Image.resize(…, BILINEAR) bit for bit; Pillow 13 and later scale the height first where
 ///           that is cheaper, which changes values by at most 1 (tests/data/transform_test.cpp)
 /// Ref:      torchvision.transforms.functional.resize on a PIL image
 Transform resize(int64_t height, int64_t width);
 
 /// Scales the shorter side to `side` and keeps the ratio; the longer one is int(side * long / short).
+/// Throws: c10::ValueError – as check_image_sides, for the longer side when run
 Transform resize_shorter(int64_t side);
 
-/// The middle height × width. Throws (when run): c10::ValueError – the picture is smaller
+/// The middle height × width.
+/// Throws: c10::ValueError – as check_image_sides; when run: the picture is smaller
 /// Ref: torchvision.transforms.functional.center_crop
 Transform center_crop(int64_t height, int64_t width);
 
 /// A random height × width out of the picture after `padding` pixels of `fill` were added on each side.
-/// Throws (when run): c10::ValueError – the padded picture is smaller
+/// Throws: c10::ValueError – as check_image_sides; padding outside [0, kMaxImageSide]; when run: the padded picture is
+///         smaller
 /// Ref: torchvision.transforms.RandomCrop
 Transform random_crop(int64_t height, int64_t width, int64_t padding = 0, uint8_t fill = 0);
 

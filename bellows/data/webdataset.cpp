@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "bellows/core/error.h"
 #include "bellows/io/tar.h"
 
 namespace bellows::data {
@@ -41,6 +42,7 @@ class WebDatasetSource final : public Source {
       field.bytes = {member.data, member.size};
       field.offset = member.offset;
     }
+    check_shard(shard, sample);
   }
 
   std::string describe() const override {
@@ -49,6 +51,14 @@ class WebDatasetSource final : public Source {
   }
 
  private:
+  static void check_shard(const io::TarReader& shard, const Sample& sample) {
+    try {
+      shard.check_size();
+    } catch (const c10::Error& error) {
+      TORCH_CHECK_VALUE(false, "read: ", sample.where(), ": ", user_message(error));
+    }
+  }
+
   struct Member {
     const std::byte* data;
     uint64_t offset;

@@ -124,6 +124,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
     : file_(path), header_(parse_safetensors_header(file_.bytes(), path)) {}
 
 ByteSpan SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
+  file_.check_size();
   return file_.bytes().subspan(entry.begin, entry.end - entry.begin);
 }
 

@@ -23,6 +23,7 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
   /// The tensor's bytes in the mapped file, row-major; valid as long as this object lives.
+  /// Throws: c10::ValueError – the file was cut short since it was opened; so do both tensor()
   ByteSpan bytes(const SafetensorsEntry& entry) const;
   /// A copy in memory of its own: it does not refer to the file, and may be written to.
   at::Tensor tensor(const SafetensorsEntry& entry) const;

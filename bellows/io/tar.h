@@ -17,7 +17,8 @@ struct TarEntry {
   uint64_t offset = 0;  ///< of `data` from the start of the (uncompressed) archive
 };
 
-/// Reads tar archives: ustar, GNU long names, pax headers (path, size). Folders, links and devices are passed over.
+/// Reads tar archives: ustar, GNU long names, pax headers (path, size); names up to 64 KiB. Folders, links and devices
+/// are passed over.
 ///
 /// The file is mapped and nothing is copied; an archive compressed by gzip, bzip2, xz, zstd or lz4 is unpacked into
 /// memory first.
@@ -39,6 +40,11 @@ class TarReader {
   std::vector<TarEntry> index() const;
 
   const std::string& path() const { return where_; }
+  /// Call it before the data of entries are used where others may change the file: see MappedFile::check_size.
+  /// Throws: c10::ValueError – the mapped file is shorter now than when it was opened
+  void check_size() const {
+    if (file_) file_->check_size();
+  }
 
  private:
   struct Extension;
@@ -47,7 +53,8 @@ class TarReader {
   std::optional<TarEntry> read(uint64_t* position) const;
 
   std::string where_;
-  std::shared_ptr<const void> owner_;  // the mapping or the unpacked bytes
+  std::shared_ptr<const MappedFile> file_;  // null: the bytes are unpacked, or the caller's
+  std::shared_ptr<const Bytes> unpacked_;
   ByteSpan bytes_;
   uint64_t position_ = 0;
 };

@@ -8,6 +8,7 @@ namespace bellows::io {
 namespace {
 
 constexpr uint64_t kBlock = 512;
+constexpr size_t kMaxNameBytes = 64 << 10;  // file systems stop at 4096
 
 std::string_view tar_field(ByteSpan header, size_t offset, size_t length) {
   const std::string_view text = as_text(header.subspan(offset, length));
@@ -76,7 +77,10 @@ bool TarReader::Extension::read_pax(std::string_view text) {
     const size_t equals = record.find('=');
     if (equals == std::string_view::npos) return false;
     const std::string_view key = record.substr(0, equals), value = record.substr(equals + 1);
-    if (key == "path") name = std::string(value);
+    if (key == "path") {
+      if (value.size() > kMaxNameBytes) return false;
+      name = std::string(value);
+    }
     if (key.starts_with("GNU.sparse.")) sparse = true;
     if (key == "size") {
       if (value.empty() || value.size() > 18 || value.find_first_not_of("0123456789") != std::string_view::npos)
@@ -89,13 +93,12 @@ bool TarReader::Extension::read_pax(std::string_view text) {
 }
 
 TarReader::TarReader(const std::string& path) : where_(path) {
-  const auto file = std::make_shared<const MappedFile>(path);
-  owner_ = file;
-  bytes_ = file->bytes();
+  file_ = std::make_shared<const MappedFile>(path);
+  bytes_ = file_->bytes();
   if (detect_compression(bytes_) != Compression::none) {
-    const auto unpacked = std::make_shared<const Bytes>(decompress(bytes_, path));
-    owner_ = unpacked;
-    bytes_ = *unpacked;
+    unpacked_ = std::make_shared<const Bytes>(decompress(bytes_, path));
+    bytes_ = *unpacked_;
+    file_ = nullptr;
   }
   TORCH_CHECK_VALUE(!bytes_.empty(), path, ": expected a tar archive, found an empty file.");
   block_at(0);
@@ -146,6 +149,8 @@ std::optional<TarEntry> TarReader::read(uint64_t* position) const {
     const bool is_extension = type == 'L' || type == 'K' || type == 'x' || type == 'g';
     const ByteSpan data = payload(header, is_extension ? Extension{} : extension, position);
     if (type == 'L') {
+      TORCH_CHECK_VALUE(data.size() <= kMaxNameBytes, where_, ": expected a name of at most ", kMaxNameBytes,
+                        " bytes at byte ", at + kBlock, ", found one of ", data.size(), ": the archive is corrupt.");
       extension.name = std::string(as_text(data).substr(0, as_text(data).find('\0')));
     } else if (type == 'x') {
       TORCH_CHECK_VALUE(extension.read_pax(as_text(data)), where_, ": malformed pax header at byte ", at + kBlock, ".");

@@ -13,7 +13,7 @@ namespace bellows::io {
 /// Nothing in the file is executed. Understood is what torch.load(weights_only=True) allows in practice: containers,
 /// numbers, text, tensors, parameters, dtypes, devices, torch.Size. Tensors arrive on the CPU whatever device they
 /// were saved from, in memory of their own, with their strides; tensors that shared storage share it again. Checksums
-/// are verified.
+/// are verified; only a file without any (torch.serialization.set_crc32_options(False)) is taken without.
 /// Throws:   c10::ValueError – missing, truncated, corrupt; a class that is not allowed (named); TorchScript, the
 ///           format before 1.6, and other kinds of file (named)
 /// Ref:      torch.load(path, map_location="cpu", weights_only=True)

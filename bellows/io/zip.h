@@ -35,7 +35,8 @@ class ZipReader {
   const std::vector<ZipEntry>& entries() const { return entries_; }
   /// Null when there is none.
   const ZipEntry* find(std::string_view name) const;
-  /// A checksum of 0 means that the writer left it out (torch.serialization.set_crc32_options(False)).
+  /// Checks the data against its CRC-32, except in an archive where all checksums are 0: one that was written without
+  /// them (torch.serialization.set_crc32_options(False)). ZipWriter always writes them.
   /// Throws: c10::ValueError – compressed data, or data that does not have the checksum that the archive gives
   void verify(const ZipEntry& entry) const;
 
@@ -47,6 +48,7 @@ class ZipReader {
   std::string where_;
   std::vector<ZipEntry> entries_;
   std::unordered_map<std::string, size_t> index_;
+  bool has_checksums_ = false;
 };
 
 /// Writes a zip archive with stored, aligned files; it appears under its name only by close().

@@ -117,6 +117,7 @@ uint64_t ZipReader::read_entry(uint64_t offset, uint64_t end) {
   entry.data = bytes_.subspan(entry.offset, packed);
   TORCH_CHECK_VALUE(index_.emplace(entry.name, entries_.size()).second, where_, ": ", shown,
                     " occurs twice in the archive.");
+  has_checksums_ |= entry.crc32 != 0;
   entries_.push_back(std::move(entry));
   return offset + length;
 }
@@ -129,7 +130,7 @@ const ZipEntry* ZipReader::find(std::string_view name) const {
 void ZipReader::verify(const ZipEntry& entry) const {
   TORCH_CHECK_VALUE(entry.stored, where_, ": ", printable(entry.name, 100), " at byte ", entry.offset,
                     " is compressed or encrypted; only stored files are read. torch.save writes such files.");
-  if (entry.crc32 == 0) return;
+  if (!has_checksums_) return;
   const uint32_t found = io::crc32(entry.data);
   TORCH_CHECK_VALUE(found == entry.crc32, where_, ": ", printable(entry.name, 100), " at byte ", entry.offset, " (",
                     entry.data.size(), " bytes) should have CRC-32 ", entry.crc32, " but has ", found,

@@ -124,12 +124,7 @@ std::map<std::string, std::string> output_shapes(const Model& model, c10::IntArr
   const auto finder = std::make_shared<ShapeFinder>(parameters);
   const auto options =
       parameters.empty() ? at::TensorOptions() : parameters.front().second.options().requires_grad(false);
-  struct PutBack {
-    const Model& model;
-    bool training;
-    ~PutBack() { model.train(training); }
-  } put_back{model, model.training()};
-  model.eval();
+  const EvalMode eval_mode(model);
   const no_grad guard;
   tap::ObserverGuard observing(finder);
   model.forward(torch::zeros(input_sizes, options));

@@ -51,10 +51,10 @@ std::vector<double> seconds_of(const std::vector<TargetRun>& runs) {
   return values;
 }
 
-void fill_windows(RungResult& result, double seconds_per_sample, const LadderJob& job) {
-  result.samples_per_s = 1 / seconds_per_sample;
-  result.step_ms = 1e3 * seconds_per_sample * static_cast<double>(job.samples_per_epoch()) /
-                   static_cast<double>(job.steps_per_epoch());
+void fill_rate(RungResult& result, double samples_per_s, const LadderJob& job) {
+  result.samples_per_s = samples_per_s;
+  result.step_ms =
+      1e3 / samples_per_s * static_cast<double>(job.samples_per_epoch()) / static_cast<double>(job.steps_per_epoch());
 }
 
 void fill_target(RungResult& result, const std::vector<TargetRun>& runs) {
@@ -143,7 +143,8 @@ class Climb {
                       runs.back().accuracy, ". Ask for less, or allow more epochs.");
     fill_target(plain, runs);
     const auto job = jobs_.plain(options_.seed);
-    fill_windows(plain, measure_.windows({job.get()}).median_of(0), *job);
+    fill_rate(plain, 1 / measure_.windows({job.get()}).median_of(0), *job);
+    kept_samples_per_s_ = plain.samples_per_s;
     announce(plain);
   }
 
@@ -167,6 +168,7 @@ class Climb {
     judge(runs, below, result);
     if (!result.kept()) return;
     kept_ = recipe;
+    kept_samples_per_s_ = result.samples_per_s;
     if (technique.equal_batch && equal_batch_so_far_) {
       equal_batch_ = recipe;
     } else {
@@ -179,7 +181,7 @@ class Climb {
     const auto below = starter(kept_)(options_.seed);
     const TimedWindows windows = measure_.windows({rung.get(), below.get()});
     result.speedup = paired_ratio(windows.seconds_per_sample[1], windows.seconds_per_sample[0]);
-    fill_windows(result, windows.median_of(0), *rung);
+    fill_rate(result, kept_samples_per_s_ * result.speedup.ratio, *rung);
   }
 
   /// Params: below – runs of the rung below, for a lossy technique; else empty
@@ -232,6 +234,7 @@ class Climb {
   LadderReport report_;
   std::string title_;
   std::optional<Recipe> kept_, equal_batch_;
+  double kept_samples_per_s_ = 0;  ///< of the rung below; plain's times the ratios of all that were kept
   bool equal_batch_so_far_ = true;
 };
 

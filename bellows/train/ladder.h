@@ -71,6 +71,8 @@ struct RungResult {
   std::string note;  ///< the verdict's reason in words
   int64_t batch_size = 0;
   double learning_rate = 0;
+  /// Plain's own figure is measured; a rung's is that of the rung below times `speedup`, so that windows of another hour
+  /// of the machine do not contradict the ratio. The mean step of an epoch.
   double step_ms = std::numeric_limits<double>::quiet_NaN();
   double samples_per_s = std::numeric_limits<double>::quiet_NaN();
   int64_t peak_bytes = 0;

@@ -36,13 +36,13 @@ struct Row {
 /// The one table: parse, print, check and document.
 constexpr Row table[] = {
     {"model", &Recipe::model, {}, "name in the registry of models"},
-    {"num_classes", &Recipe::num_classes, {0, any}, "outputs of the model; 0: as many as the data set names"},
+    {"num_classes", &Recipe::num_classes, {0, 1e6}, "outputs of the model; 0: as many as the data set names"},
     {"data", &Recipe::data, {}, "folder with shards, a shard, or a pattern such as train-{000..015}.tar"},
     {"eval_data", &Recipe::eval_data, {}, "held-out data; empty: the test split of `data`, if it has one"},
     {"weights", &Recipe::weights, {}, "safetensors or torch.save file to start from; empty: random weights"},
-    {"epochs", &Recipe::epochs, {1, any}, "passes over the training data"},
-    {"batch_size", &Recipe::batch_size, {1, any}, "samples a step"},
-    {"image_size", &Recipe::image_size, {0, any}, "scale images to this height and width; 0: as they are"},
+    {"epochs", &Recipe::epochs, {1, 1e9}, "passes over the training data"},
+    {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples a step"},
+    {"image_size", &Recipe::image_size, {0, 16384}, "scale images to this height and width; 0: as they are"},
     {"optimizer", &Recipe::optimizer, "sgd, adamw", "which optimizer"},
     {"lr", &Recipe::lr, {0, any}, "learning rate"},
     {"momentum", &Recipe::momentum, {0, 1}, "of sgd"},
@@ -62,7 +62,7 @@ constexpr Row table[] = {
      {0, 1024},
      "threads that make batches; 0: the training thread makes them"},
     {"prefetch", &Recipe::prefetch, {0, 1024}, "batches made ahead"},
-    {"cache_mb", &Recipe::cache_mb, {0, any}, "MiB of decoded images to keep; 0: none"},
+    {"cache_mb", &Recipe::cache_mb, {0, 1 << 24}, "MiB of decoded images to keep; 0: none"},
     {"checkpoint_folder", &Recipe::checkpoint_folder, {}, "where checkpoints go; empty: none are written"},
     {"checkpoint_every", &Recipe::checkpoint_every, {0, any}, "steps between checkpoints; 0: at the end of each epoch"},
     {"keep_checkpoints", &Recipe::keep_checkpoints, {1, any}, "how many of the newest stay"},
@@ -82,6 +82,7 @@ const char* type_of(const Row& row) {
 }
 
 std::string number_text(double value) {
+  if (std::abs(value) < 1e15 && value == std::floor(value)) return std::to_string(static_cast<int64_t>(value));
   char text[32];
   return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
 }
@@ -164,8 +165,9 @@ const Row& find_row(const std::string& key, const Origin& origin) {
     names.emplace_back(row.name);
     all += (all.empty() ? "" : ", ") + names.back();
   }
+  const std::string nearest = did_you_mean(key, names);
   C10_THROW_ERROR(ValueError, c10::str("recipe: ", origin.text(), ": there is no key \"", key, "\".",
-                                       did_you_mean(key, names), " Known keys: ", all, "."));
+                                       nearest.empty() ? " Known keys: " + all + "." : nearest));
 }
 
 /// True for text that YAML reads back as it stands.
@@ -209,9 +211,13 @@ void check_together(const Recipe& recipe, const std::string& where) {
 }  // namespace
 
 Recipe Recipe::parse(std::string_view text, std::string_view where) {
+  TORCH_CHECK_VALUE(text.find('\0') == std::string_view::npos, "recipe: ", where, ": this is no text file.");
   YAML::Node root;
   try {
-    root = YAML::Load(std::string(text));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    TORCH_CHECK_VALUE(documents.size() <= 1, "recipe: ", where, ": expected one YAML document, found ",
+                      documents.size(), ", divided by `---`. Keep one.");
+    if (!documents.empty()) root = documents.front();
   } catch (const YAML::Exception& error) {
     TORCH_CHECK_VALUE(false, "recipe: ", where, ", line ", error.mark.line + 1, ": this is not YAML: ", error.msg, ".");
   }
@@ -235,7 +241,10 @@ Recipe Recipe::parse(std::string_view text, std::string_view where) {
 }
 
 Recipe Recipe::load(const std::string& path) {
-  return parse(read_text_file(path), path);
+  const std::string text = read_text_file(path);
+  TORCH_CHECK_VALUE(text.find(':') != std::string::npos, "recipe: ", path,
+                    ": expected lines of the form `key: value`, ", text.empty() ? "the file is empty." : "found none.");
+  return parse(text, path);
 }
 
 void Recipe::set(std::string_view key_equals_value) {
@@ -248,8 +257,8 @@ void Recipe::set(std::string_view key_equals_value) {
 }
 
 void Recipe::validate() const {
-  for (const Row& row : table) check(row, *this, {"recipe"});
-  check_together(*this, "recipe");
+  for (const Row& row : table) check(row, *this, {"as set"});
+  check_together(*this, "as set");
 }
 
 std::string Recipe::to_yaml(bool comments) const {

@@ -96,6 +96,7 @@ Technique larger_batch() {
                 recipe.warmup_epochs = std::max(recipe.warmup_epochs, 1.0);
               },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
+            if (recipe.batch_size > 1 << 19) return "the batch is as large as batches may be";
             if (recipe.optimizer == "sgd") return "";
             return "the linear rule is for SGD; the recipe's optimizer is " + recipe.optimizer;
           },

@@ -44,19 +44,6 @@ data::Batch placed(data::Batch batch, const Recipe& recipe, c10::Device device) 
   return changed ? data::Batch(std::move(tensors), batch.ids(), batch.epoch(), batch.index()) : batch;
 }
 
-/// Puts a model into eval mode and back.
-class EvalMode {
- public:
-  explicit EvalMode(const Model& model) : model_(model), training_(model.training()) { model_.eval(); }
-  ~EvalMode() { model_.train(training_); }
-  EvalMode(const EvalMode&) = delete;
-  EvalMode& operator=(const EvalMode&) = delete;
-
- private:
-  const Model& model_;
-  bool training_;
-};
-
 optim::Schedule make_schedule(const Recipe& recipe, int64_t steps_per_epoch) {
   const auto warmup = static_cast<int64_t>(std::llround(recipe.warmup_epochs * static_cast<double>(steps_per_epoch)));
   return warmup > 0 ? optim::linear_warmup(warmup) : optim::constant_schedule();
@@ -95,7 +82,7 @@ TrainLoop::TrainLoop(Job job)
       schedule_(make_schedule(job_.recipe, loader_.batches_per_epoch())) {
   TORCH_CHECK_VALUE(job_.optimizer && job_.loss, "TrainLoop: expected an optimizer and a loss, got null.");
   for (const auto& group : job_.optimizer->param_groups()) base_lr_.push_back(group.options().get_lr());
-  job_.model.train();
+  if (!job_.model.training()) job_.model.train();  // parts that the caller froze stay so
 }
 
 void TrainLoop::step() {
@@ -125,12 +112,14 @@ data::Batch TrainLoop::next_batch() {
     started_ = true;
     std::optional<data::Batch> batch = loader_.next();
     const bool at_end = !batch || batch->index() + 1 >= loader_.batches_per_epoch();
-    TORCH_CHECK_VALUE(batch || !whole_epoch, "TrainLoop: no sample of epoch ", epoch_, " could be used (",
+    TORCH_CHECK_VALUE(batch || !whole_epoch, "TrainLoop: no sample of epoch ", epoch_ + 1, " could be used (",
                       loader_.size(), " in the data set). Check the data, or set bad_samples to fail to see why.");
     if (batch) batch_ = batch->index() + 1;
-    if (at_end) {
+    if (at_end) {  // the next epoch starts with the next step: nothing is loaded behind an evaluation's back
       skipped_ += loader_.skipped();
-      loader_.start(++epoch_, batch_ = 0);
+      ++epoch_;
+      batch_ = 0;
+      started_ = false;
     }
     if (batch) return placed(std::move(*batch), job_.recipe, device_);
   }
@@ -150,10 +139,9 @@ std::vector<double> TrainLoop::take_losses() {
   losses_.clear();
   std::vector<double> result(values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel());
   for (const auto i : c10::irange(result.size())) {
-    TORCH_CHECK(std::isfinite(result[i]), "train: the loss became ", result[i], " at step ",
-                first + static_cast<int64_t>(i) + 1, " (epoch ", epoch_, ", learning rate ",
-                optim::get_lr(*job_.optimizer),
-                "). The last checkpoint is from before. Try a smaller lr, a warm-up, or precision fp32.");
+    TORCH_CHECK(std::isfinite(result[i]), "train: the loss became ", std::isnan(result[i]) ? "NaN" : "infinite",
+                " at step ", first + static_cast<int64_t>(i) + 1, " (learning rate ", optim::get_lr(*job_.optimizer),
+                "). Try a smaller lr, a warm-up, or precision fp32. A checkpoint that was written is from before.");
   }
   return result;
 }

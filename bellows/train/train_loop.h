@@ -43,7 +43,7 @@ class TrainLoop {
   int64_t epoch() const { return epoch_; }
   int64_t batch() const { return batch_; }
   int64_t steps_per_epoch() const { return loader_.batches_per_epoch(); }
-  int64_t skipped_samples() const { return skipped_ + loader_.skipped(); }
+  int64_t skipped_samples() const { return skipped_ + (started_ ? loader_.skipped() : 0); }
   /// Samples in the batch of the last step.
   int64_t last_batch_size() const { return last_batch_size_; }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <numeric>
@@ -51,13 +52,13 @@ std::string loss_text(double loss) {
   return text;
 }
 
-/// Lines of `recipe` that are not in `other`, in a row.
-std::string different_lines(const std::string& recipe, const std::string& other) {
-  std::string result;
+/// Lines of `recipe` that are not in `other`.
+std::vector<std::string> different_lines(const std::string& recipe, const std::string& other) {
+  std::vector<std::string> result;
   for (size_t begin = 0; begin < recipe.size();) {
     const size_t end = recipe.find('\n', begin);
     const std::string line = recipe.substr(begin, end - begin);
-    if (("\n" + other).find("\n" + line + "\n") == std::string::npos) result += (result.empty() ? "" : ", ") + line;
+    if (("\n" + other).find("\n" + line + "\n") == std::string::npos) result.push_back(line);
     begin = end == std::string::npos ? recipe.size() : end + 1;
   }
   return result;
@@ -82,6 +83,7 @@ class Run {
   void finish_epoch();
   void read_losses();
   void note_target();
+  void check_recipe_of(const checkpoint::State& state) const;
   void save();
   checkpoint::State state() const;
   void restore(const checkpoint::State& state);
@@ -111,12 +113,31 @@ void Run::begin(bool resume) {
     if (resume) log_info("resume: no checkpoint in ", folder_->path(), "; the run begins at its start.");
     return;
   }
-  const std::string changed = different_lines(recipe_.to_yaml(), newest->recipe);
-  if (!changed.empty()) log_warn("resume: the recipe differs from the checkpoint's; now: ", changed);
+  check_recipe_of(*newest);
   restore(*newest);
   result_.checkpoint = folder_->path_of(newest->step);
-  log_info("resume: from step ", newest->step, " (epoch ", newest->epoch, ", batch ", newest->batch, ") in ",
+  log_info("resume: from step ", newest->step, " (epoch ", newest->epoch + 1, ", batch ", newest->batch, ") in ",
            folder_->path(), ".");
+}
+
+void Run::check_recipe_of(const checkpoint::State& state) const {
+  const std::vector<std::string> now = different_lines(recipe_.to_yaml(), state.recipe);
+  const std::vector<std::string> then = different_lines(state.recipe, recipe_.to_yaml());
+  std::string changed;
+  for (const std::string& line : now) {
+    const std::string key = line.substr(0, line.find(':'));
+    if (key == "checkpoint_folder") continue;  // a run may be moved or copied
+    const bool decides_order = key == "batch_size" || key == "seed" || key == "bad_samples";
+    const auto before =
+        std::find_if(then.begin(), then.end(), [&](const std::string& l) { return l.starts_with(key + ":"); });
+    TORCH_CHECK_VALUE(!decides_order || state.batch == 0, "resume: the checkpoint stands inside epoch ",
+                      state.epoch + 1, " (batch ", state.batch, "), and the recipe says ", line, ", where it said ",
+                      before == then.end() ? "nothing" : *before,
+                      ": the rest of the epoch would be other samples. Resume with the old value; change it after an "
+                      "epoch's end.");
+    changed += (changed.empty() ? "" : ", ") + line;
+  }
+  if (!changed.empty()) log_warn("resume: the recipe differs from the checkpoint's; now: ", changed);
 }
 
 FitResult Run::go() {
@@ -237,11 +258,13 @@ FitResult Trainer::fit(const Model& model, torch::optim::Optimizer& optimizer, L
 }
 
 FitResult Trainer::fit(Job job) {
+  struct Reset {  // a stop is for one fit, however that ends
+    std::atomic<bool>& stop;
+    ~Reset() { stop = false; }
+  } reset{stop_};
   Run run(std::move(job), callbacks_, stop_);
   run.begin(resume_);
-  FitResult result = run.go();
-  stop_ = false;
-  return result;
+  return run.go();
 }
 
 Evaluation Trainer::evaluate(const Model& model, const data::Dataset& data) const {

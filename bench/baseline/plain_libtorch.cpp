@@ -41,7 +41,12 @@ void read_shard(const std::string& path, std::vector<Sample>& samples) {
   }
   std::map<std::string, size_t> index;
   archive_entry* entry = nullptr;
-  while (archive_read_next_header(tar.get(), &entry) == ARCHIVE_OK) {
+  for (;;) {
+    const int status = archive_read_next_header(tar.get(), &entry);
+    if (status == ARCHIVE_EOF) return;
+    if (status != ARCHIVE_OK && status != ARCHIVE_WARN) {
+      throw std::runtime_error("plain_libtorch: " + path + " is damaged: " + archive_error_string(tar.get()));
+    }
     const std::string name = archive_entry_pathname(entry);
     const size_t dot = name.find('.');
     if (dot == std::string::npos) continue;

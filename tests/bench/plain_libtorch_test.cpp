@@ -1,7 +1,11 @@
 #include "bench/baseline/plain_libtorch.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+
+#include "bellows/core/file.h"
 #include "bellows/models/resnet.h"
 
 namespace bellows {
@@ -38,6 +42,24 @@ TEST(PlainLibtorch, ReachesTheTargetOnHeldOutDigits) {
 
 TEST(PlainLibtorch, MissingDataIsNamed) {
   EXPECT_THROW(plain_libtorch::Training({.data = "/no/such/folder"}), std::exception);
+}
+
+TEST(PlainLibtorch, ADamagedShardIsNotAShorterOne) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("bellows_plain_" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  fs::copy_file(digits().data + "/train-000.tar", folder / "train-000.tar", fs::copy_options::overwrite_existing);
+  std::string shard = read_text_file(digits().data + "/test-000.tar");
+  shard[20 * 1024 + 3] ^= 1;  // a header in the midst: its checksum fails
+  write_text_file(folder / "test-000.tar", shard);
+  std::string message;
+  try {
+    plain_libtorch::Training({.data = folder});
+  } catch (const std::runtime_error& error) {
+    message = error.what();
+  }
+  fs::remove_all(folder);
+  EXPECT_NE(message.find("test-000.tar is damaged"), std::string::npos) << message;
 }
 
 }  // namespace bellows

@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -105,6 +109,38 @@ TEST(Doctor, ColoursOnATerminalOnly) {
   };
   EXPECT_THAT(on_terminal({"NO_COLOR="}), HasSubstr("\033[32m"));
   EXPECT_THAT(on_terminal({"NO_COLOR=1"}), Not(HasSubstr("\033[3")));
+}
+
+/// Exit code of the binary behind a shell, which can redirect.
+int in_a_shell(const std::string& arguments) {
+  const int status = std::system(("OMP_NUM_THREADS=1 " BELLOWS_BIN_DIR "/bellows " + arguments).c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Command, ResultsThatCannotBeWrittenAreAnError) {
+  EXPECT_EQ(in_a_shell("doctor >/dev/full 2>/dev/null"), 1);
+  EXPECT_EQ(in_a_shell("doctor --json >/dev/full 2>/dev/null"), 1);
+  EXPECT_EQ(in_a_shell("ladder --list >&- 2>/dev/null"), 1);
+  EXPECT_EQ(in_a_shell("doctor --json /dev/null >/dev/null"), 0);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST(Command, WhatWasTypedWrongIsWrongUse) {
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--set", "device=gpu"},
+                                                {"--set", "device=cpu:7"},
+                                                {"--model", "resnet5"},
+                                                {"--set", "warmup_epochs=5", "--set", "epochs=1"},
+                                                {"--set", "batch_size=9223372036854775807"},
+                                                {"--recipe", "/dev/null"}}) {
+    std::vector<std::string> arguments = {"train", "--data", "data/digits"};
+    arguments.insert(arguments.end(), wrong.begin(), wrong.end());
+    const Outcome outcome = run_bellows(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << wrong[1] << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err, Not(HasSubstr("recipe: recipe"))) << wrong[1];
+  }
+  for (const char* share : {"nan", "0", "97", "-1"}) {
+    EXPECT_EQ(run_bellows({"ladder", "--data", "data/digits", "--target-accuracy", share}).exit_code, 2) << share;
+  }
 }
 
 // A new technique changes the page: bellows ladder --list > docs/techniques.md

@@ -51,7 +51,7 @@ TEST(TrainCommand, TrainsOneEpochAndSaysSo) {
 TEST(TrainCommand, UnknownRecipeKeyNamesTheNearest) {
   const Scratch folder;
   std::ofstream(folder / "r.yaml") << "epochs: 1\nbatchsize: 32\n";
-  expect_failure(run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits()}), 1,
+  expect_failure(run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits()}), 2,
                  "Did you mean \"batch_size\"?");
   expect_failure(run_bellows({"train", "--data", digits(), "--set", "batchsize=32"}), 2,
                  "Did you mean \"batch_size\"?");
@@ -59,14 +59,14 @@ TEST(TrainCommand, UnknownRecipeKeyNamesTheNearest) {
 }
 
 TEST(TrainCommand, MissingThingsAreNamed) {
-  expect_failure(run_bellows({"train", "--recipe", "/nowhere/r.yaml"}), 1, "/nowhere/r.yaml");
+  expect_failure(run_bellows({"train", "--recipe", "/nowhere/r.yaml"}), 2, "/nowhere/r.yaml");
   expect_failure(run_bellows({"train", "--data", "/nowhere/digits"}), 1, "/nowhere/digits");
-  expect_failure(run_bellows({"train", "--data", digits(), "--model", "digits_resnt"}), 1,
+  expect_failure(run_bellows({"train", "--data", digits(), "--model", "digits_resnt"}), 2,
                  "Did you mean \"digits_resnet\"?");
 }
 
 TEST(TrainCommand, WrongDeviceSaysWhatThereIs) {
-  expect_failure(run_bellows({"train", "--data", digits(), "--set", "device=cuda:99"}), 1, "cuda:99");
+  expect_failure(run_bellows({"train", "--data", digits(), "--set", "device=cuda:99"}), 2, "cuda:99");
 }
 
 TEST(TrainCommand, CorruptShardNamesFileAndPlace) {

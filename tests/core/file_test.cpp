@@ -1,7 +1,9 @@
 #include "bellows/core/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,6 +79,58 @@ TEST_F(FileTest, FullDiskKeepsTheOldFile) {
   EXPECT_EQ(status, 0);
   EXPECT_EQ(read_text_file(path("a")), "old");
   EXPECT_EQ(entries(), 1U);
+}
+
+TEST_F(FileTest, LinksStayLinks) {
+  write_text_file(path("target"), "old");
+  fs::create_symlink("target", path("link"));
+  write_text_file(path("link"), "new");
+  EXPECT_TRUE(fs::is_symlink(path("link")));
+  EXPECT_EQ(read_text_file(path("target")), "new");
+  fs::create_symlink("later", path("dangling"));
+  write_text_file(path("dangling"), "made");
+  EXPECT_TRUE(fs::is_symlink(path("dangling")));
+  EXPECT_EQ(read_text_file(path("later")), "made");
+}
+
+TEST_F(FileTest, PipesAndDevicesAreWrittenToNotReplaced) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const int reader = ::open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  write_text_file(path("pipe"), "through");
+  char buffer[16] = {};
+  EXPECT_EQ(::read(reader, buffer, sizeof buffer), 7);
+  EXPECT_STREQ(buffer, "through");
+  ::close(reader);
+  EXPECT_TRUE(fs::is_fifo(path("pipe")));
+  write_text_file("/dev/null", "nowhere");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  EXPECT_NE(message_of([] { write_text_file("/dev/full", "x"); }).find("No space left"), std::string::npos);
+}
+
+TEST_F(FileTest, TextComesOutOfAPipeButNothingIsMappedFromOne) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  EXPECT_NE(message_of([&] { MappedFile file(path("pipe")); }).find("a regular file was expected"), std::string::npos);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    write_text_file(path("pipe"), "model: mlp");
+    ::_exit(0);
+  }
+  EXPECT_EQ(read_text_file(path("pipe")), "model: mlp");
+  ::waitpid(child, nullptr, 0);
+  EXPECT_NE(message_of([] { read_text_file("/dev/zero"); }).find("a small text was expected"), std::string::npos);
+}
+
+TEST_F(FileTest, ACutFileIsNoticedAReplacedOneIsNot) {
+  write_text_file(path("a"), "0123456789");
+  const MappedFile file(path("a"));
+  file.check_size();
+  write_text_file(path("a"), "new");  // another file under the name: the mapped one lives on
+  file.check_size();
+  EXPECT_EQ(file.bytes().size(), 10U);
+  const MappedFile cut(path("a"));
+  fs::resize_file(path("a"), 1);
+  EXPECT_NE(message_of([&] { cut.check_size(); }).find("it had 3 bytes, now it has 1"), std::string::npos);
 }
 
 TEST_F(FileTest, KilledWriterLeavesTheOldOrTheNewFile) {

@@ -45,6 +45,20 @@ TEST(Model, WrapsHoldersAndSharedPointers) {
   EXPECT_EQ(model.module().get(), net.get());
 }
 
+TEST(Model, EvalModeGivesEveryPartItsOwnModeBack) {
+  torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2), torch::nn::Dropout());
+  const Model model = Model::of(net);
+  model.train();
+  net->ptr(1)->eval();
+  {
+    const EvalMode evaluating(model);
+    for (const auto& part : net->modules()) EXPECT_FALSE(part->is_training());
+  }
+  EXPECT_TRUE(model.training());
+  EXPECT_FALSE(net->ptr(1)->is_training());
+  EXPECT_TRUE(net->ptr(2)->is_training());
+}
+
 TEST(Model, LoadStateDictReportsAndRefuses) {
   const Model model = Model::of(SmallNet(), "small");
   const Model source = Model::of(SmallNet());

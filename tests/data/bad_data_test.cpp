@@ -129,6 +129,102 @@ TEST(BadSample, NamesWhatIsMissing) {
   EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("has no picture; it holds cls"));
 }
 
+TEST(BadSample, AtTheFrontDoesNotDecideForTheOthers) {
+  const std::vector<Member> rest{{"b.png", a_png()}, {"b.cls", "1"}, {"c.png", a_png()}, {"c.cls", "2"}};
+  for (const bool required : {false, true}) {
+    for (const Member& first : {Member{"a.png", a_png()}, {"a.cls", "0"}, {"a.txt", "x"}}) {
+      TemporaryFolder folder;
+      std::vector<Member> members{first};
+      members.insert(members.end(), rest.begin(), rest.end());
+      write_shard(folder / "x.tar", members);
+      const Dataset set = required ? open(folder / "x.tar").require({"image", "label"}) : open(folder / "x.tar");
+      Loader strict = set.loader();
+      const std::string message = error_of([&] { strict.next(); });
+      EXPECT_THAT(message, HasSubstr("sample \"a\" (id 0), "));
+      EXPECT_THAT(message, HasSubstr(folder / "x.tar" + (first.name == "a.png" ? " has no label" : " has no picture")));
+      const auto before = set_log_sink(nullptr);
+      Loader lenient = set.on_bad_sample(OnBadSample::skip).loader();
+      const Batch batch = *lenient.next();
+      set_log_sink(before);
+      EXPECT_THAT(batch.ids(), ElementsAre(1, 2));
+      EXPECT_EQ(batch["image"].size(0), 2);
+      EXPECT_EQ(batch["label"].size(0), 2);
+      EXPECT_EQ(lenient.skipped(), 1);
+    }
+  }
+}
+
+TEST(BadSample, IsAnyWithoutWhatIsRequired) {
+  TemporaryFolder folder;
+  std::vector<Member> members;
+  for (int i = 0; i < 300; ++i) members.push_back({c10::str("s", i, ".cls"), "1"});
+  write_shard(folder / "labels.tar", members);
+  const Dataset labels = open(folder / "labels.tar").require({"image", "label"});
+  Loader none = labels.on_bad_sample(OnBadSample::skip).loader();
+  EXPECT_THAT(error_of([&] { none.start(0); }), HasSubstr("sample \"s0\" (id 0), cls at byte 512 of " +
+                                                          folder / "labels.tar" + " has no picture; it holds cls."));
+  members.push_back({"t.png", a_png()});
+  members.push_back({"t.cls", "2"});
+  write_shard(folder / "one.tar", members);
+  const auto before = set_log_sink(nullptr);
+  Loader one =
+      open(folder / "one.tar").require({"image", "label"}).on_bad_sample(OnBadSample::skip).batch(301).loader();
+  EXPECT_THAT(one.next()->ids(), ElementsAre(300));
+  set_log_sink(before);
+  Loader arrays = Dataset(std::make_shared<CountingSource>(3)).require({"y"}).loader();
+  EXPECT_THAT(error_of([&] { arrays.next(); }), HasSubstr("sample 0 has no \"y\"; it holds x."));
+}
+
+/// A shard of 64 samples, several pages of memory.
+std::string long_shard(const TemporaryFolder& folder) {
+  std::vector<Member> members;
+  for (int i = 0; i < 64; ++i) {
+    members.push_back({c10::str("s", i, ".png"), a_png()});
+    members.push_back({c10::str("s", i, ".cls"), "1"});
+  }
+  write_shard(folder / "x.tar", members);
+  return folder / "x.tar";
+}
+
+TEST(CutShard, IsAnErrorThatNamesIt) {
+  for (int64_t threads : {0, 2}) {
+    TemporaryFolder folder;
+    const std::string path = long_shard(folder);
+    Loader loader = open(path).batch(8).threads(threads).loader();
+    int64_t batches = 0;
+    for (const Batch& batch : loader.epoch(0)) batches += batch.size() == 8 ? 1 : 0;
+    EXPECT_EQ(batches, 8);
+    std::filesystem::resize_file(path, 1000);  // now, that no worker reads it
+    loader.start(1);
+    const std::string message = error_of([&] { loader.next(); });
+    EXPECT_THAT(message, HasSubstr("read: sample \"s0\" (id 0), png at byte 512 of " + path));
+    EXPECT_THAT(message, HasSubstr("was cut while it was read"));
+  }
+}
+
+TEST(CutShard, IsSkippedFromThereOn) {
+  TemporaryFolder folder;
+  const std::string path = long_shard(folder);
+  Loader loader = open(path).on_bad_sample(OnBadSample::skip).batch(8).threads(0).loader();
+  EXPECT_EQ(loader.next()->size(), 8);
+  std::filesystem::resize_file(path, 1000);
+  const auto before = set_log_sink(nullptr);
+  EXPECT_FALSE(loader.next());
+  set_log_sink(before);
+  EXPECT_EQ(loader.skipped(), 56);
+}
+
+TEST(CutShard, ThatIsReplacedOrRemovedInsteadStaysReadable) {
+  TemporaryFolder folder;
+  const std::string path = long_shard(folder);
+  Loader loader = open(path).batch(8).threads(0).loader();
+  EXPECT_EQ(loader.next()->size(), 8);
+  write_shard(path, {{"a.cls", "1"}});
+  EXPECT_EQ(loader.next()->size(), 8);
+  std::filesystem::remove(path);
+  EXPECT_EQ(loader.next()->size(), 8);
+}
+
 TEST(Labels, ComeFromTextAndJson) {
   TemporaryFolder folder;
   write_shard(folder / "x.tar",
@@ -146,6 +242,7 @@ TEST(Labels, ThatAreNoIntegersAreQuoted) {
                           {"a.cls", "99999999999999999999"},
                           {"a.json", "{\"class\": 1}"},
                           {"a.json", "{"},
+                          {"a.json", "18446744073709551615"},
                           {"a.json", "1.5"}}) {
     TemporaryFolder folder;
     write_shard(folder / "x.tar", {m});

@@ -1,6 +1,7 @@
 #include "bellows/data/dataset.h"
 
 #include <ATen/ops/equal.h>
+#include <sys/stat.h>
 
 #include <set>
 
@@ -12,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Digits, HoldTheWholeSetOnce) {
   std::set<std::string> keys;
@@ -76,8 +78,75 @@ TEST(Open, ExplainsWhatIsWrong) {
   EXPECT_THAT(error_of([] { open("ftp://host/a.tar"); }), HasSubstr("no local path"));
   TemporaryFolder folder;
   EXPECT_THAT(error_of([&] { open(folder / ""); }), HasSubstr("found no shards"));
-  write_text_file(folder / "dataset.json", "{\"classes\": 3}");
-  EXPECT_THAT(error_of([&] { open(folder / ""); }), HasSubstr("dataset.json is not a data set's description"));
+  EXPECT_THAT(error_of([] { open(std::string(5000, 'a')); }), HasSubstr("File name too long"));
+}
+
+TEST(Open, SaysWhatIsWrongInADescription) {
+  TemporaryFolder folder;
+  const std::string path = folder / "dataset.json";
+  auto message = [&](const std::string& text) {
+    write_text_file(path, text);
+    const std::string result = error_of([&] { open(folder / ""); });
+    EXPECT_THAT(result, HasSubstr("open: " + path + ": expected "));
+    EXPECT_THAT(result, Not(HasSubstr("json.exception"))) << text;
+    return result;
+  };
+  EXPECT_THAT(message("{\"classes\": 3}"), HasSubstr("expected \"classes\" to be a list of texts, found \"3\"."));
+  EXPECT_THAT(message("{\"classes\": [\"a\", 1]}"), HasSubstr("found \"[\\x22a\\x22,1]\""));
+  EXPECT_THAT(message("{\"name\": []}"), HasSubstr("\"name\" to be a text"));
+  EXPECT_THAT(message("{\"mean\": \"0.5\"}"), HasSubstr("\"mean\" to be a list of numbers"));
+  EXPECT_THAT(message("{\"image_size\": [8.5, 8, 1]}"), HasSubstr("\"image_size\" to be a list of whole numbers"));
+  EXPECT_THAT(message("{\"splits\": [\"train-0.tar\"]}"), HasSubstr("\"splits\" to be an object of texts"));
+  EXPECT_THAT(message("{\"splits\": {\"train\": 1}}"), HasSubstr("\"splits\" to be an object of texts"));
+  EXPECT_THAT(message("[1, 2]"), HasSubstr("expected a JSON object that describes a data set, found \"[1,2]\""));
+  EXPECT_THAT(message("{\"name\": oops}"), HasSubstr("expected JSON, found a mistake at byte 9: \"oops}\""));
+  EXPECT_THAT(message("{\"mean\": [1e999]}"), HasSubstr("a number that is too large"));
+  EXPECT_THAT(message("{\"name\": "), HasSubstr("the file ends there"));
+  EXPECT_THAT(message(""), HasSubstr("the file ends there"));
+}
+
+TEST(Open, TakesNamesThatEndLikeShardsAndNoOthers) {
+  TemporaryFolder folder;
+  write_shard(folder / "train-0.tar", {{"a.cls", "0"}});
+  for (const char* name : {"train-0.tar.bak", "train-0.tar.Xq12ab", "foo.tarball", ".tar", "x.tar.part.gz"})
+    write_text_file(folder / name, "no shard");
+  EXPECT_EQ(open(folder / "").size(), 1);
+  std::filesystem::copy_file(std::string(BELLOWS_SOURCE_DIR) + "/tests/goldens/io/shard.tar.gz", folder / "val-0.tgz");
+  EXPECT_EQ(open(folder / "", {.split = "val"}).size(), 1);
+}
+
+TEST(Open, TakesTheNamesOfFoldersLiterally) {
+  for (const char* name : {"d[1]", "d{a,b}", "a::b", "d{", "d*", "d\\[x]"}) {
+    TemporaryFolder top;
+    const std::string folder = top / name;
+    std::filesystem::create_directories(folder + "/deep[2]");
+    write_shard(folder + "/train-0.tar", {{"a.cls", "0"}});
+    write_shard(folder + "/train-1.tar", {{"a.cls", "0"}, {"b.cls", "0"}});
+    write_shard(folder + "/deep[2]/x-0.tar", {{"a.cls", "0"}});
+    EXPECT_EQ(open(folder).size(), 3) << name;
+    EXPECT_EQ(open(folder + "/train-1.tar").size(), 2) << name;
+    EXPECT_EQ(open(folder + "/train-{0..1}.tar").size(), 3) << name;
+    EXPECT_EQ(open(folder + "/train-*.tar").size(), 3) << name;
+    write_text_file(
+        folder + "/dataset.json",
+        R"({"splits": {"list": "train-{0,1}.tar", "glob": "train-?.tar", "joined": "train-0.tar::train-1.tar",
+                        "deep": "deep[2]/x-{0..0}.tar", "glob_deep": "deep*/x-0.tar"}})");
+    for (const char* split : {"list", "glob", "joined"}) EXPECT_EQ(open(folder, {.split = split}).size(), 3) << name;
+    for (const char* split : {"deep", "glob_deep"}) EXPECT_EQ(open(folder, {.split = split}).size(), 1) << name;
+  }
+}
+
+TEST(Open, RefusesPipesAtOnce) {
+  TemporaryFolder folder;
+  const std::string shard = folder / "train-000.tar", description = folder / "dataset.json";
+  ASSERT_EQ(mkfifo(shard.c_str(), 0600), 0);
+  for (const std::string& url : {folder / "", shard, folder / "train-{000..000}.tar"}) {
+    const std::string message = error_of([&] { open(url); });
+    EXPECT_THAT(message, HasSubstr(shard));
+    EXPECT_THAT(message, HasSubstr("pipe"));
+  }
+  ASSERT_EQ(mkfifo(description.c_str(), 0600), 0);
+  EXPECT_THAT(error_of([&] { open(folder / ""); }), HasSubstr(description));
 }
 
 TEST(Dataset, IsAValueWhosePartsCanBeShared) {
@@ -113,7 +182,9 @@ TEST(Dataset, RefusesWhatItCannotDo) {
   const Dataset set = open_shards({kDigits + "/test-000.tar"});
   EXPECT_THAT(error_of([&] { set.normalize(); }), HasSubstr("does not say its mean and std"));
   EXPECT_THAT(error_of([&] { set.decode("bgr"); }), HasSubstr("got \"bgr\""));
-  EXPECT_THAT(error_of([&] { set.resize(0, 4); }), HasSubstr("positive height and width"));
+  EXPECT_THAT(error_of([&] { set.resize(0, 4); }), HasSubstr("height and width from 1 to 65536"));
+  EXPECT_THAT(error_of([&] { set.cache(-1); }), HasSubstr("at least 0 bytes, got -1"));
+  EXPECT_THAT(error_of([&] { set.num_classes(-1); }), HasSubstr("at least 0, got -1"));
   EXPECT_THAT(error_of([&] { set.transform({}); }), HasSubstr("empty function"));
   EXPECT_THAT(error_of([&] { set.flip(1.5); }), HasSubstr("probability"));
 }

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "bellows/data/batch_memory.h"
 #include "bellows/io/safetensors.h"
 #include "tests/data/support.h"
 
@@ -231,11 +232,35 @@ TEST(Loader, CachingChangesNothing) {
 TEST(Loader, RefusesImpossibleOptions) {
   EXPECT_THAT(error_of([] { numbers(5).batch(0).loader(); }), HasSubstr("batch size of at least 1, got 0"));
   EXPECT_THAT(error_of([] { numbers(5).threads(-1).loader(); }), HasSubstr("0 to 1024 threads, got -1"));
-  EXPECT_THAT(error_of([] { numbers(5).prefetch(0).loader(); }), HasSubstr("at least 1 batch, got 0"));
+  EXPECT_THAT(error_of([] { numbers(5).prefetch(0).loader(); }), HasSubstr("1 to 65536 batches, got 0"));
   EXPECT_THAT(error_of([] { numbers(0).loader(); }), HasSubstr("holds no samples: numbers"));
   EXPECT_THAT(error_of([] { numbers(5).batch(6, true).loader(); }), HasSubstr("5 samples make no full batch of 6"));
   Loader loader = numbers(5).batch(2).loader();
   EXPECT_THAT(error_of([&] { loader.start(0, 4); }), HasSubstr("first_batch in [0, 3], got 4"));
+}
+
+TEST(Loader, TakesBatchesLargerThanTheSet) {
+  for (int64_t threads : {0, 2}) {
+    Loader loader = numbers(5).batch(INT64_MAX).threads(threads).loader();
+    EXPECT_EQ(loader.batches_per_epoch(), 1);
+    EXPECT_EQ(loader.samples_per_epoch(), 5);
+    EXPECT_THAT(loader.next()->ids(), ElementsAre(0, 1, 2, 3, 4));
+    EXPECT_FALSE(loader.next());
+  }
+  EXPECT_EQ(numbers(5).batch(INT64_MAX - 2).loader().batches_per_epoch(), 1);
+  EXPECT_THAT(error_of([] { numbers(5).prefetch(INT64_MAX).loader(); }),
+              HasSubstr("1 to 65536 batches, got 9223372036854"));
+}
+
+TEST(BatchMemory, SaysThatThereIsNotEnough) {
+  const auto memory = std::make_shared<BatchMemory>(1);
+  try {
+    memory->take(size_t{1} << 62);
+    ADD_FAILURE() << "expected an error";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_THAT(error.what_without_backtrace(),
+                HasSubstr("no memory for a batch whose tensor has 4611686018427387904"));
+  }
 }
 
 }  // namespace

@@ -84,6 +84,22 @@ TEST(Resize, ShorterSideEqualsTorchvision) {
   }
 }
 
+TEST(Resize, RefusesSizesThatNobodyMeans) {
+  constexpr int64_t huge = INT64_MAX;
+  for (const auto& make : {resize, center_crop, +[](int64_t h, int64_t w) { return random_crop(h, w); }}) {
+    for (auto [h, w] : {std::pair{huge, int64_t{8}}, {8, huge}, {65537, 1}, {0, 4}, {-1, 4}, {32768, 16384}}) {
+      EXPECT_THAT(error_of([&] { make(h, w); }),
+                  HasSubstr(c10::str("from 1 to 65536 with at most 268435456 pixels, got ", h, " x ", w)));
+    }
+  }
+  EXPECT_THAT(error_of([] { resize_shorter(huge); }), HasSubstr("side from 1 to 65536, got 9223372036854775807"));
+  EXPECT_THAT(error_of([] { random_crop(8, 8, huge); }), HasSubstr("padding from 0 to 65536, got 922"));
+  const std::vector<uint8_t> pixels(30000);
+  const ImageView tall{pixels.data(), 30000, 1, 1, 1, 1};
+  EXPECT_THAT(error_of([&] { run(resize_shorter(10), tall); }), HasSubstr("resize_shorter: expected"));
+  EXPECT_THAT(error_of([&] { run(resize(8, 60000), tall); }), HasSubstr("becomes 30000 x 60000 on its way"));
+}
+
 TEST(CenterCrop, EqualsTorchvision) {
   for (auto [h, w] : {std::pair{10, 11}, {9, 6}, {12, 15}}) {
     const std::string name = c10::str("center.", h, "x", w);

@@ -69,6 +69,14 @@ TEST_F(SafetensorsTest, TensorsAreCopiesThatMayBeWrittenTo) {
   EXPECT_TRUE(has(value_error([&] { file.tensor("W"); }), "no tensor is called \"W\"; the file has 1."));
 }
 
+TEST_F(SafetensorsTest, NoticesAFileThatIsCutWhileItIsOpen) {
+  std::filesystem::copy_file(golden("all.safetensors"), path("cut.safetensors"),
+                             std::filesystem::copy_options::overwrite_existing);
+  const SafetensorsFile file(path("cut.safetensors"));
+  std::filesystem::resize_file(path("cut.safetensors"), 0);
+  EXPECT_TRUE(has(value_error([&] { file.tensor(file.entries()[0]); }), "cut.safetensors was cut"));
+}
+
 TEST_F(SafetensorsTest, KeepsChannelsLastAndMetadata) {
   const at::Tensor w = at::arange(48, c10::kFloat).reshape({2, 3, 2, 4}).contiguous(c10::MemoryFormat::ChannelsLast);
   const SafetensorsMetadata metadata{{"z", "1"}, {"a", "2"}};

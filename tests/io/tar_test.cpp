@@ -1,5 +1,7 @@
 #include "bellows/io/tar.h"
 
+#include <iomanip>
+
 #include "bellows/io/decompress.h"
 #include "tests/io/support.h"
 
@@ -20,6 +22,24 @@ const std::string kLongName = "folder/" + [] {
   for (int i = 0; i < 40; ++i) name += "long";
   return name + "/" + std::string(120, 'n') + ".txt";
 }();
+
+/// A tar header whose checksum fits.
+std::string tar_header(char type, size_t size) {
+  std::string header(512, '\0');
+  header.replace(124, 11, c10::str(std::oct, std::setfill('0'), std::setw(11), size));
+  header[156] = type;
+  header.replace(148, 8, 8, ' ');
+  size_t sum = 0;
+  for (const char c : header) sum += static_cast<unsigned char>(c);
+  return header.replace(148, 7, c10::str(std::oct, std::setfill('0'), std::setw(6), sum) + std::string(1, '\0'));
+}
+
+/// An archive of one empty file whose name is so long, as GNU tar writes it.
+std::string long_named(size_t bytes) {
+  const size_t padding = (512 - bytes % 512) % 512;
+  return tar_header('L', bytes) + std::string(bytes, 'n') + std::string(padding, '\0') + tar_header('0', 0) +
+         std::string(1024, '\0');
+}
 
 }  // namespace
 
@@ -69,6 +89,22 @@ TEST_F(TarTest, UnpacksCompressedShards) {
   EXPECT_EQ(as_text(reader.index()[0].data), "packed");
 }
 
+TEST_F(TarTest, NoticesACutOfTheFileUnlessItWasUnpacked) {
+  for (const char* name : {"shard.tar", "shard.tar.gz"}) {
+    const std::string file = path(name);
+    std::filesystem::copy_file(golden(name), file, std::filesystem::copy_options::overwrite_existing);
+    const TarReader reader(file);
+    reader.check_size();
+    std::filesystem::resize_file(file, 100);
+    if (reader.path().ends_with(".gz")) {
+      reader.check_size();
+      EXPECT_EQ(as_text(reader.index()[0].data), "packed");
+    } else {
+      EXPECT_TRUE(has(value_error([&] { reader.check_size(); }), file + " was cut"));
+    }
+  }
+}
+
 TEST_F(TarTest, WritesTheBytesOfWebDataset) {
   TarWriter writer(path("shard.tar"));
   const TarReader source(golden("shard.tar"));
@@ -114,6 +150,9 @@ TEST_F(TarTest, SaysWhatIsWrongAndWhere) {
   const std::string good = read_text_file(golden("shard.tar"));
   const std::string cut = value_error([&] { TarReader(as_bytes(good).first(4096), "x.tar").index(); });
   EXPECT_TRUE(has(cut, "x.tar: truncated")) << cut;
+  EXPECT_TRUE(has(value_error([&] { TarReader(as_bytes(long_named(65537)), "x.tar").next(); }),
+                  "x.tar: expected a name of at most 65536 bytes at byte 512, found one of 65537"));
+  EXPECT_EQ(TarReader(as_bytes(long_named(65536)), "x.tar").next()->name, std::string(65536, 'n'));
   const std::string gzip = read_text_file(golden("shard.tar.gz"));
   EXPECT_TRUE(has(value_error([&] { decompress(as_bytes(gzip).first(60), "x.gz"); }), "truncated or corrupt"));
   EXPECT_TRUE(has(value_error([&] { decompress(as_bytes(gzip), "x.gz", 4096); }), "limit of 4096 bytes"));

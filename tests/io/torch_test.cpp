@@ -153,6 +153,18 @@ TEST_F(TorchTest, DamageIsNoticedByTheChecksum) {
       << message;
 }
 
+TEST_F(TorchTest, AChecksumThatWasZeroedIsDamage) {
+  torch_save(path("own.pt"), NamedTensors{{"w", at::arange(4, c10::kFloat)}});
+  for (const std::string& name : {golden("flat.pt"), path("own.pt")}) {
+    std::string file = read_text_file(name);
+    const size_t entry = file.rfind("/data/0") - (name == golden("flat.pt") ? 4 : 7) - 46;  // in the directory
+    ASSERT_EQ(file.substr(entry, 4), "PK\1\2");
+    file.replace(entry + 16, 4, 4, '\0');
+    EXPECT_TRUE(has(value_error([&] { torch_load_bytes(as_bytes(file), "x.pt"); }), "should have CRC-32 0 but has"))
+        << name;
+  }
+}
+
 TEST_F(TorchTest, WriterRefusesWhatTheFormatCannotHold) {
   const auto refuse = [&](const PickleValue& value) {
     return value_error([&] { torch_save(path("refused.pt"), value); });

@@ -177,6 +177,18 @@ TEST(Resume, AChangedRecipeIsSaid) {
   EXPECT_THAT(log.text(), testing::AllOf(HasSubstr("differs"), HasSubstr("lr: 0.025")));
 }
 
+// In the middle of an epoch another batch size or seed would repeat some samples and leave others out.
+TEST(Resume, WhatDecidesTheOrderStaysUntilTheEpochsEnd) {
+  const TemporaryFolder folder;
+  run_part(resumable(folder.path()), false, 7);
+  Recipe other = resumable(folder.path());
+  other.batch_size = 16;
+  EXPECT_THAT(error_of([&] { run_part(other, true, 0); }),
+              AllOf(HasSubstr("inside epoch 1 (batch 7)"), HasSubstr("batch_size: 16"), HasSubstr("batch_size: 32")));
+  run_part(resumable(folder.path()), true, 5);  // to the epoch's end
+  EXPECT_EQ(run_part(other, true, 1).losses.size(), 1u);
+}
+
 TEST(Resume, AUsedFolderIsNotOverwrittenByAccident) {
   const TemporaryFolder folder;
   run_part(resumable(folder.path()), false, 2);

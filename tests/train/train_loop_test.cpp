@@ -211,7 +211,7 @@ TEST(TrainLoop, ALossThatIsNotFiniteNamesItsStep) {
   EXPECT_EQ(loop.take_losses().size(), 3u);
   loop.run_steps(4);
   EXPECT_THAT(error_of([&] { loop.take_losses(); }),
-              testing::AllOf(testing::HasSubstr("nan at step 5"), testing::HasSubstr("learning rate")));
+              testing::AllOf(testing::HasSubstr("NaN at step 5"), testing::HasSubstr("learning rate")));
 }
 
 }  // namespace bellows::train
