@@ -7,3 +7,4 @@
 #include "bellows/tap/op_ref.h"
 #include "bellows/tap/op_tap.h"
 #include "bellows/tap/saved_tensor_tap.h"
+#include "bellows/tap/weight_casts.h"

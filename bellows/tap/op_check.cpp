@@ -28,12 +28,11 @@ void check_then_run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
 }
 
 void register_fallback_once() {
-  static torch::Library* const library = [] {
+  [[gnu::used]] static torch::Library* const library = [] {
     auto* made = new torch::Library(torch::Library::IMPL, "_", check_key, __FILE__, __LINE__);
     made->fallback(torch::CppFunction::makeFromBoxedFunction<&check_then_run>());
     return made;  // never destroyed: operators may run until the process ends
   }();
-  (void)library;
 }
 
 }  // namespace
