@@ -42,7 +42,7 @@ else()
 endif()
 if(BELLOWS_SANITIZE MATCHES "address")
   list(APPEND BELLOWS_TEST_ENVIRONMENT
-       "ASAN_OPTIONS=detect_container_overflow=0:detect_odr_violation=0:strict_init_order=1"
+       "ASAN_OPTIONS=detect_container_overflow=0:detect_odr_violation=0:strict_init_order=1:allocator_may_return_null=1"
        "LSAN_OPTIONS=suppressions=${_suppressions}/lsan.txt:print_suppressions=0"
        "UBSAN_OPTIONS=print_stacktrace=1")
 endif()

@@ -54,6 +54,15 @@ set(_torch_libraries ${BELLOWS_TORCH_ROOT}/lib/libtorch_cpu.so ${BELLOWS_TORCH_R
 if(BELLOWS_CUDA)
   list(APPEND _torch_libraries ${BELLOWS_TORCH_ROOT}/lib/libtorch_cuda.so ${BELLOWS_TORCH_ROOT}/lib/libc10_cuda.so)
 endif()
+# Our kernels run on libtorch's own threads (kernels/parallel.cpp): they need the very OpenMP library that libtorch_cpu loads. The
+# wheel brings libgomp.so.1, the official zip one with a hash in its name, other builds Intel's with the same entry points.
+file(GLOB _openmp ${BELLOWS_TORCH_ROOT}/lib/libgomp*.so* ${BELLOWS_TORCH_ROOT}/lib/libiomp5.so)
+if(_openmp)
+  list(GET _openmp 0 _openmp)
+else()
+  set(_openmp -Wl,-l:libgomp.so.1)
+endif()
+list(APPEND _torch_libraries ${_openmp})
 # A CUDA-enabled libtorch_cpu needs the CUDA runtime to load even where no GPU is used; the wheel keeps it beside torch/.
 file(GLOB _cuda_runtime ${BELLOWS_TORCH_ROOT}/../nvidia/*/lib)
 set(_rpaths "-Wl,-rpath,${BELLOWS_TORCH_ROOT}/lib")

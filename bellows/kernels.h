@@ -1,0 +1,11 @@
+#pragma once
+
+#include "bellows/kernels/cpu/grad_norm.h"
+#include "bellows/kernels/cpu/optimizers.h"
+#include "bellows/kernels/cuda/optimizers.h"
+#include "bellows/kernels/grad_norm.h"
+#include "bellows/kernels/norm.h"
+#include "bellows/kernels/optimizer_step.h"
+#include "bellows/kernels/parallel.h"
+#include "bellows/kernels/ref/grad_norm.h"
+#include "bellows/kernels/ref/optimizers.h"

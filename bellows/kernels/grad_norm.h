@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "bellows/kernels/optimizer_step.h"
+
+namespace bellows::kernels {
+
+/// `size` dense elements, in any order.
+struct NormTensor {
+  int64_t size = 0;
+  const void* data = nullptr;
+  Type type = Type::f32;
+};
+
+/// `size` dense elements to be changed, f32 or f64.
+struct ScaleTensor {
+  int64_t size = 0;
+  void* data = nullptr;
+  Type type = Type::f32;
+};
+
+/// What is reduced over all elements.
+enum class NormSum { abs, squares, max_abs };
+
+}  // namespace bellows::kernels

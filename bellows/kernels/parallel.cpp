@@ -1,0 +1,46 @@
+#include "bellows/kernels/parallel.h"
+
+#include <ATen/Parallel.h>
+
+#include <atomic>
+#include <exception>
+
+// at::parallel_for is a template that runs serially where the source is compiled without OpenMP, and what a compiler makes
+// of OpenMP depends on the compiler. This entry point of libgomp, which Intel's and LLVM's libraries offer as well,
+// starts the threads that libtorch itself uses, whatever compiles this.
+extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
+
+namespace bellows::kernels {
+
+namespace {
+
+struct Work {
+  int64_t count;
+  const std::function<void(int64_t)>& body;
+  std::atomic<int64_t> next = 0;
+  std::atomic_flag failed = ATOMIC_FLAG_INIT;
+  std::exception_ptr error = nullptr;
+
+  void take_chunks() {
+    try {
+      for (int64_t i = next++; i < count; i = next++) body(i);
+    } catch (...) {
+      if (!failed.test_and_set()) error = std::current_exception();
+      next = count;
+    }
+  }
+};
+
+}  // namespace
+
+void parallel_chunks(int64_t count, const std::function<void(int64_t)>& body) {
+  if (count <= 1 || at::get_num_threads() <= 1 || at::in_parallel_region()) {
+    for (int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  Work work{.count = count, .body = body};
+  GOMP_parallel([](void* data) { static_cast<Work*>(data)->take_chunks(); }, &work, 0, 0);
+  if (work.error) std::rethrow_exception(work.error);
+}
+
+}  // namespace bellows::kernels
