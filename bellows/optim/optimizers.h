@@ -3,27 +3,58 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
+
+#include "bellows/core/scaled_step.h"
+#include "bellows/optim/groups.h"
 
 namespace bellows::optim {
 
 /// How a step is carried out. The state is the same, so an implementation can be changed between two steps or two runs.
 enum class Impl {
-  loop,     ///< libtorch's own optimizer: parameter after parameter, a dozen operators each
-  foreach,  ///< operator after operator over lists of tensors; on the CPU in lists that fit the cache
+  automatic,  ///< the fastest that can do it: fused, then loop on the CPU; fused, then foreach on an accelerator
+  loop,       ///< libtorch's own optimizer: parameter after parameter, a dozen operators each
+  foreach,    ///< operator after operator over lists of tensors; on the CPU in lists that fit the cache
+  fused,      ///< one sweep over each tensor's memory
 };
 
-/// Params: lr, momentum, dampening, weight_decay, nesterov – as torch.optim.SGD's
+// Options that all have in common:
+//   impl            how a step is carried out; gradients that are sparse take the loop whatever is asked for
+//   maximize        climbs instead of descending
+//   master_weights  bf16 and fp16 parameters are updated in fp32: state and a master copy of the weights are fp32, the
+//                   parameters their rounded copies. Without it everything has the parameter's type, as in Python
+//   lr_tensor       0-d; takes the place of `lr` for all groups and is read at every step: on the CPU it also becomes
+//                   the groups' `lr`; on an accelerator the fused step reads it without the host waiting
+
+/// As torch.optim.SGD's.
 struct SGDOptions {
   double lr = 1e-3;
   double momentum = 0;
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
-  Impl impl = Impl::foreach;
+  bool maximize = false;
+  bool master_weights = false;
+  at::Tensor lr_tensor = {};
+  Impl impl = Impl::automatic;
 };
 
-/// Params: lr, beta1, beta2, eps, weight_decay, amsgrad – as torch.optim.AdamW's
+/// As torch.optim.Adam's.
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool amsgrad = false;
+  bool maximize = false;
+  bool master_weights = false;
+  at::Tensor lr_tensor = {};
+  Impl impl = Impl::automatic;
+};
+
+/// As torch.optim.AdamW's.
 struct AdamWOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -31,60 +62,235 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 1e-2;
   bool amsgrad = false;
-  Impl impl = Impl::foreach;
+  bool maximize = false;
+  bool master_weights = false;
+  at::Tensor lr_tensor = {};
+  Impl impl = Impl::automatic;
 };
 
-/// What the optimizers of this room share: options and state are of libtorch's own classes, so `param_groups()`,
+/// As torch.optim.RMSprop's.
+struct RMSpropOptions {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool centered = false;
+  bool maximize = false;
+  bool master_weights = false;
+  at::Tensor lr_tensor = {};
+  Impl impl = Impl::automatic;
+};
+
+/// As torch.optim.Adagrad's.
+struct AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double initial_accumulator_value = 0;
+  double eps = 1e-10;
+  bool maximize = false;
+  bool master_weights = false;
+  at::Tensor lr_tensor = {};
+  Impl impl = Impl::automatic;
+};
+
+/// As the paper's; its advice is a learning rate 3 to 10 times smaller and a decay as much larger than AdamW's.
+struct LionOptions {
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double weight_decay = 0;
+  bool maximize = false;
+  bool master_weights = false;
+  at::Tensor lr_tensor = {};
+  Impl impl = Impl::automatic;
+};
+
+/// What a fused step heeds beside a group's options (fused_impl.h).
+struct FusedStep;
+
+/// What the optimizers of this room share. Options and state are of libtorch's own classes, so `param_groups()`,
 /// `state()`, `torch::save` and `torch::load` see what libtorch's optimizer of the same name would show them.
+/// Parameters of a group may differ in device and type.
+/// Numerics: loop and foreach are bit for bit libtorch's optimizer on the CPU; fused differs from them by the rounding
+///           of single operations, and equals Python's to 1e-12 in float64 (tests/optim/golden_test.cpp)
 /// Threads:  one thread at a time
-class LibtorchOptimizer : public torch::optim::Optimizer {
+/// Throws:   c10::ValueError – no parameters; options out of range or not numbers; options of another class. step():
+///           sparse gradients where the rule has no meaning for them; a gradient of another shape or device
+class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
  public:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
-  /// Applies the gradients that are there; a parameter without one is left alone. Sparse gradients take Impl::loop.
+  /// Applies the gradients that are there; a parameter without one is left alone.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
+
   Impl impl() const { return impl_; }
   void set_impl(Impl impl) { impl_ = impl; }
+  /// What the next step() will take, with the gradients that are there now.
+  Impl next_impl() const;
+  bool maximize() const { return common_.maximize; }
+
+  /// True when the next step is fused. On the CPU it leaves the gradients as they are; libtorch's CUDA kernels write the
+  /// unscaled ones back.
+  bool takes_grad_scale() const override;
+  void set_grad_scale(at::Tensor grad_scale, at::Tensor found_inf) override;
+
+  /// Makes a tensor the learning rate of all groups; an undefined one returns to the groups' numbers.
+  void set_lr_tensor(at::Tensor lr);
+  const at::Tensor& lr_tensor() const { return common_.lr_tensor; }
+
+  /// The fp32 copy of a parameter; undefined if it has none (yet).
+  at::Tensor master_weight(const at::Tensor& parameter) const;
+  void set_master_weight(const at::Tensor& parameter, at::Tensor master);
+  /// To be called when the parameters were changed from outside: the master copies follow them.
+  void refresh_master_weights();
+  /// The type that the state of a parameter has.
+  at::ScalarType state_dtype(const at::Tensor& parameter) const;
+  /// Fetches step counts that the device keeps while infinite gradients may skip steps. Saving does it by itself.
+  void settle_steps();
 
  protected:
-  /// Params: reference – libtorch's optimizer without parameters, which checks the options and carries out Impl::loop
-  LibtorchOptimizer(std::unique_ptr<torch::optim::Optimizer> reference, const ParamGroups& groups, Impl impl);
+  struct Common {
+    const char* name;
+    bool maximize, master_weights;
+    at::Tensor lr_tensor;
+    bool sparse;     ///< the loop takes sparse gradients
+    bool aten_cuda;  ///< libtorch has a fused CUDA kernel
+  };
+  /// Params: reference – libtorch's optimizer without parameters, which carries out Impl::loop
+  LibtorchOptimizer(std::unique_ptr<torch::optim::Optimizer> reference, const ParamGroups& groups, Impl impl,
+                    Common common);
+  static ParamGroups one_group(std::vector<at::Tensor> parameters);
+  static ParamGroups with_options(const std::vector<PatternGroup>& groups,
+                                  const torch::optim::OptimizerOptions& defaults);
+
+  /// Throws if the options make no sense.
+  virtual void check(const torch::optim::OptimizerOptions& options) const = 0;
   /// One step over dense gradients of one parameter group.
   virtual void step_foreach(torch::optim::OptimizerParamGroup& group) = 0;
+  virtual void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) = 0;
+  /// What the loop expects to find.
+  virtual void before_loop() {}
+  virtual int64_t* step_count(torch::optim::OptimizerParamState&) const { return nullptr; }
 
  private:
+  friend struct OptimizerInternals;
+  class Working;
+
+  at::Tensor master_of(const at::Tensor& parameter);
+  at::Tensor device_step(const at::Tensor& parameter, int64_t steps_before);
+  void check_groups() const;
+  void check_gradients() const;
+  bool any_gradient(bool (*predicate)(const at::Tensor& parameter)) const;
+  bool can_fuse(const at::Tensor& parameter) const;
+  void read_lr_tensor(bool fused);
+  void step_all_fused(const at::Tensor& grad_scale, const at::Tensor& found_inf);
+  void step_unfused(Impl impl);
+
   std::unique_ptr<torch::optim::Optimizer> reference_;
+  Common common_;
   Impl impl_;
+  at::Tensor grad_scale_, found_inf_;
+  bool scaled_ = false;
+  std::unordered_map<void*, at::Tensor> masters_, device_steps_;
 };
 
 /// Stochastic gradient descent with momentum.
-/// Numerics: on the CPU loop and foreach are bit for bit torch::optim::SGD (tests/optim/optimizers_test.cpp)
-/// Throws:   c10::ValueError – no parameters; c10::Error – options out of range
 /// Ref:      torch.optim.SGD
 class SGD : public LibtorchOptimizer {
  public:
   SGD(std::vector<at::Tensor> parameters, const SGDOptions& options);
   /// Params: groups – with options of class torch::optim::SGDOptions, or none to take `options`
   SGD(const ParamGroups& groups, const SGDOptions& options);
+  SGD(const std::vector<PatternGroup>& groups, const SGDOptions& options);
 
  protected:
+  void check(const torch::optim::OptimizerOptions& options) const override;
   void step_foreach(torch::optim::OptimizerParamGroup& group) override;
+  void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) override;
+};
+
+/// Adam; weight decay is added to the gradient.
+/// Ref:      torch.optim.Adam; arXiv:1412.6980
+class Adam : public LibtorchOptimizer {
+ public:
+  Adam(std::vector<at::Tensor> parameters, const AdamOptions& options);
+  /// Params: groups – with options of class torch::optim::AdamOptions, or none to take `options`
+  Adam(const ParamGroups& groups, const AdamOptions& options);
+  Adam(const std::vector<PatternGroup>& groups, const AdamOptions& options);
+
+ protected:
+  void check(const torch::optim::OptimizerOptions& options) const override;
+  void step_foreach(torch::optim::OptimizerParamGroup& group) override;
+  void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) override;
+  int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
 };
 
 /// Adam with decoupled weight decay.
-/// Numerics: on the CPU loop and foreach are bit for bit torch::optim::AdamW (tests/optim/optimizers_test.cpp)
-/// Throws:   c10::ValueError – no parameters; c10::Error – options out of range
 /// Ref:      torch.optim.AdamW; arXiv:1711.05101
 class AdamW : public LibtorchOptimizer {
  public:
   AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options);
   /// Params: groups – with options of class torch::optim::AdamWOptions, or none to take `options`
   AdamW(const ParamGroups& groups, const AdamWOptions& options);
+  AdamW(const std::vector<PatternGroup>& groups, const AdamWOptions& options);
 
  protected:
+  void check(const torch::optim::OptimizerOptions& options) const override;
   void step_foreach(torch::optim::OptimizerParamGroup& group) override;
+  void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) override;
+  int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
+};
+
+/// Divides gradients by the root of their mean square.
+/// Ref:      torch.optim.RMSprop
+class RMSprop : public LibtorchOptimizer {
+ public:
+  RMSprop(std::vector<at::Tensor> parameters, const RMSpropOptions& options);
+  /// Params: groups – with options of class torch::optim::RMSpropOptions, or none to take `options`
+  RMSprop(const ParamGroups& groups, const RMSpropOptions& options);
+  RMSprop(const std::vector<PatternGroup>& groups, const RMSpropOptions& options);
+
+ protected:
+  void check(const torch::optim::OptimizerOptions& options) const override;
+  void step_foreach(torch::optim::OptimizerParamGroup& group) override;
+  void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) override;
+  int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
+};
+
+/// Divides gradients by the root of the sum of their squares; also for sparse gradients.
+/// Ref:      torch.optim.Adagrad
+class Adagrad : public LibtorchOptimizer {
+ public:
+  Adagrad(std::vector<at::Tensor> parameters, const AdagradOptions& options);
+  /// Params: groups – with options of class torch::optim::AdagradOptions, or none to take `options`
+  Adagrad(const ParamGroups& groups, const AdagradOptions& options);
+  Adagrad(const std::vector<PatternGroup>& groups, const AdagradOptions& options);
+
+ protected:
+  void check(const torch::optim::OptimizerOptions& options) const override;
+  void step_foreach(torch::optim::OptimizerParamGroup& group) override;
+  void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) override;
+  void before_loop() override;
+  int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
+};
+
+/// Takes steps of one size in the direction of the sign of a moving average.
+/// Ref:      arXiv:2302.06675
+class Lion : public LibtorchOptimizer {
+ public:
+  Lion(std::vector<at::Tensor> parameters, const LionOptions& options);
+  /// Params: groups – with options of class LionGroupOptions (lion.h), or none to take `options`
+  Lion(const ParamGroups& groups, const LionOptions& options);
+  Lion(const std::vector<PatternGroup>& groups, const LionOptions& options);
+
+ protected:
+  void check(const torch::optim::OptimizerOptions& options) const override;
+  void step_foreach(torch::optim::OptimizerParamGroup& group) override;
+  void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) override;
 };
 
 }  // namespace bellows::optim

@@ -1,98 +1,17 @@
 #include "bellows/optim/state.h"
 
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
 #include <map>
 #include <sstream>
 
 #include "bellows/core/error.h"
+#include "bellows/optim/fields_impl.h"
+#include "bellows/optim/optimizers.h"
 
 namespace bellows::optim {
 
 namespace {
-
-namespace to = torch::optim;
-
-// What each class holds, once: these lists write, read and check.
-
-template <class F>
-void fields(to::SGDOptions& o, F f) {
-  f("lr", o.lr()), f("momentum", o.momentum()), f("dampening", o.dampening()), f("weight_decay", o.weight_decay());
-  f("nesterov", o.nesterov());
-}
-template <class F>
-void fields(to::SGDParamState& s, F f) {
-  f("momentum_buffer", s.momentum_buffer());
-}
-template <class Options, class F>
-void adam_options(Options& o, F f) {
-  f("lr", o.lr()), f("betas", o.betas()), f("eps", o.eps()), f("weight_decay", o.weight_decay()),
-      f("amsgrad", o.amsgrad());
-}
-template <class State, class F>
-void adam_state(State& s, F f) {
-  f("step", s.step()), f("exp_avg", s.exp_avg()), f("exp_avg_sq", s.exp_avg_sq()),
-      f("max_exp_avg_sq", s.max_exp_avg_sq());
-}
-template <class F>
-void fields(to::AdamOptions& o, F f) {
-  adam_options(o, f);
-}
-template <class F>
-void fields(to::AdamParamState& s, F f) {
-  adam_state(s, f);
-}
-template <class F>
-void fields(to::AdamWOptions& o, F f) {
-  adam_options(o, f);
-}
-template <class F>
-void fields(to::AdamWParamState& s, F f) {
-  adam_state(s, f);
-}
-template <class F>
-void fields(to::RMSpropOptions& o, F f) {
-  f("lr", o.lr()), f("alpha", o.alpha()), f("eps", o.eps()), f("weight_decay", o.weight_decay()),
-      f("momentum", o.momentum());
-  f("centered", o.centered());
-}
-template <class F>
-void fields(to::RMSpropParamState& s, F f) {
-  f("step", s.step()), f("square_avg", s.square_avg()), f("momentum_buffer", s.momentum_buffer()),
-      f("grad_avg", s.grad_avg());
-}
-template <class F>
-void fields(to::AdagradOptions& o, F f) {
-  f("lr", o.lr()), f("lr_decay", o.lr_decay()), f("weight_decay", o.weight_decay()), f("eps", o.eps());
-  f("initial_accumulator_value", o.initial_accumulator_value());
-}
-template <class F>
-void fields(to::AdagradParamState& s, F f) {
-  f("step", s.step()), f("sum", s.sum());
-}
-
-template <class O, class S>
-struct Kind {
-  using Options = O;
-  using State = S;
-};
-
-/// Calls `f` with the classes that `optimizer` uses. False when they are not among those above.
-template <class F>
-bool with_kind(const to::Optimizer& optimizer, F f) {
-  const auto& defaults = optimizer.defaults();
-  if (dynamic_cast<const to::SGDOptions*>(&defaults)) return f(Kind<to::SGDOptions, to::SGDParamState>());
-  if (dynamic_cast<const to::AdamWOptions*>(&defaults)) return f(Kind<to::AdamWOptions, to::AdamWParamState>());
-  if (dynamic_cast<const to::AdamOptions*>(&defaults)) return f(Kind<to::AdamOptions, to::AdamParamState>());
-  if (dynamic_cast<const to::RMSpropOptions*>(&defaults)) return f(Kind<to::RMSpropOptions, to::RMSpropParamState>());
-  if (dynamic_cast<const to::AdagradOptions*>(&defaults)) return f(Kind<to::AdagradOptions, to::AdagradParamState>());
-  return false;
-}
 
 using Betas = std::tuple<double, double>;
 
@@ -149,30 +68,43 @@ T number(const at::Tensor& tensor, const std::string& name) {
   return tensor.item<T>();
 }
 
-void read(double& value, const at::Tensor& tensor, const std::string& name, const at::Tensor&) {
+/// The parameter that a piece of state belongs to, and the type that its state has.
+struct Owner {
+  at::IntArrayRef sizes = {};
+  at::TensorOptions options = {};
+};
+
+void read(double& value, const at::Tensor& tensor, const std::string& name, const Owner&) {
   value = number<double>(tensor, name);
 }
-void read(int64_t& value, const at::Tensor& tensor, const std::string& name, const at::Tensor&) {
+void read(int64_t& value, const at::Tensor& tensor, const std::string& name, const Owner&) {
   value = number<int64_t>(tensor, name);
 }
-void read(bool& value, const at::Tensor& tensor, const std::string& name, const at::Tensor&) {
+void read(bool& value, const at::Tensor& tensor, const std::string& name, const Owner&) {
   value = number<bool>(tensor, name);
 }
-void read(Betas& value, const at::Tensor& tensor, const std::string& name, const at::Tensor&) {
+void read(Betas& value, const at::Tensor& tensor, const std::string& name, const Owner&) {
   TORCH_CHECK_VALUE(tensor.defined() && tensor.numel() == 2, "optim::load_state_dict: \"", name,
                     "\" should be two numbers. The state belongs to another optimizer.");
   value = {tensor.flatten()[0].item<double>(), tensor.flatten()[1].item<double>()};
 }
 /// A tensor may be missing: not every option of an optimizer makes it.
-void read(at::Tensor& value, const at::Tensor& tensor, const std::string& name, const at::Tensor& parameter) {
+void read(at::Tensor& value, const at::Tensor& tensor, const std::string& name, const Owner& owner) {
   if (!tensor.defined()) return;
-  TORCH_CHECK_VALUE(tensor.sizes() == parameter.sizes(), "optim::load_state_dict: \"", name, "\" has shape ",
-                    tensor.sizes(), ", its parameter has ", parameter.sizes(), ". The state belongs to another model.");
-  value = tensor.detach().to(parameter.device()).clone();
+  TORCH_CHECK_VALUE(tensor.sizes() == owner.sizes, "optim::load_state_dict: \"", name, "\" has shape ", tensor.sizes(),
+                    ", its parameter has ", owner.sizes, ". The state belongs to another model.");
+  value = tensor.detach().to(owner.options, /*non_blocking=*/false, /*copy=*/true);
 }
 
 std::string at_index(const char* what, size_t i) {
   return c10::str(what, ".", i, ".");
+}
+
+const LibtorchOptimizer* ours(const to::Optimizer& optimizer) {
+  return dynamic_cast<const LibtorchOptimizer*>(&optimizer);
+}
+LibtorchOptimizer* ours(to::Optimizer& optimizer) {
+  return dynamic_cast<LibtorchOptimizer*>(&optimizer);
 }
 
 template <class K>
@@ -181,6 +113,9 @@ bool write_known(const to::Optimizer& optimizer, NamedTensors& result) {
   for (const to::OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& p : group.params()) {
       const std::string prefix = at_index("state", index++);
+      if (const at::Tensor master = ours(optimizer) ? ours(optimizer)->master_weight(p) : at::Tensor();
+          master.defined())
+        result.emplace_back(prefix + "master", master);
       const auto found = optimizer.state().find(p.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;
       auto* state = dynamic_cast<typename K::State*>(found->second.get());
@@ -200,28 +135,55 @@ bool write_known(const to::Optimizer& optimizer, NamedTensors& result) {
   return true;
 }
 
+/// What a state dict says about an optimizer of kind K, read whole before anything is changed.
 template <class K>
-bool read_known(to::Optimizer& optimizer, Reader& reader) {
+struct Loaded {
   std::vector<std::unique_ptr<to::OptimizerOptions>> options;
   std::map<void*, std::unique_ptr<to::OptimizerParamState>> states;
+  std::vector<std::pair<at::Tensor, at::Tensor>> masters;
+
+  void read_state(const LibtorchOptimizer* optimizer, const at::Tensor& p, const std::string& prefix, Reader& reader) {
+    const at::ScalarType type = optimizer ? optimizer->state_dtype(p) : p.scalar_type();
+    const Owner owner{p.sizes(), p.options().dtype(type).requires_grad(false)};
+    at::Tensor master;
+    read(master, reader.take(prefix + "master"), prefix + "master", owner);
+    if (master.defined()) {
+      TORCH_CHECK_VALUE(type != p.scalar_type(), "optim::load_state_dict: \"", prefix, "master\" is a master weight, ",
+                        "this optimizer keeps none for a ", p.scalar_type(),
+                        " parameter. Construct it with .master_weights = true.");
+      masters.emplace_back(p, master);
+    }
+    if (!reader.has_prefix(prefix)) return;
+    auto state = std::make_unique<typename K::State>();
+    fields(*state,
+           [&](const char* name, auto& value) { read(value, reader.take(prefix + name), prefix + name, owner); });
+    states[p.unsafeGetTensorImpl()] = std::move(state);
+  }
+};
+
+template <class K>
+bool read_known(to::Optimizer& optimizer, Reader& reader) {
+  Loaded<K> loaded;
   size_t index = 0;
   for (to::OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& p : group.params()) {
-      const std::string prefix = at_index("state", index++);
-      if (!reader.has_prefix(prefix)) continue;
-      auto state = std::make_unique<typename K::State>();
-      fields(*state, [&](const char* name, auto& value) { read(value, reader.take(prefix + name), prefix + name, p); });
-      states[p.unsafeGetTensorImpl()] = std::move(state);
+      loaded.read_state(ours(optimizer), p, at_index("state", index++), reader);
     }
-    const std::string prefix = at_index("param_groups", options.size());
-    options.push_back(group.options().clone());
-    fields(static_cast<typename K::Options&>(*options.back()),
+    const std::string prefix = at_index("param_groups", loaded.options.size());
+    loaded.options.push_back(group.options().clone());
+    fields(static_cast<typename K::Options&>(*loaded.options.back()),
            [&](const char* name, auto& value) { read(value, reader.take(prefix + name), prefix + name, {}); });
   }
   reader.check_empty();
+  if (LibtorchOptimizer* own = ours(optimizer)) {
+    own->settle_steps();
+    own->refresh_master_weights();
+    for (auto& [p, master] : loaded.masters) own->set_master_weight(p, master);
+  }
   optimizer.state().clear();
-  for (auto& [key, state] : states) optimizer.state()[key] = std::move(state);
-  for (size_t g = 0; g < options.size(); ++g) optimizer.param_groups()[g].set_options(std::move(options[g]));
+  for (auto& [key, state] : loaded.states) optimizer.state()[key] = std::move(state);
+  for (size_t g = 0; g < loaded.options.size(); ++g)
+    optimizer.param_groups()[g].set_options(std::move(loaded.options[g]));
   return true;
 }
 
@@ -245,7 +207,10 @@ void load_archive(to::Optimizer& optimizer, const at::Tensor& bytes) {
 
 NamedTensors state_dict(const to::Optimizer& optimizer) {
   NamedTensors result;
-  const bool known = with_kind(optimizer, [&](auto kind) { return write_known<decltype(kind)>(optimizer, result); });
+  // Settling leaves what the optimizer means as it was.
+  if (auto* own = const_cast<LibtorchOptimizer*>(ours(optimizer))) own->settle_steps();
+  const bool known =
+      with_kind(optimizer.defaults(), [&](auto kind) { return write_known<decltype(kind)>(optimizer, result); });
   return known ? result : NamedTensors{{"archive", archive_of(optimizer)}};
 }
 
@@ -257,7 +222,8 @@ void load_state_dict(to::Optimizer& optimizer, const NamedTensors& state) {
     reader.check_empty();
     return load_archive(optimizer, archive);
   }
-  const bool known = with_kind(optimizer, [&](auto kind) { return read_known<decltype(kind)>(optimizer, reader); });
+  const bool known =
+      with_kind(optimizer.defaults(), [&](auto kind) { return read_known<decltype(kind)>(optimizer, reader); });
   TORCH_CHECK_VALUE(known,
                     "optim::load_state_dict: expected \"archive\", for an optimizer of a class of your own. "
                     "The state belongs to another optimizer.");
@@ -269,6 +235,7 @@ double get_lr(const to::Optimizer& optimizer) {
 
 void set_lr(to::Optimizer& optimizer, double lr) {
   for (to::OptimizerParamGroup& group : optimizer.param_groups()) group.options().set_lr(lr);
+  if (LibtorchOptimizer* own = ours(optimizer); own && own->lr_tensor().defined()) own->lr_tensor().fill_(lr);
 }
 
 }  // namespace bellows::optim

@@ -8,19 +8,19 @@ namespace bellows::optim {
 
 /// The state and hyperparameters of any libtorch optimizer, by name: "state.<i>.exp_avg" for the i-th parameter over
 /// all groups, "param_groups.<g>.lr". Numbers are 0-d tensors (float64, int64). Tensors share storage with the
-/// optimizer. SGD, Adam, AdamW, RMSprop and Adagrad are taken apart so; every other class is one tensor "archive" of
-/// its serialized bytes.
+/// optimizer. SGD, Adam, AdamW, RMSprop, Adagrad and Lion are taken apart so; every other class is one tensor "archive"
+/// of its serialized bytes. A master weight is "state.<i>.master".
 NamedTensors state_dict(const torch::optim::Optimizer& optimizer);
 
-/// Puts a state_dict() back; tensors are copied, with their strides. The optimizer must have parameters of the same
-/// shapes.
+/// Puts a state_dict() back; tensors are copied, with their strides, in the type that the optimizer's state has. The
+/// optimizer must have parameters of the same shapes.
 /// Throws:   c10::ValueError – other class, number or shape of parameters; nothing is changed then
 /// Ref:      torch.optim.Optimizer.load_state_dict
 void load_state_dict(torch::optim::Optimizer& optimizer, const NamedTensors& state);
 
 /// The learning rate of the first parameter group.
 double get_lr(const torch::optim::Optimizer& optimizer);
-/// Sets the learning rate of every parameter group.
+/// Sets the learning rate of every parameter group, and the tensor that replaces them if there is one.
 void set_lr(torch::optim::Optimizer& optimizer, double lr);
 
 }  // namespace bellows::optim

@@ -107,11 +107,50 @@ INSTANTIATE_TEST_SUITE_P(Options, AdamWTest,
                          testing::Combine(testing::Values(0.0, 0.1), testing::Bool(),
                                           testing::Values(Impl::loop, Impl::foreach)));
 
+TEST(RmspropTest, EqualsLibtorchBitForBit) {
+  for (const Impl impl : {Impl::loop, Impl::foreach}) {
+    for (const double momentum : {0.0, 0.9}) {
+      for (const bool centered : {false, true}) {
+        Tensors ours = make_parameters(), reference = make_parameters();
+        RMSprop rmsprop(
+            ours,
+            {.lr = 0.01, .alpha = 0.9, .weight_decay = 0.1, .momentum = momentum, .centered = centered, .impl = impl});
+        torch::optim::RMSprop torch_rmsprop(
+            reference,
+            torch::optim::RMSpropOptions(0.01).alpha(0.9).weight_decay(0.1).momentum(momentum).centered(centered));
+        expect_same_trajectory(rmsprop, ours, torch_rmsprop, reference);
+      }
+    }
+  }
+}
+
+TEST(AdamTest, EqualsLibtorchBitForBit) {
+  for (const Impl impl : {Impl::loop, Impl::foreach}) {
+    for (const bool amsgrad : {false, true}) {
+      Tensors ours = make_parameters(), reference = make_parameters();
+      Adam adam(ours, {.lr = 0.01, .weight_decay = 0.1, .amsgrad = amsgrad, .impl = impl});
+      torch::optim::Adam torch_adam(reference, torch::optim::AdamOptions(0.01).weight_decay(0.1).amsgrad(amsgrad));
+      expect_same_trajectory(adam, ours, torch_adam, reference);
+    }
+  }
+}
+
+TEST(AdagradTest, EqualsLibtorchBitForBit) {
+  for (const Impl impl : {Impl::loop, Impl::foreach}) {
+    Tensors ours = make_parameters(), reference = make_parameters();
+    Adagrad adagrad(ours,
+                    {.lr = 0.1, .lr_decay = 0.01, .weight_decay = 0.1, .initial_accumulator_value = 0.3, .impl = impl});
+    torch::optim::Adagrad torch_adagrad(
+        reference, torch::optim::AdagradOptions(0.1).lr_decay(0.01).weight_decay(0.1).initial_accumulator_value(0.3));
+    expect_same_trajectory(adagrad, ours, torch_adagrad, reference);
+  }
+}
+
 TEST(Optimizers, ImplementationCanChangeBetweenSteps) {
   Tensors ours = make_parameters(), reference = make_parameters();
   AdamW adamw(ours, {.lr = 0.01});
   torch::optim::AdamW torch_adamw(reference, torch::optim::AdamWOptions(0.01));
-  EXPECT_EQ(adamw.impl(), Impl::foreach);
+  EXPECT_EQ(adamw.impl(), Impl::automatic);
   for (int step = 0; step < 6; ++step) {
     fill_gradients(ours, step);
     fill_gradients(reference, step);
@@ -131,7 +170,7 @@ TEST(Optimizers, ParameterGroupsKeepTheirOwnOptions) {
     result.emplace_back(Tensors{p[3], p[4]});
     return result;
   };
-  SGD sgd(groups(ours), {.lr = 0.1, .weight_decay = 0.01});
+  SGD sgd(groups(ours), {.lr = 0.1, .weight_decay = 0.01, .impl = Impl::foreach});
   torch::optim::SGD torch_sgd(groups(reference), torch::optim::SGDOptions(0.1).weight_decay(0.01));
   for (int step = 0; step < 5; ++step) {
     fill_gradients(ours, step);
@@ -176,7 +215,7 @@ TEST(Optimizers, ClosureRunsWithGradientsAndItsLossIsReturned) {
 
 TEST(Optimizers, StateIsLibtorchsOwnInArchives) {
   Tensors ours = make_parameters(), reference = make_parameters();
-  AdamW adamw(ours, {.lr = 0.01});
+  AdamW adamw(ours, {.lr = 0.01, .impl = Impl::foreach});
   fill_gradients(ours, 3);
   fill_gradients(reference, 3);
   adamw.step();
@@ -205,13 +244,25 @@ TEST(Optimizers, LibtorchsSchedulersDriveThem) {
 
 TEST(Optimizers, RefuseWhatMakesNoSense) {
   const Tensors parameters = make_parameters();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THROW(SGD(Tensors{}, {.lr = 0.1}), c10::ValueError);
-  EXPECT_THROW(SGD(parameters, {.lr = -0.1}), c10::Error);
-  EXPECT_THROW(SGD(parameters, {.lr = 0.1, .nesterov = true}), c10::Error);
-  EXPECT_THROW(AdamW(parameters, {.beta1 = 1.5}), c10::Error);
+  EXPECT_THROW(SGD(parameters, {.lr = -0.1}), c10::ValueError);
+  EXPECT_THROW(SGD(parameters, {.lr = nan}), c10::ValueError);
+  EXPECT_THROW(SGD(parameters, {.lr = 0.1, .momentum = -1}), c10::ValueError);
+  EXPECT_THROW(SGD(parameters, {.lr = 0.1, .nesterov = true}), c10::ValueError);
+  EXPECT_THROW(Adam(parameters, {.beta2 = 1}), c10::ValueError);
+  EXPECT_THROW(AdamW(parameters, {.beta1 = 1.5}), c10::ValueError);
+  EXPECT_THROW(AdamW(parameters, {.eps = nan}), c10::ValueError);
+  EXPECT_THROW(RMSprop(parameters, {.alpha = -1}), c10::ValueError);
+  EXPECT_THROW(Adagrad(parameters, {.lr_decay = nan}), c10::ValueError);
+  EXPECT_THROW(Lion(parameters, {.beta1 = nan}), c10::ValueError);
+  EXPECT_THROW(Lion({at::zeros({2}, at::kLong)}, {}), c10::ValueError);
   LibtorchOptimizer::ParamGroups groups;
   groups.emplace_back(parameters, std::make_unique<torch::optim::AdamOptions>(0.1));
   EXPECT_THROW(SGD(groups, {.lr = 0.1}), c10::ValueError);
+  LibtorchOptimizer::ParamGroups negative;
+  negative.emplace_back(parameters, std::make_unique<torch::optim::SGDOptions>(-1));
+  EXPECT_THROW(SGD(negative, {.lr = 0.1}), c10::ValueError);
 }
 
 }  // namespace bellows::optim

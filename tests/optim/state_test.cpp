@@ -101,6 +101,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         NamedMake{"SGD", of<SGD>(SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true})},
         NamedMake{"AdamW", of<AdamW>(AdamWOptions{.lr = 0.01, .amsgrad = true})},
+        NamedMake{"Adam", of<Adam>(AdamOptions{.lr = 0.01, .weight_decay = 0.1})},
+        NamedMake{"RMSprop", of<RMSprop>(RMSpropOptions{.lr = 0.01, .momentum = 0.5, .centered = true})},
+        NamedMake{"Adagrad", of<Adagrad>(AdagradOptions{.lr = 0.1, .lr_decay = 0.1})},
+        NamedMake{"Lion", of<Lion>(LionOptions{.lr = 0.01, .weight_decay = 0.1})},
         NamedMake{"torch_SGD", of<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9))},
         NamedMake{"torch_Adam", of<torch::optim::Adam>(torch::optim::AdamOptions(0.01))},
         NamedMake{"torch_AdamW", of<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01))},
@@ -125,6 +129,60 @@ TEST(State, NamesAndStrides) {
   load_state_dict(other, state);
   EXPECT_EQ(state_dict(other)[1].second.strides(), parameters[1].strides());
   EXPECT_FALSE(state_dict(other)[1].second.is_same(state[1].second));
+}
+
+TEST(State, MasterWeightsGoAlong) {
+  const auto bf16 = [] {
+    StateTensors parameters = state_parameters();
+    for (auto& p : parameters) p = p.detach().to(at::kBFloat16).requires_grad_(true);
+    return parameters;
+  };
+  for (const bool archive : {false, true}) {
+    StateTensors straight = bf16(), broken = bf16();
+    const AdamWOptions options{.lr = 1e-3, .master_weights = true};
+    AdamW reference(straight, options), first(broken, options), second(broken, options);
+    train(reference, straight, 0, 6);
+    train(first, broken, 0, 3);
+    if (archive) {
+      std::stringstream file;
+      torch::save(first, file);
+      torch::load(second, file);
+    } else {
+      load_state_dict(second, state_dict(first));
+    }
+    EXPECT_EQ(second.master_weight(broken[0]).scalar_type(), at::kFloat);
+    EXPECT_FALSE(torch::equal(second.master_weight(broken[0]), broken[0].to(at::kFloat)));
+    train(second, broken, 3, 6);
+    for (size_t i = 0; i < straight.size(); ++i) {
+      EXPECT_TRUE(torch::equal(reference.master_weight(straight[i]), second.master_weight(broken[i]))) << i;
+    }
+    AdamW plain(broken, {.lr = 1e-3});
+    EXPECT_THAT(message_of([&] { load_state_dict(plain, state_dict(first)); }), testing::HasSubstr("master"));
+    EXPECT_TRUE(plain.state().empty());
+  }
+}
+
+TEST(State, LionInArchives) {
+  StateTensors ours = state_parameters();
+  Lion lion(ours, {.lr = 0.01}), other(ours, {.lr = 0.5});
+  train(lion, ours, 0, 2);
+  std::stringstream file;
+  torch::save(lion, file);
+  torch::load(other, file);
+  EXPECT_EQ(get_lr(other), 0.01);
+  const NamedTensors a = state_dict(lion), b = state_dict(other);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(torch::equal(a[i].second, b[i].second)) << a[i].first;
+}
+
+TEST(State, TakesTheTypeOfTheParameters) {
+  StateTensors single = state_parameters(), twice;
+  for (const auto& p : single) twice.push_back(p.detach().to(at::kDouble).requires_grad_(true));
+  AdamW from(single, {.lr = 0.01}), into(twice, {.lr = 0.01});
+  train(from, single, 0, 1);
+  load_state_dict(into, state_dict(from));
+  EXPECT_EQ(state_dict(into)[1].second.scalar_type(), at::kDouble);
+  train(into, twice, 1, 2);
 }
 
 TEST(State, WhatDoesNotFitIsRefusedAndNothingChanges) {

@@ -1,0 +1,158 @@
+#include "bellows/optim/averaging.h"
+
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "bellows/optim/schedule_check_impl.h"
+
+namespace bellows::optim {
+
+namespace {
+
+std::vector<at::Tensor> values_of(const NamedTensors& tensors) {
+  std::vector<at::Tensor> result;
+  result.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) result.push_back(tensor.detach());
+  return result;
+}
+
+/// Same names, same shapes, same order.
+void check_same(const char* where, const NamedTensors& expected, const NamedTensors& got) {
+  TORCH_CHECK_VALUE(expected.size() == got.size(), where, ": expected ", expected.size(), " tensors, got ", got.size(),
+                    ". The average is of another model.");
+  for (size_t i = 0; i < expected.size(); ++i) {
+    TORCH_CHECK_VALUE(expected[i].first == got[i].first && expected[i].second.sizes() == got[i].second.sizes(), where,
+                      ": expected \"", expected[i].first, "\" of shape ", expected[i].second.sizes(), ", got \"",
+                      got[i].first, "\" of shape ", got[i].second.sizes(), ". The average is of another model.");
+  }
+}
+
+at::Tensor first_average(const at::Tensor& tensor, const AveragingOptions& options) {
+  const bool narrow = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  const auto kept = tensor.options()
+                        .dtype(narrow && !options.keep_dtype ? at::kFloat : tensor.scalar_type())
+                        .device(options.device.value_or(tensor.device()));
+  return tensor.detach().to(kept, /*non_blocking=*/false, /*copy=*/true);
+}
+
+}  // namespace
+
+Schedule swa_weight() {
+  return [](int64_t n) { return 1 / static_cast<double>(n + 1); };
+}
+
+Schedule ema_weight(double decay, bool warmup) {
+  check::number("ema_weight", "decay", decay, 0, 1);
+  return [=](int64_t n) {
+    const auto count = static_cast<double>(n);
+    return 1 - (warmup ? std::min(decay, (1 + count) / (10 + count)) : decay);
+  };
+}
+
+AveragedModel::AveragedModel(Model model, AveragingOptions options)
+    : model_(std::move(model)), options_(std::move(options)) {
+  check::callable("AveragedModel", options_.weight);
+  const NamedTensors parameters = model_.named_parameters();
+  TORCH_CHECK_VALUE(!parameters.empty(), "AveragedModel: model \"", model_.name(), "\" has no parameters to average.");
+  parameters_ = parameters.size();
+  for (const auto& [name, tensor] : model_.state_dict()) averaged_.emplace_back(name, first_average(tensor, options_));
+}
+
+void AveragedModel::update_parameters() {
+  const c10::NoGradGuard no_grad;
+  const NamedTensors current = model_.state_dict();
+  check_same("AveragedModel::update_parameters", averaged_, current);
+  if (n_averaged_ == 0) {
+    at::_foreach_copy_(values_of(averaged_), values_of(current));
+  } else {
+    average_into(current);
+  }
+  ++n_averaged_;
+}
+
+void AveragedModel::average_into(const NamedTensors& current) {
+  using Lists = std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>;
+  const double weight = options_.weight(n_averaged_);
+  check::number("AveragedModel::update_parameters", "a weight", weight, 0, 1);
+  std::map<std::pair<std::string, at::ScalarType>, Lists> averaged;  // by device and dtype
+  Lists copied;
+  for (size_t i = 0; i < averaged_.size(); ++i) {
+    at::Tensor average = averaged_[i].second;
+    const at::Tensor value = current[i].second.detach();
+    const bool is_number = at::isFloatingType(value.scalar_type()) || at::isComplexType(value.scalar_type());
+    if (!is_number || (i >= parameters_ && options_.buffers == AverageBuffers::copy)) {
+      copied.first.push_back(average);
+      copied.second.push_back(value);
+    } else if (average.scalar_type() != value.scalar_type() || average.device() != value.device()) {
+      average.lerp_(value.to(average.options()), weight);
+    } else {
+      Lists& lists = averaged[{average.device().str(), average.scalar_type()}];
+      lists.first.push_back(average);
+      lists.second.push_back(value);
+    }
+  }
+  for (auto& [key, lists] : averaged) at::_foreach_lerp_(lists.first, lists.second, at::Scalar(weight));
+  if (!copied.first.empty()) at::_foreach_copy_(copied.first, copied.second);
+}
+
+void AveragedModel::copy_to(const Model& model) const {
+  bellows::load_state_dict(model, averaged_);
+}
+
+NamedTensors AveragedModel::state_dict() const {
+  NamedTensors result = {{"n_averaged", at::scalar_tensor(n_averaged_, at::dtype(at::kLong))}};
+  for (const auto& [name, tensor] : averaged_) result.emplace_back("module." + name, tensor);
+  return result;
+}
+
+void AveragedModel::load_state_dict(const NamedTensors& state) {
+  constexpr const char* where = "AveragedModel::load_state_dict";
+  std::map<std::string_view, const at::Tensor*> given;
+  for (const auto& [name, tensor] : state) given[name] = &tensor;
+  const auto counted = given.find("n_averaged");
+  TORCH_CHECK_VALUE(counted != given.end() && counted->second->numel() == 1, where,
+                    ": expected \"n_averaged\" to be one number. The state is not an averaged model's.");
+  const auto n_averaged = counted->second->item<int64_t>();
+  check::count(where, "n_averaged", n_averaged, 0);
+  NamedTensors loaded;  // in our order
+  for (const auto& [name, tensor] : averaged_) {
+    const auto found = given.find("module." + name);
+    TORCH_CHECK_VALUE(found != given.end(), where, ": \"module.", name,
+                      "\" is missing. The state is of another model.");
+    loaded.emplace_back(name, *found->second);
+  }
+  TORCH_CHECK_VALUE(given.size() == loaded.size() + 1, where, ": the state has ", given.size() - 1 - loaded.size(),
+                    " tensors more than model \"", model_.name(), "\".");
+  check_same(where, averaged_, loaded);
+  const c10::NoGradGuard no_grad;
+  at::_foreach_copy_(values_of(averaged_), values_of(loaded));
+  n_averaged_ = n_averaged;
+}
+
+void AveragedModel::update_bn(const std::function<at::Tensor()>& next) {
+  const AveragedWeights weights(*this);
+  optim::update_bn(model_, next);
+  const c10::NoGradGuard no_grad;
+  const NamedTensors current = model_.state_dict();
+  for (size_t i = parameters_; i < averaged_.size(); ++i) averaged_[i].second.copy_(current[i].second);
+}
+
+AveragedWeights::AveragedWeights(const AveragedModel& average) : current_(values_of(average.model().state_dict())) {
+  check_same("AveragedWeights", average.averaged(), average.model().state_dict());
+  const c10::NoGradGuard no_grad;
+  for (const at::Tensor& tensor : current_) saved_.push_back(tensor.clone());
+  at::_foreach_copy_(current_, values_of(average.averaged()));
+}
+
+AveragedWeights::~AveragedWeights() {
+  const c10::NoGradGuard no_grad;
+  at::_foreach_copy_(current_, saved_);
+}
+
+}  // namespace bellows::optim

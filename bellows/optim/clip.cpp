@@ -1,0 +1,275 @@
+#include "bellows/optim/clip.h"
+
+#include <ATen/ops/_foreach_clamp_max.h>
+#include <ATen/ops/_foreach_clamp_min.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "bellows/core/scaled_step.h"
+#include "bellows/kernels/cpu/grad_norm.h"
+
+namespace bellows::optim {
+
+namespace {
+
+using TensorVec = std::vector<at::Tensor>;
+
+void check_clippable(const char* where, const at::Tensor& tensor, size_t index) {
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, where, ": expected dense gradients, got a ", tensor.layout(),
+                    " one (tensor ", index, "). Leave it out, or make the layer's gradient dense (sparse(false)).");
+  TORCH_CHECK_VALUE(at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()), where,
+                    ": expected floating-point tensors, got ", tensor.scalar_type(), " (tensor ", index, ").");
+}
+
+TensorVec clippable(const char* where, const TensorVec& tensors) {
+  TensorVec result;
+  result.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) continue;
+    check_clippable(where, tensors[i], i);
+    result.push_back(tensors[i]);
+  }
+  return result;
+}
+
+TensorVec gradients_of(const TensorVec& parameters) {
+  TensorVec result;
+  result.reserve(parameters.size());
+  for (const at::Tensor& p : parameters) result.push_back(p.defined() ? p.grad() : at::Tensor());
+  return result;
+}
+
+/// Lists of one device and dtype each: what the foreach operators have fast kernels for.
+std::vector<TensorVec> grouped(const TensorVec& tensors) {
+  std::map<std::pair<std::string, at::ScalarType>, size_t> known;
+  std::vector<TensorVec> groups;
+  for (const at::Tensor& tensor : tensors) {
+    const auto [at, fresh] = known.try_emplace({tensor.device().str(), tensor.scalar_type()}, groups.size());
+    if (fresh) groups.emplace_back();
+    groups[at->second].push_back(tensor);
+  }
+  return groups;
+}
+
+std::optional<kernels::Type> kernel_type(const at::Tensor& tensor) {
+  if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense()) return std::nullopt;
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return kernels::Type::f32;
+    case at::kDouble:
+      return kernels::Type::f64;
+    case at::kBFloat16:
+      return kernels::Type::bf16;
+    case at::kHalf:
+      return kernels::Type::f16;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<kernels::NormSum> kernel_sum(double norm_type) {
+  if (norm_type == 1) return kernels::NormSum::abs;
+  if (norm_type == 2) return kernels::NormSum::squares;
+  if (std::isinf(norm_type)) return kernels::NormSum::max_abs;
+  return std::nullopt;
+}
+
+/// The norm by our own kernel, or nothing where it does not fit.
+at::Tensor norm_by_kernel(const TensorVec& tensors, double norm_type) {
+  const auto what = kernel_sum(norm_type);
+  if (!what) return {};
+  std::vector<kernels::NormTensor> inputs;
+  inputs.reserve(tensors.size());
+  bool wide = false;
+  for (const at::Tensor& tensor : tensors) {
+    const auto type = kernel_type(tensor);
+    if (!type) return {};
+    wide = wide || *type == kernels::Type::f64;
+    inputs.push_back({tensor.numel(), tensor.const_data_ptr(), *type});
+  }
+  const double sum = kernels::cpu::norm_sum(inputs, *what);
+  return at::scalar_tensor(norm_type == 2 ? std::sqrt(sum) : sum, at::dtype(wide ? at::kDouble : at::kFloat));
+}
+
+at::Tensor norm_by_operators(const TensorVec& tensors, double norm_type) {
+  TensorVec norms, filled;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() > 0) filled.push_back(tensor);  // the largest of no elements is an error
+  }
+  const c10::Device device = tensors.front().device();
+  if (filled.empty()) return at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kFloat));
+  for (const TensorVec& group : grouped(filled)) {
+    for (at::Tensor& norm : at::_foreach_norm(group, norm_type)) norms.push_back(norm.to(device));
+  }
+  return at::linalg_vector_norm(at::stack(norms), norm_type);
+}
+
+/// Multiplies tensors on the CPU in place, by our own kernel where it fits.
+void multiply_on_cpu(const TensorVec& tensors, double factor) {
+  std::vector<kernels::ScaleTensor> ours;
+  TensorVec others;
+  for (const at::Tensor& tensor : tensors) {
+    const auto type = kernel_type(tensor);
+    if (type != kernels::Type::f32 && type != kernels::Type::f64) {
+      others.push_back(tensor);
+      continue;
+    }
+    ours.push_back({tensor.numel(), tensor.mutable_data_ptr(), *type});
+    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+  }
+  kernels::cpu::scale(ours, factor);
+  if (!others.empty()) at::_foreach_mul_(others, at::Scalar(factor));
+}
+
+bool all_on_cpu(const TensorVec& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.is_cpu(); });
+}
+
+void check_max_norm(const char* where, double max_norm) {
+  TORCH_CHECK_VALUE(max_norm >= 0, where, ": expected max_norm of at least 0, got ", max_norm, ".");
+}
+
+void scale_to_norm(const TensorVec& grads, double max_norm, const at::Tensor& total_norm) {
+  if (grads.empty()) return;
+  if (total_norm.is_cpu() && all_on_cpu(grads)) {
+    const double coefficient = max_norm / (total_norm.item<double>() + 1e-6);
+    if (coefficient >= 1) return;  // false for NaN
+    return multiply_on_cpu(grads, coefficient);
+  }
+  const at::Tensor coefficient = total_norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1);
+  for (const TensorVec& group : grouped(grads)) at::_foreach_mul_(group, coefficient.to(group.front().device()));
+}
+
+}  // namespace
+
+at::Tensor get_total_norm(const std::vector<at::Tensor>& tensors, const ClipOptions& options) {
+  TORCH_CHECK_VALUE(options.norm_type > 0, "get_total_norm: expected norm_type above 0, got ", options.norm_type, ".");
+  const c10::NoGradGuard no_grad;
+  const TensorVec dense = clippable("get_total_norm", tensors);
+  if (dense.empty()) return at::scalar_tensor(0, at::dtype(at::kFloat));
+  at::Tensor norm = norm_by_kernel(dense, options.norm_type);
+  if (!norm.defined()) norm = norm_by_operators(dense, options.norm_type);
+  if (options.error_if_nonfinite) {
+    const auto value = norm.item<double>();
+    TORCH_CHECK(std::isfinite(value), "get_total_norm: the norm of order ", options.norm_type, " is ", value,
+                ": some gradient is infinite or NaN. Look for it (inspect::find_bad_values), or set "
+                "error_if_nonfinite = false to go on.");
+  }
+  return norm;
+}
+
+at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options) {
+  check_max_norm("clip_grad_norm_", max_norm);
+  const c10::NoGradGuard no_grad;
+  const TensorVec grads = clippable("clip_grad_norm_", gradients_of(parameters));
+  const at::Tensor total_norm = get_total_norm(grads, options);
+  scale_to_norm(grads, max_norm, total_norm);
+  return total_norm;
+}
+
+void clip_grads_with_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const at::Tensor& total_norm) {
+  check_max_norm("clip_grads_with_norm_", max_norm);
+  TORCH_CHECK_VALUE(total_norm.defined() && total_norm.numel() == 1,
+                    "clip_grads_with_norm_: expected total_norm to be one number, as get_total_norm returns it.");
+  const c10::NoGradGuard no_grad;
+  scale_to_norm(clippable("clip_grads_with_norm_", gradients_of(parameters)), max_norm, total_norm);
+}
+
+void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  TORCH_CHECK_VALUE(clip_value >= 0, "clip_grad_value_: expected clip_value of at least 0, got ", clip_value, ".");
+  const c10::NoGradGuard no_grad;
+  for (const TensorVec& group : grouped(clippable("clip_grad_value_", gradients_of(parameters)))) {
+    if (group.front().is_cpu()) {  // one pass instead of two
+      for (at::Tensor grad : group) grad.clamp_(-clip_value, clip_value);
+    } else {
+      at::_foreach_clamp_min_(group, at::Scalar(-clip_value));
+      at::_foreach_clamp_max_(group, at::Scalar(clip_value));
+    }
+  }
+}
+
+// --- unscale, clip and step in one
+
+namespace {
+
+/// The optimizer as one that multiplies by itself, in enough precision for `grads`; null if it is none.
+ScaledStep* as_scaled_step(torch::optim::Optimizer& optimizer, const TensorVec& grads) {
+  auto* scaled = dynamic_cast<ScaledStep*>(&optimizer);
+  if (!scaled || !scaled->takes_grad_scale()) return nullptr;
+  const bool wide =
+      std::any_of(grads.begin(), grads.end(), [](const at::Tensor& g) { return g.dtype() == at::kDouble; });
+  return wide ? nullptr : scaled;
+}
+
+at::Tensor clip_then_step(torch::optim::Optimizer& optimizer, const TensorVec& grads, double max_norm,
+                          const ClipAndStepOptions& options) {
+  if (options.grad_scale.defined()) {
+    const at::Tensor inverse = options.grad_scale.to(at::kDouble).reciprocal().to(options.grad_scale.dtype());
+    for (const TensorVec& group : grouped(grads)) at::_foreach_mul_(group, inverse.to(group.front().device()));
+  }
+  const at::Tensor norm = get_total_norm(grads, options.clip);
+  scale_to_norm(grads, max_norm, norm);
+  if (!options.skip_nonfinite || std::isfinite(norm.item<double>())) optimizer.step();
+  return norm;
+}
+
+at::Tensor clip_while_stepping(torch::optim::Optimizer& optimizer, ScaledStep& scaled, const TensorVec& grads,
+                               double max_norm, const ClipAndStepOptions& options) {
+  at::Tensor norm = get_total_norm(grads, options.clip), scale;
+  if (options.grad_scale.defined()) norm = norm.div(options.grad_scale.to(norm.device()));
+  scale = norm.add(1e-6).div(max_norm).clamp_min(1);
+  if (options.grad_scale.defined()) scale = scale.mul(options.grad_scale.to(norm.device()));
+  scaled.set_grad_scale(scale.to(at::kFloat),
+                        options.skip_nonfinite ? at::isfinite(norm).logical_not().to(at::kFloat) : at::Tensor());
+  optimizer.step();
+  return norm;
+}
+
+}  // namespace
+
+at::Tensor clip_and_step(torch::optim::Optimizer& optimizer, double max_norm, const ClipAndStepOptions& options) {
+  check_max_norm("clip_and_step", max_norm);
+  TORCH_CHECK_VALUE(!options.grad_scale.defined() || options.grad_scale.numel() == 1,
+                    "clip_and_step: expected grad_scale to be one number, got shape ", options.grad_scale.sizes(), ".");
+  const c10::NoGradGuard no_grad;
+  TensorVec parameters;
+  for (const auto& group : optimizer.param_groups())
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  const TensorVec grads = clippable("clip_and_step", gradients_of(parameters));
+  ScaledStep* const scaled = grads.empty() ? nullptr : as_scaled_step(optimizer, grads);
+  return scaled ? clip_while_stepping(optimizer, *scaled, grads, max_norm, options)
+                : clip_then_step(optimizer, grads, max_norm, options);
+}
+
+void zero_grad(const std::vector<at::Tensor>& parameters, bool set_to_none) {
+  TensorVec kept;
+  for (const at::Tensor& p : parameters) {
+    if (!p.defined() || !p.grad().defined()) continue;
+    if (set_to_none) {
+      p.mutable_grad().reset();
+      continue;
+    }
+    at::Tensor grad = p.grad();
+    if (grad.grad_fn()) {
+      grad.detach_();
+    } else {
+      grad.requires_grad_(false);
+    }
+    kept.push_back(std::move(grad));
+  }
+  const c10::NoGradGuard no_grad;
+  for (const TensorVec& group : grouped(kept)) at::_foreach_zero_(group);
+}
+
+}  // namespace bellows::optim

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include "bellows/optim/groups.h"
+#include "bellows/optim/lion.h"
+
+// What each optimizer's options and state hold, once: these lists write, read, override and check.
+namespace bellows::optim {
+
+namespace to = torch::optim;
+
+template <class F>
+void fields(to::SGDOptions& o, F f) {
+  f("lr", o.lr()), f("momentum", o.momentum()), f("dampening", o.dampening()), f("weight_decay", o.weight_decay());
+  f("nesterov", o.nesterov());
+}
+template <class F>
+void fields(to::SGDParamState& s, F f) {
+  f("momentum_buffer", s.momentum_buffer());
+}
+template <class Options, class F>
+void adam_options(Options& o, F f) {
+  f("lr", o.lr()), f("betas", o.betas()), f("eps", o.eps()), f("weight_decay", o.weight_decay()),
+      f("amsgrad", o.amsgrad());
+}
+template <class State, class F>
+void adam_state_fields(State& s, F f) {
+  f("step", s.step()), f("exp_avg", s.exp_avg()), f("exp_avg_sq", s.exp_avg_sq()),
+      f("max_exp_avg_sq", s.max_exp_avg_sq());
+}
+template <class F>
+void fields(to::AdamOptions& o, F f) {
+  adam_options(o, f);
+}
+template <class F>
+void fields(to::AdamParamState& s, F f) {
+  adam_state_fields(s, f);
+}
+template <class F>
+void fields(to::AdamWOptions& o, F f) {
+  adam_options(o, f);
+}
+template <class F>
+void fields(to::AdamWParamState& s, F f) {
+  adam_state_fields(s, f);
+}
+template <class F>
+void fields(to::RMSpropOptions& o, F f) {
+  f("lr", o.lr()), f("alpha", o.alpha()), f("eps", o.eps()), f("weight_decay", o.weight_decay()),
+      f("momentum", o.momentum());
+  f("centered", o.centered());
+}
+template <class F>
+void fields(to::RMSpropParamState& s, F f) {
+  f("step", s.step()), f("square_avg", s.square_avg()), f("momentum_buffer", s.momentum_buffer()),
+      f("grad_avg", s.grad_avg());
+}
+template <class F>
+void fields(to::AdagradOptions& o, F f) {
+  f("lr", o.lr()), f("lr_decay", o.lr_decay()), f("weight_decay", o.weight_decay()), f("eps", o.eps());
+  f("initial_accumulator_value", o.initial_accumulator_value());
+}
+template <class F>
+void fields(to::AdagradParamState& s, F f) {
+  f("step", s.step()), f("sum", s.sum());
+}
+template <class F>
+void fields(LionGroupOptions& o, F f) {
+  f("lr", o.lr()), f("betas", o.betas()), f("weight_decay", o.weight_decay());
+}
+template <class F>
+void fields(LionParamState& s, F f) {
+  f("exp_avg", s.exp_avg());
+}
+
+template <class O, class S>
+struct Kind {
+  using Options = O;
+  using State = S;
+};
+
+/// Calls `f` with the classes that belong to options `o`. False when they are not among those above.
+template <class F>
+bool with_kind(const to::OptimizerOptions& o, F f) {
+  if (dynamic_cast<const to::SGDOptions*>(&o)) return f(Kind<to::SGDOptions, to::SGDParamState>());
+  if (dynamic_cast<const to::AdamWOptions*>(&o)) return f(Kind<to::AdamWOptions, to::AdamWParamState>());
+  if (dynamic_cast<const to::AdamOptions*>(&o)) return f(Kind<to::AdamOptions, to::AdamParamState>());
+  if (dynamic_cast<const to::RMSpropOptions*>(&o)) return f(Kind<to::RMSpropOptions, to::RMSpropParamState>());
+  if (dynamic_cast<const to::AdagradOptions*>(&o)) return f(Kind<to::AdagradOptions, to::AdagradParamState>());
+  if (dynamic_cast<const LionGroupOptions*>(&o)) return f(Kind<LionGroupOptions, LionParamState>());
+  return false;
+}
+
+/// Puts what `overrides` gives into `options`.
+/// Throws:   c10::ValueError – an option that this class does not have
+void override_options(to::OptimizerOptions& options, const GroupOptions& overrides);
+
+}  // namespace bellows::optim

@@ -1,0 +1,277 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_sub.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "bellows/core/error.h"
+#include "bellows/kernels/cpu/optimizers.h"
+#include "bellows/kernels/cuda/optimizers.h"
+#include "bellows/optim/fused_impl.h"
+
+namespace bellows::optim {
+
+namespace {
+
+using kernels::AdagradRule;
+using kernels::AdamRule;
+using kernels::LionRule;
+using kernels::RmspropRule;
+using kernels::SgdRule;
+using kernels::StepTypes;
+
+kernels::Type kernel_type(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return kernels::Type::f32;
+    case at::kDouble:
+      return kernels::Type::f64;
+    case at::kBFloat16:
+      return kernels::Type::bf16;
+    default:
+      return kernels::Type::f16;
+  }
+}
+
+/// Whether element i of both lies at the same place; dimensions of one element do not count.
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  for (int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return true;
+}
+
+/// Gives the kernels tensors of one dense layout: copies of those that are not, written back afterwards.
+class DenseCopies {
+ public:
+  void make_dense(at::Tensor& tensor) {
+    if (tensor.is_non_overlapping_and_dense()) return;
+    replace(tensor, tensor.clone());
+  }
+  void make_like(at::Tensor& tensor, const at::Tensor& dense, at::ScalarType type) {
+    if (!tensor.defined() || (tensor.scalar_type() == type && same_layout(tensor, dense))) return;
+    replace(tensor, at::empty_like(dense, dense.options().dtype(type)).copy_(tensor));
+  }
+  void make_grad_like(at::Tensor& grad, const at::Tensor& dense, at::ScalarType type) {
+    if (grad.scalar_type() == type && same_layout(grad, dense)) return;
+    grad = at::empty_like(dense, dense.options().dtype(type)).copy_(grad);
+  }
+  void write_back() {
+    for (auto& [original, copy] : copies_) original.copy_(copy);
+  }
+
+ private:
+  void replace(at::Tensor& tensor, at::Tensor copy) {
+    copies_.emplace_back(tensor, copy);
+    tensor = std::move(copy);
+  }
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
+};
+
+/// float64 does not mix: beside a float64 parameter all is float64, beside others nothing is.
+at::ScalarType mixable(at::ScalarType type, at::ScalarType parameter) {
+  if (parameter == at::kDouble) return at::kDouble;
+  return is_fusable(type) && type != at::kDouble ? type : at::kFloat;
+}
+
+template <class Rule>
+void make_dense(FusedTensor<Rule>& t, DenseCopies& copies) {
+  copies.make_dense(t.param);
+  const at::ScalarType parameter = t.param.scalar_type();
+  copies.make_grad_like(t.grad, t.param, mixable(t.grad.scalar_type(), parameter));
+  copies.make_like(t.master, t.param, at::kFloat);
+  at::ScalarType type = parameter;
+  if (t.state[0].defined()) type = mixable(t.state[0].scalar_type(), parameter);
+  for (at::Tensor& state : t.state) copies.make_like(state, t.param, type);
+}
+
+/// Tensors that one kernel call can take together.
+template <class Rule>
+struct Bucket {
+  c10::Device device;
+  StepTypes types;
+  std::vector<FusedTensor<Rule>> tensors;
+  bool fits(const FusedTensor<Rule>& t, StepTypes t_types) const {
+    return t.param.device() == device && types == t_types && t.master.defined() == tensors[0].master.defined() &&
+           first(t.rule) == first(tensors[0].rule);
+  }
+  static bool first(const SgdRule& rule) { return rule.first; }
+  template <class R>
+  static bool first(const R&) {
+    return false;
+  }
+};
+
+template <class Rule>
+StepTypes types_of(const FusedTensor<Rule>& t) {
+  const auto param = kernel_type(t.param.scalar_type());
+  StepTypes types{param, kernel_type(t.grad.scalar_type()), t.master.defined() ? kernels::Type::f32 : param};
+  if (t.state[0].defined()) types.state = kernel_type(t.state[0].scalar_type());
+  return types;
+}
+
+template <class Rule>
+std::vector<Bucket<Rule>> sort_into_buckets(std::vector<FusedTensor<Rule>>& tensors) {
+  std::vector<Bucket<Rule>> buckets;
+  for (FusedTensor<Rule>& t : tensors) {
+    const StepTypes types = types_of(t);
+    auto place = std::find_if(buckets.begin(), buckets.end(), [&](const auto& b) { return b.fits(t, types); });
+    if (place == buckets.end()) place = buckets.insert(place, {t.param.device(), types, {}});
+    place->tensors.push_back(std::move(t));
+  }
+  return buckets;
+}
+
+template <class Rule>
+std::vector<kernels::StepTensor<Rule>> addresses(const Bucket<Rule>& bucket) {
+  std::vector<kernels::StepTensor<Rule>> result;
+  for (const FusedTensor<Rule>& t : bucket.tensors) {
+    auto& one = result.emplace_back();
+    one.size = t.param.numel();
+    one.param = t.param.mutable_data_ptr();
+    one.grad = t.grad.const_data_ptr();
+    if (t.master.defined()) one.master = t.master.mutable_data_ptr();
+    for (size_t k = 0; k < 3; ++k) one.state[k] = t.state[k].defined() ? t.state[k].mutable_data_ptr() : nullptr;
+    one.rule = t.rule;
+    if (t.step.defined()) one.device_step = t.step.template const_data_ptr<float>();
+  }
+  return result;
+}
+
+// --- CUDA: libtorch's fused kernels where it has them, ours elsewhere
+
+template <class Rule>
+struct Lists {
+  TensorList params, grads, state[3], steps;
+  explicit Lists(const Bucket<Rule>& bucket) {
+    for (const FusedTensor<Rule>& t : bucket.tensors) {
+      params.push_back(t.param);
+      grads.push_back(t.grad);
+      for (size_t k = 0; k < 3; ++k) {
+        if (t.state[k].defined()) state[k].push_back(t.state[k]);
+      }
+      if (t.step.defined()) steps.push_back(t.step);
+    }
+  }
+};
+
+/// Scalars of a step on the device of a bucket.
+struct OnDevice {
+  std::optional<at::Tensor> grad_scale, found_inf;
+  at::Tensor lr;
+  OnDevice(const FusedStep& step, c10::Device device) {
+    if (step.grad_scale.defined()) grad_scale = step.grad_scale.to(device, at::kFloat);
+    if (step.found_inf.defined()) found_inf = step.found_inf.to(device, at::kFloat);
+    if (step.lr.defined()) lr = step.lr.to(device, at::kFloat);
+  }
+};
+
+template <class Rule>
+bool run_aten(const Bucket<Rule>&, const FusedStep&, const OnDevice&) {
+  return false;
+}
+
+bool run_aten(const Bucket<SgdRule>& bucket, const FusedStep& step, const OnDevice& on) {
+  Lists<SgdRule> l(bucket);
+  const SgdRule& r = bucket.tensors[0].rule;
+  const auto run = [&](const auto& lr) {
+    at::_fused_sgd_(l.params, l.grads, l.state[0], r.weight_decay, r.momentum, lr, r.dampening, r.nesterov,
+                    step.maximize, r.first, on.grad_scale, on.found_inf);
+  };
+  on.lr.defined() ? run(on.lr) : run(r.lr);
+  return true;
+}
+
+bool run_aten(const Bucket<AdamRule>& bucket, const FusedStep& step, const OnDevice& on) {
+  Lists<AdamRule> l(bucket);
+  const AdamRule& r = bucket.tensors[0].rule;
+  const auto run = [&](const auto& lr) {
+    const auto kernel = [&](auto function) {
+      function(l.params, l.grads, l.state[0], l.state[1], l.state[2], l.steps, lr, r.beta1, r.beta2, r.weight_decay,
+               r.eps, r.amsgrad, step.maximize, on.grad_scale, on.found_inf);
+    };
+    if (r.decoupled) {
+      kernel([](auto&&... a) { at::_fused_adamw_(a...); });
+    } else {
+      kernel([](auto&&... a) { at::_fused_adam_(a...); });
+    }
+  };
+  on.lr.defined() ? run(on.lr) : run(r.lr);
+  return true;
+}
+
+template <class Rule>
+void run_on_device(Bucket<Rule>& bucket, const FusedStep& step) {
+  const c10::DeviceGuard guard(bucket.device);
+  const OnDevice on(step, bucket.device);
+  TensorList steps = Lists<Rule>(bucket).steps;
+  if (!steps.empty()) at::_foreach_add_(steps, 1);
+  const bool one_type = bucket.types.param == bucket.types.grad && bucket.types.param == bucket.types.state &&
+                        !bucket.tensors[0].master.defined();
+  if (!one_type || !run_aten(bucket, step, on)) {
+    const auto pointer = [](const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; };
+    const c10::impl::VirtualGuardImpl backend(bucket.device.type());
+    kernels::cuda::step(
+        addresses(bucket), bucket.types,
+        {pointer(on.lr), pointer(on.grad_scale.value_or(at::Tensor())), pointer(on.found_inf.value_or(at::Tensor()))},
+        backend.getStream(bucket.device).native_handle());
+  }
+  if (!steps.empty() && on.found_inf) at::_foreach_sub_(steps, TensorList(steps.size(), *on.found_inf));
+}
+
+/// What writes through addresses has to tell autograd, and whatever else goes by versions, as an operator would.
+template <class Rule>
+void bump_versions(const FusedTensor<Rule>& t) {
+  t.param.unsafeGetTensorImpl()->bump_version();
+  if (t.master.defined()) t.master.unsafeGetTensorImpl()->bump_version();
+  for (const at::Tensor& state : t.state) {
+    if (state.defined()) state.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+template <class Rule>
+void run(std::vector<FusedTensor<Rule>>& tensors, const FusedStep& step) {
+  DenseCopies copies;
+  std::erase_if(tensors, [](const auto& t) { return t.param.numel() == 0; });
+  for (FusedTensor<Rule>& t : tensors) {
+    make_dense(t, copies);
+    bump_versions(t);
+    t.rule.grad_factor = t.param.is_cpu() ? step.grad_factor : (step.maximize ? -1 : 1);
+  }
+  for (Bucket<Rule>& bucket : sort_into_buckets(tensors)) {
+    if (bucket.device.is_cpu()) {
+      kernels::cpu::step(addresses(bucket), bucket.types);
+    } else {
+      run_on_device(bucket, step);
+    }
+  }
+  copies.write_back();
+}
+
+}  // namespace
+
+bool is_fusable(at::ScalarType type) {
+  return type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
+}
+
+void run_fused(std::vector<FusedTensor<SgdRule>> tensors, const FusedStep& step) {
+  run(tensors, step);
+}
+void run_fused(std::vector<FusedTensor<AdamRule>> tensors, const FusedStep& step) {
+  run(tensors, step);
+}
+void run_fused(std::vector<FusedTensor<RmspropRule>> tensors, const FusedStep& step) {
+  run(tensors, step);
+}
+void run_fused(std::vector<FusedTensor<AdagradRule>> tensors, const FusedStep& step) {
+  run(tensors, step);
+}
+void run_fused(std::vector<FusedTensor<LionRule>> tensors, const FusedStep& step) {
+  run(tensors, step);
+}
+
+}  // namespace bellows::optim

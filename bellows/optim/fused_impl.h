@@ -1,0 +1,81 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <array>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "bellows/kernels/optimizer_step.h"
+#include "bellows/optim/optimizers.h"
+
+namespace bellows::optim {
+
+struct FusedStep {
+  bool maximize = false;
+  double grad_factor = 1;  ///< for the CPU: sign and 1 / scale in one
+  // For a device, where the host does not wait; undefined if not given.
+  at::Tensor lr, grad_scale, found_inf;
+};
+
+/// One parameter as a fused kernel sees it.
+template <class Rule>
+struct FusedTensor {
+  at::Tensor param, grad, master;
+  std::array<at::Tensor, 3> state{};
+  Rule rule{};
+  at::Tensor step = {};  ///< on a device, for rules that count: steps done before this one
+};
+
+/// Carries out one step of all tensors, which may differ in device, type and layout.
+void run_fused(std::vector<FusedTensor<kernels::SgdRule>> tensors, const FusedStep& step);
+void run_fused(std::vector<FusedTensor<kernels::AdamRule>> tensors, const FusedStep& step);
+void run_fused(std::vector<FusedTensor<kernels::RmspropRule>> tensors, const FusedStep& step);
+void run_fused(std::vector<FusedTensor<kernels::AdagradRule>> tensors, const FusedStep& step);
+void run_fused(std::vector<FusedTensor<kernels::LionRule>> tensors, const FusedStep& step);
+
+/// Types that the fused kernels take.
+bool is_fusable(at::ScalarType type);
+
+/// What the sources of the single optimizers may do with the class they share.
+struct OptimizerInternals {
+  LibtorchOptimizer& optimizer;
+
+  /// The parameter's state, made by `fresh()` if there is none.
+  template <class State, class Fresh>
+  State& state(const at::Tensor& p, Fresh fresh) const {
+    auto& slot = optimizer.state()[p.unsafeGetTensorImpl()];
+    if (!slot) slot = std::make_unique<State>(fresh());
+    return static_cast<State&>(*slot);
+  }
+  /// A state tensor in the parameter's layout, in the type that state has.
+  at::Tensor new_state(const at::Tensor& p, double value = 0) const;
+  /// For the fused step: what belongs to a parameter, and its count of steps if its device keeps one.
+  template <class Rule>
+  FusedTensor<Rule> fused(const at::Tensor& p, const Rule& rule) const {
+    return {.param = p, .grad = p.grad(), .master = optimizer.master_of(p), .rule = rule};
+  }
+  at::Tensor device_step(const at::Tensor& p, int64_t steps_before) const {
+    return p.is_cuda() ? optimizer.device_step(p, steps_before) : at::Tensor();
+  }
+};
+
+// --- lists of tensors, for the foreach implementations
+
+using TensorList = std::vector<at::Tensor>;
+
+TensorList gradients_of(const TensorList& parameters);
+
+/// Calls `step(parameters)` with those that have a gradient: on an accelerator all of one device and type at once; on
+/// the CPU in runs whose parameters, gradients and state stay in the cache from one operator to the next.
+void for_each_list(const TensorList& parameters, const std::function<void(const TensorList&)>& step);
+
+// --- checks of options
+
+/// Throws unless low <= value < high, which NaN never is.
+void check_option(const char* optimizer, const char* option, double value, double low = 0,
+                  double high = std::numeric_limits<double>::infinity());
+
+}  // namespace bellows::optim

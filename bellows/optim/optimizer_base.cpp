@@ -1,0 +1,391 @@
+#include <torch/torch.h>
+
+#include <limits>
+#include <typeinfo>
+
+#include "bellows/core/error.h"
+#include "bellows/kernels/cuda/optimizers.h"
+#include "bellows/optim/fields_impl.h"
+#include "bellows/optim/fused_impl.h"
+#include "bellows/optim/optimizers.h"
+
+namespace bellows::optim {
+
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+
+/// Lends parameter groups and state to libtorch's own optimizer for one call.
+class Lend {
+ public:
+  Lend(torch::optim::Optimizer& from, torch::optim::Optimizer& to) : from_(from), to_(to) { exchange(); }
+  ~Lend() { exchange(); }
+  Lend(const Lend&) = delete;
+  Lend& operator=(const Lend&) = delete;
+
+ private:
+  void exchange() {
+    std::swap(from_.param_groups(), to_.param_groups());
+    std::swap(from_.state(), to_.state());
+  }
+  torch::optim::Optimizer &from_, &to_;
+};
+
+bool is_low_precision(const at::Tensor& p) {
+  return p.scalar_type() == at::kBFloat16 || p.scalar_type() == at::kHalf;
+}
+
+bool has_sparse_gradient(const at::Tensor& p) {
+  return p.grad().defined() && p.grad().layout() != at::kStrided;
+}
+
+}  // namespace
+
+void check_option(const char* optimizer, const char* option, double value, double low, double high) {
+  TORCH_CHECK_VALUE(value >= low && value < high, optimizer, ": expected ", option, " in [", low, ", ", high, "), got ",
+                    value, ".");
+}
+
+LibtorchOptimizer::LibtorchOptimizer(std::unique_ptr<torch::optim::Optimizer> reference, const ParamGroups& groups,
+                                     Impl impl, Common common)
+    : Optimizer(groups, reference->defaults().clone()),
+      reference_(std::move(reference)),
+      common_(std::move(common)),
+      impl_(impl) {
+  check_groups();
+  set_lr_tensor(common_.lr_tensor);
+}
+
+void LibtorchOptimizer::check_groups() const {
+  size_t parameters = 0;
+  for (const OptimizerParamGroup& group : param_groups_) {
+    TORCH_CHECK_VALUE(typeid(group.options()) == typeid(*defaults_), common_.name,
+                      ": a parameter group has options of another optimizer's class. Give it options of libtorch's "
+                      "optimizer of the same name, or none.");
+    for (const at::Tensor& p : group.params()) {
+      TORCH_CHECK_VALUE(p.defined() && (p.is_floating_point() || p.is_complex()), common_.name, ": parameter ",
+                        parameters, " cannot be optimized: expected floating-point numbers, got ",
+                        p.defined() ? toString(p.scalar_type()) : "an undefined tensor", ".");
+      ++parameters;
+    }
+  }
+  TORCH_CHECK_VALUE(parameters > 0, common_.name, ": expected parameters to optimize, got none. Is the model empty?");
+}
+
+LibtorchOptimizer::ParamGroups LibtorchOptimizer::one_group(std::vector<at::Tensor> parameters) {
+  ParamGroups groups;
+  groups.emplace_back(std::move(parameters));
+  return groups;
+}
+
+LibtorchOptimizer::ParamGroups LibtorchOptimizer::with_options(const std::vector<PatternGroup>& groups,
+                                                               const torch::optim::OptimizerOptions& defaults) {
+  ParamGroups result;
+  for (const PatternGroup& group : groups) {
+    auto options = defaults.clone();
+    override_options(*options, group.options);
+    result.emplace_back(group.params, std::move(options));
+  }
+  return result;
+}
+
+// --- choosing an implementation
+
+bool LibtorchOptimizer::any_gradient(bool (*predicate)(const at::Tensor& parameter)) const {
+  for (const OptimizerParamGroup& group : param_groups_) {
+    for (const at::Tensor& p : group.params()) {
+      if (p.grad().defined() && predicate(p)) return true;
+    }
+  }
+  return false;
+}
+
+bool LibtorchOptimizer::can_fuse(const at::Tensor& p) const {
+  if (!is_fusable(p.scalar_type())) return false;
+  if (p.is_cpu()) return true;
+  const bool plain = !common_.master_weights || !is_low_precision(p);
+  return p.is_cuda() && (kernels::cuda::is_available() || (common_.aten_cuda && plain));
+}
+
+Impl LibtorchOptimizer::next_impl() const {
+  if (any_gradient(has_sparse_gradient)) return Impl::loop;
+  if (impl_ != Impl::automatic) return impl_;
+  for (const OptimizerParamGroup& group : param_groups_) {
+    for (const at::Tensor& p : group.params()) {
+      if (!can_fuse(p)) return p.is_cpu() ? Impl::loop : Impl::foreach;
+    }
+  }
+  return Impl::fused;
+}
+
+bool LibtorchOptimizer::takes_grad_scale() const {
+  return next_impl() == Impl::fused;
+}
+
+void LibtorchOptimizer::set_grad_scale(at::Tensor grad_scale, at::Tensor found_inf) {
+  for (const at::Tensor& scalar : {grad_scale, found_inf}) {
+    TORCH_CHECK_VALUE(!scalar.defined() || (scalar.numel() == 1 && scalar.is_floating_point()), common_.name,
+                      "::set_grad_scale: expected one number each, got a tensor of shape ", scalar.sizes(), ".");
+  }
+  grad_scale_ = std::move(grad_scale);
+  found_inf_ = std::move(found_inf);
+}
+
+void LibtorchOptimizer::set_lr_tensor(at::Tensor lr) {
+  TORCH_CHECK_VALUE(!lr.defined() || (lr.numel() == 1 && lr.is_floating_point()), common_.name,
+                    ": expected lr_tensor to be one floating-point number, got shape ",
+                    lr.defined() ? lr.sizes() : at::IntArrayRef(), ".");
+  common_.lr_tensor = std::move(lr);
+}
+
+void LibtorchOptimizer::read_lr_tensor(bool fused) {
+  const at::Tensor& lr = common_.lr_tensor;
+  if (!lr.defined()) return;
+  const bool stays_on_device = fused && !lr.is_cpu() && !any_gradient([](const at::Tensor& p) { return p.is_cpu(); });
+  if (stays_on_device) return;
+  const double value = lr.item<double>();
+  check_option(common_.name, "lr_tensor", value);
+  for (OptimizerParamGroup& group : param_groups_) group.options().set_lr(value);
+}
+
+// --- a step
+
+void LibtorchOptimizer::check_gradients() const {
+  size_t index = 0;
+  for (const OptimizerParamGroup& group : param_groups_) {
+    check(group.options());
+    for (const at::Tensor& p : group.params()) {
+      const at::Tensor& grad = p.grad();
+      if (grad.defined()) {
+        TORCH_CHECK_VALUE(grad.sizes() == p.sizes() && grad.device() == p.device(), common_.name,
+                          "::step: the gradient of parameter ", index, " has shape ", grad.sizes(), " on ",
+                          grad.device(), ", the parameter has ", p.sizes(), " on ", p.device(), ".");
+        TORCH_CHECK_VALUE(common_.sparse || !has_sparse_gradient(p), common_.name, "::step: parameter ", index,
+                          " has a sparse gradient, which ", common_.name,
+                          " has no rule for. Use SGD or Adagrad, or make the embedding's gradient dense.");
+      }
+      ++index;
+    }
+  }
+}
+
+at::Tensor LibtorchOptimizer::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const c10::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  const c10::NoGradGuard no_grad;
+  const at::Tensor grad_scale = std::exchange(grad_scale_, {}), found_inf = std::exchange(found_inf_, {});
+  check_gradients();
+  const Impl impl = next_impl();
+  read_lr_tensor(impl == Impl::fused);
+  if (impl == Impl::fused) {
+    step_all_fused(grad_scale, found_inf);
+  } else {
+    TORCH_CHECK_VALUE(!grad_scale.defined() && !found_inf.defined(), common_.name,
+                      "::step: only the fused step unscales gradients, this one is not fused. Call unscale_() first.");
+    step_unfused(impl);
+  }
+  return loss;
+}
+
+void LibtorchOptimizer::step_all_fused(const at::Tensor& grad_scale, const at::Tensor& found_inf) {
+  for (const OptimizerParamGroup& group : param_groups_) {
+    for (const at::Tensor& p : group.params()) {
+      TORCH_CHECK_VALUE(!p.grad().defined() || can_fuse(p), common_.name, "::step: no fused kernel for a ",
+                        p.scalar_type(), " parameter on ", p.device(),
+                        p.is_cuda() ? ": this build has no CUDA kernels" : "",
+                        ". Use Impl::automatic, or one of the others.");
+    }
+  }
+  FusedStep step{.maximize = common_.maximize, .grad_factor = common_.maximize ? -1.0 : 1.0};
+  if (any_gradient([](const at::Tensor& p) { return p.is_cpu(); })) {
+    if (found_inf.defined() && found_inf.item<double>() > 0) return;
+    if (grad_scale.defined()) step.grad_factor /= grad_scale.item<double>();
+  }
+  step.grad_scale = grad_scale;
+  step.found_inf = found_inf;
+  if (common_.lr_tensor.defined() && !common_.lr_tensor.is_cpu()) step.lr = common_.lr_tensor;
+  for (OptimizerParamGroup& group : param_groups_) step_fused(group, step);
+}
+
+/// While it lives, the groups hold what a step that knows neither `maximize` nor master weights has to work on: master
+/// copies in place of parameters, negated gradients. The state goes with them.
+class LibtorchOptimizer::Working {
+ public:
+  explicit Working(LibtorchOptimizer& optimizer) : optimizer_(optimizer) {
+    for (OptimizerParamGroup& group : optimizer.param_groups()) {
+      for (at::Tensor& p : group.params()) {
+        if (p.grad().defined()) substitute(p);
+      }
+    }
+  }
+  ~Working() {
+    for (auto& [slot, original] : substituted_) {
+      move_state(*slot, original);
+      slot->mutable_grad().reset();
+      *slot = original;
+    }
+  }
+  Working(const Working&) = delete;
+  Working& operator=(const Working&) = delete;
+  void write_back() const {
+    for (const auto& [slot, original] : substituted_) {
+      if (slot->scalar_type() != original.scalar_type()) original.copy_(*slot);
+    }
+  }
+
+ private:
+  void substitute(at::Tensor& p) {
+    const at::Tensor master = optimizer_.master_of(p);
+    const bool maximize = optimizer_.common_.maximize;
+    if (!master.defined() && !maximize) return;
+    at::Tensor work = master.defined() ? master : p.detach();
+    const at::Tensor grad = p.grad().to(work.scalar_type());
+    work.mutable_grad() = maximize ? grad.neg() : grad;
+    move_state(p, work);
+    substituted_.emplace_back(&p, p);
+    p = work;
+  }
+  void move_state(const at::Tensor& from, const at::Tensor& to) {
+    auto& state = optimizer_.state();
+    const auto found = state.find(from.unsafeGetTensorImpl());
+    if (found == state.end()) return;
+    auto value = std::move(found->second);
+    state.erase(found);
+    state[to.unsafeGetTensorImpl()] = std::move(value);
+  }
+
+  LibtorchOptimizer& optimizer_;
+  std::vector<std::pair<at::Tensor*, at::Tensor>> substituted_;
+};
+
+void LibtorchOptimizer::step_unfused(Impl impl) {
+  settle_steps();
+  const Working working(*this);
+  if (impl == Impl::foreach) {
+    for (OptimizerParamGroup& group : param_groups_) step_foreach(group);
+  } else {
+    before_loop();
+    const Lend lend(*this, *reference_);
+    reference_->step();
+  }
+  working.write_back();
+}
+
+// --- master weights and step counts
+
+at::Tensor LibtorchOptimizer::master_of(const at::Tensor& parameter) {
+  if (!common_.master_weights || !is_low_precision(parameter)) return {};
+  at::Tensor& master = masters_[parameter.unsafeGetTensorImpl()];
+  if (!master.defined()) master = parameter.detach().to(at::kFloat);
+  return master;
+}
+
+at::Tensor LibtorchOptimizer::master_weight(const at::Tensor& parameter) const {
+  const auto found = masters_.find(parameter.unsafeGetTensorImpl());
+  return found == masters_.end() ? at::Tensor() : found->second;
+}
+
+void LibtorchOptimizer::set_master_weight(const at::Tensor& parameter, at::Tensor master) {
+  TORCH_CHECK_VALUE(common_.master_weights && is_low_precision(parameter), common_.name,
+                    ": there is a master weight for a parameter that keeps none. Construct the optimizer with "
+                    ".master_weights = true and bf16 or fp16 parameters.");
+  masters_[parameter.unsafeGetTensorImpl()] = std::move(master);
+}
+
+void LibtorchOptimizer::refresh_master_weights() {
+  masters_.clear();
+}
+
+at::ScalarType LibtorchOptimizer::state_dtype(const at::Tensor& parameter) const {
+  return common_.master_weights && is_low_precision(parameter) ? at::kFloat : parameter.scalar_type();
+}
+
+at::Tensor OptimizerInternals::new_state(const at::Tensor& p, double value) const {
+  return at::full_like(p.detach(), value, at::TensorOptions(optimizer.state_dtype(p)), at::MemoryFormat::Preserve);
+}
+
+at::Tensor LibtorchOptimizer::device_step(const at::Tensor& parameter, int64_t steps_before) {
+  at::Tensor& step = device_steps_[parameter.unsafeGetTensorImpl()];
+  if (!step.defined()) {
+    step = at::full({}, static_cast<double>(steps_before), parameter.options().dtype(at::kFloat).requires_grad(false));
+  }
+  return step;
+}
+
+void LibtorchOptimizer::settle_steps() {
+  for (const auto& [key, step] : device_steps_) {
+    const auto found = state_.find(key);
+    if (found != state_.end()) *step_count(*found->second) = step.item<int64_t>();
+  }
+  device_steps_.clear();
+}
+
+// --- archives
+
+namespace {
+
+/// Calls `f(key, parameter)` for each parameter; its key counts over all groups.
+template <class F>
+void for_each_master(const std::vector<OptimizerParamGroup>& groups, F f) {
+  size_t index = 0;
+  for (const OptimizerParamGroup& group : groups) {
+    for (const at::Tensor& p : group.params()) f("master_weight." + std::to_string(index++), p);
+  }
+}
+
+}  // namespace
+
+void LibtorchOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  // Lending and settling leave what this object means as it was.
+  auto& self = const_cast<LibtorchOptimizer&>(*this);
+  self.settle_steps();
+  const Lend lend(self, *reference_);
+  reference_->save(archive);
+  for_each_master(reference_->param_groups(), [&](const std::string& key, const at::Tensor& p) {
+    if (const at::Tensor master = master_weight(p); master.defined()) archive.write(key, master);
+  });
+}
+
+void LibtorchOptimizer::load(torch::serialize::InputArchive& archive) {
+  device_steps_.clear();
+  masters_.clear();
+  for_each_master(param_groups_, [&](const std::string& key, const at::Tensor& p) {
+    at::Tensor master;
+    if (archive.try_read(key, master)) set_master_weight(p, master);
+  });
+  const Lend lend(*this, *reference_);
+  reference_->load(archive);
+}
+
+// --- lists
+
+TensorList gradients_of(const TensorList& parameters) {
+  TensorList result;
+  result.reserve(parameters.size());
+  for (const at::Tensor& p : parameters) result.push_back(p.grad());
+  return result;
+}
+
+void for_each_list(const TensorList& parameters, const std::function<void(const TensorList&)>& step) {
+  constexpr size_t list_bytes = 256 << 10;
+  TensorList list;
+  size_t bytes = 0;
+  for (const at::Tensor& p : parameters) {
+    if (!p.grad().defined()) continue;
+    const bool full = p.is_cpu() && bytes + p.nbytes() > list_bytes;
+    const bool other = !list.empty() && (p.device() != list[0].device() || p.scalar_type() != list[0].scalar_type());
+    if (!list.empty() && (full || other)) {
+      step(list);
+      list.clear();
+      bytes = 0;
+    }
+    list.push_back(p);
+    bytes += p.nbytes();
+  }
+  if (!list.empty()) step(list);
+}
+
+}  // namespace bellows::optim

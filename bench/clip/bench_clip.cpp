@@ -1,0 +1,179 @@
+// Gradient clipping against Python PyTorch: alone, and as a part of a fused AdamW step.
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "bellows/optim/clip.h"
+#include "bellows/optim/optimizers.h"
+#include "bench/support/bench.h"
+#include "bench/support/peer_process.h"
+
+namespace bellows::bench {
+
+namespace {
+
+// 25 M parameters in 160 tensors: matrices and vectors in turn, as in a network.
+constexpr int64_t pairs = 80, matrix = 311476, vector = 1024;
+constexpr double bytes = 4.0 * pairs * (matrix + vector);
+
+/// As bench/peers/clip.py makes them: the same generator gives the same numbers.
+std::vector<at::Tensor> make_parameters() {
+  torch::manual_seed(0);
+  std::vector<at::Tensor> parameters;
+  for (int64_t i = 0; i < 2 * pairs; ++i) {
+    const int64_t size = i % 2 ? vector : matrix;
+    parameters.push_back(torch::randn(size).requires_grad_());
+    parameters.back().mutable_grad() = torch::randn(size);
+  }
+  return parameters;
+}
+
+Contestant timed(std::string name, std::function<void()> unit) {
+  return {std::move(name), [unit = std::move(unit)](int64_t n) {
+            const auto start = std::chrono::steady_clock::now();
+            for (int64_t i = 0; i < n; ++i) unit();
+            return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+          }};
+}
+
+/// Best seconds to read all gradients once (a sum), and to copy them: what the memory allows.
+std::pair<double, double> traffic_seconds() {
+  const at::Tensor from = torch::ones(pairs * (matrix + vector)), to = torch::empty_like(from);
+  double read = 1e9, copy = 1e9;
+  for (int i = 0; i < 15; ++i) {
+    read = std::min(read, timed("", [&] { from.sum(); }).run(1));
+    copy = std::min(copy, timed("", [&] { to.copy_(from); }).run(1));
+  }
+  return {read, copy};
+}
+
+class Ours {
+ public:
+  Ours() : parameters_(make_parameters()), adamw_(parameters_, optim::AdamWOptions{.impl = optim::Impl::fused}) {}
+
+  /// The limit falls from call to call, so that there always is something to clip.
+  void clip() { optim::clip_grad_norm_(parameters_, next_limit()); }
+  void clip_nothing() { optim::clip_grad_norm_(parameters_, 1e9); }
+  void step() { adamw_.step(); }
+  void clip_then_step() {
+    clip();
+    step();
+  }
+  void clip_and_step() { optim::clip_and_step(adamw_, next_limit()); }
+
+  /// Norm before, norm after, sum of the parameters after a step.
+  std::vector<double> check() {
+    const auto parameters = make_parameters();
+    optim::AdamW adamw(parameters, optim::AdamWOptions{.impl = optim::Impl::fused});
+    const auto before = optim::clip_grad_norm_(parameters, 1000).item<double>();
+    std::vector<at::Tensor> grads;
+    for (const at::Tensor& p : parameters) grads.push_back(p.grad());
+    adamw.step();
+    double sum = 0;
+    for (const at::Tensor& p : parameters) sum += p.detach().abs().sum(at::kDouble).item<double>();
+    return {before, optim::get_total_norm(grads).item<double>(), sum};
+  }
+
+ private:
+  double next_limit() { return limit_ = limit_ < 1 ? 1000 : limit_ * 0.999; }
+
+  std::vector<at::Tensor> parameters_;
+  optim::AdamW adamw_;
+  double limit_ = 1000;
+};
+
+/// One Python process: `use WHAT` chooses what `run` means.
+class ClipPeer {
+ public:
+  explicit ClipPeer(const Options& options) : process_({options.peer_python, source_dir() + "/bench/peers/clip.py"}) {}
+  std::vector<double> check() { return process_.ask_numbers("check"); }
+  Contestant as_contestant(const std::string& name, const std::string& what) {
+    return {name, [this, what](int64_t n) {
+              process_.ask("use " + what);
+              return process_.run(n);
+            }};
+  }
+
+ private:
+  PeerProcess process_;
+};
+
+bool agree(const std::vector<double>& a, const std::vector<double>& b) {
+  bool result = a.size() == b.size();
+  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 1e-5 * std::abs(b[i]);
+  return result;
+}
+
+struct ClipWork {
+  std::string name;
+  std::vector<Contestant> ours;
+  std::vector<std::string> peers;  ///< names for bench/peers/clip.py
+  double limit_s;
+};
+
+double measure(const ClipWork& work, const Options& options, ClipPeer* peer, bool equal, double without,
+               Report& report) {
+  std::vector<Contestant> sides = work.ours;
+  if (peer) {
+    for (const std::string& what : work.peers) sides.push_back(peer->as_contestant("Python, " + what, what));
+  }
+  const Comparison comparison = compare(
+      sides,
+      {.window_s = options.quick ? 0.2 : 0.5, .windows = options.quick ? 5 : 15, .budget_s = options.quick ? 10 : 1e9});
+  Row row = time_row("25 M in 160 tensors, " + work.name, "time per call", "ms", comparison, equal);
+  row.limit = 1e3 * work.limit_s;
+  if (without > 0) {
+    char text[64];
+    std::snprintf(text, sizeof text, "clipping adds %.1f %% to the step",
+                  100 * (comparison.ours().seconds() / without - 1));
+    row.note = text;
+  }
+  report.add(std::move(row));
+  return comparison.ours().seconds();
+}
+
+int run(const Options& options) {
+  Report report("clip", options);
+  Ours ours;
+  std::unique_ptr<ClipPeer> peer;
+  if (!options.peer_python.empty()) peer = std::make_unique<ClipPeer>(options);
+  const bool equal = !peer || agree(ours.check(), peer->check());
+  const auto [read, copy] = traffic_seconds();
+  const double step = 3.5 * copy;  // four arrays read, three written
+  const auto one = [&](const char* name, void (Ours::*call)()) {
+    return timed(name, [&ours, call] { (ours.*call)(); });
+  };
+  measure({"clip_grad_norm_ below the norm", {one("ours", &Ours::clip)}, {"clip", "clip_loop"}, read + copy}, options,
+          peer.get(), equal, 0, report);
+  measure({"clip_grad_norm_ above the norm", {one("ours", &Ours::clip_nothing)}, {"clip_nothing"}, read}, options,
+          peer.get(), equal, 0, report);
+  const double alone =
+      measure({"fused AdamW step", {one("ours", &Ours::step)}, {"step"}, step}, options, peer.get(), equal, 0, report);
+  measure({"clipped AdamW step, in one",
+           {one("ours, clip_and_step", &Ours::clip_and_step)},
+           {"clip_then_step"},
+           step + read},
+          options, peer.get(), equal, alone, report);
+  measure({"clipped AdamW step, apart",
+           {one("ours, clip, then step", &Ours::clip_then_step)},
+           {"clip_then_step"},
+           step + read + copy},
+          options, peer.get(), equal, alone, report);
+  return report.finish();
+}
+
+}  // namespace
+
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  const Options options =
+      parse_options(argc, argv,
+                    "Clipping the gradients of 25 M fp32 parameters in 160 tensors by their norm: alone, and before or "
+                    "inside a fused AdamW step.\nOurs against torch.nn.utils.clip_grad_norm_; norms and parameters are "
+                    "compared first.");
+  return run_main([&] { return run(options); });
+}

@@ -1,0 +1,219 @@
+// Optimizer steps over many tensors against Python PyTorch: loop, foreach, fused.
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "bellows/optim/optimizers.h"
+#include "bench/support/bench.h"
+#include "bench/support/peer_process.h"
+
+namespace bellows::bench {
+
+namespace {
+
+using optim::Impl;
+using optim::LibtorchOptimizer;
+using BenchTensors = std::vector<at::Tensor>;
+using MakeOptimizer = std::unique_ptr<LibtorchOptimizer> (*)(BenchTensors);
+
+/// An optimizer, what one step of it moves, and what Python has of it.
+struct Work {
+  const char* name;
+  MakeOptimizer make;
+  double bytes_per_parameter;
+  std::vector<std::string> peers;
+  bool master_weights = false;
+};
+
+template <class Optimizer, auto options>
+std::unique_ptr<LibtorchOptimizer> make(BenchTensors p) {
+  return std::make_unique<Optimizer>(std::move(p), options());
+}
+
+std::vector<Work> all_work() {
+  using namespace optim;
+  const std::vector<std::string> three = {"fused", "foreach", "loop"}, two = {"foreach", "loop"};
+  // Read parameter, gradient and state, write parameter and state: 4 bytes each.
+  return {{"AdamW", make<AdamW, [] { return AdamWOptions{.lr = 1e-3}; }>, 28, three},
+          {"SGD", make<SGD, [] { return SGDOptions{.lr = 1e-3, .momentum = 0.9}; }>, 20, three},
+          {"RMSprop", make<RMSprop, [] { return RMSpropOptions{.lr = 1e-3}; }>, 20, two},
+          {"Adam", make<Adam, [] { return AdamOptions{.lr = 1e-3}; }>, 28, three},
+          {"Adagrad", make<Adagrad, [] { return AdagradOptions{.lr = 1e-3}; }>, 20, three},
+          {"Lion", make<Lion, [] { return LionOptions{.lr = 1e-3}; }>, 20, {"loop"}},
+          {"AdamW, bf16 weights, fp32 master and state",
+           make<AdamW, [] { return AdamWOptions{.lr = 1e-3, .master_weights = true}; }>,
+           28,
+           {},
+           true}};
+}
+
+struct Size {
+  int64_t tensors, total;
+  std::string text() const { return std::to_string(total / 1'000'000) + " M in " + std::to_string(tensors); }
+};
+
+const char* text(Impl impl) {
+  return impl == Impl::loop ? "loop" : impl == Impl::foreach ? "foreach" : "fused";
+}
+
+double seconds_of(const std::function<void()>& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+class OurOptimizer {
+ public:
+  OurOptimizer(const Work& work, Size size) {
+    const at::Tensor base = torch::arange(size.total / size.tensors, torch::kFloat32);
+    const auto type = work.master_weights ? at::kBFloat16 : at::kFloat;
+    for (int64_t i = 0; i < size.tensors; ++i) {
+      parameters_.push_back(base.add(i).mul_(0.37).sin_().to(type).set_requires_grad(true));
+      parameters_.back().mutable_grad() = base.add(i).mul_(0.11).sin_().mul_(0.01).to(type);
+    }
+    optimizer_ = work.make(parameters_);
+  }
+
+  /// The same elements as the peer's.
+  std::vector<double> samples(Impl impl, int steps) {
+    run(impl, steps);
+    std::vector<double> result;
+    const size_t stride = std::max<size_t>(1, parameters_.size() / 4);
+    for (size_t i = 0; i < parameters_.size(); i += stride) {
+      const at::Tensor p = parameters_[i].detach().slice(0, 0, std::nullopt, 7919).slice(0, 0, 8).to(torch::kFloat64);
+      for (int64_t k = 0; k < p.size(0); ++k) result.push_back(p[k].item<double>());
+    }
+    return result;
+  }
+
+  Contestant as_contestant(Impl impl) {
+    return {std::string("ours, ") + text(impl), [this, impl](int64_t n) { return run(impl, n); }};
+  }
+
+ private:
+  double run(Impl impl, int64_t n) {
+    optimizer_->set_impl(impl);
+    return seconds_of([&] {
+      for (int64_t i = 0; i < n; ++i) optimizer_->step();
+    });
+  }
+
+  BenchTensors parameters_;
+  std::unique_ptr<LibtorchOptimizer> optimizer_;
+};
+
+/// Bytes a second that a copy reads and writes, with all threads: what a sweep over memory can hope for. Median of
+/// copies as large as the parameters.
+double copy_bandwidth(Size size) {
+  const at::Tensor from = torch::ones({size.total}), to = torch::zeros({size.total});
+  std::vector<double> seconds;
+  for (int i = 0; i < 9; ++i) seconds.push_back(seconds_of([&] { to.copy_(from); }));
+  return 8.0 * static_cast<double>(size.total) / median(seconds);
+}
+
+bool close(const std::vector<double>& a, const std::vector<double>& b) {
+  bool result = a.size() == b.size();
+  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 1e-5 * (1 + std::abs(b[i]));
+  return result;
+}
+
+class OptimBench {
+ public:
+  OptimBench(const Options& options, Report& report) : options_(options), report_(report) {
+    if (options.peer_python.empty()) return;
+    peer_ = std::make_unique<PeerProcess>(
+        std::vector<std::string>{options.peer_python, source_dir() + "/bench/peers/optim.py"});
+  }
+
+  void measure(const Work& work, Size size) {
+    const bool equal = equal_results(work, {16, 400'000});
+    OurOptimizer ours(work, size);
+    make_peer(work, size);
+    add_row(work, size, ours, Impl::fused, work.peers, equal);
+    if (!options_.quick && !work.master_weights) {
+      add_row(work, size, ours, Impl::foreach, {"foreach"}, equal);
+      add_row(work, size, ours, Impl::loop, {"loop"}, equal);
+    }
+    if (peer_) peer_->ask("drop");
+  }
+
+ private:
+  void make_peer(const Work& work, Size size) {
+    if (!peer_ || work.peers.empty()) return;
+    peer_->ask(std::string("make ") + work.name + " " + std::to_string(size.tensors) + " " +
+               std::to_string(size.total));
+  }
+
+  /// Three steps of every implementation of both sides, each from the start.
+  bool equal_results(const Work& work, Size size) {
+    if (!peer_ || work.peers.empty()) return true;
+    std::vector<std::vector<double>> results;
+    for (const Impl impl : {Impl::fused, Impl::foreach, Impl::loop})
+      results.push_back(OurOptimizer(work, size).samples(impl, 3));
+    for (const std::string& name : work.peers) {
+      make_peer(work, size);
+      results.push_back(peer_->ask_numbers("samples " + name + " 3"));
+    }
+    return std::all_of(results.begin(), results.end(), [&](const auto& r) { return close(r, results[0]); });
+  }
+
+  void add_row(const Work& work, Size size, OurOptimizer& ours, Impl impl, const std::vector<std::string>& peers,
+               bool equal) {
+    std::vector<Contestant> sides = {ours.as_contestant(impl)};
+    for (const std::string& name : peers) {
+      if (!peer_ || std::find(work.peers.begin(), work.peers.end(), name) == work.peers.end()) continue;
+      sides.push_back({"Python, " + name, [this, name](int64_t n) {
+                         peer_->ask("use " + name);
+                         return peer_->run(n);
+                       }});
+    }
+    const double bandwidth = copy_bandwidth(size);
+    const bool large = size.total > 50'000'000;
+    const Plan plan{.units = options_.quick || large ? 3 : 5,
+                    .windows = options_.quick ? 5
+                               : large        ? 7
+                                              : 11,
+                    .budget_s = options_.quick ? 4 : 1e9};
+    const Comparison comparison = compare(sides, plan);
+    Row row = time_row(std::string(work.name) + ", " + size.text() + " tensors, " + text(impl), "time per step", "ms",
+                       comparison, equal);
+    const double bytes = work.bytes_per_parameter * static_cast<double>(size.total);
+    row.limit = 1e3 * bytes / bandwidth;
+    char note[160];
+    std::snprintf(note, sizeof note, "%.0f bytes a parameter: %.1f GB/s, %.0f %% of a copy's %.1f GB/s in this run",
+                  work.bytes_per_parameter, bytes / comparison.ours().seconds() / 1e9,
+                  100 * bytes / comparison.ours().seconds() / bandwidth, bandwidth / 1e9);
+    row.note = note;
+    report_.add(std::move(row));
+  }
+
+  const Options& options_;
+  Report& report_;
+  std::unique_ptr<PeerProcess> peer_;
+};
+
+int run(const Options& options) {
+  Report report("optim", options);
+  OptimBench bench(options, report);
+  for (const Work& work : all_work()) bench.measure(work, {160, 25'000'000});
+  if (!options.quick) {
+    for (const Work& work : all_work()) bench.measure(work, {200, 100'000'000});
+  }
+  return report.finish();
+}
+
+}  // namespace
+
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  const Options options =
+      parse_options(argc, argv,
+                    "Optimizer steps over 25 M parameters in 160 tensors and 100 M in 200, with "
+                    "gradients that are there already. Ours against\nPython PyTorch's from the same "
+                    "parameters; elements are compared after the same number of steps.");
+  return run_main([&] { return run(options); });
+}
