@@ -8,9 +8,12 @@ autocast::autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled, 
     : device_(device),
       outer_dtype_(at::autocast::get_autocast_dtype(device)),
       outer_enabled_(at::autocast::is_autocast_enabled(device)),
-      outer_cache_(at::autocast::is_autocast_cache_enabled()) {
+      outer_cache_(at::autocast::is_autocast_cache_enabled()),
+      weight_casts_(enabled && cache) {
   TORCH_CHECK_VALUE(!enabled || dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: expected bf16 or fp16, got ",
                     dtype, ". For full precision, pass enabled = false.");
+  // libtorch's cache does not know for which dtype a cast was made.
+  if (enabled && dtype != outer_dtype_) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device, enabled);
   if (enabled) at::autocast::set_autocast_dtype(device, dtype);
   at::autocast::set_autocast_cache_enabled(cache);
@@ -18,7 +21,8 @@ autocast::autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled, 
 }
 
 autocast::~autocast() {
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  const bool outermost = at::autocast::decrement_nesting() == 0;
+  if (outermost || at::autocast::get_autocast_dtype(device_) != outer_dtype_) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device_, outer_enabled_);
   at::autocast::set_autocast_dtype(device_, outer_dtype_);
   at::autocast::set_autocast_cache_enabled(outer_cache_);

@@ -1,9 +1,10 @@
 #include "bellows/amp/autocast.h"
 
 #include <ATen/autocast_mode.h>
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "bellows/tap/observer.h"
 
 namespace bellows::amp {
 
@@ -13,22 +14,25 @@ bool on() {
   return at::autocast::is_autocast_enabled(at::kCPU);
 }
 
-/// Casts of tensors of `numel` elements while `action` runs.
+/// Counts casts of tensors with `numel` elements.
+class CountCasts final : public tap::Observer {
+ public:
+  explicit CountCasts(int64_t numel) : numel_(numel) {}
+  tap::ObserverNeeds needs() const override { return {.inputs = true}; }
+  void before(const tap::OpEvent& op) override {
+    if (op.name == "aten::_to_copy" && op.inputs[0].toTensor().numel() == numel_) ++casts;
+  }
+  int casts = 0;
+
+ private:
+  int64_t numel_;
+};
+
 int count_casts(const std::function<void()>& action, int64_t numel) {
-  static int64_t wanted;
-  static int casts;
-  wanted = numel;
-  casts = 0;
-  const auto handle = at::addThreadLocalCallback(
-      at::RecordFunctionCallback([](const at::RecordFunction& f) -> std::unique_ptr<at::ObserverContext> {
-        if (std::string_view(f.name()) == "aten::_to_copy" && f.inputs()[0].toTensor().numel() == wanted) ++casts;
-        return nullptr;
-      })
-          .needsInputs(true)
-          .scopes({at::RecordScope::FUNCTION}));
+  const auto counter = std::make_shared<CountCasts>(numel);
+  const tap::ObserverGuard guard(counter);
   action();
-  at::removeCallback(handle);
-  return casts;
+  return counter->casts;
 }
 
 }  // namespace
@@ -97,6 +101,97 @@ TEST(Autocast, WeightsAreCastOnceWithinTheOutermostGuard) {
   };
   EXPECT_EQ(three_calls(true), 1);
   EXPECT_EQ(three_calls(false), 3);
+}
+
+TEST(Autocast, LinearModulesCastTheirWeightOncePerStep) {
+  torch::nn::Linear linear(16, 5), without_bias(torch::nn::LinearOptions(16, 5).bias(false));
+  const at::Tensor rows = torch::randn({2, 16}), sequences = torch::randn({2, 3, 16});
+  for (auto [module, input] : {std::pair(linear, rows), {linear, sequences}, {without_bias, rows}}) {
+    const auto three_calls = [m = module.get(), x = input](bool cache) {
+      return count_casts(
+          [&] {
+            const autocast guard(at::kCPU, at::kBFloat16, true, cache);
+            for (int i = 0; i < 3; ++i) m->forward(x);
+          },
+          80);
+    };
+    EXPECT_EQ(three_calls(true), 1);
+    EXPECT_EQ(three_calls(false), 3);
+  }
+}
+
+TEST(Autocast, SeveralForwardAndBackwardPassesShareOneCast) {
+  torch::nn::Linear linear(16, 5);
+  const auto accumulate = [&] {
+    const autocast step(at::kCPU, at::kBFloat16, false);
+    for (int i = 0; i < 4; ++i) {
+      at::Tensor loss;
+      {
+        const autocast guard(at::kCPU, at::kBFloat16);
+        loss = linear->forward(torch::ones({2, 16})).sum();
+      }
+      loss.backward();
+    }
+  };
+  EXPECT_EQ(count_casts(accumulate, 80) - 4, 1);  // four gradients come back to fp32
+  EXPECT_TRUE(torch::equal(linear->weight.grad(), torch::full({5, 16}, 8)));
+}
+
+TEST(Autocast, TransposedWeightsGiveTheResultsAndGradientsOfTheirCast) {
+  torch::manual_seed(0);
+  torch::nn::Linear linear(16, 6);
+  const at::Tensor x = torch::randn({4, 16});
+  const auto run = [&](bool cache, bool rows) {
+    linear->zero_grad();
+    at::Tensor y;
+    {
+      const autocast guard(at::kCPU, at::kBFloat16, true, cache);
+      y = rows ? x.matmul(linear->weight.slice(0, 2, 5).t()) : linear->forward(x);
+    }
+    y.to(at::kFloat).pow(2).sum().backward();
+    return std::pair(y.detach(), linear->weight.grad().clone());
+  };
+  for (const bool rows : {false, true}) {
+    const auto [cached, cached_grad] = run(true, rows);
+    const auto [plain, plain_grad] = run(false, rows);
+    EXPECT_TRUE(torch::equal(cached, plain));
+    EXPECT_TRUE(torch::equal(cached_grad, plain_grad));
+  }
+}
+
+TEST(Autocast, ViewsThatAreNoTransposedWeightsAreLeftToLibtorch) {
+  const at::Tensor w = torch::randn({6, 6}, torch::requires_grad()), x = torch::randn({2, 3});
+  const auto product = [&](const at::Tensor& view) {
+    const autocast guard(at::kCPU, at::kBFloat16);
+    return x.mm(view);
+  };
+  for (const at::Tensor& view : {w.slice(1, 2, 5).t(), w.slice(0, 1, 4), w.t().slice(0, 0, 3), w.slice(0, 0, 6, 2)}) {
+    EXPECT_TRUE(torch::equal(product(view), x.to(at::kBFloat16).mm(view.to(at::kBFloat16))));
+  }
+  const at::Tensor frozen = torch::randn({4, 3});
+  EXPECT_TRUE(torch::equal(product(frozen.t()), x.to(at::kBFloat16).mm(frozen.t().to(at::kBFloat16))));
+}
+
+TEST(Autocast, APassWithoutGraphDoesNotTakeTheGradientFromTheNext) {
+  torch::nn::Linear linear(4, 3);
+  const autocast guard(at::kCPU, at::kBFloat16);
+  {
+    const c10::NoGradGuard no_grad;
+    linear->forward(torch::ones({2, 4}));
+  }
+  linear->forward(torch::ones({2, 4})).sum().backward();
+  EXPECT_TRUE(linear->weight.grad().defined());
+}
+
+TEST(Autocast, AGuardOfTheOtherDtypeDoesNotSeeTheFirstOnesCasts) {
+  const at::Tensor x = torch::ones({2, 4}), w = torch::ones({3, 4}, torch::requires_grad());
+  const autocast outer(at::kCPU, at::kBFloat16);
+  EXPECT_EQ(torch::linear(x, w).scalar_type(), at::kBFloat16);
+  {
+    const autocast inner(at::kCPU, at::kHalf);
+    EXPECT_EQ(torch::linear(x, w).scalar_type(), at::kHalf);
+  }
+  EXPECT_EQ(torch::linear(x, w).scalar_type(), at::kBFloat16);
 }
 
 TEST(Autocast, TheNextStepSeesTheNewWeights) {

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "bellows/core/model.h"
+
+namespace bellows::amp {
+
+/// Class of each module by its path, without namespace and "Impl": "layer1.0.bn1" → "BatchNorm2d". Empty if the model
+/// is no torch::nn module.
+std::map<std::string, std::string> module_types(const Model& model);
+
+/// The module that a parameter belongs to: "fc.weight" → "fc".
+std::string owner_of(const std::string& parameter);
+
+}  // namespace bellows::amp
