@@ -1,0 +1,4 @@
+#pragma once
+
+#include "bellows/nn/loss.h"
+#include "bellows/nn/norm.h"
