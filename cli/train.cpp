@@ -66,12 +66,13 @@ std::string epoch_line(const EpochRecord& record) {
   const bool evaluated = record.eval_seconds > 0;
   return pad_left(std::to_string(record.epoch + 1), 5) + pad_left(std::to_string(record.steps), 9) +
          pad_left(number("%.4f", record.train_loss), 12) +
+         pad_left(std::isfinite(record.train_accuracy) ? number("%.2f %%", 100 * record.train_accuracy) : "-", 12) +
          pad_left(evaluated ? number("%.4f", record.eval_loss) : "-", 12) +
          pad_left(evaluated ? number("%.2f %%", 100 * record.eval_accuracy) : "-", 11) +
          pad_left(format_seconds(record.train_seconds), 12);
 }
 
-constexpr const char* epoch_head = "epoch    steps  train loss   eval loss   accuracy        time";
+constexpr const char* epoch_head = "epoch    steps  train loss  train acc.   eval loss   accuracy        time";
 
 std::string result_json(const Recipe& recipe, const FitResult& result) {
   nlohmann::ordered_json json;

@@ -23,7 +23,8 @@ int64_t channels_of(const Recipe& recipe, const data::DatasetInfo& info) {
 
 /// What training and held-out data have in common. Held-out data follow the training data's description.
 data::Dataset prepared(data::Dataset dataset, const Recipe& recipe, const data::DatasetInfo& info) {
-  dataset = dataset.decode(channels_of(recipe, info) == 1 ? "gray" : "rgb")
+  dataset = dataset.require({"image", "label"})
+                .decode(channels_of(recipe, info) == 1 ? "gray" : "rgb")
                 .channels_last(recipe.channels_last)
                 .threads(recipe.loader_threads)
                 .prefetch(recipe.prefetch)
@@ -43,6 +44,38 @@ data::Dataset augmented(const data::Dataset& dataset, const Recipe& recipe) {
                     recipe.data, "\" does not say it. Set image_size.");
   const data::Dataset cropped = dataset.random_crop(height, width, std::max<int64_t>(1, std::max(height, width) / 8));
   return recipe.augment == "crop_flip" ? cropped.flip() : cropped;
+}
+
+template <class Options>
+Options optimizer_options(const Recipe& recipe) {
+  Options options;
+  options.lr = recipe.lr;
+  options.weight_decay = recipe.weight_decay;
+  options.master_weights = precision_policy(recipe).master_weights;
+  options.impl = recipe.optimizer_impl == "loop"      ? optim::Impl::loop
+                 : recipe.optimizer_impl == "foreach" ? optim::Impl::foreach
+                 : recipe.optimizer_impl == "fused"   ? optim::Impl::fused
+                                                      : optim::Impl::automatic;
+  return options;
+}
+
+template <class Options>
+Options with_momentum(const Recipe& recipe) {
+  auto options = optimizer_options<Options>(recipe);
+  options.momentum = recipe.momentum;
+  return options;
+}
+
+template <class Optimizer, class Options>
+std::shared_ptr<torch::optim::Optimizer> optimizer_of(const Options& options, const Model& model) {
+  return std::make_shared<Optimizer>(model.parameters(), options);
+}
+
+/// Gives the optimizer the weights as they were before they were rounded.
+void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& masters) {
+  auto* ours = dynamic_cast<optim::LibtorchOptimizer*>(&optimizer);
+  if (!ours) return;
+  for (const auto& [parameter, master] : masters.pairs()) ours->set_master_weight(parameter, master);
 }
 
 /// A folder's split, or the shards that `url` names.
@@ -91,20 +124,27 @@ void place_model(const Recipe& recipe, const Model& model) {
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model) {
-  const optim::Impl impl = recipe.optimizer_impl == "loop" ? optim::Impl::loop : optim::Impl::foreach;
-  if (recipe.optimizer == "adamw") {
-    return std::make_shared<optim::AdamW>(
-        model.parameters(), optim::AdamWOptions{.lr = recipe.lr, .weight_decay = recipe.weight_decay, .impl = impl});
-  }
-  return std::make_shared<optim::SGD>(
-      model.parameters(),
-      optim::SGDOptions{
-          .lr = recipe.lr, .momentum = recipe.momentum, .weight_decay = recipe.weight_decay, .impl = impl});
+  if (recipe.optimizer == "sgd") return optimizer_of<optim::SGD>(with_momentum<optim::SGDOptions>(recipe), model);
+  if (recipe.optimizer == "rmsprop")
+    return optimizer_of<optim::RMSprop>(with_momentum<optim::RMSpropOptions>(recipe), model);
+  if (recipe.optimizer == "adam")
+    return optimizer_of<optim::Adam>(optimizer_options<optim::AdamOptions>(recipe), model);
+  if (recipe.optimizer == "adagrad")
+    return optimizer_of<optim::Adagrad>(optimizer_options<optim::AdagradOptions>(recipe), model);
+  if (recipe.optimizer == "lion")
+    return optimizer_of<optim::Lion>(optimizer_options<optim::LionOptions>(recipe), model);
+  return optimizer_of<optim::AdamW>(optimizer_options<optim::AdamWOptions>(recipe), model);
+}
+
+amp::Policy precision_policy(const Recipe& recipe) {
+  if (recipe.precision == "fp32") return amp::policy("O0");
+  return amp::policy(recipe.precision_level, recipe.precision == "fp16" ? at::kHalf : at::kBFloat16);
 }
 
 LossFn cross_entropy_loss(const Model& model) {
   return [model](const data::Batch& batch) {
-    return at::cross_entropy_loss(model.forward(batch["image"]), batch["label"]);
+    const at::Tensor logits = model.forward(batch["image"]);
+    return StepOutput(at::cross_entropy_loss(logits, batch["label"]), logits);
   };
 }
 
@@ -114,10 +154,18 @@ Job make_job(const Recipe& recipe) {
   seed_everything(static_cast<uint64_t>(recipe.seed));
   data::Dataset train = open_train_data(recipe);
   std::optional<data::Dataset> eval = open_eval_data(recipe, train);
-  const Model model = make_model(recipe, train.info());
+  Model model = make_model(recipe, train.info());
+  amp::MasterWeights masters;
+  if (const amp::Policy policy = precision_policy(recipe); policy.low_weights) {
+    amp::PreparedModel prepared = amp::apply(model, policy);
+    model = std::move(prepared.model);
+    masters = std::move(prepared.masters);
+  }
+  auto optimizer = make_optimizer(recipe, model);
+  keep_masters(*optimizer, masters);
   return {.recipe = recipe,
           .model = model,
-          .optimizer = make_optimizer(recipe, model),
+          .optimizer = std::move(optimizer),
           .loss = cross_entropy_loss(model),
           .train = std::move(train),
           .eval = std::move(eval)};

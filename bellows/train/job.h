@@ -6,14 +6,21 @@
 #include <memory>
 #include <optional>
 
+#include "bellows/amp/policy.h"
 #include "bellows/core/model.h"
 #include "bellows/data/dataset.h"
 #include "bellows/train/recipe.h"
 
 namespace bellows::train {
 
-/// The loss of one batch: a 0-d tensor that backward() can start from.
-using LossFn = std::function<at::Tensor(const data::Batch& batch)>;
+/// What the forward pass of one batch gives. A loss alone converts to it.
+struct StepOutput {
+  StepOutput(at::Tensor the_loss, at::Tensor the_predictions = {})
+      : loss(std::move(the_loss)), predictions(std::move(the_predictions)) {}
+  at::Tensor loss;         ///< 0-d; backward() starts from it
+  at::Tensor predictions;  ///< scores [N, C] for the training accuracy; undefined: it is not measured
+};
+using LossFn = std::function<StepOutput(const data::Batch& batch)>;
 
 /// Everything that one training run works with.
 struct Job {
@@ -26,7 +33,8 @@ struct Job {
 };
 
 /// Makes all of it from a recipe: seeds every generator, makes the model by its name, loads weights, moves it to the
-/// device and into the memory layout, makes the optimizer, opens the data. The loss is cross-entropy.
+/// device, into the memory layout and under the precision, makes the optimizer, opens the data. The loss is
+/// cross-entropy.
 /// Throws:   c10::ValueError – unknown model (nearest match), device that is not there, data or weights that cannot
 ///           be used
 Job make_job(const Recipe& recipe);
@@ -44,7 +52,10 @@ std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Da
 Model make_model(const Recipe& recipe, const data::DatasetInfo& info = {});
 /// Moves a model to the recipe's device and into its memory layout. Its parameters stay the same objects.
 void place_model(const Recipe& recipe, const Model& model);
+/// Low-precision weights get fp32 masters in the optimizer where the recipe's precision has them.
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model);
+/// The recipe's `precision` and `precision_level`.
+amp::Policy precision_policy(const Recipe& recipe);
 /// Mean cross-entropy of model(batch["image"]) and batch["label"].
 LossFn cross_entropy_loss(const Model& model);
 

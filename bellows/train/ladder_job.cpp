@@ -40,6 +40,8 @@ class RecipeLadderJob final : public LadderJob {
 
 Recipe without_techniques(Recipe recipe) {
   recipe.precision = "fp32";
+  recipe.precision_level = "O1";
+  if (recipe.train_metrics == "device") recipe.train_metrics = "sync";
   recipe.channels_last = false;
   recipe.optimizer_impl = "loop";
   recipe.loader_threads = 0;

@@ -43,9 +43,9 @@ constexpr Row table[] = {
     {"epochs", &Recipe::epochs, {1, 1e9}, "passes over the training data"},
     {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples a step"},
     {"image_size", &Recipe::image_size, {0, 16384}, "scale images to this height and width; 0: as they are"},
-    {"optimizer", &Recipe::optimizer, "sgd, adamw", "which optimizer"},
+    {"optimizer", &Recipe::optimizer, "sgd, adam, adamw, rmsprop, adagrad, lion", "which optimizer"},
     {"lr", &Recipe::lr, {0, any}, "learning rate"},
-    {"momentum", &Recipe::momentum, {0, 1}, "of sgd"},
+    {"momentum", &Recipe::momentum, {0, 1}, "of sgd and rmsprop"},
     {"weight_decay", &Recipe::weight_decay, {0, any}, "pull of the weights towards 0"},
     {"warmup_epochs", &Recipe::warmup_epochs, {0, any}, "epochs over which the learning rate rises in a straight line"},
     {"augment", &Recipe::augment, "none, crop, crop_flip", "random shifts by up to 1/8 of the image, mirroring"},
@@ -54,9 +54,12 @@ constexpr Row table[] = {
     {"seed", &Recipe::seed, {0, any}, "of weights, order, augmentation, dropout"},
     {"target_accuracy", &Recipe::target_accuracy, {0, 1}, "stop when the held-out accuracy reaches this; 0: never"},
     {"device", &Recipe::device, {}, "cpu, cuda, cuda:1"},
-    {"precision", &Recipe::precision, "fp32, bf16", "bf16: forward pass under autocast"},
+    {"precision", &Recipe::precision, "fp32, bf16, fp16", "of the products; fp16 scales the loss"},
+    {"precision_level", &Recipe::precision_level, "O1, O2, O3",
+     "with bf16 and fp16. O1: autocast over fp32 weights; O2: low weights, fp32 norms and master weights; O3: all low"},
     {"channels_last", &Recipe::channels_last, {}, "keep images and convolution weights in channels-last order"},
-    {"optimizer_impl", &Recipe::optimizer_impl, "loop, foreach", "how the optimizer's step is carried out"},
+    {"optimizer_impl", &Recipe::optimizer_impl, "auto, loop, foreach, fused",
+     "how the optimizer's step is carried out"},
     {"loader_threads",
      &Recipe::loader_threads,
      {0, 1024},
@@ -67,6 +70,8 @@ constexpr Row table[] = {
     {"checkpoint_every", &Recipe::checkpoint_every, {0, any}, "steps between checkpoints; 0: at the end of each epoch"},
     {"keep_checkpoints", &Recipe::keep_checkpoints, {1, any}, "how many of the newest stay"},
     {"log_every", &Recipe::log_every, {1, any}, "steps between readings of the loss, which wait for the device"},
+    {"train_metrics", &Recipe::train_metrics, "none, sync, device",
+     "loss and accuracy of the training batches. sync: read after every step; device: only when they are shown"},
 };
 
 /// Where a value came from, for messages.
@@ -206,6 +211,10 @@ void check_together(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.warmup_epochs <= static_cast<double>(recipe.epochs), "recipe: ", where,
                     ": warmup_epochs = ", recipe.warmup_epochs, " is more than epochs = ", recipe.epochs,
                     ": the learning rate would never be reached.");
+  const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
+  TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.precision_level != "O2" || fused, "recipe: ", where,
+                    ": fp16 with precision_level O2 needs optimizer_impl fused or auto, got ", recipe.optimizer_impl,
+                    ": only a fused step unscales fp16 gradients in fp32.");
 }
 
 }  // namespace

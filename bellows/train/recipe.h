@@ -33,8 +33,9 @@ struct Recipe {
   // How fast, at what cost in memory.
   std::string device = "cpu";
   std::string precision = "fp32";
+  std::string precision_level = "O1";
   bool channels_last = false;
-  std::string optimizer_impl = "foreach";
+  std::string optimizer_impl = "auto";
   int64_t loader_threads = 2;
   int64_t prefetch = 4;
   int64_t cache_mb = 0;
@@ -44,6 +45,7 @@ struct Recipe {
   int64_t checkpoint_every = 0;
   int64_t keep_checkpoints = 3;
   int64_t log_every = 20;
+  std::string train_metrics = "device";
 
   /// Params: where – how messages call the text: a path
   /// Throws: c10::ValueError – unknown key (with the nearest one), wrong type or range: key, value, line

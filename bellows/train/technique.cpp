@@ -61,6 +61,48 @@ Technique foreach_optimizer() {
           .source = "torch.optim, argument foreach"};
 }
 
+Technique fused_optimizer() {
+  return {.name = "fused_optimizer",
+          .title = "fused optimizer",
+          .changes =
+              "Updates each parameter and its state in one sweep over memory, all parameters in one parallel region.",
+          .apply = [](Recipe& recipe) { recipe.optimizer_impl = "fused"; },
+          .obstacle = [](const Recipe&, const Machine&) { return std::string(); },
+          .expected = {.time_factor = 0.9,
+                       .memory_factor = 1,
+                       .words = "The step reads and writes every number once instead of once an operator: 2 to 3 times "
+                                "faster than the loop on a CPU, so it shows where the optimizer is a large share."},
+          .exactness = Exactness::rounding,
+          .tolerance = "single operations round differently: relative 1e-6 a step in fp32",
+          .source = "torch.optim, argument fused; apex FusedAdam"};
+}
+
+Technique device_metrics() {
+  return {.name = "device_metrics",
+          .title = "sync-free metrics",
+          .changes =
+              "Counts loss and training accuracy on the device and reads them when they are shown, instead of "
+              "after every step.",
+          .apply = [](Recipe& recipe) { recipe.train_metrics = "device"; },
+          .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
+            return recipe.train_metrics == "none" ? "the recipe measures nothing while it trains (train_metrics: none)"
+                                                  : "";
+          },
+          .expected = {.time_factor = 0.99,
+                       .memory_factor = 1,
+                       .words = "On an accelerator the host no longer waits in each step; on a CPU nothing waits, and "
+                                "little changes."},
+          .exactness = Exactness::exact,
+          .source = "torchmetrics"};
+}
+
+/// Empty where bf16 products are faster than emulated ones.
+std::string bf16_obstacle(const Recipe& recipe, const Machine& machine) {
+  const bool hardware = machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16");
+  if (hardware || !recipe.device.starts_with("cpu")) return "";
+  return "this processor has no bfloat16 arithmetic (AMX-BF16, AVX512-BF16): it would be emulated";
+}
+
 Technique bf16_autocast() {
   return {
       .name = "bf16_autocast",
@@ -69,11 +111,7 @@ Technique bf16_autocast() {
           "Runs convolutions and matrix products in bfloat16, and what needs the range or the precision in fp32. "
           "Weights and optimizer state stay fp32; no loss scaling is needed.",
       .apply = [](Recipe& recipe) { recipe.precision = "bf16"; },
-      .obstacle = [](const Recipe& recipe, const Machine& machine) -> std::string {
-        const bool hardware = machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16");
-        if (hardware || !recipe.device.starts_with("cpu")) return "";
-        return "this processor has no bfloat16 arithmetic (AMX-BF16, AVX512-BF16): it would be emulated";
-      },
+      .obstacle = bf16_obstacle,
       .expected = {.time_factor = 0.7,
                    .memory_factor = 0.8,
                    .words =
@@ -82,6 +120,28 @@ Technique bf16_autocast() {
       .exactness = Exactness::lossy,
       .tolerance = "8 bits of mantissa in products, fp32 sums: relative 1e-2 in logits",
       .source = "arXiv:1710.03740 (mixed precision), arXiv:1905.12322 (bfloat16)"};
+}
+
+Technique bf16_weights() {
+  return {
+      .name = "bf16_weights",
+      .title = "bf16 weights (O2)",
+      .changes =
+          "Keeps weights and gradients in bfloat16, norms in fp32, and fp32 master weights in the optimizer; "
+          "the forward pass stays under autocast.",
+      .apply =
+          [](Recipe& recipe) {
+            recipe.precision = "bf16";
+            recipe.precision_level = "O2";
+          },
+      .obstacle = bf16_obstacle,
+      .expected = {.time_factor = 0.9,
+                   .memory_factor = 1.0,
+                   .words = "Saves the casts of the weights and half of the gradients' traffic; master weights cost "
+                            "what the smaller weights save."},
+      .exactness = Exactness::lossy,
+      .tolerance = "gradients of weights are rounded to 8 bits of mantissa",
+      .source = "apex.amp opt_level O2; arXiv:1710.03740"};
 }
 
 Technique larger_batch() {
@@ -127,7 +187,10 @@ void register_first_techniques(Registry<Technique>& registry) {
   registry.add(threaded_loader());
   registry.add(channels_last());
   registry.add(foreach_optimizer());
+  registry.add(fused_optimizer());
+  registry.add(device_metrics());
   registry.add(bf16_autocast());
+  registry.add(bf16_weights());
   registry.add(larger_batch());
 }
 

@@ -44,7 +44,7 @@ struct Technique {
 std::string_view to_string(Exactness exactness);
 
 /// Adds, in the order in which the ladder climbs them: threaded_loader, channels_last, foreach_optimizer,
-/// bf16_autocast, larger_batch.
+/// fused_optimizer, device_metrics, bf16_autocast, bf16_weights, larger_batch.
 void register_first_techniques(Registry<Technique>& registry);
 
 /// The table as a Markdown page: one section a technique.

@@ -24,10 +24,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The guard that the recipe's precision asks for; none for fp32, so that a guard of the caller's stays in force.
-std::unique_ptr<amp::autocast> make_precision_guard(const Recipe& recipe, c10::Device device) {
-  if (recipe.precision == "fp32") return nullptr;
-  return std::make_unique<amp::autocast>(device.type(), at::kBFloat16);
+/// The guard that the policy asks for; none for fp32, so that a guard of the caller's stays in force, and none for low
+/// weights: amp::apply() gave the model its own.
+std::unique_ptr<amp::autocast> make_precision_guard(const amp::Policy& policy, c10::Device device) {
+  if (!policy.autocast || policy.low_weights) return nullptr;
+  return std::make_unique<amp::autocast>(device.type(), policy.dtype);
 }
 
 /// On the device and in the memory order of the recipe; most loaders deliver it so.
@@ -44,6 +45,15 @@ data::Batch placed(data::Batch batch, const Recipe& recipe, c10::Device device) 
   return changed ? data::Batch(std::move(tensors), batch.ids(), batch.epoch(), batch.index()) : batch;
 }
 
+/// Those whose names begin with `prefix`, without it.
+NamedTensors below(const NamedTensors& tensors, const std::string& prefix) {
+  NamedTensors result;
+  for (const auto& [name, value] : tensors) {
+    if (name.starts_with(prefix)) result.emplace_back(name.substr(prefix.size()), value);
+  }
+  return result;
+}
+
 optim::Schedule make_schedule(const Recipe& recipe, int64_t steps_per_epoch) {
   const auto warmup = static_cast<int64_t>(std::llround(recipe.warmup_epochs * static_cast<double>(steps_per_epoch)));
   return warmup > 0 ? optim::linear_warmup(warmup) : optim::constant_schedule();
@@ -56,13 +66,14 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
   const c10::Device device = parse_device(recipe.device);
   const EvalMode eval_mode(model);
   const inference_mode no_graph;
+  const amp::Policy policy = precision_policy(recipe);
   Evaluation result;
   at::Tensor loss = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kDouble));
   at::Tensor correct = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kLong));
   loader.start(0);
   while (auto next = loader.next()) {
     const data::Batch batch = placed(std::move(*next), recipe, device);
-    const auto precision = make_precision_guard(recipe, device);
+    const auto precision = make_precision_guard(policy, device);
     const at::Tensor logits = model.forward(batch["image"]);
     loss.add_(at::cross_entropy_loss(logits, batch["label"]), static_cast<double>(batch.size()));
     correct.add_(at::sum(at::eq(at::argmax(logits, 1), batch["label"])));
@@ -79,7 +90,10 @@ TrainLoop::TrainLoop(Job job)
     : job_(std::move(job)),
       device_(parse_device(job_.recipe.device)),
       loader_(job_.train.channels_last(job_.recipe.channels_last).loader()),
-      schedule_(make_schedule(job_.recipe, loader_.batches_per_epoch())) {
+      policy_(precision_policy(job_.recipe)),
+      scaler_(amp::scaler_options(policy_)),
+      schedule_(make_schedule(job_.recipe, loader_.batches_per_epoch())),
+      metrics_(job_.recipe.train_metrics) {
   TORCH_CHECK_VALUE(job_.optimizer && job_.loss, "TrainLoop: expected an optimizer and a loss, got null.");
   for (const auto& group : job_.optimizer->param_groups()) base_lr_.push_back(group.options().get_lr());
   if (!job_.model.training()) job_.model.train();  // parts that the caller froze stay so
@@ -89,17 +103,30 @@ void TrainLoop::step() {
   const data::Batch batch = next_batch();
   set_factor(schedule_(step_));
   job_.optimizer->zero_grad();
-  {
-    const auto precision = make_precision_guard(job_.recipe, device_);
-    last_loss_ = job_.loss(batch);
-  }
-  last_loss_.backward();
-  job_.optimizer->step();
-  last_loss_ = last_loss_.detach();
+  const StepOutput output = forward(batch);
+  backward_and_step(output.loss);
+  last_loss_ = output.loss.detach();
   losses_.push_back(last_loss_);
+  if (batch.contains("label")) metrics_.update(last_loss_, output.predictions, batch["label"]);
   last_batch_size_ = batch.size();
   samples_ += batch.size();
   ++step_;
+}
+
+StepOutput TrainLoop::forward(const data::Batch& batch) const {
+  const auto precision = make_precision_guard(policy_, device_);
+  return job_.loss(batch);
+}
+
+void TrainLoop::backward_and_step(const at::Tensor& loss) {
+  if (!scaler_.is_enabled()) {
+    loss.backward();
+    job_.optimizer->step();
+    return;
+  }
+  scaler_.scale(loss).backward();
+  scaler_.step(*job_.optimizer);
+  scaler_.update();
 }
 
 void TrainLoop::run_steps(int64_t n) {
@@ -153,11 +180,14 @@ Evaluation TrainLoop::evaluate() {
 }
 
 checkpoint::State TrainLoop::state() const {
+  NamedTensors extra = {{"samples", at::scalar_tensor(samples_, at::kLong)},
+                        {"skipped", at::scalar_tensor(skipped_samples(), at::kLong)}};
+  for (const auto& [name, value] : scaler_.state_dict()) extra.emplace_back("scaler." + name, value);
+  for (const auto& [name, value] : metrics_.state()) extra.emplace_back("train_metrics." + name, value);
   return {.model = job_.model.state_dict(),
           .optimizer = optim::state_dict(*job_.optimizer),
           .rng = checkpoint::rng_state(),
-          .extra = {{"samples", at::scalar_tensor(samples_, at::kLong)},
-                    {"skipped", at::scalar_tensor(skipped_samples(), at::kLong)}},
+          .extra = std::move(extra),
           .step = step_,
           .epoch = epoch_,
           .batch = batch_,
@@ -171,6 +201,8 @@ void TrainLoop::restore(const checkpoint::State& state) {
     if (name == "samples") samples_ = value.item<int64_t>();
     if (name == "skipped") skipped_ = value.item<int64_t>();
   }
+  if (scaler_.is_enabled()) scaler_.load_state_dict(below(state.extra, "scaler."));
+  metrics_.restore(below(state.extra, "train_metrics."));
   step_ = state.step;
   epoch_ = state.epoch;
   batch_ = state.batch;

@@ -4,10 +4,12 @@
 #include <optional>
 #include <vector>
 
+#include "bellows/amp/grad_scaler.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/data/loader.h"
 #include "bellows/optim/schedule.h"
 #include "bellows/train/job.h"
+#include "bellows/train/train_metrics.h"
 
 namespace bellows::train {
 
@@ -51,6 +53,10 @@ class TrainLoop {
   /// Throws: c10::Error – a loss that is NaN or infinite: step, epoch, batch
   std::vector<double> take_losses();
 
+  /// Share of the training samples that were classified right since the last call; NaN when it is not measured: the
+  /// recipe's train_metrics is none, or the loss function gives no predictions. Waits for the device.
+  double take_accuracy() { return metrics_.take_accuracy(); }
+
   /// The last step's loss, still on its device. Undefined before the first step.
   const at::Tensor& last_loss() const { return last_loss_; }
 
@@ -67,15 +73,20 @@ class TrainLoop {
  private:
   data::Batch next_batch();
   void set_factor(double factor);
+  StepOutput forward(const data::Batch& batch) const;
+  void backward_and_step(const at::Tensor& loss);
 
   Job job_;
   c10::Device device_;
   data::Loader loader_;
   std::optional<data::Loader> eval_loader_;
+  amp::Policy policy_;
+  amp::GradScaler scaler_;
   optim::Schedule schedule_;
   std::vector<double> base_lr_;  ///< of each parameter group
   double factor_ = 1;            ///< the schedule's, as it is in the optimizer now
   std::vector<at::Tensor> losses_;
+  TrainMetrics metrics_;
   at::Tensor last_loss_;
   int64_t step_ = 0, samples_ = 0, skipped_ = 0, last_batch_size_ = 0;
   int64_t epoch_ = 0, batch_ = 0;

@@ -20,15 +20,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A record as a row of numbers, in the order of its members.
-constexpr int64_t record_width = 7;
+constexpr int64_t record_width = 8;
 
 void append(std::vector<double>& row, const EpochRecord& r) {
-  row.insert(row.end(), {static_cast<double>(r.epoch), static_cast<double>(r.steps), r.train_loss, r.eval_loss,
-                         r.eval_accuracy, r.train_seconds, r.eval_seconds});
+  row.insert(row.end(), {static_cast<double>(r.epoch), static_cast<double>(r.steps), r.train_loss, r.train_accuracy,
+                         r.eval_loss, r.eval_accuracy, r.train_seconds, r.eval_seconds});
 }
 
 EpochRecord record_of(const double* row) {
-  return {static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), row[2], row[3], row[4], row[5], row[6]};
+  return {static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), row[2], row[3], row[4], row[5], row[6], row[7]};
 }
 
 at::Tensor to_tensor(const std::vector<double>& values) {
@@ -179,8 +179,11 @@ void Run::read_losses() {
 }
 
 void Run::finish_epoch() {
-  EpochRecord record{
-      .epoch = epoch_, .steps = loop_.step_count(), .train_loss = mean(losses_), .train_seconds = epoch_seconds_};
+  EpochRecord record{.epoch = epoch_,
+                     .steps = loop_.step_count(),
+                     .train_loss = mean(losses_),
+                     .train_accuracy = loop_.take_accuracy(),
+                     .train_seconds = epoch_seconds_};
   if (loop_.job().eval) {
     const Evaluation evaluation = loop_.evaluate();
     record.eval_loss = evaluation.loss;
@@ -231,6 +234,9 @@ void Run::restore(const checkpoint::State& state) {
       result_.train_seconds = values.at(2);
     }
     if (name == "history") {
+      TORCH_CHECK_VALUE(tensor.dim() == 2 && (tensor.size(0) == 0 || tensor.size(1) == record_width),
+                        "resume: the checkpoint's history has shape ", tensor.sizes(), ", expected [epochs, ",
+                        record_width, "]. It was written by another version; start the run anew.");
       const std::vector<double> rows = to_vector(tensor);
       for (size_t i = 0; i < rows.size(); i += record_width) result_.history.push_back(record_of(rows.data() + i));
     }
@@ -251,6 +257,9 @@ FitResult Trainer::fit() {
 
 FitResult Trainer::fit(const Model& model, torch::optim::Optimizer& optimizer, LossFn loss_fn, data::Dataset train_data,
                        std::optional<data::Dataset> eval_data) {
+  TORCH_CHECK_VALUE(!precision_policy(recipe_).low_weights, "fit: precision_level ", recipe_.precision_level,
+                    " changes the model itself: put yours under amp::apply() and set precision_level O1, or let fit() "
+                    "make the job from the recipe.");
   place_model(recipe_, model);
   // The caller keeps the optimizer; the job only borrows it.
   const std::shared_ptr<torch::optim::Optimizer> borrowed(std::shared_ptr<void>(), &optimizer);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,11 +14,12 @@ namespace bellows::train {
 /// One epoch of a run.
 struct EpochRecord {
   int64_t epoch = 0;
-  int64_t steps = 0;         ///< taken since the run began
-  double train_loss = 0;     ///< mean over the epoch's steps
-  double eval_loss = 0;      ///< 0 without evaluation data
-  double eval_accuracy = 0;  ///< 0 without evaluation data
-  double train_seconds = 0;  ///< of this epoch, without evaluation and saving
+  int64_t steps = 0;                                                 ///< taken since the run began
+  double train_loss = 0;                                             ///< mean over the epoch's steps
+  double train_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< over the epoch's steps; NaN: not measured
+  double eval_loss = 0;                                              ///< 0 without evaluation data
+  double eval_accuracy = 0;                                          ///< 0 without evaluation data
+  double train_seconds = 0;                                          ///< of this epoch, without evaluation and saving
   double eval_seconds = 0;
 };
 

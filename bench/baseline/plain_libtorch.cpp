@@ -192,9 +192,12 @@ struct Training::State {
     if (next == train->end()) next = train->begin();
     const Example<>& batch = *next;
     optimizer.zero_grad();
-    auto loss = nn::functional::cross_entropy(net(batch.data), batch.target);
+    auto output = net(batch.data);
+    auto loss = nn::functional::cross_entropy(output, batch.target);
     loss.backward();
     optimizer.step();
+    running_loss += loss.item<double>();
+    running_right += output.argmax(1).eq(batch.target).sum().item<int64_t>();
     ++next;
     ++steps;
     return loss;
@@ -208,6 +211,8 @@ struct Training::State {
   int64_t train_size, test_size;
   decltype(train->begin()) next;
   int64_t steps = 0;
+  double running_loss = 0;
+  int64_t running_right = 0;
 };
 
 Training::Training(const Options& options) : state_(std::make_unique<State>(options)) {}

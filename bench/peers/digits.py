@@ -53,13 +53,16 @@ def main():
 
     def run(steps):
         net.train()
+        running_loss, running_right = 0.0, 0
         for _ in range(steps):
             x, y = next(batches)
             optimizer.zero_grad()
-            loss = F.cross_entropy(net(x), y)
+            output = net(x)
+            loss = F.cross_entropy(output, y)
             loss.backward()
             optimizer.step()
-        loss.item()
+            running_loss += loss.item()
+            running_right += (output.argmax(1) == y).sum().item()
 
     def first_batch_loss():
         net.eval()

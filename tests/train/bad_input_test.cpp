@@ -133,7 +133,7 @@ TEST(BadInput, ALossThatIsNotFiniteEndsTheRunAndKeepsTheCheckpoint) {
   optim::SGD sgd(model.parameters(), {});
   int64_t steps = 0;
   const LossFn loss = [&](const data::Batch& batch) {
-    const at::Tensor value = cross_entropy_loss(model)(batch);
+    const at::Tensor value = cross_entropy_loss(model)(batch).loss;
     return ++steps > 3 ? value / 0.0 : value;
   };
   const std::string message = error_of([&] { Trainer(recipe).fit(model, sgd, loss, blobs(32)); });

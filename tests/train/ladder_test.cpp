@@ -323,7 +323,8 @@ TEST(Techniques, RowsAreCompleteAndChangeWhatTheySay) {
   Registry<Technique> techniques("technique");
   register_first_techniques(techniques);
   EXPECT_EQ(techniques.names(), (std::vector<std::string>{"threaded_loader", "channels_last", "foreach_optimizer",
-                                                          "bf16_autocast", "larger_batch"}));
+                                                          "fused_optimizer", "device_metrics", "bf16_autocast",
+                                                          "bf16_weights", "larger_batch"}));
   const std::string page = techniques_page(techniques);
   for (const Technique& row : techniques.rows()) {
     EXPECT_LE(row.title.size(), 17u);
@@ -333,6 +334,7 @@ TEST(Techniques, RowsAreCompleteAndChangeWhatTheySay) {
     Recipe off;
     off.loader_threads = 0;
     off.optimizer_impl = "loop";
+    off.train_metrics = "sync";
     Recipe on = off;
     row.apply(on);
     EXPECT_FALSE(on == off) << row.name << " changes nothing";

@@ -203,7 +203,7 @@ TEST(TrainLoop, ALossThatIsNotFiniteNamesItsStep) {
   auto sgd = std::make_shared<optim::SGD>(model.parameters(), optim::SGDOptions{});
   int64_t step = 0;
   const LossFn loss = [&](const data::Batch& batch) {
-    const at::Tensor value = cross_entropy_loss(model)(batch);
+    const at::Tensor value = cross_entropy_loss(model)(batch).loss;
     return ++step == 5 ? value * std::numeric_limits<double>::quiet_NaN() : value;
   };
   TrainLoop loop({Recipe{}, model, sgd, loss, blobs(160), {}});
