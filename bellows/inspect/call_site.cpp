@@ -97,9 +97,8 @@ std::string_view file_name(std::string_view path) {
 }
 
 bool is_runtime_library(std::string_view file) {
-  for (std::string_view name :
-       {"libstdc++", "libc.so", "libm.so", "libgomp", "libpthread", "ld-linux", "libcuda", "libc++", "libasan", "libtsan",
-        "libubsan"}) {
+  for (std::string_view name : {"libstdc++", "libc.so", "libm.so", "libgomp", "libpthread", "ld-linux", "libcuda",
+                                "libc++", "libasan", "libtsan", "libubsan"}) {
     if (file.starts_with(name)) return true;
   }
   return false;

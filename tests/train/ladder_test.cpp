@@ -322,9 +322,9 @@ TEST(Ladder, JsonHasTheFixedKeys) {
 TEST(Techniques, RowsAreCompleteAndChangeWhatTheySay) {
   Registry<Technique> techniques("technique");
   register_first_techniques(techniques);
-  EXPECT_EQ(techniques.names(), (std::vector<std::string>{"threaded_loader", "channels_last", "foreach_optimizer",
-                                                          "fused_optimizer", "device_metrics", "bf16_autocast",
-                                                          "bf16_weights", "larger_batch"}));
+  EXPECT_EQ(techniques.names(),
+            (std::vector<std::string>{"threaded_loader", "channels_last", "foreach_optimizer", "fused_optimizer",
+                                      "device_metrics", "bf16_autocast", "bf16_weights", "larger_batch"}));
   const std::string page = techniques_page(techniques);
   for (const Technique& row : techniques.rows()) {
     EXPECT_LE(row.title.size(), 17u);
