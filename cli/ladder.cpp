@@ -187,7 +187,7 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
             79)) {
     terminal.print(line + "\n");
   }
-  terminal.print(c10::str("Each rung against the one below it: ", options.pairs, " pairs of windows, then ",
+  terminal.print(c10::str("Each rung against the one below it: ", options.pairs, " or more pairs of windows, then ",
                           options.seeds, options.seeds == 1 ? " run" : " runs", " to ",
                           percent(options.target_accuracy), ".\n\n"));
   if (!plain_program) {

@@ -86,8 +86,7 @@ Libraries* install() {
 
 WeightCastGuard::WeightCastGuard(bool enabled) : enabled_(enabled) {
   if (!enabled_) return;
-  static const Libraries* installed = install();
-  (void)installed;
+  [[gnu::used]] static const Libraries* const installed = install();  // never undone
   ++weight_cast_guards;
 }
 

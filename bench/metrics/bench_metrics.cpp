@@ -179,14 +179,14 @@ class Bench {
 
  private:
   Plan plan(int64_t units) const {
-    return {.units = units, .windows = options_.quick ? 5 : 15, .warmup = 1, .budget_s = options_.quick ? 5 : 1e9};
+    return {.units = units, .windows = options_.quick ? 4 : 15, .warmup = 1, .budget_s = options_.quick ? 2 : 1e9};
   }
 
   Row plain_row() {
     std::vector<Contestant> sides = {{"ours", [this](int64_t n) { return loop_.plain(n); }}};
     if (peer_) sides.push_back(peer_->as_contestant("Python"));
     return time_row("MLP 64-256-256-10, batch 64: training step", "no metrics", "us",
-                    compare(sides, plan(options_.quick ? 300 : 1000)), true);
+                    compare(sides, plan(options_.quick ? 150 : 1000)), true);
   }
 
   /// Whether our results and those of all peers agree; scikit-learn's exact AUROC is not among them.
@@ -208,7 +208,7 @@ class Bench {
                        }});
     }
     Row row =
-        time_row(work.name, "update, per step", "us", compare(sides, plan(options_.quick ? 200 : 500)), equal(work));
+        time_row(work.name, "update, per step", "us", compare(sides, plan(options_.quick ? 100 : 500)), equal(work));
     row.limit = 1e6 * argmax_seconds();
     row.note = "limit: finding the largest logit alone";
     return row;

@@ -104,15 +104,6 @@ class OurOptimizer {
   std::unique_ptr<LibtorchOptimizer> optimizer_;
 };
 
-/// Bytes a second that a copy reads and writes, with all threads: what a sweep over memory can hope for. Median of
-/// copies as large as the parameters.
-double copy_bandwidth(Size size) {
-  const at::Tensor from = torch::ones({size.total}), to = torch::zeros({size.total});
-  std::vector<double> seconds;
-  for (int i = 0; i < 9; ++i) seconds.push_back(seconds_of([&] { to.copy_(from); }));
-  return 8.0 * static_cast<double>(size.total) / median(seconds);
-}
-
 bool close(const std::vector<double>& a, const std::vector<double>& b) {
   bool result = a.size() == b.size();
   for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 1e-5 * (1 + std::abs(b[i]));
@@ -169,7 +160,7 @@ class OptimBench {
                          return peer_->run(n);
                        }});
     }
-    const double bandwidth = copy_bandwidth(size);
+    const double bandwidth = copy_bytes_per_s(4 * static_cast<size_t>(size.total));
     const bool large = size.total > 50'000'000;
     const Plan plan{.units = options_.quick || large ? 3 : 5,
                     .windows = options_.quick ? 5

@@ -118,6 +118,10 @@ class Report {
   std::vector<Row> rows_;
 };
 
+/// Bytes read and written a second by copying `bytes` with as many threads as an operator uses, the best of several
+/// tries: what a sweep over memory can hope for. libtorch's own copy is no measure: it reads what it overwrites.
+double copy_bytes_per_s(size_t bytes);
+
 /// CPU, cores, features, memory, libtorch, threads, spin count, date: name and value, in order.
 std::vector<std::pair<std::string, std::string>> machine_info();
 

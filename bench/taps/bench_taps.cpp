@@ -172,7 +172,7 @@ bool agree(const Work& work, double plain, PeerProcess* peer) {
 
 Comparison measure_windows(const Work& work, const Options& options, PeerProcess* peer) {
   std::vector<Contestant> sides{side("ours", work.body, work.install), side("plain", work.body, nullptr)};
-  const Plan plan{.units = work.kernel == "step" ? (options.quick ? 200 : 1000) : (options.quick ? 20000 : 100000),
+  const Plan plan{.units = work.kernel == "step" ? (options.quick ? 200 : 400) : (options.quick ? 20000 : 40000),
                   .windows = options.quick ? 5 : 15};
   if (work.kernel.empty()) {  // the allocator hook stays once it is in place: the plain windows come first
     const Comparison before = compare({sides[1]}, plan);

@@ -115,11 +115,11 @@ std::vector<Work> all_work() {
   return {{shape + "fp32", {.name = "plain loop"}, {"eager"}, 1e-3},
           {shape + "fp32, channels-last", {.name = "channels-last", .channels_last = true}, {"channels_last"}, 1e-3},
           {shape + "fp32, best of each",
-           {.name = "channels-last, foreach", .channels_last = true, .optimizer = Impl::foreach},
+           {.name = "channels-last, fused", .channels_last = true, .optimizer = Impl::fused},
            {"eager", "channels_last", "channels_last_foreach", "channels_last_fused"},
            1e-3},
           {shape + "bf16 autocast, best of each",
-           {.name = "channels-last, foreach, bf16", .channels_last = true, .bf16 = true, .optimizer = Impl::foreach},
+           {.name = "channels-last, fused, bf16", .channels_last = true, .bf16 = true, .optimizer = Impl::fused},
            {"bf16", "bf16_channels_last", "bf16_channels_last_fused"},
            5e-2}};
 }
