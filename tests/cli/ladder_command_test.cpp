@@ -29,7 +29,7 @@ TEST(LadderCommand, QuickLadderOnDigitsWritesTheFixedKeys) {
   const auto json = json_file(folder / "l.json");
   for (const char* key : {"machine", "baseline", "rungs", "speedup", "speedup_equal_batch"})
     EXPECT_TRUE(json.contains(key)) << key;
-  EXPECT_EQ(json["rungs"].size(), 5u);
+  EXPECT_EQ(json["rungs"].size(), 8u);
   EXPECT_GE(json["baseline"]["accuracy"].get<double>(), 0.9);
   EXPECT_GT(json["baseline"]["peak_bytes"].get<int64_t>(), 0);
   for (const auto& rung : json["rungs"]) {
