@@ -18,6 +18,7 @@
 
 #include "bellows/core/scaled_step.h"
 #include "bellows/kernels/cpu/grad_norm.h"
+#include "bellows/optim/kernel_type_impl.h"
 
 namespace bellows::optim {
 
@@ -62,20 +63,10 @@ std::vector<TensorVec> grouped(const TensorVec& tensors) {
   return groups;
 }
 
-std::optional<kernels::Type> kernel_type(const at::Tensor& tensor) {
+/// Nothing where the kernels cannot sweep over the tensor's memory.
+std::optional<kernels::Type> sweepable_type(const at::Tensor& tensor) {
   if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense()) return std::nullopt;
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return kernels::Type::f32;
-    case at::kDouble:
-      return kernels::Type::f64;
-    case at::kBFloat16:
-      return kernels::Type::bf16;
-    case at::kHalf:
-      return kernels::Type::f16;
-    default:
-      return std::nullopt;
-  }
+  return kernel_type(tensor.scalar_type());
 }
 
 std::optional<kernels::NormSum> kernel_sum(double norm_type) {
@@ -93,7 +84,7 @@ at::Tensor norm_by_kernel(const TensorVec& tensors, double norm_type) {
   inputs.reserve(tensors.size());
   bool wide = false;
   for (const at::Tensor& tensor : tensors) {
-    const auto type = kernel_type(tensor);
+    const auto type = sweepable_type(tensor);
     if (!type) return {};
     wide = wide || *type == kernels::Type::f64;
     inputs.push_back({tensor.numel(), tensor.const_data_ptr(), *type});
@@ -120,7 +111,7 @@ void multiply_on_cpu(const TensorVec& tensors, double factor) {
   std::vector<kernels::ScaleTensor> ours;
   TensorVec others;
   for (const at::Tensor& tensor : tensors) {
-    const auto type = kernel_type(tensor);
+    const auto type = sweepable_type(tensor);
     if (type != kernels::Type::f32 && type != kernels::Type::f64) {
       others.push_back(tensor);
       continue;

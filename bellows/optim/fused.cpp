@@ -12,6 +12,7 @@
 #include "bellows/kernels/cpu/optimizers.h"
 #include "bellows/kernels/cuda/optimizers.h"
 #include "bellows/optim/fused_impl.h"
+#include "bellows/optim/kernel_type_impl.h"
 
 namespace bellows::optim {
 
@@ -23,19 +24,6 @@ using kernels::LionRule;
 using kernels::RmspropRule;
 using kernels::SgdRule;
 using kernels::StepTypes;
-
-kernels::Type kernel_type(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return kernels::Type::f32;
-    case at::kDouble:
-      return kernels::Type::f64;
-    case at::kBFloat16:
-      return kernels::Type::bf16;
-    default:
-      return kernels::Type::f16;
-  }
-}
 
 /// Whether element i of both lies at the same place; dimensions of one element do not count.
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
@@ -108,9 +96,9 @@ struct Bucket {
 
 template <class Rule>
 StepTypes types_of(const FusedTensor<Rule>& t) {
-  const auto param = kernel_type(t.param.scalar_type());
-  StepTypes types{param, kernel_type(t.grad.scalar_type()), t.master.defined() ? kernels::Type::f32 : param};
-  if (t.state[0].defined()) types.state = kernel_type(t.state[0].scalar_type());
+  const auto param = kernel_type(t.param.scalar_type()).value();
+  StepTypes types{param, kernel_type(t.grad.scalar_type()).value(), t.master.defined() ? kernels::Type::f32 : param};
+  if (t.state[0].defined()) types.state = kernel_type(t.state[0].scalar_type()).value();
   return types;
 }
 
@@ -255,7 +243,7 @@ void run(std::vector<FusedTensor<Rule>>& tensors, const FusedStep& step) {
 }  // namespace
 
 bool is_fusable(at::ScalarType type) {
-  return type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
+  return kernel_type(type).has_value();
 }
 
 void run_fused(std::vector<FusedTensor<SgdRule>> tensors, const FusedStep& step) {

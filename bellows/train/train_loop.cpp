@@ -1,11 +1,8 @@
 #include "bellows/train/train_loop.h"
 
-#include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/eq.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/sum.h>
 #include <c10/util/irange.h>
 
 #include <chrono>
@@ -76,7 +73,7 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
     const auto precision = make_precision_guard(policy, device);
     const at::Tensor logits = model.forward(batch["image"]);
     loss.add_(at::cross_entropy_loss(logits, batch["label"]), static_cast<double>(batch.size()));
-    correct.add_(at::sum(at::eq(at::argmax(logits, 1), batch["label"])));
+    correct.add_(count_hits(logits, batch["label"]));
     result.samples += batch.size();
   }
   TORCH_CHECK_VALUE(result.samples > 0, "evaluate: none of the ", loader.size(), " samples could be used.");

@@ -1,13 +1,17 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "bellows/core/model.h"
-#include "bellows/metrics/classification.h"
 
 namespace bellows::train {
+
+/// How many samples have their largest score at the label: 0-d int64, on their device.
+/// Shapes: scores [N, C], labels [N]
+at::Tensor count_hits(const at::Tensor& scores, const at::Tensor& labels);
 
 /// The share of training samples that are classified right, as the recipe's `train_metrics` says.
 /// - none: not measured.
@@ -19,9 +23,9 @@ class TrainMetrics {
   explicit TrainMetrics(std::string mode) : mode_(std::move(mode)) {}
 
   /// Params: loss – of the batch, 0-d
-  ///         predictions – [N, C]; undefined: nothing is measured
+  ///         scores – [N, C]; undefined: nothing is measured
   ///         labels – [N]
-  void update(const at::Tensor& loss, const at::Tensor& predictions, const at::Tensor& labels);
+  void update(const at::Tensor& loss, const at::Tensor& scores, const at::Tensor& labels);
   /// Since the last call; NaN when nothing was measured. Waits for the device.
   double take_accuracy();
 
@@ -30,12 +34,9 @@ class TrainMetrics {
   void restore(const NamedTensors& state);
 
  private:
-  void start(int64_t classes);
-
   std::string mode_;
-  std::optional<metrics::Accuracy> on_device_;
-  int64_t classes_ = 0;
-  int64_t hits_ = 0, samples_ = 0;  ///< of mode sync
+  at::Tensor hits_;  ///< 0-d; undefined: none
+  int64_t samples_ = 0;
 };
 
 }  // namespace bellows::train

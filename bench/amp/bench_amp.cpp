@@ -285,11 +285,11 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  const Options options = parse_options(argc, argv,
-                                        "Training steps of ResNet-18 (batch 32, 64x64) and of a 12-layer transformer "
-                                        "encoder in bf16, under autocast (O1) and with\nlow weights and fp32 masters "
-                                        "(O2), against Python's autocast from the same weights; the losses of the "
-                                        "first steps are compared first.\nThen matrix products in fp64, fp32, fp16 and "
-                                        "bf16.");
-  return run_main([&] { return run(options); });
+  return bench_main(argc, argv,
+                    "Training steps of ResNet-18 (batch 32, 64x64) and of a 12-layer transformer "
+                    "encoder in bf16, under autocast (O1) and with\nlow weights and fp32 masters "
+                    "(O2), against Python's autocast from the same weights; the losses of the "
+                    "first steps are compared first.\nThen matrix products in fp64, fp32, fp16 and "
+                    "bf16.",
+                    run);
 }

@@ -73,9 +73,9 @@ int compare_baselines(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  const Options options = parse_options(argc, argv,
-                                        "The plain libtorch program for the digits (rung 0 of the ladder) against the "
-                                        "equivalent Python loop: time per step, data\n"
-                                        "loading included.");
-  return run_main([&] { return compare_baselines(options); });
+  return bench_main(argc, argv,
+                    "The plain libtorch program for the digits (rung 0 of the ladder) against the "
+                    "equivalent Python loop: time per step, data\n"
+                    "loading included.",
+                    compare_baselines);
 }

@@ -136,10 +136,9 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  return run_main([&] {
-    return run(parse_options(argc, argv,
-                             "Measures what each tool of inspect adds to a small training step (about 60 operators "
-                             "forward), beside Python's FLOP counter, profiler, anomaly detection and deterministic "
-                             "mode. One thread."));
-  });
+  return bench_main(argc, argv,
+                    "Measures what each tool of inspect adds to a small training step (about 60 operators "
+                    "forward), beside Python's FLOP counter, profiler, anomaly detection and deterministic "
+                    "mode. One thread.",
+                    run);
 }

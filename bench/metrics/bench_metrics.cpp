@@ -257,11 +257,11 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  const Options options = parse_options(argc, argv,
-                                        "Metrics in every step of a training loop (a small MLP, 2,000 steps): what an "
-                                        "update costs, and an update with its results read,\nin the first and in the "
-                                        "last steps. Ours, torchmetrics with and without its input checks, and "
-                                        "scikit-learn over all that has\naccumulated. Results on equal batches are "
-                                        "compared first.");
-  return run_main([&] { return Bench(options).run(); });
+  return bench_main(argc, argv,
+                    "Metrics in every step of a training loop (a small MLP, 2,000 steps): what an "
+                    "update costs, and an update with its results read,\nin the first and in the "
+                    "last steps. Ours, torchmetrics with and without its input checks, and "
+                    "scikit-learn over all that has\naccumulated. Results on equal batches are "
+                    "compared first.",
+                    [](const Options& options) { return Bench(options).run(); });
 }

@@ -178,11 +178,10 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  const Options options =
-      parse_options(argc, argv,
+  return bench_main(argc, argv,
                     "LayerNorm and RMSNorm over 4096x768, forward and backward through autograd, in "
                     "fp32 and bf16: ours against libtorch's own in C++\nand in Python. Results "
                     "are compared with float64 first; the limit is the tensors' traffic at the "
-                    "speed of a copy.");
-  return run_main([&] { return run(options); });
+                    "speed of a copy.",
+                    run);
 }

@@ -201,10 +201,9 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  const Options options =
-      parse_options(argc, argv,
+  return bench_main(argc, argv,
                     "Optimizer steps over 25 M parameters in 160 tensors and 100 M in 200, with "
                     "gradients that are there already. Ours against\nPython PyTorch's from the same "
-                    "parameters; elements are compared after the same number of steps.");
-  return run_main([&] { return run(options); });
+                    "parameters; elements are compared after the same number of steps.",
+                    run);
 }

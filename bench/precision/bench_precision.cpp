@@ -98,9 +98,8 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  return run_main([&] {
-    return run(parse_options(argc, argv,
-                             "Trains three models on the digits in fp32, bf16 and fp16 with loss scaling, three seeds "
-                             "each, and compares the held-out accuracy. --quick: two models, one seed, fewer epochs."));
-  });
+  return bench_main(argc, argv,
+                    "Trains three models on the digits in fp32, bf16 and fp16 with loss scaling, three seeds "
+                    "each, and compares the held-out accuracy. --quick: two models, one seed, fewer epochs.",
+                    run);
 }

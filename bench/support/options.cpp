@@ -60,9 +60,10 @@ std::string source_dir() {
   return BELLOWS_SOURCE_DIR;
 }
 
-int run_main(const std::function<int()>& program) {
+int bench_main(int argc, char** argv, std::string_view about, const std::function<int(const Options&)>& program) {
+  const Options options = parse_options(argc, argv, about);
   try {
-    return program();
+    return program(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", user_message(error).c_str());
     return 1;

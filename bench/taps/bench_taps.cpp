@@ -212,10 +212,9 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  return run_main([&] {
-    return run(parse_options(
-        argc, argv,
-        "Measures what each tap adds to an operator or a training step, beside Python's dispatch mode, function "
-        "mode, profiler and saved-tensor hooks. One thread."));
-  });
+  return bench_main(
+      argc, argv,
+      "Measures what each tap adds to an operator or a training step, beside Python's dispatch mode, function "
+      "mode, profiler and saved-tensor hooks. One thread.",
+      run);
 }

@@ -212,9 +212,9 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  const Options options = parse_options(argc, argv,
-                                        "A training step of ResNet-18, batch 32, 64x64: forward, loss, backward, SGD "
-                                        "with momentum. Ours against Python PyTorch from\n"
-                                        "the same weights; the losses of the first steps are compared first.");
-  return run_main([&] { return run(options); });
+  return bench_main(argc, argv,
+                    "A training step of ResNet-18, batch 32, 64x64: forward, loss, backward, SGD "
+                    "with momentum. Ours against Python PyTorch from\n"
+                    "the same weights; the losses of the first steps are compared first.",
+                    run);
 }
