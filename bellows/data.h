@@ -2,6 +2,7 @@
 
 #include "bellows/data/batch.h"
 #include "bellows/data/dataset.h"
+#include "bellows/data/fingerprint.h"
 #include "bellows/data/loader.h"
 #include "bellows/data/pipeline.h"
 #include "bellows/data/sample.h"

@@ -46,7 +46,8 @@ class PolicyModel final : public Model::Impl {
   void set_training(bool on) override { inner_.train(on); }
   bool training() const override { return inner_.training(); }
   void to(c10::Device device) override { inner_.to(device); }
-  std::shared_ptr<torch::nn::Module> module() const override { return inner_.module(); }
+  std::shared_ptr<torch::nn::Module> module() const override { return inner_.module_or_null(); }
+  ModuleTypes module_types() const override { return inner_.module_types(); }
 
  private:
   Model inner_;
@@ -58,7 +59,7 @@ NamedTensors chosen(const Model& model, const NamedTensors& tensors, const Polic
   const auto types = module_types(model);
   TORCH_CHECK_VALUE(!policy.norms_fp32 || !types.empty(), "amp::apply: policy ", policy.name,
                     " keeps norms in fp32, but model \"", model.name(),
-                    "\" is no torch::nn module: nobody can tell which parameters are norms'. Use O0, O1 or O3.");
+                    "\" does not know its modules: nobody can tell which parameters are norms'. Use O0, O1 or O3.");
   NamedTensors result;
   for (const auto& [name, tensor] : tensors) {
     const auto type = types.find(owner_of(name));

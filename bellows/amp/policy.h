@@ -62,7 +62,7 @@ struct PreparedModel {
 /// Norms are modules whose class name contains "Norm", libtorch's and others'.
 /// Numerics: O0 on an fp32 model is bit for bit the plain model
 /// Cost:     low weights halve the weights' bytes; master weights are the old fp32 tensors, not copies
-/// Throws:   c10::ValueError – norms are to stay fp32 and the model is not a torch::nn module; a policy that
+/// Throws:   c10::ValueError – norms are to stay fp32 and the model does not know its modules; a policy that
 ///           contradicts itself
 PreparedModel apply(const Model& model, const Policy& policy);
 

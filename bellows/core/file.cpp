@@ -103,7 +103,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
 
 void AtomicFile::open_temporary() {
   path_ = behind_links(path_);
-  temporary_ = path_ + ".XXXXXX";
+  temporary_ = path_ + ".tmp-XXXXXX";
   fd_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
   TORCH_CHECK(fd_ >= 0, "cannot write ", path_, ": ", errno_message(errno),
               ". The folder must exist and be writable: ", folder_of(path_));

@@ -23,8 +23,19 @@ class NnModel final : public Model::Impl {
   bool training() const override { return module_->is_training(); }
   void to(c10::Device device) override { module_->to(device); }
   std::shared_ptr<torch::nn::Module> module() const override { return module_; }
+  ModuleTypes module_types() const override {
+    ModuleTypes types;
+    for (const auto& item : module_->named_modules()) types.emplace_back(item.key(), short_name(item.value()->name()));
+    return types;
+  }
 
  private:
+  /// "torch::nn::BatchNorm2dImpl" is a BatchNorm2d.
+  static std::string short_name(std::string type) {
+    if (const size_t colon = type.rfind("::"); colon != std::string::npos) type = type.substr(colon + 2);
+    if (type.ends_with("Impl")) type.resize(type.size() - 4);
+    return type;
+  }
   static NamedTensors listed(const torch::OrderedDict<std::string, at::Tensor>& dict) {
     NamedTensors result;
     for (const auto& item : dict) result.emplace_back(item.key(), item.value());

@@ -17,6 +17,9 @@ namespace bellows {
 /// Tensors by name, in a fixed order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+/// Class names of modules by their path: {"", "ResNet"}, {"bn1", "BatchNorm2d"}.
+using ModuleTypes = std::vector<std::pair<std::string, std::string>>;
+
 /// A model as the rest of the house sees it: something with named parameters and buffers that turns one tensor into
 /// another.
 ///
@@ -35,6 +38,8 @@ class Model {
     virtual void set_training(bool on) = 0;
     virtual bool training() const = 0;
     virtual void to(c10::Device device) = 0;
+    /// Of all submodules; nothing where the kind of model does not know them.
+    virtual ModuleTypes module_types() const { return {}; }
     /// The torch module behind it, or null.
     virtual std::shared_ptr<torch::nn::Module> module() const { return nullptr; }
   };
@@ -62,8 +67,10 @@ class Model {
   void eval() const { impl_->set_training(false); }
   bool training() const { return impl_->training(); }
   void to(c10::Device device) const { impl_->to(device); }
+  ModuleTypes module_types() const { return impl_->module_types(); }
   /// Throws: c10::ValueError – not a torch::nn module
   std::shared_ptr<torch::nn::Module> module() const;
+  std::shared_ptr<torch::nn::Module> module_or_null() const { return impl_->module(); }
 
   /// So that a model reads like a torch::nn holder: `model->forward(x)`.
   const Model* operator->() const { return this; }

@@ -40,6 +40,7 @@ class TensorSource final : public Source {
   }
 
   std::string describe() const override { return c10::str(size(), " samples in memory"); }
+  bool stored() const override { return true; }
 
  private:
   NamedTensors tensors_;
@@ -62,6 +63,7 @@ class SubsetSource final : public Source {
     source_->read(indices_[static_cast<size_t>(index)], sample);
   }
   std::string describe() const override { return c10::str(size(), " samples of ", source_->describe()); }
+  bool stored() const override { return source_->stored(); }
 
  private:
   SourcePtr source_;
@@ -83,6 +85,7 @@ class SubrangeSource final : public Source {
   std::string describe() const override {
     return c10::str("samples [", begin_, ", ", end_, ") of ", source_->describe());
   }
+  bool stored() const override { return source_->stored(); }
 
  private:
   SourcePtr source_;

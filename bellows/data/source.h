@@ -21,6 +21,9 @@ class Source {
   virtual void read(int64_t index, Sample& sample) const = 0;
   /// In words, for messages: "4 shards (data/digits/train-000.tar, …)".
   virtual std::string describe() const = 0;
+  /// Samples lie there as they are: reading one again, at any time, gives the same bytes and changes nothing. False
+  /// where they may be made by the user's own code, with random numbers or at a cost.
+  virtual bool stored() const { return false; }
 
   Sample read(int64_t index) const {
     Sample sample;

@@ -49,6 +49,7 @@ class WebDatasetSource final : public Source {
     return c10::str(shards_.size(), shards_.size() == 1 ? " shard (" : " shards (", shards_.front().path(),
                     shards_.size() == 1 ? ")" : ", …)");
   }
+  bool stored() const override { return true; }
 
  private:
   static void check_shard(const io::TarReader& shard, const Sample& sample) {

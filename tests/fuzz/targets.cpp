@@ -6,9 +6,11 @@
 #include <c10/util/Exception.h>
 
 #include "bellows/io/decompress.h"
+#include "bellows/io/event_file.h"
 #include "bellows/io/image.h"
 #include "bellows/io/safetensors_header.h"
 #include "bellows/io/tar.h"
+#include "bellows/io/tfrecord.h"
 #include "bellows/io/torch_file.h"
 #include "bellows/io/unpickler.h"
 #include "bellows/io/zip.h"
@@ -95,6 +97,19 @@ void image(io::ByteSpan bytes) {
 
 void compressed(io::ByteSpan bytes) {
   rejecting([&] { sink = touch(io::decompress(bytes, "fuzz", 1 << 24)); });
+}
+
+void event_file(io::ByteSpan bytes) {
+  std::string message;
+  io::append_tfrecord(message,
+                      "\x1a\x0d"
+                      "brain.Event:2");
+  io::append_tfrecord(message, io::as_text(bytes));
+  for (const std::string_view file : {io::as_text(bytes), std::string_view(message)}) {
+    rejecting([&] {
+      for (const io::Event& event : io::read_events(file, "fuzz")) sink = touch(io::as_bytes(event.content));
+    });
+  }
 }
 
 }  // namespace bellows::fuzz

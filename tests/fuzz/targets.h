@@ -16,5 +16,7 @@ void pickle(io::ByteSpan bytes);
 void safetensors(io::ByteSpan bytes);
 void image(io::ByteSpan bytes);
 void compressed(io::ByteSpan bytes);
+/// The bytes as an event file, and as the one message of a file whose checksums are right.
+void event_file(io::ByteSpan bytes);
 
 }  // namespace bellows::fuzz

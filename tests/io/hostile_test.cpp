@@ -10,6 +10,7 @@
 #include "bellows/io/image.h"
 #include "bellows/io/safetensors.h"
 #include "bellows/io/tar.h"
+#include "bellows/io/tfrecord.h"
 #include "bellows/io/torch_file.h"
 #include "bellows/io/unpickler.h"
 #include "bellows/io/zip.h"
@@ -172,6 +173,14 @@ TEST_F(HostileTest, MutatedSafetensors) {
 }
 TEST_F(HostileTest, MutatedImages) {
   sample_fuzzing(load_images(), fuzz::image);
+}
+
+TEST_F(HostileTest, MutatedEventFiles) {
+  const Bytes file = load("events/summary_writer.tfevents");
+  std::vector<Bytes> seeds{file, load("events/other.tfevents")};
+  TfrecordReader records(as_text(file), "golden");
+  while (const auto message = records.next()) seeds.emplace_back(as_bytes(*message).begin(), as_bytes(*message).end());
+  sample_fuzzing(seeds, fuzz::event_file);
 }
 
 TEST_F(HostileTest, PicklesCannotTrickTheMachine) {

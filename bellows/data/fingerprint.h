@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "bellows/data/dataset.h"
+
+namespace bellows::data {
+
+/// A short text that tells data sets apart: "1437 samples, 0123456789abcdef". The same on every machine and in every
+/// folder; neither times nor paths above the shards' own names count, nor what is done to the samples later.
+///
+/// It covers the number of samples, classes, mean and std, and, where samples are stored (Source::stored), names and
+/// sizes of up to 65,536 of them and all bytes of up to 256, evenly spread, the first and the last among them. A change
+/// inside a sample that keeps its size is found only in those.
+/// Cost:   about 1 µs a sample and the reading of the 256
+std::string fingerprint(const Dataset& dataset);
+
+}  // namespace bellows::data
