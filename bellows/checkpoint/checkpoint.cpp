@@ -4,6 +4,9 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/GradMode.h>
 
+#include <filesystem>
+#include <unordered_set>
+
 #include "bellows/core/error.h"
 #include "bellows/io/torch_file.h"
 
@@ -12,7 +15,7 @@ namespace bellows::checkpoint {
 namespace {
 
 constexpr const char* format_name = "bellows.checkpoint";
-constexpr int64_t format_version = 1;
+constexpr int64_t format_version = 2;  // 2: with "environment"
 
 NamedTensors named_tensors(const io::PickleValue& dict) {
   NamedTensors result;
@@ -41,6 +44,7 @@ io::PickleValue to_pickle(const State& state) {
   file.set("extra", to_dict(state.extra));
   file.set("position", position);
   file.set("recipe", state.recipe);
+  file.set("environment", state.environment);
   return file;
 }
 
@@ -54,13 +58,40 @@ State from_pickle(const io::PickleValue& file) {
   state.epoch = file.at("position").at("epoch").as_int();
   state.batch = file.at("position").at("batch").as_int();
   state.recipe = file.at("recipe").as_string();
+  if (file.at("version").as_int() >= 2) state.environment = file.at("environment").as_string();
   return state;
+}
+
+/// What the tensors take in a file: each storage once.
+uint64_t data_bytes(const State& state) {
+  std::unordered_set<const c10::StorageImpl*> seen;
+  uint64_t bytes = 0;
+  for (const NamedTensors* tensors : {&state.model, &state.optimizer, &state.rng, &state.extra}) {
+    for (const auto& [name, tensor] : *tensors) {
+      if (seen.insert(tensor.storage().unsafeGetStorageImpl()).second) bytes += tensor.storage().nbytes();
+    }
+  }
+  return bytes;
+}
+
+/// "it needs 123 bytes, 45 are free": without the path's own disk only the first half.
+std::string space_text(const std::string& path, const State& state) {
+  std::error_code error;
+  const auto space = std::filesystem::space(std::filesystem::absolute(path, error).parent_path(), error);
+  std::string text = c10::str("It needs ", data_bytes(state), " bytes for its tensors");
+  return error ? text + "." : text + c10::str(", its disk has ", space.available, " free.");
 }
 
 }  // namespace
 
 void save(const std::string& path, const State& state) {
-  io::torch_save(path, to_pickle(state));
+  try {
+    io::torch_save(path, to_pickle(state));
+  } catch (const c10::ValueError&) {
+    throw;  // a tensor that the format cannot hold
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, "checkpoint: not saved: ", user_message(error), " ", space_text(path, state));
+  }
 }
 
 State load(const std::string& path) {

@@ -16,14 +16,17 @@ struct State {
   int64_t step = 0;        ///< steps taken
   int64_t epoch = 0;       ///< where the data goes on: loader.start(epoch, batch)
   int64_t batch = 0;
-  std::string recipe;  ///< YAML
+  std::string recipe;       ///< YAML
+  std::string environment = {};  ///< JSON: what the run was made with; "" from files of version 1
 };
 
 /// Writes a state as one file in torch.save's format: in Python `torch.load(path, weights_only=True)` gives a dict
-/// with the keys "format", "version", "model", "optimizer", "rng", "extra", "position" {"step", "epoch", "batch"} and
-/// "recipe". Atomic: `path` holds the old content or the whole new one, also after kill -9 or a power cut.
+/// with the keys "format", "version", "model", "optimizer", "rng", "extra", "position" {"step", "epoch", "batch"},
+/// "recipe" and "environment". Atomic: `path` holds the old content or the whole new one, also after kill -9 or a power
+/// cut.
 /// Cost:     one write of all bytes, fsync
-/// Throws:   c10::Error – unwritable folder, disk full: path and the system's reason
+/// Throws:   c10::Error – unwritable folder, disk full: path, the system's reason, bytes needed and free; nothing is
+///           left of the attempt
 void save(const std::string& path, const State& state);
 
 /// Reads a state back, with strides, onto the CPU. Checksums of all parts are verified.

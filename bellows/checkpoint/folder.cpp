@@ -1,8 +1,10 @@
 #include "bellows/checkpoint/folder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
@@ -15,46 +17,78 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view prefix = "step-", suffix = ".pt";
 constexpr size_t digits = 12;
+constexpr int64_t step_limit = 1'000'000'000'000;
 
 bool is_checkpoint_name(std::string_view name) {
   return name.size() == prefix.size() + digits + suffix.size() && name.starts_with(prefix) && name.ends_with(suffix) &&
          name.find_first_not_of("0123456789", prefix.size()) == prefix.size() + digits;
 }
 
-/// What a killed save leaves: a checkpoint's name with AtomicFile's random ending.
+std::string checkpoint_name(int64_t step) {
+  TORCH_CHECK_VALUE(step >= 0 && step < step_limit, "checkpoint::Folder: expected a step of 0 to ", step_limit - 1,
+                    ", got ", step, ".");
+  char name[32];
+  std::snprintf(name, sizeof(name), "step-%012lld.pt", static_cast<long long>(step));
+  return name;
+}
+
+/// What a write leaves that was killed: AtomicFile's temporary file.
 bool is_leftover_name(std::string_view name) {
-  constexpr size_t whole = prefix.size() + digits + suffix.size();
-  return name.size() > whole && name[whole] == '.' && is_checkpoint_name(name.substr(0, whole));
+  constexpr std::string_view mark = ".tmp-";
+  constexpr size_t random_letters = 6;
+  return name.size() > mark.size() + random_letters &&
+         name.substr(name.size() - random_letters - mark.size(), mark.size()) == mark;
+}
+
+void remove_leftovers(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (is_leftover_name(entry.path().filename().string())) fs::remove(entry.path(), error);
+  }
+}
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  TORCH_CHECK(!error, "checkpoint: cannot make the folder ", path, ": ", error.message(), ". Choose another folder.");
+}
+
+bool ranks_before(const ScoredCheckpoint& a, const ScoredCheckpoint& b) {
+  return a.score != b.score ? a.score > b.score : a.step < b.step;
 }
 
 }  // namespace
 
 Folder::Folder(std::string path, int64_t keep) : path_(std::move(path)), keep_(keep) {
   TORCH_CHECK_VALUE(keep >= 1, "checkpoint::Folder: expected to keep at least 1 checkpoint, got ", keep, ".");
-  std::error_code error;
-  fs::create_directories(path_, error);
-  TORCH_CHECK(!error, "checkpoint: cannot make the folder ", path_, ": ", error.message(), ". Choose another folder.");
+  make_folder(path_);
+  lock_.emplace(path_);
   const AtomicFile probe((fs::path(path_) / ".writable").string());  // fails now rather than after the first epoch
-  for (const auto& entry : fs::directory_iterator(path_)) {
-    if (is_leftover_name(entry.path().filename().string())) fs::remove(entry.path(), error);
-  }
+  remove_leftovers(path_);
+  remove_leftovers(best_folder());
 }
 
 std::string Folder::save(const State& state) {
   const std::string path = path_of(state.step);
   checkpoint::save(path, state);
-  std::vector<std::string> all = list();
-  for (size_t i = 0; i + static_cast<size_t>(keep_) < all.size(); ++i) {
-    std::error_code error;
-    if (all[i] != path) fs::remove(all[i], error);
-  }
+  damaged_.erase(path);
+  remove_oldest(path);
   return path;
 }
 
+void Folder::remove_oldest(const std::string& just_saved) const {
+  std::vector<std::string> all = list(), whole;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(whole), [&](const auto& p) { return !damaged_.contains(p); });
+  if (whole.size() <= static_cast<size_t>(keep_)) return;
+  const std::string& oldest_kept = whole[whole.size() - static_cast<size_t>(keep_)];
+  for (const std::string& path : all) {
+    std::error_code error;
+    if (path < oldest_kept && path != just_saved) fs::remove(path, error);
+  }
+}
+
 std::string Folder::path_of(int64_t step) const {
-  char name[32];
-  std::snprintf(name, sizeof(name), "step-%012lld.pt", static_cast<long long>(step));
-  return (fs::path(path_) / name).string();
+  return (fs::path(path_) / checkpoint_name(step)).string();
 }
 
 std::vector<std::string> Folder::list() const {
@@ -66,18 +100,72 @@ std::vector<std::string> Folder::list() const {
   return result;
 }
 
-std::optional<State> Folder::newest() const {
+std::optional<State> Folder::newest() {
   const std::vector<std::string> all = list();
   for (auto path = all.rbegin(); path != all.rend(); ++path) {
     try {
       return load(*path);
     } catch (const c10::Error& error) {
+      damaged_.insert(*path);
       log_warn("checkpoint: ", *path, " is damaged and passed over, the one before it is tried. ", user_message(error));
     }
   }
   TORCH_CHECK_VALUE(all.empty(), "checkpoint: none of the ", all.size(), " checkpoints in ", path_,
                     " can be read. Remove them to begin anew.");
   return {};
+}
+
+std::optional<std::string> Folder::save_best(const State& state, double score, int64_t k) {
+  if (!is_among_best(state.step, score, k)) return {};
+  make_folder(best_folder());
+  const std::string path = best_folder() + "/" + checkpoint_name(state.step);
+  checkpoint::save(path, state);
+  std::vector<ScoredCheckpoint> ranking = best();
+  std::erase_if(ranking, [&](const ScoredCheckpoint& other) { return other.step == state.step; });
+  const ScoredCheckpoint fresh{path, state.step, score};
+  ranking.insert(std::upper_bound(ranking.begin(), ranking.end(), fresh, ranks_before), fresh);
+  const auto kept = std::min(ranking.size(), static_cast<size_t>(k));
+  write_scores({ranking.begin(), ranking.begin() + static_cast<std::ptrdiff_t>(kept)});
+  for (size_t i = kept; i < ranking.size(); ++i) {
+    std::error_code error;
+    fs::remove(ranking[i].path, error);
+  }
+  return path;
+}
+
+bool Folder::is_among_best(int64_t step, double score, int64_t k) const {
+  TORCH_CHECK_VALUE(k >= 1, "checkpoint::Folder: expected to keep at least 1 of the best, got ", k, ".");
+  if (!std::isfinite(score)) return false;
+  const std::vector<ScoredCheckpoint> ranking = best();
+  const auto better = std::count_if(ranking.begin(), ranking.end(), [&](const ScoredCheckpoint& other) {
+    return other.step != step && ranks_before(other, {"", step, score});
+  });
+  return better < k;
+}
+
+std::vector<ScoredCheckpoint> Folder::best() const {
+  const std::string path = best_folder() + "/scores.json";
+  std::vector<ScoredCheckpoint> ranking;
+  if (!fs::exists(path)) return ranking;
+  try {
+    const auto scores = nlohmann::json::parse(read_text_file(path));
+    for (const auto& [name, score] : scores.items()) {
+      const std::string file = best_folder() + "/" + name;
+      if (!is_checkpoint_name(name) || !fs::exists(file)) continue;  // a person removed it
+      ranking.push_back({file, std::stoll(name.substr(prefix.size(), digits)), score.get<double>()});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    log_warn("checkpoint: ", path, " is damaged; what is in ", best_folder(), " is taken for unscored. ", error.what());
+    ranking.clear();
+  }
+  std::sort(ranking.begin(), ranking.end(), ranks_before);
+  return ranking;
+}
+
+void Folder::write_scores(const std::vector<ScoredCheckpoint>& ranking) const {
+  nlohmann::ordered_json scores = nlohmann::ordered_json::object();
+  for (const ScoredCheckpoint& one : ranking) scores[checkpoint_name(one.step)] = one.score;
+  write_text_file(best_folder() + "/scores.json", scores.dump(2) + "\n");
 }
 
 }  // namespace bellows::checkpoint

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <chrono>
+
 #include "tests/checkpoint/support.h"
 
 namespace bellows::checkpoint {
@@ -15,6 +17,8 @@ using testing::HasSubstr;
 State state_at(int64_t step) {
   return {.model = {{"w", torch::full({50}, step)}}, .step = step};
 }
+
+using namespace std::chrono_literals;
 
 }  // namespace
 
@@ -55,6 +59,38 @@ TEST(Folder, DamagedNewestIsPassedOverAndSaid) {
   }
 }
 
+TEST(Folder, DamagedOnesDoNotCountAsKept) {
+  const TemporaryFolder temporary;
+  Folder folder(temporary.path(), 2);
+  for (const int64_t step : {10, 20}) folder.save(state_at(step));
+  write_bytes(folder.path_of(30), "damaged");
+  write_bytes(folder.path_of(40), "damaged");
+  const CapturedLog log;
+  EXPECT_EQ(folder.newest()->step, 20);
+  folder.save(state_at(25));
+  EXPECT_THAT(folder.list(),
+              testing::ElementsAre(folder.path_of(20), folder.path_of(25), folder.path_of(30), folder.path_of(40)));
+  for (const int64_t step : {30, 35}) folder.save(state_at(step));  // 30 is whole again
+  EXPECT_THAT(folder.list(), testing::ElementsAre(folder.path_of(30), folder.path_of(35), folder.path_of(40)));
+  EXPECT_EQ(folder.newest()->step, 35);
+}
+
+TEST(Folder, ClocksDecideNothing) {
+  const TemporaryFolder temporary;
+  Folder folder(temporary.path(), 2);
+  auto time = std::filesystem::file_time_type::clock::now();
+  for (const int64_t step : {1, 2, 3, 4}) std::filesystem::last_write_time(folder.save(state_at(step)), time -= 1h);
+  EXPECT_THAT(folder.list(), testing::ElementsAre(folder.path_of(3), folder.path_of(4)));
+  EXPECT_EQ(folder.newest()->step, 4);
+}
+
+TEST(Folder, StepsThatHaveNoNameAreRefused) {
+  const TemporaryFolder temporary;
+  Folder folder(temporary.path());
+  EXPECT_THAT(error_of([&] { folder.save(state_at(-1)); }), HasSubstr("got -1"));
+  EXPECT_THAT(error_of([&] { folder.save(state_at(1'000'000'000'000)); }), HasSubstr("got 1000000000000"));
+}
+
 TEST(Folder, AllDamagedIsAnError) {
   const TemporaryFolder temporary;
   Folder folder(temporary.path());
@@ -65,12 +101,15 @@ TEST(Folder, AllDamagedIsAnError) {
 
 TEST(Folder, LeftoversGoAndOtherFilesStay) {
   const TemporaryFolder temporary;
-  const std::string leftover = temporary / "step-000000000007.pt.aB3xYz";
-  const std::string others[] = {temporary / "notes.txt", temporary / "step-7.pt", temporary / "step-000000000007.pt"};
-  write_bytes(leftover, "half");
+  std::filesystem::create_directory(temporary / "best");
+  const std::string leftovers[] = {temporary / "step-000000000007.pt.tmp-aB3xYz", temporary / "run.json.tmp-000000",
+                                   temporary / "best/step-000000000007.pt.tmp-aB3xYz"};
+  const std::string others[] = {temporary / "notes.txt", temporary / "step-7.pt", temporary / "step-000000000007.pt",
+                                temporary / "step-000000000007.pt.backup", temporary / ".tmp-aB3xYz"};
+  for (const std::string& leftover : leftovers) write_bytes(leftover, "half");
   for (const std::string& other : others) write_bytes(other, "mine");
   const Folder folder(temporary.path());
-  EXPECT_FALSE(std::filesystem::exists(leftover));
+  for (const std::string& leftover : leftovers) EXPECT_FALSE(std::filesystem::exists(leftover)) << leftover;
   for (const std::string& other : others) EXPECT_TRUE(std::filesystem::exists(other)) << other;
 }
 

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <thread>
 
-#include "bellows/checkpoint/folder.h"
+#include "bellows/checkpoint/async_saver.h"
 #include "bellows/core/seed.h"
 #include "tests/checkpoint/support.h"
 
@@ -26,11 +26,27 @@ State state_of_save(int64_t step) {
   return state;
 }
 
-/// Saves without end.
-[[noreturn]] void save_for_ever(const std::string& path, int64_t step) {
+void expect_whole(const State& state) {
+  for (const auto& [name, tensor] : state.model)
+    EXPECT_TRUE(torch::equal(tensor, at::full({tensor_size}, static_cast<float>(state.step)))) << state.step;
+}
+
+/// Saves without end, each third one among the best, too.
+[[noreturn]] void save_for_ever(const std::string& path, int64_t step, bool in_background) {
   try {
     Folder folder(path, 2);
-    for (;;) folder.save(state_of_save(++step));
+    AsyncSaver saver;
+    for (;;) {
+      const State state = state_of_save(++step);
+      const auto score = static_cast<double>(step);
+      if (in_background) {
+        saver.save(folder, state);
+        if (step % 3 == 0) saver.save_best(folder, state, score, 2);
+      } else {
+        folder.save(state);
+        if (step % 3 == 0) folder.save_best(state, score, 2);
+      }
+    }
   } catch (...) {
     _exit(3);
   }
@@ -47,20 +63,25 @@ TEST(Kill, AnyMomentLeavesALoadableCheckpoint) {
   int64_t last = 0;
   for (int round = 0; round < 25; ++round) {
     const pid_t child = fork();
-    if (child == 0) save_for_ever(temporary.path(), last);
+    if (child == 0) save_for_ever(temporary.path(), last, round % 2 == 1);
     std::this_thread::sleep_for(std::chrono::milliseconds(2) + one_save * (10 * random.uniform()));
     kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the child ended by itself: " << WEXITSTATUS(status);
     const CapturedLog log;
-    const auto state = Folder(temporary.path(), 2).newest();
+    Folder folder(temporary.path(), 2);
+    const auto state = folder.newest();
     ASSERT_TRUE(state) << "round " << round;
-    EXPECT_EQ(log.text(), "") << "a half-written file stood under a checkpoint's name";
     ASSERT_GE(state->step, last);
-    for (const auto& [name, tensor] : state->model)
-      ASSERT_TRUE(torch::equal(tensor, at::full({tensor_size}, static_cast<float>(state->step))));
+    expect_whole(*state);
     last = state->step;
+    for (const ScoredCheckpoint& best : folder.best()) {
+      EXPECT_EQ(best.score, static_cast<double>(best.step));
+      expect_whole(load(best.path));
+    }
+    EXPECT_LE(folder.best().size(), 2u);
+    EXPECT_EQ(log.text(), "") << "a half-written file stood under its name";
   }
   EXPECT_GT(last, 10) << "the children hardly saved anything";
 }

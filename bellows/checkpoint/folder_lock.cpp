@@ -1,0 +1,56 @@
+#include "bellows/checkpoint/folder_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+
+namespace bellows::checkpoint {
+
+namespace {
+
+std::string this_process() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return c10::str("pid ", ::getpid(), " on ", host.data());
+}
+
+/// Empty where the holder has not written it yet.
+std::string holder_of(int fd) {
+  std::array<char, 512> text{};
+  const ssize_t count = ::pread(fd, text.data(), text.size() - 1, 0);
+  return count > 0 ? " (" + std::string(text.data(), static_cast<size_t>(count)) + ")" : "";
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& folder)
+    : fd_(::open((folder + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+  TORCH_CHECK(fd_ >= 0, "checkpoint: cannot write ", folder, "/.lock: ", errno_message(errno),
+              ". Choose another folder.");
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      const std::string holder = holder_of(fd_);
+      ::close(fd_);  // no destructor runs
+      TORCH_CHECK(false, "checkpoint: another run", holder, " works in ", folder,
+                  ". Wait for its end, stop it, or choose another folder.");
+    }
+    log_warn("checkpoint: ", folder, " cannot be locked: ", errno_message(errno),
+             ". Two runs at a time in it would destroy each other's checkpoints.");
+  }
+  const std::string text = this_process();
+  if (::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, text.data(), text.size(), 0) < 0) {
+    log_debug("checkpoint: cannot note the process in ", folder, "/.lock: ", errno_message(errno));
+  }
+}
+
+FolderLock::~FolderLock() {
+  ::close(fd_);
+}
+
+}  // namespace bellows::checkpoint
