@@ -14,7 +14,9 @@
 #include "bellows/core/file.h"
 #include "bellows/core/machine.h"
 #include "bellows/core/spinning.h"
+#include "bellows/core/version.h"
 #include "cli/options.h"
+#include "cli/plugin.h"
 #include "cli/terminal.h"
 
 namespace bellows::cli {
@@ -28,14 +30,16 @@ Examples:
   bellows train --recipe digits.yaml --out runs/digits
   bellows train --data data/digits --set lr=0.1 --set batch_size=64
   bellows train --out runs/digits --resume
+  bellows train --data data/digits --plugin build/libmynet.so --model mynet
 )";
 
 constexpr const char* ladder_footer = R"(Starts from the plain program and switches on one technique after another, each
 over the last one that was kept: alternating timed windows, then training from
 scratch to the target. What does not help is dropped, and said.
 
-Example:
-  bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
+Examples:
+  bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
+  bellows ladder --data data/digits --model net.pt --memory
 )";
 
 constexpr const char* doctor_footer = R"(What this machine and this libtorch offer, what limits them, what to fix.
@@ -67,38 +71,48 @@ void add_json(CLI::App* verb, JsonTarget& json) {
       ->default_str("-");
 }
 
-CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("train", "Train a model by a recipe")->footer(train_footer);
+/// What a run is made of, the same for all verbs that train.
+template <class Arguments>
+void add_job(CLI::App* verb, Arguments& arguments) {
   verb->add_option("--recipe", arguments.recipe, "Recipe (YAML); all keys have defaults")->type_name("FILE");
   verb->add_option("--data", arguments.data, "Data set, instead of the recipe's")->type_name("PATH");
-  verb->add_option("--model", arguments.model, "Model, instead of the recipe's")->type_name("NAME");
+  verb->add_option("--model", arguments.model, "Model: a name, or a TorchScript file")->type_name("NAME|FILE");
+  verb->add_option("--plugin", arguments.plugins, "Library with your own models; may be repeated")
+      ->type_name("FILE")
+      ->expected(1, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1, 1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  verb->add_option("--out", arguments.out, "Folder for checkpoints and the recipe")->type_name("DIR");
+}
+
+CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("train", "Train a model by a recipe")->footer(train_footer);
+  add_job(verb, arguments);
+  verb->add_option("--out", arguments.out, "Folder for checkpoints, logs and the recipe")->type_name("DIR");
   verb->add_flag("--resume", arguments.resume, "Go on from the newest checkpoint in --out");
+  verb->add_flag("--accept-changes", arguments.accept_changes, "Resume though what differs changes the bits");
   add_json(verb, arguments.json);
   return verb;
 }
 
 CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
   CLI::App* verb = app.add_subcommand("ladder", "Measure what each technique brings")->footer(ladder_footer);
-  verb->add_option("--data", arguments.data, "Data set with a test split")->type_name("PATH");
-  verb->add_option("--model", arguments.model, "Model; digits_resnet if not given")->type_name("NAME");
+  add_job(verb, arguments);
   verb->add_option("--target-accuracy", arguments.target_accuracy, "Held-out accuracy to train to; 0.97")
       ->type_name("SHARE")
       ->check(CLI::Validator(share_problem, ""));
-  verb->add_option("--recipe", arguments.recipe, "Recipe to start from, techniques off")->type_name("FILE");
-  verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1, 1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_flag("--memory", arguments.memory, "Climb what saves memory at a cost in time");
+  verb->add_option("--eval-every-steps", arguments.eval_every_steps, "Steps between looks at the held-out accuracy")
+      ->type_name("STEPS")
+      ->check(CLI::Range(1, 1000000).description(""));
   verb->add_option("--max-seconds", arguments.max_seconds, "Start no further rung after this")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 1e9).description(""));
   verb->add_flag("--quick", arguments.quick, "Shorter windows, one seed: a rough answer");
   verb->add_flag("--list", arguments.list, "Explain the techniques (Markdown), measure nothing");
+  verb->add_option("--html", arguments.html, "A page with charts, to FILE")->type_name("FILE");
   add_json(verb, arguments.json);
   return verb;
 }
@@ -174,7 +188,7 @@ int run(int argc, char** argv) {
   TrainArguments train;
   LadderArguments ladder;
   DoctorArguments doctor;
-  CLI::App* train_verb = add_train(app, train);
+  add_train(app, train);
   CLI::App* ladder_verb = add_ladder(app, ladder);
   CLI::App* doctor_verb = app.add_subcommand("doctor", "Look at the machine and libtorch")->footer(doctor_footer);
   add_json(doctor_verb, doctor.json);
@@ -187,8 +201,10 @@ int run(int argc, char** argv) {
   }
   if (doctor_verb->parsed()) return guarded("doctor", [&] { return run_doctor(doctor); });
   bound_spinning(argv);
-  if (ladder_verb->parsed()) return guarded("ladder", [&] { return run_ladder(ladder); });
-  return guarded(train_verb->get_name(), [&] { return run_train(train); });
+  return guarded(ladder_verb->parsed() ? "ladder" : "train", [&] {
+    load_plugins(ladder_verb->parsed() ? ladder.plugins : train.plugins);
+    return ladder_verb->parsed() ? run_ladder(ladder) : run_train(train);
+  });
 }
 
 }  // namespace bellows::cli

@@ -1,10 +1,13 @@
-#include <cmath>
-
 #include "bellows/core/error.h"
+#include "bellows/core/file.h"
+#include "bellows/tap/allocator.h"
 #include "bellows/train/job.h"
 #include "bellows/train/ladder_job.h"
+#include "bellows/train/ladder_page.h"
+#include "bellows/train/ladder_process.h"
 #include "bench/baseline/plain_libtorch.h"
 #include "cli/interrupt.h"
+#include "cli/ladder_table.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 
@@ -12,15 +15,15 @@ namespace bellows::cli {
 
 namespace {
 
-using train::LadderEvent;
 using train::LadderReport;
 using train::Recipe;
-using train::RungResult;
 
 /// Rung 0: the program in bench/baseline.
 class PlainProgram final : public train::LadderJob {
  public:
-  explicit PlainProgram(const plain_libtorch::Options& options) : training_(options) {}
+  explicit PlainProgram(const plain_libtorch::Options& options) : training_((tap::install_cpu_allocator(), options)) {
+    train::take_cpu_peak_bytes();
+  }
 
   int64_t run_steps(int64_t n) override {
     training_.run_steps(n);
@@ -32,6 +35,14 @@ class PlainProgram final : public train::LadderJob {
   int64_t steps_per_epoch() const override { return training_.steps_per_epoch(); }
   int64_t samples_per_epoch() const override { return training_.train_size(); }
   double evaluate() override { return training_.evaluate(); }
+  int64_t take_peak_bytes() override { return train::take_cpu_peak_bytes(); }
+  train::StepShares phases() override {
+    const plain_libtorch::PhaseSeconds& seconds = training_.phase_seconds();
+    return {.load_ms = 1e3 * seconds.load,
+            .forward_ms = 1e3 * seconds.forward,
+            .backward_ms = 1e3 * seconds.backward,
+            .optimizer_ms = 1e3 * seconds.optimizer};
+  }
 
  private:
   int64_t samples_at(int64_t step) const {
@@ -47,6 +58,7 @@ class PlainProgram final : public train::LadderJob {
 bool plain_program_fits(const Recipe& recipe) {
   Recipe like_it;  // what may differ
   like_it.data = recipe.data;
+  like_it.image_size = recipe.image_size;
   like_it.batch_size = recipe.batch_size;
   like_it.lr = recipe.lr;
   like_it.momentum = recipe.momentum;
@@ -59,26 +71,29 @@ bool plain_program_fits(const Recipe& recipe) {
   return name == "digits" && train::without_techniques(like_it) == recipe;
 }
 
+/// Every job on the CPU has a process of its own; a device may not like to be shared by a fork.
 class Jobs final : public train::LadderJobs {
  public:
   explicit Jobs(Recipe base) : base_(std::move(base)), plain_(plain_program_fits(base_)) {
-    train::make_ladder_job(base_,
-                           static_cast<uint64_t>(base_.seed));  // says what is missing before anything is printed
+    with(base_, static_cast<uint64_t>(base_.seed));  // says what is missing before anything is printed
   }
 
   bool plain_program() const { return plain_; }
 
   std::unique_ptr<train::LadderJob> plain(uint64_t seed) override {
-    if (!plain_) return train::make_ladder_job(base_, seed);
-    return std::make_unique<PlainProgram>(plain_libtorch::Options{.data = base_.data,
-                                                                  .batch = base_.batch_size,
-                                                                  .learning_rate = base_.lr,
-                                                                  .momentum = base_.momentum,
-                                                                  .weight_decay = base_.weight_decay,
-                                                                  .seed = seed});
+    if (!plain_) return with(base_, seed);
+    const plain_libtorch::Options options{.data = base_.data,
+                                          .image_size = base_.image_size,
+                                          .batch = base_.batch_size,
+                                          .learning_rate = base_.lr,
+                                          .momentum = base_.momentum,
+                                          .weight_decay = base_.weight_decay,
+                                          .seed = seed};
+    return train::in_own_process([options] { return std::make_unique<PlainProgram>(options); });
   }
   std::unique_ptr<train::LadderJob> with(const Recipe& recipe, uint64_t seed) override {
-    return train::make_ladder_job(recipe, seed);
+    const auto make = [recipe, seed] { return train::make_ladder_job(recipe, seed); };
+    return recipe.device.starts_with("cpu") ? train::in_own_process(make) : make();
   }
 
  private:
@@ -97,6 +112,9 @@ Recipe starting_recipe(const LadderArguments& arguments) {
 train::LadderOptions ladder_options(const LadderArguments& arguments, const Recipe& recipe) {
   train::LadderOptions options;
   options.seed = static_cast<uint64_t>(recipe.seed);
+  options.goal = arguments.memory ? train::LadderGoal::memory : train::LadderGoal::speed;
+  options.eval_every_steps = arguments.eval_every_steps;
+  if (arguments.memory) options.pairs = options.max_pairs = 7;  // only to say what it costs
   if (recipe.target_accuracy > 0) options.target_accuracy = recipe.target_accuracy;
   if (arguments.target_accuracy > 0) options.target_accuracy = arguments.target_accuracy;
   if (arguments.max_seconds > 0) options.max_seconds = arguments.max_seconds;
@@ -108,120 +126,60 @@ train::LadderOptions ladder_options(const LadderArguments& arguments, const Reci
   return options;
 }
 
-std::string percent(double share) {
-  return number("%.1f %%", 100 * share);
-}
-
-std::string head_line() {
-  return pad_right("technique", 17) + pad_left("step ms", 8) + pad_left("samples/s", 10) + pad_left("MiB", 7) +
-         pad_left("target s", 9) + pad_left("acc. %", 7) + pad_left("speed-up", 10) + "\n";
-}
-
-const char* short_word(train::Verdict verdict) {
-  switch (verdict) {
-    case train::Verdict::kept:
-      return "kept";
-    case train::Verdict::no_effect:
-      return "no effect";
-    case train::Verdict::slower:
-      return "slower";
-    case train::Verdict::misses_target:
-      return "misses";
-    case train::Verdict::later_at_target:
-      return "later";
-    case train::Verdict::does_not_apply:
-      return "skipped";
-    case train::Verdict::not_measured:
-      return "not run";
-  }
-  return "";
-}
-
-Colour colour_of(const RungResult& rung) {
-  if (rung.kept()) return Colour::green;
-  return rung.verdict == train::Verdict::no_effect ? Colour::dim : Colour::yellow;
-}
-
-/// One row, 78 letters at most.
-std::string rung_line(const Terminal& terminal, const RungResult& rung) {
-  const bool plain = rung.technique == "plain", measured = std::isfinite(rung.step_ms);
-  const double half = (rung.speedup.high - rung.speedup.low) / 2;
-  std::string speedup = plain ? "" : "-";
-  if (measured && !plain) speedup = number("%.2f", rung.speedup.ratio) + "±" + number("%.2f", half);
-  const double mebibytes = rung.peak_bytes > 0 ? static_cast<double>(rung.peak_bytes) / (1 << 20) : NAN;
-  return pad_right(rung.title, 17) + pad_left(number("%.2f", rung.step_ms), 8) +
-         pad_left(number("%.0f", rung.samples_per_s), 10) + pad_left(number("%.1f", mebibytes), 7) +
-         pad_left(number("%.2f", rung.time_to_target_s), 9) + pad_left(number("%.1f", 100 * rung.accuracy), 7) +
-         pad_left(speedup, 10) + (plain ? "" : " " + terminal.paint(colour_of(rung), short_word(rung.verdict))) + "\n";
-}
-
-void print_rung(Terminal& terminal, const RungResult& rung) {
-  terminal.print(rung_line(terminal, rung));
-  const bool explain = rung.verdict != train::Verdict::kept && rung.verdict != train::Verdict::no_effect;
-  if (!explain) return;
-  for (const std::string& line : wrap(rung.note, 76)) terminal.print(terminal.paint(Colour::dim, "  " + line) + "\n");
-}
-
-std::string times(const RatioInterval& ratio) {
-  const std::string text = number("%.2f times", ratio.ratio);
-  if (!std::isfinite(ratio.low)) return text + " (one seed)";
-  return text + " (90 %: " + number("%.2f", ratio.low) + " to " + number("%.2f", ratio.high) + ")";
-}
-
-void print_foot(Terminal& terminal, const LadderReport& report) {
-  if (report.interrupted) {
-    terminal.print("\nStopped after " + format_seconds(report.seconds) + "; what stands above was measured.\n");
-    return;
-  }
-  terminal.print("\nTime to " + percent(report.options.target_accuracy) +
-                 " held out, against plain libtorch:  " + terminal.paint(Colour::bold, times(report.speedup)) +
-                 "\nSamples/s at equal batch and learning rate:         " + times(report.speedup_equal_batch) + "\n");
-}
-
 void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOptions& options, bool plain_program) {
   const Machine machine = this_machine();
-  terminal.print(terminal.paint(Colour::bold, "bellows ladder: " + recipe.model + " on " + recipe.data) + "\n");
+  terminal.print(terminal.paint(Colour::bold, (options.goal == train::LadderGoal::memory ? "bellows ladder --memory: "
+                                                                                         : "bellows ladder: ") +
+                                                  recipe.model + " on " + recipe.data) +
+                 "\n");
   for (const std::string& line :
        wrap(c10::str(machine.cpu, ", ", machine.torch_threads, machine.torch_threads == 1 ? " thread" : " threads",
                      ", libtorch ", machine.libtorch),
             79)) {
     terminal.print(line + "\n");
   }
-  terminal.print(c10::str("Each rung against the one below it: ", options.pairs, " or more pairs of windows, then ",
-                          options.seeds, options.seeds == 1 ? " run" : " runs", " to ",
-                          percent(options.target_accuracy), ".\n\n"));
+  for (const std::string& line : wrap(
+           c10::str("Each rung against the one below it: ", options.pairs, " or more pairs of windows, training to ",
+                    number("%.1f %%", 100 * options.target_accuracy), "; what changes the course of training, and the ",
+                    "total, with ", options.seeds, options.seeds == 1 ? " seed." : " seeds."),
+           79)) {
+    terminal.print(line + "\n");
+  }
+  terminal.print("\n");
   if (!plain_program) {
     terminal.print(
         "Rung 0 is Bellows' loop with all techniques off: the plain program in\nbench/baseline trains digits_resnet "
         "only.\n\n");
   }
-  terminal.print(terminal.paint(Colour::bold, head_line()));
+  terminal.print(terminal.paint(Colour::bold, ladder_head(options.goal)));
 }
 
 int measure(const LadderArguments& arguments, const Registry<train::Technique>& techniques) {
   const Recipe recipe = starting_recipe(arguments);
   const train::LadderOptions options = ladder_options(arguments, recipe);
   check_json_target(arguments.json);
+  check_json_target(arguments.html);
   const bool quiet = arguments.json == "-";
   Terminal terminal;
-  Interrupt interrupt("what was measured so far is kept");
+  Interrupt interrupt("what was measured is kept");
   Jobs jobs(recipe);
   if (!quiet) print_start(terminal, recipe, options, jobs.plain_program());
-  train::LadderInstruments instruments = train::real_instruments();
-  instruments.stop = Interrupt::requested;
-  const auto show = [&](const LadderEvent& event) {
+  const auto show = [&](const train::LadderEvent& event) {
     if (quiet) return;
     if (event.finished) {
-      print_rung(terminal, *event.finished);
+      terminal.print(ladder_row(terminal, *event.rung, options.goal));
     } else {
-      terminal.status(event.title + ": " + event.activity, c10::str(event.done, " of ", event.total));
+      terminal.live(event.rung->title + ": " + event.activity, ladder_live_line(event, options.goal));
     }
   };
-  const LadderReport report =
-      train::run_ladder(recipe, {techniques.rows().begin(), techniques.rows().end()}, jobs, options, instruments, show);
-  if (!quiet) print_foot(terminal, report);
+  const LadderReport report = train::run_ladder(recipe, train::techniques_for(techniques, options.goal), jobs, options,
+                                                {.seconds = {}, .stop = Interrupt::requested}, show);
+  if (!quiet) terminal.print(ladder_foot(terminal, report));
   write_json(arguments.json, to_json(report));
-  if (!quiet && !arguments.json.empty()) terminal.print("Written: " + arguments.json + "\n");
+  if (!arguments.html.empty()) write_text_file(arguments.html, train::ladder_page(report));
+  for (const std::string& file : {arguments.json, arguments.html}) {
+    if (!quiet && !file.empty()) terminal.print("Written: " + file + "\n");
+  }
   return report.interrupted ? Interrupt::exit_code() : exit_done;
 }
 
@@ -229,7 +187,7 @@ int measure(const LadderArguments& arguments, const Registry<train::Technique>& 
 
 int run_ladder(const LadderArguments& arguments) {
   Registry<train::Technique> techniques("technique");
-  train::register_first_techniques(techniques);
+  train::register_techniques(techniques);
   if (!arguments.list) return measure(arguments, techniques);
   Terminal().print(train::techniques_page(techniques));
   return exit_done;

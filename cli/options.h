@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -22,18 +23,23 @@ using JsonTarget = std::string;
 
 struct TrainArguments {
   std::string recipe, data, model, out;
-  std::vector<std::string> set;  ///< "key=value"
+  std::vector<std::string> set;      ///< "key=value"
+  std::vector<std::string> plugins;  ///< shared libraries with models of the user's
   bool resume = false;
+  bool accept_changes = false;  ///< resume although something differs that changes bits
   JsonTarget json;
 };
 
 struct LadderArguments {
   std::string recipe, data, model;
-  std::vector<std::string> set;
-  double target_accuracy = 0;  ///< 0, not given: the recipe's, or 0.97
-  double max_seconds = 0;      ///< 0: no limit
+  std::vector<std::string> set, plugins;
+  double target_accuracy = 0;    ///< 0, not given: the recipe's, or 0.97
+  double max_seconds = 0;        ///< 0: no limit
+  int64_t eval_every_steps = 0;  ///< 0: as the ladder chooses
+  bool memory = false;           ///< climb the techniques that save memory
   bool quick = false;
   bool list = false;
+  std::string html;  ///< file for the page with charts; "": none
   JsonTarget json;
 };
 

@@ -47,10 +47,13 @@ void Terminal::print(std::string_view text) {
 }
 
 void Terminal::status(const std::string& stage, const std::string& detail) {
+  live(stage, detail.empty() ? stage : stage + ", " + detail);
+}
+
+void Terminal::live(const std::string& stage, std::string line) {
   if (error_terminal_) {
-    std::string text = detail.empty() ? stage : stage + ", " + detail;
-    text.resize(prefix_bytes(text, error_columns() - 1));
-    std::fprintf(stderr, "\r\033[K%s", text.c_str());
+    line.resize(prefix_bytes(line, error_columns() - 1));
+    std::fprintf(stderr, "\r\033[K%s", line.c_str());
     std::fflush(stderr);
     status_open_ = true;
   } else if (stage != stage_) {

@@ -17,6 +17,8 @@ class Terminal {
   void print(std::string_view text);
   /// One line that is drawn again and again on a terminal. Elsewhere a line is written when `stage` changes.
   void status(const std::string& stage, const std::string& detail);
+  /// The same with a line of its own; what does not fit on the terminal, as wide as it is now, is left out.
+  void live(const std::string& stage, std::string line);
   /// Coloured on a terminal, unless NO_COLOR is set.
   std::string paint(Colour colour, std::string_view text) const;
 

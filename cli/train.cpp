@@ -40,7 +40,7 @@ Recipe recipe_of(const TrainArguments& arguments) {
   if (path.empty() && arguments.resume && exists(recipe_in(arguments.out))) path = recipe_in(arguments.out);
   Recipe recipe = path.empty() ? Recipe{} : load_recipe(path);
   apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
-  if (!arguments.out.empty()) recipe.checkpoint_folder = arguments.out;
+  if (!arguments.out.empty()) recipe.run_folder = arguments.out;
   if (recipe.data.empty()) throw UsageError("train needs data: --data, or `data` in the recipe.");
   check_usable(recipe);
   return recipe;
@@ -89,7 +89,9 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
                               {"eval_seconds", record.eval_seconds}});
   }
   json["steps"] = result.steps;
+  json["skipped_steps"] = result.skipped_steps;
   json["stopped"] = result.stopped;
+  json["stopped_early"] = result.stopped_early;
   json["reached_target"] = result.reached_target;
   json["time_to_target_s"] = result.reached_target ? nlohmann::ordered_json(result.time_to_target_s) : nullptr;
   json["train_seconds"] = result.train_seconds;
@@ -98,7 +100,7 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
   return json.dump(2) + "\n";
 }
 
-void print_result(const Recipe& recipe, const FitResult& result) {
+void print_result(const Recipe& recipe, const FitResult& result, const std::vector<std::string>& plugins) {
   Terminal terminal;
   std::string text = c10::str(result.steps, " steps in ", format_seconds(result.train_seconds), " of training");
   if (recipe.target_accuracy > 0) {
@@ -106,10 +108,14 @@ void print_result(const Recipe& recipe, const FitResult& result) {
                                              format_seconds(result.time_to_target_s))
                                   : c10::str(", ", number("%.1f %%", 100 * recipe.target_accuracy), " not reached");
   }
+  if (result.stopped_early) text += c10::str(", ended after ", recipe.patience, " evaluations without a better loss");
+  if (result.skipped_steps > 0) text += c10::str(", ", result.skipped_steps, " steps left out for NaN or infinity");
   terminal.print(text + ".\n");
   if (!result.checkpoint.empty()) terminal.print("Checkpoint: " + result.checkpoint + "\n");
   if (result.stopped && !result.checkpoint.empty()) {
-    terminal.print("Go on with: bellows train --out " + recipe.checkpoint_folder + " --resume\n");
+    std::string command = "bellows train --out " + recipe.run_folder + " --resume";
+    for (const std::string& plugin : plugins) command += " --plugin " + plugin;
+    terminal.print("Go on with: " + command + "\n");
   }
 }
 
@@ -118,7 +124,7 @@ void print_result(const Recipe& recipe, const FitResult& result) {
 void check_usable(const Recipe& recipe) {
   try {
     recipe.validate();
-    models::registry().at(recipe.model);
+    models::model_entry(recipe.model);
     parse_device(recipe.device);
   } catch (const c10::Error& error) {
     throw UsageError(user_message(error));
@@ -149,12 +155,8 @@ int run_train(const TrainArguments& arguments) {
   const Recipe recipe = recipe_of(arguments);
   check_json_target(arguments.json);
   set_log_sink(std::make_shared<TrainSink>());
-  bool headed = false, recipe_written = arguments.out.empty();
+  bool headed = false;
   train::Callbacks callbacks;
-  callbacks.on_step = [&](const train::TrainLoop&) {  // only now is it sure that the folder holds no other run
-    if (!recipe_written) write_text_file(recipe_in(arguments.out), recipe.to_yaml());
-    recipe_written = true;
-  };
   callbacks.on_epoch = [&](const EpochRecord& record) {
     if (!headed) log_info(epoch_head);
     headed = true;
@@ -162,11 +164,12 @@ int run_train(const TrainArguments& arguments) {
   };
   train::Trainer trainer(recipe, std::move(callbacks));
   trainer.resume(arguments.resume);
-  const char* words = recipe.checkpoint_folder.empty() ? "no --out, so nothing is saved" : "saving a checkpoint";
+  trainer.accept_changes(arguments.accept_changes);
+  const char* words = recipe.run_folder.empty() ? "no --out, so nothing is saved" : "saving a checkpoint";
   Interrupt interrupt(
       words, [](void* running) { static_cast<train::Trainer*>(running)->request_stop(); }, &trainer);
   const FitResult result = trainer.fit();
-  if (arguments.json != "-") print_result(recipe, result);
+  if (arguments.json != "-") print_result(recipe, result, arguments.plugins);
   write_json(arguments.json, result_json(recipe, result));
   return result.stopped ? Interrupt::exit_code() : exit_done;
 }

@@ -26,6 +26,9 @@ set(_config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/bellows)
 install(TARGETS bellows_all ${_room_targets} EXPORT bellowsTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET bellows)
   install(TARGETS bellows RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # What a command of the user's own links, and what a plugin for the command does.
+  install(TARGETS bellows_cli bellows_plain_libtorch bellows_plugin EXPORT bellowsTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(FILES ${PROJECT_SOURCE_DIR}/cli/command.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/bellows/cli)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/bellows/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/bellows
         FILES_MATCHING PATTERN "*.h" PATTERN "*_impl.h" EXCLUDE)

@@ -22,14 +22,6 @@ struct SummaryRow {
 
 constexpr int name_width = 27, type_width = 15, output_width = 18, count_width = 11, bytes_width = 9;
 
-// "bellows::(anonymous namespace)::BasicBlock" → BasicBlock, "torch::nn::Conv2dImpl" → Conv2d.
-std::string short_type(std::string type) {
-  const size_t colon = type.rfind("::");
-  if (colon != std::string::npos) type.erase(0, colon + 2);
-  if (type.size() > 4 && type.ends_with("Impl")) type.resize(type.size() - 4);
-  return type;
-}
-
 std::string parent_of(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot == std::string::npos ? "" : name.substr(0, dot);
@@ -39,17 +31,10 @@ std::string parent_of(const std::string& name) {
 // names tell.
 std::vector<SummaryRow> modules_of(const Model& model) {
   std::vector<SummaryRow> rows;
-  std::shared_ptr<torch::nn::Module> module;
-  try {
-    module = model.module();
-  } catch (const c10::ValueError&) {
+  for (const auto& [name, type] : model.module_types()) {
+    if (!name.empty()) rows.push_back({.name = name, .type = type, .output = {}});
   }
-  if (module) {
-    for (const auto& item : module->named_modules("", /*include_self=*/false)) {
-      rows.push_back({.name = item.key(), .type = short_type(item.value()->name()), .output = {}});
-    }
-    return rows;
-  }
+  if (!rows.empty()) return rows;
   std::set<std::string> seen;
   for (const auto& [name, tensor] : model.state_dict()) {
     for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {

@@ -1,5 +1,6 @@
 #include "bellows/train/job.h"
 
+#include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
 #include <algorithm>
@@ -18,7 +19,9 @@ namespace bellows::train {
 namespace {
 
 int64_t channels_of(const Recipe& recipe, const data::DatasetInfo& info) {
-  return info.image_size.size() == 3 ? info.image_size[2] : models::registry().at(recipe.model).input_shape[0];
+  if (info.image_size.size() == 3) return info.image_size[2];
+  const int64_t meant = models::model_entry(recipe.model).input_shape[0];
+  return meant > 0 ? meant : 3;
 }
 
 /// What training and held-out data have in common. Held-out data follow the training data's description.
@@ -105,7 +108,7 @@ std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Da
 Model make_model(const Recipe& recipe, const data::DatasetInfo& info) {
   const int64_t classes = recipe.num_classes > 0 ? recipe.num_classes : static_cast<int64_t>(info.classes.size());
   TORCH_CHECK_VALUE(classes > 0, "make_job: num_classes is 0 and the data set names no classes. Set num_classes.");
-  const Model model = models::registry().at(recipe.model).make(classes, channels_of(recipe, info));
+  const Model model = models::model_entry(recipe.model).make(classes, channels_of(recipe, info));
   if (!recipe.weights.empty()) {
     const NamedTensors weights = io::load_tensors(recipe.weights);
     try {
@@ -141,10 +144,11 @@ amp::Policy precision_policy(const Recipe& recipe) {
   return amp::policy(recipe.precision_level, recipe.precision == "fp16" ? at::kHalf : at::kBFloat16);
 }
 
-LossFn cross_entropy_loss(const Model& model) {
-  return [model](const data::Batch& batch) {
+LossFn cross_entropy_loss(const Model& model, double label_smoothing) {
+  return [model, label_smoothing](const data::Batch& batch) {
     const at::Tensor logits = model.forward(batch["image"]);
-    return StepOutput(at::cross_entropy_loss(logits, batch["label"]), logits);
+    return StepOutput(at::cross_entropy_loss(logits, batch["label"], {}, at::Reduction::Mean, -100, label_smoothing),
+                      logits);
   };
 }
 
@@ -165,8 +169,8 @@ Job make_job(const Recipe& recipe) {
   keep_masters(*optimizer, masters);
   return {.recipe = recipe,
           .model = model,
-          .optimizer = std::move(optimizer),
-          .loss = cross_entropy_loss(model),
+          .optimizers = {std::move(optimizer)},
+          .loss = cross_entropy_loss(model, recipe.label_smoothing),
           .train = std::move(train),
           .eval = std::move(eval)};
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "bellows/amp/policy.h"
 #include "bellows/core/model.h"
@@ -13,12 +14,22 @@
 
 namespace bellows::train {
 
-/// What the forward pass of one batch gives. A loss alone converts to it.
+/// What the forward pass of one batch gives. A loss alone converts to it: the mean over the batch's samples.
 struct StepOutput {
   StepOutput(at::Tensor the_loss, at::Tensor the_predictions = {})
       : loss(std::move(the_loss)), predictions(std::move(the_predictions)) {}
+  /// A loss that is the sum over `count` parts, such as the tokens that are no padding. Batches without a part are
+  /// welcome.
+  static StepOutput sum(at::Tensor loss_sum, at::Tensor count) {
+    StepOutput output(std::move(loss_sum));
+    output.count = std::move(count);
+    output.is_sum = true;
+    return output;
+  }
   at::Tensor loss;         ///< 0-d; backward() starts from it
   at::Tensor predictions;  ///< scores [N, C] for the training accuracy; undefined: it is not measured
+  at::Tensor count;        ///< 0-d, what the loss is the mean over; undefined: the samples of the batch
+  bool is_sum = false;     ///< the loss is a sum, and becomes a mean when it is divided by the step's whole count
 };
 using LossFn = std::function<StepOutput(const data::Batch& batch)>;
 
@@ -26,7 +37,7 @@ using LossFn = std::function<StepOutput(const data::Batch& batch)>;
 struct Job {
   Recipe recipe;
   Model model;
-  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;  ///< all of them step after each backward
   LossFn loss;
   data::Dataset train;
   std::optional<data::Dataset> eval;
@@ -57,6 +68,6 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, co
 /// The recipe's `precision` and `precision_level`.
 amp::Policy precision_policy(const Recipe& recipe);
 /// Mean cross-entropy of model(batch["image"]) and batch["label"].
-LossFn cross_entropy_loss(const Model& model);
+LossFn cross_entropy_loss(const Model& model, double label_smoothing = 0);
 
 }  // namespace bellows::train

@@ -4,12 +4,17 @@
 #include <cmath>
 #include <optional>
 
-#include "bellows/train/ladder_measure.h"
+#include "bellows/core/error.h"
+#include "bellows/train/ladder_results.h"
 #include "bellows/train/recipe.h"
 
 namespace bellows::train {
 
 namespace {
+
+constexpr double given_up = 2.5;  // times what plain took to the target
+constexpr double saving = 1.01;   // of the peak, before memory counts as saved
+constexpr double one_seed = 1.1;  // a single pair of runs has to differ by this much
 
 void check_ladder_options(const LadderOptions& options) {
   TORCH_CHECK_VALUE(options.target_accuracy > 0 && options.target_accuracy <= 1,
@@ -21,49 +26,14 @@ void check_ladder_options(const LadderOptions& options) {
   TORCH_CHECK_VALUE(options.seeds >= 1, "run_ladder: expected at least 1 seed, got ", options.seeds, ".");
   TORCH_CHECK_VALUE(options.max_epochs >= 1, "run_ladder: expected max_epochs of at least 1, got ", options.max_epochs,
                     ".");
+  TORCH_CHECK_VALUE(options.eval_every_steps >= 0, "run_ladder: expected eval_every_steps of at least 0, got ",
+                    options.eval_every_steps, ".");
 }
 
-template <class Value>
-double median_over(const std::vector<TargetRun>& runs, Value value) {
-  std::vector<double> values;
-  for (const TargetRun& run : runs) values.push_back(static_cast<double>(value(run)));
-  return median(std::move(values));
-}
-
-double median_seconds(const std::vector<TargetRun>& runs) {
-  return median_over(runs, [](const TargetRun& run) { return run.seconds; });
-}
-
-bool all_reached(const std::vector<TargetRun>& runs) {
-  return std::all_of(runs.begin(), runs.end(), [](const TargetRun& run) { return run.reached; });
-}
-
-/// Ratio of paired values with its interval; one pair has none (NaN).
-RatioInterval ratio_of(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() >= 2) return paired_ratio(a, b);
-  constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-  return {.ratio = a.at(0) / b.at(0), .low = unknown, .high = unknown};
-}
-
-std::vector<double> seconds_of(const std::vector<TargetRun>& runs) {
-  std::vector<double> values;
-  for (const TargetRun& run : runs) values.push_back(run.seconds);
-  return values;
-}
-
-void fill_rate(RungResult& result, double samples_per_s, const LadderJob& job) {
-  result.samples_per_s = samples_per_s;
-  result.step_ms =
-      1e3 / samples_per_s * static_cast<double>(job.samples_per_epoch()) / static_cast<double>(job.steps_per_epoch());
-}
-
-void fill_target(RungResult& result, const std::vector<TargetRun>& runs) {
-  result.accuracy = median_over(runs, [](const TargetRun& run) { return run.accuracy; });
-  for (const TargetRun& run : runs) result.peak_bytes = std::max(result.peak_bytes, run.peak_bytes);
-  if (!all_reached(runs)) return;
-  result.time_to_target_s = median_seconds(runs);
-  result.epochs = median_over(runs, [](const TargetRun& run) { return run.epochs; });
-}
+/// Runs of two recipes, pair by pair with the same seed.
+struct PairedRuns {
+  std::vector<TargetRun> below, rung;
+};
 
 /// The state of one climb: the last rung that was kept, and the last one with plain's batch.
 class Climb {
@@ -74,9 +44,8 @@ class Climb {
         jobs_(jobs),
         options_(options),
         on_event_(std::move(on_event)),
-        measure_(options_, instruments, [this](const std::string& activity, int64_t done, int64_t total) {
-          if (on_event_) on_event_({.title = title_, .activity = activity, .done = done, .total = total});
-        }) {
+        measure_(options_, instruments, recipe.batch_size,
+                 [this](const MeasureProgress& progress) { show(progress); }) {
     report_.machine = this_machine();
     report_.model = recipe.model;
     report_.data = recipe.data;
@@ -85,10 +54,17 @@ class Climb {
 
   LadderReport run(const std::vector<Technique>& techniques) {
     const double start = measure_.seconds();
+    report_.plain = {.technique = "plain", .title = "plain libtorch"};
     for (const Technique& technique : techniques) {
-      report_.rungs.push_back(
-          {.technique = technique.name, .title = technique.title, .note = "the ladder ended before it"});
+      report_.rungs.push_back({.technique = technique.name,
+                               .title = technique.title,
+                               .note = "the ladder ended before it",
+                               .expectation = technique.expected.words,
+                               .judged_by_target = technique.judged_by_target,
+                               .expected_speed = expected_effect(technique.expected.time_factor),
+                               .expected_memory = expected_effect(technique.expected.memory_factor)});
     }
+    runs_.resize(techniques.size() + 1);
     try {
       measure_plain();
       for (size_t i = 0; i < techniques.size(); ++i) {
@@ -96,7 +72,7 @@ class Climb {
         if (measure_.seconds() - start > options_.max_seconds) {
           result.note = c10::str("the time limit of ", format_seconds(options_.max_seconds), " was reached");
         } else {
-          measure_rung(techniques[i], result);
+          measure_rung(techniques[i], i + 1);
         }
         announce(result);
       }
@@ -110,45 +86,76 @@ class Climb {
   }
 
  private:
+  // ---- what is running
+
   LadderMeasure::Start starter(const std::optional<Recipe>& recipe) {
     if (!recipe) return [this](uint64_t seed) { return jobs_.plain(seed); };
     return [this, recipe](uint64_t seed) { return jobs_.with(*recipe, seed); };
   }
 
-  /// Params: below – where given, the rung below runs beside it, seed by seed, and its runs are put there
-  std::vector<TargetRun> target_runs(const std::optional<Recipe>& recipe, int seeds,
-                                     std::vector<TargetRun>* below = nullptr) {
-    std::vector<TargetRun> runs;
-    for (int i = 0; i < seeds && all_reached(runs); ++i) {
-      const std::string which = seeds > 1 ? c10::str(", seed ", i + 1, " of ", seeds) : "";
-      runs.push_back(measure_.to_target(starter(recipe), options_.seed + i, "to the target" + which));
-      if (below) below->push_back(measure_.to_target(starter(kept_), options_.seed + i, "the rung below" + which));
+  RungResult& result_of(size_t rung) { return rung == 0 ? report_.plain : report_.rungs[rung - 1]; }
+
+  TargetRun to_target(const std::optional<Recipe>& recipe, int seed, int seeds, const char* what) {
+    const std::string which = seeds > 1 ? c10::str(what, " ", seed + 1, "/", seeds) : what;
+    TargetLimits limits;
+    if (recipe) limits.seconds = report_.plain.time_to_target_s * given_up;
+    if (recipe && recipe->schedule == "one_cycle") limits.epochs = recipe->epochs;  // nothing is learnt behind its end
+    return measure_.to_target(starter(recipe), options_.seed + static_cast<uint64_t>(seed), which, seeds == 1, limits);
+  }
+
+  /// Takes note of runs of a rung; a seed that ran before is replaced.
+  void add_runs(size_t rung, const std::vector<TargetRun>& runs) {
+    for (const TargetRun& run : runs) {
+      std::erase_if(runs_[rung], [&](const TargetRun& old) { return old.seed == run.seed; });
+      runs_[rung].push_back(run);
     }
-    return runs;
+    fill_target(result_of(rung), runs_[rung]);
+  }
+
+  void show(const MeasureProgress& progress) {
+    if (!on_event_) return;
+    RungResult so_far = result_of(now_);
+    if (const TimedWindows* windows = progress.windows; windows && windows->seconds_per_sample[0].size() >= 2) {
+      fill_from_windows(*windows, so_far);
+    }
+    LadderEvent event{.rung = &so_far, .activity = progress.activity, .done = progress.done, .total = progress.total};
+    if (progress.run) {
+      event.run_seconds = progress.run->seconds;
+      event.run_accuracy = progress.run->accuracy;
+    }
+    on_event_(event);
   }
 
   void announce(const RungResult& result) {
-    if (on_event_) on_event_({.title = result.title, .activity = "done", .finished = &result});
+    if (on_event_) on_event_({.rung = &result, .activity = "done", .finished = true});
   }
+
+  // ---- rungs
 
   void measure_plain() {
     RungResult& plain = report_.plain;
-    plain = {.technique = "plain", .title = "plain libtorch", .verdict = Verdict::kept, .note = "rung 0"};
+    plain.verdict = Verdict::kept;
+    plain.note = "rung 0";
     plain.batch_size = base_.batch_size;
     plain.learning_rate = base_.lr;
-    title_ = plain.title;
-    const std::vector<TargetRun> runs = target_runs(std::nullopt, options_.seeds);
-    TORCH_CHECK_VALUE(all_reached(runs), "run_ladder: the plain program did not reach an accuracy of ",
-                      options_.target_accuracy, " within ", options_.max_epochs, " epochs; it ended at ",
-                      runs.back().accuracy, ". Ask for less, or allow more epochs.");
-    fill_target(plain, runs);
-    const auto job = jobs_.plain(options_.seed);
-    fill_rate(plain, 1 / measure_.windows({job.get()}).median_of(0), *job);
-    kept_samples_per_s_ = plain.samples_per_s;
+    {
+      const auto job = jobs_.plain(options_.seed);
+      step_samples_ = step_samples_of(*job);
+      fill_from_windows(measure_.windows({job.get()}), plain);
+    }
+    rate_ = {.ratio = plain.samples_per_s,
+             .low = plain.samples_per_s_interval.low,
+             .high = plain.samples_per_s_interval.high};
+    const TargetRun run = to_target(std::nullopt, 0, 1, "target");
+    TORCH_CHECK_VALUE(run.reached, "run_ladder: the plain program did not reach an accuracy of ",
+                      options_.target_accuracy, " within ", options_.max_epochs, " epochs; it ended at ", run.accuracy,
+                      ". Ask for less, or allow more epochs.");
+    add_runs(0, {run});
     announce(plain);
   }
 
-  void measure_rung(const Technique& technique, RungResult& result) {
+  void measure_rung(const Technique& technique, size_t rung) {
+    RungResult& result = result_of(rung);
     Recipe recipe = kept_ ? *kept_ : base_;
     if (const std::string obstacle = technique.obstacle(recipe, report_.machine); !obstacle.empty()) {
       result.verdict = Verdict::does_not_apply;
@@ -156,70 +163,195 @@ class Climb {
       return;
     }
     technique.apply(recipe);
-    title_ = technique.title;
+    now_ = rung;
     result.batch_size = recipe.batch_size;
     result.learning_rate = recipe.lr;
-    time_windows(recipe, result);
-    const bool faster = result.speedup.low > 1, lossy = technique.exactness == Exactness::lossy;
-    std::vector<TargetRun> below;
-    const std::vector<TargetRun> runs =
-        target_runs(recipe, faster ? options_.seeds : 1, faster && lossy ? &below : nullptr);
-    fill_target(result, runs);
-    judge(runs, below, result);
-    if (!result.kept()) return;
-    kept_ = recipe;
-    kept_samples_per_s_ = result.samples_per_s;
-    if (technique.equal_batch && equal_batch_so_far_) {
-      equal_batch_ = recipe;
-    } else {
-      equal_batch_so_far_ = false;
+    result.note.clear();
+    try {
+      measure_and_judge(technique, recipe, rung);
+    } catch (const c10::Error& error) {  // a run that blew up, or does not fit into memory
+      result.verdict = Verdict::misses_target;
+      result.note = user_message(error);
+      return;
     }
+    result.measured_speed = measured_effect(result.speedup);
+    result.measured_memory = measured_effect(result.memory_ratio);
+    if (result.kept()) keep(technique, recipe, rung);
+  }
+
+  void keep(const Technique& technique, const Recipe& recipe, size_t rung) {
+    kept_ = recipe;
+    kept_rung_ = rung;
+    rate_ = {.ratio = result_of(rung).samples_per_s,
+             .low = result_of(rung).samples_per_s_interval.low,
+             .high = result_of(rung).samples_per_s_interval.high};
+    over_start_ = result_of(rung).speedup_over_start;
+    equal_batch_so_far_ &= technique.equal_batch && !technique.judged_by_target;
+    if (equal_batch_so_far_) equal_batch_ = recipe;
+  }
+
+  void measure_and_judge(const Technique& technique, const Recipe& recipe, size_t rung) {
+    RungResult& result = result_of(rung);
+    const bool by_target = technique.judged_by_target && options_.goal == LadderGoal::speed;
+    result.judged_by_target = by_target;
+    if (by_target) {
+      const PairedRuns runs = paired_runs(recipe, true);
+      add_runs(rung, runs.rung);
+      fill_by_target(runs, result);
+      judge_by_target(runs, result);
+    } else {
+      time_windows(recipe, result);
+      const bool lossy = technique.exactness == Exactness::lossy;
+      const bool paired = lossy && result.speedup.low > 1 && options_.goal == LadderGoal::speed;
+      PairedRuns runs;
+      if (paired) {
+        runs = paired_runs(recipe, false);
+      } else if (result.speedup.low > 1 || options_.goal == LadderGoal::memory) {
+        runs.rung.push_back(to_target(recipe, 0, 1, "target"));
+      }
+      if (!runs.rung.empty()) add_runs(rung, runs.rung);
+      judge(runs, result);
+    }
+    fill_memory(result);
+    if (options_.goal == LadderGoal::memory) judge_memory(result);
+  }
+
+  /// Params: must_win – the rung has to be sooner with every seed: stop at the first that it is not. (With five seeds
+  ///         or fewer no interval lies above 1 once one pair says otherwise.)
+  PairedRuns paired_runs(const Recipe& recipe, bool must_win) {
+    PairedRuns runs;
+    for (int i = 0; i < options_.seeds; ++i) {
+      runs.below.push_back(to_target(kept_, i, options_.seeds, "below"));
+      runs.rung.push_back(to_target(recipe, i, options_.seeds, "target"));
+      const bool lost = !runs.rung.back().reached || runs.rung.back().seconds >= runs.below.back().seconds;
+      if (!runs.rung.back().reached || (must_win && lost && options_.seeds <= 5)) break;
+    }
+    add_runs(kept_rung_, runs.below);
+    return runs;
+  }
+
+  static double step_samples_of(const LadderJob& job) {
+    return static_cast<double>(job.samples_per_epoch()) / static_cast<double>(job.steps_per_epoch());
   }
 
   void time_windows(const Recipe& recipe, RungResult& result) {
     const auto rung = jobs_.with(recipe, options_.seed);
+    step_samples_ = step_samples_of(*rung);
+    rung->take_peak_bytes();  // of jobs that were
+    rung->run_steps(3);
+    result.peak_bytes = rung->take_peak_bytes();  // before the other job may add its own
     const auto below = starter(kept_)(options_.seed);
-    const TimedWindows windows = measure_.windows({rung.get(), below.get()});
-    result.speedup = paired_ratio(windows.seconds_per_sample[1], windows.seconds_per_sample[0]);
-    fill_rate(result, kept_samples_per_s_ * result.speedup.ratio, *rung);
+    fill_from_windows(measure_.windows({rung.get(), below.get()}), result);
   }
 
-  /// Params: below – runs of the rung below, for a lossy technique; else empty
-  void judge(const std::vector<TargetRun>& runs, const std::vector<TargetRun>& below, RungResult& result) const {
+  void fill_from_windows(const TimedWindows& windows, RungResult& result) const {
+    const auto& series = windows.seconds_per_sample;
+    if (series.size() == 1) {
+      fill_rate(result, level_of(inverted(series[0])), step_samples_);
+      return;
+    }
+    result.speedup = paired_ratio(series[1], series[0]);
+    result.speedup_over_start = chain(over_start_, result.speedup);
+    fill_rate(result, chain(rate_, result.speedup), step_samples_);
+  }
+
+  static std::vector<double> inverted(std::vector<double> values) {
+    for (double& value : values) value = 1 / value;
+    return values;
+  }
+
+  void fill_by_target(const PairedRuns& runs, RungResult& result) const {
+    result.speedup = target_ratio(runs.below, runs.rung);
+    result.speedup_over_start = chain(over_start_, result.speedup);
+    double steps = 0, samples = 0;
+    for (const TargetRun& run : runs.rung) {
+      steps += static_cast<double>(run.steps);
+      samples += static_cast<double>(run.samples);
+    }
+    fill_rate(result, chain(rate_, rate_ratio(runs.below, runs.rung)), samples / steps);
+  }
+
+  void fill_memory(RungResult& result) {
+    const auto peak = static_cast<double>(result.peak_bytes);
+    if (peak == 0) return;
+    result.memory_ratio = static_cast<double>(result_of(kept_rung_).peak_bytes) / peak;
+    result.memory_over_start = static_cast<double>(report_.plain.peak_bytes) / peak;
+  }
+
+  // ---- verdicts
+
+  std::string missed(const TargetRun& run) const {
+    return c10::str("ended at ", run.accuracy, " after ", format_seconds(run.seconds), " of training");
+  }
+
+  void judge(const PairedRuns& runs, RungResult& result) const {
     const RatioInterval& speedup = result.speedup;
-    if (!speedup.excludes_one()) {
+    if (!all_reached(runs.rung)) {
+      result.verdict = Verdict::misses_target;
+      result.note = missed(runs.rung.back());
+    } else if (!speedup.excludes_one()) {
       result.verdict = Verdict::no_effect;
       result.note = "the 90 % interval of the ratio contains 1";
     } else if (speedup.high < 1) {
       result.verdict = Verdict::slower;
       result.note = "the 90 % interval of the ratio lies below 1";
-    } else if (!all_reached(runs)) {
-      result.verdict = Verdict::misses_target;
-      result.note = c10::str("ended at ", runs.back().accuracy, " after ", options_.max_epochs, " epochs");
-    } else if (!below.empty() && median_seconds(runs) >= median_seconds(below)) {
+    } else if (!runs.below.empty() && median_seconds(runs.rung) >= median_seconds(runs.below)) {
       result.verdict = Verdict::later_at_target;
-      result.note = c10::str("more samples a second, but the target took ", format_seconds(median_seconds(runs)),
-                             " instead of ", format_seconds(median_seconds(below)));
+      result.note = c10::str("more samples a second, but the target took ", format_seconds(median_seconds(runs.rung)),
+                             " instead of ", format_seconds(median_seconds(runs.below)));
     } else {
       result.verdict = Verdict::kept;
     }
   }
 
-  /// The two figures at the foot: plain and the last kept rung side by side, in time to target and in samples per
-  /// second.
-  void compare_with_plain() {
-    if (!kept_) return;
-    title_ = "plain against all";
-    std::vector<TargetRun> plain, all;
-    const int seeds = options_.seeds > 1 ? 2 * options_.seeds : 1;  // the figure that is quoted
-    for (int i = 0; i < seeds; ++i) {
-      const std::string which = c10::str("seed ", i + 1, " of ", seeds);
-      plain.push_back(measure_.to_target(starter(std::nullopt), options_.seed + i, "plain to the target, " + which));
-      all.push_back(measure_.to_target(starter(kept_), options_.seed + i, "all to the target, " + which));
+  void judge_by_target(const PairedRuns& runs, RungResult& result) const {
+    const RatioInterval& speedup = result.speedup;
+    const bool single = options_.seeds == 1;
+    if (!all_reached(runs.rung)) {
+      result.verdict = Verdict::misses_target;
+      result.note = missed(runs.rung.back());
+    } else if (single ? speedup.ratio > one_seed : speedup.low > 1) {
+      result.verdict = Verdict::kept;
+    } else if (median_seconds(runs.rung) >= median_seconds(runs.below)) {
+      result.verdict = Verdict::later_at_target;
+      result.note = c10::str("the target took ", format_seconds(median_seconds(runs.rung)), " instead of ",
+                             format_seconds(median_seconds(runs.below)));
+    } else {
+      result.verdict = Verdict::no_effect;
+      result.note = "the target came sooner, but not with every seed by so much that it could not be chance";
     }
-    report_.speedup = ratio_of(seconds_of(plain), seconds_of(all));
+  }
+
+  void judge_memory(RungResult& result) const {
+    if (result.verdict == Verdict::misses_target) return;
+    result.note.clear();
+    if (result.memory_ratio > saving) {
+      result.verdict = Verdict::kept;
+    } else if (result.memory_ratio < 1 / saving) {
+      result.verdict = Verdict::more_memory;
+      result.note = "the peak is higher than that of the rung below";
+    } else {
+      result.verdict = Verdict::no_effect;
+      result.note = "the peak changed by less than 1 %";
+    }
+  }
+
+  // ---- the total
+
+  /// Plain and the last kept rung side by side, in time to target and in samples per second.
+  void compare_with_plain() {
+    now_ = kept_rung_;
+    std::vector<TargetRun> plain, all;
+    for (int i = 0; i < options_.seeds; ++i) {
+      plain.push_back(to_target(std::nullopt, i, options_.seeds, "plain"));
+      if (kept_) all.push_back(to_target(kept_, i, options_.seeds, "all"));
+    }
+    add_runs(0, plain);
+    if (!kept_) return;
+    add_runs(kept_rung_, all);
+    report_.speedup.ratio = report_.speedup.low = report_.speedup.high = RungResult::unknown;
+    if (all_reached(plain) && all_reached(all)) report_.speedup = target_ratio(plain, all);
     if (!equal_batch_) return;
-    title_ = "at equal batch";
     const auto equal = jobs_.with(*equal_batch_, options_.seed);
     const auto rung0 = jobs_.plain(options_.seed);
     const TimedWindows windows = measure_.windows({equal.get(), rung0.get()});
@@ -232,33 +364,17 @@ class Climb {
   std::function<void(const LadderEvent&)> on_event_;
   LadderMeasure measure_;
   LadderReport report_;
-  std::string title_;
+  std::vector<std::vector<TargetRun>> runs_;  ///< of plain, and of each rung
+  size_t now_ = 0;                            ///< the rung that is being measured, 0: plain
   std::optional<Recipe> kept_, equal_batch_;
-  double kept_samples_per_s_ = 0;  ///< of the rung below; plain's times the ratios of all that were kept
+  size_t kept_rung_ = 0;      ///< the rung of `kept_`, 0: plain
+  RatioInterval rate_;        ///< samples per second of the rung below: plain's times the ratios of all that were kept
+  RatioInterval over_start_;  ///< speed-up of the rung below over plain, the same way
+  double step_samples_ = 0;   ///< of the mean step of what is in the windows
   bool equal_batch_so_far_ = true;
 };
 
 }  // namespace
-
-std::string_view to_string(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kept:
-      return "kept";
-    case Verdict::no_effect:
-      return "no effect";
-    case Verdict::slower:
-      return "slower";
-    case Verdict::misses_target:
-      return "misses the target";
-    case Verdict::later_at_target:
-      return "later at target";
-    case Verdict::does_not_apply:
-      return "does not apply";
-    case Verdict::not_measured:
-      return "not measured";
-  }
-  return "";
-}
 
 LadderReport run_ladder(const Recipe& recipe, const std::vector<Technique>& techniques, LadderJobs& jobs,
                         const LadderOptions& options, const LadderInstruments& instruments,

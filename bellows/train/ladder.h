@@ -8,10 +8,22 @@
 #include <vector>
 
 #include "bellows/core/machine.h"
+#include "bellows/core/registry.h"
 #include "bellows/core/stats.h"
 #include "bellows/train/technique.h"
 
 namespace bellows::train {
+
+/// Where the time of training goes, on the thread that trains.
+/// Units: milliseconds
+struct StepShares {
+  double load_ms = 0;  ///< waiting for the batch, or making it
+  double forward_ms = 0;
+  double backward_ms = 0;
+  double optimizer_ms = 0;
+  double other_ms = 0;  ///< metrics, schedules, the loop itself
+  double total_ms() const { return load_ms + forward_ms + backward_ms + optimizer_ms + other_ms; }
+};
 
 /// One training run from scratch, as the ladder drives it.
 /// Threads: one owner. While it is not called it must use no processor time for long: it may fill its queues, then
@@ -27,6 +39,10 @@ class LadderJob {
   /// Share of the held-out samples that are classified correctly, in [0, 1]. The run goes on as if it had not been
   /// asked.
   virtual double evaluate() = 0;
+  /// The highest sum of live bytes since the last call. 0: not counted.
+  virtual int64_t take_peak_bytes() { return 0; }
+  /// Of all steps so far, without `other_ms`. All 0: not measured.
+  virtual StepShares phases() { return {}; }
 };
 
 /// Starts the runs that the ladder compares.
@@ -40,46 +56,105 @@ class LadderJobs {
 
 /// What the ladder measures with. Tests replace them.
 struct LadderInstruments {
-  std::function<double()> seconds;      ///< a steady clock; empty: the system's
-  std::function<void()> reset_peak;     ///< forget the memory peak; empty: peaks are 0
-  std::function<int64_t()> peak_bytes;  ///< highest sum of live bytes since then
-  std::function<bool()> stop;           ///< asked between windows and epochs; true ends the ladder early, in order
+  std::function<double()> seconds;  ///< a steady clock; empty: the system's
+  std::function<bool()> stop;       ///< asked between windows and evaluations; true ends the ladder early, in order
+};
+
+enum class LadderGoal {
+  speed,   ///< each rung has to bring the target nearer
+  memory,  ///< each rung has to lower the peak, whatever time it costs, and still reach the target
 };
 
 struct LadderOptions {
   // What is measured.
+  LadderGoal goal = LadderGoal::speed;
   double target_accuracy = 0.97;
   int64_t max_epochs = 30;  ///< a run that has not reached the target by then has failed to
   // How well.
-  int pairs = 11;         ///< alternating pairs of timed windows per comparison, at least 5 …
-  int max_pairs = 27;     ///< … and up to so many, until the interval is tight: its ends within 5 % of each other
-  double window_s = 0.3;  ///< a window is at least about this long; a whole number of epochs where one fits
-  int seeds = 5;          ///< runs to the target per rung: seed, seed + 1, …; for the total, twice as many
+  int pairs = 9;           ///< alternating pairs of timed windows per comparison, at least 5 …
+  int max_pairs = 17;      ///< … and up to so many, until the interval is tight: its ends within 5 % of each other
+  double window_s = 0.25;  ///< a window is at least about this long; a whole number of epochs where one fits
+  /// Runs to the target from seed, seed + 1, …: of plain and the top in turns for the total, of a rung that changes the
+  /// course of training and the one below it. Other rungs that are faster run once, and are looked at half as often.
+  int seeds = 3;
   uint64_t seed = 1;
+  /// Held-out accuracy is measured every so many steps of plain's batch. 0: when training has gone 3 % further, and
+  /// less often while the accuracy is far from the target, so that the time to the target is known to about 3 %.
+  int64_t eval_every_steps = 0;
   double max_seconds = std::numeric_limits<double>::infinity();  ///< no further rung is started after this long
 };
 
-enum class Verdict { kept, no_effect, slower, misses_target, later_at_target, does_not_apply, not_measured };
-/// "kept", "no effect", "slower", "misses the target", "later at target", "does not apply", "not measured".
+enum class Verdict {
+  kept,
+  no_effect,
+  slower,
+  more_memory,
+  misses_target,
+  later_at_target,
+  does_not_apply,
+  not_measured
+};
+/// "kept", "no effect", "slower", "more memory", "misses the target", "later at target", "does not apply",
+/// "not measured".
 std::string_view to_string(Verdict verdict);
+
+/// What a technique does to time or to memory.
+enum class Effect { helps, none, costs, unknown };
+/// "yes", "no", "costs", "-": the answer to "does it help?".
+std::string_view to_string(Effect effect);
+/// Params: factor – an Expectation's; what changes less than 2 % is no effect
+Effect expected_effect(double factor);
+
+/// The least and the greatest of several runs, or the ends of an interval; NaN when there is none.
+struct Range {
+  double low = std::numeric_limits<double>::quiet_NaN();
+  double high = std::numeric_limits<double>::quiet_NaN();
+};
+
+/// Held-out accuracy over the course of one run.
+struct AccuracyCurve {
+  struct Point {
+    double seconds = 0;  ///< of training so far, without evaluation
+    int64_t samples = 0;
+    double accuracy = 0;
+  };
+  uint64_t seed = 0;
+  std::vector<Point> points;
+};
 
 /// What was measured of one rung. Figures that were not measured are NaN (times, accuracy) or 0 (counts).
 struct RungResult {
+  static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+
   std::string technique;  ///< "plain" for rung 0
   std::string title;
   Verdict verdict = Verdict::not_measured;
-  std::string note;  ///< the verdict's reason in words
+  std::string note;         ///< the verdict's reason in words
+  std::string expectation;  ///< what the registry says it does, and why
   int64_t batch_size = 0;
   double learning_rate = 0;
-  /// Plain's own figure is measured; a rung's is that of the rung below times `speedup`, so that windows of another hour
-  /// of the machine do not contradict the ratio. The mean step of an epoch.
-  double step_ms = std::numeric_limits<double>::quiet_NaN();
-  double samples_per_s = std::numeric_limits<double>::quiet_NaN();
-  int64_t peak_bytes = 0;
-  double time_to_target_s = std::numeric_limits<double>::quiet_NaN();  ///< training only; median over the seeds
-  double accuracy = std::numeric_limits<double>::quiet_NaN();          ///< when training ended; median over the seeds
-  double epochs = std::numeric_limits<double>::quiet_NaN();            ///< to the target; median over the seeds
-  RatioInterval speedup;  ///< samples per second over the rung below, the last one that was kept
+  /// Plain's own figure is measured; a rung's is that of the rung below times their ratio, so that windows of another
+  /// hour of the machine do not contradict the ratio. The mean step of an epoch; of a rung that is judged by the time
+  /// to the target, of its runs.
+  double step_ms = unknown;
+  double samples_per_s = unknown;
+  Range step_ms_interval, samples_per_s_interval;  ///< 90 %
+  int64_t peak_bytes = 0;                          ///< the highest of all runs; without one, of the first steps
+  double time_to_target_s = unknown;               ///< training only; median over the seeds
+  Range time_to_target_range;                      ///< over the seeds; NaN for one
+  double accuracy = unknown;                       ///< when training ended; median over the seeds
+  Range accuracy_range;
+  double epochs = unknown;        ///< to the target; median over the seeds
+  bool judged_by_target = false;  ///< `speedup` is of the time to the target, not of samples per second
+  RatioInterval speedup;          ///< over the rung below, the last one that was kept; one pair of runs has no interval
+  /// The product of the speed-ups up to this rung: how much sooner it reaches the target than plain, by the ladder.
+  RatioInterval speedup_over_start;
+  double memory_ratio = unknown;  ///< peak of the rung below over this one's: above 1 it saves memory
+  double memory_over_start = unknown;
+  Effect expected_speed = Effect::unknown, measured_speed = Effect::unknown;
+  Effect expected_memory = Effect::unknown, measured_memory = Effect::unknown;
+  std::vector<AccuracyCurve> curves;  ///< one a seed
+  StepShares shares;                  ///< of the mean step of its runs to the target; 0 where not measured
   bool kept() const { return verdict == Verdict::kept; }
 };
 
@@ -91,31 +166,44 @@ struct LadderReport {
   std::vector<RungResult> rungs;
   RatioInterval speedup;  ///< time to target, plain over the last kept rung, the same seeds side by side; one seed has
                           ///< no interval (NaN)
-  RatioInterval
-      speedup_equal_batch;   ///< samples per second, last kept rung with plain's batch and learning rate over plain
-  std::string recipe_yaml;   ///< the recipe of the last kept rung
-  double seconds = 0;        ///< that the ladder took
-  bool interrupted = false;  ///< stop() said so: what is there was measured, the rest was not
+  RatioInterval speedup_equal_batch;  ///< samples per second, last kept rung with plain's batch and learning rate over
+                                      ///< plain
+  std::string recipe_yaml;            ///< the recipe of the last kept rung
+  double seconds = 0;                 ///< that the ladder took
+  bool interrupted = false;           ///< stop() said so: what is there was measured, the rest was not
+
+  /// The last rung that was kept; plain if none was.
+  const RungResult& top() const;
 };
 
 /// News while the ladder runs.
 struct LadderEvent {
-  std::string title;                     ///< the rung that is being measured
-  std::string activity;                  ///< "timed windows", "to the target, seed 2 of 3"
-  int64_t done = 0, total = 0;           ///< of this activity
-  const RungResult* finished = nullptr;  ///< set when a rung, or the plain program, has its figures
+  const RungResult* rung = nullptr;  ///< the one that is being measured, with what is known of it so far
+  std::string activity;         ///< "warm-up", "windows", "target 2/3" (the seed), "below 2/3", "plain 2/3", "all 2/3"
+  int64_t done = 0, total = 0;  ///< of this activity
+  double run_seconds = RungResult::unknown, run_accuracy = RungResult::unknown;  ///< of the run in progress
+  bool finished = false;                                                         ///< the rung has its figures
 };
+
+/// The rows that a ladder climbs, in their order. Memory: those that save it. Speed: all but those that are expected to
+/// cost time.
+std::vector<Technique> techniques_for(const Registry<Technique>& registry, LadderGoal goal);
 
 /// Measures technique after technique on one job: each rung switches one more on over the last one that was kept.
 ///
 /// A rung and the one below it take turns in at least five pairs of windows of equally many samples; before each window
 /// some steps go untimed, so that neither starts with a queue that was filled while the other ran. On a machine that is
-/// not quiet more pairs follow. A rung counts as faster if the 90 % interval of the ratio lies above 1. It must then reach the target from scratch with every seed; a lossy
-/// one, or one with another batch or learning rate, has to do so in less time than the rung below. Evaluation is
-/// outside all clocks. At the end plain and the last kept rung train to the target in turns for the total speed-up.
+/// not quiet more pairs follow. A rung counts as faster if the 90 % interval of the ratio lies above 1; otherwise nothing
+/// more is measured of it. It must then reach the target from scratch, and a lossy one has to do so, seed for seed, in less time than the rung below. A rung
+/// that is judged by the target has no windows: it and the one below train to the target in turns, and the interval of
+/// the ratio of these times has to lie above 1. With the goal memory, the peak has to fall by at least 1 %; windows
+/// only say what it costs. Evaluation is outside all clocks; what a loader prefetches meanwhile, `prefetch` batches at
+/// most, is not counted against it. At the end plain and the last kept rung train to the target in turns for the total
+/// speed-up.
 /// Params:  recipe – of the rung above plain, before the first technique: what `plain` does, in Bellows
 ///          techniques – in the order to climb
-/// Cost:    (rungs + 1) × (2 · pairs windows + seeds runs to the target) + 4 · seeds runs
+/// Cost:    (rungs + 1) × (2 · pairs windows + 1 run to the target); 2 · seeds runs for each rung that changes the
+///          course of training, and for the total
 /// Throws:  c10::ValueError – an option out of range; the plain program does not reach the target
 LadderReport run_ladder(const Recipe& recipe, const std::vector<Technique>& techniques, LadderJobs& jobs,
                         const LadderOptions& options, const LadderInstruments& instruments,

@@ -9,9 +9,16 @@ namespace bellows::train {
 
 namespace {
 
+/// From the first tensor on, all are counted.
+Job counted_job(const Recipe& recipe) {
+  tap::install_cpu_allocator();
+  return make_job(recipe);
+}
+
 class RecipeLadderJob final : public LadderJob {
  public:
-  explicit RecipeLadderJob(const Recipe& recipe) : loop_(make_job(recipe)) {
+  explicit RecipeLadderJob(const Recipe& recipe) : loop_(counted_job(recipe)) {
+    take_cpu_peak_bytes();
     TORCH_CHECK_VALUE(loop_.job().eval, "ladder: expected held-out data to measure the accuracy on; \"", recipe.data,
                       "\" has no test split and the recipe no eval_data.");
   }
@@ -31,6 +38,15 @@ class RecipeLadderJob final : public LadderJob {
   }
 
   double evaluate() override { return loop_.evaluate().accuracy; }
+  int64_t take_peak_bytes() override { return take_cpu_peak_bytes(); }
+
+  StepShares phases() override {
+    const PhaseSeconds& seconds = loop_.phase_seconds();
+    return {.load_ms = 1e3 * seconds.load,
+            .forward_ms = 1e3 * seconds.forward,
+            .backward_ms = 1e3 * seconds.backward,
+            .optimizer_ms = 1e3 * seconds.update};
+  }
 
  private:
   TrainLoop loop_;
@@ -46,7 +62,10 @@ Recipe without_techniques(Recipe recipe) {
   recipe.optimizer_impl = "loop";
   recipe.loader_threads = 0;
   recipe.cache_mb = 0;
-  recipe.checkpoint_folder.clear();
+  recipe.keep_freed_memory = false;
+  recipe.batch_size_start = recipe.image_size_start = 0;
+  recipe.growth_epochs = 0;
+  recipe.run_folder.clear();
   return recipe;
 }
 
@@ -55,10 +74,11 @@ std::unique_ptr<LadderJob> make_ladder_job(Recipe recipe, uint64_t seed) {
   return std::make_unique<RecipeLadderJob>(recipe);
 }
 
-LadderInstruments real_instruments() {
+int64_t take_cpu_peak_bytes() {
   tap::install_cpu_allocator();
-  return {.reset_peak = tap::reset_cpu_allocation_peak,
-          .peak_bytes = [] { return tap::cpu_allocation_counters().peak_bytes; }};
+  const int64_t peak = tap::cpu_allocation_counters().peak_bytes;
+  tap::reset_cpu_allocation_peak();
+  return peak;
 }
 
 }  // namespace bellows::train

@@ -7,14 +7,14 @@
 
 namespace bellows::train {
 
-/// `recipe` with every switch off that changes speed or memory only: what the ladder starts from.
+/// `recipe` with every switch off that the techniques switch on: what the ladder starts from.
 Recipe without_techniques(Recipe recipe);
 
 /// The run that a recipe describes, on Bellows' own step engine.
 /// Throws: as make_job; c10::ValueError – no held-out data
 std::unique_ptr<LadderJob> make_ladder_job(Recipe recipe, uint64_t seed);
 
-/// Steady clock, the peak of the CPU allocator's live bytes, never stopped.
-LadderInstruments real_instruments();
+/// For LadderJob::take_peak_bytes(): the peak of the CPU allocator's live bytes since the last call, in this process.
+int64_t take_cpu_peak_bytes();
 
 }  // namespace bellows::train

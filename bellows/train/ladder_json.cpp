@@ -13,7 +13,8 @@ LadderJson number_or_null(double value) {
   return std::isfinite(value) ? LadderJson(value) : LadderJson(nullptr);
 }
 
-LadderJson interval_json(const RatioInterval& interval) {
+template <class Interval>  // RatioInterval or Range
+LadderJson interval_json(const Interval& interval) {
   return {number_or_null(interval.low), number_or_null(interval.high)};
 }
 
@@ -28,27 +29,58 @@ LadderJson machine_json(const Machine& machine) {
           {"libtorch", machine.libtorch}};
 }
 
+LadderJson curves_json(const RungResult& rung) {
+  LadderJson curves = LadderJson::array();
+  for (const AccuracyCurve& curve : rung.curves) {
+    LadderJson points = LadderJson::array();
+    for (const auto& point : curve.points) points.push_back({point.seconds, point.samples, point.accuracy});
+    curves.push_back({{"seed", curve.seed}, {"seconds_samples_accuracy", points}});
+  }
+  return curves;
+}
+
+LadderJson shares_json(const StepShares& shares) {
+  if (shares.total_ms() == 0) return nullptr;
+  return {{"load", shares.load_ms},
+          {"forward", shares.forward_ms},
+          {"backward", shares.backward_ms},
+          {"optimizer", shares.optimizer_ms},
+          {"other", shares.other_ms}};
+}
+
 LadderJson figures(const RungResult& rung) {
-  return {{"technique", rung.technique},
-          {"kept", rung.kept()},
-          {"step_ms", number_or_null(rung.step_ms)},
-          {"samples_per_s", number_or_null(rung.samples_per_s)},
-          {"peak_bytes", rung.peak_bytes},
-          {"time_to_target_s", number_or_null(rung.time_to_target_s)},
-          {"accuracy", number_or_null(rung.accuracy)},
-          {"speedup", number_or_null(rung.speedup.ratio)},
-          {"interval", interval_json(rung.speedup)},
-          {"verdict", to_string(rung.verdict)},
-          {"note", rung.note},
-          {"batch_size", rung.batch_size},
-          {"learning_rate", rung.learning_rate},
-          {"epochs_to_target", number_or_null(rung.epochs)}};
+  LadderJson json = {{"technique", rung.technique},        {"title", rung.title}, {"kept", rung.kept()},
+                     {"verdict", to_string(rung.verdict)}, {"note", rung.note},   {"batch_size", rung.batch_size},
+                     {"learning_rate", rung.learning_rate}};
+  json["step_ms"] = number_or_null(rung.step_ms);
+  json["step_ms_interval"] = interval_json(rung.step_ms_interval);
+  json["samples_per_s"] = number_or_null(rung.samples_per_s);
+  json["samples_per_s_interval"] = interval_json(rung.samples_per_s_interval);
+  json["peak_bytes"] = rung.peak_bytes;
+  json["time_to_target_s"] = number_or_null(rung.time_to_target_s);
+  json["time_to_target_range"] = interval_json(rung.time_to_target_range);
+  json["accuracy"] = number_or_null(rung.accuracy);
+  json["accuracy_range"] = interval_json(rung.accuracy_range);
+  json["epochs_to_target"] = number_or_null(rung.epochs);
+  json["judged_by"] = rung.judged_by_target ? "time to target" : "samples per second";
+  json["speedup"] = number_or_null(rung.speedup.ratio);
+  json["interval"] = interval_json(rung.speedup);
+  json["speedup_over_start"] = number_or_null(rung.speedup_over_start.ratio);
+  json["interval_over_start"] = interval_json(rung.speedup_over_start);
+  json["memory_ratio"] = number_or_null(rung.memory_ratio);
+  json["memory_ratio_over_start"] = number_or_null(rung.memory_over_start);
+  json["helps_speed"] = {{"expected", to_string(rung.expected_speed)}, {"measured", to_string(rung.measured_speed)}};
+  json["helps_memory"] = {{"expected", to_string(rung.expected_memory)}, {"measured", to_string(rung.measured_memory)}};
+  json["step_shares_ms"] = shares_json(rung.shares);
+  json["curves"] = curves_json(rung);
+  return json;
 }
 
 }  // namespace
 
 std::string to_json(const LadderReport& report) {
   LadderJson json;
+  json["goal"] = report.options.goal == LadderGoal::memory ? "memory" : "speed";
   json["machine"] = machine_json(report.machine);
   json["baseline"] = figures(report.plain);
   json["rungs"] = LadderJson::array();
@@ -63,10 +95,11 @@ std::string to_json(const LadderReport& report) {
   json["pairs"] = report.options.pairs;
   json["window_s"] = report.options.window_s;
   json["seeds"] = report.options.seeds;
+  json["eval_every_steps"] = report.options.eval_every_steps;
   json["seconds"] = report.seconds;
   json["interrupted"] = report.interrupted;
   json["recipe"] = report.recipe_yaml;
-  return json.dump(2) + "\n";
+  return json.dump(1) + "\n";
 }
 
 }  // namespace bellows::train

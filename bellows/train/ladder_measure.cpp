@@ -8,7 +8,9 @@ namespace bellows::train {
 
 namespace {
 
-constexpr double tight = 1.05;  // ends of an interval over one another: as far as a 90 % interval needs to be known
+constexpr double tight = 1.05;        // ends of an interval over one another: as far as a 90 % interval has to be known
+constexpr double granularity = 0.03;  // of the time to the target
+constexpr double far_off = 4;         // times the errors that the target allows
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -24,11 +26,10 @@ int64_t steps_for(const LadderJob& job, int64_t samples) {
 
 }  // namespace
 
-LadderMeasure::LadderMeasure(const LadderOptions& options, const LadderInstruments& instruments, Progress progress)
-    : options_(options), instruments_(instruments), progress_(std::move(progress)) {
+LadderMeasure::LadderMeasure(const LadderOptions& options, const LadderInstruments& instruments, int64_t plain_batch,
+                             Progress progress)
+    : options_(options), instruments_(instruments), plain_batch_(plain_batch), progress_(std::move(progress)) {
   if (!instruments_.seconds) instruments_.seconds = steady_seconds;
-  if (!instruments_.reset_peak) instruments_.reset_peak = [] {};
-  if (!instruments_.peak_bytes) instruments_.peak_bytes = [] { return int64_t{0}; };
   if (!instruments_.stop) instruments_.stop = [] { return false; };
 }
 
@@ -59,12 +60,12 @@ int64_t LadderMeasure::samples_per_window(LadderJob& job) const {
 }
 
 TimedWindows LadderMeasure::windows(const std::vector<LadderJob*>& jobs) const {
-  progress_("warm-up", 0, options_.pairs);
+  progress_({.activity = "warm-up", .total = options_.pairs});
   for (LadderJob* job : jobs) job->run_steps(3);
   const int64_t samples = samples_per_window(*jobs.back());
   TimedWindows result{std::vector<std::vector<double>>(jobs.size())};
   for (int pair = 0; !enough(result); ++pair) {
-    progress_("timed windows", pair, std::max(pair + 1, options_.pairs));
+    progress_({.activity = "windows", .done = pair, .total = std::max(pair + 1, options_.pairs), .windows = &result});
     for (size_t i = 0; i < jobs.size(); ++i) {
       check_stop();
       const int64_t steps = steps_for(*jobs[i], samples);
@@ -77,22 +78,46 @@ TimedWindows LadderMeasure::windows(const std::vector<LadderJob*>& jobs) const {
   return result;
 }
 
-TargetRun LadderMeasure::to_target(const Start& start, uint64_t seed, const std::string& activity) const {
-  TargetRun run;
-  instruments_.reset_peak();
+/// Evaluation costs as much as some steps. Far from the target its result is known before.
+int64_t LadderMeasure::samples_to_evaluation(const TargetRun& run, int64_t samples_per_epoch, bool rough) const {
+  if (options_.eval_every_steps > 0) return options_.eval_every_steps * plain_batch_;
+  const auto so_far = static_cast<double>(run.samples);
+  double best = 0;  // it may fall again
+  for (const auto& point : run.points) best = std::max(best, point.accuracy);
+  if (1 - best < far_off * (1 - options_.target_accuracy)) {
+    return std::llround((rough ? 2 : 1) * granularity * so_far);
+  }
+  return std::max<int64_t>(samples_per_epoch / 8, std::llround(far_off * granularity * so_far));
+}
+
+TargetRun LadderMeasure::to_target(const Start& start, uint64_t seed, const std::string& activity, bool rough,
+                                   const TargetLimits& limits) const {
+  TargetRun run{.seed = seed};
   const std::unique_ptr<LadderJob> job = start(seed);
-  while (run.epochs < options_.max_epochs && !run.reached) {
+  const int64_t per_epoch = job->samples_per_epoch();
+  job->take_peak_bytes();  // those of jobs that were
+  const auto max_epochs = static_cast<double>(std::min(limits.epochs, options_.max_epochs));
+  while (run.epochs < max_epochs && run.seconds < limits.seconds && !run.reached) {
     check_stop();
-    progress_(activity, run.epochs, options_.max_epochs);
+    // Anew each time: batches may grow.
+    const double step_samples = static_cast<double>(per_epoch) / static_cast<double>(job->steps_per_epoch());
+    const auto samples = static_cast<double>(samples_to_evaluation(run, per_epoch, rough));
+    const int64_t steps = std::max<int64_t>(1, std::llround(samples / step_samples));
     const double begin = seconds();
-    job->run_steps(job->steps_per_epoch());
+    const int64_t done = job->run_steps(steps);
     run.seconds += seconds() - begin;
-    run.peak_bytes = std::max(run.peak_bytes, instruments_.peak_bytes());
+    run.peak_bytes = std::max(run.peak_bytes, job->take_peak_bytes());
+    run.steps += steps;
+    run.samples += done;
+    run.epochs = static_cast<double>(run.samples) / static_cast<double>(per_epoch);
     run.accuracy = job->evaluate();
     run.reached = run.accuracy >= options_.target_accuracy;
-    ++run.epochs;
-    instruments_.reset_peak();
+    run.points.push_back({.seconds = run.seconds, .samples = run.samples, .accuracy = run.accuracy});
+    job->take_peak_bytes();  // the evaluation's
+    progress_(
+        {.activity = activity, .done = static_cast<int64_t>(run.epochs), .total = options_.max_epochs, .run = &run});
   }
+  run.phases = job->phases();
   return run;
 }
 

@@ -31,16 +31,17 @@ struct Row {
   std::variant<int64_t Recipe::*, double Recipe::*, bool Recipe::*, std::string Recipe::*> member;
   Allowed allowed;
   const char* help;
+  bool changes_bits = true;
 };
 
 /// The one table: parse, print, check and document.
 constexpr Row table[] = {
-    {"model", &Recipe::model, {}, "name in the registry of models"},
+    {"model", &Recipe::model, {}, "a model's name, or a TorchScript file"},
     {"num_classes", &Recipe::num_classes, {0, 1e6}, "outputs of the model; 0: as many as the data set names"},
-    {"data", &Recipe::data, {}, "folder with shards, a shard, or a pattern such as train-{000..015}.tar"},
-    {"eval_data", &Recipe::eval_data, {}, "held-out data; empty: the test split of `data`, if it has one"},
-    {"weights", &Recipe::weights, {}, "safetensors or torch.save file to start from; empty: random weights"},
-    {"epochs", &Recipe::epochs, {1, 1e9}, "passes over the training data"},
+    {"data", &Recipe::data, {}, "folder with shards, a shard, or a pattern such as train-{000..015}.tar", false},
+    {"eval_data", &Recipe::eval_data, {}, "held-out data; empty: the test split of `data`, if it has one", false},
+    {"weights", &Recipe::weights, {}, "safetensors or torch.save file to start from; empty: random weights", false},
+    {"epochs", &Recipe::epochs, {1, 1e9}, "passes over the training data", false},
     {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples a step"},
     {"image_size", &Recipe::image_size, {0, 16384}, "scale images to this height and width; 0: as they are"},
     {"optimizer", &Recipe::optimizer, "sgd, adam, adamw, rmsprop, adagrad, lion", "which optimizer"},
@@ -48,11 +49,38 @@ constexpr Row table[] = {
     {"momentum", &Recipe::momentum, {0, 1}, "of sgd and rmsprop"},
     {"weight_decay", &Recipe::weight_decay, {0, any}, "pull of the weights towards 0"},
     {"warmup_epochs", &Recipe::warmup_epochs, {0, any}, "epochs over which the learning rate rises in a straight line"},
+    {"schedule", &Recipe::schedule, "constant, linear, cosine, step, inverse_sqrt, one_cycle, plateau",
+     "of the learning rate, behind the warm-up. step: a tenth at 50 and 75 % of the epochs; plateau: a tenth after 3 "
+     "evaluations without a better loss"},
+    {"schedule_end", &Recipe::schedule_end, {0, 1}, "share of lr at which linear, cosine and one_cycle end"},
+    {"accumulate", &Recipe::accumulate, {1, 1 << 20}, "batches whose gradients make one step: as one large batch"},
+    {"clip_norm", &Recipe::clip_norm, {0, any}, "largest norm of all gradients together; 0: not clipped"},
+    {"clip_value", &Recipe::clip_value, {0, any}, "largest magnitude of a gradient's elements; 0: not clipped"},
+    {"label_smoothing", &Recipe::label_smoothing, {0, 1}, "share of the label that is spread over all classes"},
+    {"ema_decay", &Recipe::ema_decay, {0, 1}, "of the moving average of the weights, which is evaluated; 0: none"},
+    {"batch_size_start",
+     &Recipe::batch_size_start,
+     {0, 1 << 20},
+     "first batch size, doubled up to batch_size; 0: no growth"},
+    {"image_size_start",
+     &Recipe::image_size_start,
+     {0, 16384},
+     "first image size, grows up to image_size; 0: no growth"},
+    {"growth_epochs", &Recipe::growth_epochs, {0, any}, "epochs after which batches and images have their full size"},
     {"augment", &Recipe::augment, "none, crop, crop_flip", "random shifts by up to 1/8 of the image, mirroring"},
     {"bad_samples", &Recipe::bad_samples, "fail, skip",
      "what a sample that cannot be used does: end the run, or be counted"},
+    {"on_nan", &Recipe::on_nan, "stop, skip",
+     "what a loss or gradient that is NaN or infinite does: end the run with its cause, or be left out and counted",
+     false},
     {"seed", &Recipe::seed, {0, any}, "of weights, order, augmentation, dropout"},
-    {"target_accuracy", &Recipe::target_accuracy, {0, 1}, "stop when the held-out accuracy reaches this; 0: never"},
+    {"target_accuracy",
+     &Recipe::target_accuracy,
+     {0, 1},
+     "stop when the held-out accuracy reaches this; 0: never",
+     false},
+    {"eval_every", &Recipe::eval_every, {0, any}, "steps between evaluations; 0: at the end of each epoch", false},
+    {"patience", &Recipe::patience, {0, any}, "stop after so many evaluations without a better loss; 0: never", false},
     {"device", &Recipe::device, {}, "cpu, cuda, cuda:1"},
     {"precision", &Recipe::precision, "fp32, bf16, fp16", "of the products; fp16 scales the loss"},
     {"precision_level", &Recipe::precision_level, "O1, O2, O3",
@@ -63,15 +91,37 @@ constexpr Row table[] = {
     {"loader_threads",
      &Recipe::loader_threads,
      {0, 1024},
-     "threads that make batches; 0: the training thread makes them"},
-    {"prefetch", &Recipe::prefetch, {0, 1024}, "batches made ahead"},
-    {"cache_mb", &Recipe::cache_mb, {0, 1 << 24}, "MiB of decoded images to keep; 0: none"},
-    {"checkpoint_folder", &Recipe::checkpoint_folder, {}, "where checkpoints go; empty: none are written"},
-    {"checkpoint_every", &Recipe::checkpoint_every, {0, any}, "steps between checkpoints; 0: at the end of each epoch"},
-    {"keep_checkpoints", &Recipe::keep_checkpoints, {1, any}, "how many of the newest stay"},
-    {"log_every", &Recipe::log_every, {1, any}, "steps between readings of the loss, which wait for the device"},
+     "threads that make batches; 0: the training thread makes them",
+     false},
+    {"prefetch", &Recipe::prefetch, {0, 1024}, "batches made ahead", false},
+    {"cache_mb", &Recipe::cache_mb, {0, 1 << 24}, "MiB of decoded images to keep; 0: none", false},
+    {"keep_freed_memory",
+     &Recipe::keep_freed_memory,
+     {},
+     "the process keeps memory that tensors free, and reuses it",
+     false},
+    {"run_folder", &Recipe::run_folder, {}, "where checkpoints, logs and traces go; empty: none are written", false},
+    {"checkpoint_every",
+     &Recipe::checkpoint_every,
+     {0, any},
+     "steps between checkpoints; 0: at the end of each epoch",
+     false},
+    {"keep_checkpoints", &Recipe::keep_checkpoints, {1, any}, "how many of the newest stay", false},
+    {"keep_best",
+     &Recipe::keep_best,
+     {0, 1000},
+     "how many of the best by held-out accuracy stay in run_folder/best",
+     false},
+    {"async_checkpoints", &Recipe::async_checkpoints, {}, "write checkpoints while training goes on", false},
+    {"log",
+     &Recipe::log,
+     {},
+     "what is logged into run_folder: csv, json, tensorboard, a list of them, or nothing",
+     false},
+    {"trace_steps", &Recipe::trace_steps, {}, "steps of which a Chrome trace is written: 10-12,50", false},
+    {"log_every", &Recipe::log_every, {1, any}, "steps between readings of the loss, which wait for the device", false},
     {"train_metrics", &Recipe::train_metrics, "none, sync, device",
-     "loss and accuracy of the training batches. sync: read after every step; device: only when they are shown"},
+     "loss and accuracy of the training batches. sync: read after every step; device: only when they are shown", false},
 };
 
 /// Where a value came from, for messages.
@@ -211,6 +261,14 @@ void check_together(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.warmup_epochs <= static_cast<double>(recipe.epochs), "recipe: ", where,
                     ": warmup_epochs = ", recipe.warmup_epochs, " is more than epochs = ", recipe.epochs,
                     ": the learning rate would never be reached.");
+  const bool grows = recipe.batch_size_start > 0 || recipe.image_size_start > 0;
+  TORCH_CHECK_VALUE(!grows || recipe.growth_epochs > 0, "recipe: ", where,
+                    ": batch_size_start and image_size_start need growth_epochs, the epochs until the full size.");
+  TORCH_CHECK_VALUE(recipe.batch_size_start <= recipe.batch_size, "recipe: ", where,
+                    ": batch_size_start = ", recipe.batch_size_start, " is more than batch_size = ", recipe.batch_size);
+  TORCH_CHECK_VALUE(recipe.image_size_start == 0 || recipe.image_size_start <= recipe.image_size, "recipe: ", where,
+                    ": image_size_start = ", recipe.image_size_start, " needs an image_size of at least that, got ",
+                    recipe.image_size, ".");
   const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
   TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.precision_level != "O2" || fused, "recipe: ", where,
                     ": fp16 with precision_level O2 needs optimizer_impl fused or auto, got ", recipe.optimizer_impl,
@@ -286,7 +344,7 @@ std::vector<RecipeField> recipe_fields() {
   const Recipe defaults;
   std::vector<RecipeField> fields;
   for (const Row& row : table) {
-    fields.push_back({row.name, type_of(row), allowed_of(row), value_text(row, defaults), row.help});
+    fields.push_back({row.name, type_of(row), allowed_of(row), value_text(row, defaults), row.help, row.changes_bits});
   }
   return fields;
 }

@@ -25,10 +25,23 @@ struct Recipe {
   double momentum = 0.9;
   double weight_decay = 5e-4;
   double warmup_epochs = 0;
+  std::string schedule = "constant";
+  double schedule_end = 0;
+  int64_t accumulate = 1;
+  double clip_norm = 0;
+  double clip_value = 0;
+  double label_smoothing = 0;
+  double ema_decay = 0;
+  int64_t batch_size_start = 0;
+  int64_t image_size_start = 0;
+  double growth_epochs = 0;
   std::string augment = "none";
   std::string bad_samples = "fail";
+  std::string on_nan = "stop";
   int64_t seed = 1;
   double target_accuracy = 0;
+  int64_t eval_every = 0;
+  int64_t patience = 0;
 
   // How fast, at what cost in memory.
   std::string device = "cpu";
@@ -39,11 +52,16 @@ struct Recipe {
   int64_t loader_threads = 2;
   int64_t prefetch = 4;
   int64_t cache_mb = 0;
+  bool keep_freed_memory = false;
 
   // What is kept and shown.
-  std::string checkpoint_folder;
+  std::string run_folder;
   int64_t checkpoint_every = 0;
   int64_t keep_checkpoints = 3;
+  int64_t keep_best = 0;
+  bool async_checkpoints = true;
+  std::string log = "csv";
+  std::string trace_steps;
   int64_t log_every = 20;
   std::string train_metrics = "device";
 
@@ -75,6 +93,7 @@ struct RecipeField {
   std::string allowed;        ///< "fp32, bf16", "1 …", "0 … 1"; "" for any
   std::string default_value;  ///< as YAML
   std::string help;
+  bool changes_bits = false;  ///< another value gives other numbers, or the same ones rounded otherwise
 };
 
 /// All keys, in the order of the struct.

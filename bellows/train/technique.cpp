@@ -1,175 +1,10 @@
 #include "bellows/train/technique.h"
 
-#include <algorithm>
+#include <utility>
 
-#include "bellows/train/recipe.h"
+#include "bellows/train/technique_rows.h"
 
 namespace bellows::train {
-
-namespace {
-
-Technique threaded_loader() {
-  return {
-      .name = "threaded_loader",
-      .title = "threaded loader",
-      .changes =
-          "Reads, decodes and normalises the next batches in threads of their own while the model computes. The order "
-          "of samples depends on seed and epoch only, whatever the number of threads.",
-      .apply =
-          [](Recipe& recipe) {
-            recipe.loader_threads = std::max<int64_t>(2, recipe.loader_threads);
-            recipe.prefetch = std::max<int64_t>(4, recipe.prefetch);
-          },
-      .obstacle = [](const Recipe&, const Machine&) { return std::string(); },
-      .expected =
-          {.time_factor = 0.8,
-           .memory_factor = 1.02,
-           .words = "A step loses the time of loading, up to the share that runs beside the model; `prefetch` batches "
-                    "more are held."},
-      .exactness = Exactness::exact,
-      .source = "torch.utils.data.DataLoader; arXiv:2306.12517 (FFCV)"};
-}
-
-Technique channels_last() {
-  return {.name = "channels_last",
-          .title = "channels-last",
-          .changes =
-              "Keeps images and convolution weights in the order batch, height, width, channel, which convolution and "
-              "batch-normalisation kernels read without reordering.",
-          .apply = [](Recipe& recipe) { recipe.channels_last = true; },
-          .obstacle = [](const Recipe&, const Machine&) { return std::string(); },
-          .expected = {.time_factor = 0.9,
-                       .memory_factor = 1,
-                       .words = "Saves the reorders around each convolution; nothing in models without convolutions."},
-          .exactness = Exactness::rounding,
-          .tolerance = "convolutions sum in another order: relative 1e-5 a layer in fp32",
-          .source = "PyTorch tutorial \"Channels Last Memory Format\""};
-}
-
-Technique foreach_optimizer() {
-  return {.name = "foreach_optimizer",
-          .title = "foreach optimizer",
-          .changes =
-              "Updates all parameters with a few operators over lists of tensors instead of a dozen operators for each "
-              "parameter.",
-          .apply = [](Recipe& recipe) { recipe.optimizer_impl = "foreach"; },
-          .obstacle = [](const Recipe&, const Machine&) { return std::string(); },
-          .expected = {.time_factor = 0.95,
-                       .memory_factor = 1,
-                       .words = "Saves 0.5 to 1 µs an operator; most with many small parameters."},
-          .exactness = Exactness::exact,
-          .source = "torch.optim, argument foreach"};
-}
-
-Technique fused_optimizer() {
-  return {.name = "fused_optimizer",
-          .title = "fused optimizer",
-          .changes =
-              "Updates each parameter and its state in one sweep over memory, all parameters in one parallel region.",
-          .apply = [](Recipe& recipe) { recipe.optimizer_impl = "fused"; },
-          .obstacle = [](const Recipe&, const Machine&) { return std::string(); },
-          .expected = {.time_factor = 0.9,
-                       .memory_factor = 1,
-                       .words = "The step reads and writes every number once instead of once an operator: 2 to 3 times "
-                                "faster than the loop on a CPU, so it shows where the optimizer is a large share."},
-          .exactness = Exactness::rounding,
-          .tolerance = "single operations round differently: relative 1e-6 a step in fp32",
-          .source = "torch.optim, argument fused; apex FusedAdam"};
-}
-
-Technique device_metrics() {
-  return {.name = "device_metrics",
-          .title = "sync-free metrics",
-          .changes =
-              "Counts loss and training accuracy on the device and reads them when they are shown, instead of "
-              "after every step.",
-          .apply = [](Recipe& recipe) { recipe.train_metrics = "device"; },
-          .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-            return recipe.train_metrics == "none" ? "the recipe measures nothing while it trains (train_metrics: none)"
-                                                  : "";
-          },
-          .expected = {.time_factor = 0.99,
-                       .memory_factor = 1,
-                       .words = "On an accelerator the host no longer waits in each step; on a CPU nothing waits, and "
-                                "little changes."},
-          .exactness = Exactness::exact,
-          .source = "torchmetrics"};
-}
-
-/// Empty where bf16 products are faster than emulated ones.
-std::string bf16_obstacle(const Recipe& recipe, const Machine& machine) {
-  const bool hardware = machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16");
-  if (hardware || !recipe.device.starts_with("cpu")) return "";
-  return "this processor has no bfloat16 arithmetic (AMX-BF16, AVX512-BF16): it would be emulated";
-}
-
-Technique bf16_autocast() {
-  return {
-      .name = "bf16_autocast",
-      .title = "bf16 autocast",
-      .changes =
-          "Runs convolutions and matrix products in bfloat16, and what needs the range or the precision in fp32. "
-          "Weights and optimizer state stay fp32; no loss scaling is needed.",
-      .apply = [](Recipe& recipe) { recipe.precision = "bf16"; },
-      .obstacle = bf16_obstacle,
-      .expected = {.time_factor = 0.7,
-                   .memory_factor = 0.8,
-                   .words =
-                       "Matrix products run at twice the rate of fp32 or better, activations take half; casts cost, so "
-                       "small layers may lose."},
-      .exactness = Exactness::lossy,
-      .tolerance = "8 bits of mantissa in products, fp32 sums: relative 1e-2 in logits",
-      .source = "arXiv:1710.03740 (mixed precision), arXiv:1905.12322 (bfloat16)"};
-}
-
-Technique bf16_weights() {
-  return {
-      .name = "bf16_weights",
-      .title = "bf16 weights (O2)",
-      .changes =
-          "Keeps weights and gradients in bfloat16, norms in fp32, and fp32 master weights in the optimizer; "
-          "the forward pass stays under autocast.",
-      .apply =
-          [](Recipe& recipe) {
-            recipe.precision = "bf16";
-            recipe.precision_level = "O2";
-          },
-      .obstacle = bf16_obstacle,
-      .expected = {.time_factor = 0.9,
-                   .memory_factor = 1.0,
-                   .words = "Saves the casts of the weights and half of the gradients' traffic; master weights cost "
-                            "what the smaller weights save."},
-      .exactness = Exactness::lossy,
-      .tolerance = "gradients of weights are rounded to 8 bits of mantissa",
-      .source = "apex.amp opt_level O2; arXiv:1710.03740"};
-}
-
-Technique larger_batch() {
-  return {.name = "larger_batch",
-          .title = "larger batch",
-          .changes =
-              "Doubles the batch and, by the linear rule, the learning rate, which rises to it over the first epoch.",
-          .apply =
-              [](Recipe& recipe) {
-                recipe.batch_size *= 2;
-                recipe.lr *= 2;
-                recipe.warmup_epochs = std::max(recipe.warmup_epochs, 1.0);
-              },
-          .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-            if (recipe.batch_size > 1 << 19) return "the batch is as large as batches may be";
-            if (recipe.optimizer == "sgd") return "";
-            return "the linear rule is for SGD; the recipe's optimizer is " + recipe.optimizer;
-          },
-          .expected = {.time_factor = 0.85,
-                       .memory_factor = 1.8,
-                       .words = "Fewer steps with the same overhead and larger matrix products; activations double."},
-          .exactness = Exactness::lossy,
-          .tolerance = "another trajectory: judged by the time to the target accuracy",
-          .equal_batch = false,
-          .source = "arXiv:1706.02677 (Goyal et al.: linear scaling, gradual warm-up)"};
-}
-
-}  // namespace
 
 std::string_view to_string(Exactness exactness) {
   switch (exactness) {
@@ -183,15 +18,10 @@ std::string_view to_string(Exactness exactness) {
   return "";
 }
 
-void register_first_techniques(Registry<Technique>& registry) {
-  registry.add(threaded_loader());
-  registry.add(channels_last());
-  registry.add(foreach_optimizer());
-  registry.add(fused_optimizer());
-  registry.add(device_metrics());
-  registry.add(bf16_autocast());
-  registry.add(bf16_weights());
-  registry.add(larger_batch());
+void register_techniques(Registry<Technique>& registry) {
+  for (auto rows : {speed_techniques, training_techniques, memory_techniques}) {
+    for (Technique& technique : rows()) registry.add(std::move(technique));
+  }
 }
 
 std::string techniques_page(const Registry<Technique>& registry) {

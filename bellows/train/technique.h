@@ -35,17 +35,21 @@ struct Technique {
   std::function<std::string(const Recipe&, const Machine&)> obstacle;
   Expectation expected;
   Exactness exactness = Exactness::exact;
-  std::string tolerance;    ///< in words; for `exact`, empty
-  bool equal_batch = true;  ///< batch size and learning rate stay as they are
-  std::string source;       ///< paper or document
+  std::string tolerance = {};  ///< in words; for `exact`, empty
+  bool equal_batch = true;     ///< batch size and learning rate stay as they are
+  /// It changes what a step does, not only how long one takes: judged by the time to the target alone, and kept even if
+  /// it makes fewer samples a second.
+  bool judged_by_target = false;
+  bool saves_memory = false;  ///< a rung of the ladder of memory, too; of that one alone if it is expected to cost time
+  std::string source;         ///< paper or document
 };
 
 /// "exact", "rounding", "lossy".
 std::string_view to_string(Exactness exactness);
 
-/// Adds, in the order in which the ladder climbs them: threaded_loader, channels_last, foreach_optimizer,
-/// fused_optimizer, device_metrics, bf16_autocast, bf16_weights, larger_batch.
-void register_first_techniques(Registry<Technique>& registry);
+/// Adds all techniques, in the order in which the ladder climbs them: what computes the same faster, what trains
+/// otherwise, what saves memory.
+void register_techniques(Registry<Technique>& registry);
 
 /// The table as a Markdown page: one section a technique.
 std::string techniques_page(const Registry<Technique>& registry);

@@ -1,19 +1,27 @@
 #include "bellows/train/train_loop.h"
 
+#include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/where.h>
 #include <c10/util/irange.h>
 
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "bellows/amp/autocast.h"
 #include "bellows/checkpoint/rng.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
+#include "bellows/core/freed_memory.h"
 #include "bellows/core/grad_mode.h"
+#include "bellows/inspect/trace.h"
 #include "bellows/optim/state.h"
+#include "bellows/train/blame.h"
 
 namespace bellows::train {
 
@@ -51,9 +59,31 @@ NamedTensors below(const NamedTensors& tensors, const std::string& prefix) {
   return result;
 }
 
-optim::Schedule make_schedule(const Recipe& recipe, int64_t steps_per_epoch) {
-  const auto warmup = static_cast<int64_t>(std::llround(recipe.warmup_epochs * static_cast<double>(steps_per_epoch)));
-  return warmup > 0 ? optim::linear_warmup(warmup) : optim::constant_schedule();
+/// Adds the time since it was made, or since the last call.
+class PhaseClock {
+ public:
+  void add_to(double& seconds) {
+    const auto now = Clock::now();
+    seconds += std::chrono::duration<double>(now - begin_).count();
+    begin_ = now;
+  }
+
+ private:
+  Clock::time_point begin_ = Clock::now();
+};
+
+/// Images at `size`, where they are to be smaller than they come. Shapes: [N, C, H, W]
+data::Batch resized(data::Batch batch, int64_t size) {
+  if (size == 0) return batch;
+  NamedTensors tensors = batch.tensors();
+  for (auto& [name, tensor] : tensors) {
+    if (tensor.dim() == 4) tensor = at::_upsample_bilinear2d_aa(tensor, {size, size}, /*align_corners=*/false);
+  }
+  return data::Batch(std::move(tensors), batch.ids(), batch.epoch(), batch.index());
+}
+
+std::string optimizer_prefix(size_t index) {
+  return index == 0 ? "" : std::to_string(index) + "/";
 }
 
 }  // namespace
@@ -86,44 +116,65 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
 TrainLoop::TrainLoop(Job job)
     : job_(std::move(job)),
       device_(parse_device(job_.recipe.device)),
-      loader_(job_.train.channels_last(job_.recipe.channels_last).loader()),
+      growth_(job_.recipe, job_.train.channels_last(job_.recipe.channels_last)),
+      loader_(growth_.data(0).loader()),
       policy_(precision_policy(job_.recipe)),
-      scaler_(amp::scaler_options(policy_)),
-      schedule_(make_schedule(job_.recipe, loader_.batches_per_epoch())),
+      update_(job_.recipe),
+      rates_(job_.recipe, growth_, job_.optimizers),
       metrics_(job_.recipe.train_metrics) {
-  TORCH_CHECK_VALUE(job_.optimizer && job_.loss, "TrainLoop: expected an optimizer and a loss, got null.");
-  for (const auto& group : job_.optimizer->param_groups()) base_lr_.push_back(group.options().get_lr());
+  TORCH_CHECK_VALUE(!job_.optimizers.empty() && job_.loss, "TrainLoop: expected an optimizer and a loss, got none.");
+  if (job_.recipe.keep_freed_memory) keep_freed_memory();
+  if (job_.recipe.ema_decay > 0) {
+    average_.emplace(job_.model, optim::AveragingOptions{.weight = optim::ema_weight(job_.recipe.ema_decay, true),
+                                                         .buffers = optim::AverageBuffers::average});
+  }
   if (!job_.model.training()) job_.model.train();  // parts that the caller froze stay so
 }
 
 void TrainLoop::step() {
-  const data::Batch batch = next_batch();
-  set_factor(schedule_(step_));
-  job_.optimizer->zero_grad();
-  const StepOutput output = forward(batch);
-  backward_and_step(output.loss);
-  last_loss_ = output.loss.detach();
+  rates_.set(step_, epoch_);
+  for (const auto& optimizer : job_.optimizers) optimizer->zero_grad();
+  if (job_.recipe.on_nan == "skip") keep_buffers();
+  const int64_t epoch = epoch_, batches = job_.recipe.accumulate;
+  const bool alone = batches == 1 || batch_ + 1 >= growth_.batches(epoch_);
+  GroupMean mean;
+  last_batch_size_ = 0;
+  last_ids_.clear();
+  for (int64_t i = 0; i < batches && epoch_ == epoch; ++i) forward_backward(next_batch(), mean, alone);
+  last_loss_ = mean.loss();
+  if (job_.recipe.on_nan == "skip") put_back_buffers(last_loss_);
+  PhaseClock clock;
+  {
+    const inspect::TraceScope scope("optimizer");
+    update_.step(job_.optimizers, mean.divisor());
+    if (average_) average_->update_parameters();
+  }
+  clock.add_to(phases_.update);
   losses_.push_back(last_loss_);
-  if (batch.contains("label")) metrics_.update(last_loss_, output.predictions, batch["label"]);
-  last_batch_size_ = batch.size();
-  samples_ += batch.size();
+  samples_ += last_batch_size_;
   ++step_;
 }
 
-StepOutput TrainLoop::forward(const data::Batch& batch) const {
-  const auto precision = make_precision_guard(policy_, device_);
-  return job_.loss(batch);
-}
-
-void TrainLoop::backward_and_step(const at::Tensor& loss) {
-  if (!scaler_.is_enabled()) {
-    loss.backward();
-    job_.optimizer->step();
-    return;
+void TrainLoop::forward_backward(const data::Batch& batch, GroupMean& mean, bool alone) {
+  PhaseClock clock;
+  std::optional<StepOutput> output;
+  {
+    const inspect::TraceScope scope("forward");
+    const auto precision = make_precision_guard(policy_, device_);
+    output = job_.loss(batch);
   }
-  scaler_.scale(loss).backward();
-  scaler_.step(*job_.optimizer);
-  scaler_.update();
+  const at::Tensor loss = mean.weigh(*output, batch.size(), alone);
+  clock.add_to(phases_.forward);
+  check_finite(loss, batch);
+  {
+    const inspect::TraceScope scope("backward");
+    update_.scaled(loss).backward();
+  }
+  check_gradient(batch);
+  clock.add_to(phases_.backward);
+  if (batch.contains("label")) metrics_.update(output->loss.detach(), output->predictions, batch["label"]);
+  last_batch_size_ += batch.size();
+  last_ids_.insert(last_ids_.end(), batch.ids().begin(), batch.ids().end());
 }
 
 void TrainLoop::run_steps(int64_t n) {
@@ -131,13 +182,17 @@ void TrainLoop::run_steps(int64_t n) {
 }
 
 data::Batch TrainLoop::next_batch() {
+  const inspect::TraceScope scope("load");
+  PhaseClock clock;
   for (bool whole_epoch = false;; whole_epoch = batch_ == 0) {
+    if (!started_ && loader_.batch_size() != growth_.batch_size(epoch_)) loader_ = growth_.data(epoch_).loader();
     if (!started_) loader_.start(epoch_, batch_);
     started_ = true;
     std::optional<data::Batch> batch = loader_.next();
     const bool at_end = !batch || batch->index() + 1 >= loader_.batches_per_epoch();
     TORCH_CHECK_VALUE(batch || !whole_epoch, "TrainLoop: no sample of epoch ", epoch_ + 1, " could be used (",
                       loader_.size(), " in the data set). Check the data, or set bad_samples to fail to see why.");
+    const int64_t size = growth_.image_size(epoch_);
     if (batch) batch_ = batch->index() + 1;
     if (at_end) {  // the next epoch starts with the next step: nothing is loaded behind an evaluation's back
       skipped_ += loader_.skipped();
@@ -145,15 +200,58 @@ data::Batch TrainLoop::next_batch() {
       batch_ = 0;
       started_ = false;
     }
-    if (batch) return placed(std::move(*batch), job_.recipe, device_);
+    if (!batch) continue;
+    data::Batch result = resized(placed(std::move(*batch), job_.recipe, device_), size);
+    clock.add_to(phases_.load);
+    return result;
   }
 }
 
-void TrainLoop::set_factor(double factor) {
-  if (factor == factor_) return;
-  factor_ = factor;
-  auto& groups = job_.optimizer->param_groups();
-  for (const auto g : c10::irange(base_lr_.size())) groups[g].options().set_lr(base_lr_[g] * factor);
+void TrainLoop::replay(const data::Batch& batch) const {
+  const auto precision = make_precision_guard(policy_, device_);
+  job_.loss(batch).loss.backward();
+}
+
+void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) const {
+  if (!device_.is_cpu() || job_.recipe.on_nan != "stop") return;  // an accelerator would have to be waited for
+  const auto value = loss.item<double>();
+  if (std::isfinite(value)) return;
+  TORCH_CHECK(false, "train: the loss became ", std::isnan(value) ? "NaN" : "infinite", " at step ", step_ + 1,
+              " (epoch ", batch.epoch() + 1, ", batch ", batch.index(), ", learning rate ",
+              optim::get_lr(*job_.optimizers.front()), ", samples ", id_list(batch.ids()), "). ",
+              blame_bad_value(job_, batch, [&] { replay(batch); }),
+              " A checkpoint that was written is from before. To leave such steps out, set on_nan: skip.");
+}
+
+void TrainLoop::check_gradient(const data::Batch& batch) const {
+  constexpr int64_t cheap = 1 << 16;
+  if (!device_.is_cpu() || job_.recipe.on_nan != "stop" || policy_.loss_scaling) return;
+  // What breaks in backward travels to the first layers: one small gradient there tells, at no cost.
+  for (const at::Tensor& parameter : job_.optimizers.front()->param_groups().front().params()) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined() || gradient.is_sparse() || gradient.numel() > cheap) continue;
+    if (std::isfinite(at::sum(gradient, at::kDouble).item<double>())) return;
+    TORCH_CHECK(false, "train: a gradient became NaN or infinite at step ", step_ + 1, " (epoch ", batch.epoch() + 1,
+                ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
+                blame_bad_value(job_, batch, [&] { replay(batch); }),
+                " A checkpoint that was written is from before. To leave such steps out, set on_nan: skip.");
+  }
+}
+
+// A forward pass over bad values spoils running statistics, which no skipped step brings back.
+void TrainLoop::keep_buffers() {
+  kept_buffers_.clear();
+  for (const auto& [name, buffer] : job_.model.named_buffers()) kept_buffers_.push_back(buffer.clone());
+}
+
+void TrainLoop::put_back_buffers(const at::Tensor& loss) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor good = at::isfinite(loss);
+  const NamedTensors buffers = job_.model.named_buffers();
+  for (const auto i : c10::irange(buffers.size())) {
+    at::Tensor buffer = buffers[i].second;
+    buffer.copy_(at::where(good, buffer, kept_buffers_[i]));
+  }
 }
 
 std::vector<double> TrainLoop::take_losses() {
@@ -162,9 +260,14 @@ std::vector<double> TrainLoop::take_losses() {
   const int64_t first = step_ - static_cast<int64_t>(losses_.size());
   losses_.clear();
   std::vector<double> result(values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel());
+  if (job_.recipe.on_nan == "skip") {
+    std::erase_if(result, [](double loss) { return !std::isfinite(loss); });
+    return result;
+  }
   for (const auto i : c10::irange(result.size())) {
     TORCH_CHECK(std::isfinite(result[i]), "train: the loss became ", std::isnan(result[i]) ? "NaN" : "infinite",
-                " at step ", first + static_cast<int64_t>(i) + 1, " (learning rate ", optim::get_lr(*job_.optimizer),
+                " at step ", first + static_cast<int64_t>(i) + 1, " (learning rate ",
+                optim::get_lr(*job_.optimizers.front()),
                 "). Try a smaller lr, a warm-up, or precision fp32. A checkpoint that was written is from before.");
   }
   return result;
@@ -173,16 +276,42 @@ std::vector<double> TrainLoop::take_losses() {
 Evaluation TrainLoop::evaluate() {
   TORCH_CHECK_VALUE(job_.eval, "TrainLoop::evaluate: there is no held-out data. Set eval_data.");
   if (!eval_loader_) eval_loader_ = job_.eval->channels_last(job_.recipe.channels_last).loader();
-  return train::evaluate(job_.model, *eval_loader_, job_.recipe);
+  std::optional<optim::AveragedWeights> averaged;
+  if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);
+  const Evaluation result = train::evaluate(job_.model, *eval_loader_, job_.recipe);
+  rates_.note_evaluation(result.loss);
+  return result;
+}
+
+NamedTensors TrainLoop::optimizer_state() const {
+  NamedTensors result;
+  for (const auto i : c10::irange(job_.optimizers.size())) {
+    for (const auto& [name, value] : optim::state_dict(*job_.optimizers[i]))
+      result.emplace_back(optimizer_prefix(i) + name, value);
+  }
+  return result;
+}
+
+void TrainLoop::restore_optimizers(const NamedTensors& state) {
+  for (const auto i : c10::irange(job_.optimizers.size())) {
+    NamedTensors own = below(state, optimizer_prefix(i));
+    if (i == 0) std::erase_if(own, [](const auto& item) { return item.first.find('/') != std::string::npos; });
+    optim::load_state_dict(*job_.optimizers[i], own);
+  }
 }
 
 checkpoint::State TrainLoop::state() const {
   NamedTensors extra = {{"samples", at::scalar_tensor(samples_, at::kLong)},
                         {"skipped", at::scalar_tensor(skipped_samples(), at::kLong)}};
-  for (const auto& [name, value] : scaler_.state_dict()) extra.emplace_back("scaler." + name, value);
-  for (const auto& [name, value] : metrics_.state()) extra.emplace_back("train_metrics." + name, value);
+  const auto append = [&extra](const std::string& prefix, const NamedTensors& part) {
+    for (const auto& [name, value] : part) extra.emplace_back(prefix + name, value);
+  };
+  append("", update_.state());
+  append("train_metrics.", metrics_.state());
+  append("rates.", rates_.state());
+  if (average_) append("average.", average_->state_dict());
   return {.model = job_.model.state_dict(),
-          .optimizer = optim::state_dict(*job_.optimizer),
+          .optimizer = optimizer_state(),
           .rng = checkpoint::rng_state(),
           .extra = std::move(extra),
           .step = step_,
@@ -193,20 +322,22 @@ checkpoint::State TrainLoop::state() const {
 
 void TrainLoop::restore(const checkpoint::State& state) {
   checkpoint::restore_model(job_.model, state.model);
-  optim::load_state_dict(*job_.optimizer, state.optimizer);
+  restore_optimizers(state.optimizer);
   for (const auto& [name, value] : state.extra) {
     if (name == "samples") samples_ = value.item<int64_t>();
     if (name == "skipped") skipped_ = value.item<int64_t>();
   }
-  if (scaler_.is_enabled()) scaler_.load_state_dict(below(state.extra, "scaler."));
+  update_.restore(state.extra);
   metrics_.restore(below(state.extra, "train_metrics."));
+  rates_.restore(below(state.extra, "rates."));
+  if (average_) average_->load_state_dict(below(state.extra, "average."));
   step_ = state.step;
   epoch_ = state.epoch;
   batch_ = state.batch;
   started_ = false;
   losses_.clear();
   last_loss_ = at::Tensor();
-  factor_ = step_ > 0 ? schedule_(step_ - 1) : 1;  // the optimizer came back with this one's rates
+  if (step_ > 0) rates_.resumed_at(step_ - 1, batch_ > 0 ? epoch_ : epoch_ - 1);
   checkpoint::set_rng_state(state.rng);
 }
 

@@ -4,12 +4,14 @@
 #include <optional>
 #include <vector>
 
-#include "bellows/amp/grad_scaler.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/data/loader.h"
-#include "bellows/optim/schedule.h"
+#include "bellows/optim/averaging.h"
+#include "bellows/train/growth.h"
 #include "bellows/train/job.h"
+#include "bellows/train/rates.h"
 #include "bellows/train/train_metrics.h"
+#include "bellows/train/update.h"
 
 namespace bellows::train {
 
@@ -25,8 +27,13 @@ struct Evaluation {
 /// without gradients, in the recipe's precision. The model's mode is put back; nothing else changes.
 Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe);
 
-/// The step engine: one batch, forward, backward, optimizer, again and again. The Trainer, the ladder and benchmarks
-/// all drive this one. Two loops can take turns in one process.
+/// Where the time of the steps went, on the host's clock: on an accelerator the work itself may be done later.
+struct PhaseSeconds {
+  double load = 0, forward = 0, backward = 0, update = 0;
+};
+
+/// The step engine: `accumulate` batches, forward and backward each, one update, again and again. The Trainer, the
+/// ladder and benchmarks all drive this one. Two loops can take turns in one process.
 /// Numerics: with all switches of the recipe off, bit for bit the loop that one writes by hand over libtorch
 ///           (tests/train/train_loop_test.cpp)
 /// Threads:  one owner
@@ -34,8 +41,10 @@ class TrainLoop {
  public:
   explicit TrainLoop(Job job);
 
-  /// One step. Goes on with the next epoch when one is over.
-  /// Throws: what the loader, the model or the loss throws; c10::ValueError – no batch in a whole epoch
+  /// One optimizer step. Goes on with the next epoch when one is over; the last step of an epoch takes the batches that
+  /// are left.
+  /// Throws: what the loader, the model or the loss throws; c10::ValueError – no batch in a whole epoch; c10::Error – on
+  ///         the CPU with `on_nan: stop`, a loss or gradient that is NaN or infinite: step, samples, first operator
   void step();
   void run_steps(int64_t n);
 
@@ -44,12 +53,20 @@ class TrainLoop {
   /// Where the data goes on: after the last batch of epoch 0 this is epoch 1, batch 0.
   int64_t epoch() const { return epoch_; }
   int64_t batch() const { return batch_; }
-  int64_t steps_per_epoch() const { return loader_.batches_per_epoch(); }
+  /// Of the epoch that the next step belongs to.
+  int64_t steps_per_epoch() const { return growth_.steps(epoch_); }
+  /// Of that epoch; the last batch of an epoch may be smaller.
+  int64_t batch_size() const { return growth_.batch_size(epoch_); }
   int64_t skipped_samples() const { return skipped_ + (started_ ? loader_.skipped() : 0); }
-  /// Samples in the batch of the last step.
+  /// Steps that `on_nan: skip` left out. Waits for the device.
+  int64_t skipped_steps() const { return update_.skipped(); }
+  /// Samples of the last step.
   int64_t last_batch_size() const { return last_batch_size_; }
+  const std::vector<int64_t>& last_ids() const { return last_ids_; }
+  const PhaseSeconds& phase_seconds() const { return phases_; }
 
-  /// The losses of the steps since the last call, oldest first. Only here does the loop wait for the device.
+  /// The losses of the steps since the last call, oldest first; with `on_nan: skip` those that are finite. Only here
+  /// does the loop wait for an accelerator.
   /// Throws: c10::Error – a loss that is NaN or infinite: step, epoch, batch
   std::vector<double> take_losses();
 
@@ -59,35 +76,47 @@ class TrainLoop {
 
   /// The last step's loss, still on its device. Undefined before the first step.
   const at::Tensor& last_loss() const { return last_loss_; }
+  /// The norm of the last step's gradients before they were clipped; undefined when clipping did not need it.
+  const at::Tensor& last_grad_norm() const { return update_.grad_norm(); }
 
-  /// Over the job's evaluation data. Training goes on as if it had not been asked for.
+  /// Over the job's evaluation data, with the averaged weights where there are any. Training goes on as if it had not
+  /// been asked for; only the schedule `plateau` takes note.
   /// Throws: c10::ValueError – there is no evaluation data
   Evaluation evaluate();
 
-  /// Model, optimizer, generators and position. `restore` goes on from there with the same bits.
+  /// Model, optimizers, generators, averages and position. `restore` goes on from there with the same bits.
   checkpoint::State state() const;
   void restore(const checkpoint::State& state);
 
   const Job& job() const { return job_; }
+  /// The moving average of the weights; null without ema_decay.
+  const optim::AveragedModel* average() const { return average_ ? &*average_ : nullptr; }
 
  private:
   data::Batch next_batch();
-  void set_factor(double factor);
-  StepOutput forward(const data::Batch& batch) const;
-  void backward_and_step(const at::Tensor& loss);
+  void forward_backward(const data::Batch& batch, GroupMean& mean, bool alone);
+  void replay(const data::Batch& batch) const;
+  void check_finite(const at::Tensor& loss, const data::Batch& batch) const;
+  void check_gradient(const data::Batch& batch) const;
+  void keep_buffers();
+  void put_back_buffers(const at::Tensor& loss);
+  NamedTensors optimizer_state() const;
+  void restore_optimizers(const NamedTensors& state);
 
   Job job_;
   c10::Device device_;
+  Growth growth_;
   data::Loader loader_;
   std::optional<data::Loader> eval_loader_;
   amp::Policy policy_;
-  amp::GradScaler scaler_;
-  optim::Schedule schedule_;
-  std::vector<double> base_lr_;  ///< of each parameter group
-  double factor_ = 1;            ///< the schedule's, as it is in the optimizer now
-  std::vector<at::Tensor> losses_;
+  Update update_;
+  Rates rates_;
+  std::optional<optim::AveragedModel> average_;
+  std::vector<at::Tensor> losses_, kept_buffers_;
   TrainMetrics metrics_;
+  PhaseSeconds phases_;
   at::Tensor last_loss_;
+  std::vector<int64_t> last_ids_;
   int64_t step_ = 0, samples_ = 0, skipped_ = 0, last_batch_size_ = 0;
   int64_t epoch_ = 0, batch_ = 0;
   bool started_ = false;  ///< the loader stands at (epoch_, batch_)

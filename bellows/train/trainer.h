@@ -11,6 +11,8 @@
 
 namespace bellows::train {
 
+class RunLog;
+
 /// One epoch of a run.
 struct EpochRecord {
   int64_t epoch = 0;
@@ -27,7 +29,9 @@ struct EpochRecord {
 struct FitResult {
   std::vector<EpochRecord> history;  ///< all epochs, those before a resume included
   int64_t steps = 0;
-  bool stopped = false;  ///< request_stop() ended it
+  int64_t skipped_steps = 0;   ///< left out by `on_nan: skip`
+  bool stopped = false;        ///< request_stop() ended it
+  bool stopped_early = false;  ///< `patience` ended it
   bool reached_target = false;
   double time_to_target_s = -1;  ///< training time until target_accuracy was seen; negative: never
   double train_seconds = 0;      ///< in all, without evaluation and saving
@@ -38,10 +42,16 @@ struct FitResult {
 struct Callbacks {
   std::function<void(const TrainLoop& loop)> on_step;       ///< after each step; gradients are still there
   std::function<void(const EpochRecord& record)> on_epoch;  ///< after each epoch and its evaluation
+  std::function<void(int64_t step, const Evaluation& evaluation)> on_evaluation;
+  /// When the loss is logged, every `log_every` steps: add numbers, images or texts of your own under the same step.
+  std::function<void(RunLog& log, const TrainLoop& loop)> on_log;
+  std::function<void(const std::string& path)> on_checkpoint;  ///< begun; in the background, unless the recipe says no
 };
 
-/// Trains: epochs, evaluation, progress, checkpoints, resume, an orderly stop.
-/// Numerics: a run that was stopped and resumed gives the same bits as one that was not (tests/train/resume_test.cpp)
+/// Trains: epochs, evaluation, progress, logs, checkpoints, resume, early stop, an orderly stop. All that it writes goes
+/// into the recipe's run_folder: checkpoints, `best/`, run.json (what the run was made with), logs and traces.
+/// Numerics: a run that was stopped, or killed at any moment, and resumed gives the same bits as one that was not
+///           (tests/train/resume_test.cpp, kill_test.cpp)
 /// Threads:  one fit at a time; request_stop() from anywhere
 class Trainer {
  public:
@@ -57,11 +67,15 @@ class Trainer {
   ///           checkpoint that cannot be written
   FitResult fit(const Model& model, torch::optim::Optimizer& optimizer, LossFn loss_fn, data::Dataset train_data,
                 std::optional<data::Dataset> eval_data = {});
+  /// The same with several optimizers, which all step after each backward pass.
   FitResult fit(Job job);
 
   /// Go on from the newest whole checkpoint of the recipe's folder; from the start when there is none. Without it, a
   /// fit refuses a folder that holds checkpoints.
   void resume(bool on = true) { resume_ = on; }
+  /// Go on even where recipe, data, libtorch, processor or threads differ from the checkpoint's so that the numbers will
+  /// not be those of the run that was interrupted. Without it, such a resume is refused with a list of what differs.
+  void accept_changes(bool on = true) { accept_changes_ = on; }
 
   /// Loss and accuracy of `model(batch["image"])` against `batch["label"]`.
   Evaluation evaluate(const Model& model, const data::Dataset& data) const;
@@ -75,7 +89,7 @@ class Trainer {
  private:
   Recipe recipe_;
   Callbacks callbacks_;
-  bool resume_ = false;
+  bool resume_ = false, accept_changes_ = false;
   std::atomic<bool> stop_ = false;
   static_assert(std::atomic<bool>::is_always_lock_free);
 };

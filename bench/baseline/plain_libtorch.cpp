@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -95,6 +96,15 @@ class Digits : public torch::data::Dataset<Digits> {
   std::vector<Sample> samples_;
 };
 
+/// The images of a batch at the size that the program was asked for.
+torch::Tensor scaled(const torch::Tensor& images, int64_t size) {
+  if (size == 0 || images.size(-1) == size) return images;
+  namespace F = nn::functional;
+  return F::interpolate(
+      images,
+      F::InterpolateFuncOptions().size(std::vector<int64_t>{size, size}).mode(torch::kBilinear).align_corners(false));
+}
+
 auto prepared(const Options& options, const std::string& split) {
   return Digits(options.data, split)
       .map(torch::data::transforms::Normalize<>(0.3053, 0.376))
@@ -170,6 +180,20 @@ Net seeded_net(uint64_t seed) {
   return Net();
 }
 
+/// Adds the time since the last call to `seconds`.
+class Stopwatch {
+ public:
+  void add_to(double& seconds) {
+    const auto now = Clock::now();
+    seconds += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_ = Clock::now();
+};
+
 torch::optim::SGDOptions sgd(const Options& options) {
   return torch::optim::SGDOptions(options.learning_rate).momentum(options.momentum).weight_decay(options.weight_decay);
 }
@@ -189,16 +213,25 @@ struct Training::State {
 
   // The loop of every tutorial, one turn of it.
   torch::Tensor step() {
+    Stopwatch watch;
     if (next == train->end()) next = train->begin();
     const Example<>& batch = *next;
+    const auto images = scaled(batch.data, options.image_size);
+    watch.add_to(phases.load);
     optimizer.zero_grad();
-    auto output = net(batch.data);
+    auto output = net(images);
     auto loss = nn::functional::cross_entropy(output, batch.target);
+    watch.add_to(phases.forward);
     loss.backward();
+    watch.add_to(phases.backward);
     optimizer.step();
+    watch.add_to(phases.optimizer);
     running_loss += loss.item<double>();
     running_right += output.argmax(1).eq(batch.target).sum().item<int64_t>();
-    ++next;
+    double metrics = 0;
+    watch.add_to(metrics);
+    ++next;  // decodes the next batch
+    watch.add_to(phases.load);
     ++steps;
     return loss;
   }
@@ -210,6 +243,7 @@ struct Training::State {
   decltype(in_order(options, "test", 0)) test;
   int64_t train_size, test_size;
   decltype(train->begin()) next;
+  PhaseSeconds phases;
   int64_t steps = 0;
   double running_loss = 0;
   int64_t running_right = 0;
@@ -232,7 +266,8 @@ double Training::first_batch_loss() {
   const torch::NoGradGuard no_grad;
   const auto loader = in_order(state_->options, "train", state_->options.batch);
   const Example<> batch = *loader->begin();
-  return nn::functional::cross_entropy(state_->net(batch.data), batch.target).item<double>();
+  return nn::functional::cross_entropy(state_->net(scaled(batch.data, state_->options.image_size)), batch.target)
+      .item<double>();
 }
 
 double Training::evaluate() {
@@ -240,7 +275,8 @@ double Training::evaluate() {
   const torch::NoGradGuard no_grad;
   int64_t right = 0;
   for (auto& batch : *state_->test) {
-    right += state_->net(batch.data).argmax(1).eq(batch.target).sum().item<int64_t>();
+    right +=
+        state_->net(scaled(batch.data, state_->options.image_size)).argmax(1).eq(batch.target).sum().item<int64_t>();
   }
   return static_cast<double>(right) / static_cast<double>(state_->test_size);
 }
@@ -252,6 +288,9 @@ std::vector<std::pair<std::string, at::Tensor>> Training::state_dict() const {
   return result;
 }
 
+const PhaseSeconds& Training::phase_seconds() const {
+  return state_->phases;
+}
 int64_t Training::step_count() const {
   return state_->steps;
 }

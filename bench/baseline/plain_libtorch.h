@@ -13,11 +13,17 @@ namespace plain_libtorch {
 
 struct Options {
   std::string data = "data/digits";  ///< folder of the shards: train-*.tar, test-*.tar
+  int64_t image_size = 0;            ///< pixels on a side that the digits are scaled to; 0: 8, as they are
   int64_t batch = 64;
   double learning_rate = 0.1;
   double momentum = 0.9;
   double weight_decay = 5e-4;
   uint64_t seed = 1;
+};
+
+/// Where the time of the steps so far went.
+struct PhaseSeconds {
+  double load = 0, forward = 0, backward = 0, optimizer = 0;
 };
 
 /// A training run that can be advanced step by step.
@@ -38,6 +44,7 @@ class Training {
 
   /// Parameters, then buffers, by torchvision's names: the model's own tensors, so that comparisons can set them.
   std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
+  const PhaseSeconds& phase_seconds() const;
   int64_t step_count() const;       ///< optimizer steps so far
   int64_t steps_per_epoch() const;  ///< the last, smaller batch included
   int64_t train_size() const;

@@ -40,6 +40,19 @@ TEST(PlainLibtorch, ReachesTheTargetOnHeldOutDigits) {
   EXPECT_EQ(training.step_count() % training.steps_per_epoch(), 0);
 }
 
+TEST(PlainLibtorch, ScalesTheDigitsAndSaysWhereTheTimeGoes) {
+  plain_libtorch::Options options = digits();
+  const double as_they_are = plain_libtorch::Training(options).first_batch_loss();
+  options.image_size = 8;
+  EXPECT_EQ(plain_libtorch::Training(options).first_batch_loss(), as_they_are);
+  options.image_size = 16;
+  plain_libtorch::Training scaled(options);
+  EXPECT_NE(scaled.first_batch_loss(), as_they_are);
+  scaled.run_steps(2);
+  const plain_libtorch::PhaseSeconds& phases = scaled.phase_seconds();
+  for (const double seconds : {phases.load, phases.forward, phases.backward, phases.optimizer}) EXPECT_GT(seconds, 0);
+}
+
 TEST(PlainLibtorch, MissingDataIsNamed) {
   EXPECT_THROW(plain_libtorch::Training({.data = "/no/such/folder"}), std::exception);
 }

@@ -4,7 +4,10 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
 
+#include "cli/terminal.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -16,12 +19,29 @@ nlohmann::json json_file(const std::string& path) {
   return nlohmann::json::parse(file);
 }
 
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The letters of the longest line that was drawn, without control sequences.
+size_t widest(const std::string& drawn) {
+  static const std::regex control("\033\\[[0-9;?]*[A-Za-z]");
+  size_t widest = 0;
+  std::istringstream lines(std::regex_replace(drawn, control, ""));
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream redrawn(line);
+    for (std::string one; std::getline(redrawn, one, '\r');) widest = std::max(widest, display_width(one));
+  }
+  return widest;
+}
+
 }  // namespace
 
 TEST(LadderCommand, QuickLadderOnDigitsWritesTheFixedKeys) {
   const Scratch folder;
-  const Outcome outcome =
-      run_bellows({"ladder", "--data", digits(), "--target-accuracy", "0.9", "--quick", "--json", folder / "l.json"});
+  const Outcome outcome = run_bellows({"ladder", "--data", digits(), "--target-accuracy", "0.9", "--quick",
+                                       "--max-seconds", "5", "--json", folder / "l.json", "--html", folder / "l.html"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_THAT(outcome.out, testing::HasSubstr("plain libtorch"));
   EXPECT_EQ(outcome.out.find('\033'), std::string::npos);
@@ -29,7 +49,10 @@ TEST(LadderCommand, QuickLadderOnDigitsWritesTheFixedKeys) {
   const auto json = json_file(folder / "l.json");
   for (const char* key : {"machine", "baseline", "rungs", "speedup", "speedup_equal_batch"})
     EXPECT_TRUE(json.contains(key)) << key;
-  EXPECT_EQ(json["rungs"].size(), 8u);
+  EXPECT_GE(json["rungs"].size(), 8u);
+  EXPECT_GT(json["baseline"]["step_shares_ms"]["backward"].get<double>(), 0);
+  EXPECT_GE(json["baseline"]["curves"][0]["seconds_samples_accuracy"].size(), 3u);
+  EXPECT_THAT(read_file(folder / "l.html"), testing::HasSubstr("Accuracy against wall time"));
   EXPECT_GE(json["baseline"]["accuracy"].get<double>(), 0.9);
   EXPECT_GT(json["baseline"]["peak_bytes"].get<int64_t>(), 0);
   for (const auto& rung : json["rungs"]) {
@@ -38,7 +61,7 @@ TEST(LadderCommand, QuickLadderOnDigitsWritesTheFixedKeys) {
       EXPECT_TRUE(rung.contains(key)) << key;
     }
     if (!rung["kept"].get<bool>()) continue;
-    EXPECT_GT(rung["interval"][0].get<double>(), 1) << rung;
+    EXPECT_GT(rung["judged_by"] == "time to target" ? rung["speedup"] : rung["interval"][0], 1.0) << rung;
     EXPECT_GE(rung["accuracy"].get<double>(), 0.9) << rung;
   }
   EXPECT_GT(json["speedup"].get<double>(), 0);
@@ -57,6 +80,47 @@ TEST(LadderCommand, CtrlCEndsItWithWhatWasMeasured) {
   const auto json = json_file(folder / "l.json");
   EXPECT_TRUE(json["interrupted"].get<bool>());
   EXPECT_GT(json["baseline"]["step_ms"].get<double>(), 0);
+}
+
+TEST(LadderCommand, TheRungInProgressIsRedrawnAndFitsATerminalThatShrinks) {
+  Process process(
+      {.arguments = {"ladder", "--data", digits(), "--target-accuracy", "0.9", "--quick"}, .terminal = true});
+  ASSERT_TRUE(process.wait_until([](const Outcome& so_far) {
+    return so_far.out.find("\r\033[Kplain libtorch") != std::string::npos;
+  })) << "the row is there while it is measured";
+  process.resize(50);
+  size_t before = 0;
+  ASSERT_TRUE(process.wait_until([&](const Outcome& so_far) {
+    if (before == 0) before = so_far.out.size();
+    return so_far.out.size() > before + 2000 && so_far.out.find("channels-last") != std::string::npos;
+  }));
+  process.signal(SIGINT);
+  const Outcome outcome = process.finish();
+  EXPECT_EQ(outcome.exit_code, 130);
+  EXPECT_LE(widest(outcome.out), 79u);
+  int redrawn = 0;
+  for (size_t at = before + 500; (at = outcome.out.find("\r\033[K", at)) != std::string::npos; ++at) {
+    const size_t end = outcome.out.find('\r', at + 1);
+    if (end == std::string::npos || outcome.out[end + 1] == '\n') continue;  // a row that is finished
+    EXPECT_LE(widest(outcome.out.substr(at, end - at)), 49u) << "drawn for the width of the moment";
+    ++redrawn;
+  }
+  EXPECT_GT(redrawn, 3);
+}
+
+TEST(LadderCommand, MemoryHasALadderOfItsOwn) {
+  const Scratch folder;
+  const Outcome outcome = run_bellows({"ladder", "--data", digits(), "--target-accuracy", "0.9", "--quick", "--memory",
+                                       "--max-seconds", "4", "--json", folder / "l.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.out, testing::HasSubstr("Peak memory, against plain libtorch"));
+  const auto json = json_file(folder / "l.json");
+  EXPECT_EQ(json["goal"], "memory");
+  for (const auto& rung : json["rungs"]) {
+    if (!rung["kept"].get<bool>()) continue;
+    EXPECT_GT(rung["memory_ratio"].get<double>(), 1.01) << rung;
+    EXPECT_GE(rung["accuracy"].get<double>(), 0.9) << rung;
+  }
 }
 
 TEST(LadderCommand, UnreachableTargetFailsInWords) {

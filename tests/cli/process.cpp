@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -78,6 +79,11 @@ Process::~Process() {
 
 void Process::signal(int number) const {
   kill(pid_, number);
+}
+
+void Process::resize(int columns) const {
+  const winsize size{.ws_row = 24, .ws_col = static_cast<unsigned short>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
+  if (ioctl(out_, TIOCSWINSZ, &size) != 0) throw std::runtime_error("TIOCSWINSZ");
 }
 
 /// Waits for output and takes it. False when both ends are closed.

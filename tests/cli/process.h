@@ -33,6 +33,8 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number) const;
+  /// Of the pseudo-terminal.
+  void resize(int columns) const;
   /// Reads until `done` is true of what was written so far. False: it ended, or the time is up, before.
   bool wait_until(const std::function<bool(const Outcome& so_far)>& done, double seconds = 120);
   /// Waits for the end. Kills it, and fails the test, when the time is up.

@@ -24,8 +24,10 @@ bool epoch_done(const Outcome& so_far) {
 }
 
 bool has_checkpoint(const std::string& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().filename() != "recipe.yaml") return true;
+  std::error_code not_made_yet;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, not_made_yet)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step-") && name.ends_with(".pt")) return true;
   }
   return false;
 }
@@ -75,11 +77,23 @@ TEST(Signals, KilledRunResumesFromItsLastWholeCheckpoint) {
   const Scratch folder;
   {
     Process process({.arguments = long_run(folder / "run")});
-    ASSERT_TRUE(process.wait_until(epoch_done));
+    ASSERT_TRUE(process.wait_until([&](const Outcome&) { return has_checkpoint(folder / "run"); }));
     process.signal(SIGKILL);
     EXPECT_EQ(process.finish().exit_code, -SIGKILL);
   }
   ASSERT_TRUE(has_checkpoint(folder / "run"));
+  expect_it_resumes(folder / "run");
+}
+
+TEST(Signals, ASecondRunKeepsOutOfAFolderInUse) {
+  const Scratch folder;
+  Process process({.arguments = long_run(folder / "run")});
+  ASSERT_TRUE(process.wait_until(epoch_done));
+  const Outcome second = run_bellows({"train", "--data", digits(), "--out", folder / "run", "--resume"});
+  EXPECT_EQ(second.exit_code, 1) << second.err;
+  EXPECT_THAT(second.err, testing::ContainsRegex("another run \\(pid [0-9]+ on .+\\) works in .+/run"));
+  process.signal(SIGKILL);
+  EXPECT_EQ(process.finish().exit_code, -SIGKILL);
   expect_it_resumes(folder / "run");
 }
 

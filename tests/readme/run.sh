@@ -4,7 +4,7 @@
 # ```cpp test=NAME      a program, or statements that are wrapped in main; it must exit with 0
 # ```console test=NAME  lines after `$ ` are run by bash, which must succeed; the other lines are for the reader
 # ```sh test=NAME       is run by bash
-# All run in a folder where data/ is the project's, with BIN in front of the PATH.
+# All run in a folder where data/ and examples/ are the project's, with BIN in front of the PATH.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 readme=$1 prefix=$2 work=$3 bin=$4
@@ -13,7 +13,7 @@ readme=$1 prefix=$2 work=$3 bin=$4
 rm -rf "$work"
 mkdir -p "$work/run"
 awk -v out="$work" -f "$here/extract.awk" "$readme"
-ln -s "$here/../../data" "$work/run/data"
+ln -s "$here/../../data" "$here/../../examples" "$work/run/"
 
 if compgen -G "$work/*.cpp" >/dev/null; then
   cmake -S "$here" -B "$work/build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release -DSNIPPETS="$work"

@@ -90,28 +90,29 @@ TEST(BadInput, WeightsThatDoNotFit) {
 TEST(BadInput, TargetsWithoutHeldOutData) {
   Recipe recipe;
   recipe.target_accuracy = 0.9;
-  EXPECT_THAT(small_fit_error(recipe, blobs(32)), HasSubstr("no held-out data"));
+  EXPECT_THAT(small_fit_error(recipe, blobs(32)), HasSubstr("need held-out data"));
 }
 
 TEST(BadInput, CheckpointFolderThatCannotBeWritten) {
   const TemporaryFolder folder;
   write_bytes(folder / "file", "in the way");
   Recipe recipe = digits_recipe();
-  recipe.checkpoint_folder = folder / "file/run";
+  recipe.run_folder = folder / "file/run";
   EXPECT_THAT(fit_error(recipe), HasSubstr("file/run"));
 }
 
 TEST(BadInput, ResumeWithoutAFolder) {
   Trainer trainer(digits_recipe());
   trainer.resume();
-  EXPECT_THAT(error_of([&] { trainer.fit(); }), HasSubstr("no checkpoint_folder"));
+  EXPECT_THAT(error_of([&] { trainer.fit(); }), HasSubstr("no run_folder"));
 }
 
 TEST(BadInput, FullDiskKeepsTheCheckpointBefore) {
   const TemporaryFolder folder;
   Recipe recipe;
   recipe.epochs = 3;
-  recipe.checkpoint_folder = folder.path();
+  recipe.run_folder = folder.path();
+  recipe.async_checkpoints = false;  // the callback is not to be in time for the first one
   std::optional<checkpoint::FileSizeLimit> full_disk;
   Callbacks callbacks;
   callbacks.on_epoch = [&](const EpochRecord&) { full_disk.emplace(512); };  // when the first checkpoint is written
@@ -128,7 +129,7 @@ TEST(BadInput, ALossThatIsNotFiniteEndsTheRunAndKeepsTheCheckpoint) {
   const TemporaryFolder folder;
   Recipe recipe;
   recipe.epochs = 3;
-  recipe.checkpoint_folder = folder.path();
+  recipe.run_folder = folder.path();
   const Model model = dropout_net();
   optim::SGD sgd(model.parameters(), {});
   int64_t steps = 0;

@@ -81,7 +81,7 @@ TEST(TrainPrecision, WeightsAreWhatTheLevelSays) {
 TEST(TrainPrecision, MastersAreTheWeightsBeforeRounding) {
   const Job low = make_job(precision_recipe({"bf16", "O2", "sgd", "auto"}));
   const Job full = make_job(precision_recipe({"fp32", "O1", "sgd", "auto"}));
-  const auto& optimizer = dynamic_cast<const optim::LibtorchOptimizer&>(*low.optimizer);
+  const auto& optimizer = dynamic_cast<const optim::LibtorchOptimizer&>(*low.optimizers.front());
   const auto weights = low.model.parameters(), originals = full.model.parameters();
   ASSERT_EQ(weights.size(), originals.size());
   int masters = 0;
@@ -98,7 +98,7 @@ TEST(TrainPrecision, WhatDoesNotGoTogetherIsSaid) {
   EXPECT_THAT(message_of([&] { recipe.validate(); }), testing::HasSubstr("optimizer_impl fused or auto, got loop"));
   recipe = precision_recipe({"bf16", "O2", "sgd", "auto"});
   Job job = make_job(precision_recipe({"fp32", "O1", "sgd", "auto"}));
-  EXPECT_THAT(message_of([&] { Trainer(recipe).fit(job.model, *job.optimizer, job.loss, job.train); }),
+  EXPECT_THAT(message_of([&] { Trainer(recipe).fit(job.model, *job.optimizers.front(), job.loss, job.train); }),
               testing::HasSubstr("amp::apply"));
 }
 

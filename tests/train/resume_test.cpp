@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "bellows/checkpoint/folder.h"
 #include "bellows/core/seed.h"
 #include "bellows/optim/optimizers.h"
@@ -21,7 +23,7 @@ struct RunTrace {
 };
 
 /// Params: stop_after – asks for a stop after so many steps of this part; 0: never
-RunTrace run_part(const Recipe& recipe, bool resume, int stop_after) {
+RunTrace run_part(const Recipe& recipe, bool resume, int stop_after, bool accept_changes = false) {
   RunTrace trace;
   Trainer* running = nullptr;
   Callbacks callbacks;
@@ -33,6 +35,7 @@ RunTrace run_part(const Recipe& recipe, bool resume, int stop_after) {
   Trainer trainer(recipe, callbacks);
   running = &trainer;
   trainer.resume(resume);
+  trainer.accept_changes(accept_changes);
   trace.result = trainer.fit();
   return trace;
 }
@@ -57,7 +60,7 @@ Recipe resumable(const std::string& folder) {
   recipe.augment = "crop";
   recipe.warmup_epochs = 1.5;
   recipe.loader_threads = 2;
-  recipe.checkpoint_folder = folder;
+  recipe.run_folder = folder;
   return recipe;
 }
 
@@ -122,7 +125,7 @@ TEST(Resume, RandomGeneratorsAndTheCallersModel) {
     torch::optim::RMSprop optimizer(model.parameters(), torch::optim::RMSpropOptions(0.01).momentum(0.9));
     Recipe recipe;
     recipe.epochs = epochs;
-    recipe.checkpoint_folder = folder;
+    recipe.run_folder = folder;
     Trainer trainer(recipe);
     trainer.resume(resume);
     trainer.fit(model, optimizer, cross_entropy_loss(model), blobs(70).shuffle(5));
@@ -172,9 +175,42 @@ TEST(Resume, AChangedRecipeIsSaid) {
   Recipe recipe = resumable(folder.path());
   run_part(recipe, false, 3);
   recipe.lr = 0.025;
+  EXPECT_THAT(error_of([&] { run_part(recipe, true, 1); }),
+              AllOf(HasSubstr("same bits"), HasSubstr("recipe.lr: 0.1 then, 0.025 now"), HasSubstr("accept")));
+  const CapturedLog log;
+  run_part(recipe, true, 1, /*accept_changes=*/true);
+  EXPECT_THAT(log.text(), HasSubstr("recipe.lr: 0.1 then, 0.025 now"));
+}
+
+TEST(Resume, WhatChangesNoBitIsOnlySaid) {
+  const TemporaryFolder folder;
+  Recipe recipe = resumable(folder.path());
+  run_part(recipe, false, 3);
+  recipe.loader_threads = 3;
+  recipe.epochs += 1;
   const CapturedLog log;
   run_part(recipe, true, 1);
-  EXPECT_THAT(log.text(), testing::AllOf(HasSubstr("differs"), HasSubstr("lr: 0.025")));
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("loader_threads"), HasSubstr("without effect")));
+}
+
+TEST(Resume, ALaterEndIsAnotherRunWhereTheRateFallsTowardsIt) {
+  const TemporaryFolder folder;
+  Recipe recipe = resumable(folder.path());
+  recipe.schedule = "cosine";
+  run_part(recipe, false, 3);
+  recipe.epochs += 1;
+  EXPECT_THAT(error_of([&] { run_part(recipe, true, 1); }), HasSubstr("recipe.epochs"));
+}
+
+TEST(Resume, OtherDataIsRefused) {
+  const TemporaryFolder folder, data;
+  Recipe recipe = resumable(folder.path());
+  recipe.data = data / "train.tar";
+  std::filesystem::copy_file(digits_folder() + "/train-000.tar", recipe.data);
+  run_part(recipe, false, 3);
+  std::filesystem::remove(recipe.data);
+  std::filesystem::copy_file(digits_folder() + "/train-001.tar", recipe.data);
+  EXPECT_THAT(error_of([&] { run_part(recipe, true, 1); }), AllOf(HasSubstr("data"), HasSubstr("other samples")));
 }
 
 // In the middle of an epoch another batch size or seed would repeat some samples and leave others out.
@@ -184,9 +220,9 @@ TEST(Resume, WhatDecidesTheOrderStaysUntilTheEpochsEnd) {
   Recipe other = resumable(folder.path());
   other.batch_size = 16;
   EXPECT_THAT(error_of([&] { run_part(other, true, 0); }),
-              AllOf(HasSubstr("inside epoch 1 (batch 7)"), HasSubstr("batch_size: 16"), HasSubstr("batch_size: 32")));
+              AllOf(HasSubstr("inside epoch 1 (batch 7)"), HasSubstr("batch_size: 32 then, 16 now")));
   run_part(resumable(folder.path()), true, 5);  // to the epoch's end
-  EXPECT_EQ(run_part(other, true, 1).losses.size(), 1u);
+  EXPECT_EQ(run_part(other, true, 1, /*accept_changes=*/true).losses.size(), 1u);
 }
 
 TEST(Resume, AUsedFolderIsNotOverwrittenByAccident) {

@@ -121,9 +121,9 @@ TEST(Trainer, ChecksTheWeightsOfTheRecipe) {
   const TemporaryFolder folder;
   Recipe recipe = digits_recipe();
   recipe.epochs = 1;
-  recipe.checkpoint_folder = folder.path();
+  recipe.run_folder = folder.path();
   const FitResult first = Trainer(recipe).fit();
-  recipe.checkpoint_folder.clear();
+  recipe.run_folder.clear();
   recipe.weights = first.checkpoint;
   const Job job = make_job(recipe);
   data::Loader loader = job.eval->loader();

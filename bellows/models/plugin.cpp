@@ -1,0 +1,65 @@
+#include "bellows/models/plugin.h"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+#include "bellows/core/error.h"
+#include "bellows/core/file.h"
+#include "bellows/io/bytes.h"
+#include "bellows/models/registry.h"
+
+namespace bellows::models {
+
+namespace {
+
+/// The text that follows BELLOWS_PLUGIN_ABI_MARK in the file; "" when there is none. The mark alone is this function's own.
+std::string abi_in(std::string_view bytes) {
+  constexpr std::string_view mark = BELLOWS_PLUGIN_ABI_MARK;
+  for (size_t at = bytes.find(mark); at != std::string_view::npos; at = bytes.find(mark, at + 1)) {
+    const std::string_view rest = bytes.substr(at + mark.size());
+    if (const std::string_view abi = rest.substr(0, rest.find('\0')); !abi.empty()) return std::string(abi);
+  }
+  return "";
+}
+
+/// Looks at the file before any of its code runs.
+void check_plugin_file(const std::string& path) {
+  const MappedFile file(path);
+  const std::string_view bytes = io::as_text(file.bytes());
+  TORCH_CHECK_VALUE(bytes.starts_with("\x7f"
+                                      "ELF"),
+                    "load_plugin: ", path, " is no shared library. Build it with add_library(… MODULE …).");
+  const std::string abi = abi_in(bytes);
+  TORCH_CHECK_VALUE(!abi.empty(), "load_plugin: ", path,
+                    " is no plugin: nothing in it was registered with "
+                    "BELLOWS_MODEL (bellows/models/register_model.h).");
+  TORCH_CHECK_VALUE(abi == BELLOWS_PLUGIN_ABI, "load_plugin: ", path, " was built with ", abi, "; this program is ",
+                    BELLOWS_PLUGIN_ABI, ". Build the plugin again with the package of this program.");
+  TORCH_CHECK_VALUE(bytes.find(BELLOWS_LIBRARY_MARK) == std::string::npos, "load_plugin: ", path,
+                    " has a copy of Bellows inside: its models would never be seen. Link it with bellows::plugin "
+                    "instead of other targets of Bellows.");
+}
+
+}  // namespace
+
+std::vector<std::string> load_plugin(const std::string& path) {
+  const size_t before = registry().rows().size();
+  check_plugin_file(path);
+  const std::string absolute = std::filesystem::absolute(path).string();
+  if (void* loaded = dlopen(absolute.c_str(), RTLD_NOW | RTLD_NOLOAD)) {
+    dlclose(loaded);  // only one count less: it stays
+    return {};
+  }
+  if (!dlopen(absolute.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    const char* words = dlerror();
+    TORCH_CHECK_VALUE(false, "load_plugin: ", words ? words : path.c_str(),
+                      ". Symbols of Bellows come from the program that loads the plugin: it must contain them and link "
+                      "bellows::cli, as the `bellows` command does.");
+  }
+  const std::vector<std::string> names = registry().names();
+  TORCH_CHECK_VALUE(names.size() > before, "load_plugin: ", path, " registered no model. Add a BELLOWS_MODEL line.");
+  return {names.begin() + static_cast<std::ptrdiff_t>(before), names.end()};
+}
+
+}  // namespace bellows::models

@@ -1,0 +1,294 @@
+#include "bellows/train/fit_run.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <numeric>
+
+#include "bellows/core/file.h"
+#include "bellows/core/log.h"
+#include "bellows/data/fingerprint.h"
+#include "bellows/optim/state.h"
+#include "bellows/train/resume_check.h"
+
+namespace bellows::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A record as a row of numbers, in the order of its members.
+constexpr int64_t record_width = 8;
+
+void append(std::vector<double>& row, const EpochRecord& r) {
+  row.insert(row.end(), {static_cast<double>(r.epoch), static_cast<double>(r.steps), r.train_loss, r.train_accuracy,
+                         r.eval_loss, r.eval_accuracy, r.train_seconds, r.eval_seconds});
+}
+
+EpochRecord record_of(const double* row) {
+  return {static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), row[2], row[3], row[4], row[5], row[6], row[7]};
+}
+
+at::Tensor to_tensor(const std::vector<double>& values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<double>());
+  return tensor;
+}
+
+std::vector<double> to_vector(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.contiguous();
+  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
+}
+
+double mean_of(const std::vector<double>& values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void check_folder_keys(const Recipe& recipe) {
+  const bool needs_one = !recipe.trace_steps.empty() || recipe.keep_best > 0 || recipe.checkpoint_every > 0;
+  TORCH_CHECK_VALUE(!needs_one || !recipe.run_folder.empty(),
+                    "fit: trace_steps, keep_best and checkpoint_every need run_folder, where their files go.");
+}
+
+}  // namespace
+
+FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop)
+    : loop_(std::move(job)), recipe_(loop_.job().recipe), callbacks_(callbacks), stop_(stop) {
+  const bool needs_evaluation = recipe_.target_accuracy > 0 || recipe_.eval_every > 0 || recipe_.patience > 0 ||
+                                recipe_.keep_best > 0 || recipe_.schedule == "plateau";
+  TORCH_CHECK_VALUE(
+      !needs_evaluation || loop_.job().eval,
+      "fit: target_accuracy, eval_every, patience, keep_best and the schedule plateau need held-out data, "
+      "and there is none. Set eval_data.");
+  check_folder_keys(recipe_);
+  if (!recipe_.run_folder.empty()) folder_.emplace(recipe_.run_folder, recipe_.keep_checkpoints);
+}
+
+void FitRun::begin(bool resume, bool accept_changes) {
+  if (!folder_) {
+    TORCH_CHECK_VALUE(!resume, "fit: nothing to resume from: the recipe has no run_folder.");
+    return;
+  }
+  record_ = this_run(recipe_, data::fingerprint(loop_.job().train));
+  const auto existing = folder_->list();
+  TORCH_CHECK_VALUE(resume || existing.empty(), "fit: ", folder_->path(), " holds ", existing.size(),
+                    " checkpoints of an earlier run. Resume it, remove them, or choose another run_folder.");
+  if (const auto newest = folder_->newest()) {
+    check_resume(*newest, record_, accept_changes);
+    restore(*newest);
+    result_.checkpoint = folder_->path_of(newest->step);
+    log_info("resume: from step ", newest->step, " (epoch ", newest->epoch + 1, ", batch ", newest->batch, ") in ",
+             folder_->path(), ".");
+  } else if (resume) {
+    log_info("resume: no checkpoint in ", folder_->path(), "; the run begins at its start.");
+  }
+  write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());
+  write_text_file(folder_->path() + "/run.json", to_json(record_));
+  log_.emplace(recipe_.log, folder_->path(), saved_step_);
+  trace_.emplace(recipe_.trace_steps, folder_->path());
+  if (saved_step_ < 0) log_->text("recipe", "```yaml\n" + recipe_.to_yaml() + "```", 0);
+}
+
+bool FitRun::done() const {
+  return epoch_ >= recipe_.epochs || result_.reached_target || result_.stopped_early;
+}
+
+FitResult FitRun::go() {
+  while (!done() && !stop_) {
+    if (loop_.epoch() == epoch_) train_epoch();
+    if (loop_.epoch() > epoch_ && !stop_ && !done()) finish_epoch();
+  }
+  result_.stopped = stop_ && !done();
+  if (folder_ && saved_step_ != loop_.step_count()) save();
+  saver_.wait();
+  result_.steps = loop_.step_count();
+  result_.skipped_steps = loop_.skipped_steps();
+  if (log_ && done()) {
+    log_->hyperparameters(recipe_, {{"accuracy", last_evaluation_.accuracy}, {"loss", last_evaluation_.loss}},
+                          loop_.step_count());
+  }
+  return std::move(result_);
+}
+
+void FitRun::train_epoch() {
+  const int64_t left = loop_.job().train.size() - loop_.batch() * loop_.batch_size();
+  Progress progress(c10::str("epoch ", epoch_ + 1, "/", recipe_.epochs), left, "samples");
+  while (loop_.epoch() == epoch_ && !stop_ && !done()) {
+    take_step();
+    char detail[48];
+    std::snprintf(detail, sizeof detail, "loss %.4f", recent_loss_);
+    progress.advance(loop_.last_batch_size(), detail);
+    const bool at_end = loop_.epoch() != epoch_;
+    if (recipe_.eval_every > 0 && !at_end && loop_.step_count() % recipe_.eval_every == 0) evaluate();
+    if (folder_ && recipe_.checkpoint_every > 0 && loop_.step_count() % recipe_.checkpoint_every == 0) save();
+  }
+}
+
+void FitRun::take_step() {
+  const auto begin = Clock::now();
+  if (trace_) trace_->before(loop_.step_count() + 1);
+  loop_.step();
+  if (trace_) trace_->after(loop_.step_count());
+  const bool at_end = loop_.epoch() != epoch_;
+  if (at_end || loop_.step_count() % recipe_.log_every == 0) read_losses();
+  const double seconds = seconds_since(begin);
+  epoch_seconds_ += seconds;
+  result_.train_seconds += seconds;
+  if (callbacks_.on_step) callbacks_.on_step(loop_);
+}
+
+void FitRun::read_losses() {
+  const std::vector<double> fresh = loop_.take_losses();
+  if (fresh.empty()) return;
+  losses_.insert(losses_.end(), fresh.begin(), fresh.end());
+  recent_loss_ = mean_of(fresh);
+  log_step();
+}
+
+void FitRun::log_step() {
+  if (!log_ || !*log_) return;
+  NamedValues values = {{"loss", recent_loss_}, {"lr", optim::get_lr(*loop_.job().optimizers.front())}};
+  if (loop_.last_grad_norm().defined()) values.emplace_back("grad_norm", loop_.last_grad_norm().item<double>());
+  log_->step(loop_.step_count(), values);
+  if (callbacks_.on_log) callbacks_.on_log(*log_, loop_);
+}
+
+void FitRun::evaluate() {
+  if (evaluated_step_ == loop_.step_count()) return;
+  read_losses();
+  last_evaluation_ = loop_.evaluate();
+  evaluated_step_ = loop_.step_count();
+  epoch_eval_seconds_ += last_evaluation_.seconds;
+  note(last_evaluation_);
+  if (log_)
+    log_->step(evaluated_step_, {{"eval_loss", last_evaluation_.loss}, {"eval_accuracy", last_evaluation_.accuracy}});
+  if (callbacks_.on_evaluation) callbacks_.on_evaluation(evaluated_step_, last_evaluation_);
+  if (folder_ && recipe_.keep_best > 0) save_best(last_evaluation_.accuracy);
+}
+
+void FitRun::note(const Evaluation& evaluation) {
+  if (recipe_.target_accuracy > 0 && evaluation.accuracy >= recipe_.target_accuracy && !result_.reached_target) {
+    result_.reached_target = true;
+    result_.time_to_target_s = result_.train_seconds;
+  }
+  const bool better = evaluation.loss < best_loss_;
+  best_loss_ = better ? evaluation.loss : best_loss_;
+  not_better_ = better ? 0 : not_better_ + 1;
+  result_.stopped_early = recipe_.patience > 0 && not_better_ >= recipe_.patience;
+}
+
+void FitRun::finish_epoch() {
+  read_losses();
+  EpochRecord record{.epoch = epoch_,
+                     .steps = loop_.step_count(),
+                     .train_loss = mean_of(losses_),
+                     .train_accuracy = loop_.take_accuracy(),
+                     .train_seconds = epoch_seconds_};
+  if (loop_.job().eval) {
+    evaluate();
+    record.eval_loss = last_evaluation_.loss;
+    record.eval_accuracy = last_evaluation_.accuracy;
+    record.eval_seconds = epoch_eval_seconds_;
+  }
+  result_.history.push_back(record);
+  ++epoch_;
+  losses_.clear();
+  epoch_seconds_ = epoch_eval_seconds_ = 0;
+  if (log_) log_->epoch(record);
+  if (log_) log_->histograms(loop_.job().model, record.steps);
+  if (folder_ && (recipe_.checkpoint_every == 0 || done())) save();
+  if (callbacks_.on_epoch) callbacks_.on_epoch(record);
+}
+
+void FitRun::save() {
+  read_losses();  // throws before a bad state takes a good one's place
+  if (log_) log_->flush();
+  if (recipe_.async_checkpoints) {
+    saver_.save(*folder_, state());
+  } else {
+    folder_->save(state());
+  }
+  saved_step_ = loop_.step_count();
+  result_.checkpoint = folder_->path_of(saved_step_);
+  if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(result_.checkpoint);
+}
+
+void FitRun::save_best(double score) {
+  saver_.wait();  // what is among the best is decided by what is on disk
+  if (!folder_->is_among_best(loop_.step_count(), score, recipe_.keep_best)) return;
+  if (recipe_.async_checkpoints) {
+    saver_.save_best(*folder_, state(), score, recipe_.keep_best);
+  } else {
+    folder_->save_best(state(), score, recipe_.keep_best);
+  }
+}
+
+std::vector<double> FitRun::numbers() const {
+  return {static_cast<double>(epoch_),
+          epoch_seconds_,
+          result_.train_seconds,
+          epoch_eval_seconds_,
+          best_loss_,
+          static_cast<double>(not_better_),
+          static_cast<double>(evaluated_step_),
+          last_evaluation_.loss,
+          last_evaluation_.accuracy,
+          result_.time_to_target_s,
+          recent_loss_};
+}
+
+void FitRun::restore_numbers(const std::vector<double>& values) {
+  TORCH_CHECK_VALUE(values.size() == numbers().size(), "resume: the checkpoint's progress has ", values.size(),
+                    " numbers, expected ", numbers().size(),
+                    ". It was written by another version; start the run anew.");
+  epoch_ = static_cast<int64_t>(values[0]);
+  epoch_seconds_ = values[1];
+  result_.train_seconds = values[2];
+  epoch_eval_seconds_ = values[3];
+  best_loss_ = values[4];
+  not_better_ = static_cast<int64_t>(values[5]);
+  evaluated_step_ = static_cast<int64_t>(values[6]);
+  last_evaluation_.loss = values[7];
+  last_evaluation_.accuracy = values[8];
+  result_.time_to_target_s = values[9];
+  recent_loss_ = values[10];
+  // What ended the run then may not end it now: the target and the patience are the recipe's of today.
+  result_.reached_target = recipe_.target_accuracy > 0 && last_evaluation_.accuracy >= recipe_.target_accuracy;
+  result_.stopped_early = recipe_.patience > 0 && not_better_ >= recipe_.patience;
+}
+
+checkpoint::State FitRun::state() const {
+  checkpoint::State state = loop_.state();
+  std::vector<double> history;
+  for (const EpochRecord& record : result_.history) append(history, record);
+  state.extra.emplace_back("history", to_tensor(history).view({-1, record_width}));
+  state.extra.emplace_back("epoch_losses", to_tensor(losses_));
+  state.extra.emplace_back("progress", to_tensor(numbers()));
+  state.environment = to_json(record_);
+  return state;
+}
+
+void FitRun::restore(const checkpoint::State& state) {
+  loop_.restore(state);
+  for (const auto& [name, tensor] : state.extra) {
+    if (name == "epoch_losses") losses_ = to_vector(tensor);
+    if (name == "progress") restore_numbers(to_vector(tensor));
+    if (name == "history") {
+      TORCH_CHECK_VALUE(tensor.dim() == 2 && (tensor.size(0) == 0 || tensor.size(1) == record_width),
+                        "resume: the checkpoint's history has shape ", tensor.sizes(), ", expected [epochs, ",
+                        record_width, "]. It was written by another version; start the run anew.");
+      const std::vector<double> rows = to_vector(tensor);
+      for (size_t i = 0; i < rows.size(); i += record_width) result_.history.push_back(record_of(rows.data() + i));
+    }
+  }
+  saved_step_ = state.step;
+}
+
+}  // namespace bellows::train

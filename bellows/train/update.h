@@ -1,0 +1,64 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <vector>
+
+#include "bellows/amp/grad_scaler.h"
+#include "bellows/train/job.h"
+
+namespace bellows::train {
+
+/// Makes the gradient of several batches that of one batch of all their samples (or tokens), however ragged they are:
+/// each loss is weighed by its count over a power of two, and the sum divided by the total over the same.
+/// Numerics: float64 gradients equal one large batch's to 1e-12 (tests/train/accumulate_test.cpp). A single batch is
+///           neither weighed nor divided
+class GroupMean {
+ public:
+  /// Params: alone – the group has this one batch
+  /// Returns: what backward() starts from
+  at::Tensor weigh(const StepOutput& output, int64_t samples, bool alone);
+  /// What the gradients have to be divided by; undefined: nothing.
+  at::Tensor divisor() const;
+  /// The mean over all samples of the group, detached.
+  at::Tensor loss() const;
+
+ private:
+  at::Tensor sum_, total_, unit_, single_;
+};
+
+/// From gradients to new weights: divides, clips, leaves out what is not finite, steps every optimizer.
+/// Threads: one owner
+class Update {
+ public:
+  using Optimizers = std::vector<std::shared_ptr<torch::optim::Optimizer>>;
+  explicit Update(const Recipe& recipe);
+
+  /// What backward() starts from: under fp16 the loss times the scale.
+  at::Tensor scaled(const at::Tensor& loss);
+  /// Params: divisor – of all gradients; undefined: none
+  /// Cost:   with one fused optimizer and no clip_value the gradients are divided and clipped while it reads them. With
+  ///         `on_nan: skip` and several optimizers, or one that is not fused, the host waits for the device
+  void step(const Optimizers& optimizers, const at::Tensor& divisor);
+
+  /// Steps left out by `on_nan: skip`. Waits for the device.
+  int64_t skipped() const;
+  /// The norm of the gradients before they were clipped, 0-d; undefined when it was not needed.
+  const at::Tensor& grad_norm() const { return grad_norm_; }
+
+  NamedTensors state() const;
+  void restore(const NamedTensors& state);
+
+ private:
+  void step_unscaled(const Optimizers& optimizers, const at::Tensor& divisor);
+  bool clips() const { return clip_norm_ > 0 || skip_; }
+  double limit() const;
+
+  amp::GradScaler scaler_;
+  double clip_norm_, clip_value_;
+  bool skip_;
+  at::Tensor grad_norm_, skipped_;
+};
+
+}  // namespace bellows::train

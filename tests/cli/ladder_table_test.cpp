@@ -1,0 +1,98 @@
+#include "cli/ladder_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+namespace bellows::cli {
+
+namespace {
+
+using testing::HasSubstr;
+using train::Effect;
+using train::LadderGoal;
+using train::RungResult;
+using train::Verdict;
+
+RungResult a_rung() {
+  RungResult rung;
+  rung.technique = "bf16_autocast";
+  rung.title = "bf16 weights (O2)";  // as long as titles are
+  rung.verdict = Verdict::kept;
+  rung.step_ms = 1234.56;
+  rung.samples_per_s = 123456;
+  rung.peak_bytes = int64_t{9999} << 20;
+  rung.time_to_target_s = 1234.56;
+  rung.time_to_target_range = {.low = 1000, .high = 2000};
+  rung.accuracy = 1;
+  rung.speedup = {.ratio = 12.34, .low = 11.11, .high = 13.57};
+  rung.speedup_over_start = {.ratio = 52.34, .low = 41.11, .high = 63.57};
+  rung.memory_ratio = rung.memory_over_start = 12.34;
+  rung.expected_speed = rung.measured_speed = Effect::costs;
+  rung.expected_memory = Effect::helps;
+  rung.measured_memory = Effect::none;
+  rung.curves.resize(3);
+  rung.shares = {.load_ms = 100, .forward_ms = 400, .backward_ms = 600, .optimizer_ms = 100, .other_ms = 34};
+  return rung;
+}
+
+void expect_to_fit(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 79u) << line;
+}
+
+}  // namespace
+
+TEST(LadderTable, FitsEightyColumnsWhateverItHolds) {
+  const Terminal terminal;
+  RungResult rung = a_rung();
+  expect_to_fit(ladder_head(LadderGoal::speed));
+  expect_to_fit(ladder_head(LadderGoal::memory));
+  for (const Verdict verdict : {Verdict::kept, Verdict::no_effect, Verdict::slower, Verdict::more_memory,
+                                Verdict::misses_target, Verdict::later_at_target, Verdict::does_not_apply}) {
+    rung.verdict = verdict;
+    rung.note = "a reason that is longer than any line of a terminal that has eighty columns, and goes on and on";
+    expect_to_fit(ladder_row(terminal, rung, LadderGoal::speed));
+    expect_to_fit(ladder_row(terminal, rung, LadderGoal::memory));
+  }
+  train::LadderReport report;
+  report.plain = report.rungs.emplace_back(a_rung());
+  report.plain.technique = "plain";
+  expect_to_fit(ladder_foot(terminal, report));
+}
+
+TEST(LadderTable, TheRungInProgressShowsWhatIsKnown) {
+  RungResult rung = a_rung();
+  rung.step_ms = 12.5;
+  const std::string line = ladder_live_line(
+      {.rung = &rung, .activity = "target 2/3", .done = 1, .total = 30, .run_seconds = 4.2, .run_accuracy = 0.913},
+      LadderGoal::speed);
+  EXPECT_THAT(line, HasSubstr("12.50"));
+  EXPECT_THAT(line, HasSubstr("4.2…"));
+  EXPECT_THAT(line, HasSubstr("91.3"));
+  EXPECT_THAT(line, HasSubstr("target 2/3"));
+  expect_to_fit(line);
+  const RungResult nothing{.technique = "x", .title = "x"};
+  EXPECT_THAT(ladder_live_line({.rung = &nothing, .activity = "warm-up"}, LadderGoal::speed), HasSubstr("- "));
+}
+
+TEST(LadderTable, TheFootSetsExpectedBesideMeasured) {
+  const Terminal terminal;
+  train::LadderReport report;
+  report.rungs = {a_rung()};
+  report.plain.title = "plain libtorch";
+  report.plain.time_to_target_s = 10;
+  report.plain.shares = {.load_ms = 1.5, .forward_ms = 10, .backward_ms = 20, .optimizer_ms = 2, .other_ms = 0.5};
+  report.speedup = {.ratio = 2.9, .low = 2.5, .high = 3.3};
+  const std::string foot = ladder_foot(terminal, report);
+  EXPECT_THAT(foot, HasSubstr("52.34 (41.11 to 63.57)"));
+  EXPECT_THAT(foot, HasSubstr("costs costs      yes    no"));
+  EXPECT_THAT(foot, HasSubstr("2.90 times (90 %: 2.50 to 3.30)"));
+  EXPECT_THAT(foot, HasSubstr("1234.56 s (1000.00 to\n2000.00)"));
+  EXPECT_THAT(foot, HasSubstr("load 1.5, forward 10.0, backward 20.0,\noptimizer 2.0, other 0.5."));
+  report.interrupted = true;
+  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("what stands above was measured"));
+}
+
+}  // namespace bellows::cli
