@@ -16,7 +16,7 @@ struct State {
   int64_t step = 0;        ///< steps taken
   int64_t epoch = 0;       ///< where the data goes on: loader.start(epoch, batch)
   int64_t batch = 0;
-  std::string recipe;       ///< YAML
+  std::string recipe;            ///< YAML
   std::string environment = {};  ///< JSON: what the run was made with; "" from files of version 1
 };
 

@@ -47,8 +47,8 @@ struct Technique {
 /// "exact", "rounding", "lossy".
 std::string_view to_string(Exactness exactness);
 
-/// Adds all techniques, in the order in which the ladder climbs them: what computes the same faster, what trains
-/// otherwise, what saves memory.
+/// Adds all techniques, in the order in which the ladder climbs them: what computes the same faster, what
+/// trains otherwise, what saves memory.
 void register_techniques(Registry<Technique>& registry);
 
 /// The table as a Markdown page: one section a technique.

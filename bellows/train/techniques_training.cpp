@@ -138,8 +138,12 @@ Technique larger_batch() {
 
 }  // namespace
 
-std::vector<Technique> training_techniques() {
-  return {progressive_resizing(), weight_averaging(), one_cycle(), batch_growth(), larger_batch()};
+std::vector<Technique> averaging_techniques() {
+  return {weight_averaging()};
+}
+
+std::vector<Technique> course_techniques() {
+  return {progressive_resizing(), one_cycle(), batch_growth(), larger_batch()};
 }
 
 }  // namespace bellows::train
