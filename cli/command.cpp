@@ -64,6 +64,13 @@ std::string share_problem(const std::string& text) {
   return "expected a share above 0 and up to 1, such as 0.97, got " + text;
 }
 
+std::string seconds_problem(const std::string& text) {
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (end != text.c_str() && *end == '\0' && seconds > 0 && seconds <= 1e9) return "";
+  return "expected seconds above 0, such as 300, got " + text;
+}
+
 void add_json(CLI::App* verb, JsonTarget& json) {
   verb->add_option("--json", json, "Result as JSON, to FILE or standard output")
       ->type_name("[FILE]")
@@ -109,7 +116,10 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
       ->check(CLI::Range(1, 1000000).description(""));
   verb->add_option("--max-seconds", arguments.max_seconds, "Start no further rung after this")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 1e9).description(""));
+      ->check(CLI::Validator(seconds_problem, ""));
+  verb->add_option("--max-epochs", arguments.max_epochs, "Epochs after which a run has missed the target; 30")
+      ->type_name("EPOCHS")
+      ->check(CLI::Range(1, 1000000).description(""));
   verb->add_flag("--quick", arguments.quick, "Shorter windows, one seed: a rough answer");
   verb->add_flag("--list", arguments.list, "Explain the techniques (Markdown), measure nothing");
   verb->add_option("--html", arguments.html, "A page with charts, to FILE")->type_name("FILE");

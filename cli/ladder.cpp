@@ -1,3 +1,5 @@
+#include <filesystem>
+
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/tap/allocator.h"
@@ -109,6 +111,21 @@ Recipe starting_recipe(const LadderArguments& arguments) {
   return train::without_techniques(recipe);
 }
 
+bool same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  return !a.empty() && !b.empty() && fs::weakly_canonical(fs::absolute(a)) == fs::weakly_canonical(fs::absolute(b));
+}
+
+void check_targets(const LadderArguments& arguments) {
+  if (arguments.list && !(arguments.json.empty() && arguments.html.empty())) {
+    throw UsageError("--list measures nothing: leave out --json and --html.");
+  }
+  if (arguments.html == "-") throw UsageError("--html needs a file; standard output has the table.");
+  if (same_file(arguments.json, arguments.html)) {
+    throw UsageError("--json and --html name one file, " + arguments.html + ": give them two.");
+  }
+}
+
 train::LadderOptions ladder_options(const LadderArguments& arguments, const Recipe& recipe) {
   train::LadderOptions options;
   options.seed = static_cast<uint64_t>(recipe.seed);
@@ -117,6 +134,7 @@ train::LadderOptions ladder_options(const LadderArguments& arguments, const Reci
   if (arguments.memory) options.pairs = options.max_pairs = 7;  // only to say what it costs
   if (recipe.target_accuracy > 0) options.target_accuracy = recipe.target_accuracy;
   if (arguments.target_accuracy > 0) options.target_accuracy = arguments.target_accuracy;
+  if (arguments.max_epochs > 0) options.max_epochs = arguments.max_epochs;
   if (arguments.max_seconds > 0) options.max_seconds = arguments.max_seconds;
   if (arguments.quick) {
     options.pairs = options.max_pairs = 5;
@@ -139,7 +157,8 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
     terminal.print(line + "\n");
   }
   for (const std::string& line : wrap(
-           c10::str("Each rung against the one below it: ", options.pairs, " or more pairs of windows, training to ",
+           c10::str("Each rung against the one below it: ", options.pairs,
+                    options.max_pairs > options.pairs ? " or more" : "", " pairs of windows, training to ",
                     number("%.1f %%", 100 * options.target_accuracy), "; what changes the course of training, and the ",
                     "total, with ", options.seeds, options.seeds == 1 ? " seed." : " seeds."),
            79)) {
@@ -180,12 +199,14 @@ int measure(const LadderArguments& arguments, const Registry<train::Technique>& 
   for (const std::string& file : {arguments.json, arguments.html}) {
     if (!quiet && !file.empty()) terminal.print("Written: " + file + "\n");
   }
-  return report.interrupted ? Interrupt::exit_code() : exit_done;
+  if (report.interrupted) return Interrupt::exit_code();
+  return report.failure.empty() ? exit_done : exit_failed;
 }
 
 }  // namespace
 
 int run_ladder(const LadderArguments& arguments) {
+  check_targets(arguments);
   Registry<train::Technique> techniques("technique");
   train::register_techniques(techniques);
   if (!arguments.list) return measure(arguments, techniques);

@@ -17,8 +17,13 @@ std::string percent(double share) {
   return number("%.1f %%", 100 * share);
 }
 
+/// Three digits or more.
+std::string brief(double value) {
+  return number(value < 9.995 ? "%.2f" : value < 99.95 ? "%.1f" : "%.0f", value);
+}
+
 std::string mebibytes(int64_t bytes) {
-  return number("%.1f", bytes > 0 ? static_cast<double>(bytes) / (1 << 20) : NAN);
+  return bytes > 0 ? brief(static_cast<double>(bytes) / (1 << 20)) : "-";
 }
 
 const char* short_word(Verdict verdict) {
@@ -37,6 +42,8 @@ const char* short_word(Verdict verdict) {
       return "later";
     case Verdict::does_not_apply:
       return "skipped";
+    case Verdict::failed:
+      return "failed";
     case Verdict::not_measured:
       return "not run";
   }
@@ -48,10 +55,10 @@ Colour colour_of(const RungResult& rung) {
   return rung.verdict == Verdict::no_effect ? Colour::dim : Colour::yellow;
 }
 
-/// "1.25±0.04"; "1.25" without an interval.
-std::string plus_minus(const RatioInterval& ratio) {
-  const double half = (ratio.high - ratio.low) / 2;
-  return number("%.2f", ratio.ratio) + (std::isfinite(half) ? "±" + number("%.2f", half) : "");
+/// "1.25 (1.22-1.30)"; "1.25" without an interval.
+std::string with_ends(const RatioInterval& ratio, const char* mark = " ") {
+  if (!std::isfinite(ratio.low)) return brief(ratio.ratio) + (*mark == ' ' ? "" : mark);
+  return brief(ratio.ratio) + mark + "(" + brief(ratio.low) + "-" + brief(ratio.high) + ")";
 }
 
 /// What the rung is judged by, over the rung below.
@@ -59,14 +66,14 @@ std::string gain(const RungResult& rung, LadderGoal goal) {
   if (rung.technique == "plain") return "";
   if (goal == LadderGoal::memory) return number("%.2f", rung.memory_ratio);
   if (!std::isfinite(rung.step_ms)) return "-";
-  return plus_minus(rung.speedup) + (rung.judged_by_target ? "*" : "");
+  return with_ends(rung.speedup, rung.judged_by_target ? "*" : " ");
 }
 
 /// 68 letters.
 std::string figures(const RungResult& rung, const std::string& target, double accuracy, LadderGoal goal) {
-  return pad_right(rung.title, 17) + pad_left(number("%.2f", rung.step_ms), 8) +
-         pad_left(number("%.0f", rung.samples_per_s), 9) + pad_left(mebibytes(rung.peak_bytes), 7) +
-         pad_left(target, 9) + pad_left(number("%.1f", 100 * accuracy), 7) + pad_left(gain(rung, goal), 11);
+  return pad_right(rung.title, 17) + pad_left(brief(rung.step_ms), 7) +
+         pad_left(number("%.0f", rung.samples_per_s), 7) + pad_left(mebibytes(rung.peak_bytes), 6) +
+         pad_left(target, 8) + pad_left(number("%.1f", 100 * accuracy), 6) + pad_left(gain(rung, goal), 17);
 }
 
 /// "3.41 s (3.20 to 3.66)".
@@ -77,31 +84,28 @@ std::string with_range(double value, const train::Range& range) {
 }
 
 std::string times(const RatioInterval& ratio) {
+  if (!std::isfinite(ratio.ratio)) return "-";
   const std::string text = number("%.2f times", ratio.ratio);
   if (!std::isfinite(ratio.low)) return text + " (one seed)";
   return text + " (90 %: " + number("%.2f", ratio.low) + " to " + number("%.2f", ratio.high) + ")";
 }
 
 std::string over_start_line(const RungResult& rung) {
-  const RatioInterval& speedup = rung.speedup_over_start;
-  std::string interval = number("%.2f", speedup.ratio);
-  if (std::isfinite(speedup.low)) {
-    interval += " (" + number("%.2f", speedup.low) + " to " + number("%.2f", speedup.high) + ")";
-  }
-  return pad_right(rung.title, 17) + pad_left(interval, 23) + pad_left(number("%.2f", rung.memory_over_start), 7) +
-         pad_left(std::string(to_string(rung.expected_speed)), 10) +
+  return pad_right(rung.title, 17) + pad_left(with_ends(rung.samples_per_s_over_start), 17) +
+         pad_left(brief(rung.target_over_start), 8) + pad_left(brief(rung.memory_over_start), 8) +
+         pad_left(std::string(to_string(rung.expected_speed)), 9) +
          pad_left(std::string(to_string(rung.measured_speed)), 6) +
-         pad_left(std::string(to_string(rung.expected_memory)), 9) +
+         pad_left(std::string(to_string(rung.expected_memory)), 8) +
          pad_left(std::string(to_string(rung.measured_memory)), 6) + "\n";
 }
 
 std::string over_start_block(const Terminal& terminal, const LadderReport& report) {
   std::string text =
       "\n" +
-      terminal.paint(Colour::bold, pad_left("helps speed?", 63) + pad_left("memory?", 15) + "\n" +
-                                       pad_right("over the start", 17) + pad_left("speed-up (90 %)", 23) +
-                                       pad_left("memory", 7) + pad_left("expected", 10) + pad_left("is", 6) +
-                                       pad_left("expected", 9) + pad_left("is", 6)) +
+      terminal.paint(Colour::bold, pad_left("helps speed?", 65) + pad_left("memory?", 14) + "\n" +
+                                       pad_right("over the start", 17) + pad_left("samples/s (90 %)", 17) +
+                                       pad_left("target", 8) + pad_left("memory", 8) + pad_left("exp.", 9) +
+                                       pad_left("is", 6) + pad_left("exp.", 8) + pad_left("is", 6)) +
       "\n";
   for (const RungResult& rung : report.rungs) {
     if (std::isfinite(rung.step_ms)) text += over_start_line(rung);
@@ -135,23 +139,56 @@ std::string target_text(const LadderReport& report) {
                                  report.plain.curves.size() == 1 ? " seed." : " seeds (least to greatest)."));
 }
 
+/// What the table alone would leave in doubt.
+std::string remarks(const LadderReport& report) {
+  std::string left_out, text;
+  bool starred = false;
+  for (const RungResult& rung : report.rungs) {
+    if (rung.verdict == Verdict::not_measured) left_out += (left_out.empty() ? "" : ", ") + rung.title;
+    starred |= rung.judged_by_target && std::isfinite(rung.step_ms);
+  }
+  if (!left_out.empty()) text += wrapped("Not run (time limit): " + left_out + ".");
+  if (starred) text += "* judged by the time to the target, not by samples/s\n";
+  if (report.plain.curves.size() > 1) {
+    text += wrapped("Step ms and samples/s of the table go by plain's first run, those in the files by all its runs: " +
+                    number("%.1f ms", report.plain.step_ms) + " a step.");
+  }
+  for (const RungResult* rung : {&report.plain, &report.top()}) {
+    if (!rung->runs_again.empty()) text += wrapped("Run again, " + rung->title + ": " + rung->runs_again + ".");
+    if (&report.top() == &report.plain) break;
+  }
+  if (!report.failure.empty()) text += wrapped("The last comparison failed: " + report.failure);
+  return text.empty() ? text : text + "\n";
+}
+
+std::string totals(const Terminal& terminal, const LadderReport& report) {
+  if (&report.top() == &report.plain) return terminal.paint(Colour::bold, "Nothing was kept.") + "\n";
+  std::string text;
+  if (report.options.goal == LadderGoal::memory) {
+    text += "Peak memory, against plain libtorch:           " +
+            terminal.paint(Colour::bold, number("%.2f times less", report.top().memory_over_start)) + "\n";
+  }
+  return text + pad_right("Time to " + percent(report.options.target_accuracy) + ", against plain libtorch:", 47) +
+         terminal.paint(Colour::bold, times(report.speedup)) +
+         "\nSamples/s at equal batch and learning rate:    " + times(report.speedup_equal_batch) + "\n";
+}
+
 }  // namespace
 
 std::string ladder_head(LadderGoal goal) {
-  return pad_right("technique", 17) + pad_left("step ms", 8) + pad_left("samples/s", 9 + 1) + pad_left("MiB", 6) +
-         pad_left("target s", 9) + pad_left("acc. %", 7) +
-         pad_left(goal == LadderGoal::memory ? "less MiB" : "speed-up", 11) + "\n";
+  return pad_right("technique", 16) + pad_left("step ms", 7) + pad_left("samples/s", 10) + pad_left("MiB", 4) +
+         pad_left("target", 8) + pad_left("acc.", 6) +
+         pad_left(goal == LadderGoal::memory ? "less MiB" : "speed-up (90 %)", 17) + "\n";
 }
 
 std::string ladder_live_line(const train::LadderEvent& event, LadderGoal goal) {
   const bool running = std::isfinite(event.run_seconds);
-  const std::string target =
-      running ? number("%.1f", event.run_seconds) + "…" : number("%.2f", event.rung->time_to_target_s);
+  const std::string target = running ? number("%.1f", event.run_seconds) + "…" : brief(event.rung->time_to_target_s);
   return figures(*event.rung, target, running ? event.run_accuracy : event.rung->accuracy, goal) + " " + event.activity;
 }
 
 std::string ladder_row(const Terminal& terminal, const RungResult& rung, LadderGoal goal) {
-  std::string text = figures(rung, number("%.2f", rung.time_to_target_s), rung.accuracy, goal);
+  std::string text = figures(rung, brief(rung.time_to_target_s), rung.accuracy, goal);
   if (rung.technique != "plain") text += " " + terminal.paint(colour_of(rung), short_word(rung.verdict));
   text += "\n";
   if (rung.kept() || rung.verdict == Verdict::no_effect) return text;
@@ -164,21 +201,8 @@ std::string ladder_foot(const Terminal& terminal, const LadderReport& report) {
     return "\nStopped after " + format_seconds(report.seconds) + "; what stands above was measured.\n";
   }
   const RungResult& top = report.top();
-  std::string text = over_start_block(terminal, report) + "\n";
-  for (const RungResult& rung : report.rungs) {
-    if (!rung.judged_by_target || !std::isfinite(rung.step_ms)) continue;
-    text += "* judged by the time to the target, not by samples/s\n\n";
-    break;
-  }
-  if (report.options.goal == LadderGoal::memory) {
-    text += "Peak memory, against plain libtorch:           " +
-            terminal.paint(Colour::bold, number("%.2f times less", &top == &report.plain ? 1 : top.memory_over_start)) +
-            "\n";
-  }
-  text += pad_right("Time to " + percent(report.options.target_accuracy) + ", against plain libtorch:", 47) +
-          terminal.paint(Colour::bold, times(report.speedup)) +
-          "\nSamples/s at equal batch and learning rate:    " + times(report.speedup_equal_batch) + "\n";
-  text += target_text(report) + shares_text(report.plain);
+  const std::string text = over_start_block(terminal, report) + "\n" + remarks(report) + totals(terminal, report) +
+                           target_text(report) + shares_text(report.plain);
   return &top == &report.plain ? text : text + shares_text(top);
 }
 

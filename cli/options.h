@@ -34,7 +34,8 @@ struct LadderArguments {
   std::string recipe, data, model;
   std::vector<std::string> set, plugins;
   double target_accuracy = 0;    ///< 0, not given: the recipe's, or 0.97
-  double max_seconds = 0;        ///< 0: no limit
+  double max_seconds = 0;        ///< 0, not given: no limit
+  int64_t max_epochs = 0;        ///< 0, not given: the ladder's own
   int64_t eval_every_steps = 0;  ///< 0: as the ladder chooses
   bool memory = false;           ///< climb the techniques that save memory
   bool quick = false;

@@ -80,15 +80,22 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
   json["data"] = recipe.data;
   json["epochs"] = nlohmann::ordered_json::array();
   for (const EpochRecord& record : result.history) {
-    json["epochs"].push_back({{"epoch", record.epoch},
-                              {"steps", record.steps},
-                              {"train_loss", record.train_loss},
-                              {"eval_loss", record.eval_loss},
-                              {"eval_accuracy", record.eval_accuracy},
-                              {"train_seconds", record.train_seconds},
-                              {"eval_seconds", record.eval_seconds}});
+    json["epochs"].push_back(
+        {{"epoch", record.epoch},
+         {"steps", record.steps},
+         {"train_loss", record.train_loss},
+         {"train_accuracy", std::isfinite(record.train_accuracy) ? nlohmann::ordered_json(record.train_accuracy)
+                                                                 : nlohmann::ordered_json(nullptr)},
+         {"eval_loss", record.eval_loss},
+         {"eval_accuracy", record.eval_accuracy},
+         {"train_seconds", record.train_seconds},
+         {"eval_seconds", record.eval_seconds}});
   }
   json["steps"] = result.steps;
+  if (result.evaluation) {
+    json["eval_loss"] = result.evaluation->loss;
+    json["eval_accuracy"] = result.evaluation->accuracy;
+  }
   json["skipped_steps"] = result.skipped_steps;
   json["stopped"] = result.stopped;
   json["stopped_early"] = result.stopped_early;
@@ -108,6 +115,7 @@ void print_result(const Recipe& recipe, const FitResult& result, const std::vect
                                              format_seconds(result.time_to_target_s))
                                   : c10::str(", ", number("%.1f %%", 100 * recipe.target_accuracy), " not reached");
   }
+  if (result.evaluation) text += ", accuracy " + number("%.2f %%", 100 * result.evaluation->accuracy);
   if (result.stopped_early) text += c10::str(", ended after ", recipe.patience, " evaluations without a better loss");
   if (result.skipped_steps > 0) text += c10::str(", ", result.skipped_steps, " steps left out for NaN or infinity");
   terminal.print(text + ".\n");

@@ -1,6 +1,7 @@
 #include "bellows/checkpoint/folder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -32,10 +33,13 @@ std::string checkpoint_name(int64_t step) {
   return name;
 }
 
-/// What a write leaves that was killed: AtomicFile's temporary file.
+/// What a write leaves that was killed: AtomicFile's temporary file, of those that a run writes.
 bool is_leftover_name(std::string_view name) {
   constexpr std::string_view mark = ".tmp-";
   constexpr size_t random_letters = 6;
+  constexpr std::array<std::string_view, 7> written = {prefix,   "recipe.yaml", "run.json", "log.",
+                                                       "trace-", "scores.json", ".writable"};
+  if (std::none_of(written.begin(), written.end(), [&](auto one) { return name.starts_with(one); })) return false;
   return name.size() > mark.size() + random_letters &&
          name.substr(name.size() - random_letters - mark.size(), mark.size()) == mark;
 }

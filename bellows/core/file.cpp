@@ -90,7 +90,8 @@ void MappedFile::check_size() const {
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   struct stat status {};
   // What a shell redirects, /dev/stdout or /dev/fd/3, may lead to a regular file that others hold open.
-  const bool exists = ::stat(path_.c_str(), &status) == 0 && !S_ISDIR(status.st_mode);
+  const bool exists = ::stat(path_.c_str(), &status) == 0;
+  TORCH_CHECK(!exists || !S_ISDIR(status.st_mode), "cannot write ", path_, ": it is a folder. Name a file.");
   const bool special =
       exists && (!S_ISREG(status.st_mode) || path_.starts_with("/dev/") || path_.starts_with("/proc/"));
   if (special) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,11 @@ namespace bellows {
 double median(std::vector<double> values);
 double quantile(std::vector<double> values, double q);
 
-/// A ratio with its uncertainty.
+/// A ratio with its uncertainty. NaN: not measured.
 struct RatioInterval {
-  double ratio = 1;
-  double low = 1;  ///< ends of the two-sided 90 % interval
-  double high = 1;
+  double ratio = std::numeric_limits<double>::quiet_NaN();
+  double low = std::numeric_limits<double>::quiet_NaN();  ///< ends of the two-sided 90 % interval
+  double high = std::numeric_limits<double>::quiet_NaN();
   /// True when 1 lies outside: the difference is real at this level.
   bool excludes_one() const { return low > 1 || high < 1; }
 };

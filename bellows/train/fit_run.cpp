@@ -1,6 +1,7 @@
 #include "bellows/train/fit_run.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 
 #include <algorithm>
 #include <chrono>
@@ -51,6 +52,18 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+/// A state that cannot go on must not take the place of one that can.
+void check_finite(const checkpoint::State& state) {
+  for (const NamedTensors* part : {&state.model, &state.optimizer}) {
+    for (const auto& [name, tensor] : *part) {
+      if (!tensor.is_floating_point() || at::isfinite(tensor.detach()).all().item<bool>()) continue;
+      TORCH_CHECK(false, "fit: no checkpoint is written at step ", state.step, ": \"", name,
+                  "\" holds NaN or infinity, and a run cannot go on from that. The checkpoint before stays. Try a "
+                  "smaller lr, a warm-up, or clip_norm.");
+    }
+  }
+}
+
 void check_folder_keys(const Recipe& recipe) {
   const bool needs_one = !recipe.trace_steps.empty() || recipe.keep_best > 0 || recipe.checkpoint_every > 0;
   TORCH_CHECK_VALUE(!needs_one || !recipe.run_folder.empty(),
@@ -77,22 +90,23 @@ void FitRun::begin(bool resume, bool accept_changes) {
     return;
   }
   record_ = this_run(recipe_, data::fingerprint(loop_.job().train));
-  const auto existing = folder_->list();
-  TORCH_CHECK_VALUE(resume || existing.empty(), "fit: ", folder_->path(), " holds ", existing.size(),
+  if (loop_.job().eval) record_.facts["eval_data"] = data::fingerprint(*loop_.job().eval);
+  const size_t existing = folder_->list().size() + folder_->best().size();
+  TORCH_CHECK_VALUE(resume || existing == 0, "fit: ", folder_->path(), " holds ", existing,
                     " checkpoints of an earlier run. Resume it, remove them, or choose another run_folder.");
   if (const auto newest = folder_->newest()) {
     check_resume(*newest, record_, accept_changes);
-    restore(*newest);
+    restore(*newest, accept_changes);
     result_.checkpoint = folder_->path_of(newest->step);
     log_info("resume: from step ", newest->step, " (epoch ", newest->epoch + 1, ", batch ", newest->batch, ") in ",
              folder_->path(), ".");
   } else if (resume) {
     log_info("resume: no checkpoint in ", folder_->path(), "; the run begins at its start.");
   }
-  write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());
-  write_text_file(folder_->path() + "/run.json", to_json(record_));
   log_.emplace(recipe_.log, folder_->path(), saved_step_);
   trace_.emplace(recipe_.trace_steps, folder_->path());
+  write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());  // nothing can be refused any more
+  write_text_file(folder_->path() + "/run.json", to_json(record_));
   if (saved_step_ < 0) log_->text("recipe", "```yaml\n" + recipe_.to_yaml() + "```", 0);
 }
 
@@ -110,6 +124,7 @@ FitResult FitRun::go() {
   saver_.wait();
   result_.steps = loop_.step_count();
   result_.skipped_steps = loop_.skipped_steps();
+  if (evaluated_step_ >= 0) result_.evaluation = last_evaluation_;
   if (log_ && done()) {
     log_->hyperparameters(recipe_, {{"accuracy", last_evaluation_.accuracy}, {"loss", last_evaluation_.loss}},
                           loop_.step_count());
@@ -134,7 +149,7 @@ void FitRun::train_epoch() {
 void FitRun::take_step() {
   const auto begin = Clock::now();
   if (trace_) trace_->before(loop_.step_count() + 1);
-  loop_.step();
+  if (!loop_.step()) return;  // what was left of the epoch could not be used
   if (trace_) trace_->after(loop_.step_count());
   const bool at_end = loop_.epoch() != epoch_;
   if (at_end || loop_.step_count() % recipe_.log_every == 0) read_losses();
@@ -210,10 +225,12 @@ void FitRun::finish_epoch() {
 void FitRun::save() {
   read_losses();  // throws before a bad state takes a good one's place
   if (log_) log_->flush();
+  const checkpoint::State now = state();
+  check_finite(now);
   if (recipe_.async_checkpoints) {
-    saver_.save(*folder_, state());
+    saver_.save(*folder_, now);
   } else {
-    folder_->save(state());
+    folder_->save(now);
   }
   saved_step_ = loop_.step_count();
   result_.checkpoint = folder_->path_of(saved_step_);
@@ -275,8 +292,8 @@ checkpoint::State FitRun::state() const {
   return state;
 }
 
-void FitRun::restore(const checkpoint::State& state) {
-  loop_.restore(state);
+void FitRun::restore(const checkpoint::State& state, bool own_options) {
+  loop_.restore(state, own_options);
   for (const auto& [name, tensor] : state.extra) {
     if (name == "epoch_losses") losses_ = to_vector(tensor);
     if (name == "progress") restore_numbers(to_vector(tensor));

@@ -32,7 +32,7 @@ class FitRun {
   void save();
   void save_best(double score);
   checkpoint::State state() const;
-  void restore(const checkpoint::State& state);
+  void restore(const checkpoint::State& state, bool own_options);
   std::vector<double> numbers() const;
   void restore_numbers(const std::vector<double>& values);
 

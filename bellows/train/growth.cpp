@@ -50,7 +50,7 @@ int64_t Growth::steps(int64_t epoch) const {
 
 int64_t Growth::total_steps(int64_t epochs) const {
   int64_t total = 0;
-  const auto growing = std::min(epochs, static_cast<int64_t>(std::ceil(growth_epochs_)));
+  const auto growing = static_cast<int64_t>(std::min(static_cast<double>(epochs), std::ceil(growth_epochs_)));
   for (int64_t epoch = 0; epoch < growing; ++epoch) total += steps(epoch);
   return total + (epochs - growing) * steps(growing);
 }

@@ -69,7 +69,8 @@ struct LadderOptions {
   // What is measured.
   LadderGoal goal = LadderGoal::speed;
   double target_accuracy = 0.97;
-  int64_t max_epochs = 30;  ///< a run that has not reached the target by then has failed to
+  int64_t max_epochs = 30;  ///< a run that has not reached the target by then has failed to; with the goal speed, nor
+                            ///< one that has taken 2.5 times as long as plain
   // How well.
   int pairs = 9;           ///< alternating pairs of timed windows per comparison, at least 5 …
   int max_pairs = 17;      ///< … and up to so many, until the interval is tight: its ends within 5 % of each other
@@ -79,7 +80,8 @@ struct LadderOptions {
   int seeds = 3;
   uint64_t seed = 1;
   /// Held-out accuracy is measured every so many steps of plain's batch. 0: when training has gone 3 % further, and
-  /// less often while the accuracy is far from the target, so that the time to the target is known to about 3 %.
+  /// less often while the accuracy is far from the target, so that the time to the target is known to about 3 %, that
+  /// of a rung that runs once to about 6 %.
   int64_t eval_every_steps = 0;
   double max_seconds = std::numeric_limits<double>::infinity();  ///< no further rung is started after this long
 };
@@ -92,9 +94,10 @@ enum class Verdict {
   misses_target,
   later_at_target,
   does_not_apply,
+  failed,  ///< a run ended with an error
   not_measured
 };
-/// "kept", "no effect", "slower", "more memory", "misses the target", "later at target", "does not apply",
+/// "kept", "no effect", "slower", "more memory", "misses the target", "later at target", "does not apply", "failed",
 /// "not measured".
 std::string_view to_string(Verdict verdict);
 
@@ -133,9 +136,9 @@ struct RungResult {
   std::string expectation;  ///< what the registry says it does, and why
   int64_t batch_size = 0;
   double learning_rate = 0;
-  /// Plain's own figure is measured; a rung's is that of the rung below times their ratio, so that windows of another
-  /// hour of the machine do not contradict the ratio. The mean step of an epoch; of a rung that is judged by the time
-  /// to the target, of its runs.
+  /// Plain's is that of its runs to the target; a rung's is plain's times the ratios on the way, so that windows of
+  /// another hour of the machine do not contradict them. The mean step of an epoch; of a rung that is judged by the
+  /// target, of its runs. Until the ladder ends, plain's first run stands for all.
   double step_ms = unknown;
   double samples_per_s = unknown;
   Range step_ms_interval, samples_per_s_interval;  ///< 90 %
@@ -145,12 +148,16 @@ struct RungResult {
   double accuracy = unknown;                       ///< when training ended; median over the seeds
   Range accuracy_range;
   double epochs = unknown;        ///< to the target; median over the seeds
+  std::string runs_again;         ///< seeds that ran to the target more than once: all their times, the last one counts
   bool judged_by_target = false;  ///< `speedup` is of the time to the target, not of samples per second
   RatioInterval speedup;          ///< over the rung below, the last one that was kept; one pair of runs has no interval
-  /// The product of the speed-ups up to this rung: how much sooner it reaches the target than plain, by the ladder.
-  RatioInterval speedup_over_start;
-  double memory_ratio = unknown;  ///< peak of the rung below over this one's: above 1 it saves memory
-  double memory_over_start = unknown;
+  /// Samples per second over plain's: the product of these ratios up to this rung.
+  RatioInterval samples_per_s_over_start;
+  double target_over_start = unknown;  ///< plain's median time to the target over this one's, from two seeds each on
+  /// Peak of the rung below over this one's: above 1 it saves memory. Both of runs to the target; of a rung that has
+  /// none, both of the first steps.
+  double memory_ratio = unknown;
+  double memory_over_start = unknown;  ///< of runs to the target
   Effect expected_speed = Effect::unknown, measured_speed = Effect::unknown;
   Effect expected_memory = Effect::unknown, measured_memory = Effect::unknown;
   std::vector<AccuracyCurve> curves;  ///< one a seed
@@ -171,6 +178,7 @@ struct LadderReport {
   std::string recipe_yaml;            ///< the recipe of the last kept rung
   double seconds = 0;                 ///< that the ladder took
   bool interrupted = false;           ///< stop() said so: what is there was measured, the rest was not
+  std::string failure;                ///< why the comparison of plain with all that was kept is not whole; else empty
 
   /// The last rung that was kept; plain if none was.
   const RungResult& top() const;
@@ -191,15 +199,16 @@ std::vector<Technique> techniques_for(const Registry<Technique>& registry, Ladde
 
 /// Measures technique after technique on one job: each rung switches one more on over the last one that was kept.
 ///
-/// A rung and the one below it take turns in at least five pairs of windows of equally many samples; before each window
-/// some steps go untimed, so that neither starts with a queue that was filled while the other ran. On a machine that is
-/// not quiet more pairs follow. A rung counts as faster if the 90 % interval of the ratio lies above 1; otherwise nothing
-/// more is measured of it. It must then reach the target from scratch, and a lossy one has to do so, seed for seed, in less time than the rung below. A rung
-/// that is judged by the target has no windows: it and the one below train to the target in turns, and the interval of
-/// the ratio of these times has to lie above 1. With the goal memory, the peak has to fall by at least 1 %; windows
-/// only say what it costs. Evaluation is outside all clocks; what a loader prefetches meanwhile, `prefetch` batches at
-/// most, is not counted against it. At the end plain and the last kept rung train to the target in turns for the total
-/// speed-up.
+/// A rung and the one below it take turns in at least five pairs of windows of equally many samples; before each
+/// window some steps go untimed, so that neither starts with a queue that was filled while the other ran. On a machine
+/// that is not quiet more pairs follow. A rung counts as faster if the 90 % interval of the ratio lies above 1;
+/// otherwise nothing more is measured of it. It must then reach the target from scratch; a lossy one and the rung
+/// below do so with the same seeds, and the median of its times has to be the lower one. A rung that is judged by the
+/// target has no windows: it and the one below train to the target in turns, and the interval of the ratio of these
+/// times has to lie above 1; with one seed, the ratio has to be above 1.1. With the goal memory, the peak has to fall
+/// by at least 1 %; windows only say what it costs. Evaluation is outside all clocks; what a loader prefetches
+/// meanwhile, `prefetch` batches at most, is not counted against it. At the end plain and the last kept rung train to
+/// the target in turns for the total speed-up; an error there is noted in the report.
 /// Params:  recipe – of the rung above plain, before the first technique: what `plain` does, in Bellows
 ///          techniques – in the order to climb
 /// Cost:    (rungs + 1) × (2 · pairs windows + 1 run to the target); 2 · seeds runs for each rung that changes the

@@ -10,7 +10,7 @@ namespace bellows::train {
 namespace {
 
 constexpr double chart_width = 440, row_height = 25, bar_height = 13;
-constexpr double label_width = 124, value_width = 54;  // left and right of the bars
+constexpr double label_width = 130, value_width = 54;  // left and right of the bars
 
 const char* class_of(MarkRole role) {
   static constexpr std::array names = {"bottom", "top", "kept", "dropped"};
@@ -97,7 +97,8 @@ std::string one_bar(const ChartBar& bar, const HorizontalScale& x, double y) {
   std::string marks = "<g>\n<title>" + escape_html(bar.label + ": " + bar.shown) + "</title>\n";
   marks += svg_text("label " + role, 0, middle + 4, "start", bar.label);
   if (std::isfinite(bar.value)) {
-    marks += svg_rect("mark " + role, x.left, middle - bar_height / 2, x(bar.value) - x.left, bar_height);
+    marks += svg_rect("mark " + role + (bar.faint ? " faint" : ""), x.left, middle - bar_height / 2,
+                      x(bar.value) - x.left, bar_height);
   }
   if (std::isfinite(bar.range.low) && bar.range.high > bar.range.low) {
     const double low = x(bar.range.low), high = x(bar.range.high);
@@ -169,6 +170,7 @@ std::string chart_number(const char* format, double value) {
 }
 
 std::string bar_chart(const ChartText& text, const std::string& unit, const std::vector<ChartBar>& bars) {
+  if (greatest_of(bars) == 0) return "";
   const HorizontalScale x(greatest_of(bars), label_width, chart_width - value_width);
   const double bottom = row_height * static_cast<double>(bars.size()) + 2;
   std::string marks = x.grid(0, bottom, unit);
@@ -182,6 +184,7 @@ std::string line_chart(const ChartText& text, double low, double target, const s
   for (const ChartLine& line : lines) {
     for (const auto& point : line.points) longest = std::max(longest, point.first);
   }
+  if (longest == 0) return "";
   const HorizontalScale x(longest, plot.left, plot.right - 4);
   std::string marks = x.grid(plot.top, plot.bottom, "s") + accuracy_grid(plot);
   marks += svg_line("target", plot.left, plot.y(target), plot.right, plot.y(target));

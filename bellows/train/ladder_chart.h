@@ -26,8 +26,9 @@ struct ChartBar {
   double value = 0;   ///< not finite: no bar
   Range range;        ///< drawn as a whisker; NaN: none
   MarkRole role = MarkRole::kept;
+  bool faint = false;  ///< class "faint"
 };
-/// One horizontal bar a row.
+/// One horizontal bar a row; empty where no bar has a value.
 std::string bar_chart(const ChartText& text, const std::string& unit, const std::vector<ChartBar>& bars);
 
 struct ChartLine {
@@ -36,6 +37,7 @@ struct ChartLine {
   MarkRole role = MarkRole::kept;
 };
 /// Lines over time in seconds, from `low` to 1, those of bottom and top above the others; a dashed line at `target`.
+/// Empty without points.
 std::string line_chart(const ChartText& text, double low, double target, const std::vector<ChartLine>& lines);
 
 struct ChartStack {

@@ -65,8 +65,10 @@ LadderJson figures(const RungResult& rung) {
   json["judged_by"] = rung.judged_by_target ? "time to target" : "samples per second";
   json["speedup"] = number_or_null(rung.speedup.ratio);
   json["interval"] = interval_json(rung.speedup);
-  json["speedup_over_start"] = number_or_null(rung.speedup_over_start.ratio);
-  json["interval_over_start"] = interval_json(rung.speedup_over_start);
+  json["samples_per_s_over_start"] = number_or_null(rung.samples_per_s_over_start.ratio);
+  json["samples_per_s_over_start_interval"] = interval_json(rung.samples_per_s_over_start);
+  json["time_to_target_over_start"] = number_or_null(rung.target_over_start);
+  json["runs_again"] = rung.runs_again;
   json["memory_ratio"] = number_or_null(rung.memory_ratio);
   json["memory_ratio_over_start"] = number_or_null(rung.memory_over_start);
   json["helps_speed"] = {{"expected", to_string(rung.expected_speed)}, {"measured", to_string(rung.measured_speed)}};
@@ -98,6 +100,7 @@ std::string to_json(const LadderReport& report) {
   json["eval_every_steps"] = report.options.eval_every_steps;
   json["seconds"] = report.seconds;
   json["interrupted"] = report.interrupted;
+  json["failure"] = report.failure;
   json["recipe"] = report.recipe_yaml;
   return json.dump(1) + "\n";
 }

@@ -92,7 +92,7 @@ int64_t LadderMeasure::samples_to_evaluation(const TargetRun& run, int64_t sampl
 
 TargetRun LadderMeasure::to_target(const Start& start, uint64_t seed, const std::string& activity, bool rough,
                                    const TargetLimits& limits) const {
-  TargetRun run{.seed = seed};
+  TargetRun run{.seed = seed, .rough = rough};
   const std::unique_ptr<LadderJob> job = start(seed);
   const int64_t per_epoch = job->samples_per_epoch();
   job->take_peak_bytes();  // those of jobs that were

@@ -26,6 +26,8 @@ struct TargetRun {
   int64_t steps = 0, samples = 0;
   int64_t peak_bytes = 0;  ///< of training
   bool reached = false;
+  bool rough = false;                        ///< evaluated half as often
+  std::vector<double> earlier_s;             ///< `seconds` of the runs with this seed that it replaces
   StepShares phases;                         ///< of all its steps together
   std::vector<AccuracyCurve::Point> points;  ///< one an evaluation
 };

@@ -43,8 +43,13 @@ double mebibytes(int64_t bytes) {
   return bytes > 0 ? static_cast<double>(bytes) / (1 << 20) : RungResult::unknown;
 }
 
-std::string figure(const std::string& caption, const std::string& explanation, const std::string& content) {
-  return "<figure>\n<h2>" + caption + "</h2>\n<figcaption>" + explanation + "</figcaption>\n" + content + "</figure>\n";
+/// Nothing where there is no chart.
+std::string figure(const std::string& caption, const std::string& explanation, const std::string& key,
+                   const std::string& chart) {
+  const std::string content = key + "</div>\n" + chart;
+  return chart.empty() ? ""
+                       : "<figure>\n<h2>" + caption + "</h2>\n<figcaption>" + explanation + "</figcaption>\n" +
+                             content + "</figure>\n";
 }
 
 std::string key_entry(const std::string& css, const std::string& words) {
@@ -62,9 +67,10 @@ std::string roles_key(const LadderReport& report) {
 
 std::string headline(const LadderReport& report) {
   if (report.interrupted) return "Stopped before the top";
+  if (&report.top() == &report.plain) return "Nothing was kept";
   if (report.options.goal == LadderGoal::memory) {
-    const double less = &report.top() == &report.plain ? 1 : report.top().memory_over_start;
-    return "<strong>" + chart_number("%.2f times", less) + "</strong> less memory, still to " + target_text(report);
+    return "<strong>" + chart_number("%.2f times", report.top().memory_over_start) +
+           "</strong> less memory, still to " + target_text(report);
   }
   return "<strong>" + chart_number("%.2f times", report.speedup.ratio) + "</strong> sooner at " + target_text(report);
 }
@@ -75,6 +81,7 @@ std::string card(const std::string& figure_text, const std::string& words, const
 
 std::string ratio_detail(const RatioInterval& ratio) {
   const std::string interval = interval_text("%.2f", ratio.low, ratio.high);
+  if (!std::isfinite(ratio.ratio)) return "not measured";
   return interval.empty() ? "one seed" : "90 % interval " + interval;
 }
 
@@ -107,7 +114,8 @@ std::string time_chart(const LadderReport& report) {
                     .shown = chart_number("%.2f s", rung->time_to_target_s),
                     .value = rung->time_to_target_s,
                     .range = rung->time_to_target_range,
-                    .role = role_of(report, *rung)});
+                    .role = role_of(report, *rung),
+                    .faint = rung->curves.size() == 1});
   }
   const std::string svg =
       bar_chart({.id = "time",
@@ -117,8 +125,9 @@ std::string time_chart(const LadderReport& report) {
                 "s", bars);
   return figure("Time to " + target_text(report),
                 "Seconds of training, evaluation left out. Bars are medians over the seeds, whiskers reach from the "
-                "least to the greatest. Each rung adds its technique to the last one that was kept.",
-                roles_key(report) + "</div>\n" + svg);
+                "least to the greatest; a faint bar is a single run, known to about 6 %. Each rung adds its technique "
+                "to the last one that was kept.",
+                roles_key(report) + key_entry("single", "one seed"), svg);
 }
 
 std::string memory_chart(const LadderReport& report) {
@@ -137,7 +146,7 @@ std::string memory_chart(const LadderReport& report) {
                                                     "trained."},
                                     "MiB", bars);
   return figure("Peak memory", "The highest sum of live tensor bytes while a rung trained to the target.",
-                roles_key(report) + "</div>\n" + svg);
+                roles_key(report), svg);
 }
 
 std::string accuracy_chart(const LadderReport& report) {
@@ -158,7 +167,7 @@ std::string accuracy_chart(const LadderReport& report) {
                                      low, target, lines);
   return figure("Accuracy against wall time",
                 "Held-out accuracy in per cent over seconds of training; one line a run, until the target.",
-                roles_key(report) + key_entry("target", target_text(report)) + "</div>\n" + svg);
+                roles_key(report) + key_entry("target", target_text(report)), svg);
 }
 
 std::vector<double> parts_of(const StepShares& shares) {
@@ -186,7 +195,7 @@ std::string shares_chart(const LadderReport& report) {
   return figure("Where a step’s time goes",
                 "The mean step of all runs to the target, on the thread that trains. Batches and images that grow make "
                 "steps of different sizes.",
-                svg + key + "</div>\n");
+                key, svg);
 }
 
 // ---- the table
@@ -218,28 +227,29 @@ std::string panel(const std::string& title, const std::string& explanation, cons
 }
 
 std::string figures_row(const RungResult& rung) {
-  const RatioInterval none{.ratio = RungResult::unknown, .low = RungResult::unknown, .high = RungResult::unknown};
-  const bool compared = rung.technique != "plain" && std::isfinite(rung.step_ms);
   return "<tr" + std::string(rung.kept() ? " class=\"kept\"" : "") + "><td>" + escape_html(rung.title) + "</td>" +
          range_cell("%.2f", rung.step_ms, rung.step_ms_interval) +
          range_cell("%.0f", rung.samples_per_s, rung.samples_per_s_interval) +
          cell(chart_number("%.1f", mebibytes(rung.peak_bytes))) +
          range_cell("%.2f", rung.time_to_target_s, rung.time_to_target_range) +
          range_cell("%.1f", 100 * rung.accuracy, {100 * rung.accuracy_range.low, 100 * rung.accuracy_range.high}) +
-         ratio_cell(compared ? rung.speedup : none) + ratio_cell(compared ? rung.speedup_over_start : none) +
-         "<td class=\"verdict\">" + (rung.technique == "plain" ? rung.note : std::string(to_string(rung.verdict))) +
-         "</td></tr>\n";
+         ratio_cell(rung.speedup) + ratio_cell(rung.samples_per_s_over_start) +
+         cell(chart_number("%.2f", rung.target_over_start)) + "<td class=\"verdict\">" +
+         (rung.technique == "plain" ? "rung 0" : std::string(to_string(rung.verdict))) + "</td></tr>\n";
 }
 
 std::string figures_table(const LadderReport& report) {
   std::string rows = header({"technique", "step ms", "samples/s", "peak MiB", "target s", "accuracy %",
-                             "over the rung below", "over the start", "verdict"}) +
+                             "over the rung below", "samples/s over the start", "target over the start", "verdict"}) +
                      "<tbody>\n" + figures_row(report.plain);
   for (const RungResult& rung : report.rungs) rows += figures_row(rung);
   return panel(
       "All rungs",
       "Small figures are 90 % intervals; of the time to the target and the accuracy, the least and the greatest "
-      "of the seeds. The speed-up over the start is the product of those on the way.",
+      "of the seeds. Over the rung below: samples per second or, of a rung that is judged by it, the time to the "
+      "target. "
+      "Samples/s over the start is the product of those on the way; the target over the start is the ratio of the "
+      "medians, from two seeds on.<span class=\"hint\"> The table can be pushed sideways.</span>",
       rows);
 }
 
@@ -251,6 +261,7 @@ std::string expectation_row(const RungResult& rung) {
   std::erase(expectation, '`');
   if (rung.judged_by_target) verdict += ", judged by the time to the target";
   if (!rung.note.empty()) verdict += ": " + rung.note;
+  if (!rung.runs_again.empty()) verdict += "; " + rung.runs_again;
   return "<tr" + std::string(rung.kept() ? " class=\"kept\"" : "") + "><td>" + escape_html(rung.title) + "</td>" +
          words("helps speed? expected", rung.expected_speed) + words("measured", rung.measured_speed) +
          words("helps memory? expected", rung.expected_memory) + words("measured", rung.measured_memory) +
@@ -288,7 +299,8 @@ std::string conditions(const LadderReport& report) {
   const Machine& machine = report.machine;
   const LadderOptions& options = report.options;
   const std::string evaluated = options.eval_every_steps > 0 ? c10::str("every ", options.eval_every_steps, " steps")
-                                                             : "each time training has gone about 3 % further";
+                                                             : "each time training has gone about 3 % further, 6 % in "
+                                                               "rungs that run once";
   return "<div class=\"panel\">\n<h2>How it was measured</h2>\n<dl>\n" + entry("model", report.model) +
          entry("data", report.data) + entry("processor", machine.cpu) +
          entry("threads", c10::str(machine.torch_threads, " of ", machine.hardware_threads)) +
@@ -300,6 +312,7 @@ std::string conditions(const LadderReport& report) {
                         " pairs of windows; what changes the course of training, and the total, by ", options.seeds,
                         " seeds side by side")) +
          entry("accuracy", "looked at " + evaluated + ", outside the clock") +
+         (report.plain.runs_again.empty() ? "" : entry("plain ran again", report.plain.runs_again)) +
          entry("took", format_seconds(report.seconds)) +
          "</dl>\n<details><summary>The recipe of the last rung that was kept</summary>\n<pre>" +
          escape_html(report.recipe_yaml) + "</pre></details>\n</div>\n";
@@ -316,8 +329,9 @@ std::string ladder_page(const LadderReport& report) {
          "</style>\n</head>\n<body>\n<main>\n<p class=\"soft\">bellows ladder" + (memory ? " --memory" : "") +
          "</p>\n<h1>" + headline(report) + "</h1>\n<p class=\"soft\">" + what +
          ": plain libtorch at the bottom, one technique more on each rung; what does not help is taken out again." +
-         (report.interrupted ? " This ladder was stopped before its end." : "") + "</p>\n" + cards(report) +
-         "<div class=\"charts\">\n" +
+         (report.interrupted ? " This ladder was stopped before its end." : "") +
+         (report.failure.empty() ? "" : " The last comparison failed: " + escape_html(report.failure)) + "</p>\n" +
+         cards(report) + "<div class=\"charts\">\n" +
          (memory ? memory_chart(report) + time_chart(report) : time_chart(report) + memory_chart(report)) +
          accuracy_chart(report) + shares_chart(report) + "</div>\n" + figures_table(report) +
          expectation_table(report) + conditions(report) + "</main>\n</body>\n</html>\n";

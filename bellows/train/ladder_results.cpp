@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bellows/core/error.h"
+
 namespace bellows::train {
 
 namespace {
 
 constexpr double noticeable = 0.02;  // a change below this is called none
+constexpr double saving = 1.01;      // of the peak, before memory counts as saved
+constexpr double one_seed = 1.1;     // a single pair of runs has to differ by this much
 
 template <class Value>
 std::vector<double> values_of(const std::vector<TargetRun>& runs, Value value) {
@@ -51,9 +55,9 @@ StepShares step_shares(const std::vector<TargetRun>& runs) {
 }  // namespace
 
 std::string_view to_string(Verdict verdict) {
-  static constexpr std::string_view words[] = {"kept",           "no effect",         "slower",
-                                               "more memory",    "misses the target", "later at target",
-                                               "does not apply", "not measured"};
+  static constexpr std::string_view words[] = {
+      "kept",           "no effect", "slower",      "more memory", "misses the target", "later at target",
+      "does not apply", "failed",    "not measured"};
   return words[static_cast<size_t>(verdict)];
 }
 
@@ -104,12 +108,24 @@ RatioInterval chain(const RatioInterval& a, const RatioInterval& b) {
   return {.ratio = ratio, .low = ratio * std::exp(-down), .high = ratio * std::exp(up)};
 }
 
-RatioInterval level_of(const std::vector<double>& values) {
-  return ratio_of(values, std::vector<double>(values.size(), 1.0));
+RatioInterval rate_of(const std::vector<TargetRun>& runs) {
+  return ratio_of(std::vector<double>(runs.size(), 1.0), values_of(runs, seconds_per_sample));
+}
+
+double mean_step_samples(const std::vector<TargetRun>& runs) {
+  double steps = 0, samples = 0;
+  for (const TargetRun& run : runs) {
+    steps += static_cast<double>(run.steps);
+    samples += static_cast<double>(run.samples);
+  }
+  return samples / steps;
 }
 
 Effect measured_effect(const RatioInterval& speedup) {
-  if (!std::isfinite(speedup.low)) return measured_effect(speedup.ratio);
+  if (!std::isfinite(speedup.low)) {
+    if (speedup.ratio > one_seed) return Effect::helps;
+    return speedup.ratio < 1 / one_seed ? Effect::costs : Effect::unknown;
+  }
   if (!speedup.excludes_one()) return Effect::none;
   return speedup.low > 1 ? Effect::helps : Effect::costs;
 }
@@ -123,6 +139,21 @@ Effect expected_effect(double factor) {
   return factor > 1 + noticeable ? Effect::costs : Effect::none;
 }
 
+namespace {
+
+std::string runs_again(const std::vector<TargetRun>& runs) {
+  std::string text;
+  for (const TargetRun& run : runs) {
+    if (run.earlier_s.empty()) continue;
+    text += c10::str(text.empty() ? "" : "; ", "seed ", run.seed, " took ");
+    for (const double seconds : run.earlier_s) text += format_seconds(seconds) + ", ";
+    text += format_seconds(run.seconds);
+  }
+  return text;
+}
+
+}  // namespace
+
 void fill_target(RungResult& result, const std::vector<TargetRun>& runs) {
   const std::vector<double> accuracies = values_of(runs, [](const TargetRun& run) { return run.accuracy; });
   result.accuracy = median(accuracies);
@@ -130,6 +161,7 @@ void fill_target(RungResult& result, const std::vector<TargetRun>& runs) {
   result.curves.clear();
   result.peak_bytes = 0;
   result.shares = step_shares(runs);
+  result.runs_again = runs_again(runs);
   for (const TargetRun& run : runs) {
     result.peak_bytes = std::max(result.peak_bytes, run.peak_bytes);
     result.curves.push_back({.seed = run.seed, .points = run.points});
@@ -146,6 +178,78 @@ void fill_rate(RungResult& result, const RatioInterval& samples_per_s, double st
   const double scale = 1e3 * step_samples;
   result.step_ms = scale / samples_per_s.ratio;
   result.step_ms_interval = {.low = scale / samples_per_s.high, .high = scale / samples_per_s.low};
+}
+
+void fill_over_start(LadderReport& report, const std::vector<TargetRun>& runs) {
+  RungResult& plain = report.plain;
+  const RatioInterval level = rate_of(runs);
+  fill_rate(plain, level, mean_step_samples(runs));
+  for (RungResult& rung : report.rungs) {
+    if (std::isfinite(rung.step_ms)) {
+      fill_rate(rung, chain(level, rung.samples_per_s_over_start), 1e-3 * rung.step_ms * rung.samples_per_s);
+    }
+    if (plain.curves.size() >= 2 && rung.curves.size() >= 2) {
+      rung.target_over_start = plain.time_to_target_s / rung.time_to_target_s;
+    }
+  }
+}
+
+namespace {
+
+std::string missed(const TargetRun& run) {
+  return c10::str("ended at ", run.accuracy, " after ", format_seconds(run.seconds), " of training");
+}
+
+}  // namespace
+
+void judge_by_rate(RungResult& result, const PairedRuns& runs) {
+  const RatioInterval& speedup = result.speedup;
+  if (!all_reached(runs.rung)) {
+    result.verdict = Verdict::misses_target;
+    result.note = missed(runs.rung.back());
+  } else if (!speedup.excludes_one()) {
+    result.verdict = Verdict::no_effect;
+    result.note = "the 90 % interval of the ratio contains 1";
+  } else if (speedup.high < 1) {
+    result.verdict = Verdict::slower;
+    result.note = "the 90 % interval of the ratio lies below 1";
+  } else if (!runs.below.empty() && median_seconds(runs.rung) >= median_seconds(runs.below)) {
+    result.verdict = Verdict::later_at_target;
+    result.note = c10::str("more samples a second, but the target took ", format_seconds(median_seconds(runs.rung)),
+                           " instead of ", format_seconds(median_seconds(runs.below)));
+  } else {
+    result.verdict = Verdict::kept;
+  }
+}
+
+void judge_by_target(RungResult& result, const PairedRuns& runs) {
+  if (!all_reached(runs.rung)) {
+    result.verdict = Verdict::misses_target;
+    result.note = missed(runs.rung.back());
+  } else if (measured_effect(result.speedup) == Effect::helps) {
+    result.verdict = Verdict::kept;
+  } else if (median_seconds(runs.rung) >= median_seconds(runs.below)) {
+    result.verdict = Verdict::later_at_target;
+    result.note = c10::str("the target took ", format_seconds(median_seconds(runs.rung)), " instead of ",
+                           format_seconds(median_seconds(runs.below)));
+  } else {
+    result.verdict = Verdict::no_effect;
+    result.note = "the target came sooner, but not with every seed by so much that it could not be chance";
+  }
+}
+
+void judge_by_memory(RungResult& result) {
+  if (result.verdict == Verdict::misses_target) return;
+  result.note.clear();
+  if (result.memory_ratio > saving) {
+    result.verdict = Verdict::kept;
+  } else if (result.memory_ratio < 1 / saving) {
+    result.verdict = Verdict::more_memory;
+    result.note = "the peak is higher than that of the rung below";
+  } else {
+    result.verdict = Verdict::no_effect;
+    result.note = "the peak changed by less than 1 %";
+  }
 }
 
 }  // namespace bellows::train

@@ -7,11 +7,11 @@ inline constexpr const char* ladder_style = R"(
 :root { color-scheme: light dark;
   --paper: #faf8f5; --card: #ffffff; --ink: #22262b; --soft: #59616b; --line: #e3ded7; --accent: #b8410c;
   --bottom: #56708a; --top: #d9541e; --kept: #dbb9a4; --dropped: #a39b92; --good: #24704a;
-  --load: #3f83b5; --forward: #d9541e; --backward: #7d5a9e; --optimizer: #3a9470; --other: #a9adb3; }
+  --load: #3f83b5; --forward: #cfa228; --backward: #7d5a9e; --optimizer: #3a9470; --other: #a9adb3; }
 @media (prefers-color-scheme: dark) { :root {
   --paper: #15171a; --card: #1d2024; --ink: #e9e6e1; --soft: #a6adb6; --line: #33373d; --accent: #ff9a5c;
   --bottom: #8ea9c2; --top: #ff8a4c; --kept: #7d5c4a; --dropped: #77726c; --good: #7fcfa6;
-  --load: #62a9dc; --forward: #ff8a4c; --backward: #a988cc; --optimizer: #5cc09a; --other: #767b83; } }
+  --load: #62a9dc; --forward: #e2bd52; --backward: #a988cc; --optimizer: #5cc09a; --other: #767b83; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
@@ -33,9 +33,11 @@ svg .label.dropped, svg .value.dropped { fill: var(--soft); } svg .label.top, sv
 svg .grid { stroke: var(--line); } svg .whisker { stroke: var(--ink); stroke-width: 1.2; }
 svg .target { stroke: var(--good); stroke-width: 1.4; stroke-dasharray: 5 4; }
 .mark.bottom { fill: var(--bottom); } .mark.top { fill: var(--top); } .mark.kept { fill: var(--kept); }
+.mark.faint { opacity: 0.5; } .hint { display: none; }
 .mark.dropped { fill: none; stroke: var(--dropped); stroke-dasharray: 3 2; }
 .line { fill: none; stroke-width: 1.2; stroke-linejoin: round; stroke: var(--kept); }
-.line.dropped { stroke: var(--dropped); stroke-width: 0.8; opacity: 0.7; } .line.bottom { stroke: var(--bottom); }
+.line.kept, .line.dropped, .end.kept, .end.dropped { opacity: 0.25; }
+.line.dropped { stroke: var(--dropped); stroke-width: 0.8; } .line.bottom { stroke: var(--bottom); }
 .line.bottom, .line.top { stroke-width: 2; } .line.top { stroke: var(--top); }
 .end { fill: var(--kept); } .end.dropped { fill: var(--dropped); } .end.bottom { fill: var(--bottom); }
 .end.top { fill: var(--top); }
@@ -45,7 +47,7 @@ svg .target { stroke: var(--good); stroke-width: 1.4; stroke-dasharray: 5 4; }
 .key i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px;
   vertical-align: -1px; }
 .key .bottom { background: var(--bottom); } .key .top { background: var(--top); }
-.key .kept { background: var(--kept); }
+.key .kept { background: var(--kept); } .key .single { background: var(--kept); opacity: 0.5; }
 .key .dropped { border: 1px dashed var(--dropped); } .key .target { height: 0; border-top: 2px dashed var(--good);
   border-radius: 0; vertical-align: 4px; }
 .key .part-0 { background: var(--load); } .key .part-1 { background: var(--forward); }
@@ -56,6 +58,7 @@ table { border-collapse: collapse; width: 100%; font-size: 0.88rem; font-variant
 th, td { padding: 7px 12px 7px 0; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 th { color: var(--soft); font-weight: 550; } th:first-child, td:first-child, .words { text-align: left; }
+thead th { white-space: normal; }
 td small { display: block; color: var(--soft); } td.words { white-space: normal; min-width: 320px; padding-right: 0; }
 td.verdict { padding-right: 0; }
 tr.kept td:first-child { font-weight: 600; } td.verdict { color: var(--soft); }
@@ -67,7 +70,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px; margi
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 .panel:not(.wordy) td:first-child, .panel:not(.wordy) th:first-child { position: sticky; left: 0;
   background: var(--card); }
-@media (max-width: 640px) { main { padding: 26px 14px 48px; } figure, .panel { padding: 14px; }
+@media (max-width: 640px) { .hint { display: inline; }
+  main { padding: 26px 14px 48px; } figure, .panel { padding: 14px; }
   svg { font-size: 13px; } svg .axis { font-size: 12px; }
   .wordy thead { display: none; } .wordy table, .wordy tbody, .wordy tr { display: block; }
   .wordy tr { padding: 9px 0; border-bottom: 1px solid var(--line); }

@@ -154,7 +154,7 @@ CsvLog::CsvLog(const std::string& path, int64_t last_step) : file_(path) {
 void CsvLog::read(std::string_view text, int64_t last_step) {
   std::string_view rest = text;
   const auto head = take_csv_record(rest);
-  TORCH_CHECK_VALUE(!head || text.starts_with(csv_start), "log: ", file_.path(),
+  TORCH_CHECK_VALUE(text.starts_with(csv_start) || csv_start.starts_with(text), "log: ", file_.path(),
                     " is no log of a run: expected it to begin with ", csv_start, ". Move it away.");
   if (head) columns_.assign(head->begin() + fixed_columns, head->end());
   size_t row_start = 0, end = text.size() - rest.size();
@@ -219,6 +219,8 @@ JsonLog::JsonLog(const std::string& path, int64_t last_step) : file_(path) {
     last_ = *row;
     row_start = std::exchange(begin, end + 1);
   }
+  TORCH_CHECK_VALUE(begin > 0 || text.empty() || text.starts_with("{\"step\""), "log: ", path,
+                    " is no log of a run: expected objects with a \"step\". Move it away.");
   file_.replace(std::string_view(text).substr(0, begin), row_start);
 }
 

@@ -1,5 +1,6 @@
 #include "bellows/train/rates.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
@@ -35,7 +36,10 @@ optim::GroupSchedule make_schedule(const Recipe& recipe, const Growth& growth) {
                                 .max_momentum = std::min(1.0, recipe.momentum + momentum_swing),
                                 .final_div_factor = 1 / std::max(1e-4, recipe.schedule_end * 25)});
   }
-  const auto warmup = static_cast<int64_t>(std::llround(recipe.warmup_epochs * static_cast<double>(growth.steps(0))));
+  const auto whole_epochs = static_cast<int64_t>(recipe.warmup_epochs);
+  const double part = recipe.warmup_epochs - static_cast<double>(whole_epochs);
+  const auto warmup = growth.total_steps(whole_epochs) +
+                      static_cast<int64_t>(std::llround(part * static_cast<double>(growth.steps(whole_epochs))));
   const optim::Schedule behind = decay(recipe, std::max<int64_t>(1, total - warmup));
   if (warmup == 0) return {behind};
   return {[warmup, behind](int64_t step) {
@@ -86,21 +90,29 @@ void Rates::set(int64_t step, int64_t epoch) {
   }
 }
 
-void Rates::resumed_at(int64_t step, int64_t epoch) {
-  factor_ = factor(step, epoch);
-  momentum_ = momentum(step);
-}
-
 void Rates::note_evaluation(double loss) {
   if (plateau_) plateau_->step(loss);
 }
 
 NamedTensors Rates::state() const {
-  return plateau_ ? plateau_->state_dict() : NamedTensors();
+  NamedTensors state = plateau_ ? plateau_->state_dict() : NamedTensors();
+  state.emplace_back("set_factor", at::scalar_tensor(factor_, at::kDouble));
+  if (momentum_) state.emplace_back("set_momentum", at::scalar_tensor(*momentum_, at::kDouble));
+  return state;
 }
 
 void Rates::restore(const NamedTensors& state) {
-  if (plateau_ && !state.empty()) plateau_->load_state_dict(state);
+  NamedTensors plateau;
+  for (const auto& [name, value] : state) {
+    if (name == "set_factor") {
+      factor_ = value.item<double>();
+    } else if (name == "set_momentum") {
+      momentum_ = value.item<double>();
+    } else {
+      plateau.emplace_back(name, value);
+    }
+  }
+  if (plateau_ && !plateau.empty()) plateau_->load_state_dict(plateau);
 }
 
 }  // namespace bellows::train

@@ -2,6 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -27,13 +28,15 @@ class Rates {
   /// Sets the groups' rates where they differ from the last step's: rates that the user set meanwhile stay, as long as
   /// the schedule does not move.
   void set(int64_t step, int64_t epoch);
-  /// Says that the optimizers came back from a checkpoint with the rates of that step.
-  void resumed_at(int64_t step, int64_t epoch);
   /// Feeds `plateau`; nothing else changes.
   void note_evaluation(double loss);
 
+  /// What is set in the groups now, and the state of `plateau`.
   NamedTensors state() const;
+  /// The optimizers came back with the rates of that state.
   void restore(const NamedTensors& state);
+  /// The groups have their base rates again: the next set() sets them all.
+  void forget() { factor_ = std::numeric_limits<double>::quiet_NaN(), momentum_.reset(); }
 
  private:
   double factor(int64_t step, int64_t epoch) const;

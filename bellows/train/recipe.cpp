@@ -11,6 +11,8 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
+#include "bellows/train/run_log.h"
+#include "bellows/train/step_trace.h"
 
 namespace bellows::train {
 
@@ -66,7 +68,7 @@ constexpr Row table[] = {
      &Recipe::image_size_start,
      {0, 16384},
      "first image size, grows up to image_size; 0: no growth"},
-    {"growth_epochs", &Recipe::growth_epochs, {0, any}, "epochs after which batches and images have their full size"},
+    {"growth_epochs", &Recipe::growth_epochs, {0, 10000}, "epochs after which batches and images have their full size"},
     {"augment", &Recipe::augment, "none, crop, crop_flip", "random shifts by up to 1/8 of the image, mirroring"},
     {"bad_samples", &Recipe::bad_samples, "fail, skip",
      "what a sample that cannot be used does: end the run, or be counted"},
@@ -269,6 +271,15 @@ void check_together(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.image_size_start == 0 || recipe.image_size_start <= recipe.image_size, "recipe: ", where,
                     ": image_size_start = ", recipe.image_size_start, " needs an image_size of at least that, got ",
                     recipe.image_size, ".");
+  TORCH_CHECK_VALUE(recipe.schedule != "one_cycle" || recipe.warmup_epochs == 0, "recipe: ", where,
+                    ": schedule one_cycle rises by itself: set warmup_epochs to 0, got ", recipe.warmup_epochs, ".");
+  const bool looks_at_gradients = recipe.clip_norm > 0 || recipe.clip_value > 0 || recipe.accumulate > 1;
+  TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.precision_level == "O1" || !looks_at_gradients,
+                    "recipe: ", where,
+                    ": clip_norm, clip_value and accumulate need fp32 gradients, and fp16 with precision_level ",
+                    recipe.precision_level, " has fp16 ones. Use O1, or bf16.");
+  parse_log_kinds(recipe.log);
+  parse_steps(recipe.trace_steps);
   const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
   TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.precision_level != "O2" || fused, "recipe: ", where,
                     ": fp16 with precision_level O2 needs optimizer_impl fused or auto, got ", recipe.optimizer_impl,

@@ -30,6 +30,9 @@ void check_resume(const checkpoint::State& state, const RunRecord& now, bool acc
                       "), and there is another ", difference.to_string(),
                       ": the rest of the epoch would be other samples. Resume with the old value; change it after an "
                       "epoch's end.");
+    TORCH_CHECK_VALUE(difference.what != "recipe.optimizer" && difference.what != "recipe.model",
+                      "resume: the checkpoint is of another ", difference.to_string(),
+                      ". Start a new run; the recipe's `weights` can begin with the old one's.");
     std::string& list = difference.changes_bits ? harmful : harmless;
     list += (list.empty() ? "" : "; ") + difference.to_string();
   }

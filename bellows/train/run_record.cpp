@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
@@ -13,8 +14,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "bellows/core/file.h"
 #include "bellows/core/machine.h"
 #include "bellows/core/version.h"
+#include "bellows/io/crc32.h"
 
 namespace bellows::train {
 
@@ -36,6 +39,7 @@ const std::set<std::string, std::less<>> facts_of_bits = {"bellows",
                                                           "onednn",
                                                           "compiler",
                                                           "build_flags",
+                                                          "model_file",
                                                           "cpu",
                                                           "instruction_sets",
                                                           "cpu_capability",
@@ -121,6 +125,14 @@ void add_environment(Facts& facts) {
   }
 }
 
+/// A model that is a file may be another one under the same name.
+void add_model_file(Facts& facts, const std::string& model) {
+  struct stat status {};
+  if (::stat(model.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  const MappedFile file(model);
+  facts["model_file"] = c10::str(file.bytes().size(), " bytes, crc32 ", io::crc32(file.bytes()));
+}
+
 YAML::Node recipe_values(const std::string& yaml, const char* which) {
   try {
     const YAML::Node values = YAML::Load(yaml);
@@ -149,7 +161,8 @@ void compare_recipes(const RunRecord& then, const RunRecord& now, std::vector<Ru
   }
   for (const RecipeField& field : recipe_fields()) {
     const std::string old_value = value_or_default(before, field), new_value = value_or_default(after, field);
-    const bool changes_bits = field.changes_bits || (field.name == "epochs" && depends_on_the_end(schedule));
+    const bool changes_bits = field.changes_bits || (field.name == "epochs" && depends_on_the_end(schedule)) ||
+                              (field.name == "eval_every" && schedule == "plateau");
     if (old_value != new_value) result.push_back({"recipe." + field.name, old_value, new_value, changes_bits});
   }
 }
@@ -181,6 +194,7 @@ RunRecord this_run(const Recipe& recipe, const std::string& fingerprint) {
   add_machine(record.facts, machine);
   add_settings(record.facts);
   add_environment(record.facts);
+  add_model_file(record.facts, recipe.model);
   record.recipe = recipe.to_yaml();
   record.data = fingerprint;
   return record;

@@ -31,8 +31,9 @@ struct Technique {
   std::string title;    ///< for tables, at most 17 letters: "channels-last"
   std::string changes;  ///< what it does, in a sentence
   std::function<void(Recipe&)> apply;
-  /// Empty when the technique applies to this recipe on this machine; otherwise why it does not.
-  std::function<std::string(const Recipe&, const Machine&)> obstacle;
+  /// Answers with nothing when the technique applies to this recipe on this machine; otherwise why it does not. No
+  /// function: it always applies.
+  std::function<std::string(const Recipe&, const Machine&)> obstacle = {};
   Expectation expected;
   Exactness exactness = Exactness::exact;
   std::string tolerance = {};  ///< in words; for `exact`, empty

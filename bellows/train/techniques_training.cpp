@@ -120,18 +120,17 @@ Technique larger_batch() {
               [](Recipe& recipe) {
                 recipe.batch_size *= 2;
                 recipe.lr *= 2;
-                recipe.warmup_epochs = std::max(recipe.warmup_epochs, 1.0);
+                if (recipe.schedule != "one_cycle") recipe.warmup_epochs = std::max(recipe.warmup_epochs, 1.0);
               },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
             if (recipe.batch_size > 1 << 19) return "the batch is as large as batches may be";
-            if (recipe.optimizer == "sgd") return "";
-            return "the linear rule is for SGD; the recipe's optimizer is " + recipe.optimizer;
+            return sgd_only(recipe);
           },
           .expected = {.time_factor = 0.85,
                        .memory_factor = 1.8,
                        .words = "Fewer steps with the same overhead and larger matrix products; activations double."},
           .exactness = Exactness::lossy,
-          .tolerance = "another trajectory: judged by the time to the target accuracy",
+          .tolerance = another_trajectory,
           .equal_batch = false,
           .source = "arXiv:1706.02677 (Goyal et al.: linear scaling, gradual warm-up)"};
 }

@@ -131,16 +131,22 @@ TrainLoop::TrainLoop(Job job)
   if (!job_.model.training()) job_.model.train();  // parts that the caller froze stay so
 }
 
-void TrainLoop::step() {
-  rates_.set(step_, epoch_);
+bool TrainLoop::step() {
+  std::optional<data::Batch> batch = next_batch();
+  if (!batch) return false;
+  const int64_t epoch = batch->epoch();
+  rates_.set(step_, epoch);
   for (const auto& optimizer : job_.optimizers) optimizer->zero_grad();
   if (job_.recipe.on_nan == "skip") keep_buffers();
-  const int64_t epoch = epoch_, batches = job_.recipe.accumulate;
-  const bool alone = batches == 1 || batch_ + 1 >= growth_.batches(epoch_);
+  const int64_t batches = job_.recipe.accumulate;
+  const bool alone = batches == 1 || epoch_ != epoch;
   GroupMean mean;
   last_batch_size_ = 0;
   last_ids_.clear();
-  for (int64_t i = 0; i < batches && epoch_ == epoch; ++i) forward_backward(next_batch(), mean, alone);
+  forward_backward(*batch, mean, alone);
+  for (int64_t i = 1; i < batches && epoch_ == epoch && (batch = next_batch()); ++i) {
+    forward_backward(*batch, mean, alone);
+  }
   last_loss_ = mean.loss();
   if (job_.recipe.on_nan == "skip") put_back_buffers(last_loss_);
   PhaseClock clock;
@@ -153,6 +159,7 @@ void TrainLoop::step() {
   losses_.push_back(last_loss_);
   samples_ += last_batch_size_;
   ++step_;
+  return true;
 }
 
 void TrainLoop::forward_backward(const data::Batch& batch, GroupMean& mean, bool alone) {
@@ -178,33 +185,35 @@ void TrainLoop::forward_backward(const data::Batch& batch, GroupMean& mean, bool
 }
 
 void TrainLoop::run_steps(int64_t n) {
-  for (int64_t i = 0; i < n; ++i) step();
+  for (int64_t i = 0; i < n; i += step() ? 1 : 0) {
+  }
 }
 
-data::Batch TrainLoop::next_batch() {
+std::optional<data::Batch> TrainLoop::next_batch() {
   const inspect::TraceScope scope("load");
   PhaseClock clock;
-  for (bool whole_epoch = false;; whole_epoch = batch_ == 0) {
-    if (!started_ && loader_.batch_size() != growth_.batch_size(epoch_)) loader_ = growth_.data(epoch_).loader();
-    if (!started_) loader_.start(epoch_, batch_);
+  if (!started_) {
+    if (loader_.batch_size() != growth_.batch_size(epoch_)) loader_ = growth_.data(epoch_).loader();
+    loader_.start(epoch_, batch_);
+    delivered_ = batch_ > 0;
     started_ = true;
-    std::optional<data::Batch> batch = loader_.next();
-    const bool at_end = !batch || batch->index() + 1 >= loader_.batches_per_epoch();
-    TORCH_CHECK_VALUE(batch || !whole_epoch, "TrainLoop: no sample of epoch ", epoch_ + 1, " could be used (",
-                      loader_.size(), " in the data set). Check the data, or set bad_samples to fail to see why.");
-    const int64_t size = growth_.image_size(epoch_);
-    if (batch) batch_ = batch->index() + 1;
-    if (at_end) {  // the next epoch starts with the next step: nothing is loaded behind an evaluation's back
-      skipped_ += loader_.skipped();
-      ++epoch_;
-      batch_ = 0;
-      started_ = false;
-    }
-    if (!batch) continue;
-    data::Batch result = resized(placed(std::move(*batch), job_.recipe, device_), size);
-    clock.add_to(phases_.load);
-    return result;
   }
+  std::optional<data::Batch> batch = loader_.next();
+  TORCH_CHECK_VALUE(batch || delivered_, "TrainLoop: no sample of epoch ", epoch_ + 1, " could be used (",
+                    loader_.size(), " in the data set). Check the data, or set bad_samples to fail to see why.");
+  const int64_t size = growth_.image_size(epoch_);
+  delivered_ = true;
+  if (batch) batch_ = batch->index() + 1;
+  if (!batch || batch_ >= loader_.batches_per_epoch()) {
+    // The next epoch starts with the next step: nothing is loaded behind an evaluation's back.
+    skipped_ += loader_.skipped();
+    ++epoch_;
+    batch_ = 0;
+    started_ = false;
+  }
+  if (batch) batch = resized(placed(std::move(*batch), job_.recipe, device_), size);
+  clock.add_to(phases_.load);
+  return batch;
 }
 
 void TrainLoop::replay(const data::Batch& batch) const {
@@ -292,11 +301,16 @@ NamedTensors TrainLoop::optimizer_state() const {
   return result;
 }
 
-void TrainLoop::restore_optimizers(const NamedTensors& state) {
+void TrainLoop::restore_optimizers(const NamedTensors& state, bool own_options) {
   for (const auto i : c10::irange(job_.optimizers.size())) {
     NamedTensors own = below(state, optimizer_prefix(i));
     if (i == 0) std::erase_if(own, [](const auto& item) { return item.first.find('/') != std::string::npos; });
+    std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
+    for (const auto& group : job_.optimizers[i]->param_groups()) options.push_back(group.options().clone());
     optim::load_state_dict(*job_.optimizers[i], own);
+    for (const auto g : c10::irange(own_options ? options.size() : 0)) {
+      job_.optimizers[i]->param_groups()[g].set_options(std::move(options[g]));
+    }
   }
 }
 
@@ -320,24 +334,25 @@ checkpoint::State TrainLoop::state() const {
           .recipe = job_.recipe.to_yaml()};
 }
 
-void TrainLoop::restore(const checkpoint::State& state) {
+void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   checkpoint::restore_model(job_.model, state.model);
-  restore_optimizers(state.optimizer);
+  restore_optimizers(state.optimizer, own_options);
   for (const auto& [name, value] : state.extra) {
     if (name == "samples") samples_ = value.item<int64_t>();
     if (name == "skipped") skipped_ = value.item<int64_t>();
   }
-  update_.restore(state.extra);
+  const NamedTensors average = below(state.extra, "average.");
+  if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
   metrics_.restore(below(state.extra, "train_metrics."));
   rates_.restore(below(state.extra, "rates."));
-  if (average_) average_->load_state_dict(below(state.extra, "average."));
+  if (own_options) rates_.forget();
+  if (average_ && (!own_options || !average.empty())) average_->load_state_dict(average);
   step_ = state.step;
   epoch_ = state.epoch;
   batch_ = state.batch;
   started_ = false;
   losses_.clear();
   last_loss_ = at::Tensor();
-  if (step_ > 0) rates_.resumed_at(step_ - 1, batch_ > 0 ? epoch_ : epoch_ - 1);
   checkpoint::set_rng_state(state.rng);
 }
 

@@ -43,9 +43,11 @@ class TrainLoop {
 
   /// One optimizer step. Goes on with the next epoch when one is over; the last step of an epoch takes the batches that
   /// are left.
+  /// Returns: false when the epoch had no usable batch left: nothing was done, and the next epoch comes next
   /// Throws: what the loader, the model or the loss throws; c10::ValueError – no batch in a whole epoch; c10::Error – on
   ///         the CPU with `on_nan: stop`, a loss or gradient that is NaN or infinite: step, samples, first operator
-  void step();
+  bool step();
+  /// So many steps that did something.
   void run_steps(int64_t n);
 
   int64_t step_count() const { return step_; }
@@ -86,14 +88,16 @@ class TrainLoop {
 
   /// Model, optimizers, generators, averages and position. `restore` goes on from there with the same bits.
   checkpoint::State state() const;
-  void restore(const checkpoint::State& state);
+  /// Params: own_options – learning rates and the other options stay the job's instead of the state's, and a part that
+  ///         the state lacks (average, loss scale) begins anew
+  void restore(const checkpoint::State& state, bool own_options = false);
 
   const Job& job() const { return job_; }
   /// The moving average of the weights; null without ema_decay.
   const optim::AveragedModel* average() const { return average_ ? &*average_ : nullptr; }
 
  private:
-  data::Batch next_batch();
+  std::optional<data::Batch> next_batch();
   void forward_backward(const data::Batch& batch, GroupMean& mean, bool alone);
   void replay(const data::Batch& batch) const;
   void check_finite(const at::Tensor& loss, const data::Batch& batch) const;
@@ -101,7 +105,7 @@ class TrainLoop {
   void keep_buffers();
   void put_back_buffers(const at::Tensor& loss);
   NamedTensors optimizer_state() const;
-  void restore_optimizers(const NamedTensors& state);
+  void restore_optimizers(const NamedTensors& state, bool own_options);
 
   Job job_;
   c10::Device device_;
@@ -119,7 +123,8 @@ class TrainLoop {
   std::vector<int64_t> last_ids_;
   int64_t step_ = 0, samples_ = 0, skipped_ = 0, last_batch_size_ = 0;
   int64_t epoch_ = 0, batch_ = 0;
-  bool started_ = false;  ///< the loader stands at (epoch_, batch_)
+  bool started_ = false;    ///< the loader stands at (epoch_, batch_)
+  bool delivered_ = false;  ///< it gave a batch in this epoch
 };
 
 }  // namespace bellows::train

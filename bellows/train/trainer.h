@@ -29,9 +29,10 @@ struct EpochRecord {
 struct FitResult {
   std::vector<EpochRecord> history;  ///< all epochs, those before a resume included
   int64_t steps = 0;
-  int64_t skipped_steps = 0;   ///< left out by `on_nan: skip`
-  bool stopped = false;        ///< request_stop() ended it
-  bool stopped_early = false;  ///< `patience` ended it
+  std::optional<Evaluation> evaluation;  ///< the last one; the target may be reached inside an epoch
+  int64_t skipped_steps = 0;             ///< left out by `on_nan: skip`
+  bool stopped = false;                  ///< request_stop() ended it
+  bool stopped_early = false;            ///< `patience` ended it
   bool reached_target = false;
   double time_to_target_s = -1;  ///< training time until target_accuracy was seen; negative: never
   double train_seconds = 0;      ///< in all, without evaluation and saving

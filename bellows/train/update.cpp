@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_foreach_div.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -95,7 +96,16 @@ void Update::step(const Optimizers& optimizers, const at::Tensor& divisor) {
     if (clip_norm_ > 0) grad_norm_ = optim::clip_grad_norm_(parameters, clip_norm_);
   }
   for (const auto& optimizer : optimizers) scaler_.step(*optimizer);
+  if (skip_) {
+    at::Tensor worst = scaler_.found_inf(*optimizers.front());
+    for (const auto& optimizer : optimizers) worst = at::maximum(worst, scaler_.found_inf(*optimizer));
+    count_skipped(worst.gt(0));
+  }
   scaler_.update();
+}
+
+void Update::count_skipped(const at::Tensor& bad) {
+  skipped_ = skipped_.defined() ? skipped_.add(bad.to(at::kLong)) : bad.to(at::kLong);
 }
 
 void Update::step_unscaled(const Optimizers& optimizers, const at::Tensor& divisor) {
@@ -119,9 +129,7 @@ void Update::step_unscaled(const Optimizers& optimizers, const at::Tensor& divis
       if (good) optimizer->step();
     }
   }
-  if (!skip_) return;
-  const at::Tensor bad = at::isfinite(grad_norm_).logical_not().to(at::kLong);
-  skipped_ = skipped_.defined() ? skipped_.add(bad) : bad;
+  if (skip_) count_skipped(at::isfinite(grad_norm_).logical_not());
 }
 
 int64_t Update::skipped() const {

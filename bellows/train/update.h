@@ -42,7 +42,7 @@ class Update {
   ///         `on_nan: skip` and several optimizers, or one that is not fused, the host waits for the device
   void step(const Optimizers& optimizers, const at::Tensor& divisor);
 
-  /// Steps left out by `on_nan: skip`. Waits for the device.
+  /// Steps left out by `on_nan: skip`; in fp16 also those whose scaled gradients overflowed. Waits for the device.
   int64_t skipped() const;
   /// The norm of the gradients before they were clipped, 0-d; undefined when it was not needed.
   const at::Tensor& grad_norm() const { return grad_norm_; }
@@ -51,6 +51,7 @@ class Update {
   void restore(const NamedTensors& state);
 
  private:
+  void count_skipped(const at::Tensor& bad);
   void step_unscaled(const Optimizers& optimizers, const at::Tensor& divisor);
   bool clips() const { return clip_norm_ > 0 || skip_; }
   double limit() const;

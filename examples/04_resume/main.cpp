@@ -32,9 +32,9 @@ int main(int argc, char** argv) try {
   recipe.ema_decay = 0.99;
 
   Recipe interrupted = recipe;
-  recipe.run_folder = "runs/whole";
-  interrupted.run_folder = "runs/interrupted";
-  std::filesystem::remove_all("runs");
+  recipe.run_folder = "runs/04-whole";
+  interrupted.run_folder = "runs/04-interrupted";
+  for (const Recipe& old : {recipe, interrupted}) std::filesystem::remove_all(old.run_folder);
 
   const FitResult whole = fit(recipe, false);
   const FitResult first = fit(interrupted, false, 30);  // inside the first epoch

@@ -29,11 +29,11 @@ int main(int argc, char** argv) try {
   recipe.data = argc > 1 ? argv[1] : "data/digits";
   recipe.epochs = 2;
   recipe.log = "csv, tensorboard";  // one line: loss, accuracy, learning rate, hyperparameters
-  recipe.run_folder = "runs/tensorboard";
-  for (const char* folder : {"runs/tensorboard", "runs/tensorboard-own"}) std::filesystem::remove_all(folder);
+  recipe.run_folder = "runs/05-tensorboard";
+  for (const char* folder : {"runs/05-tensorboard", "runs/05-own"}) std::filesystem::remove_all(folder);
 
   // What the trainer does not log by itself, in a folder of its own: TensorBoard shows it as a second run.
-  bellows::io::EventWriter own("runs/tensorboard-own");
+  bellows::io::EventWriter own("runs/05-own");
   own.text("about", "A run of **examples/05_tensorboard**.", 0);
   auto pictures = bellows::data::open(recipe.data, {.split = "train"}).batch(8).loader();
   for (const auto& batch : pictures.epoch(0)) {
@@ -52,7 +52,7 @@ int main(int argc, char** argv) try {
   bellows::train::Trainer(recipe, callbacks).fit();
   own.flush();
 
-  for (const char* folder : {"runs/tensorboard", "runs/tensorboard-own"}) print_tags(folder);
+  for (const char* folder : {"runs/05-tensorboard", "runs/05-own"}) print_tags(folder);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", bellows::user_message(error).c_str());
   return 1;

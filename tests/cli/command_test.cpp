@@ -66,6 +66,14 @@ TEST(Command, WrongUseExitsWith2) {
   EXPECT_THAT(flag.err, HasSubstr("bellows train --help"));
   EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--target-accuracy", "97"}).exit_code, 2);
   EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--target-accuracy", "much"}).exit_code, 2);
+  for (const char* seconds : {"0", "-1", "nan", "inf"}) {
+    EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--max-seconds", seconds}).exit_code, 2) << seconds;
+  }
+  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--max-epochs", "0"}).exit_code, 2);
+  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--html", "-"}).exit_code, 2);
+  EXPECT_EQ(run_bellows({"ladder", "--data", digits(), "--html", "x", "--json", "./x"}).exit_code, 2);
+  EXPECT_EQ(run_bellows({"ladder", "--list", "--json"}).exit_code, 2);
+  EXPECT_EQ(run_bellows({"ladder", "--list", "--html", "x"}).exit_code, 2);
   const Outcome resume = run_bellows({"train", "--data", digits(), "--resume"});
   EXPECT_EQ(resume.exit_code, 2);
   EXPECT_THAT(resume.err, HasSubstr("--out"));

@@ -27,8 +27,8 @@ RungResult a_rung() {
   rung.time_to_target_range = {.low = 1000, .high = 2000};
   rung.accuracy = 1;
   rung.speedup = {.ratio = 12.34, .low = 11.11, .high = 13.57};
-  rung.speedup_over_start = {.ratio = 52.34, .low = 41.11, .high = 63.57};
-  rung.memory_ratio = rung.memory_over_start = 12.34;
+  rung.samples_per_s_over_start = {.ratio = 52.34, .low = 41.11, .high = 63.57};
+  rung.target_over_start = rung.memory_ratio = rung.memory_over_start = 12.34;
   rung.expected_speed = rung.measured_speed = Effect::costs;
   rung.expected_memory = Effect::helps;
   rung.measured_memory = Effect::none;
@@ -49,8 +49,9 @@ TEST(LadderTable, FitsEightyColumnsWhateverItHolds) {
   RungResult rung = a_rung();
   expect_to_fit(ladder_head(LadderGoal::speed));
   expect_to_fit(ladder_head(LadderGoal::memory));
-  for (const Verdict verdict : {Verdict::kept, Verdict::no_effect, Verdict::slower, Verdict::more_memory,
-                                Verdict::misses_target, Verdict::later_at_target, Verdict::does_not_apply}) {
+  for (const Verdict verdict :
+       {Verdict::kept, Verdict::no_effect, Verdict::slower, Verdict::more_memory, Verdict::misses_target,
+        Verdict::later_at_target, Verdict::does_not_apply, Verdict::failed}) {
     rung.verdict = verdict;
     rung.note = "a reason that is longer than any line of a terminal that has eighty columns, and goes on and on";
     expect_to_fit(ladder_row(terminal, rung, LadderGoal::speed));
@@ -68,7 +69,7 @@ TEST(LadderTable, TheRungInProgressShowsWhatIsKnown) {
   const std::string line = ladder_live_line(
       {.rung = &rung, .activity = "target 2/3", .done = 1, .total = 30, .run_seconds = 4.2, .run_accuracy = 0.913},
       LadderGoal::speed);
-  EXPECT_THAT(line, HasSubstr("12.50"));
+  EXPECT_THAT(line, HasSubstr("12.5 "));
   EXPECT_THAT(line, HasSubstr("4.2…"));
   EXPECT_THAT(line, HasSubstr("91.3"));
   EXPECT_THAT(line, HasSubstr("target 2/3"));
@@ -86,13 +87,36 @@ TEST(LadderTable, TheFootSetsExpectedBesideMeasured) {
   report.plain.shares = {.load_ms = 1.5, .forward_ms = 10, .backward_ms = 20, .optimizer_ms = 2, .other_ms = 0.5};
   report.speedup = {.ratio = 2.9, .low = 2.5, .high = 3.3};
   const std::string foot = ladder_foot(terminal, report);
-  EXPECT_THAT(foot, HasSubstr("52.34 (41.11 to 63.57)"));
-  EXPECT_THAT(foot, HasSubstr("costs costs      yes    no"));
+  EXPECT_THAT(foot, HasSubstr("52.3 (41.1-63.6)    12.3    12.3    costs costs     yes    no"));
   EXPECT_THAT(foot, HasSubstr("2.90 times (90 %: 2.50 to 3.30)"));
   EXPECT_THAT(foot, HasSubstr("1234.56 s (1000.00 to\n2000.00)"));
   EXPECT_THAT(foot, HasSubstr("load 1.5, forward 10.0, backward 20.0,\noptimizer 2.0, other 0.5."));
+  report.rungs.push_back({.technique = "a", .title = "a rung"});
+  report.rungs.push_back({.technique = "b", .title = "another"});
+  report.failure = "a run ended early.";
+  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("Not run (time limit): a rung, another.\n"));
+  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("The last comparison failed: a run ended early."));
   report.interrupted = true;
   EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("what stands above was measured"));
+}
+
+TEST(LadderTable, AnIntervalHasTwoEnds) {
+  const Terminal terminal;
+  RungResult rung = a_rung();
+  rung.speedup = {.ratio = 1.23, .low = 1.2, .high = 1.4};
+  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), HasSubstr(" 1.23 (1.20-1.40) kept"));
+  rung.judged_by_target = true;
+  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), HasSubstr(" 1.23*(1.20-1.40) kept"));
+}
+
+TEST(LadderTable, NothingKeptIsNoFactor) {
+  const Terminal terminal;
+  train::LadderReport report;
+  report.rungs.push_back(a_rung());
+  report.rungs[0].verdict = Verdict::no_effect;
+  const std::string foot = ladder_foot(terminal, report);
+  EXPECT_THAT(foot, HasSubstr("Nothing was kept."));
+  EXPECT_THAT(foot, testing::Not(HasSubstr("times (")));
 }
 
 }  // namespace bellows::cli

@@ -113,6 +113,39 @@ TEST(Rates, AWarmUpStandsInFront) {
   EXPECT_DOUBLE_EQ(rates[6], 0.75);
 }
 
+TEST(Rates, AWarmUpCountsTheStepsOfGrowingBatches) {
+  Recipe recipe;
+  recipe.epochs = 3;
+  recipe.warmup_epochs = 2;
+  recipe.batch_size_start = 8;
+  recipe.growth_epochs = 1;
+  const std::vector<double> rates = rates_of(recipe);  // 8 steps of 8, then 4 of 16 an epoch
+  EXPECT_DOUBLE_EQ(rates[11], 1);
+  EXPECT_LT(rates[10], 1);
+}
+
+TEST(Growth, AnAbsurdLengthIsRefused) {
+  Recipe recipe;
+  recipe.batch_size_start = 8;
+  recipe.growth_epochs = 1e300;
+  EXPECT_THROW(recipe.validate(), c10::ValueError);
+}
+
+TEST(Recipes, PairsThatDoNotGoTogetherAreRefused) {
+  Recipe recipe;
+  recipe.schedule = "one_cycle";
+  recipe.warmup_epochs = 1;
+  EXPECT_THROW(recipe.validate(), c10::ValueError);
+  recipe = {};
+  recipe.precision = "fp16";
+  recipe.precision_level = "O2";
+  recipe.clip_norm = 1;
+  EXPECT_THROW(recipe.validate(), c10::ValueError);
+  recipe = {};
+  recipe.log = "foo";
+  EXPECT_THROW(recipe.validate(), c10::ValueError);
+}
+
 TEST(Rates, SmallerBatchesTakeSmallerSteps) {
   Recipe recipe;
   recipe.epochs = 3;

@@ -47,7 +47,7 @@ const Case setups[] = {
      50,
      5,
      {"model=mlp", "image_size=8", "epochs=20", "precision=fp16", "precision_level=O2", "async_checkpoints=true",
-      "keep_best=2", "log=json", "log_every=4", "warmup_epochs=1", "schedule=one_cycle", "ema_decay=0.98",
+      "keep_best=2", "log=json", "log_every=4", "schedule=one_cycle", "ema_decay=0.98",
       "augment=crop_flip"}},
     {"Foreground",
      2,

@@ -89,7 +89,19 @@ TEST(LadderPage, AnInterruptedLadderIsAPageToo) {
   const std::string page = ladder_page(report);
   expect_well_formed(page);
   EXPECT_THAT(page, HasSubstr("stopped before its end"));
+  EXPECT_EQ(count_of(ladder_page(LadderReport{}), "<svg "), 0) << "no axes without data";
   EXPECT_EQ(count_of(ladder_page(LadderReport{}), "[^a-z_](nan|inf)[^a-z]"), 0) << "nothing was measured at all";
+}
+
+TEST(LadderPage, NothingKeptAndFailuresAreSaid) {
+  LadderWorld world;
+  world.noise = 0;
+  LadderReport report = climb(world, {sets_channels_last()});
+  report.failure = "a run ended <early>";
+  const std::string page = ladder_page(report);
+  EXPECT_THAT(page, HasSubstr("<h1>Nothing was kept</h1>"));
+  EXPECT_THAT(page, HasSubstr("a run ended &lt;early&gt;"));
+  EXPECT_THAT(page, HasSubstr("class=\"mark bottom faint\"")) << "plain ran once";
 }
 
 TEST(LadderPage, MemoryHasItsOwnHeadline) {

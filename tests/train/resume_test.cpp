@@ -202,6 +202,47 @@ TEST(Resume, ALaterEndIsAnotherRunWhereTheRateFallsTowardsIt) {
   EXPECT_THAT(error_of([&] { run_part(recipe, true, 1); }), HasSubstr("recipe.epochs"));
 }
 
+TEST(Resume, ARateThatFellStaysDown) {
+  const TemporaryFolder one, two;
+  const auto recipe_in = [](const std::string& folder) {
+    Recipe recipe = resumable(folder);
+    recipe.lr = 1e-9;  // nothing gets better: the plateau comes after four evaluations
+    recipe.schedule = "plateau";
+    recipe.eval_every = 1;
+    recipe.checkpoint_every = 1;
+    return recipe;
+  };
+  const RunTrace whole = run_part(recipe_in(one.path()), false, 0);
+  run_part(recipe_in(two.path()), false, 5);
+  expect_same_bits(run_part(recipe_in(two.path()), true, 0).weights, whole.weights);
+}
+
+TEST(Resume, AcceptedOptionsAreUsed) {
+  const TemporaryFolder folder;
+  Recipe recipe = resumable(folder.path());
+  run_part(recipe, false, 12);
+  recipe.lr = 0;
+  recipe.momentum = 0;
+  recipe.weight_decay = 0;
+  recipe.ema_decay = 0.9;
+  const std::vector<at::Tensor> saved = [&] {
+    std::vector<at::Tensor> tensors;
+    for (const auto& [name, tensor] : checkpoint::Folder(folder.path()).newest()->model) tensors.push_back(tensor);
+    return tensors;
+  }();
+  const std::vector<at::Tensor> after = run_part(recipe, true, 2, /*accept_changes=*/true).weights;
+  EXPECT_TRUE(torch::equal(after[0], saved[0]));
+}
+
+TEST(Resume, AnotherOptimizerIsRefusedInWords) {
+  const TemporaryFolder folder;
+  Recipe recipe = resumable(folder.path());
+  run_part(recipe, false, 3);
+  recipe.optimizer = "adamw";
+  EXPECT_THAT(error_of([&] { run_part(recipe, true, 1, /*accept_changes=*/true); }),
+              AllOf(HasSubstr("another recipe.optimizer"), HasSubstr("Start a new run")));
+}
+
 TEST(Resume, OtherDataIsRefused) {
   const TemporaryFolder folder, data;
   Recipe recipe = resumable(folder.path());

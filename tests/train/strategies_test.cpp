@@ -199,6 +199,52 @@ TEST(BadValues, ASampleIsNamed) {
   EXPECT_THAT(message, AllOf(HasSubstr("step 2"), HasSubstr("\"image\" holds it already, in the samples 21")));
 }
 
+TEST(BadValues, ABrokenStateDoesNotReplaceAGoodOne) {
+  const TemporaryFolder folder;
+  Small small;
+  small.lr = 1e38;
+  small.recipe.run_folder = folder.path();
+  small.recipe.checkpoint_every = 1;
+  small.recipe.keep_checkpoints = 1;
+  EXPECT_THAT(error_of([&] { Trainer(small.recipe).fit(small.job()); }), HasSubstr("1e+38"));
+  for (const std::string& path : checkpoint::Folder(folder.path()).list()) {
+    for (const auto& [name, tensor] : checkpoint::load(path).model)
+      EXPECT_TRUE(torch::isfinite(tensor).all().item<bool>()) << path << " " << name;
+  }
+}
+
+TEST(BadValues, Fp16CountsWhatItSkips) {
+  Small small;
+  small.recipe.on_nan = "skip";
+  small.recipe.precision = "fp16";
+  Job job = small.job();
+  job.train = blobs_with_nan(21);
+  TrainLoop loop(job);
+  loop.run_steps(4);
+  EXPECT_GE(loop.skipped_steps(), 1);
+}
+
+TEST(Strategies, AnEpochThatEndsInBadSamplesTakesNoneOfTheNext) {
+  const TemporaryFolder folder;
+  Small small;
+  small.recipe.bad_samples = "skip";
+  Job job = small.job();
+  at::manual_seed(8);
+  at::Tensor labels = torch::zeros({40}, at::kLong);
+  labels.slice(0, 20).fill_(99);  // of 3 classes
+  job.train = data::Dataset(data::from_tensors({{"image", torch::randn({40, 8})}, {"label", labels}}))
+                  .num_classes(3)
+                  .on_bad_sample(data::OnBadSample::skip)
+                  .batch(1);
+  const CapturedLog log;
+  TrainLoop loop(job);
+  int64_t steps = 0;
+  while (loop.epoch() == 0) steps += loop.step() ? 1 : 0;
+  EXPECT_EQ(steps, 20);
+  EXPECT_EQ(loop.sample_count(), 20);
+  EXPECT_EQ(loop.batch(), 0);
+}
+
 TEST(BadValues, StepsAreSkippedAndCounted) {
   for (const auto impl : {optim::Impl::loop, optim::Impl::fused}) {
     Small small;
