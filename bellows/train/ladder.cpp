@@ -92,7 +92,7 @@ class Climb {
   RungResult& result_of(size_t rung) { return rung == 0 ? report_.plain : report_.rungs[rung - 1]; }
 
   TargetRun to_target(const std::optional<Recipe>& recipe, int seed, int seeds, const char* what) {
-    const std::string which = seeds > 1 ? c10::str(what, " ", seed + 1, "/", seeds) : what;
+    const std::string which = seeds > 1 ? c10::str(what, ", seed ", seed + 1) : what;
     TargetLimits limits;
     if (recipe && options_.goal == LadderGoal::speed) limits.seconds = given_up * report_.plain.time_to_target_s;
     if (recipe && recipe->schedule == "one_cycle") limits.epochs = recipe->epochs;  // nothing is learnt behind its end
@@ -222,10 +222,11 @@ class Climb {
 
   /// Seed by seed, and twice as many seeds where that many leave a wide interval. (Only its width decides: if "1 lies
   /// outside" did, noise would sooner or later end it there.)
-  /// Params: must_win – the rung has to be sooner with each of the first seeds: stop at the first that it is not
+  /// Params: must_win – the rung has to be sooner to be kept: stop at the second seed with which it is not
   PairedRuns paired_runs(const Recipe& recipe, bool must_win) {
     constexpr double wide = 1.4;  // ends of the interval over one another
     PairedRuns runs;
+    int lost = 0;
     for (int i = 0; i < 2 * options_.seeds; ++i) {
       if (i == options_.seeds) {
         const RatioInterval ratio = target_ratio(runs.below, runs.rung);
@@ -233,8 +234,8 @@ class Climb {
       }
       runs.below.push_back(below_run(i));
       runs.rung.push_back(to_target(recipe, i, options_.seeds, "target"));
-      const bool lost = !runs.rung.back().reached || runs.rung.back().seconds >= runs.below.back().seconds;
-      if (!runs.rung.back().reached || (must_win && lost && i < options_.seeds)) break;
+      lost += runs.rung.back().seconds >= runs.below.back().seconds ? 1 : 0;
+      if (!runs.rung.back().reached || (must_win && lost == 2)) break;
     }
     return runs;
   }

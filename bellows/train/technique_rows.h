@@ -10,10 +10,10 @@ namespace bellows::train {
 
 /// The same training, computed faster.
 std::vector<Technique> speed_techniques();
-/// The same training, looked at with less noise: first among what is judged by the target, for the others' sake.
-std::vector<Technique> averaging_techniques();
 /// Fewer bits.
 std::vector<Technique> precision_techniques();
+/// The same training, looked at with less noise: before all else that is judged by the target.
+std::vector<Technique> averaging_techniques();
 /// Another course of training, with less of it to the target.
 std::vector<Technique> course_techniques();
 /// Less memory, at a cost in time.
