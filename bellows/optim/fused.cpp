@@ -8,8 +8,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <algorithm>
-
 #include "bellows/core/error.h"
 #include "bellows/kernels/cpu/optimizers.h"
 #include "bellows/kernels/cuda/optimizers.h"
@@ -234,10 +232,7 @@ void run(std::vector<FusedTensor<Rule>>& tensors, const FusedStep& step) {
   }
   for (Bucket<Rule>& bucket : sort_into_buckets(tensors)) {
     if (bucket.device.is_cpu()) {
-      auto list = addresses(bucket);
-      // Somebody has just read all gradients, in order, for their scale or norm: the last ones are still in the cache.
-      if (step.grad_scale.defined()) std::reverse(list.begin(), list.end());
-      kernels::cpu::step(list, bucket.types);
+      kernels::cpu::step(addresses(bucket), bucket.types);
     } else {
       run_on_device(bucket, step);
     }

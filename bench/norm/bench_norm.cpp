@@ -170,7 +170,7 @@ int run(const Options& options) {
                                  std::to_string(rows), "--columns", std::to_string(columns)});
   }
   for (const Work& work : all_work()) report.add(measure(work, "", options, peer.get()));
-  // Fresh pages for five tensors of 12 MB cost as much as the kernels: once more without them, for ours and libtorch's.
+  // Is it fresh memory that counts? Once more with what is freed kept, by ours and by libtorch.
   keep_freed_memory();
   for (const Work& work : all_work()) report.add(measure(work, ", memory kept", options, peer.get()));
   return report.finish();
