@@ -225,13 +225,9 @@ TEST(Resume, AcceptedOptionsAreUsed) {
   recipe.momentum = 0;
   recipe.weight_decay = 0;
   recipe.ema_decay = 0.9;
-  const std::vector<at::Tensor> saved = [&] {
-    std::vector<at::Tensor> tensors;
-    for (const auto& [name, tensor] : checkpoint::Folder(folder.path()).newest()->model) tensors.push_back(tensor);
-    return tensors;
-  }();
+  const checkpoint::State saved = *checkpoint::Folder(folder.path()).newest();
   const std::vector<at::Tensor> after = run_part(recipe, true, 2, /*accept_changes=*/true).weights;
-  EXPECT_TRUE(torch::equal(after[0], saved[0]));
+  EXPECT_TRUE(torch::equal(after[0], saved.model.front().second));
 }
 
 TEST(Resume, AnotherOptimizerIsRefusedInWords) {
