@@ -6,6 +6,7 @@
 #include "bellows/train/recipe.h"
 #include "bellows/train/run_log.h"
 #include "bellows/train/run_record.h"
+#include "bellows/train/selection.h"
 #include "bellows/train/step_trace.h"
 #include "bellows/train/technique.h"
 #include "bellows/train/train_loop.h"

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <string>
 
 #include "bellows/core/error.h"
@@ -46,6 +47,44 @@ constexpr const char* doctor_footer = R"(What this machine and this libtorch off
 
 Example:
   bellows doctor --json
+)";
+
+constexpr const char* select_footer = R"(Out of samples with labels: the hardest of them, by what a run noted while it
+trained (its recipe has sample_stats: true). Out of samples without: those whose
+label would tell a run's model most. The result is a small file that the
+recipe's `subset` and data sets take.
+
+Rules with labels: forgetting, el2n, loss, margin, entropy, random. To label:
+least_confidence, margin, entropy, bald, k_center, random.
+
+Examples:
+  bellows select --run runs/all --by forgetting --keep 0.6 --out hard.json
+  bellows select --data data/digits --by random --count 100 --out first.json
+  bellows select --run runs/first --by margin --add 50 --out second.json
+  bellows train --data data/digits --set subset=second.json --out runs/second
+)";
+
+constexpr const char* pack_footer = R"(Reads any data set that training reads, and writes it in any of the formats:
+pack (pages with checksums, the default), webdataset, tfrecord, recordio, beton,
+mds, folder, arrays, csv, jsonl. DST is one file if its name ends in the
+format's suffix, else a folder of shards. Killed or stopped, the same command
+goes on where it was. At the end all is read back and compared.
+
+Examples:
+  bellows pack data/digits digits --split train
+  bellows pack photos photos.pack --resize 256 --encode jpg:90 --verify
+  bellows pack "train-{000..015}.tar" train.beton
+  bellows pack photos shards --format webdataset --shard-size 256MB
+)";
+
+constexpr const char* bench_data_footer =
+    R"(Loads batches and does nothing with them: how fast that goes, where the time
+goes, and what would help most. Ctrl-C ends it with a report.
+
+Examples:
+  bellows bench-data data/digits --split train --seconds 5
+  bellows bench-data "photos-{000..015}.tar" --crop 224 --shuffle --threads 4
+  bellows bench-data photos.pack --crop 224 --epochs 2 --trace load.json
 )";
 
 constexpr const char* overview = R"(Examples:
@@ -127,6 +166,97 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
   return verb;
 }
 
+CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("select", "Choose samples to train on, or to label")->footer(select_footer);
+  auto* from = verb->add_option_group("samples from")->require_option(1);
+  from->add_option("--run", arguments.run, "Folder of a run: its data, model and statistics")->type_name("DIR");
+  from->add_option("--data", arguments.data, "Data set, for --by random without a run")->type_name("PATH");
+  verb->add_option("--split", arguments.split, "Of --data, where it has several; train")->type_name("NAME");
+  verb->add_option("--by", arguments.by, "Rule, one of those below")->type_name("RULE")->required();
+  auto* how_many = verb->add_option_group("how many")->require_option(1);
+  how_many->add_option("--keep", arguments.keep, "Share to keep, hardest first")
+      ->type_name("SHARE")
+      ->check(CLI::Validator(share_problem, ""));
+  const auto positive = CLI::Range(int64_t{1}, INT64_MAX).description("");
+  how_many->add_option("--count", arguments.count, "How many to keep")->type_name("N")->check(positive);
+  how_many->add_option("--add", arguments.add, "How many to label next, beside the run's subset")
+      ->type_name("N")
+      ->check(positive);
+  verb->add_flag("--per-class", arguments.per_class, "Each class keeps its share");
+  verb->add_option("--passes", arguments.passes, "Of bald, with dropout on; 20")
+      ->type_name("N")
+      ->check(CLI::Range(2, 1000000).description(""));
+  verb->add_option("--plugin", arguments.plugins, "Library with your own models; may be repeated")
+      ->type_name("FILE")
+      ->expected(1, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_option("--seed", arguments.seed, "Of what is drawn; 1")->type_name("N");
+  verb->add_option("--out", arguments.out, "The subset")->type_name("FILE")->required();
+  add_json(verb, arguments.json);
+  return verb;
+}
+
+CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("pack", "Convert a data set to another format")->footer(pack_footer);
+  verb->add_option("SRC", arguments.source, "Data set: a folder, a file, a pattern of shards")->required();
+  verb->add_option("DST", arguments.destination, "What is written: a file or a folder")->required();
+  verb->add_option("--format", arguments.format, "Format; by DST's suffix, or pack")->type_name("NAME");
+  verb->add_option("--split", arguments.split, "Of SRC, where it has several")->type_name("NAME");
+  verb->add_option("--select", arguments.select, "Only these samples (bellows select)")->type_name("FILE");
+  verb->add_option("--resize", arguments.resize, "Shorter side at most, or height x width")->type_name("SIDE|HxW");
+  verb->add_option("--encode", arguments.encode, "Pictures as jpg, jpg:QUALITY, png or raw")->type_name("CODING");
+  auto* size = verb->add_option("--shard-size", arguments.shard_bytes, "Bytes of a shard, such as 256MB; 1GB")
+                   ->type_name("BYTES")
+                   ->transform(CLI::AsSizeValue(false).description(""));
+  verb->add_option("--shard-samples", arguments.shard_samples, "Samples of a shard")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, INT64_MAX).description(""))
+      ->excludes(size);
+  verb->add_option("--threads", arguments.threads, "Threads that read, scale and encode; all")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024).description(""));
+  verb->add_flag("--verify", arguments.verify, "Compare every sample with SRC at the end");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
+CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("bench-data", "Measure how fast a data set loads")->footer(bench_data_footer);
+  verb->add_option("URL", arguments.url, "Data set: a folder, a file, a pattern of shards")->required();
+  verb->add_option("--split", arguments.split, "Of it, where it has several")->type_name("NAME");
+  verb->add_option("--batch", arguments.batch, "Samples of a batch; 64")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20).description(""));
+  verb->add_option("--threads", arguments.threads, "Threads beside the caller; auto: as many as help")
+      ->type_name("N|auto");
+  verb->add_option("--prefetch", arguments.prefetch, "Batches made ahead; 4")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536).description(""));
+  verb->add_option("--crop", arguments.crop, "Random resized crop of this side, and flip")
+      ->type_name("SIDE")
+      ->check(CLI::Range(1, 16384).description(""));
+  verb->add_option("--cache-mb", arguments.cache_mb, "MiB of decoded pictures to keep; 0")
+      ->type_name("MIB")
+      ->check(CLI::Range(0, 1 << 24).description(""));
+  verb->add_flag("--shuffle", arguments.shuffle, "Another order each epoch");
+  auto* seconds = verb->add_option("--seconds", arguments.seconds, "How long; 10")
+                      ->type_name("SECONDS")
+                      ->check(CLI::Validator(seconds_problem, ""));
+  verb->add_option("--epochs", arguments.epochs, "Instead: so many times all samples")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000000).description(""))
+      ->excludes(seconds);
+  verb->add_option("--trace", arguments.trace, "A Chrome trace, to FILE")->type_name("FILE");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
+/// What a verb does once its arguments are read.
+struct Verb {
+  CLI::App* parsed;
+  std::function<int()> run;
+};
+
 int usage(const std::string& message, const std::string& verb) {
   print_error(message);
   std::fprintf(stderr, "Try `bellows %s--help`.\n", verb.empty() ? "" : (verb + " ").c_str());
@@ -197,11 +327,23 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   TrainArguments train;
   LadderArguments ladder;
+  SelectArguments select;
+  PackArguments pack;
+  BenchDataArguments bench_data;
   DoctorArguments doctor;
-  add_train(app, train);
-  CLI::App* ladder_verb = add_ladder(app, ladder);
   CLI::App* doctor_verb = app.add_subcommand("doctor", "Look at the machine and libtorch")->footer(doctor_footer);
   add_json(doctor_verb, doctor.json);
+  const auto with_plugins = [](const std::vector<std::string>& plugins, auto verb) {
+    load_plugins(plugins);
+    return verb();
+  };
+  const std::vector<Verb> verbs = {
+      {add_train(app, train), [&] { return with_plugins(train.plugins, [&] { return run_train(train); }); }},
+      {add_ladder(app, ladder), [&] { return with_plugins(ladder.plugins, [&] { return run_ladder(ladder); }); }},
+      {add_select(app, select), [&] { return with_plugins(select.plugins, [&] { return run_select(select); }); }},
+      {add_pack(app, pack), [&] { return run_pack(pack); }},
+      {add_bench_data(app, bench_data), [&] { return run_bench_data(bench_data); }},
+      {doctor_verb, [&] { return run_doctor(doctor); }}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
@@ -209,12 +351,9 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return usage_error(app, error, argc, argv);
   }
-  if (doctor_verb->parsed()) return guarded("doctor", [&] { return run_doctor(doctor); });
-  bound_spinning(argv);
-  return guarded(ladder_verb->parsed() ? "ladder" : "train", [&] {
-    load_plugins(ladder_verb->parsed() ? ladder.plugins : train.plugins);
-    return ladder_verb->parsed() ? run_ladder(ladder) : run_train(train);
-  });
+  const auto chosen = std::find_if(verbs.begin(), verbs.end(), [](const Verb& verb) { return verb.parsed->parsed(); });
+  if (chosen->parsed != doctor_verb) bound_spinning(argv);
+  return guarded(chosen->parsed->get_name(), chosen->run);
 }
 
 }  // namespace bellows::cli

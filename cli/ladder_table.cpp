@@ -191,6 +191,9 @@ std::string ladder_row(const Terminal& terminal, const RungResult& rung, LadderG
   std::string text = figures(rung, brief(rung.time_to_target_s), rung.accuracy, goal);
   if (rung.technique != "plain") text += " " + terminal.paint(colour_of(rung), short_word(rung.verdict));
   text += "\n";
+  if (rung.is_about_loading && !rung.bottleneck.empty()) {
+    for (const std::string& line : wrap(rung.bottleneck, 76)) text += terminal.paint(Colour::dim, "  " + line) + "\n";
+  }
   if (rung.kept() || rung.verdict == Verdict::no_effect) return text;
   for (const std::string& line : wrap(rung.note, 76)) text += terminal.paint(Colour::dim, "  " + line) + "\n";
   return text;

@@ -44,6 +44,39 @@ struct LadderArguments {
   JsonTarget json;
 };
 
+struct SelectArguments {
+  std::string run, data, split, by, out;
+  double keep = 0;
+  int64_t count = 0, add = 0, passes = 20;
+  uint64_t seed = 1;
+  bool per_class = false;
+  std::vector<std::string> plugins;  ///< libraries with models of the user's
+  JsonTarget json;
+};
+
+struct PackArguments {
+  std::string source, destination;
+  std::string split, select;           ///< which samples
+  std::string format, resize, encode;  ///< what becomes of them
+  uint64_t shard_bytes = 0;            ///< 0, not given: as the library chooses
+  int64_t shard_samples = 0;           ///< 0, not given: no limit
+  int64_t threads = 0;                 ///< 0: all
+  bool verify = false;                 ///< compare every sample
+  JsonTarget json;
+};
+
+struct BenchDataArguments {
+  std::string url, split;
+  std::string threads = "auto";  ///< or a number
+  std::string trace;             ///< file for a Chrome trace; "": none
+  int64_t batch = 64, prefetch = 4, cache_mb = 0;
+  int64_t crop = 0;    ///< side of a random resized crop; 0: pictures as they are
+  int64_t epochs = 0;  ///< 0: by the clock
+  double seconds = 10;
+  bool shuffle = false;
+  JsonTarget json;
+};
+
 struct DoctorArguments {
   JsonTarget json;
 };
@@ -64,6 +97,9 @@ void check_usable(const train::Recipe& recipe);
 
 int run_train(const TrainArguments& arguments);
 int run_ladder(const LadderArguments& arguments);
+int run_select(const SelectArguments& arguments);
+int run_pack(const PackArguments& arguments);
+int run_bench_data(const BenchDataArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 
 /// Throws now what write_json would throw after minutes of work.

@@ -32,7 +32,7 @@ endfunction()
 
 # libgomp is not instrumented: under ThreadSanitizer its threads would be reported. libtorch is not either, so containers that it
 # filled look overflown to AddressSanitizer.
-set(BELLOWS_TEST_ENVIRONMENT "GOMP_SPINCOUNT=20000")
+set(BELLOWS_TEST_ENVIRONMENT "GOMP_SPINCOUNT=20000" "BELLOWS_CACHE=${CMAKE_BINARY_DIR}/cache")
 set(_suppressions ${PROJECT_SOURCE_DIR}/tests/support/sanitizers)
 if(BELLOWS_SANITIZE MATCHES "thread")
   list(APPEND BELLOWS_TEST_ENVIRONMENT OMP_NUM_THREADS=1 MKL_NUM_THREADS=1

@@ -133,6 +133,37 @@ void AtomicFile::write(std::string_view text) {
   write(std::as_bytes(std::span(text)));
 }
 
+void AtomicFile::check_written(uint64_t offset, uint64_t size) const {
+  TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " was committed already.");
+  TORCH_CHECK(!temporary_.empty(), "cannot go back in ", path_, ": it is no regular file. Write to one and copy it.");
+  TORCH_CHECK(size <= offset_ && offset <= offset_ - size, "AtomicFile: expected a part of the ", offset_,
+              " bytes that were written to ", path_, ", got bytes ", offset, " to ", offset + size, ".");
+}
+
+void AtomicFile::overwrite(uint64_t offset, std::span<const std::byte> bytes) {
+  check_written(offset, bytes.size());
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    TORCH_CHECK(written > 0, "cannot write ", path_, " at byte ", offset, ": ", errno_message(errno),
+                ". The file is as it was before.");
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+}
+
+void AtomicFile::read_back(uint64_t offset, std::span<std::byte> out) const {
+  check_written(offset, out.size());
+  while (!out.empty()) {
+    const ssize_t got = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    TORCH_CHECK(got > 0, "cannot read back ", path_, " at byte ", offset, ": ",
+                got < 0 ? errno_message(errno) : "it ends there", ".");
+    out = out.subspan(static_cast<size_t>(got));
+    offset += static_cast<uint64_t>(got);
+  }
+}
+
 void AtomicFile::commit() {
   TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " was committed already.");
   if (temporary_.empty()) {

@@ -49,11 +49,16 @@ class AtomicFile {
   /// Throws: c10::Error – disk full and the like: path, offset, the system's reason
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  /// Bytes that lie before offset(), anew or as they are. What is no regular file has none.
+  /// Throws: c10::Error – not all of them were written yet; disk errors
+  void overwrite(uint64_t offset, std::span<const std::byte> bytes);
+  void read_back(uint64_t offset, std::span<std::byte> out) const;
   uint64_t offset() const { return offset_; }
   void commit();
 
  private:
   void open_temporary();
+  void check_written(uint64_t offset, uint64_t size) const;
 
   std::string path_, temporary_;  ///< temporary_ is empty where the bytes go to path_ directly
   int fd_ = -1;

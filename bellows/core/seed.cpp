@@ -44,10 +44,10 @@ uint64_t RandomStream::next() {
 
 uint64_t RandomStream::below(uint64_t bound) {
   TORCH_CHECK_VALUE(bound > 0, "RandomStream::below: expected a bound of at least 1, got 0.");
-  const uint64_t unbiased = -bound % bound;  // 2^64 mod bound: the values that would make some results likelier
   for (;;) {
     const uint64_t value = next();
-    if (value >= unbiased) return value % bound;
+    // The first 2^64 mod bound values would make some results likelier. They are below bound: no need to count them else.
+    if (value >= bound || value >= -bound % bound) return value % bound;
   }
 }
 

@@ -55,6 +55,11 @@ void TraceWriter::counter(std::string_view name, double at_us, double value) {
   records_.push_back(record.dump());
 }
 
+void TraceWriter::append(const TraceWriter& other) {
+  std::scoped_lock lock(mutex_, other.mutex_);
+  records_.insert(records_.end(), other.records_.begin(), other.records_.end());
+}
+
 size_t TraceWriter::size() const {
   std::lock_guard lock(mutex_);
   return records_.size();

@@ -30,6 +30,8 @@ class TraceWriter {
   void name_thread(uint64_t thread, std::string name);
   /// A numeric series, drawn as a graph: memory, queue length.
   void counter(std::string_view name, double at_us, double value);
+  /// Adds what another one holds.
+  void append(const TraceWriter& other);
   size_t size() const;
   std::string to_json() const;
   /// Atomic: the file is whole or as it was before.

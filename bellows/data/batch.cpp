@@ -4,8 +4,8 @@
 
 namespace bellows::data {
 
-Batch::Batch(NamedTensors tensors, std::vector<int64_t> ids, int64_t epoch, int64_t index)
-    : tensors_(std::move(tensors)), ids_(std::move(ids)), epoch_(epoch), index_(index) {}
+Batch::Batch(NamedTensors tensors, std::vector<int64_t> ids, BatchPlace place)
+    : tensors_(std::move(tensors)), ids_(std::move(ids)), place_(place) {}
 
 bool Batch::contains(std::string_view name) const {
   for (const auto& [known, tensor] : tensors_) {

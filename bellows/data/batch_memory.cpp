@@ -1,6 +1,5 @@
 #include "bellows/data/batch_memory.h"
 
-#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -9,9 +8,9 @@ namespace bellows::data {
 
 namespace {
 
-c10::DataPtr allocate(size_t bytes) {
+c10::DataPtr allocate(c10::Allocator& allocator, size_t bytes) {
   try {
-    return c10::GetCPUAllocator()->allocate(bytes);
+    return allocator.allocate(bytes);
   } catch (const c10::Error&) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "Loader: there is no memory for a batch whose tensor has ", bytes,
                      " bytes. Use a smaller batch size or smaller pictures.");
@@ -32,7 +31,7 @@ c10::DataPtr BatchMemory::take(size_t bytes) {
       ++allocated_;
     }
   }
-  if (!block) block = std::make_unique<Block>(Block{allocate(bytes), bytes, nullptr});
+  if (!block) block = std::make_unique<Block>(Block{allocate(*allocator_, bytes), bytes, nullptr});
   block->home = shared_from_this();
   void* data = block->memory.get();
   return {data, block.release(), &give_back, c10::Device(c10::kCPU)};

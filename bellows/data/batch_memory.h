@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <memory>
 #include <mutex>
@@ -10,12 +11,14 @@ namespace bellows::data {
 
 /// Memory for batch tensors that comes back when the last tensor over it is gone, wherever that happens.
 ///
-/// The one place where a batch's memory is allocated: pinned memory for a CUDA device belongs here.
+/// The one place where a batch's memory is allocated.
 /// Threads: safe.
 class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
  public:
   /// Params: max_idle – blocks kept for later; more are freed
-  explicit BatchMemory(size_t max_idle) : max_idle_(max_idle) {}
+  ///         allocator – where they come from: Transfer::host_allocator for batches that go to a device
+  explicit BatchMemory(size_t max_idle, c10::Allocator* allocator = c10::GetCPUAllocator())
+      : max_idle_(max_idle), allocator_(allocator) {}
 
   /// A block of exactly `bytes`; its deleter brings it back, also after the loader is gone.
   /// Throws: c10::OutOfMemoryError – names the number of bytes
@@ -32,6 +35,7 @@ class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
   static void give_back(void* block);
 
   const size_t max_idle_;
+  c10::Allocator* const allocator_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Block>> idle_;
   int64_t allocated_ = 0;

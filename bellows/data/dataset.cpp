@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "bellows/data/fingerprint.h"
+
 namespace bellows::data {
 
 namespace {
@@ -22,14 +24,25 @@ Dataset::Dataset(SourcePtr source, DatasetInfo info) : source_(std::move(source)
 }
 
 Dataset Dataset::shuffle(uint64_t seed) const {
+  return order(shuffled(), seed);
+}
+
+Dataset Dataset::sequential() const {
+  return changed(*this, [](Dataset& d) { d.loader_.order = nullptr; });
+}
+
+Dataset Dataset::order(OrderPtr order, uint64_t seed) const {
   return changed(*this, [&](Dataset& d) {
-    d.loader_.shuffle = true;
+    d.loader_.order = std::move(order);
     d.loader_.seed = seed;
   });
 }
 
-Dataset Dataset::sequential() const {
-  return changed(*this, [](Dataset& d) { d.loader_.shuffle = false; });
+Dataset Dataset::distributed(int64_t rank, int64_t world_size) const {
+  return changed(*this, [&](Dataset& d) {
+    d.loader_.rank = rank;
+    d.loader_.world_size = world_size;
+  });
 }
 
 Dataset Dataset::decode(const std::string& mode) const {
@@ -55,8 +68,28 @@ Dataset Dataset::center_crop(int64_t height, int64_t width) const {
 Dataset Dataset::random_crop(int64_t height, int64_t width, int64_t padding) const {
   return transform(data::random_crop(height, width, padding));
 }
+Dataset Dataset::random_resized_crop(int64_t height, int64_t width, std::pair<double, double> scale,
+                                     std::pair<double, double> ratio) const {
+  return transform(data::random_resized_crop(height, width, scale, ratio));
+}
 Dataset Dataset::flip(double p) const {
   return transform(data::random_flip(p));
+}
+Dataset Dataset::color_jitter(const ColorJitter& amounts) const {
+  return transform(data::color_jitter(amounts));
+}
+Dataset Dataset::random_grayscale(double p) const {
+  return transform(data::random_grayscale(p));
+}
+Dataset Dataset::random_erasing(double p, std::pair<double, double> scale, std::pair<double, double> ratio,
+                                std::vector<uint8_t> fill) const {
+  return transform(data::random_erasing(p, scale, ratio, std::move(fill)));
+}
+Dataset Dataset::cutout(int64_t side, std::vector<uint8_t> fill) const {
+  return transform(data::cutout(side, std::move(fill)));
+}
+Dataset Dataset::rand_augment(int ops, int magnitude) const {
+  return transform(data::rand_augment(ops, magnitude));
 }
 
 Dataset Dataset::normalize(std::vector<double> mean, std::vector<double> std) const {
@@ -73,6 +106,22 @@ Dataset Dataset::normalize() const {
   return normalize(info_.mean, info_.std);
 }
 
+Dataset Dataset::pixels(PixelPass pass) const {
+  TORCH_CHECK_VALUE(pass, "Dataset::pixels: expected a pass, got an empty function.");
+  return changed(*this, [&](Dataset& d) { d.pipeline_.pixels = std::move(pass); });
+}
+
+Dataset Dataset::mix(const MixOptions& options) const {
+  return changed(*this, [&](Dataset& d) { d.pipeline_.mix = options; });
+}
+
+Dataset Dataset::dtype(c10::ScalarType dtype) const {
+  const bool known =
+      dtype == c10::ScalarType::Float || dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Byte;
+  TORCH_CHECK_VALUE(known, "Dataset::dtype: expected Float, BFloat16 or Byte, got ", c10::toString(dtype), ".");
+  return changed(*this, [&](Dataset& d) { d.pipeline_.dtype = dtype; });
+}
+
 Dataset Dataset::channels_last(bool on) const {
   return changed(*this, [&](Dataset& d) { d.pipeline_.channels_last = on; });
 }
@@ -86,15 +135,23 @@ Dataset Dataset::require(std::vector<std::string> names) const {
   return changed(*this, [&](Dataset& d) { d.pipeline_.required = std::move(names); });
 }
 
-Dataset Dataset::batch(int64_t size, bool drop_last) const {
+Dataset Dataset::batch(int64_t size, Remainder remainder) const {
   return changed(*this, [&](Dataset& d) {
     d.loader_.batch_size = size;
-    d.loader_.drop_last = drop_last;
+    d.loader_.remainder = remainder;
   });
 }
 
 Dataset Dataset::on_bad_sample(OnBadSample policy) const {
   return changed(*this, [&](Dataset& d) { d.loader_.on_bad_sample = policy; });
+}
+
+Dataset Dataset::retries(int64_t n) const {
+  return changed(*this, [&](Dataset& d) { d.loader_.retries = n; });
+}
+
+Dataset Dataset::to(c10::Device device) const {
+  return changed(*this, [&](Dataset& d) { d.loader_.device = device; });
 }
 
 Dataset Dataset::subrange(int64_t begin, int64_t end) const {
@@ -105,12 +162,24 @@ Dataset Dataset::subset(std::vector<int64_t> indices) const {
   return changed(*this, [&](Dataset& d) { d.source_ = data::subset(source_, std::move(indices)); });
 }
 
+Dataset Dataset::subset(const Subset& chosen) const {
+  const std::string own = chosen.source.empty() ? "" : fingerprint(*this);
+  TORCH_CHECK_VALUE(chosen.of == size() && chosen.source == own, "subset: it was chosen from ", chosen.of, " samples (",
+                    chosen.source.empty() ? "no fingerprint" : chosen.source, "), but this data set has ", size(), " (",
+                    own.empty() ? "not looked at" : own, "). Choose it anew: bellows select.");
+  return subset(chosen.ids);
+}
+
 Dataset Dataset::threads(int64_t n) const {
   return changed(*this, [&](Dataset& d) { d.loader_.threads = n; });
 }
 
 Dataset Dataset::prefetch(int64_t batches) const {
   return changed(*this, [&](Dataset& d) { d.loader_.prefetch = batches; });
+}
+
+Dataset Dataset::fast_decode(bool on) const {
+  return changed(*this, [&](Dataset& d) { d.pipeline_.fast_decode = on; });
 }
 
 Dataset Dataset::cache(int64_t bytes) const {

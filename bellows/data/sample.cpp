@@ -33,6 +33,8 @@ void Sample::clear() {
   id = 0;
   key = file = {};
   fields.clear();
+  buffer.clear();
+  shapes.clear();
   owner.reset();
 }
 

@@ -34,6 +34,14 @@ struct Sample {
   std::string_view file;  ///< the shard's path; "" when there is no file
   std::vector<Field> fields;
   std::shared_ptr<const void> owner;  ///< keeps the views alive where the source itself does not
+  /// Memory for what a source unpacks, and for the sizes of its arrays; views may point into it, and the next sample
+  /// uses it again. Reserve before taking views.
+  std::vector<std::byte> buffer;
+  std::vector<int64_t> shapes;
+
+  Sample() = default;
+  Sample(Sample&&) = default;
+  Sample& operator=(Sample&&) = default;
 
   /// The field, or null.
   const Field* find(std::string_view name) const;

@@ -8,6 +8,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/data/label.h"
+#include "bellows/data/placement.h"
 
 namespace bellows::data {
 
@@ -101,46 +102,101 @@ void SampleWriter::check_required(const Sample& sample) const {
 }
 
 void SampleWriter::learn_image(Workspace& workspace) {
-  prepare(workspace);
-  const ImageView image = transform(workspace, 0);
+  prepare(workspace, 0);
+  const ImageView& image = workspace.image;
+  const c10::ScalarType dtype = options_.dtype;
+  TORCH_CHECK_VALUE(
+      dtype == c10::ScalarType::Float || dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Byte,
+      "data: expected pictures to become Float, BFloat16 or Byte, got ", c10::toString(dtype), ".");
   normalizer_.emplace(options_.mean, options_.std, image.channels);
-  add_row(Kind::image, "image", c10::ScalarType::Float, {image.channels, image.height, image.width});
+  add_row(Kind::image, "image", dtype, {image.channels, image.height, image.width});
 }
 
-void SampleWriter::prepare(Workspace& workspace) const {
-  if (has_image_) prepare_image(workspace);
-  if (has_label_) prepare_label(workspace);
+void SampleWriter::prepare(Workspace& workspace, uint64_t seed) const {
+  workspace.seed = seed;
+  if (has_image_) prepare_image(workspace, seed);
+  if (has_label_) {
+    workspace.clock.enter(LoadStage::decode);
+    prepare_label(workspace);
+  }
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (kinds_[i] == Kind::array) check_array(rows_[i], workspace.sample);
+  }
   if (options_.num_classes > 0 && !has_label_) check_array_label(workspace.sample);
 }
 
-void SampleWriter::prepare_image(Workspace& workspace) const {
+void SampleWriter::prepare_image(Workspace& workspace, uint64_t seed) const {
   const Sample& sample = workspace.sample;
   const Field* field = find_picture(sample);
   TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no picture; it holds ", field_names(sample), ".");
-  if (cache_) {
-    if (const auto cached = cache_->find(sample.id)) {
-      workspace.image = *cached;
-      return;
-    }
-  }
-  if (field->is_array) {
-    const int64_t h = field->sizes[0], w = field->sizes[1], c = field->sizes[2];
-    workspace.image = {reinterpret_cast<const uint8_t*>(field->bytes.data()), h, w, c, w * c, c};
+  const size_t all = options_.transforms.size(), kept = cache_ ? deterministic_ : all;
+  const auto cached = cache_ ? cache_->find(sample.id) : std::nullopt;
+  if (cached) {
+    workspace.image = *cached;
   } else {
-    with_context("decode", sample, field, [&] {
-      const auto bytes = static_cast<size_t>(io::image_info(field->bytes).bytes_as(mode_));
-      if (workspace.decoded.size() < bytes) workspace.decoded.resize(bytes);
-      const io::ImageInfo info = io::decode_image_into(field->bytes, mode_, workspace.decoded);
-      const int64_t c = info.channels_as(mode_);
-      workspace.image = {workspace.decoded.data(), info.height, info.width, c, info.width * c, c};
-    });
+    const size_t done = decode(workspace, *field, kept, seed);
+    run_steps(workspace, done, kept, seed);
+    if (cache_) cache_->insert(sample.id, workspace.image);
   }
-  RandomStream unused(0);
-  with_context("transform", sample, field, [&] {
-    for (size_t i = 0; i < deterministic_; ++i)
-      workspace.image = options_.transforms[i].run(workspace.image, workspace.scratch, unused);
+  run_steps(workspace, kept, all, seed);
+}
+
+/// Brings the picture into memory; returns how many of the transforms before `end` were done on the way.
+size_t SampleWriter::decode(Workspace& workspace, const Field& field, size_t end, uint64_t seed) const {
+  if (field.is_array) {
+    const int64_t h = field.sizes[0], w = field.sizes[1], c = field.sizes[2];
+    workspace.image = {reinterpret_cast<const uint8_t*>(field.bytes.data()), h, w, c, w * c, c};
+    return 0;
+  }
+  size_t done = 0;
+  Placement placement;
+  io::ImageInfo info;
+  with_context("decode", workspace.sample, &field, [&] { info = io::image_info(field.bytes); });
+  placement = Placement::whole(info.height, info.width);
+  with_context("transform", workspace.sample, &field, [&] { done = collect(placement, 0, end, seed); });
+  const bool shrinks = options_.fast_decode && info.format == io::ImageFormat::jpeg;
+  const int64_t shrink = shrinks ? placement.shrink() : 1;
+  io::ImagePart part;
+  with_context("decode", workspace.sample, &field, [&] {
+    const io::ImageRegion region = shrink > 1 ? placement.cut : placement.needed();
+    part = io::decode_image_part(field.bytes, {mode_, region, shrink, options_.fast_decode}, workspace.decoded);
   });
-  if (cache_) cache_->insert(sample.id, workspace.image);
+  const ImageView view{part.pixels,   part.region.height, part.region.width,
+                       part.channels, part.row_stride,    part.channels};
+  workspace.clock.enter(LoadStage::transform);
+  with_context("transform", workspace.sample, &field,
+               [&] { workspace.image = place(view, part.region, shrink, placement, workspace.scratch); });
+  return done;
+}
+
+/// Adds transforms from `begin` on to the placement, as many as can be; returns the first that was not added.
+size_t SampleWriter::collect(Placement& placement, size_t begin, size_t end, uint64_t seed) const {
+  for (; begin < end; ++begin) {
+    const Transform& step = options_.transforms[begin];
+    RandomStream random(mix_seed(seed, begin));
+    if (!step.place || !step.place(placement, random)) break;
+  }
+  return begin;
+}
+
+void SampleWriter::run_steps(Workspace& workspace, size_t begin, size_t end, uint64_t seed) const {
+  if (begin == end) return;
+  workspace.clock.enter(LoadStage::transform);
+  ImageView& image = workspace.image;
+  with_context("transform", workspace.sample, nullptr, [&] {
+    while (begin < end) {
+      Placement placement = Placement::whole(image.height, image.width);
+      const io::ImageRegion all = placement.cut;
+      const size_t next = collect(placement, begin, end, seed);
+      if (next > begin) {
+        image = place(image, all, 1, placement, workspace.scratch);
+        begin = next;
+        continue;
+      }
+      RandomStream random(mix_seed(seed, begin));
+      image = options_.transforms[begin++].run(image, workspace.scratch, random);
+    }
+  });
 }
 
 void SampleWriter::prepare_label(Workspace& workspace) const {
@@ -165,35 +221,32 @@ void SampleWriter::check_array_label(const Sample& sample) const {
                     ". Check the number of classes, or the data.");
 }
 
-ImageView SampleWriter::transform(Workspace& workspace, uint64_t seed) const {
-  ImageView image = workspace.image;
-  for (size_t i = deterministic_; i < options_.transforms.size(); ++i) {
-    RandomStream random(mix_seed(seed, i));
-    with_context("transform", workspace.sample, nullptr,
-                 [&] { image = options_.transforms[i].run(image, workspace.scratch, random); });
-  }
-  return image;
-}
-
-void SampleWriter::write(Workspace& workspace, uint64_t seed, std::span<std::byte* const> rows) const {
+void SampleWriter::write(Workspace& workspace, std::span<std::byte* const> rows) const {
+  workspace.clock.enter(LoadStage::write);
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (kinds_[i] == Kind::label) {
       std::memcpy(rows[i], &workspace.label, sizeof(workspace.label));
     } else if (kinds_[i] == Kind::array) {
-      write_array(rows_[i], workspace.sample, rows[i]);
+      if (rows_[i].bytes > 0) std::memcpy(rows[i], workspace.sample.find(rows_[i].name)->bytes.data(), rows_[i].bytes);
     } else {
-      const ImageView image = transform(workspace, seed);
-      const auto& sizes = rows_[i].sizes;
-      TORCH_CHECK_VALUE(image.channels == sizes[0] && image.height == sizes[1] && image.width == sizes[2],
-                        "data: ", workspace.sample.where(), ": the picture is ", image.height, " x ", image.width,
-                        " x ", image.channels, ", those before are ", sizes[1], " x ", sizes[2], " x ", sizes[0],
-                        ". Pictures of a batch have one size: add resize(height, width) or a crop.");
-      normalizer_->run(image, reinterpret_cast<float*>(rows[i]), rows_[i].channels_last);
+      write_image(rows_[i], workspace, rows[i]);
     }
   }
 }
 
-void SampleWriter::write_array(const RowSpec& row, const Sample& sample, std::byte* out) const {
+void SampleWriter::write_image(const RowSpec& row, const Workspace& workspace, std::byte* out) const {
+  const ImageView& image = workspace.image;
+  const auto& sizes = row.sizes;
+  TORCH_CHECK_VALUE(image.channels == sizes[0] && image.height == sizes[1] && image.width == sizes[2],
+                    "data: ", workspace.sample.where(), ": the picture is ", image.height, " x ", image.width, " x ",
+                    image.channels, ", those before are ", sizes[1], " x ", sizes[2], " x ", sizes[0],
+                    ". Pictures of a batch have one size: add resize(height, width) or a crop.");
+  if (!options_.pixels) return normalizer_->run(image, out, row.channels_last, row.dtype);
+  RandomStream random(mix_seed(workspace.seed, options_.transforms.size()));
+  options_.pixels(image, random, {out, row.dtype, row.channels_last});
+}
+
+void SampleWriter::check_array(const RowSpec& row, const Sample& sample) {
   const Field* field = sample.find(row.name);
   TORCH_CHECK_VALUE(field && field->is_array, "data: ", sample.where(), " has no \"", row.name, "\"; it holds ",
                     field_names(sample), ".");
@@ -201,7 +254,6 @@ void SampleWriter::write_array(const RowSpec& row, const Sample& sample, std::by
                     ": \"", row.name, "\" is ", c10::toString(field->dtype), " ", field->sizes, ", those before are ",
                     c10::toString(row.dtype), " ", c10::IntArrayRef(row.sizes),
                     ". Arrays of a batch have one type and size.");
-  if (row.bytes > 0) std::memcpy(out, field->bytes.data(), row.bytes);
 }
 
 }  // namespace bellows::data

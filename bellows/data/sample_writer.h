@@ -3,6 +3,7 @@
 #include "bellows/data/image_cache.h"
 #include "bellows/data/pipeline.h"
 #include "bellows/data/sample.h"
+#include "bellows/data/stage_clock.h"
 #include "bellows/io/image.h"
 
 #include <memory>
@@ -25,11 +26,13 @@ struct RowSpec {
 /// What one thread needs to turn samples into rows; reused from sample to sample.
 struct Workspace {
   Sample sample;
-  ImageView image;  ///< after the deterministic transforms
+  ImageView image;  ///< after the transforms
   int64_t label = 0;
+  uint64_t seed = 0;  ///< of the sample in this epoch
   std::vector<uint8_t> decoded;
   std::vector<std::byte*> rows;  ///< where the sample goes, one a tensor
   Scratch scratch;
+  StageClock clock;  ///< measures; who begins no sample on it pays nothing
 };
 
 /// Whether the sample may speak for others: it has a picture and a label, or arrays.
@@ -45,15 +48,16 @@ class SampleWriter {
   SampleWriter(PipelineOptions options, Workspace& example);
 
   const std::vector<RowSpec>& rows() const { return rows_; }
+  const PipelineOptions& options() const { return options_; }
 
-  /// Decodes workspace.sample into the workspace. Throws c10::ValueError when the sample is bad: OnBadSample is about
-  /// this.
-  void prepare(Workspace& workspace) const;
+  /// Decodes workspace.sample into the workspace and runs the transforms. Of a picture only what they need is decoded.
+  /// Params: seed – of this sample in this epoch
+  /// Throws: c10::ValueError – the sample is bad: OnBadSample is about this
+  void prepare(Workspace& workspace, uint64_t seed) const;
 
   /// Writes what prepare left, one pointer for each of rows(), in their order.
-  /// Params: seed – of this sample in this epoch
   /// Throws: c10::ValueError – the sample's sizes differ from those learnt
-  void write(Workspace& workspace, uint64_t seed, std::span<std::byte* const> rows) const;
+  void write(Workspace& workspace, std::span<std::byte* const> rows) const;
 
  private:
   enum class Kind { image, label, array };
@@ -62,15 +66,18 @@ class SampleWriter {
   void learn_arrays(const Sample& sample);
   void check_required(const Sample& sample) const;
   void add_row(Kind kind, std::string name, c10::ScalarType dtype, std::vector<int64_t> sizes);
-  void prepare_image(Workspace& workspace) const;
+  void prepare_image(Workspace& workspace, uint64_t seed) const;
+  size_t decode(Workspace& workspace, const Field& field, size_t end, uint64_t seed) const;
+  size_t collect(Placement& placement, size_t begin, size_t end, uint64_t seed) const;
+  void run_steps(Workspace& workspace, size_t begin, size_t end, uint64_t seed) const;
   void prepare_label(Workspace& workspace) const;
   void check_array_label(const Sample& sample) const;
-  ImageView transform(Workspace& workspace, uint64_t seed) const;
-  void write_array(const RowSpec& row, const Sample& sample, std::byte* out) const;
+  void write_image(const RowSpec& row, const Workspace& workspace, std::byte* out) const;
+  static void check_array(const RowSpec& row, const Sample& sample);
 
   PipelineOptions options_;
   io::ColorMode mode_;
-  size_t deterministic_ = 0;  // leading transforms that prepare runs
+  size_t deterministic_ = 0;  // leading transforms whose result the cache keeps
   std::vector<RowSpec> rows_;
   std::vector<Kind> kinds_;
   bool has_image_ = false, has_label_ = false;

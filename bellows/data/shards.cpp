@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "bellows/data/webdataset.h"
+#include "bellows/io/http.h"
 
 namespace bellows::data {
 
@@ -29,8 +30,8 @@ std::vector<std::string> expand_range(std::string_view text, const std::string& 
                     "expand_shards: expected first <= last (and at most 10 million shards), got {", text, "} in ",
                     pattern, ".");
   std::vector<std::string> result;
-  for (uint64_t i = begin; i <= end; ++i) {
-    std::string digits = std::to_string(i);
+  for (uint64_t i = 0; i <= end - begin; ++i) {
+    std::string digits = std::to_string(begin + i);
     if (digits.size() < first.size()) digits.insert(0, first.size() - digits.size(), '0');
     result.push_back(std::move(digits));
   }
@@ -47,6 +48,21 @@ std::vector<std::string> split_list(std::string_view text, std::string_view sepa
   }
 }
 
+/// Parts joined by `::`, which also stands inside the brackets of an IPv6 address.
+std::vector<std::string> split_urls(std::string_view text) {
+  std::vector<std::string> parts;
+  for (std::string& part : split_list(text, "::")) {
+    const bool in_brackets = !parts.empty() && parts.back().rfind('[') != std::string::npos &&
+                             parts.back().find(']', parts.back().rfind('[')) == std::string::npos;
+    if (in_brackets) {
+      parts.back() += "::" + part;
+    } else {
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
+}
+
 void expand_braces(const std::string& prefix, std::string_view rest, const std::string& pattern,
                    std::vector<std::string>& out) {
   const size_t open = rest.find('{');
@@ -59,6 +75,7 @@ void expand_braces(const std::string& prefix, std::string_view rest, const std::
   const std::string_view inside = rest.substr(open + 1, close - open - 1);
   std::vector<std::string> choices = expand_range(inside, pattern);
   if (choices.empty()) choices = split_list(inside, ",");
+  TORCH_CHECK_VALUE(out.size() < 10'000'000, "expand_shards: ", pattern, " names more than 10 million shards.");
   for (const std::string& choice : choices) {
     expand_braces(prefix + std::string(rest.substr(0, open)) + choice, rest.substr(close + 1), pattern, out);
   }
@@ -89,6 +106,11 @@ void expand_glob(const fs::path& folder, const std::string& pattern, std::vector
 
 /// What exists under exactly the given name, a shard or the folder it is looked for in, is meant literally.
 void expand(const fs::path& folder, const std::string& pattern, std::vector<std::string>& out) {
+  if (io::is_url(pattern)) {
+    for (const std::string& part : split_urls(pattern))
+      io::is_url(part) ? expand_braces("", part, pattern, out) : expand(folder, part, out);
+    return;
+  }
   const fs::path path = folder / pattern, parent = path.parent_path();
   const std::string name = path.filename().string();
   std::error_code ignored;

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "bellows/data/torch_adapter.h"
 
 namespace bellows::data {
@@ -62,6 +64,8 @@ class SubsetSource final : public Source {
   void read(int64_t index, Sample& sample) const override {
     source_->read(indices_[static_cast<size_t>(index)], sample);
   }
+  bool prefetch(int64_t index) const override { return source_->prefetch(indices_[static_cast<size_t>(index)]); }
+  int64_t id_bound() const override { return source_->id_bound(); }
   std::string describe() const override { return c10::str(size(), " samples of ", source_->describe()); }
   bool stored() const override { return source_->stored(); }
 
@@ -81,11 +85,22 @@ class SubrangeSource final : public Source {
   }
 
   int64_t size() const override { return end_ - begin_; }
+  int64_t id_bound() const override { return source_->id_bound(); }
   void read(int64_t index, Sample& sample) const override { source_->read(begin_ + index, sample); }
+  bool prefetch(int64_t index) const override { return source_->prefetch(begin_ + index); }
   std::string describe() const override {
     return c10::str("samples [", begin_, ", ", end_, ") of ", source_->describe());
   }
   bool stored() const override { return source_->stored(); }
+  std::vector<int64_t> block_starts() const override {
+    std::vector<int64_t> starts;
+    for (const int64_t start : source_->block_starts()) {
+      if (start >= end_) break;
+      if (!starts.empty() && start <= begin_) starts.pop_back();  // the block before lies in front of the range
+      starts.push_back(std::max<int64_t>(start - begin_, 0));
+    }
+    return starts;
+  }
 
  private:
   SourcePtr source_;

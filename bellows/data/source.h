@@ -19,11 +19,22 @@ class Source {
   /// Params: index – in [0, size())
   /// Throws: c10::ValueError – the sample cannot be read; names it, its file and byte offset
   virtual void read(int64_t index, Sample& sample) const = 0;
+  /// Every Sample::id is below this: the size of the root source.
+  virtual int64_t id_bound() const { return size(); }
   /// In words, for messages: "4 shards (data/digits/train-000.tar, …)".
   virtual std::string describe() const = 0;
+  /// Announces that the sample will be read soon, so that its bytes are near then: a mapped file's pages, a remote
+  /// shard in the cache. May wait as long as reading would: it is called from threads that have nothing else to do, for
+  /// some of the samples.
+  /// Returns:  false – there is nothing to be done ahead of reading
+  /// Threads:  as read
+  virtual bool prefetch(int64_t /*index*/) const { return false; }
   /// Samples lie there as they are: reading one again, at any time, gives the same bytes and changes nothing. False
   /// where they may be made by the user's own code, with random numbers or at a cost.
   virtual bool stored() const { return false; }
+  /// Positions at which a stretch begins that is cheap to read at one time (a shard, a page), ascending, the first 0.
+  /// Empty: it is all one stretch. Page-wise shuffling keeps to them.
+  virtual std::vector<int64_t> block_starts() const { return {}; }
 
   Sample read(int64_t index) const {
     Sample sample;

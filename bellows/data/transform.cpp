@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bellows/io/image.h"
+#include "bellows/data/placement.h"
+#include "bellows/kernels/pixels.h"
 
 namespace bellows::data {
 
@@ -56,49 +57,67 @@ ImageView cut_filled(const ImageView& image, int64_t y, int64_t x, int64_t heigh
   return {out, height, width, c, width * c, c};
 }
 
-void check_crop(const char* name, const ImageView& image, int64_t height, int64_t width, int64_t padding) {
-  TORCH_CHECK_VALUE(image.height + 2 * padding >= height && image.width + 2 * padding >= width, name,
-                    ": expected a picture of at least ", height, " x ", width, ", got ", image.height, " x ",
-                    image.width, " with padding ", padding, ". Resize before, or pad.");
+void check_crop(const char* name, int64_t image_height, int64_t image_width, int64_t height, int64_t width,
+                int64_t padding) {
+  TORCH_CHECK_VALUE(image_height + 2 * padding >= height && image_width + 2 * padding >= width, name,
+                    ": expected a picture of at least ", height, " x ", width, ", got ", image_height, " x ",
+                    image_width, " with padding ", padding, ". Resize before, or pad.");
+}
+
+int64_t draw_below(RandomStream& random, int64_t end) {
+  return static_cast<int64_t>(random.below(static_cast<uint64_t>(end)));
+}
+
+Transform random_crop_unpadded(int64_t height, int64_t width) {
+  return placed(
+      [=](Placement& placement, RandomStream& random) {
+        const io::ImageRegion& image = placement.window;
+        check_crop("random_crop", image.height, image.width, height, width, 0);
+        const int64_t y = draw_below(random, image.height - height + 1),
+                      x = draw_below(random, image.width - width + 1);
+        placement.crop({y, x, height, width});
+        return true;
+      },
+      false);
 }
 
 }  // namespace
 
 Transform center_crop(int64_t height, int64_t width) {
   check_image_sides("center_crop", height, width);
-  return {[=](const ImageView& image, Scratch&, RandomStream&) {
-            check_crop("center_crop", image, height, width, 0);
-            // torchvision: int(round(difference / 2)), and Python rounds halves to even
-            auto half = [](int64_t difference) { return difference / 2 + (difference % 4 == 3 ? 1 : 0); };
-            return cut(image, half(image.height - height), half(image.width - width), height, width);
-          },
-          true};
+  return placed(
+      [=](Placement& placement, RandomStream&) {
+        const io::ImageRegion& image = placement.window;
+        check_crop("center_crop", image.height, image.width, height, width, 0);
+        // torchvision: int(round(difference / 2)), and Python rounds halves to even
+        auto half = [](int64_t difference) { return difference / 2 + (difference % 4 == 3 ? 1 : 0); };
+        placement.crop({half(image.height - height), half(image.width - width), height, width});
+        return true;
+      },
+      true);
 }
 
 Transform random_crop(int64_t height, int64_t width, int64_t padding, uint8_t fill) {
   check_image_sides("random_crop", height, width);
   TORCH_CHECK_VALUE(padding >= 0 && padding <= kMaxImageSide, "random_crop: expected a padding from 0 to ",
                     kMaxImageSide, ", got ", padding, ".");
+  if (padding == 0) return random_crop_unpadded(height, width);
   return {[=](const ImageView& image, Scratch& scratch, RandomStream& random) {
-    check_crop("random_crop", image, height, width, padding);
-    const auto y =
-        static_cast<int64_t>(random.below(static_cast<uint64_t>(image.height + 2 * padding - height) + 1)) - padding;
-    const auto x =
-        static_cast<int64_t>(random.below(static_cast<uint64_t>(image.width + 2 * padding - width) + 1)) - padding;
-    const bool inside = y >= 0 && x >= 0 && y + height <= image.height && x + width <= image.width;
-    return inside ? cut(image, y, x, height, width) : cut_filled(image, y, x, height, width, fill, scratch);
+    check_crop("random_crop", image.height, image.width, height, width, padding);
+    const int64_t y = draw_below(random, image.height + 2 * padding - height + 1) - padding;
+    const int64_t x = draw_below(random, image.width + 2 * padding - width + 1) - padding;
+    return cut_filled(image, y, x, height, width, fill, scratch);
   }};
 }
 
 Transform random_flip(double p) {
   TORCH_CHECK_VALUE(p >= 0 && p <= 1, "random_flip: expected a probability in [0, 1], got ", p, ".");
-  return {[=](const ImageView& image, Scratch&, RandomStream& random) {
-    if (random.uniform() >= p) return image;
-    ImageView mirrored = image;
-    mirrored.pixels = image.at(0, image.width - 1);
-    mirrored.pixel_stride = -image.pixel_stride;
-    return mirrored;
-  }};
+  return placed(
+      [=](Placement& placement, RandomStream& random) {
+        if (random.uniform() < p) placement.mirrored = !placement.mirrored;
+        return true;
+      },
+      false);
 }
 
 Normalizer::Normalizer(const std::vector<double>& mean, const std::vector<double>& std, int64_t channels) {
@@ -109,27 +128,20 @@ Normalizer::Normalizer(const std::vector<double>& mean, const std::vector<double
                     " channels, got ", mean.size(), " and ", std.size(), ".");
   TORCH_CHECK_VALUE(std::all_of(std.begin(), std.end(), [](double s) { return s > 0; }),
                     "normalize: expected every std to be positive.");
-  auto of_channel = [](const std::vector<double>& values, size_t c, double otherwise) {
-    return values.empty() ? otherwise : values[values.size() == 1 ? 0 : c];
-  };
-  table_.resize(static_cast<size_t>(channels));
-  for (size_t c = 0; c < table_.size(); ++c) {
-    const auto m = static_cast<float>(of_channel(mean, c, 0)), s = static_cast<float>(of_channel(std, c, 1));
-    for (size_t value = 0; value < 256; ++value) table_[c][value] = (static_cast<float>(value) / 255.0f - m) / s;
+  std::vector<float> means, stds;
+  for (size_t c = 0; c < static_cast<size_t>(channels); ++c) {
+    means.push_back(mean.empty() ? 0.0f : static_cast<float>(mean[mean.size() == 1 ? 0 : c]));
+    stds.push_back(std.empty() ? 1.0f : static_cast<float>(std[std.size() == 1 ? 0 : c]));
   }
+  scale_ = std::make_shared<const kernels::PixelScale>(std::move(means), std::move(stds));
 }
 
-void Normalizer::run(const ImageView& image, float* out, bool channels_last) const {
-  const int64_t channels = image.channels, pixel_out = channels_last ? channels : 1;
-  const int64_t plane = channels_last ? 1 : image.height * image.width;
-  for (int64_t c = 0; c < channels; ++c) {
-    const float* table = table_[static_cast<size_t>(c)].data();
-    float* to = out + c * plane;
-    for (int64_t y = 0; y < image.height; ++y) {
-      const uint8_t* from = image.at(y, 0) + c;
-      for (int64_t x = 0; x < image.width; ++x, from += image.pixel_stride, to += pixel_out) *to = table[*from];
-    }
-  }
+void Normalizer::run(const ImageView& image, void* out, bool channels_last, c10::ScalarType type) const {
+  const auto pixel_type = type == c10::ScalarType::Byte       ? kernels::PixelType::u8
+                          : type == c10::ScalarType::BFloat16 ? kernels::PixelType::bf16
+                                                              : kernels::PixelType::f32;
+  kernels::write_pixels({image.pixels, image.height, image.width, image.channels, image.row_stride, image.pixel_stride},
+                        *scale_, pixel_type, channels_last, out);
 }
 
 }  // namespace bellows::data

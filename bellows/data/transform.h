@@ -1,12 +1,20 @@
 #pragma once
 
-#include "bellows/core/seed.h"
+#include <c10/core/ScalarType.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
+
+#include "bellows/core/seed.h"
+
+namespace bellows::kernels {
+class PixelScale;
+}
 
 namespace bellows::data {
 
@@ -28,14 +36,21 @@ class Scratch {
  public:
   /// Memory for `bytes` that stays valid until the next-but-one call.
   uint8_t* next(size_t bytes);
-  std::vector<uint8_t> rows;     ///< between the two passes of a resize
-  std::vector<int32_t> weights;  ///< of a resize
-  std::vector<int32_t> bounds;
+
+  /// Of one side of a resize.
+  struct Weights {
+    std::vector<int32_t> first, taps, weights;
+    std::vector<double> exact;
+  };
+  std::vector<uint8_t> rows;  ///< between the two passes of a resize
+  Weights columns, rows_axis;
 
  private:
   std::array<std::vector<uint8_t>, 2> turns_;
   size_t turn_ = 0;
 };
+
+struct Placement;
 
 /// A step on a picture: returns a view of `image`, of `scratch`, or of memory that lives on.
 struct Transform {
@@ -44,6 +59,10 @@ struct Transform {
   /// Threads:  called from several threads at once.
   std::function<ImageView(const ImageView& image, Scratch& scratch, RandomStream& random)> run;
   bool deterministic = false;  ///< never looks at `random`: its result may be cached
+  /// Set by steps that only cut, scale and mirror: adds what the step does to what the steps before it do, so that it
+  /// can be done at once and only what is needed is decoded. False, and nothing is changed, where that cannot be; then
+  /// `run` is called.
+  std::function<bool(Placement& placement, RandomStream& random)> place;
 };
 
 /// Pictures that a step makes have sides up to this, and at most io::kMaxImagePixels pixels.
@@ -75,10 +94,19 @@ Transform center_crop(int64_t height, int64_t width);
 /// Ref: torchvision.transforms.RandomCrop
 Transform random_crop(int64_t height, int64_t width, int64_t padding = 0, uint8_t fill = 0);
 
+/// A part of random size and shape, scaled to height × width: its area is `scale` of the picture's, uniformly, its width
+/// over height within `ratio`, log-uniformly. Ten such parts are tried; where none fits, it is the largest in the
+/// middle with a ratio that is allowed.
+/// Throws:   c10::ValueError – as check_image_sides; not 0 < least ≤ most for scale and ratio
+/// Numerics: the cut is scaled as resize does it
+/// Ref:      torchvision.transforms.RandomResizedCrop
+Transform random_resized_crop(int64_t height, int64_t width, std::pair<double, double> scale = {0.08, 1.0},
+                              std::pair<double, double> ratio = {3.0 / 4.0, 4.0 / 3.0});
+
 /// Mirrors left and right with probability `p`.
 Transform random_flip(double p = 0.5);
 
-/// 8-bit pictures to floats: (value / 255 - mean) / std for each channel, through a table of 256 values a channel.
+/// 8-bit pictures to floats: (value / 255 - mean) / std for each channel.
 /// Numerics: equal to torchvision's to_tensor followed by normalize, bit for bit
 class Normalizer {
  public:
@@ -87,10 +115,11 @@ class Normalizer {
   Normalizer(const std::vector<double>& mean, const std::vector<double>& std, int64_t channels);
 
   /// Writes one picture at `out`: [C, H, W] in this order, or [H, W, C] when `channels_last`.
-  void run(const ImageView& image, float* out, bool channels_last) const;
+  /// Params: type – of the values: Float; BFloat16, rounded to the nearest; Byte, which leaves them as they are
+  void run(const ImageView& image, void* out, bool channels_last, c10::ScalarType type = c10::ScalarType::Float) const;
 
  private:
-  std::vector<std::array<float, 256>> table_;
+  std::shared_ptr<const kernels::PixelScale> scale_;
 };
 
 }  // namespace bellows::data

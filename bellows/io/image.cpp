@@ -26,8 +26,18 @@ at::Tensor dense_image(const char* function, const at::Tensor& image, std::initi
   return result;
 }
 
+uint8_t* grown(std::vector<uint8_t>& memory, size_t bytes) {
+  if (memory.size() < bytes) memory.resize(bytes);
+  return memory.data();
+}
+
 void decode_checked(ByteSpan bytes, ColorMode mode, const ImageInfo& info, uint8_t* out, std::string_view where) {
-  (info.format == ImageFormat::png ? png_decode : jpeg_decode)(bytes, mode, info, out, where);
+  if (info.format == ImageFormat::png) return png_decode(bytes, mode, info, out, where);
+  const auto size = static_cast<size_t>(info.bytes_as(mode));
+  std::vector<uint8_t> inks;  // of a CMYK image, before they are mixed
+  const auto memory = [&](size_t needed) { return needed == size ? out : grown(inks, needed); };
+  const ImagePart whole = jpeg_decode(bytes, {mode, {0, 0, info.height, info.width}}, memory, where);
+  if (whole.pixels != out) std::copy_n(whole.pixels, size, out);
 }
 
 }  // namespace
@@ -37,6 +47,17 @@ void check_image_size(int64_t width, int64_t height, std::string_view where) {
                     ".");
   TORCH_CHECK_VALUE(width <= kMaxImagePixels / height, where, ": an image of ", width, " × ", height,
                     " pixels is refused; the limit is ", kMaxImagePixels, ".");
+}
+
+void check_part(const PartOptions& options, int64_t width, int64_t height, std::string_view where) {
+  const ImageRegion& r = options.region;
+  const bool within = r.y >= 0 && r.height > 0 && r.height <= height && r.y <= height - r.height && r.x >= 0 &&
+                      r.width > 0 && r.width <= width && r.x <= width - r.width;
+  TORCH_CHECK_VALUE(within, where, ": expected a part of an image of ", height, " rows and ", width,
+                    " columns, found rows from ", r.y, " (", r.height, ") and columns from ", r.x, " (", r.width, ").");
+  const int64_t shrink = options.shrink;
+  TORCH_CHECK_VALUE(shrink == 1 || shrink == 2 || shrink == 4 || shrink == 8, where,
+                    ": expected to shrink by 1, 2, 4 or 8, found ", shrink, ".");
 }
 
 ImageInfo image_info(ByteSpan bytes, std::string_view where) {
@@ -62,6 +83,19 @@ ImageInfo decode_image_into(ByteSpan bytes, ColorMode mode, std::span<uint8_t> o
                     " bytes, found room for ", out.size(), ".");
   decode_checked(bytes, mode, info, out.data(), where);
   return info;
+}
+
+ImagePart decode_image_part(ByteSpan bytes, const PartOptions& options, std::vector<uint8_t>& memory,
+                            std::string_view where) {
+  if (as_text(bytes).starts_with("\xff\xd8"))
+    return jpeg_decode(
+        bytes, options, [&](size_t needed) { return grown(memory, needed); }, where);
+  const ImageInfo info = image_info(bytes, where);
+  check_part(options, info.width, info.height, where);
+  uint8_t* out = grown(memory, static_cast<size_t>(info.bytes_as(options.mode)));
+  png_decode(bytes, options.mode, info, out, where);
+  const int64_t channels = info.channels_as(options.mode), stride = info.width * channels;
+  return {out + options.region.y * stride + options.region.x * channels, stride, channels, options.region};
 }
 
 Bytes encode_png(const at::Tensor& image, int level) {

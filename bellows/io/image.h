@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <string_view>
+#include <vector>
 
 #include "bellows/io/bytes.h"
 
@@ -50,6 +51,41 @@ at::Tensor decode_image(ByteSpan bytes, ColorMode mode = ColorMode::rgb, std::st
 /// Params: out – at least image_info(bytes).bytes_as(mode) bytes; row after row, channels last, no padding
 /// Throws: c10::ValueError – also when `out` is too small
 ImageInfo decode_image_into(ByteSpan bytes, ColorMode mode, std::span<uint8_t> out, std::string_view where = "image");
+
+/// A rectangle of pixels.
+struct ImageRegion {
+  int64_t y = 0, x = 0, height = 0, width = 0;
+  bool operator==(const ImageRegion&) const = default;
+};
+
+/// What decode_image_part has to give.
+struct PartOptions {
+  ColorMode mode = ColorMode::rgb;
+  ImageRegion region;  ///< of the whole image
+  /// 1, 2, 4 or 8: so many rows and columns of a JPEG become one, cheaply, within its transform of blocks. A PNG is not
+  /// shrunk.
+  int64_t shrink = 1;
+  /// JPEG: a rougher transform of blocks, and colour at half resolution is repeated instead of interpolated.
+  bool fast = false;
+};
+
+/// A part of an image, in memory of the caller.
+struct ImagePart {
+  const uint8_t* pixels = nullptr;
+  int64_t row_stride = 0;  ///< bytes from a row to the next
+  int64_t channels = 0;
+  ImageRegion region;  ///< what it covers, in pixels of the shrunk image: options.region / shrink, rounded outwards
+};
+
+/// Decodes what is needed of an image: a JPEG up to the region's last row, and only the blocks that the region and its
+/// surroundings touch. A progressive or CMYK JPEG and a PNG are decoded whole.
+/// Params:   memory – grows as needed and is never shrunk; `pixels` points into it
+/// Numerics: without shrink and fast, the bits of decode_image (tests/io/image_part_test.cpp)
+/// Threads:  safe from all threads
+/// Throws:   c10::ValueError – as decode_image, truncated files included; damage behind the region is not looked for;
+///           a region that is empty or not within the image, another `shrink`
+ImagePart decode_image_part(ByteSpan bytes, const PartOptions& options, std::vector<uint8_t>& memory,
+                            std::string_view where = "image");
 
 /// Params: image – uint8 [H, W] or [H, W, C] on the CPU with 1 (gray), 2 (gray, alpha), 3 or 4 (RGB, alpha) channels
 ///         level – zlib's effort, 0 to 9

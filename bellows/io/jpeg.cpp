@@ -1,7 +1,14 @@
 #include <c10/util/Exception.h>
-#include <turbojpeg.h>
 
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
+
+#include <jpeglib.h>  // wants FILE
+
+#include <jerror.h>
 
 #include "bellows/io/image_codecs.h"
 
@@ -9,52 +16,119 @@ namespace bellows::io {
 
 namespace {
 
-struct TurboClose {
-  void operator()(void* handle) const { tjDestroy(handle); }
+/// libjpeg's errors end in a longjmp to guard().
+struct JpegErrors {
+  jpeg_error_mgr manager;  // first: libjpeg hands out a pointer to it
+  std::jmp_buf stop;
+  char message[JMSG_LENGTH_MAX];
+
+  jpeg_error_mgr* init();
+  /// Runs `body`, whose frames hold nothing that needs a destructor. False: it failed, and `message` says why.
+  template <class F>
+  bool guard(const F& body) {
+    if (setjmp(stop) != 0) return false;  // NOLINT(cert-err52-cpp): the library is in C
+    body();
+    return true;
+  }
 };
-using Turbo = std::unique_ptr<void, TurboClose>;
 
-/// Setting up a decoder costs as much as decoding a small image: one a thread.
-thread_local Turbo decoder;
-
-tjhandle decompressor() {
-  if (!decoder) decoder.reset(tjInitDecompress());
-  TORCH_CHECK(decoder, "cannot start libjpeg-turbo: ", tjGetErrorStr2(nullptr), ".");
-  return decoder.get();
+JpegErrors* errors_of(j_common_ptr common) {
+  return reinterpret_cast<JpegErrors*>(common->err);
 }
 
-/// The decoder's last error. A decoder that failed in a header would read the next image from the middle, so it is given up.
-std::string take_error() {
-  std::string reason = tjGetErrorStr2(decoder.get());
-  decoder.reset();
-  return reason;
-}
-
-const unsigned char* as_uchar(ByteSpan bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
-}
-
-bool is_four_channel(tjhandle handle, ByteSpan bytes, std::string_view where, int* width, int* height,
-                     int* colorspace) {
-  int subsampling = 0;
-  const int result =
-      tjDecompressHeader3(handle, as_uchar(bytes), bytes.size(), width, height, &subsampling, colorspace);
-  TORCH_CHECK_VALUE(result == 0, where, ": JPEG header damaged or truncated (", bytes.size(), " bytes): ", take_error(),
-                    ".");
-  return *colorspace == TJCS_CMYK || *colorspace == TJCS_YCCK;
+[[noreturn]] void fail_jpeg(j_common_ptr common) {
+  JpegErrors* errors = errors_of(common);
+  errors->manager.format_message(common, errors->message);
+  std::longjmp(errors->stop, 1);  // NOLINT(cert-err52-cpp)
 }
 
 /// libjpeg goes on after errors in the data and calls them warnings. Garbage between markers is harmless, as Pillow
 /// holds too; all else, a premature end above all, means wrong pixels.
-void check_jpeg(tjhandle handle, int result, std::string_view where) {
-  if (result == 0) return;
-  const bool warning = tjGetErrorCode(handle) == TJERR_WARNING;
-  const std::string reason = take_error();
-  const bool harmless = warning && reason.find("extraneous bytes before marker") != std::string::npos;
-  TORCH_CHECK_VALUE(harmless, where, ": JPEG data truncated or corrupt: ", reason, ".");
+void take_jpeg_message(j_common_ptr common, int level) {
+  if (level < 0 && common->err->msg_code != JWRN_EXTRANEOUS_DATA) fail_jpeg(common);
 }
 
-/// CMYK as Adobe stores it, inverted, by Pillow's arithmetic.
+jpeg_error_mgr* JpegErrors::init() {
+  jpeg_std_error(&manager);
+  manager.error_exit = fail_jpeg;
+  manager.emit_message = take_jpeg_message;
+  return &manager;
+}
+
+/// Each scan costs a pass over the whole image; no camera or tool writes as many.
+constexpr int kMaxScans = 500;
+
+void count_scans(j_common_ptr common) {
+  if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= kMaxScans) return;
+  std::snprintf(errors_of(common)->message, JMSG_LENGTH_MAX, "more than %d scans", kMaxScans);
+  std::longjmp(errors_of(common)->stop, 1);  // NOLINT(cert-err52-cpp)
+}
+
+/// libjpeg's decoder. Setting one up costs as much as decoding a small image, so there is one a thread; after an error
+/// it is given up, since it may be left in the middle of things.
+struct JpegReader {
+  JpegReader() {
+    info.err = errors.init();
+    ready = errors.guard([&] { jpeg_create_decompress(&info); });
+    progress.progress_monitor = count_scans;
+    info.progress = &progress;
+  }
+  ~JpegReader() { jpeg_destroy_decompress(&info); }
+  JpegReader(const JpegReader&) = delete;
+  JpegReader& operator=(const JpegReader&) = delete;
+
+  JpegErrors errors;
+  jpeg_progress_mgr progress{};
+  jpeg_decompress_struct info{};
+  bool ready = false;
+};
+
+thread_local std::unique_ptr<JpegReader> jpeg_reader;
+
+std::string take_jpeg_error() {
+  std::string reason = jpeg_reader->errors.message;
+  jpeg_reader.reset();
+  return reason;
+}
+
+template <class F>
+void check_jpeg(std::string_view where, const F& body) {
+  TORCH_CHECK_VALUE(jpeg_reader->errors.guard(body), where, ": JPEG data truncated or corrupt: ", take_jpeg_error(),
+                    ".");
+}
+
+/// Reads the header of `bytes`; the decoder is then ready to start.
+jpeg_decompress_struct& open_jpeg(ByteSpan bytes, std::string_view where) {
+  if (!jpeg_reader) jpeg_reader = std::make_unique<JpegReader>();
+  TORCH_CHECK(jpeg_reader->ready, "cannot start libjpeg: ", take_jpeg_error(), ".");
+  jpeg_decompress_struct& info = jpeg_reader->info;
+  const bool good = jpeg_reader->errors.guard([&] {
+    jpeg_abort_decompress(&info);
+    jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+    jpeg_read_header(&info, TRUE);
+  });
+  TORCH_CHECK_VALUE(good, where, ": JPEG header damaged or truncated (", bytes.size(), " bytes): ", take_jpeg_error(),
+                    ".");
+  check_image_size(info.image_width, info.image_height, where);
+  return info;
+}
+
+/// Each block of 8 × 8 values takes at least a bit (an arithmetic coder needs less): a header that promises more is
+/// refused before anything is allocated for its blocks.
+void check_jpeg_promise(const jpeg_decompress_struct& info, ByteSpan bytes, std::string_view where) {
+  uint64_t blocks = 0;
+  for (int i = 0; i < info.num_components; ++i)
+    blocks += uint64_t{info.comp_info[i].width_in_blocks} * info.comp_info[i].height_in_blocks;
+  TORCH_CHECK_VALUE(info.arith_code || blocks <= 8 * uint64_t{bytes.size()}, where,
+                    ": JPEG data truncated or corrupt: ", info.image_width, " × ", info.image_height,
+                    " pixels cannot come from ", bytes.size(), " bytes.");
+}
+
+bool has_inks(const jpeg_decompress_struct& info) {
+  return info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
+}
+
+/// CMYK as Adobe stores it, inverted, by Pillow's arithmetic; `out` may be `in`.
 void cmyk_to_rgb(const uint8_t* in, int64_t pixels, bool gray, uint8_t* out) {
   const auto scaled = [](unsigned ink, unsigned k) {
     const unsigned product = (255 - ink) * k + 128;
@@ -72,42 +146,123 @@ void cmyk_to_rgb(const uint8_t* in, int64_t pixels, bool gray, uint8_t* out) {
   }
 }
 
+/// `part` of the image in pixels of the image shrunk to 1 / `shrink`, rounded outwards.
+ImageRegion shrunk(const ImageRegion& part, int64_t shrink) {
+  const int64_t y = part.y / shrink, x = part.x / shrink;
+  return {y, x, (part.y + part.height + shrink - 1) / shrink - y, (part.x + part.width + shrink - 1) / shrink - x};
+}
+
+/// Only an image whose blocks are coded in one pass, one after the other, can be left early. Columns of others are not
+/// cut either: smoothing between blocks looks at neighbours.
+bool can_be_cut(jpeg_decompress_struct& info) {
+  return !jpeg_has_multiple_scans(&info) && !has_inks(info);
+}
+
+/// Starts the decoder. Its rows then begin at column `left`, so far before the part that smooth upsampling finds what
+/// it looks at.
+void start_jpeg(jpeg_decompress_struct& info, const PartOptions& options, const ImageRegion& part, bool gray,
+                JDIMENSION& left, std::string_view where) {
+  info.out_color_space = has_inks(info) ? JCS_CMYK : gray ? JCS_GRAYSCALE : JCS_RGB;
+  info.scale_num = 1;
+  info.scale_denom = static_cast<unsigned>(options.shrink);
+  info.dct_method = options.fast ? JDCT_IFAST : JDCT_ISLOW;
+  info.do_fancy_upsampling = options.fast ? FALSE : TRUE;
+  check_jpeg(where, [&] {
+    jpeg_start_decompress(&info);
+    if (!can_be_cut(info) || part.width >= info.output_width) return;
+    constexpr JDIMENSION margin = 2;  // one value of a channel at half resolution
+    const auto first = static_cast<JDIMENSION>(part.x), last = first + static_cast<JDIMENSION>(part.width);
+    left = first - std::min(first, margin);
+    JDIMENSION width = std::min(last + margin, info.output_width) - left;
+    jpeg_crop_scanline(&info, &left, &width);
+  });
+}
+
+/// Reads rows [begin, end), one every `stride` bytes.
+void read_jpeg_rows(jpeg_decompress_struct& info, int64_t begin, int64_t end, uint8_t* out, int64_t stride,
+                    std::string_view where) {
+  check_jpeg(where, [&] {
+    if (begin > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(begin));
+    constexpr int64_t at_once = 16;
+    for (int64_t y = begin; y < end; y = info.output_scanline) {
+      JSAMPROW rows[at_once];
+      const int64_t count = std::min(end - y, at_once);
+      for (int64_t i = 0; i < count; ++i) rows[i] = out + (y - begin + i) * stride;
+      jpeg_read_scanlines(&info, rows, static_cast<JDIMENSION>(count));
+    }
+  });
+}
+
+/// Ends an image that is left early. A file that was cut off has no end marker; within coded data its bytes cannot
+/// occur.
+void leave_jpeg(jpeg_decompress_struct& info, ByteSpan bytes, std::string_view where) {
+  constexpr size_t read_ahead = 16;  // bytes that the decoder may have taken without using them
+  const size_t at = bytes.size() - info.src->bytes_in_buffer;
+  const std::string_view rest = as_text(bytes.subspan(at - std::min(at, read_ahead)));
+  TORCH_CHECK_VALUE(rest.rfind("\xff\xd9") != std::string_view::npos, where,
+                    ": JPEG data truncated or corrupt: no end marker in ", bytes.size(), " bytes.");
+  jpeg_abort_decompress(&info);
+}
+
 }  // namespace
 
 ImageInfo jpeg_info(ByteSpan bytes, std::string_view where) {
-  int width = 0, height = 0, colorspace = 0;
-  is_four_channel(decompressor(), bytes, where, &width, &height, &colorspace);
-  check_image_size(width, height, where);
-  return {ImageFormat::jpeg, width, height, colorspace == TJCS_GRAY ? 1 : 3};
+  const jpeg_decompress_struct& info = open_jpeg(bytes, where);
+  return {ImageFormat::jpeg, info.image_width, info.image_height, info.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3};
 }
 
-void jpeg_decode(ByteSpan bytes, ColorMode mode, const ImageInfo& info, uint8_t* out, std::string_view where) {
-  const tjhandle handle = decompressor();
-  const bool gray = info.channels_as(mode) == 1;
-  int width = 0, height = 0, colorspace = 0;
-  const bool four = is_four_channel(handle, bytes, where, &width, &height, &colorspace);
-  std::vector<uint8_t> inks(four ? static_cast<size_t>(info.width * info.height * 4) : 0);
-  const int format = four ? TJPF_CMYK : gray ? TJPF_GRAY : TJPF_RGB;
-  constexpr int flags = TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS;
-  check_jpeg(
-      handle,
-      tjDecompress2(handle, as_uchar(bytes), bytes.size(), four ? inks.data() : out, width, 0, height, format, flags),
-      where);
-  if (four) cmyk_to_rgb(inks.data(), info.width * info.height, gray, out);
+ImagePart jpeg_decode(ByteSpan bytes, const PartOptions& options, c10::function_ref<uint8_t*(size_t)> memory,
+                      std::string_view where) {
+  jpeg_decompress_struct& info = open_jpeg(bytes, where);
+  check_part(options, info.image_width, info.image_height, where);
+  check_jpeg_promise(info, bytes, where);
+  const bool inks = has_inks(info), cut = can_be_cut(info);
+  const bool gray =
+      options.mode == ColorMode::gray || (options.mode == ColorMode::keep && info.jpeg_color_space == JCS_GRAYSCALE);
+  const ImageRegion part = shrunk(options.region, options.shrink);
+  JDIMENSION left = 0;
+  start_jpeg(info, options, part, gray, left, where);
+  const int64_t first = cut ? part.y : 0, last = cut ? part.y + part.height : info.output_height;
+  const int64_t width = info.output_width, depth = info.output_components, channels = gray ? 1 : 3;
+  uint8_t* const pixels = memory(static_cast<size_t>((last - first) * width * depth));
+  read_jpeg_rows(info, first, last, pixels, width * depth, where);
+  if (last < int64_t{info.output_height}) {
+    leave_jpeg(info, bytes, where);
+  } else {
+    check_jpeg(where, [&] { jpeg_finish_decompress(&info); });
+  }
+  if (inks) cmyk_to_rgb(pixels, (last - first) * width, gray, pixels);
+  const int64_t stride = width * channels;
+  return {pixels + (part.y - first) * stride + (part.x - left) * channels, stride, channels, part};
 }
 
 Bytes jpeg_encode(const uint8_t* pixels, int64_t height, int64_t width, int64_t channels, int quality) {
-  const Turbo handle(tjInitCompress());
-  const int subsampling = channels == 1 ? TJSAMP_GRAY : TJSAMP_420;
-  Bytes out(tjBufSize(static_cast<int>(width), static_cast<int>(height), subsampling));
-  auto* start = reinterpret_cast<unsigned char*>(out.data());
-  unsigned long size = out.size();  // NOLINT(google-runtime-int): turbojpeg's type
-  const int result = tjCompress2(handle.get(), pixels, static_cast<int>(width), 0, static_cast<int>(height),
-                                 channels == 1 ? TJPF_GRAY : TJPF_RGB, &start, &size, subsampling, quality,
-                                 TJFLAG_ACCURATEDCT | TJFLAG_NOREALLOC);
-  TORCH_CHECK(result == 0, "encode_jpeg: ", tjGetErrorStr2(handle.get()), ".");
-  out.resize(size);
-  return out;
+  JpegErrors errors;
+  jpeg_compress_struct info{};
+  info.err = errors.init();
+  unsigned char* memory = nullptr;
+  unsigned long size = 0;  // NOLINT(google-runtime-int): libjpeg's type
+  const bool good = errors.guard([&] {
+    jpeg_create_compress(&info);
+    jpeg_mem_dest(&info, &memory, &size);
+    info.image_width = static_cast<JDIMENSION>(width);
+    info.image_height = static_cast<JDIMENSION>(height);
+    info.input_components = static_cast<int>(channels);
+    info.in_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    jpeg_set_defaults(&info);  // colour at half resolution
+    jpeg_set_quality(&info, quality, TRUE);
+    jpeg_start_compress(&info, TRUE);
+    for (int64_t y = 0; y < height; ++y) {
+      auto* row = const_cast<JSAMPROW>(pixels + y * width * channels);  // only read
+      jpeg_write_scanlines(&info, &row, 1);
+    }
+    jpeg_finish_compress(&info);
+  });
+  jpeg_destroy_compress(&info);
+  const std::unique_ptr<unsigned char, decltype(&std::free)> owner(memory, &std::free);
+  TORCH_CHECK(good, "encode_jpeg: ", errors.message, ".");
+  const auto* begin = reinterpret_cast<const std::byte*>(memory);
+  return Bytes(begin, begin + size);
 }
 
 }  // namespace bellows::io

@@ -45,14 +45,6 @@ constexpr std::array kTorchDtypes{
     SafetensorsDtype{"U64", c10::kUInt64},
 };
 
-c10::ScalarType torch_dtype(const SafetensorsEntry& entry, const std::string& path) {
-  for (const SafetensorsDtype& row : kTorchDtypes) {
-    if (row.name == entry.dtype) return row.dtype;
-  }
-  TORCH_CHECK_VALUE(false, path, ": ", printable(entry.name, 200), " has dtype ", entry.dtype,
-                    ", which libtorch cannot hold.");
-}
-
 std::string format_dtype(const std::string& name, const at::Tensor& tensor) {
   for (const SafetensorsDtype& row : kTorchDtypes) {
     if (row.dtype == tensor.scalar_type()) return std::string(row.name);
@@ -120,6 +112,14 @@ std::vector<PlannedTensor> plan_tensors(const NamedTensors& tensors) {
 
 }  // namespace
 
+c10::ScalarType safetensors_dtype(const SafetensorsEntry& entry, const std::string& where) {
+  for (const SafetensorsDtype& row : kTorchDtypes) {
+    if (row.name == entry.dtype) return row.dtype;
+  }
+  TORCH_CHECK_VALUE(false, where, ": ", printable(entry.name, 200), " has dtype ", entry.dtype,
+                    ", which libtorch cannot hold.");
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path)
     : file_(path), header_(parse_safetensors_header(file_.bytes(), path)) {}
 
@@ -129,7 +129,7 @@ ByteSpan SafetensorsFile::bytes(const SafetensorsEntry& entry) const {
 }
 
 at::Tensor SafetensorsFile::tensor(const SafetensorsEntry& entry) const {
-  const at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(torch_dtype(entry, file_.path())));
+  const at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(safetensors_dtype(entry, file_.path())));
   const ByteSpan data = bytes(entry);
   if (!data.empty()) std::memcpy(tensor.data_ptr(), data.data(), data.size());
   return tensor;

@@ -35,6 +35,9 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
+/// Throws: c10::ValueError – libtorch has no such dtype; the text begins with `where`
+c10::ScalarType safetensors_dtype(const SafetensorsEntry& entry, const std::string& where);
+
 /// All tensors of a file, on the CPU, in the order of the file; each a copy of its own (see SafetensorsFile to read
 /// only some). Tensors that save_safetensors noted as channels-last come back channels-last.
 /// Throws:   c10::ValueError – as SafetensorsFile; a dtype that libtorch lacks

@@ -16,8 +16,10 @@ struct ZipEntry {
   std::string name;
   ByteSpan data;        ///< points into the archive
   uint64_t offset = 0;  ///< of `data` from the start of the archive
+  uint64_t size = 0;    ///< unpacked
   uint32_t crc32 = 0;
-  bool stored = true;  ///< false: `data` is compressed or encrypted
+  bool stored = true;     ///< false: `data` is compressed or encrypted
+  bool deflated = false;  ///< `data` is a deflate stream (io/compress.h: inflate_raw), and not encrypted
 };
 
 /// Reads zip archives, zip64 included. Files are for use only when they are stored, not compressed, as torch.save's

@@ -97,7 +97,9 @@ uint64_t ZipReader::read_entry(uint64_t offset, uint64_t end) {
   ZipEntry entry;
   entry.name = as_text(bytes_.subspan(offset + kCentralSize, name_size));
   const std::string shown = printable(entry.name, 100);
-  entry.stored = u16(bytes_, offset + 10) == 0 && (u16(bytes_, offset + 8) & 1) == 0;
+  const bool encrypted = (u16(bytes_, offset + 8) & 1) != 0;
+  entry.stored = u16(bytes_, offset + 10) == 0 && !encrypted;
+  entry.deflated = u16(bytes_, offset + 10) == 8 && !encrypted;
   entry.crc32 = u32(bytes_, offset + 16);
   uint64_t packed = u32(bytes_, offset + 20), size = u32(bytes_, offset + 24), header = u32(bytes_, offset + 42);
   TORCH_CHECK_VALUE(
@@ -115,6 +117,7 @@ uint64_t ZipReader::read_entry(uint64_t offset, uint64_t end) {
                     ": the header at byte ", header, " is not that of ", shown,
                     ", as the directory says: the archive is corrupt.");
   entry.data = bytes_.subspan(entry.offset, packed);
+  entry.size = size;
   TORCH_CHECK_VALUE(index_.emplace(entry.name, entries_.size()).second, where_, ": ", shown,
                     " occurs twice in the archive.");
   has_checksums_ |= entry.crc32 != 0;

@@ -122,6 +122,7 @@ FitResult FitRun::go() {
   result_.stopped = stop_ && !done();
   if (folder_ && saved_step_ != loop_.step_count()) save();
   saver_.wait();
+  save_sample_stats();
   result_.steps = loop_.step_count();
   result_.skipped_steps = loop_.skipped_steps();
   if (evaluated_step_ >= 0) result_.evaluation = last_evaluation_;
@@ -132,13 +133,24 @@ FitResult FitRun::go() {
   return std::move(result_);
 }
 
+void FitRun::save_sample_stats() {
+  if (!folder_ || !loop_.sample_stats()) return;
+  // The ids are those of the whole data set, and so is the fingerprint beside them.
+  const data::Dataset& train = loop_.job().train;
+  const bool whole = train.size() == train.source()->id_bound();
+  const std::string source = whole                    ? data::fingerprint(train)
+                             : recipe_.subset.empty() ? ""
+                                                      : data::load_subset(recipe_.subset).source;
+  loop_.sample_stats()->save(folder_->path() + "/sample_stats.safetensors", source);
+}
+
 void FitRun::train_epoch() {
   const int64_t left = loop_.job().train.size() - loop_.batch() * loop_.batch_size();
   Progress progress(c10::str("epoch ", epoch_ + 1, "/", recipe_.epochs), left, "samples");
   while (loop_.epoch() == epoch_ && !stop_ && !done()) {
     take_step();
     char detail[48];
-    std::snprintf(detail, sizeof detail, "loss %.4f", recent_loss_);
+    std::snprintf(detail, sizeof detail, "loss %.4f, waits %.0f %% for data", recent_loss_, 100 * loop_.wait_share());
     progress.advance(loop_.last_batch_size(), detail);
     const bool at_end = loop_.epoch() != epoch_;
     if (recipe_.eval_every > 0 && !at_end && loop_.step_count() % recipe_.eval_every == 0) evaluate();
@@ -148,9 +160,16 @@ void FitRun::train_epoch() {
 
 void FitRun::take_step() {
   const auto begin = Clock::now();
-  if (trace_) trace_->before(loop_.step_count() + 1);
+  if (trace_) {
+    const bool traced = trace_->active();
+    trace_->before(loop_.step_count() + 1);
+    if (trace_->active() && !traced) loop_.trace_loader(trace_->loader_writer());
+  }
   if (!loop_.step()) return;  // what was left of the epoch could not be used
-  if (trace_) trace_->after(loop_.step_count());
+  if (trace_ && trace_->active()) {
+    trace_->after(loop_.step_count());
+    if (!trace_->active()) loop_.trace_loader(nullptr);
+  }
   const bool at_end = loop_.epoch() != epoch_;
   if (at_end || loop_.step_count() % recipe_.log_every == 0) read_losses();
   const double seconds = seconds_since(begin);

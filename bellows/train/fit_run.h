@@ -31,6 +31,7 @@ class FitRun {
   void note(const Evaluation& evaluation);
   void save();
   void save_best(double score);
+  void save_sample_stats();
   checkpoint::State state() const;
   void restore(const checkpoint::State& state, bool own_options);
   std::vector<double> numbers() const;

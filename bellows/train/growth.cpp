@@ -36,12 +36,11 @@ int64_t Growth::image_size(int64_t epoch) const {
 
 data::Dataset Growth::data(int64_t epoch) const {
   const int64_t size = batch_size(epoch);
-  return size == batch_size_ ? full_ : full_.batch(size, full_.loader_options().drop_last);
+  return size == batch_size_ ? full_ : full_.batch(size, full_.loader_options().remainder);
 }
 
 int64_t Growth::batches(int64_t epoch) const {
-  const int64_t size = batch_size(epoch), samples = full_.size();
-  return full_.loader_options().drop_last ? samples / size : (samples + size - 1) / size;
+  return data::count_batches(*full_.source(), data(epoch).loader_options(), epoch);
 }
 
 int64_t Growth::steps(int64_t epoch) const {

@@ -31,6 +31,7 @@ data::Dataset prepared(data::Dataset dataset, const Recipe& recipe, const data::
                 .channels_last(recipe.channels_last)
                 .threads(recipe.loader_threads)
                 .prefetch(recipe.prefetch)
+                .to(parse_device(recipe.device))
                 .cache(recipe.cache_mb << 20)
                 .on_bad_sample(recipe.bad_samples == "skip" ? data::OnBadSample::skip : data::OnBadSample::fail);
   if (recipe.num_classes > 0) dataset = dataset.num_classes(recipe.num_classes);
@@ -90,7 +91,8 @@ data::Dataset open_split(const std::string& url, const std::string& split) {
 
 data::Dataset open_train_data(const Recipe& recipe) {
   TORCH_CHECK_VALUE(!recipe.data.empty(), "make_job: the recipe names no data. Set `data` to a folder or shards.");
-  const data::Dataset dataset = open_split(recipe.data, "train");
+  data::Dataset dataset = open_split(recipe.data, "train");
+  if (!recipe.subset.empty()) dataset = dataset.subset(data::load_subset(recipe.subset));
   return augmented(prepared(dataset, recipe, dataset.info()), recipe)
       .shuffle(static_cast<uint64_t>(recipe.seed))
       .batch(recipe.batch_size);

@@ -53,6 +53,7 @@ class Climb {
                                .title = technique.title,
                                .note = "the ladder ended before it",
                                .expectation = technique.expected.words,
+                               .is_about_loading = technique.is_about_loading,
                                .judged_by_target = technique.judged_by_target,
                                .expected_speed = expected_effect(technique.expected.time_factor),
                                .expected_memory = expected_effect(technique.expected.memory_factor)});
@@ -256,6 +257,7 @@ class Climb {
     result.peak_bytes = peak_of_first_steps(*rung);  // before the other job may add its own
     const auto below = starter(kept_)(options_.seed);
     fill_from_windows(measure_.windows({rung.get(), below.get()}), result);
+    result.bottleneck = rung->bottleneck();
   }
 
   void fill_from_windows(const TimedWindows& windows, RungResult& result) const {

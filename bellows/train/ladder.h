@@ -43,6 +43,8 @@ class LadderJob {
   virtual int64_t take_peak_bytes() { return 0; }
   /// Of all steps so far, without `other_ms`. All 0: not measured.
   virtual StepShares phases() { return {}; }
+  /// What the loader's time goes into and what would help it most, in a sentence or two. Empty: not measured.
+  virtual std::string bottleneck() { return ""; }
 };
 
 /// Starts the runs that the ladder compares.
@@ -132,8 +134,9 @@ struct RungResult {
   std::string technique;  ///< "plain" for rung 0
   std::string title;
   Verdict verdict = Verdict::not_measured;
-  std::string note;         ///< the verdict's reason in words
-  std::string expectation;  ///< what the registry says it does, and why
+  std::string note;               ///< the verdict's reason in words
+  std::string expectation;        ///< what the registry says it does, and why
+  bool is_about_loading = false;  ///< Technique::is_about_loading: `bottleneck` is shown
   int64_t batch_size = 0;
   double learning_rate = 0;
   /// Plain's is that of its runs to the target; a rung's is plain's times the ratios on the way, so that windows of
@@ -162,6 +165,7 @@ struct RungResult {
   Effect expected_memory = Effect::unknown, measured_memory = Effect::unknown;
   std::vector<AccuracyCurve> curves;  ///< one a seed
   StepShares shares;                  ///< of the mean step of its runs to the target; 0 where not measured
+  std::string bottleneck;             ///< LadderJob::bottleneck of its last run
   bool kept() const { return verdict == Verdict::kept; }
 };
 

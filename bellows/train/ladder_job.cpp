@@ -34,7 +34,8 @@ class RecipeLadderJob final : public LadderJob {
 
   int64_t samples_per_epoch() const override {
     const data::LoaderOptions& options = loop_.job().train.loader_options();
-    return options.drop_last ? steps_per_epoch() * options.batch_size : loop_.job().train.size();
+    return options.remainder == data::Remainder::drop ? steps_per_epoch() * options.batch_size
+                                                      : loop_.job().train.size();
   }
 
   double evaluate() override { return loop_.evaluate().accuracy; }
@@ -47,6 +48,8 @@ class RecipeLadderJob final : public LadderJob {
             .backward_ms = 1e3 * seconds.backward,
             .optimizer_ms = 1e3 * seconds.update};
   }
+
+  std::string bottleneck() override { return loop_.loader_report().bottleneck(); }
 
  private:
   TrainLoop loop_;

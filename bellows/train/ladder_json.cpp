@@ -74,6 +74,7 @@ LadderJson figures(const RungResult& rung) {
   json["helps_speed"] = {{"expected", to_string(rung.expected_speed)}, {"measured", to_string(rung.measured_speed)}};
   json["helps_memory"] = {{"expected", to_string(rung.expected_memory)}, {"measured", to_string(rung.measured_memory)}};
   json["step_shares_ms"] = shares_json(rung.shares);
+  json["loader_bottleneck"] = rung.bottleneck;
   json["curves"] = curves_json(rung);
   return json;
 }

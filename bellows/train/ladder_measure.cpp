@@ -118,6 +118,7 @@ TargetRun LadderMeasure::to_target(const Start& start, uint64_t seed, const std:
         {.activity = activity, .done = static_cast<int64_t>(run.epochs), .total = options_.max_epochs, .run = &run});
   }
   run.phases = job->phases();
+  run.bottleneck = job->bottleneck();
   return run;
 }
 

@@ -29,6 +29,7 @@ struct TargetRun {
   bool rough = false;                        ///< evaluated half as often
   std::vector<double> earlier_s;             ///< `seconds` of the runs with this seed that it replaces
   StepShares phases;                         ///< of all its steps together
+  std::string bottleneck;                    ///< LadderJob::bottleneck, at its end
   std::vector<AccuracyCurve::Point> points;  ///< one an evaluation
 };
 

@@ -262,11 +262,13 @@ std::string expectation_row(const RungResult& rung) {
   if (rung.judged_by_target) verdict += ", judged by the time to the target";
   if (!rung.note.empty()) verdict += ": " + rung.note;
   if (!rung.runs_again.empty()) verdict += "; " + rung.runs_again;
+  const std::string loader =
+      rung.is_about_loading && !rung.bottleneck.empty() ? "<small>" + escape_html(rung.bottleneck) + "</small>" : "";
   return "<tr" + std::string(rung.kept() ? " class=\"kept\"" : "") + "><td>" + escape_html(rung.title) + "</td>" +
          words("helps speed? expected", rung.expected_speed) + words("measured", rung.measured_speed) +
          words("helps memory? expected", rung.expected_memory) + words("measured", rung.measured_memory) +
          "<td class=\"words\">" + escape_html(expectation) + "<small class=\"verdict\">" + escape_html(verdict) +
-         ".</small></td></tr>\n";
+         ".</small>" + loader + "</td></tr>\n";
 }
 
 std::string expectation_table(const LadderReport& report) {

@@ -17,7 +17,16 @@ namespace bellows::train {
 
 namespace {
 
-enum class Request : int64_t { made, run_steps, steps_per_epoch, samples_per_epoch, evaluate, take_peak_bytes, phases };
+enum class Request : int64_t {
+  made,
+  run_steps,
+  steps_per_epoch,
+  samples_per_epoch,
+  evaluate,
+  take_peak_bytes,
+  phases,
+  bottleneck
+};
 
 struct Question {
   Request request = Request::made;
@@ -28,8 +37,8 @@ struct Answer {
   int64_t integer = 0;
   double number = 0;
   StepShares shares;
-  int64_t error_bytes = 0;  ///< of a message that follows
-  bool value_error = false;
+  int64_t text_bytes = 0;  ///< of a text that follows: an answer, or the message of an error
+  bool failed = false, value_error = false;
 };
 
 /// False: the other side is gone.
@@ -57,7 +66,8 @@ bool receive_all(int fd, void* data, size_t bytes) {
   return true;
 }
 
-Answer answer(LadderJob& job, const Question& question) {
+/// Params: text – where one goes
+Answer answer(LadderJob& job, const Question& question, std::string& text) {
   switch (question.request) {
     case Request::made:
       return {};
@@ -73,6 +83,9 @@ Answer answer(LadderJob& job, const Question& question) {
       return {.integer = job.take_peak_bytes()};
     case Request::phases:
       return {.shares = job.phases()};
+    case Request::bottleneck:
+      text = job.bottleneck();
+      return {};
   }
   return {};
 }
@@ -83,16 +96,16 @@ void serve(int fd, const std::function<std::unique_ptr<LadderJob>()>& make) {
   Question question;
   while (receive_all(fd, &question, sizeof question)) {
     Answer reply;
-    std::string message;
+    std::string text;
     try {
       if (!job) job = make();
-      reply = answer(*job, question);
+      reply = answer(*job, question, text);
     } catch (const std::exception& error) {
-      message = user_message(error);
-      reply = {.error_bytes = static_cast<int64_t>(message.size()),
-               .value_error = dynamic_cast<const c10::ValueError*>(&error) != nullptr};
+      text = user_message(error);
+      reply = {.failed = true, .value_error = dynamic_cast<const c10::ValueError*>(&error) != nullptr};
     }
-    if (!send_all(fd, &reply, sizeof reply) || !send_all(fd, message.data(), message.size())) return;
+    reply.text_bytes = static_cast<int64_t>(text.size());
+    if (!send_all(fd, &reply, sizeof reply) || !send_all(fd, text.data(), text.size())) return;
   }
 }
 
@@ -134,16 +147,22 @@ class ChildJob final : public LadderJob {
   double evaluate() override { return ask({Request::evaluate}).number; }
   int64_t take_peak_bytes() override { return ask({Request::take_peak_bytes}).integer; }
   StepShares phases() override { return ask({Request::phases}).shares; }
+  std::string bottleneck() override {
+    std::string text;
+    ask({Request::bottleneck}, &text);
+    return text;
+  }
 
  private:
-  Answer ask(const Question& question) const {
+  Answer ask(const Question& question, std::string* text = nullptr) const {
     Answer reply;
     const bool answered = send_all(fd_, &question, sizeof question) && receive_all(fd_, &reply, sizeof reply);
-    std::string message(static_cast<size_t>(reply.error_bytes), '\0');
+    std::string message(static_cast<size_t>(reply.text_bytes), '\0');
     TORCH_CHECK(answered && receive_all(fd_, message.data(), message.size()),
                 "ladder: the process of a training run ended early; it may have run out of memory.");
     TORCH_CHECK_VALUE(!reply.value_error, message);
-    TORCH_CHECK(message.empty(), message);
+    TORCH_CHECK(!reply.failed, message);
+    if (text) *text = std::move(message);
     return reply;
   }
 

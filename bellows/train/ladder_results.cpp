@@ -165,6 +165,7 @@ void fill_target(RungResult& result, const std::vector<TargetRun>& runs) {
   for (const TargetRun& run : runs) {
     result.peak_bytes = std::max(result.peak_bytes, run.peak_bytes);
     result.curves.push_back({.seed = run.seed, .points = run.points});
+    result.bottleneck = run.bottleneck;
   }
   if (!all_reached(runs)) return;
   result.time_to_target_s = median_seconds(runs);

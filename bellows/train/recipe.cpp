@@ -42,6 +42,7 @@ constexpr Row table[] = {
     {"num_classes", &Recipe::num_classes, {0, 1e6}, "outputs of the model; 0: as many as the data set names"},
     {"data", &Recipe::data, {}, "folder with shards, a shard, or a pattern such as train-{000..015}.tar", false},
     {"eval_data", &Recipe::eval_data, {}, "held-out data; empty: the test split of `data`, if it has one", false},
+    {"subset", &Recipe::subset, {}, "file of `bellows select`: train on these samples only; empty: on all", false},
     {"weights", &Recipe::weights, {}, "safetensors or torch.save file to start from; empty: random weights", false},
     {"epochs", &Recipe::epochs, {1, 1e9}, "passes over the training data", false},
     {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples a step"},
@@ -92,8 +93,8 @@ constexpr Row table[] = {
      "how the optimizer's step is carried out"},
     {"loader_threads",
      &Recipe::loader_threads,
-     {0, 1024},
-     "threads that make batches; 0: the training thread makes them",
+     {-1, 1024},
+     "threads that make batches; 0: the training thread makes them; -1: as many as help",
      false},
     {"prefetch", &Recipe::prefetch, {0, 1024}, "batches made ahead", false},
     {"cache_mb", &Recipe::cache_mb, {0, 1 << 24}, "MiB of decoded images to keep; 0: none", false},
@@ -124,6 +125,11 @@ constexpr Row table[] = {
     {"log_every", &Recipe::log_every, {1, any}, "steps between readings of the loss, which wait for the device", false},
     {"train_metrics", &Recipe::train_metrics, "none, sync, device",
      "loss and accuracy of the training batches. sync: read after every step; device: only when they are shown", false},
+    {"sample_stats",
+     &Recipe::sample_stats,
+     {},
+     "note how hard each sample is, for `bellows select`: run_folder/sample_stats.safetensors",
+     false},
 };
 
 /// Where a value came from, for messages.

@@ -16,6 +16,7 @@ struct Recipe {
   int64_t num_classes = 10;
   std::string data;
   std::string eval_data;
+  std::string subset;
   std::string weights;
   int64_t epochs = 10;
   int64_t batch_size = 32;
@@ -64,6 +65,7 @@ struct Recipe {
   std::string trace_steps;
   int64_t log_every = 20;
   std::string train_metrics = "device";
+  bool sample_stats = false;
 
   /// Params: where – how messages call the text: a path
   /// Throws: c10::ValueError – unknown key (with the nearest one), wrong type or range: key, value, line

@@ -81,6 +81,7 @@ void StepTrace::before(int64_t step) {
                                     [&](const StepRange& r) { return r.first <= step && step <= r.last; });
     if (range == ranges_.end()) return;
     tracer_ = std::make_unique<inspect::StepTracer>();
+    loader_ = std::make_shared<TraceWriter>();
     first_ = step;
     last_ = 0;
   }
@@ -98,7 +99,9 @@ void StepTrace::after(int64_t step) {
 
 void StepTrace::write() {
   const std::unique_ptr<inspect::StepTracer> tracer = std::move(tracer_);  // also when writing fails
+  const std::shared_ptr<TraceWriter> loader = std::move(loader_);
   if (last_ == 0) return;
+  tracer->writer().append(*loader);
   std::error_code ignored;  // write() says what is wrong
   std::filesystem::create_directories(folder_, ignored);
   const std::string path = std::filesystem::path(folder_) / c10::str("trace-", first_, "-", last_, ".json");

@@ -41,6 +41,8 @@ class StepTrace {
   void after(int64_t step);
   /// A step is being recorded.
   bool active() const { return tracer_ != nullptr; }
+  /// Where a loader may draw what it does while a step is being recorded; it becomes part of that trace.
+  std::shared_ptr<TraceWriter> loader_writer() const { return loader_; }
 
  private:
   void write();
@@ -48,7 +50,8 @@ class StepTrace {
   std::string folder_;
   std::vector<StepRange> ranges_;
   std::unique_ptr<inspect::StepTracer> tracer_;
-  int64_t first_ = 0, last_ = 0;  ///< recorded so far
+  std::shared_ptr<TraceWriter> loader_;  // its workers may still write when the trace ends
+  int64_t first_ = 0, last_ = 0;         ///< recorded so far
   double step_start_us_ = 0;
 };
 

@@ -41,6 +41,7 @@ struct Technique {
   /// It changes what a step does, not only how long one takes: judged by the time to the target alone, and kept even if
   /// it makes fewer samples a second.
   bool judged_by_target = false;
+  bool is_about_loading = false;  ///< the ladder says of it where the loader's time goes
   bool saves_memory = false;  ///< a rung of the ladder of memory, too; of that one alone if it is expected to cost time
   std::string source;         ///< paper or document
 };

@@ -47,7 +47,7 @@ data::Batch placed(data::Batch batch, const Recipe& recipe, c10::Device device) 
     tensor = tensor.contiguous(at::MemoryFormat::ChannelsLast);
     changed = true;
   }
-  return changed ? data::Batch(std::move(tensors), batch.ids(), batch.epoch(), batch.index()) : batch;
+  return changed ? data::Batch(std::move(tensors), batch.ids(), batch.place()) : batch;
 }
 
 /// Those whose names begin with `prefix`, without it.
@@ -79,7 +79,7 @@ data::Batch resized(data::Batch batch, int64_t size) {
   for (auto& [name, tensor] : tensors) {
     if (tensor.dim() == 4) tensor = at::_upsample_bilinear2d_aa(tensor, {size, size}, /*align_corners=*/false);
   }
-  return data::Batch(std::move(tensors), batch.ids(), batch.epoch(), batch.index());
+  return data::Batch(std::move(tensors), batch.ids(), batch.place());
 }
 
 std::string optimizer_prefix(size_t index) {
@@ -124,6 +124,7 @@ TrainLoop::TrainLoop(Job job)
       metrics_(job_.recipe.train_metrics) {
   TORCH_CHECK_VALUE(!job_.optimizers.empty() && job_.loss, "TrainLoop: expected an optimizer and a loss, got none.");
   if (job_.recipe.keep_freed_memory) keep_freed_memory();
+  if (job_.recipe.sample_stats) sample_stats_.emplace(job_.train.source()->id_bound());
   if (job_.recipe.ema_decay > 0) {
     average_.emplace(job_.model, optim::AveragingOptions{.weight = optim::ema_weight(job_.recipe.ema_decay, true),
                                                          .buffers = optim::AverageBuffers::average});
@@ -180,8 +181,15 @@ void TrainLoop::forward_backward(const data::Batch& batch, GroupMean& mean, bool
   check_gradient(batch);
   clock.add_to(phases_.backward);
   if (batch.contains("label")) metrics_.update(output->loss.detach(), output->predictions, batch["label"]);
+  if (sample_stats_) note_samples(batch, output->predictions);
   last_batch_size_ += batch.size();
   last_ids_.insert(last_ids_.end(), batch.ids().begin(), batch.ids().end());
+}
+
+void TrainLoop::note_samples(const data::Batch& batch, const at::Tensor& predictions) {
+  TORCH_CHECK_VALUE(predictions.defined() && batch.contains("label"),
+                    "TrainLoop: sample_stats needs a loss function that gives predictions [N, C], and labels.");
+  sample_stats_->update(batch.ids(), predictions, batch["label"]);
 }
 
 void TrainLoop::run_steps(int64_t n) {
@@ -324,6 +332,7 @@ checkpoint::State TrainLoop::state() const {
   append("train_metrics.", metrics_.state());
   append("rates.", rates_.state());
   if (average_) append("average.", average_->state_dict());
+  if (sample_stats_) append("sample_stats.", sample_stats_->state());
   return {.model = job_.model.state_dict(),
           .optimizer = optimizer_state(),
           .rng = checkpoint::rng_state(),
@@ -345,6 +354,8 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
   metrics_.restore(below(state.extra, "train_metrics."));
   rates_.restore(below(state.extra, "rates."));
+  const NamedTensors sample_stats = below(state.extra, "sample_stats.");
+  if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);
   if (own_options) rates_.forget();
   if (average_ && (!own_options || !average.empty())) average_->load_state_dict(average);
   step_ = state.step;

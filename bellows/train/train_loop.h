@@ -6,6 +6,7 @@
 
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/data/loader.h"
+#include "bellows/data/sample_stats.h"
 #include "bellows/optim/averaging.h"
 #include "bellows/train/growth.h"
 #include "bellows/train/job.h"
@@ -66,6 +67,12 @@ class TrainLoop {
   int64_t last_batch_size() const { return last_batch_size_; }
   const std::vector<int64_t>& last_ids() const { return last_ids_; }
   const PhaseSeconds& phase_seconds() const { return phases_; }
+  /// Of the training data; where batches grow, of those of the present size.
+  data::LoaderReport loader_report() const { return loader_.report(); }
+  /// Share of this epoch's time in which a step waited for its batch.
+  double wait_share() const { return loader_.wait_share(); }
+  /// Draws what the loader does from now on; null ends that.
+  void trace_loader(std::shared_ptr<TraceWriter> writer) { loader_.trace(std::move(writer)); }
 
   /// The losses of the steps since the last call, oldest first; with `on_nan: skip` those that are finite. Only here
   /// does the loop wait for an accelerator.
@@ -93,12 +100,15 @@ class TrainLoop {
   void restore(const checkpoint::State& state, bool own_options = false);
 
   const Job& job() const { return job_; }
+  /// How hard each sample was so far; null without sample_stats.
+  data::SampleStats* sample_stats() { return sample_stats_ ? &*sample_stats_ : nullptr; }
   /// The moving average of the weights; null without ema_decay.
   const optim::AveragedModel* average() const { return average_ ? &*average_ : nullptr; }
 
  private:
   std::optional<data::Batch> next_batch();
   void forward_backward(const data::Batch& batch, GroupMean& mean, bool alone);
+  void note_samples(const data::Batch& batch, const at::Tensor& predictions);
   void replay(const data::Batch& batch) const;
   void check_finite(const at::Tensor& loss, const data::Batch& batch) const;
   void check_gradient(const data::Batch& batch) const;
@@ -118,6 +128,7 @@ class TrainLoop {
   std::optional<optim::AveragedModel> average_;
   std::vector<at::Tensor> losses_, kept_buffers_;
   TrainMetrics metrics_;
+  mutable std::optional<data::SampleStats> sample_stats_;  // reading it moves what waits on the device
   PhaseSeconds phases_;
   at::Tensor last_loss_;
   std::vector<int64_t> last_ids_;

@@ -40,8 +40,9 @@ size_t widest(const std::string& drawn) {
 
 TEST(LadderCommand, QuickLadderOnDigitsWritesTheFixedKeys) {
   const Scratch folder;
-  const Outcome outcome = run_bellows({"ladder", "--data", digits(), "--target-accuracy", "0.9", "--quick",
-                                       "--max-seconds", "5", "--json", folder / "l.json", "--html", folder / "l.html"});
+  const Outcome outcome =
+      run_bellows({"ladder", "--data", digits(), "--target-accuracy", "0.9", "--quick", "--max-seconds", "15", "--json",
+                   folder / "l.json", "--html", folder / "l.html"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
   EXPECT_THAT(outcome.out, testing::HasSubstr("plain libtorch"));
   EXPECT_EQ(outcome.out.find('\033'), std::string::npos);

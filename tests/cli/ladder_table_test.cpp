@@ -100,6 +100,18 @@ TEST(LadderTable, TheFootSetsExpectedBesideMeasured) {
   EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("what stands above was measured"));
 }
 
+TEST(LadderTable, RungsAboutLoadingSayWhereTheLoadersTimeGoes) {
+  const Terminal terminal;
+  RungResult rung = a_rung();
+  rung.bottleneck =
+      "The loader is the bottleneck (next() waited 62 % of the time): a sentence that is longer than a "
+      "line of a terminal with eighty columns.";
+  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), testing::Not(HasSubstr("next() waited")));
+  rung.is_about_loading = true;
+  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), HasSubstr("next() waited 62 %"));
+  expect_to_fit(ladder_row(terminal, rung, LadderGoal::speed));
+}
+
 TEST(LadderTable, AnIntervalHasTwoEnds) {
   const Terminal terminal;
   RungResult rung = a_rung();

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 
@@ -45,6 +46,30 @@ TEST_F(FileTest, WritesWholeOrNotAtAll) {
   write_text_file(path("a"), "new");
   EXPECT_EQ(read_text_file(path("a")), "new");
   EXPECT_EQ(fs::status(path("a")).permissions() & fs::perms::owner_read, fs::perms::owner_read);
+}
+
+TEST_F(FileTest, GoesBackToWhatItWrote) {
+  const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
+  AtomicFile file(path("a"));
+  file.write("0123456789");
+  file.overwrite(2, bytes("ab"));
+  file.overwrite(9, bytes("z"));
+  file.overwrite(10, {});
+  file.write("tail");
+  std::array<std::byte, 4> back{};
+  file.read_back(1, back);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(back.data()), back.size()), "1ab4");
+  for (const uint64_t offset : {uint64_t{11}, uint64_t{14}, UINT64_MAX - 1}) {
+    EXPECT_NE(message_of([&] { file.read_back(offset, back); }).find("the 14 bytes that were written"),
+              std::string::npos);
+    EXPECT_NE(message_of([&] { file.overwrite(offset, back); }).find("the 14 bytes that were written"),
+              std::string::npos);
+  }
+  file.commit();
+  EXPECT_EQ(read_text_file(path("a")), "01ab45678ztail");
+  AtomicFile device("/dev/null");
+  device.write("0123456789");
+  EXPECT_NE(message_of([&] { device.overwrite(0, back); }).find("it is no regular file"), std::string::npos);
 }
 
 TEST_F(FileTest, EmptyFileMapsToNothing) {

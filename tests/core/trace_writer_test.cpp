@@ -31,6 +31,16 @@ TEST(TraceWriter, WritesTheTraceEventFormat) {
   EXPECT_EQ(events[3]["args"]["value"], 1024);
 }
 
+TEST(TraceWriter, TakesInWhatAnotherOneHolds) {
+  TraceWriter trace, other;
+  trace.counter("a", 1, 1);
+  other.counter("b", 2, 2);
+  trace.append(other);
+  EXPECT_EQ(trace.size(), 2U);
+  EXPECT_EQ(other.size(), 1U);
+  EXPECT_EQ(nlohmann::json::parse(trace.to_json())["traceEvents"][1]["name"], "b");
+}
+
 TEST(TraceWriter, EmptyTraceIsValidAndUnwritablePathIsNamed) {
   const TraceWriter trace;
   EXPECT_TRUE(nlohmann::json::parse(trace.to_json())["traceEvents"].empty());

@@ -92,13 +92,13 @@ TEST(Open, SaysWhatIsWrongInADescription) {
     return result;
   };
   EXPECT_THAT(message("{\"classes\": 3}"), HasSubstr("expected \"classes\" to be a list of texts, found \"3\"."));
-  EXPECT_THAT(message("{\"classes\": [\"a\", 1]}"), HasSubstr("found \"[\\x22a\\x22,1]\""));
+  EXPECT_THAT(message("{\"classes\": [\"a\", 1]}"), HasSubstr("found an array."));
   EXPECT_THAT(message("{\"name\": []}"), HasSubstr("\"name\" to be a text"));
   EXPECT_THAT(message("{\"mean\": \"0.5\"}"), HasSubstr("\"mean\" to be a list of numbers"));
   EXPECT_THAT(message("{\"image_size\": [8.5, 8, 1]}"), HasSubstr("\"image_size\" to be a list of whole numbers"));
   EXPECT_THAT(message("{\"splits\": [\"train-0.tar\"]}"), HasSubstr("\"splits\" to be an object of texts"));
   EXPECT_THAT(message("{\"splits\": {\"train\": 1}}"), HasSubstr("\"splits\" to be an object of texts"));
-  EXPECT_THAT(message("[1, 2]"), HasSubstr("expected a JSON object that describes a data set, found \"[1,2]\""));
+  EXPECT_THAT(message("[1, 2]"), HasSubstr("expected a JSON object that describes a data set, found an array."));
   EXPECT_THAT(message("{\"name\": oops}"), HasSubstr("expected JSON, found a mistake at byte 9: \"oops}\""));
   EXPECT_THAT(message("{\"mean\": [1e999]}"), HasSubstr("a number that is too large"));
   EXPECT_THAT(message("{\"name\": "), HasSubstr("the file ends there"));
@@ -152,11 +152,11 @@ TEST(Open, RefusesPipesAtOnce) {
 TEST(Dataset, IsAValueWhosePartsCanBeShared) {
   const Dataset base = open(kDigits, {.split = "train"}).batch(16);
   const Dataset shuffled = base.shuffle(1).flip();
-  EXPECT_FALSE(base.loader_options().shuffle);
+  EXPECT_FALSE(base.loader_options().order);
   EXPECT_TRUE(base.pipeline().transforms.empty());
-  EXPECT_TRUE(shuffled.loader_options().shuffle);
+  EXPECT_TRUE(shuffled.loader_options().order);
   EXPECT_EQ(shuffled.loader_options().batch_size, 16);
-  EXPECT_FALSE(shuffled.sequential().loader_options().shuffle);
+  EXPECT_FALSE(shuffled.sequential().loader_options().order);
   EXPECT_EQ(base.pipeline().decode, "gray");
   EXPECT_EQ(base.pipeline().num_classes, 10);
 }

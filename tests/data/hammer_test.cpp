@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 
 LoaderOptions options(int64_t batch_size, int64_t threads, int64_t prefetch) {
-  return {.batch_size = batch_size, .shuffle = true, .seed = 11, .threads = threads, .prefetch = prefetch};
+  return {.batch_size = batch_size, .order = shuffled(), .seed = 11, .threads = threads, .prefetch = prefetch};
 }
 
 void nap(std::minstd_rand& random) {
@@ -61,7 +61,7 @@ TEST(LoaderHammer, HandsErrorsOfWorkersOverAndGoesOn) {
     if (index % 10 == 3) throw std::runtime_error("disk on fire at " + std::to_string(index));
   });
   LoaderOptions sequential = options(10, 4, 3);
-  sequential.shuffle = false;
+  sequential.order = nullptr;
   Loader loader(source, {}, sequential);
   for (int64_t epoch = 0; epoch < 5; ++epoch) {
     loader.start(epoch);

@@ -93,7 +93,7 @@ TEST(Loader, DeliversEachSampleOnceWhateverTheBatchSize) {
 }
 
 TEST(Loader, LeavesTheRestOutOnRequest) {
-  Loader loader = numbers(10).batch(4, /*drop_last=*/true).loader();
+  Loader loader = numbers(10).batch(4, Remainder::drop).loader();
   EXPECT_EQ(loader.batches_per_epoch(), 2);
   EXPECT_EQ(loader.samples_per_epoch(), 8);
   int64_t samples = 0;
@@ -163,7 +163,7 @@ TEST(Loader, WritesChannelsLast) {
 }
 
 TEST(Loader, RecyclesTheMemoryOfBatchesThatAreGone) {
-  Loader loader = digits().batch(32, true).threads(2).prefetch(2).loader();
+  Loader loader = digits().batch(32, Remainder::drop).threads(2).prefetch(2).loader();
   std::set<const void*> seen;
   for (int64_t epoch = 0; epoch < 4; ++epoch) {
     for (const Batch& batch : loader.epoch(epoch)) seen.insert(batch["image"].const_data_ptr());
@@ -231,10 +231,11 @@ TEST(Loader, CachingChangesNothing) {
 
 TEST(Loader, RefusesImpossibleOptions) {
   EXPECT_THAT(error_of([] { numbers(5).batch(0).loader(); }), HasSubstr("batch size of at least 1, got 0"));
-  EXPECT_THAT(error_of([] { numbers(5).threads(-1).loader(); }), HasSubstr("0 to 1024 threads, got -1"));
+  EXPECT_THAT(error_of([] { numbers(5).threads(-2).loader(); }), HasSubstr("0 to 1024 threads, got -2"));
   EXPECT_THAT(error_of([] { numbers(5).prefetch(0).loader(); }), HasSubstr("1 to 65536 batches, got 0"));
   EXPECT_THAT(error_of([] { numbers(0).loader(); }), HasSubstr("holds no samples: numbers"));
-  EXPECT_THAT(error_of([] { numbers(5).batch(6, true).loader(); }), HasSubstr("5 samples make no full batch of 6"));
+  EXPECT_THAT(error_of([] { numbers(5).batch(6, Remainder::drop).loader(); }),
+              HasSubstr("5 samples make no full batch of 6"));
   Loader loader = numbers(5).batch(2).loader();
   EXPECT_THAT(error_of([&] { loader.start(0, 4); }), HasSubstr("first_batch in [0, 3], got 4"));
 }

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "bellows/io/safetensors.h"
-#include "tests/data/support.h"
+#include "tests/data/pictures.h"
 
 namespace bellows::data::testing {
 namespace {
@@ -25,24 +25,6 @@ at::Tensor golden(const std::string& name) {
   }
   ADD_FAILURE() << "no golden " << name;
   return {};
-}
-
-ImageView view_of(const at::Tensor& image) {
-  const int64_t h = image.size(0), w = image.size(1), c = image.size(2);
-  return {image.const_data_ptr<uint8_t>(), h, w, c, w * c, c};
-}
-
-std::vector<uint8_t> pixels_of(const ImageView& image) {
-  std::vector<uint8_t> pixels;
-  for (int64_t y = 0; y < image.height; ++y) {
-    for (int64_t x = 0; x < image.width; ++x)
-      pixels.insert(pixels.end(), image.at(y, x), image.at(y, x) + image.channels);
-  }
-  return pixels;
-}
-
-std::vector<uint8_t> pixels_of(const at::Tensor& image) {
-  return pixels_of(view_of(image));
 }
 
 std::vector<uint8_t> run(const Transform& step, const ImageView& image, uint64_t seed = 0) {

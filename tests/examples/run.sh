@@ -41,6 +41,7 @@ accurate='held-out accuracy (0\.9|1\.0)'
 run plain_loop "$accurate" ../01_plain_loop/plain_loop
 run trainer '97 % reached' ../02_trainer/trainer
 run resume 'the same bits' ../04_resume/resume
+run data "1438 of 1438 samples, each once" ../06_data/data_example
 run tensorboard '[1-9] x eval_accuracy' ../05_tensorboard/tensorboard
 grep -qE '1 x first digit, [0-9]+ x samples' tensorboard.out || complain "tensorboard: expected events of its own"
 run stock "$accurate" ../stock_mnist/plain

@@ -5,11 +5,16 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
+#include "bellows/io/beton.h"
+#include "bellows/io/crc32.h"
 #include "bellows/io/decompress.h"
 #include "bellows/io/event_file.h"
 #include "bellows/io/image.h"
 #include "bellows/io/safetensors_header.h"
 #include "bellows/io/tar.h"
+#include "bellows/io/tar_index.h"
 #include "bellows/io/tfrecord.h"
 #include "bellows/io/torch_file.h"
 #include "bellows/io/unpickler.h"
@@ -92,6 +97,18 @@ void image(io::ByteSpan bytes) {
       const io::ImageInfo info = io::image_info(bytes);
       if (info.width * info.height <= 1 << 16) sink = touch(io::PickleValue(io::decode_image(bytes, mode)));
     });
+    rejecting([&] {
+      const io::ImageInfo info = io::image_info(bytes);
+      if (info.width * info.height > 1 << 16) return;
+      std::vector<uint8_t> memory;
+      const int64_t y = info.height / 3, x = info.width / 4;
+      const io::ImageRegion middle{y, x, (info.height - y + 1) / 2, (info.width - x + 1) / 2};
+      const bool fast = mode == ColorMode::rgb;
+      const io::ImagePart part = io::decode_image_part(bytes, {mode, middle, fast ? 2 : 1, fast}, memory);
+      const auto row = static_cast<size_t>(part.region.width * part.channels);
+      for (int64_t i = 0; i < part.region.height; ++i)
+        sink = touch(std::as_bytes(std::span(part.pixels + i * part.row_stride, row)));
+    });
   }
 }
 
@@ -108,6 +125,41 @@ void event_file(io::ByteSpan bytes) {
   for (const std::string_view file : {io::as_text(bytes), std::string_view(message)}) {
     rejecting([&] {
       for (const io::Event& event : io::read_events(file, "fuzz")) sink = touch(io::as_bytes(event.content));
+    });
+  }
+}
+
+void beton(io::ByteSpan bytes) {
+  rejecting([&] {
+    const io::BetonReader reader(bytes, "fuzz");
+    for (int64_t sample = 0; sample < std::min<int64_t>(reader.size(), 100); ++sample) {
+      for (size_t field = 0; field < reader.fields().size(); ++field)
+        rejecting([&] { sink = touch(reader.read(sample, field).bytes); });
+      sink = static_cast<uint32_t>(reader.page(sample));
+    }
+  });
+}
+
+void dali_index(io::ByteSpan bytes) {
+  rejecting([&] {
+    const auto members = io::parse_dali_index(io::as_text(bytes), "fuzz");
+    for (const io::TarMember& member : members) sink = touch(io::as_bytes(member.name));
+    io::dali_index(members);
+  });
+}
+
+void tar_index(io::ByteSpan bytes) {
+  std::string mended(io::as_text(bytes));
+  if (mended.size() >= 4) {
+    mended.resize(mended.size() - 4);
+    io::append_little(mended, io::crc32c(io::as_bytes(mended)));
+  }
+  for (const io::ByteSpan file : {bytes, io::as_bytes(mended)}) {
+    rejecting([&] {
+      for (const io::TarMember& member : io::decode_tar_index(file, "fuzz").members) {
+        sink = touch(io::as_bytes(member.name));
+        rejecting([&] { sink = touch(io::tar_member_data(bytes, member, "fuzz")); });
+      }
     });
   }
 }

@@ -5,8 +5,8 @@
 namespace bellows::fuzz {
 
 // One function a parser. Each feeds it any bytes and uses what comes out; the only exception that may be thrown is
-// c10::ValueError, which is caught here. libFuzzer drives them (tests/fuzz/*_fuzz.cpp), and so does a loop of fixed
-// mutations in io_test.
+// c10::ValueError, which is caught here. libFuzzer drives them (entry.cpp, script/fuzz); the tests give them the
+// corpus, what was found before (replay_test.cpp), and fixed mutations (mutate.h).
 
 void tar(io::ByteSpan bytes);
 /// A whole torch.save file.
@@ -18,5 +18,23 @@ void image(io::ByteSpan bytes);
 void compressed(io::ByteSpan bytes);
 /// The bytes as an event file, and as the one message of a file whose checksums are right.
 void event_file(io::ByteSpan bytes);
+/// As it is, and with checksums mended.
+void pack(io::ByteSpan bytes);
+void beton(io::ByteSpan bytes);
+/// DALI's index of a tar archive, and ours as it is and with its checksum mended.
+void dali_index(io::ByteSpan bytes);
+void tar_index(io::ByteSpan bytes);
+/// As a TFRecord file, as the index of one, and as a zlib stream.
+void tfrecord(io::ByteSpan bytes);
+void tf_example(io::ByteSpan bytes);
+/// As a RecordIO file, as the index of one, and as a record that is written and read back.
+void recordio(io::ByteSpan bytes);
+
+/// The bytes as index.json, and as a shard with columns of every encoding.
+void mds(io::ByteSpan bytes);
+void npy(io::ByteSpan bytes);
+void csv(io::ByteSpan bytes);
+/// One line.
+void jsonl(io::ByteSpan bytes);
 
 }  // namespace bellows::fuzz

@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 
 #include <csignal>
-#include <random>
 
 #include "bellows/io/decompress.h"
 #include "bellows/io/image.h"
@@ -14,12 +13,14 @@
 #include "bellows/io/torch_file.h"
 #include "bellows/io/unpickler.h"
 #include "bellows/io/zip.h"
+#include "tests/fuzz/mutate.h"
 #include "tests/fuzz/targets.h"
 #include "tests/io/support.h"
 
 namespace bellows::io {
 
 using HostileTest = FolderTest;
+using fuzz::sample_fuzzing;
 
 namespace {
 
@@ -38,47 +39,6 @@ void expect_all_cuts_throw(const std::string& name, const Parse& parse, size_t w
     }
     ASSERT_TRUE(thrown) << name << " cut after " << length << " bytes passes";
   }
-}
-
-/// One or a few of: a bit flipped, a byte set, a run copied elsewhere, a run removed, the end cut off.
-Bytes mutate(Bytes bytes, std::mt19937_64& random) {
-  const auto below = [&](size_t limit) { return static_cast<size_t>(random() % std::max<size_t>(limit, 1)); };
-  constexpr int interesting[] = {0, 1, 0x7f, 0x80, 0xff, 0x28, 0x2e, 0x51, 0x52, 0x85};
-  for (size_t count = 1 + below(4); count > 0 && !bytes.empty(); --count) {
-    const size_t at = below(bytes.size());
-    const auto place = bytes.begin() + static_cast<std::ptrdiff_t>(at);
-    const auto run = static_cast<std::ptrdiff_t>(below(std::min<size_t>(bytes.size() - at, 64)));
-    switch (below(6)) {
-      case 0:
-      case 1:
-        *place ^= std::byte{1} << below(8);
-        break;
-      case 2:
-        *place = static_cast<std::byte>(interesting[below(std::size(interesting))]);
-        break;
-      case 3: {
-        const Bytes copy(place, place + run);
-        bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(below(bytes.size())), copy.begin(), copy.end());
-        break;
-      }
-      case 4:
-        bytes.erase(place, place + run);
-        break;
-      default:
-        if (below(4) == 0) bytes.resize(at);
-    }
-  }
-  return bytes;
-}
-
-/// About two seconds of what tests/fuzz does at length; the sequence of inputs is always the same.
-void sample_fuzzing(const std::vector<Bytes>& seeds, const Parse& target) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-  std::mt19937_64 random(20240607);
-  size_t rounds = 0;
-  for (; rounds < 2000 || std::chrono::steady_clock::now() < end; ++rounds)
-    target(mutate(seeds[rounds % seeds.size()], random));
-  EXPECT_GE(rounds, 2000U);
 }
 
 Bytes load(const std::string& name) {

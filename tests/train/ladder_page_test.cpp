@@ -54,6 +54,16 @@ LadderReport a_report() {
 
 }  // namespace
 
+TEST(LadderPage, SaysOfRungsAboutLoadingWhereTheLoadersTimeGoes) {
+  LadderReport report = a_report();
+  EXPECT_EQ(report.rungs[0].bottleneck, "reads wait for <the disk>");
+  EXPECT_THAT(ladder_page(report), Not(HasSubstr("reads wait")));
+  EXPECT_THAT(to_json(report), HasSubstr("\"loader_bottleneck\": \"reads wait for <the disk>\""));
+  report.rungs[0].is_about_loading = true;
+  EXPECT_THAT(ladder_page(report), HasSubstr("reads wait for &lt;the disk&gt;"));
+  expect_well_formed(ladder_page(report));
+}
+
 TEST(LadderPage, ShowsEveryRungAndNeedsNothingElse) {
   const std::string page = ladder_page(a_report());
   expect_well_formed(page);
@@ -140,6 +150,7 @@ class JobThatSaysWhereItLives final : public LadderJob {
   double evaluate() override { return 0.25; }
   int64_t take_peak_bytes() override { return 77; }
   StepShares phases() override { return {.load_ms = 1, .forward_ms = 2, .backward_ms = 3, .optimizer_ms = 4}; }
+  std::string bottleneck() override { return "decode"; }
 };
 
 }  // namespace
@@ -153,6 +164,7 @@ TEST(LadderProcess, AJobInAChildAnswersAsItWouldHere) {
   EXPECT_EQ(job->evaluate(), 0.25);
   EXPECT_EQ(job->take_peak_bytes(), 77);
   EXPECT_EQ(job->phases().total_ms(), 10);
+  EXPECT_EQ(job->bottleneck(), "decode");
   try {
     job->run_steps(13);
     ADD_FAILURE() << "no error";

@@ -57,6 +57,7 @@ class FakeLadderJob final : public LadderJob {
     const auto steps = static_cast<double>(step_);
     return {.load_ms = 1 * steps, .forward_ms = 2 * steps, .backward_ms = 3 * steps, .optimizer_ms = 0.5 * steps};
   }
+  std::string bottleneck() override { return plain_ ? "" : "reads wait for <the disk>"; }
 
  private:
   const Recipe* which() const { return plain_ ? nullptr : &recipe_; }

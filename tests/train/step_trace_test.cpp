@@ -101,6 +101,21 @@ TEST(StepTrace, PhasesLieInsideTheirStepAndOperatorsInsideTheirPhase) {
   EXPECT_EQ(threads.at("aten::mm"), threads.at("step 1"));
 }
 
+TEST(StepTrace, TakesInWhatALoaderDrew) {
+  const TemporaryFolder folder;
+  StepTrace trace("2-3", folder.path());
+  take_steps(trace, 1, 1);
+  EXPECT_FALSE(trace.loader_writer());
+  take_steps(trace, 2, 2);
+  const auto loader = trace.loader_writer();
+  ASSERT_TRUE(loader);
+  loader->add({.name = "decode", .category = "data", .start_us = trace_now_us(), .duration_us = 1});
+  take_steps(trace, 3, 3);
+  EXPECT_FALSE(trace.loader_writer());
+  loader->add({.name = "decode", .category = "data", .start_us = trace_now_us(), .duration_us = 1});  // too late
+  EXPECT_EQ(counts_of(folder / "trace-2-3.json").at("decode"), 1);
+}
+
 TEST(StepTrace, ARunThatEndsInsideARangeKeepsWhatItHas) {
   const TemporaryFolder folder;
   {

@@ -1,0 +1,99 @@
+#include "bellows/data/dataset_json.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/file.h"
+#include "bellows/data/webdataset.h"
+#include "bellows/io/bytes.h"
+
+namespace bellows::data {
+
+namespace {
+
+using Json = nlohmann::json;
+
+/// dataset.json while it is read.
+class Description {
+ public:
+  explicit Description(const std::string& path) : path_(path) {
+    const MappedFile file(path_);
+    const std::string_view text = io::as_text(file.bytes());
+    try {
+      document_ = Json::parse(text);
+    } catch (const Json::parse_error& error) {
+      const size_t at = error.byte > 0 ? std::min(error.byte - 1, text.size()) : 0;
+      TORCH_CHECK_VALUE(false, "open: ", path_, ": expected JSON, found a mistake at byte ", at,
+                        at < text.size() ? ": " + io::printable(text.substr(at), 20) : ": the file ends there", ".");
+    } catch (const Json::out_of_range&) {
+      TORCH_CHECK_VALUE(false, "open: ", path_, ": expected JSON, found a number that is too large for a double.");
+    }
+    TORCH_CHECK_VALUE(document_.is_object(), "open: ", path_, ": expected a JSON object that describes a data set, ",
+                      "found ", shown(document_), ".");
+  }
+
+  std::string text(const char* key) const {
+    return get<std::string>(key, "a text", [](const Json& value) { return value.is_string(); });
+  }
+  std::vector<std::string> texts(const char* key) const {
+    return list<std::string>(key, "a list of texts", [](const Json& value) { return value.is_string(); });
+  }
+  std::vector<int64_t> sizes(const char* key) const {
+    return list<int64_t>(key, "a list of whole numbers", [](const Json& value) {
+      return value.is_number_integer() && value >= 0 && value <= INT64_MAX;
+    });
+  }
+  std::vector<double> numbers(const char* key) const {
+    return list<double>(key, "a list of numbers", [](const Json& value) { return value.is_number(); });
+  }
+  std::map<std::string, std::string> texts_by_name(const char* key) const {
+    return get<std::map<std::string, std::string>>(key, "an object of texts", [](const Json& value) {
+      return value.is_object() && std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
+    });
+  }
+
+ private:
+  /// What holds others is named, not printed: printing goes as deep as the file does.
+  static std::string shown(const Json& value) {
+    return value.is_structured() ? std::string("an ") + value.type_name() : io::printable(value.dump(), 60);
+  }
+
+  /// T() where the key is missing.
+  template <class T, class Fits>
+  T get(const char* key, const char* expected, const Fits& fits) const {
+    const auto found = document_.find(key);
+    if (found == document_.end()) return {};
+    TORCH_CHECK_VALUE(fits(*found), "open: ", path_, ": expected \"", key, "\" to be ", expected, ", found ",
+                      shown(*found), ".");
+    return found->get<T>();
+  }
+  template <class T, class Fits>
+  std::vector<T> list(const char* key, const char* expected, const Fits& fits) const {
+    return get<std::vector<T>>(key, expected, [&](const Json& value) {
+      return value.is_array() && std::all_of(value.begin(), value.end(), fits);
+    });
+  }
+
+  std::string path_;
+  Json document_;
+};
+
+}  // namespace
+
+Splits read_dataset_json(const std::string& path, DatasetInfo& info) {
+  const Description description(path);
+  info.name = description.text("name");
+  info.classes = description.texts("classes");
+  info.image_size = description.sizes("image_size");
+  info.mean = description.numbers("mean");
+  info.std = description.numbers("std");
+  Splits splits;
+  for (const auto& [name, pattern] : description.texts_by_name("splits"))
+    splits[name] = expand_shards(pattern, std::filesystem::path(path).parent_path().string());
+  return splits;
+}
+
+}  // namespace bellows::data

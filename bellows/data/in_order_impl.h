@@ -1,0 +1,105 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace bellows::data {
+
+/// What in_order() shares with its threads.
+template <class Slot, class Make>
+class OrderedWork {
+ public:
+  OrderedWork(int64_t begin, int64_t end, int64_t threads, const Make& make)
+      : make_(make), end_(end), claimed_(begin), consumed_(begin), cells_(static_cast<size_t>(4 * threads)) {
+    try {
+      for (int64_t i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
+    } catch (...) {
+      finish();
+      throw;
+    }
+  }
+  ~OrderedWork() { finish(); }
+  OrderedWork(const OrderedWork&) = delete;
+  OrderedWork& operator=(const OrderedWork&) = delete;
+
+  /// Waits for the next slot in order. Throws what making it threw.
+  Slot& next() {
+    Cell& cell = cell_of(consumed_);
+    std::unique_lock lock(mutex_);
+    made_.wait(lock, [&] { return cell.ready; });
+    if (cell.error) std::rethrow_exception(cell.error);
+    return cell.slot;
+  }
+  /// The slot of next() may be used again.
+  void give_back() {
+    std::lock_guard lock(mutex_);
+    cell_of(consumed_++).ready = false;
+    used_.notify_one();
+  }
+
+ private:
+  struct Cell {
+    Slot slot;
+    std::exception_ptr error;
+    bool ready = false;
+  };
+  Cell& cell_of(int64_t index) { return cells_[static_cast<size_t>(index) % cells_.size()]; }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      const auto room = static_cast<int64_t>(cells_.size());
+      used_.wait(lock, [&] { return stop_ || claimed_ >= end_ || claimed_ < consumed_ + room; });
+      if (stop_ || claimed_ >= end_) return;
+      const int64_t index = claimed_++;
+      Cell& cell = cell_of(index);
+      lock.unlock();
+      try {
+        make_(index, cell.slot);
+      } catch (...) {
+        cell.error = std::current_exception();
+      }
+      lock.lock();
+      cell.ready = true;
+      if (index == consumed_) made_.notify_one();
+    }
+  }
+  void finish() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    used_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
+  }
+
+  const Make& make_;
+  const int64_t end_;
+  std::mutex mutex_;
+  std::condition_variable made_, used_;
+  int64_t claimed_, consumed_;
+  bool stop_ = false;
+  std::vector<Cell> cells_;
+  std::vector<std::thread> workers_;
+};
+
+/// Makes things in several threads and uses them in order in the calling one.
+/// Params: make – make(index, slot), for each index in [begin, end), in any order and thread
+///         use  – use(index, slot), in order; false ends it early
+/// Cost:   4 slots a thread, each reused
+/// Throws: what make throws, for the first such index in order; what use throws
+template <class Slot, class Make, class Use>
+void in_order(int64_t begin, int64_t end, int64_t threads, const Make& make, const Use& use) {
+  OrderedWork<Slot, Make> work(begin, end, threads, make);
+  for (int64_t index = begin; index < end; ++index) {
+    if (!use(index, work.next())) return;
+    work.give_back();
+  }
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bellows/data/sink.h"
+#include "bellows/data/source.h"
+
+namespace bellows::data {
+
+/// A format that data sets can be converted to.
+struct OutputFormat {
+  std::string name;                   ///< "webdataset"
+  std::vector<std::string> suffixes;  ///< of its files, with the dot; the first is what shards get; empty: a folder
+  std::unique_ptr<Sink> (*sink)(const std::string& path) = nullptr;
+  /// Params: paths – the files, or the one folder
+  SourcePtr (*open)(const std::vector<std::string>& paths) = nullptr;
+  bool shards = true;  ///< several files can be read as one data set
+  bool keeps_keys = true;
+  bool keeps_order = true;
+  bool exact = false;  ///< names, types and shapes of all fields come back as they were
+
+  bool is_folder() const { return suffixes.empty(); }
+};
+
+/// All of them, in the order of the help.
+const std::vector<OutputFormat>& output_formats();
+
+/// Params: name – as in the table; "": by the suffix of `path`, a pack where that says nothing
+/// Throws: c10::ValueError – no such format (nearest match)
+const OutputFormat& find_output_format(const std::string& name, const std::string& path);
+
+}  // namespace bellows::data

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bellows/data/sink.h"
+#include "bellows/data/source.h"
+#include "bellows/io/pack.h"
+
+namespace bellows::data {
+
+/// Samples of packs (docs/formats.md), in place: reading one copies nothing. block_starts() are the packs' blocks.
+/// Params:   files – paths, in order
+/// Cost:     maps all files; reads their indexes once, to check them
+/// Throws:   c10::ValueError – no files, one that is missing or damaged (path and byte offset); read() – its block is
+///           damaged, its file was cut short
+SourcePtr open_pack(const std::vector<std::string>& files, io::PackVerify verify = io::PackVerify::first_use);
+
+/// Writes samples into one pack, as they are: names, keys, bytes, types and shapes. Ids are positions in the new file.
+class PackSink final : public Sink {
+ public:
+  /// Throws: as io::PackWriter's constructor
+  explicit PackSink(const std::string& path, io::PackWriterOptions options = {});
+
+  void write(const Sample& sample) override;
+  void close() override { writer_.close(); }
+  // As io::PackWriter's.
+  int64_t size() const { return writer_.size(); }
+  uint64_t bytes() const { return writer_.bytes(); }
+
+ private:
+  io::PackWriter writer_;
+  std::vector<io::PackValue> values_;
+};
+
+std::unique_ptr<Sink> pack_sink(const std::string& path, io::PackWriterOptions options = {});
+
+}  // namespace bellows::data

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bellows/core/file.h"
+#include "bellows/io/file_cache.h"
+
+namespace bellows::data {
+
+/// The files of a data set, by position: paths, and `http(s)://` URLs, which are fetched whole into a cache when
+/// somebody first asks for them. While one is read, a thread fetches the next.
+/// Threads: safe.
+class ShardFiles {
+ public:
+  /// Params: names – paths and URLs
+  ///         cache – of the URLs; what CacheScope says where it is left out
+  explicit ShardFiles(std::vector<std::string> names);
+  ShardFiles(std::vector<std::string> names, const io::FileCacheOptions& cache);
+  ~ShardFiles();
+
+  size_t size() const { return names_.size(); }
+  /// As it may be shown: of a URL without what may be secret in it.
+  const std::string& name(size_t file) const { return shown_[file]; }
+  /// The file, mapped; it stays so while somebody holds it. One from the network is fetched if it is not here.
+  /// Throws: c10::ValueError – it cannot be read, the server refuses it, or it is another file than before;
+  ///         c10::Error – the network failed
+  std::shared_ptr<const MappedFile> map(size_t file) const;
+  bool is_remote(size_t file) const { return io::is_url(names_[file]); }
+  /// Which content a file has, in words that change with it: size, and ETag or time. Asks the server of a URL, once.
+  /// Throws: as map does
+  std::string version(size_t file) const;
+  /// Where things that are worth keeping may be kept: the cache's folder.
+  const std::string& cache_folder() const { return cache_folder_; }
+  /// In words, for messages: "4 shards (data/digits/train-000.tar, …)".
+  std::string describe() const;
+
+  /// What ShardFiles made by this thread take for their cache while the scope lasts, if they are not told otherwise:
+  /// how open() hands the user's choice down to every format.
+  class CacheScope {
+   public:
+    explicit CacheScope(io::FileCacheOptions options);
+    ~CacheScope();
+    CacheScope(const CacheScope&) = delete;
+    CacheScope& operator=(const CacheScope&) = delete;
+
+   private:
+    io::FileCacheOptions before_;
+  };
+
+ private:
+  std::shared_ptr<const MappedFile> map_local(size_t file) const;
+  std::shared_ptr<const MappedFile> map_remote(size_t file) const;
+  void check_version(size_t file, const io::HttpFile& version) const;
+  void read_ahead(size_t file) const;
+  void fetch_ahead(const std::stop_token& stop) const;
+
+  std::vector<std::string> names_, shown_;
+  std::string cache_folder_;
+  std::unique_ptr<io::FileCache> cache_;  // null where no file is remote
+  mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<const MappedFile>> mapped_;  // local ones
+  mutable size_t mapped_count_ = 0;
+  mutable std::vector<io::HttpFile> versions_;  // of remote ones, as first seen
+  mutable size_t last_ = SIZE_MAX;              // remote file that was asked for last
+  mutable size_t wanted_ = SIZE_MAX;            // to be fetched ahead
+  mutable std::condition_variable_any work_;
+  mutable std::jthread ahead_;  // last: it ends before what it uses
+};
+
+}  // namespace bellows::data

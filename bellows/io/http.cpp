@@ -1,0 +1,188 @@
+#include "bellows/io/http.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <vector>
+
+#include "bellows/core/log.h"
+#include "bellows/core/seed.h"
+#include "bellows/io/http_transfer.h"
+
+namespace bellows::io {
+
+namespace {
+
+constexpr uint64_t enough_progress = 1 << 20;
+constexpr int64_t most_backoff_ms = 30'000;
+constexpr int64_t most_retry_after_ms = 60'000;
+
+/// Passes everything on and knows what the sink has.
+class TrackedSink final : public HttpSink {
+ public:
+  TrackedSink(HttpSink& sink, HttpFile file, uint64_t offset) : sink_(sink), file_(std::move(file)), offset_(offset) {}
+  bool begin(const HttpFile& file, uint64_t offset) override {
+    file_ = file;
+    offset_ = offset;
+    return sink_.begin(file, offset);
+  }
+  void write(ByteSpan bytes) override {
+    sink_.write(bytes);
+    offset_ += bytes.size();
+  }
+  void forget() {
+    file_ = {};
+    offset_ = 0;
+  }
+  const HttpFile& file() const { return file_; }
+  uint64_t offset() const { return offset_; }
+
+ private:
+  HttpSink& sink_;
+  HttpFile file_;
+  uint64_t offset_;
+};
+
+/// Waits before repetition number `failures`; returns early when a stop is requested.
+void wait_before(int failures, const HttpAnswer& answer, const HttpOptions& options, const std::stop_token& stop) {
+  const int64_t full = std::min(options.backoff_ms << std::min(failures - 1, 20), most_backoff_ms);
+  // Not reproducible on purpose: clients that failed together must not come back together.
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  RandomStream random(static_cast<uint64_t>(now));
+  const int64_t jittered = full / 2 + static_cast<int64_t>(random.uniform() * static_cast<double>(full / 2));
+  const int64_t asked = std::min(answer.retry_after_s * 1000, most_retry_after_ms);
+  std::mutex mutex;
+  std::unique_lock lock(mutex);
+  std::condition_variable_any().wait_for(lock, stop, std::chrono::milliseconds(std::max(jittered, asked)),
+                                         [] { return false; });
+}
+
+std::string failure_text(const std::string& url, const HttpAnswer& answer, const TrackedSink& sink) {
+  std::string text = c10::str("http: cannot get ", public_url(url), ": ", answer.trouble);
+  if (sink.file().size > 0) text += c10::str(" (", sink.offset(), " of ", sink.file().size, " bytes are here)");
+  return text + ".";
+}
+
+/// Repeats requests until the sink has all, or wants nothing. Returns the last answer.
+HttpAnswer get_all(const std::string& url, TrackedSink& sink, bool only_first, const HttpOptions& options,
+                   const std::stop_token& stop) {
+  for (int failures = 0;;) {
+    HttpTransfer transfer(url, options, stop);
+    HttpAnswer answer = transfer.run(sink.file(), sink.offset(), only_first, sink);
+    if (answer.status == 304 || !answer.wanted) return answer;
+    if (answer.trouble.empty()) {
+      if (only_first || sink.offset() == sink.file().size) return answer;
+      answer.trouble = "the answer ended early";
+      answer.can_repeat = true;
+    }
+    if (only_first && answer.status == 416 && answer.file.size == 0) return answer;  // an empty file has no first byte
+    if (transfer.received() >= enough_progress) failures = 0;
+    const std::string text = failure_text(url, answer, sink);
+    TORCH_CHECK_VALUE(answer.can_repeat, text, answer.status == 403 ? " A signed URL may have expired." : "",
+                      answer.status >= 300 && answer.status < 500 ? " Check the address." : "");
+    TORCH_CHECK(++failures < options.attempts, text, " ", options.attempts, " attempts failed.");
+    log_debug(text, " Trying again.");
+    if (answer.start_again) sink.forget();
+    wait_before(failures, answer, options, stop);
+  }
+}
+
+/// Wants nothing but to know the file.
+struct LookingSink final : HttpSink {
+  bool begin(const HttpFile&, uint64_t) override { return false; }
+  void write(ByteSpan) override {}
+};
+
+/// Names of what a signature adds to a query, known by the one among them that holds it.
+struct SignatureStyle {
+  std::string_view mark;
+  std::vector<std::string_view> names;
+};
+
+std::vector<std::string> split_query(std::string_view url) {
+  std::vector<std::string> parameters;
+  const size_t question = url.find('?');
+  if (question == std::string_view::npos) return parameters;
+  std::string_view query = url.substr(question + 1);
+  for (query = query.substr(0, query.find('#')); !query.empty();) {
+    parameters.emplace_back(query.substr(0, query.find('&')));
+    query.remove_prefix(std::min(query.size(), parameters.back().size() + 1));
+  }
+  return parameters;
+}
+
+std::string parameter_name(std::string_view parameter) {
+  std::string name(parameter.substr(0, parameter.find('=')));
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
+
+/// The names that a signature brought into this query; those that begin with x-amz- or x-goog- come besides.
+std::vector<std::string_view> signature_names(const std::vector<std::string>& parameters) {
+  static const std::vector<SignatureStyle> styles{
+      {"signature", {"signature", "expires", "awsaccesskeyid", "googleaccessid", "key-pair-id", "policy"}},
+      {"sig",
+       {"sig", "se", "sp", "sv", "sr", "st", "spr", "sip", "ss", "srt", "skoid", "sktid", "skt", "ske", "sks", "skv"}}};
+  std::vector<std::string_view> names;
+  for (const SignatureStyle& style : styles) {
+    for (const std::string& parameter : parameters) {
+      if (parameter_name(parameter) == style.mark) names.insert(names.end(), style.names.begin(), style.names.end());
+    }
+  }
+  return names;
+}
+
+/// Without user and password, query and fragment.
+std::string bare_url(std::string_view url) {
+  const size_t host = url.find("://") + 3;
+  const size_t end = url.find_first_of("?#", host), path = std::min(url.find('/', host), end);
+  const size_t at = url.substr(0, path).rfind('@');
+  const size_t begin = at == std::string_view::npos || at < host ? host : at + 1;
+  return std::string(url.substr(0, host)) + std::string(url.substr(begin, end - begin));
+}
+
+}  // namespace
+
+bool is_url(std::string_view name) {
+  return name.starts_with("http://") || name.starts_with("https://");
+}
+
+std::string public_url(std::string_view url) {
+  return is_url(url) ? bare_url(url) : std::string(url);
+}
+
+std::string unsigned_url(std::string_view url) {
+  std::string result = public_url(url);
+  if (!is_url(url)) return result;
+  const std::vector<std::string> parameters = split_query(url);
+  const std::vector<std::string_view> signature = signature_names(parameters);
+  char joint = '?';
+  for (const std::string& parameter : parameters) {
+    const std::string name = parameter_name(parameter);
+    if (name.starts_with("x-amz-") || name.starts_with("x-goog-")) continue;
+    if (std::find(signature.begin(), signature.end(), name) != signature.end()) continue;
+    result += joint + parameter;
+    joint = '&';
+  }
+  return result;
+}
+
+HttpFile http_get(const std::string& url, const HttpFile& known, uint64_t offset, HttpSink& sink,
+                  const HttpOptions& options, const std::stop_token& stop) {
+  TORCH_CHECK_VALUE(is_url(url), "http_get: expected http://… or https://…, got ", printable(url, 20), ".");
+  TrackedSink tracked(sink, known, offset);
+  get_all(url, tracked, false, options, stop);
+  return tracked.file();
+}
+
+HttpFile http_look(const std::string& url, const HttpOptions& options, const std::stop_token& stop) {
+  TORCH_CHECK_VALUE(is_url(url), "http_look: expected http://… or https://…, got ", printable(url, 20), ".");
+  LookingSink looking;
+  TrackedSink tracked(looking, {}, 0);
+  return get_all(url, tracked, true, options, stop).file;
+}
+
+}  // namespace bellows::io

@@ -1,0 +1,277 @@
+#include "bellows/io/http_transfer.h"
+
+#include <c10/util/Exception.h>
+#include <curl/curl.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <csignal>
+#include <memory>
+#include <mutex>
+
+namespace bellows::io {
+
+namespace {
+
+constexpr size_t most_refusal_bytes = 4096;
+
+using CurlHandle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
+using CurlHeaders = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
+
+/// While it lives, writing to a connection that the other side has closed does not end the program: OpenSSL raises
+/// SIGPIPE there, and the program's own handlers are not to be touched.
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoSigpipe() {
+    const timespec now{};
+    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &now) == SIGPIPE) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoSigpipe(const NoSigpipe&) = delete;
+  NoSigpipe& operator=(const NoSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_{}, before_{};
+  bool was_pending_ = false;
+};
+
+CurlHandle make_handle() {
+  static std::once_flag once;
+  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+  CurlHandle handle(curl_easy_init(), &curl_easy_cleanup);
+  TORCH_CHECK(handle, "http: out of memory.");
+  return handle;
+}
+
+std::optional<uint64_t> parse_number(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end != text.data() && value <= INT64_MAX ? std::optional(value) : std::nullopt;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\r' || text.back() == '\n')) text.remove_suffix(1);
+  return text;
+}
+
+/// Worth another try: the fault may lie with the network or a busy server.
+bool is_passing(CURLcode code) {
+  constexpr std::array passing{CURLE_COULDNT_RESOLVE_PROXY,
+                               CURLE_COULDNT_RESOLVE_HOST,
+                               CURLE_COULDNT_CONNECT,
+                               CURLE_PARTIAL_FILE,
+                               CURLE_OPERATION_TIMEDOUT,
+                               CURLE_SSL_CONNECT_ERROR,
+                               CURLE_GOT_NOTHING,
+                               CURLE_SEND_ERROR,
+                               CURLE_RECV_ERROR,
+                               CURLE_HTTP2,
+                               CURLE_HTTP2_STREAM,
+                               CURLE_WEIRD_SERVER_REPLY};
+  return std::find(passing.begin(), passing.end(), code) != passing.end();
+}
+
+bool is_passing(long status) {
+  return status == 408 || status == 425 || status == 429 || status == 500 || status == 502 || status == 503 ||
+         status == 504;
+}
+
+/// A strong validator, as If-Range demands it; "" where there is none.
+std::string strong_validator(const HttpFile& file) {
+  if (!file.etag.empty() && !file.etag.starts_with("W/")) return file.etag;
+  return file.last_modified;
+}
+
+CurlHeaders make_headers(const HttpFile& known, uint64_t offset) {
+  curl_slist* list = curl_slist_append(nullptr, "Accept-Encoding: identity");
+  const auto add = [&](const std::string& line) { list = curl_slist_append(list, line.c_str()); };
+  if (offset > 0 && offset == known.size) {
+    if (!known.etag.empty()) {
+      add("If-None-Match: " + known.etag);
+    } else if (!known.last_modified.empty()) {
+      add("If-Modified-Since: " + known.last_modified);
+    }
+  } else if (offset > 0) {
+    add("If-Range: " + strong_validator(known));
+  }
+  return {list, &curl_slist_free_all};
+}
+
+}  // namespace
+
+/// What libcurl calls: no exception may pass through it.
+struct HttpTransfer::Callbacks {
+  static size_t header(char* data, size_t, size_t count, void* self) {
+    static_cast<HttpTransfer*>(self)->take_header({data, count});
+    return count;
+  }
+  static size_t body(char* data, size_t, size_t count, void* self) {
+    auto* transfer = static_cast<HttpTransfer*>(self);
+    try {
+      return transfer->take_body(as_bytes({data, count})) ? count : CURL_WRITEFUNC_ERROR;
+    } catch (...) {
+      transfer->sink_error_ = std::current_exception();
+      return CURL_WRITEFUNC_ERROR;
+    }
+  }
+  static int progress(void* self, curl_off_t, curl_off_t bytes, curl_off_t, curl_off_t) {
+    return static_cast<HttpTransfer*>(self)->may_go_on(bytes) ? 0 : 1;
+  }
+};
+
+void HttpTransfer::take_header(std::string_view line) {
+  if (line.starts_with("HTTP/")) {  // of another answer, behind a redirect
+    file_ = {};
+    length_ = range_begin_ = range_total_ = std::nullopt;
+    return;
+  }
+  const size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return;
+  std::string name(line.substr(0, colon));
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string_view value = trimmed(line.substr(colon + 1));
+  if (name == "etag") file_.etag = value;
+  if (name == "last-modified") file_.last_modified = value;
+  if (name == "content-length") length_ = parse_number(value);
+  if (name == "content-range") {  // bytes 5-9/10, or bytes */10
+    const size_t slash = value.find('/');
+    if (slash != std::string_view::npos) range_total_ = parse_number(value.substr(slash + 1));
+    if (value.starts_with("bytes ")) range_begin_ = parse_number(value.substr(6));
+  }
+}
+
+/// False where a stop is requested, and where nothing has come for too long. libcurl's own measure of that is a mean over
+/// seconds.
+bool HttpTransfer::may_go_on(int64_t bytes) {
+  const auto now = Clock::now();
+  if (bytes != last_bytes_) {
+    last_bytes_ = bytes;
+    last_change_ = now;
+  }
+  stalled_ = now - last_change_ > std::chrono::milliseconds(options_.stall_timeout_ms);
+  return !stalled_ && !stop_.stop_requested();
+}
+
+/// Whether the answer's bytes are what the sink waits for; calls its begin().
+bool HttpTransfer::begin() {
+  begun_ = true;
+  const long status = this->status();
+  const std::optional<uint64_t> size = status == 206 ? range_total_ : length_;
+  if (!size) {
+    mismatch_ = "it does not say how large the file is";
+    return false;
+  }
+  file_.size = *size;
+  const bool same = file_.size == known_.size && (known_.etag.empty() || file_.etag == known_.etag);
+  if (status == 206 && (range_begin_ != offset_ || (offset_ > 0 && !same))) {
+    start_again_ = true;
+    mismatch_ = "it answered with a part of another file";
+    return false;
+  }
+  wanted_ = sink_->begin(file_, status == 206 ? offset_ : 0);
+  return wanted_;
+}
+
+bool HttpTransfer::take_body(ByteSpan bytes) {
+  const long status = this->status();
+  if (status != 200 && status != 206) {
+    refusal_ += as_text(bytes.first(std::min(bytes.size(), most_refusal_bytes - refusal_.size())));
+    return true;
+  }
+  if (!begun_ && !begin()) return false;
+  sink_->write(bytes);
+  received_ += bytes.size();
+  return true;
+}
+
+long HttpTransfer::status() const {
+  long status = 0;
+  curl_easy_getinfo(static_cast<CURL*>(curl_), CURLINFO_RESPONSE_CODE, &status);
+  return status;
+}
+
+/// S3 and its kin name their reason as <Code>; the rest of the text may quote signatures.
+void HttpTransfer::describe_refusal(HttpAnswer& answer) const {
+  answer.trouble = c10::str("the server answered with status ", answer.status);
+  const size_t begin = refusal_.find("<Code>"), end = refusal_.find("</Code>");
+  if (begin < end && end != std::string::npos)
+    answer.trouble += " " + printable(std::string_view(refusal_).substr(begin + 6, end - begin - 6));
+  answer.can_repeat = is_passing(answer.status) || (answer.status == 416 && offset_ > 0);
+  answer.start_again = answer.status == 416;
+}
+
+void HttpTransfer::set_options(bool only_first, char* reason) {
+  const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(static_cast<CURL*>(curl_), option, value); };
+  set(CURLOPT_URL, url_.c_str());
+  set(CURLOPT_USERAGENT, "bellows");
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_FOLLOWLOCATION, 1L);
+  set(CURLOPT_MAXREDIRS, 10L);
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout_ms));
+  set(CURLOPT_ERRORBUFFER, reason);
+  set(CURLOPT_HEADERFUNCTION, &Callbacks::header);
+  set(CURLOPT_HEADERDATA, this);
+  set(CURLOPT_WRITEFUNCTION, &Callbacks::body);
+  set(CURLOPT_WRITEDATA, this);
+  set(CURLOPT_NOPROGRESS, 0L);
+  set(CURLOPT_XFERINFOFUNCTION, &Callbacks::progress);
+  set(CURLOPT_XFERINFODATA, this);
+  const std::string range = only_first ? "0-0" : c10::str(offset_, "-");  // libcurl keeps a copy
+  if (only_first || offset_ > 0) set(CURLOPT_RANGE, range.c_str());
+}
+
+HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, bool only_first, HttpSink& sink) {
+  const NoSigpipe no_sigpipe;
+  const CurlHandle handle = make_handle();
+  curl_ = handle.get();
+  sink_ = &sink;
+  known_ = known;
+  const bool complete = offset > 0 && offset == known.size;
+  offset_ = complete || strong_validator(known).empty() ? 0 : offset;
+  const CurlHeaders headers = make_headers(known, complete ? offset : offset_);
+  std::array<char, CURL_ERROR_SIZE> reason{};
+  set_options(only_first, reason.data());
+  curl_easy_setopt(handle.get(), CURLOPT_HTTPHEADER, headers.get());
+  last_change_ = Clock::now();
+  const CURLcode code = curl_easy_perform(handle.get());
+  if (sink_error_) std::rethrow_exception(sink_error_);
+  TORCH_CHECK(!stop_.stop_requested(), "http: ", public_url(url_), ": stopped on request.");
+  HttpAnswer answer{.status = status()};
+  const bool has_body = answer.status == 200 || answer.status == 206;
+  if (code == CURLE_OK && has_body && !begun_) begin();
+  answer.wanted = wanted_;
+  answer.start_again = start_again_;
+  if (!mismatch_.empty()) {
+    answer.trouble = "the server answered with status " + std::to_string(answer.status) + ", but " + mismatch_;
+    answer.can_repeat = start_again_;
+  } else if (code != CURLE_OK && wanted_) {
+    answer.trouble = stalled_    ? c10::str("nothing came for ", options_.stall_timeout_ms, " ms")
+                     : reason[0] ? std::string(reason.data())
+                                 : curl_easy_strerror(code);
+    answer.can_repeat = stalled_ || is_passing(code);
+  } else if (!has_body && answer.status != 304) {
+    describe_refusal(answer);
+  }
+  curl_off_t retry_after = 0;
+  curl_easy_getinfo(handle.get(), CURLINFO_RETRY_AFTER, &retry_after);
+  answer.retry_after_s = retry_after;
+  answer.file = file_;
+  if (answer.status == 416 && range_total_) answer.file.size = *range_total_;
+  return answer;
+}
+
+}  // namespace bellows::io

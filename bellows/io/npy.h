@@ -1,0 +1,33 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bellows/io/bytes.h"
+
+namespace bellows::io {
+
+/// A row-major array in memory that somebody else owns.
+struct NpyArray {
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::vector<int64_t> shape;
+  ByteSpan bytes;       ///< the values; not aligned
+  uint64_t offset = 0;  ///< of `bytes` from the start of the file
+};
+
+/// Reads a .npy file, versions 1 to 3, without copying. Little-endian bool, integers, floats and complex numbers.
+/// Params: where – names the bytes in errors
+/// Throws: c10::ValueError – another kind of file, truncated, bytes behind the array; big-endian or Fortran-ordered
+///         arrays, structures, texts, and Python objects (they would run code): says how to convert them
+/// Ref:    numpy.load(path, mmap_mode="r", allow_pickle=False)
+NpyArray parse_npy(ByteSpan bytes, std::string_view where);
+
+/// What stands in front of the values. Its length does not depend on the first dimension.
+/// Throws: c10::ValueError – a dtype that NumPy lacks
+/// Ref:    numpy.save, byte for byte
+std::string make_npy_header(c10::ScalarType dtype, const std::vector<int64_t>& shape);
+
+}  // namespace bellows::io

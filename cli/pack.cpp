@@ -1,0 +1,84 @@
+#include <atomic>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/error.h"
+#include "bellows/core/stats.h"
+#include "bellows/data/convert.h"
+#include "bellows/data/subset.h"
+#include "cli/interrupt.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using data::ConvertOptions;
+using data::ConvertResult;
+
+/// What was typed wrong is wrong use.
+ConvertOptions pack_options(const PackArguments& arguments) {
+  try {
+    data::find_output_format(arguments.format, arguments.destination);
+    return {.format = arguments.format,
+            .picture = data::parse_recode(arguments.resize, arguments.encode),
+            .shard_bytes = static_cast<int64_t>(arguments.shard_bytes),
+            .shard_samples = arguments.shard_samples,
+            .verify_all = arguments.verify,
+            .threads = arguments.threads};
+  } catch (const c10::Error& error) {
+    throw UsageError(user_message(error));
+  }
+}
+
+data::Dataset open_source(const PackArguments& arguments) {
+  data::Dataset dataset = data::open(arguments.source, {.split = arguments.split});
+  return arguments.select.empty() ? dataset : dataset.subset(data::load_subset(arguments.select));
+}
+
+std::string counted(int64_t count, const char* what) {
+  return c10::str(count, " ", what, count == 1 ? "" : "s");
+}
+
+void print_pack_result(const PackArguments& arguments, const ConvertResult& result) {
+  Terminal terminal;
+  if (result.stopped) {
+    terminal.print("Stopped. What is whole is kept; the same command goes on.\n");
+    return;
+  }
+  const double rate = result.seconds > 0 ? static_cast<double>(result.samples - result.kept) / result.seconds : 0;
+  std::string text =
+      c10::str(counted(result.samples, "sample"), " in ", counted(static_cast<int64_t>(result.files.size()), "file"),
+               " (", format_bytes(static_cast<double>(result.bytes)), "), ", result.format, ", ",
+               format_seconds(result.seconds), ", ", number("%.0f", rate), " samples/s");
+  if (result.kept > 0) text += c10::str("; ", result.kept, " of them were there");
+  text += c10::str(". Read back: all; compared with the source: ",
+                   result.compared == result.samples ? "all" : std::to_string(result.compared), ".\n");
+  terminal.print(text + "Data set: " + arguments.destination + "\n");
+}
+
+std::string pack_json(const PackArguments& arguments, const ConvertResult& result) {
+  const nlohmann::ordered_json json = {{"source", arguments.source},  {"destination", arguments.destination},
+                                       {"format", result.format},     {"files", result.files},
+                                       {"samples", result.samples},   {"kept", result.kept},
+                                       {"compared", result.compared}, {"bytes", result.bytes},
+                                       {"stopped", result.stopped},   {"seconds", result.seconds}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+int run_pack(const PackArguments& arguments) {
+  ConvertOptions options = pack_options(arguments);
+  check_json_target(arguments.json);
+  std::atomic<bool> stop{false};
+  options.stop = &stop;
+  const Interrupt interrupt(
+      "ending at a whole sample", [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &stop);
+  const ConvertResult result = data::convert(open_source(arguments), arguments.destination, options);
+  if (arguments.json != "-") print_pack_result(arguments, result);
+  write_json(arguments.json, pack_json(arguments, result));
+  return result.stopped ? Interrupt::exit_code() : exit_done;
+}
+
+}  // namespace bellows::cli

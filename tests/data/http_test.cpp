@@ -1,0 +1,215 @@
+#include "bellows/io/http.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/errors.h"
+#include "tests/support/http_server.h"
+
+namespace bellows::io {
+namespace {
+
+using bellows::testing::HttpFault;
+using bellows::testing::HttpServed;
+using bellows::testing::HttpServer;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr HttpOptions quick{.attempts = 4, .connect_timeout_ms = 2000, .stall_timeout_ms = 1000, .backoff_ms = 2};
+
+/// Keeps what comes, as a file would.
+struct MemorySink final : HttpSink {
+  bool begin(const HttpFile& now, uint64_t offset) override {
+    begins.push_back(offset);
+    file = now;
+    content.resize(offset);
+    return true;
+  }
+  void write(ByteSpan bytes) override { content += as_text(bytes); }
+  std::string content;
+  HttpFile file;
+  std::vector<uint64_t> begins;
+};
+
+std::string numbers(size_t bytes) {
+  std::string text;
+  for (size_t i = 0; text.size() < bytes; ++i) text += std::to_string(i) + " ";
+  text.resize(bytes);
+  return text;
+}
+
+class HttpTest : public ::testing::Test {
+ protected:
+  HttpFile get(const std::string& path = "/f") { return http_get(server.url(path), {}, 0, sink, quick); }
+  std::string failure(const std::string& path = "/f") {
+    return message_of([&] { get(path); });
+  }
+  HttpServer server;
+  MemorySink sink;
+  const std::string content = numbers(300'000);
+};
+
+TEST_F(HttpTest, GetsAFile) {
+  server.put("/f", content);
+  const HttpFile file = get();
+  EXPECT_TRUE(sink.content == content);
+  EXPECT_EQ(file, (HttpFile{content.size(), "\"v1\"", ""}));
+  server.put("/empty", "");
+  EXPECT_EQ(get("/empty").size, 0U);
+  EXPECT_EQ(sink.content, "");
+}
+
+TEST_F(HttpTest, LooksWithoutFetching) {
+  server.put("/f", content);
+  EXPECT_EQ(http_look(server.url("/f"), quick), (HttpFile{content.size(), "\"v1\"", ""}));
+  EXPECT_LE(server.body_bytes("/f"), 1);
+  server.put("/empty", "");
+  EXPECT_EQ(http_look(server.url("/empty"), quick).size, 0U);
+  server.put_file("/whole", {.content = numbers(50), .ranges = false});
+  EXPECT_EQ(http_look(server.url("/whole"), quick).size, 50U);
+  EXPECT_THAT(message_of([&] { http_look(server.url("/none"), quick); }), HasSubstr("status 404"));
+}
+
+TEST_F(HttpTest, GoesOnWhereTheConnectionBroke) {
+  server.put("/f", content);
+  for (const int64_t after : {0, 1, 70'000}) server.fault("/f", {.drop_after = after});
+  get();
+  EXPECT_TRUE(sink.content == content);
+  EXPECT_EQ(server.served().size(), 4U);
+  EXPECT_EQ(server.served().back().range, "bytes=70001-");
+  EXPECT_EQ(server.served().back().if_range, "\"v1\"");
+}
+
+TEST_F(HttpTest, StartsAgainWhereItCannotGoOn) {
+  server.put_file("/no_ranges", {.content = content, .ranges = false});
+  server.fault("/no_ranges", {.drop_after = 1000});
+  get("/no_ranges");
+  EXPECT_TRUE(sink.content == content);
+  EXPECT_THAT(sink.begins, ElementsAre(0U, 0U));
+  server.put_file("/no_etag", {.content = content, .etag = ""});
+  server.fault("/no_etag", {.drop_after = 1000});
+  get("/no_etag");
+  EXPECT_TRUE(sink.content == content);
+  EXPECT_EQ(server.served().back().range, "") << "nothing would tell that the parts belong together";
+  server.put_file("/weak", {.content = content, .etag = "W/\"v1\""});
+  server.fault("/weak", {.drop_after = 1000});
+  get("/weak");
+  EXPECT_TRUE(sink.content == content);
+  EXPECT_EQ(server.served().back().range, "");
+}
+
+TEST_F(HttpTest, StartsAgainWhenTheFileChangesMeanwhile) {
+  server.put("/f", content);
+  server.fault("/f", {.drop_after = 1000});
+  server.fault("/f", {.set_etag = "\"v2\""});
+  EXPECT_EQ(get().etag, "\"v2\"");
+  EXPECT_TRUE(sink.content == content);
+  EXPECT_THAT(sink.begins, ElementsAre(0U, 0U));
+}
+
+TEST_F(HttpTest, StartsAgainWhenTheFileIsShorterNow) {
+  server.put("/f", numbers(100));
+  const HttpFile file = http_get(server.url("/f"), {200, "\"v1\"", ""}, 150, sink, quick);
+  EXPECT_EQ(file.size, 100U);
+  EXPECT_EQ(sink.content, numbers(100));
+}
+
+TEST_F(HttpTest, AsksWhetherAWholeFileIsUnchanged) {
+  server.put("/f", content);
+  const HttpFile known{content.size(), "\"v1\"", ""};
+  EXPECT_EQ(http_get(server.url("/f"), known, content.size(), sink, quick), known);
+  EXPECT_TRUE(sink.begins.empty());
+  EXPECT_EQ(server.body_bytes("/f"), 0);
+  server.put_file("/f", {.content = numbers(10), .etag = "\"v2\""});
+  EXPECT_EQ(http_get(server.url("/f"), known, content.size(), sink, quick).etag, "\"v2\"");
+  EXPECT_EQ(sink.content, numbers(10));
+}
+
+TEST_F(HttpTest, RepeatsWhatMayPass) {
+  server.put("/f", content);
+  server.fault("/f", {.status = 503});
+  server.fault("/f", {.status = 429});
+  server.fault("/f", {.status = 500});
+  get();
+  EXPECT_TRUE(sink.content == content);
+  server.always("/f", {.status = 503});
+  const std::string message = failure();
+  EXPECT_EQ(message,
+            "http: cannot get " + server.url("/f") + ": the server answered with status 503. 4 attempts failed.");
+}
+
+TEST_F(HttpTest, DoesNotRepeatWhatWillNotPass) {
+  EXPECT_THAT(failure("/none"), HasSubstr(server.url("/none") + ": the server answered with status 404."));
+  EXPECT_EQ(server.served().size(), 1U);
+  server.always("/f", {.status = 403, .body = "<Error><Code>AccessDenied</Code><Key>SECRET</Key></Error>"});
+  const std::string message = failure("/f?X-Amz-Signature=SECRET&X-Amz-Credential=SECRET");
+  EXPECT_THAT(message, HasSubstr("status 403 \"AccessDenied\". A signed URL may have expired."));
+  EXPECT_THAT(message, Not(HasSubstr("SECRET")));
+  EXPECT_EQ(server.served().back().query, "X-Amz-Signature=SECRET&X-Amz-Credential=SECRET");
+  EXPECT_EQ(server.served().size(), 2U);
+}
+
+TEST_F(HttpTest, FollowsRedirectsButNotForEver) {
+  server.put("/f", content);
+  server.fault("/a", {.redirect = server.url("/f")});
+  get("/a");
+  EXPECT_TRUE(sink.content == content);
+  server.always("/loop", {.redirect = server.url("/loop")});
+  EXPECT_THAT(failure("/loop"), HasSubstr("redirects"));
+  server.always("/file", {.redirect = "file:///etc/passwd"});
+  EXPECT_THAT(failure("/file"), HasSubstr(server.url("/file")));
+}
+
+TEST_F(HttpTest, NoticesAWrongLength) {
+  server.put("/f", content);
+  server.always("/f", {.claim_more = 7});
+  EXPECT_THAT(failure(), HasSubstr("(300000 of 300007 bytes are here). 4 attempts failed."));
+  server.put_file("/chunked", {.content = content, .length = false});
+  EXPECT_THAT(failure("/chunked"), HasSubstr("does not say how large the file is"));
+}
+
+TEST_F(HttpTest, BreaksOffWhatStandsStill) {
+  server.put("/f", content);
+  server.fault("/f", {.stall_after = 5000});
+  get();
+  EXPECT_TRUE(sink.content == content);
+  EXPECT_EQ(server.served().back().range, "bytes=5000-");
+}
+
+TEST_F(HttpTest, EndsOnRequest) {
+  server.put("/f", content);
+  server.always("/f", {.stall_after = 5000});
+  std::stop_source stop;
+  std::thread stopper([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    stop.request_stop();
+  });
+  const auto start = std::chrono::steady_clock::now();
+  HttpOptions patient = quick;
+  patient.stall_timeout_ms = 60'000;
+  EXPECT_THAT(message_of([&] { http_get(server.url("/f"), {}, 0, sink, patient, stop.get_token()); }),
+              HasSubstr("stopped on request"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  stopper.join();
+}
+
+TEST_F(HttpTest, SaysWhyThereIsNoConnection) {
+  EXPECT_THAT(message_of([&] { http_get("http://127.0.0.1:1/f", {}, 0, sink, quick); }),
+              ::testing::AllOf(StartsWith("http: cannot get http://127.0.0.1:1/f: "), HasSubstr("attempts failed")));
+  EXPECT_THAT(message_of([&] { http_get("ftp://host/f", {}, 0, sink, quick); }), HasSubstr("expected http://"));
+}
+
+TEST(HttpUrls, AreShownWithoutSecrets) {
+  EXPECT_EQ(public_url("https://user:pw@host/a/b.tar?X-Amz-Signature=s#f"), "https://host/a/b.tar");
+  EXPECT_EQ(public_url("https://host/a@b/c?d@e"), "https://host/a@b/c");
+  EXPECT_EQ(public_url("https://host?q=1"), "https://host");
+  EXPECT_EQ(public_url("a/b?c"), "a/b?c");
+  EXPECT_EQ(unsigned_url("https://u:p@host/f?a=1&X-Amz-Date=2&b=3&x-amz-signature=4#x"), "https://host/f?a=1&b=3");
+  EXPECT_EQ(unsigned_url("https://host/f?Expires=1&Signature=2"), "https://host/f");
+  EXPECT_EQ(unsigned_url("https://host/f?sv=1&se=2&sig=3&part=4"), "https://host/f?part=4");
+  EXPECT_EQ(unsigned_url("https://host/f?st=1&policy=2"), "https://host/f?st=1&policy=2") << "no signature is there";
+}
+
+}  // namespace
+}  // namespace bellows::io

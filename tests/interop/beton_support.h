@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "bellows/core/file.h"
+#include "bellows/io/decompress.h"
+
+namespace bellows::io {
+
+/// What FFCV wrote, unpacked: a file of tests/goldens/interop/beton.
+inline Bytes beton_golden(const std::string& name) {
+  const MappedFile packed(BELLOWS_SOURCE_DIR "/tests/goldens/interop/beton/" + name + ".beton.gz");
+  return decompress(packed.bytes(), packed.path());
+}
+
+}  // namespace bellows::io
