@@ -3,8 +3,8 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/stats.h"
-#include "bellows/data/convert.h"
-#include "bellows/data/subset.h"
+#include "bellows/data/convert/convert.h"
+#include "bellows/data/select/subset.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/terminal.h"

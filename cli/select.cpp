@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
-#include "bellows/data/subset.h"
+#include "bellows/data/select/subset.h"
 #include "bellows/train/selection.h"
 #include "cli/options.h"
 #include "cli/terminal.h"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "bellows/data/augment.h"
-#include "bellows/data/loader.h"
-#include "bellows/data/subset.h"
+#include "bellows/data/images/augment.h"
+#include "bellows/data/loader/loader.h"
+#include "bellows/data/select/subset.h"
 
 #include <string>
 #include <vector>

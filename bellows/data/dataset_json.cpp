@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
-#include "bellows/data/webdataset.h"
+#include "bellows/data/formats/webdataset.h"
 #include "bellows/io/bytes.h"
 
 namespace bellows::data {

@@ -7,11 +7,11 @@
 #include "bellows/core/error.h"
 #include "bellows/data/dataset.h"
 #include "bellows/data/dataset_json.h"
-#include "bellows/data/folder_source.h"
-#include "bellows/data/formats.h"
-#include "bellows/data/mds_source.h"
-#include "bellows/data/shard_files.h"
-#include "bellows/data/webdataset.h"
+#include "bellows/data/formats/folder_source.h"
+#include "bellows/data/formats/formats.h"
+#include "bellows/data/formats/mds_source.h"
+#include "bellows/data/formats/shard_files.h"
+#include "bellows/data/formats/webdataset.h"
 
 namespace bellows::data {
 

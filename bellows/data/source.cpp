@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "bellows/data/torch_adapter.h"
+#include "bellows/data/formats/torch_adapter.h"
 
 namespace bellows::data {
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "bellows/data/batch.h"
+#include "bellows/data/loader/batch.h"
 #include "bellows/train/job.h"
 
 namespace bellows::train {

@@ -15,10 +15,10 @@
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/seed.h"
-#include "bellows/data/active.h"
 #include "bellows/data/fingerprint.h"
-#include "bellows/data/labels.h"
-#include "bellows/data/sample_stats.h"
+#include "bellows/data/order/labels.h"
+#include "bellows/data/select/active.h"
+#include "bellows/data/select/sample_stats.h"
 #include "bellows/train/job.h"
 
 namespace bellows::train {

@@ -6,7 +6,7 @@
 
 #include "bellows/core/model.h"
 #include "bellows/data/dataset.h"
-#include "bellows/data/subset.h"
+#include "bellows/data/select/subset.h"
 
 namespace bellows::train {
 

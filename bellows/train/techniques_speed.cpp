@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "bellows/data/loader.h"
+#include "bellows/data/loader/loader.h"
 #include "bellows/train/recipe.h"
 #include "bellows/train/technique_rows.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "bellows/checkpoint/checkpoint.h"
-#include "bellows/data/loader.h"
-#include "bellows/data/sample_stats.h"
+#include "bellows/data/loader/loader.h"
+#include "bellows/data/select/sample_stats.h"
 #include "bellows/optim/averaging.h"
 #include "bellows/train/growth.h"
 #include "bellows/train/job.h"

@@ -10,8 +10,8 @@
 
 #include "bellows/core/file.h"
 #include "bellows/core/seed.h"
-#include "bellows/data/beton_source.h"
-#include "bellows/data/pack_source.h"
+#include "bellows/data/formats/beton_source.h"
+#include "bellows/data/formats/pack_source.h"
 #include "bellows/io/image.h"
 #include "bellows/io/tar.h"
 #include "bench/support/bench.h"

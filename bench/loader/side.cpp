@@ -10,10 +10,10 @@
 #include <sstream>
 
 #include "bellows/core/file.h"
-#include "bellows/data/beton_source.h"
 #include "bellows/data/dataset.h"
-#include "bellows/data/pack_source.h"
-#include "bellows/data/webdataset.h"
+#include "bellows/data/formats/beton_source.h"
+#include "bellows/data/formats/pack_source.h"
+#include "bellows/data/formats/webdataset.h"
 #include "bellows/io/bytes.h"
 
 namespace bellows::bench {

@@ -9,7 +9,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
-#include "bellows/data/placement.h"
+#include "bellows/data/images/placement.h"
 #include "bellows/io/image.h"
 #include "bench/support/bench.h"
 

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "bellows/core/seed.h"
-#include "bellows/data/sample_stats.h"
-#include "bellows/data/subset.h"
+#include "bellows/data/select/sample_stats.h"
+#include "bellows/data/select/subset.h"
 #include "bellows/models/mlp.h"
 #include "bellows/train/selection.h"
 #include "bellows/train/train_loop.h"

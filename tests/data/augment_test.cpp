@@ -1,11 +1,11 @@
-#include "bellows/data/augment.h"
+#include "bellows/data/images/augment.h"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
-#include "bellows/data/image_ops.h"
-#include "bellows/data/placement.h"
+#include "bellows/data/images/image_ops.h"
+#include "bellows/data/images/placement.h"
 #include "bellows/io/safetensors.h"
 #include "tests/data/pictures.h"
 

@@ -1,4 +1,4 @@
-#include "bellows/data/convert.h"
+#include "bellows/data/convert/convert.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
-#include "bellows/data/compare.h"
+#include "bellows/data/convert/compare.h"
 #include "support.h"
 #include "tests/support/errors.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "bellows/core/log.h"
-#include "bellows/data/thread_budget.h"
+#include "bellows/data/loader/thread_budget.h"
 #include "tests/data/allocation_count.h"
 #include "tests/data/slow_source.h"
 

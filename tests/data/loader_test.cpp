@@ -1,4 +1,4 @@
-#include "bellows/data/loader.h"
+#include "bellows/data/loader/loader.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -8,7 +8,7 @@
 #include <numeric>
 #include <set>
 
-#include "bellows/data/batch_memory.h"
+#include "bellows/data/loader/batch_memory.h"
 #include "bellows/io/safetensors.h"
 #include "tests/data/support.h"
 

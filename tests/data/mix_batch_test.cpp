@@ -1,4 +1,4 @@
-#include "bellows/data/mix_batch.h"
+#include "bellows/data/images/mix_batch.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>

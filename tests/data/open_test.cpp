@@ -1,14 +1,14 @@
 #include <ATen/core/Tensor.h>
 
-#include "bellows/data/array_source.h"
-#include "bellows/data/beton_source.h"
-#include "bellows/data/folder_source.h"
-#include "bellows/data/formats.h"
-#include "bellows/data/mds_source.h"
-#include "bellows/data/pack_source.h"
-#include "bellows/data/recordio_source.h"
-#include "bellows/data/table_source.h"
-#include "bellows/data/tfrecord_source.h"
+#include "bellows/data/formats/array_source.h"
+#include "bellows/data/formats/beton_source.h"
+#include "bellows/data/formats/folder_source.h"
+#include "bellows/data/formats/formats.h"
+#include "bellows/data/formats/mds_source.h"
+#include "bellows/data/formats/pack_source.h"
+#include "bellows/data/formats/recordio_source.h"
+#include "bellows/data/formats/table_source.h"
+#include "bellows/data/formats/tfrecord_source.h"
 #include "tests/data/support.h"
 #include "tests/support/http_server.h"
 

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-#include "bellows/data/labels.h"
+#include "bellows/data/order/labels.h"
 #include "tests/data/order_support.h"
 
 namespace bellows::data::testing {

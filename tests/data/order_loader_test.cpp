@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "bellows/data/labels.h"
+#include "bellows/data/order/labels.h"
 #include "tests/data/order_support.h"
 
 namespace bellows::data::testing {

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "bellows/data/packing.h"
+#include "bellows/data/order/packing.h"
 #include "tests/data/order_support.h"
 
 namespace bellows::data::testing {

@@ -2,8 +2,8 @@
 
 #include <map>
 
-#include "bellows/data/buckets.h"
-#include "bellows/data/mix.h"
+#include "bellows/data/order/buckets.h"
+#include "bellows/data/order/mix.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

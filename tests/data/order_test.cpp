@@ -1,4 +1,4 @@
-#include "bellows/data/order.h"
+#include "bellows/data/order/order.h"
 
 #include <cmath>
 #include <deque>

@@ -1,9 +1,9 @@
-#include "bellows/data/packing.h"
+#include "bellows/data/order/packing.h"
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include "bellows/data/labels.h"
+#include "bellows/data/order/labels.h"
 #include "tests/data/order_support.h"
 
 namespace bellows::data::testing {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "bellows/data/transform.h"
+#include "bellows/data/images/transform.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

@@ -1,4 +1,4 @@
-#include "bellows/data/pixel_chain.h"
+#include "bellows/data/images/pixel_chain.h"
 
 #include <ATen/ops/equal.h>
 

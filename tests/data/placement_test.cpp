@@ -1,4 +1,4 @@
-#include "bellows/data/placement.h"
+#include "bellows/data/images/placement.h"
 
 #include <ATen/ops/empty.h>
 

@@ -1,4 +1,4 @@
-#include "bellows/data/report.h"
+#include "bellows/data/loader/report.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "bellows/data/thread_budget.h"
+#include "bellows/data/loader/thread_budget.h"
 #include "bellows/io/bytes.h"
 #include "tests/data/slow_source.h"
 

@@ -14,9 +14,9 @@
 
 #include "bellows/core/file.h"
 #include "bellows/core/seed.h"
-#include "bellows/data/active.h"
-#include "bellows/data/sample_stats.h"
-#include "bellows/data/subset.h"
+#include "bellows/data/select/active.h"
+#include "bellows/data/select/sample_stats.h"
+#include "bellows/data/select/subset.h"
 #include "bellows/io/safetensors.h"
 #include "tests/support/errors.h"
 

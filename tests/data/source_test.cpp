@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
-#include "bellows/data/webdataset.h"
+#include "bellows/data/formats/webdataset.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

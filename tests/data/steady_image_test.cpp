@@ -3,8 +3,8 @@
 #include <chrono>
 #include <thread>
 
-#include "bellows/data/augment.h"
 #include "bellows/data/dataset.h"
+#include "bellows/data/images/augment.h"
 #include "tests/data/allocation_count.h"
 #include "tests/data/support.h"
 
@@ -32,6 +32,7 @@ TEST(SteadyState, PicturesPassWithoutAllocation) {
   const io::Bytes jpeg = io::encode_jpeg(image);
   TemporaryFolder folder;
   std::vector<Member> members;
+  members.reserve(256);
   for (int i = 0; i < 256; ++i)
     members.push_back({std::to_string(i) + ".jpg", {reinterpret_cast<const char*>(jpeg.data()), jpeg.size()}});
   write_shard(folder / "x.tar", members);

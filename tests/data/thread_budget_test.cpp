@@ -1,4 +1,4 @@
-#include "bellows/data/thread_budget.h"
+#include "bellows/data/loader/thread_budget.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "bellows/data/transfer.h"
+#include "bellows/data/loader/transfer.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 
-#include "bellows/data/batch_memory.h"
+#include "bellows/data/loader/batch_memory.h"
 #include "tests/data/late_device.h"
 #include "tests/data/support.h"
 

@@ -1,4 +1,4 @@
-#include "bellows/data/transform.h"
+#include "bellows/data/images/transform.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>

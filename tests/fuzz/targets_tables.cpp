@@ -1,6 +1,6 @@
 #include <map>
 
-#include "bellows/data/table_impl.h"
+#include "bellows/data/formats/table_impl.h"
 #include "bellows/io/csv.h"
 #include "bellows/io/mds.h"
 #include "bellows/io/mds_value.h"

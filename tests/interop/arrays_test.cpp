@@ -1,4 +1,4 @@
-#include "bellows/data/array_source.h"
+#include "bellows/data/formats/array_source.h"
 #include "bellows/io/npy.h"
 #include "bellows/io/zip.h"
 #include "tests/fuzz/mutate.h"

@@ -1,4 +1,4 @@
-#include "bellows/data/beton_source.h"
+#include "bellows/data/formats/beton_source.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "bellows/data/dataset.h"
-#include "bellows/data/webdataset.h"
+#include "bellows/data/formats/webdataset.h"
 #include "bellows/io/beton.h"
 #include "bellows/io/image.h"
 #include "tests/interop/beton_support.h"

@@ -1,4 +1,4 @@
-#include "bellows/data/folder_source.h"
+#include "bellows/data/formats/folder_source.h"
 #include "bellows/data/rename.h"
 #include "bellows/io/image.h"
 #include "tests/interop/support.h"

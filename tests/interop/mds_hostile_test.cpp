@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "bellows/data/mds_source.h"
+#include "bellows/data/formats/mds_source.h"
 #include "bellows/io/mds.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/targets.h"

@@ -1,7 +1,7 @@
 #include <numeric>
 #include <thread>
 
-#include "bellows/data/mds_source.h"
+#include "bellows/data/formats/mds_source.h"
 #include "bellows/data/rename.h"
 #include "bellows/io/compress.h"
 #include "bellows/io/hash.h"

@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "bellows/data/recordio_source.h"
+#include "bellows/data/formats/recordio_source.h"
 #include "tests/interop/records_support.h"
 
 namespace bellows::data {

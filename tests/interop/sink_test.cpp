@@ -4,8 +4,8 @@
 
 #include <csignal>
 
-#include "bellows/data/beton_source.h"
-#include "bellows/data/pack_source.h"
+#include "bellows/data/formats/beton_source.h"
+#include "bellows/data/formats/pack_source.h"
 #include "tests/data/support.h"
 #include "tests/support/errors.h"
 

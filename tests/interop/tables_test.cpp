@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "bellows/data/table_source.h"
+#include "bellows/data/formats/table_source.h"
 #include "bellows/io/csv.h"
 #include "bellows/io/number_text.h"
 #include "tests/fuzz/mutate.h"

@@ -1,4 +1,4 @@
-#include "bellows/data/tfrecord_source.h"
+#include "bellows/data/formats/tfrecord_source.h"
 
 #include <list>
 #include <numeric>

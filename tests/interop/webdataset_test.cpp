@@ -1,4 +1,4 @@
-#include "bellows/data/webdataset.h"
+#include "bellows/data/formats/webdataset.h"
 
 #include <thread>
 

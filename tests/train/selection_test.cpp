@@ -8,7 +8,7 @@
 #include "bellows/core/file.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/data/label.h"
-#include "bellows/data/sample_stats.h"
+#include "bellows/data/select/sample_stats.h"
 #include "bellows/io/safetensors.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/train/selection.h"

@@ -1,0 +1,187 @@
+#include "bellows/data/convert/convert.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "bellows/core/file.h"
+#include "bellows/core/machine.h"
+#include "bellows/core/stats.h"
+#include "bellows/data/convert/convert_impl.h"
+#include "bellows/data/fingerprint.h"
+#include "bellows/io/cache_folder.h"
+
+namespace bellows::data {
+
+namespace {
+
+using Coding = RecodeOptions::Coding;
+
+ConvertState::Identity identity_of(const Dataset& data, const OutputFormat& format, const ConvertOptions& options) {
+  const RecodeOptions& picture = options.picture;
+  return {{"source", fingerprint(data)},
+          {"format", format.name},
+          {"picture", c10::str("shorter ", picture.shorter, ", size ", picture.height, "x", picture.width, ", coding ",
+                               static_cast<int>(picture.coding), ", quality ", picture.quality)},
+          {"shard size", c10::str(options.shard_bytes, " bytes, ", options.shard_samples, " samples")}};
+}
+
+/// Two processes at one destination would write the same files.
+class DestinationInUse {
+ public:
+  explicit DestinationInUse(const ConvertPlaces& places)
+      : file_(places.sharded() ? std::nullopt : io::FileLock::try_lock(places.destination() + ".packing.lock")) {
+    if (places.sharded()) folder_ = ::open(places.destination().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const bool locked = file_ || (folder_ >= 0 && ::flock(folder_, LOCK_EX | LOCK_NB) == 0);
+    if (!locked && folder_ >= 0) ::close(folder_);
+    TORCH_CHECK(locked, "convert: another bellows pack is writing ", places.destination(),
+                ". Wait until it has ended, or choose another name.");
+  }
+  ~DestinationInUse() {
+    if (folder_ >= 0) ::close(folder_);
+    if (file_) file_->remove_file();
+  }
+  DestinationInUse(const DestinationInUse&) = delete;
+  DestinationInUse& operator=(const DestinationInUse&) = delete;
+
+ private:
+  std::optional<io::FileLock> file_;
+  int folder_ = -1;
+};
+
+/// Looks at some samples and asks the disk whether all will have room.
+void check_room(const Source& source, const ConvertPlaces& places, const ConvertOptions& options,
+                const ConvertState& state, int64_t written) {
+  constexpr int64_t most_looked_at = 32;
+  const Recoder recoder(options.picture);
+  ConvertSlot slot;
+  int64_t bytes = 0, count = 0;
+  for_spread(source.size(), most_looked_at, [&](int64_t index) {
+    source.read(index, slot.sample);
+    recoder.run(slot.sample, slot.work);
+    for (const Field& field : slot.sample.fields) bytes += static_cast<int64_t>(field.bytes.size() + field.name.size());
+    bytes += static_cast<int64_t>(slot.sample.key.size());
+    ++count;
+  });
+  const double needed =
+      static_cast<double>(bytes) / static_cast<double>(count) * static_cast<double>(source.size() - written);
+  std::error_code error;
+  const auto folder = std::filesystem::absolute(places.state_file(), error).parent_path();
+  const auto space = std::filesystem::space(folder, error);
+  std::error_code none;
+  const auto partial =
+      std::filesystem::file_size(places.path(places.shard_name(state.shards().size())) + ".partial", none);
+  const double room = static_cast<double>(space.available) + (none ? 0 : static_cast<double>(partial));
+  TORCH_CHECK(error || room >= needed, "convert: ", folder.string(), " has ", format_bytes(room), " free, and ",
+              source.size() - written, " samples need about ", format_bytes(needed),
+              ". Free some space or choose another disk.");
+}
+
+int64_t bytes_of(const std::vector<std::string>& paths) {
+  std::error_code error;
+  int64_t bytes = 0;
+  for (const std::string& path : paths) {
+    if (!std::filesystem::is_directory(path, error)) {
+      bytes += static_cast<int64_t>(std::filesystem::file_size(path, error));
+      continue;
+    }
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error))
+      if (entry.is_regular_file(error)) bytes += static_cast<int64_t>(entry.file_size(error));
+  }
+  return bytes;
+}
+
+/// "train-{000000..000003}.tar"
+std::string shard_pattern(const std::string& first, const std::string& last) {
+  const size_t number = first.rfind('-') + 1, end = first.find('.', number);
+  if (first == last) return first;
+  return first.substr(0, number) + "{" + first.substr(number, end - number) + ".." + last.substr(number, end - number) +
+         "}" + first.substr(end);
+}
+
+/// dataset.json beside the shards, as open() reads it; one that describes other splits keeps them.
+void write_description(const Dataset& data, const ConvertPlaces& places, const ConvertOptions& options,
+                       const std::vector<FinishedShard>& shards) {
+  const DatasetInfo& info = data.info();
+  std::error_code ignored;
+  nlohmann::ordered_json json;
+  if (std::filesystem::exists(places.description(), ignored)) {
+    json = nlohmann::ordered_json::parse(read_text_file(places.description()));
+  } else {
+    if (!info.name.empty()) json["name"] = info.name;
+    if (!info.classes.empty()) json["classes"] = info.classes;
+    const RecodeOptions& picture = options.picture;
+    if (picture.height > 0 && info.image_size.size() == 3) {
+      json["image_size"] = {picture.height, picture.width, info.image_size[2]};
+    } else if (picture.shorter == 0 && !info.image_size.empty()) {
+      json["image_size"] = info.image_size;
+    }
+    if (!info.mean.empty()) json["mean"] = info.mean;
+    if (!info.std.empty()) json["std"] = info.std;
+  }
+  json["splits"][places.split()] = shard_pattern(shards.front().name, shards.back().name);
+  write_text_file(places.description(), json.dump(2) + "\n");
+}
+
+void check_options(const ConvertOptions& options, const ConvertPlaces& places, const OutputFormat& format) {
+  TORCH_CHECK_VALUE(options.shard_bytes >= 0 && options.shard_samples >= 0 && options.threads >= 0,
+                    "convert: expected sizes of shards and a number of threads that are not negative.");
+  TORCH_CHECK_VALUE(places.sharded() || (options.shard_bytes == 0 && options.shard_samples == 0),
+                    "convert: ", places.destination(), " is ",
+                    format.is_folder() ? "a folder that " + format.name + " cuts itself" : "one file",
+                    "; a size of shards can be chosen where the destination is a folder of shards.");
+}
+
+/// A folder as a whole was put in place, and the process killed before that was noted.
+void note_finished_folder(const OutputFormat& format, const ConvertPlaces& places, int64_t samples,
+                          ConvertState& state) {
+  std::error_code ignored;
+  if (!format.is_folder() || !state.shards().empty() || !std::filesystem::exists(places.destination(), ignored)) return;
+  state.add({.name = places.shard_name(0), .samples = samples, .kept = samples});
+}
+
+}  // namespace
+
+ConvertResult convert(const Dataset& data, const std::string& destination, const ConvertOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const Source& source = *data.source();
+  const OutputFormat& format = find_output_format(options.format, destination);
+  const ConvertPlaces places(format, destination, data.info().split);
+  check_options(options, places, format);
+  TORCH_CHECK_VALUE(source.size() > 0, "convert: ", source.describe(), " has no samples.");
+  const Recoder checked(options.picture);
+  const ConvertState::Identity identity = identity_of(data, format, options);
+  places.check_free();
+  places.make_folder();
+  const DestinationInUse in_use(places);
+  places.check_free();  // another may have ended meanwhile
+  ConvertState state(places.state_file(), identity);
+  places.remove_leftovers(state.shards().size());
+  note_finished_folder(format, places, source.size(), state);
+  const int64_t threads = options.threads > 0 ? options.threads : std::max<int64_t>(this_machine().usable_threads(), 1);
+
+  ConvertResult result{.format = format.name};
+  for (const FinishedShard& shard : state.shards()) result.samples += shard.samples;
+  result.kept = result.samples;
+  check_room(source, places, options, state, result.samples);
+  result.stopped = !write_shards(source, format, places, options, threads, state, result);
+  for (const FinishedShard& shard : state.shards()) result.files.push_back(places.path(shard.name));
+  if (!result.stopped) {
+    if (places.sharded()) write_description(data, places, options, state.shards());
+    result.compared = verify_shards(source, format, result.files, options, threads, state.shards());
+    result.stopped = options.stop && options.stop->load();
+  }
+  if (!result.stopped) state.remove();
+  result.bytes = bytes_of(result.files);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace bellows::data

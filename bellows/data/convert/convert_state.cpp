@@ -1,0 +1,66 @@
+#include <c10/util/Exception.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/error.h"
+#include "bellows/core/file.h"
+#include "bellows/data/convert/convert_state_impl.h"
+
+namespace bellows::data {
+
+ConvertState::ConvertState(std::string path, Identity identity)
+    : path_(std::move(path)), identity_(std::move(identity)) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path_, ignored)) {
+    load(read_text_file(path_));
+  } else {
+    save();
+  }
+}
+
+void ConvertState::load(const std::string& text) {
+  Identity found;
+  try {
+    const auto json = nlohmann::json::parse(text);
+    found = json.at("conversion").get<Identity>();
+    for (const auto& shard : json.at("shards")) {
+      shards_.push_back({shard.at("name").get<std::string>(), shard.at("samples").get<int64_t>(),
+                         shard.at("kept").get<int64_t>(), shard.at("digest").get<uint64_t>()});
+    }
+  } catch (const nlohmann::json::exception& error) {
+    TORCH_CHECK_VALUE(false, "convert: ", path_, " is damaged (", error.what(),
+                      "). Remove the destination and start anew.");
+  }
+  for (const auto& [key, value] : identity_) {
+    const auto other = found.find(key);
+    TORCH_CHECK_VALUE(other != found.end() && other->second == value, "convert: ", path_,
+                      " belongs to an unfinished conversion with another ", key, ": expected ", value, ", found ",
+                      other == found.end() ? "none" : other->second,
+                      ". Go on with the same command, or remove the destination and start anew.");
+  }
+}
+
+void ConvertState::save() const {
+  nlohmann::ordered_json json;
+  json["what"] = "a conversion by bellows that is not finished; the same command goes on with it";
+  json["conversion"] = identity_;
+  json["shards"] = nlohmann::ordered_json::array();
+  for (const FinishedShard& shard : shards_)
+    json["shards"].push_back(
+        {{"name", shard.name}, {"samples", shard.samples}, {"kept", shard.kept}, {"digest", shard.digest}});
+  write_text_file(path_, json.dump(1) + "\n");
+}
+
+void ConvertState::add(FinishedShard shard) {
+  shards_.push_back(std::move(shard));
+  save();
+}
+
+void ConvertState::remove() {
+  std::error_code error;
+  std::filesystem::remove(path_, error);
+  TORCH_CHECK(!error, "convert: cannot remove ", path_, ": ", error.message(), ".");
+}
+
+}  // namespace bellows::data

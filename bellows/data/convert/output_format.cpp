@@ -1,0 +1,119 @@
+#include "bellows/data/convert/output_format.h"
+
+#include <c10/util/Exception.h>
+
+#include "bellows/core/error.h"
+#include "bellows/data/formats/array_source.h"
+#include "bellows/data/formats/beton_source.h"
+#include "bellows/data/formats/folder_source.h"
+#include "bellows/data/formats/mds_source.h"
+#include "bellows/data/formats/pack_source.h"
+#include "bellows/data/formats/recordio_source.h"
+#include "bellows/data/formats/table_source.h"
+#include "bellows/data/formats/tfrecord_source.h"
+#include "bellows/data/formats/webdataset.h"
+
+namespace bellows::data {
+
+namespace {
+
+using Paths = std::vector<std::string>;
+
+/// One shard of this name, whatever is in it.
+std::string as_pattern(const std::string& path) {
+  std::string pattern;
+  for (const char c : path) pattern += c == '%' ? "%%" : std::string(1, c);
+  return pattern;
+}
+
+std::vector<OutputFormat> formats_of_any_files() {
+  return {
+      {.name = "pack",
+       .suffixes = {".pack"},
+       // What an interrupted run left is taken over.
+       .sink = [](const std::string& path) { return pack_sink(path, {.resumable = true}); },
+       .open = [](const Paths& paths) { return open_pack(paths); },
+       .exact = true},
+      {.name = "webdataset",
+       .suffixes = {".tar"},
+       .sink = [](const std::string& path) { return webdataset_sink(as_pattern(path)); },
+       .open = [](const Paths& paths) { return open_webdataset(paths); }},
+      {.name = "tfrecord",
+       .suffixes = {".tfrecord", ".tfrecords"},
+       .sink = [](const std::string& path) { return tfrecord_sink(path); },
+       .open = [](const Paths& paths) { return open_tfrecord(paths); }},
+      {.name = "recordio",
+       .suffixes = {".rec"},
+       .sink = [](const std::string& path) { return recordio_sink(path); },
+       .open = [](const Paths& paths) { return open_recordio(paths); },
+       .keeps_keys = false},
+      {.name = "beton",
+       .suffixes = {".beton"},
+       .sink = [](const std::string& path) { return beton_sink(path); },
+       .open = [](const Paths& paths) { return open_beton(paths); },
+       .keeps_keys = false},
+  };
+}
+
+/// Folders as a whole, and what holds numbers or texts only.
+std::vector<OutputFormat> formats_of_some_kinds() {
+  return {
+      {.name = "mds",
+       .suffixes = {},
+       .sink = [](const std::string& path) { return mds_sink(path); },
+       .open = [](const Paths& paths) { return open_mds(paths.front()); },
+       .shards = false},
+      {.name = "folder",
+       .suffixes = {},
+       .sink = [](const std::string& path) { return image_folder_sink(path); },
+       .open = [](const Paths& paths) { return open_image_folder(paths.front()); },
+       .shards = false,
+       .keeps_keys = false,
+       .keeps_order = false},
+      {.name = "arrays",
+       .suffixes = {".safetensors", ".npz", ".npy"},
+       .sink = [](const std::string& path) { return arrays_sink(path); },
+       .open = [](const Paths& paths) { return open_arrays(paths); },
+       .shards = false,
+       .keeps_keys = false,
+       .exact = true},
+      {.name = "csv",
+       .suffixes = {".csv"},
+       .sink = [](const std::string& path) { return csv_sink(path); },
+       .open = [](const Paths& paths) { return open_csv(paths); }},
+      {.name = "jsonl",
+       .suffixes = {".jsonl"},
+       .sink = [](const std::string& path) { return jsonl_sink(path); },
+       .open = [](const Paths& paths) { return open_jsonl(paths); }},
+  };
+}
+
+}  // namespace
+
+const std::vector<OutputFormat>& output_formats() {
+  static const std::vector<OutputFormat> formats = [] {
+    std::vector<OutputFormat> all = formats_of_any_files();
+    const std::vector<OutputFormat> others = formats_of_some_kinds();
+    all.insert(all.end(), others.begin(), others.end());
+    return all;
+  }();
+  return formats;
+}
+
+const OutputFormat& find_output_format(const std::string& name, const std::string& path) {
+  std::vector<std::string> names;
+  std::string all;
+  for (const OutputFormat& format : output_formats()) {
+    if (format.name == name) return format;
+    for (const std::string& suffix : format.suffixes) {
+      if (name.empty() && path.ends_with(suffix)) return format;
+    }
+    names.push_back(format.name);
+    all += (all.empty() ? "" : ", ") + format.name;
+  }
+  TORCH_CHECK_VALUE(name.empty(), "convert: no format is called \"", name, "\".", did_you_mean(name, names),
+                    " There are: ", all, ".");
+  return output_formats().front();
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,110 @@
+#include "bellows/data/formats/beton_source.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "bellows/core/error.h"
+#include "bellows/data/formats/shard_files.h"
+#include "bellows/io/beton.h"
+
+namespace bellows::data {
+
+namespace {
+
+class BetonSource final : public Source {
+ public:
+  using Source::read;
+
+  explicit BetonSource(const std::vector<std::string>& paths) : files_(paths) {
+    for (size_t i = 0; i < files_.size(); ++i) {
+      const io::BetonReader& reader = readers_.emplace_back(files_.map(i));
+      TORCH_CHECK_VALUE(reader.fields() == readers_.front().fields(), "open_beton: ", reader.path(),
+                        " has other fields than ", readers_.front().path(), ". Open them one by one.");
+      add_blocks(reader);
+      ends_.push_back(size() + reader.size());
+    }
+    if (!worthwhile_) blocks_.clear();
+  }
+
+  int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
+
+  void read(int64_t index, Sample& sample) const override {
+    const auto file = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
+    const io::BetonReader& reader = readers_[file];
+    const int64_t row = index - (file == 0 ? 0 : ends_[file - 1]);
+    sample.clear();
+    sample.id = index;
+    sample.file = reader.path();
+    sample.shapes.reserve(3 * reader.fields().size());
+    try {
+      reader.check_size();
+      for (size_t i = 0; i < reader.fields().size(); ++i) add_field(reader.fields()[i], reader.read(row, i), sample);
+    } catch (const c10::Error& error) {
+      TORCH_CHECK_VALUE(false, "read: sample ", index, ": ", user_message(error));
+    }
+  }
+
+  std::string describe() const override { return files_.describe(); }
+  bool stored() const override { return true; }
+  std::vector<int64_t> block_starts() const override { return blocks_; }
+
+ private:
+  static void add_field(const io::BetonField& type, const io::BetonValue& value, Sample& sample) {
+    Field& field = sample.fields.emplace_back();
+    field.name = type.name;
+    field.bytes = value.bytes;
+    field.offset = value.offset;
+    switch (type.type) {
+      case io::BetonType::float64:
+      case io::BetonType::int64:
+        field.is_array = true;
+        field.dtype = type.type == io::BetonType::int64 ? c10::ScalarType::Long : c10::ScalarType::Double;
+        break;
+      case io::BetonType::image:
+        if (value.is_jpeg) break;
+        field.is_array = true;
+        sample.shapes.insert(sample.shapes.end(), {value.height, value.width, 3});
+        field.sizes = {sample.shapes.data() + sample.shapes.size() - 3, 3};
+        break;
+      case io::BetonType::array:
+      case io::BetonType::tensor:
+        field.is_array = true;
+        field.dtype = type.dtype;
+        field.sizes = type.sizes;
+        break;
+      case io::BetonType::bytes:
+      case io::BetonType::json:
+        break;
+    }
+  }
+
+  /// Runs of samples in one page. Several writers at a time make several runs a page; samples in random order make runs
+  /// of one, which are worth nothing.
+  void add_blocks(const io::BetonReader& reader) {
+    const size_t before = blocks_.size();
+    bool ascending = true;
+    for (int64_t i = 0; i < reader.size(); ++i) {
+      const uint64_t page = reader.page(i), last = i == 0 ? 0 : reader.page(i - 1);
+      if (i == 0 || page != last) blocks_.push_back(size() + i);
+      ascending = ascending && page >= last;
+    }
+    constexpr size_t kUsefulRun = 8;
+    worthwhile_ =
+        worthwhile_ && (ascending || (blocks_.size() - before) * kUsefulRun <= static_cast<size_t>(reader.size()));
+  }
+
+  ShardFiles files_;
+  std::vector<io::BetonReader> readers_;  // hold the mappings
+  std::vector<int64_t> ends_;             // of the files' samples
+  std::vector<int64_t> blocks_;
+  bool worthwhile_ = true;
+};
+
+}  // namespace
+
+SourcePtr open_beton(const std::vector<std::string>& paths) {
+  return std::make_shared<BetonSource>(paths);
+}
+
+}  // namespace bellows::data

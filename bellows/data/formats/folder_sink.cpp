@@ -1,0 +1,181 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iomanip>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "bellows/core/error.h"
+#include "bellows/core/write_state_impl.h"
+#include "bellows/data/formats/folder_source.h"
+#include "bellows/data/formats/new_folder.h"
+#include "bellows/data/label.h"
+#include "bellows/io/bytes.h"
+#include "bellows/io/image.h"
+
+namespace bellows::data {
+
+namespace {
+
+std::string zero_padded(int64_t number, int digits) {
+  std::ostringstream text;
+  text << std::setw(digits) << std::setfill('0') << number;
+  return text.str();
+}
+
+const Field* find_picture_field(const Sample& sample) {
+  for (const char* name : {"jpg", "jpeg", "png", "image"}) {
+    if (const Field* field = sample.find(name)) return field;
+  }
+  return nullptr;
+}
+
+std::string picture_suffix(const Field& field, const Sample& sample) {
+  if (field.is_array) return "png";
+  if (field.name != "image") return std::string(field.name);
+  const std::string_view content = io::as_text(field.bytes);
+  TORCH_CHECK_VALUE(content.starts_with("\xff\xd8\xff") || content.starts_with("\x89PNG"),
+                    "image_folder_sink: ", sample.where(&field), ": expected a JPEG or PNG file, found ",
+                    io::describe_content(field.bytes), ".");
+  return content.starts_with("\xff") ? "jpg" : "png";
+}
+
+io::Bytes decoded_to_png(const Field& field, const Sample& sample) {
+  try {
+    TORCH_CHECK_VALUE(field.dtype == c10::kByte, "expected a picture of uint8, found ", c10::toString(field.dtype),
+                      ".");
+    auto* pixels = const_cast<std::byte*>(field.bytes.data());  // from_blob takes no const memory; it is only read
+    return io::encode_png(at::from_blob(pixels, field.sizes, at::TensorOptions().dtype(c10::kByte)));
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "image_folder_sink: ", sample.where(&field), ": ", user_message(error));
+  }
+}
+
+const Field* find_label_field(const Sample& sample) {
+  const Field* label = sample.find("label");
+  return label ? label : find_label(sample);
+}
+
+/// A whole number that is all its field holds: of an object in a json field, the rest would be lost.
+int64_t folder_label(const Field& field, const Sample& sample) {
+  const std::string what = "image_folder_sink: " + sample.where(&field) + ": ";
+  if (field.is_array) {
+    TORCH_CHECK_VALUE(field.dtype == c10::kLong && field.sizes.empty(), what, "expected an int64 label, found ",
+                      c10::toString(field.dtype), " ", field.sizes, ".");
+    int64_t label = 0;
+    std::memcpy(&label, field.bytes.data(), sizeof(label));
+    return label;
+  }
+  const bool object = field.name == "json" && io::as_text(field.bytes).find('{') != std::string_view::npos;
+  TORCH_CHECK_VALUE(!object, what,
+                    "a folder of pictures cannot hold a JSON object. Choose another format, or a number.");
+  try {
+    return parse_label(field, "");
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, what, user_message(error));
+  }
+}
+
+class ImageFolderSink final : public Sink {
+ public:
+  ImageFolderSink(const std::string& folder, const ImageFolderSinkOptions& options)
+      : folder_(folder, "image_folder_sink"), classes_(options.classes) {
+    for (const std::string& name : classes_) {
+      TORCH_CHECK_VALUE(stays_inside(name) && name.find('/') == std::string::npos,
+                        "image_folder_sink: a folder cannot be called ", io::printable(name), ".");
+    }
+    TORCH_CHECK_VALUE(
+        std::is_sorted(classes_.begin(), classes_.end()),
+        "image_folder_sink: expected the classes sorted: ", "labels are read back in the order of the folders' names.");
+  }
+
+  void write(const Sample& sample) override {
+    const Field* picture = find_picture_field(sample);
+    const Field* label = find_label_field(sample);
+    TORCH_CHECK_VALUE(picture, "image_folder_sink: ", sample.where(), " has no picture: no jpg, jpeg, png or image.");
+    for (const Field& field : sample.fields) {
+      TORCH_CHECK_VALUE(&field == picture || &field == label, "image_folder_sink: ", sample.where(&field),
+                        ": a folder of ", "pictures cannot hold \"", field.name,
+                        "\". Choose another format, or leave the field out.");
+    }
+    TORCH_CHECK_VALUE(labelled_.value_or(label != nullptr) == (label != nullptr), "image_folder_sink: ", sample.where(),
+                      label ? " has a label; others have none." : " has no label; others have one.");
+    labelled_ = label != nullptr;
+    const std::string folder = label ? class_folder(folder_label(*label, sample), sample) : "";
+    const std::string name = path_of(folder, sample) + "." + picture_suffix(*picture, sample);
+    if (picture->is_array) {
+      write_file(name, decoded_to_png(*picture, sample), sample);
+    } else {
+      write_file(name, picture->bytes, sample);
+    }
+  }
+
+  void close() override {
+    state_.run("image_folder_sink", [&] { folder_.commit(); });
+  }
+
+ private:
+  std::string class_folder(int64_t label, const Sample& sample) const {
+    const auto count = classes_.empty() ? int64_t{100'000} : static_cast<int64_t>(classes_.size());
+    TORCH_CHECK_VALUE(label >= 0 && label < count, "image_folder_sink: ", sample.where(), ": expected a label in [0, ",
+                      count, "), found ", label, ".");
+    return classes_.empty() ? zero_padded(label, 5) : classes_[static_cast<size_t>(label)];
+  }
+
+  /// The key, which may name its class folder already, or the id.
+  static std::string path_of(const std::string& folder, const Sample& sample) {
+    std::string key(sample.key);
+    while (key.starts_with("./")) key.erase(0, 2);
+    if (key.empty()) key = zero_padded(sample.id, 8);
+    TORCH_CHECK_VALUE(stays_inside(key), "image_folder_sink: the key ", io::printable(key),
+                      " leads out of the folder, or cannot be a path.");
+    if (folder.empty() || key.starts_with(folder + "/")) return key;
+    return folder + "/" + key;
+  }
+
+  void write_file(const std::string& name, io::ByteSpan bytes, const Sample& sample) {
+    const size_t slash = name.rfind('/');
+    const std::string parent = slash == std::string::npos ? "" : name.substr(0, slash);
+    if (folders_.insert(parent).second) folder_.add_folder(parent);
+    const std::string path = folder_ / name;
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    TORCH_CHECK_VALUE(fd >= 0 || errno != EEXIST, "image_folder_sink: ", sample.where(),
+                      ": a sample before it is called ", name, ", too.");
+    TORCH_CHECK(fd >= 0, "image_folder_sink: cannot write ", path, ": ", errno_message(errno), ".");
+    state_.run("image_folder_sink", [&] { write_all(fd, bytes, path); });
+  }
+
+  /// Closes `fd`, too.
+  static void write_all(int fd, io::ByteSpan bytes, const std::string& path) {
+    bool good = true;
+    while (good && !bytes.empty()) {
+      const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+      good = written > 0 || (written < 0 && errno == EINTR);
+      if (written > 0) bytes = bytes.subspan(static_cast<size_t>(written));
+    }
+    const int reason = errno;
+    good = ::close(fd) == 0 && good;
+    TORCH_CHECK(good, "image_folder_sink: cannot write ", path, ": ", errno_message(reason), ".");
+  }
+
+  NewFolder folder_;
+  WriteState state_;
+  std::vector<std::string> classes_;
+  std::optional<bool> labelled_;
+  std::set<std::string> folders_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sink> image_folder_sink(const std::string& folder, const ImageFolderSinkOptions& options) {
+  return std::make_unique<ImageFolderSink>(folder, options);
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,208 @@
+#include "bellows/data/formats/formats.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "bellows/data/formats/array_source.h"
+#include "bellows/data/formats/beton_source.h"
+#include "bellows/data/formats/mds_source.h"
+#include "bellows/data/formats/pack_source.h"
+#include "bellows/data/formats/recordio_source.h"
+#include "bellows/data/formats/shard_files.h"
+#include "bellows/data/formats/table_source.h"
+#include "bellows/data/formats/tfrecord_source.h"
+#include "bellows/data/formats/webdataset.h"
+#include "bellows/io/crc32.h"
+#include "bellows/io/decompress.h"
+#include "bellows/io/pack_impl.h"
+
+namespace bellows::data {
+
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+constexpr size_t most_looked_at = 1 << 20;
+
+bool is_pack(const FileLook& look) {
+  return io::as_text(look.file).starts_with(io::kPackMagic);
+}
+
+bool is_npy(const FileLook& look) {
+  return io::as_text(look.file).starts_with("\x93NUMPY"sv);
+}
+
+/// A zip archive whose first file is an array.
+bool is_npz(const FileLook& look) {
+  if (look.file.size() < 30 || !io::as_text(look.file).starts_with("PK\x03\x04"sv)) return false;
+  const size_t length = io::load_little<uint16_t>(look.file, 26);
+  return look.file.size() - 30 >= length && io::as_text(look.file.subspan(30, length)).ends_with(".npy");
+}
+
+bool is_recordio(const FileLook& look) {
+  return look.file.size() >= 8 && io::load_little<uint32_t>(look.file) == 0xced7230a;
+}
+
+/// The length of the first record, and its checksum.
+bool is_tfrecord(const FileLook& look) {
+  if (look.start.size() < 12) return false;
+  const uint32_t crc = io::crc32c(look.start.first(8));
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8 == io::load_little<uint32_t>(look.start, 8);
+}
+
+/// TensorFlow's other way to compress a file. Its head says little, so it comes last.
+bool is_zlib_file(const FileLook& look) {
+  return look.file.size() >= 8 && io::is_zlib(look.file);
+}
+
+/// The checksum of the first header, or the zero block of an archive without members.
+bool is_tar(const FileLook& look) {
+  constexpr size_t block = 512, sum_at = 148, sum_bytes = 8;
+  if (look.start.size() < block) return false;
+  const std::string_view header = io::as_text(look.start.first(block));
+  if (header.find_first_not_of('\0') == std::string_view::npos) return look.packed || look.file.size() % block == 0;
+  uint64_t sum = sum_bytes * ' ', stored = 0;
+  for (size_t i = 0; i < block; ++i)
+    sum += i >= sum_at && i < sum_at + sum_bytes ? 0 : static_cast<unsigned char>(header[i]);
+  std::string_view digits = header.substr(sum_at, sum_bytes);
+  while (digits.starts_with(' ')) digits.remove_prefix(1);
+  for (; !digits.empty() && digits[0] >= '0' && digits[0] <= '7'; digits.remove_prefix(1))
+    stored = stored * 8 + static_cast<uint64_t>(digits[0] - '0');
+  return stored == sum;
+}
+
+/// A header that is possible: version 2, fields that fit in, a page size that is a power of two.
+bool is_beton(const FileLook& look) {
+  if (look.file.size() < 24 || io::load_little<uint16_t>(look.file) != 2) return false;
+  const uint64_t fields = io::load_little<uint16_t>(look.file, 2), page = io::load_little<uint32_t>(look.file, 4);
+  const uint64_t table = io::load_little<uint64_t>(look.file, 16);
+  return fields > 0 && 24 + fields * 1041 <= look.file.size() && page >= 1 << 20 && (page & (page - 1)) == 0 &&
+         table <= look.file.size();
+}
+
+bool is_safetensors(const FileLook& look) {
+  if (look.file.size() < 10 || look.file[8] != std::byte{'{'}) return false;
+  const uint64_t header = io::load_little<uint64_t>(look.file);
+  return header >= 2 && header <= look.file.size() - 8;
+}
+
+/// The first line that says something; nothing where the file is no text.
+std::string_view first_line(const FileLook& look) {
+  std::string_view text = io::as_text(look.file.first(std::min(look.file.size(), most_looked_at)));
+  if (text.starts_with("\xef\xbb\xbf"sv)) text.remove_prefix(3);
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code < 0x20 && c != '\n' && c != '\r' && c != '\t') return {};
+  }
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  text = text.substr(0, text.find_first_of("\r\n"));
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  return text;
+}
+
+bool is_mds_index(const FileLook& look) {
+  const std::string_view text = io::as_text(look.file.first(std::min<size_t>(look.file.size(), 4096)));
+  return text.starts_with('{') && text.find("\"shards\"") != std::string_view::npos &&
+         text.find("\"mds\"") != std::string_view::npos;
+}
+
+bool is_jsonl(const FileLook& look) {
+  const std::string_view line = first_line(look);
+  return line.starts_with('{') && (line.ends_with('}') || line.size() > most_looked_at / 2);
+}
+
+template <char separator>
+bool is_table(const FileLook& look) {
+  const std::string_view line = first_line(look);
+  const bool is_other = line.starts_with('{') || line.starts_with('[') || line.starts_with('<');
+  return !is_other && line.find(separator) != std::string_view::npos;
+}
+
+template <char separator>
+SourcePtr open_table(const std::vector<std::string>& files) {
+  return open_csv(files, {.separator = separator});
+}
+
+SourcePtr open_mds_index(const std::vector<std::string>& files) {
+  TORCH_CHECK_VALUE(files.size() == 1, "open: ", io::public_url(files[1]), ": expected one MDS folder, got ",
+                    files.size(), " of their indexes. Open them one by one.");
+  const size_t slash = files[0].rfind('/');
+  return open_mds(slash == std::string::npos ? "." : files[0].substr(0, slash));
+}
+
+constexpr std::array kFileFormats{
+    FileFormat{"Bellows pack", is_pack, [](const auto& files) { return open_pack(files); }},
+    FileFormat{"NumPy array (.npy)", is_npy, [](const auto& files) { return open_arrays(files); }},
+    FileFormat{"NumPy archive (.npz)", is_npz, [](const auto& files) { return open_arrays(files); }},
+    FileFormat{"RecordIO", is_recordio, [](const auto& files) { return open_recordio(files); }},
+    FileFormat{"TFRecord (plain or compressed)", is_tfrecord, [](const auto& files) { return open_tfrecord(files); }},
+    FileFormat{"tar (WebDataset; plain or compressed)", is_tar,
+               [](const auto& files) { return open_webdataset(files); }},
+    FileFormat{"FFCV .beton", is_beton, [](const auto& files) { return open_beton(files); }},
+    FileFormat{"safetensors", is_safetensors, [](const auto& files) { return open_arrays(files); }},
+    FileFormat{"MDS index.json", is_mds_index, open_mds_index},
+    FileFormat{"JSON lines", is_jsonl, [](const auto& files) { return open_jsonl(files); }, true},
+    FileFormat{"CSV", is_table<','>, open_table<','>, true},
+    FileFormat{"table with tabs", is_table<'\t'>, open_table<'\t'>, true},
+    FileFormat{"table with semicolons", is_table<';'>, open_table<';'>, true},
+    FileFormat{"zlib-compressed TFRecord", is_zlib_file, [](const auto& files) { return open_tfrecord(files); }, true},
+};
+
+/// Holds what is unpacked while it is looked at.
+struct UnpackedLook {
+  UnpackedLook(io::ByteSpan file, std::string_view where) : look{file, file, false} {
+    if (io::detect_compression(file) == io::Compression::none) return;
+    memory = io::decompress_start(file, where, most_looked_at);
+    look.start = memory;
+    look.packed = true;
+  }
+  io::Bytes memory;
+  FileLook look;
+};
+
+}  // namespace
+
+std::span<const FileFormat> file_formats() {
+  return kFileFormats;
+}
+
+const FileFormat* recognise(io::ByteSpan file, std::string_view where) {
+  const UnpackedLook unpacked(file, where);
+  const auto fits = [&](const FileFormat& format) {
+    const bool may_be_packed = format.fits == is_tar || format.fits == is_tfrecord;
+    return (may_be_packed || !unpacked.look.packed) && format.fits(unpacked.look);
+  };
+  const auto found = std::find_if(kFileFormats.begin(), kFileFormats.end(), fits);
+  return found == kFileFormats.end() ? nullptr : &*found;
+}
+
+std::string describe_file(io::ByteSpan file, std::string_view where) {
+  const UnpackedLook unpacked(file, where);
+  if (!unpacked.look.packed) return io::describe_content(file);
+  return io::describe_content(file) + " that holds " + io::describe_content(unpacked.look.start);
+}
+
+std::string accepted_formats() {
+  std::string all;
+  for (const FileFormat& format : kFileFormats) all += (all.empty() ? "" : ", ") + std::string(format.name);
+  return all;
+}
+
+SourcePtr open_files(const std::vector<std::string>& files) {
+  TORCH_CHECK_VALUE(!files.empty(), "open: expected at least one file, got none.");
+  const FileFormat* format = nullptr;
+  {
+    const ShardFiles first({files.front()});
+    const auto content = first.map(0);
+    format = recognise(content->bytes(), first.name(0));
+    TORCH_CHECK_VALUE(format, "open: ", first.name(0), ": expected a data set, found ",
+                      describe_file(content->bytes(), first.name(0)), ". Accepted: ", accepted_formats(),
+                      ", and folders of these, of MDS shards and of JPEG or PNG pictures.");
+  }
+  return format->open(files);
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,246 @@
+#include "bellows/data/formats/mds_source.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <filesystem>
+#include <mutex>
+
+#include "bellows/core/error.h"
+#include "bellows/data/formats/shard_files.h"
+#include "bellows/data/formats/touch_impl.h"
+#include "bellows/data/formats/unpacked_files.h"
+#include "bellows/io/compress.h"
+#include "bellows/io/hash.h"
+#include "bellows/io/mds.h"
+#include "bellows/io/mds_value.h"
+
+namespace bellows::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_hashes(io::ByteSpan bytes, const io::MdsFile& file, const std::string& where) {
+  for (const auto& [name, expected] : file.hashes) {
+    const std::string found = io::hash_hex(name, bytes);
+    TORCH_CHECK_VALUE(found == expected, where, ": expected ", name, " ", expected, ", as index.json says, found ",
+                      found, ": the file is corrupt. Copy it anew.");
+  }
+}
+
+/// Paths of the files to read: the shard as it is or, where that is missing, its compressed form.
+std::vector<std::string> shard_paths(const fs::path& folder, const std::vector<io::MdsShard>& shards) {
+  TORCH_CHECK_VALUE(!shards.empty(), "open_mds: ", (folder / "index.json").string(), " lists no shards.");
+  std::vector<std::string> paths;
+  for (const io::MdsShard& shard : shards) {
+    if (io::is_url(folder.string())) {
+      paths.push_back((folder / (shard.zip ? *shard.zip : shard.raw).basename).string());
+      continue;
+    }
+    const fs::path raw = folder / shard.raw.basename;
+    std::error_code ignored;
+    const bool packed = shard.zip && !fs::exists(raw, ignored);
+    paths.push_back(packed ? (folder / shard.zip->basename).string() : raw.string());
+    TORCH_CHECK_VALUE(fs::exists(paths.back(), ignored), "open_mds: ", paths.back(),
+                      ", which index.json names, is missing. Copy it, too.");
+  }
+  return paths;
+}
+
+std::string read_index(const fs::path& folder) {
+  const fs::path index = folder / "index.json";
+  if (io::is_url(folder.string())) return std::string(io::as_text(ShardFiles({index.string()}).map(0)->bytes()));
+  std::error_code ignored;
+  if (fs::exists(index, ignored)) return read_text_file(index.string());
+  std::vector<std::string> splits;
+  for (fs::directory_iterator entry(folder, ignored); entry != fs::directory_iterator(); entry.increment(ignored)) {
+    if (fs::exists(entry->path() / "index.json", ignored)) splits.push_back(entry->path().filename().string());
+  }
+  std::sort(splits.begin(), splits.end());
+  TORCH_CHECK_VALUE(false, "open_mds: ", index.string(), " is missing",
+                    splits.empty() ? std::string(": expected a folder that MDSWriter wrote")
+                                   : "; the folder has the splits " + c10::Join(", ", splits) + ": open one of them",
+                    ".");
+}
+
+class MdsSource final : public Source {
+ public:
+  using Source::read;
+
+  MdsSource(const fs::path& folder, const MdsOptions& options)
+      : options_(options),
+        shards_(io::parse_mds_index(read_index(folder), (folder / "index.json").string())),
+        files_(shard_paths(folder, shards_)) {
+    for (const io::MdsShard& shard : shards_) {
+      if (options.verify != Verify::never) check_verifiable(shard);
+      starts_.push_back(size_);
+      size_ += static_cast<int64_t>(shard.samples);
+      add_encodings(shard);
+    }
+    first_use_.resize(shards_.size());
+    for (size_t i = 0; options.verify == Verify::open && i < shards_.size(); ++i) content(i);
+  }
+
+  int64_t size() const override { return size_; }
+  bool stored() const override { return true; }
+  std::string describe() const override { return files_.describe(); }
+
+  std::vector<int64_t> block_starts() const override {
+    std::vector<int64_t> starts;
+    for (size_t i = 0; i < starts_.size(); ++i) {
+      if (shards_[i].samples > 0) starts.push_back(starts_[i]);
+    }
+    return starts;
+  }
+
+  bool prefetch(int64_t index) const override {
+    const size_t which = shard_of(index);
+    const Content shard = content(which);  // fetches, unpacks
+    thread_local std::vector<io::ByteSpan> values;
+    io::MdsShardReader(shard.bytes, shards_[which], files_.name(which)).read(row_of(index, which), values);
+    for (const io::ByteSpan value : values) touch_pages(value);
+    return true;
+  }
+
+  void read(int64_t index, Sample& sample) const override {
+    const size_t which = shard_of(index);
+    sample.clear();
+    sample.id = index;
+    sample.file = files_.name(which);
+    try {
+      const Content shard = content(which);
+      sample.owner = shard.owner;
+      fill(shard.bytes, which, row_of(index, which), sample);
+    } catch (const c10::ValueError& error) {
+      TORCH_CHECK_VALUE(false, "read: ", sample.where(), ": ", user_message(error));
+    }
+  }
+
+ private:
+  struct ShardColumns {
+    std::vector<io::MdsEncoding> encodings;
+    size_t max_sizes = 0;  // that all arrays of a sample can have together
+  };
+  struct FirstUse {  // std::call_once does not bear what check() throws everywhere
+    std::mutex mutex;
+    std::atomic<bool> checked{false};
+  };
+  /// A shard's bytes, checked: mapped, or unpacked in memory.
+  struct Content {
+    io::ByteSpan bytes;
+    std::shared_ptr<const void> owner;
+  };
+
+  static void check_verifiable(const io::MdsShard& shard) {
+    TORCH_CHECK_VALUE(!shard.raw.hashes.empty(), "open_mds: index.json has no hashes of ", shard.raw.basename,
+                      " to verify. Open it with Verify::never, or write it with hashes.");
+    for (const auto& [name, digest] : shard.raw.hashes) io::hash_hex(name, {});  // knows the name
+  }
+
+  size_t shard_of(int64_t index) const {
+    return static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), index) - starts_.begin() - 1);
+  }
+  uint64_t row_of(int64_t index, size_t which) const { return static_cast<uint64_t>(index - starts_[which]); }
+
+  void add_encodings(const io::MdsShard& shard) {
+    ShardColumns& columns = columns_.emplace_back();
+    for (const io::MdsColumn& column : shard.columns) {
+      columns.encodings.push_back(io::MdsEncoding::parse(column.encoding));
+      columns.max_sizes += columns.encodings.back().max_dims();
+    }
+  }
+
+  void fill(io::ByteSpan shard, size_t which, uint64_t row, Sample& sample) const {
+    thread_local std::vector<io::ByteSpan> values;
+    io::MdsShardReader(shard, shards_[which], files_.name(which)).read(row, values);
+    const ShardColumns& columns = columns_[which];
+    sample.shapes.reserve(columns.max_sizes);
+    sample.buffer.reserve(8 * values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const std::string& name = shards_[which].columns[i].name;
+      const size_t first = sample.shapes.size();
+      const auto offset = static_cast<uint64_t>(values[i].data() - shard.data());
+      Field field{.name = name, .bytes = values[i], .offset = offset};
+      try {
+        const io::MdsValue value = columns.encodings[i].decode(values[i], sample.shapes, sample.buffer);
+        field.bytes = value.bytes;
+        field.is_array = value.is_array;
+        field.dtype = value.dtype;
+      } catch (const c10::ValueError& error) {
+        TORCH_CHECK_VALUE(false, "column \"", name, "\" at byte ", offset, ": ", user_message(error));
+      }
+      field.sizes = c10::IntArrayRef(sample.shapes.data() + first, sample.shapes.size() - first);
+      if (name == "__key__" && !field.is_array) {
+        sample.key = io::as_text(field.bytes);
+      } else {
+        sample.fields.push_back(field);
+      }
+    }
+  }
+
+  Content content(size_t which) const {
+    if (is_packed(which)) {
+      const auto unpacked = unpacked_.get(which, [&] { return unpack(which); });
+      return {*unpacked, unpacked};
+    }
+    const auto map = files_.map(which);
+    map->check_size();
+    check_once(map->bytes(), which);
+    return {map->bytes(), map};
+  }
+
+  bool is_packed(size_t which) const {
+    const auto& zip = shards_[which].zip;
+    return zip && fs::path(files_.name(which)).filename() == zip->basename;
+  }
+
+  io::Bytes unpack(size_t which) const {
+    const io::MdsShard& shard = shards_[which];
+    const std::string& path = files_.name(which);
+    const auto map = files_.map(which);
+    map->check_size();
+    const io::ByteSpan bytes = map->bytes();
+    TORCH_CHECK_VALUE(bytes.size() == shard.zip->bytes, path, ": expected ", shard.zip->bytes,
+                      " bytes, as index.json says, found ", bytes.size(), ". Copy the shard anew.");
+    if (options_.verify != Verify::never) check_hashes(bytes, *shard.zip, path);
+    io::Bytes unpacked = io::uncompress(bytes, io::Codec::parse(shard.compression), shard.raw.bytes, path);
+    check(unpacked, which);
+    return unpacked;
+  }
+
+  void check_once(io::ByteSpan bytes, size_t which) const {
+    FirstUse& use = first_use_[which];
+    if (use.checked) return;
+    std::lock_guard lock(use.mutex);
+    if (!use.checked) check(bytes, which);
+    use.checked = true;
+  }
+
+  void check(io::ByteSpan bytes, size_t which) const {
+    const std::string& path = files_.name(which);
+    const io::MdsShardReader reader(bytes, shards_[which], path);
+    if (options_.verify != Verify::never) check_hashes(bytes, shards_[which].raw, path);
+    reader.check_columns();
+  }
+
+  MdsOptions options_;
+  std::vector<io::MdsShard> shards_;
+  ShardFiles files_;
+  std::vector<ShardColumns> columns_;
+  std::vector<int64_t> starts_;  // the first sample of each shard
+  int64_t size_ = 0;
+  mutable std::deque<FirstUse> first_use_;  // of each shard
+  mutable UnpackedFiles unpacked_;
+};
+
+}  // namespace
+
+SourcePtr open_mds(const std::string& folder, const MdsOptions& options) {
+  return std::make_shared<MdsSource>(folder, options);
+}
+
+}  // namespace bellows::data

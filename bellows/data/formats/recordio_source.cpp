@@ -1,0 +1,158 @@
+#include "bellows/data/formats/recordio_source.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "bellows/core/error.h"
+#include "bellows/data/formats/block_starts_impl.h"
+#include "bellows/data/formats/picture_name_impl.h"
+#include "bellows/data/formats/shard_files.h"
+#include "bellows/data/formats/touch_pages_impl.h"
+#include "bellows/io/recordio.h"
+
+namespace bellows::data {
+
+namespace {
+
+/// A whole number that int64 holds.
+bool is_whole_label(float label) {
+  return std::abs(label) < 9.2e18F && std::trunc(label) == label;
+}
+
+class RecordioSource final : public Source {
+ public:
+  using Source::read;
+
+  explicit RecordioSource(const std::vector<std::string>& files) : files_(files) {
+    for (size_t file = 0; file < files.size(); ++file) add_file(file);
+    offsets_.shrink_to_fit();
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(offsets_.size()); }
+
+  void read(int64_t index, Sample& sample) const override {
+    const size_t file = file_of(index);
+    const uint64_t offset = offsets_[static_cast<size_t>(index)];
+    sample.clear();
+    sample.id = index;
+    sample.file = files_.name(file);
+    try {
+      const auto mapped = files_.map(file);
+      mapped->check_size();
+      sample.owner = mapped;
+      const auto record = io::recordio_at(mapped->bytes(), offset, "RecordIO", sample.buffer);
+      const bool joined = record.data.data() == sample.buffer.data();
+      const size_t used = joined ? record.data.size() : 0;
+      sample.buffer.resize(used + sizeof(int64_t));  // may move what was joined
+      fill(io::parse_image_record(joined ? io::ByteSpan(sample.buffer).first(used) : record.data), offset, sample);
+    } catch (const c10::ValueError& error) {
+      TORCH_CHECK_VALUE(false, "read: sample (id ", index, "), record at byte ", offset, " of ", files_.name(file),
+                        ": ", user_message(error));
+    }
+  }
+
+  bool prefetch(int64_t index) const override {
+    const auto mapped = files_.map(file_of(index));
+    mapped->check_size();
+    const uint64_t offset = offsets_[static_cast<size_t>(index)];
+    io::Bytes joined;
+    const uint64_t end = io::recordio_at(mapped->bytes(), offset, "RecordIO", joined).next;
+    touched_.store(touch_pages(mapped->bytes(), offset, end), std::memory_order_relaxed);
+    return true;
+  }
+
+  std::string describe() const override { return files_.describe(); }
+  bool stored() const override { return true; }
+  std::vector<int64_t> block_starts() const override { return block_starts_of(starts_, size()); }
+
+ private:
+  size_t file_of(int64_t index) const {
+    return static_cast<size_t>(std::ranges::upper_bound(starts_, index) - starts_.begin()) - 1;
+  }
+
+  void fill(const io::ImageRecord& record, uint64_t offset, Sample& sample) const {
+    Field& content = sample.fields.emplace_back();
+    content.name = picture_name(record.content, "data");
+    content.bytes = record.content;
+    content.offset = offset;
+    Field& label = sample.fields.emplace_back();
+    label.name = "label";
+    label.offset = offset;
+    label.is_array = true;
+    label.dtype = c10::kFloat;
+    label.bytes = record.labels;
+    if (record.flag > 0) {
+      sample.shapes.push_back(record.flag);
+      label.sizes = sample.shapes;
+      return;
+    }
+    std::byte* value = sample.buffer.data() + sample.buffer.size() - sizeof(int64_t);
+    const auto whole = static_cast<int64_t>(whole_labels_ ? record.label : 0);
+    std::memcpy(value, &whole, sizeof(whole));
+    if (!whole_labels_) std::memcpy(value, &record.label, sizeof(float));
+    label.dtype = whole_labels_ ? c10::kLong : c10::kFloat;
+    label.bytes = {value, whole_labels_ ? sizeof(int64_t) : sizeof(float)};
+  }
+
+  void add_file(size_t file) {
+    const std::string& name = files_.name(file);
+    const auto mapped = files_.map(file);
+    std::vector<uint64_t> offsets = io::scan_recordio(mapped->bytes(), name);
+    for (const uint64_t offset : offsets) look_at_label(mapped->bytes(), offset, name);
+    const std::string index = recordio_index_path(name);
+    std::error_code ignored;
+    if (std::filesystem::exists(index, ignored)) offsets = indexed(index, std::move(offsets), name);
+    starts_.push_back(size());
+    offsets_.insert(offsets_.end(), offsets.begin(), offsets.end());
+  }
+
+  void look_at_label(io::ByteSpan bytes, uint64_t offset, const std::string& name) {
+    try {
+      io::Bytes joined;
+      const io::ImageRecord record = io::parse_image_record(io::recordio_at(bytes, offset, name, joined).data);
+      if (record.flag == 0) whole_labels_ = whole_labels_ && is_whole_label(record.label);
+    } catch (const c10::ValueError& error) {
+      TORCH_CHECK_VALUE(false, "open_recordio: the record at byte ", offset, " of ", name, ": ", user_message(error));
+    }
+  }
+
+  /// The same offsets in the order of the index.
+  static std::vector<uint64_t> indexed(const std::string& index, const std::vector<uint64_t>& offsets,
+                                       const std::string& name) {
+    std::vector<uint64_t> order = io::parse_recordio_index(read_text_file(index), index);
+    std::vector<uint64_t> sorted = order;
+    std::ranges::sort(sorted);
+    const auto [named, there] = std::ranges::mismatch(sorted, offsets);
+    TORCH_CHECK_VALUE(named == sorted.end() || (there != offsets.end() && *named > *there), index,
+                      ": names a record at byte ", named == sorted.end() ? 0 : *named, " of ", name,
+                      ", where none starts (or twice): this is not the file's index. Make it anew, or remove it.");
+    TORCH_CHECK_VALUE(there == offsets.end(), index, ": does not name the record at byte ",
+                      there == offsets.end() ? 0 : *there, " of ", name, " (", sorted.size(), " records, the file has ",
+                      offsets.size(), "). Make it anew, or remove it.");
+    return order;
+  }
+
+  ShardFiles files_;
+  std::vector<int64_t> starts_;    // the first record of each file
+  std::vector<uint64_t> offsets_;  // of each record in its file
+  bool whole_labels_ = true;
+  mutable std::atomic<uint8_t> touched_ = 0;  // so that reading ahead is not left out
+};
+
+}  // namespace
+
+SourcePtr open_recordio(const std::vector<std::string>& files) {
+  return std::make_shared<RecordioSource>(files);
+}
+
+std::string recordio_index_path(const std::string& file) {
+  constexpr std::string_view suffix = ".rec";
+  return (file.ends_with(suffix) ? file.substr(0, file.size() - suffix.size()) : file) + ".idx";
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,124 @@
+#include "bellows/data/formats/shard_files.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+
+namespace bellows::data {
+
+namespace {
+
+constexpr size_t most_mapped = 16'384;  // local files at a time; Linux allows 65,530 mappings in all
+
+thread_local io::FileCacheOptions scope_options;
+
+}  // namespace
+
+ShardFiles::CacheScope::CacheScope(io::FileCacheOptions options)
+    : before_(std::exchange(scope_options, std::move(options))) {}
+
+ShardFiles::CacheScope::~CacheScope() {
+  scope_options = std::move(before_);
+}
+
+ShardFiles::ShardFiles(std::vector<std::string> names) : ShardFiles(std::move(names), scope_options) {}
+
+ShardFiles::ShardFiles(std::vector<std::string> names, const io::FileCacheOptions& cache)
+    : names_(std::move(names)), mapped_(names_.size()), versions_(names_.size()) {
+  TORCH_CHECK_VALUE(!names_.empty(), "open: expected at least one file, got none.");
+  for (const std::string& name : names_) shown_.push_back(io::public_url(name));
+  const bool any_remote = std::any_of(names_.begin(), names_.end(), io::is_url);
+  if (any_remote) cache_ = std::make_unique<io::FileCache>(cache);
+  try {
+    cache_folder_ = io::cache_folder(cache);
+  } catch (const c10::Error&) {
+    if (any_remote) throw;  // local files need none
+  }
+}
+
+ShardFiles::~ShardFiles() = default;
+
+std::shared_ptr<const MappedFile> ShardFiles::map(size_t file) const {
+  return is_remote(file) ? map_remote(file) : map_local(file);
+}
+
+std::shared_ptr<const MappedFile> ShardFiles::map_local(size_t file) const {
+  const std::lock_guard lock(mutex_);
+  auto& mapped = mapped_[file];
+  if (mapped) return mapped;
+  if (mapped_count_ == most_mapped) {
+    std::fill(mapped_.begin(), mapped_.end(), nullptr);
+    mapped_count_ = 0;
+  }
+  mapped = std::make_shared<const MappedFile>(names_[file]);
+  ++mapped_count_;
+  return mapped;
+}
+
+std::shared_ptr<const MappedFile> ShardFiles::map_remote(size_t file) const {
+  io::CachedFile cached = cache_->open(names_[file]);
+  check_version(file, cached.version);
+  read_ahead(file);
+  return std::move(cached.content);
+}
+
+/// What was learnt of a file, sizes and offsets, holds for one version of it.
+void ShardFiles::check_version(size_t file, const io::HttpFile& version) const {
+  const std::lock_guard lock(mutex_);
+  io::HttpFile& first = versions_[file];
+  if (first == io::HttpFile{}) first = version;
+  TORCH_CHECK_VALUE(first == version, "open: ", name(file), " was changed on the server since it was opened: it had ",
+                    first.size, " bytes, now it has ", version.size, " (ETag ", io::printable(version.etag),
+                    "). Open the data set again.");
+}
+
+std::string ShardFiles::version(size_t file) const {
+  if (is_remote(file)) {
+    const io::HttpFile version = cache_->look(names_[file]);
+    check_version(file, version);
+    return c10::str(io::unsigned_url(names_[file]), " ", version.size, " bytes ", version.etag, " ",
+                    version.last_modified);
+  }
+  struct stat status {};
+  TORCH_CHECK_VALUE(::stat(names_[file].c_str(), &status) == 0, "cannot open ", names_[file], ": ",
+                    errno_message(errno), ".");
+  return c10::str(status.st_size, " bytes, changed at ", status.st_mtim.tv_sec, ".", status.st_mtim.tv_nsec);
+}
+
+/// Only for who reads in order: elsewhere the next file is none that will be wanted soon.
+void ShardFiles::read_ahead(size_t file) const {
+  const std::lock_guard lock(mutex_);
+  if (file == last_) return;
+  const bool in_order = file == 0 || (last_ != SIZE_MAX && file == last_ + 1);
+  last_ = file;
+  if (!in_order || file + 1 >= size() || !is_remote(file + 1)) return;
+  wanted_ = file + 1;
+  if (!ahead_.joinable()) ahead_ = std::jthread([this](const std::stop_token& stop) { fetch_ahead(stop); });
+  work_.notify_one();
+}
+
+void ShardFiles::fetch_ahead(const std::stop_token& stop) const {
+  std::unique_lock lock(mutex_);
+  while (work_.wait(lock, stop, [&] { return wanted_ != SIZE_MAX; })) {
+    const size_t file = std::exchange(wanted_, SIZE_MAX);
+    lock.unlock();
+    try {
+      cache_->prefetch(names_[file], stop);
+    } catch (const std::exception& error) {
+      log_debug("read ahead: ", user_message(error));  // whoever needs the file learns of it
+    }
+    lock.lock();
+  }
+}
+
+std::string ShardFiles::describe() const {
+  const bool one = size() == 1;
+  return c10::str(size(), one ? " shard (" : " shards (", name(0), one ? ")" : ", …)");
+}
+
+}  // namespace bellows::data

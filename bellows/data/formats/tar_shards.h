@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bellows/data/formats/shard_files.h"
+#include "bellows/data/formats/unpacked_files.h"
+#include "bellows/io/tar_index.h"
+
+namespace bellows::data {
+
+/// Tar archives, plain or compressed, local or remote, with an index of each.
+///
+/// An index is made by walking over the headers. That of an archive that is remote, compressed or larger than 64 MiB is
+/// kept in the cache's folder and used while size and time (or ETag) of the archive stay as they are; DALI's index
+/// beside a local archive (`train-000.idx`) is used where it leaves nothing out. Either is checked again, against the
+/// header in front of it, at each read of a member; one that does not fit is not used, and a line of the log says so.
+/// Threads: safe, index() for different shards
+class TarShards {
+ public:
+  /// Throws: c10::ValueError – no names
+  explicit TarShards(std::vector<std::string> names);
+
+  const ShardFiles& files() const { return files_; }
+  /// The index of a shard. Call it once for each before data().
+  /// Throws: c10::ValueError – the shard is missing, corrupt, too large; as ShardFiles::map
+  io::TarIndex index(size_t shard);
+
+  /// A shard's bytes, and what keeps them.
+  struct View {
+    io::ByteSpan bytes;
+    std::shared_ptr<const void> owner;
+  };
+  /// Throws: c10::ValueError – it was cut or replaced since its index was made; as ShardFiles::map
+  View view(size_t shard) const;
+  /// The data of a member.
+  /// Throws: c10::ValueError – the index does not match the shard
+  io::ByteSpan data(size_t shard, const View& view, const io::TarMember& member) const;
+  /// Whether data() looks at the member's name: an index was not made by this process.
+  bool checks_members(size_t shard) const { return !scanned_[shard]; }
+
+ private:
+  bool read_kept(size_t shard, const std::string& version, io::TarIndex& index) const;
+  bool read_dali(size_t shard, io::TarIndex& index) const;
+  void keep(size_t shard, const io::TarIndex& index) const;
+  std::string kept_path(size_t shard) const;
+  View open_view(size_t shard) const;
+
+  ShardFiles files_;
+  mutable UnpackedFiles unpacked_;
+  std::vector<uint64_t> archive_bytes_;
+  std::vector<char> scanned_;
+};
+
+}  // namespace bellows::data

@@ -1,0 +1,57 @@
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "bellows/data/images/augment.h"
+#include "bellows/data/images/image_ops.h"
+
+namespace bellows::data {
+
+namespace {
+
+double factor_around_one(RandomStream& random, double amount) {
+  const double least = std::max(0.0, 1.0 - amount);
+  return least + (1.0 + amount - least) * random.uniform();
+}
+
+void check_amount(const char* name, double amount, double most) {
+  TORCH_CHECK_VALUE(amount >= 0 && amount <= most && std::isfinite(amount), "color_jitter: expected ", name,
+                    " of at least 0 and at most ", most, ", got ", amount, ".");
+}
+
+}  // namespace
+
+Transform color_jitter(const ColorJitter& amounts) {
+  constexpr double any = std::numeric_limits<double>::max();
+  check_amount("brightness", amounts.brightness, any);
+  check_amount("contrast", amounts.contrast, any);
+  check_amount("saturation", amounts.saturation, any);
+  check_amount("hue", amounts.hue, 0.5);
+  return {[amounts](const ImageView& image, Scratch& scratch, RandomStream& random) {
+    std::array<int, 4> order{0, 1, 2, 3};
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+    const double brightness = factor_around_one(random, amounts.brightness);
+    const double contrast = factor_around_one(random, amounts.contrast);
+    const double saturation = factor_around_one(random, amounts.saturation);
+    const double turn = amounts.hue * (2 * random.uniform() - 1);
+    ImageView result = image;
+    for (const int step : order) {
+      if (step == 0 && amounts.brightness > 0) result = adjust_brightness(result, brightness, scratch);
+      if (step == 1 && amounts.contrast > 0) result = adjust_contrast(result, contrast, scratch);
+      if (step == 2 && amounts.saturation > 0) result = adjust_saturation(result, saturation, scratch);
+      if (step == 3 && amounts.hue > 0) result = adjust_hue(result, turn, scratch);
+    }
+    return result;
+  }};
+}
+
+Transform random_grayscale(double p) {
+  TORCH_CHECK_VALUE(p >= 0 && p <= 1, "random_grayscale: expected a probability in [0, 1], got ", p, ".");
+  return {[p](const ImageView& image, Scratch& scratch, RandomStream& random) {
+    return random.uniform() < p ? to_grayscale(image, scratch) : image;
+  }};
+}
+
+}  // namespace bellows::data

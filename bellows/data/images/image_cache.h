@@ -1,0 +1,34 @@
+#pragma once
+
+#include "bellows/data/images/transform.h"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace bellows::data {
+
+/// Decoded pictures by sample id. Fills up to its budget and keeps what it has.
+/// Threads: safe.
+class ImageCache {
+ public:
+  explicit ImageCache(int64_t bytes) : budget_(bytes) {}
+
+  /// The picture, valid while the cache lives, or nothing.
+  std::optional<ImageView> find(int64_t id) const;
+  /// Keeps a copy, if it fits.
+  void insert(int64_t id, const ImageView& image);
+
+ private:
+  struct Entry {
+    std::unique_ptr<uint8_t[]> pixels;
+    ImageView view;
+  };
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<int64_t, Entry> entries_;
+  std::atomic<int64_t> budget_;  // bytes left
+};
+
+}  // namespace bellows::data

@@ -1,0 +1,82 @@
+#include "bellows/data/loader/read_ahead.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "bellows/data/loader/stage_clock.h"
+
+namespace bellows::data {
+
+namespace {
+
+constexpr int kReadAheadThreads = 2;
+constexpr int64_t kNoticedNs = 20'000;  // an announcement that takes this long was of something not there yet
+constexpr int64_t kLongestStride = 32;
+constexpr size_t kWorthWaking = 8;  // announcements, where they have cost nothing so far
+
+}  // namespace
+
+ReadAhead::ReadAhead(SourcePtr source) : source_(std::move(source)) {
+  try {
+    for (int i = 0; i < kReadAheadThreads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {  // no more threads: fewer do, or none
+  }
+}
+
+ReadAhead::~ReadAhead() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+bool ReadAhead::helps(const Source& source) {
+  try {
+    return source.prefetch(0);
+  } catch (...) {  // it tried to
+    return true;
+  }
+}
+
+void ReadAhead::add(const std::vector<int64_t>& positions) {
+  bool worth_it = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (int64_t position : positions) {
+      if (++turn_ < stride_) continue;
+      turn_ = 0;
+      positions_.push_back(position);
+    }
+    worth_it = stride_ == 1 || positions_.size() >= kWorthWaking;
+  }
+  if (worth_it) changed_.notify_all();
+}
+
+void ReadAhead::clear() {
+  std::lock_guard lock(mutex_);
+  positions_.clear();
+}
+
+void ReadAhead::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !positions_.empty(); });
+    if (stopping_) return;
+    const int64_t position = positions_.front();
+    positions_.pop_front();
+    lock.unlock();
+    const int64_t begin = now_ns();
+    try {
+      source_->prefetch(position);
+    } catch (...) {  // read() will say what is wrong, to whom it concerns
+    }
+    const int64_t took = now_ns() - begin;
+    spent_ns_.fetch_add(took, std::memory_order_relaxed);
+    lock.lock();
+    stride_ = took >= kNoticedNs ? 1 : std::min(stride_ * 2, kLongestStride);
+  }
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,259 @@
+#include "bellows/data/loader/sample_writer.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "bellows/core/error.h"
+#include "bellows/data/images/placement.h"
+#include "bellows/data/label.h"
+
+namespace bellows::data {
+
+namespace {
+
+io::ColorMode parse_mode(const std::string& mode) {
+  TORCH_CHECK_VALUE(mode == "rgb" || mode == "gray", "decode: expected \"rgb\" or \"gray\", got \"", mode, "\".",
+                    did_you_mean(mode, {"rgb", "gray"}));
+  return mode == "rgb" ? io::ColorMode::rgb : io::ColorMode::gray;
+}
+
+bool is_picture(const Field& field) {
+  if (!field.is_array)
+    return field.name == "png" || field.name == "jpg" || field.name == "jpeg" || field.name == "image";
+  return field.name == "image" && field.dtype == c10::ScalarType::Byte && field.sizes.size() == 3;
+}
+
+size_t row_bytes(const RowSpec& row) {
+  size_t count = 1;
+  for (int64_t size : row.sizes) count *= static_cast<size_t>(size);
+  return count * c10::elementSize(row.dtype);
+}
+
+std::string field_names(const Sample& sample) {
+  std::string names;
+  for (const Field& field : sample.fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
+  return names.empty() ? "nothing" : names;
+}
+
+/// Runs `body`; says in which sample and where an error happened.
+template <class F>
+void with_context(const char* what, const Sample& sample, const Field* field, const F& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    TORCH_CHECK_VALUE(false, what, ": ", sample.where(field), ": ", user_message(error));
+  }
+}
+
+const Field* find_picture(const Sample& sample) {
+  const auto found = std::find_if(sample.fields.begin(), sample.fields.end(), is_picture);
+  return found == sample.fields.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+bool is_typical(const Sample& sample) {
+  const bool has_arrays = std::any_of(sample.fields.begin(), sample.fields.end(), std::mem_fn(&Field::is_array));
+  return has_arrays || (find_picture(sample) && find_label(sample));
+}
+
+SampleWriter::SampleWriter(PipelineOptions options, Workspace& example)
+    : options_(std::move(options)), mode_(parse_mode(options_.decode)) {
+  while (deterministic_ < options_.transforms.size() && options_.transforms[deterministic_].deterministic)
+    ++deterministic_;
+  if (options_.cache_bytes > 0) cache_ = std::make_unique<ImageCache>(options_.cache_bytes);
+  const Sample& sample = example.sample;
+  has_image_ = find_picture(sample) != nullptr;
+  has_label_ = find_label(sample) != nullptr;
+  if (has_image_) learn_image(example);
+  learn_arrays(sample);
+  if (has_label_) add_row(Kind::label, "label", c10::ScalarType::Long, {});
+  check_required(sample);
+  TORCH_CHECK_VALUE(!rows_.empty(), "data: ", sample.where(), " holds ", field_names(sample),
+                    "; expected a picture (png, jpg, jpeg), a label (cls, json) or arrays.");
+}
+
+void SampleWriter::add_row(Kind kind, std::string name, c10::ScalarType dtype, std::vector<int64_t> sizes) {
+  RowSpec row{std::move(name), dtype, std::move(sizes), kind == Kind::image && options_.channels_last, 0};
+  row.bytes = row_bytes(row);
+  rows_.push_back(std::move(row));
+  kinds_.push_back(kind);
+}
+
+void SampleWriter::learn_arrays(const Sample& sample) {
+  for (const Field& field : sample.fields) {
+    if (!field.is_array || is_picture(field)) continue;
+    TORCH_CHECK_VALUE(options_.transforms.empty() || field.name != "image",
+                      "data: transforms need pictures as uint8 [H, W, C], got \"image\" as ",
+                      c10::toString(field.dtype), " ", field.sizes, " (", sample.where(), ").");
+    add_row(Kind::array, std::string(field.name), field.dtype, field.sizes.vec());
+  }
+}
+
+void SampleWriter::check_required(const Sample& sample) const {
+  for (const std::string& name : options_.required) {
+    const bool found = std::any_of(rows_.begin(), rows_.end(), [&](const RowSpec& row) { return row.name == name; });
+    const std::string missing = name == "image" ? "picture" : name == "label" ? name : "\"" + name + "\"";
+    TORCH_CHECK_VALUE(found, "data: ", sample.where(), " has no ", missing, "; it holds ", field_names(sample), ".");
+  }
+}
+
+void SampleWriter::learn_image(Workspace& workspace) {
+  prepare(workspace, 0);
+  const ImageView& image = workspace.image;
+  const c10::ScalarType dtype = options_.dtype;
+  TORCH_CHECK_VALUE(
+      dtype == c10::ScalarType::Float || dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Byte,
+      "data: expected pictures to become Float, BFloat16 or Byte, got ", c10::toString(dtype), ".");
+  normalizer_.emplace(options_.mean, options_.std, image.channels);
+  add_row(Kind::image, "image", dtype, {image.channels, image.height, image.width});
+}
+
+void SampleWriter::prepare(Workspace& workspace, uint64_t seed) const {
+  workspace.seed = seed;
+  if (has_image_) prepare_image(workspace, seed);
+  if (has_label_) {
+    workspace.clock.enter(LoadStage::decode);
+    prepare_label(workspace);
+  }
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (kinds_[i] == Kind::array) check_array(rows_[i], workspace.sample);
+  }
+  if (options_.num_classes > 0 && !has_label_) check_array_label(workspace.sample);
+}
+
+void SampleWriter::prepare_image(Workspace& workspace, uint64_t seed) const {
+  const Sample& sample = workspace.sample;
+  const Field* field = find_picture(sample);
+  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no picture; it holds ", field_names(sample), ".");
+  const size_t all = options_.transforms.size(), kept = cache_ ? deterministic_ : all;
+  const auto cached = cache_ ? cache_->find(sample.id) : std::nullopt;
+  if (cached) {
+    workspace.image = *cached;
+  } else {
+    const size_t done = decode(workspace, *field, kept, seed);
+    run_steps(workspace, done, kept, seed);
+    if (cache_) cache_->insert(sample.id, workspace.image);
+  }
+  run_steps(workspace, kept, all, seed);
+}
+
+/// Brings the picture into memory; returns how many of the transforms before `end` were done on the way.
+size_t SampleWriter::decode(Workspace& workspace, const Field& field, size_t end, uint64_t seed) const {
+  if (field.is_array) {
+    const int64_t h = field.sizes[0], w = field.sizes[1], c = field.sizes[2];
+    workspace.image = {reinterpret_cast<const uint8_t*>(field.bytes.data()), h, w, c, w * c, c};
+    return 0;
+  }
+  size_t done = 0;
+  Placement placement;
+  io::ImageInfo info;
+  with_context("decode", workspace.sample, &field, [&] { info = io::image_info(field.bytes); });
+  placement = Placement::whole(info.height, info.width);
+  with_context("transform", workspace.sample, &field, [&] { done = collect(placement, 0, end, seed); });
+  const bool shrinks = options_.fast_decode && info.format == io::ImageFormat::jpeg;
+  const int64_t shrink = shrinks ? placement.shrink() : 1;
+  io::ImagePart part;
+  with_context("decode", workspace.sample, &field, [&] {
+    const io::ImageRegion region = shrink > 1 ? placement.cut : placement.needed();
+    part = io::decode_image_part(field.bytes, {mode_, region, shrink, options_.fast_decode}, workspace.decoded);
+  });
+  const ImageView view{part.pixels,   part.region.height, part.region.width,
+                       part.channels, part.row_stride,    part.channels};
+  workspace.clock.enter(LoadStage::transform);
+  with_context("transform", workspace.sample, &field,
+               [&] { workspace.image = place(view, part.region, shrink, placement, workspace.scratch); });
+  return done;
+}
+
+/// Adds transforms from `begin` on to the placement, as many as can be; returns the first that was not added.
+size_t SampleWriter::collect(Placement& placement, size_t begin, size_t end, uint64_t seed) const {
+  for (; begin < end; ++begin) {
+    const Transform& step = options_.transforms[begin];
+    RandomStream random(mix_seed(seed, begin));
+    if (!step.place || !step.place(placement, random)) break;
+  }
+  return begin;
+}
+
+void SampleWriter::run_steps(Workspace& workspace, size_t begin, size_t end, uint64_t seed) const {
+  if (begin == end) return;
+  workspace.clock.enter(LoadStage::transform);
+  ImageView& image = workspace.image;
+  with_context("transform", workspace.sample, nullptr, [&] {
+    while (begin < end) {
+      Placement placement = Placement::whole(image.height, image.width);
+      const io::ImageRegion all = placement.cut;
+      const size_t next = collect(placement, begin, end, seed);
+      if (next > begin) {
+        image = place(image, all, 1, placement, workspace.scratch);
+        begin = next;
+        continue;
+      }
+      RandomStream random(mix_seed(seed, begin));
+      image = options_.transforms[begin++].run(image, workspace.scratch, random);
+    }
+  });
+}
+
+void SampleWriter::prepare_label(Workspace& workspace) const {
+  const Sample& sample = workspace.sample;
+  const Field* field = find_label(sample);
+  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no label; it holds ", field_names(sample), ".");
+  with_context("label", sample, field, [&] {
+    workspace.label = parse_label(*field, options_.label_key);
+    TORCH_CHECK_VALUE(options_.num_classes == 0 || (workspace.label >= 0 && workspace.label < options_.num_classes),
+                      "expected a label in [0, ", options_.num_classes, "), found ", workspace.label,
+                      ". Check the number of classes, or the data.");
+  });
+}
+
+void SampleWriter::check_array_label(const Sample& sample) const {
+  const Field* field = sample.find("label");
+  if (!field || !field->is_array || field->dtype != c10::ScalarType::Long || !field->sizes.empty()) return;
+  int64_t label = 0;
+  std::memcpy(&label, field->bytes.data(), sizeof(label));
+  TORCH_CHECK_VALUE(label >= 0 && label < options_.num_classes, "label: ", sample.where(field),
+                    ": expected a label in [0, ", options_.num_classes, "), found ", label,
+                    ". Check the number of classes, or the data.");
+}
+
+void SampleWriter::write(Workspace& workspace, std::span<std::byte* const> rows) const {
+  workspace.clock.enter(LoadStage::write);
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (kinds_[i] == Kind::label) {
+      std::memcpy(rows[i], &workspace.label, sizeof(workspace.label));
+    } else if (kinds_[i] == Kind::array) {
+      if (rows_[i].bytes > 0) std::memcpy(rows[i], workspace.sample.find(rows_[i].name)->bytes.data(), rows_[i].bytes);
+    } else {
+      write_image(rows_[i], workspace, rows[i]);
+    }
+  }
+}
+
+void SampleWriter::write_image(const RowSpec& row, const Workspace& workspace, std::byte* out) const {
+  const ImageView& image = workspace.image;
+  const auto& sizes = row.sizes;
+  TORCH_CHECK_VALUE(image.channels == sizes[0] && image.height == sizes[1] && image.width == sizes[2],
+                    "data: ", workspace.sample.where(), ": the picture is ", image.height, " x ", image.width, " x ",
+                    image.channels, ", those before are ", sizes[1], " x ", sizes[2], " x ", sizes[0],
+                    ". Pictures of a batch have one size: add resize(height, width) or a crop.");
+  if (!options_.pixels) return normalizer_->run(image, out, row.channels_last, row.dtype);
+  RandomStream random(mix_seed(workspace.seed, options_.transforms.size()));
+  options_.pixels(image, random, {out, row.dtype, row.channels_last});
+}
+
+void SampleWriter::check_array(const RowSpec& row, const Sample& sample) {
+  const Field* field = sample.find(row.name);
+  TORCH_CHECK_VALUE(field && field->is_array, "data: ", sample.where(), " has no \"", row.name, "\"; it holds ",
+                    field_names(sample), ".");
+  TORCH_CHECK_VALUE(field->dtype == row.dtype && field->sizes == c10::IntArrayRef(row.sizes), "data: ", sample.where(),
+                    ": \"", row.name, "\" is ", c10::toString(field->dtype), " ", field->sizes, ", those before are ",
+                    c10::toString(row.dtype), " ", c10::IntArrayRef(row.sizes),
+                    ". Arrays of a batch have one type and size.");
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,77 @@
+#include "bellows/data/loader/transfer.h"
+
+#include <ATen/Context.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace bellows::data {
+
+namespace {
+
+c10::Device with_index(c10::Device device) {
+  return device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+}  // namespace
+
+Transfer::Transfer(c10::Device device)
+    : device_(with_index(device)),
+      stream_(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device_)) {}
+
+Transfer::~Transfer() {
+  for (auto* flights : {&flights_, &landed_}) {
+    for (const Flight& flight : *flights) {
+      try {
+        flight.done.synchronize();
+      } catch (...) {  // the device is gone, and its copies with it
+      }
+    }
+  }
+}
+
+c10::Allocator* Transfer::host_allocator(c10::Device device) {
+  if (device.is_cpu()) return c10::GetCPUAllocator();
+  try {
+    return at::globalContext().getPinnedMemoryAllocator(device.type());
+  } catch (const c10::Error&) {  // it has none
+    return c10::GetCPUAllocator();
+  }
+}
+
+void Transfer::begin(Batch batch) {
+  collect();
+  Flight flight{std::move(batch), {}, c10::Event(device_.type())};
+  {
+    const c10::StreamGuard on_side_stream(stream_);
+    flight.device = flight.host.to(device_, /*non_blocking=*/true);
+    flight.done.record(stream_);
+  }
+  flights_.push_back(std::move(flight));
+}
+
+Batch Transfer::finish() {
+  Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  flight.done.block(current);
+  // The side stream must not be given this memory again before `current` is done with it.
+  for (const auto& [name, tensor] : flight.device.tensors()) tensor.record_stream(current);
+  Batch ready = std::move(flight.device);
+  landed_.push_back(std::move(flight));
+  return ready;
+}
+
+void Transfer::abandon() {
+  while (!flights_.empty()) {
+    landed_.push_back(std::move(flights_.front()));
+    flights_.pop_front();
+  }
+  collect();
+}
+
+void Transfer::collect() {
+  while (!landed_.empty() && landed_.front().done.query()) landed_.pop_front();
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,165 @@
+#include "bellows/data/order/packing.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "bellows/data/order/integers.h"
+#include "bellows/data/order/order_impl.h"
+
+namespace bellows::data {
+
+namespace {
+
+/// Rows that are being filled: finds the first with room for a piece (a tree of the most room below each node).
+class OpenRows {
+ public:
+  OpenRows(int64_t row_length, size_t pieces)
+      : leaves_(std::bit_ceil(std::max<size_t>(pieces, 1))), room_(2 * leaves_, row_length) {}
+
+  /// The row that takes `length`, at most row_length.
+  size_t put(int64_t length) {
+    size_t node = 1;
+    while (node < leaves_) node = 2 * node + (room_[2 * node] >= length ? 0 : 1);
+    room_[node] -= length;
+    const size_t row = node - leaves_;
+    while (node /= 2) room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
+    return row;
+  }
+
+ private:
+  size_t leaves_;
+  std::vector<int64_t> room_;
+};
+
+/// Packs pieces of one window behind what `packing` holds. As many rows as pieces are enough.
+void pack_window(std::vector<Piece>& window, Packing& packing) {
+  std::stable_sort(window.begin(), window.end(), [](const Piece& a, const Piece& b) { return a.length > b.length; });
+  OpenRows rows(packing.row_length, window.size());
+  std::vector<std::pair<size_t, size_t>> row_and_piece;
+  for (size_t i = 0; i < window.size(); ++i) row_and_piece.emplace_back(rows.put(window[i].length), i);
+  std::sort(row_and_piece.begin(), row_and_piece.end());
+  for (size_t i = 0; i < row_and_piece.size(); ++i) {
+    const auto [row, piece] = row_and_piece[i];
+    packing.pieces.push_back(window[piece]);
+    if (i + 1 == row_and_piece.size() || row_and_piece[i + 1].first != row)
+      packing.row_starts.push_back(static_cast<int64_t>(packing.pieces.size()));
+  }
+  window.clear();
+}
+
+class PackedSource final : public Source {
+ public:
+  using Source::read;
+
+  PackedSource(SourcePtr source, std::string field, Packing packing)
+      : source_(std::move(source)), field_(std::move(field)), packing_(std::move(packing)) {
+    TORCH_CHECK_VALUE(source_, "packed: expected a source, got null.");
+    TORCH_CHECK_VALUE(packing_.rows() >= 0, "packed: expected a packing made by pack_rows, got an empty one.");
+    for (const Piece& piece : packing_.pieces)
+      TORCH_CHECK_VALUE(piece.document >= 0 && piece.document < source_->size(), "packed: the packing has document ",
+                        piece.document, ", the source ", source_->size(), " samples (", source_->describe(),
+                        "). Pack the lengths of this source.");
+  }
+
+  int64_t size() const override { return packing_.rows(); }
+
+  void read(int64_t index, Sample& row) const override {
+    const auto length = static_cast<size_t>(packing_.row_length);
+    row.clear();
+    row.id = index;
+    row.shapes = {packing_.row_length};
+    row.buffer.assign(3 * length * sizeof(int64_t), std::byte{0});
+    auto* tokens = reinterpret_cast<int64_t*>(row.buffer.data());
+    fill(index, tokens, tokens + length, tokens + 2 * length);
+    const std::span<const std::byte> bytes(row.buffer);
+    const size_t part = length * sizeof(int64_t);
+    size_t begin = 0;
+    for (const char* name : {"tokens", "segment_ids", "position_ids"}) {
+      Field& field = row.fields.emplace_back();
+      field.name = name;
+      field.bytes = bytes.subspan(begin, part);
+      field.is_array = true;
+      field.dtype = c10::ScalarType::Long;
+      field.sizes = row.shapes;
+      begin += part;
+    }
+  }
+
+  bool prefetch(int64_t index) const override {
+    const auto row = static_cast<size_t>(index);
+    bool useful = false;
+    for (int64_t i = packing_.row_starts[row]; i < packing_.row_starts[row + 1]; ++i)
+      useful |= source_->prefetch(packing_.pieces[static_cast<size_t>(i)].document);
+    return useful;
+  }
+
+  std::string describe() const override { return c10::str(size(), " rows packed of ", source_->describe()); }
+  bool stored() const override { return source_->stored(); }
+
+ private:
+  void fill(int64_t index, int64_t* tokens, int64_t* segments, int64_t* places) const {
+    const auto row = static_cast<size_t>(index);
+    int64_t at = 0, segment = 0;
+    Sample document;
+    for (int64_t i = packing_.row_starts[row]; i < packing_.row_starts[row + 1]; ++i) {
+      const Piece& piece = packing_.pieces[static_cast<size_t>(i)];
+      source_->read(piece.document, document);
+      copy_integers(checked(document, piece), piece.begin, piece.length, tokens + at);
+      std::fill_n(segments + at, piece.length, ++segment);
+      for (int64_t k = 0; k < piece.length; ++k) places[at + k] = k;
+      at += piece.length;
+    }
+  }
+
+  const Field& checked(const Sample& document, const Piece& piece) const {
+    const Field* found = document.find(field_);
+    TORCH_CHECK_VALUE(found, "packed: ", document.where(), " has no field \"", field_, "\".");
+    const int64_t tokens = integer_count(*found);
+    TORCH_CHECK_VALUE(tokens >= 0, "packed: ", document.where(found), ": expected integer tokens in \"", field_,
+                      "\", found type ", c10::toString(found->dtype), ".");
+    TORCH_CHECK_VALUE(piece.begin + piece.length <= tokens, "packed: ", document.where(found), " has ", tokens,
+                      " tokens, its packing expects at least ", piece.begin + piece.length, ". Pack it anew.");
+    return *found;
+  }
+
+  SourcePtr source_;
+  std::string field_;
+  Packing packing_;
+};
+
+}  // namespace
+
+double Packing::padding_share() const {
+  double used = 0;
+  for (const Piece& piece : pieces) used += static_cast<double>(piece.length);
+  return rows() > 0 ? 1 - used / (static_cast<double>(rows()) * static_cast<double>(row_length)) : 0;
+}
+
+Packing pack_rows(const std::vector<int64_t>& lengths, const PackingOptions& options) {
+  TORCH_CHECK_VALUE(options.row_length > 0 && options.window > 0,
+                    "pack_rows: expected a row length and a window of at least 1, got ", options.row_length, " and ",
+                    options.window, ".");
+  const auto documents = static_cast<int64_t>(lengths.size());
+  const Positions order =
+      options.shuffle ? permutation(documents, order_seed(options.seed)) : Positions::ascending(documents);
+  Packing packing{{}, {0}, options.row_length};
+  std::vector<Piece> window;
+  for (int64_t i = 0; i < documents; ++i) {
+    const int64_t document = order[i], length = lengths[static_cast<size_t>(document)];
+    TORCH_CHECK_VALUE(length >= 0, "pack_rows: document ", document, " has length ", length, ".");
+    for (int64_t begin = 0; begin < length;) {
+      window.push_back({document, begin, std::min(options.row_length, length - begin)});
+      begin += window.back().length;
+    }
+    if ((i + 1) % options.window == 0 || i + 1 == documents) pack_window(window, packing);
+  }
+  return packing;
+}
+
+SourcePtr packed(SourcePtr source, std::string field, Packing packing) {
+  return std::make_shared<PackedSource>(std::move(source), std::move(field), std::move(packing));
+}
+
+}  // namespace bellows::data
