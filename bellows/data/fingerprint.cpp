@@ -2,11 +2,11 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstdio>
 
 #include "bellows/core/seed.h"
+#include "bellows/data/for_spread_impl.h"
 #include "bellows/io/bytes.h"
 #include "bellows/io/crc32.h"
 
@@ -33,17 +33,6 @@ class Mixture {
   uint64_t value_ = 0;
 };
 
-/// Calls `visit(i)` for up to `most` of 0 … n - 1, evenly spread, the first and the last among them.
-template <class Visit>
-void for_some(int64_t n, int64_t most, const Visit& visit) {
-  const int64_t count = std::min(n, most);
-  for (int64_t k = 0; k < count; ++k) {
-    visit(count == n ? k
-                     : static_cast<int64_t>(static_cast<double>(k) * static_cast<double>(n - 1) /
-                                            static_cast<double>(count - 1)));
-  }
-}
-
 /// False where the sample cannot be read: such a one has a fingerprint, too.
 bool read_sample(const Source& source, int64_t index, Sample& sample) {
   try {
@@ -68,10 +57,10 @@ void add_description(const Sample& sample, Mixture& mixture) {
 
 void add_samples(const Source& source, Mixture& mixture) {
   Sample sample;
-  for_some(source.size(), most_described, [&](int64_t index) {
+  for_spread(source.size(), most_described, [&](int64_t index) {
     if (read_sample(source, index, sample)) add_description(sample, mixture);
   });
-  for_some(source.size(), most_read, [&](int64_t index) {
+  for_spread(source.size(), most_read, [&](int64_t index) {
     if (!read_sample(source, index, sample)) return;
     for (const Field& field : sample.fields) mixture.add(field.bytes);
   });

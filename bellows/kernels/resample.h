@@ -21,7 +21,7 @@ inline constexpr int kResampleBits = 22;
 struct ResamplePixels {
   const uint8_t* data = nullptr;
   int64_t height = 0, width = 0, channels = 0;
-  int64_t row_stride = 0;  ///< bytes from a row to the next
+  int64_t row_stride = 0;  ///< bytes from a row to the next, at least those of a row
 };
 
 /// Scales along rows: `axis` runs over columns.

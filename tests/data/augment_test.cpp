@@ -143,6 +143,7 @@ TEST(ColorJitter, StaysWithinItsAmountsInEveryOrder) {
   EXPECT_NEAR(most, 1.25, 0.05);  // less where values reach 255
   EXPECT_THAT(error_of([] { color_jitter({.hue = 0.6}); }), HasSubstr("hue of at least 0 and at most 0.5, got 0.6"));
   EXPECT_THAT(error_of([] { color_jitter({.contrast = -1}); }), HasSubstr("got -1"));
+  EXPECT_THAT(error_of([] { color_jitter({.brightness = 1e300}); }), HasSubstr("at most 1e+06, got 1e+300"));
 }
 
 /// Quantiles of 20000 draws, each with four numbers.

@@ -157,6 +157,7 @@ TEST(BadSample, AtTheFrontDoesNotDecideForTheOthers) {
 TEST(BadSample, IsAnyWithoutWhatIsRequired) {
   TemporaryFolder folder;
   std::vector<Member> members;
+  members.reserve(300);
   for (int i = 0; i < 300; ++i) members.push_back({c10::str("s", i, ".cls"), "1"});
   write_shard(folder / "labels.tar", members);
   const Dataset labels = open(folder / "labels.tar").require({"image", "label"});

@@ -113,6 +113,8 @@ TEST(MixBatch, ChecksWhatItGets) {
               HasSubstr("\"label\" int64 [N]"));
   EXPECT_THAT(error_of([&] { mix_batch(batch(floats, labels.add(4)), {.cutmix_alpha = 1, .num_classes = 5}, 0); }),
               HasSubstr("expected a label in [0, 5), found 5 in row 1"));
+  EXPECT_THAT(error_of([&] { mix_batch(batch(floats, labels), {.cutmix_alpha = 1, .num_classes = -1}, 0); }),
+              HasSubstr("num_classes of at least 0, got -1"));
   EXPECT_NO_THROW(mix_batch(batch(floats.to(at::kByte), labels), {.cutmix_alpha = 1}, 0));
 }
 

@@ -194,6 +194,7 @@ TEST(PageShuffledOrder, RefusesBlocksThatDoNotRise) {
     EXPECT_THAT(error_of([&] { page_shuffled()->positions(source, 0, 0); }),
                 HasSubstr("do not rise up to its size, 10"));
   }
+  EXPECT_EQ(page_shuffled()->positions(BlockSource(0, {0, 5}), 0, 0).size(), 0);
 }
 
 TEST(WeightedOrder, DrawsInProportion) {
@@ -322,9 +323,11 @@ TEST(Order, RefusesWhatMakesNoSense) {
   refuses([] { weighted({1, -1}); }, "got -1 at 1");
   refuses([] { weighted({1, std::nan("")}); }, "got nan at 1");
   refuses([] { weighted({1, 0, 1}, {.replacement = false, .samples = 3}); }, "only 2 have a weight above 0");
-  refuses([] { weighted({1}, {.samples = -1}); }, "at least 0 samples an epoch, got -1");
+  refuses([] { weighted({1}, {.samples = -1}); }, "0 to 8589934592 samples an epoch, got -1");
+  refuses([] { weighted({1}, {.samples = INT64_MAX}); }, "samples an epoch, got 9223372036854775807");
   refuses([] { class_balanced({}); }, "a label for each sample");
   refuses([] { class_balanced({1}, -1); }, "got -1");
+  refuses([] { class_balanced({1, 2, 3, 4}, INT64_MAX / 4 + 1); }, "0 to 2147483648 samples of each of 4 classes");
   refuses([] { curriculum({1, std::nan("")}, growing_pacing(0.1, 1)); }, "difficulty of sample 1 is not a number");
   refuses([] { curriculum({1}, {}); }, "pacing function, got an empty one");
   refuses([] { curriculum({1}, [](double) { return 1.5; })->positions(*counting(1), 0, 0); }, "(0, 1], got 1.5");

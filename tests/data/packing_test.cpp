@@ -157,6 +157,11 @@ TEST(Packing, RefusesWhatDoesNotFit) {
               HasSubstr("has 3 tokens, its packing expects at least 4"));
   const SourcePtr floats = from_tensors({{"text", at::ones({2, 3})}});
   EXPECT_THAT(error_of([&] { packed(floats, "text", pack_rows({3, 3}, {}))->read(0); }), HasSubstr("found type Float"));
+  const SourcePtr tables = from_tensors({{"text", at::ones({2, 3, 2}, at::kLong)}});
+  EXPECT_THAT(error_of([&] { packed(tables, "text", pack_rows({3, 3}, {}))->read(0); }), HasSubstr("sizes [3, 2]"));
+  for (const Packing& wrong : {Packing{{{0, 0, 5}}, {0, 1}, 4}, Packing{{{0, 0, 2}, {1, 0, 2}}, {0, 2}, 3},
+                               Packing{{{0, -1, 2}}, {0, 1}, 4}, Packing{{{0, 0, 2}}, {0, 2}, 4}})
+    EXPECT_THAT(error_of([&] { packed(documents, "text", wrong); }), HasSubstr("do not fit into rows of"));
   EXPECT_THAT(error_of([] { next_tokens(at::ones({2, 3}), at::ones({3, 2})); }), HasSubstr("got [2, 3]"));
   EXPECT_THAT(error_of([] { attention_mask(at::ones({3})); }), HasSubstr("[N, T]"));
 }

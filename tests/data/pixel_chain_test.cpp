@@ -91,6 +91,9 @@ TEST(PixelChain, RoundsToBytesAndTakesGray) {
   std::vector<uint8_t> out(6);
   pixel_chain([](float value) { return value * 1.5f - 1; })(image, random, {out.data(), c10::ScalarType::Byte, false});
   EXPECT_EQ(out, (std::vector<uint8_t>{0, 0, 2, 149, 255, 255}));  // 0.5 goes to the even 0
+  pixel_chain([](float value) { return value > 50 ? std::nanf("") : -value; })(
+      image, random, {out.data(), c10::ScalarType::Byte, false});
+  EXPECT_EQ(out, std::vector<uint8_t>(6, 0));
   const auto colors = pixel_chain([](const Pixel& pixel) { return pixel; });
   EXPECT_THAT(error_of([&] {
                 colors(image, random, {out.data(), c10::ScalarType::Byte, false});

@@ -48,6 +48,18 @@ TEST(Resize, EqualsPillowBitForBit) {
   EXPECT_EQ(compared, 14);
 }
 
+TEST(Resize, ReadsViewsWhoseRowsGoUpwardsOrAreOne) {
+  const at::Tensor image = golden("resize.3.37x53.8x8.in");
+  const ImageView plain = view_of(image);
+  for (const ImageView& view :
+       {ImageView{plain.at(36, 0), 37, 53, 3, -plain.row_stride, 3}, ImageView{plain.at(36, 0), 37, 53, 3, 0, 3}}) {
+    const std::vector<uint8_t> copy = pixels_of(view);
+    const ImageView packed{copy.data(), 37, 53, 3, plain.row_stride, 3};
+    EXPECT_EQ(run(resize(8, 8), view), run(resize(8, 8), packed)) << view.row_stride;
+    EXPECT_EQ(run(resize(74, 106), view), run(resize(74, 106), packed)) << view.row_stride;
+  }
+}
+
 TEST(Resize, ReadsViewsThatAreMirroredOrCut) {
   const at::Tensor image = golden("resize.3.37x53.8x8.in");
   Scratch scratch;

@@ -55,6 +55,7 @@ std::string message_of(const json& features) {
       std::vector<std::string> texts;
       for (const json& hex : feature[2]) texts.push_back(from_hex(hex));
       std::vector<io::ByteSpan> spans;
+      spans.reserve(texts.size());
       for (const std::string& text : texts) spans.push_back(io::as_bytes(text));
       writer.add_bytes(name, spans);
     } else if (feature[1] == "floats") {

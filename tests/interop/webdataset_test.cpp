@@ -113,6 +113,7 @@ TEST_F(WebDatasetReader, KeepsUnpackedShardsWhileTheyAreUsed) {
 TEST_F(WebDatasetReader, SharesOneUnpackingAmongThreads) {
   const SourcePtr source = open_webdataset({kShards + "packed.tar.gz", kShards + "packed.tar.xz"});
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       Sample sample;
@@ -370,7 +371,7 @@ TEST_F(WebDatasetWriter, WritesArraysAsNumpyFiles) {
 
 TEST_F(WebDatasetWriter, RefusesWhatWouldNotComeBack) {
   const auto sink = webdataset_sink(folder / "x-%03d.tar");
-  const auto message = [&](std::string_view key, std::vector<std::string_view> names) {
+  const auto message = [&](std::string_view key, std::initializer_list<std::string_view> names) {
     Sample sample;
     sample.key = key;
     for (const std::string_view name : names) sample.fields.emplace_back().name = name;

@@ -17,7 +17,7 @@ struct ColorJitter {
 
 /// Changes brightness, contrast, saturation and hue by random amounts, in random order; those that are 0 are left out.
 /// Numerics: each as adjust_… in image_ops.h
-/// Throws:   c10::ValueError – a negative or infinite amount, a hue above 0.5
+/// Throws:   c10::ValueError – a negative amount, one above 1e6, a hue above 0.5
 /// Ref:      torchvision.transforms.ColorJitter
 Transform color_jitter(const ColorJitter& amounts);
 
@@ -35,7 +35,7 @@ Transform random_erasing(double p = 0.5, std::pair<double, double> scale = {0.02
                          std::pair<double, double> ratio = {0.3, 3.3}, std::vector<uint8_t> fill = {0});
 
 /// Fills a square of `side` pixels whose middle lies anywhere in the picture; what reaches over its edges is cut off.
-/// Throws: c10::ValueError – side below 1; when run: fill has another number of channels
+/// Throws: c10::ValueError – side outside [1, kMaxImageSide]; when run: fill has another number of channels
 /// Ref:    arXiv:1708.04552
 Transform cutout(int64_t side, std::vector<uint8_t> fill = {0});
 

@@ -48,6 +48,8 @@ void check_mix(const Batch& batch, const MixOptions& options) {
                         std::isfinite(options.cutmix_alpha),
                     "mix_batch: expected alphas of at least 0, got ", options.mixup_alpha, " and ",
                     options.cutmix_alpha, ".");
+  TORCH_CHECK_VALUE(options.num_classes >= 0, "mix_batch: expected num_classes of at least 0, got ",
+                    options.num_classes, ".");
   const at::Tensor &image = batch["image"], &label = batch["label"];
   TORCH_CHECK_VALUE(image.dim() == 4 && label.dim() == 1 && label.scalar_type() == at::kLong,
                     "mix_batch: expected \"image\" [N, C, H, W] and \"label\" int64 [N], got ", image.sizes(), " and ",

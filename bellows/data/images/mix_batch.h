@@ -23,7 +23,7 @@ struct MixOptions {
 /// Numerics: equal to torchvision.transforms.v2 MixUp and CutMix for the same share and box, bit for bit
 ///           (tests/data/mix_batch_test.cpp)
 /// Cost:     reads and writes the pictures once
-/// Throws:   c10::ValueError – no such tensors; negative alpha; a label outside [0, num_classes)
+/// Throws:   c10::ValueError – no such tensors; a negative alpha or num_classes; a label outside [0, num_classes)
 /// Ref:      arXiv:1710.09412, arXiv:1905.04899
 Batch mix_batch(Batch batch, const MixOptions& options, uint64_t seed);
 

@@ -8,7 +8,7 @@ namespace bellows::data {
 namespace {
 
 uint8_t to_byte(float value) {
-  return static_cast<uint8_t>(std::clamp(std::nearbyint(value), 0.0f, 255.0f));
+  return static_cast<uint8_t>(std::min(std::max(0.0f, std::nearbyint(value)), 255.0f));  // NaN: 0
 }
 
 template <class T, class F>

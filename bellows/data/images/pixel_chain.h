@@ -16,7 +16,8 @@ using Pixel = std::array<float, 3>;
 /// Where the finished values of a picture go.
 struct PixelOutput {
   void* data = nullptr;
-  c10::ScalarType dtype = c10::ScalarType::Float;  ///< Float; BFloat16, rounded to nearest; Byte, rounded and clamped
+  /// Float; BFloat16, rounded to nearest; Byte, rounded and clamped, NaN as 0.
+  c10::ScalarType dtype = c10::ScalarType::Float;
   bool channels_last = false;
 };
 

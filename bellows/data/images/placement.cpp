@@ -1,20 +1,14 @@
 #include "bellows/data/images/placement.h"
 
-#include <algorithm>
-
 #include "bellows/data/images/resample.h"
 
 namespace bellows::data {
 
-namespace {
-
-ImageView part_of(const ImageView& image, int64_t y, int64_t x, int64_t height, int64_t width) {
-  ImageView part = image;
-  part.pixels = image.at(y, x);
-  part.height = height;
-  part.width = width;
-  return part;
+ImageView part_of(const ImageView& image, const io::ImageRegion& part) {
+  return {image.at(part.y, part.x), part.height, part.width, image.channels, image.row_stride, image.pixel_stride};
 }
+
+namespace {
 
 /// The range of one side of the cut that positions [begin, end) of `size` come from.
 std::pair<int64_t, int64_t> needed_side(int64_t cut, int64_t size, int64_t begin, int64_t end) {
@@ -77,7 +71,7 @@ ImageView place(const ImageView& image, const io::ImageRegion& have, int64_t shr
   const io::ImageRegion &cut = placement.cut, &window = placement.window;
   ImageView result;
   if (shrink == 1 && !placement.scaled()) {
-    result = part_of(image, cut.y - have.y, cut.x - have.x, cut.height, cut.width);
+    result = part_of(image, {cut.y - have.y, cut.x - have.x, cut.height, cut.width});
   } else {
     const auto side = [&](int64_t begin, int64_t size, int64_t of) {
       const double by = static_cast<double>(shrink), from = static_cast<double>(begin % shrink) / by;

@@ -5,6 +5,10 @@
 
 namespace bellows::data {
 
+/// A part of a picture, without copying.
+/// Params: part – within the picture
+ImageView part_of(const ImageView& image, const io::ImageRegion& part);
+
 /// What several steps in a row do to a picture when they only cut, scale and mirror: `cut` of the picture is scaled to
 /// height × width, of that `window` is taken, and mirrored if so. Done at once, only what is needed is decoded and
 /// scaled, and nothing is copied in between.

@@ -55,10 +55,10 @@ kernels::ResampleAxis weights_of(const ScaledSide& side, int64_t begin, int64_t 
   return {end - begin, static_cast<int64_t>(room), memory.first.data(), memory.taps.data(), memory.weights.data()};
 }
 
-/// `image` with its pixels side by side from left to right, as the kernels read it.
+/// `image` with its pixels side by side from left to right and its rows one behind the other, as the kernels read it.
 ImageView forward(const ImageView& image, Scratch& scratch) {
-  if (image.pixel_stride == image.channels) return image;
   const int64_t row = image.width * image.channels;
+  if (image.pixel_stride == image.channels && image.row_stride >= row) return image;
   uint8_t* copy = scratch.next(static_cast<size_t>(image.height * row));
   image.copy_to(copy, row);
   return {copy, image.height, image.width, image.channels, row, image.channels};

@@ -34,14 +34,6 @@ uint8_t* Scratch::next(size_t bytes) {
 
 namespace {
 
-ImageView cut(const ImageView& image, int64_t y, int64_t x, int64_t height, int64_t width) {
-  ImageView part = image;
-  part.pixels = image.at(y, x);
-  part.height = height;
-  part.width = width;
-  return part;
-}
-
 /// The part of `image` at (y, x), which may reach over its edges; what lies outside is `fill`.
 ImageView cut_filled(const ImageView& image, int64_t y, int64_t x, int64_t height, int64_t width, uint8_t fill,
                      Scratch& scratch) {
@@ -51,7 +43,7 @@ ImageView cut_filled(const ImageView& image, int64_t y, int64_t x, int64_t heigh
   const int64_t y_begin = std::max<int64_t>(0, y), y_end = std::min(y + height, image.height);
   const int64_t x_begin = std::max<int64_t>(0, x), x_end = std::min(x + width, image.width);
   if (y_begin < y_end && x_begin < x_end) {
-    const ImageView inside = cut(image, y_begin, x_begin, y_end - y_begin, x_end - x_begin);
+    const ImageView inside = part_of(image, {y_begin, x_begin, y_end - y_begin, x_end - x_begin});
     inside.copy_to(out + ((y_begin - y) * width + x_begin - x) * c, width * c);
   }
   return {out, height, width, c, width * c, c};

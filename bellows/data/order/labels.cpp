@@ -1,5 +1,6 @@
 #include "bellows/data/order/labels.h"
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include "bellows/core/error.h"
@@ -11,22 +12,21 @@ namespace bellows::data {
 namespace {
 
 int64_t label_of(const Sample& sample, const std::string& key) {
-  const Field* array = sample.find("label");
-  if (array && array->is_array) {
+  const Field* field = find_label(sample);
+  TORCH_CHECK_VALUE(field, "read_labels: ", sample.where(),
+                    " has no label: expected a field cls or json, or an integer array \"label\".");
+  if (field->is_array) {
     int64_t label = 0;
-    TORCH_CHECK_VALUE(array->sizes.size() <= 1 && integer_count(*array) == 1, "read_labels: ", sample.where(array),
-                      ": expected one integer as a label, got an array of type ", c10::toString(array->dtype),
-                      " and sizes ", array->sizes, ".");
-    copy_integers(*array, 0, 1, &label);
+    TORCH_CHECK_VALUE(field->sizes.size() <= 1 && integer_count(*field) == 1, "read_labels: ", sample.where(field),
+                      ": expected one integer as a label, got an array of type ", c10::toString(field->dtype),
+                      " and sizes ", field->sizes, ".");
+    copy_integers(*field, 0, 1, &label);
     return label;
   }
-  const Field* text = find_label(sample);
-  TORCH_CHECK_VALUE(text, "read_labels: ", sample.where(),
-                    " has no label: expected a field cls or json, or an integer array \"label\".");
   try {
-    return parse_label(*text, key);
+    return parse_label(*field, key);
   } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, "read_labels: ", sample.where(text), ": ", user_message(error));
+    TORCH_CHECK_VALUE(false, "read_labels: ", sample.where(field), ": ", user_message(error));
   }
 }
 
@@ -44,14 +44,17 @@ std::vector<int64_t> read_labels(const Source& source, const std::string& key) {
 
 std::vector<int64_t> read_lengths(const Source& source, const std::string& field) {
   std::vector<int64_t> lengths(static_cast<size_t>(source.size()));
-  Sample sample;
-  for (int64_t i = 0; i < source.size(); ++i) {
-    source.read(i, sample);
-    const Field* found = sample.find(field);
-    TORCH_CHECK_VALUE(found && (!found->is_array || !found->sizes.empty()), "read_lengths: ", sample.where(),
-                      found ? " has a single value as \"" : " has no field \"", field, "\".");
-    lengths[static_cast<size_t>(i)] = found->is_array ? found->sizes[0] : static_cast<int64_t>(found->bytes.size());
-  }
+  constexpr int64_t at_a_time = 64;
+  at::parallel_for(0, source.size(), at_a_time, [&](int64_t begin, int64_t end) {
+    Sample sample;
+    for (int64_t i = begin; i < end; ++i) {
+      source.read(i, sample);
+      const Field* found = sample.find(field);
+      TORCH_CHECK_VALUE(found && (!found->is_array || !found->sizes.empty()), "read_lengths: ", sample.where(),
+                        found ? " has a single value as \"" : " has no field \"", field, "\".");
+      lengths[static_cast<size_t>(i)] = found->is_array ? found->sizes[0] : static_cast<int64_t>(found->bytes.size());
+    }
+  });
   return lengths;
 }
 

@@ -12,8 +12,6 @@ namespace {
 
 __extension__ using Wide = __int128;  // products of two 62-bit numbers
 
-constexpr int64_t kMaxMixedEpoch = int64_t{1} << 33;
-
 class ConcatSource final : public Source {
  public:
   using Source::read;
@@ -121,8 +119,8 @@ class MixedOrder final : public Order {
       if (decides) length_ = static_cast<int64_t>(std::min<Wide>(used_up, INT64_MAX));
       total_ += sizes_[i];
     }
-    TORCH_CHECK_VALUE(length_ <= kMaxMixedEpoch, "mixed: an epoch would have ", length_,
-                      " samples until the rarest data set is used up; expected at most ", kMaxMixedEpoch,
+    TORCH_CHECK_VALUE(length_ <= kMaxDrawnEpoch, "mixed: an epoch would have ", length_,
+                      " samples until the rarest data set is used up; expected at most ", kMaxDrawnEpoch,
                       ". Give it more weight, or end with the first data set.");
   }
 

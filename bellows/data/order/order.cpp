@@ -105,7 +105,7 @@ struct BlockSequence {
 
 BlockSequence random_blocks(const Source& source, uint64_t seed) {
   std::vector<int64_t> starts = source.block_starts();
-  if (starts.empty()) starts = {0};
+  if (starts.empty() || source.size() == 0) starts = {0};
   const bool rising = std::adjacent_find(starts.begin(), starts.end(), std::greater_equal<>()) == starts.end();
   TORCH_CHECK_VALUE(source.size() == 0 || (starts.front() == 0 && rising && starts.back() < source.size()),
                     "Order: the source's blocks do not begin at 0 or do not rise up to its size, ", source.size(), " (",
@@ -113,6 +113,7 @@ BlockSequence random_blocks(const Source& source, uint64_t seed) {
   BlockSequence sequence{Positions(source.size(), source.size()), {}};
   const Positions blocks = permutation(static_cast<int64_t>(starts.size()), seed);
   starts.push_back(source.size());
+  sequence.ends.reserve(static_cast<size_t>(blocks.size()));
   int64_t filled = 0;
   for (int64_t i = 0; i < blocks.size(); ++i) {
     const auto block = static_cast<size_t>(blocks[i]);

@@ -90,7 +90,7 @@ OrderPtr page_shuffled(PageShuffle options = {});
 
 struct Weighted {
   bool replacement = true;  ///< a sample may come again; otherwise at most once an epoch
-  int64_t samples = 0;      ///< in an epoch; 0: as many as the source has
+  int64_t samples = 0;      ///< in an epoch; 0: as many as the source has, without replacement as can be drawn
 };
 
 /// Draws with probability in proportion to `weights`, each independent of the others; without replacement, among those
@@ -98,7 +98,8 @@ struct Weighted {
 /// Numerics: the weights are rounded to integers with a sum below 2^62, so that drawing is exact and the same on every
 ///           machine; what is not 0 stays at least 2^-62 of the sum
 /// Cost:     8 bytes a sample, 4 a draw; without replacement 8 more a sample while it is made; O(log n) a draw
-/// Throws:   c10::ValueError – a weight negative or not finite, all 0, fewer than `samples` above 0 without replacement
+/// Throws:   c10::ValueError – a weight negative or not finite, all 0, fewer than `samples` above 0 without replacement,
+///           samples outside [0, 2^33]
 /// Ref:      torch.utils.data.WeightedRandomSampler
 OrderPtr weighted(const std::vector<double>& weights, Weighted options = {});
 
@@ -107,7 +108,7 @@ OrderPtr weighted(const std::vector<double>& weights, Weighted options = {});
 /// Params: labels – one a sample (labels.h), any integers
 ///         per_class – samples of each class in an epoch; 0: size / classes, rounded up
 /// Cost:   4 bytes a sample; 8 a sample of the epoch while it is made, 4 afterwards
-/// Throws: c10::ValueError – no labels, per_class negative
+/// Throws: c10::ValueError – no labels, per_class negative, an epoch of over 2^33 samples
 OrderPtr class_balanced(const std::vector<int64_t>& labels, int64_t per_class = 0);
 
 /// The share of the samples, easiest first, that may be drawn at `progress`: epochs done, 2.5 in the midst of the

@@ -14,7 +14,6 @@ class ClassBalancedOrder final : public Order {
   ClassBalancedOrder(const std::vector<int64_t>& labels, int64_t per_class)
       : members_(static_cast<int64_t>(labels.size()), static_cast<int64_t>(labels.size())) {
     TORCH_CHECK_VALUE(!labels.empty(), "class_balanced: expected a label for each sample, got none.");
-    TORCH_CHECK_VALUE(per_class >= 0, "class_balanced: expected at least 0 samples a class, got ", per_class, ".");
     std::vector<int64_t> classes(labels);
     std::sort(classes.begin(), classes.end());
     classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
@@ -26,6 +25,9 @@ class ClassBalancedOrder final : public Order {
     std::partial_sum(starts_.begin(), starts_.end(), starts_.begin());
     std::vector<int64_t> filled(starts_);
     for (size_t i = 0; i < labels.size(); ++i) members_.set(filled[class_of(labels[i])]++, static_cast<int64_t>(i));
+    const int64_t most = kMaxDrawnEpoch / classes_count();
+    TORCH_CHECK_VALUE(per_class >= 0 && per_class <= most, "class_balanced: expected 0 to ", most,
+                      " samples of each of ", classes_count(), " classes, got ", per_class, ".");
     per_class_ = per_class > 0 ? per_class : (members_.size() - 1) / classes_count() + 1;
   }
 

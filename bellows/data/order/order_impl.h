@@ -12,6 +12,9 @@ uint64_t order_seed(uint64_t seed);
 /// Throws: c10::ValueError – an order for `expected` samples is used on a source of another size
 /// Params: what – of which the order has one a sample
 void check_size(const char* who, const char* what, int64_t expected, const Source& source);
+/// Samples that an epoch may have where samples come again.
+inline constexpr int64_t kMaxDrawnEpoch = int64_t{1} << 33;
+
 /// Weights in proportion, as integers whose sum is about `sum`; none above 0 becomes 0.
 /// Throws: c10::ValueError – none, negative or not finite, all 0
 std::vector<uint64_t> integer_weights(const char* who, const std::vector<double>& weights, double sum);

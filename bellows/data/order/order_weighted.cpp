@@ -63,8 +63,8 @@ class WeightedOrder final : public Order {
     const auto size = static_cast<int64_t>(weights.size());
     const int64_t drawable = size - std::count(cumulative_.begin(), cumulative_.end(), uint64_t{0});
     for (size_t i = 1; i < cumulative_.size(); ++i) cumulative_[i] += cumulative_[i - 1];
-    TORCH_CHECK_VALUE(options.samples >= 0, "weighted: expected at least 0 samples an epoch, got ", options.samples,
-                      ".");
+    TORCH_CHECK_VALUE(options.samples >= 0 && options.samples <= kMaxDrawnEpoch, "weighted: expected 0 to ",
+                      kMaxDrawnEpoch, " samples an epoch, got ", options.samples, ".");
     TORCH_CHECK_VALUE(options.replacement || options.samples <= drawable, "weighted: ", options.samples,
                       " samples an epoch were asked for without replacement, but only ", drawable,
                       " have a weight above 0. Draw fewer, or with replacement.");

@@ -38,6 +38,7 @@ void pack_window(std::vector<Piece>& window, Packing& packing) {
   std::stable_sort(window.begin(), window.end(), [](const Piece& a, const Piece& b) { return a.length > b.length; });
   OpenRows rows(packing.row_length, window.size());
   std::vector<std::pair<size_t, size_t>> row_and_piece;
+  row_and_piece.reserve(window.size());
   for (size_t i = 0; i < window.size(); ++i) row_and_piece.emplace_back(rows.put(window[i].length), i);
   std::sort(row_and_piece.begin(), row_and_piece.end());
   for (size_t i = 0; i < row_and_piece.size(); ++i) {
@@ -49,6 +50,27 @@ void pack_window(std::vector<Piece>& window, Packing& packing) {
   window.clear();
 }
 
+void check_packing(const Packing& packing, const Source& source) {
+  for (const Piece& piece : packing.pieces)
+    TORCH_CHECK_VALUE(piece.document >= 0 && piece.document < source.size(), "packed: the packing has document ",
+                      piece.document, ", the source ", source.size(), " samples (", source.describe(),
+                      "). Pack the lengths of this source.");
+  const std::vector<int64_t>& starts = packing.row_starts;
+  const auto pieces = static_cast<int64_t>(packing.pieces.size());
+  bool fits =
+      !starts.empty() && starts.front() == 0 && starts.back() == pieces && std::is_sorted(starts.begin(), starts.end());
+  for (size_t row = 1; fits && row < starts.size(); ++row) {
+    int64_t left = packing.row_length;
+    for (int64_t i = starts[row - 1]; fits && i < starts[row]; ++i) {
+      const Piece& piece = packing.pieces[static_cast<size_t>(i)];
+      fits = piece.begin >= 0 && piece.length > 0 && piece.length <= left;
+      left -= piece.length;
+    }
+  }
+  TORCH_CHECK_VALUE(fits, "packed: expected a packing made by pack_rows, got one whose pieces do not fit into rows of ",
+                    packing.row_length, " tokens.");
+}
+
 class PackedSource final : public Source {
  public:
   using Source::read;
@@ -56,11 +78,7 @@ class PackedSource final : public Source {
   PackedSource(SourcePtr source, std::string field, Packing packing)
       : source_(std::move(source)), field_(std::move(field)), packing_(std::move(packing)) {
     TORCH_CHECK_VALUE(source_, "packed: expected a source, got null.");
-    TORCH_CHECK_VALUE(packing_.rows() >= 0, "packed: expected a packing made by pack_rows, got an empty one.");
-    for (const Piece& piece : packing_.pieces)
-      TORCH_CHECK_VALUE(piece.document >= 0 && piece.document < source_->size(), "packed: the packing has document ",
-                        piece.document, ", the source ", source_->size(), " samples (", source_->describe(),
-                        "). Pack the lengths of this source.");
+    check_packing(packing_, *source_);
   }
 
   int64_t size() const override { return packing_.rows(); }
@@ -116,10 +134,12 @@ class PackedSource final : public Source {
   const Field& checked(const Sample& document, const Piece& piece) const {
     const Field* found = document.find(field_);
     TORCH_CHECK_VALUE(found, "packed: ", document.where(), " has no field \"", field_, "\".");
+    TORCH_CHECK_VALUE(!found->is_array || found->sizes.size() == 1, "packed: ", document.where(found),
+                      ": expected one row of tokens in \"", field_, "\", found sizes ", found->sizes, ".");
     const int64_t tokens = integer_count(*found);
     TORCH_CHECK_VALUE(tokens >= 0, "packed: ", document.where(found), ": expected integer tokens in \"", field_,
                       "\", found type ", c10::toString(found->dtype), ".");
-    TORCH_CHECK_VALUE(piece.begin + piece.length <= tokens, "packed: ", document.where(found), " has ", tokens,
+    TORCH_CHECK_VALUE(piece.begin <= tokens - piece.length, "packed: ", document.where(found), " has ", tokens,
                       " tokens, its packing expects at least ", piece.begin + piece.length, ". Pack it anew.");
     return *found;
   }

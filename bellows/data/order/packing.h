@@ -45,8 +45,8 @@ Packing pack_rows(const std::vector<int64_t>& lengths, const PackingOptions& opt
 /// Attention must stay inside the segments: attention_mask or cumulative_lengths say how, next_tokens gives the targets
 /// of language modelling. Rows are shuffled by any order.
 /// Params: field – of `source`: an integer array [tokens], or a file, of which each byte is a token
-/// Throws: c10::ValueError – packing of another source; read() – a document without the field, of another type, or
-///         whose length changed since it was packed
+/// Throws: c10::ValueError – packing of another source, or pieces that do not fit into its rows; read() – a document without the field, of another type, or
+///         that is shorter than when it was packed
 SourcePtr packed(SourcePtr source, std::string field, Packing packing);
 
 /// Which tokens may see which: those of their own segment, with `causal` only those up to themselves. For
