@@ -70,3 +70,20 @@ function(bellows_test NAME)
   # Label gtest: script/test counts the cases of the JSON report.
   set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS};gtest" TIMEOUT 600 ENVIRONMENT "${BELLOWS_TEST_ENVIRONMENT}")
 endfunction()
+
+# bellows_peer_test(NAME SCRIPT PROGRAM PEER MODULE GOLDEN [ARG…])
+#
+# What we write, as another project's Python package reads it: `SCRIPT PROGRAM PYTHON tools/goldens/GOLDEN ARG…`. PYTHON is that of
+# .deps/PEER, a side of the benchmarks: where MODULE was never installed there, the test is one of the slow ones and says what is missing.
+function(bellows_peer_test NAME SCRIPT PROGRAM PEER MODULE GOLDEN)
+  set(python ${PROJECT_SOURCE_DIR}/.deps/${PEER}/bin/python)
+  execute_process(COMMAND ${python} -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('${MODULE}') is None)"
+                  RESULT_VARIABLE missing OUTPUT_QUIET ERROR_QUIET)
+  set(label slow)
+  if(missing STREQUAL "0")
+    set(label fast)
+  endif()
+  add_test(NAME ${NAME} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/${SCRIPT} $<TARGET_FILE:${PROGRAM}> ${python}
+                                ${PROJECT_SOURCE_DIR}/tools/goldens/${GOLDEN} ${ARGN})
+  set_tests_properties(${NAME} PROPERTIES LABELS ${label} TIMEOUT 300 ENVIRONMENT "${BELLOWS_TEST_ENVIRONMENT}")
+endfunction()

@@ -12,25 +12,14 @@ import torchvision.transforms.v2 as v2
 from PIL import Image
 from safetensors.torch import save_file
 
-ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
-OUT = os.path.join(ROOT, "tests", "goldens", "data")
+from pictures import OUT, hwc, pil, ramp_and_noise
+
 random = np.random.RandomState(11)
 
 
 def picture(height, width, channels):
-    """Noise on a ramp that does not reach black and white."""
-    ramp = np.linspace(20, 220, height * width).reshape(height, width, 1)
-    noise = random.randint(10, 240, (height, width, channels))
-    return np.where(random.rand(height, width, 1) < 0.6, ramp, noise).astype(np.uint8)
-
-
-def pil(image):
-    return Image.fromarray(image if image.shape[2] == 3 else image[:, :, 0])
-
-
-def hwc(image):
-    array = torch.from_numpy(np.array(image))
-    return array if array.dim() == 3 else array.unsqueeze(-1)
+    """One that does not reach black and white."""
+    return ramp_and_noise(random, height, width, channels, ramp=(20, 220), noise=(10, 240), ramps=0.6)
 
 
 def colors():

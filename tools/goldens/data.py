@@ -10,25 +10,13 @@ import webdataset as wds
 from PIL import Image
 from safetensors.torch import save_file
 
-ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
-OUT = os.path.join(ROOT, "tests", "goldens", "data")
+from pictures import OUT, ROOT, hwc, pil, ramp_and_noise
+
 random = np.random.RandomState(7)
 
 
 def picture(height, width, channels):
-    """Noise on a ramp: sharp edges and smooth parts."""
-    ramp = np.linspace(0, 255, height * width).reshape(height, width, 1)
-    noise = random.randint(0, 256, (height, width, channels))
-    return np.where(random.rand(height, width, 1) < 0.5, ramp, noise).astype(np.uint8)
-
-
-def pil(image):
-    return Image.fromarray(image if image.shape[2] == 3 else image[:, :, 0])
-
-
-def hwc(image):
-    array = torch.from_numpy(np.array(image))
-    return array if array.dim() == 3 else array.unsqueeze(-1)
+    return ramp_and_noise(random, height, width, channels)
 
 
 def transforms():
