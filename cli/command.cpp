@@ -204,7 +204,8 @@ CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
   verb->add_option("--split", arguments.split, "Of SRC, where it has several")->type_name("NAME");
   verb->add_option("--select", arguments.select, "Only these samples (bellows select)")->type_name("FILE");
   verb->add_option("--resize", arguments.resize, "Shorter side at most, or height x width")->type_name("SIDE|HxW");
-  verb->add_option("--encode", arguments.encode, "Pictures as jpg, jpg:QUALITY, png or raw")->type_name("CODING");
+  verb->add_option("--encode", arguments.encode, "Pictures as jpg[:QUALITY], png, raw, restart or keep")
+      ->type_name("CODING");
   auto* size = verb->add_option("--shard-size", arguments.shard_bytes, "Bytes of a shard, such as 256MB; 1GB")
                    ->type_name("BYTES")
                    ->transform(CLI::AsSizeValue(false).description(""));

@@ -78,12 +78,13 @@ struct ImagePart {
 };
 
 /// Decodes what is needed of an image: a JPEG up to the region's last row, and only the blocks that the region and its
-/// surroundings touch. A progressive or CMYK JPEG and a PNG are decoded whole.
+/// surroundings touch; where restart markers divide its rows evenly (jpeg_with_restarts), nothing else is read. A
+/// progressive or CMYK JPEG and a PNG are decoded whole.
 /// Params:   memory – grows as needed and is never shrunk; `pixels` points into it
 /// Numerics: without shrink and fast, the bits of decode_image (tests/io/image_part_test.cpp)
 /// Threads:  safe from all threads
-/// Throws:   c10::ValueError – as decode_image, truncated files included; damage behind the region is not looked for;
-///           a region that is empty or not within the image, another `shrink`
+/// Throws:   c10::ValueError – as decode_image, truncated files included; damage behind the region, or beside and above
+///           it what was jumped over, is not looked for; a region that is empty or not within the image, another `shrink`
 ImagePart decode_image_part(ByteSpan bytes, const PartOptions& options, std::vector<uint8_t>& memory,
                             std::string_view where = "image");
 

@@ -1,36 +1,17 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <csetjmp>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 
-#include <jpeglib.h>  // wants FILE
-
-#include <jerror.h>
-
 #include "bellows/io/image_codecs.h"
+#include "bellows/io/jpeg_impl.h"
+
+#include <jerror.h>  // wants jpeglib.h
 
 namespace bellows::io {
 
 namespace {
-
-/// libjpeg's errors end in a longjmp to guard().
-struct JpegErrors {
-  jpeg_error_mgr manager;  // first: libjpeg hands out a pointer to it
-  std::jmp_buf stop;
-  char message[JMSG_LENGTH_MAX];
-
-  jpeg_error_mgr* init();
-  /// Runs `body`, whose frames hold nothing that needs a destructor. False: it failed, and `message` says why.
-  template <class F>
-  bool guard(const F& body) {
-    if (setjmp(stop) != 0) return false;  // NOLINT(cert-err52-cpp): the library is in C
-    body();
-    return true;
-  }
-};
 
 JpegErrors* errors_of(j_common_ptr common) {
   return reinterpret_cast<JpegErrors*>(common->err);
@@ -48,13 +29,6 @@ void take_jpeg_message(j_common_ptr common, int level) {
   if (level < 0 && common->err->msg_code != JWRN_EXTRANEOUS_DATA) fail_jpeg(common);
 }
 
-jpeg_error_mgr* JpegErrors::init() {
-  jpeg_std_error(&manager);
-  manager.error_exit = fail_jpeg;
-  manager.emit_message = take_jpeg_message;
-  return &manager;
-}
-
 /// Each scan costs a pass over the whole image; no camera or tool writes as many.
 constexpr int kMaxScans = 500;
 
@@ -64,25 +38,47 @@ void count_scans(j_common_ptr common) {
   std::longjmp(errors_of(common)->stop, 1);  // NOLINT(cert-err52-cpp)
 }
 
-/// libjpeg's decoder. Setting one up costs as much as decoding a small image, so there is one a thread; after an error
-/// it is given up, since it may be left in the middle of things.
-struct JpegReader {
-  JpegReader() {
-    info.err = errors.init();
-    ready = errors.guard([&] { jpeg_create_decompress(&info); });
-    progress.progress_monitor = count_scans;
-    info.progress = &progress;
-  }
-  ~JpegReader() { jpeg_destroy_decompress(&info); }
-  JpegReader(const JpegReader&) = delete;
-  JpegReader& operator=(const JpegReader&) = delete;
+}  // namespace
 
-  JpegErrors errors;
-  jpeg_progress_mgr progress{};
-  jpeg_decompress_struct info{};
-  bool ready = false;
-};
+jpeg_error_mgr* JpegErrors::init() {
+  jpeg_std_error(&manager);
+  manager.error_exit = fail_jpeg;
+  manager.emit_message = take_jpeg_message;
+  return &manager;
+}
 
+JpegReader::JpegReader() {
+  info.err = errors.init();
+  ready = errors.guard([&] { jpeg_create_decompress(&info); });
+  progress.progress_monitor = count_scans;
+  info.progress = &progress;
+}
+
+bool JpegReader::open(ByteSpan bytes) {
+  return errors.guard([&] {
+    jpeg_abort_decompress(&info);
+    jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+    jpeg_read_header(&info, TRUE);
+  });
+}
+
+bool has_inks(const jpeg_decompress_struct& info) {
+  return info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
+}
+
+void check_jpeg_promise(const jpeg_decompress_struct& info, ByteSpan bytes, std::string_view where) {
+  uint64_t blocks = 0;
+  for (int i = 0; i < info.num_components; ++i)
+    blocks += uint64_t{info.comp_info[i].width_in_blocks} * info.comp_info[i].height_in_blocks;
+  TORCH_CHECK_VALUE(info.arith_code || blocks <= 8 * uint64_t{bytes.size()}, where,
+                    ": JPEG data truncated or corrupt: ", info.image_width, " × ", info.image_height,
+                    " pixels cannot come from ", bytes.size(), " bytes.");
+}
+
+namespace {
+
+/// Setting one up costs as much as decoding a small image, so there is one a thread; after an error it is given up,
+/// since it may be left in the middle of things.
 thread_local std::unique_ptr<JpegReader> jpeg_reader;
 
 std::string take_jpeg_error() {
@@ -102,30 +98,11 @@ jpeg_decompress_struct& open_jpeg(ByteSpan bytes, std::string_view where) {
   if (!jpeg_reader) jpeg_reader = std::make_unique<JpegReader>();
   TORCH_CHECK(jpeg_reader->ready, "cannot start libjpeg: ", take_jpeg_error(), ".");
   jpeg_decompress_struct& info = jpeg_reader->info;
-  const bool good = jpeg_reader->errors.guard([&] {
-    jpeg_abort_decompress(&info);
-    jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
-    jpeg_read_header(&info, TRUE);
-  });
+  const bool good = jpeg_reader->open(bytes);
   TORCH_CHECK_VALUE(good, where, ": JPEG header damaged or truncated (", bytes.size(), " bytes): ", take_jpeg_error(),
                     ".");
   check_image_size(info.image_width, info.image_height, where);
   return info;
-}
-
-/// Each block of 8 × 8 values takes at least a bit (an arithmetic coder needs less): a header that promises more is
-/// refused before anything is allocated for its blocks.
-void check_jpeg_promise(const jpeg_decompress_struct& info, ByteSpan bytes, std::string_view where) {
-  uint64_t blocks = 0;
-  for (int i = 0; i < info.num_components; ++i)
-    blocks += uint64_t{info.comp_info[i].width_in_blocks} * info.comp_info[i].height_in_blocks;
-  TORCH_CHECK_VALUE(info.arith_code || blocks <= 8 * uint64_t{bytes.size()}, where,
-                    ": JPEG data truncated or corrupt: ", info.image_width, " × ", info.image_height,
-                    " pixels cannot come from ", bytes.size(), " bytes.");
-}
-
-bool has_inks(const jpeg_decompress_struct& info) {
-  return info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
 }
 
 /// CMYK as Adobe stores it, inverted, by Pillow's arithmetic; `out` may be `in`.
@@ -204,18 +181,9 @@ void leave_jpeg(jpeg_decompress_struct& info, ByteSpan bytes, std::string_view w
   jpeg_abort_decompress(&info);
 }
 
-}  // namespace
-
-ImageInfo jpeg_info(ByteSpan bytes, std::string_view where) {
-  const jpeg_decompress_struct& info = open_jpeg(bytes, where);
-  return {ImageFormat::jpeg, info.image_width, info.image_height, info.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3};
-}
-
-ImagePart jpeg_decode(ByteSpan bytes, const PartOptions& options, c10::function_ref<uint8_t*(size_t)> memory,
-                      std::string_view where) {
-  jpeg_decompress_struct& info = open_jpeg(bytes, where);
-  check_part(options, info.image_width, info.image_height, where);
-  check_jpeg_promise(info, bytes, where);
+/// Decodes a part of the image that is open.
+ImagePart decode_open_jpeg(jpeg_decompress_struct& info, ByteSpan bytes, const PartOptions& options,
+                           c10::function_ref<uint8_t*(size_t)> memory, std::string_view where) {
   const bool inks = has_inks(info), cut = can_be_cut(info);
   const bool gray =
       options.mode == ColorMode::gray || (options.mode == ColorMode::keep && info.jpeg_color_space == JCS_GRAYSCALE);
@@ -234,6 +202,44 @@ ImagePart jpeg_decode(ByteSpan bytes, const PartOptions& options, c10::function_
   if (inks) cmyk_to_rgb(pixels, (last - first) * width, gray, pixels);
   const int64_t stride = width * channels;
   return {pixels + (part.y - first) * stride + (part.x - left) * channels, stride, channels, part};
+}
+
+/// Jumps from restart marker to restart marker. Nothing: there are none, or something is wrong, which the way through
+/// all of the data tells best.
+std::optional<ImagePart> decode_jpeg_tiles(jpeg_decompress_struct& info, ByteSpan bytes, PartOptions options,
+                                           c10::function_ref<uint8_t*(size_t)> memory, std::string_view where) {
+  Bytes& cut = jpeg_reader->tiles;
+  const std::optional<ImageRegion> tiles = cut_jpeg(info, bytes, options.region, cut);
+  if (!tiles) return std::nullopt;
+  options.region.y -= tiles->y;
+  options.region.x -= tiles->x;
+  try {
+    open_jpeg(cut, where);
+    if (info.image_height != tiles->height || info.image_width != tiles->width) return std::nullopt;
+    ImagePart part = decode_open_jpeg(info, cut, options, memory, where);
+    part.region.y += tiles->y / options.shrink;
+    part.region.x += tiles->x / options.shrink;
+    return part;
+  } catch (const c10::ValueError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+ImageInfo jpeg_info(ByteSpan bytes, std::string_view where) {
+  const jpeg_decompress_struct& info = open_jpeg(bytes, where);
+  return {ImageFormat::jpeg, info.image_width, info.image_height, info.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3};
+}
+
+ImagePart jpeg_decode(ByteSpan bytes, const PartOptions& options, c10::function_ref<uint8_t*(size_t)> memory,
+                      std::string_view where) {
+  jpeg_decompress_struct& info = open_jpeg(bytes, where);
+  check_part(options, info.image_width, info.image_height, where);
+  check_jpeg_promise(info, bytes, where);
+  if (info.restart_interval == 0) return decode_open_jpeg(info, bytes, options, memory, where);
+  if (const auto part = decode_jpeg_tiles(info, bytes, options, memory, where)) return *part;
+  return decode_open_jpeg(open_jpeg(bytes, where), bytes, options, memory, where);
 }
 
 Bytes jpeg_encode(const uint8_t* pixels, int64_t height, int64_t width, int64_t channels, int quality) {

@@ -13,6 +13,7 @@
 #include "bellows/data/formats/beton_source.h"
 #include "bellows/data/formats/pack_source.h"
 #include "bellows/io/image.h"
+#include "bellows/io/jpeg_restart.h"
 #include "bellows/io/tar.h"
 #include "bench/support/bench.h"
 
@@ -107,6 +108,9 @@ void write_photographs(const Photographs& photographs, const std::string& folder
   write_to(*data::beton_sink(path / "photos.beton"), photographs);
   write_to(*data::beton_sink(path / "raw.beton", {.images = data::BetonImages::raw}), photographs);
   write_to(*data::pack_sink(path / "photos.pack"), photographs);
+  Photographs restarts = photographs;
+  for (std::string& jpeg : restarts.jpegs) jpeg = io::as_text(io::jpeg_with_restarts(io::as_bytes(jpeg)));
+  write_to(*data::pack_sink(path / "restart.pack"), restarts);
 }
 
 }  // namespace bellows::bench

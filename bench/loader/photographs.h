@@ -19,7 +19,7 @@ struct Photographs {
 Photographs make_photographs(int64_t count);
 
 /// Writes them into `folder` in every form that a side reads: jpg/LABEL/NNNN.jpg, photos-0.tar to photos-3.tar,
-/// photos.beton (the JPEG files), raw.beton (pixels), photos.pack.
+/// photos.beton (the JPEG files), raw.beton (pixels), photos.pack, restart.pack (with restart markers).
 void write_photographs(const Photographs& photographs, const std::string& folder);
 
 }  // namespace bellows::bench

@@ -24,8 +24,9 @@ data::Dataset open_side(const std::string& kind, const std::string& folder) {
   if (kind == "beton") return data::Dataset(data::open_beton({folder + "/photos.beton"}));
   if (kind == "raw") return data::Dataset(data::open_beton({folder + "/raw.beton"}));
   if (kind == "tar") return data::open_shards(data::expand_shards(folder + "/photos-{0..3}.tar"));
-  TORCH_CHECK_VALUE(kind == "pack", "loader: expected the side beton, raw, tar or pack, got ", kind, ".");
-  return data::Dataset(data::open_pack({folder + "/photos.pack"}));
+  TORCH_CHECK_VALUE(kind == "pack" || kind == "restart",
+                    "loader: expected the side beton, raw, tar, pack or restart, got ", kind, ".");
+  return data::Dataset(data::open_pack({folder + (kind == "pack" ? "/photos.pack" : "/restart.pack")}));
 }
 
 data::Dataset normalized(const data::Dataset& dataset) {

@@ -11,6 +11,7 @@
 #include "bellows/core/file.h"
 #include "bellows/data/images/placement.h"
 #include "bellows/io/image.h"
+#include "bellows/io/jpeg_restart.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {
@@ -48,7 +49,10 @@ void print(const char* what, double microseconds) {
 class Photograph {
  public:
   explicit Photograph(const std::string& path)
-      : file_(path), info_(io::image_info(file_.bytes())), whole_(io::decode_image(file_.bytes())) {
+      : file_(path),
+        restarts_(io::jpeg_with_restarts(file_.bytes())),
+        info_(io::image_info(file_.bytes())),
+        whole_(io::decode_image(file_.bytes())) {
     for (uint64_t i = 0; i < 64; ++i) {
       RandomStream random(i);
       Placement placement = Placement::whole(info_.height, info_.width);
@@ -66,6 +70,8 @@ class Photograph {
     print("decode, whole, fast", timed(64, [&](int) { decode({0, 0, info_.height, info_.width}, true); }));
     print("decode, the last row", timed(64, [&](int) { decode({info_.height - 1, 0, 1, info_.width}, false); }));
     print("decode, the crop", timed(64, [&](int i) { decode(placements_[static_cast<size_t>(i)].needed(), false); }));
+    print("decode, the crop, by restart markers",
+          timed(64, [&](int i) { decode(placements_[static_cast<size_t>(i)].needed(), false, restarts_); }));
     print("decode, the crop, fast",
           timed(64, [&](int i) { decode(placements_[static_cast<size_t>(i)].needed(), true); }));
     print("cut and scale", timed(64, [&](int i) { scale(i); }));
@@ -79,8 +85,9 @@ class Photograph {
   }
 
  private:
-  void decode(const io::ImageRegion& region, bool fast) {
-    io::decode_image_part(file_.bytes(), {io::ColorMode::rgb, region, 1, fast}, memory_);
+  void decode(const io::ImageRegion& region, bool fast) { decode(region, fast, file_.bytes()); }
+  void decode(const io::ImageRegion& region, bool fast, io::ByteSpan bytes) {
+    io::decode_image_part(bytes, {io::ColorMode::rgb, region, 1, fast}, memory_);
   }
   ImageView scale(int i) {
     const io::ImageRegion all{0, 0, info_.height, info_.width};
@@ -89,6 +96,7 @@ class Photograph {
   }
 
   MappedFile file_;
+  io::Bytes restarts_;
   io::ImageInfo info_;
   at::Tensor whole_;
   std::vector<Placement> placements_;

@@ -135,12 +135,30 @@ TEST(Convert, ShardsAndTheirDescription) {
   EXPECT_EQ(result.files.size(), 4U);
   const Dataset back = open(folder / "a");
   EXPECT_EQ(back.info().split, "test");
+TEST(Convert, RestartMarkersChangeNoPixel) {
+  const TemporaryFolder folder;
+  const auto smooth = at::arange(60, at::kByte).view({1, 60, 1, 1}).add(at::arange(80, at::kByte).view({80, 1}));
+  const Dataset source(from_tensors({{"image", smooth.expand({2, 60, 80, 3}).contiguous()}}));
+  convert(source, folder / "jpg.pack", {.picture = parse_recode("", "jpg")});
+  const SourcePtr before = open_pack({folder / "jpg.pack"});
+  convert(Dataset(before), folder / "restart.pack", {.picture = parse_recode("", "restart"), .verify_all = true});
+  const SourcePtr after = open_pack({folder / "restart.pack"});
+  const Sample jpg = before->read(1), restart = after->read(1);
+  EXPECT_NE(io::as_text(restart.find("jpg")->bytes), io::as_text(jpg.find("jpg")->bytes));
+  EXPECT_EQ(content(io::decode_image(restart.find("jpg")->bytes)), content(io::decode_image(jpg.find("jpg")->bytes)));
+
+  convert(source, folder / "kept.pack", {.picture = parse_recode("", "restart")});
+  const SourcePtr kept = open_pack({folder / "kept.pack"});
+  EXPECT_TRUE(kept->read(0).find("image")->is_array) << "only JPEGs";
+}
+
   EXPECT_EQ(back.info().classes, digits().info().classes);
   EXPECT_EQ(back.info().mean, digits().info().mean);
   EXPECT_EQ(back.size(), digits().size());
   EXPECT_EQ(open_webdataset({result.files[3]})->size(), digits().size() - 300);
 
   const Dataset train = open(kDigits, {.split = "train"});
+  EXPECT_TRUE(parse_recode("", "restart").active());
   convert(train, folder / "a", {});
   EXPECT_EQ(open(folder / "a", {.split = "train"}).size(), train.size()) << "a second split, in another format";
   EXPECT_EQ(open(folder / "a", {.split = "test"}).size(), digits().size());

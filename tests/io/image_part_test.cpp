@@ -9,6 +9,7 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/io/image.h"
+#include "bellows/io/jpeg_restart.h"
 #include "tests/io/support.h"
 
 namespace bellows::io {
@@ -19,6 +20,7 @@ struct Kind {
   int horizontal = 1, vertical = 1;  // values of luma for one of colour
   int restart_rows = 0;
   bool progressive = false, gray = false, scan_a_channel = false;
+  unsigned restart_units = 0;
 };
 
 /// Smooth shapes with edges and some noise, as photographs have.
@@ -56,6 +58,7 @@ Bytes jpeg_of(int64_t height, int64_t width, const Kind& kind) {
   info.comp_info[0].h_samp_factor = kind.horizontal;
   info.comp_info[0].v_samp_factor = kind.vertical;
   info.restart_in_rows = kind.restart_rows;
+  info.restart_interval = kind.restart_units;
   if (kind.progressive) jpeg_simple_progression(&info);
   const jpeg_scan_info scans[] = {{1, {0}, 0, 63, 0, 0}, {1, {1}, 0, 63, 0, 0}, {1, {2}, 0, 63, 0, 0}};
   if (kind.scan_a_channel) {
@@ -84,6 +87,13 @@ const std::vector<std::pair<std::string, Kind>>& kinds() {
       {"411", {4, 1}},
       {"410", {4, 2}},
       {"420 with restarts", {2, 2, 1}},
+      {"422 with a restart every 2 rows", {2, 1, 2}},
+      {"440 with a restart every 3 rows", {1, 2, 3}},
+      {"420 with a restart every 3 units", {2, 2, 0, false, false, false, 3}},
+      {"444 with restarts everywhere", {1, 1, 0, false, false, false, 1}},
+      {"411 with restarts everywhere", {4, 1, 0, false, false, false, 1}},
+      {"gray with restarts everywhere", {1, 1, 0, false, true, false, 1}},
+      {"restarts anywhere", {2, 2, 0, false, false, false, 7}},
       {"420 progressive", {2, 2, 0, true}},
       {"gray", {1, 1, 0, false, true}},
       {"a scan a channel", {2, 2, 0, false, false, true}},
@@ -194,18 +204,20 @@ TEST(ImagePart, OfACutOffFileIsAnError) {
 
 TEST(ImagePart, OfADamagedFileIsRightOrAnError) {
   std::vector<uint8_t> memory;
-  const Bytes good = jpeg_of(60, 70, {2, 2});
-  const at::Tensor whole = decode_image(good);
-  const PartOptions middle{ColorMode::rgb, {9, 30, 20, 40}};
-  for (size_t at = 0; at < good.size(); at += 3) {
-    Bytes bad = good;
-    bad[at] ^= std::byte{0x10};
-    try {
-      const ImagePart part = decode_image_part(bad, middle, memory);
-      EXPECT_EQ(part.region.height, 20);
-    } catch (const c10::ValueError&) {
+  for (const unsigned restart_units : {0, 1}) {
+    const Bytes good = jpeg_of(60, 70, {2, 2, 0, false, false, false, restart_units});
+    const at::Tensor whole = decode_image(good);
+    const PartOptions middle{ColorMode::rgb, {9, 30, 20, 40}};
+    for (size_t at = 0; at < good.size(); at += 3) {
+      Bytes bad = good;
+      bad[at] ^= std::byte{0x10};
+      try {
+        const ImagePart part = decode_image_part(bad, middle, memory);
+        EXPECT_EQ(part.region.height, 20);
+      } catch (const c10::ValueError&) {
+      }
+      ASSERT_TRUE(equals(decode_image_part(good, middle, memory), whole)) << "after a flip at " << at;
     }
-    ASSERT_TRUE(equals(decode_image_part(good, middle, memory), whole)) << "after a flip at " << at;
   }
 }
 
@@ -223,6 +235,76 @@ TEST(ImagePart, OfMorePixelsThanTheFileCanHoldIsRefused) {
     EXPECT_TRUE(has(message, "bomb.jpg: JPEG data truncated or corrupt: 16384 × 16384 pixels cannot come from"))
         << message;
     EXPECT_TRUE(memory.empty());
+  }
+}
+
+// What is between restart markers beside and above the region is not read at all.
+TEST(ImagePart, JumpsOverRestartIntervals) {
+  std::vector<uint8_t> memory;
+  for (const Kind kind : {Kind{2, 2, 1}, Kind{2, 2, 0, false, false, false, 2}}) {
+    const Bytes good = jpeg_of(160, 192, kind);
+    const at::Tensor whole = decode_image(good);
+    std::string damaged(as_text(good));
+    const size_t first = damaged.find("\xff\xd0"), second = damaged.find("\xff\xd1");
+    for (size_t at = first + 2; at + 1 < second; at += 2) damaged.replace(at, 2, std::string("\xff\0", 2));
+    const PartOptions below{ColorMode::rgb, {64, 64, 60, 60}}, beside{ColorMode::rgb, {0, 96, 100, 60}};
+    EXPECT_TRUE(equals(decode_image_part(as_bytes(damaged), below, memory), whole));
+    const auto decode_beside = [&] { decode_image_part(as_bytes(damaged), beside, memory); };
+    if (kind.restart_units > 0) {
+      EXPECT_NO_THROW(decode_beside());
+    } else {
+      EXPECT_TRUE(has(value_error(decode_beside), "Corrupt JPEG data: bad Huffman code"));
+    }
+    EXPECT_TRUE(has(value_error([&] { decode_image(as_bytes(damaged)); }), "Corrupt JPEG data: bad Huffman code"));
+
+    std::string disordered(as_text(good));
+    disordered.replace(second, 2, "\xff\xd3");
+    const std::string message = value_error([&] { decode_image_part(as_bytes(disordered), below, memory, "a.jpg"); });
+    EXPECT_TRUE(has(message, "a.jpg: JPEG data truncated or corrupt: Corrupt JPEG data: found marker 0xd3 instead of"))
+        << message;
+  }
+}
+
+TEST(JpegWithRestarts, HasTheSamePixels) {
+  std::vector<uint8_t> memory;
+  RandomStream random(6);
+  for (const auto& [name, kind] : kinds()) {
+    for (const auto& [height, width] : {std::pair{97, 131}, {128, 224}, {17, 300}, {1, 1}, {65, 7}}) {
+      const Bytes before = jpeg_of(height, width, kind), after = jpeg_with_restarts(before);
+      EXPECT_NE(as_text(after).find("\xff\xdd"), std::string_view::npos) << name;
+      EXPECT_TRUE(jpeg_with_restarts(after) == after) << name << ": they are there already";
+      for (const ColorMode mode : {ColorMode::rgb, ColorMode::gray, ColorMode::keep}) {
+        const at::Tensor whole = decode_image(before, mode);
+        const ImageRegion all{0, 0, height, width};
+        EXPECT_TRUE(equals(decode_image_part(after, {mode, all}, memory), whole)) << name;
+        for (int i = 0; i < 20; ++i) {
+          const ImageRegion region = some_region(random, height, width);
+          const ImagePart part = decode_image_part(after, {mode, region}, memory);
+          ASSERT_TRUE(equals(part, whole)) << name << " " << height << " x " << width << ": " << text(region);
+        }
+      }
+    }
+  }
+}
+
+TEST(JpegWithRestarts, KeepsTheMarkers) {
+  std::string marked(as_text(jpeg_of(40, 64, {2, 2})));
+  const std::string extra = std::string("\xff\xe1\0\x0a", 4) + "Exif1234" + std::string("\xff\xe2\0\x0d", 4) +
+                            "ICC_PROFILE" + std::string("\xff\xfe\0\x07", 4) + "hello";
+  marked.insert(20, extra);  // behind the first marker, JFIF's
+  const Bytes after = jpeg_with_restarts(as_bytes(marked));
+  EXPECT_NE(as_text(after).find(extra), std::string_view::npos);
+  EXPECT_EQ(as_text(after).find("JFIF"), as_text(after).rfind("JFIF")) << "once";
+  EXPECT_TRUE(decode_image(after).equal(decode_image(as_bytes(marked))));
+}
+
+TEST(JpegWithRestarts, LeavesOthersAlone) {
+  const MappedFile cmyk(golden("images/cmyk.jpg"));
+  EXPECT_EQ(as_text(jpeg_with_restarts(cmyk.bytes())), as_text(cmyk.bytes()));
+  const Bytes good = jpeg_of(97, 131, {2, 2});
+  for (const size_t length : {size_t{0}, size_t{100}, good.size() / 2}) {
+    const std::string message = value_error([&] { jpeg_with_restarts(ByteSpan(good).first(length), "a.jpg"); });
+    EXPECT_TRUE(has(message, "a.jpg: JPEG ")) << message;
   }
 }
 

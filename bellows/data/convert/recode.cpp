@@ -11,6 +11,7 @@
 #include "bellows/core/error.h"
 #include "bellows/io/image.h"
 
+#include "bellows/io/jpeg_restart.h"
 namespace bellows::data {
 
 namespace {
@@ -63,14 +64,16 @@ RecodeOptions parse_recode(const std::string& resize, const std::string& encode)
     options.coding = Coding::jpg;
     const auto quality = colon == std::string::npos ? 0 : whole_number(std::string_view(encode).substr(colon + 1));
     TORCH_CHECK_VALUE(quality && *quality <= 100 && (*quality >= 1 || colon == std::string::npos),
+  } else if (encode == "restart") {
+    options.coding = Coding::restart;
                       "--encode: expected jpg:QUALITY with a quality from 1 to 100, got \"", encode, "\".");
     options.quality = *quality;
   } else if (encode == "png" || encode == "raw") {
     options.coding = encode == "png" ? Coding::png : Coding::raw;
   } else {
     TORCH_CHECK_VALUE(encode.empty() || encode == "keep",
-                      "--encode: expected jpg, jpg:QUALITY, png, raw or keep, got \"", encode, "\".",
-                      did_you_mean(encode, {"jpg", "jpeg", "png", "raw", "keep"}));
+                      "--encode: expected jpg, jpg:QUALITY, png, raw, restart or keep, got \"", encode, "\".",
+                      did_you_mean(encode, {"jpg", "jpeg", "png", "raw", "restart", "keep"}));
   }
   return options;
 }
@@ -116,12 +119,15 @@ void Recoder::run(Sample& sample, Work& work) const {
       io::decode_image_into(field.bytes, io::ColorMode::keep, work.decoded, "picture");
       image = {work.decoded.data(), info.height, info.width, info.channels, info.width * info.channels, info.channels};
     }
-    const Coding wanted = options_.coding == Coding::keep ? found : options_.coding;
+    const bool restarts = options_.coding == Coding::restart;
+    const Coding wanted = options_.coding == Coding::keep || restarts ? found : options_.coding;
     const bool scaling = wants_scaling(image);
-    if (!scaling && wanted == found && (wanted != Coding::jpg || options_.quality == 0)) return;
-    RandomStream unused(0);
-    if (scaling) image = scale_.run(image, work.scratch, unused);
-    encode(image, wanted, field, work);
+    if (scaling || wanted != found || (wanted == Coding::jpg && options_.quality != 0)) {
+      RandomStream unused(0);
+      if (scaling) image = scale_.run(image, work.scratch, unused);
+      encode(image, wanted, field, work);
+    }
+    if (restarts && wanted == Coding::jpg) field.bytes = work.bytes = io::jpeg_with_restarts(field.bytes, "picture");
   } catch (const std::exception& error) {
     TORCH_CHECK_VALUE(false, "convert: ", sample.where(picture), ": ", user_message(error));
   }

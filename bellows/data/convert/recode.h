@@ -11,18 +11,19 @@ namespace bellows::data {
 
 /// What is done to the picture of each sample when a data set is converted.
 struct RecodeOptions {
-  enum class Coding { keep, jpg, png, raw };
+  enum class Coding { keep, jpg, png, raw, restart };
 
   int64_t shorter = 0;            ///< a picture whose shorter side is longer is scaled down to this; 0: none is
   int64_t height = 0, width = 0;  ///< all pictures are scaled to this; 0: none is
-  Coding coding = Coding::keep;   ///< raw: pixels, uint8 "image" [H, W, C]; keep: as the picture was
+  Coding coding = Coding::keep;   ///< raw: pixels, uint8 "image" [H, W, C]; keep: as the picture was;
+                                  ///< restart: too, but a JPEG with restart markers (io::jpeg_with_restarts)
   int64_t quality = 0;            ///< of JPEG, 1 to 100; 0: 90, and JPEGs that are not scaled stay as they are
 
   bool active() const { return shorter > 0 || height > 0 || coding != Coding::keep; }
 };
 
-/// Reads `--resize` ("256", "224x224" for height x width) and `--encode` ("jpg", "jpg:90", "png", "raw", "keep"); empty
-/// texts change nothing.
+/// Reads `--resize` ("256", "224x224" for height x width) and `--encode` ("jpg", "jpg:90", "png", "raw", "restart",
+/// "keep"); empty texts change nothing.
 /// Throws: c10::ValueError – something else; says what was expected
 RecodeOptions parse_recode(const std::string& resize, const std::string& encode);
 
