@@ -276,6 +276,7 @@ TEST(VanishingShard, IsReadToItsEndOrFailsByName) {
   const Quiet quiet;
   TemporaryFolder folder;
   std::vector<Member> members;
+  members.reserve(200);
   for (int i = 0; i < 200; ++i) members.push_back({c10::str(i, ".cls"), "3"});
   for (const char* name : {"a.tar", "b.tar"}) write_shard(folder / name, members);
   const SourcePtr source = open_webdataset({folder / "a.tar", folder / "b.tar"});

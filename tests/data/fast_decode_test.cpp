@@ -15,7 +15,8 @@ at::Tensor textured(int64_t height, int64_t width) {
   RandomStream random(5);
   auto* to = image.data_ptr<uint8_t>();
   for (int64_t i = 0; i < image.numel(); ++i) {
-    const auto x = static_cast<double>(i / 3 % width), y = static_cast<double>(i / 3 / width);
+    const int64_t column = i / 3 % width, row = i / 3 / width;
+    const auto x = static_cast<double>(column), y = static_cast<double>(row);
     const double shade = 90 + 0.1 * x + 40 * std::sin(0.03 * x + 0.5 * static_cast<double>(i % 3)) * std::cos(0.04 * y);
     const double edge = std::fmod(x + 2 * y, 90) < 40 ? 30 : 0;
     to[i] = static_cast<uint8_t>(std::clamp(shade + edge + 6 * std::sin(0.9 * x) + 8 * random.uniform(), 0.0, 255.0));
@@ -40,6 +41,7 @@ Difference fast_against_exact(const Dataset& set) {
 Dataset jpegs(const TemporaryFolder& folder, int64_t height, int64_t width) {
   const io::Bytes jpeg = io::encode_jpeg(textured(height, width), 90);
   std::vector<Member> members;
+  members.reserve(16);
   for (int i = 0; i < 16; ++i)
     members.push_back({std::to_string(i) + ".jpg", {reinterpret_cast<const char*>(jpeg.data()), jpeg.size()}});
   write_shard(folder / "photos.tar", members);

@@ -96,6 +96,7 @@ TEST(LoaderHammer, ManyLoadersReadOneSourceAndOneCache) {
   Loader reference = set.threads(0).loader();
   const auto expected = fingerprints(reference, 0);
   std::vector<std::jthread> users;
+  users.reserve(3);
   for (int user = 0; user < 3; ++user) {
     users.emplace_back([&] {
       Loader loader = set.loader();

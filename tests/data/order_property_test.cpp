@@ -33,6 +33,7 @@ Division some_division(Remainder remainder) {
 template <class T>
 std::pair<std::string, T> one_of(const std::map<std::string, T>& all) {
   std::vector<std::string> names;
+  names.reserve(all.size());
   for (const auto& [name, value] : all) names.push_back(name);
   const auto name = *rc::gen::elementOf(names);
   return {name, all.at(name)};
@@ -237,6 +238,7 @@ RC_GTEST_PROP(Packing, HasEachTokenInOneRow, ()) {
                                .seed = between<uint64_t>(0, 9)};
   const Packing packing = pack_rows(lengths, options);
   std::vector<std::vector<bool>> seen;
+  seen.reserve(lengths.size());
   for (const int64_t length : lengths) seen.emplace_back(static_cast<size_t>(length));
   for (int64_t row = 0; row < packing.rows(); ++row) {
     int64_t used = 0;

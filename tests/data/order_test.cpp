@@ -98,6 +98,7 @@ TEST(ShuffledOrder, MakesAllPermutationsEquallyLikely) {
   }
   for (const auto& counts : {once, within}) {
     std::vector<double> seen;
+    seen.reserve(counts.size());
     for (const auto& [order, count] : counts) seen.push_back(count);
     ASSERT_EQ(seen.size(), 24u);
     EXPECT_LT(chi_square(seen, std::vector<double>(24, 1000.0)), rare_chi_square(23));
@@ -229,6 +230,7 @@ TEST(WeightedOrder, DrawsWithoutReplacementAsOneByOne) {
 
 TEST(WeightedOrder, DrawsAllThatCanBeDrawnAndNothingElse) {
   std::vector<double> weights;
+  weights.reserve(77);
   for (int i = 0; i < 77; ++i) weights.push_back(i % 3 == 0 ? 0 : std::pow(10.0, i % 40 - 20));
   const OrderPtr order = weighted(weights, {.replacement = false});
   const auto drawn = sorted(values(order->positions(*counting(77), 8, 0)));

@@ -123,7 +123,7 @@ TEST(Packing, SaysWhereSegmentsAre) {
   const Packing packing = pack_rows(documents->lengths(), {.row_length = 6, .shuffle = false});
   Loader loader = Dataset(packed(documents, "text", packing)).batch(2).loader();
   const Batch batch = *loader.next();
-  const at::Tensor segments = batch["segment_ids"], tokens = batch["tokens"];
+  const at::Tensor &segments = batch["segment_ids"], &tokens = batch["tokens"];
   EXPECT_TRUE(at::equal(segments, at::tensor({1, 1, 1, 1, 2, 2, 1, 1, 1, 0, 0, 0}, at::kLong).view({2, 6})));
   EXPECT_TRUE(
       at::equal(batch["position_ids"], at::tensor({0, 1, 2, 3, 0, 1, 0, 1, 2, 0, 0, 0}, at::kLong).view({2, 6})));

@@ -17,7 +17,8 @@ at::Tensor scene(int64_t height, int64_t width, int64_t channels = 3) {
   RandomStream random(static_cast<uint64_t>(height * 1000 + width));
   auto* to = image.data_ptr<uint8_t>();
   for (int64_t i = 0; i < image.numel(); ++i) {
-    const auto x = static_cast<double>(i / channels % width), y = static_cast<double>(i / channels / width);
+    const int64_t column = i / channels % width, row = i / channels / width;
+    const auto x = static_cast<double>(column), y = static_cast<double>(row);
     to[i] = static_cast<uint8_t>(110 + 80 * std::sin(0.1 * x) * std::cos(0.06 * y) + 30 * random.uniform());
   }
   return image;
