@@ -36,6 +36,8 @@
 #include "bellows/data/select/subset.h"
 #include "bellows/data/sink.h"
 #include "bellows/data/source.h"
+#include "bellows/data/step_error.h"
+#include "bellows/data/tokenize.h"
 
 namespace bellows {
 using data::Batch;

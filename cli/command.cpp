@@ -190,7 +190,9 @@ CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
       ->type_name("FILE")
       ->expected(1, 1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  verb->add_option("--seed", arguments.seed, "Of what is drawn; 1")->type_name("N");
+  verb->add_option("--seed", arguments.seed, "Of what is drawn; 1")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, INT64_MAX).description(""));
   verb->add_option("--out", arguments.out, "The subset")->type_name("FILE")->required();
   add_json(verb, arguments.json);
   return verb;

@@ -3,7 +3,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/tap/allocator.h"
-#include "bellows/train/job.h"
+#include "bellows/train/data_split.h"
 #include "bellows/train/ladder_job.h"
 #include "bellows/train/ladder_page.h"
 #include "bellows/train/ladder_process.h"
@@ -57,7 +57,7 @@ class PlainProgram final : public train::LadderJob {
 };
 
 /// The plain program trains one model on one data set. For others the same loop stands in: Bellows with all off.
-bool plain_program_fits(const Recipe& recipe) {
+bool plain_program_fits(const Recipe& recipe, const std::string& name) {
   Recipe like_it;  // what may differ
   like_it.data = recipe.data;
   like_it.image_size = recipe.image_size;
@@ -69,14 +69,14 @@ bool plain_program_fits(const Recipe& recipe) {
   like_it.epochs = recipe.epochs;
   like_it.target_accuracy = recipe.target_accuracy;
   like_it.log_every = recipe.log_every;
-  const std::string name = train::open_train_data(recipe).info().name;  // throws where there is no such data
   return name == "digits" && train::without_techniques(like_it) == recipe;
 }
 
 /// Every job on the CPU has a process of its own; a device may not like to be shared by a fork.
 class Jobs final : public train::LadderJobs {
  public:
-  explicit Jobs(Recipe base) : base_(std::move(base)), plain_(plain_program_fits(base_)) {
+  Jobs(Recipe base, const train::DataSplit& split)
+      : base_(std::move(base)), plain_(split.held_out.empty() && plain_program_fits(base_, split.whole.info().name)) {
     with(base_, static_cast<uint64_t>(base_.seed));  // says what is missing before anything is printed
   }
 
@@ -144,7 +144,8 @@ train::LadderOptions ladder_options(const LadderArguments& arguments, const Reci
   return options;
 }
 
-void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOptions& options, bool plain_program) {
+void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOptions& options,
+                 const std::string& held_out, bool plain_program) {
   const Machine machine = this_machine();
   terminal.print(terminal.paint(Colour::bold, (options.goal == train::LadderGoal::memory ? "bellows ladder --memory: "
                                                                                          : "bellows ladder: ") +
@@ -164,6 +165,9 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
            79)) {
     terminal.print(line + "\n");
   }
+  if (!held_out.empty()) {
+    for (const std::string& line : wrap(held_out, 79)) terminal.print(line + "\n");
+  }
   terminal.print("\n");
   if (!plain_program) {
     terminal.print(
@@ -181,8 +185,9 @@ int measure(const LadderArguments& arguments, const Registry<train::Technique>& 
   const bool quiet = arguments.json == "-";
   Terminal terminal;
   Interrupt interrupt("what was measured is kept");
-  Jobs jobs(recipe);
-  if (!quiet) print_start(terminal, recipe, options, jobs.plain_program());
+  const train::DataSplit split = train::split_data(recipe);
+  Jobs jobs(recipe, split);
+  if (!quiet) print_start(terminal, recipe, options, split.held_out_note(), jobs.plain_program());
   const auto show = [&](const train::LadderEvent& event) {
     if (quiet) return;
     if (event.finished) {

@@ -47,8 +47,7 @@ struct LadderArguments {
 struct SelectArguments {
   std::string run, data, split, by, out;
   double keep = 0;
-  int64_t count = 0, add = 0, passes = 20;
-  uint64_t seed = 1;
+  int64_t count = 0, add = 0, passes = 20, seed = 1;
   bool per_class = false;
   std::vector<std::string> plugins;  ///< libraries with models of the user's
   JsonTarget json;

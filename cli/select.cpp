@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/data/select/subset.h"
 #include "bellows/train/selection.h"
@@ -8,19 +9,35 @@
 
 namespace bellows::cli {
 
+namespace {
+
+/// What was typed wrong is wrong use.
+train::Selection selection_of(const SelectArguments& arguments) {
+  train::Selection selection{.run = arguments.run,
+                             .data = arguments.data,
+                             .split = arguments.split,
+                             .by = arguments.by,
+                             .keep = arguments.keep,
+                             .count = arguments.count,
+                             .add = arguments.add,
+                             .per_class = arguments.per_class,
+                             .passes = arguments.passes,
+                             .seed = static_cast<uint64_t>(arguments.seed)};
+  try {
+    train::check_selection(selection);
+  } catch (const c10::Error& error) {
+    throw UsageError(user_message(error));
+  }
+  return selection;
+}
+
+}  // namespace
+
 int run_select(const SelectArguments& arguments) {
+  const train::Selection selection = selection_of(arguments);
   check_json_target(arguments.json);
   AtomicFile(arguments.out);  // a folder that is not there is found before the work
-  const data::Subset subset = train::select_samples({.run = arguments.run,
-                                                     .data = arguments.data,
-                                                     .split = arguments.split,
-                                                     .by = arguments.by,
-                                                     .keep = arguments.keep,
-                                                     .count = arguments.count,
-                                                     .add = arguments.add,
-                                                     .per_class = arguments.per_class,
-                                                     .passes = arguments.passes,
-                                                     .seed = arguments.seed});
+  const data::Subset subset = train::select_samples(selection);
   data::save_subset(arguments.out, subset);
   if (arguments.json != "-") {
     Terminal().print(

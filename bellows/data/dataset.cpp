@@ -106,6 +106,10 @@ Dataset Dataset::normalize() const {
   return normalize(info_.mean, info_.std);
 }
 
+Dataset Dataset::tokenize(Tokenizer tokenizer, std::string field) const {
+  return changed(*this, [&](Dataset& d) { d.source_ = tokenized(d.source_, std::move(tokenizer), std::move(field)); });
+}
+
 Dataset Dataset::pixels(PixelPass pass) const {
   TORCH_CHECK_VALUE(pass, "Dataset::pixels: expected a pass, got an empty function.");
   return changed(*this, [&](Dataset& d) { d.pipeline_.pixels = std::move(pass); });

@@ -3,6 +3,7 @@
 #include "bellows/data/images/augment.h"
 #include "bellows/data/loader/loader.h"
 #include "bellows/data/select/subset.h"
+#include "bellows/data/tokenize.h"
 
 #include <string>
 #include <vector>
@@ -54,6 +55,8 @@ class Dataset {
   /// Params: mean, std – one value or one for each channel; none: those of the data set's info
   Dataset normalize(std::vector<double> mean, std::vector<double> std) const;
   Dataset normalize() const;
+  /// Tokens in the place of a text: tokenized().
+  Dataset tokenize(Tokenizer tokenizer, std::string field = "txt") const;
   /// Per-pixel steps fused into one pass, in the place of normalize: pixel_chain(RandomBrightness{0.2}, Normalize{…}).
   Dataset pixels(PixelPass pass) const;
   /// Mixes the pictures of each batch: see MixOptions.
@@ -103,6 +106,7 @@ class Dataset {
 
 struct OpenOptions {
   std::string split = "";         ///< "train", "test"; needed where a folder has several
+  std::string otherwise = "";     ///< the split that is taken where none is chosen and a folder has several
   std::string cache_folder = "";  ///< where files from the network are kept; "": $BELLOWS_CACHE, else ~/.cache/bellows
   int64_t cache_bytes = int64_t{100} << 30;  ///< the most they may take there; see io::FileCache
 };

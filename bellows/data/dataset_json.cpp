@@ -3,12 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
-#include "bellows/data/formats/webdataset.h"
 #include "bellows/io/bytes.h"
+#include "bellows/io/json_impl.h"
 
 namespace bellows::data {
 
@@ -19,11 +16,9 @@ using Json = nlohmann::json;
 /// dataset.json while it is read.
 class Description {
  public:
-  explicit Description(const std::string& path) : path_(path) {
-    const MappedFile file(path_);
-    const std::string_view text = io::as_text(file.bytes());
+  Description(std::string_view text, const std::string& path) : path_(path) {
     try {
-      document_ = Json::parse(text);
+      document_ = io::parse_shallow_json(text, "open: " + path_, 16, /*throws=*/true);
     } catch (const Json::parse_error& error) {
       const size_t at = error.byte > 0 ? std::min(error.byte - 1, text.size()) : 0;
       TORCH_CHECK_VALUE(false, "open: ", path_, ": expected JSON, found a mistake at byte ", at,
@@ -32,7 +27,7 @@ class Description {
       TORCH_CHECK_VALUE(false, "open: ", path_, ": expected JSON, found a number that is too large for a double.");
     }
     TORCH_CHECK_VALUE(document_.is_object(), "open: ", path_, ": expected a JSON object that describes a data set, ",
-                      "found ", shown(document_), ".");
+                      "found ", io::shown_json(document_), ".");
   }
 
   std::string text(const char* key) const {
@@ -56,18 +51,13 @@ class Description {
   }
 
  private:
-  /// What holds others is named, not printed: printing goes as deep as the file does.
-  static std::string shown(const Json& value) {
-    return value.is_structured() ? std::string("an ") + value.type_name() : io::printable(value.dump(), 60);
-  }
-
   /// T() where the key is missing.
   template <class T, class Fits>
   T get(const char* key, const char* expected, const Fits& fits) const {
     const auto found = document_.find(key);
     if (found == document_.end()) return {};
     TORCH_CHECK_VALUE(fits(*found), "open: ", path_, ": expected \"", key, "\" to be ", expected, ", found ",
-                      shown(*found), ".");
+                      io::shown_json(*found), ".");
     return found->get<T>();
   }
   template <class T, class Fits>
@@ -83,17 +73,15 @@ class Description {
 
 }  // namespace
 
-Splits read_dataset_json(const std::string& path, DatasetInfo& info) {
-  const Description description(path);
+std::map<std::string, std::string> parse_dataset_json(std::string_view text, const std::string& path,
+                                                      DatasetInfo& info) {
+  const Description description(text, path);
   info.name = description.text("name");
   info.classes = description.texts("classes");
   info.image_size = description.sizes("image_size");
   info.mean = description.numbers("mean");
   info.std = description.numbers("std");
-  Splits splits;
-  for (const auto& [name, pattern] : description.texts_by_name("splits"))
-    splits[name] = expand_shards(pattern, std::filesystem::path(path).parent_path().string());
-  return splits;
+  return description.texts_by_name("splits");
 }
 
 }  // namespace bellows::data

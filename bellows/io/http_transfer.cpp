@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <csignal>
 #include <memory>
 #include <mutex>
@@ -52,18 +51,6 @@ CurlHandle make_handle() {
   CurlHandle handle(curl_easy_init(), &curl_easy_cleanup);
   TORCH_CHECK(handle, "http: out of memory.");
   return handle;
-}
-
-std::optional<uint64_t> parse_number(std::string_view text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end != text.data() && value <= INT64_MAX ? std::optional(value) : std::nullopt;
-}
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\r' || text.back() == '\n')) text.remove_suffix(1);
-  return text;
 }
 
 /// Worth another try: the fault may lie with the network or a busy server.
@@ -114,7 +101,7 @@ CurlHeaders make_headers(const HttpFile& known, uint64_t offset) {
 /// What libcurl calls: no exception may pass through it.
 struct HttpTransfer::Callbacks {
   static size_t header(char* data, size_t, size_t count, void* self) {
-    static_cast<HttpTransfer*>(self)->take_header({data, count});
+    static_cast<HttpTransfer*>(self)->headers_.take({data, count});
     return count;
   }
   static size_t body(char* data, size_t, size_t count, void* self) {
@@ -130,27 +117,6 @@ struct HttpTransfer::Callbacks {
     return static_cast<HttpTransfer*>(self)->may_go_on(bytes) ? 0 : 1;
   }
 };
-
-void HttpTransfer::take_header(std::string_view line) {
-  if (line.starts_with("HTTP/")) {  // of another answer, behind a redirect
-    file_ = {};
-    length_ = range_begin_ = range_total_ = std::nullopt;
-    return;
-  }
-  const size_t colon = line.find(':');
-  if (colon == std::string_view::npos) return;
-  std::string name(line.substr(0, colon));
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  const std::string_view value = trimmed(line.substr(colon + 1));
-  if (name == "etag") file_.etag = value;
-  if (name == "last-modified") file_.last_modified = value;
-  if (name == "content-length") length_ = parse_number(value);
-  if (name == "content-range") {  // bytes 5-9/10, or bytes */10
-    const size_t slash = value.find('/');
-    if (slash != std::string_view::npos) range_total_ = parse_number(value.substr(slash + 1));
-    if (value.starts_with("bytes ")) range_begin_ = parse_number(value.substr(6));
-  }
-}
 
 /// False where a stop is requested, and where nothing has come for too long. libcurl's own measure of that is a mean over
 /// seconds.
@@ -168,19 +134,19 @@ bool HttpTransfer::may_go_on(int64_t bytes) {
 bool HttpTransfer::begin() {
   begun_ = true;
   const long status = this->status();
-  const std::optional<uint64_t> size = status == 206 ? range_total_ : length_;
+  const std::optional<uint64_t> size = status == 206 ? headers_.total : headers_.length;
   if (!size) {
     mismatch_ = "it does not say how large the file is";
     return false;
   }
-  file_.size = *size;
-  const bool same = file_.size == known_.size && (known_.etag.empty() || file_.etag == known_.etag);
-  if (status == 206 && (range_begin_ != offset_ || (offset_ > 0 && !same))) {
+  headers_.file.size = *size;
+  const bool same = headers_.file.size == known_.size && (known_.etag.empty() || headers_.file.etag == known_.etag);
+  if (status == 206 && (headers_.range_begin != offset_ || (offset_ > 0 && !same))) {
     start_again_ = true;
     mismatch_ = "it answered with a part of another file";
     return false;
   }
-  wanted_ = sink_->begin(file_, status == 206 ? offset_ : 0);
+  wanted_ = sink_->begin(headers_.file, status == 206 ? offset_ : 0);
   return wanted_;
 }
 
@@ -269,8 +235,8 @@ HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, bool only_f
   curl_off_t retry_after = 0;
   curl_easy_getinfo(handle.get(), CURLINFO_RETRY_AFTER, &retry_after);
   answer.retry_after_s = retry_after;
-  answer.file = file_;
-  if (answer.status == 416 && range_total_) answer.file.size = *range_total_;
+  answer.file = headers_.file;
+  if (answer.status == 416 && headers_.total) answer.file.size = *headers_.total;
   return answer;
 }
 

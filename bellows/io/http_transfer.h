@@ -2,11 +2,10 @@
 
 #include <chrono>
 #include <exception>
-#include <optional>
 #include <stop_token>
 #include <string>
 
-#include "bellows/io/http.h"
+#include "bellows/io/http_headers.h"
 
 namespace bellows::io {
 
@@ -38,7 +37,6 @@ class HttpTransfer {
   struct Callbacks;
   bool may_go_on(int64_t bytes);
   void set_options(bool only_first, char* reason);
-  void take_header(std::string_view line);
   bool take_body(ByteSpan bytes);
   bool begin();
   long status() const;
@@ -50,9 +48,9 @@ class HttpTransfer {
 
   void* curl_ = nullptr;
   HttpSink* sink_ = nullptr;
-  HttpFile known_, file_;
+  HttpFile known_;
+  HttpHeaders headers_;
   uint64_t offset_ = 0, received_ = 0;
-  std::optional<uint64_t> length_, range_begin_, range_total_;
   int64_t last_bytes_ = -1;
   Clock::time_point last_change_;
   bool stalled_ = false;

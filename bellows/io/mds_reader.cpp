@@ -1,11 +1,11 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "bellows/core/error.h"
 #include "bellows/io/compress.h"
 #include "bellows/io/hash.h"
+#include "bellows/io/json_impl.h"
 #include "bellows/io/mds.h"
 #include "bellows/io/mds_value.h"
 
@@ -17,24 +17,11 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxColumns = 4096;
 
-std::string shown(const Json& value) {
-  return printable(value.dump(-1, ' ', true, Json::error_handler_t::replace), 60);
-}
-
-/// Discarded where it is no JSON. Nesting is limited: what is shown in messages is walked through recursively.
-Json parse_shallow(std::string_view text, std::string_view where) {
-  const auto limit = [&](int depth, Json::parse_event_t, const Json&) {
-    TORCH_CHECK_VALUE(depth <= 16, where, ": expected JSON that describes MDS shards, found it nested too deeply.");
-    return true;
-  };
-  return Json::parse(text, limit, false);
-}
-
 /// One object of the index, with the place it stands at.
 class IndexObject {
  public:
   IndexObject(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-    TORCH_CHECK_VALUE(object.is_object(), where_, ": expected an object, found ", shown(object), ".");
+    TORCH_CHECK_VALUE(object.is_object(), where_, ": expected an object, found ", shown_json(object), ".");
   }
 
   const std::string& where() const { return where_; }
@@ -61,7 +48,7 @@ class IndexObject {
     return value.get<std::vector<std::string>>();
   }
   void expect(bool fits, const char* key, const char* expected, const Json& found) const {
-    TORCH_CHECK_VALUE(fits, where_, ": expected \"", key, "\" to be ", expected, ", found ", shown(found), ".");
+    TORCH_CHECK_VALUE(fits, where_, ": expected \"", key, "\" to be ", expected, ", found ", shown_json(found), ".");
   }
 
  private:
@@ -97,7 +84,7 @@ uint64_t read_column_size(const Json& json, const MdsColumn& column, const std::
   }
   const bool fits = json.is_null() ? fixed == 0 : json.is_number_unsigned() && json.get<uint64_t>() == fixed;
   TORCH_CHECK_VALUE(fits, where, ": column ", printable(column.name), " (", column.encoding, "): expected the size ",
-                    fixed > 0 ? std::to_string(fixed) : "null", ", found ", shown(json), ".");
+                    fixed > 0 ? std::to_string(fixed) : "null", ", found ", shown_json(json), ".");
   return fixed;
 }
 
@@ -137,8 +124,8 @@ MdsShard read_shard(const Json& json, const std::string& where) {
   TORCH_CHECK_VALUE(shard.raw.bytes <= UINT32_MAX, where, ": raw_data has ", shard.raw.bytes,
                     " bytes; a shard has less than 4 GiB.");
   if (!object.at("zip_data").is_null()) shard.zip = read_file(object.at("zip_data"), where + ", zip_data");
-  TORCH_CHECK_VALUE(shard.zip.has_value() == !shard.compression.empty(), where, ": compression is ", shown(compression),
-                    ", but zip_data is ", shard.zip ? "there" : "missing", ".");
+  TORCH_CHECK_VALUE(shard.zip.has_value() == !shard.compression.empty(), where, ": compression is ",
+                    shown_json(compression), ", but zip_data is ", shard.zip ? "there" : "missing", ".");
   try {
     if (shard.zip) Codec::parse(shard.compression);
   } catch (const c10::ValueError& error) {
@@ -150,7 +137,7 @@ MdsShard read_shard(const Json& json, const std::string& where) {
 }  // namespace
 
 std::vector<MdsShard> parse_mds_index(std::string_view text, const std::string& where) {
-  const Json document = parse_shallow(text, where);
+  const Json document = parse_shallow_json(text, where);
   TORCH_CHECK_VALUE(!document.is_discarded(), where, ": expected JSON that describes MDS shards, found ",
                     describe_content(as_bytes(text)), " that is truncated or corrupt.");
   const IndexObject index(document, where);
@@ -181,7 +168,7 @@ void MdsShardReader::check_columns() const {
   TORCH_CHECK_VALUE(begin <= end && end <= bytes_.size(), where_, ": expected the first sample between bytes ", begin,
                     " and ", bytes_.size(), ", found it at ", end, ".");
   if (begin == end) return;
-  const Json config = parse_shallow(as_text(bytes_.subspan(begin, end - begin)), where_);
+  const Json config = parse_shallow_json(as_text(bytes_.subspan(begin, end - begin)), where_);
   TORCH_CHECK_VALUE(config.is_object(), where_, ": expected JSON that describes the columns at byte ", begin, ".");
   std::vector<std::string> names, encodings;
   for (const MdsColumn& column : shard_.columns) {
@@ -190,7 +177,7 @@ void MdsShardReader::check_columns() const {
   }
   const bool same = config.value("column_names", Json(names)) == Json(names) &&
                     config.value("column_encodings", Json(encodings)) == Json(encodings);
-  TORCH_CHECK_VALUE(same, where_, ": its columns are not those that index.json gives: ", shown(config), ".");
+  TORCH_CHECK_VALUE(same, where_, ": its columns are not those that index.json gives: ", shown_json(config), ".");
 }
 
 void MdsShardReader::read(uint64_t sample, std::vector<ByteSpan>& values) const {

@@ -12,6 +12,7 @@
 #include "bellows/core/log.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/optim/state.h"
+#include "bellows/train/data_split.h"
 #include "bellows/train/resume_check.h"
 
 namespace bellows::train {
@@ -138,9 +139,10 @@ void FitRun::save_sample_stats() {
   // The ids are those of the whole data set, and so is the fingerprint beside them.
   const data::Dataset& train = loop_.job().train;
   const bool whole = train.size() == train.source()->id_bound();
-  const std::string source = whole                    ? data::fingerprint(train)
-                             : recipe_.subset.empty() ? ""
-                                                      : data::load_subset(recipe_.subset).source;
+  const std::string source = whole                       ? data::fingerprint(train)
+                             : !recipe_.subset.empty()   ? data::load_subset(recipe_.subset).source
+                             : !loop_.job().note.empty() ? data::fingerprint(split_data(recipe_).whole)
+                                                         : "";
   loop_.sample_stats()->save(folder_->path() + "/sample_stats.safetensors", source);
 }
 

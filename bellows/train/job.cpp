@@ -4,7 +4,6 @@
 #include <ATen/ops/cross_entropy_loss.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "bellows/core/channels_last.h"
 #include "bellows/core/device.h"
@@ -13,6 +12,7 @@
 #include "bellows/io/torch_file.h"
 #include "bellows/models/registry.h"
 #include "bellows/optim/optimizers.h"
+#include "bellows/train/data_split.h"
 
 namespace bellows::train {
 
@@ -82,29 +82,38 @@ void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& 
   for (const auto& [parameter, master] : masters.pairs()) ours->set_master_weight(parameter, master);
 }
 
-/// A folder's split, or the shards that `url` names.
-data::Dataset open_split(const std::string& url, const std::string& split) {
-  return std::filesystem::is_directory(url) ? data::open(url, {.split = split}) : data::open(url);
-}
-
-}  // namespace
-
-data::Dataset open_train_data(const Recipe& recipe) {
-  TORCH_CHECK_VALUE(!recipe.data.empty(), "make_job: the recipe names no data. Set `data` to a folder or shards.");
-  data::Dataset dataset = open_split(recipe.data, "train");
-  if (!recipe.subset.empty()) dataset = dataset.subset(data::load_subset(recipe.subset));
+data::Dataset train_part(const Recipe& recipe, const DataSplit& split) {
+  data::Dataset dataset = split.whole;
+  if (!recipe.subset.empty()) {
+    const data::Subset chosen = data::load_subset(recipe.subset);
+    dataset = dataset.subset(chosen);
+    if (!split.held_out.empty()) dataset = split.whole.subset(split.trained(chosen.ids));
+  } else if (!split.held_out.empty()) {
+    dataset = dataset.subset(split.trained());
+  }
   return augmented(prepared(dataset, recipe, dataset.info()), recipe)
       .shuffle(static_cast<uint64_t>(recipe.seed))
       .batch(recipe.batch_size);
 }
 
-std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Dataset& train) {
+std::optional<data::Dataset> eval_part(const Recipe& recipe, const DataSplit& split, const data::DatasetInfo& info) {
   constexpr int64_t eval_batch = 256;
-  const auto& splits = train.info().splits;
-  const bool has_test = std::find(splits.begin(), splits.end(), "test") != splits.end();
-  if (recipe.eval_data.empty() && !has_test) return {};
-  const data::Dataset dataset = open_split(recipe.eval_data.empty() ? recipe.data : recipe.eval_data, "test");
-  return prepared(dataset, recipe, train.info()).sequential().batch(eval_batch);
+  std::optional<data::Dataset> dataset;
+  if (!recipe.eval_data.empty()) dataset = data::open(recipe.eval_data, {.otherwise = "test"});
+  if (!split.eval_split.empty()) dataset = data::open(recipe.data, {.split = split.eval_split});
+  if (!split.held_out.empty()) dataset = split.whole.subset(split.held_out);
+  if (!dataset) return {};
+  return prepared(*dataset, recipe, info).sequential().batch(eval_batch);
+}
+
+}  // namespace
+
+data::Dataset open_train_data(const Recipe& recipe) {
+  return train_part(recipe, split_data(recipe));
+}
+
+std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Dataset& train) {
+  return eval_part(recipe, split_data(recipe), train.info());
 }
 
 Model make_model(const Recipe& recipe, const data::DatasetInfo& info) {
@@ -158,8 +167,9 @@ Job make_job(const Recipe& recipe) {
   recipe.validate();
   parse_device(recipe.device);  // before minutes are spent on the rest
   seed_everything(static_cast<uint64_t>(recipe.seed));
-  data::Dataset train = open_train_data(recipe);
-  std::optional<data::Dataset> eval = open_eval_data(recipe, train);
+  const DataSplit split = split_data(recipe);
+  data::Dataset train = train_part(recipe, split);
+  std::optional<data::Dataset> eval = eval_part(recipe, split, train.info());
   Model model = make_model(recipe, train.info());
   amp::MasterWeights masters;
   if (const amp::Policy policy = precision_policy(recipe); policy.low_weights) {
@@ -174,7 +184,8 @@ Job make_job(const Recipe& recipe) {
           .optimizers = {std::move(optimizer)},
           .loss = cross_entropy_loss(model, recipe.label_smoothing),
           .train = std::move(train),
-          .eval = std::move(eval)};
+          .eval = std::move(eval),
+          .note = split.held_out_note()};
 }
 
 }  // namespace bellows::train

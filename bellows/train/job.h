@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bellows/amp/policy.h"
@@ -41,6 +42,7 @@ struct Job {
   LossFn loss;
   data::Dataset train;
   std::optional<data::Dataset> eval;
+  std::string note{};  ///< for people: what of the training data was held out; "": nothing
 };
 
 /// Makes all of it from a recipe: seeds every generator, makes the model by its name, loads weights, moves it to the
@@ -53,9 +55,10 @@ Job make_job(const Recipe& recipe);
 // The parts of make_job(), for those who bring the rest themselves.
 
 /// Training data as the recipe wants it: scaled, augmented, normalised by its own mean and std, shuffled, in batches.
-/// Of a folder with splits it is the split "train".
+/// Which samples these are says data_split.h.
 data::Dataset open_train_data(const Recipe& recipe);
-/// Held-out data: `eval_data`, or the split "test" beside the training data; nothing when there is neither.
+/// Held-out data: `eval_data`; or, of a folder, the split "test" (else "val", "valid", "validation"), or what is held
+/// out of one without. Nothing where `data` names files, and `eval_data` nothing.
 /// Params: train – what open_train_data() gave
 std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Dataset& train);
 /// The model by its name, with weights, on the device, in the memory layout.

@@ -19,8 +19,10 @@ class RecipeLadderJob final : public LadderJob {
  public:
   explicit RecipeLadderJob(const Recipe& recipe) : loop_(counted_job(recipe)) {
     take_cpu_peak_bytes();
-    TORCH_CHECK_VALUE(loop_.job().eval, "ladder: expected held-out data to measure the accuracy on; \"", recipe.data,
-                      "\" has no test split and the recipe no eval_data.");
+    TORCH_CHECK_VALUE(loop_.job().eval,
+                      "ladder: expected held-out data to measure the accuracy on, and there is none "
+                      "beside the files ",
+                      recipe.data, ". Name a folder, of which a part is held out, or eval_data.");
   }
 
   int64_t run_steps(int64_t n) override {

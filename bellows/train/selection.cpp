@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "bellows/checkpoint/folder.h"
 #include "bellows/checkpoint/rng.h"
@@ -19,6 +18,7 @@
 #include "bellows/data/order/labels.h"
 #include "bellows/data/select/active.h"
 #include "bellows/data/select/sample_stats.h"
+#include "bellows/train/data_split.h"
 #include "bellows/train/job.h"
 
 namespace bellows::train {
@@ -26,6 +26,13 @@ namespace bellows::train {
 namespace {
 
 const std::vector<std::string> kStrategies = {"least_confidence", "margin", "entropy", "bald", "k_center", "random"};
+const std::vector<std::string> kHardness = {"forgetting", "el2n", "loss", "margin", "entropy", "random"};
+
+void check_rule(const std::string& by, const std::vector<std::string>& rules, const char* what) {
+  const bool known = std::find(rules.begin(), rules.end(), by) != rules.end();
+  TORCH_CHECK_VALUE(known, "select: no rule ", what, " is called \"", by, "\".", did_you_mean(by, rules),
+                    " There are: ", c10::Join(", ", rules), ".");
+}
 
 struct PoolOutputs {
   std::vector<int64_t> ids;
@@ -101,48 +108,42 @@ std::vector<int64_t> rest_of(int64_t size, std::vector<int64_t> without) {
   return rest;
 }
 
+int64_t position_of(int64_t id, const std::vector<int64_t>& ascending) {
+  return std::lower_bound(ascending.begin(), ascending.end(), id) - ascending.begin();
+}
+
 /// What is chosen from, and by which run.
 struct Origin {
   Recipe recipe;
   data::Dataset whole;
   std::string source;                ///< its fingerprint
-  std::vector<int64_t> in_training;  ///< the run's subset; all where it has none
+  std::vector<int64_t> trainable;    ///< those that are not held out
+  std::vector<int64_t> in_training;  ///< of the run's subset; all where it has none
 };
 
 Origin origin_of(const Selection& selection) {
-  TORCH_CHECK_VALUE(selection.run.empty() != selection.data.empty(), "select: expected a run or a data set, got ",
-                    selection.run.empty() ? "neither." : "both.");
   Recipe recipe;
   if (!selection.run.empty()) {
     recipe = Recipe::load(selection.run + "/recipe.yaml");
   } else {
     recipe.data = selection.data;
   }
-  const bool is_folder = std::filesystem::is_directory(recipe.data);
-  data::Dataset whole = data::open(recipe.data, {.split = !is_folder                ? ""
-                                                          : selection.split.empty() ? "train"
-                                                                                    : selection.split});
-  std::string source = data::fingerprint(whole);
-  std::vector<int64_t> in_training = rest_of(whole.size(), {});
-  if (!recipe.subset.empty()) in_training = data::load_subset(recipe.subset).ids;
-  return {std::move(recipe), std::move(whole), std::move(source), std::move(in_training)};
+  DataSplit split = selection.split.empty() ? split_data(recipe)
+                                            : DataSplit{data::open(recipe.data, {.split = selection.split}), {}, ""};
+  std::string source = data::fingerprint(split.whole);
+  std::vector<int64_t> trainable = split.trained(), in_training = trainable;
+  if (!recipe.subset.empty()) in_training = split.trained(data::load_subset(recipe.subset).ids);
+  return {std::move(recipe), std::move(split.whole), std::move(source), std::move(trainable), std::move(in_training)};
 }
 
 int64_t wanted_count(const Selection& selection, int64_t of) {
-  const int ways = (selection.keep != 0) + (selection.count != 0) + (selection.add != 0);
-  TORCH_CHECK_VALUE(ways == 1, "select: expected one of keep, count and add, got ", ways, " of them.");
-  TORCH_CHECK_VALUE(selection.count >= 0 && selection.add >= 0, "select: expected a number of samples above 0.");
   if (selection.keep == 0) return selection.count + selection.add;
-  TORCH_CHECK_VALUE(selection.keep > 0 && selection.keep <= 1, "select: expected to keep a share in (0, 1], got ",
-                    selection.keep, ".");
   return std::max<int64_t>(1, std::llround(selection.keep * static_cast<double>(of)));
 }
 
 /// Hardness of all samples, by the run's statistics; all equal for `random`.
 std::vector<double> hardness(const Selection& selection, const Origin& origin) {
   if (selection.by == "random") return std::vector<double>(static_cast<size_t>(origin.whole.size()));
-  TORCH_CHECK_VALUE(!selection.run.empty(), "select: ", selection.by,
-                    " needs the folder of a run with sample_stats: ", "true; without one, choose by random.");
   const data::Difficulty by = data::parse_difficulty(selection.by);
   data::SavedStats saved = data::load_sample_stats(selection.run + "/sample_stats.safetensors");
   TORCH_CHECK_VALUE(saved.source == origin.source && saved.stats.size() == origin.whole.size(),
@@ -160,16 +161,20 @@ Model model_of(const std::string& run, const Recipe& recipe, const data::Dataset
 }
 
 std::vector<int64_t> with_next_to_label(const Selection& selection, Origin origin) {
-  TORCH_CHECK_VALUE(!selection.run.empty(), "select: what to label next is asked of a run's model; give the run.");
   TORCH_CHECK_VALUE(!origin.recipe.subset.empty(), "select: ", selection.run, " was trained on all samples: none is ",
                     "left to be labelled. Train on a subset first: its samples are those that have labels.");
   Recipe plain = origin.recipe;
   plain.augment = "none";
   plain.subset.clear();
   const data::Dataset pool = open_train_data(plain).sequential();
+  std::vector<int64_t> labelled;
+  labelled.reserve(origin.in_training.size());
+  for (const int64_t id : origin.in_training) labelled.push_back(position_of(id, origin.trainable));
   std::vector<int64_t> ids =
-      choose_to_label(model_of(selection.run, origin.recipe, origin.whole.info()), pool, origin.in_training,
-                      {.by = selection.by, .count = selection.add, .passes = selection.passes, .seed = selection.seed});
+      pick(origin.trainable,
+           choose_to_label(
+               model_of(selection.run, origin.recipe, origin.whole.info()), pool, labelled,
+               {.by = selection.by, .count = selection.add, .passes = selection.passes, .seed = selection.seed}));
   ids.insert(ids.end(), origin.in_training.begin(), origin.in_training.end());
   std::sort(ids.begin(), ids.end());
   return ids;
@@ -179,9 +184,7 @@ std::vector<int64_t> with_next_to_label(const Selection& selection, Origin origi
 
 std::vector<int64_t> choose_to_label(const Model& model, const data::Dataset& pool,
                                      const std::vector<int64_t>& labelled, const PoolChoice& choice) {
-  const auto known = std::find(kStrategies.begin(), kStrategies.end(), choice.by);
-  TORCH_CHECK_VALUE(known != kStrategies.end(), "select: unknown strategy \"", choice.by, "\".",
-                    did_you_mean(choice.by, kStrategies));
+  check_rule(choice.by, kStrategies, "of what to label");
   const std::vector<int64_t> left = rest_of(pool.size(), labelled);
   TORCH_CHECK_VALUE(choice.count > 0 && choice.count <= static_cast<int64_t>(left.size()),
                     "select: expected to add 1 to ", left.size(), " samples, got ", choice.count, ".");
@@ -197,7 +200,9 @@ std::vector<int64_t> choose_to_label(const Model& model, const data::Dataset& po
     TORCH_CHECK_VALUE(static_cast<int64_t>(outputs.ids.size()) == pool.size(),
                       "select: k_center needs every sample, and ",
                       pool.size() - static_cast<int64_t>(outputs.ids.size()), " cannot be used.");
-    return pick(outputs.ids, data::k_center(outputs.logits, labelled, choice.count));
+    std::vector<int64_t> rows = data::k_center(outputs.logits, labelled, choice.count);
+    std::sort(rows.begin(), rows.end());
+    return rows;
   }
   data::Loader loader = pool.subset(left).sequential().loader();
   const at::Tensor scores = choice.by == "bald" ? bald_scores(model, loader, choice.passes, choice.seed)
@@ -208,7 +213,26 @@ std::vector<int64_t> choose_to_label(const Model& model, const data::Dataset& po
   return best(as_doubles(scores));
 }
 
+void check_selection(const Selection& selection) {
+  check_rule(selection.by, selection.add > 0 ? kStrategies : kHardness,
+             selection.add > 0 ? "of what to label" : "for labelled samples");
+  TORCH_CHECK_VALUE(selection.run.empty() != selection.data.empty(), "select: expected a run or a data set, got ",
+                    selection.run.empty() ? "neither." : "both.");
+  const int ways = (selection.keep != 0) + (selection.count != 0) + (selection.add != 0);
+  TORCH_CHECK_VALUE(ways == 1, "select: expected one of keep, count and add, got ", ways, " of them.");
+  TORCH_CHECK_VALUE(selection.count >= 0 && selection.add >= 0, "select: expected a number of samples above 0.");
+  TORCH_CHECK_VALUE(selection.keep >= 0 && selection.keep <= 1, "select: expected to keep a share in (0, 1], got ",
+                    selection.keep, ".");
+  TORCH_CHECK_VALUE(!selection.run.empty() || selection.add == 0,
+                    "select: what to label next is asked of a run's model; give the run.");
+  TORCH_CHECK_VALUE(!selection.run.empty() || selection.by == "random", "select: ", selection.by,
+                    " needs the folder of a run with sample_stats: true; without one, choose by random.");
+  TORCH_CHECK_VALUE(selection.split.empty() || selection.run.empty(),
+                    "select: a split is chosen of a data set; a run has its own.");
+}
+
 data::Subset select_samples(const Selection& selection) {
+  check_selection(selection);
   Origin origin = origin_of(selection);
   const auto of = static_cast<int64_t>(origin.in_training.size());
   const int64_t size = origin.whole.size(), wanted = wanted_count(selection, of);

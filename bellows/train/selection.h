@@ -14,7 +14,7 @@ namespace bellows::train {
 struct Selection {
   std::string run;    ///< folder of a run: its data, its model, its statistics; or
   std::string data;   ///< a data set, for `random` without a run
-  std::string split;  ///< of `data`, where it is a folder with several; "": train
+  std::string split;  ///< of `data`, where it is a folder with several; "": train, or the only one
   /// Out of labelled samples: forgetting, el2n, loss, margin, entropy (data::Difficulty), random. To be labelled
   /// (`add` > 0): least_confidence, margin, entropy, bald, k_center, random.
   std::string by = "forgetting";
@@ -26,7 +26,12 @@ struct Selection {
   uint64_t seed = 1;
 };
 
-/// Chooses. Of `add`, the result holds the run's subset too: it is what the next round trains on.
+/// Whether what is asked for makes sense, before any file is looked at.
+/// Throws: c10::ValueError – an unknown rule (nearest match; all that there are), a rule or a number that does not fit
+void check_selection(const Selection& selection);
+
+/// Chooses, never of the samples that are held out for evaluation (data_split.h). Of `add`, the result holds the run's
+/// subset too: it is what the next round trains on.
 /// Throws: c10::ValueError – a name, a number or a file that does not fit
 data::Subset select_samples(const Selection& selection);
 
@@ -38,7 +43,7 @@ struct PoolChoice {
   uint64_t seed = 1;
 };
 
-/// Ids of `count` samples of `pool` that are not in `labelled`, ascending. The labels of the pool are not looked at.
+/// Positions of `count` samples in `pool` that are not in `labelled`, ascending. The labels of the pool are not looked at.
 /// k_center works on the model's outputs.
 /// Numerics: repeatable: bald's dropout is seeded, and the generators are put back
 /// Cost:     one pass over the pool, `passes` for bald, none for random; memory for all outputs (bald: times passes)

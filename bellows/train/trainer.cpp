@@ -1,6 +1,7 @@
 #include "bellows/train/trainer.h"
 
 #include "bellows/core/error.h"
+#include "bellows/core/log.h"
 #include "bellows/train/fit_run.h"
 
 namespace bellows::train {
@@ -10,7 +11,9 @@ Trainer::Trainer(Recipe recipe, Callbacks callbacks) : recipe_(std::move(recipe)
 }
 
 FitResult Trainer::fit() {
-  return fit(make_job(recipe_));
+  Job job = make_job(recipe_);
+  if (!job.note.empty()) log_info(job.note);
+  return fit(std::move(job));
 }
 
 FitResult Trainer::fit(const Model& model, torch::optim::Optimizer& optimizer, LossFn loss_fn, data::Dataset train_data,

@@ -69,7 +69,11 @@ TEST(Open, FindsSplitsByTheNamesOfShards) {
 
 TEST(Open, ExplainsWhatIsWrong) {
   EXPECT_THAT(error_of([] { open(kDigits); }),
-              HasSubstr("has several splits: test, train. Choose one: open(url, {.split = \"train\"})"));
+              HasSubstr("has several splits: test, train. Choose one of them by the option split, or name its files."));
+  EXPECT_EQ(open(kDigits, {.otherwise = "train"}).info().split, "train");
+  EXPECT_EQ(open(kDigits, {.split = "test", .otherwise = "train"}).info().split, "test");
+  EXPECT_THAT(error_of([] { open(kDigits, {.otherwise = "val"}); }),
+              HasSubstr("several splits, none of them called \"val\""));
   EXPECT_THAT(error_of([] { open(kDigits, {.split = "tran"}); }), HasSubstr("Did you mean \"train\"?"));
   EXPECT_THAT(error_of([] { open(kDigits + "/test-000.tar", {.split = "test"}); }),
               HasSubstr("Name the shards of the split"));
@@ -92,17 +96,19 @@ TEST(Open, SaysWhatIsWrongInADescription) {
     return result;
   };
   EXPECT_THAT(message("{\"classes\": 3}"), HasSubstr("expected \"classes\" to be a list of texts, found \"3\"."));
-  EXPECT_THAT(message("{\"classes\": [\"a\", 1]}"), HasSubstr("found an array."));
+  EXPECT_THAT(message("{\"classes\": [\"a\", 1]}"), HasSubstr(R"(found "[\x22a\x22,1]".)"));
   EXPECT_THAT(message("{\"name\": []}"), HasSubstr("\"name\" to be a text"));
   EXPECT_THAT(message("{\"mean\": \"0.5\"}"), HasSubstr("\"mean\" to be a list of numbers"));
   EXPECT_THAT(message("{\"image_size\": [8.5, 8, 1]}"), HasSubstr("\"image_size\" to be a list of whole numbers"));
   EXPECT_THAT(message("{\"splits\": [\"train-0.tar\"]}"), HasSubstr("\"splits\" to be an object of texts"));
   EXPECT_THAT(message("{\"splits\": {\"train\": 1}}"), HasSubstr("\"splits\" to be an object of texts"));
-  EXPECT_THAT(message("[1, 2]"), HasSubstr("expected a JSON object that describes a data set, found an array."));
+  EXPECT_THAT(message("[1, 2]"), HasSubstr("expected a JSON object that describes a data set, found \"[1,2]\"."));
   EXPECT_THAT(message("{\"name\": oops}"), HasSubstr("expected JSON, found a mistake at byte 9: \"oops}\""));
   EXPECT_THAT(message("{\"mean\": [1e999]}"), HasSubstr("a number that is too large"));
   EXPECT_THAT(message("{\"name\": "), HasSubstr("the file ends there"));
   EXPECT_THAT(message(""), HasSubstr("the file ends there"));
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  EXPECT_THAT(message("{\"classes\": " + deep + "}"), HasSubstr("nested too deeply"));
 }
 
 TEST(Open, TakesNamesThatEndLikeShardsAndNoOthers) {

@@ -3,18 +3,23 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <set>
 
 #include "bellows/data/loader/batch_memory.h"
+#include "bellows/data/step_error.h"
 #include "bellows/io/safetensors.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -251,6 +256,103 @@ TEST(Loader, TakesBatchesLargerThanTheSet) {
   EXPECT_EQ(numbers(5).batch(INT64_MAX - 2).loader().batches_per_epoch(), 1);
   EXPECT_THAT(error_of([] { numbers(5).prefetch(INT64_MAX).loader(); }),
               HasSubstr("1 to 65536 batches, got 9223372036854"));
+}
+
+/// The memory for tensors, which can be short.
+class ScarceMemory final : public c10::Allocator {
+ public:
+  ScarceMemory() { c10::SetCPUAllocator(this, /*priority=*/255); }
+  ~ScarceMemory() override { c10::SetCPUAllocator(usual_, /*priority=*/255); }
+  c10::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK(!short_ || bytes == 0, "no memory for ", bytes, " bytes");
+    return usual_->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return usual_->raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+  void be_short(bool on) { short_ = on; }
+
+ private:
+  c10::Allocator* const usual_ = c10::GetCPUAllocator();
+  std::atomic<bool> short_{false};
+};
+
+TEST(Loader, LosesNoBatchWhereMemoryRunsOut) {
+  const Dataset mixed = augmented().mix({.mixup_alpha = 0.4, .num_classes = 10}).prefetch(3);
+  Loader plain = mixed.loader();
+  const auto expected = fingerprints(plain, 0);
+  ScarceMemory memory;
+  for (const int64_t threads : {0, 2}) {
+    for (const int patience : {2, 3}) {  // fails where batches are made, and where they are put together
+      Loader loader = mixed.threads(threads).loader();
+      loader.start(0);
+      std::vector<Batch> held;  // no memory comes back
+      std::vector<std::string> found;
+      int64_t failures = 0;
+      for (int call = 0; call < 1000; ++call) {
+        memory.be_short(call % patience != 0);
+        try {
+          std::optional<Batch> batch = loader.next();
+          memory.be_short(false);
+          if (!batch) break;
+          found.push_back(fingerprint(*batch));
+          held.push_back(std::move(*batch));
+        } catch (const c10::Error& error) {
+          EXPECT_THAT(error.what_without_backtrace(), HasSubstr("no memory for"));
+          ++failures;
+        }
+      }
+      EXPECT_EQ(found, expected) << threads << " threads";
+      EXPECT_GT(failures, 10) << threads << " threads";
+    }
+  }
+}
+
+/// What next() throws because of the user's own code.
+std::string step_error_of(const Dataset& dataset) {
+  Loader loader = dataset.loader();
+  try {
+    while (loader.next()) {
+    }
+  } catch (const StepError& error) {
+    return error.what_without_backtrace();
+  }
+  return "none";
+}
+
+TEST(Steps, OfTheUserThatFailAreNoBadSamples) {
+  const auto lookup = [](const ImageView& image, Scratch&, RandomStream&) {
+    if (image.at(0, 0)[0] == image.at(3, 3)[0]) static_cast<void>(std::vector<int>().at(7));
+    return image;
+  };
+  const auto number = [](const ImageView& image, Scratch&, RandomStream&) -> ImageView {
+    if (image.at(0, 0)[0] == image.at(3, 3)[0]) throw 7;
+    return image;
+  };
+  const PixelPass refusing = [](const ImageView&, RandomStream&, const PixelOutput&) {
+    TORCH_CHECK_VALUE(false, "not mine");
+  };
+  for (const OnBadSample policy : {OnBadSample::fail, OnBadSample::skip}) {
+    for (const int64_t threads : {0, 2}) {
+      const Dataset set = digits().batch(8).threads(threads).on_bad_sample(policy);
+      const std::string message = step_error_of(set.flip().transform({lookup}));
+      EXPECT_THAT(message, ContainsRegex(R"(^transform 2: sample "[0-9]+" \(id [0-9]+\), .*train-000.tar: )"));
+      EXPECT_THAT(message, AllOf(HasSubstr("vector"), HasSubstr("a mistake in the step, not a bad sample")));
+      EXPECT_THAT(step_error_of(set.transform({number})), HasSubstr("an exception that is no std::exception"));
+      EXPECT_THAT(step_error_of(set.pixels(refusing)),
+                  AllOf(ContainsRegex("^pixels: sample \"[0-9]+\" .id 0."), HasSubstr(": not mine")));
+    }
+  }
+}
+
+TEST(Steps, ThatFailAlwaysEndTheFirstEpochAtOnce) {
+  std::atomic<int> calls{0};
+  const auto broken = [&](const ImageView&, Scratch&, RandomStream&) -> ImageView {
+    ++calls;
+    throw std::logic_error("broken");
+  };
+  Loader loader = digits().transform({broken}).on_bad_sample(OnBadSample::skip).loader();
+  EXPECT_THROW(loader.start(0), StepError);
+  EXPECT_EQ(calls, 1);
 }
 
 TEST(BatchMemory, SaysThatThereIsNotEnough) {

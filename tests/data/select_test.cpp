@@ -207,6 +207,10 @@ TEST(SubsetTest, DamagedFilesAreErrors) {
   changed("\"of\":9", "\"of\":\"9\"");
   EXPECT_THAT(message_of([&] { load_subset(path); }), HasSubstr("\"of\" to be a number of samples"));
   EXPECT_THAT(message_of([&] { load_subset(path + ".missing"); }), HasSubstr("missing"));
+  changed("[1,2,3]", "[1,[2],3]");
+  EXPECT_THAT(message_of([&] { load_subset(path); }), HasSubstr("to be a list of ids, found \"[1,[2],3]\"."));
+  changed("[1,2,3]", std::string(100'000, '[') + std::string(100'000, ']'));
+  EXPECT_THAT(message_of([&] { load_subset(path); }), HasSubstr("nested too deeply"));
 }
 
 TEST(ActiveTest, ScoresOfKnownProbabilities) {

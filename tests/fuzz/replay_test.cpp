@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bellows/core/file.h"
+#include "mutate.h"
 #include "targets.h"
 
 namespace bellows::fuzz {
@@ -60,6 +61,19 @@ TEST(Replay, EveryFolderBelongsToATarget) {
       const std::string name = std::filesystem::path(folder).filename();
       EXPECT_TRUE(std::ranges::any_of(targets, [&](const Target& target) { return name == target.name; })) << folder;
     }
+  }
+}
+
+// What no other test mutates.
+TEST(Replay, FixedMutationsOfSmallTexts) {
+  for (const Target& target : {Target{"dataset_json", dataset_json}, Target{"subset", subset},
+                               Target{"example_fields", example_fields}, Target{"http_headers", http_headers}}) {
+    std::vector<io::Bytes> seeds;
+    for (const std::string& file : files_in(std::string(BELLOWS_SOURCE_DIR "/tests/fuzz/corpus/") + target.name)) {
+      const MappedFile mapped(file);
+      seeds.emplace_back(mapped.bytes().begin(), mapped.bytes().end());
+    }
+    sample_fuzzing(seeds, target.run);
   }
 }
 

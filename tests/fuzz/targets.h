@@ -37,4 +37,11 @@ void csv(io::ByteSpan bytes);
 /// One line.
 void jsonl(io::ByteSpan bytes);
 
+void dataset_json(io::ByteSpan bytes);
+void subset(io::ByteSpan bytes);
+/// A tf.train.Example as the fields of a sample, notes of arrays included.
+void example_fields(io::ByteSpan bytes);
+/// An answer's headers, line by line, and the bytes as a URL.
+void http_headers(io::ByteSpan bytes);
+
 }  // namespace bellows::fuzz

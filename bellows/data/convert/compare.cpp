@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "bellows/core/seed.h"
 #include "bellows/data/convert/recode.h"
 #include "bellows/io/crc32.h"
 #include "bellows/io/image.h"
+#include "bellows/io/json_impl.h"
 
 namespace bellows::data {
 
@@ -92,8 +92,9 @@ std::optional<double> single_number(const Field& field) {
 }
 
 bool same_json(const Field& a, const Field& b) {
-  const auto x = nlohmann::json::parse(io::as_text(a.bytes), nullptr, false);
-  return !x.is_discarded() && x == nlohmann::json::parse(io::as_text(b.bytes), nullptr, false);
+  constexpr int deepest = 256;  // as JSON Lines may be
+  const auto x = io::parse_shallow_json(io::as_text(a.bytes), "compare", deepest);
+  return !x.is_discarded() && x == io::parse_shallow_json(io::as_text(b.bytes), "compare", deepest);
 }
 
 std::pair<int64_t, int64_t> picture_size(const Field& field) {

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <thread>
 
-#include "bellows/core/error.h"
 #include "bellows/core/seed.h"
+#include "bellows/data/step_error.h"
 
 namespace bellows::data {
 
@@ -17,22 +17,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstRetry{20}, kLongestRetry{2000}, kRetryPatience{5};
 
-/// The message of the exception that is being handled, of whatever type.
-std::string current_message() {
-  try {
-    throw;
-  } catch (const std::exception& error) {
-    return user_message(error);
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
-
 }  // namespace
 
-void BatchJob::begin(BatchPlan plan, int64_t slices) {
-  plan_ = std::move(plan);
-  const size_t rows = plan_.positions.size();
+void BatchJob::begin(BatchPlan&& plan, int64_t slices) {
+  const size_t rows = plan.positions.size();
   ids_.resize(rows);
   for (BadSample& trouble : troubles_) trouble.message.clear();
   troubles_.resize(rows);
@@ -43,6 +31,7 @@ void BatchJob::begin(BatchPlan plan, int64_t slices) {
   slices_ = slices;
   claimed_ = done_ = 0;
   cancelled_ = false;
+  plan_ = std::move(plan);
 }
 
 void BatchJob::clear() {
@@ -93,10 +82,11 @@ bool BatchJob::prepare_row(size_t row, Workspace& workspace) {
     workspace.clock.enter(LoadStage::decode);
     context_.writer.prepare(workspace, seed(row));
     return true;
+  } catch (const StepError&) {
+    throw;
   } catch (...) {
     if (context_.options.on_bad_sample == OnBadSample::fail) throw;
-    const std::string message = current_message();
-    troubles_[row] = {message.empty() ? "an error without a message" : message, workspace.clock.stage()};
+    troubles_[row] = {current_message(), workspace.clock.stage()};
     return false;
   }
 }
@@ -106,6 +96,8 @@ void BatchJob::read_row(size_t row, Workspace& workspace) {
     try {
       context_.source.read(plan_.positions[row], workspace.sample);
       return;
+    } catch (const StepError&) {
+      throw;
     } catch (...) {
       if (attempt >= context_.options.retries || cancelled_) throw;
     }
@@ -126,12 +118,12 @@ uint64_t BatchJob::seed(size_t row) const {
   return plan_.repeats ? mix_seed(seed, static_cast<uint64_t>(plan_.first) + row) : seed;
 }
 
-void BatchJob::close_gaps() {
+void BatchJob::close_gaps(BatchPlace& place) {
   size_t kept = 0;
-  const size_t padding_from = ids_.size() - static_cast<size_t>(plan_.place.padding);
+  const size_t padding_from = ids_.size() - static_cast<size_t>(place.padding);
   for (size_t row = 0; row < ids_.size(); ++row) {
     if (!troubles_[row].message.empty()) {
-      if (row >= padding_from) --plan_.place.padding;
+      if (row >= padding_from) --place.padding;
       skipped_.push_back(std::move(troubles_[row]));
       continue;
     }
@@ -163,18 +155,22 @@ at::Tensor BatchJob::make_tensor(size_t which, int64_t rows) {
       .make_tensor();
 }
 
-Batch BatchJob::finish() {
+void BatchJob::check() const {
   for (const std::exception_ptr& error : errors_) {
     if (error) std::rethrow_exception(error);
   }
-  close_gaps();
+}
+
+Batch BatchJob::finish() {
+  BatchPlace place = plan_.place;
+  close_gaps(place);
   NamedTensors tensors;
   tensors.reserve(memory_.size());
   for (size_t i = 0; i < memory_.size(); ++i)
     tensors.emplace_back(context_.writer.rows()[i].name, make_tensor(i, static_cast<int64_t>(ids_.size())));
   constexpr uint64_t mix_stream = 0x6d6978;  // keeps its seed apart from the samples'
   const uint64_t of_epoch = mix_seed(context_.options.seed, static_cast<uint64_t>(plan_.place.epoch), mix_stream);
-  return mix_batch({std::move(tensors), std::move(ids_), plan_.place}, context_.writer.options().mix,
+  return mix_batch({std::move(tensors), std::move(ids_), place}, context_.writer.options().mix,
                    mix_seed(of_epoch, static_cast<uint64_t>(plan_.first)));
 }
 

@@ -39,8 +39,8 @@ class BatchJob {
  public:
   explicit BatchJob(JobContext& context) : context_(context) {}
 
-  /// Takes memory for the rows of `plan`.
-  void begin(BatchPlan plan, int64_t slices);
+  /// Takes memory for the rows of `plan`, then the plan: where there is none, `plan` is as it was.
+  void begin(BatchPlan&& plan, int64_t slices);
   /// The next slice that nobody has, or -1.
   int64_t claim();
   bool claimable() const { return claimed_.load(std::memory_order_relaxed) < slices_; }
@@ -50,8 +50,12 @@ class BatchJob {
   /// Lets slices that are being filled end early; their content does not matter any more.
   void cancel() { cancelled_ = true; }
 
-  /// The batch without its bad samples. Throws the error of the first bad sample.
+  /// Throws the error of the first bad sample.
+  void check() const;
+  /// The batch without its bad samples, once.
   Batch finish();
+  /// What the batch is made by, to make it once more.
+  BatchPlan take_plan() { return std::move(plan_); }
   /// In order.
   const std::vector<BadSample>& skipped() const { return skipped_; }
   const BatchPlace& place() const { return plan_.place; }
@@ -70,7 +74,7 @@ class BatchJob {
   void read_row(size_t row, Workspace& workspace);
   void wait_to_retry(int64_t attempt) const;
   uint64_t seed(size_t row) const;
-  void close_gaps();
+  void close_gaps(BatchPlace& place);
   at::Tensor make_tensor(size_t which, int64_t rows);
 
   JobContext& context_;

@@ -1,16 +1,12 @@
-#include "bellows/data/loader/loader.h"
+#include "bellows/data/loader/loader_impl.h"
 
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <deque>
 
 #include "bellows/core/log.h"
 #include "bellows/core/machine.h"
-#include "bellows/data/loader/loader_meter.h"
-#include "bellows/data/loader/read_ahead.h"
-#include "bellows/data/loader/transfer.h"
-#include "bellows/data/loader/worker_pool.h"
+#include "bellows/data/step_error.h"
 #include "bellows/io/image.h"
 
 namespace bellows::data {
@@ -63,75 +59,15 @@ int64_t count_batches(const Source& source, const LoaderOptions& options, int64_
   return count_batches(samples, division(options));
 }
 
-class Loader::Impl {
- public:
-  Impl(SourcePtr source, PipelineOptions pipeline, LoaderOptions options)
-      : source_(std::move(source)), pipeline_(std::move(pipeline)), options_(with_order(std::move(options))) {
-    TORCH_CHECK_VALUE(source_, "Loader: expected a source, got null.");
-    check(*source_, options_);
-  }
+Loader::Impl::Impl(SourcePtr source, PipelineOptions pipeline, LoaderOptions options)
+    : source_(std::move(source)), pipeline_(std::move(pipeline)), options_(with_order(std::move(options))) {
+  TORCH_CHECK_VALUE(source_, "Loader: expected a source, got null.");
+  check(*source_, options_);
+}
 
-  void start(int64_t epoch, int64_t first_batch);
-  void start_at(int64_t epoch, int64_t first_batch, int64_t consumed);
-  std::optional<Batch> next();
-
-  int64_t samples_per_epoch() const {
-    return count_delivered(options_.order->length(*source_, epoch_), division(options_));
-  }
-  int64_t batches_per_epoch() const { return count_batches(*source_, options_, epoch_); }
-  const Source& source() const { return *source_; }
-  const LoaderOptions& options() const { return options_; }
-  int64_t skipped() const { return skipped_; }
-  LoaderReport report() const;
-  double wait_share() const { return meter_.wait_share(); }
-  void trace(std::shared_ptr<TraceWriter> writer);
-
- private:
-  /// What next() gives, here or on its way to a device: a batch, an error, or the end.
-  struct Outcome {
-    std::optional<Batch> batch;
-    std::exception_ptr error;
-    int64_t completed_ns = 0, taken_ns = 0;  // when the batch was finished, and when next() had it
-    int64_t skipped = 0;                     // up to here
-  };
-
-  void learn();
-  void make_pool();
-  void schedule();
-  std::optional<BatchPlan> next_plan();
-  Outcome make();
-  Batch finish(BatchJob& job);
-  Outcome fly();
-  void send(Outcome outcome);
-  void note_skipped(const BatchJob& job);
-  void adjust_threads();
-
-  const SourcePtr source_;
-  const PipelineOptions pipeline_;
-  const LoaderOptions options_;
-
-  Workspace workspace_;
-  std::unique_ptr<SampleWriter> writer_;
-  std::shared_ptr<BatchMemory> memory_;
-  std::optional<EpochPlan> plan_;
-  std::deque<BatchPlan> planned_;  // known to read-ahead, not yet to the workers
-  int64_t epoch_ = 0, skipped_ = 0;
-  int64_t next_step_ = 0;    // of the plan
-  int64_t first_batch_ = 0;  // number of the plan's first
-  bool started_ = false;
-  LoaderMeter meter_;
-  std::optional<ThreadBudget> budget_;  // threads = kAuto
-  StageSums last_sums_;                 // of the workers, when it decided last
-  std::array<int64_t, kLoadStages> skipped_in_{};
-  int64_t all_skipped_ = 0, noted_ = 0;  // of all epochs; of this one, those on their way included
-  int64_t picture_bytes_ = 0;
-  std::optional<JobContext> context_;
-  std::unique_ptr<Transfer> transfer_;
-  std::deque<Outcome> sent_;  // one for each copy in progress, and for what failed
-  std::shared_ptr<TraceWriter> trace_;
-  std::unique_ptr<ReadAhead> read_ahead_;
-  std::unique_ptr<WorkerPool> pool_;  // ends first
-};
+int64_t Loader::Impl::samples_per_epoch() const {
+  return count_delivered(options_.order->length(*source_, epoch_), division(options_));
+}
 
 void Loader::Impl::learn() {
   if (writer_) return;
@@ -141,6 +77,8 @@ void Loader::Impl::learn() {
       try {
         source_->read(i, workspace_.sample);
         if (may_speak(workspace_.sample)) writer_ = std::make_unique<SampleWriter>(pipeline_, workspace_);
+      } catch (const StepError&) {
+        throw;
       } catch (...) {
         if (!first_error) first_error = std::current_exception();
       }
@@ -184,40 +122,61 @@ void Loader::Impl::start_at(int64_t epoch, int64_t first_batch, int64_t consumed
   if (read_ahead_) read_ahead_->clear();
   if (transfer_) transfer_->abandon();
   sent_.clear();
+  unsent_.reset();
   planned_.clear();
+  unfinished_.reset();
   plan_.reset();  // before the next: each may hold many samples
   plan_.emplace(*source_, *options_.order, options_.seed, epoch, division(options_), consumed);
   epoch_ = epoch;
   next_step_ = 0;
   first_batch_ = first_batch;
   skipped_ = noted_ = 0;
-  if (pool_->threads() > 0) schedule();
+  if (pool_->threads() > 0) schedule_if_possible(true);
   meter_.start(began_ns);
 }
 
-std::optional<BatchPlan> Loader::Impl::next_plan() {
+/// The plan that is to be scheduled next, or null.
+BatchPlan* Loader::Impl::next_plan() {
   const size_t known = read_ahead_ ? 2 * static_cast<size_t>(options_.prefetch) + 1 : 1;
   while (plan_ && planned_.size() < known && next_step_ < plan_->batches()) {
-    planned_.push_back(plan_->batch(next_step_++));
+    planned_.push_back(plan_->batch(next_step_));
     planned_.back().place.index += first_batch_;
+    ++next_step_;
     if (read_ahead_) read_ahead_->add(planned_.back().positions);
   }
-  if (planned_.empty()) return std::nullopt;
-  BatchPlan plan = std::move(planned_.front());
-  planned_.pop_front();
-  return plan;
+  return planned_.empty() ? nullptr : &planned_.front();
 }
 
+/// Gives the workers what comes next. Where memory runs out, the plans are kept.
 void Loader::Impl::schedule() {
   const int64_t ahead = pool_->threads() == 0 ? 1 : options_.prefetch;
   const int64_t threads = budget_ ? budget_->most() : options_.threads;
   for (int64_t missing = ahead - pool_->size(); missing > 0; --missing) {
-    std::optional<BatchPlan> plan = next_plan();
+    BatchPlan* const plan = next_plan();
     if (!plan) return;
     const auto rows = static_cast<int64_t>(plan->positions.size());
     const int64_t most = threads == 0 ? 1 : 4 * (threads + 1);
     pool_->push(std::move(*plan), std::clamp<int64_t>(rows / kMinSlice, 1, most));
+    planned_.pop_front();
   }
+}
+
+/// That there is no memory for more batches can wait as long as there is one to be had.
+void Loader::Impl::schedule_if_possible(bool has_one) {
+  try {
+    schedule();
+  } catch (...) {
+    if (!has_one && pool_->size() == 0) throw;
+  }
+}
+
+/// The next batch as the workers left it, or null.
+BatchJob* Loader::Impl::take_job() {
+  schedule_if_possible(unfinished_.has_value());
+  if (!unfinished_) return pool_->take(workspace_);
+  BatchJob& again = pool_->make(std::move(*unfinished_), workspace_);
+  unfinished_.reset();
+  return &again;
 }
 
 void Loader::Impl::note_skipped(const BatchJob& job) {
@@ -232,9 +191,17 @@ void Loader::Impl::note_skipped(const BatchJob& job) {
 Batch Loader::Impl::finish(BatchJob& job) {
   const auto give_back = [this](BatchJob* finished) { pool_->release(*finished); };
   const std::unique_ptr<BatchJob, decltype(give_back)> hold(&job, give_back);
-  if (pool_->threads() > 0) schedule();
+  job.check();
   const int64_t begin = now_ns();
-  Batch batch = job.finish();
+  Batch batch;
+  try {
+    batch = job.finish();
+  } catch (const c10::ValueError&) {
+    throw;
+  } catch (...) {  // no memory
+    unfinished_.emplace(job.take_plan());
+    throw;
+  }
   meter_.add(LoadStage::hand_over, now_ns() - begin, batch.size());
   note_skipped(job);
   return batch;
@@ -245,11 +212,11 @@ Loader::Impl::Outcome Loader::Impl::make() {
   Outcome outcome;
   try {
     while (!outcome.batch) {
-      schedule();
-      BatchJob* const job = pool_->take(workspace_);
+      BatchJob* const job = take_job();
       outcome.taken_ns = now_ns();
       if (!job) break;
       outcome.completed_ns = job->completed_ns;
+      if (pool_->threads() > 0) schedule_if_possible(true);
       Batch batch = finish(*job);
       if (batch.size() > 0 || options_.world_size > 1) outcome.batch = std::move(batch);
     }
@@ -265,8 +232,9 @@ void Loader::Impl::send(Outcome outcome) {
     const int64_t begin = now_ns(), size = outcome.batch->size();
     try {
       transfer_->begin(std::move(*outcome.batch));
-    } catch (...) {
-      outcome.batch.reset();
+    } catch (...) {  // no memory on the device: the next call tries again
+      unsent_.emplace(std::move(outcome));
+      outcome = {.skipped = unsent_->skipped};
       outcome.error = std::current_exception();
     }
     meter_.add(LoadStage::transfer, now_ns() - begin, size);
@@ -276,7 +244,7 @@ void Loader::Impl::send(Outcome outcome) {
 
 /// The batch whose copy began one call ago; begins the copy of the next one if that is finished.
 Loader::Impl::Outcome Loader::Impl::fly() {
-  if (sent_.empty()) send(make());
+  if (sent_.empty()) send(unsent_ ? *std::exchange(unsent_, std::nullopt) : make());
   Outcome outcome = std::move(sent_.front());
   sent_.pop_front();
   if (!outcome.batch) return outcome;

@@ -15,7 +15,8 @@ namespace bellows::data {
 
 /// What to do with a sample that cannot be used: an image that does not decode or that a transform refuses, a missing
 /// field, an array of another type or size, a bad or out-of-range label. Pictures of other sizes than the first are the
-/// pipeline's mistake, and always an error.
+/// pipeline's mistake, and always an error. So is what steps of the user's own throw (StepError), but for the
+/// c10::ValueError by which a transform or a tokenizer refuses a sample.
 enum class OnBadSample {
   fail,  ///< next() throws
   skip   ///< the batch comes without it, smaller; counted, and the first few are logged
@@ -69,7 +70,7 @@ class Loader {
 
   /// The next batch, or nothing at the end of the epoch. Begins epoch 0 if start was never called.
   /// Throws: what went wrong in a worker, for the first bad sample in order; the next call goes on with the batch
-  /// behind it
+  /// behind it. c10::Error – no memory for a batch; the next call tries again, and none is lost
   std::optional<Batch> next();
 
   /// Of each rank, in the epoch that was started last.

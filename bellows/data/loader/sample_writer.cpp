@@ -9,6 +9,7 @@
 #include "bellows/core/error.h"
 #include "bellows/data/images/placement.h"
 #include "bellows/data/label.h"
+#include "bellows/data/step_error.h"
 
 namespace bellows::data {
 
@@ -43,6 +44,8 @@ template <class F>
 void with_context(const char* what, const Sample& sample, const Field* field, const F& body) {
   try {
     body();
+  } catch (const StepError&) {
+    throw;
   } catch (const std::exception& error) {
     TORCH_CHECK_VALUE(false, what, ": ", sample.where(field), ": ", user_message(error));
   }
@@ -51,6 +54,10 @@ void with_context(const char* what, const Sample& sample, const Field* field, co
 const Field* find_picture(const Sample& sample) {
   const auto found = std::find_if(sample.fields.begin(), sample.fields.end(), is_picture);
   return found == sample.fields.end() ? nullptr : &*found;
+}
+
+auto number_of(size_t step) {
+  return [step] { return c10::str("transform ", step + 1); };
 }
 
 }  // namespace
@@ -153,7 +160,8 @@ size_t SampleWriter::decode(Workspace& workspace, const Field& field, size_t end
   io::ImageInfo info;
   with_context("decode", workspace.sample, &field, [&] { info = io::image_info(field.bytes); });
   placement = Placement::whole(info.height, info.width);
-  with_context("transform", workspace.sample, &field, [&] { done = collect(placement, 0, end, seed); });
+  with_context("transform", workspace.sample, &field,
+               [&] { done = collect(workspace.sample, placement, 0, end, seed); });
   const bool shrinks = options_.fast_decode && info.format == io::ImageFormat::jpeg;
   const int64_t shrink = shrinks ? placement.shrink() : 1;
   io::ImagePart part;
@@ -170,11 +178,14 @@ size_t SampleWriter::decode(Workspace& workspace, const Field& field, size_t end
 }
 
 /// Adds transforms from `begin` on to the placement, as many as can be; returns the first that was not added.
-size_t SampleWriter::collect(Placement& placement, size_t begin, size_t end, uint64_t seed) const {
+size_t SampleWriter::collect(const Sample& sample, Placement& placement, size_t begin, size_t end,
+                             uint64_t seed) const {
   for (; begin < end; ++begin) {
     const Transform& step = options_.transforms[begin];
     RandomStream random(mix_seed(seed, begin));
-    if (!step.place || !step.place(placement, random)) break;
+    bool placed = false;
+    if (step.place) run_step(number_of(begin), sample, [&] { placed = step.place(placement, random); });
+    if (!placed) break;
   }
   return begin;
 }
@@ -187,14 +198,16 @@ void SampleWriter::run_steps(Workspace& workspace, size_t begin, size_t end, uin
     while (begin < end) {
       Placement placement = Placement::whole(image.height, image.width);
       const io::ImageRegion all = placement.cut;
-      const size_t next = collect(placement, begin, end, seed);
+      const size_t next = collect(workspace.sample, placement, begin, end, seed);
       if (next > begin) {
         image = place(image, all, 1, placement, workspace.scratch);
         begin = next;
         continue;
       }
       RandomStream random(mix_seed(seed, begin));
-      image = options_.transforms[begin++].run(image, workspace.scratch, random);
+      run_step(number_of(begin), workspace.sample,
+               [&] { image = options_.transforms[begin].run(image, workspace.scratch, random); });
+      ++begin;
     }
   });
 }
@@ -243,7 +256,11 @@ void SampleWriter::write_image(const RowSpec& row, const Workspace& workspace, s
                     ". Pictures of a batch have one size: add resize(height, width) or a crop.");
   if (!options_.pixels) return normalizer_->run(image, out, row.channels_last, row.dtype);
   RandomStream random(mix_seed(workspace.seed, options_.transforms.size()));
-  options_.pixels(image, random, {out, row.dtype, row.channels_last});
+  try {
+    options_.pixels(image, random, {out, row.dtype, row.channels_last});
+  } catch (...) {  // all pictures are alike here: none of them is to blame
+    throw_step_error("pixels", workspace.sample);
+  }
 }
 
 void SampleWriter::check_array(const RowSpec& row, const Sample& sample) {

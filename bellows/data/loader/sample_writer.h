@@ -68,7 +68,7 @@ class SampleWriter {
   void add_row(Kind kind, std::string name, c10::ScalarType dtype, std::vector<int64_t> sizes);
   void prepare_image(Workspace& workspace, uint64_t seed) const;
   size_t decode(Workspace& workspace, const Field& field, size_t end, uint64_t seed) const;
-  size_t collect(Placement& placement, size_t begin, size_t end, uint64_t seed) const;
+  size_t collect(const Sample& sample, Placement& placement, size_t begin, size_t end, uint64_t seed) const;
   void run_steps(Workspace& workspace, size_t begin, size_t end, uint64_t seed) const;
   void prepare_label(Workspace& workspace) const;
   void check_array_label(const Sample& sample) const;

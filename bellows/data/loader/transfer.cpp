@@ -39,14 +39,15 @@ c10::Allocator* Transfer::host_allocator(c10::Device device) {
   }
 }
 
-void Transfer::begin(Batch batch) {
+void Transfer::begin(Batch&& batch) {
   collect();
-  Flight flight{std::move(batch), {}, c10::Event(device_.type())};
+  Flight flight{{}, {}, c10::Event(device_.type())};
   {
     const c10::StreamGuard on_side_stream(stream_);
-    flight.device = flight.host.to(device_, /*non_blocking=*/true);
+    flight.device = batch.to(device_, /*non_blocking=*/true);
     flight.done.record(stream_);
   }
+  flight.host = std::move(batch);
   flights_.push_back(std::move(flight));
 }
 

@@ -30,8 +30,8 @@ class Transfer {
   /// Where memory comes from that copies need not wait for: pinned, or the usual where the device has none.
   static c10::Allocator* host_allocator(c10::Device device);
 
-  /// Begins the copy of a batch.
-  void begin(Batch batch);
+  /// Begins the copy of a batch. Where the device has no memory for it, `batch` is as it was.
+  void begin(Batch&& batch);
   /// Copies begun and not yet handed out.
   bool pending() const { return !flights_.empty(); }
   /// The batch begun first, on the device: what the calling thread's current stream does from now on comes after the

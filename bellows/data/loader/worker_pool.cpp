@@ -121,7 +121,7 @@ BatchJob& WorkerPool::idle_job() {
   return *jobs_.emplace_back(std::make_unique<BatchJob>(context_));
 }
 
-void WorkerPool::push(BatchPlan plan, int64_t slices) {
+BatchJob& WorkerPool::begin(BatchPlan&& plan, int64_t slices) {
   BatchJob& job = idle_job();
   try {
     job.begin(std::move(plan), slices);
@@ -129,6 +129,18 @@ void WorkerPool::push(BatchPlan plan, int64_t slices) {
     release(job);
     throw;
   }
+  return job;
+}
+
+BatchJob& WorkerPool::make(BatchPlan&& plan, Workspace& helper) {
+  BatchJob& job = begin(std::move(plan), 1);
+  job.fill(job.claim(), helper);
+  job.completed_ns = now_ns();
+  return job;
+}
+
+void WorkerPool::push(BatchPlan&& plan, int64_t slices) {
+  BatchJob& job = begin(std::move(plan), slices);
   {
     std::lock_guard lock(mutex_);
     job.state = BatchJob::State::queued;

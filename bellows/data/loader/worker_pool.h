@@ -26,10 +26,12 @@ class WorkerPool {
   void resize(int64_t threads);
   int64_t threads() const { return threads_; }
 
-  /// Adds a batch behind the others.
-  void push(BatchPlan plan, int64_t slices);
+  /// Adds a batch behind the others. Where there is no memory for it, `plan` is as it was.
+  void push(BatchPlan&& plan, int64_t slices);
   /// Takes the first batch, when it is complete, and helps with it. Null when there is none. Give it to release().
   BatchJob* take(Workspace& helper);
+  /// Makes a batch at once, beside the queue. Give it to release(). Where there is no memory, `plan` is as it was.
+  BatchJob& make(BatchPlan&& plan, Workspace& helper);
   void release(BatchJob& job);
   /// Forgets all batches.
   void abandon();
@@ -58,6 +60,7 @@ class WorkerPool {
   void retire(BatchJob& job);
   void leave(BatchJob& job);
   BatchJob& idle_job();
+  BatchJob& begin(BatchPlan&& plan, int64_t slices);
 
   JobContext& context_;
   std::vector<std::unique_ptr<BatchJob>> jobs_;

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "bellows/core/file.h"
 #include "bellows/core/seed.h"
 #include "bellows/io/bytes.h"
+#include "bellows/io/json_impl.h"
 
 namespace bellows::data {
 
@@ -36,10 +36,7 @@ T subset_member(const SubsetJson& document, const char* key, const std::string& 
   const auto found = document.find(key);
   TORCH_CHECK_VALUE(found != document.end() && fits(*found), "load_subset: ", path, ": expected \"", key, "\" to be ",
                     expected, ", found ",
-                    found == document.end()  ? "none"
-                    : found->is_structured() ? found->type_name()
-                                             : io::printable(found->dump(), 40),
-                    ".");
+                    found == document.end() ? "none" : io::shown_json(*found), ".");
   return found->get<T>();
 }
 
@@ -62,10 +59,14 @@ void save_subset(const std::string& path, Subset subset) {
 
 Subset load_subset(const std::string& path) {
   const MappedFile file(path);
-  const SubsetJson document = SubsetJson::parse(io::as_text(file.bytes()), nullptr, /*allow_exceptions=*/false);
+  return parse_subset(io::as_text(file.bytes()), path);
+}
+
+Subset parse_subset(std::string_view text, const std::string& path) {
+  const SubsetJson document = io::parse_shallow_json(text, "load_subset: " + path);
   TORCH_CHECK_VALUE(document.is_object() && document.contains(kSubsetKey), "load_subset: ", path,
                     " is no subset: expected ", "a JSON object with \"", kSubsetKey,
-                    "\", as `bellows select` writes it; found ", io::describe_content(file.bytes()), ".");
+                    "\", as `bellows select` writes it; found ", io::describe_content(io::as_bytes(text)), ".");
   const auto version = subset_member<int64_t>(document, kSubsetKey, path, "a version", is_count);
   TORCH_CHECK_VALUE(version == kSubsetVersion, "load_subset: ", path, " is of version ", version,
                     "; this program reads version ", kSubsetVersion, ".");

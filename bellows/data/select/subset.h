@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace bellows::data {
@@ -18,6 +19,10 @@ struct Subset {
 void save_subset(const std::string& path, Subset subset);
 /// Throws: c10::ValueError – missing, corrupt, ids out of range or twice: path, what was expected and found
 Subset load_subset(const std::string& path);
+/// What such a file says.
+/// Params: path – for messages
+/// Throws: as load_subset
+Subset parse_subset(std::string_view text, const std::string& path);
 
 /// `count` of 0 … samples - 1, ascending, each set of that size equally likely.
 /// Throws: c10::ValueError – count outside [0, samples]

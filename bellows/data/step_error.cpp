@@ -1,0 +1,26 @@
+#include "bellows/data/step_error.h"
+
+#include "bellows/core/error.h"
+
+namespace bellows::data {
+
+std::string current_message() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string message = user_message(error);
+    return message.empty() ? "an error without a message" : message;
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+void throw_step_error(const std::string& step, const Sample& sample) {
+  throw StepError(
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+      c10::str(step, ": ", sample.where(), ": ", current_message(),
+               ". This is a mistake in the step, not a bad sample (which transforms and tokenizers refuse by a "
+               "c10::ValueError)."));
+}
+
+}  // namespace bellows::data

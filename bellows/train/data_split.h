@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bellows/data/dataset.h"
+#include "bellows/train/recipe.h"
+
+namespace bellows::train {
+
+/// Which samples of a recipe's data are trained on, and which only evaluated on.
+struct DataSplit {
+  data::Dataset whole;  ///< what `data` names; of a folder the split "train", or all where it has no splits, or one
+  /// Positions in it that are kept from training, ascending: a tenth of a folder that has no held-out split, where the
+  /// recipe names no `eval_data` either. Which ones depends on the number of samples alone, so that no run trains on
+  /// what another is evaluated on. Empty: nothing is.
+  std::vector<int64_t> held_out;
+  std::string eval_split;  ///< of the folder: "test", "val", "valid" or "validation"; "": it has none
+
+  /// Those that are not held out, ascending; of `ids` alone, which are ascending, too.
+  std::vector<int64_t> trained() const;
+  std::vector<int64_t> trained(const std::vector<int64_t>& ids) const;
+  /// What was held out, as a line for people; "" when nothing was.
+  std::string held_out_note() const;
+};
+
+/// Throws: c10::ValueError – as data::open; several splits, none of them "train"
+DataSplit split_data(const Recipe& recipe);
+
+}  // namespace bellows::train
