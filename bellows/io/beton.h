@@ -8,6 +8,7 @@
 
 #include "bellows/core/file.h"
 #include "bellows/io/bytes.h"
+#include "bellows/io/partial_file.h"
 
 namespace bellows::io {
 
@@ -60,16 +61,14 @@ class BetonReader {
 
   /// Params: sample – in [0, size()); field – in fields()
   /// Throws: c10::ValueError – damaged: file, sample, field, byte offset, what was expected and found
-  BetonValue read(int64_t sample, size_t field) const;
+  BetonValue read(int64_t sample, size_t field) const { return read(sample, field, bytes_); }
+  /// The same out of other memory with the file's content, where the reader's own has no more than the tables. Numbers
+  /// are views into the reader's.
+  BetonValue read(int64_t sample, size_t field, ByteSpan content) const;
   /// The number of the page where the sample's data begins, as its row says; 0 when nothing of it is in a page.
   uint64_t page(int64_t sample) const;
 
   const std::string& path() const { return where_; }
-  /// Call it before values are used where others may change the file: see MappedFile::check_size.
-  /// Throws: c10::ValueError – the mapped file is shorter now than when it was opened
-  void check_size() const {
-    if (file_) file_->check_size();
-  }
 
  private:
   void read_header();
@@ -79,8 +78,8 @@ class BetonReader {
   void read_array_type(ByteSpan arguments, uint64_t at, BetonField& field) const;
   std::string at(int64_t sample, size_t field) const;
   ByteSpan row(int64_t sample) const;
-  ByteSpan data(int64_t sample, size_t field, uint64_t expected) const;
-  BetonValue read_image(int64_t sample, size_t field) const;
+  ByteSpan data(int64_t sample, size_t field, uint64_t expected, ByteSpan content) const;
+  BetonValue read_image(int64_t sample, size_t field, ByteSpan content) const;
 
   std::string where_;
   std::shared_ptr<const MappedFile> file_;  // null: the bytes are the caller's
@@ -93,6 +92,9 @@ class BetonReader {
   std::vector<size_t> pointers_;  // fields whose values lie in pages
   std::vector<uint32_t> sizes_;   // [sample][pointer] as the allocation table says
 };
+
+/// Fetches what a BetonReader of `file` looks at when it is made: header, rows, allocation table.
+void need_beton_tables(PartialFile& file);
 
 /// Writes a .beton file of version 2 as FFCV's writer lays it out; it appears under its name only by close().
 ///

@@ -188,7 +188,7 @@ std::string BetonReader::at(int64_t sample, size_t field) const {
 
 /// What the field's pointer leads to.
 /// Params: expected – its bytes; UINT64_MAX: those that the allocation table says
-ByteSpan BetonReader::data(int64_t sample, size_t field, uint64_t expected) const {
+ByteSpan BetonReader::data(int64_t sample, size_t field, uint64_t expected, ByteSpan content) const {
   const auto pointer = load_little<uint64_t>(row(sample), offsets_[field] + beton::pointer_at(fields_[field].type));
   const auto k = static_cast<size_t>(std::find(pointers_.begin(), pointers_.end(), field) - pointers_.begin());
   const uint64_t size = sizes_[static_cast<size_t>(sample) * pointers_.size() + k];
@@ -201,10 +201,10 @@ ByteSpan BetonReader::data(int64_t sample, size_t field, uint64_t expected) cons
   TORCH_CHECK_VALUE(inside && pointer / page_size_ == (pointer + size - 1) / page_size_, at(sample, field),
                     ": expected ", size, " bytes inside one page of ", page_size_, " bytes between byte ", pages_begin_,
                     " and byte ", pages_end_, ", found a pointer to byte ", pointer, ": the file is corrupt.");
-  return bytes_.subspan(pointer, size);
+  return content.subspan(pointer, size);
 }
 
-BetonValue BetonReader::read_image(int64_t sample, size_t field) const {
+BetonValue BetonReader::read_image(int64_t sample, size_t field, ByteSpan content) const {
   const ByteSpan fields = row(sample).subspan(offsets_[field]);
   const auto mode = std::to_integer<int>(fields[0]);
   BetonValue value;
@@ -214,25 +214,28 @@ BetonValue BetonReader::read_image(int64_t sample, size_t field) const {
   TORCH_CHECK_VALUE(mode <= 1, at(sample, field), ": expected image mode 0 (jpg) or 1 (raw), found ", mode, ".");
   TORCH_CHECK_VALUE(value.width > 0 && value.height > 0, at(sample, field), ": expected an image with pixels, found ",
                     value.width, " x ", value.height, ".");
-  value.bytes = data(sample, field, value.is_jpeg ? UINT64_MAX : static_cast<uint64_t>(3 * value.width * value.height));
+  value.bytes =
+      data(sample, field, value.is_jpeg ? UINT64_MAX : static_cast<uint64_t>(3 * value.width * value.height), content);
   TORCH_CHECK_VALUE(!value.is_jpeg || as_text(value.bytes).starts_with("\xff\xd8"), at(sample, field),
                     ": expected a JPEG, found ", describe_content(value.bytes), ".");
   return value;
 }
 
-BetonValue BetonReader::read(int64_t sample, size_t field) const {
+BetonValue BetonReader::read(int64_t sample, size_t field, ByteSpan content) const {
   TORCH_CHECK_VALUE(sample >= 0 && sample < size_ && field < fields_.size(), where_, ": expected a sample in [0, ",
                     size_, ") and a field in [0, ", fields_.size(), "), got ", sample, " and ", field, ".");
+  TORCH_CHECK_VALUE(content.size() == bytes_.size(), where_, ": had ", bytes_.size(),
+                    " bytes when it was opened, now it has ", content.size(), ".");
   const BetonType type = fields_[field].type;
   BetonValue value;
   if (beton::is_number(type)) {
     value.bytes = row(sample).subspan(offsets_[field], 8);
   } else if (type == BetonType::image) {
-    value = read_image(sample, field);
+    value = read_image(sample, field, content);
   } else if (beton::is_array(type)) {
-    value.bytes = data(sample, field, beton::array_bytes(fields_[field]));
+    value.bytes = data(sample, field, beton::array_bytes(fields_[field]), content);
   } else {
-    value.bytes = data(sample, field, load_little<uint64_t>(row(sample), offsets_[field] + 8));
+    value.bytes = data(sample, field, load_little<uint64_t>(row(sample), offsets_[field] + 8), content);
     if (type == BetonType::json) {
       const size_t end = as_text(value.bytes).find('\0');
       TORCH_CHECK_VALUE(end != std::string_view::npos, at(sample, field), ": expected JSON that ends in a NUL, found ",
@@ -240,7 +243,8 @@ BetonValue BetonReader::read(int64_t sample, size_t field) const {
       value.bytes = value.bytes.first(end);
     }
   }
-  if (value.bytes.data()) value.offset = static_cast<uint64_t>(value.bytes.data() - bytes_.data());
+  const ByteSpan from = beton::is_number(type) ? bytes_ : content;
+  if (value.bytes.data()) value.offset = static_cast<uint64_t>(value.bytes.data() - from.data());
   return value;
 }
 
@@ -248,6 +252,23 @@ uint64_t BetonReader::page(int64_t sample) const {
   if (pointers_.empty()) return 0;
   const size_t field = pointers_.front();
   return load_little<uint64_t>(row(sample), offsets_[field] + beton::pointer_at(fields_[field].type)) / page_size_;
+}
+
+void need_beton_tables(PartialFile& file) {
+  constexpr uint64_t likely_head = 64 << 10;  // with all fields and some rows, in one request
+  file.need(0, likely_head);
+  const ByteSpan bytes = file.bytes();
+  if (bytes.size() < beton::kHeaderBytes) return;
+  const uint64_t fields = load_little<uint16_t>(bytes, 2), samples = load_little<uint64_t>(bytes, 8),
+                 table = load_little<uint64_t>(bytes, 16);
+  const uint64_t rows_begin = beton::kHeaderBytes + fields * beton::kFieldBytes;
+  file.need(0, rows_begin);
+  if (!is_beton(bytes) || samples > bytes.size()) return;
+  std::vector<BetonField> types(fields);
+  for (uint64_t i = 0; i < fields; ++i)
+    types[i].type = static_cast<BetonType>(bytes[beton::kHeaderBytes + i * beton::kFieldBytes]);
+  file.need(rows_begin, rows_begin + samples * beton::row_layout(types).bytes);
+  file.need(table, bytes.size());
 }
 
 }  // namespace bellows::io

@@ -152,8 +152,8 @@ std::shared_ptr<const MappedFile> CacheFolder::map(const std::string& key, const
   // Locked for eviction, or evicted already: it is gone.
   if (::flock(fd, LOCK_SH | LOCK_NB) != 0 || ::fstat(fd, &status) != 0 || status.st_nlink == 0) return nullptr;
   if (static_cast<uint64_t>(status.st_size) != version.size) {
+    // Whoever holds the key's lock replaces it: meanwhile another file may have got the name.
     log_warn("cache: ", path, " has ", status.st_size, " bytes instead of ", version.size, "; it is fetched anew.");
-    ::unlink(path.c_str());
     return nullptr;
   }
   ::futimens(fd, nullptr);

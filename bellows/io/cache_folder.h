@@ -49,7 +49,8 @@ class CacheFolder {
   std::optional<HttpFile> noted(const std::string& key) const;
   void note(const std::string& key, const std::string& url, const HttpFile& version) const;
 
-  /// A whole file, mapped, and kept from being evicted while the mapping lives; null where it is not here.
+  /// A whole file, mapped, and kept from being evicted while the mapping lives; null where it is not here
+  /// with its size.
   std::shared_ptr<const MappedFile> map(const std::string& key, const HttpFile& version) const;
 
   /// Makes the partial file if there is room for all its bytes, after removing what was not used for longest.

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -155,6 +156,19 @@ HttpFile FileCache::look(const std::string& url, const std::stop_token& stop) {
   return version;
 }
 
+HttpFile FileCache::read(const std::string& url, uint64_t offset, std::span<std::byte> out,
+                         const std::stop_token& stop) {
+  const HttpFile version = look(url, stop);
+  CachedFile file = find_whole(url);
+  const bool inside = out.size() <= version.size && offset <= version.size - out.size();
+  if (!file.content && inside && http_read(url, version, offset, out, options_.http, stop)) return version;
+  if (!file.content) file = open(url, stop);
+  const ByteSpan bytes = file.content->bytes();
+  if (out.size() <= bytes.size() && offset <= bytes.size() - out.size())
+    std::ranges::copy(bytes.subspan(offset, out.size()), out.begin());
+  return file.version;
+}
+
 /// The file that is mapped already, or was said by the server to be as it is here; else null.
 CachedFile FileCache::find_whole(const std::string& url) {
   HttpFile version;
@@ -164,24 +178,36 @@ CachedFile FileCache::find_whole(const std::string& url) {
     if (known == known_.end()) return {};
     version = known->second;
     if (const auto open = open_.find(url); open != open_.end()) {
-      if (auto content = open->second.lock()) return {std::move(content), version};
+      if (auto content = open->second.lock()) {
+        note_use(content);
+        return {std::move(content), version};
+      }
     }
   }
   return keep(url, {folder_.map(CacheFolder::key_of(url), version), version});
 }
 
-/// Mapping a file anew costs its page tables: the last few stay mapped.
 CachedFile FileCache::keep(const std::string& url, CachedFile file) {
   if (!file.content) return file;
   const std::lock_guard lock(mutex_);
   open_[url] = file.content;
-  recent_.push_back(file.content);
-  recent_bytes_ += file.version.size;
+  note_use(file.content);
+  return file;
+}
+
+/// Mapping a file anew costs its page tables: the few that were used last stay mapped. The caller holds the mutex.
+void FileCache::note_use(const std::shared_ptr<const MappedFile>& content) {
+  if (!recent_.empty() && recent_.back() == content) return;
+  if (const auto known = std::find(recent_.begin(), recent_.end(), content); known != recent_.end()) {
+    std::rotate(known, known + 1, recent_.end());
+    return;
+  }
+  recent_.push_back(content);
+  recent_bytes_ += content->bytes().size();
   while (recent_.size() > most_recent || recent_bytes_ > static_cast<uint64_t>(options_.limit_bytes) / 4) {
     recent_bytes_ -= recent_.front()->bytes().size();
     recent_.pop_front();
   }
-  return file;
 }
 
 /// False where there was nothing to drop.

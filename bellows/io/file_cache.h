@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <stop_token>
 #include <string>
 
@@ -46,6 +47,11 @@ class FileCache {
   CachedFile open(const std::string& url, const std::stop_token& stop = {});
   /// Fetches it if it is not here and there is room without waiting. Throws as open does.
   void prefetch(const std::string& url, const std::stop_token& stop = {});
+  /// Bytes [offset, offset + out.size()) of the file: from the folder where it lies there, else by a range request; a
+  /// server without ranges has the file fetched.
+  /// Returns: the content that they are of; where it is smaller than that, `out` is as it was
+  /// Throws:  as open does
+  HttpFile read(const std::string& url, uint64_t offset, std::span<std::byte> out, const std::stop_token& stop = {});
   /// What the server has, asked once. Throws as http_look.
   HttpFile look(const std::string& url, const std::stop_token& stop = {});
 
@@ -56,6 +62,7 @@ class FileCache {
   CachedFile fetch(const std::string& url, IfFull if_full, const std::stop_token& stop);
   CachedFile find_whole(const std::string& url);
   CachedFile keep(const std::string& url, CachedFile file);
+  void note_use(const std::shared_ptr<const MappedFile>& content);
   FileLock lock_key(const std::string& url, const std::stop_token& stop) const;
   bool reserve(const std::string& url, const HttpFile& version, IfFull if_full, const std::stop_token& stop);
   bool drop_idle();
@@ -66,7 +73,7 @@ class FileCache {
   std::mutex mutex_;
   std::map<std::string, HttpFile> known_;                        // by URL: what the server said
   std::map<std::string, std::weak_ptr<const MappedFile>> open_;  // by URL
-  std::deque<std::shared_ptr<const MappedFile>> recent_;         // likely to be asked for again; a quarter of the limit
+  std::deque<std::shared_ptr<const MappedFile>> recent_;         // those used last; up to a quarter of the limit
   uint64_t recent_bytes_ = 0;
 };
 

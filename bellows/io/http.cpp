@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "bellows/core/log.h"
@@ -52,7 +53,7 @@ void wait_before(int failures, const HttpAnswer& answer, const HttpOptions& opti
   // Not reproducible on purpose: clients that failed together must not come back together.
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   RandomStream random(static_cast<uint64_t>(now));
-  const int64_t jittered = full / 2 + static_cast<int64_t>(random.uniform() * static_cast<double>(full / 2));
+  const int64_t jittered = full / 2 + static_cast<int64_t>(random.uniform() * 0.5 * static_cast<double>(full));
   const int64_t asked = std::min(answer.retry_after_s * 1000, most_retry_after_ms);
   std::mutex mutex;
   std::unique_lock lock(mutex);
@@ -67,18 +68,20 @@ std::string failure_text(const std::string& url, const HttpAnswer& answer, const
 }
 
 /// Repeats requests until the sink has all, or wants nothing. Returns the last answer.
-HttpAnswer get_all(const std::string& url, TrackedSink& sink, bool only_first, const HttpOptions& options,
+/// Params: end – asks for what lies before it only; of a known file no other content is taken
+HttpAnswer get_all(const std::string& url, TrackedSink& sink, std::optional<uint64_t> end, const HttpOptions& options,
                    const std::stop_token& stop) {
+  const bool part = end && sink.file().size > 0;
   for (int failures = 0;;) {
     HttpTransfer transfer(url, options, stop);
-    HttpAnswer answer = transfer.run(sink.file(), sink.offset(), only_first, sink);
-    if (answer.status == 304 || !answer.wanted) return answer;
+    HttpAnswer answer = transfer.run(sink.file(), sink.offset(), end, sink);
+    if (answer.status == 304 || !answer.wanted || (part && answer.start_again)) return answer;
     if (answer.trouble.empty()) {
-      if (only_first || sink.offset() == sink.file().size) return answer;
+      if (sink.offset() >= end.value_or(sink.file().size)) return answer;
       answer.trouble = "the answer ended early";
       answer.can_repeat = true;
     }
-    if (only_first && answer.status == 416 && answer.file.size == 0) return answer;  // an empty file has no first byte
+    if (end && answer.status == 416 && answer.file.size == 0) return answer;  // an empty file has no first byte
     if (transfer.received() >= enough_progress) failures = 0;
     const std::string text = failure_text(url, answer, sink);
     TORCH_CHECK_VALUE(answer.can_repeat, text, answer.status == 403 ? " A signed URL may have expired." : "",
@@ -94,6 +97,24 @@ HttpAnswer get_all(const std::string& url, TrackedSink& sink, bool only_first, c
 struct LookingSink final : HttpSink {
   bool begin(const HttpFile&, uint64_t) override { return false; }
   void write(ByteSpan) override {}
+};
+
+/// Takes one part of a file.
+class PartSink final : public HttpSink {
+ public:
+  PartSink(uint64_t offset, std::span<std::byte> out) : position_(offset), rest_(out) {}
+  bool begin(const HttpFile&, uint64_t offset) override { return offset == position_; }
+  void write(ByteSpan bytes) override {
+    bytes = bytes.first(std::min(bytes.size(), rest_.size()));  // a server may send more than it was asked for
+    std::ranges::copy(bytes, rest_.begin());
+    rest_ = rest_.subspan(bytes.size());
+    position_ += bytes.size();
+  }
+  bool complete() const { return rest_.empty(); }
+
+ private:
+  uint64_t position_;
+  std::span<std::byte> rest_;
 };
 
 /// Names of what a signature adds to a query, known by the one among them that holds it.
@@ -174,15 +195,27 @@ HttpFile http_get(const std::string& url, const HttpFile& known, uint64_t offset
                   const HttpOptions& options, const std::stop_token& stop) {
   TORCH_CHECK_VALUE(is_url(url), "http_get: expected http://… or https://…, got ", printable(url, 20), ".");
   TrackedSink tracked(sink, known, offset);
-  get_all(url, tracked, false, options, stop);
+  get_all(url, tracked, std::nullopt, options, stop);
   return tracked.file();
+}
+
+bool http_read(const std::string& url, const HttpFile& known, uint64_t offset, std::span<std::byte> out,
+               const HttpOptions& options, const std::stop_token& stop) {
+  TORCH_CHECK_VALUE(is_url(url), "http_read: expected http://… or https://…, got ", printable(url, 20), ".");
+  TORCH_CHECK_VALUE(out.size() <= known.size && offset <= known.size - out.size(), "http_read: expected a part of the ",
+                    known.size, " bytes of ", public_url(url), ", got ", out.size(), " bytes from byte ", offset, ".");
+  if (out.empty()) return true;
+  PartSink part(offset, out);
+  TrackedSink tracked(part, known, offset);
+  get_all(url, tracked, offset + out.size(), options, stop);
+  return part.complete();
 }
 
 HttpFile http_look(const std::string& url, const HttpOptions& options, const std::stop_token& stop) {
   TORCH_CHECK_VALUE(is_url(url), "http_look: expected http://… or https://…, got ", printable(url, 20), ".");
   LookingSink looking;
   TrackedSink tracked(looking, {}, 0);
-  return get_all(url, tracked, true, options, stop).file;
+  return get_all(url, tracked, 1, options, stop).file;
 }
 
 }  // namespace bellows::io

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -55,6 +56,14 @@ std::string unsigned_url(std::string_view url);
 ///           c10::Error – the last of the attempts failed. URL (public_url), status or reason, bytes so far
 HttpFile http_get(const std::string& url, const HttpFile& known, uint64_t offset, HttpSink& sink,
                   const HttpOptions& options = {}, const std::stop_token& stop = {});
+
+/// Gets the bytes [offset, offset + out.size()) of a file by a range request.
+/// Params:   known – the content, as http_look says
+///           out   – lies within it
+/// Returns:  false – the server knows no ranges, or has another content now; `out` may hold anything then
+/// Throws:   as http_get does
+bool http_read(const std::string& url, const HttpFile& known, uint64_t offset, std::span<std::byte> out,
+               const HttpOptions& options = {}, const std::stop_token& stop = {});
 
 /// What the server has under `url`, by a request for its first byte. Throws as http_get does.
 HttpFile http_look(const std::string& url, const HttpOptions& options = {}, const std::stop_token& stop = {});

@@ -81,7 +81,7 @@ std::string strong_validator(const HttpFile& file) {
   return file.last_modified;
 }
 
-CurlHeaders make_headers(const HttpFile& known, uint64_t offset) {
+CurlHeaders make_headers(const HttpFile& known, uint64_t offset, bool part) {
   curl_slist* list = curl_slist_append(nullptr, "Accept-Encoding: identity");
   const auto add = [&](const std::string& line) { list = curl_slist_append(list, line.c_str()); };
   if (offset > 0 && offset == known.size) {
@@ -90,7 +90,7 @@ CurlHeaders make_headers(const HttpFile& known, uint64_t offset) {
     } else if (!known.last_modified.empty()) {
       add("If-Modified-Since: " + known.last_modified);
     }
-  } else if (offset > 0) {
+  } else if ((offset > 0 || part) && !strong_validator(known).empty()) {
     add("If-Range: " + strong_validator(known));
   }
   return {list, &curl_slist_free_all};
@@ -140,8 +140,12 @@ bool HttpTransfer::begin() {
     return false;
   }
   headers_.file.size = *size;
+  if (end_ && status == 200) {  // no ranges, or another file
+    wanted_ = false;
+    return false;
+  }
   const bool same = headers_.file.size == known_.size && (known_.etag.empty() || headers_.file.etag == known_.etag);
-  if (status == 206 && (headers_.range_begin != offset_ || (offset_ > 0 && !same))) {
+  if (status == 206 && (headers_.range_begin != offset_ || (known_.size > 0 && !same))) {
     start_again_ = true;
     mismatch_ = "it answered with a part of another file";
     return false;
@@ -178,7 +182,7 @@ void HttpTransfer::describe_refusal(HttpAnswer& answer) const {
   answer.start_again = answer.status == 416;
 }
 
-void HttpTransfer::set_options(bool only_first, char* reason) {
+void HttpTransfer::set_options(char* reason) {
   const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(static_cast<CURL*>(curl_), option, value); };
   set(CURLOPT_URL, url_.c_str());
   set(CURLOPT_USERAGENT, "bellows");
@@ -196,21 +200,22 @@ void HttpTransfer::set_options(bool only_first, char* reason) {
   set(CURLOPT_NOPROGRESS, 0L);
   set(CURLOPT_XFERINFOFUNCTION, &Callbacks::progress);
   set(CURLOPT_XFERINFODATA, this);
-  const std::string range = only_first ? "0-0" : c10::str(offset_, "-");  // libcurl keeps a copy
-  if (only_first || offset_ > 0) set(CURLOPT_RANGE, range.c_str());
+  const std::string range = c10::str(offset_, "-", end_ ? std::to_string(*end_ - 1) : "");  // libcurl keeps a copy
+  if (end_ || offset_ > 0) set(CURLOPT_RANGE, range.c_str());
 }
 
-HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, bool only_first, HttpSink& sink) {
+HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::optional<uint64_t> end, HttpSink& sink) {
   const NoSigpipe no_sigpipe;
+  std::array<char, CURL_ERROR_SIZE> reason{};  // outlives the handle: ending a connection may write to it, too
   const CurlHandle handle = make_handle();
   curl_ = handle.get();
   sink_ = &sink;
   known_ = known;
   const bool complete = offset > 0 && offset == known.size;
-  offset_ = complete || strong_validator(known).empty() ? 0 : offset;
-  const CurlHeaders headers = make_headers(known, complete ? offset : offset_);
-  std::array<char, CURL_ERROR_SIZE> reason{};
-  set_options(only_first, reason.data());
+  offset_ = complete || (!end && strong_validator(known).empty()) ? 0 : offset;
+  end_ = end;
+  const CurlHeaders headers = make_headers(known, complete ? offset : offset_, end.has_value());
+  set_options(reason.data());
   curl_easy_setopt(handle.get(), CURLOPT_HTTPHEADER, headers.get());
   last_change_ = Clock::now();
   const CURLcode code = curl_easy_perform(handle.get());

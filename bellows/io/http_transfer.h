@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <stop_token>
 #include <string>
 
@@ -27,8 +28,9 @@ class HttpTransfer {
       : url_(url), options_(options), stop_(stop) {}
 
   /// Params: known, offset – as http_get's
-  ///         only_first – asks for the first byte only
-  HttpAnswer run(const HttpFile& known, uint64_t offset, bool only_first, HttpSink& sink);
+  ///         end – asks for the bytes from `offset` up to here only; where it is set, an answer with the whole file is
+  ///               one that is not wanted
+  HttpAnswer run(const HttpFile& known, uint64_t offset, std::optional<uint64_t> end, HttpSink& sink);
   /// Bytes that the sink got.
   uint64_t received() const { return received_; }
 
@@ -36,7 +38,7 @@ class HttpTransfer {
   using Clock = std::chrono::steady_clock;
   struct Callbacks;
   bool may_go_on(int64_t bytes);
-  void set_options(bool only_first, char* reason);
+  void set_options(char* reason);
   bool take_body(ByteSpan bytes);
   bool begin();
   long status() const;
@@ -51,6 +53,7 @@ class HttpTransfer {
   HttpFile known_;
   HttpHeaders headers_;
   uint64_t offset_ = 0, received_ = 0;
+  std::optional<uint64_t> end_;
   int64_t last_bytes_ = -1;
   Clock::time_point last_change_;
   bool stalled_ = false;

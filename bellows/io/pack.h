@@ -12,6 +12,7 @@
 
 #include "bellows/core/file.h"
 #include "bellows/io/bytes.h"
+#include "bellows/io/partial_file.h"
 
 namespace bellows::io {
 
@@ -79,6 +80,8 @@ class PackReader {
   /// Cost:   one pass over the block for its checksum, as PackVerify says
   /// Throws: c10::ValueError – its block is damaged, the file was cut short since it was opened
   PackRecord record(int64_t index) const;
+  /// The same out of other memory with the file's content, where the reader's own has no more than the index.
+  PackRecord record(int64_t index, ByteSpan content) const;
   /// In the order of their first use.
   const std::vector<PackField>& fields() const { return fields_; }
   /// The first sample of each block that has any.
@@ -94,7 +97,7 @@ class PackReader {
   void check_samples(const Block& block, uint64_t& end) const;
   Block block(uint64_t number) const;
   uint64_t block_at(uint64_t offset) const;
-  void verify_block(uint64_t number) const;
+  void verify_block(uint64_t number, ByteSpan content) const;
 
   std::shared_ptr<const MappedFile> file_;  // null: the bytes are the caller's
   ByteSpan bytes_;
@@ -106,6 +109,9 @@ class PackReader {
   struct Verified;
   std::shared_ptr<Verified> verified_;
 };
+
+/// Fetches what a PackReader of `file` looks at when it is made: header, index, footer.
+void need_pack_index(PartialFile& file);
 
 /// One field of a sample on its way into a pack.
 struct PackValue {

@@ -136,11 +136,11 @@ uint64_t PackReader::block_at(uint64_t offset) const {
   return first;
 }
 
-void PackReader::verify_block(uint64_t number) const {
+void PackReader::verify_block(uint64_t number, ByteSpan content) const {
   std::atomic<bool>& good = verified_->good[number];
   if (verify_ == PackVerify::first_use && good.load(std::memory_order_relaxed)) return;
   const Block here = block(number);
-  const uint32_t crc = crc32c(bytes_.subspan(here.offset + kPackCrcStart, here.bytes - kPackCrcStart));
+  const uint32_t crc = crc32c(content.subspan(here.offset + kPackCrcStart, here.bytes - kPackCrcStart));
   TORCH_CHECK_VALUE(crc == here.crc, where_, ": block ", number, " (page ", here.offset / page_bytes_, ", bytes ",
                     here.offset, " to ", here.offset + here.bytes, ", samples ", here.first_sample, " to ",
                     here.first_sample + here.samples, ") is damaged: its checksum is ", crc, ", expected ", here.crc,
@@ -149,14 +149,20 @@ void PackReader::verify_block(uint64_t number) const {
 }
 
 PackRecord PackReader::record(int64_t index) const {
+  if (file_) file_->check_size();
+  return record(index, bytes_);
+}
+
+PackRecord PackReader::record(int64_t index, ByteSpan content) const {
   TORCH_CHECK_VALUE(index >= 0 && static_cast<uint64_t>(index) < samples_, where_, ": expected a sample from 0 to ",
                     samples_, ", got ", index, ".");
-  if (file_) file_->check_size();
+  TORCH_CHECK_VALUE(content.size() == bytes_.size(), where_, ": had ", bytes_.size(),
+                    " bytes when it was opened, now it has ", content.size(), ".");
   const uint64_t entry = static_cast<uint64_t>(index) * kPackSampleEntry;
   const auto offset = load_little<uint64_t>(sample_table_, entry),
              size = load_little<uint64_t>(sample_table_, entry + 8);
-  if (verify_ != PackVerify::never) verify_block(block_at(offset));
-  return parse_pack_record(bytes_.subspan(offset, size), offset, fields_, where_);
+  if (verify_ != PackVerify::never) verify_block(block_at(offset), content);
+  return parse_pack_record(content.subspan(offset, size), offset, fields_, where_);
 }
 
 std::vector<int64_t> PackReader::block_starts() const {
@@ -166,6 +172,15 @@ std::vector<int64_t> PackReader::block_starts() const {
     if (here.samples > 0) starts.push_back(static_cast<int64_t>(here.first_sample));
   }
   return starts;
+}
+
+void need_pack_index(PartialFile& file) {
+  constexpr uint64_t likely_index = 64 << 10;  // with the footer, in one request
+  const uint64_t size = file.bytes().size();
+  file.need(0, kPackHeader);
+  file.need(size - std::min(size, likely_index), size);
+  if (size < kPackFooter) return;
+  file.need(load_little<uint64_t>(file.bytes(), size - kPackFooter), size);
 }
 
 }  // namespace bellows::io

@@ -59,6 +59,10 @@ class TarReader {
   uint64_t position_ = 0;
 };
 
+/// Whether a header's checksum fits it.
+/// Params: block – 512 bytes
+bool is_tar_header(ByteSpan block);
+
 /// What TarWriter says about every member. The defaults are WebDataset's, with a fixed time: equal content, equal
 /// bytes.
 struct TarWriterOptions {

@@ -36,13 +36,6 @@ std::optional<uint64_t> tar_number(ByteSpan header, size_t offset, size_t length
   return value;
 }
 
-/// The sum over the header with its checksum field taken as spaces.
-bool checksum_fits(ByteSpan header) {
-  uint64_t sum = 8 * ' ';
-  for (size_t i = 0; i < header.size(); ++i) sum += i >= 148 && i < 156 ? 0 : std::to_integer<uint64_t>(header[i]);
-  return tar_number(header, 148, 8) == sum;
-}
-
 bool is_zero(ByteSpan block) {
   return as_text(block).find_first_not_of('\0') == std::string_view::npos;
 }
@@ -55,6 +48,13 @@ std::string ustar_name(ByteSpan header) {
 }
 
 }  // namespace
+
+/// The sum is over the header with its checksum field taken as spaces.
+bool is_tar_header(ByteSpan block) {
+  uint64_t sum = 8 * ' ';
+  for (size_t i = 0; i < block.size(); ++i) sum += i >= 148 && i < 156 ? 0 : std::to_integer<uint64_t>(block[i]);
+  return tar_number(block, 148, 8) == sum;
+}
 
 /// What earlier headers say about the file that follows.
 struct TarReader::Extension {
@@ -114,7 +114,7 @@ ByteSpan TarReader::block_at(uint64_t offset) const {
                     ".");
   const ByteSpan block = bytes_.subspan(offset, kBlock);
   if (is_zero(block)) return {};
-  if (!checksum_fits(block)) {
+  if (!is_tar_header(block)) {
     TORCH_CHECK_VALUE(offset > 0, where_, ": expected a tar archive, found ", describe_content(bytes_), ".");
     TORCH_CHECK_VALUE(false, where_, ": expected a tar header at byte ", offset, ", found ",
                       printable(as_text(block), 16), " whose checksum does not fit: the archive is corrupt.");

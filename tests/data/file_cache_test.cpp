@@ -4,8 +4,11 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <cstring>
+#include <span>
 
 #include "bellows/core/seed.h"
+#include "bellows/io/partial_file.h"
 #include "tests/data/support.h"
 #include "tests/support/errors.h"
 #include "tests/support/http_server.h"
@@ -76,6 +79,58 @@ TEST_F(FileCacheTest, TakesTheCopyWhenTheServerCannotBeReached) {
   EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), "text");
   server.always("/g", {.status = 503});
   EXPECT_THAT(message_of([&] { cache.open(server.url("/g")); }), HasSubstr("3 attempts failed"));
+}
+
+TEST_F(FileCacheTest, ReadsPartsOfWhatIsNotHere) {
+  server.put("/f", bytes_of('x', 5000) + bytes_of('y', 5000));
+  FileCache cache(options());
+  std::string out(10, '?');
+  const auto read = [&](uint64_t offset) {
+    cache.read(server.url("/f"), offset, std::as_writable_bytes(std::span(out)));
+    return out;
+  };
+  EXPECT_EQ(read(4995), "xxxxxyyyyy");
+  EXPECT_LE(server.body_bytes("/f"), 11);
+  EXPECT_TRUE(files().empty());
+  cache.open(server.url("/f"));
+  EXPECT_EQ(read(0), "xxxxxxxxxx");
+  EXPECT_LE(server.body_bytes("/f"), 10'011) << "from the folder";
+  server.put_file("/f", {.content = "short", .etag = "\"v2\""});
+  FileCache later(options());
+  EXPECT_EQ(later.read(server.url("/f"), 100, std::as_writable_bytes(std::span(out))).size, 5U);
+}
+
+TEST_F(FileCacheTest, LeavesAFileOfAnotherSizeToWhoHoldsTheLock) {
+  server.put("/f", bytes_of('x', 1000));
+  FileCache(options()).open(server.url("/f"));
+  const std::string path = folder / ("cache/files/" + files().front());
+  std::filesystem::resize_file(path, 10);
+  const CacheFolder cache_folder(folder / "cache/files", 1 << 20);
+  EXPECT_EQ(cache_folder.map(CacheFolder::key_of(server.url("/f")), {1000, "\"v1\"", ""}), nullptr);
+  EXPECT_EQ(std::filesystem::file_size(path), 10U);
+  EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), bytes_of('x', 1000));
+  EXPECT_EQ(files().size(), 1U);
+}
+
+TEST(PartialFile, HasWhatIsNeeded) {
+  std::string content = bytes_of('a', 100'000), asked;
+  content[50'000] = 'b';
+  PartialFile file(content.size(), [&](uint64_t offset, std::span<std::byte> out) {
+    asked += c10::str(offset, "+", out.size(), " ");
+    std::memcpy(out.data(), content.data() + offset, out.size());
+  });
+  EXPECT_EQ(file.bytes().size(), content.size());
+  EXPECT_EQ(file.bytes()[50'000], std::byte{0});
+  file.need(49'000, 51'000);
+  file.need(49'500, 50'500);
+  file.need(50'000, 52'000);
+  file.need(99'999, 200'000);
+  file.need(300'000, 400'000);
+  EXPECT_EQ(asked, "49000+2000 51000+1000 99999+1 ");
+  EXPECT_EQ(as_text(file.bytes()).substr(49'000, 3000), content.substr(49'000, 3000));
+  EXPECT_EQ(file.bytes()[99'999], std::byte{'a'});
+  EXPECT_THAT(message_of([] { PartialFile(uint64_t{1} << 60, {}); }), HasSubstr("cannot look at a file of"));
+  EXPECT_TRUE(PartialFile(0, {}).bytes().empty());
 }
 
 TEST_F(FileCacheTest, KeepsNoSecrets) {

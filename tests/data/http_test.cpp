@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <span>
+
 #include "tests/support/errors.h"
 #include "tests/support/http_server.h"
 
@@ -69,6 +71,45 @@ TEST_F(HttpTest, LooksWithoutFetching) {
   server.put_file("/whole", {.content = numbers(50), .ranges = false});
   EXPECT_EQ(http_look(server.url("/whole"), quick).size, 50U);
   EXPECT_THAT(message_of([&] { http_look(server.url("/none"), quick); }), HasSubstr("status 404"));
+}
+
+TEST_F(HttpTest, ReadsAPart) {
+  server.put("/f", content);
+  const HttpFile known{content.size(), "\"v1\"", ""};
+  const auto read = [&](uint64_t offset, size_t bytes, const std::string& path = "/f") {
+    std::string out(bytes, '?');
+    return http_read(server.url(path), known, offset, std::as_writable_bytes(std::span(out)), quick) ? out : "none";
+  };
+  EXPECT_EQ(read(100, 50), content.substr(100, 50));
+  EXPECT_EQ(server.served().back().range, "bytes=100-149");
+  EXPECT_EQ(read(0, 10), content.substr(0, 10));
+  EXPECT_EQ(read(content.size() - 7, 7), content.substr(content.size() - 7));
+  EXPECT_EQ(read(content.size(), 0), "");
+  EXPECT_EQ(server.body_bytes("/f"), 67);
+  for (const int64_t after : {0, 1, 70'000}) server.fault("/f", {.drop_after = after});
+  EXPECT_TRUE(read(5, 200'000) == content.substr(5, 200'000));
+  EXPECT_EQ(server.served().back().range, "bytes=70006-200004");
+  EXPECT_THAT(message_of([&] { read(content.size(), 1); }), HasSubstr("expected a part of the 300000 bytes"));
+  server.put_file("/whole", {.content = content, .ranges = false});
+  EXPECT_EQ(read(100, 50, "/whole"), "none");
+  EXPECT_THAT(message_of([&] { read(0, 1, "/gone"); }), HasSubstr("status 404"));
+}
+
+TEST_F(HttpTest, ReadsNoPartOfAnotherFile) {
+  const HttpFile known{content.size(), "\"v1\"", ""};
+  std::string out(50, '?');
+  const auto read = [&](uint64_t offset) {
+    return http_read(server.url("/f"), known, offset, std::as_writable_bytes(std::span(out)), quick);
+  };
+  server.put_file("/f", {.content = content, .etag = "\"v2\""});
+  EXPECT_FALSE(read(100));
+  server.put("/f", content.substr(0, 1000));
+  EXPECT_FALSE(read(100)) << "shorter";
+  EXPECT_FALSE(read(2000)) << "shorter still";
+  server.put("/f", content);
+  server.fault("/f", {.drop_after = 10});
+  server.fault("/f", {.set_etag = "\"v2\""});
+  EXPECT_FALSE(read(100)) << "changed between two requests";
 }
 
 TEST_F(HttpTest, GoesOnWhereTheConnectionBroke) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "bellows/core/error.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/touch_impl.h"
 #include "bellows/io/compress.h"
@@ -20,11 +21,14 @@ namespace bellows::data {
 
 namespace {
 
-/// One array and the file that it is in.
+/// One array and where its values are.
 struct StoredArray {
   std::string name;
-  io::NpyArray array;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::vector<int64_t> shape;
   size_t file = 0;
+  uint64_t offset = 0, bytes = 0;  // in the file
+  io::ByteSpan unpacked;           // of a compressed one: the values
   uint64_t row_bytes = 0;
 };
 
@@ -32,20 +36,33 @@ std::string stem_of(const std::string& path) {
   return std::filesystem::path(path).stem().string();
 }
 
+/// What stands in front of the values. Archives have no such place: they are looked at as a whole.
+void need_array_header(io::PartialFile& file) {
+  constexpr uint64_t likely_header = 4096, longest_npy = 1 << 20, longest_safetensors = 100'000'000;
+  file.need(0, likely_header);
+  const io::ByteSpan bytes = file.bytes();
+  if (bytes.size() < 12) return;
+  if (io::as_text(bytes).starts_with("\x93NUMPY")) {
+    const bool is_short = bytes[6] == std::byte{1};
+    const uint64_t length = is_short ? io::load_little<uint16_t>(bytes, 8) : io::load_little<uint32_t>(bytes, 8);
+    file.need(0, 12 + std::min(length, longest_npy));
+  } else if (bytes[8] == std::byte{'{'}) {
+    file.need(0, 8 + std::min(io::load_little<uint64_t>(bytes), longest_safetensors));
+  }
+}
+
 class ArraySource final : public Source {
  public:
   using Source::read;
 
   ArraySource(const std::vector<std::string>& paths, const ArraysOptions& options) : files_(paths) {
-    for (size_t file = 0; file < files_.size(); ++file) {
-      maps_.push_back(files_.map(file));
-      add_file(file);
-    }
+    const std::vector<io::PartialFile> headers = files_.open_parts(need_array_header);
+    for (size_t file = 0; file < files_.size(); ++file) add_file(headers[file].bytes(), file);
     if (!options.names.empty()) choose(options.names);
     TORCH_CHECK_VALUE(!arrays_.empty(), "open_arrays: ", files_.describe(), " has no arrays.");
     check_names();
     for (StoredArray& array : arrays_) check_rows(array);
-    size_ = arrays_.front().array.shape.front();
+    size_ = arrays_.front().shape.front();
   }
 
   int64_t size() const override { return size_; }
@@ -53,8 +70,8 @@ class ArraySource final : public Source {
   std::string describe() const override { return c10::str(size_, " rows of arrays in ", files_.name(0)); }
 
   bool prefetch(int64_t index) const override {
-    for (const auto& map : maps_) map->check_size();
-    for (const StoredArray& stored : arrays_) touch_pages(row_of(stored, index));
+    FileInUse use;
+    for (const StoredArray& stored : arrays_) touch_pages(row_of(stored, index, use));
     return true;
   }
 
@@ -62,41 +79,71 @@ class ArraySource final : public Source {
     sample.clear();
     sample.id = index;
     sample.file = files_.name(arrays_.front().file);
-    for (const auto& map : maps_) check_map(*map, sample);
-    for (const StoredArray& stored : arrays_) {
-      Field field{.name = stored.name, .bytes = row_of(stored, index), .is_array = true};
-      field.offset = stored.array.offset + static_cast<uint64_t>(index) * stored.row_bytes;
-      field.dtype = stored.array.dtype;
-      field.sizes = c10::IntArrayRef(stored.array.shape).slice(1);
-      sample.fields.push_back(field);
-    }
+    read_naming([&] { return sample.where(); }, [&] { fill(index, sample); });
   }
 
  private:
-  static io::ByteSpan row_of(const StoredArray& stored, int64_t index) {
-    return stored.array.bytes.subspan(static_cast<uint64_t>(index) * stored.row_bytes, stored.row_bytes);
-  }
-  static void check_map(const MappedFile& map, const Sample& sample) {
-    try {
-      map.check_size();
-    } catch (const c10::Error& error) {
-      TORCH_CHECK_VALUE(false, "read: ", sample.where(), ": ", user_message(error));
+  /// The file that was asked for last: arrays of one file follow one another.
+  struct FileInUse {
+    size_t file = SIZE_MAX;
+    io::ByteSpan content;
+    std::shared_ptr<const void> owner;
+  };
+
+  io::ByteSpan row_of(const StoredArray& stored, int64_t index, FileInUse& use) const {
+    const uint64_t at = static_cast<uint64_t>(index) * stored.row_bytes;
+    if (stored.unpacked.data()) return stored.unpacked.subspan(at, stored.row_bytes);
+    if (use.file != stored.file) {
+      use.owner = nullptr;  // at most one file at a time is kept from leaving the cache
+      use.content = files_.content(stored.file, use.owner);
+      use.file = stored.file;
     }
+    return use.content.subspan(stored.offset + at, stored.row_bytes);
   }
 
-  void add_file(size_t file) {
-    const io::ByteSpan bytes = maps_[file]->bytes();
+  void fill(int64_t index, Sample& sample) const {
+    FileInUse use;
+    for (const StoredArray& stored : arrays_) {
+      Field field{.name = stored.name, .bytes = row_of(stored, index, use), .is_array = true};
+      // Of several files that may leave the cache, the sample holds none.
+      if (use.owner && files_.size() > 1 && !stored.unpacked.data()) field.bytes = copy_into(sample, field.bytes);
+      field.offset = stored.offset + static_cast<uint64_t>(index) * stored.row_bytes;
+      field.dtype = stored.dtype;
+      field.sizes = c10::IntArrayRef(stored.shape).slice(1);
+      sample.fields.push_back(field);
+    }
+    if (files_.size() == 1) sample.owner = std::move(use.owner);
+  }
+  io::ByteSpan copy_into(Sample& sample, io::ByteSpan bytes) const {
+    sample.buffer.reserve(sum_row_bytes_);
+    const size_t at = sample.buffer.size();
+    sample.buffer.insert(sample.buffer.end(), bytes.begin(), bytes.end());
+    return io::ByteSpan(sample.buffer).subspan(at);
+  }
+
+  void add_array(std::string name, const io::NpyArray& array, size_t file) {
+    arrays_.push_back({.name = std::move(name),
+                       .dtype = array.dtype,
+                       .shape = array.shape,
+                       .file = file,
+                       .offset = array.offset,
+                       .bytes = array.bytes.size()});
+  }
+
+  /// Params: header – bytes of the whole file, of which the header is there
+  void add_file(io::ByteSpan header, size_t file) {
     const std::string& path = files_.name(file);
-    if (io::as_text(bytes).starts_with("\x93NUMPY")) {
-      arrays_.push_back({stem_of(path), io::parse_npy(bytes, path), file});
-    } else if (io::as_text(bytes).starts_with("PK")) {
-      add_npz(bytes, file);
+    if (io::as_text(header).starts_with("\x93NUMPY")) {
+      add_array(stem_of(path), io::parse_npy(header, path), file);
+    } else if (io::as_text(header).starts_with("PK")) {
+      const auto whole = files_.map(file);
+      add_npz(whole->bytes(), file);
     } else {
       // Eight bytes of length, then the header's brace.
-      const bool likely = bytes.size() > 8 && io::as_text(bytes)[8] == '{';
+      const bool likely = header.size() > 8 && io::as_text(header)[8] == '{';
       TORCH_CHECK_VALUE(likely, "open_arrays: ", path, ": expected a .npy, .npz or safetensors file, found ",
-                        io::describe_content(bytes), ".");
-      add_safetensors(bytes, file);
+                        io::describe_content(header), ".");
+      add_safetensors(header, file);
     }
   }
 
@@ -106,10 +153,10 @@ class ArraySource final : public Source {
     for (const io::ZipEntry& entry : zip.entries()) {
       const std::string where = path + ", " + io::printable(entry.name, 100);
       TORCH_CHECK_VALUE(entry.name.ends_with(".npy"), where, ": expected .npy files in a .npz file.");
-      StoredArray stored{entry.name.substr(0, entry.name.size() - 4), {}, file};
-      stored.array = io::parse_npy(entry.stored ? entry.data : unpack(entry, where), where);
-      if (entry.stored) stored.array.offset += entry.offset;
-      arrays_.push_back(std::move(stored));
+      io::NpyArray array = io::parse_npy(entry.stored ? entry.data : unpack(entry, where), where);
+      if (entry.stored) array.offset += entry.offset;
+      add_array(entry.name.substr(0, entry.name.size() - 4), array, file);
+      if (!entry.stored) arrays_.back().unpacked = array.bytes;
     }
   }
 
@@ -124,15 +171,11 @@ class ArraySource final : public Source {
     return unpacked_.back();
   }
 
-  void add_safetensors(io::ByteSpan bytes, size_t file) {
+  void add_safetensors(io::ByteSpan header, size_t file) {
     const std::string& path = files_.name(file);
-    for (const io::SafetensorsEntry& entry : io::parse_safetensors_header(bytes, path).entries) {
-      StoredArray stored{entry.name, {}, file};
-      stored.array.dtype = io::safetensors_dtype(entry, path);
-      stored.array.shape = entry.shape;
-      stored.array.offset = entry.begin;
-      stored.array.bytes = bytes.subspan(entry.begin, entry.end - entry.begin);
-      arrays_.push_back(std::move(stored));
+    for (const io::SafetensorsEntry& entry : io::parse_safetensors_header(header, path).entries) {
+      const io::ByteSpan bytes = header.subspan(entry.begin, entry.end - entry.begin);
+      add_array(entry.name, {io::safetensors_dtype(entry, path), entry.shape, bytes, entry.begin}, file);
     }
   }
 
@@ -158,24 +201,25 @@ class ArraySource final : public Source {
     TORCH_CHECK_VALUE(twice == names.end(), "open_arrays: two arrays are called \"", *twice, "\".");
   }
 
-  void check_rows(StoredArray& stored) const {
-    const auto& shape = stored.array.shape;
+  void check_rows(StoredArray& stored) {
+    const auto& shape = stored.shape;
     const std::string what = "open_arrays: \"" + stored.name + "\" in " + files_.name(stored.file);
     TORCH_CHECK_VALUE(!shape.empty(), what,
                       " is a single number; expected a first dimension that counts samples. Leave ",
                       "it out: open_arrays(paths, {.names = {…}}).");
     const StoredArray& first = arrays_.front();
-    TORCH_CHECK_VALUE(shape[0] == first.array.shape[0], what, " has ", shape[0], " rows, \"", first.name, "\" in ",
-                      files_.name(first.file), " has ", first.array.shape[0],
+    TORCH_CHECK_VALUE(shape[0] == first.shape[0], what, " has ", shape[0], " rows, \"", first.name, "\" in ",
+                      files_.name(first.file), " has ", first.shape[0],
                       ". Choose arrays of one length: ", "open_arrays(paths, {.names = {…}}).");
-    stored.row_bytes = shape[0] > 0 ? stored.array.bytes.size() / static_cast<uint64_t>(shape[0]) : 0;
+    stored.row_bytes = shape[0] > 0 ? stored.bytes / static_cast<uint64_t>(shape[0]) : 0;
+    sum_row_bytes_ += stored.row_bytes;
   }
 
   ShardFiles files_;
-  std::vector<std::shared_ptr<const MappedFile>> maps_;
   std::deque<io::Bytes> unpacked_;
   std::vector<StoredArray> arrays_;
   int64_t size_ = 0;
+  uint64_t sum_row_bytes_ = 0;
 };
 
 }  // namespace

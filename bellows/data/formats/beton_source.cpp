@@ -2,10 +2,10 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-
-#include "bellows/core/error.h"
+#include "bellows/data/formats/file_starts_impl.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
+#include "bellows/data/formats/touch_impl.h"
 #include "bellows/io/beton.h"
 
 namespace bellows::data {
@@ -16,33 +16,46 @@ class BetonSource final : public Source {
  public:
   using Source::read;
 
-  explicit BetonSource(const std::vector<std::string>& paths) : files_(paths) {
+  explicit BetonSource(const std::vector<std::string>& paths)
+      : files_(paths), tables_(files_.open_parts(io::need_beton_tables)) {
+    readers_.reserve(files_.size());
     for (size_t i = 0; i < files_.size(); ++i) {
-      const io::BetonReader& reader = readers_.emplace_back(files_.map(i));
+      const io::BetonReader& reader = readers_.emplace_back(tables_[i].bytes(), files_.name(i));
       TORCH_CHECK_VALUE(reader.fields() == readers_.front().fields(), "open_beton: ", reader.path(),
                         " has other fields than ", readers_.front().path(), ". Open them one by one.");
       add_blocks(reader);
-      ends_.push_back(size() + reader.size());
+      starts_.add(size_);
+      size_ += reader.size();
     }
     if (!worthwhile_) blocks_.clear();
   }
 
-  int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
+  int64_t size() const override { return size_; }
+
+  bool prefetch(int64_t index) const override {
+    const size_t file = starts_.file_of(index);
+    const io::BetonReader& reader = readers_[file];
+    std::shared_ptr<const void> owner;
+    const io::ByteSpan content = files_.content(file, owner);
+    for (size_t i = 0; i < reader.fields().size(); ++i)
+      touch_pages(reader.read(index - starts_.first(file), i, content).bytes);
+    return true;
+  }
 
   void read(int64_t index, Sample& sample) const override {
-    const auto file = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
+    const size_t file = starts_.file_of(index);
     const io::BetonReader& reader = readers_[file];
-    const int64_t row = index - (file == 0 ? 0 : ends_[file - 1]);
+    const int64_t row = index - starts_.first(file);
     sample.clear();
     sample.id = index;
-    sample.file = reader.path();
+    sample.file = files_.name(file);
     sample.shapes.reserve(3 * reader.fields().size());
-    try {
-      reader.check_size();
-      for (size_t i = 0; i < reader.fields().size(); ++i) add_field(reader.fields()[i], reader.read(row, i), sample);
-    } catch (const c10::Error& error) {
-      TORCH_CHECK_VALUE(false, "read: sample ", index, ": ", user_message(error));
-    }
+    read_naming([&] { return c10::str("sample ", index); },
+                [&] {
+                  const io::ByteSpan content = files_.content(file, sample.owner);
+                  for (size_t i = 0; i < reader.fields().size(); ++i)
+                    add_field(reader.fields()[i], reader.read(row, i, content), sample);
+                });
   }
 
   std::string describe() const override { return files_.describe(); }
@@ -86,7 +99,7 @@ class BetonSource final : public Source {
     bool ascending = true;
     for (int64_t i = 0; i < reader.size(); ++i) {
       const uint64_t page = reader.page(i), last = i == 0 ? 0 : reader.page(i - 1);
-      if (i == 0 || page != last) blocks_.push_back(size() + i);
+      if (i == 0 || page != last) blocks_.push_back(size_ + i);
       ascending = ascending && page >= last;
     }
     constexpr size_t kUsefulRun = 8;
@@ -95,8 +108,10 @@ class BetonSource final : public Source {
   }
 
   ShardFiles files_;
-  std::vector<io::BetonReader> readers_;  // hold the mappings
-  std::vector<int64_t> ends_;             // of the files' samples
+  std::vector<io::PartialFile> tables_;
+  std::vector<io::BetonReader> readers_;  // of the tables
+  FileStarts starts_;
+  int64_t size_ = 0;
   std::vector<int64_t> blocks_;
   bool worthwhile_ = true;
 };

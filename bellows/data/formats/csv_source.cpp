@@ -3,14 +3,18 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
 
 #include "bellows/core/error.h"
+#include "bellows/data/formats/file_starts_impl.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/table_impl.h"
 #include "bellows/data/formats/table_source.h"
+#include "bellows/data/formats/touch_impl.h"
 #include "bellows/io/csv.h"
 #include "bellows/io/number_text.h"
 
@@ -52,7 +56,9 @@ struct CsvColumn {
       integers = numbers = false;
     } else if (!integers || !io::parse_int(text)) {
       integers = false;
-      numbers = io::parse_float(text).has_value();
+      const auto value = io::parse_float(text);
+      // As in pandas, "1e400" stays text: it is infinite only as a float64.
+      numbers = value && (!std::isinf(*value) || text.find_first_of("0123456789") == std::string_view::npos);
     }
   }
   Type type() const {
@@ -66,79 +72,79 @@ class CsvSource final : public Source {
   using Source::read;
 
   CsvSource(const std::vector<std::string>& paths, CsvOptions options) : options_(std::move(options)), files_(paths) {
+    pictures_.reserve(files_.size());
     for (size_t file = 0; file < files_.size(); ++file) {
-      maps_.push_back(files_.map(file));
-      readers_.emplace_back(maps_.back()->bytes(), files_.name(file), options_.separator);
       pictures_.emplace_back(options_.image_folder, files_.name(file));
       add_rows(file);
     }
-    TORCH_CHECK_VALUE(!rows_.empty(), "open_csv: ", files_.describe(), " has no rows.");
+    TORCH_CHECK_VALUE(rows_.size() > 0, "open_csv: ", files_.describe(), " has no rows.");
+    types_.reserve(columns_.size());
     for (const CsvColumn& column : columns_) types_.push_back(column.type());
   }
 
-  int64_t size() const override { return static_cast<int64_t>(rows_.size()); }
+  int64_t size() const override { return rows_.size(); }
   bool stored() const override { return true; }
   std::string describe() const override { return c10::str(size(), " rows of ", files_.describe()); }
-  std::vector<int64_t> block_starts() const override {
-    std::vector<int64_t> starts = starts_;
-    starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
-    if (starts.back() == size()) starts.pop_back();  // files without rows
-    return starts;
+  std::vector<int64_t> block_starts() const override { return rows_.block_starts(); }
+
+  bool prefetch(int64_t index) const override {
+    std::shared_ptr<const void> owner;
+    touch_pages(files_.content(rows_.file_of(index), owner), rows_[index], rows_.next(index));
+    return true;
   }
 
   void read(int64_t index, Sample& sample) const override {
-    const auto next = std::upper_bound(starts_.begin(), starts_.end(), index);
-    const auto file = static_cast<size_t>(next - starts_.begin() - 1);
+    const size_t file = rows_.file_of(index);
     sample.clear();
     sample.id = index;
     sample.file = files_.name(file);
-    thread_local std::vector<io::CsvCell> cells;
-    try {
-      maps_[file]->check_size();
-      const uint64_t row = rows_[static_cast<size_t>(index)];
-      const uint64_t end = read_cells(file, row, cells);
-      sample.buffer.reserve(end - row + 8 * cells.size());
-      for (size_t i = 0; i < cells.size(); ++i) add_field(file, i, cells[i], sample);
-    } catch (const c10::ValueError& error) {
-      TORCH_CHECK_VALUE(false, "read: sample ", index, ": ", user_message(error));
-    }
+    read_naming([&] { return c10::str("sample ", index); }, [&] { fill(file, rows_[index], sample); });
   }
 
  private:
-  uint64_t read_cells(size_t file, uint64_t row, std::vector<io::CsvCell>& cells) const {
-    const uint64_t end = readers_[file].read_row(row, cells);
-    TORCH_CHECK_VALUE(cells.size() == columns_.size(), readers_[file].where(row), ": expected ", columns_.size(),
+  void fill(size_t file, uint64_t row, Sample& sample) const {
+    thread_local std::vector<io::CsvCell> cells;
+    const io::CsvReader reader(files_.content(file, sample.owner), files_.name(file), options_.separator);
+    const uint64_t end = read_cells(reader, row, cells);
+    sample.buffer.reserve(end - row + 8 * cells.size());
+    for (size_t i = 0; i < cells.size(); ++i) add_field(reader, file, i, cells[i], sample);
+  }
+
+  uint64_t read_cells(const io::CsvReader& reader, uint64_t row, std::vector<io::CsvCell>& cells) const {
+    const uint64_t end = reader.read_row(row, cells);
+    TORCH_CHECK_VALUE(cells.size() == columns_.size(), reader.where(row), ": expected ", columns_.size(),
                       " cells, as the header has, found ", cells.size(), ".");
     return end;
   }
 
   void add_rows(size_t file) {
-    const io::CsvReader& reader = readers_[file];
-    const uint64_t end = maps_[file]->bytes().size();
+    std::shared_ptr<const void> owner;
+    const io::ByteSpan content = files_.content(file, owner);
+    const io::CsvReader reader(content, files_.name(file), options_.separator);
     std::vector<io::CsvCell> cells;
     uint64_t at = 0;
     if (!options_.columns.empty()) {
       if (file == 0) set_columns(options_.columns);
     } else {
       at = reader.read_row(0, cells);
-      read_header(file, cells);
+      read_header(file, content, cells);
     }
-    starts_.push_back(size());
-    for (at = reader.row_start(at); at < end; at = reader.row_start(at)) {
-      rows_.push_back(at);
-      at = read_cells(file, at, cells);
-      for (size_t i = 0; i < cells.size(); ++i) see(file, columns_[i], cells[i]);
+    rows_.add_file();
+    for (at = reader.row_start(at); at < content.size(); at = reader.row_start(at)) {
+      rows_.add(at);
+      at = read_cells(reader, at, cells);
+      for (size_t i = 0; i < cells.size(); ++i) see(reader, columns_[i], cells[i]);
     }
   }
 
-  void see(size_t file, CsvColumn& column, const io::CsvCell& cell) const {
+  static void see(const io::CsvReader& reader, CsvColumn& column, const io::CsvCell& cell) {
     column.see(cell.text);
-    TORCH_CHECK_VALUE(!column.is_label || (column.integers && !column.has_empty), readers_[file].where(cell.offset),
+    TORCH_CHECK_VALUE(!column.is_label || (column.integers && !column.has_empty), reader.where(cell.offset),
                       ": expected a whole number in the column \"label\", found ", io::printable(cell.text),
                       ". Number the classes, or read the column as text: open_csv(paths, {.text = {\"label\"}}).");
   }
 
-  void read_header(size_t file, const std::vector<io::CsvCell>& cells) {
+  void read_header(size_t file, io::ByteSpan content, const std::vector<io::CsvCell>& cells) {
     std::vector<std::string> names;
     for (const io::CsvCell& cell : cells) {
       io::Bytes name;
@@ -147,8 +153,7 @@ class CsvSource final : public Source {
       if (names.back().empty()) names.back() = c10::str("column", names.size() - 1);
     }
     TORCH_CHECK_VALUE(!names.empty(), "open_csv: ", files_.name(file),
-                      ": expected a line with the columns' names, found ", io::describe_content(maps_[file]->bytes()),
-                      ".");
+                      ": expected a line with the columns' names, found ", io::describe_content(content), ".");
     if (file == 0) return set_columns(names);
     const bool same = std::equal(names.begin(), names.end(), columns_.begin(), columns_.end(),
                                  [](const std::string& name, const CsvColumn& column) { return name == column.name; });
@@ -180,12 +185,13 @@ class CsvSource final : public Source {
     }
   }
 
-  void add_field(size_t file, size_t which, const io::CsvCell& cell, Sample& sample) const {
+  void add_field(const io::CsvReader& reader, size_t file, size_t which, const io::CsvCell& cell,
+                 Sample& sample) const {
     const std::string& name = columns_[which].name;
     Field field{.name = name, .bytes = io::as_bytes(cell.text), .offset = cell.offset};
     const size_t at = sample.buffer.size();
     if (types_[which] != CsvColumn::Type::text) {
-      const uint64_t bits = number_bits(file, which, cell);
+      const uint64_t bits = number_bits(reader, which, cell);
       sample.buffer.resize(at + sizeof(bits));
       std::memcpy(sample.buffer.data() + at, &bits, sizeof(bits));
       field.is_array = true;
@@ -204,7 +210,7 @@ class CsvSource final : public Source {
     }
   }
 
-  uint64_t number_bits(size_t file, size_t which, const io::CsvCell& cell) const {
+  uint64_t number_bits(const io::CsvReader& reader, size_t which, const io::CsvCell& cell) const {
     const std::string_view text = without_spaces(cell.text);
     if (types_[which] == CsvColumn::Type::integer) {
       if (const auto value = io::parse_int(text)) return std::bit_cast<uint64_t>(*value);
@@ -212,20 +218,16 @@ class CsvSource final : public Source {
       if (text.empty()) return std::bit_cast<uint64_t>(std::numeric_limits<double>::quiet_NaN());
       if (const auto value = io::parse_float(text)) return std::bit_cast<uint64_t>(*value);
     }
-    TORCH_CHECK_VALUE(false, readers_[file].where(cell.offset), ": expected a number in the column \"",
-                      columns_[which].name, "\", found ", io::printable(cell.text),
-                      ": the file was changed since it was opened.");
+    TORCH_CHECK_VALUE(false, reader.where(cell.offset), ": expected a number in the column \"", columns_[which].name,
+                      "\", found ", io::printable(cell.text), ": the file was changed since it was opened.");
   }
 
   CsvOptions options_;
   ShardFiles files_;
-  std::vector<std::shared_ptr<const MappedFile>> maps_;
-  std::vector<io::CsvReader> readers_;
   std::vector<PictureFolder> pictures_;
   std::vector<CsvColumn> columns_;
   std::vector<CsvColumn::Type> types_;
-  std::vector<uint64_t> rows_;   // where each row starts in its file
-  std::vector<int64_t> starts_;  // the first row of each file
+  SampleOffsets rows_;
 };
 
 }  // namespace

@@ -15,9 +15,11 @@
 #include "bellows/data/formats/table_source.h"
 #include "bellows/data/formats/tfrecord_source.h"
 #include "bellows/data/formats/webdataset.h"
+#include "bellows/io/beton.h"
 #include "bellows/io/crc32.h"
 #include "bellows/io/decompress.h"
 #include "bellows/io/pack_impl.h"
+#include "bellows/io/tar.h"
 
 namespace bellows::data {
 
@@ -60,27 +62,16 @@ bool is_zlib_file(const FileLook& look) {
 
 /// The checksum of the first header, or the zero block of an archive without members.
 bool is_tar(const FileLook& look) {
-  constexpr size_t block = 512, sum_at = 148, sum_bytes = 8;
+  constexpr size_t block = 512;
   if (look.start.size() < block) return false;
-  const std::string_view header = io::as_text(look.start.first(block));
-  if (header.find_first_not_of('\0') == std::string_view::npos) return look.packed || look.file.size() % block == 0;
-  uint64_t sum = sum_bytes * ' ', stored = 0;
-  for (size_t i = 0; i < block; ++i)
-    sum += i >= sum_at && i < sum_at + sum_bytes ? 0 : static_cast<unsigned char>(header[i]);
-  std::string_view digits = header.substr(sum_at, sum_bytes);
-  while (digits.starts_with(' ')) digits.remove_prefix(1);
-  for (; !digits.empty() && digits[0] >= '0' && digits[0] <= '7'; digits.remove_prefix(1))
-    stored = stored * 8 + static_cast<uint64_t>(digits[0] - '0');
-  return stored == sum;
+  const io::ByteSpan header = look.start.first(block);
+  const bool is_zero = io::as_text(header).find_first_not_of('\0') == std::string_view::npos;
+  if (is_zero) return look.packed || look.file.size() % block == 0;
+  return io::is_tar_header(header);
 }
 
-/// A header that is possible: version 2, fields that fit in, a page size that is a power of two.
 bool is_beton(const FileLook& look) {
-  if (look.file.size() < 24 || io::load_little<uint16_t>(look.file) != 2) return false;
-  const uint64_t fields = io::load_little<uint16_t>(look.file, 2), page = io::load_little<uint32_t>(look.file, 4);
-  const uint64_t table = io::load_little<uint64_t>(look.file, 16);
-  return fields > 0 && 24 + fields * 1041 <= look.file.size() && page >= 1 << 20 && (page & (page - 1)) == 0 &&
-         table <= look.file.size();
+  return io::is_beton(look.file);
 }
 
 bool is_safetensors(const FileLook& look) {
@@ -191,17 +182,35 @@ std::string accepted_formats() {
   return all;
 }
 
+namespace {
+
+/// The format of a file whose head says it; null where more of it has to be seen: text, and what is compressed.
+const FileFormat* recognise_head(const ShardFiles& files) {
+  constexpr uint64_t enough = 64 << 10;
+  const auto parts = files.open_parts([](io::PartialFile& file) { file.need(0, enough); });
+  const io::ByteSpan bytes = parts.front().bytes();
+  if (io::detect_compression(bytes) != io::Compression::none) return nullptr;
+  const FileFormat* format = recognise(bytes, files.name(0));
+  return format && !format->text ? format : nullptr;
+}
+
+const FileFormat* recognise_first(const ShardFiles& files) {
+  if (files.is_remote(0)) {
+    if (const FileFormat* format = recognise_head(files)) return format;
+  }
+  const auto content = files.map(0);
+  const FileFormat* format = recognise(content->bytes(), files.name(0));
+  TORCH_CHECK_VALUE(format, "open: ", files.name(0), ": expected a data set, found ",
+                    describe_file(content->bytes(), files.name(0)), ". Accepted: ", accepted_formats(),
+                    ", and folders of these, of MDS shards and of JPEG or PNG pictures.");
+  return format;
+}
+
+}  // namespace
+
 SourcePtr open_files(const std::vector<std::string>& files) {
   TORCH_CHECK_VALUE(!files.empty(), "open: expected at least one file, got none.");
-  const FileFormat* format = nullptr;
-  {
-    const ShardFiles first({files.front()});
-    const auto content = first.map(0);
-    format = recognise(content->bytes(), first.name(0));
-    TORCH_CHECK_VALUE(format, "open: ", first.name(0), ": expected a data set, found ",
-                      describe_file(content->bytes(), first.name(0)), ". Accepted: ", accepted_formats(),
-                      ", and folders of these, of MDS shards and of JPEG or PNG pictures.");
-  }
+  const FileFormat* format = recognise_first(ShardFiles({files.front()}));
   return format->open(files);
 }
 

@@ -10,6 +10,8 @@
 #include <mutex>
 
 #include "bellows/core/error.h"
+#include "bellows/data/formats/file_starts_impl.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/touch_impl.h"
 #include "bellows/data/formats/unpacked_files.h"
@@ -77,7 +79,7 @@ class MdsSource final : public Source {
         files_(shard_paths(folder, shards_)) {
     for (const io::MdsShard& shard : shards_) {
       if (options.verify != Verify::never) check_verifiable(shard);
-      starts_.push_back(size_);
+      starts_.add(size_);
       size_ += static_cast<int64_t>(shard.samples);
       add_encodings(shard);
     }
@@ -89,16 +91,10 @@ class MdsSource final : public Source {
   bool stored() const override { return true; }
   std::string describe() const override { return files_.describe(); }
 
-  std::vector<int64_t> block_starts() const override {
-    std::vector<int64_t> starts;
-    for (size_t i = 0; i < starts_.size(); ++i) {
-      if (shards_[i].samples > 0) starts.push_back(starts_[i]);
-    }
-    return starts;
-  }
+  std::vector<int64_t> block_starts() const override { return starts_.block_starts(size_); }
 
   bool prefetch(int64_t index) const override {
-    const size_t which = shard_of(index);
+    const size_t which = starts_.file_of(index);
     const Content shard = content(which);  // fetches, unpacks
     thread_local std::vector<io::ByteSpan> values;
     io::MdsShardReader(shard.bytes, shards_[which], files_.name(which)).read(row_of(index, which), values);
@@ -107,17 +103,16 @@ class MdsSource final : public Source {
   }
 
   void read(int64_t index, Sample& sample) const override {
-    const size_t which = shard_of(index);
+    const size_t which = starts_.file_of(index);
     sample.clear();
     sample.id = index;
     sample.file = files_.name(which);
-    try {
-      const Content shard = content(which);
-      sample.owner = shard.owner;
-      fill(shard.bytes, which, row_of(index, which), sample);
-    } catch (const c10::ValueError& error) {
-      TORCH_CHECK_VALUE(false, "read: ", sample.where(), ": ", user_message(error));
-    }
+    read_naming([&] { return sample.where(); },
+                [&] {
+                  const Content shard = content(which);
+                  sample.owner = shard.owner;
+                  fill(shard.bytes, which, row_of(index, which), sample);
+                });
   }
 
  private:
@@ -141,10 +136,7 @@ class MdsSource final : public Source {
     for (const auto& [name, digest] : shard.raw.hashes) io::hash_hex(name, {});  // knows the name
   }
 
-  size_t shard_of(int64_t index) const {
-    return static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), index) - starts_.begin() - 1);
-  }
-  uint64_t row_of(int64_t index, size_t which) const { return static_cast<uint64_t>(index - starts_[which]); }
+  uint64_t row_of(int64_t index, size_t which) const { return static_cast<uint64_t>(index - starts_.first(which)); }
 
   void add_encodings(const io::MdsShard& shard) {
     ShardColumns& columns = columns_.emplace_back();
@@ -187,10 +179,10 @@ class MdsSource final : public Source {
       const auto unpacked = unpacked_.get(which, [&] { return unpack(which); });
       return {*unpacked, unpacked};
     }
-    const auto map = files_.map(which);
-    map->check_size();
-    check_once(map->bytes(), which);
-    return {map->bytes(), map};
+    Content content;
+    content.bytes = files_.content(which, content.owner);
+    check_once(content.bytes, which);
+    return content;
   }
 
   bool is_packed(size_t which) const {
@@ -201,9 +193,8 @@ class MdsSource final : public Source {
   io::Bytes unpack(size_t which) const {
     const io::MdsShard& shard = shards_[which];
     const std::string& path = files_.name(which);
-    const auto map = files_.map(which);
-    map->check_size();
-    const io::ByteSpan bytes = map->bytes();
+    std::shared_ptr<const void> owner;
+    const io::ByteSpan bytes = files_.content(which, owner);
     TORCH_CHECK_VALUE(bytes.size() == shard.zip->bytes, path, ": expected ", shard.zip->bytes,
                       " bytes, as index.json says, found ", bytes.size(), ". Copy the shard anew.");
     if (options_.verify != Verify::never) check_hashes(bytes, *shard.zip, path);
@@ -231,7 +222,7 @@ class MdsSource final : public Source {
   std::vector<io::MdsShard> shards_;
   ShardFiles files_;
   std::vector<ShardColumns> columns_;
-  std::vector<int64_t> starts_;  // the first sample of each shard
+  FileStarts starts_;
   int64_t size_ = 0;
   mutable std::deque<FirstUse> first_use_;  // of each shard
   mutable UnpackedFiles unpacked_;

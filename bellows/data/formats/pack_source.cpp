@@ -2,10 +2,11 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-
 #include "bellows/core/error.h"
+#include "bellows/data/formats/file_starts_impl.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
+#include "bellows/data/formats/touch_impl.h"
 
 namespace bellows::data {
 
@@ -15,10 +16,12 @@ class PackSource final : public Source {
  public:
   using Source::read;
 
-  PackSource(const std::vector<std::string>& files, io::PackVerify verify) : files_(files) {
+  PackSource(const std::vector<std::string>& files, io::PackVerify verify)
+      : files_(files), indexes_(files_.open_parts(io::need_pack_index)) {
+    packs_.reserve(files_.size());
     for (size_t i = 0; i < files_.size(); ++i) {
-      packs_.emplace_back(files_.map(i), verify);
-      starts_.push_back(size_);
+      packs_.emplace_back(indexes_[i].bytes(), files_.name(i), verify);
+      starts_.add(size_);
       size_ += packs_.back().size();
     }
   }
@@ -30,28 +33,36 @@ class PackSource final : public Source {
   std::vector<int64_t> block_starts() const override {
     std::vector<int64_t> starts;
     for (size_t i = 0; i < packs_.size(); ++i) {
-      for (const int64_t start : packs_[i].block_starts()) starts.push_back(starts_[i] + start);
+      for (const int64_t start : packs_[i].block_starts()) starts.push_back(starts_.first(i) + start);
     }
     return starts;
   }
 
+  bool prefetch(int64_t index) const override {
+    std::shared_ptr<const void> owner;
+    const io::PackRecord record = record_of(index, owner);  // its block is verified, too
+    for (size_t k = 0; k < record.size(); ++k) touch_pages(record.item(k).bytes);
+    return true;
+  }
+
   void read(int64_t index, Sample& sample) const override {
-    const auto behind = std::upper_bound(starts_.begin(), starts_.end(), index);
-    const auto which = static_cast<size_t>(behind - starts_.begin()) - 1;
-    const io::PackReader& pack = packs_[which];
     sample.clear();
     sample.id = index;
-    sample.file = pack.path();
-    try {
-      const io::PackRecord record = pack.record(index - starts_[which]);
-      sample.key = record.key();
-      fill(record, sample);
-    } catch (const c10::ValueError& error) {
-      TORCH_CHECK_VALUE(false, "read: sample ", index, ": ", user_message(error));
-    }
+    sample.file = files_.name(starts_.file_of(index));
+    read_naming([&] { return c10::str("sample ", index); },
+                [&] {
+                  const io::PackRecord record = record_of(index, sample.owner);
+                  sample.key = record.key();
+                  fill(record, sample);
+                });
   }
 
  private:
+  io::PackRecord record_of(int64_t index, std::shared_ptr<const void>& owner) const {
+    const size_t file = starts_.file_of(index);
+    return packs_[file].record(index - starts_.first(file), files_.content(file, owner));
+  }
+
   static void fill(const io::PackRecord& record, Sample& sample) {
     size_t dims = 0;
     for (size_t k = 0; k < record.size(); ++k) dims += record.item(k).shape.size() / 8;
@@ -76,8 +87,9 @@ class PackSource final : public Source {
   }
 
   ShardFiles files_;
-  std::vector<io::PackReader> packs_;
-  std::vector<int64_t> starts_;  // the first sample of each
+  std::vector<io::PartialFile> indexes_;
+  std::vector<io::PackReader> packs_;  // of the indexes
+  FileStarts starts_;
   int64_t size_ = 0;
 };
 

@@ -11,7 +11,8 @@ namespace bellows::data {
 
 /// Samples of packs (docs/formats.md), in place: reading one copies nothing. block_starts() are the packs' blocks.
 /// Params:   files – paths, in order
-/// Cost:     maps all files; reads their indexes once, to check them
+/// Cost:     reads the files' indexes once, to check them, and maps local files; of remote ones the indexes stay in
+///           memory
 /// Throws:   c10::ValueError – no files, one that is missing or damaged (path and byte offset); read() – its block is
 ///           damaged, its file was cut short
 SourcePtr open_pack(const std::vector<std::string>& files, io::PackVerify verify = io::PackVerify::first_use);

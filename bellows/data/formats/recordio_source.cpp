@@ -9,10 +9,11 @@
 #include <filesystem>
 
 #include "bellows/core/error.h"
-#include "bellows/data/formats/block_starts_impl.h"
+#include "bellows/data/formats/file_starts_impl.h"
 #include "bellows/data/formats/picture_name_impl.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/touch_pages_impl.h"
+#include "bellows/data/formats/touch_impl.h"
 #include "bellows/io/recordio.h"
 
 namespace bellows::data {
@@ -33,48 +34,39 @@ class RecordioSource final : public Source {
     offsets_.shrink_to_fit();
   }
 
-  int64_t size() const override { return static_cast<int64_t>(offsets_.size()); }
+  int64_t size() const override { return offsets_.size(); }
 
   void read(int64_t index, Sample& sample) const override {
-    const size_t file = file_of(index);
-    const uint64_t offset = offsets_[static_cast<size_t>(index)];
+    const size_t file = offsets_.file_of(index);
+    const uint64_t offset = offsets_[index];
     sample.clear();
     sample.id = index;
     sample.file = files_.name(file);
-    try {
-      const auto mapped = files_.map(file);
-      mapped->check_size();
-      sample.owner = mapped;
-      const auto record = io::recordio_at(mapped->bytes(), offset, "RecordIO", sample.buffer);
+    const auto where = [&] {
+      return c10::str("sample (id ", index, "), record at byte ", offset, " of ", files_.name(file));
+    };
+    read_naming(where, [&] {
+      const auto record = io::recordio_at(files_.content(file, sample.owner), offset, "RecordIO", sample.buffer);
       const bool joined = record.data.data() == sample.buffer.data();
       const size_t used = joined ? record.data.size() : 0;
       sample.buffer.resize(used + sizeof(int64_t));  // may move what was joined
       fill(io::parse_image_record(joined ? io::ByteSpan(sample.buffer).first(used) : record.data), offset, sample);
-    } catch (const c10::ValueError& error) {
-      TORCH_CHECK_VALUE(false, "read: sample (id ", index, "), record at byte ", offset, " of ", files_.name(file),
-                        ": ", user_message(error));
-    }
+    });
   }
 
   bool prefetch(int64_t index) const override {
-    const auto mapped = files_.map(file_of(index));
-    mapped->check_size();
-    const uint64_t offset = offsets_[static_cast<size_t>(index)];
+    std::shared_ptr<const void> owner;
+    const io::ByteSpan bytes = files_.content(offsets_.file_of(index), owner);
     io::Bytes joined;
-    const uint64_t end = io::recordio_at(mapped->bytes(), offset, "RecordIO", joined).next;
-    touched_.store(touch_pages(mapped->bytes(), offset, end), std::memory_order_relaxed);
+    touch_pages(bytes, offsets_[index], io::recordio_at(bytes, offsets_[index], "RecordIO", joined).next);
     return true;
   }
 
   std::string describe() const override { return files_.describe(); }
   bool stored() const override { return true; }
-  std::vector<int64_t> block_starts() const override { return block_starts_of(starts_, size()); }
+  std::vector<int64_t> block_starts() const override { return offsets_.block_starts(); }
 
  private:
-  size_t file_of(int64_t index) const {
-    return static_cast<size_t>(std::ranges::upper_bound(starts_, index) - starts_.begin()) - 1;
-  }
-
   void fill(const io::ImageRecord& record, uint64_t offset, Sample& sample) const {
     Field& content = sample.fields.emplace_back();
     content.name = picture_name(record.content, "data");
@@ -107,8 +99,8 @@ class RecordioSource final : public Source {
     const std::string index = recordio_index_path(name);
     std::error_code ignored;
     if (std::filesystem::exists(index, ignored)) offsets = indexed(index, std::move(offsets), name);
-    starts_.push_back(size());
-    offsets_.insert(offsets_.end(), offsets.begin(), offsets.end());
+    offsets_.add_file();
+    for (const uint64_t offset : offsets) offsets_.add(offset);
   }
 
   void look_at_label(io::ByteSpan bytes, uint64_t offset, const std::string& name) {
@@ -138,10 +130,8 @@ class RecordioSource final : public Source {
   }
 
   ShardFiles files_;
-  std::vector<int64_t> starts_;    // the first record of each file
-  std::vector<uint64_t> offsets_;  // of each record in its file
+  SampleOffsets offsets_;
   bool whole_labels_ = true;
-  mutable std::atomic<uint8_t> touched_ = 0;  // so that reading ahead is not left out
 };
 
 }  // namespace

@@ -5,15 +5,20 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <future>
+#include <optional>
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/progress.h"
 
 namespace bellows::data {
 
 namespace {
 
 constexpr size_t most_mapped = 16'384;  // local files at a time; Linux allows 65,530 mappings in all
+
+constexpr size_t opened_at_a_time = 8;  // remote files: opening one is waiting for the server
 
 thread_local io::FileCacheOptions scope_options;
 
@@ -29,7 +34,7 @@ ShardFiles::CacheScope::~CacheScope() {
 ShardFiles::ShardFiles(std::vector<std::string> names) : ShardFiles(std::move(names), scope_options) {}
 
 ShardFiles::ShardFiles(std::vector<std::string> names, const io::FileCacheOptions& cache)
-    : names_(std::move(names)), mapped_(names_.size()), versions_(names_.size()) {
+    : names_(std::move(names)), mapped_(names_.size()), lasting_(names_.size()), versions_(names_.size()) {
   TORCH_CHECK_VALUE(!names_.empty(), "open: expected at least one file, got none.");
   for (const std::string& name : names_) shown_.push_back(io::public_url(name));
   const bool any_remote = std::any_of(names_.begin(), names_.end(), io::is_url);
@@ -57,7 +62,51 @@ std::shared_ptr<const MappedFile> ShardFiles::map_local(size_t file) const {
   }
   mapped = std::make_shared<const MappedFile>(names_[file]);
   ++mapped_count_;
+  if (size() <= most_mapped) lasting_[file].store(mapped.get(), std::memory_order_release);
   return mapped;
+}
+
+io::ByteSpan ShardFiles::content(size_t file, std::shared_ptr<const void>& owner) const {
+  if (const MappedFile* lasting = lasting_[file].load(std::memory_order_acquire)) {
+    lasting->check_size();
+    return lasting->bytes();
+  }
+  auto mapped = map(file);
+  mapped->check_size();
+  const io::ByteSpan bytes = mapped->bytes();
+  owner = std::move(mapped);
+  return bytes;
+}
+
+io::PartialFile ShardFiles::open_part(size_t file) const {
+  if (!is_remote(file)) return io::PartialFile(map_local(file));
+  const io::HttpFile version = cache_->look(names_[file]);
+  check_version(file, version);
+  return {version.size, [this, file](uint64_t offset, std::span<std::byte> out) {
+            check_version(file, cache_->read(names_[file], offset, out));
+          }};
+}
+
+std::vector<io::PartialFile> ShardFiles::open_parts(const std::function<void(io::PartialFile&)>& need) const {
+  std::vector<io::PartialFile> parts;
+  parts.reserve(size());
+  std::optional<Progress> progress;
+  if (cache_) progress.emplace("looking at files", static_cast<int64_t>(size()), "files");
+  const auto open_one = [&](size_t file) {
+    io::PartialFile part = open_part(file);
+    need(part);
+    return part;
+  };
+  while (parts.size() < size()) {
+    const size_t first = parts.size(), count = is_remote(first) ? std::min(opened_at_a_time, size() - first) : 1;
+    std::vector<std::future<io::PartialFile>> others;
+    others.reserve(count - 1);
+    for (size_t i = 1; i < count; ++i) others.push_back(std::async(std::launch::async, open_one, first + i));
+    parts.push_back(open_one(first));
+    for (auto& other : others) parts.push_back(other.get());
+    if (progress) progress->advance(static_cast<int64_t>(count));
+  }
+  return parts;
 }
 
 std::shared_ptr<const MappedFile> ShardFiles::map_remote(size_t file) const {

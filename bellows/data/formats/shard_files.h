@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -9,11 +11,17 @@
 
 #include "bellows/core/file.h"
 #include "bellows/io/file_cache.h"
+#include "bellows/io/partial_file.h"
 
 namespace bellows::data {
 
 /// The files of a data set, by position: paths, and `http(s)://` URLs, which are fetched whole into a cache when
-/// somebody first asks for them. While one is read, a thread fetches the next.
+/// somebody first asks for them, and may leave it as soon as nobody holds them. While one is read, a thread fetches the
+/// next.
+///
+/// A local file that somebody cuts short while a sample of it is in use ends the program (SIGBUS): its size is looked at
+/// before each sample, not while one is decoded. Replace files instead (AtomicFile does). Those in the cache are never
+/// written to once they have their name.
 /// Threads: safe.
 class ShardFiles {
  public:
@@ -30,6 +38,13 @@ class ShardFiles {
   /// Throws: c10::ValueError – it cannot be read, the server refuses it, or it is another file than before;
   ///         c10::Error – the network failed
   std::shared_ptr<const MappedFile> map(size_t file) const;
+  /// The file's bytes for one sample, which the file has in full now; `owner` is set to what keeps them where this object
+  /// does not. Throws: as map; c10::ValueError – the file was cut
+  io::ByteSpan content(size_t file, std::shared_ptr<const void>& owner) const;
+  /// All files, those from the network with no more of them than `need` fetches: what a source opens by.
+  /// Params: need – called for each file, of remote ones by several threads
+  /// Throws: as map; what `need` throws
+  std::vector<io::PartialFile> open_parts(const std::function<void(io::PartialFile&)>& need) const;
   bool is_remote(size_t file) const { return io::is_url(names_[file]); }
   /// Which content a file has, in words that change with it: size, and ETag or time. Asks the server of a URL, once.
   /// Throws: as map does
@@ -53,6 +68,7 @@ class ShardFiles {
   };
 
  private:
+  io::PartialFile open_part(size_t file) const;
   std::shared_ptr<const MappedFile> map_local(size_t file) const;
   std::shared_ptr<const MappedFile> map_remote(size_t file) const;
   void check_version(size_t file, const io::HttpFile& version) const;
@@ -65,9 +81,10 @@ class ShardFiles {
   mutable std::mutex mutex_;
   mutable std::vector<std::shared_ptr<const MappedFile>> mapped_;  // local ones
   mutable size_t mapped_count_ = 0;
-  mutable std::vector<io::HttpFile> versions_;  // of remote ones, as first seen
-  mutable size_t last_ = SIZE_MAX;              // remote file that was asked for last
-  mutable size_t wanted_ = SIZE_MAX;            // to be fetched ahead
+  mutable std::vector<std::atomic<const MappedFile*>> lasting_;  // of mapped_, where all can stay
+  mutable std::vector<io::HttpFile> versions_;                   // of remote ones, as first seen
+  mutable size_t last_ = SIZE_MAX;                               // remote file that was asked for last
+  mutable size_t wanted_ = SIZE_MAX;                             // to be fetched ahead
   mutable std::condition_variable_any work_;
   mutable std::jthread ahead_;  // last: it ends before what it uses
 };

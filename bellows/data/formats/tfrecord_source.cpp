@@ -2,15 +2,14 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-#include <atomic>
 #include <filesystem>
 
 #include "bellows/core/error.h"
-#include "bellows/data/formats/block_starts_impl.h"
 #include "bellows/data/formats/example_fields_impl.h"
+#include "bellows/data/formats/file_starts_impl.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/touch_pages_impl.h"
+#include "bellows/data/formats/touch_impl.h"
 #include "bellows/io/tfrecord.h"
 
 namespace bellows::data {
@@ -29,40 +28,36 @@ class TfrecordSource final : public Source {
     offsets_.shrink_to_fit();
   }
 
-  int64_t size() const override { return static_cast<int64_t>(offsets_.size()); }
+  int64_t size() const override { return offsets_.size(); }
 
   void read(int64_t index, Sample& sample) const override {
     thread_local ExampleWorkspace workspace;
-    const size_t file = file_of(index);
-    const uint64_t offset = offsets_[static_cast<size_t>(index)];
+    const size_t file = offsets_.file_of(index);
+    const uint64_t offset = offsets_[index];
     sample.clear();
     sample.id = index;
     sample.file = files_.name(file);
-    try {
+    const auto where = [&] {
+      return c10::str("sample (id ", index, "), record at byte ", offset, " of ", files_.name(file));
+    };
+    read_naming(where, [&] {
       const std::string_view bytes = content(file, sample.owner);
       const std::string_view record = io::tfrecord_at(bytes, offset, "TFRecord");
       workspace.example.parse(io::as_bytes(record));
       make_example_fields(workspace, options_, bytes, sample);
-    } catch (const c10::ValueError& error) {
-      TORCH_CHECK_VALUE(false, "read: sample (id ", index, "), record at byte ", offset, " of ", files_.name(file),
-                        ": ", user_message(error));
-    }
+    });
   }
 
   bool prefetch(int64_t index) const override {
-    const auto at = static_cast<size_t>(index);
-    const size_t file = file_of(index);
     std::shared_ptr<const void> owner;
-    const std::string_view bytes = content(file, owner);
-    const bool is_last = at + 1 == offsets_.size() || offsets_[at + 1] <= offsets_[at];  // of its file
-    touched_.store(touch_pages(io::as_bytes(bytes), offsets_[at], is_last ? bytes.size() : offsets_[at + 1]),
-                   std::memory_order_relaxed);
+    const std::string_view bytes = content(offsets_.file_of(index), owner);
+    touch_pages(io::as_bytes(bytes), offsets_[index], offsets_.next(index));
     return true;
   }
 
   std::string describe() const override { return files_.describe(); }
   bool stored() const override { return true; }
-  std::vector<int64_t> block_starts() const override { return block_starts_of(starts_, size()); }
+  std::vector<int64_t> block_starts() const override { return offsets_.block_starts(); }
 
  private:
   void add_file(size_t file) {
@@ -77,12 +72,12 @@ class TfrecordSource final : public Source {
     } else {
       records = find_records(file, bytes);
     }
-    starts_.push_back(size());
+    offsets_.add_file();
     for (const auto& [offset, framed] : records) {
       TORCH_CHECK_VALUE(framed - 16 <= options_.max_record_bytes, "open_tfrecord: the record at byte ", offset, " of ",
                         name, " has ", framed - 16, " bytes, the limit is ", options_.max_record_bytes,
                         ". Raise TfrecordOptions::max_record_bytes if it is meant to be so large.");
-      offsets_.push_back(offset);
+      offsets_.add(offset);
     }
   }
 
@@ -99,27 +94,18 @@ class TfrecordSource final : public Source {
     return records;
   }
 
-  size_t file_of(int64_t index) const {
-    return static_cast<size_t>(std::ranges::upper_bound(starts_, index) - starts_.begin()) - 1;
-  }
-
   std::string_view content(size_t file, std::shared_ptr<const void>& owner) const {
     if (unpacked_[file]) {
       owner = unpacked_[file];
       return io::as_text(*unpacked_[file]);
     }
-    const auto mapped = files_.map(file);
-    mapped->check_size();
-    owner = mapped;
-    return io::as_text(mapped->bytes());
+    return io::as_text(files_.content(file, owner));
   }
 
   ShardFiles files_;
   TfrecordOptions options_;
   std::vector<std::shared_ptr<const io::Bytes>> unpacked_;  // null where the file is not compressed
-  std::vector<int64_t> starts_;                             // the first record of each file
-  std::vector<uint64_t> offsets_;                           // of each record in its file
-  mutable std::atomic<uint8_t> touched_ = 0;                // so that reading ahead is not left out
+  SampleOffsets offsets_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 
 #include "bellows/io/bytes.h"
@@ -14,6 +15,12 @@ inline void touch_pages(io::ByteSpan bytes) {
   if (!bytes.empty()) sum += std::to_integer<unsigned>(bytes.back());
   static std::atomic<unsigned> kept;
   kept.store(sum, std::memory_order_relaxed);  // so that the reads are not left out
+}
+
+/// The same of [begin, end), as far as the file goes.
+inline void touch_pages(io::ByteSpan file, uint64_t begin, uint64_t end) {
+  end = std::min<uint64_t>(end, file.size());
+  if (begin < end) touch_pages(file.subspan(begin, end - begin));
 }
 
 }  // namespace bellows::data

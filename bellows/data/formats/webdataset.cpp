@@ -3,14 +3,15 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cctype>
 #include <future>
 #include <optional>
 
 #include "bellows/core/error.h"
 #include "bellows/core/progress.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/tar_shards.h"
+#include "bellows/data/formats/touch_impl.h"
 
 namespace bellows::data {
 
@@ -53,13 +54,7 @@ class WebDatasetSource final : public Source {
       field.name = suffixes_[members_[i].suffix];
       field.offset = members_[i].offset;
     }
-    try {
-      fill(entry, sample);
-    } catch (const c10::ValueError& error) {
-      TORCH_CHECK_VALUE(false, "read: ", sample.where(), ": ", user_message(error));
-    } catch (const c10::Error& error) {
-      TORCH_CHECK(false, "read: ", sample.where(), ": ", user_message(error));
-    }
+    read_naming([&] { return sample.where(); }, [&] { fill(entry, sample); });
   }
 
   std::string describe() const override { return shards_.files().describe(); }
@@ -70,11 +65,7 @@ class WebDatasetSource final : public Source {
     const TarShards::View view = shards_.view(samples_[at].shard);  // fetches, unpacks
     const Member& first = members_[samples_[at].first];
     const Member& last = members_[end_of(at) - 1];
-    constexpr size_t page = 4096;
-    uint8_t sum = 0;
-    for (uint64_t offset = first.offset; offset < last.offset + last.size; offset += page)
-      sum = static_cast<uint8_t>(sum + std::to_integer<uint8_t>(view.bytes[offset]));
-    touched_.store(sum, std::memory_order_relaxed);  // so that the reads are not left out
+    touch_pages(view.bytes, first.offset, last.offset + last.size);
     return true;
   }
 
@@ -175,7 +166,6 @@ class WebDatasetSource final : public Source {
   std::string keys_;                   // of all samples, one behind the other
   std::vector<Member> members_;
   std::vector<Entry> samples_;
-  mutable std::atomic<uint8_t> touched_ = 0;
 };
 
 }  // namespace
