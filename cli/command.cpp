@@ -110,6 +110,11 @@ std::string seconds_problem(const std::string& text) {
   return "expected seconds above 0, such as 300, got " + text;
 }
 
+std::string shard_size_problem(const std::string& bytes) {
+  if (bytes != "0" && bytes.size() < 19) return "";
+  return "expected a size from 1 byte to 10^18 bytes, such as 256MB, got " + bytes + " bytes";
+}
+
 void add_json(CLI::App* verb, JsonTarget& json) {
   verb->add_option("--json", json, "Result as JSON, to FILE or standard output")
       ->type_name("[FILE]")
@@ -210,7 +215,8 @@ CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
       ->type_name("CODING");
   auto* size = verb->add_option("--shard-size", arguments.shard_bytes, "Bytes of a shard, such as 256MB; 1GB")
                    ->type_name("BYTES")
-                   ->transform(CLI::AsSizeValue(false).description(""));
+                   ->transform(CLI::AsSizeValue(false).description(""))
+                   ->check(CLI::Validator(shard_size_problem, ""));
   verb->add_option("--shard-samples", arguments.shard_samples, "Samples of a shard")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, INT64_MAX).description(""))

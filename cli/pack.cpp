@@ -1,4 +1,5 @@
 #include <atomic>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/error.h"
@@ -28,6 +29,25 @@ ConvertOptions pack_options(const PackArguments& arguments) {
             .threads = arguments.threads};
   } catch (const c10::Error& error) {
     throw UsageError(user_message(error));
+  }
+}
+
+/// The destination must not be in the way of itself, nor become part of what is read.
+void check_destination(const PackArguments& arguments) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  std::string name = arguments.destination;
+  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
+  const fs::path source = fs::weakly_canonical(arguments.source, ignored);
+  const fs::path destination = fs::weakly_canonical(fs::absolute(name, ignored), ignored);
+  const bool is_file = data::find_output_format(arguments.format, name).names_file(name);
+  for (fs::path at = destination; at.has_relative_path(); at = at.parent_path()) {
+    const bool folder = fs::is_directory(at, ignored);
+    if (fs::exists(at, ignored) && !folder && (at != destination || !is_file))
+      throw UsageError(c10::str("DST: ", at.string(), " is a file; expected a folder, or a new name."));
+    if (folder && at == source)
+      throw UsageError(c10::str("DST: ", name, " lies in SRC, ", arguments.source,
+                                ", and would become part of it. Choose a place outside."));
   }
 }
 
@@ -70,6 +90,7 @@ std::string pack_json(const PackArguments& arguments, const ConvertResult& resul
 
 int run_pack(const PackArguments& arguments) {
   ConvertOptions options = pack_options(arguments);
+  check_destination(arguments);
   check_json_target(arguments.json);
   std::atomic<bool> stop{false};
   options.stop = &stop;

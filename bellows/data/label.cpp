@@ -9,9 +9,14 @@
 
 namespace bellows::data {
 
-const Field* find_label(const Sample& sample) {
+const Field* find_label_text(const Sample& sample) {
   const Field* text = sample.find("cls");
   return text ? text : sample.find("json");
+}
+
+const Field* find_label(const Sample& sample) {
+  const Field* array = sample.find("label");
+  return array && array->is_array ? array : find_label_text(sample);
 }
 
 int64_t parse_label(const Field& field, const std::string& key) {

@@ -8,6 +8,9 @@
 namespace bellows::data {
 
 /// The field that holds a sample's label as text: `cls`, else `json`. Null when there is none.
+const Field* find_label_text(const Sample& sample);
+
+/// The field that holds a sample's label: an array `label`, else as text. Null when there is none.
 const Field* find_label(const Sample& sample);
 
 /// The integer in a `.cls` text, or in a `.json` text: a number, or an object with a number under `key`.

@@ -49,10 +49,9 @@ const MdsDtype* find_mds_dtype(std::string_view name) {
   return found == kMdsDtypes.end() ? nullptr : &*found;
 }
 
-const MdsDtype& mds_dtype(c10::ScalarType dtype) {
+const MdsDtype* find_mds_dtype(c10::ScalarType dtype) {
   const auto found = std::find_if(kMdsDtypes.begin(), kMdsDtypes.end(), [&](auto& row) { return row.dtype == dtype; });
-  TORCH_CHECK_VALUE(found != kMdsDtypes.end(), "MDS holds no values of ", c10::toString(dtype), ".");
-  return *found;
+  return found == kMdsDtypes.end() ? nullptr : &*found;
 }
 
 /// Nothing where the product overflows, or a size is not positive: the format knows no empty arrays.
@@ -83,6 +82,11 @@ uint64_t load_size(ByteSpan bytes, size_t offset, unsigned width_code) {
 }
 
 }  // namespace
+
+std::string_view mds_dtype_name(c10::ScalarType dtype) {
+  const MdsDtype* found = find_mds_dtype(dtype);
+  return found ? found->name : std::string_view();
+}
 
 std::vector<std::string> mds_encoding_names() {
   std::vector<std::string> names{"bytes",       "str",        "int",       "ndarray",   "str_int", "str_float",
@@ -276,11 +280,12 @@ void MdsEncoding::encode(const MdsValue& value, c10::IntArrayRef sizes, std::str
 }
 
 void MdsEncoding::encode_ndarray(const MdsValue& value, c10::IntArrayRef sizes, std::string& out) const {
-  const MdsDtype& dtype = mds_dtype(value.dtype);
+  const MdsDtype* dtype = find_mds_dtype(value.dtype);
+  TORCH_CHECK_VALUE(dtype, "MDS holds no values of ", c10::toString(value.dtype), ".");
   TORCH_CHECK_VALUE(!dtype_ || *dtype_ == value.dtype, "expected ", text_, ", found ", c10::toString(value.dtype), ".");
   TORCH_CHECK_VALUE(!sizes.empty() && sizes.size() < 64 && mds_array_bytes(sizes, value.dtype) == value.bytes.size(),
                     "an ndarray column holds arrays of 1 to 63 dimensions that are not empty, found ", sizes, ".");
-  if (!dtype_) out += static_cast<char>(dtype.code);
+  if (!dtype_) out += static_cast<char>(dtype->code);
   if (shape_.empty()) {
     const auto largest = static_cast<uint64_t>(*std::max_element(sizes.begin(), sizes.end()));
     const unsigned code = largest <= UINT8_MAX ? 0 : largest <= UINT16_MAX ? 1 : largest <= UINT32_MAX ? 2 : 3;

@@ -65,6 +65,9 @@ class MdsEncoding {
   std::vector<int64_t> shape_;            // that all arrays share; empty: each has its own
 };
 
+/// The name that MDS gives to a type of numbers; "" where it has none.
+std::string_view mds_dtype_name(c10::ScalarType dtype);
+
 /// The encodings that parse() knows, without ndarray's options.
 std::vector<std::string> mds_encoding_names();
 

@@ -57,8 +57,8 @@ std::vector<std::string> pack_arguments(const Packing& packing, const std::strin
 }
 
 bool is_finished(const std::string& destination) {
-  return std::filesystem::exists(destination) && !std::filesystem::exists(destination + ".packing.json") &&
-         !std::filesystem::exists(destination + "/packing.json");
+  return std::filesystem::exists(destination) && !std::filesystem::exists(destination + ".packing") &&
+         !std::filesystem::exists(destination + "/.packing");
 }
 
 struct KilledPack : testing::TestWithParam<Packing> {};
@@ -91,9 +91,21 @@ TEST(PackCommand, WrongUseAndFailuresAreNamed) {
   expect_pack_failure({"pack", digits(), out, "--encode", "jpg:0"}, 2, "quality from 1 to 100");
   expect_pack_failure({"pack", digits(), out, "--shard-size", "many"}, 2, "--shard-size");
   expect_pack_failure({"pack", "/nowhere/digits", out}, 1, "/nowhere/digits");
-  expect_pack_failure({"pack", digits(), out}, 1, "has several splits");
+  for (const char* size : {"0", "0MB", "2000000TB"})
+    expect_pack_failure({"pack", digits(), out, "--shard-size", size}, 2, "--shard-size: expected a size from 1 byte");
+  expect_pack_failure({"pack", digits(), out, "--shard-size=-5MB"}, 2, "--shard-size");
+  expect_pack_failure({"pack", digits(), out, "--shard-samples", "0"}, 2, "--shard-samples");
+  expect_pack_failure({"pack", digits(), out}, 1, "has several splits: test, train. Choose one of them");
+  EXPECT_THAT(run_bellows({"pack", digits(), out}).err, Not(HasSubstr("open(")));
+  EXPECT_THAT(run_bellows({"pack", "--help"}).out, HasSubstr(" or keep"));
   expect_pack_failure({"pack", digits(), "/proc/out", "--split", "test"}, 1, "/proc/out");
   std::ofstream(folder / "taken.pack") << "mine";
+  expect_pack_failure({"pack", digits(), folder / "taken.pack", "--format", "tfrecord"}, 2,
+                      "is a file; expected a folder");
+  expect_pack_failure({"pack", digits(), folder / "taken.pack", "--format", "mds"}, 2, "is a file; expected a folder");
+  expect_pack_failure({"pack", digits(), folder / "taken.pack/b.pack"}, 2, "taken.pack is a file; expected a folder");
+  expect_pack_failure({"pack", folder / "", folder / "b"}, 2, "lies in SRC");
+  expect_pack_failure({"pack", folder / "", folder / "b.tar"}, 2, "lies in SRC");
   expect_pack_failure({"pack", digits(), folder / "taken.pack", "--split", "test"}, 1, "is there already");
   expect_pack_failure({"pack", digits(), out, "--split", "test", "--select", "/nowhere/s.json"}, 1, "/nowhere/s.json");
   EXPECT_FALSE(std::filesystem::exists(out));
@@ -114,14 +126,14 @@ TEST(PackCommand, CtrlCEndsInOrderAndTheSameCommandGoesOn) {
   const Packing packing{"", "", {"--resize", "224x224", "--encode", "raw", "--shard-samples", "100"}};
   Process process({.arguments = pack_arguments(packing, folder / "a")});
   const auto deadline = Clock::now() + std::chrono::seconds(60);
-  while (!std::filesystem::exists(folder / "a/train-000001.pack") && Clock::now() < deadline)
+  while (!std::filesystem::exists(folder / "a/.packing/train-000001.pack") && Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   process.signal(SIGINT);
   const Outcome outcome = process.finish();
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("stopping: ending at a whole sample"));
   EXPECT_THAT(outcome.out, HasSubstr("the same command goes on"));
-  EXPECT_TRUE(std::filesystem::exists(folder / "a/packing.json"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "a/.packing/packing.json"));
   std::vector<std::string> arguments = pack_arguments(packing, folder / "a");
   arguments.push_back("--json");
   const Outcome again = run_bellows(arguments);

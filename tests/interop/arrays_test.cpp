@@ -187,6 +187,11 @@ TEST(ArraysTest, TheSinkRefusesWhatArraysCannotHold) {
   other.fields.clear();
   EXPECT_THAT(error_of([&] { sink->write(other); }), HasSubstr("has 0 fields, those before have 1"));
   EXPECT_THAT(error_of([&] { arrays_sink(folder / "a.txt"); }), HasSubstr("ends in .npy, .npz or .safetensors"));
+  other.fields = {file_field("cls", "seven")};
+  EXPECT_THAT(error_of([&] { arrays_sink(folder / "b.npz")->write(other); }), HasSubstr("expected an integer label"));
+  const std::vector<int64_t> label{3};
+  other.fields = {file_field("cls", "3"), array_field("label", label, c10::kLong)};
+  EXPECT_THAT(error_of([&] { arrays_sink(folder / "b.npz")->write(other); }), HasSubstr("would be called \"label\""));
   one.fields.push_back(array_field("y", values, c10::kFloat, {3}));
   EXPECT_THAT(error_of([&] { arrays_sink(folder / "a.npy")->write(one); }), HasSubstr("a .npy file holds one array"));
   EXPECT_FALSE(fs::exists(folder / "a.npz")) << "nothing stays behind without close()";

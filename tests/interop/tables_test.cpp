@@ -183,11 +183,42 @@ TEST_F(TablesTest, WholeFilesDecideHowJsonNumbersAreRead) {
   EXPECT_EQ(number_in<double>(one, "a"), 1);
   EXPECT_EQ(one.find("b")->dtype, c10::kDouble);
   EXPECT_EQ(text_in(one, "c"), "[[1],[2,3]]");
-  EXPECT_EQ(one.find("d"), nullptr);
+  EXPECT_EQ(text_in(one, "d"), "null");
   EXPECT_EQ(text_in(one, "e"), "{\"x\":[1.5]}");
   EXPECT_EQ(one.find("f")->sizes, c10::IntArrayRef({0}));
-  EXPECT_EQ(number_in<double>(two, "c"), 18446744073709551615.0);
+  EXPECT_EQ(two.find("c")->dtype, c10::kUInt64);
+  EXPECT_EQ(number_in<uint64_t>(two, "c"), UINT64_MAX) << "no digit is lost";
   EXPECT_EQ(two.find("e")->dtype, c10::kBool);
+}
+
+TEST_F(TablesTest, JsonIsKeptAsItWas) {
+  const std::string lines =
+      "{\"__key__\": \"a\", \"x\": null, \"big\": 18446744073709551615, \"o\": {\"n\": null, \"i\": "
+      "-9007199254740993}}\n"
+      "{\"__key__\": \"b\", \"x\": 9007199254740993, \"big\": 0, \"o\": \"null\"}\n";
+  const SourcePtr source = open_jsonl({file("a.jsonl", lines)});
+  copy_all(*source, *jsonl_sink(path("b.jsonl")));
+  const std::string written = read_text_file(path("b.jsonl"));
+  for (size_t line = 0, from = 0, to = 0; line < 2;
+       ++line, from = lines.find('\n', from) + 1, to = written.find('\n', to) + 1)
+    EXPECT_EQ(Json::parse(written.substr(to, written.find('\n', to) - to)),
+              Json::parse(lines.substr(from, lines.find('\n', from) - from)));
+  EXPECT_THAT(jsonl_error("{\"a\": 1}\n{\"a\": 18446744073709551616}\n"),
+              HasSubstr("line 2, byte 9: \"18446744073709551616\" has more than 64 bits"));
+  EXPECT_THAT(jsonl_error("{\"a\": {\"b\": [-9223372036854775809]}}\n"), HasSubstr("has more than 64 bits"));
+  EXPECT_THAT(jsonl_error("{\"a\": 0.5}\n{\"a\": 9007199254740993}\n"), HasSubstr("float64 does not hold exactly"));
+  EXPECT_THAT(jsonl_error("{\"a\": [9223372036854775808, -1]}\n"), HasSubstr("in part above 2^63 - 1"));
+  EXPECT_EQ(
+      number_in<double>(open_jsonl({file("c.jsonl", "{\"a\": 9007199254740992}\n{\"a\": 1e20}\n")})->read(0), "a"),
+      9007199254740992.0);
+}
+
+TEST_F(TablesTest, CsvNumbersBeyondFloat64StayText) {
+  const SourcePtr source = open_csv({file("a.csv", "a,b\n1e400,inf\n2,-1e-400\n")});
+  EXPECT_EQ(text_in(source->read(0), "a"), "1e400");
+  EXPECT_EQ(text_in(source->read(1), "a"), "2");
+  EXPECT_EQ(number_in<double>(source->read(0), "b"), INFINITY);
+  EXPECT_EQ(number_in<double>(source->read(1), "b"), 0.0);
 }
 
 TEST_F(TablesTest, SaysWhichJsonLineIsWrong) {

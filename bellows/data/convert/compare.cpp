@@ -1,5 +1,7 @@
 #include "bellows/data/convert/compare.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
 #include <c10/util/Half.h>
@@ -10,10 +12,12 @@
 #include <optional>
 
 #include "bellows/core/seed.h"
-#include "bellows/data/convert/recode.h"
+#include "bellows/data/label.h"
+#include "bellows/data/picture.h"
 #include "bellows/io/crc32.h"
 #include "bellows/io/image.h"
 #include "bellows/io/json_impl.h"
+#include "bellows/io/npy.h"
 
 namespace bellows::data {
 
@@ -97,57 +101,84 @@ bool same_json(const Field& a, const Field& b) {
   return !x.is_discarded() && x == io::parse_shallow_json(io::as_text(b.bytes), "compare", deepest);
 }
 
-std::pair<int64_t, int64_t> picture_size(const Field& field) {
-  if (field.is_array)
-    return field.sizes.size() == 3 ? std::pair(field.sizes[0], field.sizes[1]) : std::pair<int64_t, int64_t>(-1, -1);
-  const io::ImageInfo info = io::image_info(field.bytes, "picture");
-  return {info.height, info.width};
+at::Tensor pixels_of(const Field& picture, io::ColorMode mode) {
+  if (!picture.is_array) return io::decode_image(picture.bytes, mode, "picture");
+  auto* pixels = const_cast<std::byte*>(picture.bytes.data());  // from_blob takes no const memory; it is only read
+  const at::Tensor image = at::from_blob(pixels, picture.sizes, at::TensorOptions().dtype(c10::kByte));
+  const bool gray_to_rgb = mode == io::ColorMode::rgb && image.size(2) == 1;
+  return gray_to_rgb ? image.expand({image.size(0), image.size(1), 3}).contiguous() : image;
 }
 
-bool same_field(const Field& a, const Field& b, bool picture) {
+io::ByteSpan bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+/// Pictures whose bytes differ.
+bool same_picture(const Field& written, const Field& read, int jpeg_quality) {
+  if (!read.is_array && io::image_info(read.bytes, "picture").format == io::ImageFormat::jpeg)
+    return jpeg_quality > 0 &&
+           std::ranges::equal(io::encode_jpeg(pixels_of(written, io::ColorMode::rgb), jpeg_quality), read.bytes);
+  const at::Tensor a = pixels_of(written, io::ColorMode::keep), b = pixels_of(read, io::ColorMode::keep);
+  return a.sizes() == b.sizes() && std::ranges::equal(bytes_of(a), bytes_of(b));
+}
+
+bool same_npy(const Field& array, const Field& file) {
+  const io::NpyArray found = io::parse_npy(file.bytes, "array");
+  return found.dtype == array.dtype && array.sizes == c10::IntArrayRef(found.shape) &&
+         std::ranges::equal(array.bytes, found.bytes);
+}
+
+bool same_field(const Field& a, const Field& b, int jpeg_quality) {
   const bool same_bytes = std::ranges::equal(a.bytes, b.bytes);
   if (a.is_array == b.is_array && (a.is_array ? same_values(a, b) : same_bytes)) return true;
-  if (a.is_array && !b.is_array && io::as_text(b.bytes).starts_with("\x93NUMPY"))
-    return io::as_text(b.bytes).ends_with(io::as_text(a.bytes));
-  if (picture) return picture_size(a) == picture_size(b);
+  if (a.is_array && !b.is_array && io::as_text(b.bytes).starts_with("\x93NUMPY")) return same_npy(a, b);
+  if (is_picture(a)) return same_picture(a, b, jpeg_quality);
   const auto x = single_number(a), y = single_number(b);
   if (x && y) return same_number(*x, *y);
   return !a.is_array && !b.is_array && same_json(a, b);
 }
 
 /// Where a field of `written` went.
-const Field* counterpart(const Field& field, const Field* picture, const Sample& read) {
+const Field* counterpart(const Field& field, const Sample& read) {
   if (const Field* same = read.find(field.name)) return same;
-  if (&field == picture) {
-    if (const Field* other = picture_of(read)) return other;
+  if (is_picture(field)) {
+    if (const Field* other = find_picture(read)) return other;
     if (const Field* other = read.find("data")) return other;
   }
-  if (field.name == "cls") return read.find("label");
+  if (field.name == "cls" || field.name == "json") return read.find("label");
   if (field.name == "label" && read.find("cls")) return read.find("cls");
   return read.find(std::string(field.name) + ".npy");
 }
 
-}  // namespace
-
-uint64_t sample_digest(const Sample& sample, int64_t position, bool with_key) {
-  uint64_t sum = 0;
-  for (const Field& field : sample.fields) {
-    uint64_t one = mix_seed(io::crc32c(io::as_bytes(field.name)), io::crc32c(field.bytes), field.bytes.size());
-    if (field.is_array) {
-      one = mix_seed(one, static_cast<uint64_t>(field.dtype) + 1);
-      for (const int64_t size : field.sizes) one = mix_seed(one, static_cast<uint64_t>(size));
-    }
-    sum += one;
+/// Of an exact format: of the field as it comes back from there.
+uint64_t field_digest(const OutputFormat& format, Field field) {
+  int64_t label = 0;
+  if (format.number_labels && !field.is_array && field.name == "cls") {
+    label = parse_label(field, "");
+    field = {.name = "label", .bytes = std::as_bytes(std::span(&label, 1)), .is_array = true, .dtype = c10::kLong};
   }
-  return mix_seed(sum, static_cast<uint64_t>(position), with_key ? io::crc32c(io::as_bytes(sample.key)) : 0);
+  uint64_t sum = mix_seed(io::crc32c(io::as_bytes(field.name)), io::crc32c(field.bytes), field.bytes.size());
+  if (!field.is_array) return sum;
+  sum = mix_seed(sum, static_cast<uint64_t>(field.dtype) + 1);
+  for (const int64_t size : field.sizes) sum = mix_seed(sum, static_cast<uint64_t>(size));
+  return sum;
 }
 
-std::string difference(const Sample& written, const Sample& read) {
-  const Field* picture = picture_of(written);
+}  // namespace
+
+uint64_t sample_digest(const OutputFormat& format, const Sample& sample, int64_t position) {
+  uint64_t sum = 0;
+  if (format.exact) {
+    for (const Field& field : sample.fields) sum += field_digest(format, field);
+  }
+  return mix_seed(sum, static_cast<uint64_t>(position), format.keeps_keys ? io::crc32c(io::as_bytes(sample.key)) : 0);
+}
+
+std::string difference(const Sample& written, const Sample& read, int jpeg_quality) {
   for (const Field& field : written.fields) {
-    const Field* other = counterpart(field, picture, read);
+    const Field* other = counterpart(field, read);
     if (!other) return c10::str("field ", io::printable(field.name), " is missing");
-    if (!same_field(field, *other, &field == picture))
+    if (!same_field(field, *other, jpeg_quality))
       return c10::str("field ", io::printable(field.name), " has other content");
   }
   return "";

@@ -1,9 +1,6 @@
 #include "bellows/data/convert/convert.h"
 
 #include <c10/util/Exception.h>
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,11 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/machine.h"
 #include "bellows/core/stats.h"
 #include "bellows/data/convert/convert_impl.h"
 #include "bellows/data/fingerprint.h"
+#include "bellows/data/picture.h"
 #include "bellows/io/cache_folder.h"
 
 namespace bellows::data {
@@ -36,29 +35,50 @@ ConvertState::Identity identity_of(const Dataset& data, const OutputFormat& form
 /// Two processes at one destination would write the same files.
 class DestinationInUse {
  public:
-  explicit DestinationInUse(const ConvertPlaces& places)
-      : file_(places.sharded() ? std::nullopt : io::FileLock::try_lock(places.destination() + ".packing.lock")) {
-    if (places.sharded()) folder_ = ::open(places.destination().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool locked = file_ || (folder_ >= 0 && ::flock(folder_, LOCK_EX | LOCK_NB) == 0);
-    if (!locked && folder_ >= 0) ::close(folder_);
-    TORCH_CHECK(locked, "convert: another bellows pack is writing ", places.destination(),
+  explicit DestinationInUse(const ConvertPlaces& places) : lock_(io::FileLock::try_lock(places.staging() + ".lock")) {
+    TORCH_CHECK(lock_, "convert: another bellows pack is writing ", places.destination(),
                 ". Wait until it has ended, or choose another name.");
   }
-  ~DestinationInUse() {
-    if (folder_ >= 0) ::close(folder_);
-    if (file_) file_->remove_file();
-  }
+  ~DestinationInUse() { lock_->remove_file(); }
   DestinationInUse(const DestinationInUse&) = delete;
   DestinationInUse& operator=(const DestinationInUse&) = delete;
 
  private:
-  std::optional<io::FileLock> file_;
-  int folder_ = -1;
+  std::optional<io::FileLock> lock_;
 };
 
-/// Looks at some samples and asks the disk whether all will have room.
-void check_room(const Source& source, const ConvertPlaces& places, const ConvertOptions& options,
-                const ConvertState& state, int64_t written) {
+/// Makes a folder and those above it; what is empty at the end goes again.
+class MadeFolders {
+ public:
+  explicit MadeFolders(const std::string& folder) {
+    std::error_code error;
+    for (auto path = std::filesystem::absolute(folder).lexically_normal();
+         !std::filesystem::exists(path, error) && path.has_relative_path(); path = path.parent_path())
+      made_.push_back(path);
+    std::filesystem::create_directories(folder, error);
+    TORCH_CHECK(!error, "convert: cannot make the folder ", folder, ": ", errno_message(error.value()), ".");
+  }
+  ~MadeFolders() {
+    std::error_code in_use;
+    for (const auto& folder : made_) std::filesystem::remove(folder, in_use);
+  }
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+
+ private:
+  std::vector<std::filesystem::path> made_;  // the deepest first
+};
+
+void check_fits(const OutputFormat& format, const Sample& sample) {
+  const Field* picture = find_picture(sample);
+  TORCH_CHECK_VALUE(!picture || !picture->is_array || format.keeps_pixels, "convert: ", sample.where(picture),
+                    ": a picture as pixels would not be read as a picture from ", format.name,
+                    ". Encode it (--encode png loses nothing), or choose another format, such as pack.");
+}
+
+/// Looks at some samples: whether the format can hold them, and the disk all of them.
+void check_room(const Source& source, const OutputFormat& format, const ConvertPlaces& places,
+                const ConvertOptions& options, const ConvertState& state, int64_t written) {
   constexpr int64_t most_looked_at = 32;
   const Recoder recoder(options.picture);
   ConvertSlot slot;
@@ -66,6 +86,7 @@ void check_room(const Source& source, const ConvertPlaces& places, const Convert
   for_spread(source.size(), most_looked_at, [&](int64_t index) {
     source.read(index, slot.sample);
     recoder.run(slot.sample, slot.work);
+    check_fits(format, slot.sample);
     for (const Field& field : slot.sample.fields) bytes += static_cast<int64_t>(field.bytes.size() + field.name.size());
     bytes += static_cast<int64_t>(slot.sample.key.size());
     ++count;
@@ -73,15 +94,14 @@ void check_room(const Source& source, const ConvertPlaces& places, const Convert
   const double needed =
       static_cast<double>(bytes) / static_cast<double>(count) * static_cast<double>(source.size() - written);
   std::error_code error;
-  const auto folder = std::filesystem::absolute(places.state_file(), error).parent_path();
-  const auto space = std::filesystem::space(folder, error);
+  const auto space = std::filesystem::space(places.staging(), error);
   std::error_code none;
   const auto partial =
-      std::filesystem::file_size(places.path(places.shard_name(state.shards().size())) + ".partial", none);
+      std::filesystem::file_size(places.staged(places.shard_name(state.shards().size())) + ".partial", none);
   const double room = static_cast<double>(space.available) + (none ? 0 : static_cast<double>(partial));
-  TORCH_CHECK(error || room >= needed, "convert: ", folder.string(), " has ", format_bytes(room), " free, and ",
-              source.size() - written, " samples need about ", format_bytes(needed),
-              ". Free some space or choose another disk.");
+  TORCH_CHECK(error || room >= needed, "convert: ", source.size() - written, " samples need about ",
+              format_bytes(needed), ", and ", places.folder(), " has ", format_bytes(room),
+              " free. Free some space or choose another disk.");
 }
 
 int64_t bytes_of(const std::vector<std::string>& paths) {
@@ -139,12 +159,32 @@ void check_options(const ConvertOptions& options, const ConvertPlaces& places, c
                     "; a size of shards can be chosen where the destination is a folder of shards.");
 }
 
-/// A folder as a whole was put in place, and the process killed before that was noted.
-void note_finished_folder(const OutputFormat& format, const ConvertPlaces& places, int64_t samples,
-                          ConvertState& state) {
-  std::error_code ignored;
-  if (!format.is_folder() || !state.shards().empty() || !std::filesystem::exists(places.destination(), ignored)) return;
-  state.add({.name = places.shard_name(0), .samples = samples, .kept = samples});
+/// Writes and verifies what is missing. Leaves nothing behind where it fails before something is whole.
+void fill_staging(const Source& source, const OutputFormat& format, const ConvertPlaces& places,
+                  const ConvertOptions& options, ConvertState& state, ConvertResult& result) try {
+  places.remove_leftovers(state.shards());
+  for (const FinishedShard& shard : state.shards()) result.samples += shard.samples;
+  result.kept = result.samples;
+  check_room(source, format, places, options, state, result.samples);
+  const int64_t threads = options.threads > 0 ? options.threads : std::max<int64_t>(this_machine().usable_threads(), 1);
+  result.stopped = !write_shards(source, format, places, options, threads, state, result);
+  if (result.stopped) return;
+  std::vector<std::string> files;
+  files.reserve(state.shards().size());
+  for (const FinishedShard& shard : state.shards()) files.push_back(places.staged(shard.name));
+  const auto compared = verify_shards(source, format, files, options, threads, state.shards());
+  result.stopped = !compared;
+  if (compared) state.set_compared(*compared);
+} catch (const c10::Error& error) {
+  if (state.shards().empty()) {
+    if (!places.has_pages(0)) places.remove_staging();
+    throw;
+  }
+  const auto text = c10::str(user_message(error), " Nothing carries the name ", places.destination(),
+                             " yet: what was written waits in ", places.staging(),
+                             ". The same command goes on with it; remove that folder to start anew.");
+  TORCH_CHECK_VALUE(!dynamic_cast<const c10::ValueError*>(&error), text);
+  TORCH_CHECK(false, text);
 }
 
 }  // namespace
@@ -159,26 +199,27 @@ ConvertResult convert(const Dataset& data, const std::string& destination, const
   const Recoder checked(options.picture);
   const ConvertState::Identity identity = identity_of(data, format, options);
   places.check_free();
-  places.make_folder();
+  const MadeFolders folders(places.folder());
   const DestinationInUse in_use(places);
   places.check_free();  // another may have ended meanwhile
+  places.make_staging();
   ConvertState state(places.state_file(), identity);
-  places.remove_leftovers(state.shards().size());
-  note_finished_folder(format, places, source.size(), state);
-  const int64_t threads = options.threads > 0 ? options.threads : std::max<int64_t>(this_machine().usable_threads(), 1);
 
   ConvertResult result{.format = format.name};
-  for (const FinishedShard& shard : state.shards()) result.samples += shard.samples;
-  result.kept = result.samples;
-  check_room(source, places, options, state, result.samples);
-  result.stopped = !write_shards(source, format, places, options, threads, state, result);
-  for (const FinishedShard& shard : state.shards()) result.files.push_back(places.path(shard.name));
-  if (!result.stopped) {
-    if (places.sharded()) write_description(data, places, options, state.shards());
-    result.compared = verify_shards(source, format, result.files, options, threads, state.shards());
-    result.stopped = options.stop && options.stop->load();
+  if (state.compared()) {  // killed while it was put in place
+    for (const FinishedShard& shard : state.shards()) result.samples += shard.samples;
+    result.kept = result.samples;
+  } else {
+    fill_staging(source, format, places, options, state, result);
   }
-  if (!result.stopped) state.remove();
+  for (const FinishedShard& shard : state.shards())
+    result.files.push_back(result.stopped ? places.staged(shard.name) : places.path(shard.name));
+  if (!result.stopped) {
+    result.compared = *state.compared();
+    places.put_in_place();
+    if (places.sharded()) write_description(data, places, options, state.shards());
+    places.remove_staging();
+  }
   result.bytes = bytes_of(result.files);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -24,7 +24,7 @@ struct ConvertOptions {
 
 struct ConvertResult {
   std::string format;
-  std::vector<std::string> files;  ///< those of finished shards, or the one folder
+  std::vector<std::string> files;  ///< those of finished shards, or the one folder; with `stopped`: where they wait
   int64_t samples = 0;             ///< in the data set; with `stopped`: that are safely written
   int64_t kept = 0;                ///< of these, left by an interrupted run
   int64_t bytes = 0;               ///< of all files
@@ -39,15 +39,19 @@ struct ConvertResult {
 /// of shards SPLIT-000000.SUFFIX with a dataset.json, to which other splits may be added later. Samples are read, scaled and encoded in threads and written in
 /// order: equal input, equal bytes, whatever the number of threads.
 ///
-/// What is done is noted in a state file (`packing.json` in the folder, else beside the destination). After kill -9 the same
-/// call goes on behind the last whole shard, in a pack behind its last whole page; with another source or other options it
-/// refuses. The state file goes when all is written and verified: everything is read back, the number of samples, their keys
-/// and the checksum of their content are compared, and some samples (or all) with the source, field by field.
+/// Everything is written into a folder of its own, `DST.packing` or `DST/.packing`, and gets its final name only when it is
+/// verified: all is read back, the number of samples, their keys and the checksum of their content are compared, and some
+/// samples (or all) with the source, field by field.
+///
+/// What is done is noted in its `packing.json`. After kill -9 the same call goes on behind the last whole shard, in a pack
+/// behind its last whole page; with another source or other options it refuses. What fails before something is whole
+/// leaves nothing behind.
 /// Progress is reported through the log sink.
 /// Cost:     4 samples a thread in memory, beside what the format holds back
 /// Threads:  one call a destination
 /// Throws:   c10::ValueError – no samples, a destination that is there and is no unfinished conversion, or one with other
-///           options; a sample that cannot be read or that the format cannot hold; content that differs after writing.
+///           options; a sample that cannot be read or that the format cannot hold; content that differs after writing,
+///           which then waits in that folder.
 ///           c10::Error – not enough room on the disk (looked at before), a write that fails
 ConvertResult convert(const Dataset& data, const std::string& destination, const ConvertOptions& options = {});
 

@@ -2,8 +2,11 @@
 
 // The parts of convert(): where files go, writing, verifying.
 
+#include <optional>
+
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/convert/convert_state_impl.h"
+#include "bellows/data/for_spread_impl.h"
 
 namespace bellows::data {
 
@@ -13,7 +16,7 @@ struct ConvertSlot {
   Recoder::Work work;
 };
 
-/// Where the files of a conversion go.
+/// Where the files of a conversion go: first into a folder of their own, and to their places once they are verified.
 class ConvertPlaces {
  public:
   ConvertPlaces(const OutputFormat& format, std::string destination, const std::string& split);
@@ -21,39 +24,42 @@ class ConvertPlaces {
   /// The destination is a folder of shards.
   bool sharded() const { return sharded_; }
   const std::string& destination() const { return destination_; }
-  std::string state_file() const;
+  /// The folder that the destination is in, or that its shards will be in.
+  std::string folder() const;
+  /// Where everything waits: `DST.packing`, of a folder of shards `DST/.packing`.
+  const std::string& staging() const { return staging_; }
+  std::string state_file() const { return staging_ + "/packing.json"; }
   /// dataset.json of a folder of shards.
   std::string description() const { return destination_ + "/dataset.json"; }
   const std::string& split() const { return stem_; }
-  /// "train-000003.tar"; without shards, the destination itself.
+  /// "train-000003.tar"; without shards, the destination's own.
   std::string shard_name(size_t shard) const;
+  std::string staged(const std::string& name) const { return staging_ + "/" + name; }
   std::string path(const std::string& name) const { return sharded_ ? destination_ + "/" + name : destination_; }
-  /// Throws: c10::ValueError – something is there, no state file, and no folder of shards without this split
+  /// Throws: c10::ValueError – something is there, no unfinished conversion, and no folder of shards without this split
   void check_free() const;
-  void make_folder() const;
+  void make_staging() const;
   /// Removes what a killed process was about to write.
-  /// Params: shard – the one that it was at
-  void remove_leftovers(size_t shard) const;
+  void remove_leftovers(const std::vector<FinishedShard>& shards) const;
+  /// Whether there is something that another call can go on with, beside finished shards: whole pages of a pack.
+  bool has_pages(size_t shard) const;
+  /// Throws: c10::Error – a name was taken meanwhile, or cannot be written to
+  void put_in_place() const;
+  void remove_staging() const;
 
  private:
-  std::string destination_, stem_, suffix_;
+  std::string destination_, staging_, stem_, suffix_;
   bool sharded_;
 };
 
 /// Writes what is missing. False: it was stopped.
-/// Params: kept – counts samples that an interrupted run left
 bool write_shards(const Source& source, const OutputFormat& format, const ConvertPlaces& places,
                   const ConvertOptions& options, int64_t threads, ConvertState& state, ConvertResult& result);
 
-/// Reads everything back. Returns how many samples were compared with the source. Throws: as convert
-int64_t verify_shards(const Source& source, const OutputFormat& format, const std::vector<std::string>& files,
-                      const ConvertOptions& options, int64_t threads, const std::vector<FinishedShard>& shards);
-
-/// Calls `visit(i)` for up to `most` of 0 … n - 1, evenly spread, the first and the last among them.
-template <class Visit>
-void for_spread(int64_t n, int64_t most, const Visit& visit) {
-  const int64_t count = n < most ? n : most;
-  for (int64_t k = 0; k < count; ++k) visit(count == n ? k : k * (n - 1) / (count - 1));
-}
+/// Reads everything back. Returns how many samples were compared with the source; nothing where it was stopped.
+/// Throws: as convert
+std::optional<int64_t> verify_shards(const Source& source, const OutputFormat& format,
+                                     const std::vector<std::string>& files, const ConvertOptions& options,
+                                     int64_t threads, const std::vector<FinishedShard>& shards);
 
 }  // namespace bellows::data

@@ -7,8 +7,7 @@
 #include "bellows/core/error.h"
 #include "bellows/data/convert/convert_impl.h"
 #include "bellows/data/dataset_json.h"
-#include "bellows/data/formats/recordio_source.h"
-#include "bellows/data/formats/tfrecord_source.h"
+#include "bellows/data/formats/new_folder.h"
 
 namespace bellows::data {
 
@@ -24,14 +23,6 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-/// `found` is called as AtomicFile and NewFolder call what is to become `name`.
-bool is_temporary_of(const std::string& name, const std::string& found) {
-  constexpr std::string_view mark = ".tmp-";
-  constexpr size_t random_letters = 6;
-  return found.size() == name.size() + mark.size() + random_letters && found.starts_with(name) &&
-         found.compare(name.size(), mark.size(), mark) == 0;
-}
-
 }  // namespace
 
 ConvertPlaces::ConvertPlaces(const OutputFormat& format, std::string destination, const std::string& split)
@@ -40,18 +31,18 @@ ConvertPlaces::ConvertPlaces(const OutputFormat& format, std::string destination
   TORCH_CHECK_VALUE(!destination_.empty(), "convert: expected a destination, got an empty name.");
   TORCH_CHECK_VALUE(destination_.find("://") == std::string::npos, "convert: ", destination_,
                     " is no local path; expected a file or a folder.");
-  const bool named =
-      std::ranges::any_of(format.suffixes, [&](const auto& suffix) { return destination_.ends_with(suffix); });
+  const bool named = format.names_file(destination_);
   TORCH_CHECK_VALUE(format.is_folder() || named || format.shards, "convert: ", format.name,
                     " are one file; expected a ", "destination whose name ends in ", format.suffixes.front(),
                     " or the like, got ", destination_, ".");
   sharded_ = !format.is_folder() && !named;
   if (sharded_) suffix_ = format.suffixes.front();
+  staging_ = destination_ + (sharded_ ? "/.packing" : ".packing");
   std::replace(stem_.begin(), stem_.end(), '/', '_');
 }
 
-std::string ConvertPlaces::state_file() const {
-  return destination_ + (sharded_ ? "/packing.json" : ".packing.json");
+std::string ConvertPlaces::folder() const {
+  return sharded_ ? destination_ : parent_of(destination_);
 }
 
 std::string ConvertPlaces::shard_name(size_t shard) const {
@@ -63,8 +54,13 @@ std::string ConvertPlaces::shard_name(size_t shard) const {
 
 void ConvertPlaces::check_free() const {
   if (there(state_file())) return;
-  TORCH_CHECK_VALUE(!there(destination_ + ".partial"), "convert: ", destination_, ".partial",
-                    " is there without a state file: it may belong to another data set. Remove it and start anew.");
+  std::error_code error;
+  if (there(staging_)) {  // kill -9 may leave a folder without its first state file
+    for (const auto& entry : std::filesystem::directory_iterator(staging_, error))
+      TORCH_CHECK_VALUE(entry.path().filename().string().starts_with("packing.json.tmp-"), "convert: ", staging_,
+                        " is there without a packing.json, and is no unfinished conversion. Move it away.");
+    TORCH_CHECK_VALUE(!error, "convert: ", staging_, " is in the way. Move it away.");
+  }
   if (!there(destination_)) return;
   if (sharded_ && there(description())) {
     DatasetInfo info;
@@ -72,38 +68,68 @@ void ConvertPlaces::check_free() const {
                       " has a split \"", stem_, "\" already. Choose another name, or remove it.");
     return;
   }
-  std::error_code error;
   bool empty = sharded_ && std::filesystem::is_directory(destination_, error);
-  for (const auto& entry : std::filesystem::directory_iterator(destination_, error))  // what kill -9 may leave of the
-    empty = empty && entry.path().filename().string().starts_with("packing.json.tmp-");  // first state file
+  for (const auto& entry : std::filesystem::directory_iterator(destination_, error))
+    empty = empty && entry.path().filename().string().starts_with(".packing");
   TORCH_CHECK_VALUE(empty && !error, "convert: ", destination_,
                     " is there already, and is no unfinished conversion. Choose another name, or remove it.");
 }
 
-void ConvertPlaces::make_folder() const {
-  const std::string folder = sharded_ ? destination_ : parent_of(destination_);
+void ConvertPlaces::make_staging() const {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  TORCH_CHECK(!error, "convert: cannot make the folder ", folder, ": ", errno_message(error.value()), ".");
+  std::filesystem::create_directory(staging_, error);
+  TORCH_CHECK(!error, "convert: cannot make the folder ", staging_, ": ", errno_message(error.value()), ".");
 }
 
-void ConvertPlaces::remove_leftovers(size_t shard) const {
-  const std::string name = shard_name(shard);
-  std::vector<std::string> names{name, std::filesystem::path(state_file()).filename()};
-  if (sharded_) names.push_back(std::filesystem::path(description()).filename());
-  if (name.ends_with(".rec")) names.push_back(recordio_index_path(name));
-  if (name.ends_with(".tfrecord") || name.ends_with(".tfrecords")) names.push_back(tfrecord_index_path(name));
-  if (name.ends_with(".tar")) names.push_back(name + ".unfinished");
+void ConvertPlaces::remove_leftovers(const std::vector<FinishedShard>& shards) const {
+  // The shard that is next, with its index; without shards there is nothing beside the one file.
+  const std::string next = shard_name(shards.size()), pages = next + ".partial";
+  const std::string stem = sharded_ ? next.substr(0, next.size() - suffix_.size()) : "";
   std::error_code error;
   std::vector<std::filesystem::path> leftovers;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(sharded_ ? destination_ : parent_of(destination_), error)) {
+  for (const auto& entry : std::filesystem::directory_iterator(staging_, error)) {
     const std::string found = entry.path().filename();
-    const bool ours =
-        std::ranges::any_of(names, [&](const std::string& written) { return is_temporary_of(written, found); });
-    if (ours || (name.ends_with(".tar") && found == name + ".unfinished")) leftovers.push_back(entry.path());
+    const bool unfinished = (sharded_ || shards.empty()) && found.starts_with(stem) && found != pages;
+    if ((unfinished && found != "packing.json") || found.starts_with("packing.json.tmp-"))
+      leftovers.push_back(entry.path());
   }
   for (const auto& path : leftovers) std::filesystem::remove_all(path, error);
+}
+
+bool ConvertPlaces::has_pages(size_t shard) const {
+  std::error_code none;
+  const auto bytes = std::filesystem::file_size(staged(shard_name(shard)) + ".partial", none);
+  return !none && bytes > 0;
+}
+
+void ConvertPlaces::put_in_place() const {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(staging_)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("packing.json")) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {  // those that are in place already are no longer here
+    const std::string to = folder() + "/" + name;
+    std::error_code ignored, error;
+    const bool taken =
+        there(to) && !(std::filesystem::is_directory(to, ignored) && std::filesystem::is_empty(to, ignored));
+    TORCH_CHECK(!taken, "convert: ", to, " appeared meanwhile. What was written is whole and waits in ", staging_,
+                ": move ", to, " away, and the same command puts it in place.");
+    std::filesystem::rename(staged(name), to, error);
+    TORCH_CHECK(!error, "convert: cannot rename ", staged(name), " to ", to, ": ", errno_message(error.value()), ".");
+  }
+  sync_folder(folder(), false);
+}
+
+void ConvertPlaces::remove_staging() const {
+  std::error_code error;
+  // The state goes last: without it, what is left here would be nobody's.
+  for (const auto& entry : std::filesystem::directory_iterator(staging_, error)) {
+    if (entry.path() != state_file()) std::filesystem::remove_all(entry.path(), error);
+  }
+  std::filesystem::remove_all(staging_, error);
+  TORCH_CHECK(!error, "convert: cannot remove ", staging_, ": ", errno_message(error.value()), ".");
 }
 
 }  // namespace bellows::data

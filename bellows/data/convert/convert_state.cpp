@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/data/convert/convert_state_impl.h"
 
@@ -26,18 +25,19 @@ void ConvertState::load(const std::string& text) {
     found = json.at("conversion").get<Identity>();
     for (const auto& shard : json.at("shards")) {
       shards_.push_back({shard.at("name").get<std::string>(), shard.at("samples").get<int64_t>(),
-                         shard.at("kept").get<int64_t>(), shard.at("digest").get<uint64_t>()});
+                         shard.at("kept").get<int64_t>(), shard.at("unnamed").get<int64_t>(),
+                         shard.at("digest").get<uint64_t>()});
     }
+    if (json.contains("compared")) compared_ = json.at("compared").get<int64_t>();
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, "convert: ", path_, " is damaged (", error.what(),
-                      "). Remove the destination and start anew.");
+    TORCH_CHECK_VALUE(false, "convert: ", path_, " is damaged (", error.what(), "). Remove its folder and start anew.");
   }
   for (const auto& [key, value] : identity_) {
     const auto other = found.find(key);
     TORCH_CHECK_VALUE(other != found.end() && other->second == value, "convert: ", path_,
                       " belongs to an unfinished conversion with another ", key, ": expected ", value, ", found ",
                       other == found.end() ? "none" : other->second,
-                      ". Go on with the same command, or remove the destination and start anew.");
+                      ". Go on with the same command, or remove its folder and start anew.");
   }
 }
 
@@ -47,8 +47,12 @@ void ConvertState::save() const {
   json["conversion"] = identity_;
   json["shards"] = nlohmann::ordered_json::array();
   for (const FinishedShard& shard : shards_)
-    json["shards"].push_back(
-        {{"name", shard.name}, {"samples", shard.samples}, {"kept", shard.kept}, {"digest", shard.digest}});
+    json["shards"].push_back({{"name", shard.name},
+                              {"samples", shard.samples},
+                              {"kept", shard.kept},
+                              {"unnamed", shard.unnamed},
+                              {"digest", shard.digest}});
+  if (compared_) json["compared"] = *compared_;
   write_text_file(path_, json.dump(1) + "\n");
 }
 
@@ -57,10 +61,9 @@ void ConvertState::add(FinishedShard shard) {
   save();
 }
 
-void ConvertState::remove() {
-  std::error_code error;
-  std::filesystem::remove(path_, error);
-  TORCH_CHECK(!error, "convert: cannot remove ", path_, ": ", error.message(), ".");
+void ConvertState::set_compared(int64_t samples) {
+  compared_ = samples;
+  save();
 }
 
 }  // namespace bellows::data

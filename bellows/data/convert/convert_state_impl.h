@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ struct FinishedShard {
   std::string name;  ///< inside the destination
   int64_t samples = 0;
   int64_t kept = 0;     ///< the leading ones, which an interrupted run left: their digest is not known
+  int64_t unnamed = 0;  ///< those without a key
   uint64_t digest = 0;  ///< sum of sample_digest over the others
 };
 
@@ -27,8 +29,9 @@ class ConvertState {
 
   const std::vector<FinishedShard>& shards() const { return shards_; }
   void add(FinishedShard shard);
-  /// The conversion is done.
-  void remove();
+  /// How many samples were compared with the source when all was read back; nothing before that.
+  const std::optional<int64_t>& compared() const { return compared_; }
+  void set_compared(int64_t samples);
 
  private:
   void load(const std::string& text);
@@ -37,6 +40,7 @@ class ConvertState {
   std::string path_;
   Identity identity_;
   std::vector<FinishedShard> shards_;
+  std::optional<int64_t> compared_;
 };
 
 }  // namespace bellows::data

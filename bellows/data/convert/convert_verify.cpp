@@ -1,5 +1,7 @@
 #include <c10/util/Exception.h>
 
+#include <unordered_map>
+
 #include "bellows/core/error.h"
 #include "bellows/core/progress.h"
 #include "bellows/data/convert/compare.h"
@@ -13,10 +15,8 @@ namespace {
 constexpr int64_t usually_compared = 256;
 
 /// Which samples are compared with the source, field by field.
-std::vector<bool> samples_to_compare(const OutputFormat& format, int64_t size, bool all,
-                                     const std::vector<FinishedShard>& shards) {
-  std::vector<bool> chosen(static_cast<size_t>(size), all && format.keeps_order);
-  if (!format.keeps_order) return chosen;
+std::vector<bool> samples_to_compare(int64_t size, bool all, const std::vector<FinishedShard>& shards) {
+  std::vector<bool> chosen(static_cast<size_t>(size), all);
   for_spread(size, usually_compared, [&](int64_t i) { chosen[static_cast<size_t>(i)] = true; });
   int64_t begin = 0;
   for (const FinishedShard& shard : shards) {
@@ -26,6 +26,29 @@ std::vector<bool> samples_to_compare(const OutputFormat& format, int64_t size, b
   return chosen;
 }
 
+/// Where samples stand in what was written, if it has an order of its own. Reads it all.
+class WrittenPositions {
+ public:
+  WrittenPositions(const OutputFormat& format, const Source& written) : format_(format) {
+    if (!format.file_name) return;
+    Sample sample;
+    for (int64_t i = 0; i < written.size(); ++i) {
+      written.read(i, sample);
+      positions_[c10::str(sample.key, ".", sample.fields.front().name)] = i;
+    }
+  }
+  int64_t of(const Sample& sample) const {
+    const std::string name = format_.file_name(sample);
+    const auto found = positions_.find(name);
+    TORCH_CHECK_VALUE(found != positions_.end(), "convert: after writing, there is no ", io::printable(name), ".");
+    return found->second;
+  }
+
+ private:
+  const OutputFormat& format_;
+  std::unordered_map<std::string, int64_t> positions_;
+};
+
 void compare_sample(const OutputFormat& format, int64_t index, const Sample& written, const Sample& read) {
   if (format.keeps_keys && !written.key.empty()) {
     TORCH_CHECK_VALUE(written.key == read.key, "convert: after writing, sample ", index, " has the key ",
@@ -33,7 +56,7 @@ void compare_sample(const OutputFormat& format, int64_t index, const Sample& wri
   }
   std::string what;
   try {
-    what = difference(written, read);
+    what = difference(written, read, format.jpeg_quality);
   } catch (const std::exception& error) {
     what = user_message(error);
   }
@@ -41,40 +64,64 @@ void compare_sample(const OutputFormat& format, int64_t index, const Sample& wri
                     ".");
 }
 
+/// Goes over what was read back, in order, and compares what was noted of each shard.
+class ShardCheck {
+ public:
+  ShardCheck(const OutputFormat& format, const std::vector<FinishedShard>& shards) : format_(format), shards_(shards) {}
+
+  void add(const Sample& read, int64_t position) {
+    const FinishedShard& shard = shards_[shard_];
+    if (samples_ >= shard.kept) digest_ += sample_digest(format_, read, position);
+    if (++samples_ < shard.samples) return;
+    // Some formats make up a key where there is none.
+    const bool keys = format_.keeps_keys && shard.unnamed == 0;
+    TORCH_CHECK_VALUE(digest_ == shard.digest || !(format_.exact || keys), "convert: after writing, the ",
+                      format_.exact ? "content" : "keys", " of ", shard.name, " are not what was written.");
+    ++shard_;
+    samples_ = 0;
+    digest_ = 0;
+  }
+
+ private:
+  const OutputFormat& format_;
+  const std::vector<FinishedShard>& shards_;
+  size_t shard_ = 0;
+  int64_t samples_ = 0;
+  uint64_t digest_ = 0;
+};
+
 }  // namespace
 
-int64_t verify_shards(const Source& source, const OutputFormat& format, const std::vector<std::string>& files,
-                      const ConvertOptions& options, int64_t threads, const std::vector<FinishedShard>& shards) {
+std::optional<int64_t> verify_shards(const Source& source, const OutputFormat& format,
+                                     const std::vector<std::string>& files, const ConvertOptions& options,
+                                     int64_t threads, const std::vector<FinishedShard>& shards) {
   const SourcePtr written = format.open(files);
   TORCH_CHECK_VALUE(written->size() == source.size(), "convert: wrote ", source.size(), " samples, read back ",
                     written->size(), " (", written->describe(), ").");
-  const std::vector<bool> chosen = samples_to_compare(format, source.size(), options.verify_all, shards);
+  const std::vector<bool> chosen = samples_to_compare(source.size(), options.verify_all, shards);
+  const WrittenPositions positions(format, *written);
   const Recoder recoder(options.picture);
   Progress progress("verifying", source.size(), "samples");
-  size_t shard = 0;
-  int64_t in_shard = 0, compared = 0;
-  uint64_t digest = 0;
+  ShardCheck check(format, shards);
+  int64_t compared = 0;
+  bool stopped = false;
   const auto make = [&](int64_t index, ConvertSlot& slot) {
-    written->read(index, slot.read_back);
+    if (!format.file_name) written->read(index, slot.read_back);
     if (!chosen[static_cast<size_t>(index)]) return;
     source.read(index, slot.sample);
     recoder.run(slot.sample, slot.work);
+    if (format.file_name) written->read(positions.of(slot.sample), slot.read_back);
     compare_sample(format, index, slot.sample, slot.read_back);
   };
   const auto use = [&](int64_t index, ConvertSlot& slot) {
-    if (in_shard >= shards[shard].kept) digest += sample_digest(slot.read_back, index, format.keeps_keys);
+    check.add(slot.read_back, index);
     compared += chosen[static_cast<size_t>(index)];
     progress.advance(1);
-    if (++in_shard == shards[shard].samples) {
-      TORCH_CHECK_VALUE(!format.exact || digest == shards[shard].digest, "convert: after writing, the content of ",
-                        shards[shard].name, " has another checksum than what was written. Remove it and start anew.");
-      ++shard;
-      in_shard = 0;
-      digest = 0;
-    }
-    return !(options.stop && options.stop->load());
+    stopped = options.stop && options.stop->load();
+    return !stopped;
   };
   in_order<ConvertSlot>(0, source.size(), threads, make, use);
+  if (stopped) return std::nullopt;
   return compared;
 }
 

@@ -27,7 +27,7 @@ class ShardsWriter {
   /// Begins a shard. Where it is a pack that was left unfinished, goes on with it.
   void begin() {
     shard_ = {.name = places_.shard_name(state_.shards().size())};
-    sink_ = format_.sink(places_.path(shard_.name));
+    sink_ = format_.sink(places_.staged(shard_.name));
     pack_ = dynamic_cast<PackSink*>(sink_.get());
     payload_ = 0;
     if (!pack_) return;
@@ -41,7 +41,8 @@ class ShardsWriter {
   void write(const Sample& sample) {
     if (!sink_) begin();
     sink_->write(sample);
-    shard_.digest += sample_digest(sample, position_, format_.keeps_keys);
+    shard_.digest += sample_digest(format_, sample, position_);
+    shard_.unnamed += sample.key.empty() ? 1 : 0;
     for (const Field& field : sample.fields) payload_ += static_cast<int64_t>(field.bytes.size());
     ++shard_.samples;
     ++position_;

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "bellows/core/error.h"
 #include "bellows/data/formats/array_source.h"
 #include "bellows/data/formats/beton_source.h"
@@ -37,7 +39,8 @@ std::vector<OutputFormat> formats_of_any_files() {
       {.name = "webdataset",
        .suffixes = {".tar"},
        .sink = [](const std::string& path) { return webdataset_sink(as_pattern(path)); },
-       .open = [](const Paths& paths) { return open_webdataset(paths); }},
+       .open = [](const Paths& paths) { return open_webdataset(paths); },
+       .keeps_pixels = false},
       {.name = "tfrecord",
        .suffixes = {".tfrecord", ".tfrecords"},
        .sink = [](const std::string& path) { return tfrecord_sink(path); },
@@ -51,7 +54,8 @@ std::vector<OutputFormat> formats_of_any_files() {
        .suffixes = {".beton"},
        .sink = [](const std::string& path) { return beton_sink(path); },
        .open = [](const Paths& paths) { return open_beton(paths); },
-       .keeps_keys = false},
+       .keeps_keys = false,
+       .jpeg_quality = BetonOptions().quality},
   };
 }
 
@@ -60,8 +64,8 @@ std::vector<OutputFormat> formats_of_some_kinds() {
   return {
       {.name = "mds",
        .suffixes = {},
-       .sink = [](const std::string& path) { return mds_sink(path); },
-       .open = [](const Paths& paths) { return open_mds(paths.front()); },
+       .sink = [](const std::string& path) { return mds_sink(path, {.hashes = {"xxh64"}}); },
+       .open = [](const Paths& paths) { return open_mds(paths.front(), {.verify = Verify::open}); },
        .shards = false},
       {.name = "folder",
        .suffixes = {},
@@ -69,14 +73,15 @@ std::vector<OutputFormat> formats_of_some_kinds() {
        .open = [](const Paths& paths) { return open_image_folder(paths.front()); },
        .shards = false,
        .keeps_keys = false,
-       .keeps_order = false},
+       .file_name = [](const Sample& sample) { return image_file_name(sample); }},
       {.name = "arrays",
        .suffixes = {".safetensors", ".npz", ".npy"},
        .sink = [](const std::string& path) { return arrays_sink(path); },
        .open = [](const Paths& paths) { return open_arrays(paths); },
        .shards = false,
        .keeps_keys = false,
-       .exact = true},
+       .exact = true,
+       .number_labels = true},
       {.name = "csv",
        .suffixes = {".csv"},
        .sink = [](const std::string& path) { return csv_sink(path); },
@@ -84,11 +89,16 @@ std::vector<OutputFormat> formats_of_some_kinds() {
       {.name = "jsonl",
        .suffixes = {".jsonl"},
        .sink = [](const std::string& path) { return jsonl_sink(path); },
-       .open = [](const Paths& paths) { return open_jsonl(paths); }},
+       .open = [](const Paths& paths) { return open_jsonl(paths); },
+       .keeps_pixels = false},
   };
 }
 
 }  // namespace
+
+bool OutputFormat::names_file(const std::string& path) const {
+  return std::ranges::any_of(suffixes, [&](const std::string& suffix) { return path.ends_with(suffix); });
+}
 
 const std::vector<OutputFormat>& output_formats() {
   static const std::vector<OutputFormat> formats = [] {
@@ -105,9 +115,7 @@ const OutputFormat& find_output_format(const std::string& name, const std::strin
   std::string all;
   for (const OutputFormat& format : output_formats()) {
     if (format.name == name) return format;
-    for (const std::string& suffix : format.suffixes) {
-      if (name.empty() && path.ends_with(suffix)) return format;
-    }
+    if (name.empty() && format.names_file(path)) return format;
     names.push_back(format.name);
     all += (all.empty() ? "" : ", ") + format.name;
   }

@@ -18,10 +18,16 @@ struct OutputFormat {
   SourcePtr (*open)(const std::vector<std::string>& paths) = nullptr;
   bool shards = true;  ///< several files can be read as one data set
   bool keeps_keys = true;
-  bool keeps_order = true;
-  bool exact = false;  ///< names, types and shapes of all fields come back as they were
+  bool keeps_pixels = true;    ///< a picture as pixels is read as a picture again
+  bool exact = false;          ///< names, types and shapes of all fields come back as they were
+  bool number_labels = false;  ///< but for a label as text, "cls", which becomes an int64 "label"
+  int jpeg_quality = 0;        ///< pictures that are no JPEGs become such, of this quality; 0: they do not
+  /// Where the order is another: what the sample's file is called, KEY.SUFFIX when it is read.
+  std::string (*file_name)(const Sample& sample) = nullptr;
 
   bool is_folder() const { return suffixes.empty(); }
+  /// Whether a path is one file of the format, by its suffix.
+  bool names_file(const std::string& path) const;
 };
 
 /// All of them, in the order of the help.

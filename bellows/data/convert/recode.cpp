@@ -9,9 +9,10 @@
 #include <optional>
 
 #include "bellows/core/error.h"
+#include "bellows/data/picture.h"
 #include "bellows/io/image.h"
-
 #include "bellows/io/jpeg_restart.h"
+
 namespace bellows::data {
 
 namespace {
@@ -23,11 +24,6 @@ std::optional<int64_t> whole_number(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
-}
-
-bool is_decoded_picture(const Field& field) {
-  return field.is_array && field.name == "image" && field.dtype == c10::ScalarType::Byte && field.sizes.size() == 3 &&
-         field.sizes[2] >= 1 && field.sizes[2] <= 4;
 }
 
 /// [H, W, C] on its own, without an alpha channel where `channels` is one less.
@@ -64,26 +60,18 @@ RecodeOptions parse_recode(const std::string& resize, const std::string& encode)
     options.coding = Coding::jpg;
     const auto quality = colon == std::string::npos ? 0 : whole_number(std::string_view(encode).substr(colon + 1));
     TORCH_CHECK_VALUE(quality && *quality <= 100 && (*quality >= 1 || colon == std::string::npos),
-  } else if (encode == "restart") {
-    options.coding = Coding::restart;
                       "--encode: expected jpg:QUALITY with a quality from 1 to 100, got \"", encode, "\".");
     options.quality = *quality;
   } else if (encode == "png" || encode == "raw") {
     options.coding = encode == "png" ? Coding::png : Coding::raw;
+  } else if (encode == "restart") {
+    options.coding = Coding::restart;
   } else {
     TORCH_CHECK_VALUE(encode.empty() || encode == "keep",
                       "--encode: expected jpg, jpg:QUALITY, png, raw, restart or keep, got \"", encode, "\".",
                       did_you_mean(encode, {"jpg", "jpeg", "png", "raw", "restart", "keep"}));
   }
   return options;
-}
-
-const Field* picture_of(const Sample& sample) {
-  const auto found = std::find_if(sample.fields.begin(), sample.fields.end(), [](const Field& field) {
-    if (field.is_array) return is_decoded_picture(field);
-    return field.name == "png" || field.name == "jpg" || field.name == "jpeg" || field.name == "image";
-  });
-  return found == sample.fields.end() ? nullptr : &*found;
 }
 
 Recoder::Recoder(RecodeOptions options) : options_(options) {
@@ -103,7 +91,7 @@ bool Recoder::wants_scaling(const ImageView& image) const {
 
 void Recoder::run(Sample& sample, Work& work) const {
   if (!options_.active()) return;
-  const Field* picture = picture_of(sample);
+  const Field* picture = find_picture(sample);
   TORCH_CHECK_VALUE(picture, "convert: ", sample.where(), " has no picture to resize or encode.");
   try {
     Field& field = sample.fields[static_cast<size_t>(picture - sample.fields.data())];

@@ -27,9 +27,6 @@ struct RecodeOptions {
 /// Throws: c10::ValueError – something else; says what was expected
 RecodeOptions parse_recode(const std::string& resize, const std::string& encode);
 
-/// The picture of a sample, as PipelineOptions tells pictures from other fields; null when it has none.
-const Field* picture_of(const Sample& sample);
-
 /// Changes pictures: decodes, scales, encodes.
 /// Threads: safe, one Work a thread; the sample that it changed points into its Work.
 class Recoder {

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "bellows/core/file.h"
 #include "bellows/core/write_state_impl.h"
 #include "bellows/data/formats/array_source.h"
+#include "bellows/data/label.h"
 #include "bellows/io/npy.h"
 #include "bellows/io/safetensors.h"
 #include "bellows/io/zip.h"
@@ -79,12 +81,17 @@ class ArraysSink final : public Sink {
   }
 
   void write(const Sample& sample) override {
+    fields_.clear();
+    fields_.reserve(sample.fields.size());
+    for (const Field& field : sample.fields) fields_.push_back(as_array(field, sample));
     if (columns_.empty()) learn(sample);
     TORCH_CHECK_VALUE(sample.fields.size() == columns_.size(), "arrays_sink: ", sample.where(), " has ",
                       sample.fields.size(), " fields, those before have ", columns_.size(), ".");
-    for (const auto& column : columns_) check(*column, sample);
+    std::vector<io::ByteSpan> values;
+    values.reserve(columns_.size());
+    for (const auto& column : columns_) values.push_back(value_of(*column, sample));
     state_.run("arrays_sink", [&] {
-      for (const auto& column : columns_) column->spool.write(sample.find(column->name)->bytes);
+      for (size_t i = 0; i < values.size(); ++i) columns_[i]->spool.write(values[i]);
     });
     ++rows_;
   }
@@ -124,8 +131,10 @@ class ArraysSink final : public Sink {
     TORCH_CHECK_VALUE(suffix_ != ".npy" || sample.fields.size() == 1, "arrays_sink: ", sample.where(), " has ",
                       sample.fields.size(), " fields; a .npy file holds one array. Write .npz or .safetensors.");
     std::vector<std::unique_ptr<Column>> columns;
-    for (const Field& field : sample.fields) {
-      check_array(field, sample);
+    columns.reserve(fields_.size());
+    for (const Field& field : fields_) {
+      TORCH_CHECK_VALUE(&field == find(field.name), "arrays_sink: ", sample.where(), ": two arrays would be called \"",
+                        field.name, "\".");
       columns.push_back(std::make_unique<Column>(field, path_));
       // Its length is that of the final header: it depends on nothing that is not known yet.
       if (suffix_ != ".safetensors") columns.back()->spool.write(io::as_bytes(header(*columns.back())));
@@ -133,19 +142,32 @@ class ArraysSink final : public Sink {
     columns_ = std::move(columns);
   }
 
-  static void check_array(const Field& field, const Sample& sample) {
-    TORCH_CHECK_VALUE(field.is_array, "arrays_sink: ", sample.where(&field), " is a file, not an array. Decode it, or ",
-                      "choose another format.");
+  /// A label as text becomes a number.
+  Field as_array(const Field& field, const Sample& sample) {
+    if (field.is_array) return field;
+    TORCH_CHECK_VALUE(field.name == "cls", "arrays_sink: ", sample.where(&field),
+                      " is a file, not an array. Decode it, or choose another format.");
+    try {
+      label_ = parse_label(field, "");
+    } catch (const c10::ValueError& error) {
+      TORCH_CHECK_VALUE(false, "arrays_sink: ", sample.where(&field), ": ", user_message(error));
+    }
+    return {.name = "label", .bytes = std::as_bytes(std::span(&label_, 1)), .is_array = true, .dtype = c10::kLong};
   }
 
-  static void check(const Column& column, const Sample& sample) {
-    const Field* field = sample.find(column.name);
+  const Field* find(std::string_view name) const {
+    const auto found = std::ranges::find(fields_, name, &Field::name);
+    return found == fields_.end() ? nullptr : &*found;
+  }
+
+  io::ByteSpan value_of(const Column& column, const Sample& sample) const {
+    const Field* field = find(column.name);
     TORCH_CHECK_VALUE(field, "arrays_sink: ", sample.where(), " has no \"", column.name, "\", which others have.");
-    check_array(*field, sample);
     const auto sizes = c10::IntArrayRef(column.shape).slice(1);
-    TORCH_CHECK_VALUE(field->dtype == column.dtype && field->sizes == sizes, "arrays_sink: ", sample.where(field),
-                      " is ", c10::toString(field->dtype), " ", field->sizes, ", those before are ",
+    TORCH_CHECK_VALUE(field->dtype == column.dtype && field->sizes == sizes, "arrays_sink: ", sample.where(), ": \"",
+                      field->name, "\" is ", c10::toString(field->dtype), " ", field->sizes, ", those before are ",
                       c10::toString(column.dtype), " ", sizes, ". Arrays have one type and size.");
+    return field->bytes;
   }
 
   void close_npz() {
@@ -167,6 +189,8 @@ class ArraysSink final : public Sink {
   std::string path_, suffix_;
   std::vector<std::unique_ptr<Column>> columns_;
   int64_t rows_ = 0;
+  std::vector<Field> fields_;  // of the sample that is being written
+  int64_t label_ = 0;          // what the field of a label as text points to
 };
 
 }  // namespace

@@ -13,17 +13,13 @@
 #include "bellows/data/formats/beton_source.h"
 #include "bellows/data/images/transform.h"
 #include "bellows/data/label.h"
+#include "bellows/data/picture.h"
 #include "bellows/io/beton.h"
 #include "bellows/io/image.h"
 
 namespace bellows::data {
 
 namespace {
-
-bool is_image_for_beton(const Field& field) {
-  if (field.is_array) return field.name == "image" && field.dtype == c10::ScalarType::Byte && field.sizes.size() == 3;
-  return field.name == "jpg" || field.name == "jpeg" || field.name == "png" || field.name == "image";
-}
 
 /// Colour channels of a JPEG as its frame header says; 0 when it has none. libjpeg-turbo makes RGB of one and three,
 /// not of four, and FFCV knows no other way.
@@ -72,7 +68,7 @@ struct BetonColumn {
 BetonColumn beton_column(const Field& field) {
   BetonColumn column{std::string(field.name), {}};
   column.to.name = field.name;
-  if (is_image_for_beton(field)) {
+  if (is_picture(field)) {
     column.to = {"image", io::BetonType::image};
   } else if (field.is_array && field.sizes.empty() && c10::isIntegralType(field.dtype, /*includeBool=*/true)) {
     column.to.type = io::BetonType::int64;
@@ -154,7 +150,7 @@ class BetonSink final : public Sink {
   const Field& field_of(const Sample& sample, const BetonColumn& column) const {
     for (const Field& field : sample.fields) {
       const bool image = column.to.type == io::BetonType::image;
-      if (image ? is_image_for_beton(field) : field.name == column.from) return field;
+      if (image ? is_picture(field) : field.name == column.from) return field;
     }
     TORCH_CHECK_VALUE(false, "has no \"", column.from, "\", which the first sample has.");
   }

@@ -17,6 +17,7 @@
 #include "bellows/data/formats/folder_source.h"
 #include "bellows/data/formats/new_folder.h"
 #include "bellows/data/label.h"
+#include "bellows/data/picture.h"
 #include "bellows/io/bytes.h"
 #include "bellows/io/image.h"
 
@@ -28,13 +29,6 @@ std::string zero_padded(int64_t number, int digits) {
   std::ostringstream text;
   text << std::setw(digits) << std::setfill('0') << number;
   return text.str();
-}
-
-const Field* find_picture_field(const Sample& sample) {
-  for (const char* name : {"jpg", "jpeg", "png", "image"}) {
-    if (const Field* field = sample.find(name)) return field;
-  }
-  return nullptr;
 }
 
 std::string picture_suffix(const Field& field, const Sample& sample) {
@@ -49,18 +43,11 @@ std::string picture_suffix(const Field& field, const Sample& sample) {
 
 io::Bytes decoded_to_png(const Field& field, const Sample& sample) {
   try {
-    TORCH_CHECK_VALUE(field.dtype == c10::kByte, "expected a picture of uint8, found ", c10::toString(field.dtype),
-                      ".");
     auto* pixels = const_cast<std::byte*>(field.bytes.data());  // from_blob takes no const memory; it is only read
     return io::encode_png(at::from_blob(pixels, field.sizes, at::TensorOptions().dtype(c10::kByte)));
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(false, "image_folder_sink: ", sample.where(&field), ": ", user_message(error));
   }
-}
-
-const Field* find_label_field(const Sample& sample) {
-  const Field* label = sample.find("label");
-  return label ? label : find_label(sample);
 }
 
 /// A whole number that is all its field holds: of an object in a json field, the rest would be lost.
@@ -83,6 +70,27 @@ int64_t folder_label(const Field& field, const Sample& sample) {
   }
 }
 
+/// Where the sample goes, with "CLASS/" in front if it has a label: its key, which may name its class folder already, or
+/// its id.
+std::string picture_path(const Sample& sample, const std::vector<std::string>& classes) {
+  const Field* picture = find_picture(sample);
+  TORCH_CHECK_VALUE(picture, "image_folder_sink: ", sample.where(), " has no picture: no jpg, jpeg, png or image.");
+  std::string folder;
+  if (const Field* field = find_label(sample)) {
+    const int64_t label = folder_label(*field, sample);
+    const auto count = classes.empty() ? int64_t{100'000} : static_cast<int64_t>(classes.size());
+    TORCH_CHECK_VALUE(label >= 0 && label < count, "image_folder_sink: ", sample.where(), ": expected a label in [0, ",
+                      count, "), found ", label, ".");
+    folder = (classes.empty() ? zero_padded(label, 5) : classes[static_cast<size_t>(label)]) + "/";
+  }
+  std::string key(sample.key);
+  while (key.starts_with("./")) key.erase(0, 2);
+  if (key.empty()) key = zero_padded(sample.id, 8);
+  TORCH_CHECK_VALUE(stays_inside(key), "image_folder_sink: the key ", io::printable(key),
+                    " leads out of the folder, or cannot be a path.");
+  return (key.starts_with(folder) ? key : folder + key) + "." + picture_suffix(*picture, sample);
+}
+
 class ImageFolderSink final : public Sink {
  public:
   ImageFolderSink(const std::string& folder, const ImageFolderSinkOptions& options)
@@ -97,9 +105,9 @@ class ImageFolderSink final : public Sink {
   }
 
   void write(const Sample& sample) override {
-    const Field* picture = find_picture_field(sample);
-    const Field* label = find_label_field(sample);
-    TORCH_CHECK_VALUE(picture, "image_folder_sink: ", sample.where(), " has no picture: no jpg, jpeg, png or image.");
+    const std::string name = picture_path(sample, classes_);
+    const Field* picture = find_picture(sample);
+    const Field* label = find_label(sample);
     for (const Field& field : sample.fields) {
       TORCH_CHECK_VALUE(&field == picture || &field == label, "image_folder_sink: ", sample.where(&field),
                         ": a folder of ", "pictures cannot hold \"", field.name,
@@ -108,8 +116,6 @@ class ImageFolderSink final : public Sink {
     TORCH_CHECK_VALUE(labelled_.value_or(label != nullptr) == (label != nullptr), "image_folder_sink: ", sample.where(),
                       label ? " has a label; others have none." : " has no label; others have one.");
     labelled_ = label != nullptr;
-    const std::string folder = label ? class_folder(folder_label(*label, sample), sample) : "";
-    const std::string name = path_of(folder, sample) + "." + picture_suffix(*picture, sample);
     if (picture->is_array) {
       write_file(name, decoded_to_png(*picture, sample), sample);
     } else {
@@ -122,24 +128,6 @@ class ImageFolderSink final : public Sink {
   }
 
  private:
-  std::string class_folder(int64_t label, const Sample& sample) const {
-    const auto count = classes_.empty() ? int64_t{100'000} : static_cast<int64_t>(classes_.size());
-    TORCH_CHECK_VALUE(label >= 0 && label < count, "image_folder_sink: ", sample.where(), ": expected a label in [0, ",
-                      count, "), found ", label, ".");
-    return classes_.empty() ? zero_padded(label, 5) : classes_[static_cast<size_t>(label)];
-  }
-
-  /// The key, which may name its class folder already, or the id.
-  static std::string path_of(const std::string& folder, const Sample& sample) {
-    std::string key(sample.key);
-    while (key.starts_with("./")) key.erase(0, 2);
-    if (key.empty()) key = zero_padded(sample.id, 8);
-    TORCH_CHECK_VALUE(stays_inside(key), "image_folder_sink: the key ", io::printable(key),
-                      " leads out of the folder, or cannot be a path.");
-    if (folder.empty() || key.starts_with(folder + "/")) return key;
-    return folder + "/" + key;
-  }
-
   void write_file(const std::string& name, io::ByteSpan bytes, const Sample& sample) {
     const size_t slash = name.rfind('/');
     const std::string parent = slash == std::string::npos ? "" : name.substr(0, slash);
@@ -173,6 +161,10 @@ class ImageFolderSink final : public Sink {
 };
 
 }  // namespace
+
+std::string image_file_name(const Sample& sample) {
+  return picture_path(sample, {});
+}
 
 std::unique_ptr<Sink> image_folder_sink(const std::string& folder, const ImageFolderSinkOptions& options) {
   return std::make_unique<ImageFolderSink>(folder, options);

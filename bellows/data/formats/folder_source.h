@@ -46,4 +46,8 @@ struct ImageFolderSinkOptions {
 ///           some samples only or without a class, a key that leads out of the folder or occurs twice
 std::unique_ptr<Sink> image_folder_sink(const std::string& folder, const ImageFolderSinkOptions& options = {});
 
+/// What image_folder_sink() without classes calls the sample's file, below its folder.
+/// Throws:   as write()
+std::string image_file_name(const Sample& sample);
+
 }  // namespace bellows::data

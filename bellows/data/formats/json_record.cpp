@@ -1,6 +1,8 @@
 #include <c10/util/Exception.h>
 
+#include <bit>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "bellows/data/formats/table_impl.h"
@@ -16,24 +18,44 @@ constexpr size_t kMaxJsonDepth = 256;
 
 using Where = std::function<std::string()>;
 
-/// Goes over a line and notes which of its columns have numbers that are no 64-bit integers.
+/// Goes over a line and notes what numbers its columns have.
 class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
  public:
   ColumnScan(const Where& where, JsonColumns& columns) : where_(where), columns_(columns) {}
 
   bool null() override { return value(); }
   bool boolean(bool) override { return value(); }
-  bool number_integer(int64_t) override { return value(); }
-  bool number_unsigned(uint64_t number) override { return number >> 63 ? real() : value(); }
-  bool number_float(double, const std::string&) override { return real(); }
+  bool number_integer(int64_t number) override { return whole(number < 0, false, is_exact(number)); }
+  bool number_unsigned(uint64_t number) override { return whole(false, number >> 63 != 0, is_exact(number)); }
+  bool number_float(double, const std::string& text) override {
+    value();
+    TORCH_CHECK_VALUE(text.find_first_of(".eE") != std::string::npos, where_(), ": ", io::printable(text, 60),
+                      " has more than 64 bits. Write it as a text, in quotes.");
+    if (objects_ == 1) column_->second.real = true;
+    return check_type();
+  }
   bool string(std::string&) override { return value(); }
   bool binary(binary_t&) override { return value(); }
-  bool start_object(size_t) override { return open(true); }
-  bool start_array(size_t) override { return open(false); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
+  bool start_object(size_t) override {
+    check_object(true);
+    ++objects_;
+    return deeper();
+  }
+  bool start_array(size_t) override {
+    check_object(false);
+    return deeper();
+  }
+  bool end_object() override {
+    --objects_;
+    --depth_;
+    return true;
+  }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
   bool key(std::string& name) override {
-    if (depth_ == 1) column_ = &columns_.try_emplace(name, false).first->second;
+    if (depth_ == 1) column_ = columns_.try_emplace(name).first;
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
@@ -42,22 +64,40 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
   }
 
  private:
+  template <class T>
+  static bool is_exact(T number) {
+    constexpr auto digits = std::numeric_limits<double>::digits;
+    const auto size = number < 0 ? 0 - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
+    return size == 0 || static_cast<int>(std::bit_width(size)) - std::countr_zero(size) <= digits;
+  }
   bool value() {
     check_object(false);
     return true;
   }
-  bool real() {
-    check_object(false);
-    *column_ = true;
+  bool whole(bool negative, bool big, bool exact) {
+    value();
+    if (objects_ > 1) return true;  // objects stay JSON
+    JsonColumn& column = column_->second;
+    column.negative = column.negative || negative;
+    column.big = column.big || big;
+    column.inexact = column.inexact || !exact;
+    return check_type();
+  }
+  bool check_type() const {
+    if (objects_ > 1) return true;
+    const auto& [name, column] = *column_;
+    TORCH_CHECK_VALUE(
+        !column.real || !column.inexact, where_(), ": the numbers of ", io::printable(name),
+        " have fractions, so they are float64, and whole numbers that float64 does not hold exactly. Write "
+        "all as texts, in quotes.");
+    TORCH_CHECK_VALUE(column.real || !column.negative || !column.big, where_(), ": the numbers of ",
+                      io::printable(name),
+                      " are in part below 0 and in part above 2^63 - 1: no integers of 64 bits hold ",
+                      "both. Write all as texts, in quotes.");
     return true;
   }
-  bool open(bool object) {
-    check_object(object);
+  bool deeper() {
     TORCH_CHECK_VALUE(++depth_ <= kMaxJsonDepth, where_(), ": nested deeper than ", kMaxJsonDepth, ".");
-    return true;
-  }
-  bool close() {
-    --depth_;
     return true;
   }
   void check_object(bool object) const {
@@ -66,8 +106,8 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
 
   const Where& where_;
   JsonColumns& columns_;
-  bool* column_ = nullptr;
-  size_t depth_ = 0;
+  JsonColumns::iterator column_;
+  size_t depth_ = 0, objects_ = 0;
 };
 
 template <class T>
@@ -77,16 +117,27 @@ void append_raw(std::vector<std::byte>& out, T value) {
   std::memcpy(out.data() + at, &value, sizeof(T));
 }
 
-/// False also for a fraction where none was when the columns were learnt.
-bool is_number(const JsonRecord& value, bool real) {
-  return real ? value.is_number()
-              : value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() >> 63);
+/// False also for a number that is not of the type that the columns had when they were learnt.
+bool append_number(const JsonRecord& value, c10::ScalarType dtype, std::vector<std::byte>& out) {
+  const bool big = value.is_number_unsigned() && value.get<uint64_t>() >> 63;
+  if (dtype == c10::kDouble   ? !value.is_number()
+      : dtype == c10::kUInt64 ? !value.is_number_unsigned()
+                              : !value.is_number_integer() || big)
+    return false;
+  if (dtype == c10::kDouble) {
+    append_raw(out, value.get<double>());
+  } else if (dtype == c10::kUInt64) {
+    append_raw(out, value.get<uint64_t>());
+  } else {
+    append_raw(out, value.get<int64_t>());
+  }
+  return true;
 }
 
 /// Appends the numbers of a list, nested equally deep and long everywhere. False where it is something else.
 class ListReader {
  public:
-  ListReader(bool real, std::vector<std::byte>& out) : real_(real), out_(out) {}
+  ListReader(c10::ScalarType dtype, std::vector<std::byte>& out) : dtype_(dtype), out_(out) {}
 
   bool read(const JsonRecord& list) { return measure(list) && append(list, 0); }
   bool all_bool() const { return bools_; }
@@ -110,18 +161,13 @@ class ListReader {
       }
       return true;
     }
-    if (value.is_boolean() != bools_ || !(bools_ || is_number(value, real_))) return false;
-    if (bools_) {
-      append_raw(out_, static_cast<uint8_t>(value.get<bool>()));
-    } else if (real_) {
-      append_raw(out_, value.get<double>());
-    } else {
-      append_raw(out_, value.get<int64_t>());
-    }
+    if (value.is_boolean() != bools_) return false;
+    if (!bools_) return append_number(value, dtype_, out_);
+    append_raw(out_, static_cast<uint8_t>(value.get<bool>()));
     return true;
   }
 
-  bool real_;
+  c10::ScalarType dtype_;
   std::vector<std::byte>& out_;
   bool bools_ = false;
   std::vector<int64_t> shape_;
@@ -132,25 +178,23 @@ struct Place {
   size_t bytes, sizes;
 };
 
+void append_text(std::string_view text, std::vector<std::byte>& out) {
+  const io::ByteSpan bytes = io::as_bytes(text);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
 /// Appends the value to the sample's memory and describes it in `field`.
-void append_value(const JsonRecord& value, bool real, Field& field, Sample& sample) {
+void append_value(const JsonRecord& value, c10::ScalarType dtype, Field& field, Sample& sample) {
+  if (value.is_string()) return append_text(value.get_ref<const std::string&>(), sample.buffer);
   const size_t before = sample.buffer.size();
   field.is_array = true;
-  field.dtype = real ? c10::kDouble : c10::kLong;
-  if (value.is_string()) {
-    field.is_array = false;
-    const auto text = io::as_bytes(value.get_ref<const std::string&>());
-    sample.buffer.insert(sample.buffer.end(), text.begin(), text.end());
-    return;
-  }
+  field.dtype = dtype;
   if (value.is_boolean()) {
     field.dtype = c10::kBool;
     return append_raw(sample.buffer, static_cast<uint8_t>(value.get<bool>()));
   }
-  if (is_number(value, real)) {
-    return real ? append_raw(sample.buffer, value.get<double>()) : append_raw(sample.buffer, value.get<int64_t>());
-  }
-  ListReader list(real, sample.buffer);
+  if (append_number(value, dtype, sample.buffer)) return;
+  ListReader list(dtype, sample.buffer);
   if (value.is_array() && list.read(value)) {
     if (list.all_bool()) field.dtype = c10::kBool;
     sample.shapes.insert(sample.shapes.end(), list.shape().begin(), list.shape().end());
@@ -158,8 +202,8 @@ void append_value(const JsonRecord& value, bool real, Field& field, Sample& samp
   }
   sample.buffer.resize(before);
   field.is_array = false;
-  const std::string text = value.dump();
-  sample.buffer.insert(sample.buffer.end(), io::as_bytes(text).begin(), io::as_bytes(text).end());
+  field.dtype = c10::ScalarType::Undefined;
+  append_text(value.dump(), sample.buffer);
 }
 
 JsonRecord parse_record(std::string_view line, const Where& where) {
@@ -183,13 +227,13 @@ void read_json_record(std::string_view line, const Where& where, const JsonColum
   const JsonRecord record = parse_record(line, where);
   std::vector<Place> places;
   for (const auto& [name, value] : record.items()) {
-    if (value.is_null()) continue;
+    if (value.is_null() && name == "__key__") continue;
     const auto column = columns.find(name);
     TORCH_CHECK_VALUE(column != columns.end(), where(), ": has ", io::printable(name),
                       ", which no line had when the file was opened.");
     Field field{.name = column->first};
     places.push_back({sample.buffer.size(), sample.shapes.size()});
-    append_value(value, column->second, field, sample);
+    append_value(value, column->second.dtype(), field, sample);
     sample.fields.push_back(field);
   }
   places.push_back({sample.buffer.size(), sample.shapes.size()});

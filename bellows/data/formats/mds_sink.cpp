@@ -2,7 +2,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <array>
 #include <iomanip>
 #include <sstream>
 
@@ -11,6 +10,8 @@
 #include "bellows/core/write_state_impl.h"
 #include "bellows/data/formats/mds_source.h"
 #include "bellows/data/formats/new_folder.h"
+#include "bellows/data/formats/picture_name_impl.h"
+#include "bellows/data/picture.h"
 #include "bellows/io/compress.h"
 #include "bellows/io/hash.h"
 #include "bellows/io/mds.h"
@@ -23,38 +24,21 @@ namespace {
 
 constexpr std::string_view kKeyColumn = "__key__";
 
-/// The name that MDS gives to a scalar type; "" where it has none.
-std::string mds_type_name(c10::ScalarType dtype) {
-  constexpr std::array<std::pair<c10::ScalarType, const char*>, 11> names{{{c10::kByte, "uint8"},
-                                                                           {c10::kChar, "int8"},
-                                                                           {c10::kUInt16, "uint16"},
-                                                                           {c10::kShort, "int16"},
-                                                                           {c10::kHalf, "float16"},
-                                                                           {c10::kUInt32, "uint32"},
-                                                                           {c10::kInt, "int32"},
-                                                                           {c10::kFloat, "float32"},
-                                                                           {c10::kUInt64, "uint64"},
-                                                                           {c10::kLong, "int64"},
-                                                                           {c10::kDouble, "float64"}}};
-  for (const auto& [type, name] : names) {
-    if (type == dtype) return name;
-  }
-  return "";
-}
-
 std::string learn_encoding(const Field& field, const Sample& sample) {
   if (field.is_array) {
-    const std::string type = mds_type_name(field.dtype);
+    const std::string type(io::mds_dtype_name(field.dtype));
     TORCH_CHECK_VALUE(!type.empty(), "mds_sink: ", sample.where(&field), ": MDS holds no values of ",
                       c10::toString(field.dtype), ".");
     if (!field.sizes.empty()) return "ndarray:" + type;
     return field.dtype == c10::kLong ? "int" : type;
   }
-  const std::string_view name = field.name, content = io::as_text(field.bytes);
-  if (name == "jpg" || name == "jpeg" || (name == "image" && content.starts_with("\xff\xd8\xff"))) return "jpeg";
-  if (name == "png" || (name == "image" && content.starts_with("\x89PNG"))) return "png";
+  const std::string_view name = field.name;
+  if (is_picture(field)) {
+    const std::string_view kind = name == "image" ? picture_name(field.bytes, "bytes") : name;
+    return kind == "jpg" ? "jpeg" : std::string(kind);
+  }
   if (name == "json") return "json";
-  return (name == "cls" || name == "txt") && io::is_utf8(content) ? "str" : "bytes";
+  return (name == "cls" || name == "txt") && io::is_utf8(io::as_text(field.bytes)) ? "str" : "bytes";
 }
 
 class MdsSink final : public Sink {

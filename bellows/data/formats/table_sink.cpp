@@ -112,7 +112,8 @@ class JsonlSink final : public Sink {
         append_list(field, sample, 0, at, value);
         add(field.name, value);
       } else {
-        add(field.name, quoted_json(checked(io::as_text(field.bytes), sample, &field)));
+        const std::string_view text = checked(io::as_text(field.bytes), sample, &field);
+        add(field.name, is_json_value(field) ? std::string(text) : quoted_json(text));
       }
     }
     file_.write((line.empty() ? "{" : line) + "}\n");

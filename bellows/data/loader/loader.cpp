@@ -6,6 +6,7 @@
 
 #include "bellows/core/log.h"
 #include "bellows/core/machine.h"
+#include "bellows/data/picture.h"
 #include "bellows/data/step_error.h"
 #include "bellows/io/image.h"
 
@@ -38,13 +39,9 @@ void check(const Source& source, const LoaderOptions& options) {
 
 /// Of the sample's picture, as it would be kept; 0 when it has none that needs decoding.
 int64_t decoded_bytes(const Sample& sample, const PipelineOptions& pipeline) {
-  for (const char* name : {"jpg", "jpeg", "png", "image"}) {
-    const Field* field = sample.find(name);
-    if (!field || field->is_array) continue;
-    const auto mode = pipeline.decode == "gray" ? io::ColorMode::gray : io::ColorMode::rgb;
-    return io::image_info(field->bytes).bytes_as(mode);
-  }
-  return 0;
+  const Field* picture = find_picture(sample);
+  if (!picture || picture->is_array) return 0;
+  return io::image_info(picture->bytes).bytes_as(pipeline.decode == "gray" ? io::ColorMode::gray : io::ColorMode::rgb);
 }
 
 LoaderOptions with_order(LoaderOptions options) {

@@ -9,6 +9,7 @@
 #include "bellows/core/error.h"
 #include "bellows/data/images/placement.h"
 #include "bellows/data/label.h"
+#include "bellows/data/picture.h"
 #include "bellows/data/step_error.h"
 
 namespace bellows::data {
@@ -19,12 +20,6 @@ io::ColorMode parse_mode(const std::string& mode) {
   TORCH_CHECK_VALUE(mode == "rgb" || mode == "gray", "decode: expected \"rgb\" or \"gray\", got \"", mode, "\".",
                     did_you_mean(mode, {"rgb", "gray"}));
   return mode == "rgb" ? io::ColorMode::rgb : io::ColorMode::gray;
-}
-
-bool is_picture(const Field& field) {
-  if (!field.is_array)
-    return field.name == "png" || field.name == "jpg" || field.name == "jpeg" || field.name == "image";
-  return field.name == "image" && field.dtype == c10::ScalarType::Byte && field.sizes.size() == 3;
 }
 
 size_t row_bytes(const RowSpec& row) {
@@ -51,11 +46,6 @@ void with_context(const char* what, const Sample& sample, const Field* field, co
   }
 }
 
-const Field* find_picture(const Sample& sample) {
-  const auto found = std::find_if(sample.fields.begin(), sample.fields.end(), is_picture);
-  return found == sample.fields.end() ? nullptr : &*found;
-}
-
 auto number_of(size_t step) {
   return [step] { return c10::str("transform ", step + 1); };
 }
@@ -64,7 +54,7 @@ auto number_of(size_t step) {
 
 bool is_typical(const Sample& sample) {
   const bool has_arrays = std::any_of(sample.fields.begin(), sample.fields.end(), std::mem_fn(&Field::is_array));
-  return has_arrays || (find_picture(sample) && find_label(sample));
+  return has_arrays || (find_picture(sample) && find_label_text(sample));
 }
 
 SampleWriter::SampleWriter(PipelineOptions options, Workspace& example)
@@ -74,7 +64,7 @@ SampleWriter::SampleWriter(PipelineOptions options, Workspace& example)
   if (options_.cache_bytes > 0) cache_ = std::make_unique<ImageCache>(options_.cache_bytes);
   const Sample& sample = example.sample;
   has_image_ = find_picture(sample) != nullptr;
-  has_label_ = find_label(sample) != nullptr;
+  has_label_ = find_label_text(sample) != nullptr;
   if (has_image_) learn_image(example);
   learn_arrays(sample);
   if (has_label_) add_row(Kind::label, "label", c10::ScalarType::Long, {});
@@ -214,7 +204,7 @@ void SampleWriter::run_steps(Workspace& workspace, size_t begin, size_t end, uin
 
 void SampleWriter::prepare_label(Workspace& workspace) const {
   const Sample& sample = workspace.sample;
-  const Field* field = find_label(sample);
+  const Field* field = find_label_text(sample);
   TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no label; it holds ", field_names(sample), ".");
   with_context("label", sample, field, [&] {
     workspace.label = parse_label(*field, options_.label_key);
