@@ -20,8 +20,10 @@ std::string figure(double value) {
 void print_side(const std::string& name, double value, const Row& row, const Side* side) {
   std::printf("  %-34.34s %9s %-4s", name.c_str(), figure(value).c_str(), row.unit.c_str());
   if (side) std::printf(" +-%2.0f %%", 100 * side->spread());
-  if (name == row.best_peer)
-    std::printf("  x%.2f [%.2f, %.2f]", row.ratio_to_best_peer, row.interval.low, row.interval.high);
+  if (name == row.best_peer) {
+    std::printf("  x%.2f", row.ratio_to_best_peer);
+    if (std::isfinite(row.interval.low)) std::printf(" [%.2f, %.2f]", row.interval.low, row.interval.high);
+  }
   std::printf("\n");
 }
 
@@ -60,9 +62,12 @@ Json row_json(const Row& row) {
 Json details_json(const Row& row) {
   Json windows = Json::object();
   for (const Side& side : row.sides) windows[side.name] = side.windows;
-  return {
-      {"work", row.work},           {"metric", row.metric}, {"ratio_interval", {row.interval.low, row.interval.high}},
-      {"best_peer", row.best_peer}, {"note", row.note},     {"seconds_per_unit", std::move(windows)}};
+  return {{"work", row.work},
+          {"metric", row.metric},
+          {"ratio_interval", {number(row.interval.low), number(row.interval.high)}},
+          {"best_peer", row.best_peer},
+          {"note", row.note},
+          {"seconds_per_unit", std::move(windows)}};
 }
 
 }  // namespace
