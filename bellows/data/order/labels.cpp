@@ -1,11 +1,13 @@
 #include "bellows/data/order/labels.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+
+#include <algorithm>
 
 #include "bellows/core/error.h"
 #include "bellows/data/label.h"
 #include "bellows/data/order/integers.h"
+#include "bellows/kernels/parallel.h"
 
 namespace bellows::data {
 
@@ -43,11 +45,12 @@ std::vector<int64_t> read_labels(const Source& source, const std::string& key) {
 }
 
 std::vector<int64_t> read_lengths(const Source& source, const std::string& field) {
-  std::vector<int64_t> lengths(static_cast<size_t>(source.size()));
+  const int64_t samples = source.size();
+  std::vector<int64_t> lengths(static_cast<size_t>(samples));
   constexpr int64_t at_a_time = 64;
-  at::parallel_for(0, source.size(), at_a_time, [&](int64_t begin, int64_t end) {
+  kernels::parallel_chunks((samples + at_a_time - 1) / at_a_time, [&](int64_t chunk) {
     Sample sample;
-    for (int64_t i = begin; i < end; ++i) {
+    for (int64_t i = chunk * at_a_time; i < std::min(samples, (chunk + 1) * at_a_time); ++i) {
       source.read(i, sample);
       const Field* found = sample.find(field);
       TORCH_CHECK_VALUE(found && (!found->is_array || !found->sizes.empty()), "read_lengths: ", sample.where(),
