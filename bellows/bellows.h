@@ -3,6 +3,7 @@
 // Everything at once. Each room's own header is lighter: <bellows/data.h>, <bellows/train.h>, …
 #include "bellows/amp.h"
 #include "bellows/checkpoint.h"
+#include "bellows/comm.h"
 #include "bellows/core.h"
 #include "bellows/data.h"
 #include "bellows/inspect.h"

@@ -16,6 +16,7 @@
 #include "bellows/core/machine.h"
 #include "bellows/core/spinning.h"
 #include "bellows/core/version.h"
+#include "cli/help_texts.h"
 #include "cli/options.h"
 #include "cli/plugin.h"
 #include "cli/terminal.h"
@@ -23,77 +24,6 @@
 namespace bellows::cli {
 
 namespace {
-
-constexpr const char* train_footer = R"(Trains and evaluates after every epoch. Ctrl-C saves a checkpoint, if --out is
-given, and exits with 130; a second Ctrl-C leaves at once.
-
-Examples:
-  bellows train --recipe digits.yaml --out runs/digits
-  bellows train --data data/digits --set lr=0.1 --set batch_size=64
-  bellows train --out runs/digits --resume
-  bellows train --data data/digits --plugin build/libmynet.so --model mynet
-)";
-
-constexpr const char* ladder_footer = R"(Starts from the plain program and switches on one technique after another, each
-over the last one that was kept: alternating timed windows, then training from
-scratch to the target. What does not help is dropped, and said.
-
-Examples:
-  bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
-  bellows ladder --data data/digits --model net.pt --memory
-)";
-
-constexpr const char* doctor_footer = R"(What this machine and this libtorch offer, what limits them, what to fix.
-
-Example:
-  bellows doctor --json
-)";
-
-constexpr const char* select_footer = R"(Out of samples with labels: the hardest of them, by what a run noted while it
-trained (its recipe has sample_stats: true). Out of samples without: those whose
-label would tell a run's model most. The result is a small file that the
-recipe's `subset` and data sets take.
-
-Rules with labels: forgetting, el2n, loss, margin, entropy, random. To label:
-least_confidence, margin, entropy, bald, k_center, random.
-
-Examples:
-  bellows select --run runs/all --by forgetting --keep 0.6 --out hard.json
-  bellows select --data data/digits --by random --count 100 --out first.json
-  bellows select --run runs/first --by margin --add 50 --out second.json
-  bellows train --data data/digits --set subset=second.json --out runs/second
-)";
-
-constexpr const char* pack_footer = R"(Reads any data set that training reads, and writes it in any of the formats:
-pack (pages with checksums, the default), webdataset, tfrecord, recordio, beton,
-mds, folder, arrays, csv, jsonl. DST is one file if its name ends in the
-format's suffix, else a folder of shards. Killed or stopped, the same command
-goes on where it was. At the end all is read back and compared.
-
-Examples:
-  bellows pack data/digits digits --split train
-  bellows pack photos photos.pack --resize 256 --encode jpg:90 --verify
-  bellows pack "train-{000..015}.tar" train.beton
-  bellows pack photos shards --format webdataset --shard-size 256MB
-)";
-
-constexpr const char* bench_data_footer =
-    R"(Loads batches and does nothing with them: how fast that goes, where the time
-goes, and what would help most. Ctrl-C ends it with a report.
-
-Examples:
-  bellows bench-data data/digits --split train --seconds 5
-  bellows bench-data "photos-{000..015}.tar" --crop 224 --shuffle --threads 4
-  bellows bench-data photos.pack --crop 224 --epochs 2 --trace load.json
-)";
-
-constexpr const char* overview = R"(Examples:
-  bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
-  bellows train --recipe digits.yaml --out runs/digits
-  bellows doctor
-Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
-`bellows VERB --help` explains one verb.
-)";
 
 /// CLI11's Range lets NaN through.
 std::string share_problem(const std::string& text) {
@@ -211,7 +141,7 @@ CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
   verb->add_option("--split", arguments.split, "Of SRC, where it has several")->type_name("NAME");
   verb->add_option("--select", arguments.select, "Only these samples (bellows select)")->type_name("FILE");
   verb->add_option("--resize", arguments.resize, "Shorter side at most, or height x width")->type_name("SIDE|HxW");
-  verb->add_option("--encode", arguments.encode, "Pictures as jpg[:QUALITY], png, raw, restart or keep")
+  verb->add_option("--encode", arguments.encode, "Pictures: jpg[:QUALITY], png, raw, restart, keep")
       ->type_name("CODING");
   auto* size = verb->add_option("--shard-size", arguments.shard_bytes, "Bytes of a shard, such as 256MB; 1GB")
                    ->type_name("BYTES")
@@ -257,6 +187,27 @@ CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments) {
       ->excludes(seconds);
   verb->add_option("--trace", arguments.trace, "A Chrome trace, to FILE")->type_name("FILE");
   add_json(verb, arguments.json);
+  return verb;
+}
+
+CLI::App* add_launch(CLI::App& app, LaunchArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("launch", "Start a program in many processes")->footer(launch_footer);
+  comm::LaunchOptions& options = arguments.options;
+  const auto at_least = [](int low) { return CLI::Range(low, 1000000).description(""); };
+  verb->add_option("-n,--ranks", options.ranks, "Processes on this machine")
+      ->type_name("N")
+      ->required()
+      ->check(at_least(1));
+  verb->add_option("--nnodes", options.nodes, "Machines; 1")->type_name("N")->check(at_least(1));
+  verb->add_option("--node-rank", options.node_rank, "Which of them this is; 0")->type_name("R")->check(at_least(0));
+  verb->add_option("--rdzv", options.rendezvous, "Where node 0 is; loopback, any free port")->type_name("HOST:PORT");
+  verb->add_option("--max-restarts", options.max_restarts, "Starts of all anew after a failure; 0")
+      ->type_name("K")
+      ->check(at_least(0));
+  verb->add_option("--min-ranks", options.min_ranks, "Each with a rank less, down to M; as many")
+      ->type_name("M")
+      ->check(at_least(1));
+  verb->add_option("COMMAND", options.command, "Behind --: the program and its arguments")->required();
   return verb;
 }
 
@@ -339,6 +290,7 @@ int run(int argc, char** argv) {
   SelectArguments select;
   PackArguments pack;
   BenchDataArguments bench_data;
+  LaunchArguments launch;
   DoctorArguments doctor;
   CLI::App* doctor_verb = app.add_subcommand("doctor", "Look at the machine and libtorch")->footer(doctor_footer);
   add_json(doctor_verb, doctor.json);
@@ -352,6 +304,7 @@ int run(int argc, char** argv) {
       {add_select(app, select), [&] { return with_plugins(select.plugins, [&] { return run_select(select); }); }},
       {add_pack(app, pack), [&] { return run_pack(pack); }},
       {add_bench_data(app, bench_data), [&] { return run_bench_data(bench_data); }},
+      {add_launch(app, launch), [&] { return run_launch(launch); }},
       {doctor_verb, [&] { return run_doctor(doctor); }}};
   try {
     app.parse(argc, argv);

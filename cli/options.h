@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "bellows/comm/launcher.h"
+
 namespace bellows::train {
 struct Recipe;
 }
@@ -76,6 +78,10 @@ struct BenchDataArguments {
   JsonTarget json;
 };
 
+struct LaunchArguments {
+  comm::LaunchOptions options;
+};
+
 struct DoctorArguments {
   JsonTarget json;
 };
@@ -99,6 +105,7 @@ int run_ladder(const LadderArguments& arguments);
 int run_select(const SelectArguments& arguments);
 int run_pack(const PackArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);
+int run_launch(const LaunchArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 
 /// Throws now what write_json would throw after minutes of work.

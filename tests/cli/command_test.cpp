@@ -42,6 +42,7 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
                                                                                          {"bench-data", "--help"},
                                                                                          {"pack", "--help"},
                                                                                          {"select", "--help"},
+                                                                                         {"launch", "--help"},
                                                                                          {"doctor", "--help"}}) {
     const Outcome outcome = run_bellows(arguments);
     EXPECT_EQ(outcome.exit_code, 0);

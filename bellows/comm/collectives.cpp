@@ -1,0 +1,213 @@
+#include "bellows/comm/collectives.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "bellows/comm/group_impl.h"
+#include "bellows/core/error.h"
+
+namespace bellows::comm {
+
+struct Pending::State {
+  Group group;
+  Call call;
+  at::Tensor result;                    ///< what wait() returns
+  at::Tensor buffer;                    ///< dense copy of a result that is not, or the same
+  at::Tensor source;                    ///< kept until the work is done
+  int divisor = 1;                      ///< of a mean
+  c10::intrusive_ptr<c10d::Work> work;  ///< null when it is done
+};
+
+namespace {
+
+c10d::ReduceOp c10d_op(Reduce op) {
+  switch (op) {
+    case Reduce::product:
+      return c10d::ReduceOp::PRODUCT;
+    case Reduce::min:
+      return c10d::ReduceOp::MIN;
+    case Reduce::max:
+      return c10d::ReduceOp::MAX;
+    default:
+      return c10d::ReduceOp::SUM;  // Gloo has no mean: wait() divides
+  }
+}
+
+void check_tensor(const char* name, const at::Tensor& tensor, const Group& group) {
+  TORCH_CHECK_VALUE(tensor.defined(), name, ": expected a tensor, got none (group ", group.name(), ").");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, name, ": expected a dense tensor, got ", tensor.layout(),
+                    " (group ", group.name(), ").");
+  if (group.size() == 1) return;
+  const auto devices = group.state()->process_group->getDeviceTypes();
+  const bool served = std::any_of(devices.begin(), devices.end(),
+                                  [&](c10::Device device) { return device.type() == tensor.device().type(); });
+  TORCH_CHECK_VALUE(served, name, ": the tensor is on ", tensor.device(), ", and group ", group.name(),
+                    " has no back end for it. Move it to the World's device.");
+}
+
+void check_root(const char* name, int root, const Group& group) {
+  TORCH_CHECK_VALUE(root >= 0 && root < group.size(), name, ": got root ", root, ", expected a rank of group ",
+                    group.name(), ", 0 to ", group.size() - 1, ".");
+}
+
+void check_mean(const char* name, Reduce op, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(op != Reduce::mean || tensor.is_floating_point() || tensor.is_complex(), name,
+                    ": mean needs floating-point numbers, got ", tensor.scalar_type(), ".");
+}
+
+bool nothing_to_exchange(const at::Tensor& tensor, const Group& group) {
+  return group.size() == 1 || tensor.numel() == 0;
+}
+
+Pending done(const Group& group, at::Tensor result) {
+  auto state = std::make_shared<Pending::State>(Pending::State{.group = group});
+  state->result = std::move(result);
+  return Pending(std::move(state));
+}
+
+template <class Start>
+Pending begin(Pending::State state, Start start) {
+  auto kept = std::make_shared<Pending::State>(std::move(state));
+  const auto& group = *kept->group.state();
+  kept->work = start(*group.process_group, *kept);
+  kept->call = group.watchdog->last_call(group.name);
+  return Pending(std::move(kept));
+}
+
+[[noreturn]] void fail(const Pending::State& state, const std::exception& error) {
+  const auto& group = *state.group.state();
+  const std::string reason = user_message(error), blame = group.watchdog->explain(state.call);
+  TORCH_CHECK(false, "#", state.call.number, " ", state.call.what, " failed on rank ",
+              group.ranks[static_cast<size_t>(group.rank)], ", group ", group.name, ": ",
+              blame.empty() ? "" : blame + " ", "(", reason.substr(0, reason.find('\n')), ")");
+}
+
+}  // namespace
+
+at::Tensor Pending::wait() {
+  if (!state_->work) return state_->result;
+  const auto work = std::exchange(state_->work, nullptr);
+  try {
+    work->wait();
+  } catch (const std::exception& error) {
+    fail(*state_, error);
+  }
+  state_->group.state()->watchdog->finished(state_->call);
+  if (state_->divisor != 1) state_->buffer.div_(state_->divisor);
+  if (!state_->buffer.is_same(state_->result)) state_->result.copy_(state_->buffer);
+  return state_->result;
+}
+
+Pending all_reduce_async(at::Tensor tensor, const Group& group, Reduce op) {
+  check_tensor("all_reduce", tensor, group);
+  check_mean("all_reduce", op, tensor);
+  if (nothing_to_exchange(tensor, group)) return done(group, std::move(tensor));
+  const at::Tensor buffer = tensor.contiguous();
+  return begin(
+      {.group = group, .result = std::move(tensor), .buffer = buffer, .divisor = op == Reduce::mean ? group.size() : 1},
+      [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
+        std::vector<at::Tensor> tensors = {state.buffer};
+        return ranks.allreduce(tensors, {.reduceOp = c10d_op(op)});
+      });
+}
+
+Pending broadcast_async(at::Tensor tensor, int root, const Group& group) {
+  check_tensor("broadcast", tensor, group);
+  check_root("broadcast", root, group);
+  if (nothing_to_exchange(tensor, group)) return done(group, std::move(tensor));
+  const at::Tensor buffer = tensor.contiguous();
+  return begin({.group = group, .result = std::move(tensor), .buffer = buffer},
+               [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
+                 std::vector<at::Tensor> tensors = {state.buffer};
+                 return ranks.broadcast(tensors, {.rootRank = root});
+               });
+}
+
+Pending all_gather_async(const at::Tensor& tensor, const Group& group) {
+  check_tensor("all_gather", tensor, group);
+  if (group.size() == 1) return done(group, tensor.unsqueeze(0).clone());
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), group.size());
+  const at::Tensor result = at::empty(sizes, tensor.options());
+  if (tensor.numel() == 0) return done(group, result);
+  return begin({.group = group, .result = result, .buffer = result, .source = tensor.contiguous()},
+               [](c10d::ProcessGroup& ranks, Pending::State& state) {
+                 // Gloo wants the ranks' parts along a dim that is there.
+                 at::Tensor out = state.result.view({-1}), in = state.source.view({-1});
+                 return ranks._allgather_base(out, in);
+               });
+}
+
+Pending reduce_scatter_async(const at::Tensor& tensor, const Group& group, Reduce op) {
+  check_tensor("reduce_scatter", tensor, group);
+  check_mean("reduce_scatter", op, tensor);
+  TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) % group.size() == 0, "reduce_scatter: expected dim 0 to be a ",
+                    "multiple of the ", group.size(), " ranks of group ", group.name(), ", got shape [",
+                    c10::Join(", ", tensor.sizes()), "]. Pad it.");
+  if (group.size() == 1) return done(group, tensor.clone());
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes[0] /= group.size();
+  const at::Tensor result = at::empty(sizes, tensor.options());
+  if (tensor.numel() == 0) return done(group, result);
+  return begin({.group = group,
+                .result = result,
+                .buffer = result,
+                .source = tensor.contiguous(),
+                .divisor = op == Reduce::mean ? group.size() : 1},
+               [&](c10d::ProcessGroup& ranks, Pending::State& state) {
+                 return ranks._reduce_scatter_base(state.result, state.source, {.reduceOp = c10d_op(op)});
+               });
+}
+
+at::Tensor all_reduce(at::Tensor tensor, const Group& group, Reduce op) {
+  return all_reduce_async(std::move(tensor), group, op).wait();
+}
+
+at::Tensor broadcast(at::Tensor tensor, int root, const Group& group) {
+  return broadcast_async(std::move(tensor), root, group).wait();
+}
+
+at::Tensor all_gather(const at::Tensor& tensor, const Group& group) {
+  return all_gather_async(tensor, group).wait();
+}
+
+at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, Reduce op) {
+  return reduce_scatter_async(tensor, group, op).wait();
+}
+
+void barrier(const Group& group) {
+  if (group.size() == 1) return;
+  begin({.group = group}, [](c10d::ProcessGroup& ranks, const Pending::State&) { return ranks.barrier(); }).wait();
+}
+
+std::string broadcast_string(const std::string& bytes, int root, const Group& group) {
+  check_root("broadcast_string", root, group);
+  if (group.size() == 1) return bytes;
+  const auto length = broadcast(at::tensor(static_cast<int64_t>(bytes.size())), root, group).item<int64_t>();
+  at::Tensor content = at::zeros({length}, at::kByte);
+  if (group.rank() == root) std::memcpy(content.data_ptr(), bytes.data(), bytes.size());
+  if (length > 0) broadcast(content, root, group);
+  return {static_cast<const char*>(content.data_ptr()), static_cast<size_t>(length)};
+}
+
+std::vector<std::string> all_gather_strings(const std::string& bytes, const Group& group) {
+  if (group.size() == 1) return {bytes};
+  const at::Tensor lengths = all_gather(at::tensor(static_cast<int64_t>(bytes.size())), group);
+  at::Tensor padded = at::zeros({std::max<int64_t>(lengths.max().item<int64_t>(), 1)}, at::kByte);
+  std::memcpy(padded.data_ptr(), bytes.data(), bytes.size());
+  const at::Tensor all = all_gather(padded, group);
+  std::vector<std::string> result;
+  result.reserve(static_cast<size_t>(group.size()));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    result.emplace_back(static_cast<const char*>(all[rank].data_ptr()),
+                        static_cast<size_t>(lengths[rank].item<int64_t>()));
+  }
+  return result;
+}
+
+}  // namespace bellows::comm

@@ -1,0 +1,16 @@
+#include "bellows/comm/backends_impl.h"
+#include "bellows/comm/group_impl.h"
+
+// In builds without CUDA.
+
+namespace bellows::comm {
+
+bool has_nccl() {
+  return false;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>&, int, int, double) {
+  TORCH_CHECK(false, "init: NCCL needs a build with CUDA (-DBELLOWS_CUDA=ON).");
+}
+
+}  // namespace bellows::comm

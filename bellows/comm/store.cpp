@@ -1,0 +1,91 @@
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "bellows/comm/listen_impl.h"
+#include "bellows/comm/store_impl.h"
+
+namespace bellows::comm {
+
+namespace {
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+Store make_store(c10::intrusive_ptr<c10d::Store> store, int port) {
+  return Store(std::make_shared<Store::State>(Store::State{std::move(store), port}));
+}
+
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+}  // namespace
+
+Store Store::serve(const std::string& host, int port) {
+  Listener listener(host, port);  // libtorch's own would listen on every address of the machine
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.port = static_cast<uint16_t>(listener.port());
+  options.masterListenFd = listener.release();
+  return make_store(c10::make_intrusive<c10d::TCPStore>(host, options), options.port);
+}
+
+Store Store::join(const std::string& host, int port, double timeout_s) {
+  // libtorch's client would wait, too, but prints a stack for each time that it gets no answer.
+  TORCH_CHECK(wait_for_listener(host, port, timeout_s), "store: nobody serves one at ", host, ":", port, " within ",
+              timeout_s, " s, expected rank 0 or the launcher there.");
+  c10d::TCPStoreOptions options;
+  options.waitWorkers = false;
+  options.port = static_cast<uint16_t>(port);
+  options.timeout = milliseconds(timeout_s);
+  return make_store(c10::make_intrusive<c10d::TCPStore>(host, options), port);
+}
+
+Store Store::in_file(const std::string& path, int users) {
+  return make_store(c10::make_intrusive<c10d::FileStore>(path, users), 0);
+}
+
+void Store::set(const std::string& key, const std::string& value) const {
+  state_->store->set(key, bytes_of(value));
+}
+
+std::string Store::set_first(const std::string& key, const std::string& value) const {
+  return text_of(state_->store->compareSet(key, {}, bytes_of(value)));
+}
+
+std::optional<std::string> Store::find(const std::string& key) const {
+  if (!state_->store->check({key})) return std::nullopt;
+  return text_of(state_->store->get(key));
+}
+
+std::optional<std::string> Store::wait_for(const std::string& key, double timeout_s) const {
+  try {
+    state_->store->wait({key}, std::max(milliseconds(timeout_s), std::chrono::milliseconds(1)));
+  } catch (const c10::DistNetworkError&) {
+    throw;
+  } catch (const c10::Error&) {  // the time is up
+    return std::nullopt;
+  }
+  return text_of(state_->store->get(key));
+}
+
+Store Store::under(const std::string& prefix) const {
+  return make_store(c10::make_intrusive<c10d::PrefixStore>(prefix, state_->store), state_->port);
+}
+
+Store Store::another() const {
+  return make_store(state_->store->clone(), state_->port);
+}
+
+int Store::port() const {
+  return state_->port;
+}
+
+}  // namespace bellows::comm

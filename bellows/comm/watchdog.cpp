@@ -1,0 +1,251 @@
+#include <algorithm>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "bellows/comm/watchdog_impl.h"
+#include "bellows/core/log.h"
+
+namespace bellows::comm {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t noted_calls = 8;  // of each group
+constexpr auto note_period = 250ms, life_period = 1000ms;
+
+std::string note_key(int rank) {
+  return "note/" + std::to_string(rank);
+}
+
+std::string call_text(int64_t number, const std::string& what) {
+  return "#" + std::to_string(number) + " " + what;
+}
+
+}  // namespace
+
+std::shared_ptr<Watchdog> Watchdog::start(const Store& store, int rank, std::vector<Peer> peers, double warn_after_s) {
+  std::shared_ptr<Watchdog> watchdog(new Watchdog(store, rank, std::move(peers), warn_after_s));
+  // Detached: a store that does not answer any more must not keep this process from ending.
+  std::thread([watchdog] { watchdog->run(); }).detach();
+  return watchdog;
+}
+
+Watchdog::Watchdog(const Store& store, int rank, std::vector<Peer> peers, double warn_after_s)
+    : store_(store), rank_(rank), peers_(std::move(peers)), warn_after_s_(warn_after_s) {}
+
+void Watchdog::add_group(const std::string& name, const std::vector<int>& ranks) {
+  std::lock_guard lock(mutex_);
+  groups_[name] = ranks;
+}
+
+Call Watchdog::enter(const std::string& group, std::string what) {
+  std::lock_guard lock(mutex_);
+  auto& calls = calls_[group];
+  const int64_t number = calls.empty() ? 1 : calls.back().number + 1;
+  calls.push_back({group, number, std::move(what)});
+  if (calls.size() > noted_calls) calls.pop_front();
+  running_.push_back({.call = calls.back(), .since = Clock::now()});
+  changed_ = true;
+  return calls.back();
+}
+
+void Watchdog::started(const Call& call, std::function<bool()> done) {
+  std::lock_guard lock(mutex_);
+  const auto found = std::find_if(running_.begin(), running_.end(), [&](const Running& running) {
+    return running.call.number == call.number && running.call.group == call.group;
+  });
+  if (found != running_.end()) found->done = std::move(done);
+}
+
+void Watchdog::finished(const Call& call) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(running_, [&](const Running& running) {
+    return running.call.number == call.number && running.call.group == call.group;
+  });
+}
+
+Call Watchdog::last_call(const std::string& group) const {
+  std::lock_guard lock(mutex_);
+  const auto found = calls_.find(group);
+  return found == calls_.end() ? Call{group, 0, "nothing"} : found->second.back();
+}
+
+void Watchdog::run() {
+  try {
+    const Store own = store_.another();
+    std::unique_lock lock(mutex_);
+    for (auto written = Clock::time_point(); end_.empty();) {
+      if (changed_ || Clock::now() - written >= life_period) {
+        lock.unlock();
+        write_note(own);
+        lock.lock();
+        written = Clock::now();
+      }
+      lock.unlock();
+      warn_of_long_calls();
+      lock.lock();
+      wake_.wait_for(lock, note_period, [this] { return !end_.empty(); });
+    }
+    lock.unlock();
+    write_note(own);
+  } catch (const std::exception&) {
+    // The store is gone: whoever kept it has ended, and the next collective says so.
+  }
+  std::lock_guard lock(mutex_);
+  ended_ = true;
+  wake_.notify_all();
+}
+
+void Watchdog::write_note(const Store& store) {
+  nlohmann::json note;
+  {
+    std::lock_guard lock(mutex_);
+    note = {{"beat", ++beat_}, {"end", end_}, {"calls", nlohmann::json::object()}};
+    for (const auto& [group, calls] : calls_) {
+      for (const Call& call : calls) note["calls"][group][std::to_string(call.number)] = call.what;
+    }
+    changed_ = false;
+  }
+  store.set(note_key(rank_), note.dump());
+}
+
+void Watchdog::warn_of_long_calls() {
+  std::vector<Call> calls;
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(running_, [](const Running& running) { return running.done && running.done(); });
+    for (Running& running : running_) {
+      if (running.warned || Clock::now() - running.since < std::chrono::duration<double>(warn_after_s_)) continue;
+      running.warned = true;
+      calls.push_back(running.call);
+    }
+  }
+  if (calls.empty()) return;
+  // On a thread of its own: this one goes on with its signs of life.
+  std::thread([self = shared_from_this(), call = calls.front()] {
+    try {
+      const Blame blame = self->examine(call);
+      const std::vector<int> ranks = self->ranks_of(call.group);
+      const auto speaker = std::find_if(ranks.begin(), ranks.end(), [&](int rank) {
+        return std::find(blame.ranks.begin(), blame.ranks.end(), rank) == blame.ranks.end();
+      });
+      if (speaker == ranks.end() || *speaker != self->rank_) return;  // one voice is enough
+      log_warn("group ", call.group, ": ", call_text(call.number, call.what), " has been waiting for ",
+               self->warn_after_s_, " s. ", blame.text.empty() ? "All ranks are in it." : blame.text);
+    } catch (const std::exception&) {
+      // No store, no news.
+    }
+  }).detach();
+}
+
+std::vector<int> Watchdog::ranks_of(const std::string& group) const {
+  std::lock_guard lock(mutex_);
+  return groups_.at(group);
+}
+
+Watchdog::Note Watchdog::read_note(int rank) const {
+  const auto text = store_.find(note_key(rank));
+  if (!text) return {};
+  const auto json = nlohmann::json::parse(*text);
+  Note note{.beat = json["beat"], .end = json["end"]};
+  for (const auto& [group, calls] : json["calls"].items()) {
+    for (const auto& [number, what] : calls.items()) note.calls[group][std::stoll(number)] = what;
+  }
+  return note;
+}
+
+/// Ended or stopped by itself, not after another rank's failure. The same machine tells at once.
+bool Watchdog::is_gone(int rank, const Note& note) const {
+  const PeerState state = look_up(peers_[rank]);
+  return state == PeerState::stopped || (state == PeerState::ended && note.end != "failed");
+}
+
+/// Waits until there is a note that was written after this was called; `silent` where there is none before `end`.
+Watchdog::Note Watchdog::fresh_note(int rank, Clock::time_point end, bool& silent) const {
+  Note note = read_note(rank);
+  const int64_t first = note.beat;
+  while (note.end.empty() && note.beat == first && !is_gone(rank, note)) {
+    if ((silent = Clock::now() > end)) break;
+    std::this_thread::sleep_for(100ms);
+    note = read_note(rank);
+  }
+  return note;
+}
+
+/// "" where the rank takes part in the call as it should.
+std::string Watchdog::trouble_of(int rank, const Call& call, const Note& note, bool silent) const {
+  const auto group = note.calls.find(call.group);
+  const auto* calls = group == note.calls.end() ? nullptr : &group->second;
+  const int64_t last = calls ? calls->rbegin()->first : 0;
+  const std::string last_text = calls ? call_text(last, calls->rbegin()->second) : "none";
+  const PeerState state = look_up(peers_[rank]);
+  std::string text;
+  if (state == PeerState::stopped) {
+    text = "is stopped (SIGSTOP or a debugger); the last call it told of is " + last_text;
+  } else if (state == PeerState::ended && note.end.empty()) {
+    text = "has ended without a word; the last call it told of is " + last_text;
+  } else if (state == PeerState::elsewhere && silent) {
+    text = "gives no sign of life; the last call it told of is " + last_text;
+  } else if (last < call.number) {
+    text = (note.end.empty() ? "" : "has " + note.end + " and ") + "did not call it; its last call in this group was " +
+           last_text;
+  } else if (const auto same = calls->find(call.number); same != calls->end() && same->second != call.what) {
+    text = "called " + call_text(call.number, same->second) + " instead";
+  } else if (note.end == "failed") {
+    text = "has failed";
+  }
+  return text.empty() ? "" : c10::str("Rank ", rank, " (", name_of(peers_[rank]), ") ", text, ".");
+}
+
+void Watchdog::Blame::add(int rank, const std::string& trouble) {
+  if (trouble.empty()) return;
+  ranks.push_back(rank);
+  text += (text.empty() ? "" : " ") + trouble;
+}
+
+Watchdog::Blame Watchdog::examine(const Call& call) const {
+  std::vector<int> others = ranks_of(call.group);
+  std::erase(others, rank_);
+  Blame gone, first, followers;
+  for (const int rank : others) {
+    const Note note = read_note(rank);
+    if (is_gone(rank, note)) gone.add(rank, trouble_of(rank, call, note, false));
+  }
+  if (!gone.ranks.empty()) return gone;  // what the others wrote may be older than the call
+  const auto end = Clock::now() + 3s;
+  for (const int rank : others) {
+    bool silent = false;
+    const Note note = fresh_note(rank, end, silent);
+    // A rank that failed because of another is not the one to look at first.
+    (note.end == "failed" ? followers : first).add(rank, trouble_of(rank, call, note, silent));
+  }
+  return first.ranks.empty() ? followers : first;
+}
+
+std::string Watchdog::explain(const Call& call) {
+  auto found = std::make_shared<std::promise<std::string>>();
+  auto text = found->get_future();
+  std::thread([self = shared_from_this(), call, found] {
+    try {
+      found->set_value(self->examine(call).text);
+    } catch (const std::exception&) {
+      found->set_value("The store that the ranks meet at is gone, and who keeps it (rank 0 or the launcher).");
+    }
+  }).detach();
+  const bool in_time = text.wait_for(5s) == std::future_status::ready;
+  std::lock_guard lock(mutex_);
+  if (end_.empty()) end_ = "failed";
+  wake_.notify_all();
+  return in_time ? text.get() : "The store does not answer: who keeps it (rank 0 or the launcher) hangs.";
+}
+
+void Watchdog::leave() {
+  std::unique_lock lock(mutex_);
+  if (end_.empty()) end_ = "left";
+  wake_.notify_all();
+  wake_.wait_for(lock, 1s, [this] { return ended_; });
+}
+
+}  // namespace bellows::comm

@@ -1,0 +1,157 @@
+#include "bellows/comm/world.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "bellows/comm/backends_impl.h"
+#include "bellows/comm/listen_impl.h"
+#include "bellows/comm/rendezvous_impl.h"
+#include "bellows/core/device.h"
+#include "bellows/core/log.h"
+
+namespace bellows::comm {
+
+struct World::State {
+  State(LaunchEnvironment place, GroupParts made_of) : environment(std::move(place)), parts(std::move(made_of)) {}
+  ~State() {
+    if (watchdog) watchdog->leave();
+  }
+
+  LaunchEnvironment environment;
+  GroupParts parts;  ///< of the group of all
+  std::optional<Store> store;
+  std::shared_ptr<Watchdog> watchdog;
+  std::optional<Group> all;
+  std::mutex mutex;
+  std::map<std::string, int> subgroups;  ///< how many there are of each name
+};
+
+namespace {
+
+void check_options(const InitOptions& options) {
+  TORCH_CHECK_VALUE(options.join_timeout_s > 0 && options.collective_timeout_s > 0 && options.warn_after_s > 0,
+                    "init: expected timeouts above 0 s, got join_timeout_s ", options.join_timeout_s,
+                    ", collective_timeout_s ", options.collective_timeout_s, ", warn_after_s ", options.warn_after_s,
+                    ".");
+  TORCH_CHECK_VALUE(options.backend != Backend::nccl || has_nccl(),
+                    "init: NCCL was asked for, but this build or machine "
+                    "has no CUDA. Take Backend::gloo.");
+}
+
+std::vector<int> first_ranks(int count) {
+  std::vector<int> ranks(static_cast<size_t>(count));
+  for (int rank = 0; rank < count; ++rank) ranks[static_cast<size_t>(rank)] = rank;
+  return ranks;
+}
+
+std::string store_text(const LaunchEnvironment& place) {
+  if (!place.store_file.empty()) return "file " + place.store_file;
+  return place.master_address + ":" + std::to_string(place.master_port) +
+         (place.launcher_has_store ? " (launcher)" : "");
+}
+
+void meet_and_connect(World::State& world, const InitOptions& options) {
+  static std::atomic<int> times{0};  // a process may join, leave and join again
+  const LaunchEnvironment& place = world.environment;
+  Meeting meeting = meet(open_store(place, options.join_timeout_s), place, times++, options.join_timeout_s);
+  world.store = meeting.store;
+  world.parts.address = place.store_file.empty() ? address_towards(place.master_address) : "127.0.0.1";
+  world.watchdog = Watchdog::start(meeting.store, place.rank, std::move(meeting.peers), options.warn_after_s);
+  world.all = make_group(world.parts, meeting.store, world.watchdog);
+}
+
+void connect(World::State& world, const InitOptions& options) {
+  try {
+    meet_and_connect(world, options);
+  } catch (const c10::DistNetworkError&) {
+    const LaunchEnvironment& place = world.environment;
+    TORCH_CHECK(false, "init: rank ", place.rank, " lost the store at ", store_text(place), ": ",
+                place.launcher_has_store ? "the launcher" : "rank 0",
+                ", which serves it, has ended. Look at its output.");
+  }
+}
+
+}  // namespace
+
+int World::rank() const {
+  return state_->environment.rank;
+}
+
+int World::size() const {
+  return state_->environment.world_size;
+}
+
+int World::local_rank() const {
+  return state_->environment.local_rank;
+}
+
+int World::restart_count() const {
+  return state_->environment.restart_count;
+}
+
+c10::Device World::device() const {
+  if (!state_->parts.nccl) return c10::kCPU;
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank())};
+}
+
+const std::string& World::backend() const {
+  static const std::string names[] = {"none", "gloo", "nccl"};
+  return names[size() == 1 ? 0 : state_->parts.nccl ? 2 : 1];
+}
+
+const LaunchEnvironment& World::environment() const {
+  return state_->environment;
+}
+
+const Group& World::group() const {
+  return *state_->all;
+}
+
+Group World::subgroup(const std::vector<int>& ranks, const std::string& name) const {
+  const std::string list = name + "[" + c10::Join(",", ranks) + "]";
+  const auto own = std::find(ranks.begin(), ranks.end(), rank());
+  const bool ascending = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  TORCH_CHECK_VALUE(ascending && own != ranks.end() && ranks.front() >= 0 && ranks.back() < size(), "subgroup ", list,
+                    ": expected different ranks of a world of ", size(), " in ascending order, this one (", rank(),
+                    ") among them.");
+  GroupParts parts = state_->parts;
+  parts.name = list;
+  parts.ranks = ranks;
+  parts.rank = static_cast<int>(own - ranks.begin());
+  {
+    std::lock_guard lock(state_->mutex);
+    if (const int before = state_->subgroups[list]++) parts.name += "#" + std::to_string(before + 1);
+  }
+  if (ranks.size() == 1) return make_group(parts, Store(nullptr), nullptr);
+  return make_group(parts, *state_->store, state_->watchdog);
+}
+
+World init(const InitOptions& options) {
+  check_options(options);
+  LaunchEnvironment place = read_launch_environment();
+  GroupParts parts{.name = "world", .ranks = first_ranks(place.world_size), .rank = place.rank};
+  parts.nccl = options.backend != Backend::gloo && has_nccl();
+  parts.timeout_s = options.collective_timeout_s;
+  if (parts.nccl) parse_device("cuda:" + std::to_string(place.local_rank));  // are there as many GPUs as ranks?
+  auto state = std::make_shared<World::State>(std::move(place), std::move(parts));
+  const LaunchEnvironment& environment = state->environment;
+  if (environment.world_size > 1) {
+    connect(*state, options);
+  } else {
+    state->all = make_group(state->parts, Store(nullptr), nullptr);
+  }
+  const World world(state);
+  if (world.rank() == 0 && world.size() > 1) {
+    log_info("world of ", world.size(), " ranks (", environment.launcher, "): ", world.backend(), ", store ",
+             store_text(environment), ", device ", world.device());
+  }
+  return world;
+}
+
+}  // namespace bellows::comm

@@ -1,0 +1,96 @@
+#pragma once
+
+/// What `bellows VERB --help` says below the options.
+namespace bellows::cli {
+
+inline constexpr const char* train_footer =
+    R"(Trains and evaluates after every epoch. Ctrl-C saves a checkpoint, if --out is
+given, and exits with 130; a second Ctrl-C leaves at once.
+
+Examples:
+  bellows train --recipe digits.yaml --out runs/digits
+  bellows train --data data/digits --set lr=0.1 --set batch_size=64
+  bellows train --out runs/digits --resume
+  bellows train --data data/digits --plugin build/libmynet.so --model mynet
+)";
+
+inline constexpr const char* ladder_footer =
+    R"(Starts from the plain program and switches on one technique after another, each
+over the last one that was kept: alternating timed windows, then training from
+scratch to the target. What does not help is dropped, and said.
+
+Examples:
+  bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
+  bellows ladder --data data/digits --model net.pt --memory
+)";
+
+inline constexpr const char* doctor_footer =
+    R"(What this machine and this libtorch offer, what limits them, what to fix.
+
+Example:
+  bellows doctor --json
+)";
+
+inline constexpr const char* select_footer =
+    R"(Out of samples with labels: the hardest of them, by what a run noted while it
+trained (its recipe has sample_stats: true). Out of samples without: those whose
+label would tell a run's model most. The result is a small file that the
+recipe's `subset` and data sets take.
+
+Rules with labels: forgetting, el2n, loss, margin, entropy, random. To label:
+least_confidence, margin, entropy, bald, k_center, random.
+
+Examples:
+  bellows select --run runs/all --by forgetting --keep 0.6 --out hard.json
+  bellows select --data data/digits --by random --count 100 --out first.json
+  bellows select --run runs/first --by margin --add 50 --out second.json
+  bellows train --data data/digits --set subset=second.json --out runs/second
+)";
+
+inline constexpr const char* pack_footer =
+    R"(Reads any data set that training reads, and writes it in any of the formats:
+pack (pages with checksums, the default), webdataset, tfrecord, recordio, beton,
+mds, folder, arrays, csv, jsonl. DST is one file if its name ends in the
+format's suffix, else a folder of shards. Killed or stopped, the same command
+goes on where it was. At the end all is read back and compared.
+
+Examples:
+  bellows pack data/digits digits --split train
+  bellows pack photos photos.pack --resize 256 --encode jpg:90 --verify
+  bellows pack "train-{000..015}.tar" train.beton
+  bellows pack photos shards --format webdataset --shard-size 256MB
+)";
+
+inline constexpr const char* bench_data_footer =
+    R"(Loads batches and does nothing with them: how fast that goes, where the time
+goes, and what would help most. Ctrl-C ends it with a report.
+
+Examples:
+  bellows bench-data data/digits --split train --seconds 5
+  bellows bench-data "photos-{000..015}.tar" --crop 224 --shuffle --threads 4
+  bellows bench-data photos.pack --crop 224 --epochs 2 --trace load.json
+)";
+
+inline constexpr const char* launch_footer =
+    R"(Starts N processes of a program, as torchrun does: RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR, MASTER_PORT in their environment, and BELLOWS_TOKEN, the secret of
+who may join. Output comes line by line with its rank in front. When a
+rank fails, all others end within 5 s, then the command, with the exit code of
+the first that failed. Several nodes: the same command on each, with its own
+--node-rank and the same BELLOWS_TOKEN.
+
+Examples:
+  bellows launch -n 4 -- ./train --epochs 3
+  bellows launch -n 2 --max-restarts 3 -- ./train --resume
+  bellows launch -n 8 --nnodes 2 --node-rank 1 --rdzv node0:29500 -- ./train
+)";
+
+inline constexpr const char* overview = R"(Examples:
+  bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
+  bellows train --recipe digits.yaml --out runs/digits
+  bellows doctor
+Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
+`bellows VERB --help` explains one verb.
+)";
+
+}  // namespace bellows::cli

@@ -1,0 +1,38 @@
+#include <cstdio>
+
+#include "bellows/comm/launcher.h"
+#include "bellows/core/error.h"
+#include "cli/options.h"
+#include "cli/terminal.h"
+
+namespace bellows::cli {
+
+namespace {
+
+void print_rank_line(int rank, bool error, std::string_view line) {
+  std::FILE* stream = error ? stderr : stdout;
+  std::fprintf(stream, "[rank %d] %.*s\n", rank, static_cast<int>(line.size()), line.data());
+  std::fflush(stream);
+}
+
+void print_launch_failure(const comm::LaunchResult& result) {
+  const std::string who = result.failed_rank < 0 ? "" : "rank " + std::to_string(result.failed_rank) + " ";
+  if (result.last_lines.empty()) return print_error(who + result.how + ", without output.");
+  print_error(who + result.how + ". Its last lines:");
+  for (const std::string& line : result.last_lines) std::fprintf(stderr, "  %s\n", line.c_str());
+}
+
+}  // namespace
+
+int run_launch(const LaunchArguments& arguments) {
+  try {
+    comm::check_launch(arguments.options);
+  } catch (const c10::Error& error) {
+    throw UsageError(user_message(error));
+  }
+  const comm::LaunchResult result = comm::launch(arguments.options, print_rank_line);
+  if (result.exit_code != 0) print_launch_failure(result);
+  return result.exit_code;
+}
+
+}  // namespace bellows::cli

@@ -1,0 +1,193 @@
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "launched.h"
+
+namespace bellows::comm::testing {
+
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Strings = std::vector<std::string>;
+
+Strings shell(const std::string& script) {
+  return {"sh", "-c", script};
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++count;
+  return count;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+TEST(Launch, SetsTheEnvironmentOfTorchrun) {
+  const auto outcome = launched(
+      {"-n", "3"}, shell("echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR ${MASTER_PORT:+port} "
+                         "$TORCHELASTIC_RESTART_COUNT $OMP_NUM_THREADS ${#BELLOWS_TOKEN}"));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const std::string rank : {"0", "1", "2"})
+    EXPECT_THAT(outcome.out, HasSubstr("[rank " + rank + "] " + rank + " 3 " + rank + " 3 127.0.0.1 port 0 1 32\n"));
+}
+
+TEST(Launch, SharesTheProcessorsOut) {
+  const auto unset = launch_of({"-n", "2"}, shell("test $OMP_NUM_THREADS -ge 1"), {"OMP_NUM_THREADS="});
+  EXPECT_EQ(cli::Process(unset).finish(60).exit_code, 0);
+}
+
+TEST(Launch, PrintsWholeLinesWithTheirRank) {
+  const auto outcome =
+      launched({"-n", "4"}, shell("for i in $(seq 300); do printf 'a%03d' $i; printf 'bcd%s\\n' $RANK; done; "
+                                  "echo error $RANK >&2; printf 'no end'"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  std::istringstream lines(outcome.out);
+  std::string line;
+  while (std::getline(lines, line)) {
+    const std::string rank = line.substr(6, 1);
+    EXPECT_THAT(line, ::testing::AnyOf("[rank " + rank + "] no end",
+                                       ::testing::MatchesRegex("\\[rank " + rank + "\\] a[0-9][0-9][0-9]bcd" + rank)));
+  }
+  EXPECT_EQ(count_of(outcome.out, "\n"), 4u * 301);
+  for (const std::string rank : {"0", "1", "2", "3"})
+    EXPECT_THAT(outcome.err, HasSubstr("[rank " + rank + "] error " + rank));
+}
+
+TEST(Launch, EndsAllWhenOneFails) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto outcome = launched(
+      {"-n", "3"},
+      shell("echo pid $$; if [ $RANK = 1 ]; then seq 100; exit 7; fi; trap '' TERM; while :; do sleep 1; done"));
+  EXPECT_LT(seconds_since(start), 8);
+  EXPECT_EQ(outcome.exit_code, 7);
+  EXPECT_THAT(outcome.err, HasSubstr("bellows: rank 1 ended with exit code 7. Its last lines:\n  51\n  52\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("\n  100\n"));
+  for (const int rank : {0, 2}) EXPECT_TRUE(ended(number_of_rank(outcome.out, rank, "pid")));
+}
+
+TEST(Launch, LeavesNoOrphans) {
+  cli::Outcome seen;
+  // Each rank has a child, which has another.
+  const auto script = shell("sh -c 'sleep 1000 & echo inner $!; wait' & echo pid $$; wait");
+  const auto ready = [&](const cli::Outcome& so_far) {
+    seen = so_far;
+    return count_of(so_far.out, "inner") == 2 && count_of(so_far.out, "pid") == 2;
+  };
+  const auto expect_all_ended = [&] {
+    for (const int rank : {0, 1}) {
+      for (const char* word : {"pid", "inner"})
+        EXPECT_TRUE(ends_within(number_of_rank(seen.out, rank, word), 5)) << word;
+    }
+  };
+  cli::Process killed(launch_of({"-n", "2"}, script));
+  ASSERT_TRUE(killed.wait_until(ready));
+  killed.signal(SIGKILL);
+  EXPECT_EQ(killed.finish(10).exit_code, -SIGKILL);
+  expect_all_ended();
+  cli::Process interrupted(launch_of({"-n", "2"}, script));
+  ASSERT_TRUE(interrupted.wait_until(ready));
+  interrupted.signal(SIGTERM);
+  EXPECT_EQ(interrupted.finish(10).exit_code, 128 + SIGTERM);
+  expect_all_ended();
+  const auto left = launched({"-n", "1"}, shell("sleep 1000 & echo inner $!"));
+  EXPECT_EQ(left.exit_code, 0);
+  EXPECT_TRUE(ends_within(number_of_rank(left.out, 0, "inner"), 5));
+}
+
+TEST(Launch, PassesSignalsOn) {
+  const auto script = shell(
+      "trap 'echo usr1' USR1; trap 'echo stopping; sleep 1; exit 0' TERM; echo ready; "
+      "while :; do sleep 0.1; done");
+  cli::Process job(launch_of({"-n", "2", "--max-restarts", "2"}, script));
+  const auto has = [](const char* word) {
+    return [=](const cli::Outcome& so_far) { return count_of(so_far.out, word) == 2; };
+  };
+  ASSERT_TRUE(job.wait_until(has("ready"), 20));
+  job.signal(SIGTERM);
+  const auto outcome = job.finish(20);
+  EXPECT_EQ(outcome.exit_code, 0) << "they ended in order: " << outcome.err;
+  EXPECT_EQ(count_of(outcome.out, "stopping"), 2u) << "and had their time, and no new round";
+}
+
+TEST(Launch, ASecondRequestKills) {
+  cli::Process job(launch_of({"-n", "2"}, shell("trap '' INT TERM; echo ready; while :; do sleep 0.1; done")));
+  ASSERT_TRUE(job.wait_until([](const cli::Outcome& so_far) { return count_of(so_far.out, "ready") == 2; }, 20));
+  job.signal(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.finish(5).exit_code, 128 + SIGKILL);
+}
+
+TEST(Launch, StartsAllAnewAfterAFailure) {
+  const auto again = launched({"-n", "3", "--max-restarts", "2"}, {rank_program, "once"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.err,
+              HasSubstr("launch: rank 1 ended with exit code 9. Starting all 3 ranks anew, 1 of at most 2 times."));
+  for (const std::string rank : {"0", "1", "2"}) EXPECT_THAT(again.out, HasSubstr("round 1 rank " + rank + " of 3\n"));
+  const auto fewer = launched({"-n", "3", "--max-restarts", "2", "--min-ranks", "2"}, {rank_program, "once"});
+  EXPECT_EQ(fewer.exit_code, 0) << fewer.err;
+  for (const std::string rank : {"0", "1"}) EXPECT_THAT(fewer.out, HasSubstr("round 1 rank " + rank + " of 2\n"));
+  const auto never =
+      launched({"-n", "2", "--max-restarts", "2"}, shell("echo try $TORCHELASTIC_RESTART_COUNT; exit 3"));
+  EXPECT_EQ(never.exit_code, 3);
+  EXPECT_THAT(never.out, HasSubstr("try 2\n"));
+  EXPECT_THAT(never.out, Not(HasSubstr("try 3\n")));
+}
+
+TEST(Launch, SeveralNodes) {
+  const std::string port = std::to_string(free_port());
+  const auto node = [&](const char* rank, const char* ranks, Strings command) {
+    return launch_of(
+        {"-n", ranks, "--nnodes", "2", "--node-rank", rank, "--rdzv", "127.0.0.1:" + port, "--max-restarts", "1"},
+        command, {"BELLOWS_TOKEN=secret"});
+  };
+  {
+    cli::Process second(node("1", "2", {rank_program, "once"})), first(node("0", "1", {rank_program, "once"}));
+    const auto one = second.finish(60), zero = first.finish(60);
+    EXPECT_EQ(zero.exit_code, 0) << zero.err;
+    EXPECT_EQ(one.exit_code, 0) << one.err;
+    EXPECT_THAT(zero.out, HasSubstr("[rank 0] round 1 rank 0 of 3\n"));
+    EXPECT_THAT(one.out, HasSubstr("[rank 2] round 1 rank 2 of 3\n"));
+  }
+  cli::Process second(node("1", "1", shell("exit 5"))), first(node("0", "1", shell("sleep 1000")));
+  const auto one = second.finish(60), zero = first.finish(60);
+  EXPECT_EQ(zero.exit_code, 5) << "the first failure, of whatever node";
+  EXPECT_THAT(zero.err, HasSubstr("bellows: rank 1 ended with exit code 5"));
+  EXPECT_EQ(one.exit_code, 5);
+}
+
+TEST(Launch, SeveralNodesNeedATokenAndAPlace) {
+  const auto no_place = launched({"-n", "1", "--nnodes", "2"}, {"true"});
+  EXPECT_EQ(no_place.exit_code, 2);
+  EXPECT_THAT(no_place.err, HasSubstr("need a place to meet: --rdzv HOST:PORT"));
+  const auto no_token = launched({"-n", "1", "--nnodes", "2", "--rdzv", "127.0.0.1:0"}, {"true"});
+  EXPECT_EQ(no_token.exit_code, 1);
+  EXPECT_THAT(no_token.err, HasSubstr("lacks BELLOWS_TOKEN"));
+}
+
+TEST(Launch, SaysWhatIsWrong) {
+  const auto missing = launched({"-n", "2"}, {"./no-such-program"});
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("cannot start \"./no-such-program\": No such file or directory (2)"));
+  EXPECT_EQ(launched({"-n", "0"}, {"true"}).exit_code, 2);
+  EXPECT_EQ(launched({}, {"true"}).exit_code, 2);
+  EXPECT_EQ(launched({"-n", "2"}, {}).exit_code, 2);
+  EXPECT_EQ(launched({"-n", "2", "--min-ranks", "3"}, {"true"}).exit_code, 2);
+  const auto bad = launched({"-n", "2", "--rdzv", "here"}, {"true"});
+  EXPECT_THAT(bad.err, HasSubstr("expected --rdzv HOST:PORT, got \"here\""));
+  const Store taken = Store::serve("127.0.0.1", 0);
+  const auto in_use = launched({"-n", "2", "--rdzv", "127.0.0.1:" + std::to_string(taken.port())}, {"true"});
+  EXPECT_EQ(in_use.exit_code, 1);
+  EXPECT_THAT(in_use.err, HasSubstr("is in use"));
+  const auto options = launched({"-n", "1"}, shell("echo \"$@\""));
+  EXPECT_EQ(options.exit_code, 0);
+  EXPECT_THAT(launched({"-n", "1"}, {"echo", "--epochs", "3", "-n", "4"}).out, HasSubstr("[rank 0] --epochs 3 -n 4\n"));
+}
+
+}  // namespace bellows::comm::testing
