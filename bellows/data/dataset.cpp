@@ -110,6 +110,13 @@ Dataset Dataset::tokenize(Tokenizer tokenizer, std::string field) const {
   return changed(*this, [&](Dataset& d) { d.source_ = tokenized(d.source_, std::move(tokenizer), std::move(field)); });
 }
 
+Dataset Dataset::pad(const std::string& field, const c10::Scalar& value, int64_t multiple_of) const {
+  return changed(*this, [&](Dataset& d) {
+    std::erase_if(d.pipeline_.padding, [&](const Padding& before) { return before.field == field; });
+    d.pipeline_.padding.push_back({field, value, multiple_of});
+  });
+}
+
 Dataset Dataset::pixels(PixelPass pass) const {
   TORCH_CHECK_VALUE(pass, "Dataset::pixels: expected a pass, got an empty function.");
   return changed(*this, [&](Dataset& d) { d.pipeline_.pixels = std::move(pass); });

@@ -57,6 +57,13 @@ class Dataset {
   Dataset normalize() const;
   /// Tokens in the place of a text: tokenized().
   Dataset tokenize(Tokenizer tokenizer, std::string field = "txt") const;
+  /// Arrays `field` [l, …] of unequal length as one tensor [N, L, …], and their lengths as int64 `field`_lengths [N]: L is
+  /// the longest of the batch, rounded up, and 0 where there is none. padding_mask (packing.h) says what is no padding;
+  /// bucketed keeps it small. Ranks pad for themselves, each to its own L.
+  /// Params: value – behind each array's end; the arrays' type has to hold it
+  ///         multiple_of – that L is a multiple of, at most 2^20
+  /// Ref:    torch.nn.utils.rnn.pad_sequence(batch_first=True)
+  Dataset pad(const std::string& field, const c10::Scalar& value = 0, int64_t multiple_of = 1) const;
   /// Per-pixel steps fused into one pass, in the place of normalize: pixel_chain(RandomBrightness{0.2}, Normalize{…}).
   Dataset pixels(PixelPass pass) const;
   /// Mixes the pictures of each batch: see MixOptions.

@@ -6,6 +6,7 @@
 
 #include "bellows/data/loader/batch_memory.h"
 #include "tests/data/late_device.h"
+#include "tests/data/ragged_source.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {
@@ -104,6 +105,29 @@ TEST(LoaderOnDevice, GivesTheSameBatchesInTheSameOrder) {
     EXPECT_LE(test::pinned_bytes() - pinned, 12 * 5 * 8) << "recycled";
     EXPECT_GT(loader.report()[LoadStage::transfer].total_s, 0);
   }
+}
+
+TEST(LoaderOnDevice, PadsAsOnTheCpuInMemoryThatIsRecycled) {
+  std::vector<at::Tensor> arrays;
+  for (int64_t i = 0; i < 48; ++i) arrays.push_back(at::full({i * 5 % 17}, i, at::kLong));
+  const auto source = std::make_shared<RaggedSource>(arrays);
+  PipelineOptions pipeline;
+  pipeline.padding = {{"x", -1, 4}};
+  LoaderOptions plain = on_device(2);
+  plain.device = c10::kCPU;
+  Loader loader(source, pipeline, on_device(2)), reference(source, pipeline, plain);
+  const int64_t pinned = test::pinned_bytes();
+  for (int64_t epoch = 0; epoch < 10; ++epoch) {
+    loader.start(epoch);
+    reference.start(epoch);
+    while (const auto expected = reference.next()) {
+      const auto batch = loader.next();
+      ASSERT_TRUE(batch);
+      for (const auto& [name, tensor] : expected->tensors())
+        ASSERT_TRUE(at::equal(seen_by_current_stream((*batch)[name]), tensor));
+    }
+  }
+  EXPECT_LE(test::pinned_bytes() - pinned, 3 * 12 * 1024) << "recycled: at most 5 x 16 of 8 bytes, as a power of two";
 }
 
 TEST(LoaderOnDevice, ErrorsComeWhereTheyBelong) {

@@ -4,6 +4,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -17,6 +18,15 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstRetry{20}, kLongestRetry{2000}, kRetryPatience{5};
 
+/// Fills [begin, end) with copies of `element`.
+void fill_with(const std::vector<std::byte>& element, std::byte* begin, const std::byte* end) {
+  const auto size = static_cast<size_t>(end - begin);
+  if (size == 0) return;
+  std::memcpy(begin, element.data(), element.size());
+  for (size_t done = element.size(); done < size; done *= 2)
+    std::memcpy(begin + done, begin, std::min(done, size - done));
+}
+
 }  // namespace
 
 void BatchJob::begin(BatchPlan&& plan, int64_t slices) {
@@ -27,7 +37,11 @@ void BatchJob::begin(BatchPlan&& plan, int64_t slices) {
   errors_.assign(static_cast<size_t>(slices), nullptr);
   skipped_.clear();
   memory_.clear();
-  for (const RowSpec& row : context_.writer.rows()) memory_.push_back(context_.memory.take(row.bytes * rows));
+  steps_.clear();
+  for (const RowSpec& row : context_.writer.rows()) {
+    memory_.push_back(row.padded() ? c10::DataPtr() : context_.memory.take(row.bytes * rows));
+    steps_.emplace_back(row.padded() ? rows : 0);
+  }
   slices_ = slices;
   claimed_ = done_ = 0;
   cancelled_ = false;
@@ -36,6 +50,7 @@ void BatchJob::begin(BatchPlan&& plan, int64_t slices) {
 
 void BatchJob::clear() {
   memory_.clear();
+  steps_.clear();
   errors_.clear();
 }
 
@@ -70,7 +85,11 @@ void BatchJob::fill_row(size_t row, Workspace& workspace) {
   const auto& specs = context_.writer.rows();
   std::vector<std::byte*>& out = workspace.rows;
   out.resize(specs.size());
-  for (size_t i = 0; i < specs.size(); ++i) out[i] = static_cast<std::byte*>(memory_[i].get()) + row * specs[i].bytes;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].padded()) steps_[i][row].resize(context_.writer.bytes(i, workspace));
+    out[i] =
+        specs[i].padded() ? steps_[i][row].data() : static_cast<std::byte*>(memory_[i].get()) + row * specs[i].bytes;
+  }
   context_.writer.write(workspace, out);
 }
 
@@ -128,6 +147,10 @@ void BatchJob::close_gaps(BatchPlace& place) {
       continue;
     }
     for (size_t i = 0; i < memory_.size() && kept != row; ++i) {
+      if (!steps_[i].empty()) {
+        steps_[i][kept] = std::move(steps_[i][row]);
+        continue;
+      }
       auto* base = static_cast<std::byte*>(memory_[i].get());
       const size_t bytes = context_.writer.rows()[i].bytes;
       if (bytes > 0) std::memcpy(base + kept * bytes, base + row * bytes, bytes);
@@ -137,9 +160,31 @@ void BatchJob::close_gaps(BatchPlace& place) {
   ids_.resize(kept);
 }
 
+/// Puts the rows of a padded tensor into memory of its own, as only now it is known how long the longest is, which it
+/// returns.
+int64_t BatchJob::join_steps(size_t which) {
+  const RowSpec& row = context_.writer.rows()[which];
+  const auto* lengths = static_cast<const int64_t*>(memory_[which + 1].get());
+  const size_t rows = ids_.size();
+  int64_t longest = rows > 0 ? *std::max_element(lengths, lengths + rows) : 0;
+  longest += (row.multiple_of - longest % row.multiple_of) % row.multiple_of;
+  const size_t row_bytes = row.bytes * static_cast<size_t>(longest);
+  // Few sizes, so that the memory fits another batch, too.
+  memory_[which] = context_.memory.take(std::bit_ceil(rows * row_bytes));
+  auto* out = static_cast<std::byte*>(memory_[which].get());
+  for (size_t i = 0; i < rows; ++i, out += row_bytes) {
+    const std::vector<std::byte>& steps = steps_[which][i];
+    if (!steps.empty()) std::memcpy(out, steps.data(), steps.size());
+    fill_with(row.fill, out + steps.size(), out + row_bytes);
+  }
+  steps_[which].clear();
+  return longest;
+}
+
 at::Tensor BatchJob::make_tensor(size_t which, int64_t rows) {
   const RowSpec& row = context_.writer.rows()[which];
   c10::SmallVector<int64_t, 5> sizes{rows};
+  if (row.padded()) sizes.push_back(join_steps(which));
   sizes.append(row.sizes.begin(), row.sizes.end());
   c10::SmallVector<int64_t, 5> strides(sizes.size(), 1);
   for (size_t d = sizes.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * sizes[d + 1];

@@ -75,14 +75,16 @@ class BatchJob {
   void wait_to_retry(int64_t attempt) const;
   uint64_t seed(size_t row) const;
   void close_gaps(BatchPlace& place);
+  int64_t join_steps(size_t which);
   at::Tensor make_tensor(size_t which, int64_t rows);
 
   JobContext& context_;
   BatchPlan plan_;
   std::vector<int64_t> ids_;
-  std::vector<c10::DataPtr> memory_;        // one a tensor
-  std::vector<BadSample> troubles_;         // one a row; no message where the sample is good
-  std::vector<std::exception_ptr> errors_;  // one a slice
+  std::vector<c10::DataPtr> memory_;                        // one a tensor; where it is padded, from finish() on
+  std::vector<std::vector<std::vector<std::byte>>> steps_;  // of padded tensors: their rows, each as long as it is
+  std::vector<BadSample> troubles_;                         // one a row; no message where the sample is good
+  std::vector<std::exception_ptr> errors_;                  // one a slice
   std::vector<BadSample> skipped_;
   int64_t slices_ = 0;
   std::atomic<int64_t> claimed_{0}, done_{0};

@@ -15,7 +15,7 @@ namespace bellows::data {
 /// Threads: safe.
 class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
  public:
-  /// Params: max_idle – blocks kept for later; more are freed
+  /// Params: max_idle – blocks kept for later; where there are more, the one that has waited longest is freed
   ///         allocator – where they come from: Transfer::host_allocator for batches that go to a device
   explicit BatchMemory(size_t max_idle, c10::Allocator* allocator = c10::GetCPUAllocator())
       : max_idle_(max_idle), allocator_(allocator) {}

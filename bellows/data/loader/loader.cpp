@@ -23,6 +23,16 @@ Division division(const LoaderOptions& options) {
   return {options.batch_size, options.rank, options.world_size, options.remainder};
 }
 
+constexpr int64_t kMostMultiple = 1 << 20;
+
+void check(const PipelineOptions& pipeline) {
+  for (const Padding& padding : pipeline.padding) {
+    TORCH_CHECK_VALUE(padding.multiple_of >= 1 && padding.multiple_of <= kMostMultiple, "pad: expected \"",
+                      padding.field, "\" to be padded to a multiple of 1 to ", kMostMultiple, ", got ",
+                      padding.multiple_of, ".");
+  }
+}
+
 void check(const Source& source, const LoaderOptions& options) {
   check_division("Loader", division(options));
   TORCH_CHECK_VALUE(options.threads == LoaderOptions::kAuto || (options.threads >= 0 && options.threads <= 1024),
@@ -59,6 +69,7 @@ int64_t count_batches(const Source& source, const LoaderOptions& options, int64_
 Loader::Impl::Impl(SourcePtr source, PipelineOptions pipeline, LoaderOptions options)
     : source_(std::move(source)), pipeline_(std::move(pipeline)), options_(with_order(std::move(options))) {
   TORCH_CHECK_VALUE(source_, "Loader: expected a source, got null.");
+  check(pipeline_);
   check(*source_, options_);
 }
 

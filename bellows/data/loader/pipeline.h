@@ -5,17 +5,27 @@
 #include "bellows/data/images/transform.h"
 #include "bellows/data/sample.h"
 
+#include <c10/core/Scalar.h>
+
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace bellows::data {
 
+/// Makes arrays of unequal length fit into one tensor: see Dataset::pad.
+struct Padding {
+  std::string field;
+  c10::Scalar value = 0;    ///< behind the end
+  int64_t multiple_of = 1;  ///< of the longest, in [1, 2^20]
+};
+
 /// What happens to each sample on its way into a batch.
 ///
 /// A picture (a field png, jpg, jpeg or image file, or a uint8 array "image" [H, W, C]) is decoded, transformed and
 /// written as float "image" [N, C, H, W]. A label (.cls with an integer, .json with an integer or an object) is written
-/// as int64 "label" [N]. Other arrays are stacked under their own names. Other files are left out.
+/// as int64 "label" [N]. Other arrays are stacked under their own names, those of `padding` padded to the longest. Other
+/// files are left out.
 ///
 /// Which of these a batch has is learnt from one sample: the first good one that has all of `required`; without
 /// `required`, the first good one with both a picture and a label, if one of the leading 100 is, else the first good
@@ -29,6 +39,7 @@ struct PipelineOptions {
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< of "image": Float, BFloat16, or Byte, which is not normalised
   bool channels_last = false;                      ///< memory order of "image"; its sizes are the same
   std::string label_key = "label";                 ///< the member of a .json object that holds the label
+  std::vector<Padding> padding;                    ///< arrays [length, …] of unequal length
   int64_t num_classes = 0;                         ///< labels outside [0, num_classes) are bad samples; 0: not checked
   std::vector<std::string> required;               ///< tensors that batches have; empty: see above
   /// JPEGs are decoded at 1/2, 1/4 or 1/8 of their size where the leading transforms shrink them by as much, and with a

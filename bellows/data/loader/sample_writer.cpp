@@ -1,5 +1,7 @@
 #include "bellows/data/loader/sample_writer.h"
 
+#include <ATen/core/Formatting.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -32,6 +34,29 @@ std::string field_names(const Sample& sample) {
   std::string names;
   for (const Field& field : sample.fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
   return names.empty() ? "nothing" : names;
+}
+
+/// The padding's value as an element of such an array.
+std::vector<std::byte> fill_element(const Padding& padding, c10::ScalarType dtype) {
+  const c10::Scalar& value = padding.value;
+  try {
+    const at::Tensor element = at::full({1}, value, dtype);
+    const bool exact = !c10::isIntegralType(dtype, true) ||
+                       (value.isIntegral(true) && element.item().to<int64_t>() == value.to<int64_t>());
+    const auto* data = static_cast<const std::byte*>(element.const_data_ptr());
+    if (exact) return {data, data + element.nbytes()};
+  } catch (const std::exception&) {  // out of range
+  }
+  TORCH_CHECK_VALUE(false, "pad: \"", padding.field, "\" is ", c10::toString(dtype), ", which cannot hold ", value,
+                    ".");
+}
+
+/// For messages; a * where samples may differ.
+std::string sizes_text(const RowSpec& row) {
+  if (!row.padded()) return c10::str(c10::IntArrayRef(row.sizes));
+  std::string text = "[*";
+  for (const int64_t size : row.sizes) text += c10::str(", ", size);
+  return text + "]";
 }
 
 /// Runs `body`; says in which sample and where an error happened.
@@ -74,7 +99,7 @@ SampleWriter::SampleWriter(PipelineOptions options, Workspace& example)
 }
 
 void SampleWriter::add_row(Kind kind, std::string name, c10::ScalarType dtype, std::vector<int64_t> sizes) {
-  RowSpec row{std::move(name), dtype, std::move(sizes), kind == Kind::image && options_.channels_last, 0};
+  RowSpec row{std::move(name), dtype, std::move(sizes), kind == Kind::image && options_.channels_last};
   row.bytes = row_bytes(row);
   rows_.push_back(std::move(row));
   kinds_.push_back(kind);
@@ -86,8 +111,25 @@ void SampleWriter::learn_arrays(const Sample& sample) {
     TORCH_CHECK_VALUE(options_.transforms.empty() || field.name != "image",
                       "data: transforms need pictures as uint8 [H, W, C], got \"image\" as ",
                       c10::toString(field.dtype), " ", field.sizes, " (", sample.where(), ").");
-    add_row(Kind::array, std::string(field.name), field.dtype, field.sizes.vec());
+    const auto padding = std::ranges::find(options_.padding, field.name, &Padding::field);
+    if (padding != options_.padding.end()) {
+      learn_padded(*padding, field, sample);
+    } else {
+      add_row(Kind::array, std::string(field.name), field.dtype, field.sizes.vec());
+    }
   }
+}
+
+void SampleWriter::learn_padded(const Padding& padding, const Field& field, const Sample& sample) {
+  const std::string lengths = padding.field + "_lengths";
+  const Field* const other = sample.find(lengths);
+  TORCH_CHECK_VALUE(!other || !other->is_array, "pad: ", sample.where(), " has \"", lengths, "\" already.");
+  TORCH_CHECK_VALUE(!field.sizes.empty(), "pad: ", sample.where(&field), " has a single value as \"", padding.field,
+                    "\"; expected an array [length, …].");
+  add_row(Kind::array, padding.field, field.dtype, field.sizes.slice(1).vec());
+  rows_.back().fill = fill_element(padding, field.dtype);
+  rows_.back().multiple_of = padding.multiple_of;
+  add_row(Kind::length, lengths, c10::ScalarType::Long, {});
 }
 
 void SampleWriter::check_required(const Sample& sample) const {
@@ -95,6 +137,11 @@ void SampleWriter::check_required(const Sample& sample) const {
     const bool found = std::any_of(rows_.begin(), rows_.end(), [&](const RowSpec& row) { return row.name == name; });
     const std::string missing = name == "image" ? "picture" : name == "label" ? name : "\"" + name + "\"";
     TORCH_CHECK_VALUE(found, "data: ", sample.where(), " has no ", missing, "; it holds ", field_names(sample), ".");
+  }
+  for (const Padding& padding : options_.padding) {
+    TORCH_CHECK_VALUE(std::ranges::any_of(rows_, [&](auto& row) { return row.padded() && row.name == padding.field; }),
+                      "pad: ", sample.where(), " has no array \"", padding.field, "\"; it holds ", field_names(sample),
+                      ". Dataset::tokenize makes an array \"tokens\" of a text.");
   }
 }
 
@@ -224,13 +271,22 @@ void SampleWriter::check_array_label(const Sample& sample) const {
                     ". Check the number of classes, or the data.");
 }
 
+size_t SampleWriter::bytes(size_t which, const Workspace& workspace) const {
+  const RowSpec& row = rows_[which];
+  return row.padded() ? row.bytes * static_cast<size_t>(workspace.sample.find(row.name)->sizes[0]) : row.bytes;
+}
+
 void SampleWriter::write(Workspace& workspace, std::span<std::byte* const> rows) const {
   workspace.clock.enter(LoadStage::write);
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (kinds_[i] == Kind::label) {
       std::memcpy(rows[i], &workspace.label, sizeof(workspace.label));
     } else if (kinds_[i] == Kind::array) {
-      if (rows_[i].bytes > 0) std::memcpy(rows[i], workspace.sample.find(rows_[i].name)->bytes.data(), rows_[i].bytes);
+      const size_t size = bytes(i, workspace);
+      if (size > 0) std::memcpy(rows[i], workspace.sample.find(rows_[i].name)->bytes.data(), size);
+    } else if (kinds_[i] == Kind::length) {
+      const int64_t length = workspace.sample.find(rows_[i - 1].name)->sizes[0];
+      std::memcpy(rows[i], &length, sizeof(length));
     } else {
       write_image(rows_[i], workspace, rows[i]);
     }
@@ -257,10 +313,13 @@ void SampleWriter::check_array(const RowSpec& row, const Sample& sample) {
   const Field* field = sample.find(row.name);
   TORCH_CHECK_VALUE(field && field->is_array, "data: ", sample.where(), " has no \"", row.name, "\"; it holds ",
                     field_names(sample), ".");
-  TORCH_CHECK_VALUE(field->dtype == row.dtype && field->sizes == c10::IntArrayRef(row.sizes), "data: ", sample.where(),
-                    ": \"", row.name, "\" is ", c10::toString(field->dtype), " ", field->sizes, ", those before are ",
-                    c10::toString(row.dtype), " ", c10::IntArrayRef(row.sizes),
-                    ". Arrays of a batch have one type and size.");
+  const size_t own = row.padded() ? 1 : 0;  // leading sizes that are the sample's own
+  const bool fits =
+      field->dtype == row.dtype && field->sizes.size() >= own && field->sizes.slice(own) == c10::IntArrayRef(row.sizes);
+  TORCH_CHECK_VALUE(fits, "data: ", sample.where(), ": \"", row.name, "\" is ", c10::toString(field->dtype), " ",
+                    field->sizes, ", those before are ", c10::toString(row.dtype), " ", sizes_text(row),
+                    row.padded() ? ". Padded arrays have one type, and one size but for the first."
+                                 : ". Arrays of a batch have one type and size; Dataset::pad takes unequal lengths.");
 }
 
 }  // namespace bellows::data

@@ -21,6 +21,12 @@ struct RowSpec {
   std::vector<int64_t> sizes;
   bool channels_last = false;
   size_t bytes = 0;
+  /// Not empty where the tensor is padded: one element of what stands behind the end. `sizes` and `bytes` are then those
+  /// of one step, of which each sample has its own number; the next row's tensor holds it.
+  std::vector<std::byte> fill;
+  int64_t multiple_of = 1;
+
+  bool padded() const { return !fill.empty(); }
 };
 
 /// What one thread needs to turn samples into rows; reused from sample to sample.
@@ -55,15 +61,19 @@ class SampleWriter {
   /// Throws: c10::ValueError – the sample is bad: OnBadSample is about this
   void prepare(Workspace& workspace, uint64_t seed) const;
 
+  /// What write will put into row `which`: of a padded tensor as much as the sample has.
+  size_t bytes(size_t which, const Workspace& workspace) const;
+
   /// Writes what prepare left, one pointer for each of rows(), in their order.
   /// Throws: c10::ValueError – the sample's sizes differ from those learnt
   void write(Workspace& workspace, std::span<std::byte* const> rows) const;
 
  private:
-  enum class Kind { image, label, array };
+  enum class Kind { image, label, array, length };
 
   void learn_image(Workspace& workspace);
   void learn_arrays(const Sample& sample);
+  void learn_padded(const Padding& padding, const Field& field, const Sample& sample);
   void check_required(const Sample& sample) const;
   void add_row(Kind kind, std::string name, c10::ScalarType dtype, std::vector<int64_t> sizes);
   void prepare_image(Workspace& workspace, uint64_t seed) const;

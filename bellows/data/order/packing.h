@@ -54,6 +54,11 @@ SourcePtr packed(SourcePtr source, std::string field, Packing packing);
 /// Shapes: segment_ids [N, T] → bool [N, 1, T, T]
 at::Tensor attention_mask(const at::Tensor& segment_ids, bool causal = true);
 
+/// Which places of padded rows hold what is theirs: for at::scaled_dot_product_attention as mask[:, None, None, :].
+/// Params: lengths – of Dataset::pad
+/// Shapes: lengths [N] → bool [N, length], on its device
+at::Tensor padding_mask(const at::Tensor& lengths, int64_t length);
+
 /// Where each segment begins in the rows laid end to end, and the end: what attention over sequences of varying length
 /// takes (cu_seqlens). Empty places are segments of their own.
 /// Shapes: segment_ids [N, T] → int32 [segments + 1], on its device

@@ -1,3 +1,4 @@
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
@@ -22,6 +23,11 @@ at::Tensor attention_mask(const at::Tensor& segment_ids, bool causal) {
   check_rows("attention_mask", segment_ids);
   const at::Tensor mask = segment_ids.unsqueeze(1).eq(segment_ids.unsqueeze(2)).unsqueeze(1);
   return causal ? mask.tril() : mask;
+}
+
+at::Tensor padding_mask(const at::Tensor& lengths, int64_t length) {
+  TORCH_CHECK_VALUE(lengths.dim() == 1, "padding_mask: expected lengths [N], got sizes ", lengths.sizes(), ".");
+  return at::arange(length, lengths.options()).lt(lengths.unsqueeze(1));
 }
 
 at::Tensor cumulative_lengths(const at::Tensor& segment_ids) {
