@@ -54,7 +54,7 @@ double train_to_the_end(const Recipe& recipe) {
   return 100 * loop.evaluate().accuracy;
 }
 
-/// One row a precision, ours, with fp32 as the peer. Equal: the median is at most one point below fp32's. 360 held-out
+/// One row a precision, ours, with fp32 as the peer. Equal: the median is at most one point below fp32's. 359 held-out
 /// digits resolve 0.28 points, and seeds differ by about half a point.
 void measure(const Subject& subject, const Options& options, Report& report) {
   const int64_t seeds = options.quick ? 1 : 3;
