@@ -40,8 +40,9 @@ std::string seconds_problem(const std::string& text) {
   return "expected seconds above 0, such as 300, got " + text;
 }
 
+/// Where there is no unit, CLI11 leaves "-5" as it is.
 std::string shard_size_problem(const std::string& bytes) {
-  if (bytes != "0" && bytes.size() < 19) return "";
+  if (bytes != "0" && bytes.size() < 19 && !bytes.starts_with('-')) return "";
   return "expected a size from 1 byte to 10^18 bytes, such as 256MB, got " + bytes + " bytes";
 }
 

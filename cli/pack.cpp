@@ -40,7 +40,7 @@ void check_destination(const PackArguments& arguments) {
   while (name.size() > 1 && name.ends_with('/')) name.pop_back();
   const fs::path source = fs::weakly_canonical(arguments.source, ignored);
   const fs::path destination = fs::weakly_canonical(fs::absolute(name, ignored), ignored);
-  const bool is_file = data::find_output_format(arguments.format, name).names_file(name);
+  const bool is_file = data::find_output_format(arguments.format, arguments.destination).names_file(name);
   for (fs::path at = destination; at.has_relative_path(); at = at.parent_path()) {
     const bool folder = fs::is_directory(at, ignored);
     if (fs::exists(at, ignored) && !folder && (at != destination || !is_file))
@@ -67,10 +67,12 @@ void print_pack_result(const PackArguments& arguments, const ConvertResult& resu
     return;
   }
   const double rate = result.seconds > 0 ? static_cast<double>(result.samples - result.kept) / result.seconds : 0;
-  std::string text =
-      c10::str(counted(result.samples, "sample"), " in ", counted(static_cast<int64_t>(result.files.size()), "file"),
-               " (", format_bytes(static_cast<double>(result.bytes)), "), ", result.format, ", ",
-               format_seconds(result.seconds), ", ", number("%.0f", rate), " samples/s");
+  std::error_code ignored;
+  const bool folder = std::filesystem::is_directory(result.files.front(), ignored);
+  std::string text = c10::str(counted(result.samples, "sample"), " in ",
+                              folder ? "1 folder" : counted(static_cast<int64_t>(result.files.size()), "file"), " (",
+                              format_bytes(static_cast<double>(result.bytes)), "), ", result.format, ", ",
+                              format_seconds(result.seconds), ", ", number("%.0f", rate), " samples/s");
   if (result.kept > 0) text += c10::str("; ", result.kept, " of them were there");
   text += c10::str(". Read back: all; compared with the source: ",
                    result.compared == result.samples ? "all" : std::to_string(result.compared), ".\n");
@@ -83,7 +85,7 @@ std::string pack_json(const PackArguments& arguments, const ConvertResult& resul
                                        {"samples", result.samples},   {"kept", result.kept},
                                        {"compared", result.compared}, {"bytes", result.bytes},
                                        {"stopped", result.stopped},   {"seconds", result.seconds}};
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace

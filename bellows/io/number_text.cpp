@@ -14,6 +14,15 @@ std::string_view without_plus(std::string_view text) {
   return plus ? text.substr(1) : text;
 }
 
+template <class T>
+std::optional<T> parse_whole(std::string_view text) {
+  text = without_plus(text);
+  T value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
 }  // namespace
 
 std::string float_text(double value) {
@@ -39,11 +48,11 @@ std::string float_text(double value) {
 }
 
 std::optional<int64_t> parse_int(std::string_view text) {
-  text = without_plus(text);
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_whole<int64_t>(text);
+}
+
+std::optional<uint64_t> parse_uint(std::string_view text) {
+  return parse_whole<uint64_t>(text);
 }
 
 std::optional<double> parse_float(std::string_view text) {

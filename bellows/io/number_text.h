@@ -12,6 +12,8 @@ std::string float_text(double value);
 
 /// The whole number that `text` is: digits behind an optional sign, nothing else. Nothing where it does not fit.
 std::optional<int64_t> parse_int(std::string_view text);
+/// The same for what is not below 0.
+std::optional<uint64_t> parse_uint(std::string_view text);
 
 /// The number that `text` is, "nan" and "inf" among them. Nothing where there is more in it than the number; values too
 /// large for a double are infinite, as in Python.

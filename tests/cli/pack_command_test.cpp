@@ -80,6 +80,8 @@ TEST(PackCommand, ConvertsAndSaysSo) {
   EXPECT_THAT(again.out, AllOf(HasSubstr("359 samples in 1 file ("), HasSubstr("), webdataset, "),
                                HasSubstr("compared with the source: 256.")));
   EXPECT_THAT(again.out, HasSubstr("Data set: " + folder / "a.tar"));
+  const Outcome pictures = run_bellows({"pack", folder / "digits", folder / "pictures", "--format", "folder"});
+  EXPECT_THAT(pictures.out, HasSubstr("359 samples in 1 folder (")) << pictures.err;
 }
 
 TEST(PackCommand, WrongUseAndFailuresAreNamed) {
@@ -94,10 +96,11 @@ TEST(PackCommand, WrongUseAndFailuresAreNamed) {
   for (const char* size : {"0", "0MB", "2000000TB"})
     expect_pack_failure({"pack", digits(), out, "--shard-size", size}, 2, "--shard-size: expected a size from 1 byte");
   expect_pack_failure({"pack", digits(), out, "--shard-size=-5MB"}, 2, "--shard-size");
+  expect_pack_failure({"pack", digits(), out, "--shard-size", "-5"}, 2, "--shard-size: expected a size from 1 byte");
   expect_pack_failure({"pack", digits(), out, "--shard-samples", "0"}, 2, "--shard-samples");
   expect_pack_failure({"pack", digits(), out}, 1, "has several splits: test, train. Choose one of them");
   EXPECT_THAT(run_bellows({"pack", digits(), out}).err, Not(HasSubstr("open(")));
-  EXPECT_THAT(run_bellows({"pack", "--help"}).out, HasSubstr(" or keep"));
+  EXPECT_THAT(run_bellows({"pack", "--help"}).out, HasSubstr("restart, keep"));
   expect_pack_failure({"pack", digits(), "/proc/out", "--split", "test"}, 1, "/proc/out");
   std::ofstream(folder / "taken.pack") << "mine";
   expect_pack_failure({"pack", digits(), folder / "taken.pack", "--format", "tfrecord"}, 2,
@@ -109,6 +112,24 @@ TEST(PackCommand, WrongUseAndFailuresAreNamed) {
   expect_pack_failure({"pack", digits(), folder / "taken.pack", "--split", "test"}, 1, "is there already");
   expect_pack_failure({"pack", digits(), out, "--split", "test", "--select", "/nowhere/s.json"}, 1, "/nowhere/s.json");
   EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+TEST(PackCommand, SuffixesThatAreNotWrittenAreWrongUse) {
+  const Scratch folder;
+  for (const char* name : {"x.tar.gz", "x.zip", "x.mds", "z.parquet"})
+    expect_pack_failure({"pack", digits(), folder / name, "--split", "test"}, 2, "no format is written as .");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(PackCommand, NamesThatAreNotUtf8) {
+  const Scratch folder;
+  std::filesystem::copy(digits(), folder / "s\xff", std::filesystem::copy_options::recursive);
+  const Outcome outcome = run_bellows({"pack", folder / "s\xff", folder / "d\xff", "--split", "test", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["samples"], 359);
+  expect_pack_failure({"pack", folder / "s\xff", folder / "k\xff.pack", "--split", "test"}, 1,
+                      "the name \"k\\xff.pack\" is not UTF-8");
+  EXPECT_FALSE(std::filesystem::exists(folder / "k\xff.pack.packing"));
 }
 
 TEST(PackCommand, FullDiskIsSaidAndTheSameCommandGoesOn) {

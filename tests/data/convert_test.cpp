@@ -93,10 +93,11 @@ TEST(Convert, ShardsAndTheirDescription) {
   EXPECT_EQ(open_webdataset({result.files[3]})->size(), digits().size() - 300);
 
   const Dataset train = open(kDigits, {.split = "train"});
-  convert(train, folder / "a", {});
-  EXPECT_EQ(open(folder / "a", {.split = "train"}).size(), train.size()) << "a second split, in another format";
+  convert(train, folder / "a", {.format = "webdataset"});
+  EXPECT_EQ(open(folder / "a", {.split = "train"}).size(), train.size()) << "a second split";
   EXPECT_EQ(open(folder / "a", {.split = "test"}).size(), digits().size());
   EXPECT_THAT(error_of([&] { convert(train, folder / "a"); }), HasSubstr("has a split \"train\" already"));
+  EXPECT_EQ(open(folder / "a", {.split = "train"}).info().classes, digits().info().classes);
 
   const ConvertResult sized = convert(digits(), folder / "b", {.shard_bytes = 40'000});
   EXPECT_GT(sized.files.size(), 1U);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/data/convert/compare.h"
+#include "bellows/data/convert/convert_impl.h"
 #include "convert_support.h"
 
 namespace bellows::data {
@@ -71,6 +72,19 @@ TEST(Convert, AStopWhileVerifyingPutsNothingInPlace) {
   EXPECT_THAT(names_in(folder / ""), ElementsAre("a.pack.packing"));
   EXPECT_EQ(convert(source, folder / "a.pack").compared, 256);
   EXPECT_THAT(names_in(folder / ""), ElementsAre("a.pack"));
+}
+
+// A format with an order of its own is read through once before anything is compared.
+TEST(Convert, AStopEndsTheSearchForPositions) {
+  static std::atomic<int64_t> reads{0};
+  const OutputFormat format{.name = "ordered",
+                            .open = [](const std::vector<std::string>&) -> SourcePtr {
+                              return std::make_shared<CountingSource>(20, [](int64_t) { ++reads; });
+                            },
+                            .file_name = [](const Sample&) { return std::string(".x"); }};
+  const std::atomic<bool> stop{true};
+  EXPECT_FALSE(verify_shards(CountingSource(20), format, {}, {.stop = &stop}, 1, {{.name = "a", .samples = 20}}));
+  EXPECT_EQ(reads, 0);
 }
 
 // Killed between the names, the same command gives the others theirs.
@@ -178,6 +192,33 @@ TEST(Compare, KnowsWhatFormatsDoToFields) {
   EXPECT_NE(sample_digest(pack, cls, 0), sample_digest(pack, sample_of({text("cls", "3")}), 0));
   const OutputFormat& arrays = find_output_format("arrays", "");
   EXPECT_EQ(sample_digest(arrays, cls, 0), sample_digest(arrays, sample_of({Field::of("label", three)}), 0));
+}
+
+// What CSV makes of a text that looks like a number.
+TEST(Compare, ATextIsWhatItsNumberPrintsAs) {
+  const auto compared = [](const Field& written, const Field& read) {
+    Sample a, b;
+    a.fields.push_back(written);
+    b.fields.push_back(read);
+    return difference(a, b);
+  };
+  const auto text = [](std::string_view bytes) { return Field{.name = "x", .bytes = io::as_bytes(bytes)}; };
+  const auto number = [](const auto& value, c10::ScalarType dtype) {
+    return Field{.name = "x", .bytes = std::as_bytes(std::span(&value, 1)), .is_array = true, .dtype = dtype};
+  };
+  const double thousand = 1000, half = 1.5, even = 9007199254740992;
+  const int64_t five = 5, odd = 9007199254740993;
+  const uint64_t odd_too = 9007199254740993;
+  EXPECT_EQ(compared(text("5"), number(five, c10::kLong)), "");
+  EXPECT_EQ(compared(number(half, c10::kDouble), text("1.5")), "");
+  EXPECT_THAT(compared(text("1e3"), number(thousand, c10::kDouble)),
+              HasSubstr("\"x\" was the text \"1e3\" and is the number 1000.0 now"));
+  for (const char* other : {"+5", "05", " 5", "5.0", "5e0"})
+    EXPECT_THAT(compared(text(other), number(five, c10::kLong)), HasSubstr("is the number 5 now")) << other;
+  EXPECT_THAT(compared(text("1.50"), number(half, c10::kDouble)), HasSubstr("is the number 1.5 now"));
+  EXPECT_THAT(compared(text("1e3"), text("1000.0")), HasSubstr("has other content"));
+  EXPECT_EQ(compared(number(odd, c10::kLong), number(odd_too, c10::kUInt64)), "");
+  EXPECT_THAT(compared(number(odd, c10::kLong), number(even, c10::kDouble)), HasSubstr("has other content"));
 }
 
 // Not its size alone.

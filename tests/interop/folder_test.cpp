@@ -127,6 +127,19 @@ TEST(ImageFolderTest, CopiesAFolderAsItIs) {
   for (int64_t i = 0; i < copy->size(); ++i) EXPECT_EQ(shown(copy->read(i)), shown(source->read(i)));
 }
 
+TEST(ImageFolderTest, AClassWithoutAPictureWouldShiftTheOthers) {
+  TemporaryFolder folder;
+  const std::string picture = a_png();
+  const std::vector<int64_t> dog{1}, owl{2};
+  {
+    const auto sink = image_folder_sink(folder / "a", {.classes = {"cat", "dog", "owl"}});
+    sink->write(labelled("a", picture, owl));
+    sink->write(labelled("b", picture, dog));
+    EXPECT_THAT(error_of([&] { sink->close(); }), HasSubstr("labels have to be 0 … 2 without a gap, none is 0"));
+  }
+  EXPECT_TRUE(fs::is_empty(folder / ""));
+}
+
 TEST(ImageFolderTest, TheSinkRefusesWhatItCannotKeep) {
   TemporaryFolder folder;
   const std::string picture = a_png();

@@ -78,6 +78,8 @@ TEST_F(TablesTest, NumbersReadAndWriteAsInPython) {
   EXPECT_EQ(io::parse_int("+7"), 7);
   EXPECT_EQ(io::parse_int("-9223372036854775808"), INT64_MIN);
   for (const char* text : {"", "9223372036854775808", "1.0", "1e3", " 1"}) EXPECT_FALSE(io::parse_int(text)) << text;
+  EXPECT_EQ(io::parse_uint("+18446744073709551615"), UINT64_MAX);
+  for (const char* text : {"", "18446744073709551616", "-1", "-0", "1.0"}) EXPECT_FALSE(io::parse_uint(text)) << text;
 }
 
 TEST_F(TablesTest, KnowsUtf8) {
@@ -96,7 +98,8 @@ TEST_F(TablesTest, ReadsCsvAsPythonWroteIt) {
     for (int64_t i = 0; i < source->size(); ++i) {
       const Sample sample = source->read(i);
       const Json& row = expected[static_cast<size_t>(i)];
-      for (const char* column : {"text", "empty", "code", "huge"}) EXPECT_EQ(text_in(sample, column), row[column]);
+      for (const char* column : {"text", "empty", "code"}) EXPECT_EQ(text_in(sample, column), row[column]);
+      EXPECT_EQ(std::to_string(number_in<uint64_t>(sample, "huge")), row["huge"]);
       for (const char* column : {"id", "number", "label"})
         EXPECT_EQ(std::to_string(number_in<int64_t>(sample, column)), row[column]);
       EXPECT_EQ(io::float_text(number_in<double>(sample, "real")), row["real"]);
@@ -125,6 +128,25 @@ TEST_F(TablesTest, TheWholeColumnDecidesItsType) {
   EXPECT_EQ(source->size(), 3);
 }
 
+TEST_F(TablesTest, WholeNumbersOf64BitsKeepTheirDigits) {
+  const SourcePtr source = open_csv({file("a.csv",
+                                          "big,signed,least,real,gap,beyond,below,zero\n"
+                                          "3,-1,4,1.5,,1,1,-0\n"
+                                          "18446744073709551615,9223372036854775808,-9223372036854775808,"
+                                          "9223372036854775808,9223372036854775808,18446744073709551616,"
+                                          "-9223372036854775809,9223372036854775808\n")});
+  const Sample one = source->read(0), two = source->read(1);
+  EXPECT_EQ(two.find("big")->dtype, c10::kUInt64);
+  EXPECT_EQ(number_in<uint64_t>(one, "big"), 3U);
+  EXPECT_EQ(number_in<uint64_t>(two, "big"), UINT64_MAX);
+  EXPECT_EQ(two.find("least")->dtype, c10::kLong);
+  EXPECT_EQ(number_in<int64_t>(two, "least"), INT64_MIN);
+  for (const char* neither : {"signed", "real", "gap", "zero"})
+    EXPECT_EQ(text_in(two, neither), "9223372036854775808") << neither;
+  EXPECT_EQ(text_in(two, "beyond"), "18446744073709551616");
+  EXPECT_EQ(text_in(two, "below"), "-9223372036854775809");
+}
+
 TEST_F(TablesTest, CsvTakesNamesSeveralFilesAndLineEnds) {
   const std::string a = file("a.csv", "\xef\xbb\xbfx,y\r\n1,\"a\r\nb\"\r\n"), b = file("b.csv", "x,y\r2,c\r3,d"),
                     none = file("none.csv", "1,2\n3,4\n");
@@ -146,6 +168,7 @@ TEST_F(TablesTest, SaysWhereACsvFileIsWrong) {
   EXPECT_THAT(csv_error(""), HasSubstr("found an empty file"));
   EXPECT_THAT(csv_error("a,label\r\n1,2\r\n1,cat\r\n"),
               HasSubstr("line 3, byte 16: expected a whole number in the column \"label\", found \"cat\""));
+  EXPECT_THAT(csv_error("a,label\n1,9223372036854775808\n"), HasSubstr("found \"9223372036854775808\""));
   EXPECT_THAT(csv_error("names\n1\n", {.text = {"name"}}), HasSubstr("Did you mean \"names\"?"));
   EXPECT_THAT(csv_error("\n\n1,2\n1\n", {.columns = {"x", "y"}}), HasSubstr("line 4"));
   EXPECT_THAT(error_of([&] {
@@ -229,6 +252,10 @@ TEST_F(TablesTest, SaysWhichJsonLineIsWrong) {
   EXPECT_THAT(jsonl_error("{\"a\": \"\xff\"}\n"), HasSubstr("line 1"));
   EXPECT_THAT(jsonl_error("{\"a\": 1e999}\n"), HasSubstr("line 1"));
   EXPECT_THAT(jsonl_error("\n \n"), HasSubstr("has no lines"));
+  EXPECT_THAT(jsonl_error("{\"a\": 1, \"b\": 2}\n{\"a\": 1, \"b\": 2, \"a\": 3}\n"),
+              HasSubstr("bad.jsonl, line 2, byte 17: two values of one object are called \"a\""));
+  EXPECT_THAT(jsonl_error("{\"a\": [{\"b\": 1, \"c\": {}, \"b\": 2}]}\n"), HasSubstr("are called \"b\""));
+  EXPECT_NO_THROW(open_jsonl({file("nested.jsonl", "{\"a\": {\"a\": 1}, \"b\": [{\"a\": 1}, {\"a\": 2}]}\n")}));
   EXPECT_THAT(jsonl_error("{\"a\": " + std::string(100'000, '[')), HasSubstr("nested deeper than 256"));
 }
 

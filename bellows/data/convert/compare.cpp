@@ -7,11 +7,12 @@
 #include <c10/util/Half.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 #include "bellows/core/seed.h"
+#include "bellows/data/formats/table_impl.h"
 #include "bellows/data/label.h"
 #include "bellows/data/picture.h"
 #include "bellows/io/crc32.h"
@@ -23,42 +24,46 @@ namespace bellows::data {
 
 namespace {
 
+/// Holds every integer of 64 bits and every double as it is.
+using Number = long double;
+static_assert(std::numeric_limits<Number>::digits >= 64);
+
 template <class T>
-double element_as_double(const Field& field, size_t index) {
+Number element_as(const Field& field, size_t index) {
   T value;
   std::memcpy(&value, field.bytes.data() + index * sizeof(T), sizeof(T));
-  return static_cast<double>(value);
+  return static_cast<Number>(value);
 }
 
 /// One value of an array; nothing for types without an order.
-std::optional<double> element(const Field& field, size_t index) {
+std::optional<Number> element(const Field& field, size_t index) {
   using enum c10::ScalarType;
   switch (field.dtype) {
     case Byte:
     case Bool:
-      return element_as_double<uint8_t>(field, index);
+      return element_as<uint8_t>(field, index);
     case Char:
-      return element_as_double<int8_t>(field, index);
+      return element_as<int8_t>(field, index);
     case Short:
-      return element_as_double<int16_t>(field, index);
+      return element_as<int16_t>(field, index);
     case UInt16:
-      return element_as_double<uint16_t>(field, index);
+      return element_as<uint16_t>(field, index);
     case Int:
-      return element_as_double<int32_t>(field, index);
+      return element_as<int32_t>(field, index);
     case UInt32:
-      return element_as_double<uint32_t>(field, index);
+      return element_as<uint32_t>(field, index);
     case Long:
-      return element_as_double<int64_t>(field, index);
+      return element_as<int64_t>(field, index);
     case UInt64:
-      return element_as_double<uint64_t>(field, index);
+      return element_as<uint64_t>(field, index);
     case Half:
-      return element_as_double<c10::Half>(field, index);
+      return element_as<c10::Half>(field, index);
     case BFloat16:
-      return element_as_double<c10::BFloat16>(field, index);
+      return element_as<c10::BFloat16>(field, index);
     case Float:
-      return element_as_double<float>(field, index);
+      return element_as<float>(field, index);
     case Double:
-      return element_as_double<double>(field, index);
+      return element_as<double>(field, index);
     default:
       return std::nullopt;
   }
@@ -68,7 +73,7 @@ size_t element_count(const Field& field) {
   return field.bytes.size() / c10::elementSize(field.dtype);
 }
 
-bool same_number(double a, double b) {
+bool same_number(Number a, Number b) {
   return a == b || (a != a && b != b);
 }
 
@@ -83,16 +88,17 @@ bool same_values(const Field& a, const Field& b) {
   return true;
 }
 
-/// The number that a text or an array of one value is.
-std::optional<double> single_number(const Field& field) {
-  if (field.is_array) return element_count(field) == 1 ? element(field, 0) : std::nullopt;
-  if (field.bytes.empty() || field.bytes.size() > 64) return std::nullopt;
-  const std::string text(io::as_text(field.bytes));
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  while (*end == ' ' || *end == '\n' || *end == '\r' || *end == '\t') ++end;
-  if (end == text.c_str() || *end != '\0') return std::nullopt;
-  return value;
+/// The text of an array of one number; "" of others.
+std::string printed_number(const Field& array) {
+  return element_count(array) == 1 ? number_text(array.dtype, array.bytes.data()) : "";
+}
+
+/// A number, and the text that it was or became. Another spelling is another text: "1.50", "+5", "1e3".
+bool same_as_text(const Field& array, const Field& text) {
+  const std::string printed = printed_number(array);
+  if (printed.empty()) return false;
+  if (text.name == "cls" || text.name == "json") return element(array, 0) == static_cast<Number>(parse_label(text, ""));
+  return printed == io::as_text(text.bytes);
 }
 
 bool same_json(const Field& a, const Field& b) {
@@ -133,9 +139,8 @@ bool same_field(const Field& a, const Field& b, int jpeg_quality) {
   if (a.is_array == b.is_array && (a.is_array ? same_values(a, b) : same_bytes)) return true;
   if (a.is_array && !b.is_array && io::as_text(b.bytes).starts_with("\x93NUMPY")) return same_npy(a, b);
   if (is_picture(a)) return same_picture(a, b, jpeg_quality);
-  const auto x = single_number(a), y = single_number(b);
-  if (x && y) return same_number(*x, *y);
-  return !a.is_array && !b.is_array && same_json(a, b);
+  if (a.is_array != b.is_array) return a.is_array ? same_as_text(a, b) : same_as_text(b, a);
+  return !a.is_array && a.name == "json" && same_json(a, b);
 }
 
 /// Where a field of `written` went.
@@ -148,6 +153,17 @@ const Field* counterpart(const Field& field, const Sample& read) {
   if (field.name == "cls" || field.name == "json") return read.find("label");
   if (field.name == "label" && read.find("cls")) return read.find("cls");
   return read.find(std::string(field.name) + ".npy");
+}
+
+std::string shown_field(const Field& field) {
+  if (!field.is_array) return "the text " + io::printable(io::as_text(field.bytes));
+  const std::string number = printed_number(field);
+  return number.empty() ? "an array" : "the number " + number;
+}
+
+std::string what_became_of(const Field& written, const Field& read) {
+  if (written.is_array == read.is_array || is_picture(written)) return " has other content";
+  return " was " + shown_field(written) + " and is " + shown_field(read) + " now";
 }
 
 /// Of an exact format: of the field as it comes back from there.
@@ -179,7 +195,7 @@ std::string difference(const Sample& written, const Sample& read, int jpeg_quali
     const Field* other = counterpart(field, read);
     if (!other) return c10::str("field ", io::printable(field.name), " is missing");
     if (!same_field(field, *other, jpeg_quality))
-      return c10::str("field ", io::printable(field.name), " has other content");
+      return c10::str("field ", io::printable(field.name), what_became_of(field, *other));
   }
   return "";
 }

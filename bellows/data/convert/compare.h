@@ -14,7 +14,8 @@ uint64_t sample_digest(const OutputFormat& format, const Sample& sample, int64_t
 
 /// Whether what was read back from a file is what was written into it, as far as its format can hold it: a picture may
 /// be stored without loss in another way, or as the JPEG that its pixels make, a label as text or as a number, numbers in
-/// another type, an array as an .npy file, JSON laid out in another way.
+/// another type, an array as an .npy file, JSON laid out in another way. A text that became a number has to be what the number
+/// prints as.
 /// Params: jpeg_quality – of pictures that became JPEGs; 0: none may
 /// Returns: "" if so, else what differs: `field "cls" is missing`
 std::string difference(const Sample& written, const Sample& read, int jpeg_quality = 0);

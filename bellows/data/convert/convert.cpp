@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/machine.h"
 #include "bellows/core/stats.h"
 #include "bellows/data/convert/convert_impl.h"
@@ -118,38 +116,6 @@ int64_t bytes_of(const std::vector<std::string>& paths) {
   return bytes;
 }
 
-/// "train-{000000..000003}.tar"
-std::string shard_pattern(const std::string& first, const std::string& last) {
-  const size_t number = first.rfind('-') + 1, end = first.find('.', number);
-  if (first == last) return first;
-  return first.substr(0, number) + "{" + first.substr(number, end - number) + ".." + last.substr(number, end - number) +
-         "}" + first.substr(end);
-}
-
-/// dataset.json beside the shards, as open() reads it; one that describes other splits keeps them.
-void write_description(const Dataset& data, const ConvertPlaces& places, const ConvertOptions& options,
-                       const std::vector<FinishedShard>& shards) {
-  const DatasetInfo& info = data.info();
-  std::error_code ignored;
-  nlohmann::ordered_json json;
-  if (std::filesystem::exists(places.description(), ignored)) {
-    json = nlohmann::ordered_json::parse(read_text_file(places.description()));
-  } else {
-    if (!info.name.empty()) json["name"] = info.name;
-    if (!info.classes.empty()) json["classes"] = info.classes;
-    const RecodeOptions& picture = options.picture;
-    if (picture.height > 0 && info.image_size.size() == 3) {
-      json["image_size"] = {picture.height, picture.width, info.image_size[2]};
-    } else if (picture.shorter == 0 && !info.image_size.empty()) {
-      json["image_size"] = info.image_size;
-    }
-    if (!info.mean.empty()) json["mean"] = info.mean;
-    if (!info.std.empty()) json["std"] = info.std;
-  }
-  json["splits"][places.split()] = shard_pattern(shards.front().name, shards.back().name);
-  write_text_file(places.description(), json.dump(2) + "\n");
-}
-
 void check_options(const ConvertOptions& options, const ConvertPlaces& places, const OutputFormat& format) {
   TORCH_CHECK_VALUE(options.shard_bytes >= 0 && options.shard_samples >= 0 && options.threads >= 0,
                     "convert: expected sizes of shards and a number of threads that are not negative.");
@@ -198,10 +164,15 @@ ConvertResult convert(const Dataset& data, const std::string& destination, const
   TORCH_CHECK_VALUE(source.size() > 0, "convert: ", source.describe(), " has no samples.");
   const Recoder checked(options.picture);
   const ConvertState::Identity identity = identity_of(data, format, options);
-  places.check_free();
+  const DatasetInfo info = written_info(data, options.picture);
+  const auto check_destination = [&] {
+    places.check_free();
+    if (places.sharded()) check_description(info, format, places);
+  };
+  check_destination();
   const MadeFolders folders(places.folder());
   const DestinationInUse in_use(places);
-  places.check_free();  // another may have ended meanwhile
+  check_destination();  // another may have ended meanwhile
   places.make_staging();
   ConvertState state(places.state_file(), identity);
 
@@ -217,7 +188,7 @@ ConvertResult convert(const Dataset& data, const std::string& destination, const
   if (!result.stopped) {
     result.compared = *state.compared();
     places.put_in_place();
-    if (places.sharded()) write_description(data, places, options, state.shards());
+    if (places.sharded()) write_description(info, places, state.shards());
     places.remove_staging();
   }
   result.bytes = bytes_of(result.files);

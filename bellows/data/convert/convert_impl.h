@@ -36,7 +36,8 @@ class ConvertPlaces {
   std::string shard_name(size_t shard) const;
   std::string staged(const std::string& name) const { return staging_ + "/" + name; }
   std::string path(const std::string& name) const { return sharded_ ? destination_ + "/" + name : destination_; }
-  /// Throws: c10::ValueError – something is there, no unfinished conversion, and no folder of shards without this split
+  /// Throws: c10::ValueError – something is there, no unfinished conversion, and no folder of shards without this split, or
+  ///         one with files of the names that its shards would have
   void check_free() const;
   void make_staging() const;
   /// Removes what a killed process was about to write.
@@ -48,9 +49,21 @@ class ConvertPlaces {
   void remove_staging() const;
 
  private:
+  /// "train-000003.tar", with any number.
+  bool is_shard_name(const std::string& name) const;
+
   std::string destination_, staging_, stem_, suffix_;
   bool sharded_;
 };
+
+/// What dataset.json says of the samples as they are written.
+DatasetInfo written_info(const Dataset& data, const RecodeOptions& picture);
+
+/// Throws: c10::ValueError – a text that is not UTF-8, or a folder of shards of another data set, or in another format
+void check_description(const DatasetInfo& info, const OutputFormat& format, const ConvertPlaces& places);
+
+/// dataset.json beside the shards, as open() reads it; one that describes other splits keeps them.
+void write_description(const DatasetInfo& info, const ConvertPlaces& places, const std::vector<FinishedShard>& shards);
 
 /// Writes what is missing. False: it was stopped.
 bool write_shards(const Source& source, const OutputFormat& format, const ConvertPlaces& places,

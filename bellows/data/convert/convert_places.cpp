@@ -8,6 +8,8 @@
 #include "bellows/data/convert/convert_impl.h"
 #include "bellows/data/dataset_json.h"
 #include "bellows/data/formats/new_folder.h"
+#include "bellows/io/bytes.h"
+#include "bellows/io/number_text.h"
 
 namespace bellows::data {
 
@@ -39,6 +41,8 @@ ConvertPlaces::ConvertPlaces(const OutputFormat& format, std::string destination
   if (sharded_) suffix_ = format.suffixes.front();
   staging_ = destination_ + (sharded_ ? "/.packing" : ".packing");
   std::replace(stem_.begin(), stem_.end(), '/', '_');
+  TORCH_CHECK_VALUE(io::is_utf8(shard_name(0)), "convert: the name ", io::printable(shard_name(0)),
+                    " is not UTF-8, and what is written is noted as JSON. Choose another name.");
 }
 
 std::string ConvertPlaces::folder() const {
@@ -50,6 +54,15 @@ std::string ConvertPlaces::shard_name(size_t shard) const {
   char number[32];
   std::snprintf(number, sizeof(number), "-%06zu", shard);
   return stem_ + number + suffix_;
+}
+
+bool ConvertPlaces::is_shard_name(const std::string& name) const {
+  constexpr size_t digits = 6;
+  const std::string begin = stem_ + "-";
+  if (!name.starts_with(begin) || !name.ends_with(suffix_)) return false;
+  if (name.size() < begin.size() + digits + suffix_.size()) return false;
+  const size_t end = name.find_first_not_of("0123456789", begin.size());
+  return end == name.size() - suffix_.size();
 }
 
 void ConvertPlaces::check_free() const {
@@ -66,6 +79,10 @@ void ConvertPlaces::check_free() const {
     DatasetInfo info;
     TORCH_CHECK_VALUE(!read_dataset_json(description(), info).contains(stem_), "convert: ", destination_,
                       " has a split \"", stem_, "\" already. Choose another name, or remove it.");
+    for (const auto& entry : std::filesystem::directory_iterator(destination_, error))
+      TORCH_CHECK_VALUE(!is_shard_name(entry.path().filename()), "convert: ", entry.path().string(),
+                        " is there already, as a shard of this split would be called, and ", description(),
+                        " does not name it. Move it away, or choose another folder.");
     return;
   }
   bool empty = sharded_ && std::filesystem::is_directory(destination_, error);

@@ -8,9 +8,9 @@
 
 namespace bellows::data {
 
-/// A shard that is whole and in its place.
+/// A shard that is whole, and waits in the conversion's own folder.
 struct FinishedShard {
-  std::string name;  ///< inside the destination
+  std::string name;  ///< of its file
   int64_t samples = 0;
   int64_t kept = 0;     ///< the leading ones, which an interrupted run left: their digest is not known
   int64_t unnamed = 0;  ///< those without a key

@@ -26,13 +26,17 @@ std::vector<bool> samples_to_compare(int64_t size, bool all, const std::vector<F
   return chosen;
 }
 
-/// Where samples stand in what was written, if it has an order of its own. Reads it all.
+bool is_stopped(const ConvertOptions& options) {
+  return options.stop && options.stop->load();
+}
+
+/// Where samples stand in what was written, if it has an order of its own. Reads it all, unless it is stopped.
 class WrittenPositions {
  public:
-  WrittenPositions(const OutputFormat& format, const Source& written) : format_(format) {
+  WrittenPositions(const OutputFormat& format, const Source& written, const ConvertOptions& options) : format_(format) {
     if (!format.file_name) return;
     Sample sample;
-    for (int64_t i = 0; i < written.size(); ++i) {
+    for (int64_t i = 0; i < written.size() && !is_stopped(options); ++i) {
       written.read(i, sample);
       positions_[c10::str(sample.key, ".", sample.fields.front().name)] = i;
     }
@@ -99,7 +103,8 @@ std::optional<int64_t> verify_shards(const Source& source, const OutputFormat& f
   TORCH_CHECK_VALUE(written->size() == source.size(), "convert: wrote ", source.size(), " samples, read back ",
                     written->size(), " (", written->describe(), ").");
   const std::vector<bool> chosen = samples_to_compare(source.size(), options.verify_all, shards);
-  const WrittenPositions positions(format, *written);
+  const WrittenPositions positions(format, *written, options);
+  if (is_stopped(options)) return std::nullopt;
   const Recoder recoder(options.picture);
   Progress progress("verifying", source.size(), "samples");
   ShardCheck check(format, shards);
@@ -117,7 +122,7 @@ std::optional<int64_t> verify_shards(const Source& source, const OutputFormat& f
     check.add(slot.read_back, index);
     compared += chosen[static_cast<size_t>(index)];
     progress.advance(1);
-    stopped = options.stop && options.stop->load();
+    stopped = is_stopped(options);
     return !stopped;
   };
   in_order<ConvertSlot>(0, source.size(), threads, make, use);

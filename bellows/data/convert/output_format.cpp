@@ -3,6 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
 
 #include "bellows/core/error.h"
 #include "bellows/data/formats/array_source.h"
@@ -20,6 +23,27 @@ namespace bellows::data {
 namespace {
 
 using Paths = std::vector<std::string>;
+
+std::string in_lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// Who writes a file of such a name does not expect a folder, nor what shards would be in it.
+void check_no_foreign_suffix(const std::string& path) {
+  constexpr std::array<std::string_view, 30> foreign{
+      ".gz",   ".tgz", ".bz2",     ".xz",    ".zst",     ".lz4",  ".zip", ".7z",  ".mds",  ".json",
+      ".tsv",  ".txt", ".parquet", ".arrow", ".feather", ".avro", ".orc", ".h5",  ".hdf5", ".mat",
+      ".lmdb", ".idx", ".tfrec",   ".pt",    ".pth",     ".pkl",  ".png", ".jpg", ".jpeg", ".ndjson"};
+  const std::string suffix = in_lower_case(std::filesystem::path(path).extension().string());
+  if (std::ranges::find(foreign, suffix) == foreign.end()) return;
+  std::string all;
+  for (const OutputFormat& format : output_formats()) {
+    for (const std::string& known : format.suffixes) all += (all.empty() ? "" : ", ") + known;
+  }
+  TORCH_CHECK_VALUE(false, "convert: ", path, ": no format is written as ", suffix, " files. There are: ", all,
+                    ". For a folder of this name, choose its format: --format pack.");
+}
 
 /// One shard of this name, whatever is in it.
 std::string as_pattern(const std::string& path) {
@@ -97,7 +121,8 @@ std::vector<OutputFormat> formats_of_some_kinds() {
 }  // namespace
 
 bool OutputFormat::names_file(const std::string& path) const {
-  return std::ranges::any_of(suffixes, [&](const std::string& suffix) { return path.ends_with(suffix); });
+  const std::string lower = in_lower_case(path);
+  return std::ranges::any_of(suffixes, [&](const std::string& suffix) { return lower.ends_with(suffix); });
 }
 
 const std::vector<OutputFormat>& output_formats() {
@@ -121,6 +146,7 @@ const OutputFormat& find_output_format(const std::string& name, const std::strin
   }
   TORCH_CHECK_VALUE(name.empty(), "convert: no format is called \"", name, "\".", did_you_mean(name, names),
                     " There are: ", all, ".");
+  check_no_foreign_suffix(path);
   return output_formats().front();
 }
 

@@ -26,7 +26,7 @@ struct OutputFormat {
   std::string (*file_name)(const Sample& sample) = nullptr;
 
   bool is_folder() const { return suffixes.empty(); }
-  /// Whether a path is one file of the format, by its suffix.
+  /// Whether a path is one file of the format, by its suffix, in letters of any case.
   bool names_file(const std::string& path) const;
 };
 
@@ -34,7 +34,7 @@ struct OutputFormat {
 const std::vector<OutputFormat>& output_formats();
 
 /// Params: name – as in the table; "": by the suffix of `path`, a pack where that says nothing
-/// Throws: c10::ValueError – no such format (nearest match)
+/// Throws: c10::ValueError – no such format (nearest match); no name, and the suffix of files that are not written: .zip
 const OutputFormat& find_output_format(const std::string& name, const std::string& path);
 
 }  // namespace bellows::data

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -76,6 +77,7 @@ class ArraysSink final : public Sink {
  public:
   explicit ArraysSink(const std::string& path)
       : path_(path), suffix_(std::filesystem::path(path).extension().string()) {
+    for (char& c : suffix_) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     TORCH_CHECK_VALUE(suffix_ == ".npy" || suffix_ == ".npz" || suffix_ == ".safetensors",
                       "arrays_sink: expected a name that ends in .npy, .npz or .safetensors, got ", path, ".");
   }

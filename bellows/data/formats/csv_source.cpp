@@ -30,19 +30,21 @@ std::string_view without_spaces(std::string_view text) {
 
 /// Digits that mean more than their value: "007", or more of them than 64 bits hold.
 bool is_code(std::string_view text) {
+  const bool fits = io::parse_int(text) || io::parse_uint(text);
   if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
   const bool digits = text.find_first_not_of("0123456789") == std::string_view::npos;
   const bool zero_first = text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
-  return zero_first || (digits && !io::parse_int(text));
+  return zero_first || (digits && !fits);
 }
 
 /// One column, and what its cells have been so far.
 struct CsvColumn {
-  enum class Type { text, integer, real };
+  enum class Type { text, integer, unsigned_integer, real };
 
   std::string name;
   bool fixed_text = false, is_label = false;
   bool integers = true, numbers = true, has_empty = false, has_number = false;
+  bool negative = false, big = false;  // whole numbers: some are below 0; some are 2^63 or more
 
   void see(std::string_view cell) {
     if (fixed_text || !numbers) return;
@@ -54,7 +56,11 @@ struct CsvColumn {
     has_number = true;
     if (is_code(text)) {
       integers = numbers = false;
-    } else if (!integers || !io::parse_int(text)) {
+    } else if (io::parse_int(text)) {
+      negative = negative || text.starts_with('-');
+    } else if (io::parse_uint(text)) {
+      big = true;
+    } else {
       integers = false;
       const auto value = io::parse_float(text);
       // As in pandas, "1e400" stays text: it is infinite only as a float64.
@@ -62,10 +68,16 @@ struct CsvColumn {
     }
   }
   Type type() const {
-    if (fixed_text || !numbers || !has_number) return Type::text;
-    return integers && !has_empty ? Type::integer : Type::real;
+    const bool whole = integers && !has_empty;
+    if (fixed_text || !numbers || !has_number || (big && (negative || !whole))) return Type::text;
+    return !whole ? Type::real : big ? Type::unsigned_integer : Type::integer;
   }
 };
+
+c10::ScalarType csv_dtype(CsvColumn::Type type) {
+  using enum CsvColumn::Type;
+  return type == integer ? c10::kLong : type == unsigned_integer ? c10::kUInt64 : c10::kDouble;
+}
 
 class CsvSource final : public Source {
  public:
@@ -139,8 +151,9 @@ class CsvSource final : public Source {
 
   static void see(const io::CsvReader& reader, CsvColumn& column, const io::CsvCell& cell) {
     column.see(cell.text);
-    TORCH_CHECK_VALUE(!column.is_label || (column.integers && !column.has_empty), reader.where(cell.offset),
-                      ": expected a whole number in the column \"label\", found ", io::printable(cell.text),
+    TORCH_CHECK_VALUE(!column.is_label || (column.integers && !column.has_empty && !column.big),
+                      reader.where(cell.offset), ": expected a whole number in the column \"label\", found ",
+                      io::printable(cell.text),
                       ". Number the classes, or read the column as text: open_csv(paths, {.text = {\"label\"}}).");
   }
 
@@ -195,7 +208,7 @@ class CsvSource final : public Source {
       sample.buffer.resize(at + sizeof(bits));
       std::memcpy(sample.buffer.data() + at, &bits, sizeof(bits));
       field.is_array = true;
-      field.dtype = types_[which] == CsvColumn::Type::integer ? c10::kLong : c10::kDouble;
+      field.dtype = csv_dtype(types_[which]);
       field.bytes = io::ByteSpan(sample.buffer).subspan(at);
     } else if (cell.doubled_quotes) {
       io::append_unquoted(cell, sample.buffer);
@@ -214,6 +227,8 @@ class CsvSource final : public Source {
     const std::string_view text = without_spaces(cell.text);
     if (types_[which] == CsvColumn::Type::integer) {
       if (const auto value = io::parse_int(text)) return std::bit_cast<uint64_t>(*value);
+    } else if (types_[which] == CsvColumn::Type::unsigned_integer) {
+      if (const auto value = io::parse_uint(text)) return *value;
     } else {
       if (text.empty()) return std::bit_cast<uint64_t>(std::numeric_limits<double>::quiet_NaN());
       if (const auto value = io::parse_float(text)) return std::bit_cast<uint64_t>(*value);

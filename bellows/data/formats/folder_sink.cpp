@@ -116,6 +116,7 @@ class ImageFolderSink final : public Sink {
     TORCH_CHECK_VALUE(labelled_.value_or(label != nullptr) == (label != nullptr), "image_folder_sink: ", sample.where(),
                       label ? " has a label; others have none." : " has no label; others have one.");
     labelled_ = label != nullptr;
+    if (label) labels_.insert(folder_label(*label, sample));
     if (picture->is_array) {
       write_file(name, decoded_to_png(*picture, sample), sample);
     } else {
@@ -124,10 +125,24 @@ class ImageFolderSink final : public Sink {
   }
 
   void close() override {
-    state_.run("image_folder_sink", [&] { folder_.commit(); });
+    state_.run("image_folder_sink", [&] {
+      check_labels();
+      folder_.commit();
+    });
   }
 
  private:
+  void check_labels() const {
+    int64_t expected = 0;
+    for (const int64_t label : labels_) {
+      TORCH_CHECK_VALUE(label == expected, "image_folder_sink: labels have to be 0 … ", *labels_.rbegin(),
+                        " without a gap, none is ", expected,
+                        ": when a folder is read, labels count its class folders. Number the classes anew, or choose ",
+                        "another format.");
+      ++expected;
+    }
+  }
+
   void write_file(const std::string& name, io::ByteSpan bytes, const Sample& sample) {
     const size_t slash = name.rfind('/');
     const std::string parent = slash == std::string::npos ? "" : name.substr(0, slash);
@@ -157,6 +172,7 @@ class ImageFolderSink final : public Sink {
   WriteState state_;
   std::vector<std::string> classes_;
   std::optional<bool> labelled_;
+  std::set<int64_t> labels_;
   std::set<std::string> folders_;
 };
 

@@ -40,10 +40,10 @@ struct ImageFolderSinkOptions {
 ///
 /// A picture is a field jpg, jpeg, png or image; decoded ones (uint8 "image") become PNG. The label is a number in cls,
 /// json or int64 "label". A key keeps its folders; without keys, files are numbered by the samples' ids. When read, labels
-/// count the class folders that are there: a label without a sample shifts those behind it.
+/// count the class folders that are there, so close() refuses labels that leave one out.
 /// Params:   folder – not there yet, or empty
 /// Throws:   c10::ValueError – the folder is in use; write() – no picture, other fields (they would be lost), a label for
-///           some samples only or without a class, a key that leads out of the folder or occurs twice
+///           some samples only or without a class, a key that leads out of the folder or occurs twice; close() – a gap among labels
 std::unique_ptr<Sink> image_folder_sink(const std::string& folder, const ImageFolderSinkOptions& options = {});
 
 /// What image_folder_sink() without classes calls the sample's file, below its folder.

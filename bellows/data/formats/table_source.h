@@ -19,7 +19,7 @@ struct CsvOptions {
 
 /// The rows of CSV files with one header: RFC 4180 quotes, line ends within quotes, CR LF or LF.
 ///
-/// A column is int64 where all its cells are whole numbers, float64 where all are numbers or empty (NaN), else text: raw
+/// A column is int64 where all its cells are whole numbers, or uint64 where some need it; float64 where all are numbers or empty (NaN), else text: raw
 /// fields. All cells of all files count. Numbers with leading zeros, beyond 64 bits or beyond float64 (1e400) are text. "label" must be int64;
 /// "cls", "txt", "json" are always text; "__key__" is the samples' key.
 /// Cost:     opening reads the files once, remote ones one after the other; 8 bytes a row. Reading copies only cells with
@@ -51,8 +51,8 @@ struct JsonlOptions {
 /// some have a fraction or an exponent; true and false are bool; texts are raw fields, everything else, null too, its JSON
 /// as a raw field, which jsonl_sink writes as it was. "__key__" is the samples' key. Empty lines are passed over.
 /// Cost:     opening parses the files once, remote ones one after the other; 8 bytes a line
-/// Throws:   c10::ValueError – no lines, a line that is no JSON object, nested deeper than 256, whole numbers that none of these
-///           types holds exactly: file, line and byte
+/// Throws:   c10::ValueError – no lines, a line that is no JSON object, nested deeper than 256, a name twice in an object, whole
+///           numbers that none of these types holds exactly: file, line and byte
 SourcePtr open_jsonl(const std::vector<std::string>& paths, const JsonlOptions& options = {});
 
 /// Writes a JSON Lines file; it appears under its name only by close(). Arrays become (nested) lists, all else texts.
