@@ -201,7 +201,7 @@ std::string doctor_json(const Machine& machine, const std::vector<Finding>& find
                                 {"found", finding.found},
                                 {"fix", finding.fix}});
   }
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 void print_lines(Terminal& terminal, const std::string& label, const std::string& text, Colour colour = Colour::none) {

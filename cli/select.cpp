@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/error.h"
@@ -31,11 +32,25 @@ train::Selection selection_of(const SelectArguments& arguments) {
   return selection;
 }
 
+/// A subset may be made anew; what else is there was not meant.
+void check_replaceable(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return;
+  try {
+    data::load_subset(path);
+  } catch (const c10::Error& error) {
+    throw UsageError(c10::str("--out: ", path,
+                              " is there already and is no subset. Choose another name, or remove it. (",
+                              user_message(error), ")"));
+  }
+}
+
 }  // namespace
 
 int run_select(const SelectArguments& arguments) {
   const train::Selection selection = selection_of(arguments);
   check_json_target(arguments.json);
+  check_replaceable(arguments.out);
   AtomicFile(arguments.out);  // a folder that is not there is found before the work
   const data::Subset subset = train::select_samples(selection);
   data::save_subset(arguments.out, subset);
@@ -48,7 +63,7 @@ int run_select(const SelectArguments& arguments) {
                                        {"of", subset.of},
                                        {"rule", subset.rule},
                                        {"source", subset.source}};
-  write_json(arguments.json, json.dump(2) + "\n");
+  write_json(arguments.json, json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   return exit_done;
 }
 

@@ -104,7 +104,7 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
   json["train_seconds"] = result.train_seconds;
   json["checkpoint"] = result.checkpoint;
   json["recipe"] = recipe.to_yaml();
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 void print_result(const Recipe& recipe, const FitResult& result, const std::vector<std::string>& plugins) {

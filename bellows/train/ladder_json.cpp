@@ -103,7 +103,7 @@ std::string to_json(const LadderReport& report) {
   json["interrupted"] = report.interrupted;
   json["failure"] = report.failure;
   json["recipe"] = report.recipe_yaml;
-  return json.dump(1) + "\n";
+  return json.dump(1, ' ', false, LadderJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace bellows::train

@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/file.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -31,6 +35,23 @@ TEST(SelectCommand, WhatIsTypedWrongIsSaidFirst) {
                         "There are: least_confidence, margin, ");
   expect_select_failure({"--data", digits(), "--by", "loss", "--count", "5"}, 2, "needs the folder of a run");
   expect_select_failure({"--data", digits(), "--by", "random", "--count", "5", "--seed", "-1"}, 2, "--seed: ");
+}
+
+TEST(SelectCommand, ReplacesASubsetAndNoOtherFile) {
+  const Scratch folder;
+  std::ofstream(folder / "notes.json") << "{\"mine\": 1}";
+  const auto select = [](const std::string& out) {
+    return run_bellows({"select", "--data", digits(), "--by", "random", "--count", "5", "--out", out, "--json"});
+  };
+  const Outcome refused = select(folder / "notes.json");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--out: " + folder / "notes.json" + " is there already and is no subset"));
+  EXPECT_EQ(read_text_file(folder / "notes.json"), "{\"mine\": 1}");
+  for (int i = 0; i < 2; ++i) {
+    const Outcome outcome = select(folder / "s\xff.json");
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(nlohmann::json::parse(outcome.out)["samples"], 5);
+  }
 }
 
 TEST(SelectCommand, NamesTheSplitsInPlainWords) {

@@ -48,6 +48,15 @@ TEST(TrainCommand, TrainsOneEpochAndSaysSo) {
   EXPECT_EQ(outcome.err.find('\r'), std::string::npos);
 }
 
+TEST(TrainCommand, PathsNeedNotBeUtf8) {
+  const Scratch folder;
+  std::filesystem::copy(digits(), folder / "o\xff", std::filesystem::copy_options::recursive);
+  const Outcome outcome = run_bellows({"train", "--data", folder / "o\xff", "--model", "mlp", "--set", "epochs=1",
+                                       "--out", folder / "r\xff", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["epochs"].size(), 1u);
+}
+
 TEST(TrainCommand, UnknownRecipeKeyNamesTheNearest) {
   const Scratch folder;
   std::ofstream(folder / "r.yaml") << "epochs: 1\nbatchsize: 32\n";
