@@ -11,11 +11,16 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/io/crc32.h"
 
 namespace bellows::io {
 
@@ -47,6 +52,28 @@ std::string boot_id() {
   } catch (const c10::Error&) {
     return "";
   }
+}
+
+/// What `check` says of the file that has the name. It is asked once a process while it says yes; others wait for it
+/// meanwhile.
+bool check_once(const std::string& path, ino_t inode, const std::function<bool()>& check) {
+  struct Checked {
+    ino_t inode = 0;
+    std::shared_future<bool> result;
+  };
+  static std::mutex mutex;
+  static std::map<std::string, Checked> files;
+  std::shared_future<bool> result;
+  {
+    const std::lock_guard lock(mutex);
+    Checked& known = files[path];
+    if (known.inode != inode) known = {inode, std::async(std::launch::deferred, std::ref(check)).share()};
+    result = known.result;
+  }
+  if (result.get()) return true;
+  const std::lock_guard lock(mutex);
+  files.erase(path);  // the inode may be the next file's
+  return false;
 }
 
 bool same_file(int fd, const std::string& path) {
@@ -114,31 +141,44 @@ std::string CacheFolder::part_path(const std::string& key, const HttpFile& versi
   return whole_path(key, version) + std::string(part_suffix);
 }
 
-std::optional<HttpFile> CacheFolder::noted(const std::string& key) const {
+struct CacheFolder::Note {
+  HttpFile version;
+  std::string boot;
+  std::optional<uint32_t> crc32c;
+};
+
+std::optional<CacheFolder::Note> CacheFolder::read_note(const std::string& key) const {
   const std::string path = folder_ + "/" + key + ".json";
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return std::nullopt;
   try {
-    const auto note = nlohmann::json::parse(read_text_file(path));
-    if (note.at("boot").get<std::string>() != boot_id()) {
-      // A file that is whole was flushed before it got its name.
-      const HttpFile version{note.at("size"), note.at("etag"), note.at("last_modified")};
-      if (!fs::exists(whole_path(key, version), ignored)) return std::nullopt;
-      return version;
-    }
-    return HttpFile{note.at("size"), note.at("etag"), note.at("last_modified")};
+    const auto json = nlohmann::json::parse(read_text_file(path));
+    Note note{{json.at("size"), json.at("etag"), json.at("last_modified")}, json.at("boot"), {}};
+    if (json.contains("crc32c")) note.crc32c = json["crc32c"].get<uint32_t>();
+    return note;
   } catch (const std::exception& error) {
     log_info("cache: ", path, " is damaged; the file is fetched anew.");
     return std::nullopt;
   }
 }
 
-void CacheFolder::note(const std::string& key, const std::string& url, const HttpFile& version) const {
-  const nlohmann::json note{{"url", public_url(url)},
-                            {"etag", version.etag},
-                            {"last_modified", version.last_modified},
-                            {"size", version.size},
-                            {"boot", boot_id()}};
+std::optional<HttpFile> CacheFolder::noted(const std::string& key) const {
+  const std::optional<Note> note = read_note(key);
+  if (!note) return std::nullopt;
+  std::error_code ignored;
+  // A file that is whole was flushed before it got its name.
+  if (note->boot != boot_id() && !fs::exists(whole_path(key, note->version), ignored)) return std::nullopt;
+  return note->version;
+}
+
+void CacheFolder::note(const std::string& key, const std::string& url, const HttpFile& version,
+                       std::optional<uint32_t> crc32c) const {
+  nlohmann::json note{{"url", public_url(url)},
+                      {"etag", version.etag},
+                      {"last_modified", version.last_modified},
+                      {"size", version.size},
+                      {"boot", boot_id()}};
+  if (crc32c) note["crc32c"] = *crc32c;
   write_text_file(folder_ + "/" + key + ".json",
                   note.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
@@ -158,7 +198,13 @@ std::shared_ptr<const MappedFile> CacheFolder::map(const std::string& key, const
   }
   ::futimens(fd, nullptr);
   held->file.emplace(path);
+  if (!check_once(path, status.st_ino, [&] { return is_intact(key, version, held->file->bytes()); })) return nullptr;
   return {held, &*held->file};
+}
+
+bool CacheFolder::is_intact(const std::string& key, const HttpFile& version, ByteSpan content) const {
+  const std::optional<Note> note = read_note(key);
+  return !note || note->version != version || !note->crc32c || *note->crc32c == crc32c(content);
 }
 
 std::vector<CacheFolder::Entry> CacheFolder::list() const {

@@ -32,7 +32,7 @@ class FileLock {
 /// The files of a FileCache's folder: their names, locks, and how they make room for each other.
 ///
 /// KEY-VERSION-SIZE is a whole file, the same with `.part` one that is being fetched or was; KEY.json says what the
-/// server said about it, KEY.lock is held by whoever fetches. `.lock` is held while room is made.
+/// server said about it, and its CRC-32C once it is whole; KEY.lock is held by whoever fetches. `.lock` is held while room is made.
 /// Threads:  safe
 class CacheFolder {
  public:
@@ -47,10 +47,13 @@ class CacheFolder {
 
   /// What was noted about the file, or nothing: no note, a damaged one, one from before the machine's last start.
   std::optional<HttpFile> noted(const std::string& key) const;
-  void note(const std::string& key, const std::string& url, const HttpFile& version) const;
+  /// Params: crc32c – of the whole file
+  void note(const std::string& key, const std::string& url, const HttpFile& version,
+            std::optional<uint32_t> crc32c = {}) const;
 
   /// A whole file, mapped, and kept from being evicted while the mapping lives; null where it is not here
-  /// with its size.
+  /// with its size and its checksum. That is computed once a process and file; files that were fetched before
+  /// checksums were noted have none.
   std::shared_ptr<const MappedFile> map(const std::string& key, const HttpFile& version) const;
 
   /// Makes the partial file if there is room for all its bytes, after removing what was not used for longest.
@@ -62,6 +65,9 @@ class CacheFolder {
 
  private:
   struct Entry;
+  struct Note;
+  std::optional<Note> read_note(const std::string& key) const;
+  bool is_intact(const std::string& key, const HttpFile& version, ByteSpan content) const;
   std::vector<Entry> list() const;
   bool evict(const Entry& entry, const std::string& own_key, bool last_of_key) const;
 

@@ -14,6 +14,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/io/crc32.h"
 
 namespace bellows::io {
 
@@ -60,7 +61,7 @@ class FileCache::Download final : public HttpSink {
   bool begin(const HttpFile& file, uint64_t offset) override {
     close();
     const CacheFolder& folder = cache_.folder_;
-    if (offset == 0 && bytes_in(folder.whole_path(key_, file)) == file.size && file.size > 0) return false;
+    if (offset == 0 && file.size > 0 && folder.map(key_, file)) return false;
     const auto limit = static_cast<uint64_t>(folder.limit_bytes());
     TORCH_CHECK_VALUE(file.size <= limit, "cache: ", public_url(url_), " has ", file.size, " bytes; the cache in ",
                       folder.path(), " may have ", limit, " in all. Raise cache_bytes.");
@@ -98,6 +99,7 @@ class FileCache::Download final : public HttpSink {
                 ".");
     TORCH_CHECK(::fsync(fd_) == 0 && ::rename(part.c_str(), whole.c_str()) == 0, "cache: cannot write ", whole, ": ",
                 errno_message(errno), ".");
+    cache_.folder_.note(key_, url_, file, crc32c(MappedFile(whole).bytes()));
   }
 
   bool full() const { return full_; }
@@ -160,8 +162,8 @@ HttpFile FileCache::read(const std::string& url, uint64_t offset, std::span<std:
                          const std::stop_token& stop) {
   const HttpFile version = look(url, stop);
   CachedFile file = find_whole(url);
-  const bool inside = out.size() <= version.size && offset <= version.size - out.size();
-  if (!file.content && inside && http_read(url, version, offset, out, options_.http, stop)) return version;
+  const bool part = out.size() < version.size && offset <= version.size - out.size();
+  if (!file.content && part && http_read(url, version, offset, out, options_.http, stop)) return version;
   if (!file.content) file = open(url, stop);
   const ByteSpan bytes = file.content->bytes();
   if (out.size() <= bytes.size() && offset <= bytes.size() - out.size())
@@ -258,7 +260,10 @@ CachedFile FileCache::fetch(const std::string& url, IfFull if_full, const std::s
   const std::string key = CacheFolder::key_of(url);
   const std::optional<HttpFile> noted = folder_.noted(key);
   const HttpFile here = noted.value_or(HttpFile{});
-  const bool whole = noted && bytes_in(folder_.whole_path(key, here)) == here.size && here.size > 0;
+  const bool whole = here.size > 0 && folder_.map(key, here);
+  if (!whole && here.size > 0 && bytes_in(folder_.whole_path(key, here)) == here.size)
+    log_warn("cache: the copy of ", public_url(url), " in ", folder_.whole_path(key, here),
+             " is damaged: it is not what was fetched. It is fetched anew.");
   const uint64_t part = bytes_in(folder_.part_path(key, here));
   const uint64_t have = whole ? here.size : part <= here.size ? part : 0;
   Download download(*this, url, if_full, stop);

@@ -34,7 +34,8 @@ struct CachedFile {
 /// under that name only when it is complete. A partial one stays when the process ends, however it does, and the next
 /// fetch goes on where it stopped, by a range request that holds for the same version only. Several processes may use
 /// one folder: a lock (flock) on each file sees to it that nothing is fetched twice. To stay under the limit, files
-/// that were not used for longest are removed; never one that is mapped or being fetched, by any process.
+/// that were not used for longest are removed; never one that is mapped or being fetched, by any process. A file that is
+/// no longer as it was fetched (CRC-32C, compared once a process) is fetched anew, with a warning.
 /// Threads:  safe
 class FileCache {
  public:
@@ -48,7 +49,7 @@ class FileCache {
   /// Fetches it if it is not here and there is room without waiting. Throws as open does.
   void prefetch(const std::string& url, const std::stop_token& stop = {});
   /// Bytes [offset, offset + out.size()) of the file: from the folder where it lies there, else by a range request; a
-  /// server without ranges has the file fetched.
+  /// server without ranges has the file fetched, and so has who wants all of it.
   /// Returns: the content that they are of; where it is smaller than that, `out` is as it was
   /// Throws:  as open does
   HttpFile read(const std::string& url, uint64_t offset, std::span<std::byte> out, const std::stop_token& stop = {});

@@ -146,10 +146,10 @@ TarIndex decode_tar_index(ByteSpan file, std::string_view where) {
   return index;
 }
 
-ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_view where) {
+ByteSpan tar_member_data(ByteSpan archive, const TarMember& member) {
   const auto fail = [&](const std::string& found) {
-    TORCH_CHECK_VALUE(false, where, ": the index does not match the archive: expected \"", member.name, "\" (",
-                      member.size, " bytes) at byte ", member.offset, ", found ", found, ". Delete the index.");
+    TORCH_CHECK_VALUE(false, "the index does not match the archive: expected \"", member.name, "\" (", member.size,
+                      " bytes) at byte ", member.offset, ", found ", found, ". Delete the index.");
   };
   if (!lies_inside(member, archive.size())) fail(c10::str("an archive of ", archive.size(), " bytes"));
   const ByteSpan data = archive.subspan(member.offset, member.size);
@@ -159,7 +159,7 @@ ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_
   const ByteSpan part = archive.subspan(begin, std::min(archive.size() - begin, tar_block + padded));
   std::optional<TarEntry> entry;
   try {
-    entry = TarReader(part, std::string(where)).next();
+    entry = TarReader(part, "").next();
   } catch (const c10::ValueError&) {
     fail("no tar header in front of it");
   }

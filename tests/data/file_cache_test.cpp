@@ -4,11 +4,10 @@
 #include <sys/wait.h>
 
 #include <csignal>
-#include <cstring>
 #include <span>
 
+#include "bellows/core/log.h"
 #include "bellows/core/seed.h"
-#include "bellows/io/partial_file.h"
 #include "tests/data/support.h"
 #include "tests/support/errors.h"
 #include "tests/support/http_server.h"
@@ -112,27 +111,6 @@ TEST_F(FileCacheTest, LeavesAFileOfAnotherSizeToWhoHoldsTheLock) {
   EXPECT_EQ(files().size(), 1U);
 }
 
-TEST(PartialFile, HasWhatIsNeeded) {
-  std::string content = bytes_of('a', 100'000), asked;
-  content[50'000] = 'b';
-  PartialFile file(content.size(), [&](uint64_t offset, std::span<std::byte> out) {
-    asked += c10::str(offset, "+", out.size(), " ");
-    std::memcpy(out.data(), content.data() + offset, out.size());
-  });
-  EXPECT_EQ(file.bytes().size(), content.size());
-  EXPECT_EQ(file.bytes()[50'000], std::byte{0});
-  file.need(49'000, 51'000);
-  file.need(49'500, 50'500);
-  file.need(50'000, 52'000);
-  file.need(99'999, 200'000);
-  file.need(300'000, 400'000);
-  EXPECT_EQ(asked, "49000+2000 51000+1000 99999+1 ");
-  EXPECT_EQ(as_text(file.bytes()).substr(49'000, 3000), content.substr(49'000, 3000));
-  EXPECT_EQ(file.bytes()[99'999], std::byte{'a'});
-  EXPECT_THAT(message_of([] { PartialFile(uint64_t{1} << 60, {}); }), HasSubstr("cannot look at a file of"));
-  EXPECT_TRUE(PartialFile(0, {}).bytes().empty());
-}
-
 TEST_F(FileCacheTest, KeepsNoSecrets) {
   server.put("/f", "text");
   FileCache cache(options());
@@ -217,6 +195,49 @@ TEST_F(FileCacheTest, MendsDamagedNotesAndCutFiles) {
     if (entry.path().extension() == ".json") write_text_file(entry.path(), "{\"size\": \"no\"");
   }
   EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), "0123456789");
+}
+
+struct WarningKeeper final : LogSink {
+  void write(LogLevel level, std::string_view message) override {
+    if (level == LogLevel::warn) text += message;
+  }
+  std::string text;
+};
+
+TEST_F(FileCacheTest, FetchesAnewWhatIsDamaged) {
+  const std::string good = bytes_of('x', 5000), bad = bytes_of('x', 4000) + "y" + bytes_of('x', 999);
+  server.put("/f", good);
+  FileCache(options()).open(server.url("/f"));
+  const std::string path = folder / ("cache/files/" + files().front());
+  write_text_file(path, bad);
+  const auto warnings = std::make_shared<WarningKeeper>();
+  set_log_sink(warnings);
+  EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), good);
+  set_log_sink(make_default_log_sink());
+  EXPECT_THAT(warnings->text, HasSubstr("the copy of " + server.url("/f") + " in " + path + " is damaged"));
+  EXPECT_EQ(server.body_bytes("/f"), 10'000);
+  EXPECT_EQ(files().size(), 1U);
+  write_text_file(path, bad);
+  FileCache cache(options());
+  cache.look(server.url("/f"));
+  std::string out(10, '?');
+  cache.read(server.url("/f"), 3995, std::as_writable_bytes(std::span(out)));
+  EXPECT_EQ(out, bytes_of('x', 10)) << "what is read in parts, too";
+  EXPECT_EQ(as_text(cache.open(server.url("/f")).content->bytes()), good);
+}
+
+TEST_F(FileCacheTest, TakesFilesWithoutAChecksum) {
+  server.put("/f", bytes_of('x', 1000));
+  FileCache(options()).open(server.url("/f"));
+  write_text_file(folder / ("cache/files/" + files().front()), bytes_of('y', 1000));
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "cache/files")) {
+    if (entry.path().extension() != ".json") continue;
+    std::string note = read_text_file(entry.path());
+    ASSERT_THAT(note, HasSubstr("crc32c"));
+    write_text_file(entry.path(), note.replace(note.find("crc32c"), 6, "------"));
+    break;
+  }
+  EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), bytes_of('y', 1000));
 }
 
 TEST_F(FileCacheTest, DoesNotTrustAPartThatIsTooLong) {

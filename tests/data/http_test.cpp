@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <cstring>
 #include <span>
 
+#include "bellows/io/partial_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/http_server.h"
 
@@ -250,6 +252,27 @@ TEST(HttpUrls, AreShownWithoutSecrets) {
   EXPECT_EQ(unsigned_url("https://host/f?Expires=1&Signature=2"), "https://host/f");
   EXPECT_EQ(unsigned_url("https://host/f?sv=1&se=2&sig=3&part=4"), "https://host/f?part=4");
   EXPECT_EQ(unsigned_url("https://host/f?st=1&policy=2"), "https://host/f?st=1&policy=2") << "no signature is there";
+}
+
+TEST(PartialFile, HasWhatIsNeeded) {
+  std::string content(100'000, 'a'), asked;
+  content[50'000] = 'b';
+  PartialFile file(content.size(), [&](uint64_t offset, std::span<std::byte> out) {
+    asked += c10::str(offset, "+", out.size(), " ");
+    std::memcpy(out.data(), content.data() + offset, out.size());
+  });
+  EXPECT_EQ(file.bytes().size(), content.size());
+  EXPECT_EQ(file.bytes()[50'000], std::byte{0});
+  file.need(49'000, 51'000);
+  file.need(49'500, 50'500);
+  file.need(50'000, 52'000);
+  file.need(99'999, 200'000);
+  file.need(300'000, 400'000);
+  EXPECT_EQ(asked, "49000+2000 51000+1000 99999+1 ");
+  EXPECT_EQ(as_text(file.bytes()).substr(49'000, 3000), content.substr(49'000, 3000));
+  EXPECT_EQ(file.bytes()[99'999], std::byte{'a'});
+  EXPECT_THAT(message_of([] { PartialFile(uint64_t{1} << 60, {}); }), HasSubstr("cannot look at a file of"));
+  EXPECT_TRUE(PartialFile(0, {}).bytes().empty());
 }
 
 }  // namespace

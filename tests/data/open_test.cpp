@@ -179,6 +179,24 @@ TEST_F(OpenByContent, UnknownContentIsDescribed) {
   EXPECT_THAT(error_of([&] { open("ftp://host/a.tar"); }), HasSubstr("only http:// and https://"));
 }
 
+TEST_F(OpenByContent, MdsShardsAreComparedWithTheirHashes) {
+  for (const std::string compression : {"", "zstd"}) {
+    const std::string set = folder / ("mds" + compression);
+    write_with(*mds_sink(set, {.compression = compression, .hashes = {"xxh64"}}), "mds");
+    EXPECT_NO_THROW(open(set).source()->read(0));
+    for (const auto& entry : std::filesystem::directory_iterator(set)) {
+      if (entry.path().extension() == ".json") continue;
+      std::string bytes = read_text_file(entry.path());
+      bytes.back() = static_cast<char>(bytes.back() ^ 1);
+      write_text_file(entry.path(), bytes);
+      break;
+    }
+    const Dataset damaged = open(set);
+    EXPECT_THAT(error_of([&] { damaged.source()->read(0); }),
+                AllOf(HasSubstr("read: sample"), HasSubstr("shard.00000.mds"), HasSubstr("expected xxh64")));
+  }
+}
+
 TEST_F(OpenByContent, DamagedStartsNeverCrash) {
   for (const char* kind :
        {"tar", "tfrecord", "recordio", "pack", "beton", "jsonl", "csv", "npy", "npz", "safetensors"}) {
@@ -190,6 +208,19 @@ TEST_F(OpenByContent, DamagedStartsNeverCrash) {
     }
     for (size_t length = 0; length < std::min<size_t>(good.size(), 600); ++length)
       recognise(io::as_bytes(good).first(length), "x");
+  }
+}
+
+TEST_F(OpenByContent, RemoteTablesAreFetchedOnce) {
+  bellows::testing::HttpServer server;
+  for (const int64_t rows : {3, 40'000}) {
+    std::string text = "x,y\n";
+    for (int64_t i = 0; i < rows; ++i) text += "123,456\n";
+    const std::string path = c10::str("/", rows, ".csv");
+    server.put(path, text);
+    EXPECT_EQ(open(server.url(path), {.cache_folder = folder / "cache"}).size(), rows);
+    const auto size = static_cast<int64_t>(text.size()), first_look = int64_t{64} << 10;
+    EXPECT_LE(server.body_bytes(path), size + (size > first_look ? first_look : 0) + 1) << rows;
   }
 }
 

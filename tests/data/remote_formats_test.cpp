@@ -2,6 +2,7 @@
 #include <atomic>
 #include <numeric>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "bellows/data/formats/formats.h"
@@ -233,6 +234,30 @@ INSTANTIATE_TEST_SUITE_P(All, RemoteFormat,
                          ::testing::Values("tar", "tfrecord", "recordio", "pack", "beton", "mds", "jsonl", "csv", "npy",
                                            "npz", "safetensors"),
                          [](const auto& test) { return std::string(test.param); });
+
+TEST(RemoteRecordio, ComesInTheOrderOfItsIndex) {
+  TemporaryFolder folder;
+  HttpServer server;
+  fill_sink(*recordio_sink(folder / "a.rec"), "recordio", 0, 3);
+  server.put("/a.rec", read_text_file(folder / "a.rec"));
+  const ShardFiles::CacheScope scope({folder / "cache", 1 << 20, kPatient});
+  const std::string url = server.url("/a.rec?X-Amz-Signature=s");
+  EXPECT_EQ(open_files({url})->read(0).find("label")->offset, 0U) << "without an index";
+  std::istringstream lines(read_text_file(folder / "a.idx"));
+  std::string reversed;
+  for (std::string line; std::getline(lines, line);) reversed.insert(0, line + "\n");
+  write_text_file(folder / "a.idx", reversed);
+  server.put("/a.idx", reversed);
+  const SourcePtr local = open_files({folder / "a.rec"}), remote = open_files({url});
+  EXPECT_GT(remote->read(0).find("label")->offset, 0U);
+  for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(seen(local->read(i)) == seen(remote->read(i))) << i;
+  server.put("/a.idx", "0\t0\n");
+  std::filesystem::remove_all(folder / "cache");
+  EXPECT_THAT(message_of([&] { open_files({url}); }), HasSubstr("a.idx: does not name the record"));
+  server.always("/a.idx", {.status = 503});
+  std::filesystem::remove_all(folder / "cache");
+  EXPECT_THAT(message_of([&] { open_files({url}); }), HasSubstr("status 503"));
+}
 
 TEST(RemoteTable, MayNamePicturesThatAreHere) {
   TemporaryFolder folder;

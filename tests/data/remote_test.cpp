@@ -175,6 +175,18 @@ TEST_F(RemoteShards, ThatCannotBeFetchedAreBadSamples) {
               AllOf(HasSubstr("status 404"), Not(HasSubstr("SECRET"))));
 }
 
+TEST_F(RemoteShards, AreNamedOnceWhereTheyDoNotFitTheirIndex) {
+  open_all(20'480);  // indexes are kept now
+  const SourcePtr source = open_all(20'480);
+  std::filesystem::remove_all(folder / "cache/files");
+  std::filesystem::create_directory(folder / "cache/files");
+  write_shard(folder / "shard.tar", {{"x_0.cls", "9"}, {"x_1.cls", "10"}, {"x_2.cls", "11"}});
+  server.put("/d/3.tar", read_text_file(folder / "shard.tar"));
+  const std::string message = message_of([&] { source->read(9); }), name = server.url("/d/3.tar");
+  EXPECT_THAT(message, HasSubstr(name + ": the index does not match the archive: expected \"3_0.cls\""));
+  EXPECT_EQ(message.find(name), message.rfind(name)) << message;
+}
+
 TEST_F(RemoteShards, ThatChangeWhileTheyAreOpenAreBadSamples) {
   const SourcePtr source = open_all(20'480);
   write_shard(folder / "shard.tar", {{"3_0.cls", "x"}, {"3_1.cls", "y"}, {"3_2.cls", "z"}});

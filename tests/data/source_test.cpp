@@ -1,6 +1,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
@@ -34,6 +36,24 @@ TEST(WebDataset, SplitsNamesAtTheFirstDotOfTheBaseName) {
   for (const char* name : {"a", "d/a", ".hidden", "d/._a.png", "__meta__/a.txt", "__meta__"}) {
     EXPECT_FALSE(split_member_name(name, key, suffix)) << name;
   }
+}
+
+TEST(WebDataset, OpensAsFastWhateverTheNumberOfSuffixes) {
+  const TemporaryFolder folder;
+  const auto seconds = [&](const std::string& path, int suffixes) {
+    io::TarWriter shard(path);
+    for (int i = 0; i < 30'000; ++i) shard.add(c10::str("k", i / 100, ".s", i % suffixes), "");
+    shard.close();
+    double best = 1e9;
+    for (int time = 0; time < 3; ++time) {
+      const auto start = std::chrono::steady_clock::now();
+      EXPECT_EQ(open_webdataset({path})->size(), 300);
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return best;
+  };
+  const double few = seconds(folder / "few.tar", 100);
+  EXPECT_LT(seconds(folder / "many.tar", 30'000), 10 * few + 0.02);
 }
 
 TEST(WebDataset, ReadsWhatThePythonPackageWroteAsItReadsIt) {

@@ -159,6 +159,18 @@ TEST(ArraysTest, CutAndFlippedFilesThrow) {
               HasSubstr("needs 60 bytes from byte 128, the file has 61"));
 }
 
+TEST(ArraysTest, StoredMembersAreComparedWithTheirChecksum) {
+  TemporaryFolder folder;
+  std::string bad = read_text_file(kTables + "stored.npz");
+  const uint64_t last_row = open_arrays({kTables + "stored.npz"})->read(4).find("x")->offset;
+  bad[last_row] = static_cast<char>(bad[last_row] ^ 1);
+  put_file(folder / "bad.npz", bad);
+  const SourcePtr source = open_arrays({folder / "bad.npz"});
+  for (int time = 0; time < 2; ++time)
+    EXPECT_THAT(error_of([&] { source->read(0); }), HasSubstr("bad.npz, \"x.npy\": expected CRC-32"));
+  EXPECT_NO_THROW(open_arrays({folder / "bad.npz"}, {.names = {"y"}})->read(0));
+}
+
 TEST(ArraysTest, HugeClaimsAllocateNothing) {
   const auto header = [](const std::string& shape) {
     std::string text = "{'descr': '<f8', 'fortran_order': False, 'shape': " + shape + ", }";

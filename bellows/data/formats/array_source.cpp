@@ -4,8 +4,11 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <filesystem>
+#include <mutex>
+#include <optional>
 
 #include "bellows/core/error.h"
 #include "bellows/data/formats/read_error_impl.h"
@@ -21,6 +24,34 @@ namespace bellows::data {
 
 namespace {
 
+void check_crc32(uint32_t found, uint32_t expected, const std::string& where) {
+  TORCH_CHECK_VALUE(found == expected, where, ": expected CRC-32 ", expected, ", found ", found,
+                    ": the file is corrupt.");
+}
+
+/// A stored file of an archive. It is compared with its checksum once, when the first row of it is asked for.
+class StoredMember {
+ public:
+  StoredMember(const io::ZipEntry& entry, std::string where)
+      : offset_(entry.offset), bytes_(entry.data.size()), expected_(entry.crc32), where_(std::move(where)) {}
+
+  void check(io::ByteSpan file) {
+    if (intact_) return;
+    const std::lock_guard lock(mutex_);
+    if (!found_) found_ = io::crc32(file.subspan(offset_, bytes_));
+    check_crc32(*found_, expected_, where_);
+    intact_ = true;
+  }
+
+ private:
+  uint64_t offset_, bytes_;
+  uint32_t expected_;
+  std::string where_;
+  std::mutex mutex_;
+  std::optional<uint32_t> found_;
+  std::atomic<bool> intact_ = false;
+};
+
 /// One array and where its values are.
 struct StoredArray {
   std::string name;
@@ -29,6 +60,7 @@ struct StoredArray {
   size_t file = 0;
   uint64_t offset = 0, bytes = 0;  // in the file
   io::ByteSpan unpacked;           // of a compressed one: the values
+  StoredMember* member = nullptr;  // that is still to be checked
   uint64_t row_bytes = 0;
 };
 
@@ -98,6 +130,7 @@ class ArraySource final : public Source {
       use.content = files_.content(stored.file, use.owner);
       use.file = stored.file;
     }
+    if (stored.member) stored.member->check(use.content);
     return use.content.subspan(stored.offset + at, stored.row_bytes);
   }
 
@@ -150,6 +183,7 @@ class ArraySource final : public Source {
   void add_npz(io::ByteSpan bytes, size_t file) {
     const std::string& path = files_.name(file);
     const io::ZipReader zip(bytes, path);
+    const bool has_checksums = std::ranges::any_of(zip.entries(), [](const auto& entry) { return entry.crc32 != 0; });
     for (const io::ZipEntry& entry : zip.entries()) {
       const std::string where = path + ", " + io::printable(entry.name, 100);
       TORCH_CHECK_VALUE(entry.name.ends_with(".npy"), where, ": expected .npy files in a .npz file.");
@@ -157,6 +191,7 @@ class ArraySource final : public Source {
       if (entry.stored) array.offset += entry.offset;
       add_array(entry.name.substr(0, entry.name.size() - 4), array, file);
       if (!entry.stored) arrays_.back().unpacked = array.bytes;
+      if (entry.stored && has_checksums) arrays_.back().member = &members_.emplace_back(entry, where);
     }
   }
 
@@ -165,9 +200,7 @@ class ArraySource final : public Source {
                       ": compressed in a way that is not read, or encrypted. Write it with "
                       "numpy.savez or numpy.savez_compressed.");
     unpacked_.push_back(io::inflate_raw(entry.data, entry.size, where));
-    const uint32_t found = io::crc32(unpacked_.back());
-    TORCH_CHECK_VALUE(found == entry.crc32, where, ": expected CRC-32 ", entry.crc32, ", found ", found,
-                      ": the file is corrupt.");
+    check_crc32(io::crc32(unpacked_.back()), entry.crc32, where);
     return unpacked_.back();
   }
 
@@ -217,6 +250,7 @@ class ArraySource final : public Source {
 
   ShardFiles files_;
   std::deque<io::Bytes> unpacked_;
+  std::deque<StoredMember> members_;
   std::vector<StoredArray> arrays_;
   int64_t size_ = 0;
   uint64_t sum_row_bytes_ = 0;

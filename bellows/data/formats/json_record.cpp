@@ -1,5 +1,6 @@
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -31,14 +32,14 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
     value();
     TORCH_CHECK_VALUE(text.find_first_of(".eE") != std::string::npos, where_(), ": ", io::printable(text, 60),
                       " has more than 64 bits. Write it as a text, in quotes.");
-    if (objects_ == 1) column_->second.real = true;
+    if (objects() == 1) column_->second.real = true;
     return check_type();
   }
   bool string(std::string&) override { return value(); }
   bool binary(binary_t&) override { return value(); }
   bool start_object(size_t) override {
     check_object(true);
-    ++objects_;
+    first_keys_.push_back(keys_.size());
     return deeper();
   }
   bool start_array(size_t) override {
@@ -46,7 +47,7 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
     return deeper();
   }
   bool end_object() override {
-    --objects_;
+    check_keys();
     --depth_;
     return true;
   }
@@ -55,6 +56,7 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
     return true;
   }
   bool key(std::string& name) override {
+    keys_.push_back(name);
     if (depth_ == 1) column_ = columns_.try_emplace(name).first;
     return true;
   }
@@ -76,7 +78,7 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
   }
   bool whole(bool negative, bool big, bool exact) {
     value();
-    if (objects_ > 1) return true;  // objects stay JSON
+    if (objects() > 1) return true;  // objects stay JSON
     JsonColumn& column = column_->second;
     column.negative = column.negative || negative;
     column.big = column.big || big;
@@ -84,7 +86,7 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
     return check_type();
   }
   bool check_type() const {
-    if (objects_ > 1) return true;
+    if (objects() > 1) return true;
     const auto& [name, column] = *column_;
     TORCH_CHECK_VALUE(
         !column.real || !column.inexact, where_(), ": the numbers of ", io::printable(name),
@@ -104,10 +106,24 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
     TORCH_CHECK_VALUE(depth_ > 0 || object, where_(), ": expected a JSON object, found another value.");
   }
 
+  /// Ends an object. Of two values under one key, parsers keep the last without a word.
+  void check_keys() {
+    const auto begin = keys_.begin() + static_cast<std::ptrdiff_t>(first_keys_.back());
+    std::sort(begin, keys_.end());
+    const auto twice = std::adjacent_find(begin, keys_.end());
+    TORCH_CHECK_VALUE(twice == keys_.end(), where_(), ": two values of one object are called ", io::printable(*twice),
+                      ". Give each a name of its own.");
+    keys_.erase(begin, keys_.end());
+    first_keys_.pop_back();
+  }
+  size_t objects() const { return first_keys_.size(); }
+
   const Where& where_;
   JsonColumns& columns_;
   JsonColumns::iterator column_;
-  size_t depth_ = 0, objects_ = 0;
+  size_t depth_ = 0;
+  std::vector<std::string> keys_;   // of the objects that are open, outermost first
+  std::vector<size_t> first_keys_;  // in keys_, of each
 };
 
 template <class T>

@@ -14,12 +14,12 @@ namespace bellows::data {
 /// When a shard's bytes are compared with the hashes that index.json gives. Sizes are compared in any case.
 enum class Verify {
   never,
-  first_use,  ///< of a shard
-  open        ///< all shards, when the data set is opened
+  first_use,  ///< of a shard, where there are hashes of it that are known (io::hash_names)
+  open        ///< all shards, when the data set is opened; one without hashes is an error
 };
 
 struct MdsOptions {
-  Verify verify = Verify::never;
+  Verify verify = Verify::first_use;
 };
 
 /// The samples of a MosaicML MDS data set, version 2: a folder with index.json.
@@ -30,7 +30,7 @@ struct MdsOptions {
 /// where shards begin, so that an order can keep to them.
 /// Params:   folder – of one split; also http(s)://, where compressed shards are taken if there are any
 /// Cost:     opening reads index.json only (unless Verify::open); reading maps shards and copies nothing but what is
-///           compressed
+///           compressed. The first sample of a shard costs its hashes (xxh64: 10 GB/s, sha1: 1 to 2)
 /// Throws:   c10::ValueError – no index.json (lists splits below), an index that cannot be, a missing shard, a column
 ///           of pickles, nothing to verify; read() – a shard or sample that does not fit the index, a wrong hash
 /// Ref:      streaming.StreamingDataset(local=folder)

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "bellows/core/error.h"
+#include "bellows/core/log.h"
 #include "bellows/data/formats/file_starts_impl.h"
 #include "bellows/data/formats/picture_name_impl.h"
 #include "bellows/data/formats/read_error_impl.h"
@@ -25,12 +27,29 @@ bool is_whole_label(float label) {
   return std::abs(label) < 9.2e18F && std::trunc(label) == label;
 }
 
+/// The text of the index of a file, if it has one.
+/// Throws: c10::Error – the network failed: whether there is one is not known
+std::optional<std::string> read_recordio_index(const std::string& file) {
+  const std::string path = recordio_index_path(file);
+  if (!io::is_url(path)) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored) ? std::optional(read_text_file(path)) : std::nullopt;
+  }
+  try {
+    return std::string(io::as_text(ShardFiles({path}).map(0)->bytes()));
+  } catch (const c10::ValueError& error) {
+    // Where nobody may list files, S3 answers with 403 for one that is not there.
+    log_info(user_message(error), " The samples of ", io::public_url(file), " come in the order of the file.");
+    return std::nullopt;
+  }
+}
+
 class RecordioSource final : public Source {
  public:
   using Source::read;
 
   explicit RecordioSource(const std::vector<std::string>& files) : files_(files) {
-    for (size_t file = 0; file < files.size(); ++file) add_file(file);
+    for (size_t file = 0; file < files.size(); ++file) add_file(file, read_recordio_index(files[file]));
     offsets_.shrink_to_fit();
   }
 
@@ -91,14 +110,12 @@ class RecordioSource final : public Source {
     label.bytes = {value, whole_labels_ ? sizeof(int64_t) : sizeof(float)};
   }
 
-  void add_file(size_t file) {
+  void add_file(size_t file, const std::optional<std::string>& index) {
     const std::string& name = files_.name(file);
     const auto mapped = files_.map(file);
     std::vector<uint64_t> offsets = io::scan_recordio(mapped->bytes(), name);
     for (const uint64_t offset : offsets) look_at_label(mapped->bytes(), offset, name);
-    const std::string index = recordio_index_path(name);
-    std::error_code ignored;
-    if (std::filesystem::exists(index, ignored)) offsets = indexed(index, std::move(offsets), name);
+    if (index) offsets = indexed(*index, offsets, name);
     offsets_.add_file();
     for (const uint64_t offset : offsets) offsets_.add(offset);
   }
@@ -114,9 +131,10 @@ class RecordioSource final : public Source {
   }
 
   /// The same offsets in the order of the index.
-  static std::vector<uint64_t> indexed(const std::string& index, const std::vector<uint64_t>& offsets,
+  static std::vector<uint64_t> indexed(const std::string& text, const std::vector<uint64_t>& offsets,
                                        const std::string& name) {
-    std::vector<uint64_t> order = io::parse_recordio_index(read_text_file(index), index);
+    const std::string index = recordio_index_path(name);
+    std::vector<uint64_t> order = io::parse_recordio_index(text, index);
     std::vector<uint64_t> sorted = order;
     std::ranges::sort(sorted);
     const auto [named, there] = std::ranges::mismatch(sorted, offsets);
@@ -142,7 +160,9 @@ SourcePtr open_recordio(const std::vector<std::string>& files) {
 
 std::string recordio_index_path(const std::string& file) {
   constexpr std::string_view suffix = ".rec";
-  return (file.ends_with(suffix) ? file.substr(0, file.size() - suffix.size()) : file) + ".idx";
+  const size_t end = io::is_url(file) ? std::min(file.find_first_of("?#"), file.size()) : file.size();
+  const std::string path = file.substr(0, end);
+  return (path.ends_with(suffix) ? path.substr(0, end - suffix.size()) : path) + ".idx" + file.substr(end);
 }
 
 }  // namespace bellows::data

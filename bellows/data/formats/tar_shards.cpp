@@ -60,15 +60,15 @@ TarShards::View TarShards::open_view(size_t shard) const {
 
 TarShards::View TarShards::view(size_t shard) const {
   View view = open_view(shard);
-  TORCH_CHECK_VALUE(view.bytes.size() == archive_bytes_[shard], files_.name(shard),
-                    " was changed since it was opened: it had ", archive_bytes_[shard],
-                    " bytes of archive, now it has ", view.bytes.size(), ". Open the data set again.");
+  TORCH_CHECK_VALUE(view.bytes.size() == archive_bytes_[shard], "the shard was changed since it was opened: it had ",
+                    archive_bytes_[shard], " bytes of archive, now it has ", view.bytes.size(),
+                    ". Open the data set again.");
   return view;
 }
 
 io::ByteSpan TarShards::data(size_t shard, const View& view, const io::TarMember& member) const {
   if (scanned_[shard]) return view.bytes.subspan(member.offset, member.size);
-  return io::tar_member_data(view.bytes, member, files_.name(shard));
+  return io::tar_member_data(view.bytes, member);
 }
 
 io::TarIndex TarShards::index(size_t shard) {

@@ -32,10 +32,11 @@ class TarShards {
     io::ByteSpan bytes;
     std::shared_ptr<const void> owner;
   };
-  /// Throws: c10::ValueError – it was cut or replaced since its index was made; as ShardFiles::map
+  /// Throws: c10::ValueError – it was cut or replaced since its index was made (the shard is not named: who reads a sample
+  ///         does that); as ShardFiles::map
   View view(size_t shard) const;
   /// The data of a member.
-  /// Throws: c10::ValueError – the index does not match the shard
+  /// Throws: c10::ValueError – the index does not match the shard (likewise)
   io::ByteSpan data(size_t shard, const View& view, const io::TarMember& member) const;
   /// Whether data() looks at the member's name: an index was not made by this process.
   bool checks_members(size_t shard) const { return !scanned_[shard]; }

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <future>
 #include <optional>
+#include <unordered_map>
 
 #include "bellows/core/error.h"
 #include "bellows/core/progress.h"
@@ -109,7 +110,8 @@ class WebDatasetSource final : public Source {
   }
   /// The suffix is as it was written: only its case may differ.
   io::TarMember member_of(const Entry& entry, const Member& member) const {
-    return {keys_.substr(entry.key, entry.key_bytes) + "." + suffixes_[member.suffix], member.offset, member.size};
+    return {c10::str(std::string_view(keys_).substr(entry.key, entry.key_bytes), ".", suffixes_[member.suffix]),
+            member.offset, member.size};
   }
 
   void add_shards(size_t first, size_t count) {
@@ -155,15 +157,15 @@ class WebDatasetSource final : public Source {
   uint32_t suffix_index(std::string_view suffix) {
     std::string lower(suffix);
     for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    const auto known = std::find(suffixes_.begin(), suffixes_.end(), lower);
-    if (known != suffixes_.end()) return static_cast<uint32_t>(known - suffixes_.begin());
-    suffixes_.push_back(std::move(lower));
-    return static_cast<uint32_t>(suffixes_.size() - 1);
+    const auto [known, is_new] = suffix_numbers_.try_emplace(std::move(lower), static_cast<uint32_t>(suffixes_.size()));
+    if (is_new) suffixes_.push_back(known->first);
+    return known->second;
   }
 
   TarShards shards_;
-  std::vector<std::string> suffixes_;  // few, each once
-  std::string keys_;                   // of all samples, one behind the other
+  std::unordered_map<std::string, uint32_t> suffix_numbers_;  // few as a rule
+  std::vector<std::string_view> suffixes_;                    // its keys by number
+  std::string keys_;                                          // of all samples, one behind the other
   std::vector<Member> members_;
   std::vector<Entry> samples_;
 };
