@@ -84,7 +84,8 @@ void measure(const Subject& subject, const Options& options, Report& report) {
 
 int run(const Options& options) {
   Report report("precision", options);
-  const std::vector<Subject> subjects = {{"mlp", 12, 0, 0.05}, {"digits_resnet", 5, 0, 0.05}, {"resnet18", 12, 0, 0.02}};
+  const std::vector<Subject> subjects = {
+      {"mlp", 12, 0, 0.05}, {"digits_resnet", 5, 0, 0.05}, {"resnet18", 12, 0, 0.02}};
   for (const Subject& subject : subjects) {
     if (options.quick && subject.model == "resnet18") continue;  // a minute does not hold it
     measure(subject, options, report);

@@ -28,9 +28,9 @@ class PictureFolder {
 
 /// The numbers under one name, in all lines.
 struct JsonColumn {
-  bool real = false;                  ///< some have a fraction or an exponent
+  bool real = false;                   ///< some have a fraction or an exponent
   bool negative = false, big = false;  ///< some are below 0; some are 2^63 or more
-  bool inexact = false;               ///< some are whole and not exact as float64
+  bool inexact = false;                ///< some are whole and not exact as float64
   c10::ScalarType dtype() const { return real ? c10::kDouble : big ? c10::kUInt64 : c10::kLong; }
 };
 using JsonColumns = std::map<std::string, JsonColumn, std::less<>>;

@@ -35,8 +35,7 @@ T subset_member(const SubsetJson& document, const char* key, const std::string& 
                 const Fits& fits) {
   const auto found = document.find(key);
   TORCH_CHECK_VALUE(found != document.end() && fits(*found), "load_subset: ", path, ": expected \"", key, "\" to be ",
-                    expected, ", found ",
-                    found == document.end() ? "none" : io::shown_json(*found), ".");
+                    expected, ", found ", found == document.end() ? "none" : io::shown_json(*found), ".");
   return found->get<T>();
 }
 
