@@ -64,7 +64,7 @@ TEST(Launch, EndsAllWhenOneFails) {
   const auto outcome = launched(
       {"-n", "3"},
       shell("echo pid $$; if [ $RANK = 1 ]; then seq 100; exit 7; fi; trap '' TERM; while :; do sleep 1; done"));
-  EXPECT_LT(seconds_since(start), 8);
+  EXPECT_LT(seconds_since(start), 10);  // 5 on an idle machine
   EXPECT_EQ(outcome.exit_code, 7);
   EXPECT_THAT(outcome.err, HasSubstr("bellows: rank 1 ended with exit code 7. Its last lines:\n  51\n  52\n"));
   EXPECT_THAT(outcome.err, HasSubstr("\n  100\n"));

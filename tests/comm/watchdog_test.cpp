@@ -27,7 +27,7 @@ TEST(Watchdog, NamesARankThatWasKilled) {
   const auto start = std::chrono::steady_clock::now();
   kill(number_of_rank(seen.out, 2, "pid"), SIGKILL);
   const cli::Outcome outcome = job.finish(20);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(6));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));  // 5 on an idle machine
   EXPECT_EQ(outcome.exit_code, 128 + SIGKILL) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("bellows: rank 2 was killed by signal 9 (Killed)"));
   for (const char* rank : {"0", "1"}) {

@@ -1,8 +1,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
@@ -38,22 +36,21 @@ TEST(WebDataset, SplitsNamesAtTheFirstDotOfTheBaseName) {
   }
 }
 
-TEST(WebDataset, OpensAsFastWhateverTheNumberOfSuffixes) {
+TEST(WebDataset, KeepsManySuffixesApart) {
   const TemporaryFolder folder;
-  const auto seconds = [&](const std::string& path, int suffixes) {
-    io::TarWriter shard(path);
-    for (int i = 0; i < 30'000; ++i) shard.add(c10::str("k", i / 100, ".s", i % suffixes), "");
-    shard.close();
-    double best = 1e9;
-    for (int time = 0; time < 3; ++time) {
-      const auto start = std::chrono::steady_clock::now();
-      EXPECT_EQ(open_webdataset({path})->size(), 300);
-      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  io::TarWriter shard(folder / "many.tar");
+  for (int i = 0; i < 3'000; ++i) shard.add(c10::str("k", i / 10, ".s", i), std::to_string(i));
+  shard.close();
+  const SourcePtr source = open_webdataset({folder / "many.tar"});
+  ASSERT_EQ(source->size(), 300);
+  for (int64_t i = 0; i < 300; ++i) {
+    const Sample sample = source->read(i);
+    ASSERT_EQ(sample.fields.size(), 10u);
+    for (const Field& field : sample.fields) {
+      const std::string text(reinterpret_cast<const char*>(field.bytes.data()), field.bytes.size());
+      EXPECT_EQ(field.name, "s" + text);
     }
-    return best;
-  };
-  const double few = seconds(folder / "few.tar", 100);
-  EXPECT_LT(seconds(folder / "many.tar", 30'000), 10 * few + 0.02);
+  }
 }
 
 TEST(WebDataset, ReadsWhatThePythonPackageWroteAsItReadsIt) {
