@@ -142,7 +142,7 @@ TEST(Launch, StartsAllAnewAfterAFailure) {
 
 TEST(Launch, SeveralNodes) {
   const std::string port = std::to_string(free_port());
-  const auto node = [&](const char* rank, const char* ranks, Strings command) {
+  const auto node = [&](const char* rank, const char* ranks, const Strings& command) {
     return launch_of(
         {"-n", ranks, "--nnodes", "2", "--node-rank", rank, "--rdzv", "127.0.0.1:" + port, "--max-restarts", "1"},
         command, {"BELLOWS_TOKEN=secret"});

@@ -20,6 +20,7 @@ at::Tensor part_of(int rank, at::IntArrayRef shape, at::ScalarType type) {
 
 std::vector<at::Tensor> all_parts(int size, at::IntArrayRef shape, at::ScalarType type) {
   std::vector<at::Tensor> parts;
+  parts.reserve(static_cast<size_t>(size));
   for (int rank = 0; rank < size; ++rank) parts.push_back(part_of(rank, shape, type));
   return parts;
 }
@@ -75,6 +76,7 @@ void check_layouts(const Group& group) {
 void check_async(const Group& group) {
   const int rank = group.rank();
   std::vector<Pending> pending;
+  pending.reserve(5);
   for (int i = 0; i < 5; ++i)
     pending.push_back(all_reduce_async(at::full({1000}, rank + i, at::kDouble), group, Reduce::mean));
   Pending gathered = all_gather_async(at::full({2}, rank), group);
