@@ -53,16 +53,20 @@ void add_json(CLI::App* verb, JsonTarget& json) {
       ->default_str("-");
 }
 
+void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
+  verb->add_option("--plugin", plugins, "Library with your own models; may be repeated")
+      ->type_name("FILE")
+      ->expected(1, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 /// What a run is made of, the same for all verbs that train.
 template <class Arguments>
 void add_job(CLI::App* verb, Arguments& arguments) {
   verb->add_option("--recipe", arguments.recipe, "Recipe (YAML); all keys have defaults")->type_name("FILE");
   verb->add_option("--data", arguments.data, "Data set, instead of the recipe's")->type_name("PATH");
   verb->add_option("--model", arguments.model, "Model: a name, or a TorchScript file")->type_name("NAME|FILE");
-  verb->add_option("--plugin", arguments.plugins, "Library with your own models; may be repeated")
-      ->type_name("FILE")
-      ->expected(1, 1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_plugins(verb, arguments.plugins);
   verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1, 1)
@@ -122,10 +126,7 @@ CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
   verb->add_option("--passes", arguments.passes, "Of bald, with dropout on; 20")
       ->type_name("N")
       ->check(CLI::Range(2, 1000000).description(""));
-  verb->add_option("--plugin", arguments.plugins, "Library with your own models; may be repeated")
-      ->type_name("FILE")
-      ->expected(1, 1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_plugins(verb, arguments.plugins);
   verb->add_option("--seed", arguments.seed, "Of what is drawn; 1")
       ->type_name("N")
       ->check(CLI::Range(int64_t{0}, INT64_MAX).description(""));

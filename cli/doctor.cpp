@@ -11,6 +11,7 @@
 #include "bellows/core/machine.h"
 #include "bellows/core/stats.h"
 #include "bellows/tap/saved_tensor_tap.h"
+#include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 
@@ -201,7 +202,7 @@ std::string doctor_json(const Machine& machine, const std::vector<Finding>& find
                                 {"found", finding.found},
                                 {"fix", finding.fix}});
   }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 void print_lines(Terminal& terminal, const std::string& label, const std::string& text, Colour colour = Colour::none) {

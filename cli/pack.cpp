@@ -7,6 +7,7 @@
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/select/subset.h"
 #include "cli/interrupt.h"
+#include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 
@@ -85,7 +86,7 @@ std::string pack_json(const PackArguments& arguments, const ConvertResult& resul
                                        {"samples", result.samples},   {"kept", result.kept},
                                        {"compared", result.compared}, {"bytes", result.bytes},
                                        {"stopped", result.stopped},   {"seconds", result.seconds}};
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 }  // namespace

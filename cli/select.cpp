@@ -5,6 +5,7 @@
 #include "bellows/core/file.h"
 #include "bellows/data/select/subset.h"
 #include "bellows/train/selection.h"
+#include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 
@@ -63,7 +64,7 @@ int run_select(const SelectArguments& arguments) {
                                        {"of", subset.of},
                                        {"rule", subset.rule},
                                        {"source", subset.source}};
-  write_json(arguments.json, json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  write_json(arguments.json, json_text(json));
   return exit_done;
 }
 

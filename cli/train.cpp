@@ -12,6 +12,7 @@
 #include "bellows/models/registry.h"
 #include "bellows/train/trainer.h"
 #include "cli/interrupt.h"
+#include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 
@@ -104,7 +105,7 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
   json["train_seconds"] = result.train_seconds;
   json["checkpoint"] = result.checkpoint;
   json["recipe"] = recipe.to_yaml();
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 void print_result(const Recipe& recipe, const FitResult& result, const std::vector<std::string>& plugins) {

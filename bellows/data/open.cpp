@@ -19,12 +19,6 @@ namespace {
 
 using Kind = FolderContent::Kind;
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string all;
-  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-  return all;
-}
-
 bool has_split(const DatasetInfo& info, const std::string& name) {
   return std::find(info.splits.begin(), info.splits.end(), name) != info.splits.end();
 }
@@ -36,10 +30,10 @@ void choose_split(const std::string& folder, const OpenOptions& options, Dataset
   if (info.split.empty() && has_split(info, options.otherwise)) info.split = options.otherwise;
   TORCH_CHECK_VALUE(!info.split.empty(), "open: ", folder, " has several splits",
                     options.otherwise.empty() ? "" : ", none of them called \"" + options.otherwise + "\"", ": ",
-                    joined(info.splits), ". Choose one of them by the option split, or name its files.");
+                    c10::Join(", ", info.splits), ". Choose one of them by the option split, or name its files.");
   const bool known = has_split(info, info.split);
   TORCH_CHECK_VALUE(known, "open: ", folder, " has no split \"", info.split, "\".",
-                    did_you_mean(info.split, info.splits), " It has: ", joined(info.splits), ".");
+                    did_you_mean(info.split, info.splits), " It has: ", c10::Join(", ", info.splits), ".");
 }
 
 Dataset open_split(const std::string& folder, const Splits& splits, const OpenOptions& options, DatasetInfo info) {

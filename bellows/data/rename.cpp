@@ -42,6 +42,7 @@ class RenamedSource final : public Source {
   bool prefetch(int64_t index) const override { return source_->prefetch(index); }
   bool stored() const override { return source_->stored(); }
   std::vector<int64_t> block_starts() const override { return source_->block_starts(); }
+  int64_t id_bound() const override { return source_->id_bound(); }
 
  private:
   SourcePtr source_;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "bellows/core/error.h"
@@ -74,6 +75,11 @@ class FileCache::Download final : public HttpSink {
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
     TORCH_CHECK(fd_ >= 0 && ::ftruncate(fd_, static_cast<off_t>(offset)) == 0, "cache: cannot write ", path_, ": ",
                 errno_message(errno), ".");
+    if (offset == 0) {
+      crc_ = 0;
+    } else if (offset != position_) {
+      crc_.reset();
+    }
     position_ = offset;
     return true;
   }
@@ -84,8 +90,10 @@ class FileCache::Download final : public HttpSink {
       if (written < 0 && errno == EINTR) continue;
       TORCH_CHECK(written >= 0, "cache: cannot write ", path_, " at byte ", position_, ": ", errno_message(errno),
                   ". Free some space, lower cache_bytes, or choose another cache folder.");
-      bytes = bytes.subspan(static_cast<size_t>(written));
-      position_ += static_cast<uint64_t>(written);
+      const auto count = static_cast<size_t>(written);
+      if (crc_) crc_ = crc32c(bytes.first(count), *crc_);
+      bytes = bytes.subspan(count);
+      position_ += count;
     }
   }
 
@@ -99,7 +107,7 @@ class FileCache::Download final : public HttpSink {
                 ".");
     TORCH_CHECK(::fsync(fd_) == 0 && ::rename(part.c_str(), whole.c_str()) == 0, "cache: cannot write ", whole, ": ",
                 errno_message(errno), ".");
-    cache_.folder_.note(key_, url_, file, crc32c(MappedFile(whole).bytes()));
+    cache_.folder_.note(key_, url_, file, crc_ ? *crc_ : crc32c(MappedFile(whole).bytes()));
   }
 
   bool full() const { return full_; }
@@ -117,6 +125,7 @@ class FileCache::Download final : public HttpSink {
   std::string path_;
   int fd_ = -1;
   uint64_t position_ = 0;
+  std::optional<uint32_t> crc_;  // of all before position_; none where another process wrote the beginning
   bool full_ = false;
 };
 

@@ -11,6 +11,7 @@
 
 #include "bellows/core/log.h"
 #include "bellows/core/seed.h"
+#include "bellows/core/text.h"
 #include "bellows/io/http_transfer.h"
 
 namespace bellows::io {
@@ -136,9 +137,7 @@ std::vector<std::string> split_query(std::string_view url) {
 }
 
 std::string parameter_name(std::string_view parameter) {
-  std::string name(parameter.substr(0, parameter.find('=')));
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name;
+  return lower_case(parameter.substr(0, parameter.find('=')));
 }
 
 /// The names that a signature brought into this query; those that begin with x-amz- or x-goog- come besides.

@@ -1,8 +1,9 @@
 #include "bellows/io/http_headers.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
+
+#include "bellows/core/text.h"
 
 namespace bellows::io {
 
@@ -29,8 +30,7 @@ void HttpHeaders::take(std::string_view line) {
   }
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return;
-  std::string name(line.substr(0, colon));
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string name = lower_case(line.substr(0, colon));
   const std::string_view value = header_value(line.substr(colon + 1));
   if (name == "etag") file.etag = value;
   if (name == "last-modified") file.last_modified = value;

@@ -4,6 +4,7 @@
 
 #include <bit>
 
+#include "bellows/core/text.h"
 #include "bellows/io/bytes.h"
 #include "bellows/io/unpickler.h"
 
@@ -61,11 +62,8 @@ std::string dtype_name(c10::ScalarType dtype) {
       return "complex64";
     case c10::kComplexDouble:
       return "complex128";
-    default: {  // UInt16, Float8_e4m3fn: Python's name is the C++ one in small letters
-      std::string name = c10::toString(dtype);
-      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      return name;
-    }
+    default:  // UInt16, Float8_e4m3fn: Python's name is the C++ one in small letters
+      return lower_case(c10::toString(dtype));
   }
 }
 

@@ -10,7 +10,6 @@ namespace bellows::io {
 
 namespace {
 
-constexpr uint32_t recordio_magic = 0xced7230a;
 constexpr uint64_t part_head_bytes = 8;
 constexpr uint32_t most_part_bytes = (1u << 29) - 1;
 constexpr size_t image_head_bytes = 24;

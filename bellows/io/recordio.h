@@ -9,6 +9,9 @@
 
 namespace bellows::io {
 
+/// Begins each part of a record, as a little-endian number.
+constexpr uint32_t recordio_magic = 0xced7230a;
+
 /// Appends one record to `out` as a RecordIO file holds it; where the data have the format's magic number at a multiple
 /// of four bytes, the record is split there. `out` begins at a multiple of four bytes of the file.
 /// Throws: c10::ValueError – 2^29 bytes and more

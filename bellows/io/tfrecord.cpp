@@ -23,15 +23,10 @@ uint32_t masked_crc(std::string_view data) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-/// A record's length with its checksum, as far as it goes.
-bool is_head(std::string_view rest) {
-  return rest.size() >= head_bytes && load_little<uint32_t>(as_bytes(rest), 8) == masked_crc(rest.substr(0, 8));
-}
-
 /// The rest is the beginning of a record, but not all of it.
 bool is_torn(std::string_view rest) {
   if (rest.size() < head_bytes) return !rest.empty();
-  return is_head(rest) &&
+  return is_tfrecord_head(rest) &&
          (rest.size() < frame_bytes || load_little<uint64_t>(as_bytes(rest)) > rest.size() - frame_bytes);
 }
 
@@ -42,12 +37,16 @@ size_t length_at(std::string_view bytes, uint64_t offset, std::string_view where
                     ".");
   TORCH_CHECK_VALUE(!is_torn(rest), where, ": the record at byte ", offset, " ends after the file does (", bytes.size(),
                     " bytes). The file was cut short.");
-  TORCH_CHECK_VALUE(is_head(rest), where, ": at byte ", offset, " a record was expected, found ",
+  TORCH_CHECK_VALUE(is_tfrecord_head(rest), where, ": at byte ", offset, " a record was expected, found ",
                     describe_content(as_bytes(rest)), ": the checksum of its length is wrong.");
   return static_cast<size_t>(load_little<uint64_t>(as_bytes(rest)));
 }
 
 }  // namespace
+
+bool is_tfrecord_head(std::string_view bytes) {
+  return bytes.size() >= head_bytes && load_little<uint32_t>(as_bytes(bytes), 8) == masked_crc(bytes.substr(0, 8));
+}
 
 void append_tfrecord(std::string& out, std::string_view data) {
   const size_t start = out.size();
@@ -125,7 +124,7 @@ std::vector<TfrecordSpan> parse_tfrecord_index(std::string_view index, std::stri
   const size_t step = std::max<size_t>(records.size() / most_checked, 1);
   for (size_t i = 0; i < records.size(); i += step) {
     const auto& [offset, size] = records[i];
-    TORCH_CHECK_VALUE(is_head(bytes.substr(offset)) && length_at(bytes, offset, where) + frame_bytes == size,
+    TORCH_CHECK_VALUE(is_tfrecord_head(bytes.substr(offset)) && length_at(bytes, offset, where) + frame_bytes == size,
                       index_where, ", line ", i + 1, ": no record of ", size, " bytes at byte ", offset, " of ", where,
                       ": this is not the file's index, or the file is damaged. Make it anew, or remove it.");
   }
@@ -134,7 +133,7 @@ std::vector<TfrecordSpan> parse_tfrecord_index(std::string_view index, std::stri
 
 std::optional<Bytes> unpack_tfrecord(ByteSpan file, std::string_view where) {
   // A record's length may look like the beginning of a compressed file, but its checksum would not fit.
-  if (file.empty() || is_head(as_text(file))) return {};
+  if (file.empty() || is_tfrecord_head(as_text(file))) return {};
   const uint64_t most = most_unpacked_bytes(file.size());
   if (detect_compression(file) != Compression::none) return decompress(file, where, most);
   if (is_zlib(file)) return decompress_zlib(file, where, most);

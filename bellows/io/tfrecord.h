@@ -11,6 +11,9 @@
 
 namespace bellows::io {
 
+/// A record's length and its checksum begin the bytes.
+bool is_tfrecord_head(std::string_view bytes);
+
 /// Appends one record to `out` as a TFRecord file holds it: length, data, and the checksum of each.
 void append_tfrecord(std::string& out, std::string_view data);
 

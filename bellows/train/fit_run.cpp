@@ -139,7 +139,7 @@ void FitRun::save_sample_stats() {
   // The ids are those of the whole data set, and so is the fingerprint beside them.
   const data::Dataset& train = loop_.job().train;
   const bool whole = train.size() == train.source()->id_bound();
-  const std::string source = whole                       ? data::fingerprint(train)
+  const std::string source = whole                       ? record_.data
                              : !recipe_.subset.empty()   ? data::load_subset(recipe_.subset).source
                              : !loop_.job().note.empty() ? data::fingerprint(split_data(recipe_).whole)
                                                          : "";

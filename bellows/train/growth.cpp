@@ -40,7 +40,9 @@ data::Dataset Growth::data(int64_t epoch) const {
 }
 
 int64_t Growth::batches(int64_t epoch) const {
-  return data::count_batches(*full_.source(), data(epoch).loader_options(), epoch);
+  data::LoaderOptions options = full_.loader_options();
+  options.batch_size = batch_size(epoch);
+  return data::count_batches(*full_.source(), options, epoch);
 }
 
 int64_t Growth::steps(int64_t epoch) const {

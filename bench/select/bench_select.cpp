@@ -62,15 +62,14 @@ double accuracy_with(const Recipe& recipe, const std::vector<int64_t>& ids) {
   return train_to_the_end(loop);
 }
 
-/// What one training on everything notes of each sample, and the accuracy that it ends at.
-double note_samples(Recipe recipe, std::map<std::string, std::vector<double>>& hardness) {
+/// What one training on everything notes of each sample.
+void note_samples(Recipe recipe, std::map<std::string, std::vector<double>>& hardness) {
   recipe.sample_stats = true;
   train::TrainLoop loop(train::make_job(recipe));
-  const double accuracy = train_to_the_end(loop);
+  train_to_the_end(loop);
   for (const char* rule : {"forgetting", "el2n", "loss", "margin"})
     hardness[rule] = loop.sample_stats()->difficulty(data::parse_difficulty(rule));
   hardness["random"] = std::vector<double>(hardness["el2n"].size());
-  return accuracy;
 }
 
 /// One row a rule. The statistics come from another training, with a seed of its own.

@@ -19,8 +19,6 @@ namespace bellows::data {
 
 namespace {
 
-using Coding = RecodeOptions::Coding;
-
 ConvertState::Identity identity_of(const Dataset& data, const OutputFormat& format, const ConvertOptions& options) {
   const RecodeOptions& picture = options.picture;
   return {{"source", fingerprint(data)},
@@ -129,8 +127,6 @@ void check_options(const ConvertOptions& options, const ConvertPlaces& places, c
 void fill_staging(const Source& source, const OutputFormat& format, const ConvertPlaces& places,
                   const ConvertOptions& options, ConvertState& state, ConvertResult& result) try {
   places.remove_leftovers(state.shards());
-  for (const FinishedShard& shard : state.shards()) result.samples += shard.samples;
-  result.kept = result.samples;
   check_room(source, format, places, options, state, result.samples);
   const int64_t threads = options.threads > 0 ? options.threads : std::max<int64_t>(this_machine().usable_threads(), 1);
   result.stopped = !write_shards(source, format, places, options, threads, state, result);
@@ -177,12 +173,9 @@ ConvertResult convert(const Dataset& data, const std::string& destination, const
   ConvertState state(places.state_file(), identity);
 
   ConvertResult result{.format = format.name};
-  if (state.compared()) {  // killed while it was put in place
-    for (const FinishedShard& shard : state.shards()) result.samples += shard.samples;
-    result.kept = result.samples;
-  } else {
-    fill_staging(source, format, places, options, state, result);
-  }
+  for (const FinishedShard& shard : state.shards()) result.samples += shard.samples;
+  result.kept = result.samples;
+  if (!state.compared()) fill_staging(source, format, places, options, state, result);  // else killed after that
   for (const FinishedShard& shard : state.shards())
     result.files.push_back(result.stopped ? places.staged(shard.name) : places.path(shard.name));
   if (!result.stopped) {

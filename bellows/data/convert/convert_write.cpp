@@ -21,7 +21,7 @@ class ShardsWriter {
                ConvertState& state, ConvertResult& result)
       : format_(format), places_(places), options_(options), state_(state), result_(result) {
     limit_ = options.shard_bytes > 0 ? options.shard_bytes : usual_shard_bytes;
-    for (const FinishedShard& shard : state.shards()) position_ += shard.samples;
+    position_ = result.samples;
   }
 
   /// Begins a shard. Where it is a pack that was left unfinished, goes on with it.

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <filesystem>
 
 #include "bellows/core/error.h"
+#include "bellows/core/text.h"
 #include "bellows/data/formats/array_source.h"
 #include "bellows/data/formats/beton_source.h"
 #include "bellows/data/formats/folder_source.h"
@@ -24,18 +24,13 @@ namespace {
 
 using Paths = std::vector<std::string>;
 
-std::string in_lower_case(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 /// Who writes a file of such a name does not expect a folder, nor what shards would be in it.
 void check_no_foreign_suffix(const std::string& path) {
   constexpr std::array<std::string_view, 30> foreign{
       ".gz",   ".tgz", ".bz2",     ".xz",    ".zst",     ".lz4",  ".zip", ".7z",  ".mds",  ".json",
       ".tsv",  ".txt", ".parquet", ".arrow", ".feather", ".avro", ".orc", ".h5",  ".hdf5", ".mat",
       ".lmdb", ".idx", ".tfrec",   ".pt",    ".pth",     ".pkl",  ".png", ".jpg", ".jpeg", ".ndjson"};
-  const std::string suffix = in_lower_case(std::filesystem::path(path).extension().string());
+  const std::string suffix = lower_case(std::filesystem::path(path).extension().string());
   if (std::ranges::find(foreign, suffix) == foreign.end()) return;
   std::string all;
   for (const OutputFormat& format : output_formats()) {
@@ -121,7 +116,7 @@ std::vector<OutputFormat> formats_of_some_kinds() {
 }  // namespace
 
 bool OutputFormat::names_file(const std::string& path) const {
-  const std::string lower = in_lower_case(path);
+  const std::string lower = lower_case(path);
   return std::ranges::any_of(suffixes, [&](const std::string& suffix) { return lower.ends_with(suffix); });
 }
 
@@ -137,15 +132,13 @@ const std::vector<OutputFormat>& output_formats() {
 
 const OutputFormat& find_output_format(const std::string& name, const std::string& path) {
   std::vector<std::string> names;
-  std::string all;
   for (const OutputFormat& format : output_formats()) {
     if (format.name == name) return format;
     if (name.empty() && format.names_file(path)) return format;
     names.push_back(format.name);
-    all += (all.empty() ? "" : ", ") + format.name;
   }
   TORCH_CHECK_VALUE(name.empty(), "convert: no format is called \"", name, "\".", did_you_mean(name, names),
-                    " There are: ", all, ".");
+                    " There are: ", c10::Join(", ", names), ".");
   check_no_foreign_suffix(path);
   return output_formats().front();
 }

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -13,6 +12,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
+#include "bellows/core/text.h"
 #include "bellows/core/write_state_impl.h"
 #include "bellows/data/formats/array_source.h"
 #include "bellows/data/label.h"
@@ -76,8 +76,7 @@ class Spool {
 class ArraysSink final : public Sink {
  public:
   explicit ArraysSink(const std::string& path)
-      : path_(path), suffix_(std::filesystem::path(path).extension().string()) {
-    for (char& c : suffix_) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      : path_(path), suffix_(lower_case(std::filesystem::path(path).extension().string())) {
     TORCH_CHECK_VALUE(suffix_ == ".npy" || suffix_ == ".npz" || suffix_ == ".safetensors",
                       "arrays_sink: expected a name that ends in .npy, .npz or .safetensors, got ", path, ".");
   }

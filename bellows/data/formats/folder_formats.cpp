@@ -1,12 +1,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <map>
 
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
+#include "bellows/core/text.h"
 #include "bellows/data/formats/folder_source.h"
 #include "bellows/data/formats/formats.h"
 
@@ -27,9 +27,7 @@ std::string without_count(const std::string& name) {
 }
 
 std::string lower_suffix(const fs::path& path) {
-  std::string suffix = path.extension().string();
-  std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return std::tolower(c); });
-  return suffix;
+  return lower_case(path.extension().string());
 }
 
 /// ".tar.gz" of a compressed file: two files ".gz" may hold different things.
@@ -51,11 +49,6 @@ std::string split_of(const std::string& path) {
   if (digits != std::string::npos && digits + 1 < stem.size()) stem.erase(digits + 1);
   while (stem.size() > 1 && (stem.back() == '-' || stem.back() == '_')) stem.pop_back();
   return stem;
-}
-
-bool is_picture_name(const fs::path& path) {
-  const std::string suffix = lower_suffix(path);
-  return suffix == ".jpg" || suffix == ".jpeg" || suffix == ".png";
 }
 
 /// Names of a folder, by what they are.
@@ -159,9 +152,7 @@ FolderContent examine_folder(const std::string& folder) {
       content = {FolderContent::Kind::files, format, files};
     }
   }
-  std::string all;
-  for (const std::string& one : found) all += (all.empty() ? "" : "; ") + one;
-  TORCH_CHECK_VALUE(found.size() < 2, "open: the folder ", folder, " is ambiguous: it holds ", all,
+  TORCH_CHECK_VALUE(found.size() < 2, "open: the folder ", folder, " is ambiguous: it holds ", c10::Join("; ", found),
                     ". Name the files: a pattern such as ", folder, "/*.tar, or a folder below.");
   TORCH_CHECK_VALUE(!found.empty(), "open: found no shards in the folder ", folder,
                     ", nor anything else that is known: ", accepted_formats(),

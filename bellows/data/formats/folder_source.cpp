@@ -8,12 +8,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/core/text.h"
+#include "bellows/data/formats/file_starts_impl.h"
 
 namespace bellows::data {
 
@@ -26,8 +27,7 @@ constexpr uint64_t kMaxPictureBytes = uint64_t{1} << 31;
 
 /// In lower case, without the dot.
 std::string suffix_of(const fs::path& path) {
-  std::string suffix = path.extension().string();
-  for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string suffix = lower_case(path.extension().string());
   return suffix.empty() ? suffix : suffix.substr(1);
 }
 
@@ -109,7 +109,7 @@ class ImageFolderSource final : public Source {
       add_files(fs::path(folder_) / classes[i], true);
       TORCH_CHECK_VALUE(pictures_.size() > before, "open_image_folder: the class folder ", folder_, "/", classes[i],
                         " has no .jpg, .jpeg or .png file. Remove it, or fill it: labels count the folders.");
-      starts_.push_back(static_cast<int64_t>(before));
+      starts_.add(static_cast<int64_t>(before));
     }
     if (classes.empty()) add_files(folder_, false);
     TORCH_CHECK_VALUE(!pictures_.empty(), "open_image_folder: ", folder_, " has no .jpg, .jpeg or .png file.");
@@ -138,8 +138,7 @@ class ImageFolderSource final : public Source {
     read_into(path, sample.buffer);
     sample.fields.push_back({.name = picture_field(suffix_of(path)), .bytes = sample.buffer});
     if (labels_.empty()) return;
-    const auto next = std::upper_bound(starts_.begin(), starts_.end(), index);
-    const int64_t& label = labels_[static_cast<size_t>(next - starts_.begin() - 1)];
+    const int64_t& label = labels_[starts_.file_of(index)];
     Field field{.name = "label", .bytes = std::as_bytes(std::span(&label, 1)), .is_array = true};
     field.dtype = c10::kLong;
     sample.fields.push_back(field);
@@ -180,12 +179,16 @@ class ImageFolderSource final : public Source {
   std::string folder_;
   std::vector<std::string> pictures_;  // paths
   std::vector<int64_t> labels_;        // 0, 1, … : what label fields point to
-  std::vector<int64_t> starts_;        // the first sample of each class
+  FileStarts starts_;                  // of the classes
   int64_t others_ = 0;
   std::string first_other_;
 };
 
 }  // namespace
+
+bool is_picture_name(const std::filesystem::path& path) {
+  return !picture_field(suffix_of(path)).empty();
+}
 
 std::vector<std::string> image_folder_splits(const std::string& folder) {
   std::vector<std::string> names = sorted_subfolders(folder);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,6 +9,9 @@
 #include "bellows/data/source.h"
 
 namespace bellows::data {
+
+/// By its suffix, in any case: .jpg, .jpeg or .png.
+bool is_picture_name(const std::filesystem::path& path);
 
 /// The subfolders of `folder` that are splits of it: train, val, valid, validation, test. Empty where it has other
 /// subfolders too: then they are classes.

@@ -16,10 +16,11 @@
 #include "bellows/data/formats/tfrecord_source.h"
 #include "bellows/data/formats/webdataset.h"
 #include "bellows/io/beton.h"
-#include "bellows/io/crc32.h"
 #include "bellows/io/decompress.h"
 #include "bellows/io/pack_impl.h"
+#include "bellows/io/recordio.h"
 #include "bellows/io/tar.h"
+#include "bellows/io/tfrecord.h"
 
 namespace bellows::data {
 
@@ -45,14 +46,11 @@ bool is_npz(const FileLook& look) {
 }
 
 bool is_recordio(const FileLook& look) {
-  return look.file.size() >= 8 && io::load_little<uint32_t>(look.file) == 0xced7230a;
+  return look.file.size() >= 8 && io::load_little<uint32_t>(look.file) == io::recordio_magic;
 }
 
-/// The length of the first record, and its checksum.
 bool is_tfrecord(const FileLook& look) {
-  if (look.start.size() < 12) return false;
-  const uint32_t crc = io::crc32c(look.start.first(8));
-  return ((crc >> 15) | (crc << 17)) + 0xa282ead8 == io::load_little<uint32_t>(look.start, 8);
+  return io::is_tfrecord_head(io::as_text(look.start));
 }
 
 /// TensorFlow's other way to compress a file. Its head says little, so it comes last.
@@ -177,9 +175,10 @@ std::string describe_file(io::ByteSpan file, std::string_view where) {
 }
 
 std::string accepted_formats() {
-  std::string all;
-  for (const FileFormat& format : kFileFormats) all += (all.empty() ? "" : ", ") + std::string(format.name);
-  return all;
+  std::vector<std::string_view> names;
+  names.reserve(std::size(kFileFormats));
+  for (const FileFormat& format : kFileFormats) names.push_back(format.name);
+  return c10::Join(", ", names);
 }
 
 namespace {

@@ -85,6 +85,8 @@ class MdsSource final : public Source {
       add_encodings(shard);
     }
     first_use_.resize(shards_.size());
+    packed_.reserve(shards_.size());
+    for (size_t i = 0; i < shards_.size(); ++i) packed_.push_back(is_packed(i));
     for (size_t i = 0; options.verify == Verify::open && i < shards_.size(); ++i) content(i);
   }
 
@@ -176,7 +178,7 @@ class MdsSource final : public Source {
   }
 
   Content content(size_t which) const {
-    if (is_packed(which)) {
+    if (packed_[which]) {
       const auto unpacked = unpacked_.get(which, [&] { return unpack(which); });
       return {*unpacked, unpacked};
     }
@@ -225,6 +227,7 @@ class MdsSource final : public Source {
   std::vector<ShardColumns> columns_;
   FileStarts starts_;
   int64_t size_ = 0;
+  std::vector<char> packed_;                // each shard: what there is of it is its compressed file
   mutable std::deque<FirstUse> first_use_;  // of each shard
   mutable UnpackedFiles unpacked_;
 };

@@ -3,6 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include "bellows/core/error.h"
+#include "bellows/data/formats/file_starts_impl.h"
+#include "bellows/data/formats/shard_files.h"
+#include "bellows/data/sample.h"
 
 namespace bellows::data {
 
@@ -18,6 +21,21 @@ void read_naming(const Where& where, const Read& read) {
   } catch (const c10::Error& error) {
     TORCH_CHECK(false, "read: ", where(), ": ", user_message(error));
   }
+}
+
+/// Reads sample `index` of files of records: makes `sample` empty but for what tells it from others, and says in what
+/// `read` throws where its record begins.
+/// Params: read – called with the number of the file and the record's offset in it
+template <class Read>
+void read_record(const ShardFiles& files, const SampleOffsets& offsets, int64_t index, Sample& sample,
+                 const Read& read) {
+  const size_t file = offsets.file_of(index);
+  const uint64_t offset = offsets[index];
+  sample.clear();
+  sample.id = index;
+  sample.file = files.name(file);
+  read_naming([&] { return c10::str("sample (id ", index, "), record at byte ", offset, " of ", files.name(file)); },
+              [&] { read(file, offset); });
 }
 
 }  // namespace bellows::data

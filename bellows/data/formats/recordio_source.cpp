@@ -56,15 +56,7 @@ class RecordioSource final : public Source {
   int64_t size() const override { return offsets_.size(); }
 
   void read(int64_t index, Sample& sample) const override {
-    const size_t file = offsets_.file_of(index);
-    const uint64_t offset = offsets_[index];
-    sample.clear();
-    sample.id = index;
-    sample.file = files_.name(file);
-    const auto where = [&] {
-      return c10::str("sample (id ", index, "), record at byte ", offset, " of ", files_.name(file));
-    };
-    read_naming(where, [&] {
+    read_record(files_, offsets_, index, sample, [&](size_t file, uint64_t offset) {
       const auto record = io::recordio_at(files_.content(file, sample.owner), offset, "RecordIO", sample.buffer);
       const bool joined = record.data.data() == sample.buffer.data();
       const size_t used = joined ? record.data.size() : 0;

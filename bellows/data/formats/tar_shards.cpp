@@ -47,15 +47,11 @@ TarShards::View TarShards::open_view(size_t shard) const {
     return View{bytes, std::move(content)};
   };
   if (auto kept = unpacked_.find(shard)) return as_view(std::move(kept));
-  auto file = files_.map(shard);
-  if (io::detect_compression(file->bytes()) != io::Compression::none) {
-    return as_view(unpacked_.get(shard, [&] {
-      return io::decompress(file->bytes(), files_.name(shard), io::most_unpacked_bytes(file->bytes().size()));
-    }));
-  }
-  file->check_size();
-  const io::ByteSpan bytes = file->bytes();
-  return {bytes, std::move(file)};
+  std::shared_ptr<const void> owner;
+  const io::ByteSpan bytes = files_.content(shard, owner);
+  if (io::detect_compression(bytes) == io::Compression::none) return {bytes, std::move(owner)};
+  return as_view(unpacked_.get(
+      shard, [&] { return io::decompress(bytes, files_.name(shard), io::most_unpacked_bytes(bytes.size())); }));
 }
 
 TarShards::View TarShards::view(size_t shard) const {
@@ -64,11 +60,6 @@ TarShards::View TarShards::view(size_t shard) const {
                     archive_bytes_[shard], " bytes of archive, now it has ", view.bytes.size(),
                     ". Open the data set again.");
   return view;
-}
-
-io::ByteSpan TarShards::data(size_t shard, const View& view, const io::TarMember& member) const {
-  if (scanned_[shard]) return view.bytes.subspan(member.offset, member.size);
-  return io::tar_member_data(view.bytes, member);
 }
 
 io::TarIndex TarShards::index(size_t shard) {

@@ -23,7 +23,7 @@ class TarShards {
   explicit TarShards(std::vector<std::string> names);
 
   const ShardFiles& files() const { return files_; }
-  /// The index of a shard. Call it once for each before data().
+  /// The index of a shard. Call it once for each before view().
   /// Throws: c10::ValueError – the shard is missing, corrupt, too large; as ShardFiles::map
   io::TarIndex index(size_t shard);
 
@@ -35,10 +35,7 @@ class TarShards {
   /// Throws: c10::ValueError – it was cut or replaced since its index was made (the shard is not named: who reads a sample
   ///         does that); as ShardFiles::map
   View view(size_t shard) const;
-  /// The data of a member.
-  /// Throws: c10::ValueError – the index does not match the shard (likewise)
-  io::ByteSpan data(size_t shard, const View& view, const io::TarMember& member) const;
-  /// Whether data() looks at the member's name: an index was not made by this process.
+  /// Whether a member's name is to be looked at (io::tar_member_data): the index was not made by this process.
   bool checks_members(size_t shard) const { return !scanned_[shard]; }
 
  private:

@@ -32,15 +32,7 @@ class TfrecordSource final : public Source {
 
   void read(int64_t index, Sample& sample) const override {
     thread_local ExampleWorkspace workspace;
-    const size_t file = offsets_.file_of(index);
-    const uint64_t offset = offsets_[index];
-    sample.clear();
-    sample.id = index;
-    sample.file = files_.name(file);
-    const auto where = [&] {
-      return c10::str("sample (id ", index, "), record at byte ", offset, " of ", files_.name(file));
-    };
-    read_naming(where, [&] {
+    read_record(files_, offsets_, index, sample, [&](size_t file, uint64_t offset) {
       const std::string_view bytes = content(file, sample.owner);
       const std::string_view record = io::tfrecord_at(bytes, offset, "TFRecord");
       workspace.example.parse(io::as_bytes(record));

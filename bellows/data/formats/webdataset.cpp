@@ -3,13 +3,13 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cctype>
 #include <future>
 #include <optional>
 #include <unordered_map>
 
 #include "bellows/core/error.h"
 #include "bellows/core/progress.h"
+#include "bellows/core/text.h"
 #include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/tar_shards.h"
 #include "bellows/data/formats/touch_impl.h"
@@ -100,7 +100,7 @@ class WebDatasetSource final : public Source {
     const Member* member = &members_[entry.first];
     for (Field& field : sample.fields) {
       if (shards_.checks_members(entry.shard)) {
-        field.bytes = shards_.data(entry.shard, view, member_of(entry, *member));
+        field.bytes = io::tar_member_data(view.bytes, member_of(entry, *member));
       } else {
         field.bytes = view.bytes.subspan(member->offset, member->size);
       }
@@ -155,9 +155,8 @@ class WebDatasetSource final : public Source {
   }
 
   uint32_t suffix_index(std::string_view suffix) {
-    std::string lower(suffix);
-    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    const auto [known, is_new] = suffix_numbers_.try_emplace(std::move(lower), static_cast<uint32_t>(suffixes_.size()));
+    const auto [known, is_new] =
+        suffix_numbers_.try_emplace(lower_case(suffix), static_cast<uint32_t>(suffixes_.size()));
     if (is_new) suffixes_.push_back(known->first);
     return known->second;
   }

@@ -57,10 +57,13 @@ ImageView adjust_hue(const ImageView& image, double turn, Scratch& scratch) {
   if (image.channels < 3) return image;
   const auto shift = static_cast<uint8_t>(static_cast<int>(turn * 255));
   uint8_t* out = scratch.next(static_cast<size_t>(image.height * image.width * 3));
-  for (int64_t i = 0; i < image.height * image.width; ++i) {
-    Hsv hsv = to_hsv(image.at(i / image.width, i % image.width));
-    hsv.h = static_cast<uint8_t>(hsv.h + shift);
-    to_rgb(hsv, out + 3 * i);
+  uint8_t* to = out;
+  for (int64_t y = 0; y < image.height; ++y) {
+    for (int64_t x = 0; x < image.width; ++x, to += 3) {
+      Hsv hsv = to_hsv(image.at(y, x));
+      hsv.h = static_cast<uint8_t>(hsv.h + shift);
+      to_rgb(hsv, to);
+    }
   }
   return {out, image.height, image.width, 3, image.width * 3, 3};
 }

@@ -146,19 +146,19 @@ ImageView adjust_sharpness(const ImageView& image, double factor, Scratch& scrat
     return static_cast<float>(at[-step]) * side + static_cast<float>(*at) * center +
            static_cast<float>(at[step]) * side;
   };
+  const auto smooth_at = [&](const uint8_t* at) {
+    float sum = 0.5f;
+    sum += row_sum(at + image.row_stride, side);
+    sum += row_sum(at, middle);
+    sum += row_sum(at - image.row_stride, side);
+    return static_cast<int>(sum);
+  };
+  uint8_t* to = out;
   for (int64_t y = 0; y < h; ++y) {
-    for (int64_t i = 0; i < w * c; ++i) {
-      const int64_t x = i / c;
-      const uint8_t* at = image.at(y, x) + i % c;
-      int smooth = *at;
-      if (y > 0 && y + 1 < h && x > 0 && x + 1 < w) {
-        float sum = 0.5f;
-        sum += row_sum(at + image.row_stride, side);
-        sum += row_sum(at, middle);
-        sum += row_sum(at - image.row_stride, side);
-        smooth = static_cast<int>(sum);
-      }
-      out[y * w * c + i] = blended(smooth, *at, f);
+    for (int64_t x = 0; x < w; ++x) {
+      const bool inside = y > 0 && y + 1 < h && x > 0 && x + 1 < w;
+      const uint8_t* at = image.at(y, x);
+      for (const uint8_t* end = at + c; at < end; ++at) *to++ = blended(inside ? smooth_at(at) : *at, *at, f);
     }
   }
   return packed_view(out, image);

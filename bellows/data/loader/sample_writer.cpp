@@ -59,6 +59,12 @@ std::string sizes_text(const RowSpec& row) {
   return text + "]";
 }
 
+/// Params: classes – 0: not known
+void check_class(int64_t label, int64_t classes) {
+  TORCH_CHECK_VALUE(classes == 0 || (label >= 0 && label < classes), "expected a label in [0, ", classes, "), found ",
+                    label, ". Check the number of classes, or the data.");
+}
+
 /// Runs `body`; says in which sample and where an error happened.
 template <class F>
 void with_context(const char* what, const Sample& sample, const Field* field, const F& body) {
@@ -255,9 +261,7 @@ void SampleWriter::prepare_label(Workspace& workspace) const {
   TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no label; it holds ", field_names(sample), ".");
   with_context("label", sample, field, [&] {
     workspace.label = parse_label(*field, options_.label_key);
-    TORCH_CHECK_VALUE(options_.num_classes == 0 || (workspace.label >= 0 && workspace.label < options_.num_classes),
-                      "expected a label in [0, ", options_.num_classes, "), found ", workspace.label,
-                      ". Check the number of classes, or the data.");
+    check_class(workspace.label, options_.num_classes);
   });
 }
 
@@ -266,9 +270,7 @@ void SampleWriter::check_array_label(const Sample& sample) const {
   if (!field || !field->is_array || field->dtype != c10::ScalarType::Long || !field->sizes.empty()) return;
   int64_t label = 0;
   std::memcpy(&label, field->bytes.data(), sizeof(label));
-  TORCH_CHECK_VALUE(label >= 0 && label < options_.num_classes, "label: ", sample.where(field),
-                    ": expected a label in [0, ", options_.num_classes, "), found ", label,
-                    ". Check the number of classes, or the data.");
+  with_context("label", sample, field, [&] { check_class(label, options_.num_classes); });
 }
 
 size_t SampleWriter::bytes(size_t which, const Workspace& workspace) const {
