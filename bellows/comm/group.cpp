@@ -11,8 +11,7 @@ namespace bellows::comm {
 namespace {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store) {
-  auto options =
-      c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(static_cast<int64_t>(parts.timeout_s * 1000)));
+  auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(parts.timeout_s));
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   options->devices = {interface && *interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
                                               : c10d::ProcessGroupGloo::createDeviceForHostname(parts.address)};

@@ -21,7 +21,8 @@ struct Group::State {
 c10::intrusive_ptr<c10d::Backend> watched(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
                                           std::shared_ptr<Watchdog> watchdog);
 
-/// libtorch's NCCL, or null where this build has no CUDA.
+/// libtorch's NCCL.
+/// Throws: c10::Error – this build has no CUDA
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             double timeout_s);
 

@@ -68,9 +68,8 @@ class Round {
   bool stop_ = false, terminated_ = false, killed_ = false;
 };
 
-std::vector<std::string> rank_environment(int local_rank, int ranks, int round, int max_restarts, const Nodes& nodes,
-                                          const std::string& token) {
-  Variables variables = environment_variables();
+std::vector<std::string> rank_environment(Variables variables, int local_rank, int ranks, int round, int max_restarts,
+                                          const Nodes& nodes, const std::string& token) {
   const int rank = nodes.first_rank() + local_rank;
   variables["RANK"] = variables["ROLE_RANK"] = std::to_string(rank);
   variables["WORLD_SIZE"] = variables["ROLE_WORLD_SIZE"] = std::to_string(nodes.world_size());
@@ -83,8 +82,6 @@ std::vector<std::string> rank_environment(int local_rank, int ranks, int round, 
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   variables["BELLOWS_TOKEN"] = token;
   variables.erase("BELLOWS_STORE");  // this job has a store
-  const int64_t share = std::max<int64_t>(this_machine().usable_threads() / ranks, 1);
-  if (variables["OMP_NUM_THREADS"].empty()) variables["OMP_NUM_THREADS"] = std::to_string(share);
   std::vector<std::string> environment;
   environment.reserve(variables.size());
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
@@ -92,11 +89,14 @@ std::vector<std::string> rank_environment(int local_rank, int ranks, int round, 
 }
 
 void Round::start(const std::vector<std::string>& command, const std::string& token, int max_restarts) {
+  Variables shared = environment_variables();
+  if (shared["OMP_NUM_THREADS"].empty())
+    shared["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(this_machine().usable_threads() / ranks_, 1));
   processes_.reserve(static_cast<size_t>(ranks_));
   for (int local = 0; local < ranks_; ++local) {
-    processes_.push_back(
-        std::make_unique<RankProcess>(nodes_.first_rank() + local, command,
-                                      rank_environment(local, ranks_, number_, max_restarts, nodes_, token), signals_));
+    processes_.push_back(std::make_unique<RankProcess>(
+        nodes_.first_rank() + local, command,
+        rank_environment(shared, local, ranks_, number_, max_restarts, nodes_, token), signals_));
     guard_.add(processes_.back()->pid());
   }
 }

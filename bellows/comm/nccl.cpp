@@ -3,8 +3,9 @@
 
 #include "bellows/comm/backends_impl.h"
 #include "bellows/comm/group_impl.h"
+#include "bellows/comm/store_impl.h"
 
-// In builds with CUDA. Not run yet: no machine with several GPUs was there.
+// In builds with CUDA. Untested on several GPUs.
 
 namespace bellows::comm {
 
@@ -15,7 +16,7 @@ bool has_nccl() {
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             double timeout_s) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  options->timeout = milliseconds(timeout_s);
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
 }
 

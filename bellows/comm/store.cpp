@@ -9,10 +9,6 @@ namespace bellows::comm {
 
 namespace {
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-}
-
 Store make_store(c10::intrusive_ptr<c10d::Store> store, int port) {
   return Store(std::make_shared<Store::State>(Store::State{std::move(store), port}));
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <future>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "bellows/comm/watchdog_impl.h"
@@ -112,19 +113,19 @@ void Watchdog::write_note(const Store& store) {
 }
 
 void Watchdog::warn_of_long_calls() {
-  std::vector<Call> calls;
+  std::optional<Call> late;
   {
     std::lock_guard lock(mutex_);
     std::erase_if(running_, [](const Running& running) { return running.done && running.done(); });
     for (Running& running : running_) {
       if (running.warned || Clock::now() - running.since < std::chrono::duration<double>(warn_after_s_)) continue;
       running.warned = true;
-      calls.push_back(running.call);
+      if (!late) late = running.call;
     }
   }
-  if (calls.empty()) return;
+  if (!late) return;
   // On a thread of its own: this one goes on with its signs of life.
-  std::thread([self = shared_from_this(), call = calls.front()] {
+  std::thread([self = shared_from_this(), call = *late] {
     try {
       const Blame blame = self->examine(call);
       const std::vector<int> ranks = self->ranks_of(call.group);
@@ -210,6 +211,8 @@ Watchdog::Blame Watchdog::examine(const Call& call) const {
   std::erase(others, rank_);
   Blame gone, first, followers;
   for (const int rank : others) {
+    const PeerState state = look_up(peers_[rank]);
+    if (state != PeerState::stopped && state != PeerState::ended) continue;  // saves reading its note
     const Note note = read_note(rank);
     if (is_gone(rank, note)) gone.add(rank, trouble_of(rank, call, note, false));
   }
