@@ -109,6 +109,8 @@ TEST(Launch, PassesSignalsOn) {
     return [=](const cli::Outcome& so_far) { return count_of(so_far.out, word) == 2; };
   };
   ASSERT_TRUE(job.wait_until(has("ready"), 20));
+  job.signal(SIGUSR1);
+  ASSERT_TRUE(job.wait_until(has("usr1"), 20));
   job.signal(SIGTERM);
   const auto outcome = job.finish(20);
   EXPECT_EQ(outcome.exit_code, 0) << "they ended in order: " << outcome.err;

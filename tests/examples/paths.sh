@@ -26,5 +26,6 @@ while IFS=: read -r file path; do
 done < <(
   for document in "$@"; do named_in "$document" | sort -u | sed "s|^|$document:|"; done
   grep -roE '\b(tests|docs|bench|tools/goldens)/[A-Za-z0-9_/-]+\.(h|cpp|py|sh|md)\b' bellows cli --include='*.h' --include='*.cpp' | sort -u)
+((count)) || { echo "found no path to check" >&2; bad=1; }
 echo "$count paths"
 exit $bad

@@ -178,6 +178,8 @@ TEST(MdsTest, NamesCanBeChanged) {
   EXPECT_EQ(source->read(3).find("label")->dtype, c10::kLong);
   EXPECT_EQ(source->read(3).find("number"), nullptr);
   EXPECT_EQ(source->block_starts(), open_mds(kMdsGoldens + "zstd")->block_starts());
+  const SourcePtr few = rename_fields(subset(open_mds(kMdsGoldens + "zstd"), {1, 2}), {{"number", "label"}});
+  EXPECT_EQ(few->id_bound(), source->size()) << "ids stay those of the whole";
   const SourcePtr twice = rename_fields(open_mds(kMdsGoldens + "zstd"), {{"number", "text"}});
   EXPECT_THAT(error_of([&] { twice->read(0); }), HasSubstr("has a field \"text\" besides \"number\""));
 }
