@@ -12,5 +12,6 @@
 #include "bellows/models.h"
 #include "bellows/nn.h"
 #include "bellows/optim.h"
+#include "bellows/parallel.h"
 #include "bellows/tap.h"
 #include "bellows/train.h"

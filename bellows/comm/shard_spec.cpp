@@ -1,0 +1,63 @@
+#include "bellows/comm/shard_spec.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
+
+namespace bellows::comm {
+
+namespace {
+
+void check_box(const ShardSpec& spec, const std::vector<int64_t>& whole) {
+  bool inside = spec.offset.size() == whole.size() && spec.length.size() == whole.size();
+  for (size_t dim = 0; inside && dim < whole.size(); ++dim) {
+    inside = spec.offset[dim] >= 0 && spec.length[dim] >= 0 && spec.offset[dim] <= whole[dim] - spec.length[dim];
+  }
+  TORCH_CHECK_VALUE(inside, "shard: expected a box inside a tensor of sizes [", c10::Join(", ", spec.sizes),
+                    "], got offset [", c10::Join(", ", spec.offset), "], length [", c10::Join(", ", spec.length), "].");
+}
+
+}  // namespace
+
+ShardSpec ShardSpec::whole(std::vector<int64_t> sizes) {
+  std::vector<int64_t> offset(sizes.size(), 0);
+  return {sizes, std::move(offset), sizes};
+}
+
+ShardSpec ShardSpec::run(std::vector<int64_t> sizes, int64_t begin, int64_t count) {
+  return {std::move(sizes), {begin}, {count}};
+}
+
+int64_t ShardSpec::numel() const {
+  return c10::multiply_integers(length);
+}
+
+std::vector<std::pair<int64_t, int64_t>> ShardSpec::runs() const {
+  const bool flat = offset.size() == 1 && sizes.size() != 1;
+  const std::vector<int64_t> whole = flat ? std::vector<int64_t>{c10::multiply_integers(sizes)} : sizes;
+  check_box(*this, whole);
+  if (numel() == 0) return {};
+  std::vector<int64_t> strides(whole.size());
+  int64_t stride = 1;
+  for (size_t dim = whole.size(); dim-- > 0; stride *= whole[dim]) strides[dim] = stride;
+  // Trailing dims that are held whole run on into each other, and one more, of which a part is held, goes with them.
+  size_t outer = whole.size();
+  while (outer > 0 && length[outer - 1] == whole[outer - 1]) --outer;
+  if (outer > 0) --outer;
+  const int64_t count = outer < whole.size() ? length[outer] * strides[outer] : 1;
+  std::vector<std::pair<int64_t, int64_t>> runs;
+  runs.reserve(static_cast<size_t>(numel() / count));
+  std::vector<int64_t> at = offset;
+  while (true) {
+    int64_t begin = 0;
+    for (size_t dim = 0; dim < whole.size(); ++dim) begin += at[dim] * strides[dim];
+    runs.emplace_back(begin, count);
+    size_t dim = outer;
+    while (dim > 0 && ++at[dim - 1] == offset[dim - 1] + length[dim - 1]) {
+      at[dim - 1] = offset[dim - 1];
+      --dim;
+    }
+    if (dim == 0) return runs;
+  }
+}
+
+}  // namespace bellows::comm

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "bellows/parallel/gradient_hook.h"

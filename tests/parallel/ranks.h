@@ -1,0 +1,45 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bellows/comm/backends_impl.h"
+#include "bellows/comm/store.h"
+#include "bellows/comm/watchdog_impl.h"
+
+namespace bellows::parallel::testing {
+
+/// Runs `body` once a rank, each on a thread of its own, connected over loopback as processes would be. What belongs to a
+/// process, such as the default generator, the ranks share; tests that need more start programs (tests/comm/launched.h).
+/// Throws: what the first rank threw that did
+inline void run_ranks(int count, const std::function<void(const comm::Group&)>& body, double timeout_s = 60) {
+  const comm::Store store = comm::Store::serve("127.0.0.1", 0);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < count; ++rank) ranks.push_back(rank);
+  std::vector<std::exception_ptr> errors(ranks.size());
+  const auto run = [&](int rank) {
+    std::shared_ptr<comm::Watchdog> watchdog;
+    try {
+      const std::vector<comm::Peer> peers(ranks.size(), comm::this_peer());
+      if (count > 1) watchdog = comm::Watchdog::start(store.another(), rank, peers, timeout_s / 2);
+      const comm::GroupParts parts{
+          .name = "world", .ranks = ranks, .rank = rank, .address = "127.0.0.1", .timeout_s = timeout_s};
+      body(comm::make_group(parts, store.another(), watchdog));
+    } catch (...) {
+      errors[static_cast<size_t>(rank)] = std::current_exception();
+    }
+    if (watchdog) watchdog->leave();
+  };
+  std::vector<std::thread> threads;
+  for (const int rank : ranks) threads.emplace_back(run, rank);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace bellows::parallel::testing
