@@ -47,11 +47,15 @@ TarShards::View TarShards::open_view(size_t shard) const {
     return View{bytes, std::move(content)};
   };
   if (auto kept = unpacked_.find(shard)) return as_view(std::move(kept));
-  std::shared_ptr<const void> owner;
-  const io::ByteSpan bytes = files_.content(shard, owner);
-  if (io::detect_compression(bytes) == io::Compression::none) return {bytes, std::move(owner)};
-  return as_view(unpacked_.get(
-      shard, [&] { return io::decompress(bytes, files_.name(shard), io::most_unpacked_bytes(bytes.size())); }));
+  auto file = files_.map(shard);
+  if (io::detect_compression(file->bytes()) != io::Compression::none) {
+    return as_view(unpacked_.get(shard, [&] {
+      return io::decompress(file->bytes(), files_.name(shard), io::most_unpacked_bytes(file->bytes().size()));
+    }));
+  }
+  file->check_size();
+  const io::ByteSpan bytes = file->bytes();
+  return {bytes, std::move(file)};
 }
 
 TarShards::View TarShards::view(size_t shard) const {
