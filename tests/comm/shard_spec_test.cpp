@@ -5,12 +5,13 @@
 
 #include "tests/support/errors.h"
 
-namespace bellows::comm::testing {
+namespace bellows::comm {
+
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Pair;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
 
 /// The box's elements as slicing gives them: the numbers of the whole, row-major.
 at::Tensor sliced(const ShardSpec& spec) {
@@ -56,4 +57,5 @@ TEST(ShardSpec, BoxesOutsideAreRefused) {
 }
 
 }  // namespace
-}  // namespace bellows::comm::testing
+
+}  // namespace bellows::comm
