@@ -38,10 +38,11 @@ Dataset Dataset::order(OrderPtr order, uint64_t seed) const {
   });
 }
 
-Dataset Dataset::distributed(int64_t rank, int64_t world_size) const {
+Dataset Dataset::distributed(int64_t rank, int64_t world_size, bool share_batch) const {
   return changed(*this, [&](Dataset& d) {
     d.loader_.rank = rank;
     d.loader_.world_size = world_size;
+    d.loader_.share_batch = share_batch;
   });
 }
 

@@ -34,7 +34,8 @@ class Dataset {
   /// Another order (order.h, mix.h, buckets.h), and the seed of all that is random.
   Dataset order(OrderPtr order, uint64_t seed = 0) const;
   /// This process's share of each epoch.
-  Dataset distributed(int64_t rank, int64_t world_size) const;
+  /// Params: share_batch – the batch size is that of all ranks together: any number of ranks takes the same steps
+  Dataset distributed(int64_t rank, int64_t world_size, bool share_batch = false) const;
   /// Params: mode – "rgb" or "gray"
   Dataset decode(const std::string& mode) const;
   Dataset resize(int64_t height, int64_t width) const;

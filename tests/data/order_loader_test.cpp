@@ -34,6 +34,21 @@ TEST(Ranks, TakeTurnsBatchByBatch) {
   EXPECT_EQ(two[1].consumed(), 12);
 }
 
+TEST(Ranks, ShareABatchAsEquallyAsTheyCan) {
+  using Ids = std::vector<int64_t>;
+  std::vector<Ids> steps(3);
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const auto own = batches(counted(10).batch(4).distributed(rank, 3, true).loader());
+    ASSERT_EQ(own.size(), 3u);
+    EXPECT_EQ(own[1].consumed(), 8);
+    for (size_t step = 0; step < 3; ++step) {
+      EXPECT_LE(own[step].size(), 2);
+      steps[step].insert(steps[step].end(), own[step].ids().begin(), own[step].ids().end());
+    }
+  }
+  EXPECT_THAT(steps, ElementsAre(Ids{0, 1, 2, 3}, Ids{4, 5, 6, 7}, Ids{8, 9})) << "as one process would take them";
+}
+
 TEST(Ranks, ShareTheLastStepUnevenlyPaddedOrNotAtAll) {
   const auto ids = [](Remainder remainder, int64_t rank) {
     std::vector<std::vector<int64_t>> result;

@@ -27,7 +27,10 @@ T between(T least, T most) {
 }
 
 Division some_division(Remainder remainder) {
-  return {.batch_size = between<int64_t>(1, 9), .world_size = between<int64_t>(1, 8), .remainder = remainder};
+  return {.batch_size = between<int64_t>(1, 9),
+          .world_size = between<int64_t>(1, 8),
+          .remainder = remainder,
+          .share_batch = *rc::gen::arbitrary<bool>()};
 }
 
 template <class T>
@@ -95,7 +98,7 @@ RC_GTEST_PROP(EpochPlan, PadsAndDropsWhatIsLeft, ()) {
   end = consumed;
   const Division dropped = some_division(Remainder::drop);
   const auto kept = take(*source, *shuffled(), 1, 0, dropped, end, INT64_MAX);
-  const int64_t step = dropped.batch_size * dropped.world_size;
+  const int64_t step = samples_per_step(dropped);
   RC_ASSERT(n - end < step);
   RC_ASSERT(sorted(kept) == sorted({expected.begin() + consumed, expected.begin() + end}));
 }
@@ -188,7 +191,7 @@ RC_GTEST_PROP(Loader, DeliversExactlyTheSameSamplesWhateverTheWorldsThreadsAndRe
     int64_t last = consumed, batches = -1;
     for (int64_t rank = 0; rank < world.world_size; ++rank) {
       Loader loader = ordered.batch(world.batch_size, end)
-                          .distributed(rank, world.world_size)
+                          .distributed(rank, world.world_size, world.share_batch)
                           .threads(between<int64_t>(0, 4))
                           .prefetch(between<int64_t>(1, 3))
                           .loader();

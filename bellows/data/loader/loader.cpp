@@ -20,7 +20,7 @@ constexpr int64_t kMaxPrefetch = 65536;
 constexpr int64_t kLeadingSamples = 100;  // that are looked at for a typical one
 
 Division division(const LoaderOptions& options) {
-  return {options.batch_size, options.rank, options.world_size, options.remainder};
+  return {options.batch_size, options.rank, options.world_size, options.remainder, options.share_batch};
 }
 
 constexpr int64_t kMostMultiple = 1 << 20;
@@ -43,7 +43,8 @@ void check(const Source& source, const LoaderOptions& options) {
   TORCH_CHECK_VALUE(source.size() > 0, "Loader: the source holds no samples: ", source.describe(),
                     ". Check its path and its members' names.");
   TORCH_CHECK_VALUE(count_batches(source, options) > 0, "Loader: ", options.order->length(source, 0),
-                    " samples make no full batch of ", options.batch_size, " on each of ", options.world_size,
+                    " samples make no full batch of ", options.batch_size,
+                    options.share_batch ? " shared by " : " on each of ", options.world_size,
                     " ranks, and the rest is to be dropped. Use a smaller batch, or keep the rest.");
 }
 
@@ -119,7 +120,7 @@ void Loader::Impl::start(int64_t epoch, int64_t first_batch) {
                     "], got ", first_batch, ". Epoch ", epoch, " has ", batches, " batches of ", options_.batch_size,
                     ".");
   const bool full = first_batch < batches || options_.remainder == Remainder::drop;
-  start_at(epoch, first_batch, full ? first_batch * options_.batch_size * options_.world_size : samples);
+  start_at(epoch, first_batch, full ? first_batch * samples_per_step(division(options_)) : samples);
 }
 
 void Loader::Impl::start_at(int64_t epoch, int64_t first_batch, int64_t consumed) {
@@ -330,8 +331,7 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
   impl_->start(epoch, first_batch);
 }
 void Loader::start_at(int64_t epoch, int64_t consumed) {
-  const LoaderOptions& options = impl_->options();
-  impl_->start_at(epoch, consumed / options.batch_size / options.world_size, consumed);
+  impl_->start_at(epoch, consumed / samples_per_step(division(impl_->options())), consumed);
 }
 std::optional<Batch> Loader::next() {
   return impl_->next();

@@ -30,7 +30,8 @@ struct LoaderOptions {
   OrderPtr order;     ///< null: the source's own
   uint64_t seed = 0;  ///< of the order and of random transforms
   int64_t rank = 0;
-  int64_t world_size = 1;  ///< processes that share an epoch
+  int64_t world_size = 1;    ///< processes that share an epoch
+  bool share_batch = false;  ///< batch_size is that of all ranks together, who share it as equally as they can
   OnBadSample on_bad_sample = OnBadSample::fail;
   int64_t retries = 0;             ///< of a read that fails, 20 ms later, then 40, … up to 2 s
   c10::Device device = c10::kCPU;  ///< where batches are handed out
@@ -64,7 +65,7 @@ class Loader {
   /// Throws: c10::ValueError – first_batch outside [0, batches_per_epoch()]; no sample of the source can be used
   void start(int64_t epoch, int64_t first_batch = 0);
   /// As start, behind the first `consumed` samples of the epoch, which other ranks in other batches may have taken
-  /// (Batch::consumed). Batches are counted from consumed / (batch_size · world_size).
+  /// (Batch::consumed). Batches are counted from consumed / samples_per_step().
   /// Throws: c10::ValueError – consumed outside [0, samples of the epoch]; no sample of the source can be used
   void start_at(int64_t epoch, int64_t consumed);
 

@@ -13,10 +13,20 @@ constexpr int64_t kMaxPaddedBatch = int64_t{1} << 32;
 
 /// Samples that all ranks take in a full step; what is above `samples` is cut to `samples` + 1.
 int64_t step_size(int64_t samples, const Division& division) {
-  return division.batch_size > samples / division.world_size ? samples + 1 : division.batch_size * division.world_size;
+  const int64_t ranks = division.share_batch ? 1 : division.world_size;
+  return division.batch_size > samples / ranks ? samples + 1 : division.batch_size * ranks;
+}
+
+/// Where the share of a rank begins among the samples of a full step.
+int64_t share_begin(const Division& division, int64_t rank) {
+  return division.share_batch ? division.batch_size * rank / division.world_size : division.batch_size * rank;
 }
 
 }  // namespace
+
+int64_t samples_per_step(const Division& division) {
+  return division.batch_size * (division.share_batch ? 1 : division.world_size);
+}
 
 void check_division(const char* who, const Division& division) {
   TORCH_CHECK_VALUE(division.batch_size > 0, who, ": expected a batch size of at least 1, got ", division.batch_size,
@@ -39,7 +49,7 @@ int64_t count_delivered(int64_t samples, const Division& division) {
   const int64_t step = step_size(samples, division);
   if (division.remainder == Remainder::uneven || samples % step == 0) return samples;
   if (division.remainder == Remainder::drop) return samples - samples % step;
-  return count_batches(samples, division) * division.batch_size * division.world_size;
+  return count_batches(samples, division) * samples_per_step(division);
 }
 
 EpochPlan::EpochPlan(const Source& source, const Order& order, uint64_t seed, int64_t epoch, const Division& division,
@@ -62,8 +72,8 @@ BatchPlan EpochPlan::batch(int64_t step) const {
   const int64_t taken = consumed_ + step * all, rest = size - taken;
   int64_t begin = taken, end = taken;
   if (rest >= all || division_.remainder == Remainder::pad) {
-    begin += rank * division_.batch_size;
-    end = begin + division_.batch_size;
+    begin += share_begin(division_, rank);
+    end += share_begin(division_, rank + 1);
   } else {
     begin += rest * rank / world;
     end += rest * (rank + 1) / world;

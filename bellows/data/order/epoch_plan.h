@@ -20,7 +20,11 @@ struct Division {
   int64_t rank = 0;
   int64_t world_size = 1;
   Remainder remainder = Remainder::uneven;
+  bool share_batch = false;  ///< batch_size is that of all ranks together, who share it as equally as they can
 };
+
+/// Samples that all ranks take in a full step.
+int64_t samples_per_step(const Division& division);
 
 /// Throws: c10::ValueError – no batch size, a rank outside the world; names `who`
 void check_division(const char* who, const Division& division);
@@ -45,8 +49,8 @@ struct BatchPlan {
   bool repeats = false;  ///< Order::repeats
 };
 
-/// One epoch as one rank sees it: step g of all ranks takes the next world_size · batch_size samples of the sequence,
-/// rank r the r-th batch_size of them.
+/// One epoch as one rank sees it: step g of all ranks takes the next samples_per_step() of the sequence, rank r the r-th
+/// share of them.
 class EpochPlan {
  public:
   /// Params: consumed – samples that were taken already, by whatever number of ranks: the plan is about the rest
