@@ -54,8 +54,9 @@ std::vector<int64_t> take(const Source& source, const Order& order, uint64_t see
     for (int64_t step = 0; step < std::min(steps, most); ++step) {
       const BatchPlan batch = plan.batch(step);
       const auto rows = static_cast<int64_t>(batch.positions.size());
-      RC_ASSERT(rows <= division.batch_size);
-      RC_ASSERT(rows == division.batch_size || (division.remainder == Remainder::uneven && step + 1 == steps));
+      const int64_t least = samples_per_step(division) / division.world_size;
+      RC_ASSERT(rows <= (division.share_batch ? least + 1 : division.batch_size));
+      RC_ASSERT(rows >= least || (division.remainder == Remainder::uneven && step + 1 == steps));
       RC_ASSERT(batch.place.padding == 0 || (division.remainder == Remainder::pad && step + 1 == steps));
       taken.insert(taken.end(), batch.positions.begin(), batch.positions.end() - batch.place.padding);
       last = batch.place.consumed;
