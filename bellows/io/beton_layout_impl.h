@@ -58,7 +58,4 @@ inline uint64_t array_bytes(const BetonField& field) {
   return bytes;
 }
 
-/// NumPy's name of a type ("<f4"), or "" where it has none.
-std::string_view numpy_name(c10::ScalarType dtype);
-
 }  // namespace bellows::io::beton

@@ -1,40 +1,17 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "bellows/io/beton_layout_impl.h"
+#include "bellows/io/npy.h"
 
 namespace bellows::io {
 
 namespace {
 
 constexpr uint32_t kNotAllocated = UINT32_MAX;
-
-struct NumpyType {
-  c10::ScalarType dtype;
-  std::string_view name;
-};
-
-constexpr std::array kNumpyTypes{
-    NumpyType{c10::ScalarType::Bool, "|b1"},         NumpyType{c10::ScalarType::Byte, "|u1"},
-    NumpyType{c10::ScalarType::Char, "|i1"},         NumpyType{c10::ScalarType::UInt16, "<u2"},
-    NumpyType{c10::ScalarType::Short, "<i2"},        NumpyType{c10::ScalarType::UInt32, "<u4"},
-    NumpyType{c10::ScalarType::Int, "<i4"},          NumpyType{c10::ScalarType::UInt64, "<u8"},
-    NumpyType{c10::ScalarType::Long, "<i8"},         NumpyType{c10::ScalarType::Half, "<f2"},
-    NumpyType{c10::ScalarType::Float, "<f4"},        NumpyType{c10::ScalarType::Double, "<f8"},
-    NumpyType{c10::ScalarType::ComplexFloat, "<c8"}, NumpyType{c10::ScalarType::ComplexDouble, "<c16"},
-};
-
-std::optional<c10::ScalarType> beton_dtype(const std::string& name) {
-  for (const NumpyType& type : kNumpyTypes) {
-    if (type.name == name) return type.dtype;
-  }
-  return std::nullopt;
-}
 
 /// The type's name in `[["", "<f4"]]`; nothing when the text is something else, a record of several types say.
 std::optional<std::string> single_type(std::string_view text) {
@@ -49,13 +26,6 @@ bool known_type(uint8_t type) {
 }
 
 }  // namespace
-
-std::string_view beton::numpy_name(c10::ScalarType dtype) {
-  for (const NumpyType& type : kNumpyTypes) {
-    if (type.dtype == dtype) return type.name;
-  }
-  return "";
-}
 
 bool is_beton(ByteSpan bytes) {
   if (bytes.size() < beton::kHeaderBytes || load_little<uint16_t>(bytes) != beton::kVersion) return false;
@@ -136,7 +106,7 @@ void BetonReader::read_array_type(ByteSpan arguments, uint64_t at, BetonField& f
                     arguments.size() - beton::kTypeAt, ".");
   const std::string_view text = as_text(arguments.subspan(beton::kTypeAt, length));
   const auto name = single_type(text);
-  const auto dtype = name ? beton_dtype(*name) : std::nullopt;
+  const auto dtype = name ? numpy_type(*name) : std::nullopt;
   TORCH_CHECK_VALUE(dtype, where_, ": field ", printable(field.name), " (byte ", at, ") holds arrays of NumPy's type ",
                     printable(text, 80), "; expected one little-endian number type, like [[\"\", \"<f4\"]].");
   field.dtype = *dtype;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "bellows/io/beton_layout_impl.h"
+#include "bellows/io/npy.h"
 
 namespace bellows::io {
 
@@ -20,7 +21,7 @@ void check_beton_field(const BetonField& field, uint64_t page_size) {
                     "BetonWriter: expected a field's name of 1 to ", beton::kNameBytes, " ASCII characters, got ",
                     printable(field.name), ".");
   if (!beton::is_array(field.type)) return;
-  TORCH_CHECK_VALUE(!beton::numpy_name(field.dtype).empty(), "BetonWriter: NumPy has no type for \"", field.name,
+  TORCH_CHECK_VALUE(!numpy_name(field.dtype).empty(), "BetonWriter: NumPy has no type for \"", field.name,
                     "\", which is ", c10::toString(field.dtype), ". Convert it before.");
   TORCH_CHECK_VALUE(!field.sizes.empty() && field.sizes.size() <= beton::kMaxDims, "BetonWriter: expected \"",
                     field.name, "\" to have 1 to ", beton::kMaxDims, " sizes, got ", field.sizes.size(),
@@ -55,7 +56,7 @@ std::string beton_arguments(const BetonField& field) {
   if (beton::is_array(field.type)) {
     for (const int64_t size : field.sizes) append_little(text, static_cast<uint64_t>(size));
     text.resize(beton::kTypeLengthAt);
-    const std::string type = "[[\"\", \"" + std::string(beton::numpy_name(field.dtype)) + "\"]]";
+    const std::string type = "[[\"\", \"" + std::string(numpy_name(field.dtype)) + "\"]]";
     append_little(text, uint64_t{type.size()});
     text += type;
   }

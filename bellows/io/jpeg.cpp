@@ -1,7 +1,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 
 #include "bellows/io/image_codecs.h"
@@ -246,11 +245,10 @@ Bytes jpeg_encode(const uint8_t* pixels, int64_t height, int64_t width, int64_t 
   JpegErrors errors;
   jpeg_compress_struct info{};
   info.err = errors.init();
-  unsigned char* memory = nullptr;
-  unsigned long size = 0;  // NOLINT(google-runtime-int): libjpeg's type
+  JpegMemory memory;
   const bool good = errors.guard([&] {
     jpeg_create_compress(&info);
-    jpeg_mem_dest(&info, &memory, &size);
+    jpeg_mem_dest(&info, &memory.data, &memory.size);
     info.image_width = static_cast<JDIMENSION>(width);
     info.image_height = static_cast<JDIMENSION>(height);
     info.input_components = static_cast<int>(channels);
@@ -265,10 +263,8 @@ Bytes jpeg_encode(const uint8_t* pixels, int64_t height, int64_t width, int64_t 
     jpeg_finish_compress(&info);
   });
   jpeg_destroy_compress(&info);
-  const std::unique_ptr<unsigned char, decltype(&std::free)> owner(memory, &std::free);
   TORCH_CHECK(good, "encode_jpeg: ", errors.message, ".");
-  const auto* begin = reinterpret_cast<const std::byte*>(memory);
-  return Bytes(begin, begin + size);
+  return Bytes(memory.bytes().begin(), memory.bytes().end());
 }
 
 }  // namespace bellows::io

@@ -4,6 +4,7 @@
 
 #include <csetjmp>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 
@@ -28,6 +29,18 @@ struct JpegErrors {
     body();
     return true;
   }
+};
+
+/// What jpeg_mem_dest allocates.
+struct JpegMemory {
+  JpegMemory() = default;
+  ~JpegMemory() { std::free(data); }
+  JpegMemory(const JpegMemory&) = delete;
+  JpegMemory& operator=(const JpegMemory&) = delete;
+  ByteSpan bytes() const { return {reinterpret_cast<const std::byte*>(data), size}; }
+
+  unsigned char* data = nullptr;
+  unsigned long size = 0;  // NOLINT(google-runtime-int): libjpeg's type
 };
 
 /// libjpeg's decoder.

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "bellows/io/image_codecs.h"
@@ -169,13 +168,6 @@ void copy_markers(const jpeg_decompress_struct& in, jpeg_compress_struct& out) {
   }
 }
 
-/// What jpeg_mem_dest allocates.
-struct JpegMemory {
-  ~JpegMemory() { std::free(data); }
-  unsigned char* data = nullptr;
-  unsigned long size = 0;  // NOLINT(google-runtime-int): libjpeg's type
-};
-
 bool write_with_restarts(JpegReader& reader, jpeg_compress_struct& out, JpegMemory& memory) {
   out.err = &reader.errors.manager;
   bool complete = false;
@@ -214,9 +206,8 @@ Bytes jpeg_with_restarts(ByteSpan jpeg, std::string_view where) {
   JpegMemory memory;
   const bool good = write_with_restarts(reader, out, memory);
   TORCH_CHECK_VALUE(good, where, ": JPEG data truncated or corrupt: ", reader.errors.message, ".");
-  if (!memory.data) return Bytes(jpeg.begin(), jpeg.end());
-  const auto* begin = reinterpret_cast<const std::byte*>(memory.data);
-  return Bytes(begin, begin + memory.size);
+  const ByteSpan result = memory.data ? memory.bytes() : jpeg;
+  return Bytes(result.begin(), result.end());
 }
 
 }  // namespace bellows::io

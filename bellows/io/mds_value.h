@@ -31,8 +31,6 @@ class MdsEncoding {
   /// Throws: c10::ValueError – unknown (nearest match), pkl, a shape or dtype that ndarray cannot have
   static MdsEncoding parse(std::string_view text);
 
-  /// As it was given.
-  const std::string& text() const { return text_; }
   /// Bytes of every value; 0 when they differ.
   uint64_t fixed_size() const;
   /// The most sizes that decode() appends.

@@ -3,9 +3,9 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
-#include <optional>
 
 #include "bellows/io/number_text.h"
 
@@ -120,11 +120,7 @@ class NpyHeaderText {
 };
 
 c10::ScalarType dtype_of(const std::string& descr, std::string_view where) {
-  for (const NpyDtype& row : kNpyDtypes) {
-    // Python writes '|' for single bytes; other writers use '<' or '='.
-    const bool single = row.descr[0] == '|' && descr.size() == 3 && descr.substr(1) == row.descr.substr(1);
-    if (single || row.descr == descr) return row.dtype;
-  }
+  if (const auto dtype = numpy_type(descr)) return *dtype;
   const std::string shown = printable(descr);
   const std::string_view kind = std::string_view(descr).substr(0, 2);
   TORCH_CHECK_VALUE(kind != "|O", where,
@@ -148,6 +144,19 @@ std::optional<uint64_t> array_bytes(const std::vector<int64_t>& shape, uint64_t 
 }
 
 }  // namespace
+
+std::string_view numpy_name(c10::ScalarType dtype) {
+  const auto row = std::ranges::find(kNpyDtypes, dtype, &NpyDtype::dtype);
+  return row == kNpyDtypes.end() ? "" : row->descr;
+}
+
+std::optional<c10::ScalarType> numpy_type(std::string_view name) {
+  for (const NpyDtype& row : kNpyDtypes) {
+    const bool single = row.descr[0] == '|' && name.size() == 3 && name.substr(1) == row.descr.substr(1);
+    if (single || row.descr == name) return row.dtype;
+  }
+  return std::nullopt;
+}
 
 NpyArray parse_npy(ByteSpan bytes, std::string_view where) {
   TORCH_CHECK_VALUE(as_text(bytes).starts_with(kNpyMagic), where, ": expected a NumPy array, found ",
@@ -180,10 +189,7 @@ NpyArray parse_npy(ByteSpan bytes, std::string_view where) {
 }
 
 std::string make_npy_header(c10::ScalarType dtype, const std::vector<int64_t>& shape) {
-  std::string_view descr;
-  for (const NpyDtype& row : kNpyDtypes) {
-    if (row.dtype == dtype) descr = row.descr;
-  }
+  const std::string_view descr = numpy_name(dtype);
   TORCH_CHECK_VALUE(!descr.empty(), "make_npy_header: NumPy has no dtype for ", c10::toString(dtype),
                     ". Convert it, or write safetensors.");
   std::string text = c10::str("{'descr': '", descr, "', 'fortran_order': False, 'shape': (");

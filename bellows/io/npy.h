@@ -2,6 +2,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,11 @@
 #include "bellows/io/bytes.h"
 
 namespace bellows::io {
+
+/// NumPy's name of a type ("<f4"), or "" where it has none.
+std::string_view numpy_name(c10::ScalarType dtype);
+/// The type of such a name, or nothing. Python writes '|' for single bytes; other writers' '<' and '=' are taken, too.
+std::optional<c10::ScalarType> numpy_type(std::string_view name);
 
 /// A row-major array in memory that somebody else owns.
 struct NpyArray {

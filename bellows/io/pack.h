@@ -137,7 +137,6 @@ class PackWriter {
   /// Throws: c10::ValueError – page_bytes no power of two or out of range; c10::Error – the folder is not writable
   explicit PackWriter(const std::string& path, PackWriterOptions options = {});
   ~PackWriter();
-  PackWriter(PackWriter&&) noexcept;
 
   /// Samples so far. Of a resumable writer, at once those that an earlier one left in whole, followed blocks: go on
   /// behind them.

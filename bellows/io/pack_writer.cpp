@@ -375,7 +375,6 @@ bool PackWriter::Impl::take_records(ByteSpan bytes, uint64_t offset, uint32_t sa
 PackWriter::PackWriter(const std::string& path, PackWriterOptions options)
     : impl_(std::make_unique<Impl>(path, options)) {}
 PackWriter::~PackWriter() = default;
-PackWriter::PackWriter(PackWriter&&) noexcept = default;
 
 int64_t PackWriter::size() const {
   return impl_->size();

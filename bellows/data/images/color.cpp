@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bellows/data/images/augment.h"
+#include "bellows/data/images/draw_impl.h"
 #include "bellows/data/images/image_ops.h"
 
 namespace bellows::data {
@@ -12,8 +13,7 @@ namespace bellows::data {
 namespace {
 
 double factor_around_one(RandomStream& random, double amount) {
-  const double least = std::max(0.0, 1.0 - amount);
-  return least + (1.0 + amount - least) * random.uniform();
+  return draw_between(random, std::max(0.0, 1.0 - amount), 1.0 + amount);
 }
 
 void check_amount(const char* name, double amount, double most) {
@@ -48,7 +48,7 @@ Transform color_jitter(const ColorJitter& amounts) {
 }
 
 Transform random_grayscale(double p) {
-  TORCH_CHECK_VALUE(p >= 0 && p <= 1, "random_grayscale: expected a probability in [0, 1], got ", p, ".");
+  check_probability("random_grayscale", p);
   return {[p](const ImageView& image, Scratch& scratch, RandomStream& random) {
     return random.uniform() < p ? to_grayscale(image, scratch) : image;
   }};

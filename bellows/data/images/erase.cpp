@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "bellows/data/images/augment.h"
+#include "bellows/data/images/draw_impl.h"
 #include "bellows/io/image.h"
 
 namespace bellows::data {
@@ -34,15 +35,13 @@ void check_erasing(const char* name, std::pair<double, double> range, double mos
 io::ImageRegion draw_erased(const ImageView& image, std::pair<double, double> scale, std::pair<double, double> ratio,
                             RandomStream& random) {
   const double area = static_cast<double>(image.height) * static_cast<double>(image.width);
-  const double least = std::log(ratio.first), most = std::log(ratio.second);
   for (int tries = 0; tries < 10; ++tries) {
-    const double target = area * (scale.first + (scale.second - scale.first) * random.uniform());
-    const double shape = std::exp(least + (most - least) * random.uniform());
+    const double target = area * draw_between(random, scale.first, scale.second);
+    const double shape = std::exp(draw_between(random, std::log(ratio.first), std::log(ratio.second)));
     const double h = std::nearbyint(std::sqrt(target * shape)), w = std::nearbyint(std::sqrt(target / shape));
     if (!(h < static_cast<double>(image.height) && w < static_cast<double>(image.width))) continue;
     const auto rows = static_cast<int64_t>(h), columns = static_cast<int64_t>(w);
-    const auto y = static_cast<int64_t>(random.below(static_cast<uint64_t>(image.height - rows + 1)));
-    const auto x = static_cast<int64_t>(random.below(static_cast<uint64_t>(image.width - columns + 1)));
+    const int64_t y = draw_below(random, image.height - rows + 1), x = draw_below(random, image.width - columns + 1);
     return {y, x, rows, columns};
   }
   return {};
@@ -52,7 +51,7 @@ io::ImageRegion draw_erased(const ImageView& image, std::pair<double, double> sc
 
 Transform random_erasing(double p, std::pair<double, double> scale, std::pair<double, double> ratio,
                          std::vector<uint8_t> fill) {
-  TORCH_CHECK_VALUE(p >= 0 && p <= 1, "random_erasing: expected a probability in [0, 1], got ", p, ".");
+  check_probability("random_erasing", p);
   check_erasing("scale", scale, 1.0);
   check_erasing("ratio", ratio, 1e9);
   return {[p, scale, ratio, fill = std::move(fill)](const ImageView& image, Scratch& scratch, RandomStream& random) {
@@ -66,8 +65,8 @@ Transform cutout(int64_t side, std::vector<uint8_t> fill) {
   TORCH_CHECK_VALUE(side > 0 && side <= kMaxImageSide, "cutout: expected a side from 1 to ", kMaxImageSide, ", got ",
                     side, ".");
   return {[side, fill = std::move(fill)](const ImageView& image, Scratch& scratch, RandomStream& random) {
-    const int64_t top = static_cast<int64_t>(random.below(static_cast<uint64_t>(image.height))) - side / 2;
-    const int64_t left = static_cast<int64_t>(random.below(static_cast<uint64_t>(image.width))) - side / 2;
+    const int64_t top = draw_below(random, image.height) - side / 2;
+    const int64_t left = draw_below(random, image.width) - side / 2;
     const int64_t y = std::max<int64_t>(0, top), x = std::max<int64_t>(0, left);
     const io::ImageRegion part{y, x, std::min(image.height, top + side) - y, std::min(image.width, left + side) - x};
     return part.height <= 0 || part.width <= 0 ? image : with_filled(image, part, fill, scratch);

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "bellows/data/images/draw_impl.h"
+
 namespace bellows::data {
 
 namespace {
@@ -34,8 +36,7 @@ double draw_log_gamma(double alpha, RandomStream& random) {
 }
 
 io::ImageRegion draw_box(int64_t height, int64_t width, double share, RandomStream& random) {
-  const auto x = static_cast<int64_t>(random.below(static_cast<uint64_t>(width)));
-  const auto y = static_cast<int64_t>(random.below(static_cast<uint64_t>(height)));
+  const int64_t x = draw_below(random, width), y = draw_below(random, height);
   const double r = 0.5 * std::sqrt(1.0 - share);
   const auto half_width = static_cast<int64_t>(r * static_cast<double>(width));
   const auto half_height = static_cast<int64_t>(r * static_cast<double>(height));

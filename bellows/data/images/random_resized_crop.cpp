@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bellows/data/images/draw_impl.h"
 #include "bellows/data/images/placement.h"
 
 namespace bellows::data {
 
 namespace {
-
-double draw_between(RandomStream& random, double least, double most) {
-  return least + (most - least) * random.uniform();
-}
 
 /// As Python rounds: halves to even.
 int64_t rounded(double value) {
@@ -43,8 +40,7 @@ io::ImageRegion draw_resized_crop(int64_t height, int64_t width, std::pair<doubl
     const double w = std::nearbyint(std::sqrt(target * shape)), h = std::nearbyint(std::sqrt(target / shape));
     if (!(w > 0 && w <= static_cast<double>(width) && h > 0 && h <= static_cast<double>(height))) continue;
     const auto rows = static_cast<int64_t>(h), columns = static_cast<int64_t>(w);
-    const auto y = static_cast<int64_t>(random.below(static_cast<uint64_t>(height - rows + 1)));
-    const auto x = static_cast<int64_t>(random.below(static_cast<uint64_t>(width - columns + 1)));
+    const int64_t y = draw_below(random, height - rows + 1), x = draw_below(random, width - columns + 1);
     return {y, x, rows, columns};
   }
   return middle(height, width, ratio);

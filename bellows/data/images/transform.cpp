@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bellows/data/images/draw_impl.h"
 #include "bellows/data/images/placement.h"
 #include "bellows/kernels/pixels.h"
 
@@ -56,10 +57,6 @@ void check_crop(const char* name, int64_t image_height, int64_t image_width, int
                     image_width, " with padding ", padding, ". Resize before, or pad.");
 }
 
-int64_t draw_below(RandomStream& random, int64_t end) {
-  return static_cast<int64_t>(random.below(static_cast<uint64_t>(end)));
-}
-
 Transform random_crop_unpadded(int64_t height, int64_t width) {
   return placed(
       [=](Placement& placement, RandomStream& random) {
@@ -103,7 +100,7 @@ Transform random_crop(int64_t height, int64_t width, int64_t padding, uint8_t fi
 }
 
 Transform random_flip(double p) {
-  TORCH_CHECK_VALUE(p >= 0 && p <= 1, "random_flip: expected a probability in [0, 1], got ", p, ".");
+  check_probability("random_flip", p);
   return placed(
       [=](Placement& placement, RandomStream& random) {
         if (random.uniform() < p) placement.mirrored = !placement.mirrored;

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include "bellows/core/seed.h"
+
+namespace bellows::data {
+
+/// Uniform in [0, end).
+inline int64_t draw_below(RandomStream& random, int64_t end) {
+  return static_cast<int64_t>(random.below(static_cast<uint64_t>(end)));
+}
+
+/// Uniform in [least, most).
+inline double draw_between(RandomStream& random, double least, double most) {
+  return least + (most - least) * random.uniform();
+}
+
+/// Params: what – whose probability, for messages
+inline void check_probability(const char* what, double p) {
+  TORCH_CHECK_VALUE(p >= 0 && p <= 1, what, ": expected a probability in [0, 1], got ", p, ".");
+}
+
+}  // namespace bellows::data
