@@ -10,6 +10,7 @@
 namespace bellows::data::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
@@ -59,6 +60,22 @@ TEST_F(MdsHostileTest, EveryFlippedBitIsFoundByTheHash) {
       EXPECT_THAT(error_of([&] { open_mds(target, {.verify = Verify::open}); }), HasSubstr("expected"));
       EXPECT_THAT(error_of([&] { open_mds(target, {.verify = Verify::first_use})->read(0); }), HasSubstr("expected"));
     }
+  }
+}
+
+TEST_F(MdsHostileTest, ADamagedShardIsLookedAtOnce) {
+  for (const char* name : {"hashes", "zstd"}) {
+    const std::string target = copy(name);
+    const io::MdsShard shard = io::parse_mds_index(read_text_file(target + "/index.json"), "x").front();
+    const std::string file = target + "/" + (shard.zip ? shard.zip->basename : shard.raw.basename);
+    const std::string good = read_text_file(file);
+    const SourcePtr source = open_mds(target);
+    overwrite(file);
+    const std::string message = error_of([&] { source->read(0); });
+    EXPECT_THAT(message, AllOf(HasSubstr("read: sample"), HasSubstr(file), HasSubstr("expected"))) << name;
+    put_file(file, good);  // another look would find nothing
+    EXPECT_EQ(error_of([&] { source->read(0); }), message);
+    EXPECT_NO_THROW(open_mds(target)->read(0));
   }
 }
 

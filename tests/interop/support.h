@@ -101,6 +101,12 @@ inline void put_file(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
+/// Fills a file with other bytes, in place: what is mapped changes, too.
+inline void overwrite(const std::string& path) {
+  std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+  out << std::string(std::filesystem::file_size(path), 'x');
+}
+
 inline void copy_all(const Source& source, Sink& sink) {
   for (int64_t i = 0; i < source.size(); ++i) sink.write(source.read(i));
   sink.close();

@@ -133,6 +133,22 @@ TEST_F(TfrecordData, CompressedFilesHoldTheSame) {
     EXPECT_EQ(contents(*open_tfrecord({golden(name)})), expected) << name;
 }
 
+TEST_F(TfrecordData, CompressedFilesAreKeptWhileThereIsRoom) {
+  const std::vector<std::string> files{copy("examples.tfrecord.gz", "a.gz"), copy("examples.tfrecord.zz", "b.zz")};
+  const SourcePtr kept = open_tfrecord(files), dropped = open_tfrecord(files, {.unpacked_bytes = 1});
+  const auto expected = contents(*kept);
+  EXPECT_EQ(contents(*dropped), expected);
+  for (const int64_t i : {0, 8, 1, 15}) EXPECT_EQ(content(dropped->read(i)), content(kept->read(i)));
+  for (const std::string& file : files) {  // in place: what is mapped changes, too
+    std::fstream out(file, std::ios::binary | std::ios::in | std::ios::out);
+    out << std::string(std::filesystem::file_size(file), 'x');
+  }
+  EXPECT_EQ(contents(*kept), expected);
+  EXPECT_THAT(value_error([&] { dropped->read(0); }), ::testing::AllOf(HasSubstr("sample (id 0)"), HasSubstr(files[0]),
+                                                                       HasSubstr("was compressed when it was opened")));
+  for (const std::string& file : files) std::filesystem::remove(file);
+}
+
 TEST_F(TfrecordData, SeveralFilesAndEmptyOnes) {
   const std::string one = golden("examples.tfrecord"), none = golden("empty.tfrecord");
   const auto source = open_tfrecord({none, one, none, golden("examples.tfrecord.gz"), none});

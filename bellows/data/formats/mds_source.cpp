@@ -54,9 +54,17 @@ std::vector<std::string> shard_paths(const fs::path& folder, const std::vector<i
   return paths;
 }
 
+std::string read_remote_index(const std::string& folder) try {
+  return std::string(io::as_text(ShardFiles({folder + "/index.json"}).map(0)->bytes()));
+} catch (const c10::ValueError& error) {
+  TORCH_CHECK_VALUE(false, "open_mds: ", user_message(error), " A server does not list its folders: without an ",
+                    "index.json, name the files (", io::public_url(folder),
+                    "/train-{000..099}.tar). Pictures in folders become such files by bellows pack.");
+}
+
 std::string read_index(const fs::path& folder) {
   const fs::path index = folder / "index.json";
-  if (io::is_url(folder.string())) return std::string(io::as_text(ShardFiles({index.string()}).map(0)->bytes()));
+  if (io::is_url(folder.string())) return read_remote_index(folder.string());
   std::error_code ignored;
   if (fs::exists(index, ignored)) return read_text_file(index.string());
   std::vector<std::string> splits;
@@ -84,7 +92,7 @@ class MdsSource final : public Source {
       size_ += static_cast<int64_t>(shard.samples);
       add_encodings(shard);
     }
-    first_use_.resize(shards_.size());
+    verdicts_.resize(shards_.size());
     packed_.reserve(shards_.size());
     for (size_t i = 0; i < shards_.size(); ++i) packed_.push_back(is_packed(i));
     for (size_t i = 0; options.verify == Verify::open && i < shards_.size(); ++i) content(i);
@@ -123,9 +131,10 @@ class MdsSource final : public Source {
     std::vector<io::MdsEncoding> encodings;
     size_t max_sizes = 0;  // that all arrays of a sample can have together
   };
-  struct FirstUse {  // std::call_once does not bear what check() throws everywhere
+  struct Verdict {  // std::call_once does not bear what check() throws everywhere
     std::mutex mutex;
-    std::atomic<bool> checked{false};
+    std::atomic<bool> good{false};
+    std::string damage;
   };
   /// A shard's bytes, checked: mapped, or unpacked in memory.
   struct Content {
@@ -184,7 +193,7 @@ class MdsSource final : public Source {
     }
     Content content;
     content.bytes = files_.content(which, content.owner);
-    check_once(content.bytes, which);
+    if (!verdicts_[which].good) judge(which, [&] { check(content.bytes, which); });
     return content;
   }
 
@@ -198,20 +207,31 @@ class MdsSource final : public Source {
     const std::string& path = files_.name(which);
     std::shared_ptr<const void> owner;
     const io::ByteSpan bytes = files_.content(which, owner);
-    TORCH_CHECK_VALUE(bytes.size() == shard.zip->bytes, path, ": expected ", shard.zip->bytes,
-                      " bytes, as index.json says, found ", bytes.size(), ". Copy the shard anew.");
-    if (options_.verify != Verify::never) check_hashes(bytes, *shard.zip, path);
-    io::Bytes unpacked = io::uncompress(bytes, io::Codec::parse(shard.compression), shard.raw.bytes, path);
-    check(unpacked, which);
+    io::Bytes unpacked;
+    judge(which, [&] {
+      TORCH_CHECK_VALUE(bytes.size() == shard.zip->bytes, path, ": expected ", shard.zip->bytes,
+                        " bytes, as index.json says, found ", bytes.size(), ". Copy the shard anew.");
+      if (options_.verify != Verify::never) check_hashes(bytes, *shard.zip, path);
+      unpacked = io::uncompress(bytes, io::Codec::parse(shard.compression), shard.raw.bytes, path);
+      check(unpacked, which);
+    });
     return unpacked;
   }
 
-  void check_once(io::ByteSpan bytes, size_t which) const {
-    FirstUse& use = first_use_[which];
-    if (use.checked) return;
-    std::lock_guard lock(use.mutex);
-    if (!use.checked) check(bytes, which);
-    use.checked = true;
+  /// Looks at a shard as `look` does, which throws where it is damaged; from then on it is so without another look.
+  template <class Look>
+  void judge(size_t which, const Look& look) const {
+    Verdict& verdict = verdicts_[which];
+    const std::lock_guard lock(verdict.mutex);
+    TORCH_CHECK_VALUE(verdict.damage.empty(), verdict.damage);
+    if (verdict.good && !packed_[which]) return;
+    try {
+      look();
+    } catch (const c10::ValueError& error) {
+      verdict.damage = user_message(error);
+      throw;
+    }
+    verdict.good = true;
   }
 
   void check(io::ByteSpan bytes, size_t which) const {
@@ -227,8 +247,8 @@ class MdsSource final : public Source {
   std::vector<ShardColumns> columns_;
   FileStarts starts_;
   int64_t size_ = 0;
-  std::vector<char> packed_;                // each shard: what there is of it is its compressed file
-  mutable std::deque<FirstUse> first_use_;  // of each shard
+  std::vector<char> packed_;              // each shard: what there is of it is its compressed file
+  mutable std::deque<Verdict> verdicts_;  // of each shard
   mutable UnpackedFiles unpacked_;
 };
 

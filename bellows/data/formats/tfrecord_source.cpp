@@ -10,6 +10,7 @@
 #include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/touch_impl.h"
+#include "bellows/data/formats/unpacked_files.h"
 #include "bellows/io/tfrecord.h"
 
 namespace bellows::data {
@@ -21,7 +22,7 @@ class TfrecordSource final : public Source {
   using Source::read;
 
   TfrecordSource(const std::vector<std::string>& files, TfrecordOptions options)
-      : files_(files), options_(std::move(options)), unpacked_(files.size()) {
+      : files_(files), options_(std::move(options)), packed_(files.size()), unpacked_(options_.unpacked_bytes) {
     TORCH_CHECK_VALUE(options_.indexes.empty() || options_.indexes.size() == files.size(), "open_tfrecord: expected ",
                       files.size(), " indexes, one for each file, got ", options_.indexes.size(), ".");
     for (size_t file = 0; file < files.size(); ++file) add_file(file);
@@ -57,9 +58,11 @@ class TfrecordSource final : public Source {
     const auto mapped = files_.map(file);
     std::string_view bytes = io::as_text(mapped->bytes());
     std::vector<io::TfrecordSpan> records;
+    std::shared_ptr<const io::Bytes> kept;
     if (auto unpacked = io::unpack_tfrecord(mapped->bytes(), name)) {
-      unpacked_[file] = std::make_shared<const io::Bytes>(std::move(*unpacked));
-      bytes = io::as_text(*unpacked_[file]);
+      packed_[file] = true;
+      kept = unpacked_.get(file, [&] { return std::move(*unpacked); });
+      bytes = io::as_text(*kept);
       records = io::scan_tfrecord(bytes, name);
     } else {
       records = find_records(file, bytes);
@@ -87,16 +90,20 @@ class TfrecordSource final : public Source {
   }
 
   std::string_view content(size_t file, std::shared_ptr<const void>& owner) const {
-    if (unpacked_[file]) {
-      owner = unpacked_[file];
-      return io::as_text(*unpacked_[file]);
-    }
-    return io::as_text(files_.content(file, owner));
+    if (!packed_[file]) return io::as_text(files_.content(file, owner));
+    const auto kept = unpacked_.get(file, [&] {
+      auto unpacked = io::unpack_tfrecord(files_.content(file, owner), files_.name(file));
+      TORCH_CHECK_VALUE(unpacked, "the file was compressed when it was opened, and is no longer. Open it again.");
+      return std::move(*unpacked);
+    });
+    owner = kept;
+    return io::as_text(*kept);
   }
 
   ShardFiles files_;
   TfrecordOptions options_;
-  std::vector<std::shared_ptr<const io::Bytes>> unpacked_;  // null where the file is not compressed
+  std::vector<char> packed_;  // each file: it is compressed
+  mutable UnpackedFiles unpacked_;
   SampleOffsets offsets_;
 };
 

@@ -21,6 +21,8 @@ struct TfrecordOptions {
   bool save_index = false;
   /// A record with more data is refused.
   uint64_t max_record_bytes = uint64_t{1} << 30;
+  /// How much of what compressed files hold is kept in memory (see UnpackedFiles).
+  uint64_t unpacked_bytes = uint64_t{1} << 30;
 };
 
 /// TFRecord files of tf.train.Example messages with random access; a file may be compressed as a whole (gzip, zlib).
@@ -33,7 +35,8 @@ struct TfrecordOptions {
 /// Fields come sorted by their feature's name. Checksums are verified at each read.
 /// Params: files – in order
 /// Cost:   opening reads the length of each record unless there is an index (see tfrecord_index_path); 8 bytes a record
-///         are kept. Files that are compressed are unpacked whole into memory. Bytes and packed floats are not copied.
+///         are kept. Files that are compressed are unpacked whole and kept while there is room: reading more of them
+///         in random order unpacks them again and again. Bytes and packed floats are not copied.
 /// Throws: c10::ValueError – no files, a missing or damaged one (path and byte offset), an index of another file, two
 ///         features that become one field, a record that is too large; read() – a damaged record, no tf.train.Example
 /// Ref:    tensorflow/core/example/feature.proto

@@ -4,12 +4,6 @@
 
 namespace bellows::data {
 
-namespace {
-
-constexpr uint64_t unpacked_budget = uint64_t{1} << 30;
-
-}  // namespace
-
 std::shared_ptr<const io::Bytes> UnpackedFiles::find(size_t file) {
   const std::lock_guard lock(mutex_);
   const auto slot = slots_.find(file);
@@ -43,7 +37,7 @@ std::shared_ptr<const io::Bytes> UnpackedFiles::get(size_t file, const std::func
 }
 
 void UnpackedFiles::make_room(size_t newest) {
-  while (bytes_ > unpacked_budget) {
+  while (bytes_ > limit_) {
     auto oldest = slots_.end();
     for (auto slot = slots_.begin(); slot != slots_.end(); ++slot) {
       if (slot->first == newest || !slot->second.content) continue;

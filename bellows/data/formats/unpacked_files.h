@@ -10,10 +10,13 @@
 
 namespace bellows::data {
 
-/// What comes out of compressed files, kept while there is room: those used last, up to 1 GiB in all, and at least one.
+/// What comes out of compressed files, kept while there is room: those used last, and at least one.
 /// Threads: safe; two that ask for one file wait for one unpacking.
 class UnpackedFiles {
  public:
+  /// Params: limit – bytes in all
+  explicit UnpackedFiles(uint64_t limit = uint64_t{1} << 30) : limit_(limit) {}
+
   /// What is kept of the file, or null.
   std::shared_ptr<const io::Bytes> find(size_t file);
   /// The content of file number `file`. It lives as long as somebody holds it.
@@ -28,6 +31,7 @@ class UnpackedFiles {
   };
   void make_room(size_t newest);
 
+  const uint64_t limit_;
   std::mutex mutex_;
   std::condition_variable ready_;
   std::map<size_t, Slot> slots_;
