@@ -1,3 +1,6 @@
 #pragma once
 
+#include "bellows/parallel/data_parallel.h"
 #include "bellows/parallel/gradient_hook.h"
+#include "bellows/parallel/hooks.h"
+#include "bellows/parallel/local_sgd.h"

@@ -143,6 +143,22 @@ Pending all_gather_async(const at::Tensor& tensor, const Group& group) {
                });
 }
 
+at::Tensor all_to_all(const at::Tensor& tensor, const Group& group) {
+  check_tensor("all_to_all", tensor, group);
+  TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) == group.size(), "all_to_all: expected a part for each of the ",
+                    group.size(), " ranks of group ", group.name(), " along dim 0, got shape [",
+                    c10::Join(", ", tensor.sizes()), "].");
+  if (group.size() == 1) return tensor.clone();
+  const at::Tensor result = at::empty(tensor.sizes(), tensor.options());
+  if (tensor.numel() == 0) return result;
+  return begin({.group = group, .result = result, .buffer = result, .source = tensor.contiguous()},
+               [](c10d::ProcessGroup& ranks, Pending::State& state) {
+                 std::vector<int64_t> even;
+                 return ranks.alltoall_base(state.result, state.source, even, even);
+               })
+      .wait();
+}
+
 Pending reduce_scatter_async(const at::Tensor& tensor, const Group& group, Reduce op) {
   check_tensor("reduce_scatter", tensor, group);
   check_mean("reduce_scatter", op, tensor);
