@@ -1,6 +1,7 @@
 #pragma once
 
 #include "bellows/tap/allocator.h"
+#include "bellows/tap/batch_norm.h"
 #include "bellows/tap/context.h"
 #include "bellows/tap/observer.h"
 #include "bellows/tap/op_check.h"

@@ -9,13 +9,11 @@
 #include <cstring>
 
 #include "bellows/comm/group_impl.h"
-#include "bellows/core/error.h"
 
 namespace bellows::comm {
 
 struct Pending::State {
   Group group;
-  Call call;
   at::Tensor result;                    ///< what wait() returns
   at::Tensor buffer;                    ///< dense copy of a result that is not, or the same
   at::Tensor source;                    ///< kept until the work is done
@@ -73,31 +71,15 @@ Pending done(const Group& group, at::Tensor result) {
 template <class Start>
 Pending begin(Pending::State state, Start start) {
   auto kept = std::make_shared<Pending::State>(std::move(state));
-  const auto& group = *kept->group.state();
-  kept->work = start(*group.process_group, *kept);
-  kept->call = group.watchdog->last_call(group.name);
+  kept->work = start(*kept->group.state()->process_group, *kept);
   return Pending(std::move(kept));
-}
-
-[[noreturn]] void fail(const Pending::State& state, const std::exception& error) {
-  const auto& group = *state.group.state();
-  const std::string reason = user_message(error), blame = group.watchdog->explain(state.call);
-  TORCH_CHECK(false, "#", state.call.number, " ", state.call.what, " failed on rank ",
-              group.ranks[static_cast<size_t>(group.rank)], ", group ", group.name, ": ",
-              blame.empty() ? "" : blame + " ", "(", reason.substr(0, reason.find('\n')), ")");
 }
 
 }  // namespace
 
 at::Tensor Pending::wait() {
   if (!state_->work) return state_->result;
-  const auto work = std::exchange(state_->work, nullptr);
-  try {
-    work->wait();
-  } catch (const std::exception& error) {
-    fail(*state_, error);
-  }
-  state_->group.state()->watchdog->finished(state_->call);
+  std::exchange(state_->work, nullptr)->wait();
   if (state_->divisor != 1) state_->buffer.div_(state_->divisor);
   if (!state_->buffer.is_same(state_->result)) state_->result.copy_(state_->buffer);
   return state_->result;

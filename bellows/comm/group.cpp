@@ -1,8 +1,9 @@
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "bellows/comm/backends_impl.h"
 #include "bellows/comm/group_impl.h"
 #include "bellows/comm/store_impl.h"
 
@@ -10,36 +11,79 @@ namespace bellows::comm {
 
 namespace {
 
+/// Returns when all ranks are connected: one that left earlier would break the connections of those that are not yet.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store) {
   auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(parts.timeout_s));
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   options->devices = {interface && *interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
                                               : c10d::ProcessGroupGloo::createDeviceForHostname(parts.address)};
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, parts.rank, static_cast<int>(parts.ranks.size()), options);
+  auto gloo =
+      c10::make_intrusive<c10d::ProcessGroupGloo>(store, parts.rank, static_cast<int>(parts.ranks.size()), options);
+  gloo->barrier()->wait();
+  return gloo;
 }
 
-}  // namespace
-
-Group make_group(const GroupParts& parts, const Store& store, const std::shared_ptr<Watchdog>& watchdog) {
-  auto state =
-      std::make_shared<Group::State>(Group::State{.name = parts.name, .ranks = parts.ranks, .rank = parts.rank});
+/// Params: traffic – where to count
+Group connect(const GroupParts& parts, const Store& store, const std::shared_ptr<Watchdog>& watchdog,
+              std::shared_ptr<TrafficCount> traffic) {
+  auto state = std::make_shared<Group::State>();
+  static_cast<GroupParts&>(*state) = parts;
+  state->traffic = std::move(traffic);
   const int size = static_cast<int>(parts.ranks.size());
   if (size == 1) return Group(state);
   using Type = c10d::ProcessGroup::BackendType;
   const auto own_store = c10::make_intrusive<c10d::PrefixStore>("group/" + parts.name, store.state()->store);
   watchdog->add_group(parts.name, parts.ranks);
+  state->store = store;
   state->watchdog = watchdog;
   state->process_group = c10::make_intrusive<c10d::ProcessGroup>(own_store, parts.rank, size);
   state->process_group->setBackend(c10::DeviceType::CPU, Type::GLOO,
-                                   watched(make_gloo(parts, own_store), parts.name, watchdog));
+                                   watched(make_gloo(parts, own_store), parts, watchdog, state->traffic));
   if (parts.nccl) {
     state->process_group->setBackend(
         c10::DeviceType::CUDA, Type::NCCL,
-        watched(make_nccl(own_store, parts.rank, size, parts.timeout_s), parts.name, watchdog));
+        watched(make_nccl(own_store, parts.rank, size, parts.timeout_s), parts, watchdog, state->traffic));
   }
   state->process_group->setDefaultBackend(parts.nccl ? Type::NCCL : Type::GLOO);
   state->process_group->setGroupName(parts.name);
   return Group(state);
+}
+
+}  // namespace
+
+Group make_group(const GroupParts& parts, const Store& store, const std::shared_ptr<Watchdog>& watchdog) {
+  return connect(parts, store, watchdog, std::make_shared<TrafficCount>());
+}
+
+Group duplicate(const Group& group, const std::string& purpose) {
+  Group::State& state = *group.state();
+  if (group.size() == 1) return group;
+  GroupParts parts = state;
+  parts.name += "/" + purpose;
+  if (const int before = state.duplicates[purpose]++) parts.name += "#" + std::to_string(before + 1);
+  return connect(parts, *state.store, state.watchdog, state.traffic);
+}
+
+std::map<std::string, Traffic> traffic(const Group& group) {
+  return group.state()->traffic->all();
+}
+
+void TrafficCount::add(const std::string& name, int64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Traffic& traffic = of_[name];
+  ++traffic.calls;
+  traffic.bytes += bytes;
+}
+
+std::map<std::string, Traffic> TrafficCount::all() const {
+  const std::lock_guard lock(mutex_);
+  return of_;
+}
+
+Group::State::~State() {
+  if (!process_group) return;
+  for (int i = 0; i < 100 && watchdog->is_busy(name); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  if (watchdog->is_busy(name)) process_group.release();
 }
 
 int Group::rank() const {

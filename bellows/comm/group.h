@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,5 +25,22 @@ class Group {
  private:
   std::shared_ptr<State> state_;
 };
+
+/// The same ranks, connected anew: so that two threads can call collectives at the same time, each of its own group.
+/// Collective.
+/// Params: purpose – for messages: the group is called "world/gradients"
+/// Cost:   sockets or a communicator between each two ranks. Of a group of one: none, it is the group itself
+Group duplicate(const Group& group, const std::string& purpose);
+
+/// What a rank handed to the collectives of one kind.
+struct Traffic {
+  int64_t calls = 0;
+  int64_t bytes = 0;  ///< of this rank's own tensors: the whole of an all_reduce, the rank's part of an all_gather
+};
+
+/// By the collective's name ("all_reduce", "broadcast", …), since the group was made, its duplicates included. What goes
+/// over the network follows from it by the cost of each (collectives.h).
+/// Threads: safe
+std::map<std::string, Traffic> traffic(const Group& group);
 
 }  // namespace bellows::comm

@@ -67,10 +67,11 @@ void Watchdog::finished(const Call& call) {
   });
 }
 
-Call Watchdog::last_call(const std::string& group) const {
+bool Watchdog::is_busy(const std::string& group) {
   std::lock_guard lock(mutex_);
-  const auto found = calls_.find(group);
-  return found == calls_.end() ? Call{group, 0, "nothing"} : found->second.back();
+  std::erase_if(running_, [](const Running& running) { return running.done && running.done(); });
+  return std::any_of(running_.begin(), running_.end(),
+                     [&](const Running& running) { return running.call.group == group; });
 }
 
 void Watchdog::run() {
@@ -242,6 +243,21 @@ std::string Watchdog::explain(const Call& call) {
   if (end_.empty()) end_ = "failed";
   wake_.notify_all();
   return in_time ? text.get() : "The store does not answer: who keeps it (rank 0 or the launcher) hangs.";
+}
+
+std::string Watchdog::error_text(const Call& call, const std::string& reason) {
+  std::optional<std::string> blame;
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto known = blames_.find(call.group); known != blames_.end()) blame = known->second;
+  }
+  if (!blame) {
+    blame = explain(call);
+    std::lock_guard lock(mutex_);
+    blame = blames_.emplace(call.group, *blame).first->second;
+  }
+  return c10::str(call_text(call.number, call.what), " failed on rank ", rank_, ", group ", call.group, ": ",
+                  blame->empty() ? "" : *blame + " ", "(", reason.substr(0, reason.find('\n')), ")");
 }
 
 void Watchdog::leave() {

@@ -39,11 +39,14 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   /// It runs, until done() says otherwise.
   void started(const Call& call, std::function<bool()> done);
   void finished(const Call& call);
-  Call last_call(const std::string& group) const;
+  /// Does a call of this group run?
+  bool is_busy(const std::string& group);
 
   /// Who is to blame for a call that failed, in words; "" where nobody is. Waits until the others' notes are fresh, at
   /// most 5 s. Tells the others that this rank failed, too.
   std::string explain(const Call& call);
+  /// The same as the call's error. The group's first failure explains its later ones, too.
+  std::string error_text(const Call& call, const std::string& reason);
   /// This rank goes.
   void leave();
 
@@ -87,6 +90,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   std::map<std::string, std::vector<int>> groups_;
   std::map<std::string, std::deque<Call>> calls_;  ///< the last of each group
   std::deque<Running> running_;
+  std::map<std::string, std::string> blames_;  ///< of the groups that failed
   std::string end_;
   int64_t beat_ = 0;
   bool changed_ = true, ended_ = false;

@@ -1,6 +1,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "bellows/comm/group_impl.h"
+#include "bellows/core/error.h"
 
 namespace bellows::comm {
 
@@ -13,75 +14,137 @@ std::string shape_of(const at::Tensor& tensor) {
   return c10::str(tensor.scalar_type(), "[", c10::Join(", ", tensor.sizes()), "]");
 }
 
-std::string describe(const char* name, const Tensors& tensors) {
+std::string describe(const std::string& name, const Tensors& tensors) {
   std::string text = name;
   if (tensors.size() > 1) text += c10::str(" of ", tensors.size(), " tensors,");
   return tensors.empty() ? text : text + " " + shape_of(tensors.front());
 }
 
+int64_t bytes_of(const Tensors& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+/// Work whose error says who is to blame, for those who wait for it and for those who take its future.
+class ExplainedWork final : public c10d::Work {
+ public:
+  ExplainedWork(WorkHandle inner, Call call, std::shared_ptr<Watchdog> watchdog)
+      : inner_(std::move(inner)), call_(std::move(call)), watchdog_(std::move(watchdog)) {}
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    try {
+      const bool done = inner_->wait(timeout);
+      watchdog_->finished(call_);
+      return done;
+    } catch (const std::exception& error) {
+      TORCH_CHECK(false, watchdog_->error_text(call_, user_message(error)));
+    }
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    const auto future = inner_->getFuture();
+    return future->then(
+        [call = call_, watchdog = watchdog_](c10::ivalue::Future& done) -> c10::IValue {
+          if (!done.hasError()) return done.value();
+          TORCH_CHECK(false, watchdog->error_text(call, first_words(done.exception_ptr())));
+        },
+        future->elementType());
+  }
+
+  bool isCompleted() override { return inner_->isCompleted(); }
+  bool isSuccess() const override { return inner_->isSuccess(); }
+  std::exception_ptr exception() const override { return inner_->exception(); }
+  int sourceRank() const override { return inner_->sourceRank(); }
+  Tensors result() override { return inner_->result(); }
+  void synchronize() override { inner_->synchronize(); }
+  void blockCurrentStream() override { inner_->blockCurrentStream(); }
+  void abort() override { inner_->abort(); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override { return inner_->getFutureResult(); }
+  float getDuration() const override { return inner_->getDuration(); }
+  uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
+
+ private:
+  static std::string first_words(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& known) {
+      return user_message(known);
+    }
+  }
+
+  WorkHandle inner_;
+  Call call_;
+  std::shared_ptr<Watchdog> watchdog_;
+};
+
 /// What DistributedDataParallel calls is seen here, too, and whatever else takes the process group.
 class WatchedBackend final : public c10d::Backend {
  public:
-  WatchedBackend(c10::intrusive_ptr<c10d::Backend> inner, std::string group, std::shared_ptr<Watchdog> watchdog)
+  WatchedBackend(c10::intrusive_ptr<c10d::Backend> inner, std::string group, std::shared_ptr<Watchdog> watchdog,
+                 std::shared_ptr<TrafficCount> traffic)
       : Backend(inner->getRank(), inner->getSize()),
         inner_(std::move(inner)),
         group_(std::move(group)),
-        watchdog_(std::move(watchdog)) {}
+        watchdog_(std::move(watchdog)),
+        traffic_(std::move(traffic)) {}
 
   WorkHandle broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    return note(describe(("broadcast from " + std::to_string(options.rootRank)).c_str(), tensors),
+    return note("broadcast", " from " + std::to_string(options.rootRank), tensors,
                 [&] { return inner_->broadcast(tensors, options); });
   }
   WorkHandle allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return note(describe("all_reduce", tensors), [&] { return inner_->allreduce(tensors, options); });
+    return note("all_reduce", "", tensors, [&] { return inner_->allreduce(tensors, options); });
   }
   WorkHandle allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return note(describe("all_reduce sparse", tensors), [&] { return inner_->allreduce_sparse(tensors, options); });
+    return note("all_reduce", " sparse", tensors, [&] { return inner_->allreduce_sparse(tensors, options); });
   }
   WorkHandle allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
-    return note(describe("all_reduce", tensors), [&] { return inner_->allreduce_coalesced(tensors, options); });
+    return note("all_reduce", "", tensors, [&] { return inner_->allreduce_coalesced(tensors, options); });
   }
   WorkHandle reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    return note(describe(("reduce to " + std::to_string(options.rootRank)).c_str(), tensors),
+    return note("reduce", " to " + std::to_string(options.rootRank), tensors,
                 [&] { return inner_->reduce(tensors, options); });
   }
   WorkHandle allgather(std::vector<Tensors>& out, Tensors& in, const c10d::AllgatherOptions& options) override {
-    return note(describe("all_gather", in), [&] { return inner_->allgather(out, in, options); });
+    return note("all_gather", "", in, [&] { return inner_->allgather(out, in, options); });
   }
   WorkHandle _allgather_base(at::Tensor& out, at::Tensor& in, const c10d::AllgatherOptions& options) override {
-    return note(describe("all_gather", {in}), [&] { return inner_->_allgather_base(out, in, options); });
+    return note("all_gather", "", {in}, [&] { return inner_->_allgather_base(out, in, options); });
   }
   WorkHandle allgather_coalesced(std::vector<Tensors>& out, Tensors& in,
                                  const c10d::AllgatherOptions& options) override {
-    return note(describe("all_gather", in), [&] { return inner_->allgather_coalesced(out, in, options); });
+    return note("all_gather", "", in, [&] { return inner_->allgather_coalesced(out, in, options); });
   }
   WorkHandle allgather_into_tensor_coalesced(Tensors& out, Tensors& in,
                                              const c10d::AllgatherOptions& options) override {
-    return note(describe("all_gather", in), [&] { return inner_->allgather_into_tensor_coalesced(out, in, options); });
+    return note("all_gather", "", in, [&] { return inner_->allgather_into_tensor_coalesced(out, in, options); });
   }
   WorkHandle gather(std::vector<Tensors>& out, Tensors& in, const c10d::GatherOptions& options) override {
-    return note(describe("gather", in), [&] { return inner_->gather(out, in, options); });
+    return note("gather", "", in, [&] { return inner_->gather(out, in, options); });
   }
   WorkHandle scatter(Tensors& out, std::vector<Tensors>& in, const c10d::ScatterOptions& options) override {
-    return note(describe("scatter", out), [&] { return inner_->scatter(out, in, options); });
+    return note("scatter", "", out, [&] { return inner_->scatter(out, in, options); });
   }
   WorkHandle reduce_scatter(Tensors& out, std::vector<Tensors>& in,
                             const c10d::ReduceScatterOptions& options) override {
-    return note(describe("reduce_scatter", out), [&] { return inner_->reduce_scatter(out, in, options); });
+    return note("reduce_scatter", "", in.empty() ? Tensors() : in.front(),
+                [&] { return inner_->reduce_scatter(out, in, options); });
   }
   WorkHandle _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const c10d::ReduceScatterOptions& options) override {
-    return note(describe("reduce_scatter", {in}), [&] { return inner_->_reduce_scatter_base(out, in, options); });
+    return note("reduce_scatter", "", {in}, [&] { return inner_->_reduce_scatter_base(out, in, options); });
   }
   WorkHandle reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in,
                                              const c10d::ReduceScatterOptions& options) override {
-    return note(describe("reduce_scatter", in),
-                [&] { return inner_->reduce_scatter_tensor_coalesced(out, in, options); });
+    return note("reduce_scatter", "", in, [&] { return inner_->reduce_scatter_tensor_coalesced(out, in, options); });
   }
+  // The ranks' shapes may differ, so messages leave them out.
   WorkHandle alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<int64_t>& out_sizes,
                            std::vector<int64_t>& in_sizes, const c10d::AllToAllOptions& options) override {
+    traffic_->add("all_to_all", bytes_of({in}));
     return note("all_to_all", [&] { return inner_->alltoall_base(out, in, out_sizes, in_sizes, options); });
   }
   WorkHandle alltoall(Tensors& out, Tensors& in, const c10d::AllToAllOptions& options) override {
+    traffic_->add("all_to_all", bytes_of(in));
     return note("all_to_all", [&] { return inner_->alltoall(out, in, options); });
   }
   WorkHandle barrier(const c10d::BarrierOptions& options) override {
@@ -107,6 +170,11 @@ class WatchedBackend final : public c10d::Backend {
 
  private:
   template <class Action>
+  WorkHandle note(const std::string& name, const std::string& way, const Tensors& tensors, Action action) {
+    traffic_->add(name, bytes_of(tensors));
+    return note(describe(name + way, tensors), action);
+  }
+  template <class Action>
   WorkHandle note(std::string what, Action action) {
     const Call call = watchdog_->enter(group_, std::move(what));
     try {
@@ -116,7 +184,7 @@ class WatchedBackend final : public c10d::Backend {
         const WorkHandle running = weak.lock();
         return !running || running->isCompleted();
       });
-      return work;
+      return c10::make_intrusive<ExplainedWork>(std::move(work), call, watchdog_);
     } catch (...) {
       watchdog_->finished(call);
       throw;
@@ -126,13 +194,14 @@ class WatchedBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> inner_;
   std::string group_;
   std::shared_ptr<Watchdog> watchdog_;
+  std::shared_ptr<TrafficCount> traffic_;
 };
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> watched(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
-                                          std::shared_ptr<Watchdog> watchdog) {
-  return c10::make_intrusive<WatchedBackend>(std::move(backend), std::move(group), std::move(watchdog));
+c10::intrusive_ptr<c10d::Backend> watched(c10::intrusive_ptr<c10d::Backend> backend, const GroupParts& parts,
+                                          std::shared_ptr<Watchdog> watchdog, std::shared_ptr<TrafficCount> traffic) {
+  return c10::make_intrusive<WatchedBackend>(std::move(backend), parts.name, std::move(watchdog), std::move(traffic));
 }
 
 }  // namespace bellows::comm

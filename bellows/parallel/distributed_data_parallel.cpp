@@ -1,0 +1,171 @@
+#include "bellows/parallel/distributed_data_parallel.h"
+
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <numeric>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/core/stats.h"
+#include "bellows/parallel/reducer_impl.h"
+#include "bellows/parallel/same_model.h"
+
+namespace bellows::parallel {
+
+/// What the ranks inside join() tell each other before each forward.
+struct Present {
+  int ranks = 0;          ///< that have data left
+  int first = 0;          ///< of these
+  bool exchange = false;  ///< they exchange gradients
+};
+
+struct DistributedDataParallel::State {
+  Model model;
+  comm::Group group;
+  DistributedOptions options;
+  std::unique_ptr<Reducer> reducer;    ///< null in a world of one
+  std::optional<JoinOptions> joining;  ///< inside join()
+  Present last;                        ///< of its meetings at which a rank had data
+  bool exchange = true;                ///< false in no_sync()
+  bool buffers_due = true;             ///< the last forward was a step's last
+};
+
+namespace {
+
+using Ranks = DistributedDataParallel::State;
+
+/// Each once: tied weights have several names.
+NamedTensors trained_parameters(const Model& model) {
+  NamedTensors result;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second)
+      result.emplace_back(name, parameter);
+  }
+  return result;
+}
+
+/// Params: all – [ranks, 2]: has data, exchanges gradients
+Present present_of(const at::Tensor& all) {
+  Present present;
+  const auto* row = all.const_data_ptr<int64_t>();
+  for (int rank = 0; rank < all.size(0); ++rank, row += 2) {
+    if (row[0] == 0) continue;
+    if (present.ranks++ == 0) present = {.ranks = 1, .first = rank, .exchange = row[1] != 0};
+    TORCH_CHECK_VALUE(present.exchange == (row[1] != 0), "DistributedDataParallel: of ranks ", present.first, " and ",
+                      rank, " one is in no_sync(), and one is not.");
+  }
+  return present;
+}
+
+Present meet(Ranks& state, bool has_data) {
+  const Present present =
+      present_of(comm::all_gather(at::tensor({int64_t{has_data}, int64_t{state.exchange}}), state.group));
+  if (present.ranks == 0) return present;
+  state.reducer->divide_by(state.joining->divide_by_all ? state.group.size() : present.ranks);
+  return state.last = present;
+}
+
+/// What happens before a forward, on ranks with data and on those without.
+void begin_forward(Ranks& state, bool exchange, int buffers_from) {
+  state.reducer->begin_forward(exchange);
+  if (state.options.broadcast_buffers && state.buffers_due)
+    broadcast_tensors(state.model.named_buffers(), buffers_from, state.group);
+  state.buffers_due = exchange;
+}
+
+/// A rank that is done, until all are.
+void take_part(Ranks& state) {
+  for (Present present; (present = meet(state, false)).ranks > 0;) {
+    begin_forward(state, present.exchange, present.first);
+    if (present.exchange) state.reducer->take_part_with_zeros();
+  }
+  const bool all_to_the_end = state.last.ranks == 0 || state.last.ranks == state.group.size();
+  if (!all_to_the_end) broadcast_tensors(state.model.state_dict(), state.last.first, state.group);
+}
+
+}  // namespace
+
+DistributedDataParallel::DistributedDataParallel(const Model& model, const comm::Group& group,
+                                                 const DistributedOptions& options)
+    : state_(std::make_shared<State>(State{.model = model, .group = group, .options = options})) {
+  TORCH_CHECK_VALUE(options.bucket_bytes > 0 && options.first_bucket_bytes > 0,
+                    "DistributedDataParallel: expected bucket_bytes and first_bucket_bytes above 0, got ",
+                    options.bucket_bytes, " and ", options.first_bucket_bytes, ".");
+  const NamedTensors trained = trained_parameters(model);
+  check_same_model(model, group);
+  TORCH_CHECK_VALUE(!trained.empty(), "DistributedDataParallel: no parameter of \"", model.name(),
+                    "\" has requires_grad, so there is nothing to exchange. Call the model itself.");
+  if (group.size() == 1) return;
+  broadcast_tensors(model.state_dict(), 0, group);
+  state_->reducer = std::make_unique<Reducer>(trained, group, options);
+}
+
+at::Tensor DistributedDataParallel::forward(const at::Tensor& input) const {
+  before_forward();
+  at::Tensor output = state_->model.forward(input);
+  before_backward({output});
+  return output;
+}
+
+void DistributedDataParallel::before_forward() const {
+  if (!state_->reducer || !c10::GradMode::is_enabled()) return;
+  const int buffers_from = state_->joining ? meet(*state_, true).first : 0;
+  begin_forward(*state_, state_->exchange, buffers_from);
+}
+
+void DistributedDataParallel::before_backward(const std::vector<at::Tensor>& outputs) const {
+  if (!state_->reducer || !c10::GradMode::is_enabled() || !state_->exchange) return;
+  const DistributedOptions& options = state_->options;
+  TORCH_CHECK_VALUE(!outputs.empty() || !(options.find_unused_parameters || options.static_graph),
+                    "before_backward: expected what backward starts ",
+                    "from, since find_unused_parameters or static_graph is set; got nothing.");
+  state_->reducer->begin_backward(outputs);
+}
+
+DistributedDataParallel::NoSync::NoSync(std::shared_ptr<State> state)
+    : state_(std::move(state)), before_(std::exchange(state_->exchange, false)) {}
+
+DistributedDataParallel::NoSync::~NoSync() {
+  state_->exchange = before_;
+}
+
+void DistributedDataParallel::join(const std::function<void()>& steps, const JoinOptions& options) const {
+  if (!state_->reducer) return steps();
+  struct Joining {
+    ~Joining() { state.joining.reset(); }
+    State& state;
+  } const joining{*state_};
+  state_->joining = options;
+  state_->last = {};
+  steps();
+  take_part(*state_);
+  state_->reducer->divide_by(state_->group.size());
+}
+
+void DistributedDataParallel::broadcast_buffers() const {
+  broadcast_tensors(state_->model.named_buffers(), 0, state_->group);
+}
+
+const Model& DistributedDataParallel::model() const {
+  return state_->model;
+}
+
+const comm::Group& DistributedDataParallel::group() const {
+  return state_->group;
+}
+
+std::string DistributedDataParallel::describe() const {
+  if (!state_->reducer) return "1 rank, nothing is exchanged";
+  const std::vector<int64_t> buckets = state_->reducer->bucket_bytes();
+  const auto bytes = static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), int64_t{0}));
+  return c10::str(state_->group.size(), " ranks, ", buckets.size(), buckets.size() == 1 ? " bucket, " : " buckets, ",
+                  format_bytes(bytes), " a step, gradients ",
+                  state_->options.gradient_as_bucket_view ? "in the buckets" : "beside the buckets",
+                  state_->options.hook ? ", " + state_->options.hook->describe() : "");
+}
+
+}  // namespace bellows::parallel

@@ -1,0 +1,104 @@
+#include <gmock/gmock.h>
+
+#include <chrono>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/core/error.h"
+#include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/parallel/same_model.h"
+#include "tests/parallel/ddp_models.h"
+#include "tests/parallel/ranks.h"
+
+namespace bellows::parallel::testing {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+/// A model of two parameters and a buffer, as `change` makes it.
+struct Shape {
+  std::string name = "weight";
+  std::vector<int64_t> sizes = {3, 4};
+  at::ScalarType dtype = at::kFloat;
+  bool trained = true;
+  bool more = true;
+  std::vector<int64_t> buffer = {2};
+};
+
+Model model_of(const Shape& shape) {
+  auto module = std::make_shared<torch::nn::Module>();
+  module->register_parameter("first", at::ones({2}));
+  if (shape.more) module->register_parameter(shape.name, at::ones(shape.sizes, shape.dtype), shape.trained);
+  module->register_buffer("running", at::zeros(shape.buffer));
+  return {"net", module, [](const at::Tensor& x) { return x; }};
+}
+
+/// What both ranks say when rank 1 of 2 has another model.
+std::string difference(const Shape& other) {
+  std::vector<std::string> texts(2);
+  run_ranks(2, [&](const comm::Group& group) {
+    try {
+      const DistributedDataParallel ddp(model_of(group.rank() == 1 ? other : Shape{}), group);
+    } catch (const c10::ValueError& error) {
+      texts[static_cast<size_t>(group.rank())] = user_message(error);
+    }
+  });
+  EXPECT_EQ(texts[0], texts[1]);
+  return texts[0];
+}
+
+TEST(SameModel, TheFirstDifferenceIsNamedOnAllRanks) {
+  EXPECT_EQ(
+      difference({.sizes = {3, 5}}),
+      "the ranks hold different models (\"net\", group world): tensor 2 is parameter weight Float[3, 5], trained on "
+      "rank 1, and parameter weight Float[3, 4], trained on rank 0. Make it with the same options, in the same "
+      "order, on every rank.");
+  EXPECT_THAT(difference({.name = "bias"}), HasSubstr("tensor 2 is parameter bias Float[3, 4], trained on rank 1"));
+  EXPECT_THAT(difference({.dtype = at::kDouble}), HasSubstr("parameter weight Double[3, 4], trained on rank 1"));
+  EXPECT_THAT(difference({.trained = false}), HasSubstr("weight Float[3, 4], not trained on rank 1"));
+  EXPECT_THAT(difference({.more = false}), HasSubstr("tensor 2 is buffer running Float[2], not trained on rank 1"));
+  EXPECT_THAT(difference({.buffer = {3}}), HasSubstr("tensor 3 is buffer running Float[3], not trained on rank 1"));
+  EXPECT_EQ(difference({}), "");
+}
+
+TEST(DistributedFaults, ThereHasToBeSomethingToTrain) {
+  run_ranks(1, [](const comm::Group& group) {
+    const auto [model, module] = make_model<Layers>();
+    EXPECT_THROW(DistributedDataParallel(model, group, {.bucket_bytes = 0}), c10::ValueError);
+    for (at::Tensor& parameter : model.parameters()) parameter.requires_grad_(false);
+    EXPECT_THROW(DistributedDataParallel(model, group), c10::ValueError);
+  });
+}
+
+/// Rank 1's model breaks down in its third forward, while the others wait in backward for its gradients.
+std::vector<std::string> errors_when_rank_1_throws(int ranks) {
+  std::vector<std::string> texts(static_cast<size_t>(ranks));
+  run_ranks(ranks, [&](const comm::Group& group) {
+    try {
+      const auto [model, module] = make_model<Layers>();
+      const DistributedDataParallel ddp(model, group, {.bucket_bytes = 900, .first_bucket_bytes = 120});
+      for (int step = 0; step < 4; ++step) {
+        TORCH_CHECK_VALUE(group.rank() != 1 || step < 2, "a bad sample");
+        loss_of(ddp.forward(numbers({4, 6}, 1))).backward();
+      }
+    } catch (const std::exception& error) {
+      texts[static_cast<size_t>(group.rank())] = user_message(error);
+    }
+  });
+  return texts;
+}
+
+TEST(DistributedFaults, ARankThatThrowsIsNamedByTheOthersBackward) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto texts = errors_when_rank_1_throws(3);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
+  EXPECT_EQ(texts[1], "a bad sample");
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(texts[static_cast<size_t>(rank)],
+                ContainsRegex("^#[0-9]+ all_reduce Double\\[[0-9]+\\] failed on rank " + std::to_string(rank) +
+                              ", group world/gradients: .*"));
+  }
+}
+
+}  // namespace
+}  // namespace bellows::parallel::testing
