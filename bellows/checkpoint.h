@@ -4,3 +4,7 @@
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/folder.h"
 #include "bellows/checkpoint/rng.h"
+#include "bellows/checkpoint/saved_checkpoint.h"
+#include "bellows/checkpoint/sharded.h"
+#include "bellows/checkpoint/sharded_folder.h"
+#include "bellows/checkpoint/sharded_index.h"

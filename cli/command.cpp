@@ -213,6 +213,26 @@ CLI::App* add_launch(CLI::App& app, LaunchArguments& arguments) {
   return verb;
 }
 
+CLI::App* add_checkpoint(CLI::App& app, CheckpointArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("checkpoint", "Look at a checkpoint, export it")->footer(checkpoint_footer);
+  verb->require_subcommand(1);
+  CLI::App* info = verb->add_subcommand("info", "What is in it, and where its run was")->footer(checkpoint_footer);
+  info->add_flag("--verify", arguments.verify, "Compare all checksums");
+  CLI::App* exported = verb->add_subcommand("export", "Its weights, for Python")->footer(checkpoint_footer);
+  for (CLI::App* action : {info, exported}) {
+    action->add_option("PATH", arguments.path, "A checkpoint, or a run's folder")->required();
+    add_json(action, arguments.json);
+  }
+  exported->add_option("FILE", arguments.out, "The safetensors file")->required();
+  return verb;
+}
+
+template <class Action>
+int with_plugins(const std::vector<std::string>& plugins, Action verb) {
+  load_plugins(plugins);
+  return verb();
+}
+
 /// What a verb does once its arguments are read.
 struct Verb {
   CLI::App* parsed;
@@ -293,13 +313,10 @@ int run(int argc, char** argv) {
   PackArguments pack;
   BenchDataArguments bench_data;
   LaunchArguments launch;
+  CheckpointArguments checkpoint;
   DoctorArguments doctor;
   CLI::App* doctor_verb = app.add_subcommand("doctor", "Look at the machine and libtorch")->footer(doctor_footer);
   add_json(doctor_verb, doctor.json);
-  const auto with_plugins = [](const std::vector<std::string>& plugins, auto verb) {
-    load_plugins(plugins);
-    return verb();
-  };
   const std::vector<Verb> verbs = {
       {add_train(app, train), [&] { return with_plugins(train.plugins, [&] { return run_train(train); }); }},
       {add_ladder(app, ladder), [&] { return with_plugins(ladder.plugins, [&] { return run_ladder(ladder); }); }},
@@ -307,6 +324,8 @@ int run(int argc, char** argv) {
       {add_pack(app, pack), [&] { return run_pack(pack); }},
       {add_bench_data(app, bench_data), [&] { return run_bench_data(bench_data); }},
       {add_launch(app, launch), [&] { return run_launch(launch); }},
+      {add_checkpoint(app, checkpoint),
+       [&] { return checkpoint.out.empty() ? run_checkpoint_info(checkpoint) : run_checkpoint_export(checkpoint); }},
       {doctor_verb, [&] { return run_doctor(doctor); }}};
   try {
     app.parse(argc, argv);

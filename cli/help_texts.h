@@ -85,6 +85,16 @@ Examples:
   bellows launch -n 8 --nnodes 2 --node-rank 1 --rdzv node0:29500 -- ./train
 )";
 
+inline constexpr const char* checkpoint_footer =
+    R"(PATH is a checkpoint, step-…, of one process or of many ranks, or the folder of
+a run: then its newest. export writes the weights as one safetensors file, which
+Python reads with safetensors.torch.load_file.
+
+Examples:
+  bellows checkpoint info runs/digits --verify
+  bellows checkpoint export runs/digits model.safetensors
+)";
+
 inline constexpr const char* overview = R"(Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
   bellows train --recipe digits.yaml --out runs/digits

@@ -82,6 +82,13 @@ struct LaunchArguments {
   comm::LaunchOptions options;
 };
 
+struct CheckpointArguments {
+  std::string path;  ///< a checkpoint, or a run's folder: its newest
+  std::string out;   ///< of export
+  bool verify = false;
+  JsonTarget json;
+};
+
 struct DoctorArguments {
   JsonTarget json;
 };
@@ -106,6 +113,8 @@ int run_select(const SelectArguments& arguments);
 int run_pack(const PackArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);
 int run_launch(const LaunchArguments& arguments);
+int run_checkpoint_info(const CheckpointArguments& arguments);
+int run_checkpoint_export(const CheckpointArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 
 /// Throws now what write_json would throw after minutes of work.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <unordered_set>
 
+#include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/core/error.h"
 #include "bellows/io/torch_file.h"
 
@@ -95,6 +96,8 @@ void save(const std::string& path, const State& state) {
 }
 
 State load(const std::string& path) {
+  std::error_code unreadable;
+  if (std::filesystem::is_directory(path, unreadable)) return SavedCheckpoint(path).state();
   const io::PickleValue file = io::torch_load(path);
   const io::PickleValue* format = file.is_dict() ? file.find("format") : nullptr;
   TORCH_CHECK_VALUE(

@@ -29,7 +29,8 @@ struct State {
 ///           left of the attempt
 void save(const std::string& path, const State& state);
 
-/// Reads a state back, with strides, onto the CPU. Checksums of all parts are verified.
+/// Reads a state back, with strides, onto the CPU. Checksums of all parts are verified. `path` may be the folder of many
+/// ranks, too (sharded.h).
 /// Throws: c10::ValueError – missing, truncated or corrupt, not a checkpoint, or of a newer version: path and what is
 /// wrong
 State load(const std::string& path);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "bellows/checkpoint/folder_names_impl.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/log.h"
@@ -20,21 +21,21 @@ constexpr std::string_view prefix = "step-", suffix = ".pt";
 constexpr size_t digits = 12;
 constexpr int64_t step_limit = 1'000'000'000'000;
 
+/// Of a file, or of a folder of many ranks.
 bool is_checkpoint_name(std::string_view name) {
-  return name.size() == prefix.size() + digits + suffix.size() && name.starts_with(prefix) && name.ends_with(suffix) &&
-         name.find_first_not_of("0123456789", prefix.size()) == prefix.size() + digits;
+  if (name.ends_with(suffix)) name.remove_suffix(suffix.size());
+  return name.size() == prefix.size() + digits && name.starts_with(prefix) &&
+         name.find_first_not_of("0123456789", prefix.size()) == name.npos;
 }
 
-std::string checkpoint_name(int64_t step) {
-  TORCH_CHECK_VALUE(step >= 0 && step < step_limit, "checkpoint::Folder: expected a step of 0 to ", step_limit - 1,
-                    ", got ", step, ".");
-  char name[32];
-  std::snprintf(name, sizeof(name), "step-%012lld.pt", static_cast<long long>(step));
-  return name;
+std::string file_name(int64_t step) {
+  return step_name(step) + std::string(suffix);
 }
 
-/// What a write leaves that was killed: AtomicFile's temporary file, of those that a run writes.
+/// What a write leaves that was killed: AtomicFile's temporary file, of those that a run writes, or the folder of ranks
+/// that were not done.
 bool is_leftover_name(std::string_view name) {
+  if (name.starts_with(".step-") && name.find(".partial-") != name.npos) return true;
   constexpr std::string_view mark = ".tmp-";
   constexpr size_t random_letters = 6;
   constexpr std::array<std::string_view, 7> written = {prefix,   "recipe.yaml", "run.json", "log.",
@@ -47,8 +48,21 @@ bool is_leftover_name(std::string_view name) {
 void remove_leftovers(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (is_leftover_name(entry.path().filename().string())) fs::remove(entry.path(), error);
+    if (is_leftover_name(entry.path().filename().string())) fs::remove_all(entry.path(), error);
   }
+}
+
+/// A folder goes first under the name of a leftover: half a checkpoint never has a checkpoint's name.
+void remove_checkpoint(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    fs::remove(path, error);
+    return;
+  }
+  const fs::path aside = path.parent_path() / ("." + path.filename().string() + ".partial-removed");
+  fs::remove_all(aside, error);
+  fs::rename(path, aside, error);
+  if (!error) fs::remove_all(aside, error);
 }
 
 void make_folder(const std::string& path) {
@@ -62,6 +76,23 @@ bool ranks_before(const ScoredCheckpoint& a, const ScoredCheckpoint& b) {
 }
 
 }  // namespace
+
+std::string step_name(int64_t step) {
+  TORCH_CHECK_VALUE(step >= 0 && step < step_limit, "checkpoint::Folder: expected a step of 0 to ", step_limit - 1,
+                    ", got ", step, ".");
+  char name[32];
+  std::snprintf(name, sizeof(name), "step-%012lld", static_cast<long long>(step));
+  return name;
+}
+
+std::vector<std::string> list_checkpoints(const std::string& folder) {
+  std::vector<std::string> result;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (is_checkpoint_name(entry.path().filename().string())) result.push_back(entry.path().string());
+  }
+  std::sort(result.begin(), result.end());
+  return result;
+}
 
 Folder::Folder(std::string path, int64_t keep) : path_(std::move(path)), keep_(keep) {
   TORCH_CHECK_VALUE(keep >= 1, "checkpoint::Folder: expected to keep at least 1 checkpoint, got ", keep, ".");
@@ -86,22 +117,16 @@ void Folder::remove_oldest(const std::string& just_saved) const {
   if (whole.size() <= static_cast<size_t>(keep_)) return;
   const std::string& oldest_kept = whole[whole.size() - static_cast<size_t>(keep_)];
   for (const std::string& path : all) {
-    std::error_code error;
-    if (path < oldest_kept && path != just_saved) fs::remove(path, error);
+    if (path < oldest_kept && path != just_saved) remove_checkpoint(path);
   }
 }
 
 std::string Folder::path_of(int64_t step) const {
-  return (fs::path(path_) / checkpoint_name(step)).string();
+  return (fs::path(path_) / file_name(step)).string();
 }
 
 std::vector<std::string> Folder::list() const {
-  std::vector<std::string> result;
-  for (const auto& entry : fs::directory_iterator(path_)) {
-    if (is_checkpoint_name(entry.path().filename().string())) result.push_back(entry.path().string());
-  }
-  std::sort(result.begin(), result.end());
-  return result;
+  return list_checkpoints(path_);
 }
 
 std::optional<State> Folder::newest() {
@@ -122,7 +147,7 @@ std::optional<State> Folder::newest() {
 std::optional<std::string> Folder::save_best(const State& state, double score, int64_t k) {
   if (!is_among_best(state.step, score, k)) return {};
   make_folder(best_folder());
-  const std::string path = best_folder() + "/" + checkpoint_name(state.step);
+  const std::string path = best_folder() + "/" + file_name(state.step);
   checkpoint::save(path, state);
   std::vector<ScoredCheckpoint> ranking = best();
   std::erase_if(ranking, [&](const ScoredCheckpoint& other) { return other.step == state.step; });
@@ -168,7 +193,7 @@ std::vector<ScoredCheckpoint> Folder::best() const {
 
 void Folder::write_scores(const std::vector<ScoredCheckpoint>& ranking) const {
   nlohmann::ordered_json scores = nlohmann::ordered_json::object();
-  for (const ScoredCheckpoint& one : ranking) scores[checkpoint_name(one.step)] = one.score;
+  for (const ScoredCheckpoint& one : ranking) scores[file_name(one.step)] = one.score;
   write_text_file(best_folder() + "/scores.json", scores.dump(2) + "\n");
 }
 

@@ -19,7 +19,8 @@ struct ScoredCheckpoint {
 };
 
 /// A run's checkpoints: files `step-000000001200.pt` in one folder, of which the newest few are kept, and in its folder
-/// `best/` those with the highest scores. Step counts give the order, never clocks.
+/// `best/` those with the highest scores. Step counts give the order, never clocks. Folders `step-000000001200` of many
+/// ranks (sharded_folder.h) are among them: one process goes on from what many have saved.
 /// Threads: one owner; other processes and other objects are kept out by FolderLock
 class Folder {
  public:
@@ -60,6 +61,7 @@ class Folder {
   const std::string& path() const { return path_; }
 
  private:
+  friend class ShardedFolder;
   std::string best_folder() const { return path_ + "/best"; }
   void remove_oldest(const std::string& just_saved) const;
   void write_scores(const std::vector<ScoredCheckpoint>& ranking) const;

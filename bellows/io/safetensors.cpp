@@ -46,11 +46,10 @@ constexpr std::array kTorchDtypes{
 };
 
 std::string format_dtype(const std::string& name, const at::Tensor& tensor) {
-  for (const SafetensorsDtype& row : kTorchDtypes) {
-    if (row.dtype == tensor.scalar_type()) return std::string(row.name);
-  }
-  TORCH_CHECK_VALUE(false, "save_safetensors: \"", name, "\" has dtype ", tensor.scalar_type(),
+  const std::string_view dtype = safetensors_dtype_name(tensor.scalar_type());
+  TORCH_CHECK_VALUE(!dtype.empty(), "save_safetensors: \"", name, "\" has dtype ", tensor.scalar_type(),
                     ", which the format lacks.");
+  return std::string(dtype);
 }
 
 /// "channels_last" or "channels_last_3d" when that, and not row-major, is how the tensor lies in memory; else "".
@@ -118,6 +117,13 @@ c10::ScalarType safetensors_dtype(const SafetensorsEntry& entry, const std::stri
   }
   TORCH_CHECK_VALUE(false, where, ": ", printable(entry.name, 200), " has dtype ", entry.dtype,
                     ", which libtorch cannot hold.");
+}
+
+std::string_view safetensors_dtype_name(c10::ScalarType dtype) {
+  for (const SafetensorsDtype& row : kTorchDtypes) {
+    if (row.dtype == dtype) return row.name;
+  }
+  return "";
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)

@@ -37,6 +37,8 @@ class SafetensorsFile {
 
 /// Throws: c10::ValueError – libtorch has no such dtype; the text begins with `where`
 c10::ScalarType safetensors_dtype(const SafetensorsEntry& entry, const std::string& where);
+/// The format's name of a dtype: "F32"; "" where it has none.
+std::string_view safetensors_dtype_name(c10::ScalarType dtype);
 
 /// All tensors of a file, on the CPU, in the order of the file; each a copy of its own (see SafetensorsFile to read
 /// only some). Tensors that save_safetensors noted as channels-last come back channels-last.

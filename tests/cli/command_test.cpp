@@ -36,14 +36,17 @@ void expect_no_control_characters(const std::string& text) {
 }  // namespace
 
 TEST(Command, HelpHasAnExampleAndFits80Columns) {
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{{"--help"},
-                                                                                         {"train", "--help"},
-                                                                                         {"ladder", "--help"},
-                                                                                         {"bench-data", "--help"},
-                                                                                         {"pack", "--help"},
-                                                                                         {"select", "--help"},
-                                                                                         {"launch", "--help"},
-                                                                                         {"doctor", "--help"}}) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--help"},
+                                             {"train", "--help"},
+                                             {"ladder", "--help"},
+                                             {"bench-data", "--help"},
+                                             {"pack", "--help"},
+                                             {"select", "--help"},
+                                             {"launch", "--help"},
+                                             {"checkpoint", "--help"},
+                                             {"checkpoint", "export", "--help"},
+                                             {"doctor", "--help"}}) {
     const Outcome outcome = run_bellows(arguments);
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_THAT(outcome.out, HasSubstr("Example")) << arguments[0];

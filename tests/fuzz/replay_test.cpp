@@ -66,8 +66,9 @@ TEST(Replay, EveryFolderBelongsToATarget) {
 
 // What no other test mutates.
 TEST(Replay, FixedMutationsOfSmallTexts) {
-  for (const Target& target : {Target{"dataset_json", dataset_json}, Target{"subset", subset},
-                               Target{"example_fields", example_fields}, Target{"http_headers", http_headers}}) {
+  for (const Target& target :
+       {Target{"dataset_json", dataset_json}, Target{"subset", subset}, Target{"example_fields", example_fields},
+        Target{"http_headers", http_headers}, Target{"checkpoint_index", checkpoint_index}}) {
     std::vector<io::Bytes> seeds;
     for (const std::string& file : files_in(std::string(BELLOWS_SOURCE_DIR "/tests/fuzz/corpus/") + target.name)) {
       const MappedFile mapped(file);

@@ -43,5 +43,7 @@ void subset(io::ByteSpan bytes);
 void example_fields(io::ByteSpan bytes);
 /// An answer's headers, line by line, and the bytes as a URL.
 void http_headers(io::ByteSpan bytes);
+/// The index of a checkpoint of many ranks: as it is, and with its checksum mended.
+void checkpoint_index(io::ByteSpan bytes);
 
 }  // namespace bellows::fuzz

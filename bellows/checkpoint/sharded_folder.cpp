@@ -1,0 +1,126 @@
+#include "bellows/checkpoint/sharded_folder.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "bellows/checkpoint/folder_names_impl.h"
+#include "bellows/checkpoint/loading_impl.h"
+#include "bellows/checkpoint/sharded_write_impl.h"
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+
+namespace bellows::checkpoint {
+
+ShardedFolder::ShardedFolder(std::string path, const comm::Group& group, int64_t keep)
+    : path_(std::move(path)), group_(comm::duplicate(group, "checkpoint")) {
+  on_rank_zero(group_, [&] {
+    folder_.emplace(path_, keep);
+    return std::string();
+  }).check("");
+}
+
+ShardedFolder::~ShardedFolder() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    log_error("checkpoint: the last save failed. ", user_message(error));
+  }
+}
+
+void ShardedFolder::write(SavePlan& plan, const std::string& trouble) {
+  const std::string path = path_of(plan.index.step);
+  write_planned(path, plan, group_, trouble);
+  if (!folder_) return;
+  folder_->damaged_.erase(path);
+  try {
+    folder_->remove_oldest(path);
+  } catch (const std::exception& error) {  // the others go on: so does rank 0
+    log_warn("checkpoint: old checkpoints in ", path_, " stay. ", user_message(error));
+  }
+}
+
+std::string ShardedFolder::save(const ShardedState& state) {
+  wait();
+  SavePlan plan = plan_save(state, group_);
+  write(plan, "");
+  return path_of(state.step);
+}
+
+void ShardedFolder::save_async(const ShardedState& state) {
+  wait();  // before the copy, too: it goes where the save in flight reads
+  auto plan = std::make_shared<SavePlan>(plan_save(state, group_));
+  std::string trouble;  // the other ranks are told of it where they wait for this one
+  try {
+    copy_own(*plan, buffers_);
+  } catch (const std::exception& error) {
+    trouble = user_message(error);
+  }
+  in_flight_ = std::async(std::launch::async, [this, plan, trouble] { write(*plan, trouble); });
+}
+
+void ShardedFolder::wait() {
+  if (!in_flight_.valid()) return;
+  const auto begin = std::chrono::steady_clock::now();
+  in_flight_.wait();
+  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  in_flight_.get();
+}
+
+std::optional<std::string> ShardedFolder::newest(ShardedState& state, const Prepare& prepare) {
+  return first_without_damage([&](const std::string& path) {
+    Loading loading(path, state, group_, prepare);
+    std::string damage = loading.open().error;
+    if (!damage.empty()) return damage;
+    loading.match();
+    damage = loading.verify().error;
+    if (damage.empty()) loading.copy();
+    return damage;
+  });
+}
+
+std::optional<std::string> ShardedFolder::newest() {
+  return first_without_damage([&](const std::string& path) {
+    return on_all_ranks(group_,
+                        [&] {
+                          const SavedCheckpoint saved(path);
+                          const std::vector<SavedTensor>& tensors = saved.index().tensors;
+                          for (size_t i = static_cast<size_t>(group_.rank()); i < tensors.size();
+                               i += static_cast<size_t>(group_.size()))
+                            saved.verify(tensors[i], comm::ShardSpec::whole(tensors[i].sizes));
+                          return std::string();
+                        })
+        .error;
+  });
+}
+
+/// Params: damage_of – collective; what is wrong with a checkpoint, the same on all ranks, or ""
+std::optional<std::string> ShardedFolder::first_without_damage(
+    const std::function<std::string(const std::string& path)>& damage_of) {
+  wait();
+  const Outcomes listed = on_rank_zero(group_, [&] { return nlohmann::json(list()).dump(); });
+  listed.check("checkpoint: ");
+  const auto all = nlohmann::json::parse(listed.results[0]).get<std::vector<std::string>>();
+  for (auto path = all.rbegin(); path != all.rend(); ++path) {
+    const std::string damage = damage_of(*path);
+    if (damage.empty()) return *path;
+    if (!folder_) continue;
+    folder_->damaged_.insert(*path);
+    log_warn("checkpoint: ", *path, " is damaged and passed over, the one before it is tried. ", damage);
+  }
+  TORCH_CHECK_VALUE(all.empty(), "checkpoint: none of the ", all.size(), " checkpoints in ", path_,
+                    " can be read. Remove them to begin anew.");
+  return {};
+}
+
+std::string ShardedFolder::path_of(int64_t step) const {
+  return (std::filesystem::path(path_) / step_name(step)).string();
+}
+
+std::vector<std::string> ShardedFolder::list() const {
+  return list_checkpoints(path_);
+}
+
+}  // namespace bellows::checkpoint
