@@ -19,8 +19,8 @@ bool nothing_to_exchange(const GradientBucket& bucket, const comm::Group& group)
 }
 
 at::Tensor exact_mean(const at::Tensor& flat, const comm::Group& group) {
-  at::Tensor part = flat;  // divided first: a sum of fp16 may overflow where the mean does not
-  return comm::all_reduce(part.div_(group.size()), group);
+  // Divided first: a sum of fp16 may overflow where the mean does not.
+  return comm::all_reduce(flat.div_(group.size()), group);
 }
 
 int64_t ParameterNumbers::of(const at::Tensor& parameter) {
