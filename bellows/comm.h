@@ -6,6 +6,7 @@
 #include "bellows/comm/launcher.h"
 #include "bellows/comm/mesh.h"
 #include "bellows/comm/node_list.h"
+#include "bellows/comm/shard.h"
 #include "bellows/comm/shard_spec.h"
 #include "bellows/comm/store.h"
 #include "bellows/comm/token.h"

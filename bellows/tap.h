@@ -3,6 +3,7 @@
 #include "bellows/tap/allocator.h"
 #include "bellows/tap/batch_norm.h"
 #include "bellows/tap/context.h"
+#include "bellows/tap/gradient_tap.h"
 #include "bellows/tap/observer.h"
 #include "bellows/tap/op_check.h"
 #include "bellows/tap/op_ref.h"

@@ -17,6 +17,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/scaled_step.h"
+#include "bellows/core/sharded_gradients.h"
 
 namespace bellows::amp {
 
@@ -141,24 +142,31 @@ GradScaler::ByDevice GradScaler::check_gradients(torch::optim::Optimizer& optimi
                                                  bool allow_fp16) const {
   const no_grad no_graph;
   std::unordered_map<c10::Device, std::unordered_map<at::ScalarType, std::vector<at::Tensor>>> lists;
-  size_t parameters = 0;
+  std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.param_groups()) {
-    parameters += group.params().size();
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       const at::Tensor values = values_of(parameter, allow_fp16);
       lists[values.device()][values.scalar_type()].push_back(values);
     }
   }
-  TORCH_CHECK_VALUE(!lists.empty(), "GradScaler: no inf checks were recorded for this optimizer: none of its ",
-                    parameters, " parameters has a gradient. Call scaler.scale(loss).backward() before step().");
+  const std::vector<const ShardedGradients*> owners = gradient_owners(parameters);
+  TORCH_CHECK_VALUE(!lists.empty() || !owners.empty(),
+                    "GradScaler: no inf checks were recorded for this optimizer: none of its ", parameters.size(),
+                    " parameters has a gradient. Call scaler.scale(loss).backward() before step().");
   Replicas inverse(inverse_scale), found(at::zeros_like(scale_));
   for (const auto& [device, by_dtype] : lists) {
     for (const auto& [dtype, grads] : by_dtype) {
       at::_amp_foreach_non_finite_check_and_unscale_(grads, found.on(device), inverse.on(device));
     }
   }
-  return found.take();
+  ByDevice result = found.take();
+  for (const ShardedGradients* owner : owners) {  // all ranks leave a step out, or none
+    const at::Tensor worst = owner->over_ranks(sum_of(result), ShardedGradients::Over::max);
+    result = {{scale_.device(), worst}};
+  }
+  return result;
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {

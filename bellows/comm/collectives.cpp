@@ -58,6 +58,12 @@ void check_mean(const char* name, Reduce op, const at::Tensor& tensor) {
                     ": mean needs floating-point numbers, got ", tensor.scalar_type(), ".");
 }
 
+void check_divisible(const char* name, const at::Tensor& tensor, const Group& group) {
+  TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) % group.size() == 0, name, ": expected dim 0 to be a ",
+                    "multiple of the ", group.size(), " ranks of group ", group.name(), ", got shape [",
+                    c10::Join(", ", tensor.sizes()), "]. Pad it.");
+}
+
 bool nothing_to_exchange(const at::Tensor& tensor, const Group& group) {
   return group.size() == 1 || tensor.numel() == 0;
 }
@@ -141,12 +147,24 @@ at::Tensor all_to_all(const at::Tensor& tensor, const Group& group) {
       .wait();
 }
 
+Pending all_gather_in_place_async(at::Tensor tensor, const Group& group) {
+  check_tensor("all_gather_in_place", tensor, group);
+  check_divisible("all_gather_in_place", tensor, group);
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), "all_gather_in_place: expected a contiguous tensor, got strides ",
+                    tensor.strides(), ".");
+  if (nothing_to_exchange(tensor, group)) return done(group, std::move(tensor));
+  return begin({.group = group, .result = tensor, .buffer = tensor},
+               [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
+                 at::Tensor out = state.result.view({-1});
+                 at::Tensor in = out.chunk(group.size())[static_cast<size_t>(group.rank())];
+                 return ranks._allgather_base(out, in);
+               });
+}
+
 Pending reduce_scatter_async(const at::Tensor& tensor, const Group& group, Reduce op) {
   check_tensor("reduce_scatter", tensor, group);
   check_mean("reduce_scatter", op, tensor);
-  TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) % group.size() == 0, "reduce_scatter: expected dim 0 to be a ",
-                    "multiple of the ", group.size(), " ranks of group ", group.name(), ", got shape [",
-                    c10::Join(", ", tensor.sizes()), "]. Pad it.");
+  check_divisible("reduce_scatter", tensor, group);
   if (group.size() == 1) return done(group, tensor.clone());
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[0] /= group.size();
@@ -172,6 +190,10 @@ at::Tensor broadcast(at::Tensor tensor, int root, const Group& group) {
 
 at::Tensor all_gather(const at::Tensor& tensor, const Group& group) {
   return all_gather_async(tensor, group).wait();
+}
+
+at::Tensor all_gather_in_place(at::Tensor tensor, const Group& group) {
+  return all_gather_in_place_async(std::move(tensor), group).wait();
 }
 
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, Reduce op) {

@@ -51,6 +51,10 @@ at::Tensor all_gather(const at::Tensor& tensor, const Group& group);
 /// Cost: (n - 1) / n of the tensor's bytes sent and received by each of n ranks
 at::Tensor all_to_all(const at::Tensor& tensor, const Group& group);
 
+/// Every rank's r-th part of the tensor becomes that of rank r, in place: [size · D0, …], contiguous.
+at::Tensor all_gather_in_place(at::Tensor tensor, const Group& group);
+[[nodiscard]] Pending all_gather_in_place_async(at::Tensor tensor, const Group& group);
+
 /// Rank r gets the r-th part of the reduced tensor: [size · D0, …] → [D0, …].
 /// Cost: with Gloo that of all_reduce, which is what it does inside
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);

@@ -7,16 +7,19 @@
 #include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 
 #include "bellows/core/scaled_step.h"
+#include "bellows/core/sharded_gradients.h"
 #include "bellows/kernels/cpu/grad_norm.h"
 #include "bellows/optim/kernel_type_impl.h"
 
@@ -44,10 +47,46 @@ TensorVec clippable(const char* where, const TensorVec& tensors) {
   return result;
 }
 
-TensorVec gradients_of(const TensorVec& parameters) {
-  TensorVec result;
-  result.reserve(parameters.size());
-  for (const at::Tensor& p : parameters) result.push_back(p.defined() ? p.grad() : at::Tensor());
+/// What a call is about: the parameters' gradients, or this rank's parts of those that lie scattered over ranks.
+struct Gradients {
+  struct Owned {
+    const ShardedGradients* owner;  ///< null: whole
+    TensorVec gradients;
+  };
+  TensorVec all;
+  std::vector<Owned> by_owner;
+  bool scattered = false;
+  bool wide = false;  ///< float64 among them; the same on all ranks
+  c10::Device device = at::kCPU;
+
+  TensorVec& of(const ShardedGradients* owner) {
+    const auto known =
+        std::find_if(by_owner.begin(), by_owner.end(), [&](const Owned& owned) { return owned.owner == owner; });
+    if (known != by_owner.end()) return known->gradients;
+    by_owner.push_back({owner, {}});
+    return by_owner.back().gradients;
+  }
+};
+
+Gradients gradients_of(const char* where, const TensorVec& parameters) {
+  Gradients result;
+  result.all.reserve(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].defined()) continue;
+    const auto [owner, part] = gradient_part(parameters[i]);
+    const at::Tensor& gradient = part.grad();
+    result.scattered = result.scattered || owner;
+    if (owner || gradient.defined()) {
+      TensorVec& list = result.of(owner);
+      result.wide = result.wide || (owner ? part : gradient).scalar_type() == at::kDouble;
+      result.device = part.device();
+      if (gradient.defined()) {
+        check_clippable(where, gradient, i);
+        list.push_back(gradient);
+        result.all.push_back(gradient);
+      }
+    }
+  }
   return result;
 }
 
@@ -142,6 +181,31 @@ void scale_to_norm(const TensorVec& grads, double max_norm, const at::Tensor& to
   for (const TensorVec& group : grouped(grads)) at::_foreach_mul_(group, coefficient.to(group.front().device()));
 }
 
+void check_finite_norm(const at::Tensor& norm, const ClipOptions& options) {
+  if (!options.error_if_nonfinite) return;
+  const auto value = norm.item<double>();
+  TORCH_CHECK(std::isfinite(value), "get_total_norm: the norm of order ", options.norm_type, " is ", value,
+              ": some gradient is infinite or NaN. Look for it (inspect::find_bad_values), or set "
+              "error_if_nonfinite = false to go on.");
+}
+
+/// The norm over all ranks, which compute it together where gradients lie scattered.
+at::Tensor norm_of(const Gradients& gradients, const ClipOptions& options) {
+  if (!gradients.scattered) return get_total_norm(gradients.all, options);
+  const bool largest = std::isinf(options.norm_type);
+  at::Tensor total = at::scalar_tensor(0, at::TensorOptions(gradients.device).dtype(at::kDouble));
+  for (const auto& [owner, parts] : gradients.by_owner) {
+    at::Tensor share = get_total_norm(parts, {.norm_type = options.norm_type}).to(gradients.device, at::kDouble);
+    // Which of a number and NaN is larger depends on who compares them.
+    share = largest ? share.nan_to_num(std::numeric_limits<double>::infinity()) : share.pow(options.norm_type);
+    if (owner) share = owner->over_ranks(share, largest ? ShardedGradients::Over::max : ShardedGradients::Over::sum);
+    total = largest ? at::maximum(total, share) : total.add(share);
+  }
+  const at::Tensor norm = largest ? total : total.pow(1 / options.norm_type);
+  check_finite_norm(norm, options);
+  return norm.to(gradients.wide ? at::kDouble : at::kFloat);
+}
+
 }  // namespace
 
 at::Tensor get_total_norm(const std::vector<at::Tensor>& tensors, const ClipOptions& options) {
@@ -151,21 +215,16 @@ at::Tensor get_total_norm(const std::vector<at::Tensor>& tensors, const ClipOpti
   if (dense.empty()) return at::scalar_tensor(0, at::dtype(at::kFloat));
   at::Tensor norm = norm_by_kernel(dense, options.norm_type);
   if (!norm.defined()) norm = norm_by_operators(dense, options.norm_type);
-  if (options.error_if_nonfinite) {
-    const auto value = norm.item<double>();
-    TORCH_CHECK(std::isfinite(value), "get_total_norm: the norm of order ", options.norm_type, " is ", value,
-                ": some gradient is infinite or NaN. Look for it (inspect::find_bad_values), or set "
-                "error_if_nonfinite = false to go on.");
-  }
+  check_finite_norm(norm, options);
   return norm;
 }
 
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options) {
   check_max_norm("clip_grad_norm_", max_norm);
   const c10::NoGradGuard no_grad;
-  const TensorVec grads = clippable("clip_grad_norm_", gradients_of(parameters));
-  const at::Tensor total_norm = get_total_norm(grads, options);
-  scale_to_norm(grads, max_norm, total_norm);
+  const Gradients grads = gradients_of("clip_grad_norm_", parameters);
+  const at::Tensor total_norm = norm_of(grads, options);
+  scale_to_norm(grads.all, max_norm, total_norm);
   return total_norm;
 }
 
@@ -174,13 +233,13 @@ void clip_grads_with_norm_(const std::vector<at::Tensor>& parameters, double max
   TORCH_CHECK_VALUE(total_norm.defined() && total_norm.numel() == 1,
                     "clip_grads_with_norm_: expected total_norm to be one number, as get_total_norm returns it.");
   const c10::NoGradGuard no_grad;
-  scale_to_norm(clippable("clip_grads_with_norm_", gradients_of(parameters)), max_norm, total_norm);
+  scale_to_norm(gradients_of("clip_grads_with_norm_", parameters).all, max_norm, total_norm);
 }
 
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   TORCH_CHECK_VALUE(clip_value >= 0, "clip_grad_value_: expected clip_value of at least 0, got ", clip_value, ".");
   const c10::NoGradGuard no_grad;
-  for (const TensorVec& group : grouped(clippable("clip_grad_value_", gradients_of(parameters)))) {
+  for (const TensorVec& group : grouped(gradients_of("clip_grad_value_", parameters).all)) {
     if (group.front().is_cpu()) {  // one pass instead of two
       for (at::Tensor grad : group) grad.clamp_(-clip_value, clip_value);
     } else {
@@ -195,29 +254,27 @@ void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_val
 namespace {
 
 /// The optimizer as one that multiplies by itself, in enough precision for `grads`; null if it is none.
-ScaledStep* as_scaled_step(torch::optim::Optimizer& optimizer, const TensorVec& grads) {
+ScaledStep* as_scaled_step(torch::optim::Optimizer& optimizer, const Gradients& grads) {
   auto* scaled = dynamic_cast<ScaledStep*>(&optimizer);
-  if (!scaled || !scaled->takes_grad_scale()) return nullptr;
-  const bool wide =
-      std::any_of(grads.begin(), grads.end(), [](const at::Tensor& g) { return g.dtype() == at::kDouble; });
-  return wide ? nullptr : scaled;
+  const bool any = grads.scattered || !grads.all.empty();  // all ranks go the same way
+  return scaled && any && !grads.wide && scaled->takes_grad_scale() ? scaled : nullptr;
 }
 
-at::Tensor clip_then_step(torch::optim::Optimizer& optimizer, const TensorVec& grads, double max_norm,
+at::Tensor clip_then_step(torch::optim::Optimizer& optimizer, const Gradients& grads, double max_norm,
                           const ClipAndStepOptions& options) {
   if (options.grad_scale.defined()) {
     const at::Tensor inverse = options.grad_scale.to(at::kDouble).reciprocal().to(options.grad_scale.dtype());
-    for (const TensorVec& group : grouped(grads)) at::_foreach_mul_(group, inverse.to(group.front().device()));
+    for (const TensorVec& group : grouped(grads.all)) at::_foreach_mul_(group, inverse.to(group.front().device()));
   }
-  const at::Tensor norm = get_total_norm(grads, options.clip);
-  scale_to_norm(grads, max_norm, norm);
+  const at::Tensor norm = norm_of(grads, options.clip);
+  scale_to_norm(grads.all, max_norm, norm);
   if (!options.skip_nonfinite || std::isfinite(norm.item<double>())) optimizer.step();
   return norm;
 }
 
-at::Tensor clip_while_stepping(torch::optim::Optimizer& optimizer, ScaledStep& scaled, const TensorVec& grads,
+at::Tensor clip_while_stepping(torch::optim::Optimizer& optimizer, ScaledStep& scaled, const Gradients& grads,
                                double max_norm, const ClipAndStepOptions& options) {
-  at::Tensor norm = get_total_norm(grads, options.clip), scale;
+  at::Tensor norm = norm_of(grads, options.clip), scale;
   if (options.grad_scale.defined()) norm = norm.div(options.grad_scale.to(norm.device()));
   scale = norm.add(1e-6).div(max_norm).clamp_min(1);
   if (options.grad_scale.defined()) scale = scale.mul(options.grad_scale.to(norm.device()));
@@ -237,15 +294,16 @@ at::Tensor clip_and_step(torch::optim::Optimizer& optimizer, double max_norm, co
   TensorVec parameters;
   for (const auto& group : optimizer.param_groups())
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  const TensorVec grads = clippable("clip_and_step", gradients_of(parameters));
-  ScaledStep* const scaled = grads.empty() ? nullptr : as_scaled_step(optimizer, grads);
+  const Gradients grads = gradients_of("clip_and_step", parameters);
+  ScaledStep* const scaled = as_scaled_step(optimizer, grads);
   return scaled ? clip_while_stepping(optimizer, *scaled, grads, max_norm, options)
                 : clip_then_step(optimizer, grads, max_norm, options);
 }
 
 void zero_grad(const std::vector<at::Tensor>& parameters, bool set_to_none) {
   TensorVec kept;
-  for (const at::Tensor& p : parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor p = parameter.defined() ? gradient_part(parameter).part : at::Tensor();
     if (!p.defined() || !p.grad().defined()) continue;
     if (set_to_none) {
       p.mutable_grad().reset();

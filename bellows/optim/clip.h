@@ -23,6 +23,9 @@ struct ClipOptions {
 /// Ref:      torch.nn.utils.get_total_norm
 at::Tensor get_total_norm(const std::vector<at::Tensor>& tensors, const ClipOptions& options = {});
 
+// Gradients that lie scattered over the ranks of a job (core/sharded_gradients.h) count whole in all of these: the ranks call
+// them together, each with the same parameters. get_total_norm(), which takes gradients, knows of its own tensors only.
+
 /// Scales the gradients of `parameters` in place so that their norm is at most `max_norm`; returns the norm before, as
 /// a 0-d tensor. Parameters without a gradient are passed over. A norm that is infinite or NaN makes all gradients NaN
 /// or 0, as PyTorch's does.

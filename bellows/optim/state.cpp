@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "bellows/core/error.h"
+#include "bellows/core/named_state.h"
 #include "bellows/optim/fields_impl.h"
 #include "bellows/optim/optimizers.h"
 
@@ -206,6 +207,7 @@ void load_archive(to::Optimizer& optimizer, const at::Tensor& bytes) {
 }  // namespace
 
 NamedTensors state_dict(const to::Optimizer& optimizer) {
+  if (const auto* own = dynamic_cast<const NamedState*>(&optimizer)) return own->state_dict();
   NamedTensors result;
   // Settling leaves what the optimizer means as it was.
   if (auto* own = const_cast<LibtorchOptimizer*>(ours(optimizer))) own->settle_steps();
@@ -216,6 +218,7 @@ NamedTensors state_dict(const to::Optimizer& optimizer) {
 
 void load_state_dict(to::Optimizer& optimizer, const NamedTensors& state) {
   const c10::NoGradGuard no_grad;
+  if (auto* own = dynamic_cast<NamedState*>(&optimizer)) return own->load_state_dict(state);
   Reader reader(state);
   const at::Tensor archive = reader.take("archive");
   if (archive.defined()) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -17,6 +18,8 @@ namespace bellows::parallel::testing {
 /// process, such as the default generator, the ranks share; tests that need more start programs (tests/comm/launched.h).
 /// Throws: what the first rank threw that did
 inline void run_ranks(int count, const std::function<void(const comm::Group&)>& body, double timeout_s = 60) {
+  // libtorch's log of collectives is one a process, and takes no two new groups at once: threads would crash in it.
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const comm::Store store = comm::Store::serve("127.0.0.1", 0);
   std::vector<int> ranks;
   for (int rank = 0; rank < count; ++rank) ranks.push_back(rank);

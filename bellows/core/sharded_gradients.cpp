@@ -1,0 +1,65 @@
+#include "bellows/core/sharded_gradients.h"
+
+#include <algorithm>
+#include <atomic>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace bellows {
+
+namespace {
+
+/// Tensors are known by address: their entries keep them alive.
+struct ScatteredGradients {
+  std::shared_mutex mutex;
+  std::unordered_map<const at::TensorImpl*, GradientPart> parts;
+  std::atomic<bool> any = false;
+};
+
+ScatteredGradients& scattered() {
+  static ScatteredGradients all;
+  return all;
+}
+
+}  // namespace
+
+GradientPart gradient_part(const at::Tensor& parameter) {
+  ScatteredGradients& all = scattered();
+  if (all.any) {
+    const std::shared_lock lock(all.mutex);
+    const auto found = all.parts.find(parameter.unsafeGetTensorImpl());
+    if (found != all.parts.end()) return found->second;
+  }
+  return {.owner = nullptr, .part = parameter};
+}
+
+std::vector<const ShardedGradients*> gradient_owners(const std::vector<at::Tensor>& parameters) {
+  std::vector<const ShardedGradients*> owners;
+  for (const at::Tensor& parameter : parameters) {
+    const ShardedGradients* owner = gradient_part(parameter).owner;
+    if (owner && std::find(owners.begin(), owners.end(), owner) == owners.end()) owners.push_back(owner);
+  }
+  return owners;
+}
+
+ShardedGradientsEntry::ShardedGradientsEntry(const ShardedGradients& owner,
+                                             std::vector<std::pair<at::Tensor, at::Tensor>> parts)
+    : parts_(std::move(parts)) {
+  ScatteredGradients& all = scattered();
+  const std::unique_lock lock(all.mutex);
+  for (const auto& [parameter, part] : parts_) {
+    for (const at::Tensor& key : {parameter, part}) all.parts[key.unsafeGetTensorImpl()] = {&owner, part};
+  }
+  all.any = !all.parts.empty();
+}
+
+ShardedGradientsEntry::~ShardedGradientsEntry() {
+  ScatteredGradients& all = scattered();
+  const std::unique_lock lock(all.mutex);
+  for (const auto& [parameter, part] : parts_) {
+    for (const at::Tensor& key : {parameter, part}) all.parts.erase(key.unsafeGetTensorImpl());
+  }
+  all.any = !all.parts.empty();
+}
+
+}  // namespace bellows

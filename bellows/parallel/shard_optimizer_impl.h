@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bellows/parallel/gradient_shards_impl.h"
+#include "bellows/parallel/shard_layout_impl.h"
+#include "bellows/parallel/shard_optimizer.h"
+
+namespace bellows::parallel {
+
+struct ShardedOptimizer::Impl {
+  std::shared_ptr<torch::optim::Optimizer> local;  ///< its groups hold pieces where the caller's held parameters
+  comm::Group group;
+  ShardOptions options;
+  std::vector<at::Tensor> parameters;  ///< of all groups, as the caller's optimizer held them
+  Layout layout;
+  std::vector<Place*> places;                 ///< of each of them; null: it stays whole
+  std::unique_ptr<GradientShards> gradients;  ///< stage 2
+  at::Tensor grad_scale, found_inf;           ///< for the next step
+};
+
+}  // namespace bellows::parallel

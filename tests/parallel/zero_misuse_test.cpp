@@ -1,0 +1,193 @@
+#include <gmock/gmock.h>
+
+#include "bellows/amp/master_weights.h"
+#include "bellows/parallel/shard_layout_impl.h"
+#include "tests/parallel/zero_support.h"
+#include "tests/support/errors.h"
+
+namespace bellows::parallel::testing::zero {
+namespace {
+
+using ::testing::HasSubstr;
+
+const comm::Group& alone() {
+  static const comm::Group group = [] {
+    std::optional<comm::Group> one;
+    run_ranks(1, [&](const comm::Group& only) { one = only; });
+    return *one;
+  }();
+  return group;
+}
+
+struct NoOptions final : torch::optim::OptimizerCloneableOptions<NoOptions> {};
+
+class LBFGSLike final : public torch::optim::Optimizer {
+ public:
+  explicit LBFGSLike(std::vector<at::Tensor> parameters)
+      : Optimizer(std::move(parameters), std::make_unique<NoOptions>()) {}
+  at::Tensor step(LossClosure) override { return {}; }
+};
+
+TEST(ZeroMisuse, IsToldInWords) {
+  const auto message = [](NetModel& m, OptimizerPtr optimizer, const ShardOptions& options = {}) {
+    return message_of([&] { shard_optimizer(std::move(optimizer), m.model, alone(), options); });
+  };
+  NetModel m, other;
+  EXPECT_THAT(message(m, adamw()(m.net->distinct()), {.stage = 3}), HasSubstr("expected stage 1 or 2, got 3"));
+  EXPECT_THAT(message(m, adamw()(m.net->distinct()), {.bucket_bytes = 0}), HasSubstr("bucket_bytes above 0"));
+  EXPECT_THAT(message(m, nullptr), HasSubstr("got null"));
+  EXPECT_THAT(message(m, adamw()(other.net->distinct())), HasSubstr("is none of model \"net\""));
+  EXPECT_THAT(message(m, std::make_shared<LBFGSLike>(m.net->distinct())), HasSubstr("LBFGSLike needs products"));
+  EXPECT_THAT(message(m, adamw()({m.net->distinct().back()})), HasSubstr("no parameter of model"));
+  const OptimizerPtr with_lr = std::make_shared<optim::AdamW>(
+      m.net->distinct(), optim::AdamWOptions{.lr_tensor = at::full({}, 0.1, at::kDouble)});
+  EXPECT_THAT(message(m, with_lr), HasSubstr("lr_tensor"));
+  NetModel low(at::kBFloat16);
+  const OptimizerPtr optimizer = adamw()(low.net->distinct());
+  const amp::MasterWeights masters(low.model.named_parameters());
+  masters.attach(*optimizer);
+  EXPECT_THAT(message(low, optimizer), HasSubstr("use master_weights of bellows::optim"));
+  const auto sharded = shard_optimizer(adamw()(m.net->distinct()), m.model, alone());
+  EXPECT_THAT(message(m, sharded), HasSubstr("sharded already"));
+  EXPECT_THAT(message(m, adamw()(m.net->distinct())), HasSubstr("is another sharded optimizer"));
+}
+
+TEST(ZeroMisuse, RanksWithOtherParametersAreNamed) {
+  run_ranks(2, [](const comm::Group& group) {
+    const std::string message = message_of([&] {
+      NetModel m;
+      std::vector<at::Tensor> parameters = m.net->distinct();
+      if (group.rank() == 1) parameters.erase(parameters.begin() + 1);
+      shard_optimizer(adamw()(parameters), m.model, group);
+    });
+    EXPECT_THAT(message, HasSubstr("Rank 0: conv.bias: Double [6]"));
+    EXPECT_THAT(message, HasSubstr("rank 1: fc.weight: Double [7, 6]"));
+  });
+}
+
+TEST(ZeroMisuse, MemoryOfTwoParametersIsRefused) {
+  const at::Tensor whole = at::zeros({4});
+  const NamedTensors parameters = {{"a", whole.narrow(0, 0, 3)}, {"b", whole.narrow(0, 2, 2)}};
+  EXPECT_THAT(message_of([&] { lay_out(parameters, alone(), 1 << 20); }), HasSubstr("\"a\" and \"b\" share memory"));
+}
+
+TEST(ZeroMisuse, FrozenParametersStayFrozen) {
+  run_ranks(2, [](const comm::Group& group) {
+    Sharded sharded(group, 2, sgd());
+    const at::Tensor frozen = sharded.m.net->distinct().back();
+    frozen.set_requires_grad(true);
+    sharded.backward(0);
+    EXPECT_THAT(message_of([&] { sharded.optimizer->step(); }), HasSubstr("was frozen when the optimizer was sharded"));
+  });
+}
+
+TEST(ZeroMisuse, SparseGradientsAreRefused) {
+  NetModel m;
+  const auto sharded = shard_optimizer(sgd()(m.net->distinct()), m.model, alone());
+  const at::Tensor table = m.net->distinct()[4];
+  const at::Tensor rows = at::embedding(table, at::arange(3), -1, false, /*sparse=*/true);
+  EXPECT_THAT(message_of([&] { rows.sum().backward(); }), HasSubstr("\"tied.weight\" has a sparse gradient"));
+}
+
+TEST(ZeroMisuse, ABackwardThatFailedEndsTheRank) {
+  NetModel m;
+  const auto sharded = shard_optimizer(sgd()(m.net->distinct()), m.model, alone());
+  const at::Tensor early = m.net->distinct()[0] * 2, late = m.net->distinct()[7] * 2;  // what came last goes back first
+  early.register_hook([](const at::Tensor&) -> at::Tensor { TORCH_CHECK(false, "broken"); });
+  EXPECT_ANY_THROW((early.sum() + late).sum().backward());
+  EXPECT_THAT(message_of([&] { m.net->loss(0, 0, 1).backward(); }), HasSubstr("a backward pass ended with an error"));
+  EXPECT_THAT(message_of([&] { sharded->step(); }), HasSubstr("a backward pass ended with an error"));
+}
+
+TEST(ZeroLayout, KeepsWhatTheCallerSees) {
+  run_ranks(3, [](const comm::Group& group) {
+    NetModel m;
+    const std::vector<at::Tensor> before = m.net->values();
+    std::vector<std::vector<int64_t>> strides;
+    for (const at::Tensor& parameter : m.net->distinct()) strides.push_back(parameter.strides().vec());
+    const auto sharded = shard_optimizer(sgd()(m.net->distinct()), m.model, group, {.bucket_bytes = small_bucket});
+    expect_equal(m.net->values(), before);
+    for (size_t i = 0; i < strides.size(); ++i) {
+      const at::Tensor parameter = m.net->distinct()[i];
+      EXPECT_EQ(parameter.strides().vec(), strides[i]);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(parameter.const_data_ptr()) % 64, 0);
+    }
+    EXPECT_TRUE(m.net->distinct()[0].is_contiguous(at::MemoryFormat::ChannelsLast));
+  });
+}
+
+TEST(ZeroLayout, TakesTheWeightsOfRankZero) {
+  run_ranks(2, [](const comm::Group& group) {
+    NetModel m(at::kDouble, group.rank());
+    shard_optimizer(sgd()(m.net->distinct()), m.model, group);
+    std::vector<at::Tensor> expected = Net(at::kDouble, 0).values();
+    expected.pop_back();  // frozen ones stay
+    std::vector<at::Tensor> values = m.net->values();
+    values.pop_back();
+    expect_equal(values, expected);
+  });
+}
+
+// Every cut of a channels-last tensor between two ranks, and of one whose dims stand backwards.
+TEST(ZeroLayout, BoxesHoldWhatTheRunHolds) {
+  for (const at::Tensor& tensor :
+       {at::arange(3 * 2 * 2 * 2).view({3, 2, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast),
+        at::arange(24).view({4, 3, 2}).permute({2, 1, 0}), at::arange(6).view({2, 3})}) {
+    Place place{.name = "p", .parameter = tensor, .order = {0, 2, 3, 1}};
+    if (tensor.dim() == 3) place.order = {2, 1, 0};
+    if (tensor.dim() == 2) place.order = {0, 1};
+    for (int64_t begin = 0; begin < tensor.numel(); ++begin) {
+      for (int64_t count = 1; begin + count <= tensor.numel(); ++count) {
+        place.begin = begin;
+        place.count = count;
+        int64_t elements = 0;
+        const at::Tensor run = place.run_of(tensor);
+        for (const auto& [spec, part] : place.boxes(run)) {
+          ASSERT_TRUE(at::equal(part, comm::part_of(tensor, spec))) << begin << " " << count;
+          elements += spec.numel();
+        }
+        ASSERT_EQ(elements, count);
+      }
+    }
+  }
+}
+
+TEST(Shards, AreGathered) {
+  run_ranks(2, [](const comm::Group& group) {
+    const at::Tensor whole = at::arange(12).view({3, 4});
+    using comm::ShardSpec;
+    const ShardSpec box = group.rank() == 0 ? ShardSpec{{3, 4}, {0, 0}, {3, 1}} : ShardSpec{{3, 4}, {0, 1}, {3, 3}};
+    const ShardSpec run = ShardSpec::run({3, 4}, group.rank() * 5, group.rank() == 0 ? 5 : 7);
+    std::vector<comm::Shard> shards = {{"box", comm::part_of(whole, box), box},
+                                       {"number", at::scalar_tensor(7, at::kLong), ShardSpec::whole({})}};
+    if (group.rank() == 1) shards.push_back({"flag", at::ones({3}, at::kBool), ShardSpec::whole({3})});
+    shards.push_back({"run", comm::part_of(whole, run).to(at::kDouble), run});
+    const NamedTensors all = comm::gather(shards, group);
+    ASSERT_EQ(all.size(), 4);
+    EXPECT_TRUE(at::equal(all[0].second, whole));
+    EXPECT_EQ(all[1].second.item<int64_t>(), 7);
+    EXPECT_TRUE(at::equal(all[2].second, whole.to(at::kDouble)));
+    EXPECT_EQ(all[3].first, "flag");
+    shards.pop_back();
+    if (group.rank() == 0) shards.push_back({"run", comm::part_of(whole, run).to(at::kDouble), run});
+    EXPECT_THAT(message_of([&] { comm::gather(shards, group); }), HasSubstr("5 elements of \"run\", expected 12"));
+  });
+}
+
+TEST(Shards, AreGatheredInPlace) {
+  for (const int ranks : {1, 3}) {
+    run_ranks(ranks, [&](const comm::Group& group) {
+      at::Tensor whole = at::zeros({2 * ranks});
+      whole.narrow(0, 2 * group.rank(), 2).fill_(group.rank() + 1);
+      comm::all_gather_in_place(whole, group);
+      EXPECT_TRUE(at::equal(whole, at::arange(1, ranks + 1).repeat_interleave(2).to(at::kFloat)));
+      if (ranks == 3) {
+        EXPECT_THAT(message_of([&] { comm::all_gather_in_place(at::zeros({4}), group); }),
+                    HasSubstr("multiple of the 3"));
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace bellows::parallel::testing::zero
