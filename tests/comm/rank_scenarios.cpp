@@ -55,6 +55,10 @@ void check_type(const Group& group, at::ScalarType type) {
     for (int root = 0; root < size; ++root) EXPECT(broadcast(parts[rank].clone(), root, group).equal(parts[root]));
     EXPECT(all_gather(parts[rank], group).equal(at::stack(parts)));
   }
+  std::vector<at::Tensor> own_parts;
+  own_parts.reserve(static_cast<size_t>(size));
+  for (const at::Tensor& part : all_parts(size, {size, 5}, type)) own_parts.push_back(part[rank]);
+  EXPECT(all_to_all(part_of(rank, {size, 5}, type), group).equal(at::stack(own_parts)));
   const auto parts = all_parts(size, {size * 3, 5}, type);
   for (const Reduce op : {Reduce::sum, Reduce::max}) {
     EXPECT(reduce_scatter(parts[rank], group, op).equal(reduced(op, parts).slice(0, 3 * rank, 3 * rank + 3)));
