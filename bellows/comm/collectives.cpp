@@ -131,6 +131,20 @@ Pending all_gather_async(const at::Tensor& tensor, const Group& group) {
                });
 }
 
+Pending all_gather_in_place_async(at::Tensor tensor, const Group& group) {
+  check_tensor("all_gather_in_place", tensor, group);
+  check_divisible("all_gather_in_place", tensor, group);
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), "all_gather_in_place: expected a contiguous tensor, got strides ",
+                    tensor.strides(), ".");
+  if (nothing_to_exchange(tensor, group)) return done(group, std::move(tensor));
+  return begin({.group = group, .result = tensor, .buffer = tensor},
+               [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
+                 at::Tensor out = state.result.view({-1});
+                 at::Tensor in = out.chunk(group.size())[static_cast<size_t>(group.rank())];
+                 return ranks._allgather_base(out, in);
+               });
+}
+
 at::Tensor all_to_all(const at::Tensor& tensor, const Group& group) {
   check_tensor("all_to_all", tensor, group);
   TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) == group.size(), "all_to_all: expected a part for each of the ",
@@ -145,20 +159,6 @@ at::Tensor all_to_all(const at::Tensor& tensor, const Group& group) {
                  return ranks.alltoall_base(state.result, state.source, even, even);
                })
       .wait();
-}
-
-Pending all_gather_in_place_async(at::Tensor tensor, const Group& group) {
-  check_tensor("all_gather_in_place", tensor, group);
-  check_divisible("all_gather_in_place", tensor, group);
-  TORCH_CHECK_VALUE(tensor.is_contiguous(), "all_gather_in_place: expected a contiguous tensor, got strides ",
-                    tensor.strides(), ".");
-  if (nothing_to_exchange(tensor, group)) return done(group, std::move(tensor));
-  return begin({.group = group, .result = tensor, .buffer = tensor},
-               [&](c10d::ProcessGroup& ranks, const Pending::State& state) {
-                 at::Tensor out = state.result.view({-1});
-                 at::Tensor in = out.chunk(group.size())[static_cast<size_t>(group.rank())];
-                 return ranks._allgather_base(out, in);
-               });
 }
 
 Pending reduce_scatter_async(const at::Tensor& tensor, const Group& group, Reduce op) {

@@ -47,13 +47,13 @@ at::Tensor broadcast(at::Tensor tensor, int root, const Group& group);
 at::Tensor all_gather(const at::Tensor& tensor, const Group& group);
 [[nodiscard]] Pending all_gather_async(const at::Tensor& tensor, const Group& group);
 
-/// Rank r gets the r-th part of every rank's tensor, in the ranks' order: [size, …] → [size, …].
-/// Cost: (n - 1) / n of the tensor's bytes sent and received by each of n ranks
-at::Tensor all_to_all(const at::Tensor& tensor, const Group& group);
-
 /// Every rank's r-th part of the tensor becomes that of rank r, in place: [size · D0, …], contiguous.
 at::Tensor all_gather_in_place(at::Tensor tensor, const Group& group);
 [[nodiscard]] Pending all_gather_in_place_async(at::Tensor tensor, const Group& group);
+
+/// Rank r gets the r-th part of every rank's tensor, in the ranks' order: [size, …] → [size, …].
+/// Cost: (n - 1) / n of the tensor's bytes sent and received by each of n ranks
+at::Tensor all_to_all(const at::Tensor& tensor, const Group& group);
 
 /// Rank r gets the r-th part of the reduced tensor: [size · D0, …] → [D0, …].
 /// Cost: with Gloo that of all_reduce, which is what it does inside
