@@ -4,6 +4,7 @@
 #include "bellows/optim/averaging.h"
 #include "bellows/optim/clip.h"
 #include "bellows/optim/state.h"
+#include "bellows/parallel/distributed_data_parallel.h"
 #include "tests/parallel/zero_support.h"
 
 // What a sharded optimizer gives is what one process gives on the same global batch.
@@ -67,6 +68,23 @@ TEST(Zero, TwoRanksRoundAsOneProcessThatAddsTheHalves) {
       });
     }
   }
+}
+
+TEST(Zero, StageOneTakesTheGradientsOfDistributedDataParallel) {
+  const std::vector<at::Tensor> expected = train_alone(adamw(), 6);
+  run_ranks(2, [&](const comm::Group& group) {
+    const Sharded sharded(group, 1, adamw());
+    const DistributedDataParallel ddp(sharded.m.model, group, {.find_unused_parameters = true});
+    for (int64_t step = 0; step < 6; ++step) {
+      optim::zero_grad(sharded.m.net->distinct());
+      ddp.before_forward();
+      const at::Tensor loss = sharded.m.net->loss(step, group.rank(), group.size());
+      ddp.before_backward({loss});
+      loss.backward();
+      sharded.optimizer->step();
+    }
+    expect_close(sharded.m.net->values(), expected, 1e-9);
+  });
 }
 
 // Two batches a step, the norm of their mean clipped, in each of the ways to call it.
