@@ -6,6 +6,7 @@
 
 #include "bellows/comm/group_impl.h"
 #include "bellows/comm/store_impl.h"
+#include "bellows/core/no_sigpipe.h"
 
 namespace bellows::comm {
 
@@ -13,6 +14,7 @@ namespace {
 
 /// Returns when all ranks are connected: one that left earlier would break the connections of those that are not yet.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store) {
+  const NoSigpipe threads_of_gloo;  // they write to ranks that may have ended
   auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(parts.timeout_s));
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   options->devices = {interface && *interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)

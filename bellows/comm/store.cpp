@@ -4,6 +4,7 @@
 
 #include "bellows/comm/listen_impl.h"
 #include "bellows/comm/store_impl.h"
+#include "bellows/core/no_sigpipe.h"
 
 namespace bellows::comm {
 
@@ -24,7 +25,8 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 }  // namespace
 
 Store Store::serve(const std::string& host, int port) {
-  Listener listener(host, port);  // libtorch's own would listen on every address of the machine
+  const NoSigpipe thread_of_server;  // it answers ranks that may have ended
+  Listener listener(host, port);     // libtorch's own would listen on every address of the machine
   c10d::TCPStoreOptions options;
   options.isServer = true;
   options.waitWorkers = false;

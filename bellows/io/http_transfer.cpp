@@ -2,13 +2,13 @@
 
 #include <c10/util/Exception.h>
 #include <curl/curl.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <memory>
 #include <mutex>
+
+#include "bellows/core/no_sigpipe.h"
 
 namespace bellows::io {
 
@@ -18,32 +18,6 @@ constexpr size_t most_refusal_bytes = 4096;
 
 using CurlHandle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
 using CurlHeaders = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
-
-/// While it lives, writing to a connection that the other side has closed does not end the program: OpenSSL raises
-/// SIGPIPE there, and the program's own handlers are not to be touched.
-class NoSigpipe {
- public:
-  NoSigpipe() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending;
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~NoSigpipe() {
-    const timespec now{};
-    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &now) == SIGPIPE) {
-    }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  NoSigpipe(const NoSigpipe&) = delete;
-  NoSigpipe& operator=(const NoSigpipe&) = delete;
-
- private:
-  sigset_t pipe_{}, before_{};
-  bool was_pending_ = false;
-};
 
 CurlHandle make_handle() {
   static std::once_flag once;

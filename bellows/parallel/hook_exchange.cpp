@@ -115,7 +115,7 @@ void HookExchange::begin(size_t buckets, double scale) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> HookExchange::runHook(c10d::GradBucket& bucket) {
-  const at::Tensor flat = bucket.getBuffer();
+  const at::Tensor& flat = bucket.getBuffer();
   const auto index = static_cast<int64_t>(next_++);
   const std::vector<at::Tensor> parameters = bucket.getParameters();
   Work::Item item;
