@@ -146,10 +146,11 @@ TarIndex decode_tar_index(ByteSpan file, std::string_view where) {
   return index;
 }
 
-ByteSpan tar_member_data(ByteSpan archive, const TarMember& member) {
+ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_view index) {
   const auto fail = [&](const std::string& found) {
-    TORCH_CHECK_VALUE(false, "the index does not match the archive: expected \"", member.name, "\" (", member.size,
-                      " bytes) at byte ", member.offset, ", found ", found, ". Delete the index.");
+    TORCH_CHECK_VALUE(false, "the index ", index, " does not match the archive: expected \"", member.name, "\" (",
+                      member.size, " bytes) at byte ", member.offset, ", found ", found,
+                      ". Delete the index; it is made anew.");
   };
   if (!lies_inside(member, archive.size())) fail(c10::str("an archive of ", archive.size(), " bytes"));
   const ByteSpan data = archive.subspan(member.offset, member.size);

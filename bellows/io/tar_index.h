@@ -36,8 +36,9 @@ std::string encode_tar_index(const TarIndex& index);
 TarIndex decode_tar_index(ByteSpan file, std::string_view where);
 
 /// The member's data, if the header in front of it says the same as the index; the case of letters does not count.
+/// Params: index – names the index in errors
 /// Throws: c10::ValueError – the index does not match the archive: name, byte offset
-ByteSpan tar_member_data(ByteSpan archive, const TarMember& member);
+ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_view index);
 
 /// DALI's index of a WebDataset shard: a line for each run of members with the same name up to the first dot, with
 /// `suffix offset size name` of each. Left out: names without a suffix or a base name, which DALI cannot use either.

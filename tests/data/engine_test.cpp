@@ -6,9 +6,12 @@
 #include <set>
 
 #include "bellows/core/log.h"
+#include "bellows/data/formats/shard_files.h"
 #include "bellows/data/loader/thread_budget.h"
+#include "bellows/io/compress.h"
 #include "tests/data/allocation_count.h"
 #include "tests/data/slow_source.h"
+#include "tests/support/errors.h"
 
 namespace bellows::data::testing {
 namespace {
@@ -185,6 +188,7 @@ TEST(BadSamples, AreCountedByWhatFailed) {
   const Quiet quiet;
   TemporaryFolder folder;
   std::vector<Member> members;
+  members.reserve(30);
   for (int i = 0; i < 30; ++i) {
     members.push_back({c10::str("s", i, ".png"), i % 10 == 4 ? "no picture" : a_png()});
     members.push_back({c10::str("s", i, ".cls"), i % 10 == 5 ? "no label" : "1"});
@@ -276,19 +280,47 @@ TEST(TheEnd, WaitsForReadsInProgressAndNoLonger) {
   EXPECT_LT(seconds_since(begin), 2) << "not for the 30 samples of the batches ahead";
 }
 
-TEST(VanishingShard, IsReadToItsEndOrFailsByName) {
-  const Quiet quiet;
-  TemporaryFolder folder;
-  std::vector<Member> members;
-  members.reserve(200);
-  for (int i = 0; i < 200; ++i) members.push_back({c10::str(i, ".cls"), "3"});
-  for (const char* name : {"a.tar", "b.tar"}) write_shard(folder / name, members);
-  const SourcePtr source = open_webdataset({folder / "a.tar", folder / "b.tar"});
-  Loader loader(source, {}, in_order(2));
+/// Two shards of 200 samples each.
+class VanishingShard : public ::testing::Test {
+ protected:
+  VanishingShard() : scope_(io::FileCacheOptions{.folder = folder_ / "cache"}) {
+    std::vector<Member> members;
+    members.reserve(200);
+    for (int i = 0; i < 200; ++i) members.push_back({c10::str(i, ".cls"), "3"});
+    for (const char* name : {"a.tar", "b.tar"}) write_shard(folder_ / name, members);
+    const std::string plain = read_text_file(b_);
+    write_text_file(packed_b_, io::as_text(io::compress(io::as_bytes(plain), io::Codec::parse("gz"))));
+  }
+  TemporaryFolder folder_;
+  const std::string a_ = folder_ / "a.tar", b_ = folder_ / "b.tar", packed_b_ = folder_ / "b.tar.gz";
+
+ private:
+  Quiet quiet_;
+  ShardFiles::CacheScope scope_;
+};
+
+TEST_F(VanishingShard, IsReadToItsEndWhereItIsMapped) {
+  Loader loader(open_webdataset({a_, b_}), {}, in_order(2));
   int64_t samples = loader.next()->size();
-  std::filesystem::remove(folder / "b.tar");  // mapped: its bytes live on
+  std::filesystem::remove(b_);
   while (const auto batch = loader.next()) samples += batch->size();
-  EXPECT_EQ(samples + loader.skipped(), 400);
+  EXPECT_EQ(samples, 400);
+}
+
+TEST_F(VanishingShard, FailsByNameOrIsSkippedWhereItIsNot) {
+  open_webdataset({a_, packed_b_});  // keeps its index, by which it is opened from then on
+  const SourcePtr source = open_webdataset({a_, packed_b_});
+  std::filesystem::remove(packed_b_);
+  LoaderOptions options = in_order(2);
+  options.on_bad_sample = OnBadSample::fail;
+  Loader fails(source, {}, options);
+  EXPECT_THAT(message_of([&] { run_epoch(fails, 0); }), HasSubstr("cannot open " + packed_b_));
+  options.on_bad_sample = OnBadSample::skip;
+  Loader skips(source, {}, options);
+  int64_t samples = 0;
+  while (const auto batch = skips.next()) samples += batch->size();
+  EXPECT_EQ(samples, 200);
+  EXPECT_EQ(skips.skipped(), 200);
 }
 
 // ---- traces

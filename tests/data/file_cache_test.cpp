@@ -1,51 +1,18 @@
-#include "bellows/io/file_cache.h"
-
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
 #include <csignal>
 #include <span>
 
-#include "bellows/core/log.h"
 #include "bellows/core/seed.h"
-#include "tests/data/support.h"
+#include "tests/data/cache_support.h"
 #include "tests/support/errors.h"
-#include "tests/support/http_server.h"
 
-namespace bellows::io {
+namespace bellows::io::testing {
 namespace {
 
-using bellows::data::testing::TemporaryFolder;
-using bellows::testing::HttpServer;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string bytes_of(char letter, size_t bytes) {
-  return std::string(bytes, letter);
-}
-
-class FileCacheTest : public ::testing::Test {
- protected:
-  FileCacheOptions options(int64_t limit = 1 << 20) const {
-    return {
-        folder / "cache", limit, {.attempts = 3, .connect_timeout_ms = 500, .stall_timeout_ms = 1000, .backoff_ms = 2}};
-  }
-  std::vector<std::string> files(const std::string& suffix = "") const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder / "cache/files")) {
-      const std::string name = entry.path().filename();
-      if (name.ends_with(suffix) && !name.ends_with(".json") && !name.ends_with(".lock")) names.push_back(name);
-    }
-    return names;
-  }
-  uint64_t bytes_here() const {
-    uint64_t total = 0;
-    for (const std::string& name : files()) total += std::filesystem::file_size(folder / ("cache/files/" + name));
-    return total;
-  }
-  TemporaryFolder folder;
-  HttpServer server;
-};
 
 TEST_F(FileCacheTest, FetchesOnceAndAsksOnceAProcess) {
   server.put("/f", bytes_of('x', 1000));
@@ -56,6 +23,15 @@ TEST_F(FileCacheTest, FetchesOnceAndAsksOnceAProcess) {
   EXPECT_EQ(server.body_bytes("/f"), 1000);
   EXPECT_EQ(server.served().size(), 3U);
   EXPECT_EQ(server.served().back().status, 304);
+}
+
+TEST_F(FileCacheTest, AsksOnceWhereThereAreNoValidators) {
+  server.put_file("/f", {.content = bytes_of('x', 1000), .etag = ""});
+  for (size_t process = 1; process <= 3; ++process) {
+    FileCache cache(options());
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(as_text(cache.open(server.url("/f")).content->bytes()), bytes_of('x', 1000));
+    EXPECT_EQ(server.served().size(), process);
+  }
 }
 
 TEST_F(FileCacheTest, FetchesAnewWhatChanged) {
@@ -179,6 +155,7 @@ TEST_F(FileCacheTest, ManyThreadsFetchAFileOnce) {
   server.always("/f", {.bytes_per_step = 20'000});
   FileCache one(options()), two(options());
   std::vector<std::thread> threads;
+  threads.reserve(8);
   for (int i = 0; i < 8; ++i)
     threads.emplace_back(
         [&, i] { EXPECT_EQ((i % 2 ? one : two).open(server.url("/f")).content->bytes().size(), 100'000U); });
@@ -195,62 +172,6 @@ TEST_F(FileCacheTest, MendsDamagedNotesAndCutFiles) {
     if (entry.path().extension() == ".json") write_text_file(entry.path(), "{\"size\": \"no\"");
   }
   EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), "0123456789");
-}
-
-struct WarningKeeper final : LogSink {
-  void write(LogLevel level, std::string_view message) override {
-    if (level == LogLevel::warn) text += message;
-  }
-  std::string text;
-};
-
-TEST_F(FileCacheTest, FetchesAnewWhatIsDamaged) {
-  const std::string good = bytes_of('x', 5000), bad = bytes_of('x', 4000) + "y" + bytes_of('x', 999);
-  server.put("/f", good);
-  FileCache(options()).open(server.url("/f"));
-  const std::string path = folder / ("cache/files/" + files().front());
-  write_text_file(path, bad);
-  const auto warnings = std::make_shared<WarningKeeper>();
-  set_log_sink(warnings);
-  EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), good);
-  set_log_sink(make_default_log_sink());
-  EXPECT_THAT(warnings->text, HasSubstr("the copy of " + server.url("/f") + " in " + path + " is damaged"));
-  EXPECT_EQ(server.body_bytes("/f"), 10'000);
-  EXPECT_EQ(files().size(), 1U);
-  write_text_file(path, bad);
-  FileCache cache(options());
-  cache.look(server.url("/f"));
-  std::string out(10, '?');
-  cache.read(server.url("/f"), 3995, std::as_writable_bytes(std::span(out)));
-  EXPECT_EQ(out, bytes_of('x', 10)) << "what is read in parts, too";
-  EXPECT_EQ(as_text(cache.open(server.url("/f")).content->bytes()), good);
-}
-
-TEST_F(FileCacheTest, TakesFilesWithoutAChecksum) {
-  server.put("/f", bytes_of('x', 1000));
-  FileCache(options()).open(server.url("/f"));
-  write_text_file(folder / ("cache/files/" + files().front()), bytes_of('y', 1000));
-  for (const auto& entry : std::filesystem::directory_iterator(folder / "cache/files")) {
-    if (entry.path().extension() != ".json") continue;
-    std::string note = read_text_file(entry.path());
-    ASSERT_THAT(note, HasSubstr("crc32c"));
-    write_text_file(entry.path(), note.replace(note.find("crc32c"), 6, "------"));
-    break;
-  }
-  EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), bytes_of('y', 1000));
-}
-
-TEST_F(FileCacheTest, DoesNotTrustAPartThatIsTooLong) {
-  server.put("/f", "0123456789");
-  FileCache(options()).open(server.url("/f"));
-  const std::string whole = folder / ("cache/files/" + files().front());
-  std::filesystem::rename(whole, whole + ".part");
-  std::filesystem::resize_file(whole + ".part", 11);
-  EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), "0123456789");
-  // One that has all bytes and only lacks its name is taken.
-  std::filesystem::rename(whole, whole + ".part");
-  EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), "0123456789");
-  EXPECT_EQ(server.body_bytes("/f"), 20);
 }
 
 /// Runs `action` in a process of its own, which hears of the server only after it was made: it has one thread.
@@ -328,6 +249,7 @@ TEST(FileCacheProcesses, ShareAFolder) {
     return true;
   };
   std::vector<std::unique_ptr<Child>> children;
+  children.reserve(3);
   for (int i = 0; i < 3; ++i) children.push_back(std::make_unique<Child>(read_all));
   HttpServer server;
   for (int i = 0; i < 12; ++i) {
@@ -352,6 +274,7 @@ TEST(FileCacheProcesses, SurviveRandomKills) {
     }
   };
   std::vector<std::unique_ptr<Child>> children;
+  children.reserve(static_cast<size_t>(processes));
   for (int i = 0; i < processes; ++i) children.push_back(std::make_unique<Child>(read_all));
   HttpServer server;
   for (int i = 0; i < count; ++i) {
@@ -379,4 +302,4 @@ TEST(FileCacheProcesses, SurviveRandomKills) {
 }
 
 }  // namespace
-}  // namespace bellows::io
+}  // namespace bellows::io::testing

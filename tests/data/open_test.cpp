@@ -18,6 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// Two samples of bytes or numbers, as the format takes them.
 void write_with(Sink& sink, const std::string& kind) {
@@ -213,12 +214,14 @@ TEST_F(OpenByContent, DamagedStartsNeverCrash) {
 
 TEST_F(OpenByContent, RemoteTablesAreFetchedOnce) {
   bellows::testing::HttpServer server;
-  for (const int64_t rows : {3, 40'000}) {
+  for (const int64_t rows : {3, 40'000, 50'000}) {
     std::string text = "x,y\n";
     for (int64_t i = 0; i < rows; ++i) text += "123,456\n";
     const std::string path = c10::str("/", rows, ".csv");
-    server.put(path, text);
+    server.put_file(path, {.content = text, .etag = rows == 50'000 ? "" : "\"v1\""});
+    const size_t before = server.served().size();
     EXPECT_EQ(open(server.url(path), {.cache_folder = folder / "cache"}).size(), rows);
+    EXPECT_LE(server.served().size() - before, 3U) << "what it is, how it begins, all of it";
     const auto size = static_cast<int64_t>(text.size()), first_look = int64_t{64} << 10;
     EXPECT_LE(server.body_bytes(path), size + (size > first_look ? first_look : 0) + 1) << rows;
   }
@@ -243,6 +246,22 @@ TEST_F(OpenByContent, UrlsOfEachKind) {
   EXPECT_EQ(open(server.url("/s/{0..2}.tar"), {.cache_folder = folder / "cache"}).size(), 6);
   EXPECT_THAT(error_of([&] { open(server.url("/none"), {.cache_folder = folder / "cache"}); }),
               HasSubstr("status 404"));
+}
+
+TEST_F(OpenByContent, FoldersOfPicturesHaveNoUrl) {
+  bellows::testing::HttpServer server;
+  server.put("/pets", "<!DOCTYPE html><a href=\"cat/0.png\">0.png</a>");
+  server.put("/cat.png", a_png());
+  const auto message = [&](const std::string& path) {
+    return error_of([&] { open(server.url(path), {.cache_folder = folder / "cache"}); });
+  };
+  for (const char* path : {"/pets", "/cat.png"})
+    EXPECT_THAT(message(path),
+                AllOf(HasSubstr("Name a folder's files, URL/train-{000..099}.tar"),
+                      HasSubstr("make such of pictures by bellows pack"), Not(HasSubstr("and folders of"))));
+  EXPECT_THAT(message("/pets/"),
+              AllOf(HasSubstr("status 404"), HasSubstr("name the files (" + server.url("/pets/train-")),
+                    HasSubstr("become such files by bellows pack")));
 }
 
 }  // namespace

@@ -102,9 +102,6 @@ class RemoteFormat : public ::testing::TestWithParam<const char*> {
 
   static std::string kind() { return GetParam(); }
   static bool has_columns() { return kind() == "npy" || kind() == "npz" || kind() == "safetensors"; }
-  static bool has_index() {
-    return kind() == "pack" || kind() == "beton" || kind() == "npy" || kind() == "safetensors";
-  }
 
   static void write_file(const std::string& path, int64_t f) {
     const int64_t first = f * kRows;
@@ -161,6 +158,9 @@ class RemoteFormat : public ::testing::TestWithParam<const char*> {
   SourcePtr local;
 };
 
+/// Those that say where everything is in a small part of the file.
+class RemoteFormatWithIndex : public RemoteFormat {};
+
 TEST_P(RemoteFormat, IsReadInAnyOrderByTwoThreadsUnderTheLimit) {
   std::atomic<bool> done = false;
   int64_t most = 0;
@@ -215,8 +215,7 @@ TEST_P(RemoteFormat, SaysThatAFileChanged) {
   EXPECT_THAT(message, HasSubstr("Open the data set again"));
 }
 
-TEST_P(RemoteFormat, OpensByItsIndexAlone) {
-  if (!has_index()) return;
+TEST_P(RemoteFormatWithIndex, OpensByItAlone) {
   const SourcePtr source = open_remote();
   int64_t sent = 0;
   for (const auto& one : server.served()) sent += one.body_bytes;
@@ -235,28 +234,34 @@ INSTANTIATE_TEST_SUITE_P(All, RemoteFormat,
                                            "npz", "safetensors"),
                          [](const auto& test) { return std::string(test.param); });
 
+INSTANTIATE_TEST_SUITE_P(All, RemoteFormatWithIndex, ::testing::Values("pack", "beton", "npy", "safetensors"),
+                         [](const auto& test) { return std::string(test.param); });
+
 TEST(RemoteRecordio, ComesInTheOrderOfItsIndex) {
   TemporaryFolder folder;
   HttpServer server;
   fill_sink(*recordio_sink(folder / "a.rec"), "recordio", 0, 3);
   server.put("/a.rec", read_text_file(folder / "a.rec"));
-  const ShardFiles::CacheScope scope({folder / "cache", 1 << 20, kPatient});
   const std::string url = server.url("/a.rec?X-Amz-Signature=s");
-  EXPECT_EQ(open_files({url})->read(0).find("label")->offset, 0U) << "without an index";
+  const auto open_remote = [&] {
+    const ShardFiles::CacheScope scope({folder / "cache", 1 << 20, kPatient});
+    return open_files({url});
+  };
+  EXPECT_EQ(open_remote()->read(0).find("label")->offset, 0U) << "without an index";
   std::istringstream lines(read_text_file(folder / "a.idx"));
   std::string reversed;
   for (std::string line; std::getline(lines, line);) reversed.insert(0, line + "\n");
   write_text_file(folder / "a.idx", reversed);
   server.put("/a.idx", reversed);
-  const SourcePtr local = open_files({folder / "a.rec"}), remote = open_files({url});
+  const SourcePtr local = open_files({folder / "a.rec"}), remote = open_remote();
   EXPECT_GT(remote->read(0).find("label")->offset, 0U);
   for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(seen(local->read(i)) == seen(remote->read(i))) << i;
   server.put("/a.idx", "0\t0\n");
   std::filesystem::remove_all(folder / "cache");
-  EXPECT_THAT(message_of([&] { open_files({url}); }), HasSubstr("a.idx: does not name the record"));
+  EXPECT_THAT(message_of([&] { open_remote(); }), HasSubstr("a.idx: does not name the record"));
   server.always("/a.idx", {.status = 503});
   std::filesystem::remove_all(folder / "cache");
-  EXPECT_THAT(message_of([&] { open_files({url}); }), HasSubstr("status 503"));
+  EXPECT_THAT(message_of([&] { open_remote(); }), HasSubstr("status 503"));
 }
 
 TEST(RemoteTable, MayNamePicturesThatAreHere) {

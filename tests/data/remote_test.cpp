@@ -29,6 +29,7 @@ class RemoteShards : public ::testing::Test {
     for (int64_t s = 0; s < shards; ++s) {
       const std::string path = folder / "shard.tar";
       std::vector<Member> members;
+      members.reserve(static_cast<size_t>(samples));
       for (int64_t i = 0; i < samples; ++i)
         members.push_back({c10::str(s, "_", i, ".cls"), std::to_string(s * samples + i)});
       write_shard(path, members);
@@ -50,6 +51,7 @@ class RemoteShards : public ::testing::Test {
   }
   std::vector<std::string> numbers() const {
     std::vector<std::string> all;
+    all.reserve(static_cast<size_t>(shards * samples));
     for (int64_t i = 0; i < shards * samples; ++i) all.push_back(std::to_string(i));
     return all;
   }
@@ -127,8 +129,10 @@ TEST_F(RemoteShards, StayUnderTheLimit) {
 
 TEST_F(RemoteShards, AreFetchedAheadWhereTheyAreReadInOrder) {
   std::vector<std::string> urls;
+  urls.reserve(static_cast<size_t>(shards));
   for (int64_t s = 0; s < shards; ++s) urls.push_back(server.url(c10::str("/d/", s, ".tar")));
-  const ShardFiles files(urls, cache());
+  const ShardFiles::CacheScope scope(cache());
+  const ShardFiles files(urls);
   files.map(0);
   for (int i = 0; i < 2000 && server.body_bytes("/d/1.tar") == 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -145,7 +149,8 @@ TEST_F(RemoteShards, EndWhileOneIsFetched) {
   {
     io::FileCacheOptions patient = cache();
     patient.http.stall_timeout_ms = 60'000;
-    const ShardFiles files({server.url("/d/0.tar"), server.url("/d/1.tar")}, patient);
+    const ShardFiles::CacheScope scope(patient);
+    const ShardFiles files({server.url("/d/0.tar"), server.url("/d/1.tar")});
     files.map(0);
     for (int i = 0; i < 2000 && server.served().size() < 2; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -183,7 +188,8 @@ TEST_F(RemoteShards, AreNamedOnceWhereTheyDoNotFitTheirIndex) {
   write_shard(folder / "shard.tar", {{"x_0.cls", "9"}, {"x_1.cls", "10"}, {"x_2.cls", "11"}});
   server.put("/d/3.tar", read_text_file(folder / "shard.tar"));
   const std::string message = message_of([&] { source->read(9); }), name = server.url("/d/3.tar");
-  EXPECT_THAT(message, HasSubstr(name + ": the index does not match the archive: expected \"3_0.cls\""));
+  EXPECT_THAT(message, AllOf(HasSubstr(name + ": the index " + folder / "cache/index/"),
+                             HasSubstr(".tarindex does not match the archive: expected \"3_0.cls\"")));
   EXPECT_EQ(message.find(name), message.rfind(name)) << message;
 }
 
@@ -212,6 +218,7 @@ TEST_F(RemoteShards, MayBeCompressedAndRedirected) {
 TEST_F(RemoteShards, ServeManyThreads) {
   const SourcePtr source = open_all(6 * 10'240);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       Sample sample;

@@ -144,7 +144,7 @@ void tar_index(io::ByteSpan bytes) {
     rejecting([&] {
       for (const io::TarMember& member : io::decode_tar_index(file, "fuzz").members) {
         touch(io::as_bytes(member.name));
-        rejecting([&] { touch(io::tar_member_data(bytes, member)); });
+        rejecting([&] { touch(io::tar_member_data(bytes, member, "index")); });
       }
     });
   }

@@ -201,7 +201,9 @@ const FileFormat* recognise_first(const ShardFiles& files) {
   const FileFormat* format = recognise(content->bytes(), files.name(0));
   TORCH_CHECK_VALUE(format, "open: ", files.name(0), ": expected a data set, found ",
                     describe_file(content->bytes(), files.name(0)), ". Accepted: ", accepted_formats(),
-                    ", and folders of these, of MDS shards and of JPEG or PNG pictures.");
+                    files.is_remote(0) ? "; of folders on a server those with an MDS index.json, URL/. Name a folder's "
+                                         "files, URL/train-{000..099}.tar; make such of pictures by bellows pack."
+                                       : ", and folders of these, of MDS shards and of JPEG or PNG pictures.");
   return format;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <future>
 #include <optional>
+#include <utility>
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
@@ -20,27 +21,33 @@ constexpr size_t most_mapped = 16'384;  // local files at a time; Linux allows 6
 
 constexpr size_t opened_at_a_time = 8;  // remote files: opening one is waiting for the server
 
-thread_local io::FileCacheOptions scope_options;
-
 }  // namespace
 
-ShardFiles::CacheScope::CacheScope(io::FileCacheOptions options)
-    : before_(std::exchange(scope_options, std::move(options))) {}
-
-ShardFiles::CacheScope::~CacheScope() {
-  scope_options = std::move(before_);
+ShardFiles::CacheScope*& ShardFiles::CacheScope::current() {
+  thread_local CacheScope* scope = nullptr;
+  return scope;
 }
 
-ShardFiles::ShardFiles(std::vector<std::string> names) : ShardFiles(std::move(names), scope_options) {}
+ShardFiles::CacheScope::CacheScope(io::FileCacheOptions options)
+    : options_(std::move(options)), before_(std::exchange(current(), this)) {}
 
-ShardFiles::ShardFiles(std::vector<std::string> names, const io::FileCacheOptions& cache)
+ShardFiles::CacheScope::~CacheScope() {
+  current() = before_;
+}
+
+ShardFiles::ShardFiles(std::vector<std::string> names)
     : names_(std::move(names)), mapped_(names_.size()), lasting_(names_.size()), versions_(names_.size()) {
   TORCH_CHECK_VALUE(!names_.empty(), "open: expected at least one file, got none.");
   for (const std::string& name : names_) shown_.push_back(io::public_url(name));
   const bool any_remote = std::any_of(names_.begin(), names_.end(), io::is_url);
-  if (any_remote) cache_ = std::make_unique<io::FileCache>(cache);
+  CacheScope* const scope = CacheScope::current();
+  const io::FileCacheOptions options = scope ? scope->options_ : io::FileCacheOptions();
+  if (any_remote) {
+    cache_ = scope && scope->cache_ ? scope->cache_ : std::make_shared<io::FileCache>(options);
+    if (scope) scope->cache_ = cache_;
+  }
   try {
-    cache_folder_ = io::cache_folder(cache);
+    cache_folder_ = io::cache_folder(options);
   } catch (const c10::Error&) {
     if (any_remote) throw;  // local files need none
   }

@@ -26,9 +26,7 @@ namespace bellows::data {
 class ShardFiles {
  public:
   /// Params: names – paths and URLs
-  ///         cache – of the URLs; what CacheScope says where it is left out
   explicit ShardFiles(std::vector<std::string> names);
-  ShardFiles(std::vector<std::string> names, const io::FileCacheOptions& cache);
   ~ShardFiles();
 
   size_t size() const { return names_.size(); }
@@ -54,8 +52,8 @@ class ShardFiles {
   /// In words, for messages: "4 shards (data/digits/train-000.tar, …)".
   std::string describe() const;
 
-  /// What ShardFiles made by this thread take for their cache while the scope lasts, if they are not told otherwise:
-  /// how open() hands the user's choice down to every format.
+  /// The cache that all ShardFiles made by this thread share while the scope lasts, so that a server is asked once for
+  /// each URL: how open() hands the user's choice down to every format. Others have one of their own.
   class CacheScope {
    public:
     explicit CacheScope(io::FileCacheOptions options);
@@ -64,7 +62,11 @@ class ShardFiles {
     CacheScope& operator=(const CacheScope&) = delete;
 
    private:
-    io::FileCacheOptions before_;
+    friend class ShardFiles;
+    static CacheScope*& current();
+    const io::FileCacheOptions options_;
+    std::shared_ptr<io::FileCache> cache_;  // made by the first that needs it
+    CacheScope* before_;
   };
 
  private:
@@ -77,7 +79,7 @@ class ShardFiles {
 
   std::vector<std::string> names_, shown_;
   std::string cache_folder_;
-  std::unique_ptr<io::FileCache> cache_;  // null where no file is remote
+  std::shared_ptr<io::FileCache> cache_;  // null where no file is remote
   mutable std::mutex mutex_;
   mutable std::vector<std::shared_ptr<const MappedFile>> mapped_;  // local ones
   mutable size_t mapped_count_ = 0;

@@ -39,7 +39,7 @@ bool covers(const std::vector<io::TarMember>& members, io::ByteSpan archive) {
 }  // namespace
 
 TarShards::TarShards(std::vector<std::string> names)
-    : files_(std::move(names)), archive_bytes_(files_.size()), scanned_(files_.size()) {}
+    : files_(std::move(names)), archive_bytes_(files_.size()), index_paths_(files_.size()) {}
 
 TarShards::View TarShards::open_view(size_t shard) const {
   const auto as_view = [](auto content) {
@@ -69,12 +69,15 @@ TarShards::View TarShards::view(size_t shard) const {
 io::TarIndex TarShards::index(size_t shard) {
   const std::string version = files_.version(shard);
   io::TarIndex index;
-  if (!read_kept(shard, version, index) && !read_dali(shard, index)) {
+  if (const std::string kept = kept_path(shard); read_kept(kept, shard, version, index)) {
+    index_paths_[shard] = kept;
+  } else if (const std::string dali = dali_path(files_.name(shard)); read_dali(dali, shard, index)) {
+    index_paths_[shard] = dali;
+  } else {
     const View view = open_view(shard);
     TORCH_CHECK_VALUE(!view.bytes.empty(), files_.name(shard), ": expected a tar archive, found an empty file.");
     index = io::make_tar_index(view.bytes, files_.name(shard));
     index.version = version;
-    scanned_[shard] = true;
     const bool packed = view.bytes.data() != files_.map(shard)->bytes().data();
     if (files_.is_remote(shard) || packed || view.bytes.size() >= worth_keeping_bytes) keep(shard, index);
   }
@@ -90,8 +93,8 @@ std::string TarShards::kept_path(size_t shard) const {
   return files_.cache_folder() + "/index/" + c10::sha1(place).str() + ".tarindex";
 }
 
-bool TarShards::read_kept(size_t shard, const std::string& version, io::TarIndex& index) const {
-  const std::string path = kept_path(shard);
+bool TarShards::read_kept(const std::string& path, size_t shard, const std::string& version,
+                          io::TarIndex& index) const {
   std::error_code ignored;
   if (path.empty() || !fs::exists(path, ignored)) return false;
   try {
@@ -106,9 +109,8 @@ bool TarShards::read_kept(size_t shard, const std::string& version, io::TarIndex
   return false;
 }
 
-bool TarShards::read_dali(size_t shard, io::TarIndex& index) const {
+bool TarShards::read_dali(const std::string& path, size_t shard, io::TarIndex& index) const {
   if (files_.is_remote(shard)) return false;
-  const std::string path = dali_path(files_.name(shard));
   std::error_code missing, ignored;
   const auto time = fs::last_write_time(path, missing);
   if (missing) return false;

@@ -35,12 +35,12 @@ class TarShards {
   /// Throws: c10::ValueError – it was cut or replaced since its index was made (the shard is not named: who reads a sample
   ///         does that); as ShardFiles::map
   View view(size_t shard) const;
-  /// Whether a member's name is to be looked at (io::tar_member_data): the index was not made by this process.
-  bool checks_members(size_t shard) const { return !scanned_[shard]; }
+  /// The file that the index came from: members are held against it (io::tar_member_data). "": it was made by this process.
+  const std::string& index_path(size_t shard) const { return index_paths_[shard]; }
 
  private:
-  bool read_kept(size_t shard, const std::string& version, io::TarIndex& index) const;
-  bool read_dali(size_t shard, io::TarIndex& index) const;
+  bool read_kept(const std::string& path, size_t shard, const std::string& version, io::TarIndex& index) const;
+  bool read_dali(const std::string& path, size_t shard, io::TarIndex& index) const;
   void keep(size_t shard, const io::TarIndex& index) const;
   std::string kept_path(size_t shard) const;
   View open_view(size_t shard) const;
@@ -48,7 +48,7 @@ class TarShards {
   ShardFiles files_;
   mutable UnpackedFiles unpacked_;
   std::vector<uint64_t> archive_bytes_;
-  std::vector<char> scanned_;
+  std::vector<std::string> index_paths_;
 };
 
 }  // namespace bellows::data

@@ -98,12 +98,10 @@ class WebDatasetSource final : public Source {
   void fill(const Entry& entry, Sample& sample) const {
     TarShards::View view = shards_.view(entry.shard);
     const Member* member = &members_[entry.first];
+    const std::string& index = shards_.index_path(entry.shard);
     for (Field& field : sample.fields) {
-      if (shards_.checks_members(entry.shard)) {
-        field.bytes = io::tar_member_data(view.bytes, member_of(entry, *member));
-      } else {
-        field.bytes = view.bytes.subspan(member->offset, member->size);
-      }
+      field.bytes = index.empty() ? view.bytes.subspan(member->offset, member->size)
+                                  : io::tar_member_data(view.bytes, member_of(entry, *member), index);
       ++member;
     }
     sample.owner = std::move(view.owner);
