@@ -36,6 +36,11 @@ TEST(ConvertRefuses, AnotherDataSetBesideShards) {
   EXPECT_THAT(refused(pets, {}), AllOf(HasSubstr("a data set of other classes: expected those of the source, \"cat, "
                                                  "dog\", found \"0, 1, 2, 3, 4, 5, 6, 7, 8, 9\""),
                                        HasSubstr("Choose another folder")));
+  DatasetInfo darker = train.info(), flatter = train.info();
+  darker.mean = {0.1};
+  flatter.std = {0.5};
+  EXPECT_THAT(refused(darker, {}), HasSubstr("of other mean: expected those of the source, \"0.1\", found"));
+  EXPECT_THAT(refused(flatter, {}), HasSubstr("of other std: expected those of the source, \"0.5\", found"));
   EXPECT_THAT(refused(train.info(), {.picture = parse_recode("4x4", "")}),
               HasSubstr("of other image_size: expected those of the source, \"4, 4, 1\", found \"8, 8, 1\""));
   EXPECT_THAT(refused(train.info(), {.format = "webdataset"}),

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "bellows/data/convert/compare.h"
 #include "bellows/data/convert/convert_impl.h"
@@ -153,6 +154,21 @@ TEST(Convert, FoldersAreCompared) {
               HasSubstr("there is no \"00000/"));
   const ConvertResult result = convert(digits(), folder / "b", {.format = "folder"});
   EXPECT_EQ(result.compared, 256);
+}
+
+// Which columns are numbers is told by all rows together, so one alone may come back as something else.
+TEST(Convert, EveryRowOfATableIsCompared) {
+  const TemporaryFolder folder;
+  constexpr int64_t rows = 1000;
+  std::set<int64_t> usual;
+  for_spread(rows, 256, [&](int64_t row) { usual.insert(row); });
+  ASSERT_FALSE(usual.contains(500));
+  std::string lines;
+  for (int64_t row = 0; row < rows; ++row) lines += c10::str("{\"x\": \"", row == 500 ? "2.50" : "1.5", "\"}\n");
+  write_text_file(folder / "a.jsonl", lines);
+  EXPECT_THAT(error_of([&] { convert(open(folder / "a.jsonl"), folder / "a.csv"); }),
+              HasSubstr("\"x\" was the text \"2.50\" and is the number 2.5 now"));
+  EXPECT_EQ(convert(open(folder / "a.jsonl"), folder / "a.pack").compared, 256);
 }
 
 TEST(Convert, MdsHasHashesThatFindADamagedShard) {

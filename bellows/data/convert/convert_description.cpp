@@ -58,6 +58,8 @@ void check_description(const DatasetInfo& info, const OutputFormat& format, cons
   const auto splits = parse_dataset_json(read_text_file(places.description()), places.description(), there);
   check_equal("classes", info.classes, there.classes, places);
   check_equal("image_size", info.image_size, there.image_size, places);
+  check_equal("mean", info.mean, there.mean, places);
+  check_equal("std", info.std, there.std, places);
   for (const auto& [split, pattern] : splits) {
     for (const OutputFormat& other : output_formats())
       TORCH_CHECK_VALUE(other.name == format.name || !other.names_file(pattern), "convert: the split \"", split,

@@ -102,7 +102,7 @@ std::optional<int64_t> verify_shards(const Source& source, const OutputFormat& f
   const SourcePtr written = format.open(files);
   TORCH_CHECK_VALUE(written->size() == source.size(), "convert: wrote ", source.size(), " samples, read back ",
                     written->size(), " (", written->describe(), ").");
-  const std::vector<bool> chosen = samples_to_compare(source.size(), options.verify_all, shards);
+  const std::vector<bool> chosen = samples_to_compare(source.size(), options.verify_all || format.retypes, shards);
   const WrittenPositions positions(format, *written, options);
   if (is_stopped(options)) return std::nullopt;
   const Recoder recoder(options.picture);

@@ -20,6 +20,7 @@ struct OutputFormat {
   bool keeps_keys = true;
   bool keeps_pixels = true;    ///< a picture as pixels is read as a picture again
   bool exact = false;          ///< names, types and shapes of all fields come back as they were
+  bool retypes = false;        ///< numbers and texts are told apart by all samples together: each has to be compared
   bool number_labels = false;  ///< but for a label as text, "cls", which becomes an int64 "label"
   int jpeg_quality = 0;        ///< pictures that are no JPEGs become such, of this quality; 0: they do not
   /// Where the order is another: what the sample's file is called, KEY.SUFFIX when it is read.
