@@ -97,6 +97,7 @@ TEST(BadSample, LeavesABatchOutWhenNothingIsLeftOfIt) {
 TEST(BadSample, LogsOnlyTheFirstFew) {
   TemporaryFolder folder;
   std::vector<Member> members{{"good.cls", "0"}};
+  members.reserve(20);
   for (int i = 0; i < 20; ++i) members.push_back({c10::str("bad", i, ".cls"), "x"});
   write_shard(folder / "bad.tar", members);
   auto keeper = std::make_shared<LogKeeper>();
@@ -179,6 +180,7 @@ TEST(BadSample, IsAnyWithoutWhatIsRequired) {
 /// A shard of 64 samples, several pages of memory.
 std::string long_shard(const TemporaryFolder& folder) {
   std::vector<Member> members;
+  members.reserve(64);
   for (int i = 0; i < 64; ++i) {
     members.push_back({c10::str("s", i, ".png"), a_png()});
     members.push_back({c10::str("s", i, ".cls"), "1"});

@@ -89,6 +89,7 @@ int kill_until_through(const std::string& name, const Dataset& data, int64_t epo
         data.batch(some(1, 12), some(0, 1) == 0 ? Remainder::uneven : Remainder::pad).threads(some(0, 3));
     std::vector<pid_t> ranks;
     std::vector<std::string> logs;
+    logs.reserve(static_cast<size_t>(world));
     for (int64_t rank = 0; rank < world; ++rank) {
       logs.push_back(folder / std::to_string(round) + "." + std::to_string(rank));
       ranks.push_back(start_rank(set.distributed(rank, world), epoch, consumed, logs.back()));

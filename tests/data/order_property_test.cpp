@@ -224,6 +224,7 @@ RC_GTEST_PROP(Mixed, KeepsEveryFrontPartWithinOneSampleOfItsShares, ()) {
   const auto epoch = between<int64_t>(0, 3);
   const Positions positions = order->positions(source, 1, epoch);
   std::vector<int64_t> ends, given(sizes.size());
+  ends.reserve(sizes.size());
   for (const int64_t size : sizes) ends.push_back(size + (ends.empty() ? 0 : ends.back()));
   double sum = 0;
   for (const double weight : weights) sum += weight;
@@ -271,6 +272,7 @@ TEST(Loader, RanksInLockStepEndTogetherWhateverIsSkipped) {
     std::atomic<int64_t> samples{0}, padding{0};
     {
       std::vector<std::jthread> ranks;
+      ranks.reserve(static_cast<size_t>(world));
       for (int64_t rank = 0; rank < world; ++rank) {
         ranks.emplace_back([&, rank] {
           Loader loader = Dataset(source)

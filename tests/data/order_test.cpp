@@ -270,6 +270,7 @@ TEST(ClassBalancedOrder, HasEachClassOnceInEachRound) {
 
 TEST(CurriculumOrder, LetsHarderSamplesInByAndBy) {
   std::vector<double> difficulty;
+  difficulty.reserve(200);
   for (int64_t i = 0; i < 200; ++i) difficulty.push_back(static_cast<double>(199 - i));
   const Pacing pacing = growing_pacing(0.2, 4);
   const OrderPtr order = curriculum(difficulty, pacing);

@@ -32,6 +32,7 @@ std::vector<int64_t> letters(std::string_view text) {
 std::map<std::string, Dataset> stories(const TemporaryFolder& folder) {
   std::vector<Member> members;
   std::string lines, numbers;
+  members.reserve(static_cast<size_t>(kStories));
   for (int64_t i = 0; i < kStories; ++i) {
     members.push_back({c10::str("s", i, ".txt"), story(i)});
     lines += c10::str("{\"story\": \"", story(i), "\"}\n");

@@ -19,8 +19,8 @@ std::vector<uint8_t> noise_picture(int64_t values) {
 /// Each step over all pixels before the next, as floats [H, W, C].
 template <class... Steps>
 std::vector<float> one_after_the_other(const ImageView& image, RandomStream& random, const Steps&... steps) {
-  std::vector<float> values;
-  for (const uint8_t value : pixels_of(image)) values.push_back(value);
+  const std::vector<uint8_t> pixels = pixels_of(image);
+  std::vector<float> values(pixels.begin(), pixels.end());
   const auto run = [&](const auto& made) {
     const auto step = detail::step_for(made, image, random);
     using Step = std::decay_t<decltype(step)>;

@@ -97,6 +97,7 @@ Dataset pictures(int64_t side) {
   static TemporaryFolder folder;
   const std::string png = std::string(io::as_text(io::encode_png(noise.view({side, side, 3}))));
   std::vector<Member> members;
+  members.reserve(48);
   for (int i = 0; i < 48; ++i) members.push_back({c10::str(i, ".png"), png});
   write_shard(folder / c10::str(side, ".tar"), members);
   return open(folder / c10::str(side, ".tar")).batch(8);

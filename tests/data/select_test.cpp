@@ -161,6 +161,7 @@ TEST(SubsetTest, EqualValuesAreDrawnEvenly) {
 TEST(SubsetTest, ClassesKeepTheirShares) {
   std::vector<double> values;
   std::vector<int64_t> labels;
+  labels.reserve(100);
   for (int64_t i = 0; i < 100; ++i) {
     labels.push_back(i % 10 < 7 ? 0 : -3);  // 70 and 30
     values.push_back(static_cast<double>(i % 10 < 7 ? i : -i));

@@ -90,6 +90,7 @@ TEST(WebDataset, EndsASampleWithTheShardAndKeepsIdsAcrossShards) {
   write_shard(folder / "1.tar", {{"b.txt", "x"}, {"readme", "no suffix"}, {"b.CLS", "2"}, {"a.cls", "3"}});
   const SourcePtr source = open_webdataset({folder / "0.tar", folder / "1.tar"});
   std::vector<std::string> keys;
+  keys.reserve(static_cast<size_t>(source->size()));
   for (int64_t i = 0; i < source->size(); ++i)
     keys.push_back(c10::str(source->read(i).key, source->read(i).fields.size(), ":", source->read(i).id));
   EXPECT_THAT(keys, ElementsAre("a1:0", "b1:1", "b2:2", "a1:3"));

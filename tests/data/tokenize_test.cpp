@@ -44,6 +44,7 @@ std::string text_of(int64_t i) {
 std::map<std::string, Dataset> texts(const TemporaryFolder& folder) {
   std::vector<Member> members;
   std::string lines;
+  members.reserve(60);
   for (int64_t i = 0; i < 60; ++i) {
     members.push_back({c10::str("s", i, ".txt"), text_of(i)});
     members.push_back({c10::str("s", i, ".cls"), c10::str(i % 3)});

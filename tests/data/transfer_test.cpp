@@ -109,6 +109,7 @@ TEST(LoaderOnDevice, GivesTheSameBatchesInTheSameOrder) {
 
 TEST(LoaderOnDevice, PadsAsOnTheCpuInMemoryThatIsRecycled) {
   std::vector<at::Tensor> arrays;
+  arrays.reserve(48);
   for (int64_t i = 0; i < 48; ++i) arrays.push_back(at::full({i * 5 % 17}, i, at::kLong));
   const auto source = std::make_shared<RaggedSource>(arrays);
   PipelineOptions pipeline;

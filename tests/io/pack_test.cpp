@@ -48,6 +48,7 @@ TEST_F(PackTest, FieldsKeepTheirShapeWhereAllSamplesHaveIt) {
   write_pack(path("a.pack"), awkward());
   const PackReader reader(path("a.pack"));
   std::vector<std::string> fields;
+  fields.reserve(reader.fields().size());
   for (const PackField& field : reader.fields())
     fields.push_back(field.name + (field.is_array ? field.fixed_shape ? " fixed" : " any" : ""));
   const std::vector<std::string> expected{"png",  "cls",     "image fixed", "label fixed", "image any",
