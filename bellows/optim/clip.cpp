@@ -241,7 +241,7 @@ void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_val
   const c10::NoGradGuard no_grad;
   for (const TensorVec& group : grouped(gradients_of("clip_grad_value_", parameters).all)) {
     if (group.front().is_cpu()) {  // one pass instead of two
-      for (at::Tensor grad : group) grad.clamp_(-clip_value, clip_value);
+      for (const at::Tensor& grad : group) grad.clamp_(-clip_value, clip_value);
     } else {
       at::_foreach_clamp_min_(group, at::Scalar(-clip_value));
       at::_foreach_clamp_max_(group, at::Scalar(clip_value));
