@@ -36,7 +36,8 @@ TEST(Convert, WhatDiffersAfterWritingIsFound) {
   for (const auto& [name, format] : targets) {
     const std::string path = folder / name, staging = path + ".packing";
     const Dataset changing = changing_digits(staging + "/" + name, half);
-    const std::string message = error_of([&] { convert(changing, path, {.format = format}); });
+    const ConvertOptions options{.format = format};
+    const std::string message = error_of([&] { convert(changing, path, options); });
     EXPECT_THAT(message, HasSubstr("differs from what was written")) << name;
     EXPECT_THAT(message, AllOf(HasSubstr("Nothing carries the name " + path), HasSubstr("waits in " + staging)));
     EXPECT_FALSE(std::filesystem::exists(path)) << "what is not verified has not the final name";
