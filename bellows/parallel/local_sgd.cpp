@@ -52,7 +52,7 @@ void average_alike(const std::vector<at::Tensor>& tensors, const comm::Group& gr
   for (const at::Tensor& tensor : tensors) flat.push_back(tensor.flatten());
   const at::Tensor mean = exact_mean(at::cat(flat), group);
   int64_t begin = 0;
-  for (at::Tensor tensor : tensors) {
+  for (const at::Tensor& tensor : tensors) {
     tensor.copy_(mean.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
     begin += tensor.numel();
   }

@@ -115,7 +115,7 @@ at::Tensor column_norms(const at::Tensor& matrices) {
 }
 
 /// Makes the columns of each matrix orthonormal, in place. NaN stays NaN.
-void orthogonalize(at::Tensor matrices, double epsilon) {
+void orthogonalize(const at::Tensor& matrices, double epsilon) {
   const int64_t columns = matrices.size(2);
   if (columns > 2 && matrices.element_size() >= 4) {
     matrices.copy_(std::get<0>(at::linalg_qr(matrices)));
