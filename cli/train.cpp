@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "bellows/comm/world.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
@@ -47,10 +48,14 @@ Recipe recipe_of(const TrainArguments& arguments) {
   return recipe;
 }
 
-/// The usual sink, but a finished epoch leaves no bar behind: its row in the table says it all.
+/// The usual sink, but a finished epoch leaves no bar behind: its row in the table says it all. Of several ranks only the
+/// first has more to say than warnings.
 class TrainSink final : public LogSink {
  public:
-  void write(LogLevel level, std::string_view message) override { usual_->write(level, message); }
+  explicit TrainSink(bool first) : first_(first) {}
+  void write(LogLevel level, std::string_view message) override {
+    if (first_ || level >= LogLevel::warn) usual_->write(level, message);
+  }
   void progress(const ProgressState& state) override {
     if (!state.finished) {
       usual_->progress(state);
@@ -60,6 +65,7 @@ class TrainSink final : public LogSink {
   }
 
  private:
+  const bool first_;
   std::shared_ptr<LogSink> usual_ = make_default_log_sink();
 };
 
@@ -161,9 +167,12 @@ void apply_overrides(Recipe& recipe, const RecipeOverrides& overrides) {
 }
 
 int run_train(const TrainArguments& arguments) {
-  const Recipe recipe = recipe_of(arguments);
+  Recipe recipe = recipe_of(arguments);
   check_json_target(arguments.json);
-  set_log_sink(std::make_shared<TrainSink>());
+  const World world = init();
+  const bool first = world.rank() == 0;
+  if (world.size() > 1 && recipe.device == "cuda") recipe.device = world.device().str();
+  set_log_sink(std::make_shared<TrainSink>(first));
   bool headed = false;
   train::Callbacks callbacks;
   callbacks.on_epoch = [&](const EpochRecord& record) {
@@ -172,12 +181,14 @@ int run_train(const TrainArguments& arguments) {
     log_info(epoch_line(record));
   };
   train::Trainer trainer(recipe, std::move(callbacks));
+  trainer.with(world);
   trainer.resume(arguments.resume);
   trainer.accept_changes(arguments.accept_changes);
   const char* words = recipe.run_folder.empty() ? "no --out, so nothing is saved" : "saving a checkpoint";
   Interrupt interrupt(
       words, [](void* running) { static_cast<train::Trainer*>(running)->request_stop(); }, &trainer);
   const FitResult result = trainer.fit();
+  if (!first) return result.stopped ? Interrupt::exit_code() : exit_done;
   if (arguments.json != "-") print_result(recipe, result, arguments.plugins);
   write_json(arguments.json, result_json(recipe, result));
   return result.stopped ? Interrupt::exit_code() : exit_done;

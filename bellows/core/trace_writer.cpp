@@ -48,6 +48,13 @@ void TraceWriter::name_thread(uint64_t thread, std::string name) {
   records_.push_back(record.dump());
 }
 
+void TraceWriter::name_process(std::string name) {
+  const nlohmann::json record = {
+      {"ph", "M"}, {"name", "process_name"}, {"pid", ::getpid()}, {"args", {{"name", std::move(name)}}}};
+  std::lock_guard lock(mutex_);
+  records_.push_back(record.dump());
+}
+
 void TraceWriter::counter(std::string_view name, double at_us, double value) {
   const nlohmann::json record = {
       {"ph", "C"}, {"name", name}, {"pid", ::getpid()}, {"ts", at_us}, {"args", {{"value", value}}}};
@@ -65,11 +72,21 @@ size_t TraceWriter::size() const {
   return records_.size();
 }
 
-std::string TraceWriter::to_json() const {
+std::string TraceWriter::records() const {
   std::lock_guard lock(mutex_);
-  std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
-  for (size_t i = 0; i < records_.size(); ++i) text += records_[i] + (i + 1 < records_.size() ? ",\n" : "\n");
-  return text + "]}\n";
+  std::string text;
+  for (const std::string& record : records_) text += (text.empty() ? "" : ",\n") + record;
+  return text;
+}
+
+void TraceWriter::append(std::string records) {
+  if (records.empty()) return;
+  std::lock_guard lock(mutex_);
+  records_.push_back(std::move(records));
+}
+
+std::string TraceWriter::to_json() const {
+  return "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n" + records() + "\n]}\n";
 }
 
 void TraceWriter::write(const std::string& path) const {

@@ -28,11 +28,15 @@ class TraceWriter {
  public:
   void add(TraceEvent event);
   void name_thread(uint64_t thread, std::string name);
+  void name_process(std::string name);
   /// A numeric series, drawn as a graph: memory, queue length.
   void counter(std::string_view name, double at_us, double value);
   /// Adds what another one holds.
   void append(const TraceWriter& other);
   size_t size() const;
+  /// All of it as text, for append() in another process of this machine: their clocks are one.
+  std::string records() const;
+  void append(std::string records);
   std::string to_json() const;
   /// Atomic: the file is whole or as it was before.
   /// Throws:   c10::Error – the path and why

@@ -1,7 +1,6 @@
 #include "bellows/train/fit_run.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/isfinite.h>
 
 #include <algorithm>
 #include <chrono>
@@ -53,18 +52,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// A state that cannot go on must not take the place of one that can.
-void check_finite(const checkpoint::State& state) {
-  for (const NamedTensors* part : {&state.model, &state.optimizer}) {
-    for (const auto& [name, tensor] : *part) {
-      if (!tensor.is_floating_point() || at::isfinite(tensor.detach()).all().item<bool>()) continue;
-      TORCH_CHECK(false, "fit: no checkpoint is written at step ", state.step, ": \"", name,
-                  "\" holds NaN or infinity, and a run cannot go on from that. The checkpoint before stays. Try a "
-                  "smaller lr, a warm-up, or clip_norm.");
-    }
-  }
-}
-
 void check_folder_keys(const Recipe& recipe) {
   const bool needs_one = !recipe.trace_steps.empty() || recipe.keep_best > 0 || recipe.checkpoint_every > 0;
   TORCH_CHECK_VALUE(!needs_one || !recipe.run_folder.empty(),
@@ -82,7 +69,7 @@ FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& sto
       "fit: target_accuracy, eval_every, patience, keep_best and the schedule plateau need held-out data, "
       "and there is none. Set eval_data.");
   check_folder_keys(recipe_);
-  if (!recipe_.run_folder.empty()) folder_.emplace(recipe_.run_folder, recipe_.keep_checkpoints);
+  if (!recipe_.run_folder.empty()) folder_.emplace(recipe_, loop_.ranks().group());
 }
 
 void FitRun::begin(bool resume, bool accept_changes) {
@@ -91,8 +78,9 @@ void FitRun::begin(bool resume, bool accept_changes) {
     return;
   }
   record_ = this_run(recipe_, data::fingerprint(loop_.job().train));
+  record_.facts["ranks"] = std::to_string(loop_.ranks().size());
   if (loop_.job().eval) record_.facts["eval_data"] = data::fingerprint(*loop_.job().eval);
-  const size_t existing = folder_->list().size() + folder_->best().size();
+  const size_t existing = folder_->count();
   TORCH_CHECK_VALUE(resume || existing == 0, "fit: ", folder_->path(), " holds ", existing,
                     " checkpoints of an earlier run. Resume it, remove them, or choose another run_folder.");
   if (const auto newest = folder_->newest()) {
@@ -104,11 +92,21 @@ void FitRun::begin(bool resume, bool accept_changes) {
   } else if (resume) {
     log_info("resume: no checkpoint in ", folder_->path(), "; the run begins at its start.");
   }
+  trace_.emplace(recipe_.trace_steps, folder_->path(), loop_.ranks().group());
+  if (!is_first()) return;
   log_.emplace(recipe_.log, folder_->path(), saved_step_);
-  trace_.emplace(recipe_.trace_steps, folder_->path());
   write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());  // nothing can be refused any more
   write_text_file(folder_->path() + "/run.json", to_json(record_));
   if (saved_step_ < 0) log_->text("recipe", "```yaml\n" + recipe_.to_yaml() + "```", 0);
+}
+
+bool FitRun::is_first() {
+  return loop_.ranks().rank() == 0;
+}
+
+// Several ranks end after the same step: when one of them was asked to.
+bool FitRun::stopped() {
+  return loop_.ranks().size() > 1 ? loop_.stop() : stop_.load();
 }
 
 bool FitRun::done() const {
@@ -116,13 +114,13 @@ bool FitRun::done() const {
 }
 
 FitResult FitRun::go() {
-  while (!done() && !stop_) {
+  while (!done() && !stopped()) {
     if (loop_.epoch() == epoch_) train_epoch();
-    if (loop_.epoch() > epoch_ && !stop_ && !done()) finish_epoch();
+    if (loop_.epoch() > epoch_ && !stopped() && !done()) finish_epoch();
   }
-  result_.stopped = stop_ && !done();
+  result_.stopped = stopped() && !done();
   if (folder_ && saved_step_ != loop_.step_count()) save();
-  saver_.wait();
+  if (folder_) folder_->wait();
   save_sample_stats();
   result_.steps = loop_.step_count();
   result_.skipped_steps = loop_.skipped_steps();
@@ -148,12 +146,13 @@ void FitRun::save_sample_stats() {
 
 void FitRun::train_epoch() {
   const int64_t left = loop_.job().train.size() - loop_.batch() * loop_.batch_size();
-  Progress progress(c10::str("epoch ", epoch_ + 1, "/", recipe_.epochs), left, "samples");
-  while (loop_.epoch() == epoch_ && !stop_ && !done()) {
+  std::optional<Progress> progress;
+  if (is_first()) progress.emplace(c10::str("epoch ", epoch_ + 1, "/", recipe_.epochs), left, "samples");
+  while (loop_.epoch() == epoch_ && !stopped() && !done()) {
     take_step();
     char detail[48];
     std::snprintf(detail, sizeof detail, "loss %.4f, waits %.0f %% for data", recent_loss_, 100 * loop_.wait_share());
-    progress.advance(loop_.last_batch_size(), detail);
+    if (progress) progress->advance(loop_.last_batch_size(), detail);
     const bool at_end = loop_.epoch() != epoch_;
     if (recipe_.eval_every > 0 && !at_end && loop_.step_count() % recipe_.eval_every == 0) evaluate();
     if (folder_ && recipe_.checkpoint_every > 0 && loop_.step_count() % recipe_.checkpoint_every == 0) save();
@@ -167,7 +166,7 @@ void FitRun::take_step() {
     trace_->before(loop_.step_count() + 1);
     if (trace_->active() && !traced) loop_.trace_loader(trace_->loader_writer());
   }
-  if (!loop_.step()) return;  // what was left of the epoch could not be used
+  if (!loop_.step(stop_)) return;  // what was left of the epoch could not be used
   if (trace_ && trace_->active()) {
     trace_->after(loop_.step_count());
     if (!trace_->active()) loop_.trace_loader(nullptr);
@@ -206,7 +205,7 @@ void FitRun::evaluate() {
   if (log_)
     log_->step(evaluated_step_, {{"eval_loss", last_evaluation_.loss}, {"eval_accuracy", last_evaluation_.accuracy}});
   if (callbacks_.on_evaluation) callbacks_.on_evaluation(evaluated_step_, last_evaluation_);
-  if (folder_ && recipe_.keep_best > 0) save_best(last_evaluation_.accuracy);
+  if (folder_ && recipe_.keep_best > 0) folder_->save_best(loop_, notes(), last_evaluation_.accuracy);
 }
 
 void FitRun::note(const Evaluation& evaluation) {
@@ -246,26 +245,10 @@ void FitRun::finish_epoch() {
 void FitRun::save() {
   read_losses();  // throws before a bad state takes a good one's place
   if (log_) log_->flush();
-  const checkpoint::State now = state();
-  check_finite(now);
-  if (recipe_.async_checkpoints) {
-    saver_.save(*folder_, now);
-  } else {
-    folder_->save(now);
-  }
+  folder_->save(loop_, notes());
   saved_step_ = loop_.step_count();
   result_.checkpoint = folder_->path_of(saved_step_);
   if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(result_.checkpoint);
-}
-
-void FitRun::save_best(double score) {
-  saver_.wait();  // what is among the best is decided by what is on disk
-  if (!folder_->is_among_best(loop_.step_count(), score, recipe_.keep_best)) return;
-  if (recipe_.async_checkpoints) {
-    saver_.save_best(*folder_, state(), score, recipe_.keep_best);
-  } else {
-    folder_->save_best(state(), score, recipe_.keep_best);
-  }
 }
 
 std::vector<double> FitRun::numbers() const {
@@ -302,15 +285,13 @@ void FitRun::restore_numbers(const std::vector<double>& values) {
   result_.stopped_early = recipe_.patience > 0 && not_better_ >= recipe_.patience;
 }
 
-checkpoint::State FitRun::state() const {
-  checkpoint::State state = loop_.state();
+RunFolder::Notes FitRun::notes() const {
   std::vector<double> history;
   for (const EpochRecord& record : result_.history) append(history, record);
-  state.extra.emplace_back("history", to_tensor(history).view({-1, record_width}));
-  state.extra.emplace_back("epoch_losses", to_tensor(losses_));
-  state.extra.emplace_back("progress", to_tensor(numbers()));
-  state.environment = to_json(record_);
-  return state;
+  return {.extra = {{"history", to_tensor(history).view({-1, record_width})},
+                    {"epoch_losses", to_tensor(losses_)},
+                    {"progress", to_tensor(numbers())}},
+          .environment = to_json(record_)};
 }
 
 void FitRun::restore(const checkpoint::State& state, bool own_options) {

@@ -3,8 +3,8 @@
 #include <limits>
 #include <optional>
 
-#include "bellows/checkpoint/async_saver.h"
 #include "bellows/core/progress.h"
+#include "bellows/train/run_folder.h"
 #include "bellows/train/run_log.h"
 #include "bellows/train/run_record.h"
 #include "bellows/train/step_trace.h"
@@ -22,6 +22,8 @@ class FitRun {
 
  private:
   bool done() const;
+  bool stopped();
+  bool is_first();
   void train_epoch();
   void take_step();
   void finish_epoch();
@@ -30,9 +32,8 @@ class FitRun {
   void evaluate();
   void note(const Evaluation& evaluation);
   void save();
-  void save_best(double score);
   void save_sample_stats();
-  checkpoint::State state() const;
+  RunFolder::Notes notes() const;
   void restore(const checkpoint::State& state, bool own_options);
   std::vector<double> numbers() const;
   void restore_numbers(const std::vector<double>& values);
@@ -41,8 +42,7 @@ class FitRun {
   const Recipe& recipe_;
   const Callbacks& callbacks_;
   const std::atomic<bool>& stop_;
-  std::optional<checkpoint::Folder> folder_;
-  checkpoint::AsyncSaver saver_;
+  std::optional<RunFolder> folder_;
   std::optional<RunLog> log_;
   std::optional<StepTrace> trace_;
   RunRecord record_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bellows/amp/policy.h"
+#include "bellows/comm/group.h"
 #include "bellows/core/model.h"
 #include "bellows/data/dataset.h"
 #include "bellows/train/recipe.h"
@@ -43,6 +44,9 @@ struct Job {
   data::Dataset train;
   std::optional<data::Dataset> eval;
   std::string note{};  ///< for people: what of the training data was held out; "": nothing
+  /// Who train together: each rank has such a job, made alike, with the whole data; a batch is that of all ranks
+  /// together. Nothing: this process alone.
+  std::optional<comm::Group> ranks{};
 };
 
 /// Makes all of it from a recipe: seeds every generator, makes the model by its name, loads weights, moves it to the

@@ -33,6 +33,7 @@ struct Recipe {
   double clip_value = 0;
   double label_smoothing = 0;
   double ema_decay = 0;
+  bool sync_batch_norm = false;
   int64_t batch_size_start = 0;
   int64_t image_size_start = 0;
   double growth_epochs = 0;
@@ -54,6 +55,9 @@ struct Recipe {
   int64_t prefetch = 4;
   int64_t cache_mb = 0;
   bool keep_freed_memory = false;
+  std::string data_parallel = "ddp";
+  std::string gradient_compression = "none";
+  int64_t bucket_mb = 25;
 
   // What is kept and shown.
   std::string run_folder;

@@ -15,6 +15,16 @@ bool decides_order(const std::string& what) {
          what == "recipe.batch_size_start" || what == "recipe.growth_epochs" || what == "data";
 }
 
+/// Another number of ranks takes the same samples in the same steps, and sums in another order: a job may shrink and grow.
+bool goes_with_ranks(const std::string& what) {
+  return what == "ranks" || what == "threads" || what == "env.OMP_NUM_THREADS";
+}
+
+std::string fact(const RunRecord& record, const std::string& name) {
+  const auto found = record.facts.find(name);
+  return found == record.facts.end() ? "" : found->second;
+}
+
 }  // namespace
 
 void check_resume(const checkpoint::State& state, const RunRecord& now, bool accept_changes) {
@@ -23,7 +33,13 @@ void check_resume(const checkpoint::State& state, const RunRecord& now, bool acc
     then = run_record_from_json(state.environment, "resume: the checkpoint's environment");
   then.recipe = state.recipe;
   std::string harmless, harmful;
+  const std::string ranks = fact(then, "ranks"), ranks_now = fact(now, "ranks");
+  const bool other_ranks = !ranks.empty() && !ranks_now.empty() && ranks != ranks_now;
+  if (other_ranks)
+    log_warn("resume: ", ranks, " ranks then, ", ranks_now,
+             " now: the same samples in the same steps; numbers are rounded differently.");
   for (const RunDifference& difference : differences(then, now)) {
+    if (other_ranks && goes_with_ranks(difference.what)) continue;
     if (difference.what == "recipe.run_folder") continue;  // a run may be moved or copied
     TORCH_CHECK_VALUE(!decides_order(difference.what) || state.batch == 0,
                       "resume: the checkpoint stands inside epoch ", state.epoch + 1, " (batch ", state.batch,

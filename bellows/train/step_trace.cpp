@@ -6,6 +6,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "bellows/comm/collectives.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 
@@ -59,8 +60,8 @@ std::vector<StepRange> parse_steps(std::string_view text) {
   return ranges;
 }
 
-StepTrace::StepTrace(std::string_view steps, std::string folder)
-    : folder_(std::move(folder)), ranges_(parse_steps(steps)) {
+StepTrace::StepTrace(std::string_view steps, std::string folder, const comm::Group* ranks)
+    : folder_(std::move(folder)), ranks_(ranks), ranges_(parse_steps(steps)) {
   TORCH_CHECK_VALUE(ranges_.empty() || !folder_.empty(),
                     "trace_steps: the traces need a folder to be written to. Set run_folder.");
 }
@@ -68,7 +69,7 @@ StepTrace::StepTrace(std::string_view steps, std::string folder)
 StepTrace::~StepTrace() {
   if (!tracer_) return;
   try {
-    write();
+    write(/*with_others=*/false);
   } catch (const std::exception& error) {
     log_warn(user_message(error));
   }
@@ -94,17 +95,27 @@ void StepTrace::after(int64_t step) {
   last_ = step;
   const bool at_end =
       std::any_of(ranges_.begin(), ranges_.end(), [&](const StepRange& range) { return range.last == step; });
-  if (at_end) write();
+  if (at_end) write(/*with_others=*/true);
 }
 
-void StepTrace::write() {
+void StepTrace::write(bool with_others) {
   const std::unique_ptr<inspect::StepTracer> tracer = std::move(tracer_);  // also when writing fails
   const std::shared_ptr<TraceWriter> loader = std::move(loader_);
   if (last_ == 0) return;
   tracer->writer().append(*loader);
+  std::string of_rank;
+  if (ranks_) {
+    tracer->writer().name_process(c10::str("rank ", ranks_->rank()));
+    if (!with_others) of_rank = c10::str("-rank", ranks_->rank());
+  }
+  if (ranks_ && with_others) {
+    const std::vector<std::string> all = comm::all_gather_strings(tracer->writer().records(), *ranks_);
+    if (ranks_->rank() > 0) return;
+    for (size_t rank = 1; rank < all.size(); ++rank) tracer->writer().append(all[rank]);
+  }
   std::error_code ignored;  // write() says what is wrong
   std::filesystem::create_directories(folder_, ignored);
-  const std::string path = std::filesystem::path(folder_) / c10::str("trace-", first_, "-", last_, ".json");
+  const std::string path = std::filesystem::path(folder_) / c10::str("trace-", first_, "-", last_, of_rank, ".json");
   tracer->write(path);
   log_info("trace: steps ", first_, " to ", last_, " in ", path, "; open it in ui.perfetto.dev.");
 }

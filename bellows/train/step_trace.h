@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bellows/comm/group.h"
 #include "bellows/inspect/trace.h"
 
 namespace bellows::train {
@@ -27,8 +28,9 @@ std::vector<StepRange> parse_steps(std::string_view text);
 class StepTrace {
  public:
   /// Params: steps – as parse_steps(); empty: none
+  ///         ranks – who record the same steps, of which the first writes all of them into one trace; null: this process
   /// Throws: as parse_steps()
-  StepTrace(std::string_view steps, std::string folder);
+  StepTrace(std::string_view steps, std::string folder, const comm::Group* ranks = nullptr);
   /// Writes what a range that did not come to its end has recorded; what goes wrong is logged.
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
@@ -45,9 +47,10 @@ class StepTrace {
   std::shared_ptr<TraceWriter> loader_writer() const { return loader_; }
 
  private:
-  void write();
+  void write(bool with_others);
 
   std::string folder_;
+  const comm::Group* ranks_;
   std::vector<StepRange> ranges_;
   std::unique_ptr<inspect::StepTracer> tracer_;
   std::shared_ptr<TraceWriter> loader_;  // its workers may still write when the trace ends

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "bellows/amp/autocast.h"
-#include "bellows/checkpoint/rng.h"
+#include "bellows/comm/collectives.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/freed_memory.h"
@@ -50,15 +50,6 @@ data::Batch placed(data::Batch batch, const Recipe& recipe, c10::Device device) 
   return changed ? data::Batch(std::move(tensors), batch.ids(), batch.place()) : batch;
 }
 
-/// Those whose names begin with `prefix`, without it.
-NamedTensors below(const NamedTensors& tensors, const std::string& prefix) {
-  NamedTensors result;
-  for (const auto& [name, value] : tensors) {
-    if (name.starts_with(prefix)) result.emplace_back(name.substr(prefix.size()), value);
-  }
-  return result;
-}
-
 /// Adds the time since it was made, or since the last call.
 class PhaseClock {
  public:
@@ -82,13 +73,9 @@ data::Batch resized(data::Batch batch, int64_t size) {
   return data::Batch(std::move(tensors), batch.ids(), batch.place());
 }
 
-std::string optimizer_prefix(size_t index) {
-  return index == 0 ? "" : std::to_string(index) + "/";
-}
-
 }  // namespace
 
-Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe) {
+Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks) {
   const auto begin = Clock::now();
   const c10::Device device = parse_device(recipe.device);
   const EvalMode eval_mode(model);
@@ -100,11 +87,19 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
   loader.start(0);
   while (auto next = loader.next()) {
     const data::Batch batch = placed(std::move(*next), recipe, device);
+    if (batch.size() == 0) continue;
     const auto precision = make_precision_guard(policy, device);
     const at::Tensor logits = model.forward(batch["image"]);
     loss.add_(at::cross_entropy_loss(logits, batch["label"]), static_cast<double>(batch.size()));
     correct.add_(count_hits(logits, batch["label"]));
     result.samples += batch.size();
+  }
+  if (ranks) {
+    const at::Tensor samples = at::scalar_tensor(result.samples, loss.options());
+    const at::Tensor sums = comm::all_reduce(at::stack({loss, correct.to(at::kDouble), samples}), *ranks);
+    loss = sums[0];
+    correct = sums[1].to(at::kLong);
+    result.samples = sums[2].to(at::kLong).item<int64_t>();
   }
   TORCH_CHECK_VALUE(result.samples > 0, "evaluate: none of the ", loader.size(), " samples could be used.");
   result.loss = loss.item<double>() / static_cast<double>(result.samples);
@@ -115,6 +110,7 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
 
 TrainLoop::TrainLoop(Job job)
     : job_(std::move(job)),
+      ranks_(job_),
       device_(parse_device(job_.recipe.device)),
       growth_(job_.recipe, job_.train.channels_last(job_.recipe.channels_last)),
       loader_(growth_.data(0).loader()),
@@ -132,7 +128,7 @@ TrainLoop::TrainLoop(Job job)
   if (!job_.model.training()) job_.model.train();  // parts that the caller froze stay so
 }
 
-bool TrainLoop::step() {
+bool TrainLoop::step(bool stop) {
   std::optional<data::Batch> batch = next_batch();
   if (!batch) return false;
   const int64_t epoch = batch->epoch();
@@ -140,15 +136,18 @@ bool TrainLoop::step() {
   for (const auto& optimizer : job_.optimizers) optimizer->zero_grad();
   if (job_.recipe.on_nan == "skip") keep_buffers();
   const int64_t batches = job_.recipe.accumulate;
-  const bool alone = batches == 1 || epoch_ != epoch;
-  GroupMean mean;
+  const bool single = batches == 1 || epoch_ != epoch;
+  const bool alone = single && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
+  GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.size(), 1), stop);
   last_batch_size_ = 0;
   last_ids_.clear();
-  forward_backward(*batch, mean, alone);
-  for (int64_t i = 1; i < batches && epoch_ == epoch && (batch = next_batch()); ++i) {
-    forward_backward(*batch, mean, alone);
+  for (int64_t i = 1; batch; ++i) {
+    const bool last = i == batches || epoch_ != epoch;
+    forward_backward(*batch, mean, alone, last);
+    batch = last ? std::nullopt : next_batch();
   }
   last_loss_ = mean.loss();
+  stop_ = mean.stop();
   if (job_.recipe.on_nan == "skip") put_back_buffers(last_loss_);
   PhaseClock clock;
   {
@@ -163,26 +162,32 @@ bool TrainLoop::step() {
   return true;
 }
 
-void TrainLoop::forward_backward(const data::Batch& batch, GroupMean& mean, bool alone) {
+void TrainLoop::forward_backward(const data::Batch& batch, GroupMean& mean, bool alone, bool last) {
   PhaseClock clock;
   std::optional<StepOutput> output;
+  ranks_.before_forward(last);
   {
     const inspect::TraceScope scope("forward");
     const auto precision = make_precision_guard(policy_, device_);
-    output = job_.loss(batch);
+    output = batch.size() > 0 ? job_.loss(batch) : StepOutput::sum(ranks_.loss_of_nothing(), at::scalar_tensor(0));
   }
   const at::Tensor loss = mean.weigh(*output, batch.size(), alone);
   clock.add_to(phases_.forward);
   check_finite(loss, batch);
+  if (last) mean.exchange();
+  ranks_.before_backward(loss);
   {
     const inspect::TraceScope scope("backward");
     update_.scaled(loss).backward();
   }
+  ranks_.after_backward();
   check_gradient(batch);
   clock.add_to(phases_.backward);
-  if (batch.contains("label")) metrics_.update(output->loss.detach(), output->predictions, batch["label"]);
+  if (batch.size() > 0 && batch.contains("label"))
+    metrics_.update(output->loss.detach(), output->predictions, batch["label"]);
   if (sample_stats_) note_samples(batch, output->predictions);
-  last_batch_size_ += batch.size();
+  last_batch_size_ +=
+      ranks_.group() ? batch.consumed() - batch.index() * growth_.batch_size(batch.epoch()) : batch.size();
   last_ids_.insert(last_ids_.end(), batch.ids().begin(), batch.ids().end());
 }
 
@@ -295,76 +300,10 @@ Evaluation TrainLoop::evaluate() {
   if (!eval_loader_) eval_loader_ = job_.eval->channels_last(job_.recipe.channels_last).loader();
   std::optional<optim::AveragedWeights> averaged;
   if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);
-  const Evaluation result = train::evaluate(job_.model, *eval_loader_, job_.recipe);
+  ranks_.before_evaluation();
+  const Evaluation result = train::evaluate(job_.model, *eval_loader_, job_.recipe, ranks_.group());
   rates_.note_evaluation(result.loss);
   return result;
-}
-
-NamedTensors TrainLoop::optimizer_state() const {
-  NamedTensors result;
-  for (const auto i : c10::irange(job_.optimizers.size())) {
-    for (const auto& [name, value] : optim::state_dict(*job_.optimizers[i]))
-      result.emplace_back(optimizer_prefix(i) + name, value);
-  }
-  return result;
-}
-
-void TrainLoop::restore_optimizers(const NamedTensors& state, bool own_options) {
-  for (const auto i : c10::irange(job_.optimizers.size())) {
-    NamedTensors own = below(state, optimizer_prefix(i));
-    if (i == 0) std::erase_if(own, [](const auto& item) { return item.first.find('/') != std::string::npos; });
-    std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;
-    for (const auto& group : job_.optimizers[i]->param_groups()) options.push_back(group.options().clone());
-    optim::load_state_dict(*job_.optimizers[i], own);
-    for (const auto g : c10::irange(own_options ? options.size() : 0)) {
-      job_.optimizers[i]->param_groups()[g].set_options(std::move(options[g]));
-    }
-  }
-}
-
-checkpoint::State TrainLoop::state() const {
-  NamedTensors extra = {{"samples", at::scalar_tensor(samples_, at::kLong)},
-                        {"skipped", at::scalar_tensor(skipped_samples(), at::kLong)}};
-  const auto append = [&extra](const std::string& prefix, const NamedTensors& part) {
-    for (const auto& [name, value] : part) extra.emplace_back(prefix + name, value);
-  };
-  append("", update_.state());
-  append("train_metrics.", metrics_.state());
-  append("rates.", rates_.state());
-  if (average_) append("average.", average_->state_dict());
-  if (sample_stats_) append("sample_stats.", sample_stats_->state());
-  return {.model = job_.model.state_dict(),
-          .optimizer = optimizer_state(),
-          .rng = checkpoint::rng_state(),
-          .extra = std::move(extra),
-          .step = step_,
-          .epoch = epoch_,
-          .batch = batch_,
-          .recipe = job_.recipe.to_yaml()};
-}
-
-void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
-  checkpoint::restore_model(job_.model, state.model);
-  restore_optimizers(state.optimizer, own_options);
-  for (const auto& [name, value] : state.extra) {
-    if (name == "samples") samples_ = value.item<int64_t>();
-    if (name == "skipped") skipped_ = value.item<int64_t>();
-  }
-  const NamedTensors average = below(state.extra, "average.");
-  if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
-  metrics_.restore(below(state.extra, "train_metrics."));
-  rates_.restore(below(state.extra, "rates."));
-  const NamedTensors sample_stats = below(state.extra, "sample_stats.");
-  if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);
-  if (own_options) rates_.forget();
-  if (average_ && (!own_options || !average.empty())) average_->load_state_dict(average);
-  step_ = state.step;
-  epoch_ = state.epoch;
-  batch_ = state.batch;
-  started_ = false;
-  losses_.clear();
-  last_loss_ = at::Tensor();
-  checkpoint::set_rng_state(state.rng);
 }
 
 }  // namespace bellows::train

@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "bellows/checkpoint/checkpoint.h"
+#include "bellows/checkpoint/sharded.h"
 #include "bellows/data/loader/loader.h"
 #include "bellows/data/select/sample_stats.h"
 #include "bellows/optim/averaging.h"
 #include "bellows/train/growth.h"
 #include "bellows/train/job.h"
+#include "bellows/train/ranks.h"
 #include "bellows/train/rates.h"
 #include "bellows/train/train_metrics.h"
 #include "bellows/train/update.h"
@@ -26,7 +28,8 @@ struct Evaluation {
 
 /// Loss and accuracy of `model(batch["image"])` against `batch["label"]` over one epoch of `loader`: in eval mode,
 /// without gradients, in the recipe's precision. The model's mode is put back; nothing else changes.
-Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe);
+/// Params: ranks – each of which has a share of the data in its loader; null: all of it is here
+Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks = nullptr);
 
 /// Where the time of the steps went, on the host's clock: on an accelerator the work itself may be done later.
 struct PhaseSeconds {
@@ -45,12 +48,17 @@ class TrainLoop {
   /// One optimizer step. Goes on with the next epoch when one is over; the last step of an epoch takes the batches that
   /// are left.
   /// Returns: false when the epoch had no usable batch left: nothing was done, and the next epoch comes next
+  /// Several ranks call it together; `stop` says that this one wants to end.
   /// Throws: what the loader, the model or the loss throws; c10::ValueError – no batch in a whole epoch; c10::Error – on
   ///         the CPU with `on_nan: stop`, a loss or gradient that is NaN or infinite: step, samples, first operator
-  bool step();
+  bool step(bool stop = false);
   /// So many steps that did something.
   void run_steps(int64_t n);
 
+  /// Some rank wanted to end in the last step: the same on all.
+  bool stop() const { return stop_; }
+  /// Who take the steps together.
+  Ranks& ranks() { return ranks_; }
   int64_t step_count() const { return step_; }
   int64_t sample_count() const { return samples_; }
   /// Where the data goes on: after the last batch of epoch 0 this is epoch 1, batch 0.
@@ -81,7 +89,7 @@ class TrainLoop {
 
   /// Share of the training samples that were classified right since the last call; NaN when it is not measured: the
   /// recipe's train_metrics is none, or the loss function gives no predictions. Waits for the device.
-  double take_accuracy() { return metrics_.take_accuracy(); }
+  double take_accuracy() { return metrics_.take_accuracy(ranks_.group()); }
 
   /// The last step's loss, still on its device. Undefined before the first step.
   const at::Tensor& last_loss() const { return last_loss_; }
@@ -95,6 +103,8 @@ class TrainLoop {
 
   /// Model, optimizers, generators, averages and position. `restore` goes on from there with the same bits.
   checkpoint::State state() const;
+  /// As this rank holds it, for checkpoints that all ranks write together.
+  checkpoint::ShardedState sharded_state() const;
   /// Params: own_options – learning rates and the other options stay the job's instead of the state's, and a part that
   ///         the state lacks (average, loss scale) begins anew
   void restore(const checkpoint::State& state, bool own_options = false);
@@ -107,7 +117,7 @@ class TrainLoop {
 
  private:
   std::optional<data::Batch> next_batch();
-  void forward_backward(const data::Batch& batch, GroupMean& mean, bool alone);
+  void forward_backward(const data::Batch& batch, GroupMean& mean, bool alone, bool last);
   void note_samples(const data::Batch& batch, const at::Tensor& predictions);
   void replay(const data::Batch& batch) const;
   void check_finite(const at::Tensor& loss, const data::Batch& batch) const;
@@ -115,9 +125,11 @@ class TrainLoop {
   void keep_buffers();
   void put_back_buffers(const at::Tensor& loss);
   NamedTensors optimizer_state() const;
+  NamedTensors extra_state() const;
   void restore_optimizers(const NamedTensors& state, bool own_options);
 
   Job job_;
+  Ranks ranks_;  ///< changes the job
   c10::Device device_;
   Growth growth_;
   data::Loader loader_;
@@ -134,6 +146,7 @@ class TrainLoop {
   std::vector<int64_t> last_ids_;
   int64_t step_ = 0, samples_ = 0, skipped_ = 0, last_batch_size_ = 0;
   int64_t epoch_ = 0, batch_ = 0;
+  bool stop_ = false;
   bool started_ = false;    ///< the loader stands at (epoch_, batch_)
   bool delivered_ = false;  ///< it gave a batch in this epoch
 };

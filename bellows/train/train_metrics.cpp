@@ -3,9 +3,12 @@
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 
 #include <limits>
+
+#include "bellows/comm/collectives.h"
 
 namespace bellows::train {
 
@@ -23,9 +26,13 @@ void TrainMetrics::update(const at::Tensor& loss, const at::Tensor& scores, cons
   hits_.item<int64_t>();
 }
 
-double TrainMetrics::take_accuracy() {
-  if (samples_ == 0) return std::numeric_limits<double>::quiet_NaN();
-  const double share = static_cast<double>(hits_.item<int64_t>()) / static_cast<double>(samples_);
+double TrainMetrics::take_accuracy(const comm::Group* ranks) {
+  const at::Tensor seen = at::scalar_tensor(samples_, at::kLong);
+  at::Tensor counts = hits_.defined() ? at::stack({hits_, seen.to(hits_.device())}) : at::stack({seen.mul(0), seen});
+  if (ranks && mode_ != "none") counts = comm::all_reduce(counts, *ranks);
+  const auto samples = counts[1].item<int64_t>();
+  if (samples == 0) return std::numeric_limits<double>::quiet_NaN();
+  const double share = static_cast<double>(counts[0].item<int64_t>()) / static_cast<double>(samples);
   hits_.reset();
   samples_ = 0;
   return share;

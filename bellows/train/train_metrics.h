@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "bellows/comm/group.h"
 #include "bellows/core/model.h"
 
 namespace bellows::train {
@@ -27,7 +28,8 @@ class TrainMetrics {
   ///         labels – [N]
   void update(const at::Tensor& loss, const at::Tensor& scores, const at::Tensor& labels);
   /// Since the last call; NaN when nothing was measured. Waits for the device.
-  double take_accuracy();
+  /// Params: ranks – of all of which it is, with one collective; null: of this process
+  double take_accuracy(const comm::Group* ranks = nullptr);
 
   /// What was counted since then, for a checkpoint.
   NamedTensors state() const;

@@ -32,6 +32,7 @@ FitResult Trainer::fit(Job job) {
     std::atomic<bool>& stop;
     ~Reset() { stop = false; }
   } reset{stop_};
+  if (ranks_) job.ranks = ranks_;
   FitRun run(std::move(job), callbacks_, stop_);
   run.begin(resume_, accept_changes_);
   return run.go();

@@ -78,6 +78,10 @@ class Trainer {
   /// not be those of the run that was interrupted. Without it, such a resume is refused with a list of what differs.
   void accept_changes(bool on = true) { accept_changes_ = on; }
 
+  /// Train together with the other ranks of a job (comm/world.h), each of which calls the same: a batch is shared by all,
+  /// and so is what `data_parallel` says. Checkpoints are theirs together, logs and progress rank 0's.
+  void with(comm::Group ranks) { ranks_ = std::move(ranks); }
+
   /// Loss and accuracy of `model(batch["image"])` against `batch["label"]`.
   Evaluation evaluate(const Model& model, const data::Dataset& data) const;
 
@@ -90,6 +94,7 @@ class Trainer {
  private:
   Recipe recipe_;
   Callbacks callbacks_;
+  std::optional<comm::Group> ranks_;
   bool resume_ = false, accept_changes_ = false;
   std::atomic<bool> stop_ = false;
   static_assert(std::atomic<bool>::is_always_lock_free);

@@ -4,10 +4,12 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "bellows/core/scaled_step.h"
 #include "bellows/optim/clip.h"
@@ -47,6 +49,11 @@ ScaledStep* as_scaled(torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
+GroupMean::GroupMean(const comm::Group* ranks, int64_t share, bool stop) : ranks_(ranks), stop_(stop) {
+  // The same on all ranks, whatever their batches are.
+  if (ranks_) unit_ = at::scalar_tensor(std::exp2(std::floor(std::log2(share))), at::kDouble);
+}
+
 at::Tensor GroupMean::weigh(const StepOutput& output, int64_t samples, bool alone) {
   if (alone && !output.is_sum) {
     single_ = output.loss.detach();
@@ -56,18 +63,47 @@ at::Tensor GroupMean::weigh(const StepOutput& output, int64_t samples, bool alon
   if (!count.defined()) count = at::scalar_tensor(samples, output.loss.options().dtype(at::kDouble));
   count = count.detach().to(at::kDouble);
   if (!unit_.defined()) unit_ = count.clamp_min(1).log2().floor().exp2();  // exact in every dtype
-  const at::Tensor weight = output.is_sum ? unit_.reciprocal() : count.div(unit_);
+  unit_ = unit_.to(count.device());
+  at::Tensor weight = output.is_sum ? unit_.reciprocal() : count.div(unit_);
+  if (ranks_) weight = weight.mul(ranks_->size());  // the gradients will be the ranks' mean
   const at::Tensor weighed = output.loss.mul(weight.to(output.loss.scalar_type()));
   total_ = total_.defined() ? total_.add(count) : count;
   sum_ = sum_.defined() ? sum_.add(weighed.detach()) : weighed.detach();
   return weighed;
 }
 
-at::Tensor GroupMean::divisor() const {
+void GroupMean::exchange() {
+  if (!ranks_) return;
+  const at::Tensor loss = single_.defined() ? single_ : sum_;
+  const at::Tensor count = total_.defined() ? total_ : at::scalar_tensor(1, loss.options().dtype(at::kDouble));
+  const at::Tensor wish = at::scalar_tensor(stop_ ? 1 : 0, count.options());
+  pending_ = comm::all_reduce_async(at::stack({loss.to(at::kDouble), count, wish}), *ranks_);
+}
+
+void GroupMean::receive() {
+  if (!pending_) return;
+  const at::Tensor sums = std::exchange(pending_, std::nullopt)->wait();
+  if (total_.defined()) {
+    sum_ = sums[0].div(ranks_->size());
+    total_ = sums[1];
+  } else {
+    single_ = sums[0].div(sums[1]);
+  }
+  stops_ = sums[2];
+}
+
+bool GroupMean::stop() {
+  receive();
+  return stops_.defined() ? stops_.item<double>() > 0 : stop_;
+}
+
+at::Tensor GroupMean::divisor() {
+  receive();
   return total_.defined() ? total_.clamp_min(1).div(unit_) : at::Tensor();
 }
 
-at::Tensor GroupMean::loss() const {
+at::Tensor GroupMean::loss() {
+  receive();
   return single_.defined() ? single_ : sum_.div(divisor()).to(sum_.scalar_type());
 }
 

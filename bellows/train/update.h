@@ -3,29 +3,46 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "bellows/amp/grad_scaler.h"
+#include "bellows/comm/collectives.h"
 #include "bellows/train/job.h"
 
 namespace bellows::train {
 
-/// Makes the gradient of several batches that of one batch of all their samples (or tokens), however ragged they are:
-/// each loss is weighed by its count over a power of two, and the sum divided by the total over the same.
+/// Makes the gradient of several batches, of one rank or many, that of one batch of all their samples (or tokens),
+/// however ragged they are: each loss is weighed by its count over a power of two, and the sum divided by the total over
+/// the same.
 /// Numerics: float64 gradients equal one large batch's to 1e-12 (tests/train/accumulate_test.cpp). A single batch is
 ///           neither weighed nor divided
 class GroupMean {
  public:
-  /// Params: alone – the group has this one batch
+  /// Params: ranks – who take this step together, their gradients becoming the ranks' mean; null: this process alone
+  ///         share – samples that a rank has in a step, about
+  ///         stop – this rank wants to end
+  explicit GroupMean(const comm::Group* ranks = nullptr, int64_t share = 1, bool stop = false);
+
+  /// Params: alone – the group has this one batch, and every rank as many samples
   /// Returns: what backward() starts from
   at::Tensor weigh(const StepOutput& output, int64_t samples, bool alone);
+  /// After the last batch was weighed: begins to exchange sums with the other ranks.
+  void exchange();
+  /// Some rank wants to end. Waits for the device.
+  bool stop();
   /// What the gradients have to be divided by; undefined: nothing.
-  at::Tensor divisor() const;
+  at::Tensor divisor();
   /// The mean over all samples of the group, detached.
-  at::Tensor loss() const;
+  at::Tensor loss();
 
  private:
-  at::Tensor sum_, total_, unit_, single_;
+  void receive();
+
+  const comm::Group* ranks_;
+  bool stop_;
+  at::Tensor sum_, total_, unit_, single_, stops_;
+  std::optional<comm::Pending> pending_;
 };
 
 /// From gradients to new weights: divides, clips, leaves out what is not finite, steps every optimizer.

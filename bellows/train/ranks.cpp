@@ -1,0 +1,126 @@
+#include "bellows/train/ranks.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sum.h>
+#include <c10/util/Exception.h>
+
+#include <optional>
+
+#include "bellows/checkpoint/sharded.h"
+#include "bellows/comm/collectives.h"
+#include "bellows/core/grad_mode.h"
+#include "bellows/core/seed.h"
+#include "bellows/optim/state.h"
+#include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/parallel/hooks.h"
+#include "bellows/parallel/shard_optimizer.h"
+#include "bellows/parallel/sync_batch_norm.h"
+
+namespace bellows::train {
+
+using parallel::DistributedDataParallel;
+
+struct Ranks::State {
+  comm::Group group;
+  Model model;
+  std::optional<DistributedDataParallel> ddp;  ///< not with zero2, where backward itself shares gradients
+  std::unique_ptr<const DistributedDataParallel::NoSync> quiet;
+  std::vector<at::Tensor> trained;
+};
+
+namespace {
+
+std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
+  const std::string& name = recipe.gradient_compression;
+  if (name == "bf16") return parallel::bf16_hook();
+  if (name == "fp16") return parallel::fp16_hook();
+  if (name == "int8") return parallel::int8_hook();
+  if (name == "power_sgd") return parallel::power_sgd_hook();
+  if (name == "top_k") return parallel::top_k_hook();
+  return nullptr;
+}
+
+void check_many(const Recipe& recipe) {
+  TORCH_CHECK_VALUE(!recipe.sample_stats, "train: sample_stats are kept by one process; train alone to collect them.");
+}
+
+}  // namespace
+
+Ranks::Ranks(Job& job) {
+  if (!job.ranks || job.ranks->size() == 1) return;
+  const Recipe& recipe = job.recipe;
+  check_many(recipe);
+  state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model});
+  const comm::Group& group = state_->group;
+  job.train = job.train.distributed(group.rank(), group.size(), /*share_batch=*/true);
+  if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*share_batch=*/true);
+  if (recipe.sync_batch_norm) parallel::convert_sync_batch_norm(job.model, group);
+  const int stage = recipe.data_parallel == "zero1" ? 1 : recipe.data_parallel == "zero2" ? 2 : 0;
+  if (stage < 2) {
+    state_->ddp.emplace(job.model, group,
+                        parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
+  }
+  for (auto& optimizer : job.optimizers) {
+    if (stage > 0)
+      optimizer = parallel::shard_optimizer(optimizer, job.model, group,
+                                            {.stage = stage, .bucket_bytes = recipe.bucket_mb << 20});
+  }
+  for (const at::Tensor& parameter : job.model.parameters()) {
+    if (parameter.requires_grad()) state_->trained.push_back(parameter);
+  }
+  // The weights were drawn alike; dropout is not to be.
+  seed_everything(static_cast<uint64_t>(recipe.seed) + static_cast<uint64_t>(group.rank()));
+}
+
+Ranks::~Ranks() = default;
+
+const comm::Group* Ranks::group() const {
+  return state_ ? &state_->group : nullptr;
+}
+
+void Ranks::before_forward(bool last) {
+  if (!state_ || !state_->ddp) return;
+  if (!last) state_->quiet.reset(new auto(state_->ddp->no_sync()));
+  state_->ddp->before_forward();
+}
+
+void Ranks::before_backward(const at::Tensor& loss) {
+  if (state_ && state_->ddp) state_->ddp->before_backward({loss});
+}
+
+void Ranks::after_backward() {
+  if (state_) state_->quiet.reset();
+}
+
+void Ranks::before_evaluation() {
+  if (!state_) return;
+  if (state_->ddp) return state_->ddp->broadcast_buffers();
+  const c10::NoGradGuard no_grad;
+  for (const auto& [name, buffer] : state_->model.named_buffers()) comm::broadcast(buffer, 0, state_->group);
+}
+
+at::Tensor Ranks::loss_of_nothing() const {
+  at::Tensor loss;
+  for (const at::Tensor& parameter : state_->trained) {
+    const at::Tensor none = at::sum(parameter.reshape({-1}).narrow(0, 0, 0)).to(at::kFloat);
+    loss = loss.defined() ? loss.add(none) : none;
+  }
+  return loss;
+}
+
+bool Ranks::has_equal_share(const data::Batch& batch, int64_t batch_size) const {
+  return !state_ || (batch_size % size() == 0 && batch.size() * size() == batch_size &&
+                     batch.consumed() == (batch.index() + 1) * batch_size);
+}
+
+std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimizer) {
+  if (const auto* sharded = dynamic_cast<const parallel::ShardedOptimizer*>(&optimizer)) return sharded->state_shards();
+  return checkpoint::whole_parts(optim::state_dict(optimizer));
+}
+
+std::string Ranks::describe() const {
+  if (!state_) return "";
+  return c10::str("data parallel on ", size(), " ranks", state_->ddp ? ": " + state_->ddp->describe() : "");
+}
+
+}  // namespace bellows::train

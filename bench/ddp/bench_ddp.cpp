@@ -1,0 +1,173 @@
+// Data parallel training on two ranks of one thread each against Python's DistributedDataParallel and
+// ZeroRedundancyOptimizer, over Gloo, from the same libtorch.
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "bellows/comm/store.h"
+#include "bellows/optim/optimizers.h"
+#include "bellows/parallel/data_parallel.h"
+#include "bench/ddp/side.h"
+#include "bench/ddp/tasks.h"
+#include "bench/support/bench.h"
+#include "bench/support/peer_process.h"
+
+namespace bellows::bench {
+
+namespace {
+
+constexpr double learning_rate = 1e-3;
+constexpr int ranks = 2;
+
+std::vector<std::string> with_world(const std::vector<std::string>& command) {
+  const int port = comm::Store::serve("127.0.0.1", 0).port();
+  std::vector<std::string> result = {"env",
+                                     "RANK=0",
+                                     "LOCAL_RANK=0",
+                                     "WORLD_SIZE=" + std::to_string(ranks),
+                                     "LOCAL_WORLD_SIZE=" + std::to_string(ranks),
+                                     "MASTER_ADDR=127.0.0.1",
+                                     "MASTER_PORT=" + std::to_string(port),
+                                     "OMP_NUM_THREADS=1"};
+  result.insert(result.end(), command.begin(), command.end());
+  return result;
+}
+
+/// All ranks of one side, in a variant at a time.
+class Side {
+ public:
+  Side(std::string name, const std::vector<std::string>& command)
+      : name_(std::move(name)), process_(with_world(command)) {}
+
+  std::vector<double> losses(const std::string& variant, int64_t count) {
+    return process_.ask_numbers("losses " + variant + " " + std::to_string(count));
+  }
+  Contestant as_contestant(const std::string& variant) { return process_.as_contestant(name_ + ", " + variant); }
+
+ private:
+  std::string name_;
+  PeerProcess process_;
+};
+
+bool close(const std::vector<double>& a, const std::vector<double>& b) {
+  bool result = a.size() == b.size();
+  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 2e-3 * std::abs(b[i]);
+  return result;
+}
+
+/// The whole batch in this process, with as many threads as there are ranks: as one model, or as replicas.
+class OneProcess {
+ public:
+  OneProcess(const std::string& task, int replicas)
+      : task_(make_task(task, 0, 1)),
+        data_parallel_(task_.model, task_.make, std::vector<c10::Device>(static_cast<size_t>(replicas), c10::kCPU)),
+        optimizer_(task_.model.parameters(), optim::AdamWOptions{.lr = learning_rate}) {}
+
+  double step() {
+    optimizer_.zero_grad();
+    const at::Tensor loss =
+        data_parallel_.backward({task_.x, task_.y}, [this](const Model& replica, const std::vector<at::Tensor>& part) {
+          return task_.loss(replica.forward(part[0]), part[1]);
+        });
+    optimizer_.step();
+    return loss.item<double>();
+  }
+
+  std::vector<double> losses(int64_t count) {
+    std::vector<double> result;
+    for (int64_t i = 0; i < count; ++i) result.push_back(step());
+    return result;
+  }
+
+  Contestant as_contestant(std::string name) {
+    return {std::move(name), [this](int64_t n) {
+              const auto begin = std::chrono::steady_clock::now();
+              for (int64_t i = 0; i < n; ++i) step();
+              return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+            }};
+  }
+
+ private:
+  Task task_;
+  parallel::DataParallel data_parallel_;
+  optim::AdamW optimizer_;
+};
+
+struct Work {
+  std::string task, title;
+};
+
+Plan plan(const Options& options) {
+  return {.window_s = options.quick ? 0.4 : 1.5,
+          .windows = options.quick ? 5 : 15,
+          .warmup = 1,
+          .budget_s = options.quick ? 5 : 1e9};
+}
+
+Row measure(const Work& work, const std::string& ours_as, const std::string& theirs_as, const Options& options,
+            Side& ours, Side* theirs) {
+  const int64_t checked = options.quick ? 2 : 5;
+  const std::string mine = work.task + "." + ours_as, peers = work.task + "." + theirs_as;
+  const std::vector<double> losses = ours.losses(mine, checked);
+  bool equal = std::isfinite(losses.back()) && losses.back() < losses.front();
+  std::vector<Contestant> sides = {ours.as_contestant(ours_as)};
+  if (theirs) {
+    equal = close(losses, theirs->losses(peers, checked)) && equal;
+    sides.push_back(theirs->as_contestant(theirs_as));
+  }
+  const Comparison comparison = compare(sides, plan(options));
+  return time_row(work.title + ", " + ours_as, "time per step", "ms", comparison, equal);
+}
+
+/// One process with replicas on threads, and one model on the same threads, against ranks (DDP).
+Row measure_one_process(const Work& work, const Options& options, Side& ours) {
+  OneProcess replicas(work.task, ranks), alone(work.task, 1);
+  const int64_t checked = options.quick ? 2 : 5;
+  // Batch norm sees each part alone in replicas as in ranks.
+  const bool equal = close(replicas.losses(checked), ours.losses(work.task + ".ddp", checked));
+  alone.losses(1);
+  const Comparison comparison = compare({ours.as_contestant("DDP, 2 ranks"), replicas.as_contestant("DP, 2 replicas"),
+                                         alone.as_contestant("one model, 2 threads")},
+                                        plan(options));
+  return time_row(work.title + ", DDP against one process", "time per step", "ms", comparison, equal);
+}
+
+int run(const Options& options) {
+  Report report("ddp", options);
+  Side ours("ours", {"/proc/self/exe", "--serve"});
+  std::optional<Side> theirs;
+  if (!options.peer_python.empty())
+    theirs.emplace("Python", std::vector<std::string>{options.peer_python, source_dir() + "/bench/peers/ddp.py", "--lr",
+                                                      std::to_string(learning_rate)});
+  Side* peer = theirs ? &*theirs : nullptr;
+  const std::vector<Work> all = {{"resnet18", "ResNet-18, 2 ranks x 16 pictures of 64x64"},
+                                 {"encoder", "19 M encoder, 2 ranks x 4 sequences of 128"},
+                                 {"mlp", "MLP of 5 k, 2 ranks x 16 samples"}};
+  for (const Work& work : all) {
+    report.add(measure(work, "ddp", "ddp", options, ours, peer));
+    if (work.task != "mlp") {
+      report.add(measure(work, "zero1", "zero", options, ours, peer));
+      report.add(measure(work, "zero2", "zero", options, ours, peer));
+    }
+    report.add(measure_one_process(work, options, ours));
+  }
+  return report.finish();
+}
+
+}  // namespace
+
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  if (argc == 2 && std::string_view(argv[1]) == "--serve") return serve_rank(learning_rate);
+  return bench_main(
+      argc, argv,
+      "A training step with AdamW on two ranks of one thread each: DDP, ZeRO-1, ZeRO-2 against Python's "
+      "DistributedDataParallel and\nZeroRedundancyOptimizer over Gloo; DDP against replicas and one model in one "
+      "process. Losses of the first steps\nare compared first.",
+      run);
+}

@@ -1,0 +1,112 @@
+#include "bench/ddp/side.h"
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <sstream>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/comm/world.h"
+#include "bellows/optim/optimizers.h"
+#include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/parallel/shard_optimizer.h"
+#include "bench/ddp/tasks.h"
+
+namespace bellows::bench {
+
+namespace {
+
+/// MODEL.STRATEGY
+class Run {
+ public:
+  Run(const std::string& name, const World& world, double learning_rate)
+      : task_(make_task(name.substr(0, name.find('.')), world.rank(), world.size())) {
+    const std::string strategy = name.substr(name.find('.') + 1);
+    if (strategy != "zero2") ddp_.emplace(task_.model, world);
+    optimizer_ = std::make_shared<optim::AdamW>(task_.model.parameters(), optim::AdamWOptions{.lr = learning_rate});
+    if (strategy != "ddp")
+      optimizer_ = parallel::shard_optimizer(optimizer_, task_.model, world, {.stage = strategy == "zero1" ? 1 : 2});
+  }
+
+  at::Tensor step() {
+    optimizer_->zero_grad();
+    const at::Tensor loss = task_.loss(ddp_ ? ddp_->forward(task_.x) : task_.model.forward(task_.x), task_.y);
+    loss.backward();
+    optimizer_->step();
+    return loss;
+  }
+
+ private:
+  Task task_;
+  std::optional<parallel::DistributedDataParallel> ddp_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+std::string losses(Run& run, int64_t count, const World& world) {
+  std::string text;
+  for (int64_t i = 0; i < count; ++i) {
+    const at::Tensor mean = comm::all_reduce(run.step().detach().to(at::kDouble), world, comm::Reduce::mean);
+    text += (i > 0 ? " " : "") + std::to_string(mean.item<double>());
+  }
+  return text;
+}
+
+double seconds_of(Run& run, int64_t count, const World& world) {
+  comm::barrier(world);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < count; ++i) run.step();
+  comm::barrier(world);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::string obey(const std::string& line, std::optional<Run>& run, const World& world, double learning_rate) {
+  std::istringstream words(line);
+  std::string command, name;
+  int64_t count = 0;
+  words >> command;
+  if (command == "losses") {
+    words >> name >> count;
+    run.reset();
+    run.emplace(name, world, learning_rate);
+    return losses(*run, count, world);
+  }
+  words >> count;
+  return std::to_string(seconds_of(*run, count, world));
+}
+
+void start_others() {
+  if (std::getenv("RANK")[0] != '0') return;
+  for (int rank = 1; rank < std::atoi(std::getenv("WORLD_SIZE")); ++rank) {
+    if (fork() != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setenv("RANK", std::to_string(rank).c_str(), 1);
+    setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
+    execl("/proc/self/exe", "bench_ddp", "--serve", nullptr);
+    _exit(127);
+  }
+}
+
+}  // namespace
+
+int serve_rank(double learning_rate) {
+  start_others();
+  const World world = init();
+  std::optional<Run> run;
+  const bool first = world.rank() == 0;
+  if (first) std::cout << "ready" << std::endl;
+  for (std::string line; !first || std::getline(std::cin, line);) {
+    line = comm::broadcast_string(line, 0, world);
+    if (line.empty()) break;
+    const std::string answer = obey(line, run, world, learning_rate);
+    if (first) std::cout << answer << std::endl;
+  }
+  if (first) comm::broadcast_string("", 0, world);
+  return 0;
+}
+
+}  // namespace bellows::bench

@@ -1,0 +1,118 @@
+"""Data parallel steps in Python PyTorch on several ranks: the peer of bench/ddp/bench_ddp.cpp. Rank 0 takes the commands,
+tells the others, and starts them. `losses MODEL.STRATEGY N`, `use MODEL.STRATEGY`, `run N`, `memory`."""
+
+import argparse
+import os
+import subprocess
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import torchvision
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from formula_weights import labels, set_formula_weights, uniform
+from protocol import serve
+
+IMAGES, SIZE, CLASSES = 32, 64, 1000
+SEQUENCES, LENGTH, HIDDEN, FEATURES, DIGITS = 8, 128, 512, 64, 10
+
+
+def part(whole):
+    return whole.chunk(dist.get_world_size())[dist.get_rank()].contiguous()
+
+
+class Step:
+    def __init__(self, name, flags):
+        task, strategy = name.split(".")
+        if task == "encoder":
+            layer = torch.nn.TransformerEncoderLayer(HIDDEN, 8, 2048, dropout=0.0, batch_first=True)
+            net = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+            shape = (SEQUENCES, LENGTH, HIDDEN)
+            y, self.x = part(uniform("target", shape).float()), part(uniform("input", shape).float())
+            self.loss = lambda output: F.mse_loss(output, y)
+        else:
+            if task == "resnet18":
+                net, shape, classes = torchvision.models.resnet18(num_classes=CLASSES), (IMAGES, 3, SIZE, SIZE), CLASSES
+            else:
+                net = torch.nn.Sequential(
+                    torch.nn.Linear(FEATURES, 64), torch.nn.ReLU(), torch.nn.Linear(64, DIGITS)
+                )
+                shape, classes = (IMAGES, FEATURES), DIGITS
+            y, self.x = part(labels("labels", IMAGES, classes)), part(uniform("input", shape).float())
+            self.loss = lambda output: F.cross_entropy(output, y)
+        self.net = DistributedDataParallel(set_formula_weights(net).train(), gradient_as_bucket_view=True)
+        adamw = {"lr": flags.lr, "fused": True}
+        if strategy == "zero":
+            self.optimizer = ZeroRedundancyOptimizer(
+                self.net.parameters(), torch.optim.AdamW, parameters_as_bucket_view=True, **adamw
+            )
+        else:
+            self.optimizer = torch.optim.AdamW(self.net.parameters(), **adamw)
+
+    def __call__(self):
+        self.optimizer.zero_grad()
+        loss = self.loss(self.net(self.x))
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+def main():
+    flags = argparse.ArgumentParser()
+    flags.add_argument("--lr", type=float, required=True)
+    flags = flags.parse_args()
+    size = int(os.environ["WORLD_SIZE"])
+    others = []
+    if os.environ["RANK"] == "0":
+        for rank in range(1, size):
+            others.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "RANK": str(rank)}))
+    dist.init_process_group("gloo")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    chosen = {}
+
+    def losses(name, count):
+        chosen.clear()
+        chosen["step"] = Step(name, flags)
+        values = [chosen["step"]().item() for _ in range(int(count))]
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total)
+        return (total / size).tolist()
+
+    def run(count):
+        dist.barrier()
+        for _ in range(int(count)):
+            chosen["step"]()
+        dist.barrier()
+
+    commands = {"losses": losses, "run": run}
+
+    def follow():
+        while True:
+            line = [None]
+            dist.broadcast_object_list(line, 0)
+            if line[0] is None:
+                return
+            commands[line[0][0]](*line[0][1:])
+
+    def leading(name):
+        def call(*words):
+            dist.broadcast_object_list([(name, *words)], 0)
+            return commands[name](*words)
+
+        return call
+
+    if dist.get_rank() > 0:
+        follow()
+    else:
+        serve(leading("run"), {"losses": leading("losses")})
+        dist.broadcast_object_list([None], 0)
+        for other in others:
+            other.wait()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+// The real command on several ranks, as launchers start it: the same result whoever starts it, and none lost to kill -9.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "bellows/checkpoint/saved_checkpoint.h"
+#include "bellows/core/seed.h"
+#include "tests/cli/process.h"
+
+namespace bellows::train {
+
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> training(const std::string& folder, const std::vector<std::string>& recipe) {
+  std::vector<std::string> result = {"train", "--data", cli::digits() + "/train-000.tar", "--out", folder};
+  for (const std::string& item : recipe) result.insert(result.end(), {"--set", item});
+  return result;
+}
+
+const std::vector<std::string> small = {"model=mlp",       "image_size=8", "epochs=4",        "checkpoint_every=5",
+                                        "optimizer=adamw", "lr=0.005",     "schedule=cosine", "loader_threads=1"};
+
+cli::Launch launched_training(std::vector<std::string> options, const std::vector<std::string>& command) {
+  options.insert(options.begin(), "launch");
+  options.insert(options.end(), {"--", BELLOWS_BIN_DIR "/bellows"});
+  options.insert(options.end(), command.begin(), command.end());
+  return {.arguments = std::move(options)};
+}
+
+/// The model of the newest checkpoint.
+NamedTensors trained(const std::string& folder) {
+  std::string newest;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step-")) newest = std::max(newest, entry.path().string());
+  }
+  return checkpoint::SavedCheckpoint(newest).state().model;
+}
+
+void expect_same_model(const NamedTensors& a, const NamedTensors& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].second.equal(b[i].second)) << a[i].first;
+}
+
+/// Process of a rank that trains in this folder; 0: none.
+pid_t rank_process(const std::string& folder, int rank) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const auto content = [&](const char* file) {
+      std::ifstream stream(entry.path() / file, std::ios::binary);
+      return std::string(std::istreambuf_iterator<char>(stream), {});
+    };
+    const std::string command = content("cmdline");
+    const bool trains =
+        command.substr(command.find('\0') + 1).starts_with("train") && command.find(folder) != std::string::npos;
+    if (trains &&
+        (std::string(1, '\0') + content("environ")).find(c10::str('\0', "RANK=", rank, '\0')) != std::string::npos)
+      return std::stoi(name);
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST(RanksProcess, TheSameResultWhoeverStartsThem) {
+  const cli::Scratch scratch;
+  const auto start = [&](const std::string& name, const std::string& launcher, const std::string& environment) {
+    std::string command = environment + launcher + " " BELLOWS_BIN_DIR "/bellows";
+    for (const std::string& word : training(scratch / name, small)) command += " '" + word + "'";
+    command += " >" + scratch / (name + ".log") + " 2>&1";
+    return std::system(command.c_str());
+  };
+  ASSERT_EQ(start("bellows", BELLOWS_BIN_DIR "/bellows launch -n 2 --", "OMP_NUM_THREADS=1 "), 0);
+  ASSERT_EQ(start("mpirun", "mpirun --allow-run-as-root --oversubscribe -n 2", "OMP_NUM_THREADS=1 "), 0)
+      << std::ifstream(scratch / "mpirun.log").rdbuf();
+  expect_same_model(trained(scratch / "mpirun"), trained(scratch / "bellows"));
+  const std::string torchrun = BELLOWS_SOURCE_DIR "/.deps/peers/bin/torchrun";
+  if (!std::filesystem::exists(torchrun)) return;  // Python's launcher is there where the benchmarks' environment is
+  ASSERT_EQ(start("torchrun", torchrun + " --standalone --no-python --nproc-per-node 2", "OMP_NUM_THREADS=1 "), 0);
+  expect_same_model(trained(scratch / "torchrun"), trained(scratch / "bellows"));
+}
+
+TEST(RanksProcess, OneRankSpeaksForAll) {
+  const cli::Scratch scratch;
+  auto command = training(scratch / "run", small);
+  command.insert(command.end(), {"--json", scratch / "result.json"});
+  const cli::Outcome outcome = cli::Process(launched_training({"-n", "2"}, command)).finish();
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err + outcome.out, testing::Not(HasSubstr("[rank 1]")));
+  const auto result = nlohmann::json::parse(std::ifstream(scratch / "result.json"));
+  EXPECT_EQ(result["epochs"].size(), 4u);
+}
+
+TEST(RanksProcess, FewerRanksGoOnFromTheLastCheckpoint) {
+  const cli::Scratch scratch;
+  auto command = training(scratch / "run", small);
+  command.push_back("--resume");
+  cli::Process process(launched_training({"-n", "3", "--max-restarts", "1", "--min-ranks", "2"}, command));
+  ASSERT_TRUE(process.wait_until([&](const cli::Outcome& so_far) {
+    return so_far.err.find("    1  ") != std::string::npos;
+  })) << "the first epoch's row";
+  const pid_t victim = rank_process(scratch / "run", 1);
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGKILL);
+  const cli::Outcome outcome = process.finish();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("resume: from step"));
+  EXPECT_THAT(outcome.err, HasSubstr("3 ranks then, 2 now"));
+}
+
+/// Set BELLOWS_KILL_SEED to have the same moments again.
+TEST(RanksProcess, KilledAtAnyMomentTheyEndWithTheBitsOfTheRunThatWasNot) {
+  const char* slow = std::getenv("BELLOWS_SLOW");
+  const int wanted = slow && std::string(slow) == "1" ? 100 : 3;
+  const char* given = std::getenv("BELLOWS_KILL_SEED");
+  RandomStream random(given ? std::strtoull(given, nullptr, 10) : std::random_device()());
+  const cli::Scratch scratch;
+  std::vector<std::string> recipe = small;
+  recipe.insert(recipe.end(), {"data_parallel=zero2", "augment=crop_flip", "epochs=12"});
+  const auto command = [&](const std::string& folder) {
+    auto result = training(folder, recipe);
+    result.push_back("--resume");
+    return result;
+  };
+  ASSERT_EQ(cli::Process(launched_training({"-n", "2"}, command(scratch / "whole"))).finish().exit_code, 0);
+  for (int kills = 0, run = 0; kills < wanted && !HasFailure(); ++run) {
+    const std::string folder = scratch / c10::str("run-", run);
+    cli::Process process(launched_training({"-n", "2", "--max-restarts", "1000"}, command(folder)));
+    bool going_on = true;
+    while (going_on && kills < wanted) {
+      const auto ms = static_cast<int64_t>(1500 + 1500 * random.uniform());  // starting takes one second
+      going_on = !process.wait_until(
+          [](const cli::Outcome& so_far) { return so_far.out.find("of training") != std::string::npos; },
+          static_cast<double>(ms) / 1000);
+      const pid_t victim = going_on ? rank_process(folder, static_cast<int>(random.below(2))) : 0;
+      kills += victim > 0 && kill(victim, SIGKILL) == 0;
+    }
+    const cli::Outcome outcome = process.finish();
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, testing::Not(HasSubstr("damaged")));
+    expect_same_model(trained(folder), trained(scratch / "whole"));
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr(".partial"))) << "a killed save's folder was left";
+  }
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,214 @@
+// A training run of several ranks against the same run in one process: float64, ragged batches, every way to share the work.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "bellows/core/seed.h"
+#include "bellows/optim/optimizers.h"
+#include "bellows/train/train_loop.h"
+#include "tests/parallel/ranks.h"
+#include "tests/train/support.h"
+
+namespace bellows::train {
+
+namespace {
+
+using parallel::testing::run_ranks;
+using ::testing::HasSubstr;
+
+constexpr int64_t points = 77;
+
+data::Dataset ranks_points() {
+  at::manual_seed(6);
+  const at::Tensor x = torch::randn({points, 8}, at::kDouble);
+  return data::Dataset(data::from_tensors({{"image", x}, {"label", x.slice(1, 0, 3).argmax(1)}}));
+}
+
+/// Jobs are made one after the other: ranks on threads share the generators.
+Job ranks_job(const Recipe& recipe) {
+  seed_everything(3);
+  torch::nn::Sequential net(torch::nn::Linear(8, 15), torch::nn::Tanh(), torch::nn::Linear(15, 3));
+  net->to(at::kDouble);
+  const Model model = Model::of(net, "net");
+  auto optimizer = std::make_shared<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = recipe.lr});
+  const data::Dataset data = ranks_points().batch(recipe.batch_size).threads(0);
+  return Job{recipe, model, {optimizer}, cross_entropy_loss(model), data.shuffle(2), data};
+}
+
+std::vector<Job> ranks_jobs(const Recipe& recipe, int ranks) {
+  std::vector<Job> jobs;
+  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(ranks_job(recipe));
+  return jobs;
+}
+
+struct Outcome {
+  std::vector<at::Tensor> weights;
+  std::vector<double> losses;
+  double accuracy = 0;
+  Evaluation evaluation;
+  int64_t epoch = 0, samples = 0;
+};
+
+Outcome outcome_of(TrainLoop& loop, int64_t steps) {
+  loop.run_steps(steps);
+  Outcome outcome{
+      .weights = {}, .losses = loop.take_losses(), .accuracy = loop.take_accuracy(), .evaluation = loop.evaluate()};
+  outcome.epoch = loop.epoch();
+  outcome.samples = loop.sample_count();
+  outcome.weights = copies_of(loop.job().model);
+  return outcome;
+}
+
+void expect_alike(const Outcome& ranks, const Outcome& alone) {
+  ASSERT_EQ(ranks.losses.size(), alone.losses.size());
+  for (size_t i = 0; i < alone.losses.size(); ++i) EXPECT_NEAR(ranks.losses[i], alone.losses[i], 1e-9) << "step " << i;
+  for (size_t i = 0; i < alone.weights.size(); ++i)
+    EXPECT_TRUE(at::allclose(ranks.weights[i], alone.weights[i], 1e-9, 1e-12)) << "tensor " << i;
+  EXPECT_DOUBLE_EQ(ranks.accuracy, alone.accuracy);
+  EXPECT_EQ(ranks.evaluation.samples, points);
+  EXPECT_NEAR(ranks.evaluation.loss, alone.evaluation.loss, 1e-9);
+  EXPECT_DOUBLE_EQ(ranks.evaluation.accuracy, alone.evaluation.accuracy);
+  EXPECT_EQ(ranks.epoch, alone.epoch);
+  EXPECT_EQ(ranks.samples, alone.samples);
+}
+
+Recipe ranks_recipe() {
+  Recipe recipe;
+  recipe.batch_size = 10;  // 77 points: the last batch has 7; four ranks share 10 as 2, 3, 2, 3
+  recipe.lr = 0.01;
+  return recipe;
+}
+
+void expect_ranks_train_alike(const Recipe& recipe, int ranks) {
+  TrainLoop alone(ranks_job(recipe));
+  const Outcome expected = outcome_of(alone, 20);
+  std::vector<Job> jobs = ranks_jobs(recipe, ranks);
+  std::vector<Outcome> outcomes(jobs.size());
+  run_ranks(ranks, [&](const comm::Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    jobs[rank].ranks = group;
+    TrainLoop loop(std::move(jobs[rank]));
+    outcomes[rank] = outcome_of(loop, 20);
+  });
+  for (const Outcome& outcome : outcomes) expect_alike(outcome, expected);
+}
+
+}  // namespace
+
+TEST(TrainRanks, GiveWhatOneProcessGives) {
+  for (const char* how : {"ddp", "zero1", "zero2"}) {
+    for (const int ranks : {1, 2, 3, 4}) {
+      SCOPED_TRACE(c10::str(how, " on ", ranks));
+      Recipe recipe = ranks_recipe();
+      recipe.data_parallel = how;
+      expect_ranks_train_alike(recipe, ranks);
+    }
+  }
+}
+
+TEST(TrainRanks, AccumulateClipAndAverageAsOneProcessDoes) {
+  for (const char* how : {"ddp", "zero1", "zero2"}) {
+    SCOPED_TRACE(how);
+    Recipe recipe = ranks_recipe();
+    recipe.data_parallel = how;
+    recipe.accumulate = 3;
+    recipe.clip_norm = 0.05;
+    recipe.ema_decay = 0.9;
+    recipe.on_nan = "skip";
+    expect_ranks_train_alike(recipe, 2);
+  }
+}
+
+TEST(TrainRanks, RanksWithoutSamplesTakePart) {
+  Recipe recipe = ranks_recipe();
+  recipe.batch_size = 3;  // of four ranks
+  expect_ranks_train_alike(recipe, 4);
+}
+
+TEST(TrainRanks, EndTogetherWhenOneIsAskedTo) {
+  std::vector<Job> jobs = ranks_jobs(ranks_recipe(), 2);
+  std::vector<int64_t> steps(2);
+  run_ranks(2, [&](const comm::Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    jobs[rank].ranks = group;
+    TrainLoop loop(std::move(jobs[rank]));
+    while (!loop.stop()) loop.step(rank == 1 && loop.step_count() == 4);
+    steps[rank] = loop.step_count();
+  });
+  EXPECT_EQ(steps, (std::vector<int64_t>{5, 5}));
+}
+
+TEST(TrainRanks, ARunGoesOnWithAnotherNumberOfRanks) {
+  for (const char* how : {"ddp", "zero2"}) {
+    SCOPED_TRACE(how);
+    const TemporaryFolder folder;
+    Recipe recipe = ranks_recipe();
+    recipe.data_parallel = how;
+    recipe.epochs = 3;
+    const auto fit = [](const Recipe& recipe_now, int ranks, int64_t stop_after, bool resume) {
+      std::vector<Job> jobs = ranks_jobs(recipe_now, ranks);
+      std::vector<FitResult> results(jobs.size());
+      run_ranks(ranks, [&](const comm::Group& group) {
+        const auto rank = static_cast<size_t>(group.rank());
+        Callbacks callbacks;
+        Trainer* self = nullptr;
+        callbacks.on_step = [&](const TrainLoop& loop) {
+          if (rank == 0 && loop.step_count() == stop_after) self->request_stop();
+        };
+        Trainer trainer(recipe_now, callbacks);
+        self = &trainer;
+        trainer.resume(resume);
+        trainer.with(group);
+        results[rank] = trainer.fit(std::move(jobs[rank]));
+      });
+      return results.front();
+    };
+    const FitResult whole = fit(recipe, 1, -1, false);
+    recipe.run_folder = folder.path();
+    const FitResult first = fit(recipe, 3, 11, false);
+    EXPECT_TRUE(first.stopped);
+    EXPECT_EQ(first.steps, 12) << "the stop is agreed upon in the step behind the wish";
+    const FitResult second = fit(recipe, 2, -1, true), alone = fit(recipe, 1, -1, true);
+    EXPECT_EQ(second.steps, whole.steps);
+    ASSERT_EQ(second.history.size(), whole.history.size());
+    for (size_t i = 0; i < whole.history.size(); ++i) {
+      EXPECT_NEAR(second.history[i].train_loss, whole.history[i].train_loss, 1e-9);
+      EXPECT_NEAR(second.history[i].eval_loss, whole.history[i].eval_loss, 1e-9);
+    }
+    EXPECT_EQ(alone.steps, whole.steps) << "one process reads what ranks wrote";
+  }
+}
+
+TEST(TrainRanks, WriteOneTraceAndOneLog) {
+  const TemporaryFolder folder;
+  Recipe recipe = ranks_recipe();
+  recipe.epochs = 1;
+  recipe.trace_steps = "2-3";
+  recipe.run_folder = folder.path();
+  std::vector<Job> jobs = ranks_jobs(recipe, 2);
+  run_ranks(2, [&](const comm::Group& group) {
+    Trainer trainer(recipe);
+    trainer.with(group);
+    trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
+  });
+  const std::string trace = read_bytes(folder / "trace-2-3.json");
+  EXPECT_THAT(trace, HasSubstr("\"name\":\"rank 0\""));
+  EXPECT_THAT(trace, HasSubstr("\"name\":\"rank 1\""));
+  const std::string log = read_bytes(folder / "log.csv");
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << "a head, and a row for the epoch: " << log;
+}
+
+TEST(TrainRanks, WhatOnlyOneProcessCanDoIsRefused) {
+  Recipe recipe = ranks_recipe();
+  recipe.sample_stats = true;
+  std::vector<Job> jobs = ranks_jobs(recipe, 2);
+  const std::string error = error_of([&] {
+    run_ranks(2, [&](const comm::Group& group) {
+      const auto rank = static_cast<size_t>(group.rank());
+      jobs[rank].ranks = group;
+      TrainLoop loop(std::move(jobs[rank]));
+    });
+  });
+  EXPECT_THAT(error, HasSubstr("sample_stats are kept by one process"));
+}
+
+}  // namespace bellows::train
