@@ -68,7 +68,7 @@ Statistics statistics_of(const at::Tensor& x, const comm::Group& group) {
 }
 
 void update_running(const tap::BatchNormCall& call, const Statistics& statistics) {
-  const auto blend = [&](at::Tensor running, const at::Tensor& now) {
+  const auto blend = [&](const at::Tensor& running, const at::Tensor& now) {
     if (running.defined()) running.mul_(1 - call.momentum).add_(now.to(running.scalar_type()), call.momentum);
   };
   blend(call.running_mean, statistics.mean);
