@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 
@@ -137,7 +138,7 @@ Row measure_one_process(const Work& work, const Options& options, Side& ours) {
 
 int run(const Options& options) {
   Report report("ddp", options);
-  Side ours("ours", {"/proc/self/exe", "--serve"});
+  Side ours("ours", {std::filesystem::read_symlink("/proc/self/exe").string(), "--serve"});
   std::optional<Side> theirs;
   if (!options.peer_python.empty())
     theirs.emplace("Python", std::vector<std::string>{options.peer_python, source_dir() + "/bench/peers/ddp.py", "--lr",
