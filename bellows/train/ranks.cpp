@@ -23,6 +23,7 @@ using parallel::DistributedDataParallel;
 struct Ranks::State {
   comm::Group group;
   Model model;
+  std::string strategy;
   std::optional<DistributedDataParallel> ddp;  ///< not with zero2, where backward itself shares gradients
   std::unique_ptr<const DistributedDataParallel::NoSync> quiet;
   std::vector<at::Tensor> trained;
@@ -50,7 +51,7 @@ Ranks::Ranks(Job& job) {
   if (!job.ranks || job.ranks->size() == 1) return;
   const Recipe& recipe = job.recipe;
   check_many(recipe);
-  state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model});
+  state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model, .strategy = recipe.data_parallel});
   const comm::Group& group = state_->group;
   job.train = job.train.distributed(group.rank(), group.size(), /*share_batch=*/true);
   if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*share_batch=*/true);
@@ -120,7 +121,7 @@ std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimize
 
 std::string Ranks::describe() const {
   if (!state_) return "";
-  return c10::str("data parallel on ", size(), " ranks", state_->ddp ? ": " + state_->ddp->describe() : "");
+  return state_->strategy + ": " + (state_->ddp ? state_->ddp->describe() : c10::str(size(), " ranks"));
 }
 
 }  // namespace bellows::train

@@ -43,7 +43,7 @@ class Ranks {
   /// An optimizer's state as this rank holds it.
   static checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer);
 
-  /// "data parallel on 4 ranks: …"; "" alone.
+  /// "zero1: 4 ranks, 5 buckets, …"; "" alone.
   std::string describe() const;
 
  private:
