@@ -22,6 +22,7 @@ inline void run_ranks(int count, const std::function<void(const comm::Group&)>& 
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const comm::Store store = comm::Store::serve("127.0.0.1", 0);
   std::vector<int> ranks;
+  ranks.reserve(static_cast<size_t>(count));
   for (int rank = 0; rank < count; ++rank) ranks.push_back(rank);
   std::vector<std::exception_ptr> errors(ranks.size());
   const auto run = [&](int rank) {
@@ -38,6 +39,7 @@ inline void run_ranks(int count, const std::function<void(const comm::Group&)>& 
     if (watchdog) watchdog->leave();
   };
   std::vector<std::thread> threads;
+  threads.reserve(ranks.size());
   for (const int rank : ranks) threads.emplace_back(run, rank);
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors) {
