@@ -328,8 +328,8 @@ TEST(Convert, ARefusalLeavesNothing) {
 TEST(Convert, ALabelAsTextBecomesANumberInArrays) {
   const TemporaryFolder folder;
   convert(digits(), folder / "a.npz", {.picture = parse_recode("", "raw"), .verify_all = true});
-  const SourcePtr arrays = open_arrays({folder / "a.npz"});
-  const Sample sample = arrays->read(5), source = digits().source()->read(5);
+  const SourcePtr arrays = open_arrays({folder / "a.npz"}), pictures = digits().source();
+  const Sample sample = arrays->read(5), source = pictures->read(5);
   EXPECT_EQ(sample.find("label")->dtype, c10::kLong);
   EXPECT_EQ(static_cast<int64_t>(io::load_little<uint64_t>(sample.find("label")->bytes)),
             parse_label(*source.find("cls"), ""));

@@ -356,7 +356,8 @@ TEST_F(WebDatasetWriter, WritesArraysAsNumpyFiles) {
   const auto sink = webdataset_sink(folder / "x.tar");
   sink->write(sample);
   sink->close();
-  const Sample read = open_webdataset({folder / "x.tar"})->read(0);
+  const SourcePtr source = open_webdataset({folder / "x.tar"});
+  const Sample read = source->read(0);
   EXPECT_EQ(read.key, "000000012");
   EXPECT_EQ(io::as_text(read.find("cls")->bytes), "7");
   EXPECT_EQ(io::as_text(read.find("x.npy")->bytes).substr(1, 5), "NUMPY");
