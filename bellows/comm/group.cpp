@@ -33,6 +33,8 @@ Group connect(const GroupParts& parts, const Store& store, const std::shared_ptr
   state->traffic = std::move(traffic);
   const int size = static_cast<int>(parts.ranks.size());
   if (size == 1) return Group(state);
+  // libtorch's record of collectives breaks when two threads use new groups at once. The watchdog knows the same.
+  [[maybe_unused]] static const int no_record = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   using Type = c10d::ProcessGroup::BackendType;
   const auto own_store = c10::make_intrusive<c10d::PrefixStore>("group/" + parts.name, store.state()->store);
   watchdog->add_group(parts.name, parts.ranks);

@@ -18,8 +18,6 @@ namespace bellows::parallel::testing {
 /// process, such as the default generator, the ranks share; tests that need more start programs (tests/comm/launched.h).
 /// Throws: what the first rank threw that did
 inline void run_ranks(int count, const std::function<void(const comm::Group&)>& body, double timeout_s = 60) {
-  // libtorch's log of collectives is one a process, and takes no two new groups at once: threads would crash in it.
-  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const comm::Store store = comm::Store::serve("127.0.0.1", 0);
   std::vector<int> ranks;
   ranks.reserve(static_cast<size_t>(count));
