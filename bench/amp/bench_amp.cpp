@@ -251,8 +251,8 @@ void measure_products(Report& report, int64_t n, Peer* peer, const Options& opti
           close({c.abs().sum().item<double>(), c[0][0].item<double>()}, peer->ask("product " + work), dtype.tolerance);
       sides.push_back(peer->as_contestant(dtype.name, work));
     }
-    const Comparison comparison =
-        compare(sides, {.window_s = options.quick ? 0.1 : 0.5, .windows = options.quick ? 5 : 9, .warmup = 1});
+    const Comparison comparison = compare(
+        sides, {.window_s = options.quick ? 0.1 : 0.5, .windows = options.quick ? 5 : 9, .warmup = 1, .budget_s = 20});
     Row row = rate_row(c10::str("product of ", n, "x", n, " matrices, ", dtype.name), "rate", "GFLOP/s", comparison,
                        equal, giga_flop);
     if (dtype.type == at::kDouble) fp64_rate = row.ours;
