@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdio>
 #include <set>
+#include <utility>
 
 #include "bellows/checkpoint/tiling_impl.h"
 #include "bellows/io/crc32.h"
@@ -126,16 +127,21 @@ SavedFile read_saved_file(const IndexValue& value) {
   return file;
 }
 
-/// Strides that fill exactly the tensor's own memory.
+/// Strides with which each element has a place of its own, without gaps between them.
 bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t numel) {
   if (strides.size() != sizes.size()) return false;
-  int64_t last = 0;
+  if (numel == 0) return true;
+  std::vector<std::pair<int64_t, int64_t>> dims;
+  dims.reserve(sizes.size());
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
-    int64_t step = 0;
-    if (__builtin_mul_overflow(std::max<int64_t>(sizes[dim] - 1, 0), strides[dim], &step)) return false;
-    if (__builtin_add_overflow(last, step, &last)) return false;
+    if (sizes[dim] > 1) dims.emplace_back(strides[dim], sizes[dim]);
   }
-  return numel == 0 || last == numel - 1;
+  std::sort(dims.begin(), dims.end());
+  int64_t next = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride != std::exchange(next, next * size)) return false;
+  }
+  return true;
 }
 
 SavedPiece read_saved_piece(const IndexValue& value, const SavedTensor& tensor, const ShardedIndex& index) {
@@ -145,7 +151,7 @@ SavedPiece read_saved_piece(const IndexValue& value, const SavedTensor& tensor, 
                    .crc32c = value.at("crc32c").list(&IndexValue::crc)};
   TORCH_CHECK_VALUE(piece.file < index.files.size(), value.where(), ": expected one of the ", index.files.size(),
                     " files, found number ", piece.file, ".");
-  TORCH_CHECK_VALUE(is_inside(piece.spec), value.where(), ": expected a part of a tensor of sizes [",
+  TORCH_CHECK_VALUE(piece.spec.is_inside(), value.where(), ": expected a part of a tensor of sizes [",
                     c10::Join(", ", tensor.sizes), "], found offset [", c10::Join(", ", piece.spec.offset),
                     "], length [", c10::Join(", ", piece.spec.length), "].");
   const auto width = static_cast<uint64_t>(io::safetensors_bits(tensor.dtype)) / 8;

@@ -106,6 +106,11 @@ TEST(ShardedDamage, AnIndexThatLiesIsRefused) {
               HasSubstr("file in the same folder"));
   EXPECT_THAT(error("\"F32\"", "\"F4\""), HasSubstr("dtype of whole bytes"));
   EXPECT_THAT(error("\"F32\"", "\"I32\""), HasSubstr("is not of this checkpoint"));
+  for (const char* strides : {"[4]", "[1,9]", "[0,13]", "[2,7]"}) {  // the last ends where a dense one does
+    EXPECT_THAT(error("\"sizes\":[8,5]", std::string("\"sizes\":[10,4],\"strides\":") + strides),
+                HasSubstr("expected strides of a dense tensor"));
+  }
+  EXPECT_EQ(error("\"sizes\":[8,5]", "\"sizes\":[10,4],\"strides\":[1,10]"), "");
   EXPECT_THAT(error("model/n", "model/w"), HasSubstr("occurs twice"));
   EXPECT_THAT(error("\"step\": 5", "\"step\": -5"), HasSubstr("a whole number"));
   write_bytes(path, "");
