@@ -199,7 +199,7 @@ void SavedCheckpoint::verify() const {
 void SavedCheckpoint::read(const SavedTensor& tensor, const ShardSpec& part, const at::Tensor& local) const {
   const c10::ScalarType dtype = tensor.scalar_type();
   TORCH_CHECK_VALUE(
-      part.sizes == tensor.sizes && is_inside(part) && local.scalar_type() == dtype && local.numel() == part.numel(),
+      part.sizes == tensor.sizes && part.is_inside() && local.scalar_type() == dtype && local.numel() == part.numel(),
       "checkpoint: ", tensor.name, ": expected ", part.numel(), " elements of ", dtype, " of a tensor of sizes [",
       c10::Join(", ", tensor.sizes), "], got ", local.numel(), " of ", local.scalar_type(), " of one of [",
       c10::Join(", ", part.sizes), "].");

@@ -7,7 +7,6 @@
 #include "bellows/checkpoint/loading_impl.h"
 #include "bellows/checkpoint/sharded_plan_impl.h"
 #include "bellows/checkpoint/sharded_write_impl.h"
-#include "bellows/checkpoint/tiling_impl.h"
 #include "bellows/core/error.h"
 #include "bellows/io/safetensors.h"
 
@@ -23,7 +22,7 @@ std::string section_of(const std::string& name) {
 
 std::string problem_of(const Part& part, const SavedTensor& saved) {
   const std::string_view dtype = io::safetensors_dtype_name(part.local.scalar_type());
-  TORCH_CHECK_VALUE(is_inside(part.spec) && part.local.numel() == part.spec.numel(), "load_sharded: ", part.name,
+  TORCH_CHECK_VALUE(part.spec.is_inside() && part.local.numel() == part.spec.numel(), "load_sharded: ", part.name,
                     ": expected a tensor of ", part.spec.numel(), " elements for a part inside [",
                     c10::Join(", ", part.spec.sizes), "], got ", part.local.sizes(), ".");
   if (part.spec.sizes == saved.sizes && dtype == saved.dtype) return "";

@@ -60,7 +60,7 @@ void check_part(const Part& part) {
   const ShardSpec& spec = part.spec;
   checked_numel(spec.sizes, part.name);
   const bool box = spec.offset.size() == spec.sizes.size();
-  TORCH_CHECK_VALUE(is_inside(spec) && spec.numel() == local.numel() && (!box || local.sizes() == spec.length),
+  TORCH_CHECK_VALUE(spec.is_inside() && spec.numel() == local.numel() && (!box || local.sizes() == spec.length),
                     part.name, ": expected a tensor of sizes [", c10::Join(", ", spec.length), "] at [",
                     c10::Join(", ", spec.offset), "] inside one of [", c10::Join(", ", spec.sizes), "], found sizes ",
                     local.sizes(), ".");

@@ -1,5 +1,4 @@
 #include <c10/util/Exception.h>
-#include <c10/util/accumulate.h>
 
 #include <algorithm>
 
@@ -15,11 +14,6 @@ struct HeldRun {
   int64_t begin, end;
   size_t part;
 };
-
-/// Counted in row-major order over the ends of rows.
-bool is_flat(const ShardSpec& spec) {
-  return spec.offset.size() == 1 && spec.sizes.size() != 1;
-}
 
 bool overlap(const ShardSpec& a, const ShardSpec& b) {
   for (size_t dim = 0; dim < a.offset.size(); ++dim) {
@@ -51,7 +45,7 @@ void check_boxes(const std::vector<const ShardSpec*>& parts, int64_t numel, cons
   int64_t held = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i]->numel() == 0) continue;
-    TORCH_CHECK_VALUE(!is_flat(*parts[i]), where, ": ", who(i),
+    TORCH_CHECK_VALUE(!parts[i]->is_run(), where, ": ", who(i),
                       " holds a run of elements and others hold boxes: expected one kind for all.");
     for (size_t k = 0; k < i; ++k)
       TORCH_CHECK_VALUE(parts[k]->numel() == 0 || !overlap(*parts[i], *parts[k]), where, ": the boxes of ", who(k),
@@ -74,19 +68,8 @@ int64_t checked_numel(const std::vector<int64_t>& sizes, const std::string& wher
   return empty ? 0 : numel;
 }
 
-bool is_inside(const ShardSpec& spec) {
-  const std::vector<int64_t> whole =
-      is_flat(spec) ? std::vector<int64_t>{c10::multiply_integers(spec.sizes)} : spec.sizes;
-  bool inside = spec.offset.size() == whole.size() && spec.length.size() == whole.size();
-  for (size_t dim = 0; inside && dim < whole.size(); ++dim) {
-    inside = spec.offset[dim] >= 0 && spec.length[dim] >= 0 && spec.length[dim] <= whole[dim] &&
-             spec.offset[dim] <= whole[dim] - spec.length[dim];
-  }
-  return inside;
-}
-
 std::optional<std::pair<int64_t, int64_t>> single_run(const ShardSpec& spec) {
-  if (is_flat(spec)) return std::pair(spec.offset[0], spec.length[0]);
+  if (spec.is_run()) return std::pair(spec.offset[0], spec.length[0]);
   if (spec.numel() == 0) return std::pair<int64_t, int64_t>(0, 0);
   size_t split = spec.sizes.size();  // behind the last dim of which a part is held
   while (split > 0 && spec.length[split - 1] == spec.sizes[split - 1]) --split;

@@ -15,9 +15,6 @@ namespace bellows::checkpoint {
 /// Throws: c10::ValueError – a negative size, more than an int64 counts; the text begins with `where`
 int64_t checked_numel(const std::vector<int64_t>& sizes, const std::string& where);
 
-/// True where the part lies inside its tensor.
-bool is_inside(const comm::ShardSpec& spec);
-
 /// Begin and count, where the part is one run of elements in row-major order.
 std::optional<std::pair<int64_t, int64_t>> single_run(const comm::ShardSpec& spec);
 

@@ -61,7 +61,7 @@ class Assembly {
       const auto dtype = static_cast<at::ScalarType>(type);
       const int64_t size = spec.numel() * static_cast<int64_t>(c10::elementSize(dtype));
       const at::Tensor part = part_of(whole(name, spec, dtype), spec);
-      if (seen_.insert({name, spec.offset}).second) {
+      if (size > 0 && seen_.insert({name, spec.offset}).second) {
         part.copy_(
             bytes.narrow(0, at, size).clone().view(dtype).view(spec.length));  // a copy begins where any dtype may
         filled_[name] += spec.numel();
@@ -99,8 +99,9 @@ class Assembly {
 at::Tensor part_of(const at::Tensor& whole, const ShardSpec& spec) {
   TORCH_CHECK_VALUE(whole.sizes() == spec.sizes, "shard: expected a tensor of sizes [", c10::Join(", ", spec.sizes),
                     "], got ", whole.sizes(), ".");
-  spec.runs();  // throws where the box is not inside
-  if (spec.offset.size() == 1 && whole.dim() != 1) {
+  TORCH_CHECK_VALUE(spec.is_inside(), "shard: expected a box inside a tensor of sizes ", whole.sizes(),
+                    ", got offset [", c10::Join(", ", spec.offset), "], length [", c10::Join(", ", spec.length), "].");
+  if (spec.is_run()) {
     return whole.reshape({-1}).narrow(0, spec.offset[0], spec.length[0]);
   }
   at::Tensor part = whole;

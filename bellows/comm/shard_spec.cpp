@@ -7,13 +7,9 @@ namespace bellows::comm {
 
 namespace {
 
-void check_box(const ShardSpec& spec, const std::vector<int64_t>& whole) {
-  bool inside = spec.offset.size() == whole.size() && spec.length.size() == whole.size();
-  for (size_t dim = 0; inside && dim < whole.size(); ++dim) {
-    inside = spec.offset[dim] >= 0 && spec.length[dim] >= 0 && spec.offset[dim] <= whole[dim] - spec.length[dim];
-  }
-  TORCH_CHECK_VALUE(inside, "shard: expected a box inside a tensor of sizes [", c10::Join(", ", spec.sizes),
-                    "], got offset [", c10::Join(", ", spec.offset), "], length [", c10::Join(", ", spec.length), "].");
+/// What offset and length count in.
+std::vector<int64_t> extents(const ShardSpec& spec) {
+  return spec.is_run() ? std::vector<int64_t>{c10::multiply_integers(spec.sizes)} : spec.sizes;
 }
 
 }  // namespace
@@ -31,10 +27,22 @@ int64_t ShardSpec::numel() const {
   return c10::multiply_integers(length);
 }
 
+bool ShardSpec::is_run() const {
+  return offset.size() == 1 && sizes.size() != 1;
+}
+
+bool ShardSpec::is_inside() const {
+  const std::vector<int64_t> whole = extents(*this);
+  bool inside = offset.size() == whole.size() && length.size() == whole.size();
+  for (size_t dim = 0; inside && dim < whole.size(); ++dim)
+    inside = offset[dim] >= 0 && length[dim] >= 0 && offset[dim] <= whole[dim] - length[dim];
+  return inside;
+}
+
 std::vector<std::pair<int64_t, int64_t>> ShardSpec::runs() const {
-  const bool flat = offset.size() == 1 && sizes.size() != 1;
-  const std::vector<int64_t> whole = flat ? std::vector<int64_t>{c10::multiply_integers(sizes)} : sizes;
-  check_box(*this, whole);
+  TORCH_CHECK_VALUE(is_inside(), "shard: expected a box inside a tensor of sizes [", c10::Join(", ", sizes),
+                    "], got offset [", c10::Join(", ", offset), "], length [", c10::Join(", ", length), "].");
+  const std::vector<int64_t> whole = extents(*this);
   if (numel() == 0) return {};
   std::vector<int64_t> strides(whole.size());
   int64_t stride = 1;

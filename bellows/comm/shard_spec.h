@@ -18,7 +18,9 @@ struct ShardSpec {
   /// A run of elements in row-major order, over the ends of rows: what ZeRO gives a rank.
   static ShardSpec run(std::vector<int64_t> sizes, int64_t begin, int64_t count);
 
-  int64_t numel() const;  ///< of the box
+  int64_t numel() const;   ///< of the box
+  bool is_run() const;     ///< counted over the ends of rows
+  bool is_inside() const;  ///< of its tensor
   bool operator==(const ShardSpec&) const = default;
 
   /// The box as runs of elements in row-major order of the whole: begin and count, ascending, in the order in which the

@@ -11,19 +11,12 @@ namespace bellows::parallel {
 
 namespace {
 
+/// A line a tensor.
 void append_lines(std::vector<std::string>& lines, const char* kind, const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     lines.push_back(c10::str(kind, " ", name, " ", tensor.scalar_type(), "[", c10::Join(", ", tensor.sizes()), "]",
                              tensor.requires_grad() ? ", trained" : ", not trained"));
   }
-}
-
-/// A line a tensor.
-std::vector<std::string> description_of(const Model& model) {
-  std::vector<std::string> lines;
-  append_lines(lines, "parameter", model.named_parameters());
-  append_lines(lines, "buffer", model.named_buffers());
-  return lines;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -44,15 +37,21 @@ std::string difference(const std::vector<std::string>& first, const std::vector<
 
 }  // namespace
 
-void check_same_model(const Model& model, const comm::Group& group) {
+void check_same_lines(const std::string& what, const std::vector<std::string>& own, const comm::Group& group) {
   if (group.size() == 1) return;
-  const std::vector<std::string> own = description_of(model);
   const std::vector<std::string> first = lines_of(comm::broadcast_string(c10::Join("\n", own), 0, group));
   const auto differences = comm::all_gather_strings(difference(first, own, group.rank()), group);
   const auto found =
       std::find_if(differences.begin(), differences.end(), [](const auto& text) { return !text.empty(); });
-  TORCH_CHECK_VALUE(found == differences.end(), "the ranks hold different models (\"", model.name(), "\", group ",
-                    group.name(), "): ", *found, ". Make it with the same options, in the same order, on every rank.");
+  TORCH_CHECK_VALUE(found == differences.end(), what, " (group ", group.name(), "): ", *found,
+                    ". Make it with the same options, in the same order, on every rank.");
+}
+
+void check_same_model(const Model& model, const comm::Group& group) {
+  std::vector<std::string> lines;
+  append_lines(lines, "parameter", model.named_parameters());
+  append_lines(lines, "buffer", model.named_buffers());
+  check_same_lines("the ranks hold different models, \"" + model.name() + "\"", lines, group);
 }
 
 }  // namespace bellows::parallel

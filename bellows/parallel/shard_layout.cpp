@@ -3,11 +3,8 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <sstream>
 
-#include "bellows/comm/collectives.h"
 #include "bellows/parallel/shard_layout_impl.h"
 
 namespace bellows::parallel {
@@ -36,17 +33,17 @@ std::vector<int64_t> memory_order(const at::Tensor& tensor) {
 }
 
 void check_own_memory(const NamedTensors& parameters) {
-  std::map<const char*, const std::pair<std::string, at::Tensor>*> by_address;
+  std::vector<std::pair<const char*, const NamedTensors::value_type*>> by_address;
+  by_address.reserve(parameters.size());
   for (const auto& item : parameters) {
-    if (item.second.numel() == 0) continue;
-    const auto* begin = static_cast<const char*>(item.second.const_data_ptr());
-    auto next = by_address.try_emplace(begin, &item);
-    const bool fresh = next.second;
-    const auto& before = fresh && next.first != by_address.begin() ? *std::prev(next.first)->second : item;
-    const bool apart =
-        &before == &item || static_cast<const char*>(before.second.const_data_ptr()) + before.second.nbytes() <= begin;
-    const std::string& other = fresh ? before.first : next.first->second->first;
-    TORCH_CHECK_VALUE(fresh && apart, "shard_optimizer: parameters \"", other, "\" and \"", item.first,
+    if (item.second.numel() > 0) by_address.emplace_back(static_cast<const char*>(item.second.const_data_ptr()), &item);
+  }
+  std::sort(by_address.begin(), by_address.end());
+  for (size_t i = 1; i < by_address.size(); ++i) {
+    const auto& [begin, before] = by_address[i - 1];
+    const auto& [next, item] = by_address[i];
+    TORCH_CHECK_VALUE(begin + before->second.nbytes() <= next, "shard_optimizer: parameters \"", before->first,
+                      "\" and \"", item->first,
                       "\" share memory without being the same tensor. Tie weights by registering one tensor twice.");
   }
 }
@@ -107,14 +104,6 @@ void cut(const std::vector<int64_t>& sizes, size_t dim, int64_t begin, int64_t e
     boxes.push_back(std::move(box));
   }
   if (last >= first && end % row != 0) partial(last, 0, end % row);
-}
-
-std::string describe(const NamedTensors& parameters) {
-  std::ostringstream out;
-  for (const auto& [name, p] : parameters) {
-    out << name << ": " << p.scalar_type() << " " << p.sizes() << ", strides " << p.strides() << "\n";
-  }
-  return out.str();
 }
 
 }  // namespace
@@ -192,22 +181,6 @@ Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t
     for (const size_t place : layout.units[unit].places) layout.places[place].unit = unit;
   }
   return layout;
-}
-
-void check_same_parameters(const NamedTensors& parameters, const comm::Group& group) {
-  const std::vector<std::string> all = comm::all_gather_strings(describe(parameters), group);
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    std::istringstream first(all[0]), other(all[rank]);
-    std::string expected, got;
-    do {
-      if (!std::getline(first, expected)) expected = "no further parameter";
-      if (!std::getline(other, got)) got = "no further parameter";
-    } while (expected == got);
-    TORCH_CHECK_VALUE(false, "shard_optimizer: the ranks of group ", group.name(),
-                      " hold different parameters. Rank 0: ", expected, "; rank ", rank, ": ", got,
-                      ". Build the model and its groups alike on every rank.");
-  }
 }
 
 }  // namespace bellows::parallel

@@ -48,7 +48,4 @@ struct Layout {
 /// Throws: c10::ValueError – two of them share memory
 Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t bucket_bytes);
 
-/// Throws on every rank if the ranks' parameters differ in names, order, shapes, strides or dtypes. Collective.
-void check_same_parameters(const NamedTensors& parameters, const comm::Group& group);
-
 }  // namespace bellows::parallel

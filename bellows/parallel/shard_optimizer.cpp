@@ -10,6 +10,7 @@
 #include "bellows/comm/collectives.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state.h"
+#include "bellows/parallel/same_model.h"
 #include "bellows/parallel/shard_optimizer_impl.h"
 
 namespace bellows::parallel {
@@ -62,6 +63,15 @@ NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimize
   TORCH_CHECK_VALUE(!result.empty(), "shard_optimizer: the optimizer has no parameter of model \"", model.name(),
                     "\" that requires a gradient.");
   return result;
+}
+
+void check_same_tensors(NamedTensors tensors, const Model& model, const comm::Group& group) {
+  for (const auto& buffer : model.named_buffers()) tensors.push_back(buffer);
+  std::vector<std::string> lines;
+  lines.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors)
+    lines.push_back(c10::str(name, " ", tensor.scalar_type(), tensor.sizes(), ", strides ", tensor.strides()));
+  check_same_lines("shard_optimizer: the ranks hold different parameters or buffers", lines, group);
 }
 
 /// What the optimizer has to be given back once its parameters are pieces.
@@ -208,9 +218,7 @@ std::shared_ptr<ShardedOptimizer> shard_optimizer(std::shared_ptr<torch::optim::
   check_shardable(optimizer.get(), options);
   std::vector<at::Tensor> parameters = parameters_of(*optimizer);
   const NamedTensors to_shard = trained(model, parameters);
-  NamedTensors shared = to_shard;
-  for (const auto& buffer : model.named_buffers()) shared.push_back(buffer);
-  check_same_parameters(shared, group);
+  check_same_tensors(to_shard, model, group);
   const NamedTensors state = state_before(*optimizer);
   auto impl = std::make_unique<ShardedOptimizer::Impl>(ShardedOptimizer::Impl{
       .local = std::move(optimizer), .group = group, .options = options, .parameters = std::move(parameters)});

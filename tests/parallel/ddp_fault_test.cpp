@@ -50,7 +50,7 @@ std::string difference(const Shape& other) {
 TEST(SameModel, TheFirstDifferenceIsNamedOnAllRanks) {
   EXPECT_EQ(
       difference({.sizes = {3, 5}}),
-      "the ranks hold different models (\"net\", group world): tensor 2 is parameter weight Float[3, 5], trained on "
+      "the ranks hold different models, \"net\" (group world): tensor 2 is parameter weight Float[3, 5], trained on "
       "rank 1, and parameter weight Float[3, 4], trained on rank 0. Make it with the same options, in the same "
       "order, on every rank.");
   EXPECT_THAT(difference({.name = "bias"}), HasSubstr("tensor 2 is parameter bias Float[3, 4], trained on rank 1"));
