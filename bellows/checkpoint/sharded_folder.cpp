@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -62,11 +61,7 @@ void ShardedFolder::save_async(const ShardedState& state) {
 }
 
 void ShardedFolder::wait() {
-  if (!in_flight_.valid()) return;
-  const auto begin = std::chrono::steady_clock::now();
-  in_flight_.wait();
-  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  in_flight_.get();
+  if (in_flight_.valid()) in_flight_.get();
 }
 
 std::optional<std::string> ShardedFolder::newest(ShardedState& state, const Prepare& prepare) {

@@ -58,9 +58,6 @@ class ShardedFolder {
   /// Paths, oldest first.
   std::vector<std::string> list() const;
 
-  /// How long this rank has waited for saves in the background, in all.
-  double waited_s() const { return waited_s_; }
-
  private:
   std::optional<std::string> first_without_damage(const std::function<std::string(const std::string& path)>& damage_of);
   void write(SavePlan& plan, const std::string& trouble);
@@ -69,7 +66,6 @@ class ShardedFolder {
   comm::Group group_;
   std::optional<Folder> folder_;  ///< rank 0's
   std::vector<at::Tensor> buffers_;
-  double waited_s_ = 0;
   std::future<void> in_flight_;  ///< last: it ends before what it reads
 };
 

@@ -73,13 +73,4 @@ class DataParallel {
   std::unique_ptr<State> state_;
 };
 
-/// Makes models as `module` (a torch::nn holder or shared_ptr of a torch::nn::Cloneable) for DataParallel.
-template <class Holder>
-std::function<Model()> clones_of(Holder module) {
-  return [module] {
-    using Module = typename std::decay_t<decltype(*module)>;
-    return Model::of(std::dynamic_pointer_cast<Module>(module->clone()));
-  };
-}
-
 }  // namespace bellows::parallel

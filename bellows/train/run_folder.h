@@ -40,7 +40,6 @@ class RunFolder {
 
  private:
   checkpoint::State state_of(const TrainLoop& loop, const Notes& notes) const;
-  std::optional<checkpoint::State> newest_of_all();
 
   std::string path_;
   const bool async_;

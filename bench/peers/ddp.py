@@ -1,5 +1,5 @@
 """Data parallel steps in Python PyTorch on several ranks: the peer of bench/ddp/bench_ddp.cpp. Rank 0 takes the commands,
-tells the others, and starts them. `losses MODEL.STRATEGY N`, `use MODEL.STRATEGY`, `run N`, `memory`."""
+tells the others, and starts them. `losses MODEL.STRATEGY N`, `run N`."""
 
 import argparse
 import os
