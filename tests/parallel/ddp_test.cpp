@@ -61,11 +61,11 @@ TEST(DistributedDataParallel, ABatchOf30OverThreeWorkersGivesTheGradientOfTheBat
   expect_close(shared, gradients_of(alone), 1e-12);
 }
 
-TEST(DistributedDataParallel, TwentyStepsOnOneToFourRanksEqualOneProcess) {
+TEST(DistributedDataParallel, TwentyStepsOnTwoToFourRanksEqualOneProcess) {
   const Tensors layers = trained_alone<Layers>(), tied = trained_alone<Tied>();
   DistributedOptions apart = small_buckets;
   apart.gradient_as_bucket_view = false;
-  for (const int ranks : {1, 2, 3, 4}) {
+  for (const int ranks : {2, 3, 4}) {
     SCOPED_TRACE(ranks);
     expect_close(trained_on<Layers>(ranks, small_buckets), layers);
     expect_close(trained_on<Tied>(ranks, {}), tied);

