@@ -24,6 +24,7 @@ struct Ranks::State {
   comm::Group group;
   Model model;
   std::string strategy;
+  bool synchronizes_norms = false;             ///< and there are some
   std::optional<DistributedDataParallel> ddp;  ///< not with zero2, where backward itself shares gradients
   std::unique_ptr<const DistributedDataParallel::NoSync> quiet;
   std::vector<at::Tensor> trained;
@@ -55,7 +56,7 @@ Ranks::Ranks(Job& job) {
   const comm::Group& group = state_->group;
   job.train = job.train.distributed(group.rank(), group.size(), /*share_batch=*/true);
   if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*share_batch=*/true);
-  if (recipe.sync_batch_norm) parallel::convert_sync_batch_norm(job.model, group);
+  if (recipe.sync_batch_norm) state_->synchronizes_norms = parallel::convert_sync_batch_norm(job.model, group) > 0;
   const int stage = recipe.data_parallel == "zero1" ? 1 : recipe.data_parallel == "zero2" ? 2 : 0;
   if (stage < 2) {
     state_->ddp.emplace(job.model, group,
@@ -101,6 +102,9 @@ void Ranks::before_evaluation() {
 }
 
 at::Tensor Ranks::loss_of_nothing() const {
+  TORCH_CHECK_VALUE(!state_->synchronizes_norms, "train: rank ", rank(), " of ", size(),
+                    " has no sample in this step, and sync_batch_norm needs one of each rank. Choose a batch_size that "
+                    "leaves enough for an epoch's last step, fewer ranks, or set sync_batch_norm: false.");
   at::Tensor loss;
   for (const at::Tensor& parameter : state_->trained) {
     const at::Tensor none = at::sum(parameter.reshape({-1}).narrow(0, 0, 0)).to(at::kFloat);

@@ -36,6 +36,7 @@ class Ranks {
   /// Before each rank evaluates its share: all have rank 0's running statistics.
   void before_evaluation();
   /// The loss of a batch without samples, 0: backward from it reaches every parameter, so that no rank waits for this one.
+  /// Throws: c10::ValueError – batch norm is synchronized, for which the others would wait
   at::Tensor loss_of_nothing() const;
   /// A batch is as large as those of the other ranks, whose step ends with `consumed` samples of the epoch.
   bool has_equal_share(const data::Batch& batch, int64_t batch_size) const;

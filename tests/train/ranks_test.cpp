@@ -27,6 +27,7 @@ data::Dataset ranks_points() {
 Job ranks_job(const Recipe& recipe) {
   seed_everything(3);
   torch::nn::Sequential net(torch::nn::Linear(8, 15), torch::nn::Tanh(), torch::nn::Linear(15, 3));
+  if (recipe.sync_batch_norm) net->push_back(torch::nn::BatchNorm1d(3));
   net->to(at::kDouble);
   const Model model = Model::of(net, "net");
   auto optimizer = std::make_shared<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = recipe.lr});
@@ -122,6 +123,9 @@ TEST(TrainRanks, RanksWithoutSamplesTakePart) {
   Recipe recipe = ranks_recipe();
   recipe.batch_size = 3;  // of four ranks
   expect_ranks_train_alike(recipe, 4);
+  recipe.sync_batch_norm = true;
+  EXPECT_THAT(error_of([&] { expect_ranks_train_alike(recipe, 4); }),
+              HasSubstr("rank 0 of 4 has no sample in this step, and sync_batch_norm needs one of each rank"));
 }
 
 TEST(TrainRanks, EndTogetherWhenOneIsAskedTo) {
