@@ -16,7 +16,7 @@ std::vector<int64_t> extents(const ShardSpec& spec) {
 
 ShardSpec ShardSpec::whole(std::vector<int64_t> sizes) {
   std::vector<int64_t> offset(sizes.size(), 0);
-  return {sizes, std::move(offset), sizes};
+  return {sizes, std::move(offset), std::move(sizes)};
 }
 
 ShardSpec ShardSpec::run(std::vector<int64_t> sizes, int64_t begin, int64_t count) {
