@@ -85,7 +85,7 @@ void FitRun::begin(bool resume, bool accept_changes) {
   TORCH_CHECK_VALUE(resume || existing == 0, "fit: ", folder_->path(), " holds ", existing,
                     " checkpoints of an earlier run. Resume it, remove them, or choose another run_folder.");
   if (const auto newest = folder_->newest()) {
-    check_resume(*newest, record_, accept_changes);
+    if (is_first()) check_resume(*newest, record_, accept_changes);  // it wrote down its own machine
     restore(*newest, accept_changes);
     result_.checkpoint = folder_->path_of(newest->step);
     log_info("resume: from step ", newest->step, " (epoch ", newest->epoch + 1, ", batch ", newest->batch, ") in ",

@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 
 #include <optional>
+#include <set>
+#include <sstream>
 
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/comm/collectives.h"
@@ -24,6 +26,7 @@ struct Ranks::State {
   comm::Group group;
   Model model;
   std::string strategy;
+  bool skips_samples = false;                  ///< of which the other ranks know nothing
   bool synchronizes_norms = false;             ///< and there are some
   std::optional<DistributedDataParallel> ddp;  ///< not with zero2, where backward itself shares gradients
   std::unique_ptr<const DistributedDataParallel::NoSync> quiet;
@@ -42,6 +45,29 @@ std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
   return nullptr;
 }
 
+/// What decides when ranks meet and what they compute, a line each; where files lie may differ between machines.
+std::string common_part(const Job& job) {
+  const std::set<std::string_view> own = {"data",   "eval_data",      "subset",   "weights",  "model",
+                                          "device", "loader_threads", "prefetch", "cache_mb", "run_folder"};
+  std::string text =
+      c10::str("training samples: ", job.train.size(), "\nheld-out samples: ", job.eval ? job.eval->size() : 0, "\n");
+  std::istringstream yaml(job.recipe.to_yaml());
+  for (std::string line; std::getline(yaml, line);) {
+    if (!own.contains(std::string_view(line).substr(0, line.find(':')))) text += line + "\n";
+  }
+  return text;
+}
+
+void check_same_recipe(const Job& job, const comm::Group& group) {
+  const std::vector<std::string> all = comm::all_gather_strings(common_part(job), group);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    std::istringstream here(all[rank]), first(all[0]);
+    for (std::string line, expected; std::getline(here, line) && std::getline(first, expected);)
+      TORCH_CHECK_VALUE(line == expected, "train: rank 0 has ", expected, ", rank ", group.ranks()[rank], " has ", line,
+                        ". Give all ranks the same recipe and the same data.");
+  }
+}
+
 void check_many(const Recipe& recipe) {
   TORCH_CHECK_VALUE(!recipe.sample_stats, "train: sample_stats are kept by one process; train alone to collect them.");
 }
@@ -54,6 +80,8 @@ Ranks::Ranks(Job& job) {
   check_many(recipe);
   state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model, .strategy = recipe.data_parallel});
   const comm::Group& group = state_->group;
+  check_same_recipe(job, group);
+  state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
   job.train = job.train.distributed(group.rank(), group.size(), /*share_batch=*/true);
   if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*share_batch=*/true);
   if (recipe.sync_batch_norm) state_->synchronizes_norms = parallel::convert_sync_batch_norm(job.model, group) > 0;
@@ -114,7 +142,7 @@ at::Tensor Ranks::loss_of_nothing() const {
 }
 
 bool Ranks::has_equal_share(const data::Batch& batch, int64_t batch_size) const {
-  return !state_ || (batch_size % size() == 0 && batch.size() * size() == batch_size &&
+  return !state_ || (!state_->skips_samples && batch_size % size() == 0 && batch.size() * size() == batch_size &&
                      batch.consumed() == (batch.index() + 1) * batch_size);
 }
 

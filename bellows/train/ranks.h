@@ -16,7 +16,7 @@ class Ranks {
  public:
   /// Takes this rank's share of the job's training and held-out data, gives all ranks rank 0's model, and puts sharded
   /// optimizers in the places of the job's. Generators go on from a seed of this rank.
-  /// Throws: c10::ValueError – ranks with different models or optimizers, a recipe that many ranks cannot follow
+  /// Throws: c10::ValueError – ranks with different recipes, models or optimizers, a recipe that many ranks cannot follow
   explicit Ranks(Job& job);
   ~Ranks();
   Ranks(const Ranks&) = delete;
@@ -38,7 +38,8 @@ class Ranks {
   /// The loss of a batch without samples, 0: backward from it reaches every parameter, so that no rank waits for this one.
   /// Throws: c10::ValueError – batch norm is synchronized, for which the others would wait
   at::Tensor loss_of_nothing() const;
-  /// A batch is as large as those of the other ranks, whose step ends with `consumed` samples of the epoch.
+  /// A batch is as large as those of the other ranks, whose step ends with `consumed` samples of the epoch: the same answer
+  /// on all of them.
   bool has_equal_share(const data::Batch& batch, int64_t batch_size) const;
 
   /// An optimizer's state as this rank holds it.

@@ -298,6 +298,10 @@ void check_together(const Recipe& recipe, const std::string& where) {
                     "recipe: ", where,
                     ": clip_norm, clip_value and accumulate need fp32 gradients, and fp16 with precision_level ",
                     recipe.precision_level, " has fp16 ones. Use O1, or bf16.");
+  TORCH_CHECK_VALUE(
+      recipe.data_parallel != "zero2" || recipe.gradient_compression == "none", "recipe: ", where,
+      ": gradient_compression = ", recipe.gradient_compression,
+      " goes with data_parallel ddp and zero1: zero2 shares gradients out without a hook. Use zero1, or none.");
   parse_log_kinds(recipe.log);
   parse_steps(recipe.trace_steps);
   const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";

@@ -138,8 +138,8 @@ bool TrainLoop::step(bool stop) {
   const int64_t batches = job_.recipe.accumulate;
   const bool single = batches == 1 || epoch_ != epoch;
   const bool alone = single && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
-  GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.size(), 1), stop);
-  last_batch_size_ = 0;
+  GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.size(), 1), stop,
+                 policy_.loss_scaling && policy_.low_weights);
   last_ids_.clear();
   for (int64_t i = 1; batch; ++i) {
     const bool last = i == batches || epoch_ != epoch;
@@ -148,6 +148,7 @@ bool TrainLoop::step(bool stop) {
   }
   last_loss_ = mean.loss();
   stop_ = mean.stop();
+  last_batch_size_ = mean.samples();
   if (job_.recipe.on_nan == "skip") put_back_buffers(last_loss_);
   PhaseClock clock;
   {
@@ -186,8 +187,6 @@ void TrainLoop::forward_backward(const data::Batch& batch, GroupMean& mean, bool
   if (batch.size() > 0 && batch.contains("label"))
     metrics_.update(output->loss.detach(), output->predictions, batch["label"]);
   if (sample_stats_) note_samples(batch, output->predictions);
-  last_batch_size_ +=
-      ranks_.group() ? batch.consumed() - batch.index() * growth_.batch_size(batch.epoch()) : batch.size();
   last_ids_.insert(last_ids_.end(), batch.ids().begin(), batch.ids().end());
 }
 

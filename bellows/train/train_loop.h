@@ -103,7 +103,7 @@ class TrainLoop {
 
   /// Model, optimizers, generators, averages and position. `restore` goes on from there with the same bits.
   checkpoint::State state() const;
-  /// As this rank holds it, for checkpoints that all ranks write together.
+  /// As this rank holds it, for checkpoints that all ranks write together. Collective.
   checkpoint::ShardedState sharded_state() const;
   /// Params: own_options – learning rates and the other options stay the job's instead of the state's, and a part that
   ///         the state lacks (average, loss scale) begins anew
@@ -125,7 +125,7 @@ class TrainLoop {
   void keep_buffers();
   void put_back_buffers(const at::Tensor& loss);
   NamedTensors optimizer_state() const;
-  NamedTensors extra_state() const;
+  NamedTensors extra_state(const comm::Group* ranks) const;
   void restore_optimizers(const NamedTensors& state, bool own_options);
 
   Job job_;

@@ -47,14 +47,14 @@ void TrainLoop::restore_optimizers(const NamedTensors& state, bool own_options) 
   }
 }
 
-NamedTensors TrainLoop::extra_state() const {
+NamedTensors TrainLoop::extra_state(const comm::Group* ranks) const {
   NamedTensors extra = {{"samples", at::scalar_tensor(samples_, at::kLong)},
                         {"skipped", at::scalar_tensor(skipped_samples(), at::kLong)}};
   const auto append = [&extra](const std::string& prefix, const NamedTensors& part) {
     for (const auto& [name, value] : part) extra.emplace_back(prefix + name, value);
   };
   append("", update_.state());
-  append("train_metrics.", metrics_.state());
+  append("train_metrics.", metrics_.state(ranks));
   append("rates.", rates_.state());
   if (average_) append("average.", average_->state_dict());
   if (sample_stats_) append("sample_stats.", sample_stats_->state());
@@ -65,7 +65,7 @@ checkpoint::State TrainLoop::state() const {
   return {.model = job_.model.state_dict(),
           .optimizer = optimizer_state(),
           .rng = checkpoint::rng_state(),
-          .extra = extra_state(),
+          .extra = extra_state(nullptr),
           .step = step_,
           .epoch = epoch_,
           .batch = batch_,
@@ -75,7 +75,7 @@ checkpoint::State TrainLoop::state() const {
 checkpoint::ShardedState TrainLoop::sharded_state() const {
   checkpoint::ShardedState state{.model = checkpoint::whole_parts(job_.model.state_dict()),
                                  .optimizer = {},
-                                 .extra = checkpoint::whole_parts(extra_state()),
+                                 .extra = checkpoint::whole_parts(extra_state(ranks_.group())),
                                  .rng = checkpoint::rng_state(),
                                  .step = step_,
                                  .epoch = epoch_,
@@ -99,7 +99,8 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   }
   const NamedTensors average = below(state.extra, "average.");
   if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
-  metrics_.restore(below(state.extra, "train_metrics."));
+  metrics_ = TrainMetrics(job_.recipe.train_metrics);
+  if (ranks_.rank() == 0) metrics_.restore(below(state.extra, "train_metrics."));  // they are of all ranks
   rates_.restore(below(state.extra, "rates."));
   const NamedTensors sample_stats = below(state.extra, "sample_stats.");
   if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);

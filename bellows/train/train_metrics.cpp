@@ -26,21 +26,26 @@ void TrainMetrics::update(const at::Tensor& loss, const at::Tensor& scores, cons
   hits_.item<int64_t>();
 }
 
-double TrainMetrics::take_accuracy(const comm::Group* ranks) {
+/// Hits and samples.
+at::Tensor TrainMetrics::counts(const comm::Group* ranks) const {
   const at::Tensor seen = at::scalar_tensor(samples_, at::kLong);
-  at::Tensor counts = hits_.defined() ? at::stack({hits_, seen.to(hits_.device())}) : at::stack({seen.mul(0), seen});
-  if (ranks && mode_ != "none") counts = comm::all_reduce(counts, *ranks);
-  const auto samples = counts[1].item<int64_t>();
+  const at::Tensor own = hits_.defined() ? at::stack({hits_, seen.to(hits_.device())}) : at::stack({seen.mul(0), seen});
+  return ranks && mode_ != "none" ? comm::all_reduce(own, *ranks) : own;
+}
+
+double TrainMetrics::take_accuracy(const comm::Group* ranks) {
+  const at::Tensor all = counts(ranks);
+  const auto samples = all[1].item<int64_t>();
   if (samples == 0) return std::numeric_limits<double>::quiet_NaN();
-  const double share = static_cast<double>(counts[0].item<int64_t>()) / static_cast<double>(samples);
+  const double share = static_cast<double>(all[0].item<int64_t>()) / static_cast<double>(samples);
   hits_.reset();
   samples_ = 0;
   return share;
 }
 
-NamedTensors TrainMetrics::state() const {
-  return {{"hits", hits_.defined() ? hits_.clone() : at::scalar_tensor(0, at::kLong)},
-          {"samples", at::scalar_tensor(samples_, at::kLong)}};
+NamedTensors TrainMetrics::state(const comm::Group* ranks) const {
+  const at::Tensor all = counts(ranks);
+  return {{"hits", all[0].clone()}, {"samples", all[1].clone()}};
 }
 
 void TrainMetrics::restore(const NamedTensors& state) {

@@ -32,10 +32,13 @@ class TrainMetrics {
   double take_accuracy(const comm::Group* ranks = nullptr);
 
   /// What was counted since then, for a checkpoint.
-  NamedTensors state() const;
+  /// Params: ranks – who counted, as above
+  NamedTensors state(const comm::Group* ranks = nullptr) const;
   void restore(const NamedTensors& state);
 
  private:
+  at::Tensor counts(const comm::Group* ranks) const;
+
   std::string mode_;
   at::Tensor hits_;  ///< 0-d; undefined: none
   int64_t samples_ = 0;

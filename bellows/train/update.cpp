@@ -49,13 +49,15 @@ ScaledStep* as_scaled(torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-GroupMean::GroupMean(const comm::Group* ranks, int64_t share, bool stop) : ranks_(ranks), stop_(stop) {
+GroupMean::GroupMean(const comm::Group* ranks, int64_t share, bool stop, bool at_once)
+    : ranks_(ranks), stop_(stop), at_once_(at_once && ranks) {
   // The same on all ranks, whatever their batches are.
   if (ranks_) unit_ = at::scalar_tensor(std::exp2(std::floor(std::log2(share))), at::kDouble);
 }
 
 at::Tensor GroupMean::weigh(const StepOutput& output, int64_t samples, bool alone) {
-  if (alone && !output.is_sum) {
+  samples_ += samples;
+  if (alone && !output.is_sum && !(ranks_ && output.count.defined())) {
     single_ = output.loss.detach();
     return output.loss;
   }
@@ -63,7 +65,7 @@ at::Tensor GroupMean::weigh(const StepOutput& output, int64_t samples, bool alon
   if (!count.defined()) count = at::scalar_tensor(samples, output.loss.options().dtype(at::kDouble));
   count = count.detach().to(at::kDouble);
   if (!unit_.defined()) unit_ = count.clamp_min(1).log2().floor().exp2();  // exact in every dtype
-  unit_ = unit_.to(count.device());
+  unit_ = at_once_ ? comm::all_reduce(count.clone(), *ranks_).clamp_min(1) : unit_.to(count.device());
   at::Tensor weight = output.is_sum ? unit_.reciprocal() : count.div(unit_);
   if (ranks_) weight = weight.mul(ranks_->size());  // the gradients will be the ranks' mean
   const at::Tensor weighed = output.loss.mul(weight.to(output.loss.scalar_type()));
@@ -77,7 +79,8 @@ void GroupMean::exchange() {
   const at::Tensor loss = single_.defined() ? single_ : sum_;
   const at::Tensor count = total_.defined() ? total_ : at::scalar_tensor(1, loss.options().dtype(at::kDouble));
   const at::Tensor wish = at::scalar_tensor(stop_ ? 1 : 0, count.options());
-  pending_ = comm::all_reduce_async(at::stack({loss.to(at::kDouble), count, wish}), *ranks_);
+  const at::Tensor samples = at::scalar_tensor(samples_, count.options());
+  pending_ = comm::all_reduce_async(at::stack({loss.to(at::kDouble), count, wish, samples}), *ranks_);
 }
 
 void GroupMean::receive() {
@@ -90,6 +93,7 @@ void GroupMean::receive() {
     single_ = sums[0].div(sums[1]);
   }
   stops_ = sums[2];
+  all_samples_ = sums[3];
 }
 
 bool GroupMean::stop() {
@@ -97,13 +101,19 @@ bool GroupMean::stop() {
   return stops_.defined() ? stops_.item<double>() > 0 : stop_;
 }
 
+int64_t GroupMean::samples() {
+  receive();
+  return all_samples_.defined() ? static_cast<int64_t>(all_samples_.item<double>()) : samples_;
+}
+
 at::Tensor GroupMean::divisor() {
   receive();
-  return total_.defined() ? total_.clamp_min(1).div(unit_) : at::Tensor();
+  return total_.defined() && !at_once_ ? total_.clamp_min(1).div(unit_) : at::Tensor();
 }
 
 at::Tensor GroupMean::loss() {
   receive();
+  if (at_once_ && sum_.defined()) return sum_;
   return single_.defined() ? single_ : sum_.div(divisor()).to(sum_.scalar_type());
 }
 

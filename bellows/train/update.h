@@ -22,7 +22,9 @@ class GroupMean {
   /// Params: ranks – who take this step together, their gradients becoming the ranks' mean; null: this process alone
   ///         share – samples that a rank has in a step, about
   ///         stop – this rank wants to end
-  explicit GroupMean(const comm::Group* ranks = nullptr, int64_t share = 1, bool stop = false);
+  ///         at_once – fp16 gradients cannot be divided afterwards: of the one batch that there is, all ranks tell each
+  ///         other their counts before backward
+  explicit GroupMean(const comm::Group* ranks = nullptr, int64_t share = 1, bool stop = false, bool at_once = false);
 
   /// Params: alone – the group has this one batch, and every rank as many samples
   /// Returns: what backward() starts from
@@ -31,6 +33,8 @@ class GroupMean {
   void exchange();
   /// Some rank wants to end. Waits for the device.
   bool stop();
+  /// Of all ranks. Waits for the device.
+  int64_t samples();
   /// What the gradients have to be divided by; undefined: nothing.
   at::Tensor divisor();
   /// The mean over all samples of the group, detached.
@@ -40,8 +44,9 @@ class GroupMean {
   void receive();
 
   const comm::Group* ranks_;
-  bool stop_;
-  at::Tensor sum_, total_, unit_, single_, stops_;
+  bool stop_, at_once_;
+  int64_t samples_ = 0;
+  at::Tensor sum_, total_, unit_, single_, stops_, all_samples_;
   std::optional<comm::Pending> pending_;
 };
 

@@ -2,6 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/nan_to_num.h>
+
+#include <functional>
+
 #include "bellows/core/seed.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/train/train_loop.h"
@@ -65,7 +70,7 @@ void expect_alike(const Outcome& ranks, const Outcome& alone) {
   for (size_t i = 0; i < alone.weights.size(); ++i)
     EXPECT_TRUE(at::allclose(ranks.weights[i], alone.weights[i], 1e-9, 1e-12)) << "tensor " << i;
   EXPECT_DOUBLE_EQ(ranks.accuracy, alone.accuracy);
-  EXPECT_EQ(ranks.evaluation.samples, points);
+  EXPECT_EQ(ranks.evaluation.samples, alone.evaluation.samples);
   EXPECT_NEAR(ranks.evaluation.loss, alone.evaluation.loss, 1e-9);
   EXPECT_DOUBLE_EQ(ranks.evaluation.accuracy, alone.evaluation.accuracy);
   EXPECT_EQ(ranks.epoch, alone.epoch);
@@ -79,10 +84,16 @@ Recipe ranks_recipe() {
   return recipe;
 }
 
-void expect_ranks_train_alike(const Recipe& recipe, int ranks) {
-  TrainLoop alone(ranks_job(recipe));
+using Change = std::function<void(Job&)>;
+
+void expect_ranks_train_alike(
+    const Recipe& recipe, int ranks, const Change& change = [](Job&) {}) {
+  Job job = ranks_job(recipe);
+  change(job);
+  TrainLoop alone(std::move(job));
   const Outcome expected = outcome_of(alone, 20);
   std::vector<Job> jobs = ranks_jobs(recipe, ranks);
+  for (Job& one : jobs) change(one);
   std::vector<Outcome> outcomes(jobs.size());
   run_ranks(ranks, [&](const comm::Group& group) {
     const auto rank = static_cast<size_t>(group.rank());
@@ -126,6 +137,64 @@ TEST(TrainRanks, RanksWithoutSamplesTakePart) {
   recipe.sync_batch_norm = true;
   EXPECT_THAT(error_of([&] { expect_ranks_train_alike(recipe, 4); }),
               HasSubstr("rank 0 of 4 has no sample in this step, and sync_batch_norm needs one of each rank"));
+}
+
+TEST(TrainRanks, SamplesThatARankSkipsCountForNone) {
+  for (const char* how : {"ddp", "zero2"}) {
+    SCOPED_TRACE(how);
+    Recipe recipe = ranks_recipe();
+    recipe.data_parallel = how;
+    expect_ranks_train_alike(recipe, 2, [&](Job& job) {
+      at::manual_seed(6);
+      const at::Tensor x = torch::randn({points, 8}, at::kDouble), label = x.slice(1, 0, 3).argmax(1);
+      label[5] = label[30] = 77;  // no class
+      const data::Dataset data = data::Dataset(data::from_tensors({{"image", x}, {"label", label}}))
+                                     .num_classes(3)
+                                     .on_bad_sample(data::OnBadSample::skip)
+                                     .batch(recipe.batch_size)
+                                     .threads(0);
+      job.train = data.shuffle(2);
+      job.eval = data;
+    });
+  }
+}
+
+TEST(TrainRanks, MeansOverTokensAreWeighedByThem) {
+  expect_ranks_train_alike(ranks_recipe(), 2, [](Job& job) {
+    job.loss = [model = job.model](const data::Batch& batch) {
+      const at::Tensor logits = model.forward(batch["image"]), counted = batch["label"].ne(0);
+      const at::Tensor count = counted.sum();  // a share may have no token at all
+      StepOutput output(at::nan_to_num(at::cross_entropy_loss(logits, batch["label"].masked_fill(~counted, -100))),
+                        logits);
+      output.count = count;
+      return output;
+    };
+  });
+}
+
+TEST(TrainRanks, HalfGradientsAreNotDivided) {
+  Recipe recipe = digits_recipe();
+  recipe.model = "mlp";
+  recipe.precision = "fp16";
+  recipe.precision_level = "O2";
+  recipe.image_size = 8;
+  recipe.optimizer_impl = "auto";
+  recipe.batch_size = 100;  // of three ranks, and 60 in an epoch's last step
+  recipe.lr = 0.01;
+  recipe.loader_threads = 0;
+  TrainLoop alone(make_job(recipe));
+  alone.run_steps(8);
+  const std::vector<double> expected = alone.take_losses();
+  std::vector<Job> jobs;
+  for (int rank = 0; rank < 3; ++rank) jobs.push_back(make_job(recipe));
+  run_ranks(3, [&](const comm::Group& group) {
+    Job& job = jobs[static_cast<size_t>(group.rank())];
+    job.ranks = group;
+    TrainLoop loop(std::move(job));
+    loop.run_steps(8);
+    const std::vector<double> losses = loop.take_losses();
+    for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 0.01) << "step " << i;
+  });
 }
 
 TEST(TrainRanks, EndTogetherWhenOneIsAskedTo) {
@@ -177,6 +246,7 @@ TEST(TrainRanks, ARunGoesOnWithAnotherNumberOfRanks) {
     for (size_t i = 0; i < whole.history.size(); ++i) {
       EXPECT_NEAR(second.history[i].train_loss, whole.history[i].train_loss, 1e-9);
       EXPECT_NEAR(second.history[i].eval_loss, whole.history[i].eval_loss, 1e-9);
+      EXPECT_DOUBLE_EQ(second.history[i].train_accuracy, whole.history[i].train_accuracy);
     }
     EXPECT_EQ(alone.steps, whole.steps) << "one process reads what ranks wrote";
   }
@@ -213,6 +283,32 @@ TEST(TrainRanks, WhatOnlyOneProcessCanDoIsRefused) {
     });
   });
   EXPECT_THAT(error, HasSubstr("sample_stats are kept by one process"));
+}
+
+TEST(TrainRanks, OtherRecipesAndDataAreNamed) {
+  const auto error_with = [](const Change& change) {
+    std::vector<Job> jobs = ranks_jobs(ranks_recipe(), 2);
+    change(jobs[1]);
+    return error_of([&] {
+      run_ranks(2, [&](const comm::Group& group) {
+        Job& job = jobs[static_cast<size_t>(group.rank())];
+        job.ranks = group;
+        TrainLoop loop(std::move(job));
+      });
+    });
+  };
+  EXPECT_THAT(error_with([](Job& job) { job.recipe.patience = 3; }),
+              HasSubstr("rank 0 has patience: 0, rank 1 has patience: 3"));
+  EXPECT_THAT(error_with([](Job& job) { job.eval.reset(); }),
+              HasSubstr("rank 0 has held-out samples: 77, rank 1 has held-out samples: 0"));
+  EXPECT_EQ(error_with([](Job& job) { job.recipe.data = "/elsewhere"; }), "");
+}
+
+TEST(TrainRanks, CompressionThatWouldNotHappenIsRefused) {
+  Recipe recipe;
+  recipe.data_parallel = "zero2";
+  recipe.gradient_compression = "int8";
+  EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("int8 goes with data_parallel ddp and zero1"));
 }
 
 }  // namespace bellows::train
