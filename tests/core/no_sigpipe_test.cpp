@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <thread>
 

@@ -104,6 +104,26 @@ void expect_ranks_train_alike(
   for (const Outcome& outcome : outcomes) expect_alike(outcome, expected);
 }
 
+/// Rank 0's result. Params: stop_after – rank 0 asks for the end behind so many steps; -1: nobody does
+FitResult fit_on(const Recipe& recipe, int ranks, int64_t stop_after, bool resume) {
+  std::vector<Job> jobs = ranks_jobs(recipe, ranks);
+  std::vector<FitResult> results(jobs.size());
+  run_ranks(ranks, [&](const comm::Group& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    Callbacks callbacks;
+    Trainer* self = nullptr;
+    callbacks.on_step = [&](const TrainLoop& loop) {
+      if (rank == 0 && loop.step_count() == stop_after) self->request_stop();
+    };
+    Trainer trainer(recipe, callbacks);
+    self = &trainer;
+    trainer.resume(resume);
+    trainer.with(group);
+    results[rank] = trainer.fit(std::move(jobs[rank]));
+  });
+  return results.front();
+}
+
 }  // namespace
 
 TEST(TrainRanks, GiveWhatOneProcessGives) {
@@ -217,30 +237,12 @@ TEST(TrainRanks, ARunGoesOnWithAnotherNumberOfRanks) {
     Recipe recipe = ranks_recipe();
     recipe.data_parallel = how;
     recipe.epochs = 3;
-    const auto fit = [](const Recipe& recipe_now, int ranks, int64_t stop_after, bool resume) {
-      std::vector<Job> jobs = ranks_jobs(recipe_now, ranks);
-      std::vector<FitResult> results(jobs.size());
-      run_ranks(ranks, [&](const comm::Group& group) {
-        const auto rank = static_cast<size_t>(group.rank());
-        Callbacks callbacks;
-        Trainer* self = nullptr;
-        callbacks.on_step = [&](const TrainLoop& loop) {
-          if (rank == 0 && loop.step_count() == stop_after) self->request_stop();
-        };
-        Trainer trainer(recipe_now, callbacks);
-        self = &trainer;
-        trainer.resume(resume);
-        trainer.with(group);
-        results[rank] = trainer.fit(std::move(jobs[rank]));
-      });
-      return results.front();
-    };
-    const FitResult whole = fit(recipe, 1, -1, false);
+    const FitResult whole = fit_on(recipe, 1, -1, false);
     recipe.run_folder = folder.path();
-    const FitResult first = fit(recipe, 3, 11, false);
+    const FitResult first = fit_on(recipe, 3, 11, false);
     EXPECT_TRUE(first.stopped);
     EXPECT_EQ(first.steps, 12) << "the stop is agreed upon in the step behind the wish";
-    const FitResult second = fit(recipe, 2, -1, true), alone = fit(recipe, 1, -1, true);
+    const FitResult second = fit_on(recipe, 2, -1, true), alone = fit_on(recipe, 1, -1, true);
     EXPECT_EQ(second.steps, whole.steps);
     ASSERT_EQ(second.history.size(), whole.history.size());
     for (size_t i = 0; i < whole.history.size(); ++i) {
