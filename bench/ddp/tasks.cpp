@@ -32,7 +32,7 @@ Model small_mlp() {
 
 Task make_task(const std::string& name, int rank, int ranks) {
   const auto part = [&](const at::Tensor& whole) { return whole.chunk(ranks)[static_cast<size_t>(rank)].contiguous(); };
-  const auto uniform = [&](const char* what, std::vector<int64_t> sizes) {
+  const auto uniform = [&](const char* what, const std::vector<int64_t>& sizes) {
     return part(models::formula_uniform(what, sizes).to(at::kFloat));
   };
   const auto with_weights = [](const std::function<Model()>& plain) {

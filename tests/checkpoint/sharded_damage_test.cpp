@@ -29,7 +29,7 @@ void save_small(const std::string& path) {
 }
 
 /// The index with its checksum made anew.
-std::string mended(std::string index) {
+std::string mended(const std::string& index) {
   const size_t tail = index.rfind(",\n  \"crc32c\": \"");
   char crc[16];
   std::snprintf(crc, sizeof(crc), "%08x", io::crc32c(io::as_bytes(std::string_view(index).substr(0, tail))));

@@ -39,6 +39,7 @@ using ModelOfRank = std::function<Parts(int rank)>;
 std::vector<std::string> save_errors(int ranks, const std::vector<ModelOfRank>& models) {
   const TemporaryFolder temporary;
   std::vector<RankAction> actions;
+  actions.reserve(models.size());
   for (const ModelOfRank& model : models) {
     actions.emplace_back([&temporary, &model](const comm::Group& group) {
       save_sharded(temporary / "step", state_of(model(group.rank())), group);
@@ -263,6 +264,7 @@ TEST(Sharded, WhatDoesNotFitIsNamedAndNothingIsChanged) {
         if (rank == 0) write_bytes(temporary / "step/rank-00001-of-00002.safetensors", "x");
       }};
   std::vector<RankAction> actions;
+  actions.reserve(changes.size());
   for (const auto& change : changes) {
     actions.emplace_back([&](const comm::Group& group) {
       ShardedState state = emptied(sample_sharded(0, group.rank(), 3));
@@ -306,7 +308,8 @@ TEST(Sharded, ExportsTheModelAsOneFile) {
     const NamedTensors read = io::load_safetensors(temporary / "model.safetensors");
     EXPECT_EQ(read.size(), sample_wholes().size());
     for (const auto& [name, tensor] : sample_wholes()) {
-      const auto found = std::find_if(read.begin(), read.end(), [&](const auto& one) { return one.first == name; });
+      const auto found =
+          std::find_if(read.begin(), read.end(), [&, &wanted = name](const auto& one) { return one.first == wanted; });
       ASSERT_NE(found, read.end()) << name;
       EXPECT_TRUE(at::equal(found->second, tensor)) << name;
     }

@@ -41,7 +41,7 @@ class NotingHook final : public GradientHook {
 
 TEST(GradientHooks, AreCalledInOrderOnAThreadOfTheirOwn) {
   const at::Tensor batch = numbers({12, 6}, 7);
-  const auto [alone, module] = make_model<Layers>();
+  const Model alone = make_model<Layers>().first;
   loss_of(alone.forward(batch)).backward();
   for (const bool unused : {false, true}) {
     run_ranks(3, [&](const comm::Group& group) {

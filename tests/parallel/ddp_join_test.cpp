@@ -47,14 +47,14 @@ void expect_join_as_alone(DistributedOptions options, bool divide_by_all) {
     const auto [model, own] = make_model<Layers>();
     const DistributedDataParallel ddp(model, group, options);
     auto own_optimizer = sgd(model);
-    const auto steps = [&] {
+    const auto own_steps = [&] {
       for (int step = 0; step < counts[rank]; ++step) {
         own_optimizer.zero_grad();
         loss_of(ddp.forward(sample(group.rank(), step))).backward();
         own_optimizer.step();
       }
     };
-    ddp.join(steps, {.divide_by_all = divide_by_all});
+    ddp.join(own_steps, {.divide_by_all = divide_by_all});
     results[rank] = copies(model.parameters());
     own_optimizer.zero_grad();
     loss_of(ddp.forward(sample(0, 0))).backward();  // all together again: divided by all
@@ -82,14 +82,14 @@ TEST(Join, WithAccumulationBuffersAndNoStepAtAll) {
     const auto [model, own] = make_model<Layers>();
     own->register_buffer("running", at::full({2}, group.rank(), at::kDouble));
     const DistributedDataParallel ddp(model, group);
-    ddp.join([&] {
+    ddp.join([&, &layers = own] {
       for (int step = 0; step < group.rank(); ++step) {  // rank 0 has nothing
         {
           const auto local = ddp.no_sync();
           loss_of(ddp.forward(sample(group.rank(), step))).backward();
         }
         loss_of(ddp.forward(sample(group.rank(), step))).backward();
-        own->named_buffers()["running"].add_(1);
+        layers->named_buffers()["running"].add_(1);
       }
     });
     auto& result = results[static_cast<size_t>(group.rank())];

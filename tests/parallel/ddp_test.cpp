@@ -239,7 +239,7 @@ TEST(DistributedDataParallel, DescribesItself) {
     EXPECT_EQ(after.bytes - before.bytes, 2 * 8 * (13 * 6 + 13 + 13 * 13 + 13 + 3 * 13 + 3));
     return Tensors();
   });
-  const auto [model, module] = make_model<Layers>();
+  const Model model = make_model<Layers>().first;
   run_ranks(1, [&](const comm::Group& group) {
     EXPECT_EQ(DistributedDataParallel(model, group).describe(), "1 rank, nothing is exchanged");
   });
