@@ -14,13 +14,13 @@ using ::testing::HasSubstr;
 using Choice = std::function<int(int rank, int step)>;
 
 /// Gradients of every step, one behind the other.
-std::vector<at::Tensor> gradients_by(int ranks, const DistributedOptions& options, const Choice& choice, int steps) {
+std::vector<at::Tensor> gradients_by(int ranks, const DistributedOptions& options, const Choice& choice, int count) {
   std::vector<std::vector<at::Tensor>> results(static_cast<size_t>(ranks));
   run_ranks(ranks, [&](const comm::Group& group) {
     const auto [model, module] = make_model<Layers>(uint64_t{1}, at::kDouble, 3);
     const DistributedDataParallel ddp(model, group, options);
     auto& own = results[static_cast<size_t>(group.rank())];
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < count; ++step) {
       for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad() = at::Tensor();
       module->active = choice(group.rank(), step);
       loss_of(ddp.forward(part(numbers({12, 6}, 30 + step), group.rank(), ranks))).backward();
@@ -32,10 +32,10 @@ std::vector<at::Tensor> gradients_by(int ranks, const DistributedOptions& option
 }
 
 /// The same in one process: each part through its rank's branch.
-std::vector<at::Tensor> gradients_alone(int ranks, const Choice& choice, int steps) {
+std::vector<at::Tensor> gradients_alone(int ranks, const Choice& choice, int count) {
   const auto [model, module] = make_model<Layers>(uint64_t{1}, at::kDouble, 3);
   std::vector<at::Tensor> result;
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < count; ++step) {
     for (at::Tensor& parameter : model.parameters()) parameter.mutable_grad() = at::Tensor();
     for (int rank = 0; rank < ranks; ++rank) {
       module->active = choice(rank, step);

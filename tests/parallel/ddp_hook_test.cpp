@@ -55,7 +55,9 @@ TEST(GradientHooks, AreCalledInOrderOnAThreadOfTheirOwn) {
         loss_of(ddp.forward(part(batch, group.rank(), 3))).backward();
         expect_close(gradients_of(model), gradients_of(alone), 1e-12);
       }
-      if (!unused) EXPECT_THAT(hook->order, ElementsAre(0, -1, 0, 1, 2, -1));
+      if (!unused) {
+        EXPECT_THAT(hook->order, ElementsAre(0, -1, 0, 1, 2, -1));
+      }
       for (const auto thread : hook->threads) {
         EXPECT_NE(thread, std::this_thread::get_id());
         EXPECT_EQ(thread, hook->threads.front());
