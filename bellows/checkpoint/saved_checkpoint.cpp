@@ -233,8 +233,9 @@ at::Tensor SavedCheckpoint::read_unverified(const SavedTensor& tensor) const {
   return result;
 }
 
-State SavedCheckpoint::state() const {
+State SavedCheckpoint::state(int rank) const {
   verify();
+  const std::string generators = c10::str("rng/", rank, "/");
   State state{.step = index_.step,
               .epoch = index_.epoch,
               .batch = index_.batch,
@@ -248,7 +249,7 @@ State SavedCheckpoint::state() const {
     take("model/", state.model);
     take("optimizer/", state.optimizer);
     take("extra/", state.extra);
-    take("rng/0/", state.rng);
+    take(generators, state.rng);
   }
   return state;
 }

@@ -37,8 +37,9 @@ class SavedCheckpoint {
   void read(const SavedTensor& tensor, const comm::ShardSpec& part, const at::Tensor& local) const;
   /// The whole tensor on the CPU, with the strides that it had; checksums are compared.
   at::Tensor read(const SavedTensor& tensor) const;
-  /// All of it, as one process holds it; the generators are those of rank 0. Every byte is verified.
-  State state() const;
+  /// All of it, as one process holds it, with the generators of a rank; none where fewer ranks have saved. Every byte is
+  /// verified.
+  State state(int rank = 0) const;
 
  private:
   at::Tensor read_unverified(const SavedTensor& tensor) const;

@@ -147,7 +147,7 @@ void DistributedDataParallel::join(const std::function<void()>& steps, const Joi
 }
 
 void DistributedDataParallel::broadcast_buffers() const {
-  broadcast_tensors(state_->model.named_buffers(), 0, state_->group);
+  parallel::broadcast_buffers(state_->model, state_->group);
 }
 
 const Model& DistributedDataParallel::model() const {

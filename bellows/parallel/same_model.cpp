@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/parallel/reducer_impl.h"
 
 namespace bellows::parallel {
 
@@ -52,6 +53,10 @@ void check_same_model(const Model& model, const comm::Group& group) {
   append_lines(lines, "parameter", model.named_parameters());
   append_lines(lines, "buffer", model.named_buffers());
   check_same_lines("the ranks hold different models, \"" + model.name() + "\"", lines, group);
+}
+
+void broadcast_buffers(const Model& model, const comm::Group& group) {
+  broadcast_tensors(model.named_buffers(), 0, group);
 }
 
 }  // namespace bellows::parallel

@@ -18,4 +18,7 @@ void check_same_lines(const std::string& what, const std::vector<std::string>& o
 /// the buffers' likewise; not what is in them. Collective. Cost, Throws: as above, some 50 bytes a tensor
 void check_same_model(const Model& model, const comm::Group& group);
 
+/// Gives all ranks rank 0's buffers, such as running statistics. Collective.
+void broadcast_buffers(const Model& model, const comm::Group& group);
+
 }  // namespace bellows::parallel

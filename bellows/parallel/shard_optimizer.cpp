@@ -86,7 +86,7 @@ NamedTensors state_before(const torch::optim::Optimizer& optimizer) {
 void broadcast_from_first(const Layout& layout, const Model& model, const comm::Group& group) {
   const c10::NoGradGuard no_grad;
   for (const Unit& unit : layout.units) comm::broadcast(unit.flat, 0, group);
-  for (const auto& [name, buffer] : model.named_buffers()) comm::broadcast(buffer, 0, group);
+  broadcast_buffers(model, group);
 }
 
 void put_pieces(ShardedOptimizer::Impl& impl) {

@@ -10,11 +10,11 @@
 
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/comm/collectives.h"
-#include "bellows/core/grad_mode.h"
 #include "bellows/core/seed.h"
 #include "bellows/optim/state.h"
 #include "bellows/parallel/distributed_data_parallel.h"
 #include "bellows/parallel/hooks.h"
+#include "bellows/parallel/same_model.h"
 #include "bellows/parallel/shard_optimizer.h"
 #include "bellows/parallel/sync_batch_norm.h"
 
@@ -68,16 +68,12 @@ void check_same_recipe(const Job& job, const comm::Group& group) {
   }
 }
 
-void check_many(const Recipe& recipe) {
-  TORCH_CHECK_VALUE(!recipe.sample_stats, "train: sample_stats are kept by one process; train alone to collect them.");
-}
-
 }  // namespace
 
 Ranks::Ranks(Job& job) {
   if (!job.ranks || job.ranks->size() == 1) return;
   const Recipe& recipe = job.recipe;
-  check_many(recipe);
+  TORCH_CHECK_VALUE(!recipe.sample_stats, "train: sample_stats are kept by one process; train alone to collect them.");
   state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model, .strategy = recipe.data_parallel});
   const comm::Group& group = state_->group;
   check_same_recipe(job, group);
@@ -123,10 +119,7 @@ void Ranks::after_backward() {
 }
 
 void Ranks::before_evaluation() {
-  if (!state_) return;
-  if (state_->ddp) return state_->ddp->broadcast_buffers();
-  const c10::NoGradGuard no_grad;
-  for (const auto& [name, buffer] : state_->model.named_buffers()) comm::broadcast(buffer, 0, state_->group);
+  if (state_) parallel::broadcast_buffers(state_->model, state_->group);
 }
 
 at::Tensor Ranks::loss_of_nothing() const {

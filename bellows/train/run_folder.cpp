@@ -40,7 +40,7 @@ RunFolder::RunFolder(const Recipe& recipe, const comm::Group* ranks)
   TORCH_CHECK_VALUE(keep_best_ == 0,
                     "fit: keep_best is for one process; several ranks keep the newest checkpoints. Set "
                     "keep_best to 0.");
-  ranks_ = *ranks;
+  rank_ = ranks->rank();
   shared_.emplace(path_, *ranks, recipe.keep_checkpoints);
 }
 
@@ -56,11 +56,7 @@ std::optional<checkpoint::State> RunFolder::newest() {
   if (own_) return own_->newest();
   const auto path = shared_->newest();
   if (!path) return std::nullopt;
-  checkpoint::State state = checkpoint::SavedCheckpoint(*path).state();
-  checkpoint::ShardedState rank;
-  checkpoint::load_sharded(*path, rank, *ranks_);
-  state.rng = std::move(rank.rng);
-  return state;
+  return checkpoint::SavedCheckpoint(*path).state(rank_);
 }
 
 checkpoint::State RunFolder::state_of(const TrainLoop& loop, const Notes& notes) const {

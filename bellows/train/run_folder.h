@@ -44,7 +44,7 @@ class RunFolder {
   std::string path_;
   const bool async_;
   const int64_t keep_best_;
-  std::optional<comm::Group> ranks_;
+  int rank_ = 0;
   std::optional<checkpoint::Folder> own_;            ///< of one process
   std::optional<checkpoint::ShardedFolder> shared_;  ///< of many
   checkpoint::AsyncSaver saver_;

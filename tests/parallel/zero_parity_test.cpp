@@ -23,6 +23,19 @@ void expect_on_ranks(int ranks, int stage, const std::vector<at::Tensor>& expect
   for (const auto& other : values) expect_equal(other, values[0]);
 }
 
+/// One process that adds the gradients of the two halves of each batch, and halves them.
+void train_on_halves(Net& net, torch::optim::Optimizer& optimizer, int64_t steps) {
+  for (int64_t step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    net.loss(step, 0, 2).backward();
+    net.loss(step, 1, 2).backward();
+    for (const at::Tensor& parameter : net.distinct()) {
+      if (parameter.grad().defined()) parameter.mutable_grad().div_(2);
+    }
+    optimizer.step();
+  }
+}
+
 TEST(Zero, TwentyStepsAreThoseOfOneProcess) {
   const std::vector<MakeOptimizer (*)(Impl)> rules = {sgd, adamw, rmsprop};
   const std::vector<Impl> impls = {Impl::loop, Impl::foreach, Impl::fused};
@@ -45,15 +58,7 @@ TEST(Zero, TwoRanksRoundAsOneProcessThatAddsTheHalves) {
   for (const MakeOptimizer& make : {adamw(Impl::fused), sgd(Impl::fused), adamw(Impl::foreach), sgd(Impl::loop)}) {
     Net alone(at::kFloat);
     const OptimizerPtr optimizer = make(alone.distinct());
-    for (int64_t step = 0; step < 8; ++step) {
-      optimizer->zero_grad();
-      alone.loss(step, 0, 2).backward();
-      alone.loss(step, 1, 2).backward();
-      for (const at::Tensor& parameter : alone.distinct()) {
-        if (parameter.grad().defined()) parameter.mutable_grad().div_(2);
-      }
-      optimizer->step();
-    }
+    train_on_halves(alone, *optimizer, 8);
     for (const int stage : {1, 2}) {
       run_ranks(2, [&](const comm::Group& group) {
         Sharded sharded(group, stage, make, at::kFloat);
@@ -218,15 +223,7 @@ TEST(Zero, KeepsMastersOfLowPrecisionWeights) {
   const OneThread one_thread;
   Net alone(at::kBFloat16);
   const OptimizerPtr optimizer = make(alone.distinct());
-  for (int64_t step = 0; step < 10; ++step) {
-    optimizer->zero_grad();
-    alone.loss(step, 0, 2).backward();
-    alone.loss(step, 1, 2).backward();
-    for (const at::Tensor& parameter : alone.distinct()) {
-      if (parameter.grad().defined()) parameter.mutable_grad().div_(2);
-    }
-    optimizer->step();
-  }
+  train_on_halves(alone, *optimizer, 10);
   const NamedTensors state = optim::state_dict(*optimizer);
   for (const int stage : {1, 2}) {
     run_ranks(2, [&](const comm::Group& group) {
