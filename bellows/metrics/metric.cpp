@@ -122,6 +122,17 @@ void MetricCollection::load_state(const NamedTensors& state) {
   *this = std::move(loaded);
 }
 
+bool MetricCollection::additive() const {
+  return std::all_of(owners_.begin(), owners_.end(), [&](size_t i) { return metrics_[i].second.additive(); });
+}
+
+std::vector<std::string> MetricCollection::keys() const {
+  std::vector<std::string> keys;
+  keys.reserve(metrics_.size());
+  for (const auto& [name, metric] : metrics_) keys.push_back(c10::str(name, ": ", metric.key()));
+  return keys;
+}
+
 const Metric& MetricCollection::operator[](std::string_view name) const {
   std::vector<std::string> names;
   for (const auto& [known, metric] : metrics_) {

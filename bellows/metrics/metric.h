@@ -53,6 +53,8 @@ class Metric {
   /// they are concatenated along dim 0.
   NamedTensors state() const { return seen_->state(); }
   bool additive() const { return seen_->additive(); }
+  /// Kind and options of what is counted: metrics with equal keys can be merged.
+  const std::string& key() const { return seen_->key(); }
   /// Throws:   c10::ValueError – the state of another metric or of other options
   void load_state(const NamedTensors& state) { seen_->load_state(state); }
 
@@ -95,6 +97,10 @@ class MetricCollection {
   NamedTensors state() const;
   /// Throws:   c10::ValueError – the state of another collection
   void load_state(const NamedTensors& state);
+  /// As Metric::additive: true when it is for all of them.
+  bool additive() const;
+  /// "name: key" of each metric, in order: collections with equal keys can be merged.
+  std::vector<std::string> keys() const;
 
   size_t size() const { return metrics_.size(); }
   /// Throws:   c10::ValueError – no such metric; names the nearest one
