@@ -12,6 +12,7 @@ namespace bellows::parallel {
 GradientShards::GradientShards(Layout& layout, const comm::Group& group)
     : layout_(layout),
       group_(group),
+      means_(comm::duplicate(group, "gradients")),
       index_in_unit_(layout.places.size()),
       buffers_(layout.units.size()),
       used_(layout.places.size()) {
@@ -100,7 +101,7 @@ void GradientShards::send_next() {
       if (!buffer.came[i]) layout_.places[unit.places[i]].view_of(buffer.flat).zero_();
     }
   }
-  under_way_.push_back({next_, comm::reduce_scatter_async(buffer.flat, group_, comm::Reduce::mean)});
+  under_way_.push_back({next_, comm::reduce_scatter_async(buffer.flat, means_, comm::Reduce::mean)});
   buffer = {};
   ++next_;
 }

@@ -41,13 +41,14 @@ struct SavedTensor {
 /// Stage 2: without DistributedDataParallel. Every backward() ends with the mean over the ranks, of which this one keeps its
 /// part: `parameter.grad()` is undefined behind it, the groups hold 1-D parts in the parameters' places, and step() lets go
 /// of their gradients. Over several backward() the parts add up: one may accumulate with no more memory, and no no_sync().
-/// Each rank calls backward() equally often. A parameter that had no gradient on any rank is left alone by step(), one that
+/// Each rank calls backward() equally often. A model whose backward() calls collectives (SyncBatchNorm) may have parameters
+/// that only some ranks use if these are among the last two buckets; stage 1 knows no such limit. A parameter that had no gradient on any rank is left alone by step(), one that
 /// had it on some counts as zero on the others.
 /// Numerics: a step gives what one process gives that has the mean of the ranks' gradients, for optimizers that treat each
 ///           element by itself: float64 to 1e-9 over 20 steps (tests/parallel/zero_parity_test.cpp)
 /// Cost:     of n bytes of parameters, W ranks: state n/W times the optimizer's (AdamW: 2). Gradients n, in stage 2 n/W and
 ///           up to four buckets. A step sends (W - 1)/W · n, each backward() of stage 2 as much again (with Gloo twice that)
-/// Threads:  one thread at a time; backward() of stage 2 calls collectives of the group
+/// Threads:  one thread at a time; backward() of stage 2 calls collectives of a group of its own
 /// Ref:      arXiv:1910.02054; torch.distributed.optim.ZeroRedundancyOptimizer
 class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep, public NamedState {
  public:

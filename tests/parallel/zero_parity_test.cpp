@@ -1,6 +1,10 @@
+#include <torch/nn/module.h>
+#include <torch/optim/sgd.h>
+
 #include <limits>
 
 #include "bellows/amp/grad_scaler.h"
+#include "bellows/core/model.h"
 #include "bellows/optim/averaging.h"
 #include "bellows/optim/clip.h"
 #include "bellows/optim/state.h"
@@ -246,6 +250,39 @@ TEST(Zero, AParameterThatSomeRanksUseCountsAsZeroOnTheOthers) {
     sharded.optimizer->step();
     const at::Tensor expected = before - 0.05 * (2 + 0.01 * before);
     EXPECT_TRUE(at::allclose(unused.detach(), expected, 1e-12));
+  });
+}
+
+/// Its backward calls a collective of its own, between the gradients of two buckets.
+struct Synchronized final : torch::nn::Module {
+  Synchronized() {
+    for (const char* name : {"first", "branch", "last"}) register_parameter(name, at::full({4, 4}, 0.5, at::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto weights = parameters();
+    at::Tensor h = at::linear(x, weights[0]);
+    h.register_hook([this](const at::Tensor& gradient) { return comm::all_reduce(gradient.clone(), *group); });
+    const at::Tensor y = at::linear(h, weights[2]);
+    return group->rank() == 0 ? y + at::linear(h, weights[1]) : y;
+  }
+  const comm::Group* group = nullptr;
+};
+
+// Rank 0 sends the first bucket before that collective, rank 1 behind it.
+TEST(Zero, BackwardMayCallCollectives) {
+  run_ranks(2, [](const comm::Group& group) {
+    const auto module = std::make_shared<Synchronized>();
+    module->group = &group;
+    const Model model = Model::of(module);
+    const auto optimizer = shard_optimizer(std::make_shared<torch::optim::SGD>(module->parameters(), 0.1), model, group,
+                                           {.stage = 2, .bucket_bytes = 256});
+    model.forward(at::ones({1, 4}, at::kDouble)).sum().backward();
+    optimizer->step();
+    // dy/dh: 2 a weight matrix, so 4 on rank 0 and 2 on rank 1, 6 together on both; h = 2.
+    const auto values = module->parameters();
+    EXPECT_TRUE(at::allclose(values[0].detach(), at::full({4, 4}, 0.5 - 0.1 * 6, at::kDouble), 1e-12));
+    EXPECT_TRUE(at::allclose(values[1].detach(), at::full({4, 4}, 0.5 - 0.1 * 2 / 2, at::kDouble), 1e-12));
+    EXPECT_TRUE(at::allclose(values[2].detach(), at::full({4, 4}, 0.5 - 0.1 * 2, at::kDouble), 1e-12));
   });
 }
 
