@@ -1,9 +1,17 @@
 #pragma once
 
+#include "bellows/models/bert.h"
+#include "bellows/models/blocks.h"
+#include "bellows/models/distilbert.h"
+#include "bellows/models/encoder_decoder.h"
 #include "bellows/models/formula_weights.h"
+#include "bellows/models/gpt.h"
 #include "bellows/models/mlp.h"
 #include "bellows/models/plugin.h"
 #include "bellows/models/registry.h"
 #include "bellows/models/resnet.h"
 #include "bellows/models/summary.h"
+#include "bellows/models/tokens.h"
 #include "bellows/models/torchscript.h"
+#include "bellows/models/unet.h"
+#include "bellows/models/weights.h"

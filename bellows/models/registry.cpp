@@ -1,12 +1,21 @@
 #include "bellows/models/registry.h"
 
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/cross_entropy_loss.h>
+
 #include <mutex>
 
 #include "bellows/core/error.h"
+#include "bellows/models/bert.h"
+#include "bellows/models/distilbert.h"
+#include "bellows/models/encoder_decoder.h"
+#include "bellows/models/formula_weights.h"
+#include "bellows/models/gpt.h"
 #include "bellows/models/mlp.h"
 #include "bellows/models/plugin.h"
 #include "bellows/models/resnet.h"
 #include "bellows/models/torchscript.h"
+#include "bellows/models/unet.h"
 
 namespace bellows::models {
 
@@ -15,7 +24,7 @@ namespace {
 [[gnu::used]] constexpr char library_mark[] = BELLOWS_LIBRARY_MARK;
 constexpr std::array<int64_t, 3> digits_shape = {1, 8, 8}, photo_shape = {3, 224, 224};
 
-void add_own_models(Registry<ModelEntry>& models) {
+void add_image_models(Registry<ModelEntry>& models) {
   models.add({"mlp", "two hidden layers of 128 on 8x8 images", digits_shape, [](int64_t classes, int64_t channels) {
                 return mlp({.in_features = channels * digits_shape[1] * digits_shape[2], .num_classes = classes});
               }});
@@ -32,12 +41,50 @@ void add_own_models(Registry<ModelEntry>& models) {
   models.add({"resnet50", "ResNet-50 with torchvision's names", photo_shape, [](int64_t classes, int64_t channels) {
                 return resnet50({.num_classes = classes, .in_channels = channels});
               }});
+  models.add({"unet", "U-Net: a class for each pixel", photo_shape,
+              [](int64_t classes, int64_t channels) { return unet({.num_classes = classes, .in_channels = channels}); },
+              InputKind::image, OutputKind::pixel});
+}
+
+/// A model of one kind under the name of one of its sizes.
+Model sized(const std::string& name, const Model& model) {
+  return Model(name, model.module(), [model](const at::Tensor& x) { return model.forward(x); });
+}
+
+void add_sequence_models(Registry<ModelEntry>& models) {
+  constexpr std::array<int64_t, 3> bert_shape = {30522, 128, 0}, gpt_shape = {50257, 128, 0};
+  constexpr std::array<int64_t, 3> statements_shape = {188, 13, 0};  // a year of monthly credit card statements
+  models.add({"bert-base", "BERT of 109 million parameters, classifier", bert_shape,
+              [](int64_t classes, int64_t) {
+                BertOptions options = bert_base();
+                options.num_labels = classes;
+                return sized("bert-base", bert(options));
+              },
+              InputKind::tokens});
+  models.add({"bert-20m", "BERT of 20 million parameters, classifier", bert_shape,
+              [](int64_t classes, int64_t) {
+                BertOptions options = bert_20m();
+                options.num_labels = classes;
+                return sized("bert-20m", bert(options));
+              },
+              InputKind::tokens});
+  models.add({"distilbert-base", "DistilBERT of 67 million parameters, classifier", bert_shape,
+              [](int64_t classes, int64_t) { return sized("distilbert-base", distilbert({.num_labels = classes})); },
+              InputKind::tokens});
+  models.add({"gpt2", "GPT-2 of 124 million parameters: the next token", gpt_shape,
+              [](int64_t, int64_t) { return sized("gpt2", gpt()); }, InputKind::tokens, OutputKind::token});
+  models.add({"encoder_decoder", "transformer with encoder and decoder: classes of time series", statements_shape,
+              [](int64_t classes, int64_t features) {
+                return encoder_decoder({.in_features = features, .num_classes = classes});
+              },
+              InputKind::series});
 }
 
 Registry<ModelEntry>& table() {
   static Registry<ModelEntry> models = [] {
     Registry<ModelEntry> own("model");
-    add_own_models(own);
+    add_image_models(own);
+    add_sequence_models(own);
     return own;
   }();
   return models;
@@ -86,6 +133,30 @@ void register_model(ModelEntry entry) {
 void announce_model(ModelEntry entry) noexcept {
   const std::lock_guard lock(announced().mutex);
   announced().entries.push_back(std::move(entry));
+}
+
+at::Tensor example_input(const ModelEntry& entry, int64_t batch, int64_t length) {
+  TORCH_CHECK_VALUE(batch >= 1 && length >= 0,
+                    "example_input: expected a batch of at least 1 and a length of at least 0, got ", batch, " and ",
+                    length, " (", entry.name, ").");
+  const auto or_else = [](int64_t value, int64_t fallback) { return value > 0 ? value : fallback; };
+  const auto& [first, second, third] = entry.input_shape;
+  if (entry.input == InputKind::tokens) {
+    const int64_t tokens = or_else(or_else(length, second), 128), words = or_else(first, 1000);
+    return (formula_labels("input", batch * tokens, words - 1) + 1).view({batch, tokens});
+  }
+  if (entry.input == InputKind::series)
+    return formula_uniform("input", {batch, or_else(or_else(length, second), 13), or_else(first, 1)}).to(at::kFloat);
+  const int64_t height = or_else(length, or_else(second, 224)), width = or_else(length, or_else(third, 224));
+  return formula_uniform("input", {batch, or_else(first, 3), height, width}).to(at::kFloat);
+}
+
+at::Tensor example_loss(const ModelEntry& entry, const at::Tensor& output) {
+  const at::Tensor scores = entry.output == OutputKind::token ? output.flatten(0, 1) : output;
+  std::vector<int64_t> shape = scores.sizes().vec();
+  shape.erase(shape.begin() + 1);
+  const at::Tensor labels = formula_labels("labels", c10::multiply_integers(shape), scores.size(1)).view(shape);
+  return at::cross_entropy_loss(scores, labels.to(scores.device()), {}, at::Reduction::Mean, -100, 0);
 }
 
 ModelEntry model_entry(const std::string& name_or_file) {

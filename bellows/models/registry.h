@@ -10,15 +10,34 @@
 
 namespace bellows::models {
 
+/// What a model reads, [N, …] each: pictures [C, H, W], token ids [T] (int64), or time series [T, C].
+enum class InputKind { image, tokens, series };
+/// What its scores are of: whole samples [N, classes], pixels [N, classes, H, W], or tokens [N, T, words].
+enum class OutputKind { sample, pixel, token };
+
 /// A model that can be asked for by name.
 struct ModelEntry {
   std::string name;
   std::string description;
-  std::array<int64_t, 3> input_shape;  ///< channels, height, width of a sample that it is meant for; 0: any
+  /// Of a sample that it is meant for, 0: any – image: channels, height, width; tokens: words that it knows, tokens, 0;
+  /// series: values a step, steps, 0.
+  std::array<int64_t, 3> input_shape;
+  /// Params: num_classes – of whole samples and pixels; in_channels – of images and series
   std::function<Model(int64_t num_classes, int64_t in_channels)> make;
+  InputKind input = InputKind::image;
+  OutputKind output = OutputKind::sample;
 };
 
-/// All models by name: "mlp", "digits_resnet", "resnet18", "resnet34", "resnet50", then those that were added.
+/// A batch such as the model reads, for measurements: the same values in every run; token ids without 0, the padding.
+/// Params: length – tokens, steps, or height and width of a picture; 0: what the model is meant for, 224 for any picture
+/// Throws: c10::ValueError – a batch below 1, a length below 0
+at::Tensor example_input(const ModelEntry& entry, int64_t batch, int64_t length = 0);
+
+/// Cross-entropy of what the model made of such a batch, with labels that are the same in every run.
+at::Tensor example_loss(const ModelEntry& entry, const at::Tensor& output);
+
+/// All models by name: "mlp", "digits_resnet", "resnet18", "resnet34", "resnet50", "unet", "bert-base", "bert-20m",
+/// "distilbert-base", "gpt2", "encoder_decoder", then those that were added.
 /// Throws: c10::ValueError – a model that was announced has a name that is taken (once; the model is left out)
 const Registry<ModelEntry>& registry();
 

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "bellows/models/layers_impl.h"
+
 namespace bellows::models {
 
 namespace {
@@ -85,7 +87,7 @@ struct Layout {
   std::vector<int64_t> widths, blocks;  // one entry a stage
 };
 
-class ResNet final : public nn::Module {
+class ResNet final : public nn::Module, public layers::Blocks {
  public:
   template <class Block>
   static Model make(const Layout& layout, int64_t num_classes, int64_t in_channels) {
@@ -101,9 +103,11 @@ class ResNet final : public nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = bn1_->forward(conv1_->forward(x)).relu_();
     if (large_images_) y = torch::max_pool2d(y, 3, 2, 1);
-    for (auto& stage : stages_) y = stage->forward(y);
+    for (const auto& block : blocks_) y = run([block](const at::Tensor& z) { return block->forward(z); }, y);
     return fc_->forward(torch::flatten(torch::adaptive_avg_pool2d(y, {1, 1}), 1));
   }
+
+  int64_t block_count() const override { return static_cast<int64_t>(blocks_.size()); }
 
  private:
   template <class Block>
@@ -120,10 +124,11 @@ class ResNet final : public nn::Module {
         nn::Sequential downsample{nullptr};
         if (stride != 1 || channels != out)
           downsample = nn::Sequential(conv(channels, out, 1, stride), nn::BatchNorm2d(out));
-        stage->push_back(std::make_shared<Block>(channels, width, stride, downsample));
+        blocks_.push_back(std::make_shared<Block>(channels, width, stride, downsample));
+        stage->push_back(std::static_pointer_cast<Block>(blocks_.back()));
         channels = out;
       }
-      stages_.push_back(register_module("layer" + std::to_string(i + 1), stage));
+      register_module("layer" + std::to_string(i + 1), stage);
     }
     fc_ = register_module("fc", nn::Linear(channels, num_classes));
   }
@@ -138,7 +143,7 @@ class ResNet final : public nn::Module {
   bool large_images_ = true;
   nn::Conv2d conv1_{nullptr};
   nn::BatchNorm2d bn1_{nullptr};
-  std::vector<nn::Sequential> stages_;
+  std::vector<std::shared_ptr<BlockImpl>> blocks_;
   nn::Linear fc_{nullptr};
 };
 

@@ -11,6 +11,7 @@
 #include "bellows/core/seed.h"
 #include "bellows/io/torch_file.h"
 #include "bellows/models/registry.h"
+#include "bellows/models/weights.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/train/data_split.h"
 
@@ -119,11 +120,15 @@ std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Da
 Model make_model(const Recipe& recipe, const data::DatasetInfo& info) {
   const int64_t classes = recipe.num_classes > 0 ? recipe.num_classes : static_cast<int64_t>(info.classes.size());
   TORCH_CHECK_VALUE(classes > 0, "make_job: num_classes is 0 and the data set names no classes. Set num_classes.");
-  const Model model = models::model_entry(recipe.model).make(classes, channels_of(recipe, info));
+  const models::ModelEntry entry = models::model_entry(recipe.model);
+  TORCH_CHECK_VALUE(entry.input == models::InputKind::image && entry.output == models::OutputKind::sample,
+                    "make_job: expected a model that gives an image a class, got \"", recipe.model,
+                    "\": ", entry.description, ". Put it into a train::Job with data and a loss of your own.");
+  const Model model = entry.make(classes, channels_of(recipe, info));
   if (!recipe.weights.empty()) {
     const NamedTensors weights = io::load_tensors(recipe.weights);
     try {
-      load_state_dict(model, weights);
+      models::load_weights(model, weights);
     } catch (const c10::Error& error) {
       TORCH_CHECK_VALUE(false, "make_job: weights = ", recipe.weights, ": ", user_message(error));
     }

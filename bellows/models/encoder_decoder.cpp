@@ -1,0 +1,177 @@
+#include "bellows/models/encoder_decoder.h"
+
+#include <cmath>
+
+#include "bellows/models/layers_impl.h"
+
+namespace bellows::models {
+
+namespace {
+
+using layers::LayerNorm;
+using layers::Linear;
+
+constexpr double series_eps = 1e-5;
+
+/// torch.nn.MultiheadAttention's parameters.
+class SeriesAttention final : public torch::nn::Module {
+ public:
+  explicit SeriesAttention(const EncoderDecoderOptions& o)
+      : torch::nn::Module("MultiheadAttention"), heads_(o.nhead), dropout_(o.dropout) {
+    weight_ = register_parameter("in_proj_weight", torch::empty({3 * o.d_model, o.d_model}));
+    bias_ = register_parameter("in_proj_bias", torch::zeros({3 * o.d_model}));
+    out_ = register_module("out_proj", Linear(o.d_model, o.d_model));
+    const torch::NoGradGuard no_grad;
+    out_->bias.zero_();
+  }
+
+  /// Of the steps among each other.
+  at::Tensor forward(const at::Tensor& x, bool causal) {
+    const auto qkv = at::linear(x, weight_, bias_).chunk(3, 2);
+    return attend(qkv[0], qkv[1], qkv[2], causal);
+  }
+  /// Of the steps to what the encoder remembers.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& memory) {
+    const int64_t width = x.size(2);
+    const at::Tensor q = at::linear(x, weight_.slice(0, 0, width), bias_.slice(0, 0, width));
+    const auto kv = at::linear(memory, weight_.slice(0, width), bias_.slice(0, width)).chunk(2, 2);
+    return attend(q, kv[0], kv[1], false);
+  }
+
+ private:
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal) {
+    return out_->forward(layers::attention(q, k, v, heads_, {}, causal, is_training() ? dropout_ : 0));
+  }
+
+  at::Tensor weight_, bias_;
+  Linear out_{nullptr};
+  int64_t heads_;
+  double dropout_;
+};
+
+/// An encoder's layer, or a decoder's, which has one attention and one norm more.
+class SeriesLayer final : public torch::nn::Module {
+ public:
+  SeriesLayer(const EncoderDecoderOptions& o, bool decoder)
+      : torch::nn::Module(decoder ? "TransformerDecoderLayer" : "TransformerEncoderLayer"),
+        activation_(layers::activation_of("encoder_decoder", o.activation)),
+        dropout_(o.dropout) {
+    self_attn_ = register_module("self_attn", std::make_shared<SeriesAttention>(o));
+    if (decoder) multihead_attn_ = register_module("multihead_attn", std::make_shared<SeriesAttention>(o));
+    linear1_ = register_module("linear1", Linear(o.d_model, o.dim_feedforward));
+    linear2_ = register_module("linear2", Linear(o.dim_feedforward, o.d_model));
+    for (int i = 1; i <= (decoder ? 3 : 2); ++i) {
+      norms_.push_back(register_module("norm" + std::to_string(i), LayerNorm(o.d_model, series_eps, o.fused)));
+    }
+  }
+
+  /// Params: memory – of the encoder; undefined in the encoder itself
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& memory) {
+    at::Tensor y = norms_[0]->forward(self_attn_->forward(x, /*causal=*/memory.defined()), x, dropout_);
+    if (memory.defined()) y = norms_[1]->forward(multihead_attn_->forward(y, memory), y, dropout_);
+    const at::Tensor inner = layers::activate(linear1_->forward(y), activation_);
+    return norms_.back()->forward(linear2_->forward(at::dropout(inner, dropout_, is_training())), y, dropout_);
+  }
+
+ private:
+  std::shared_ptr<SeriesAttention> self_attn_, multihead_attn_;
+  Linear linear1_{nullptr}, linear2_{nullptr};
+  std::vector<LayerNorm> norms_;
+  layers::Activation activation_;
+  double dropout_;
+};
+
+/// Sines in the even columns, cosines in the odd ones: [steps, width].
+at::Tensor positions(int64_t first, int64_t steps, int64_t width, const at::TensorOptions& options) {
+  const at::TensorOptions wide = options.dtype(at::kDouble);
+  const at::Tensor rates = (at::arange(0, width, 2, wide) * (-std::log(10000.0) / static_cast<double>(width))).exp();
+  const at::Tensor angles = at::arange(first, first + steps, wide).unsqueeze(1) * rates;
+  return at::stack({angles.sin(), angles.cos()}, 2).flatten(1).to(options.dtype());
+}
+
+class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
+ public:
+  explicit EncoderDecoder(const EncoderDecoderOptions& o) : options_(o) {
+    input_projection_ = register_module("input_projection", Linear(o.in_features, o.d_model));
+    target_projection_ = register_module("target_projection", Linear(o.in_features, o.d_model));
+    auto transformer = register_module("transformer", std::make_shared<torch::nn::Module>("Transformer"));
+    encoder_norm_ = add_stack(*transformer, "encoder", o.num_encoder_layers, encoder_);
+    decoder_norm_ = add_stack(*transformer, "decoder", o.num_decoder_layers, decoder_);
+    for (const at::Tensor& parameter : transformer->parameters()) {
+      if (parameter.dim() > 1) torch::nn::init::xavier_uniform_(parameter);
+    }
+    output_ = register_module("output", Linear(o.d_model, o.num_classes > 0 ? o.num_classes : o.out_features));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    const EncoderDecoderOptions& o = options_;
+    TORCH_CHECK_VALUE(x.dim() == 3 && x.size(2) == o.in_features && x.size(1) >= std::max<int64_t>(o.start_steps, 1),
+                      "encoder_decoder: expected series [N, T, ", o.in_features, "] of at least ",
+                      std::max<int64_t>(o.start_steps, 1), " steps, got ", x.sizes(), ".");
+    const int64_t known = x.size(1), start = known - o.start_steps;
+    const at::Tensor memory = through(encoder_, encoder_norm_, embedded(x, input_projection_, 0), {});
+    const at::Tensor to_come = at::zeros({x.size(0), o.horizon, o.in_features}, x.options());
+    const at::Tensor queries = at::cat({x.slice(1, start), to_come}, 1);
+    const at::Tensor y = through(decoder_, decoder_norm_, embedded(queries, target_projection_, start), memory);
+    return output_->forward(o.num_classes > 0 ? y.select(1, -1) : y.slice(1, o.start_steps));
+  }
+
+  int64_t block_count() const override { return options_.num_encoder_layers + options_.num_decoder_layers; }
+
+ private:
+  using Layers = std::vector<std::shared_ptr<SeriesLayer>>;
+
+  LayerNorm add_stack(torch::nn::Module& transformer, const std::string& name, int64_t count, Layers& layers) {
+    const bool decoder = name == "decoder";
+    auto stack = transformer.register_module(
+        name, std::make_shared<torch::nn::Module>(decoder ? "TransformerDecoder" : "TransformerEncoder"));
+    auto list = stack->register_module("layers", torch::nn::ModuleList());
+    for (int64_t i = 0; i < count; ++i) {
+      layers.push_back(std::make_shared<SeriesLayer>(options_, decoder));
+      list->push_back(layers.back());
+    }
+    return stack->register_module("norm", LayerNorm(options_.d_model, series_eps, options_.fused));
+  }
+
+  at::Tensor embedded(const at::Tensor& x, Linear& projection, int64_t first) {
+    const at::Tensor y = projection->forward(x);
+    const at::Tensor with_positions = y + positions(first, x.size(1), options_.d_model, y.options());
+    return at::dropout(with_positions, options_.dropout, is_training());
+  }
+
+  at::Tensor through(const Layers& layers, LayerNorm& norm, at::Tensor x, const at::Tensor& memory) {
+    for (const auto& layer : layers) {
+      x = run([layer, memory](const at::Tensor& y) { return layer->forward(y, memory); }, x);
+    }
+    return norm->forward(x);
+  }
+
+  EncoderDecoderOptions options_;
+  Linear input_projection_{nullptr}, target_projection_{nullptr}, output_{nullptr};
+  Layers encoder_, decoder_;
+  LayerNorm encoder_norm_{nullptr}, decoder_norm_{nullptr};
+};
+
+}  // namespace
+
+Model encoder_decoder(const EncoderDecoderOptions& options) {
+  const EncoderDecoderOptions& o = options;
+  layers::check_sizes("encoder_decoder",
+                      {{"in_features", o.in_features},
+                       {"out_features", o.out_features},
+                       {"horizon", o.horizon},
+                       {"d_model", o.d_model},
+                       {"num_encoder_layers", o.num_encoder_layers},
+                       {"num_decoder_layers", o.num_decoder_layers},
+                       {"dim_feedforward", o.dim_feedforward}},
+                      o.d_model, o.nhead);
+  TORCH_CHECK_VALUE(o.num_classes >= 0 && o.start_steps >= 0,
+                    "encoder_decoder: expected num_classes and start_steps of at least 0, got ", o.num_classes, " and ",
+                    o.start_steps, ".");
+  TORCH_CHECK_VALUE(o.d_model % 2 == 0, "encoder_decoder: expected an even d_model, for sines and cosines, got ",
+                    o.d_model, ".");
+  layers::check_dropout("encoder_decoder", {o.dropout});
+  return Model::of(std::make_shared<EncoderDecoder>(options), "encoder_decoder");
+}
+
+}  // namespace bellows::models

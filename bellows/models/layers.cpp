@@ -1,0 +1,141 @@
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include "bellows/models/layers_impl.h"
+#include "bellows/models/tokens.h"
+#include "bellows/nn/norm.h"
+
+namespace bellows::models {
+
+int64_t run_blocks_by(const Model& model, RunBlock run) {
+  auto* blocks = dynamic_cast<layers::Blocks*>(model.module_or_null().get());
+  if (!blocks) return 0;
+  blocks->run_by(std::move(run));
+  return blocks->block_count();
+}
+
+namespace layers {
+
+LayerNormImpl::LayerNormImpl(int64_t features, double eps, bool fused) : eps_(eps), fused_(fused) {
+  weight = register_parameter("weight", torch::ones({features}));
+  bias = register_parameter("bias", torch::zeros({features}));
+}
+
+at::Tensor LayerNormImpl::normalized(const at::Tensor& x) const {
+  return fused_ ? bellows::nn::layer_norm(x, weight.sizes(), weight, bias, eps_)
+                : at::layer_norm(x, weight.sizes(), weight, bias, eps_);
+}
+
+at::Tensor LayerNormImpl::forward(const at::Tensor& x, const at::Tensor& residual, double dropout) {
+  return normalized(at::dropout(x, dropout, is_training()) + residual);
+}
+
+Activation activation_of(const std::string& model, const std::string& name) {
+  if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
+  TORCH_CHECK_VALUE(name == "relu", model, R"(: expected the activation "gelu", "gelu_new" or "relu", got ")", name,
+                    "\".");
+  return Activation::relu;
+}
+
+at::Tensor activate(const at::Tensor& x, Activation activation) {
+  if (activation == Activation::relu) return at::relu(x);
+  return at::gelu(x, activation == Activation::gelu ? "none" : "tanh");
+}
+
+at::Tensor activated_linear(const at::Tensor& x, Activation activation, const at::Tensor& weight,
+                            const at::Tensor& bias, bool /*fused*/) {
+  return at::linear(activate(x, activation), weight, bias);
+}
+
+at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t heads,
+                     const at::Tensor& mask, bool causal, double dropout) {
+  const auto split = [&](const at::Tensor& t) {
+    return t.view({t.size(0), t.size(1), heads, t.size(2) / heads}).transpose(1, 2);
+  };
+  const at::Tensor y = at::scaled_dot_product_attention(
+      split(query), split(key), split(value), mask.defined() ? std::optional(mask) : std::nullopt, dropout, causal);
+  return y.transpose(1, 2).reshape(query.sizes());
+}
+
+Tokens read_tokens(const at::Tensor& input, const TokenLimits& limits) {
+  const auto& [model, rows, vocab_size, max_length, types, pad_token] = limits;
+  const bool fits = input.defined() && input.scalar_type() == at::kLong &&
+                    (input.dim() == 2 || (input.dim() == 3 && input.size(1) >= 1 && input.size(1) <= rows));
+  TORCH_CHECK_VALUE(fits, model, ": expected token ids, int64 [N, T]",
+                    rows > 1 ? c10::str(", or with the attention mask", rows > 2 ? " and token types" : "", " [N, ",
+                                        rows, ", T]; pack_tokens() makes it")
+                             : "",
+                    ", got ", input.defined() ? c10::str(input.scalar_type(), " ", input.sizes()) : "nothing", ".");
+  const int64_t length = input.size(-1);
+  TORCH_CHECK_VALUE(length >= 1 && length <= max_length, model, ": expected 1 to ", max_length,
+                    " tokens a sample, which it has positions for, got ", length, ". Cut or split the text.");
+  const auto row = [&](int64_t i) { return input.dim() == 3 && i < input.size(1) ? input.select(1, i) : at::Tensor(); };
+  Tokens tokens{input.dim() == 3 ? row(0) : input, row(1), row(2)};
+  const auto check_range = [&](const at::Tensor& ids, int64_t end, const char* what) {
+    if (!ids.defined() || !ids.is_cpu() || ids.numel() == 0) return;
+    const auto [low, high] = at::aminmax(ids);
+    const int64_t first = low.item<int64_t>(), last = high.item<int64_t>();
+    TORCH_CHECK_VALUE(first >= 0 && last < end, model, ": expected ", what, " from 0 to ", end - 1, ", got ",
+                      first < 0 ? first : last, ".");
+  };
+  check_range(tokens.ids, vocab_size, "token ids");
+  check_range(tokens.types, types, "token types");
+  const at::Tensor kept = tokens.mask.defined() ? tokens.mask.ne(0)
+                          : pad_token           ? tokens.ids.ne(*pad_token)
+                                                : at::Tensor();
+  // Without a mask, attention runs in its fastest kernels. To look costs a synchronization on other devices.
+  const bool full = !kept.defined() || (kept.is_cpu() && kept.all().item<bool>());
+  tokens.mask = full ? at::Tensor() : kept.unsqueeze(1).unsqueeze(1);
+  return tokens;
+}
+
+void init_normal(torch::nn::Module& module, double std) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& part : module.modules(/*include_self=*/false)) {
+    if (auto* linear = part->as<torch::nn::LinearImpl>()) {
+      linear->weight.normal_(0, std);
+      if (linear->bias.defined()) linear->bias.zero_();
+    } else if (auto* embedding = part->as<torch::nn::EmbeddingImpl>()) {
+      embedding->weight.normal_(0, std);
+      if (const auto padding = embedding->options.padding_idx()) embedding->weight[*padding].zero_();
+    }
+  }
+}
+
+void check_sizes(const std::string& model, const std::vector<NamedSize>& sizes, int64_t width, int64_t heads) {
+  for (const auto& [name, value] : sizes) {
+    TORCH_CHECK_VALUE(value >= 1, model, ": expected ", name, " of at least 1, got ", value, ".");
+  }
+  TORCH_CHECK_VALUE(heads >= 1 && width % heads == 0, model, ": expected attention heads that divide the width of ",
+                    width, ", got ", heads, ".");
+}
+
+void check_dropout(const std::string& model, std::initializer_list<double> rates) {
+  for (const double rate : rates) {
+    TORCH_CHECK_VALUE(rate >= 0 && rate < 1, model, ": expected dropout in [0, 1), got ", rate, ".");
+  }
+}
+
+void check_pad_token(const std::string& model, int64_t pad_token, int64_t vocab_size) {
+  TORCH_CHECK_VALUE(pad_token >= 0 && pad_token < vocab_size, model, ": expected a pad_token_id from 0 to ",
+                    vocab_size - 1, ", got ", pad_token, ".");
+}
+
+}  // namespace layers
+
+at::Tensor pack_tokens(const at::Tensor& ids, const at::Tensor& attention_mask, const at::Tensor& token_types) {
+  TORCH_CHECK_VALUE(ids.defined() && ids.scalar_type() == at::kLong && ids.dim() == 2,
+                    "pack_tokens: expected ids, int64 [N, T], got ",
+                    ids.defined() ? c10::str(ids.scalar_type(), " ", ids.sizes()) : "nothing", ".");
+  std::vector<at::Tensor> rows = {ids, attention_mask.defined() ? attention_mask : at::ones_like(ids)};
+  if (token_types.defined()) rows.push_back(token_types);
+  for (const at::Tensor& row : rows) {
+    TORCH_CHECK_VALUE(row.sizes() == ids.sizes() && row.device() == ids.device() && !row.is_floating_point(),
+                      "pack_tokens: expected mask and token types as the ids, ", ids.sizes(), ", got ",
+                      row.scalar_type(), " ", row.sizes(), ".");
+  }
+  for (at::Tensor& row : rows) row = row.to(at::kLong);
+  return at::stack(rows, 1);
+}
+
+}  // namespace bellows::models

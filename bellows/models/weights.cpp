@@ -1,0 +1,76 @@
+#include "bellows/models/weights.h"
+
+#include <ATen/ops/equal.h>
+
+#include <array>
+#include <map>
+#include <set>
+
+namespace bellows::models {
+
+namespace {
+
+constexpr std::array<std::string_view, 3> base_prefixes = {"bert.", "distilbert.", "transformer."};
+
+/// Tied weights by what they are tied to: the ends of both names.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> ties = {
+    {{"lm_head.weight", "wte.weight"},
+     {"cls.predictions.decoder.weight", "word_embeddings.weight"},
+     {"cls.predictions.decoder.bias", "cls.predictions.bias"},
+     {"vocab_projector.weight", "word_embeddings.weight"}}};
+
+bool is_no_weight(std::string_view name) {
+  return name.ends_with("embeddings.position_ids") || name.ends_with(".attn.bias") ||
+         name.ends_with(".attn.masked_bias");
+}
+
+std::string modern(std::string name) {
+  for (const auto& [old, now] :
+       {std::pair("LayerNorm.gamma", "LayerNorm.weight"), {"LayerNorm.beta", "LayerNorm.bias"}}) {
+    if (name.ends_with(old)) return name.substr(0, name.size() - std::string_view(old).size()) + now;
+  }
+  return name;
+}
+
+/// `name` as the model has it, with or without a base model's prefix; as it is where the model has neither.
+std::string known_name(const std::string& name, const std::set<std::string>& own) {
+  if (own.count(name)) return name;
+  for (const std::string_view prefix : base_prefixes) {
+    if (const std::string longer = std::string(prefix) + name; own.count(longer)) return longer;
+    if (name.starts_with(prefix) && own.count(name.substr(prefix.size()))) return name.substr(prefix.size());
+  }
+  return name;
+}
+
+/// Is this a copy of a weight that the model has under another name?
+bool is_tied_copy(const std::string& name, const at::Tensor& tensor, const NamedTensors& tensors) {
+  for (const auto& [copy, original] : ties) {
+    if (!name.ends_with(copy)) continue;
+    for (const auto& [other, value] : tensors) {
+      if (!other.ends_with(original)) continue;
+      TORCH_CHECK_VALUE(
+          value.sizes() == tensor.sizes() && value.scalar_type() == tensor.scalar_type() && at::equal(value, tensor),
+          "load_weights: expected \"", name, "\" to equal \"", other,
+          "\", to which this model ties it, got other values: the file was trained without the tie.");
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool strict) {
+  std::set<std::string> own;
+  for (const auto& [name, tensor] : model.state_dict()) own.insert(name);
+  NamedTensors fitting;
+  fitting.reserve(tensors.size());
+  for (const auto& [given, tensor] : tensors) {
+    const std::string name = known_name(modern(given), own);
+    if (!own.count(name) && (is_no_weight(name) || is_tied_copy(name, tensor, tensors))) continue;
+    fitting.emplace_back(name, tensor);
+  }
+  return load_state_dict(model, fitting, strict);
+}
+
+}  // namespace bellows::models
