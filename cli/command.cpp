@@ -209,6 +209,12 @@ CLI::App* add_launch(CLI::App& app, LaunchArguments& arguments) {
   verb->add_option("--min-ranks", options.min_ranks, "Each with a rank less, down to M; as many")
       ->type_name("M")
       ->check(at_least(1));
+  verb->add_option("--min-nodes", options.min_nodes, "Each without the nodes lost, down to M; all")
+      ->type_name("M")
+      ->check(at_least(1));
+  verb->add_option("--node-timeout", options.node_timeout_s, "Until a silent node is lost, and may return; 30")
+      ->type_name("S")
+      ->check(CLI::PositiveNumber.description(""));
   verb->add_option("COMMAND", options.command, "Behind --: the program and its arguments")->required();
   return verb;
 }

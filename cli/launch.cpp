@@ -17,6 +17,7 @@ void print_rank_line(int rank, bool error, std::string_view line) {
 
 void print_launch_failure(const comm::LaunchResult& result) {
   const std::string who = result.failed_rank < 0 ? "" : "rank " + std::to_string(result.failed_rank) + " ";
+  if (result.asked_for) return print_error("stopped, as asked: " + who + result.how + ".");
   if (result.last_lines.empty()) return print_error(who + result.how + ", without output.");
   print_error(who + result.how + ". Its last lines:");
   for (const std::string& line : result.last_lines) std::fprintf(stderr, "  %s\n", line.c_str());

@@ -114,7 +114,18 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
   return json_text(json);
 }
 
-void print_result(const Recipe& recipe, const FitResult& result, const std::vector<std::string>& plugins) {
+/// How a job that was stopped goes on: as many ranks, under the same launcher.
+std::string resume_hint(const std::string& folder, const std::vector<std::string>& plugins, const World& world) {
+  const auto& place = world.environment();
+  std::string command = "bellows train --out " + folder + " --resume";
+  for (const std::string& plugin : plugins) command += " --plugin " + plugin;
+  if (world.size() == 1) return "Go on with: " + command;
+  if (place.launcher == "bellows launch" && place.local_world_size == world.size())
+    return c10::str("Go on with: bellows launch -n ", world.size(), " -- ", command);
+  return c10::str("Go on with, under ", place.launcher, " as before (", world.size(), " ranks): ", command);
+}
+
+void print_result(const Recipe& recipe, const FitResult& result, const std::string& go_on) {
   Terminal terminal;
   std::string text = c10::str(result.steps, " steps in ", format_seconds(result.train_seconds), " of training");
   if (recipe.target_accuracy > 0) {
@@ -127,11 +138,7 @@ void print_result(const Recipe& recipe, const FitResult& result, const std::vect
   if (result.skipped_steps > 0) text += c10::str(", ", result.skipped_steps, " steps left out for NaN or infinity");
   terminal.print(text + ".\n");
   if (!result.checkpoint.empty()) terminal.print("Checkpoint: " + result.checkpoint + "\n");
-  if (result.stopped && !result.checkpoint.empty()) {
-    std::string command = "bellows train --out " + recipe.run_folder + " --resume";
-    for (const std::string& plugin : plugins) command += " --plugin " + plugin;
-    terminal.print("Go on with: " + command + "\n");
-  }
+  if (result.stopped && !result.checkpoint.empty()) terminal.print(go_on + "\n");
 }
 
 }  // namespace
@@ -189,7 +196,7 @@ int run_train(const TrainArguments& arguments) {
       words, [](void* running) { static_cast<train::Trainer*>(running)->request_stop(); }, &trainer);
   const FitResult result = trainer.fit();
   if (!first) return result.stopped ? Interrupt::exit_code() : exit_done;
-  if (arguments.json != "-") print_result(recipe, result, arguments.plugins);
+  if (arguments.json != "-") print_result(recipe, result, resume_hint(recipe.run_folder, arguments.plugins, world));
   write_json(arguments.json, result_json(recipe, result));
   return result.stopped ? Interrupt::exit_code() : exit_done;
 }

@@ -19,6 +19,7 @@ struct Pending::State {
   at::Tensor source;                    ///< kept until the work is done
   int divisor = 1;                      ///< of a mean
   c10::intrusive_ptr<c10d::Work> work;  ///< null when it is done
+  std::exception_ptr failure;           ///< that it is done with
 };
 
 namespace {
@@ -84,8 +85,14 @@ Pending begin(Pending::State state, Start start) {
 }  // namespace
 
 at::Tensor Pending::wait() {
+  if (state_->failure) std::rethrow_exception(state_->failure);
   if (!state_->work) return state_->result;
-  std::exchange(state_->work, nullptr)->wait();
+  try {
+    std::exchange(state_->work, nullptr)->wait();
+  } catch (...) {
+    state_->failure = std::current_exception();
+    throw;
+  }
   if (state_->divisor != 1) state_->buffer.div_(state_->divisor);
   if (!state_->buffer.is_same(state_->result)) state_->result.copy_(state_->buffer);
   return state_->result;

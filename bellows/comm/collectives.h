@@ -25,7 +25,7 @@ class Pending {
   explicit Pending(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   /// Waits until it is done; the tensors must not be touched before.
-  /// Returns: the collective's result. Throws: as the collective
+  /// Returns: the collective's result. Throws: as the collective, and the same once more when it is called again
   at::Tensor wait();
 
  private:

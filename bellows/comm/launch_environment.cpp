@@ -121,6 +121,7 @@ void read_mpi(const Variables& variables, LaunchEnvironment& place) {
 
 void read_torchrun(const Variables& variables, LaunchEnvironment& place) {
   read_ranks(variables, torchrun_names, place);
+  place.launcher = find(variables, "BELLOWS_LAUNCHER").value_or(place.launcher);
   if (place.world_size > 1 && !find(variables, "BELLOWS_STORE")) {
     for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
       TORCH_CHECK_VALUE(find(variables, name), "init: the environment has WORLD_SIZE=", place.world_size, " and lacks ",

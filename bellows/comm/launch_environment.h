@@ -12,7 +12,7 @@ Variables environment_variables();
 
 /// What the program that started this process says about its place among the others.
 struct LaunchEnvironment {
-  std::string launcher;  ///< "none", "torchrun" (bellows launch and PyTorchJob, too), "SLURM", "Open MPI"
+  std::string launcher;  ///< "none", "bellows launch", "torchrun" (PyTorchJob, too), "SLURM", "Open MPI"
   int rank = 0, world_size = 1;
   int local_rank = 0, local_world_size = 1;  ///< among the ranks of this machine
   std::string master_address = "127.0.0.1";  ///< where the store is that all ranks meet at

@@ -29,6 +29,11 @@ bool asks_to_stop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }
 
+/// A rank that was told to stop, and did: killed by the signal, or in its own time.
+bool ended_as_asked(const RankProcess& process) {
+  return process.exit_code() == 128 + SIGINT || process.exit_code() == 128 + SIGTERM;
+}
+
 /// Of the environment, or a new one where this node alone has to know it.
 std::string job_token(const LaunchOptions& options) {
   const char* given = std::getenv("BELLOWS_TOKEN");
@@ -56,6 +61,7 @@ class Round {
   void end_the_others();
   void send(int signal) const;
   void note(const Failure& failure);
+  void wait_for_other_nodes();
 
   const int number_, ranks_;
   const Signals& signals_;
@@ -81,6 +87,7 @@ std::vector<std::string> rank_environment(Variables variables, int local_rank, i
   variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(max_restarts);
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   variables["BELLOWS_TOKEN"] = token;
+  variables["BELLOWS_LAUNCHER"] = "bellows launch";
   variables.erase("BELLOWS_STORE");  // this job has a store
   std::vector<std::string> environment;
   environment.reserve(variables.size());
@@ -127,7 +134,7 @@ void Round::send(int signal) const {
 }
 
 void Round::note(const Failure& failure) {
-  if (!failure_) failure_ = nodes_.report(number_, failure);
+  if (!failure_) failure_ = failure;
   if (!first_end_) first_end_ = Clock::now();
 }
 
@@ -137,11 +144,12 @@ void Round::reap() {
     guard_.remove(process->pid());
     if (stop_ && !first_end_) first_end_ = Clock::now();
     if (process->exit_code() == 0) continue;
-    note({.rank = process->rank(),
-          .exit_code = process->exit_code(),
-          .how = process->how(),
-          .last_lines = process->last_lines(),
-          .asked_for = stop_});
+    const Failure failure{.rank = process->rank(),
+                          .exit_code = process->exit_code(),
+                          .how = process->how(),
+                          .last_lines = process->last_lines(),
+                          .asked_for = stop_ || ended_as_asked(*process)};
+    note(failure_ ? *failure_ : nodes_.report(failure));
   }
 }
 
@@ -149,41 +157,37 @@ void Round::end_the_others() {
   if (!first_end_) return;
   const auto since = Clock::now() - *first_end_;
   const auto patience = stop_ ? grace_after_stop : grace_to_speak;
+  const auto more = !stop_ && failure_ && failure_->asked_for ? grace_after_stop : grace_to_end;
   if (since > patience && !terminated_) {
     terminated_ = true;
     send(SIGTERM);
   }
-  if (since > patience + grace_to_end && !killed_) {
+  if (since > patience + more && !killed_) {
     killed_ = true;
     send(SIGKILL);
   }
 }
 
+/// Theirs go on when this node's are done: one of them may fail yet.
+void Round::wait_for_other_nodes() {
+  nodes_.ended();
+  while (!stop_ && !first_end_ && !nodes_.all_ended()) {
+    wait_for_events();
+    pass_on_signals();
+    if (const auto heard = nodes_.heard()) note(*heard);
+  }
+}
+
 std::optional<Failure> Round::run(const std::vector<std::string>& command, const std::string& token, int max_restarts) {
   start(command, token, max_restarts);
-  const auto hear = [this] {
-    if (const auto heard = nodes_.heard(number_)) note(*heard);
-  };
-  try {
-    while (running()) {
-      wait_for_events();
-      pass_on_signals();
-      reap();
-      hear();
-      end_the_others();
-    }
-    nodes_.ended(number_);
-    // Ranks of other nodes go on; when one of all has failed, they end within 5 s.
-    for (auto end = Clock::now(); !nodes_.all_ended(number_) && !(first_end_ && Clock::now() > end + 30s);) {
-      wait_for_events();
-      pass_on_signals();
-      if (stop_) break;
-      hear();
-      if (!first_end_) end = Clock::now();
-    }
-  } catch (const c10::DistError&) {
-    if (!failure_) failure_ = Failure{.how = "Node 0, which serves the store, is gone", .asked_for = true};
+  while (running()) {
+    wait_for_events();
+    pass_on_signals();
+    reap();
+    if (const auto heard = nodes_.heard()) note(*heard);
+    end_the_others();
   }
+  wait_for_other_nodes();
   return failure_;
 }
 
@@ -191,6 +195,7 @@ LaunchResult result_of(const std::optional<Failure>& failure, int restarts) {
   if (!failure) return {.restarts = restarts};
   return {.exit_code = failure->exit_code,
           .failed_rank = failure->rank,
+          .asked_for = failure->asked_for,
           .how = failure->how,
           .last_lines = failure->last_lines,
           .restarts = restarts};
@@ -210,6 +215,10 @@ void check_launch(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(options.min_ranks >= 0 && options.min_ranks <= options.ranks,
                     "launch: expected --min-ranks from 1 to ", options.ranks, ", got ", options.min_ranks, ".");
   TORCH_CHECK_VALUE(options.min_ranks == 0 || options.nodes == 1, "launch: --min-ranks works on one node only.");
+  TORCH_CHECK_VALUE(options.min_nodes >= 0 && options.min_nodes <= options.nodes,
+                    "launch: expected --min-nodes from 1 to ", options.nodes, ", got ", options.min_nodes, ".");
+  TORCH_CHECK_VALUE(options.node_timeout_s > 0, "launch: expected a node timeout above 0 s, got ",
+                    options.node_timeout_s, ".");
 }
 
 LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
@@ -219,16 +228,31 @@ LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
   const Signals signals;  // before the store's threads, which must not take them
   Nodes nodes(options, token);
   int ranks = options.ranks;
+  const auto interrupted = [&]() -> std::optional<Failure> {
+    while (const int signal = signals.next()) {
+      if (asks_to_stop(signal))
+        return Failure{.exit_code = 128 + signal, .how = "The launcher was told to stop", .asked_for = true};
+    }
+    return std::nullopt;
+  };
+  std::optional<Failure> failure;
   for (int restarts = 0;; ++restarts) {
-    const auto failure =
-        Round(restarts, ranks, signals, guard, nodes, on_line).run(options.command, token, options.max_restarts);
-    if (!failure || failure->asked_for || restarts == options.max_restarts) {
-      nodes.leave();
+    const auto round = nodes.meet(ranks, interrupted);
+    if (!round) {
+      nodes.leave(nodes.over());
+      return result_of(nodes.over(), restarts);
+    }
+    restarts = *round;  // a node that was away has missed some
+    if (failure) {
+      log_warn("launch: ", failure->who_and_how(), ". Starting all ", nodes.world_size(), " ranks anew, ", restarts,
+               " of at most ", options.max_restarts, " times.");
+    }
+    failure = Round(restarts, ranks, signals, guard, nodes, on_line).run(options.command, token, options.max_restarts);
+    if (!failure || failure->asked_for || failure->is_last || restarts >= options.max_restarts) {
+      nodes.leave(failure);
       return result_of(failure, restarts);
     }
-    if (options.min_ranks > 0) nodes.resize(ranks = std::max(ranks - 1, options.min_ranks));
-    log_warn("launch: rank ", failure->rank, " ", failure->how, ". Starting all ", nodes.world_size(), " ranks anew, ",
-             restarts + 1, " of at most ", options.max_restarts, " times.");
+    if (options.min_ranks > 0) ranks = std::max(ranks - 1, options.min_ranks);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +19,8 @@
 namespace bellows::comm {
 
 namespace {
+
+constexpr int connect_timeout_ms = 2000;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -82,15 +85,29 @@ int Listener::release() {
   return std::exchange(fd_, -1);
 }
 
+namespace {
+
+/// Packets that nobody answers, as beyond a network that is cut, would hold a plain connect() for two minutes.
+bool answers(const addrinfo& address) {
+  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return false;
+  int error = connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  pollfd event = {fd, POLLOUT, 0};
+  socklen_t size = sizeof error;
+  if (error == EINPROGRESS && poll(&event, 1, connect_timeout_ms) == 1)
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  close(fd);
+  return error == 0;
+}
+
+}  // namespace
+
 bool wait_for_listener(const std::string& host, int port, double timeout_s) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
   do {
     const Addresses addresses = resolve(host, port, SOCK_STREAM);
     for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
-      const int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      const bool there = fd >= 0 && connect(fd, address->ai_addr, address->ai_addrlen) == 0;
-      if (fd >= 0) close(fd);
-      if (there) return true;
+      if (answers(*address)) return true;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (std::chrono::steady_clock::now() < end);

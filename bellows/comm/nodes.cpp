@@ -1,12 +1,16 @@
+#include "bellows/comm/nodes_impl.h"
+
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <tuple>
 
 #include "bellows/comm/listen_impl.h"
-#include "bellows/comm/nodes_impl.h"
 #include "bellows/comm/rendezvous_impl.h"
+#include "bellows/comm/token.h"
 #include "bellows/core/error.h"
+#include "bellows/core/log.h"
 
 namespace bellows::comm {
 
@@ -14,8 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double meet_timeout_s = 300;
-constexpr auto beat_period = 1s, lost_after = 30s;
+constexpr double meet_timeout_s = 300, reconnect_timeout_s = 10;
+constexpr auto beat_period = 500ms, meet_period = 20ms;
 
 /// "HOST:PORT", also "[::1]:PORT".
 std::pair<std::string, int> split_address(const std::string& text) {
@@ -42,93 +46,221 @@ std::string to_json(const Failure& failure) {
 
 Failure failure_of(const std::string& text) {
   const auto json = nlohmann::json::parse(text);
-  return {json["rank"], json["exit_code"], json["how"], json["lines"], json["asked_for"]};
+  return {.rank = json["rank"],
+          .exit_code = json["exit_code"],
+          .how = json["how"],
+          .last_lines = json["lines"],
+          .asked_for = json["asked_for"]};
 }
 
-std::string round_key(int round, const char* what) {
-  return "round/" + std::to_string(round) + "/" + what;
+std::string node_name(int node) {
+  return "node " + std::to_string(node);
+}
+
+std::string alive_key(int node) {
+  return "alive/" + std::to_string(node);
+}
+
+std::string seconds_text(double seconds) {
+  return c10::str(seconds, " s");
 }
 
 }  // namespace
 
 Nodes::Nodes(const LaunchOptions& options, const std::string& token)
-    : nodes_(options.nodes), node_rank_(options.node_rank) {
+    : nodes_(options.nodes),
+      node_rank_(options.node_rank),
+      min_nodes_(options.min_nodes > 0 ? options.min_nodes : options.nodes),
+      node_timeout_s_(options.node_timeout_s),
+      id_(make_token()) {
   int port = 0;
   if (!options.rendezvous.empty()) std::tie(host_, port) = split_address(options.rendezvous);
   store_ = node_rank_ == 0 ? Store::serve(host_, port) : Store::join(host_, port, meet_timeout_s);
-  const std::string who = "node " + std::to_string(node_rank_);
-  job_ = enter_job(*store_, token, who).under("launch/");
-  beats_.resize(static_cast<size_t>(nodes_), {"", Clock::now()});
-  meet(options.ranks);
+  const std::string who = node_name(node_rank_);
+  const Store job = enter_job(*store_, token, who).under("launch/");
+  if (nodes_ == 1) return;
+  view_.emplace([=, host = host_, first = node_rank_ == 0] {
+    if (first) return job.another();
+    return enter_job(Store::join(host, port, reconnect_timeout_s), token, who).under("launch/");
+  });
 }
 
-void Nodes::meet(int ranks) {
-  job_->set("node/" + std::to_string(node_rank_), std::to_string(ranks));
-  const auto end = Clock::now() + std::chrono::duration<double>(meet_timeout_s);
-  for (int node = 0; node < nodes_; ++node) {
-    const auto there =
-        job_->wait_for("node/" + std::to_string(node), std::chrono::duration<double>(end - Clock::now()).count());
-    TORCH_CHECK(there, "launch: waited ", meet_timeout_s, " s for ", nodes_, " nodes; node ", node, " did not come to ",
-                host_, ":", port(), ".");
-    if (node < node_rank_) first_rank_ += std::stoi(*there);
-    world_size_ += std::stoi(*there);
+std::string Nodes::key(const std::string& what) const {
+  return std::to_string(round_) + "/" + what;
+}
+
+double Nodes::age_s(Clock::time_point since) const {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
+
+void Nodes::give_sign_of_life() {
+  if (Clock::now() - last_beat_ < beat_period) return;
+  last_beat_ = Clock::now();
+  view_->set(alive_key(node_rank_), id_ + " " + std::to_string(++beat_));
+}
+
+bool Nodes::has_to_stop(const Interrupted& interrupted) {
+  give_sign_of_life();
+  if (!over_) over_ = interrupted();
+  if (!over_ && view_->is_gone()) over_ = Failure{.how = "Node 0, which serves the store, is gone", .is_last = true};
+  if (node_rank_ == 0 || over_) return over_.has_value();
+  if (const auto text = view_->value("over")) over_ = failure_of(*text);
+  return over_.has_value();
+}
+
+/// The nodes that want to take part in the round, as node 0 sees them.
+std::vector<Nodes::Member> Nodes::those_here(int ranks) {
+  std::vector<Member> there = {{.node = 0, .ranks = ranks, .id = id_}};
+  for (int node = 1; node < nodes_; ++node) {
+    const auto text = view_->latest(key("here/" + std::to_string(node)));
+    if (!text) continue;
+    const auto json = nlohmann::json::parse(*text);
+    there.push_back({.node = node, .ranks = json[0], .id = json[1]});
   }
+  return there;
 }
 
-Failure Nodes::report(int round, const Failure& failure) {
-  return failure_of(job_->set_first(round_key(round, "failed"), to_json(failure)));
-}
-
-std::optional<Failure> Nodes::heard(int round) {
-  if (nodes_ == 1) return std::nullopt;
-  if (Clock::now() - last_beat_ > beat_period) {
-    last_beat_ = Clock::now();
-    job_->set("alive/" + std::to_string(node_rank_), std::to_string(++beat_));
-    if (const auto lost = node_rank_ == 0 ? lost_node() : std::nullopt) return report(round, *lost);
+void Nodes::check_patience(Clock::time_point since, const std::vector<Member>& there) const {
+  if (age_s(since) < meet_timeout_s) return;
+  std::string missing;
+  for (int node = 1; node < nodes_; ++node) {
+    if (std::any_of(there.begin(), there.end(), [&](const Member& member) { return member.node == node; })) continue;
+    missing += (missing.empty() ? "" : ", ") + node_name(node);
   }
-  const auto failed = job_->find(round_key(round, "failed"));
-  return failed ? std::optional(failure_of(*failed)) : std::nullopt;
+  TORCH_CHECK(false, "launch: waited ", meet_timeout_s, " s for ", nodes_, " nodes, at least ", min_nodes_, "; ",
+              missing, " did not come to ", host_, ":", port(), ".");
+}
+
+/// Node 0 decides who takes part. False: over().
+bool Nodes::gather(int ranks, const Interrupted& interrupted) {
+  ++round_;
+  view_->set("round", std::to_string(round_));
+  const double patience_s = round_ == 0 ? meet_timeout_s : node_timeout_s_;
+  const auto since = Clock::now();
+  std::vector<Member> there = those_here(ranks);
+  for (bool said = false; static_cast<int>(there.size()) < nodes_; there = those_here(ranks)) {
+    if (has_to_stop(interrupted)) return false;
+    if (age_s(since) > patience_s && static_cast<int>(there.size()) >= min_nodes_) break;
+    check_patience(since, there);
+    if (round_ > 0 && !said && age_s(since) > 2) {
+      said = true;
+      log_info("launch: ", there.size(), " of ", nodes_, " nodes are ready for the next round; waiting for the others ",
+               static_cast<int>(there.size()) >= min_nodes_ ? "until " + seconds_text(patience_s) + " are over" : "");
+    }
+    std::this_thread::sleep_for(meet_period);
+  }
+  auto list = nlohmann::json::array();
+  for (const Member& member : there) list.push_back({member.node, member.ranks, member.id});
+  view_->set(key("members"), list.dump());
+  return take_place(there);
+}
+
+/// The other nodes come, and hear who takes part. False: over().
+bool Nodes::attend(int ranks, const Interrupted& interrupted) {
+  const int after = round_;
+  const auto since = Clock::now();
+  for (auto renewed = since; !has_to_stop(interrupted); std::this_thread::sleep_for(meet_period)) {
+    if (view_->silent_s() > node_timeout_s_ && age_s(renewed) > node_timeout_s_) {
+      view_->renew();  // the network may be there again, and TCP not know of it for minutes
+      renewed = Clock::now();
+    }
+    TORCH_CHECK(view_->silent_s() < meet_timeout_s, "launch: node 0 has not answered at ", host_, ":", port(), " for ",
+                meet_timeout_s, " s.");
+    const int now = std::stoi(view_->latest("round").value_or("-1"));
+    if (now <= after) continue;
+    if (now != round_) {
+      round_ = now;
+      view_->set(key("here/" + std::to_string(node_rank_)), nlohmann::json({ranks, id_}).dump());
+    }
+    const auto text = view_->value(key("members"));
+    if (!text) continue;
+    std::vector<Member> members;
+    for (const auto& entry : nlohmann::json::parse(*text))
+      members.push_back({.node = entry[0], .ranks = entry[1], .id = entry[2]});
+    if (take_place(members)) return true;
+  }
+  return false;
+}
+
+/// False: this node came too late.
+bool Nodes::take_place(const std::vector<Member>& members) {
+  members_ = members;
+  first_rank_ = world_size_ = 0;
+  bool found = false;
+  for (const Member& member : members) {
+    found = found || member.id == id_;
+    if (!found) first_rank_ += member.ranks;
+    world_size_ += member.ranks;
+  }
+  for (const Member& member : members) beats_[member.node] = {.text = "", .since = Clock::now()};
+  return found;
+}
+
+std::optional<int> Nodes::meet(int ranks, const Interrupted& interrupted) {
+  if (!view_) {
+    world_size_ = ranks;
+    return ++round_;
+  }
+  const bool met = node_rank_ == 0 ? gather(ranks, interrupted) : attend(ranks, interrupted);
+  return met ? std::optional(round_) : std::nullopt;
+}
+
+Failure Nodes::report(const Failure& failure) {
+  if (!view_) return failure;
+  view_->set_first(key("failed"), to_json(failure));
+  const auto first = view_->wait_for(key("failed"), 1);
+  return first ? failure_of(*first) : failure;
+}
+
+std::optional<Failure> Nodes::heard() {
+  if (!view_) return std::nullopt;
+  give_sign_of_life();
+  if (const auto failed = view_->value(key("failed"))) return failure_of(*failed);
+  if (view_->is_gone()) return Failure{.how = "Node 0, which serves the store, is gone", .is_last = true};
+  if (node_rank_ == 0) return lost_node();
+  if (view_->silent_s() < node_timeout_s_) return std::nullopt;
+  return Failure{.how = "Node 0, which serves the store, has not answered for " + seconds_text(node_timeout_s_)};
 }
 
 std::optional<Failure> Nodes::lost_node() {
-  for (int node = 1; node < nodes_; ++node) {
-    auto& [beat, since] = beats_[static_cast<size_t>(node)];
-    const std::string now = job_->find("alive/" + std::to_string(node)).value_or("");
-    if (now != beat) {
-      beat = now;
-      since = Clock::now();
-    } else if (Clock::now() - since > lost_after && !job_->find("bye/" + std::to_string(node))) {
-      return Failure{.how = "Node " + std::to_string(node) + " has given no sign of life for 30 s", .asked_for = true};
-    }
+  for (const Member& member : members_) {
+    if (member.node == 0) continue;
+    Beat& beat = beats_[member.node];
+    const std::string now = view_->latest(alive_key(member.node)).value_or("");
+    if (now != beat.text) beat = {.text = now, .since = Clock::now()};
+    const std::string name = "Node " + std::to_string(member.node);
+    if (!now.empty() && !now.starts_with(member.id)) return Failure{.how = name + " was started anew"};
+    if (age_s(beat.since) > node_timeout_s_ && !view_->value("bye/" + std::to_string(member.node)))
+      return Failure{.how = name + " has given no sign of life for " + seconds_text(node_timeout_s_)};
   }
   return std::nullopt;
 }
 
-void Nodes::ended(int round) {
-  if (nodes_ > 1) job_->set(round_key(round, "ended/") + std::to_string(node_rank_), "1");
+void Nodes::ended() {
+  if (view_) view_->set(key("ended/" + std::to_string(node_rank_)), "1");
 }
 
-bool Nodes::all_have(const std::string& key) const {
-  for (int node = 0; node < nodes_; ++node) {
-    if (node != node_rank_ && !job_->find(key + std::to_string(node))) return false;
-  }
-  return true;
+bool Nodes::all_ended() {
+  if (!view_) return true;
+  return std::all_of(members_.begin(), members_.end(), [this](const Member& member) {
+    return member.node == node_rank_ || view_->value(key("ended/" + std::to_string(member.node)));
+  });
 }
 
-bool Nodes::all_ended(int round) {
-  return all_have(round_key(round, "ended/"));
-}
-
-void Nodes::leave() {
-  if (nodes_ == 1) return;
-  try {
-    job_->set("bye/" + std::to_string(node_rank_), "1");
-    if (node_rank_ > 0) return;
-    for (const auto end = Clock::now() + 10s; !all_have("bye/") && Clock::now() < end;)
-      std::this_thread::sleep_for(50ms);
-  } catch (const c10::Error&) {
-    // Node 0 is gone, and so is the store: nobody is left to tell.
-  }
+void Nodes::leave(const std::optional<Failure>& failure) {
+  if (!view_) return;
+  view_->set("bye/" + std::to_string(node_rank_), "1");
+  if (node_rank_ == 0) view_->set("over", to_json(failure.value_or(Failure{.exit_code = 0})));
+  view_->flush(1);
+  if (node_rank_ > 0) return;
+  const auto all_said_it = [this] {
+    for (int node = 1; node < nodes_; ++node) {
+      const bool came = view_->latest(alive_key(node)).has_value();
+      if (came && !view_->value("bye/" + std::to_string(node))) return false;
+    }
+    return true;
+  };
+  for (const auto since = Clock::now(); !all_said_it() && age_s(since) < 5;) std::this_thread::sleep_for(meet_period);
 }
 
 }  // namespace bellows::comm

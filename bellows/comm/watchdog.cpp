@@ -188,7 +188,7 @@ std::string Watchdog::trouble_of(int rank, const Call& call, const Note& note, b
     text = "is stopped (SIGSTOP or a debugger); the last call it told of is " + last_text;
   } else if (state == PeerState::ended && note.end.empty()) {
     text = "has ended without a word; the last call it told of is " + last_text;
-  } else if (state == PeerState::elsewhere && silent) {
+  } else if (silent && state != PeerState::ended) {
     text = "gives no sign of life; the last call it told of is " + last_text;
   } else if (last < call.number) {
     text = (note.end.empty() ? "" : "has " + note.end + " and ") + "did not call it; its last call in this group was " +
@@ -239,10 +239,17 @@ std::string Watchdog::explain(const Call& call) {
     }
   }).detach();
   const bool in_time = text.wait_for(5s) == std::future_status::ready;
-  std::lock_guard lock(mutex_);
-  if (end_.empty()) end_ = "failed";
-  wake_.notify_all();
-  return in_time ? text.get() : "The store does not answer: who keeps it (rank 0 or the launcher) hangs.";
+  {
+    std::lock_guard lock(mutex_);
+    if (end_.empty()) end_ = "failed";
+    wake_.notify_all();
+  }
+  if (in_time) return text.get();
+  std::vector<int> others = ranks_of(call.group);
+  std::erase(others, rank_);
+  return c10::str(
+      "The store that the ranks meet at does not answer: who keeps it (rank 0 or the launcher) hangs, or rank ", rank_,
+      " is cut off from it, and so from rank ", c10::Join(", ", others), ".");
 }
 
 std::string Watchdog::error_text(const Call& call, const std::string& reason) {

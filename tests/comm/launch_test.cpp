@@ -117,6 +117,22 @@ TEST(Launch, PassesSignalsOn) {
   EXPECT_EQ(count_of(outcome.out, "stopping"), 2u) << "and had their time, and no new round";
 }
 
+TEST(Launch, AStopOfOneRankIsOneOfAll) {
+  const std::string wait = "echo pid $$; while :; do sleep 0.1; done";
+  for (const std::string trap : {"trap 'exit 143' TERM; ", ""}) {  // in its own time; at once
+    cli::Process job(launch_of({"-n", "2", "--max-restarts", "2"}, shell(trap + wait)));
+    cli::Outcome seen;
+    ASSERT_TRUE(job.wait_until([&](const auto& so_far) { return seen = so_far, count_of(so_far.out, "pid") == 2; }));
+    kill(number_of_rank(seen.out, 1, "pid"), SIGTERM);
+    const auto outcome = job.finish(20);
+    EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
+    EXPECT_EQ(count_of(outcome.out, "pid"), 2u) << "no new round: " << outcome.err;
+    EXPECT_THAT(outcome.err,
+                ::testing::EndsWith(trap.empty() ? "stopped, as asked: rank 1 was killed by signal 15 (Terminated).\n"
+                                                 : "stopped, as asked: rank 1 ended with exit code 143.\n"));
+  }
+}
+
 TEST(Launch, ASecondRequestKills) {
   cli::Process job(launch_of({"-n", "2"}, shell("trap '' INT TERM; echo ready; while :; do sleep 0.1; done")));
   ASSERT_TRUE(job.wait_until([](const cli::Outcome& so_far) { return count_of(so_far.out, "ready") == 2; }, 20));
@@ -132,6 +148,7 @@ TEST(Launch, StartsAllAnewAfterAFailure) {
   EXPECT_THAT(again.err,
               HasSubstr("launch: rank 1 ended with exit code 9. Starting all 3 ranks anew, 1 of at most 2 times."));
   for (const std::string rank : {"0", "1", "2"}) EXPECT_THAT(again.out, HasSubstr("round 1 rank " + rank + " of 3\n"));
+  EXPECT_THAT(again.err, HasSubstr("world of 3 ranks (bellows launch): gloo"));
   const auto fewer = launched({"-n", "3", "--max-restarts", "2", "--min-ranks", "2"}, {rank_program, "once"});
   EXPECT_EQ(fewer.exit_code, 0) << fewer.err;
   for (const std::string rank : {"0", "1"}) EXPECT_THAT(fewer.out, HasSubstr("round 1 rank " + rank + " of 2\n"));
@@ -181,6 +198,7 @@ TEST(Launch, SaysWhatIsWrong) {
   EXPECT_EQ(launched({}, {"true"}).exit_code, 2);
   EXPECT_EQ(launched({"-n", "2"}, {}).exit_code, 2);
   EXPECT_EQ(launched({"-n", "2", "--min-ranks", "3"}, {"true"}).exit_code, 2);
+  EXPECT_EQ(launched({"-n", "2", "--min-nodes", "2"}, {"true"}).exit_code, 2);
   const auto bad = launched({"-n", "2", "--rdzv", "here"}, {"true"});
   EXPECT_THAT(bad.err, HasSubstr("expected --rdzv HOST:PORT, got \"here\""));
   const Store taken = Store::serve("127.0.0.1", 0);

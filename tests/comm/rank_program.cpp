@@ -64,10 +64,18 @@ void late(const Arguments& arguments) {
   all_reduce(at::ones({5}), world);
 }
 
-/// uneven JOIN_TIMEOUT COLLECTIVE_TIMEOUT: rank 1 has fewer batches.
+/// uneven JOIN_TIMEOUT COLLECTIVE_TIMEOUT: rank 1 has fewer batches. Who asks for the result again gets the error again.
 void uneven(const Arguments& arguments) {
   const World world = join_world(arguments);
-  for (int batch = 0; batch < (world.rank() == 1 ? 2 : 3); ++batch) all_reduce(at::ones({4}), world);
+  for (int batch = 0; batch < (world.rank() == 1 ? 2 : 3); ++batch) {
+    Pending pending = all_reduce_async(at::ones({4}), world);
+    try {
+      pending.wait();
+    } catch (const std::exception&) {
+      pending.wait();
+      say("got unfinished data");
+    }
+  }
 }
 
 /// once: rank 1 fails in the first round.

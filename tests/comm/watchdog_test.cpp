@@ -73,6 +73,7 @@ TEST(Watchdog, NamesARankThatHasLeft) {
   EXPECT_THAT(outcome.err,
               ContainsRegex("\\[rank 0\\] #3 all_reduce Float\\[4\\] failed on rank 0, group world: Rank 1 "
                             "\\(pid [0-9]+ on .*\\) has left and did not call it; its last call in this group was #2"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("unfinished")));
 }
 
 }  // namespace bellows::comm::testing
