@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <optional>
+#include <utility>
 
 namespace bellows::tap {
 namespace {
@@ -25,6 +26,14 @@ bool is_parameter(const at::Tensor& tensor) {
   const auto leaf = [](const at::TensorBase& t) { return t.is_leaf() && t.requires_grad(); };
   return leaf(tensor) || (tensor.is_view() && leaf(tensor._base()));
 }
+
+thread_local bool graph_wanted = false;
+
+/// Remembers, while a client unpacks without grad mode, whether it was on.
+struct GraphWanted {
+  bool outer = std::exchange(graph_wanted, c10::GradMode::is_enabled());
+  ~GraphWanted() { graph_wanted = outer; }
+};
 
 /// Stands for one saved tensor in the graph.
 class TapHooks final : public torch::autograd::SavedVariableHooks {
@@ -46,6 +55,7 @@ class TapHooks final : public torch::autograd::SavedVariableHooks {
                 layout_ ? c10::IntArrayRef(layout_->sizes) : kept_.sizes(), " is at version ",
                 version_.current_version(), "; expected version ", saved_version_, " instead.");
     if (!packed_) return kept_;
+    const GraphWanted graph_for_client;
     c10::NoGradGuard no_grad;
     return layout_->restore(packed_->unpack());
   }
@@ -96,6 +106,10 @@ torch::autograd::Engine& tap_engine() {
 }
 
 }  // namespace
+
+bool unpacking_for_graph() {
+  return graph_wanted;
+}
 
 bool foreign_autograd_engine() {
   const auto* current = &torch::autograd::Engine::get_default_engine();

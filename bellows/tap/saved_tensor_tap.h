@@ -51,6 +51,9 @@ class SavedTensorGuard {
   std::shared_ptr<void> node_;
 };
 
+/// Inside PackedTensor::unpack(): the backward pass records a graph of itself (create_graph), for a second derivative.
+bool unpacking_for_graph();
+
 /// Makes the process's autograd engine one that knows saved-tensor taps; it goes on with the threads of the present
 /// one. Each guard does it; cheap when done.
 /// Threads: call it, or make the first guard, before other threads run backward passes

@@ -94,4 +94,8 @@ WeightCastGuard::~WeightCastGuard() {
   if (enabled_) --weight_cast_guards;
 }
 
+bool WeightCastGuard::active() {
+  return weight_cast_guards > 0;
+}
+
 }  // namespace bellows::tap

@@ -20,6 +20,9 @@ class WeightCastGuard {
   WeightCastGuard(const WeightCastGuard&) = delete;
   WeightCastGuard& operator=(const WeightCastGuard&) = delete;
 
+  /// A guard that is enabled lives on this thread.
+  static bool active();
+
  private:
   bool enabled_;
 };
