@@ -13,5 +13,6 @@
 #include "bellows/nn.h"
 #include "bellows/optim.h"
 #include "bellows/parallel.h"
+#include "bellows/recompute.h"
 #include "bellows/tap.h"
 #include "bellows/train.h"

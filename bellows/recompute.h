@@ -1,0 +1,4 @@
+#pragma once
+
+#include "bellows/recompute/checkpoint.h"
+#include "bellows/recompute/compress.h"

@@ -1,0 +1,103 @@
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+
+#include <shared_mutex>
+
+#include "bellows/recompute/buffer_writes_impl.h"
+
+namespace bellows::recompute::detail {
+
+namespace {
+
+/// Numbers of the arguments that an operator writes.
+struct WrittenArguments {
+  std::vector<size_t> declared, statistics;
+  bool none() const { return declared.empty() && statistics.empty(); }
+};
+
+WrittenArguments written_arguments(const c10::FunctionSchema& schema) {
+  WrittenArguments result;
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = arguments[i].alias_info();
+    if (alias && alias->isWrite()) {
+      result.declared.push_back(i);
+    } else if (arguments[i].name() == "running_mean" || arguments[i].name() == "running_var") {
+      result.statistics.push_back(i);
+    }
+  }
+  return result;
+}
+
+const WrittenArguments& known_written_arguments(const c10::OperatorHandle& handle) {
+  static auto* const known = new std::unordered_map<const c10::FunctionSchema*, WrittenArguments>;
+  static std::shared_mutex mutex;
+  const auto* schema = &handle.schema();
+  {
+    const std::shared_lock lock(mutex);
+    if (const auto found = known->find(schema); found != known->end()) return found->second;
+  }
+  const std::unique_lock lock(mutex);
+  return known->try_emplace(schema, written_arguments(*schema)).first->second;  // elements stay where they are
+}
+
+/// The same elements: what is put back for one is put back for the other.
+bool same_view(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
+}
+
+}  // namespace
+
+void BufferWrites::check(const tap::OpRef& op, tap::Stack& stack) {
+  const std::lock_guard lock(mutex_);
+  name_ = op.name();
+  if (!keep_) return;
+  const WrittenArguments& written = known_written_arguments(op.handle());
+  if (written.none()) return;
+  const auto arguments = op.arguments(stack);
+  for (const size_t i : written.statistics) {
+    if (arguments[i].isTensor()) note(arguments[i].toTensor(), false);
+  }
+  for (const size_t i : written.declared) {
+    if (arguments[i].isTensor()) {
+      note(arguments[i].toTensor(), true);
+    } else if (arguments[i].isTensorList()) {
+      for (const at::Tensor& tensor : arguments[i].toTensorVector()) note(tensor, true);
+    }
+  }
+}
+
+std::string BufferWrites::operator_name() const {
+  const std::lock_guard lock(mutex_);
+  return name_;
+}
+
+void BufferWrites::note(const at::Tensor& tensor, bool counted) {
+  if (!tensor.defined() || tensor.is_inference() || !tensor.has_storage()) return;
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  if (made_here_.contains(storage)) return;
+  if (counted && tensor._version() == 0) {
+    made_here_.emplace(storage, tensor.storage().getWeakStorageImpl());
+    return;
+  }
+  for (const Before& one : before_) {
+    if (same_view(one.tensor, tensor)) return;
+  }
+  const c10::NoGradGuard no_grad;
+  const at::Tensor data = tensor.tensor_data();
+  before_.push_back(
+      {data, data.clone(), tensor.unsafeGetTensorImpl()->version_counter(), static_cast<uint32_t>(tensor._version())});
+}
+
+void BufferWrites::restore() {
+  const c10::NoGradGuard no_grad;
+  for (auto one = before_.rbegin(); one != before_.rend(); ++one) {
+    one->tensor.copy_(one->values);
+    one->counter.set_version(one->version);
+  }
+  before_.clear();
+  made_here_.clear();
+}
+
+}  // namespace bellows::recompute::detail

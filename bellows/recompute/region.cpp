@@ -1,0 +1,218 @@
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/irange.h>
+
+#include <algorithm>
+
+#include "bellows/recompute/buffer_writes_impl.h"
+#include "bellows/recompute/region_impl.h"
+#include "bellows/tap/gradient_tap.h"
+
+namespace bellows::recompute::detail {
+
+namespace {
+
+/// Leaves the function in its second run when nothing more is needed. No std::exception, so that a function that
+/// handles errors does not take it for one.
+struct Enough {};
+
+bool is_leaf_or_view_of_one(const at::Tensor& tensor) {
+  const auto leaf = [](const at::TensorBase& t) { return t.is_leaf() && t.requires_grad(); };
+  return leaf(tensor) || (tensor.is_view() && leaf(tensor._base()));
+}
+
+constexpr const char* why_it_differs =
+    " The function must do the same each time: look for inputs or captured tensors that were modified in between, for "
+    "random numbers that do not come from libtorch's default generators, and for branches on something that changes.";
+
+}  // namespace
+
+SavedInput::SavedInput(const at::Tensor& input) {
+  if (!input.defined()) return;
+  TORCH_CHECK_VALUE(!input.is_inference(), "checkpoint: expected inputs that can be saved for backward, got a tensor ",
+                    input.sizes(), " that was made in inference mode. Clone it outside of that mode.");
+  counter_ = input.unsafeGetTensorImpl()->version_counter();
+  version_ = version_now();
+  if (is_leaf_or_view_of_one(input)) {
+    parameter_ = input;
+  } else {
+    saved_ = torch::autograd::SavedVariable(input, false);
+  }
+}
+
+at::Tensor SavedInput::get(size_t number) const {
+  TORCH_CHECK_VALUE(!modified(), "checkpoint: expected input ", number,
+                    " to be as it was when the function ran, but it ", "was modified in place since: version ",
+                    version_, ", now ", version_now(),
+                    ". The second run would compute something else. Give the function a clone of it.");
+  return parameter_.defined() ? parameter_ : saved_.unpack();
+}
+
+TensorFacts::TensorFacts(const at::Tensor& tensor)
+    : sizes(tensor.sizes().begin(), tensor.sizes().end()), dtype(tensor.scalar_type()), device(tensor.device()) {}
+
+std::string TensorFacts::to_string() const {
+  return c10::str(dtype, " ", c10::IntArrayRef(sizes), " on ", device);
+}
+
+at::Tensor Placeholder::unpack() {
+  return region_->value_of(*this);
+}
+
+/// The client of the second run: gives each tensor to the placeholder of the same number.
+class SecondRun final : public tap::SavedTensorTap {
+ public:
+  SecondRun(Region& region, std::shared_ptr<BufferWrites> writes) : region_(region), writes_(std::move(writes)) {
+    const auto wanted = [](const Region::Place& place) { return !place.holder.expired(); };
+    const auto last = std::find_if(region.places_.rbegin(), region.places_.rend(), wanted);
+    needed_ = static_cast<size_t>(region.places_.rend() - last);
+  }
+
+  std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
+    if (error_) std::rethrow_exception(error_);  // a function that goes on after an error goes on to it
+    const size_t number = saved_++;
+    if (number < region_.places_.size()) {
+      const Region::Place& place = region_.places_[number];
+      const TensorFacts facts(tensor);
+      if (region_.options_.check_metadata && !(facts == place.facts)) {
+        fail(c10::str("checkpoint: tensor ", number, " of the ", region_.places_.size(),
+                      " that the function saves for backward was ", place.facts.to_string(), ", and is ",
+                      facts.to_string(), " in the second run, saved by ", writes_->operator_name(), "."));
+      }
+      if (const auto holder = place.holder.lock()) holder->value_ = tensor;
+    }
+    if (saved_ >= needed_ && region_.options_.early_stop) throw Enough{};
+    return std::make_shared<Kept>(tensor);
+  }
+
+  /// The function has returned.
+  void check_count() const {
+    if (error_) std::rethrow_exception(error_);
+    const size_t expected = region_.places_.size();
+    const bool wrong = region_.options_.check_metadata ? saved_ != expected : saved_ < needed_;
+    TORCH_CHECK_VALUE(!wrong, "checkpoint: the function saved ", expected, " tensors for backward, and ", saved_,
+                      " in the second run: tensor ", std::min(saved_, expected), " is the first that differs.",
+                      why_it_differs);
+  }
+
+ private:
+  /// In the second run's own graph, which ends with it. A function that runs a backward inside needs the values.
+  struct Kept final : tap::PackedTensor {
+    explicit Kept(at::Tensor tensor) : value(std::move(tensor)) {}
+    at::Tensor unpack() override { return value; }
+    at::Tensor value;
+  };
+
+  void fail(const std::string& what) {
+    try {
+      TORCH_CHECK_VALUE(false, what, why_it_differs);
+    } catch (...) {
+      error_ = std::current_exception();
+      throw;
+    }
+  }
+
+  Region& region_;
+  std::shared_ptr<BufferWrites> writes_;
+  size_t needed_ = 0, saved_ = 0;
+  std::exception_ptr error_;
+};
+
+Region::Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const CheckpointOptions& options)
+    : options_(options), rerun_(std::move(rerun)), state_(inputs, options.preserve_rng_state) {
+  inputs_.reserve(inputs.size());
+  input_of_.reserve(inputs.size());
+  for (const size_t i : c10::irange(inputs.size())) {
+    // One that is given twice is saved once, and is one tensor in the second run, too.
+    const auto same = [&](const at::Tensor& other) { return inputs[i].defined() && other.is_same(inputs[i]); };
+    const auto first = std::find_if(inputs.begin(), inputs.begin() + static_cast<ptrdiff_t>(i), same) - inputs.begin();
+    if (static_cast<size_t>(first) == i) inputs_.emplace_back(inputs[i]);
+    input_of_.push_back(static_cast<size_t>(first) == i ? inputs_.size() - 1 : input_of_[static_cast<size_t>(first)]);
+  }
+}
+
+std::shared_ptr<tap::PackedTensor> Region::save(const at::Tensor& tensor) {
+  auto holder = std::make_shared<Placeholder>(shared_from_this());
+  const std::lock_guard lock(mutex_);
+  places_.push_back({holder, TensorFacts(tensor)});
+  return holder;
+}
+
+void Region::finish() {
+  const std::lock_guard lock(mutex_);
+  for (const size_t i : c10::irange(input_of_.size())) {
+    const SavedInput& input = inputs_[input_of_[i]];
+    TORCH_CHECK_VALUE(!input.modified(), "checkpoint: the function modified its input ", i, " in place (version ",
+                      input.version(), ", now ", input.version_now(), "), so a second run would not begin with the ",
+                      "same values. Let it clone the input first, or do without in-place operators on it.");
+  }
+  state_.finish();
+  finished_ = true;
+}
+
+at::Tensor Region::value_of(Placeholder& placeholder) {
+  TORCH_CHECK_VALUE(!tap::unpacking_for_graph(),
+                    "checkpoint: a second derivative was asked for (create_graph) through a ",
+                    "checkpointed function, whose graph is only good for the first one. Call the function itself ",
+                    "where higher derivatives are needed.");
+  const std::lock_guard lock(mutex_);
+  if (!placeholder.value_.defined()) run_again();
+  TORCH_CHECK(placeholder.value_.defined(), "checkpoint: the second run did not save a tensor that backward needs.",
+              why_it_differs);
+  return placeholder.value_;
+}
+
+void Region::run_again() {
+  TORCH_CHECK_VALUE(finished_ && !running_,
+                    "checkpoint: backward was called inside of a checkpointed function, through ",
+                    "what it had computed there. Checkpoint the parts before and after it instead.");
+  std::vector<at::Tensor> inputs, distinct;
+  distinct.reserve(inputs_.size());
+  for (const size_t i : c10::irange(inputs_.size())) {
+    const auto number = std::find(input_of_.begin(), input_of_.end(), i) - input_of_.begin();
+    distinct.push_back(inputs_[i].get(static_cast<size_t>(number)));
+  }
+  inputs.reserve(input_of_.size());
+  for (const size_t i : input_of_) inputs.push_back(distinct[i]);
+  distinct.clear();
+
+  struct Running {
+    bool& flag;
+    ~Running() { flag = false; }
+  } const while_it_runs{running_ = true};
+  const c10::AutoGradMode grad(true);
+  const auto writes = std::make_shared<BufferWrites>(options_.restore_buffers);
+  const auto client = std::make_shared<SecondRun>(*this, writes);
+  std::exception_ptr error;
+  try {
+    const ForwardStateScope state(state_);
+    const tap::OpCheckGuard watch(writes);
+    const tap::SavedTensorGuard taps(client);
+    rerun_(inputs);
+    client->check_count();
+  } catch (const Enough&) {
+  } catch (...) {
+    error = std::current_exception();
+  }
+  writes->restore();
+  if (tap::backward_id() >= 0) {
+    // What a retained graph keeps waiting for another pass need not be kept until then.
+    tap::at_end_of_backward([region = weak_from_this()] {
+      if (const auto alive = region.lock()) alive->drop_values();
+    });
+  }
+  if (error) {
+    drop_values();
+    std::rethrow_exception(error);
+  }
+}
+
+void Region::drop_values() {
+  const std::lock_guard lock(mutex_);
+  for (const Place& place : places_) {
+    if (const auto holder = place.holder.lock()) holder->value_.reset();
+  }
+}
+
+}  // namespace bellows::recompute::detail

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "bellows/recompute/checkpoint.h"
+#include "bellows/recompute/forward_state_impl.h"
+#include "bellows/tap/saved_tensor_tap.h"
+
+namespace bellows::recompute::detail {
+
+/// One input of a region, kept as autograd keeps what it saves: taps around the region get it.
+class SavedInput {
+ public:
+  explicit SavedInput(const at::Tensor& input);
+  /// Throws: c10::ValueError – it was modified in place since
+  at::Tensor get(size_t number) const;
+  /// The function modified it in place.
+  bool modified() const { return version_now() != version_; }
+  int64_t version() const { return version_; }
+  int64_t version_now() const { return counter_.enabled() ? counter_.current_version() : 0; }
+
+ private:
+  at::Tensor parameter_;  ///< it and its views are left alone by taps, which tell them by the variable itself
+  torch::autograd::SavedVariable saved_;
+  c10::VariableVersion counter_;
+  int64_t version_ = 0;
+};
+
+/// What is known of a saved tensor without its values.
+struct TensorFacts {
+  explicit TensorFacts(const at::Tensor& tensor);
+  std::string to_string() const;
+  friend bool operator==(const TensorFacts&, const TensorFacts&) = default;
+
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::ScalarType dtype;
+  c10::Device device;
+};
+
+/// Stands in the graph for one tensor that the region does not keep.
+class Placeholder final : public tap::PackedTensor {
+ public:
+  explicit Placeholder(std::shared_ptr<Region> region) : region_(std::move(region)) {}
+  at::Tensor unpack() override;
+
+ private:
+  friend class Region;
+  friend class SecondRun;
+  std::shared_ptr<Region> region_;
+  at::Tensor value_;  ///< from the second run until the node has used it, or the backward pass ends
+};
+
+/// One call of a checkpointed function: the inputs, the state it ran under, and a place for each tensor it saved.
+/// Placeholders own the region, the region only knows them: when the graph goes, all of it goes.
+class Region : public std::enable_shared_from_this<Region> {
+ public:
+  Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const CheckpointOptions& options);
+  std::shared_ptr<tap::PackedTensor> save(const at::Tensor& tensor);
+  /// Throws: c10::ValueError – an input was modified in place
+  void finish();
+  at::Tensor value_of(Placeholder& placeholder);
+
+ private:
+  friend class SecondRun;
+  struct Place {
+    std::weak_ptr<Placeholder> holder;
+    TensorFacts facts;
+  };
+
+  void run_again();
+  void drop_values();
+
+  const CheckpointOptions options_;
+  Rerun rerun_;
+  std::vector<SavedInput> inputs_;
+  std::vector<size_t> input_of_;  ///< which of inputs_ each tensor of the call is
+  ForwardState state_;
+  std::recursive_mutex mutex_;
+  std::vector<Place> places_;
+  bool finished_ = false, running_ = false;
+};
+
+}  // namespace bellows::recompute::detail

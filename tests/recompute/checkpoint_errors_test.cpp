@@ -1,0 +1,115 @@
+#include <gmock/gmock.h>
+
+#include "tests/recompute/support.h"
+#include "tests/support/errors.h"
+
+namespace bellows::recompute::testing {
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// No leaf: taps leave those alone.
+at::Tensor input() {
+  return torch::rand({4, 4}, torch::requires_grad()) * 1;
+}
+
+/// What the backward pass says about a function that is told which run it is in.
+std::string backward_error(const std::function<at::Tensor(const at::Tensor&, bool second)>& function,
+                           CheckpointOptions options = {}) {
+  int runs = 0;
+  const at::Tensor x = input();
+  const at::Tensor y = checkpoint(
+      options, [&](const at::Tensor& z) { return function(z, ++runs > 1); }, x);
+  const std::string message = message_of([&] { y.sum().backward(); });
+  // Nothing is left behind: another region works.
+  const at::Tensor other = input();
+  const at::Tensor loss = checkpoint([](const at::Tensor& z) { return z.exp(); }, other).sum();
+  EXPECT_TRUE(at::equal(torch::autograd::grad({loss}, {other})[0], other.exp()));
+  return message;
+}
+
+}  // namespace
+
+TEST(CheckpointErrors, NameTheFirstTensorThatDiffers) {
+  EXPECT_THAT(
+      backward_error([](const at::Tensor& z, bool second) { return (second ? z.narrow(0, 0, 2) : z).sin().exp(); }),
+      AllOf(HasSubstr("tensor 0 of the 2"), HasSubstr("Float [4, 4] on cpu"), HasSubstr("Float [2, 4] on cpu"),
+            HasSubstr("saved by aten::sin"), HasSubstr("random numbers")));
+  EXPECT_THAT(backward_error([](const at::Tensor& z, bool second) {
+                return z.sin().to(second ? at::kDouble : at::kFloat).exp().to(at::kFloat);
+              }),
+              AllOf(HasSubstr("tensor 1 of the 2"), HasSubstr("Double [4, 4]"), HasSubstr("saved by aten::exp")));
+}
+
+TEST(CheckpointErrors, CountWhatIsSaved) {
+  const auto fewer = [](const at::Tensor& z, bool second) { return second ? z.sin() : z.sin().exp().sin(); };
+  EXPECT_THAT(backward_error(fewer), AllOf(HasSubstr("saved 2 tensors"), HasSubstr("1 in the second run"),
+                                           HasSubstr("tensor 1 is the first")));
+  const auto more = [](const at::Tensor& z, bool second) { return second ? z.sin().exp().sin() : z.sin(); };
+  EXPECT_THAT(backward_error(more, {.early_stop = false}), HasSubstr("2 in the second run"));
+  EXPECT_EQ(backward_error(more), "no error");  // what it saves later is never seen
+  EXPECT_EQ(backward_error(more, {.early_stop = false, .check_metadata = false}), "no error");
+}
+
+TEST(CheckpointErrors, SayWhatWasModified) {
+  const at::Tensor x = input();
+  EXPECT_THAT(message_of([&] { checkpoint([](const at::Tensor&, at::Tensor y) { return y.mul_(2); }, x, x * 1); }),
+              HasSubstr("the function modified its input 1 in place (version 0, now 1)"));
+  at::Tensor h = x * 1, constant = torch::ones({4, 4});
+  const at::Tensor y =
+      checkpoint([](const at::Tensor& a, const at::Tensor& b) { return (a.sin() + b).cos(); }, h, constant);
+  constant.add_(1);
+  EXPECT_THAT(message_of([&] { y.sum().backward(); }), AllOf(HasSubstr("input 1"), HasSubstr("version 0, now 1")));
+}
+
+TEST(CheckpointErrors, RefuseSecondDerivativesAndBackwardInside) {
+  const at::Tensor x = input();
+  const at::Tensor y = checkpoint([](const at::Tensor& z) { return z.exp(); }, x).sum();
+  EXPECT_THAT(message_of([&] { torch::autograd::grad({y}, {x}, {}, true, true); }), HasSubstr("create_graph"));
+  EXPECT_TRUE(at::equal(torch::autograd::grad({y}, {x})[0], x.exp()));
+  EXPECT_THAT(message_of([&] {
+                checkpoint(
+                    [](const at::Tensor& z) {
+                      const at::Tensor w = z.detach().requires_grad_();
+                      return z * torch::autograd::grad({w.exp().sum()}, {w})[0];
+                    },
+                    x);
+              }),
+              HasSubstr("backward was called inside"));
+}
+
+TEST(CheckpointErrors, LeaveTheFunctionsOwnErrorsAlone) {
+  const auto fails = [](const at::Tensor& z, bool second) {
+    const at::Tensor y = z.sin();
+    TORCH_CHECK(!second, "no luck");
+    return y.exp();
+  };
+  EXPECT_THAT(backward_error(fails), HasSubstr("no luck"));
+  const at::Tensor x = input();
+  EXPECT_THAT(message_of([&] {
+                checkpoint(
+                    [](const at::Tensor& z) -> at::Tensor {
+                      TORCH_CHECK(false, "not even once");
+                      return z;
+                    },
+                    x);
+              }),
+              HasSubstr("not even once"));
+  EXPECT_THAT(message_of([&] { checkpoint_sequential(std::vector<Layer>{}, 1, x); }), HasSubstr("at least one layer"));
+  EXPECT_THAT(message_of([&] { checkpoint_sequential({[](const at::Tensor& z) { return z; }}, 2, x); }),
+              HasSubstr("expected 1 to 1 segments"));
+}
+
+TEST(CheckpointErrors, InferenceTensorsCannotBeInputs) {
+  at::Tensor made;
+  {
+    const c10::InferenceMode guard;
+    made = torch::ones({4, 4});
+  }
+  EXPECT_THAT(message_of([&] { checkpoint([](const at::Tensor& a) { return a.exp(); }, made); }),
+              HasSubstr("inference mode"));
+}
+
+}  // namespace bellows::recompute::testing
