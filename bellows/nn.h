@@ -1,4 +1,7 @@
 #pragma once
 
+#include "bellows/nn/activation.h"
+#include "bellows/nn/cross_entropy.h"
+#include "bellows/nn/dropout_norm.h"
 #include "bellows/nn/loss.h"
 #include "bellows/nn/norm.h"

@@ -2,6 +2,8 @@
 
 #include "bellows/models/layers_impl.h"
 #include "bellows/models/tokens.h"
+#include "bellows/nn/activation.h"
+#include "bellows/nn/dropout_norm.h"
 #include "bellows/nn/norm.h"
 
 namespace bellows::models {
@@ -26,7 +28,9 @@ at::Tensor LayerNormImpl::normalized(const at::Tensor& x) const {
 }
 
 at::Tensor LayerNormImpl::forward(const at::Tensor& x, const at::Tensor& residual, double dropout) {
-  return normalized(at::dropout(x, dropout, is_training()) + residual);
+  if (!fused_) return normalized(at::dropout(x, dropout, is_training()) + residual);
+  return bellows::nn::dropout_add_norm(x, residual, weight, bias,
+                                       {.p = dropout, .training = is_training(), .eps = eps_});
 }
 
 Activation activation_of(const std::string& model, const std::string& name) {
@@ -43,7 +47,9 @@ at::Tensor activate(const at::Tensor& x, Activation activation) {
 }
 
 at::Tensor activated_linear(const at::Tensor& x, Activation activation, const at::Tensor& weight,
-                            const at::Tensor& bias, bool /*fused*/) {
+                            const at::Tensor& bias, bool fused) {
+  if (fused && activation != Activation::relu)
+    return bellows::nn::gelu_linear(x, weight, bias, {.tanh = activation == Activation::gelu_tanh});
   return at::linear(activate(x, activation), weight, bias);
 }
 

@@ -66,6 +66,13 @@ void check_class_target(const char* function, const at::Tensor& target, const at
   check_device(function, "target", target, logits);
 }
 
+void check_last_class_target(const char* function, const at::Tensor& target, const at::Tensor& logits) {
+  const at::IntArrayRef shape = logits.sizes().slice(0, logits.dim() - 1);
+  TORCH_CHECK_VALUE(target.defined() && target.scalar_type() == at::kLong && target.sizes() == shape, function,
+                    ": expected class indices, int64 ", shape, ", got ", describe(target), ".");
+  check_device(function, "target", target, logits);
+}
+
 void check_dense_target(const char* function, const at::Tensor& target, const at::Tensor& logits) {
   TORCH_CHECK_VALUE(target.defined() && target.sizes() == logits.sizes() && !target.is_complex(), function,
                     ": expected a target of the logits' shape ", logits.sizes(), ", got ", describe(target),

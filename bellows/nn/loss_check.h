@@ -25,6 +25,8 @@ at::Tensor logits_of(const char* function, const at::Tensor& logits, int64_t min
 bool is_class_indices(const at::Tensor& target, const at::Tensor& logits);
 /// Throws: c10::ValueError – not int64 [N, …] for logits [N, C, …], or [] for [C]; another device
 void check_class_target(const char* function, const at::Tensor& target, const at::Tensor& logits);
+/// The same where classes are the last dim: int64 [*] for [*, C].
+void check_last_class_target(const char* function, const at::Tensor& target, const at::Tensor& logits);
 /// Throws: c10::ValueError – another shape or device than the logits
 void check_dense_target(const char* function, const at::Tensor& target, const at::Tensor& logits);
 /// Throws: c10::ValueError – defined, but does not broadcast to the logits, or on another device

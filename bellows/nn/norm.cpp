@@ -10,6 +10,7 @@
 #include <limits>
 #include <numeric>
 
+#include "bellows/nn/norm_check_impl.h"
 #include "bellows/nn/norm_op.h"
 
 namespace bellows::nn {
@@ -111,6 +112,12 @@ void check_parameter(const char* function, const char* name, const at::Tensor& p
                     ", got ", parameter.scalar_type(), ". Cast one of the two with to(dtype).");
 }
 
+bool has_kernel(const at::Tensor& x) {
+  return (x.is_cpu() || x.is_meta()) && x.layout() == at::kStrided;
+}
+
+}  // namespace
+
 void check_norm(const char* function, const at::Tensor& x, at::IntArrayRef normalized_shape, const at::Tensor& weight,
                 const at::Tensor& bias, double eps) {
   TORCH_CHECK_VALUE(x.defined(), function, ": expected an input, got an undefined tensor.");
@@ -125,12 +132,6 @@ void check_norm(const char* function, const at::Tensor& x, at::IntArrayRef norma
   check_parameter(function, "weight", weight, x, normalized_shape);
   check_parameter(function, "bias", bias, x, normalized_shape);
 }
-
-bool has_kernel(const at::Tensor& x) {
-  return (x.is_cpu() || x.is_meta()) && x.layout() == at::kStrided;
-}
-
-}  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x, at::IntArrayRef normalized_shape, const at::Tensor& weight,
                       const at::Tensor& bias, double eps) {

@@ -1,9 +1,9 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 #include <torch/torch.h>
 
 #include "bellows/kernels/norm.h"
+#include "tests/nn/targets.h"
 
 namespace bellows::nn {
 
@@ -102,17 +102,6 @@ void expect_equals_reference(at::ScalarType dtype, KernelShape shape, bool cente
     EXPECT_TRUE(at::allclose(a[i].to(at::kDouble), b[i].to(at::kDouble), tolerance, tolerance * scale, /*nan=*/true))
         << "result " << i;
   }
-}
-
-/// Runs `test` once for each instruction set that this machine has and the kernels were compiled for.
-template <class Test>
-void for_each_target(Test test) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    test();
-  }
-  hwy::SetSupportedTargetsForTest(0);
 }
 
 }  // namespace

@@ -12,37 +12,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bellows/kernels/cpu/values_impl.h"
+#include "bellows/kernels/cpu/columns_impl.h"
 #include "bellows/kernels/norm.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
-
-/// Sum of step(lanes, i, sum) over the columns, in four independent chains. Lanes behind the end must add nothing.
-template <class D, class Step>
-HWY_INLINE hn::TFromD<D> sum_of_columns(D d, size_t columns, Step step) {
-  const size_t lanes = hn::Lanes(d);
-  auto s0 = hn::Zero(d), s1 = hn::Zero(d), s2 = hn::Zero(d), s3 = hn::Zero(d);
-  size_t i = 0;
-  for (; i + 4 * lanes <= columns; i += 4 * lanes) {
-    s0 = step(Whole{}, i, s0);
-    s1 = step(Whole{}, i + lanes, s1);
-    s2 = step(Whole{}, i + 2 * lanes, s2);
-    s3 = step(Whole{}, i + 3 * lanes, s3);
-  }
-  for (; i + lanes <= columns; i += lanes) s0 = step(Whole{}, i, s0);
-  if (i < columns) s1 = step(Part{columns - i}, i, s1);
-  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
-}
-
-/// step(lanes, i) for all columns.
-template <class D, class Step>
-HWY_INLINE void for_columns(D d, size_t columns, Step step) {
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= columns; i += lanes) step(Whole{}, i);
-  if (i < columns) step(Part{columns - i}, i);
-}
 
 struct Moments {
   double mean, variance;

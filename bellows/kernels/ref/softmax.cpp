@@ -1,0 +1,44 @@
+// Statistics and gradient of cross-entropy as the formulas stand, in double.
+#include <cmath>
+
+#include "bellows/kernels/ref/values_impl.h"
+#include "bellows/kernels/softmax.h"
+
+namespace bellows::kernels::ref {
+
+void softmax_statistics(const SoftmaxStatistics& args) {
+  const SoftmaxRows& scores = args.scores;
+  const c10::ScalarType acc = accumulation_type(scores.dtype);
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    double max = value_at(args.max, acc, row), sum = value_at(args.sum, acc, row), total = 0;
+    for (int64_t i = 0; i < scores.columns; ++i) {
+      const double x = value_at(scores.logits, scores.dtype, row * scores.stride + i);
+      if (x > max) {
+        sum = max == -INFINITY ? 0 : sum * std::exp(max - x);
+        max = x;
+      }
+      if (x != -INFINITY) sum += std::exp(x - max);
+      total += x;
+      if (scores.target[row] == scores.first + i) set_value_at(args.picked, acc, row, x);
+    }
+    set_value_at(args.max, acc, row, max);
+    set_value_at(args.sum, acc, row, sum);
+    if (args.total) set_value_at(args.total, acc, row, value_at(args.total, acc, row) + total);
+  }
+}
+
+void softmax_gradient(const SoftmaxGradient& args) {
+  const SoftmaxRows& scores = args.scores;
+  const c10::ScalarType acc = accumulation_type(scores.dtype);
+  for (int64_t row = 0; row < scores.rows; ++row) {
+    const double log_sum = value_at(args.log_sum, acc, row), scale = value_at(args.scale, acc, row);
+    for (int64_t i = 0; i < scores.columns; ++i) {
+      const double x = value_at(scores.logits, scores.dtype, row * scores.stride + i);
+      const double on = scores.target[row] == scores.first + i ? args.on : 0;
+      const double gradient = scale == 0 ? 0 : (std::exp(x - log_sum) - args.off - on) * scale;
+      set_value_at(args.gradient, scores.dtype, row * scores.stride + i, gradient);
+    }
+  }
+}
+
+}  // namespace bellows::kernels::ref
