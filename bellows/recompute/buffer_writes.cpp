@@ -4,6 +4,7 @@
 #include <shared_mutex>
 
 #include "bellows/recompute/buffer_writes_impl.h"
+#include "bellows/recompute/selection_impl.h"
 
 namespace bellows::recompute::detail {
 
@@ -85,6 +86,7 @@ void BufferWrites::note(const at::Tensor& tensor, bool counted) {
     if (same_view(one.tensor, tensor)) return;
   }
   const c10::NoGradGuard no_grad;
+  const PastRegions not_the_functions_operators;
   const at::Tensor data = tensor.tensor_data();
   before_.push_back(
       {data, data.clone(), tensor.unsafeGetTensorImpl()->version_counter(), static_cast<uint32_t>(tensor._version())});

@@ -14,7 +14,9 @@ namespace {
 class FirstRun final : public tap::SavedTensorTap {
  public:
   explicit FirstRun(std::shared_ptr<Region> region) : region_(std::move(region)) {}
-  std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override { return region_->save(tensor); }
+  std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
+    return PastRegions::active() ? nullptr : region_->save(tensor);
+  }
 
  private:
   std::shared_ptr<Region> region_;
@@ -27,8 +29,11 @@ bool records_graph() {
 }
 
 struct RegionScope::Taps {
-  explicit Taps(const std::shared_ptr<Region>& region) : saved(std::make_shared<FirstRun>(region)) {}
+  explicit Taps(const std::shared_ptr<Region>& region) : saved(std::make_shared<FirstRun>(region)) {
+    if (Selection* selection = region->selection()) operators.emplace(selection->first_run());
+  }
   tap::SavedTensorGuard saved;
+  std::optional<tap::OpTapGuard> operators;
 };
 
 RegionScope::RegionScope(const std::vector<at::Tensor>& inputs, Rerun rerun, const CheckpointOptions& options)

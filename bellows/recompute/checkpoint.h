@@ -12,9 +12,17 @@
 #include <utility>
 #include <vector>
 
+#include "bellows/recompute/policy.h"
+
 namespace bellows::recompute {
 
 struct CheckpointOptions {
+  /// What to keep of each operator's outputs, so that the second run need not compute it; empty: nothing. Bits as without,
+  /// except where docs/tap-bits.md names an operator. The function must call the same operators both times.
+  CheckpointRule policy = {};
+  /// Keeps the outputs that are worth most time for a byte, up to this fraction of what the function saves, 0 … 1. Without
+  /// it a budget guard around the call decides, if there is one and there is no policy.
+  std::optional<double> budget = {};
   /// The second run draws the random numbers of the first: the default generators of the CPU and of the inputs' devices
   /// are put back for it, and afterwards to where they were. Only where the first run drew any.
   bool preserve_rng_state = true;
@@ -98,14 +106,15 @@ struct StoredCall {
 /// backward pass runs the function again), backward of some of the outputs, DistributedDataParallel, and the guards of
 /// this room: inputs of a region are compressed and offloaded as other saved tensors are. In no-grad mode this is a
 /// plain call.
-/// Params:   inputs – tensors, optional tensors and vectors of tensors are kept for the second run; all else is copied
+/// Params:   options – in front: checkpoint({.budget = 0.5}, function, x)
+///           inputs – tensors, optional tensors and vectors of tensors are kept for the second run; all else is copied
 /// Returns:  what the function returns, of any type
 /// Numerics: results, gradients, buffers and the state of the generators bit for bit as from `function(inputs...)`
 ///           (tests/recompute/checkpoint_test.cpp). A batch norm updates its running statistics once.
-/// Cost:     one more forward pass of the function; memory of its inputs, 5 KB if it draws random numbers, and in
-///           backward what the function saves
+/// Cost:     one more forward pass of the function, less what a policy or budget keeps; memory of its inputs, of what is
+///           kept, 5 KB if it draws random numbers, and in backward what the function saves
 /// Threads:  safe; backward passes that need one region at the same time wait for each other
-/// Throws:   c10::ValueError – the function modified an input in place; in backward: it did other things the second
+/// Throws:   c10::ValueError – a budget outside 0 … 1; the function modified an input in place; in backward: it did other things the second
 ///           time, an input was modified since, or a second derivative is wanted (create_graph)
 /// Ref:      torch.utils.checkpoint.checkpoint(use_reentrant=False); arXiv:1604.06174
 template <class Function, class... Inputs>

@@ -98,7 +98,7 @@ void set_random_states(const RandomStates& states) {
 }
 
 ForwardState::ForwardState(const std::vector<at::Tensor>& inputs, bool with_random)
-    : autocast_(AutocastState::capture()) {
+    : autocast_(AutocastState::capture()), budget_(current_budget()) {
   if (with_random) random_ = random_states(devices_of(inputs));
 }
 
@@ -109,7 +109,8 @@ void ForwardState::finish() {
   if (same_states(random_, random_states(devices))) random_.clear();
 }
 
-ForwardStateScope::ForwardStateScope(const ForwardState& state) : autocast_(state.autocast_) {
+ForwardStateScope::ForwardStateScope(const ForwardState& state)
+    : outer_budget_(std::exchange(current_budget(), state.budget_)), autocast_(state.autocast_) {
   if (state.random_.empty()) return;
   std::vector<c10::Device> devices;
   devices.reserve(state.random_.size());
@@ -119,6 +120,7 @@ ForwardStateScope::ForwardStateScope(const ForwardState& state) : autocast_(stat
 }
 
 ForwardStateScope::~ForwardStateScope() {
+  current_budget() = outer_budget_;
   try {
     set_random_states(outer_random_);
   } catch (const std::exception& error) {  // a lost device: what runs next on it will fail, too

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bellows/recompute/budget_plan_impl.h"
 #include "bellows/tap/weight_casts.h"
 
 namespace bellows::recompute::detail {
@@ -53,6 +54,7 @@ class ForwardState {
  private:
   friend class ForwardStateScope;
   AutocastState autocast_;
+  std::shared_ptr<BudgetPlan> budget_;
   RandomStates random_;
 };
 
@@ -66,6 +68,7 @@ class ForwardStateScope {
 
  private:
   RandomStates outer_random_;
+  std::shared_ptr<BudgetPlan> outer_budget_;
   AutocastScope autocast_;
 };
 

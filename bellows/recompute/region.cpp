@@ -22,6 +22,15 @@ bool is_leaf_or_view_of_one(const at::Tensor& tensor) {
   return leaf(tensor) || (tensor.is_view() && leaf(tensor._base()));
 }
 
+thread_local int second_runs = 0;  ///< that this thread is in
+
+std::unique_ptr<Selection> make_selection(const CheckpointOptions& options) {
+  if (options.budget) check_fraction("checkpoint", *options.budget);
+  auto plan = options.policy || options.budget ? nullptr : current_budget();
+  if (!options.policy && !options.budget && !plan) return nullptr;
+  return std::make_unique<Selection>(options, std::move(plan));
+}
+
 constexpr const char* why_it_differs =
     " The function must do the same each time: look for inputs or captured tensors that were modified in between, for "
     "random numbers that do not come from libtorch's default generators, and for branches on something that changes.";
@@ -70,6 +79,7 @@ class SecondRun final : public tap::SavedTensorTap {
   }
 
   std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
+    if (PastRegions::active()) return nullptr;
     if (error_) std::rethrow_exception(error_);  // a function that goes on after an error goes on to it
     const size_t number = saved_++;
     if (number < region_.places_.size()) {
@@ -120,7 +130,10 @@ class SecondRun final : public tap::SavedTensorTap {
 };
 
 Region::Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const CheckpointOptions& options)
-    : options_(options), rerun_(std::move(rerun)), state_(inputs, options.preserve_rng_state) {
+    : options_(options),
+      rerun_(std::move(rerun)),
+      state_(inputs, options.preserve_rng_state),
+      selection_(make_selection(options)) {
   inputs_.reserve(inputs.size());
   input_of_.reserve(inputs.size());
   for (const size_t i : c10::irange(inputs.size())) {
@@ -128,6 +141,7 @@ Region::Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const Checkpo
     const auto same = [&](const at::Tensor& other) { return inputs[i].defined() && other.is_same(inputs[i]); };
     const auto first = std::find_if(inputs.begin(), inputs.begin() + static_cast<ptrdiff_t>(i), same) - inputs.begin();
     if (static_cast<size_t>(first) == i) inputs_.emplace_back(inputs[i]);
+    if (inputs[i].defined() && inputs[i].has_storage()) storages_.insert(inputs[i].storage().unsafeGetStorageImpl());
     input_of_.push_back(static_cast<size_t>(first) == i ? inputs_.size() - 1 : input_of_[static_cast<size_t>(first)]);
   }
 }
@@ -136,6 +150,8 @@ std::shared_ptr<tap::PackedTensor> Region::save(const at::Tensor& tensor) {
   auto holder = std::make_shared<Placeholder>(shared_from_this());
   const std::lock_guard lock(mutex_);
   places_.push_back({holder, TensorFacts(tensor)});
+  if (storages_.insert(tensor.storage().unsafeGetStorageImpl()).second)
+    activation_bytes_ += static_cast<int64_t>(tensor.storage().nbytes());
   return holder;
 }
 
@@ -148,6 +164,8 @@ void Region::finish() {
                       "same values. Let it clone the input first, or do without in-place operators on it.");
   }
   state_.finish();
+  if (selection_) selection_->finish(activation_bytes_, second_runs == 0);
+  storages_.clear();
   finished_ = true;
 }
 
@@ -163,30 +181,37 @@ at::Tensor Region::value_of(Placeholder& placeholder) {
   return placeholder.value_;
 }
 
-void Region::run_again() {
-  TORCH_CHECK_VALUE(finished_ && !running_,
-                    "checkpoint: backward was called inside of a checkpointed function, through ",
-                    "what it had computed there. Checkpoint the parts before and after it instead.");
-  std::vector<at::Tensor> inputs, distinct;
+std::vector<at::Tensor> Region::inputs_again() const {
+  std::vector<at::Tensor> distinct, result;
   distinct.reserve(inputs_.size());
   for (const size_t i : c10::irange(inputs_.size())) {
     const auto number = std::find(input_of_.begin(), input_of_.end(), i) - input_of_.begin();
     distinct.push_back(inputs_[i].get(static_cast<size_t>(number)));
   }
-  inputs.reserve(input_of_.size());
-  for (const size_t i : input_of_) inputs.push_back(distinct[i]);
-  distinct.clear();
+  result.reserve(input_of_.size());
+  for (const size_t i : input_of_) result.push_back(distinct[i]);
+  return result;
+}
 
+void Region::run_again() {
+  TORCH_CHECK_VALUE(finished_ && !running_,
+                    "checkpoint: backward was called inside of a checkpointed function, through ",
+                    "what it had computed there. Checkpoint the parts before and after it instead.");
+  if (selection_) selection_->second_run_begins();
+  const std::vector<at::Tensor> inputs = inputs_again();
   struct Running {
+    explicit Running(bool& running) : flag(running) { flag = true, ++second_runs; }
+    ~Running() { flag = false, --second_runs; }
     bool& flag;
-    ~Running() { flag = false; }
-  } const while_it_runs{running_ = true};
+  } const while_it_runs(running_);
   const c10::AutoGradMode grad(true);
   const auto writes = std::make_shared<BufferWrites>(options_.restore_buffers);
   const auto client = std::make_shared<SecondRun>(*this, writes);
   std::exception_ptr error;
   try {
     const ForwardStateScope state(state_);
+    std::optional<tap::OpTapGuard> operators;
+    if (selection_) operators.emplace(selection_->second_run());
     const tap::OpCheckGuard watch(writes);
     const tap::SavedTensorGuard taps(client);
     rerun_(inputs);

@@ -5,9 +5,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_set>
 
 #include "bellows/recompute/checkpoint.h"
 #include "bellows/recompute/forward_state_impl.h"
+#include "bellows/recompute/selection_impl.h"
 #include "bellows/tap/saved_tensor_tap.h"
 
 namespace bellows::recompute::detail {
@@ -63,6 +65,8 @@ class Region : public std::enable_shared_from_this<Region> {
   /// Throws: c10::ValueError – an input was modified in place
   void finish();
   at::Tensor value_of(Placeholder& placeholder);
+  /// What it keeps of operators' outputs, or null.
+  Selection* selection() { return selection_.get(); }
 
  private:
   friend class SecondRun;
@@ -71,6 +75,7 @@ class Region : public std::enable_shared_from_this<Region> {
     TensorFacts facts;
   };
 
+  std::vector<at::Tensor> inputs_again() const;
   void run_again();
   void drop_values();
 
@@ -79,8 +84,11 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<SavedInput> inputs_;
   std::vector<size_t> input_of_;  ///< which of inputs_ each tensor of the call is
   ForwardState state_;
+  std::unique_ptr<Selection> selection_;
   std::recursive_mutex mutex_;
   std::vector<Place> places_;
+  std::unordered_set<const c10::StorageImpl*> storages_;  ///< of the inputs, and of what was saved
+  int64_t activation_bytes_ = 0;
   bool finished_ = false, running_ = false;
 };
 

@@ -1,0 +1,73 @@
+#include "bellows/recompute/offload.h"
+
+#include <cstdlib>
+
+#include "bellows/recompute/host_store_impl.h"
+#include "bellows/recompute/spill_store_impl.h"
+
+namespace bellows::recompute {
+
+namespace {
+
+std::string folder_of(const OffloadOptions& options) {
+  if (!options.folder.empty()) return options.folder;
+  const char* temporary = std::getenv("TMPDIR");
+  return temporary && *temporary ? temporary : "/tmp";
+}
+
+void check_offload_options(const OffloadOptions& options) {
+  const auto check = [](const char* name, int64_t value, int64_t least) {
+    TORCH_CHECK_VALUE(value >= least, "offload: expected ", name, " of at least ", least, ", got ", value, ".");
+  };
+  check("reserve_bytes", options.reserve_bytes, 0);
+  check("in_flight_bytes", options.in_flight_bytes, 1);
+  check("min_bytes", options.min_bytes, 1);
+  TORCH_CHECK_VALUE(options.to == OffloadTo::file || (options.folder.empty() && options.reserve_bytes == 0),
+                    "offload: a folder and reserve_bytes belong to .to = OffloadTo::file, not to the host's memory.");
+}
+
+}  // namespace
+
+class offload::Tap final : public tap::SavedTensorTap {
+ public:
+  explicit Tap(const OffloadOptions& options) : options_(options) {
+    check_offload_options(options);
+    if (options.to == OffloadTo::file) {
+      file_ = std::make_shared<detail::SpillStore>(folder_of(options), options.reserve_bytes, options.in_flight_bytes);
+    } else {
+      host_ = std::make_shared<detail::HostStore>(options.in_flight_bytes);
+    }
+  }
+
+  std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
+    if (static_cast<int64_t>(tensor.nbytes()) < options_.min_bytes) return nullptr;
+    if (host_ && tensor.is_cpu()) return nullptr;
+    const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+    if (host_) return host_->put(dense);
+    return file_->put(dense.is_cpu() ? dense : dense.cpu());
+  }
+
+  OffloadStats stats() const { return file_ ? file_->stats() : host_->stats(); }
+  void wait() const {
+    if (file_) file_->wait_until_written();
+  }
+
+ private:
+  const OffloadOptions options_;
+  std::shared_ptr<detail::SpillStore> file_;
+  std::shared_ptr<detail::HostStore> host_;
+};
+
+offload::offload(const OffloadOptions& options) : tap_(std::make_shared<Tap>(options)), guard_(tap_) {}
+
+offload::~offload() = default;
+
+OffloadStats offload::stats() const {
+  return tap_->stats();
+}
+
+void offload::wait() const {
+  tap_->wait();
+}
+
+}  // namespace bellows::recompute

@@ -1,0 +1,210 @@
+#include "bellows/recompute/spill_store_impl.h"
+
+#include <ATen/ops/empty_strided.h>
+
+namespace bellows::recompute::detail {
+
+SpilledTensor::SpilledTensor(std::shared_ptr<SpillStore> store, at::Tensor dense, int64_t number)
+    : store_(std::move(store)),
+      number_(number),
+      sizes_(dense.sizes()),
+      strides_(dense.strides()),
+      options_(dense.options()),
+      bytes_(static_cast<int64_t>(dense.nbytes())),
+      tensor_(std::move(dense)),
+      given_(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()) {}
+
+SpilledTensor::~SpilledTensor() {
+  store_->forget(*this);
+}
+
+at::Tensor SpilledTensor::unpack() {
+  return store_->get(shared_from_this());
+}
+
+at::Tensor SpilledTensor::read_from_file() const {
+  at::Tensor result = at::empty_strided(sizes_, strides_, options_);
+  store_->file_.read(offset_, result.mutable_data_ptr(), bytes_);
+  return result;
+}
+
+SpillStore::SpillStore(const std::string& folder, int64_t reserve_bytes, int64_t in_flight_bytes)
+    : file_(folder, reserve_bytes), in_flight_bytes_(in_flight_bytes) {
+  thread_ = std::thread(&SpillStore::run, shared_, this);
+}
+
+SpillStore::~SpillStore() {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->ending = true;
+  }
+  shared_->work.notify_all();
+  // The last tensor may have ended on the thread itself, which then touches nothing but what it shares.
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+void SpillStore::run(const std::shared_ptr<Shared>& shared, SpillStore* store) {
+  Lock lock(shared->mutex);
+  for (;;) {
+    shared->work.wait(lock, [&] { return shared->ending || !shared->to_read.empty() || !shared->to_write.empty(); });
+    if (shared->ending) return;
+    const bool reads = !shared->to_read.empty();
+    auto& queue = reads ? shared->to_read : shared->to_write;
+    Item item = queue.front().lock();
+    queue.pop_front();
+    if (!item) continue;
+    if (reads) {
+      store->read_next(lock, item);
+    } else {
+      store->write_next(lock, item);
+    }
+    lock.unlock();
+    shared->progress.notify_all();
+    item.reset();  // perhaps the last that holds it, and the store
+    lock.lock();
+  }
+}
+
+void SpillStore::write_next(Lock& lock, const Item& item) {
+  if (item->place_ != SpilledTensor::Place::queued) return;
+  item->place_ = SpilledTensor::Place::writing;
+  const at::Tensor tensor = item->tensor_;
+  std::exception_ptr error;
+  int64_t offset = -1;
+  lock.unlock();
+  try {
+    offset = file_.take(item->bytes());
+    file_.write(offset, tensor.const_data_ptr(), item->bytes());
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  writing_bytes_ -= item->bytes();
+  item->offset_ = offset;
+  if (error) {
+    item->place_ = SpilledTensor::Place::memory;
+    if (!error_) error_ = error;
+  } else {
+    item->place_ = SpilledTensor::Place::file;
+    item->tensor_.reset();
+  }
+}
+
+void SpillStore::read_next(Lock& lock, const Item& item) {
+  if (item->place_ != SpilledTensor::Place::reading) return;
+  at::Tensor tensor;
+  std::exception_ptr error;
+  lock.unlock();
+  try {
+    tensor = item->read_from_file();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  item->tensor_ = tensor;
+  item->error_ = error;
+  item->ahead_ = true;
+  item->place_ = SpilledTensor::Place::memory;
+}
+
+void SpillStore::fail_if_broken() const {
+  if (error_) std::rethrow_exception(error_);
+}
+
+std::shared_ptr<tap::PackedTensor> SpillStore::put(const at::Tensor& tensor) {
+  Lock lock(shared_->mutex);
+  fail_if_broken();
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  const auto room = [&] { return writing_bytes_ == 0 || writing_bytes_ + bytes <= in_flight_bytes_ || error_; };
+  if (!room()) {
+    ++stats_.waited;
+    shared_->progress.wait(lock, room);
+    fail_if_broken();
+  }
+  auto item = std::make_shared<SpilledTensor>(shared_from_this(), tensor, next_number_++);
+  items_.emplace(item->number_, item.get());
+  writing_bytes_ += bytes;
+  ++stats_.tensors;
+  stats_.bytes += bytes;
+  shared_->to_write.push_back(item);
+  shared_->work.notify_one();
+  return item;
+}
+
+at::Tensor SpillStore::get(const Item& item) {
+  Lock lock(shared_->mutex);
+  fail_if_broken();
+  read_ahead(item->number_);
+  if (const auto given = item->given_.lock()) return at::Tensor(given);
+  if (item->place_ == SpilledTensor::Place::queued) {  // not worth writing any more
+    writing_bytes_ -= item->bytes();
+    item->place_ = SpilledTensor::Place::memory;
+  }
+  if (item->place_ == SpilledTensor::Place::writing) return item->tensor_;
+  if (item->place_ == SpilledTensor::Place::reading) {
+    ++stats_.waited;
+    shared_->progress.wait(lock, [&] { return item->place_ != SpilledTensor::Place::reading; });
+  } else if (item->place_ == SpilledTensor::Place::memory) {
+    ++stats_.read_in_time;
+  }
+  at::Tensor result = item->tensor_;
+  if (item->ahead_) {
+    item->ahead_ = false;
+    item->place_ = SpilledTensor::Place::file;
+    item->tensor_.reset();
+    reading_bytes_ -= item->bytes();
+    read_ahead(item->number_);
+    if (const auto error = std::exchange(item->error_, nullptr)) std::rethrow_exception(error);
+  } else if (item->place_ == SpilledTensor::Place::file) {
+    ++stats_.waited;
+    lock.unlock();
+    result = item->read_from_file();
+    lock.lock();
+  }
+  item->given_ = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(result.getIntrusivePtr());
+  return result;
+}
+
+void SpillStore::read_ahead(int64_t before) {
+  for (auto it = items_.lower_bound(before); it != items_.begin();) {
+    SpilledTensor& item = *(--it)->second;
+    if (item.place_ != SpilledTensor::Place::file || item.given_.use_count() > 0) continue;
+    if (reading_bytes_ > 0 && reading_bytes_ + item.bytes() > in_flight_bytes_) return;
+    const auto alive = item.weak_from_this();
+    if (alive.expired()) continue;
+    item.place_ = SpilledTensor::Place::reading;
+    reading_bytes_ += item.bytes();
+    shared_->to_read.push_back(alive);
+    shared_->work.notify_one();
+  }
+}
+
+void SpillStore::forget(SpilledTensor& item) {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    items_.erase(item.number_);
+    if (item.place_ == SpilledTensor::Place::queued) writing_bytes_ -= item.bytes();
+    if (item.ahead_ || item.place_ == SpilledTensor::Place::reading) reading_bytes_ -= item.bytes();
+  }
+  if (item.offset_ >= 0) file_.give_back(item.offset_, item.bytes());
+  shared_->progress.notify_all();
+}
+
+void SpillStore::wait_until_written() {
+  Lock lock(shared_->mutex);
+  shared_->progress.wait(lock, [&] { return writing_bytes_ == 0 || error_; });
+  fail_if_broken();
+}
+
+OffloadStats SpillStore::stats() const {
+  const std::lock_guard lock(shared_->mutex);
+  OffloadStats result = stats_;
+  result.file_bytes = file_.peak_bytes();
+  return result;
+}
+
+}  // namespace bellows::recompute::detail

@@ -1,0 +1,246 @@
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <cmath>
+
+#include "bellows/amp/autocast.h"
+#include "bellows/recompute/budget_plan_impl.h"
+#include "bellows/tap/allocator.h"
+#include "bellows/tap/op_tap.h"
+#include "tests/recompute/support.h"
+#include "tests/support/errors.h"
+
+namespace bellows::recompute::testing {
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// Counts the calls of one operator that reach the kernels while it lives.
+class CountKernels {
+ public:
+  explicit CountKernels(std::string name)
+      : tap_(std::make_shared<Tap>()), guard_((tap_->name = std::move(name), tap_)) {}
+  int count() const { return tap_->count; }
+
+ private:
+  struct Tap final : tap::OpTap {
+    void call(const tap::OpCall& op, tap::Stack& stack) override {
+      if (op.name() == name) ++count;
+      op.next(stack);
+    }
+    std::string name;
+    std::atomic<int> count{0};
+  };
+  std::shared_ptr<Tap> tap_;
+  tap::OpTapGuard guard_;
+};
+
+CheckpointRule always(CheckpointPolicy policy) {
+  return [policy](const CheckpointOp&) { return policy; };
+}
+
+Call with(const CheckpointOptions& options) {
+  return [options](const Layer& block, const at::Tensor& x) { return checkpoint(options, block, x); };
+}
+
+struct Block : torch::nn::Module {
+  Block() {
+    register_module("a", a);
+    register_module("b", b);
+    register_module("norm", norm);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = torch::dropout(torch::gelu(a->forward(norm->forward(x))), 0.2, is_training());
+    return x + b->forward(y + 0.1 * torch::rand_like(y)).relu();
+  }
+  torch::nn::Linear a{48, 192}, b{192, 48};
+  torch::nn::LayerNorm norm{torch::nn::LayerNormOptions({48})};
+};
+
+struct Blocks : torch::nn::Module {
+  explicit Blocks(int count) {
+    torch::manual_seed(1);
+    for (int i = 0; i < count; ++i)
+      list.push_back(register_module("block" + std::to_string(i), std::make_shared<Block>()));
+  }
+  at::Tensor forward(at::Tensor x, const Call& call) {
+    for (const auto& block : list) x = call([block](const at::Tensor& y) { return block->forward(y); }, x);
+    return x;
+  }
+  std::vector<std::shared_ptr<Block>> list;
+};
+
+}  // namespace
+
+TEST(Selection, PoliciesDoNotChangeABit) {
+  const at::Tensor x = torch::randn({32, 48});
+  using enum CheckpointPolicy;
+  const std::vector<CheckpointOptions> ways{{.policy = save_products},
+                                            {.policy = always(must_save)},
+                                            {.policy = always(must_recompute)},
+                                            {.policy = always(offload)},
+                                            {.budget = 0.3},
+                                            {.policy = save_products, .budget = 0.6, .early_stop = false},
+                                            {.budget = 1.0}};
+  for (const bool autocast : {false, true}) {
+    const auto run = [&](const Call& call) {
+      Blocks model(3);
+      return trained(
+          model,
+          [&] {
+            const amp::autocast guard(at::kCPU, at::kBFloat16, autocast);
+            return model.forward(x, call).pow(2).mean();
+          },
+          2);
+    };
+    const auto plain = run(plainly);
+    for (size_t i = 0; i < ways.size(); ++i) {
+      EXPECT_EQ(first_difference(plain, run(with(ways[i]))), -1) << "way " << i << ", autocast " << autocast;
+      const auto nested = [&](const Layer& block, const at::Tensor& y) {
+        return checkpoint(
+            ways[i], [block, once = with(ways[(i + 1) % ways.size()])](const at::Tensor& z) { return once(block, z); },
+            y);
+      };
+      EXPECT_EQ(first_difference(plain, run(nested)), -1) << "way " << i << " nested, autocast " << autocast;
+    }
+  }
+}
+
+TEST(Selection, ResNet18UnderABudget) {
+  torch::manual_seed(1);
+  const at::Tensor x = torch::randn({2, 3, 64, 64}), y = torch::tensor({1, 5});
+  const auto run = [&](const Call& call) {
+    torch::manual_seed(2);
+    const Model model = models::resnet18({.num_classes = 10});
+    return trained(*model.module(), [&] { return torch::cross_entropy_loss(resnet_forward(model, x, call), y); });
+  };
+  const auto plain = run(plainly);
+  EXPECT_EQ(first_difference(plain, run(with({.policy = save_products}))), -1);
+  EXPECT_EQ(first_difference(plain, run(with({.budget = 0.5}))), -1);
+}
+
+TEST(Selection, WhatIsKeptIsNotComputedAgain) {
+  const at::Tensor x = torch::randn({32, 48}, torch::requires_grad());
+  const auto products_in_backward = [&](const CheckpointOptions& options) {
+    Blocks model(2);
+    const at::Tensor loss = model.forward(x, with(options)).sum();
+    const CountKernels count("aten::addmm");
+    loss.backward();
+    return count.count();
+  };
+  EXPECT_EQ(products_in_backward({}), 4);
+  EXPECT_EQ(products_in_backward({.policy = save_products}), 0);
+  EXPECT_EQ(products_in_backward({.policy = always(CheckpointPolicy::must_recompute)}), 4);
+  EXPECT_EQ(products_in_backward({.budget = 0.0}), 4);
+  EXPECT_EQ(products_in_backward({.policy =
+                                      [](const CheckpointOp& op) {
+                                        return op.name == "aten::addmm" && op.outputs[0].size(1) == 192
+                                                   ? CheckpointPolicy::must_save
+                                                   : CheckpointPolicy::must_recompute;
+                                      },
+                                  .budget = 0.0}),
+            2);
+}
+
+TEST(Selection, WhatIsModifiedInPlaceIsComputedAgain) {
+  const at::Tensor x = torch::randn({8, 8}, torch::requires_grad());
+  const auto f = [](const at::Tensor& y) { return y.sin().mul_(2).add_(1).cos(); };
+  const at::Tensor plain = torch::autograd::grad({f(x).sum()}, {x})[0];
+  const at::Tensor loss = checkpoint({.policy = always(CheckpointPolicy::must_save)}, f, x).sum();
+  EXPECT_TRUE(at::equal(torch::autograd::grad({loss}, {x}, {}, true)[0], plain));
+  EXPECT_TRUE(at::equal(torch::autograd::grad({loss}, {x})[0], plain));
+}
+
+TEST(Selection, OtherOperatorsAreAnError) {
+  const at::Tensor x = torch::randn({8, 8}, torch::requires_grad()) * 1;
+  int runs = 0;
+  const auto f = [&](const at::Tensor& y) { return (++runs > 1 ? y.cos() : y.sin()).exp(); };
+  const at::Tensor loss = checkpoint({.policy = save_products}, f, x).sum();
+  EXPECT_THAT(message_of([&] { loss.backward(); }), AllOf(HasSubstr("aten::cos"), HasSubstr("aten::sin")));
+  EXPECT_TRUE(at::equal(torch::autograd::grad({x.sum()}, {x})[0], torch::ones({8, 8})));
+}
+
+TEST(Selection, OffloadGoesThroughTheGuardsAround) {
+  const at::Tensor x = torch::randn({64, 48}, torch::requires_grad());
+  const auto tensors = [&](CheckpointPolicy policy) {
+    const offload guard({.min_bytes = 1});
+    Blocks model(1);
+    const auto rule = [policy](const CheckpointOp& op) {
+      return op.name == "aten::addmm" ? policy : CheckpointPolicy::must_recompute;
+    };
+    const at::Tensor loss = model.forward(x * 1, with({.policy = rule})).sum();
+    guard.wait();
+    const int64_t count = guard.stats().tensors;
+    loss.backward();
+    return count;
+  };
+  EXPECT_EQ(tensors(CheckpointPolicy::must_recompute), 1);  // the input
+  EXPECT_EQ(tensors(CheckpointPolicy::must_save), 1);
+  EXPECT_EQ(tensors(CheckpointPolicy::offload), 3);
+}
+
+TEST(Budget, ChoosesByTimePerByte) {
+  const std::vector<detail::Candidate> all{{100, 1}, {100, 3}, {50, 1}, {300, 3}, {0, 0.1}};
+  using Choice = std::vector<bool>;
+  EXPECT_EQ(detail::choose(all, 0), (Choice{false, false, false, false, true}));
+  EXPECT_EQ(detail::choose(all, 100), (Choice{false, true, false, false, true}));
+  EXPECT_EQ(detail::choose(all, 170), (Choice{false, true, true, false, true}));
+  EXPECT_EQ(detail::choose(all, 1000), (Choice{true, true, true, true, true}));
+}
+
+TEST(Budget, HoldsItsBytes) {
+  tap::install_cpu_allocator();
+  const at::Tensor x = torch::randn({256, 48});
+  Blocks model(6);
+  model.forward(x, plainly).sum().backward();
+  const auto kept_bytes = [&](const Call& call) {
+    const int64_t before = tap::cpu_allocation_counters().current_bytes;
+    const at::Tensor loss = model.forward(x, call).sum();
+    const int64_t kept = tap::cpu_allocation_counters().current_bytes - before;
+    loss.backward();
+    return kept;
+  };
+  const int64_t least = kept_bytes(checkpointed), most = kept_bytes(plainly);
+  for (const double fraction : {0.0, 0.4, 0.7}) {
+    const budget guard(fraction);
+    for (int step = 0; step < 3; ++step) {
+      const int64_t kept = kept_bytes(checkpointed);
+      EXPECT_LE(kept - least, fraction * static_cast<double>(most) + 6 * 16384) << fraction << " " << step;
+      if (fraction > 0) {
+        EXPECT_GT(kept - least, 0.5 * fraction * static_cast<double>(most)) << fraction << " " << step;
+      }
+    }
+    const BudgetReport report = guard.report();
+    EXPECT_NEAR(static_cast<double>(report.activation_bytes), static_cast<double>(most),
+                0.1 * static_cast<double>(most));
+    EXPECT_LE(report.kept_bytes, fraction * static_cast<double>(report.activation_bytes));
+    EXPECT_EQ(report.kept_seconds > 0, fraction > 0);
+    EXPECT_LT(report.kept_seconds, report.operator_seconds);
+  }
+  const int64_t target = most / 3;
+  const budget guard(BudgetOptions{.target_bytes = target});
+  EXPECT_LT(kept_bytes(checkpointed) - least, 6 * 16384);  // measures
+  for (int step = 0; step < 3; ++step) {
+    const int64_t kept = kept_bytes(checkpointed) - least;
+    EXPECT_LE(kept, target + 6 * 16384);
+    EXPECT_GT(kept, target / 2);
+  }
+  // A policy of the region's own is not the guard's business.
+  EXPECT_LT(kept_bytes(with({.policy = always(CheckpointPolicy::must_recompute)})) - least, 6 * 16384);
+}
+
+TEST(Budget, OutOfRange) {
+  const at::Tensor x = torch::randn({4}, torch::requires_grad());
+  const auto f = [](const at::Tensor& y) { return y.exp(); };
+  for (const double wrong : {-0.1, 1.01, std::nan("")}) {
+    EXPECT_THAT(message_of([&] { checkpoint({.budget = wrong}, f, x); }), HasSubstr("between 0 and 1"));
+    EXPECT_THAT(message_of([&] { budget guard(wrong); }), HasSubstr("between 0 and 1"));
+  }
+  EXPECT_THAT(message_of([] { budget guard(BudgetOptions{}); }), HasSubstr("got none"));
+  EXPECT_THAT(message_of([] { budget guard({.fraction = 0.5, .target_bytes = 1}); }), HasSubstr("got both"));
+  EXPECT_THAT(message_of([] { budget guard({.target_bytes = -2}); }), HasSubstr("at least 0, got -2"));
+}
+
+}  // namespace bellows::recompute::testing
