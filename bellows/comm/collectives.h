@@ -56,7 +56,8 @@ at::Tensor all_gather_in_place(at::Tensor tensor, const Group& group);
 at::Tensor all_to_all(const at::Tensor& tensor, const Group& group);
 
 /// Rank r gets the r-th part of the reduced tensor: [size · D0, …] → [D0, …].
-/// Cost: with Gloo that of all_reduce, which is what it does inside
+/// Numerics: with Gloo summed in the ranks' order
+/// Cost: (n - 1) / n of the tensor's bytes sent and received by each of n ranks; with Gloo as much memory as the tensor
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);
 [[nodiscard]] Pending reduce_scatter_async(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);
 

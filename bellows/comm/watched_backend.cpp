@@ -1,5 +1,6 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "bellows/comm/exchanged_sum_impl.h"
 #include "bellows/comm/group_impl.h"
 #include "bellows/core/error.h"
 
@@ -131,7 +132,10 @@ class WatchedBackend final : public c10d::Backend {
                 [&] { return inner_->reduce_scatter(out, in, options); });
   }
   WorkHandle _reduce_scatter_base(at::Tensor& out, at::Tensor& in, const c10d::ReduceScatterOptions& options) override {
-    return note("reduce_scatter", "", {in}, [&] { return inner_->_reduce_scatter_base(out, in, options); });
+    return note("reduce_scatter", "", {in}, [&] {
+      return getBackendName() == "gloo" && in.is_cpu() ? reduce_scatter_by_exchange(*inner_, out, in, options)
+                                                       : inner_->_reduce_scatter_base(out, in, options);
+    });
   }
   WorkHandle reduce_scatter_tensor_coalesced(Tensors& out, Tensors& in,
                                              const c10d::ReduceScatterOptions& options) override {

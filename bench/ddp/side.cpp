@@ -15,26 +15,28 @@
 #include "bellows/optim/optimizers.h"
 #include "bellows/parallel/distributed_data_parallel.h"
 #include "bellows/parallel/shard_optimizer.h"
+#include "bellows/tap/allocator.h"
 #include "bench/ddp/tasks.h"
 
 namespace bellows::bench {
 
 namespace {
 
-/// MODEL.STRATEGY
+/// MODEL.STRATEGY: ddp, zero1, zero2, or alone, the rank's part of the batch with gradients of its own.
 class Run {
  public:
   Run(const std::string& name, const World& world, double learning_rate)
       : task_(make_task(name.substr(0, name.find('.')), world.rank(), world.size())) {
     const std::string strategy = name.substr(name.find('.') + 1);
-    if (strategy != "zero2") ddp_.emplace(task_.model, world);
+    keeps_gradients_ = strategy == "alone";  // as DDP does, where they are views of buckets
+    if (strategy == "ddp" || strategy == "zero1") ddp_.emplace(task_.model, world);
     optimizer_ = std::make_shared<optim::AdamW>(task_.model.parameters(), optim::AdamWOptions{.lr = learning_rate});
-    if (strategy != "ddp")
+    if (strategy == "zero1" || strategy == "zero2")
       optimizer_ = parallel::shard_optimizer(optimizer_, task_.model, world, {.stage = strategy == "zero1" ? 1 : 2});
   }
 
   at::Tensor step() {
-    optimizer_->zero_grad();
+    optimizer_->zero_grad(!keeps_gradients_);
     const at::Tensor loss = task_.loss(ddp_ ? ddp_->forward(task_.x) : task_.model.forward(task_.x), task_.y);
     loss.backward();
     optimizer_->step();
@@ -45,6 +47,7 @@ class Run {
   Task task_;
   std::optional<parallel::DistributedDataParallel> ddp_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  bool keeps_gradients_ = false;
 };
 
 std::string losses(Run& run, int64_t count, const World& world) {
@@ -64,7 +67,18 @@ double seconds_of(Run& run, int64_t count, const World& world) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-std::string obey(const std::string& line, std::optional<Run>& run, const World& world, double learning_rate) {
+/// The most bytes that this rank held at once in a step, model and optimizer included.
+std::string peak(const std::string& name, const World& world, double learning_rate) {
+  tap::install_cpu_allocator();
+  const int64_t before = tap::cpu_allocation_counters().current_bytes;
+  Run run(name, world, learning_rate);
+  for (int i = 0; i < 3; ++i) run.step();  // DDP makes its buckets anew behind the first
+  tap::reset_cpu_allocation_peak();
+  run.step();
+  return std::to_string(tap::cpu_allocation_counters().peak_bytes - before);
+}
+
+std::string obey(const std::string& line, std::unique_ptr<Run>& run, const World& world, double learning_rate) {
   std::istringstream words(line);
   std::string command, name;
   int64_t count = 0;
@@ -72,8 +86,13 @@ std::string obey(const std::string& line, std::optional<Run>& run, const World& 
   if (command == "losses") {
     words >> name >> count;
     run.reset();
-    run.emplace(name, world, learning_rate);
+    run = std::make_unique<Run>(name, world, learning_rate);
     return losses(*run, count, world);
+  }
+  if (command == "peak") {
+    words >> name;
+    run.reset();
+    return peak(name, world, learning_rate);
   }
   words >> count;
   return std::to_string(seconds_of(*run, count, world));
@@ -96,7 +115,7 @@ void start_others() {
 int serve_rank(double learning_rate) {
   start_others();
   const World world = init();
-  std::optional<Run> run;
+  std::unique_ptr<Run> run;
   const bool first = world.rank() == 0;
   if (first) std::cout << "ready" << std::endl;
   for (std::string line; !first || std::getline(std::cin, line);) {

@@ -2,9 +2,9 @@
 
 #include <torch/torch.h>
 
+#include "bellows/models/bert.h"
 #include "bellows/models/formula_weights.h"
 #include "bellows/models/resnet.h"
-#include "bench/amp/encoder.h"
 
 namespace bellows::bench {
 
@@ -13,14 +13,16 @@ namespace {
 // bench/peers/ddp.py makes the same.
 constexpr int64_t images = 32, image_size = 64, classes = 1000;
 constexpr int64_t sequences = 8, length = 128, features = 64, digits = 10;
-constexpr EncoderOptions encoder_options{.layers = 6, .hidden = 512, .heads = 8, .feed_forward = 2048};
 
 at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& y) {
   return torch::cross_entropy_loss(output, y);
 }
 
-at::Tensor squared_error(const at::Tensor& output, const at::Tensor& y) {
-  return torch::mse_loss(output, y);
+Model small_bert() {
+  models::BertOptions options = models::bert_20m();
+  options.hidden_dropout_prob = options.attention_probs_dropout_prob = 0;
+  options.mask_padding = false;  // as transformers without a mask
+  return models::bert(options);
 }
 
 Model small_mlp() {
@@ -54,9 +56,9 @@ Task make_task(const std::string& name, int rank, int ranks) {
   if (name == "mlp")
     return task(small_mlp, uniform("input", {images, features}), part(models::formula_labels("labels", images, digits)),
                 cross_entropy);
-  const std::vector<int64_t> shape = {sequences, length, encoder_options.hidden};
-  return task([] { return encoder(encoder_options); }, uniform("input", shape), uniform("target", shape),
-              squared_error);
+  const at::Tensor ids = models::formula_labels("ids", sequences * length, models::bert_20m().vocab_size);
+  return task(small_bert, part(ids.view({sequences, length})), part(models::formula_labels("labels", sequences, 2)),
+              cross_entropy);
 }
 
 }  // namespace bellows::bench

@@ -15,7 +15,7 @@ struct Task {
   at::Tensor (*loss)(const at::Tensor& output, const at::Tensor& y);
 };
 
-/// Params: name – "resnet18" (32 pictures of 64x64 in all), "encoder" (19 M parameters, 8 sequences of 128), "mlp" (5 k: too
+/// Params: name – "resnet18" (32 pictures of 64x64 in all), "bert" (20 M parameters, 8 sequences of 128), "mlp" (5 k: too
 ///         small for many processes)
 Task make_task(const std::string& name, int rank, int ranks);
 

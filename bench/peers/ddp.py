@@ -12,12 +12,14 @@ import torch.nn.functional as F
 import torchvision
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
+from transformers import BertConfig, BertForSequenceClassification
 
 from formula_weights import labels, set_formula_weights, uniform
 from protocol import serve
 
 IMAGES, SIZE, CLASSES = 32, 64, 1000
-SEQUENCES, LENGTH, HIDDEN, FEATURES, DIGITS = 8, 128, 512, 64, 10
+SEQUENCES, LENGTH, FEATURES, DIGITS = 8, 128, 64, 10
+BERT = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1024}
 
 
 def part(whole):
@@ -27,12 +29,12 @@ def part(whole):
 class Step:
     def __init__(self, name, flags):
         task, strategy = name.split(".")
-        if task == "encoder":
-            layer = torch.nn.TransformerEncoderLayer(HIDDEN, 8, 2048, dropout=0.0, batch_first=True)
-            net = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
-            shape = (SEQUENCES, LENGTH, HIDDEN)
-            y, self.x = part(uniform("target", shape).float()), part(uniform("input", shape).float())
-            self.loss = lambda output: F.mse_loss(output, y)
+        if task == "bert":
+            config = BertConfig(**BERT, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+            net = BertForSequenceClassification(config)
+            y = part(labels("labels", SEQUENCES, 2))
+            self.x = part(labels("ids", SEQUENCES * LENGTH, config.vocab_size).view(SEQUENCES, LENGTH))
+            self.loss = lambda output: F.cross_entropy(output.logits, y)
         else:
             if task == "resnet18":
                 net, shape, classes = torchvision.models.resnet18(num_classes=CLASSES), (IMAGES, 3, SIZE, SIZE), CLASSES
