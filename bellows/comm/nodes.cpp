@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double meet_timeout_s = 300, reconnect_timeout_s = 10;
+constexpr double meet_timeout_s = 300, reconnect_timeout_s = 10, leave_timeout_s = 5, lost_s = 2;
 constexpr auto beat_period = 500ms, meet_period = 20ms;
 
 /// "HOST:PORT", also "[::1]:PORT".
@@ -222,15 +222,21 @@ std::optional<Failure> Nodes::heard() {
   return Failure{.how = "Node 0, which serves the store, has not answered for " + seconds_text(node_timeout_s_)};
 }
 
+/// Since another node's last sign of life, as far as this one was looking.
+double Nodes::silent_s(int node) {
+  Beat& beat = beats_[node];
+  const std::string now = view_->latest(alive_key(node)).value_or("");
+  if (now != beat.text) beat = {.text = now, .since = Clock::now()};
+  return age_s(beat.since);
+}
+
 std::optional<Failure> Nodes::lost_node() {
   for (const Member& member : members_) {
     if (member.node == 0) continue;
-    Beat& beat = beats_[member.node];
-    const std::string now = view_->latest(alive_key(member.node)).value_or("");
-    if (now != beat.text) beat = {.text = now, .since = Clock::now()};
-    const std::string name = "Node " + std::to_string(member.node);
-    if (!now.empty() && !now.starts_with(member.id)) return Failure{.how = name + " was started anew"};
-    if (age_s(beat.since) > node_timeout_s_ && !view_->value("bye/" + std::to_string(member.node)))
+    const bool is_silent = silent_s(member.node) > node_timeout_s_;
+    const std::string name = "Node " + std::to_string(member.node), &beat = beats_[member.node].text;
+    if (!beat.empty() && !beat.starts_with(member.id)) return Failure{.how = name + " was started anew"};
+    if (is_silent && !view_->value("bye/" + std::to_string(member.node)))
       return Failure{.how = name + " has given no sign of life for " + seconds_text(node_timeout_s_)};
   }
   return std::nullopt;
@@ -253,14 +259,14 @@ void Nodes::leave(const std::optional<Failure>& failure) {
   if (node_rank_ == 0) view_->set("over", to_json(failure.value_or(Failure{.exit_code = 0})));
   view_->flush(1);
   if (node_rank_ > 0) return;
-  const auto all_said_it = [this] {
-    for (int node = 1; node < nodes_; ++node) {
-      const bool came = view_->latest(alive_key(node)).has_value();
-      if (came && !view_->value("bye/" + std::to_string(node))) return false;
-    }
-    return true;
+  // Those that are lost say nothing any more; those that wait for the next round look for "over" all the time.
+  const auto since = Clock::now();
+  const auto is_waited_for = [&](const Member& member) {
+    return member.node > 0 && !view_->value("bye/" + std::to_string(member.node)) && silent_s(member.node) < lost_s;
   };
-  for (const auto since = Clock::now(); !all_said_it() && age_s(since) < 5;) std::this_thread::sleep_for(meet_period);
+  while (age_s(since) < leave_timeout_s &&
+         (age_s(since) < 0.3 || std::any_of(members_.begin(), members_.end(), is_waited_for)))
+    std::this_thread::sleep_for(meet_period);
 }
 
 }  // namespace bellows::comm

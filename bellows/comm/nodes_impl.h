@@ -81,6 +81,7 @@ class Nodes {
   bool has_to_stop(const Interrupted& interrupted);
   bool take_place(const std::vector<Member>& members);
   void check_patience(Clock::time_point since, const std::vector<Member>& there) const;
+  double silent_s(int node);
   std::optional<Failure> lost_node();
 
   const int nodes_, node_rank_, min_nodes_;

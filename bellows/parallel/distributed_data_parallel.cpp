@@ -87,6 +87,28 @@ void take_part(Ranks& state) {
   if (!all_to_the_end) broadcast_tensors(state.model.state_dict(), state.last.first, state.group);
 }
 
+/// Params: places – [parameters, 2], the bucket of each and its number
+std::vector<std::vector<size_t>> buckets_in(const at::Tensor& places, const NamedTensors& parameters) {
+  const auto count = static_cast<int64_t>(parameters.size());
+  bool fits = places.scalar_type() == at::kLong && places.sizes() == at::IntArrayRef{count, 2};
+  const at::Tensor dense = places.contiguous();
+  std::vector<std::vector<size_t>> buckets;
+  std::vector<bool> seen(parameters.size());
+  for (int64_t i = 0; fits && i < count; ++i) {
+    const int64_t* place = dense.const_data_ptr<int64_t>() + 2 * i;
+    const auto bucket = static_cast<size_t>(place[0]), number = static_cast<size_t>(place[1]);
+    fits = number < seen.size() && !seen[number] && (bucket == buckets.size() || bucket + 1 == buckets.size());
+    if (!fits) break;
+    if (bucket == buckets.size()) buckets.emplace_back();
+    buckets.back().push_back(number);
+    seen[number] = true;
+    fits = parameters[number].second.scalar_type() == parameters[buckets.back().front()].second.scalar_type();
+  }
+  TORCH_CHECK_VALUE(fits, "DistributedDataParallel: the state's buckets, ", places.scalar_type(), places.sizes(),
+                    ", are not of the ", count, " parameters that are trained. Go on with the model that was saved.");
+  return buckets;
+}
+
 }  // namespace
 
 DistributedDataParallel::DistributedDataParallel(const Model& model, const comm::Group& group,
@@ -148,6 +170,27 @@ void DistributedDataParallel::join(const std::function<void()>& steps, const Joi
 
 void DistributedDataParallel::broadcast_buffers() const {
   parallel::broadcast_buffers(state_->model, state_->group);
+}
+
+NamedTensors DistributedDataParallel::state() const {
+  if (!state_->reducer) return {};
+  std::vector<int64_t> places;
+  int64_t bucket = 0;
+  for (const std::vector<size_t>& numbers : state_->reducer->buckets()) {
+    for (const size_t number : numbers) {
+      places.push_back(bucket);
+      places.push_back(static_cast<int64_t>(number));
+    }
+    ++bucket;
+  }
+  return {{"buckets", at::tensor(places).view({-1, 2})}};
+}
+
+void DistributedDataParallel::restore(const NamedTensors& state) const {
+  if (!state_->reducer) return;
+  for (const auto& [name, value] : state) {
+    if (name == "buckets") state_->reducer->begin_with(buckets_in(value, trained_parameters(state_->model)));
+  }
 }
 
 const Model& DistributedDataParallel::model() const {

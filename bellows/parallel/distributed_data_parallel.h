@@ -95,6 +95,14 @@ class DistributedDataParallel {
   /// Gives all ranks rank 0's buffers, such as running statistics, before each evaluates on its own. Collective.
   void broadcast_buffers() const;
 
+  /// What the last bits of the next step depend on beside the model: {"buckets", [parameters, 2]}, the bucket of each and its
+  /// number, as they lie there. For the checkpoint of a run on three ranks or more, which add up a gradient in an order that
+  /// depends on its place. Collective, between a step and the next forward; nothing in a world of one.
+  NamedTensors state() const;
+  /// Goes on from there, before the first step. Collective; nothing to go on from is welcome, and in a world of one all is.
+  /// Throws: c10::ValueError – buckets of another model
+  void restore(const NamedTensors& state) const;
+
   const Model& model() const;
   const comm::Group& group() const;
   /// "4 ranks, 5 buckets, 44.7 MiB a step, gradients in the buckets". The buckets are made anew after the first step, in the

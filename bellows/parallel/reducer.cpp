@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "bellows/comm/group_impl.h"
@@ -16,14 +17,15 @@
 namespace bellows::parallel {
 
 struct Reducer::State {
-  std::vector<std::string> names;  ///< of the parameters
-  comm::Group group;               ///< of the gradients' own
-  bool find_unused = false, static_graph = false;
-  int64_t steps = 0;             ///< that exchanged
-  size_t buckets = 0;            ///< how many there are now
-  double hook_scale = 1;         ///< of the mean over all ranks
-  bool delayed = false;          ///< a static graph's first exchange has been asked for
-  HookExchange* hook = nullptr;  ///< the reducer's
+  NamedTensors parameters;
+  DistributedOptions options;
+  comm::Group group;                      ///< of the gradients' own
+  std::optional<comm::Group> hook_group;  ///< of the hook's
+  int64_t steps = 0;                      ///< that exchanged
+  size_t buckets = 0;                     ///< how many there are now
+  double hook_scale = 1;                  ///< of the mean over all ranks
+  bool delayed = false;                   ///< a static graph's first exchange has been asked for
+  HookExchange* hook = nullptr;           ///< the reducer's
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;  ///< which the search for unused parameters cannot do without
 };
@@ -64,7 +66,8 @@ std::vector<std::vector<size_t>> first_buckets(const std::vector<at::Tensor>& pa
 }
 
 std::shared_ptr<c10d::Reducer> make_reducer(const NamedTensors& named, const comm::Group& group,
-                                            const DistributedOptions& options) {
+                                            const DistributedOptions& options,
+                                            std::vector<std::vector<size_t>> buckets) {
   std::vector<at::Tensor> parameters;
   std::unordered_map<size_t, std::string> names;
   parameters.reserve(named.size());
@@ -72,7 +75,7 @@ std::shared_ptr<c10d::Reducer> make_reducer(const NamedTensors& named, const com
     names[parameters.size()] = name;
     parameters.push_back(parameter);
   }
-  auto buckets = first_buckets(parameters, options);
+  if (buckets.empty()) buckets = first_buckets(parameters, options);
   const PlainViews plain;
   return std::make_shared<c10d::Reducer>(std::move(parameters), std::move(buckets), group.state()->process_group,
                                          /*expect_sparse_gradients=*/std::vector<bool>(named.size(), false),
@@ -83,7 +86,7 @@ std::shared_ptr<c10d::Reducer> make_reducer(const NamedTensors& named, const com
 }
 
 /// Names of the parameters whose numbers stand behind "did not receive grad for rank 0:" in c10d's message.
-std::string missing_names(const std::string& message, const std::vector<std::string>& names) {
+std::string missing_names(const std::string& message, const NamedTensors& parameters) {
   const std::string marker = "Parameter indices which did not receive grad for rank ";
   const size_t found = message.find(marker);
   if (found == std::string::npos) return "";
@@ -94,7 +97,7 @@ std::string missing_names(const std::string& message, const std::vector<std::str
   for (const char letter : message.substr(begin, end == std::string::npos ? end : end - begin) + " ") {
     const bool digit = letter >= '0' && letter <= '9';
     if (digit) number = number * 10 + static_cast<size_t>(letter - '0');
-    if (!digit && inside && number < names.size()) missing.push_back(names[number]);
+    if (!digit && inside && number < parameters.size()) missing.push_back(parameters[number].first);
     if (!digit) number = 0;
     inside = digit;
   }
@@ -104,9 +107,8 @@ std::string missing_names(const std::string& message, const std::vector<std::str
   return c10::Join(", ", missing) + (more ? c10::str(" and ", more, " more") : "");
 }
 
-[[noreturn]] void explain_unfinished(const std::string& message, const std::vector<std::string>& names,
-                                     bool find_unused) {
-  const std::string missing = missing_names(message, names);
+[[noreturn]] void explain_unfinished(const std::string& message, const NamedTensors& parameters, bool find_unused) {
+  const std::string missing = missing_names(message, parameters);
   TORCH_CHECK(missing.empty(), "DistributedDataParallel: the last step gave no gradient to ", missing,
               ", so that not all gradients were exchanged. ",
               find_unused ? "Give before_backward() what backward starts from."
@@ -134,17 +136,23 @@ void broadcast_tensors(const NamedTensors& tensors, int root, const comm::Group&
 }
 
 Reducer::Reducer(const NamedTensors& parameters, const comm::Group& group, const DistributedOptions& options)
-    : state_(std::make_shared<State>(State{.group = comm::duplicate(group, "gradients"),
-                                           .find_unused = options.find_unused_parameters,
-                                           .static_graph = options.static_graph})) {
-  state_->names.reserve(parameters.size());
-  for (const auto& [name, parameter] : parameters) state_->names.push_back(name);
-  state_->reducer = make_reducer(parameters, state_->group, options);
+    : state_(std::make_shared<State>(
+          State{.parameters = parameters, .options = options, .group = comm::duplicate(group, "gradients")})) {
+  if (options.hook) state_->hook_group = comm::duplicate(group, "hook");
+  make({});
+}
+
+/// Params: buckets – numbers of parameters; none: as they are before the first step
+void Reducer::make(std::vector<std::vector<size_t>> buckets) {
+  state_->hook = nullptr;
+  state_->logger.reset();
+  state_->reducer.reset();  // its hooks on the parameters go first
+  state_->reducer = make_reducer(state_->parameters, state_->group, state_->options, std::move(buckets));
   state_->logger = std::make_shared<c10d::Logger>(state_->reducer);
   state_->reducer->set_logger(state_->logger);
-  if (options.static_graph) state_->reducer->set_static_graph();
-  if (options.hook) {
-    auto hook = std::make_unique<HookExchange>(options.hook, comm::duplicate(group, "hook"));
+  if (state_->options.static_graph) state_->reducer->set_static_graph();
+  if (state_->hook_group) {
+    auto hook = std::make_unique<HookExchange>(state_->options.hook, *state_->hook_group);
     state_->hook = hook.get();
     state_->reducer->register_comm_hook(std::move(hook));
   }
@@ -166,19 +174,23 @@ void Reducer::begin_forward(bool exchange) {
     ++state_->steps;
     state_->reducer->prepare_for_forward();
   }
+  make_due_buckets();
+}
+
+void Reducer::make_due_buckets() {
   try {
     const PlainViews plain;
     if (state_->reducer->rebuild_buckets()) state_->buckets = bucket_bytes().size();
   } catch (const c10::Error& error) {
-    explain_unfinished(error.what_without_backtrace(), state_->names, state_->find_unused);
+    explain_unfinished(error.what_without_backtrace(), state_->parameters, state_->options.find_unused_parameters);
   }
 }
 
 void Reducer::begin_backward(const std::vector<at::Tensor>& outputs) {
   if (state_->hook) state_->hook->begin(state_->buckets, state_->hook_scale);
-  const bool search = state_->find_unused && !state_->static_graph;
+  const bool search = state_->options.find_unused_parameters && !state_->options.static_graph;
   state_->reducer->prepare_for_backward(search ? outputs : std::vector<at::Tensor>());
-  if (!state_->static_graph || state_->delayed) return;
+  if (!state_->options.static_graph || state_->delayed) return;
   // The first step of a static graph counts how often each gradient comes; only its end knows.
   const auto delay = [weak = std::weak_ptr<State>(state_)](const at::Tensor&) {
     const auto state = weak.lock();
@@ -192,9 +204,9 @@ void Reducer::begin_backward(const std::vector<at::Tensor>& outputs) {
 
 void Reducer::take_part_with_zeros() {
   c10d::Reducer& reducer = *state_->reducer;
-  const bool first_of_static = state_->static_graph && state_->steps == 1;
+  const bool first_of_static = state_->options.static_graph && state_->steps == 1;
   std::vector<at::Tensor> used;
-  if (first_of_static || (state_->find_unused && !state_->static_graph))
+  if (first_of_static || (state_->options.find_unused_parameters && !state_->options.static_graph))
     used = {at::zeros_like(reducer.get_local_used_map_on_device())};
   c10::intrusive_ptr<c10d::Work> used_work;
   const auto exchange_used = [&] {
@@ -218,6 +230,24 @@ std::vector<int64_t> Reducer::bucket_bytes() const {
   bytes.reserve(buckets.size());
   for (const auto& bucket : buckets) bytes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
   return bytes;
+}
+
+std::vector<std::vector<size_t>> Reducer::buckets() {
+  if (state_->steps > 0) make_due_buckets();
+  std::unordered_map<const c10::TensorImpl*, size_t> numbers;
+  for (const auto& [name, parameter] : state_->parameters)
+    numbers.emplace(parameter.unsafeGetTensorImpl(), numbers.size());
+  std::vector<std::vector<size_t>> result;
+  for (const c10d::GradBucket& bucket : state_->reducer->get_grad_buckets(/*return_zero_tensors=*/false)) {
+    std::vector<size_t>& own = result.emplace_back();
+    for (const at::Tensor& parameter : bucket.getParameters())
+      own.push_back(numbers.at(parameter.unsafeGetTensorImpl()));
+  }
+  return result;
+}
+
+void Reducer::begin_with(const std::vector<std::vector<size_t>>& buckets) {
+  make(buckets);
 }
 
 }  // namespace bellows::parallel

@@ -35,9 +35,15 @@ class Reducer {
   void take_part_with_zeros();
 
   std::vector<int64_t> bucket_bytes() const;
+  /// Numbers of the parameters in each bucket, as they lie there. Collective: first the buckets are made anew, if that is due.
+  std::vector<std::vector<size_t>> buckets();
+  /// Begins with these buckets, as if the steps before had been made.
+  void begin_with(const std::vector<std::vector<size_t>>& buckets);
 
  private:
   struct State;
+  void make(std::vector<std::vector<size_t>> buckets);
+  void make_due_buckets();
   std::shared_ptr<State> state_;
 };
 

@@ -144,6 +144,14 @@ std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimize
   return checkpoint::whole_parts(optim::state_dict(optimizer));
 }
 
+NamedTensors Ranks::state() const {
+  return state_ && state_->ddp ? state_->ddp->state() : NamedTensors();
+}
+
+void Ranks::restore(const NamedTensors& state) {
+  if (state_ && state_->ddp) state_->ddp->restore(state);
+}
+
 std::string Ranks::describe() const {
   if (!state_) return "";
   return state_->strategy + ": " + (state_->ddp ? state_->ddp->describe() : c10::str(size(), " ranks"));

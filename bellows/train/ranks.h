@@ -45,6 +45,11 @@ class Ranks {
   /// An optimizer's state as this rank holds it.
   static checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer);
 
+  /// What the gradients' exchange carries from step to step, the same on all ranks; nothing alone. Restored before the first
+  /// step.
+  NamedTensors state() const;
+  void restore(const NamedTensors& state);
+
   /// "zero1: 4 ranks, 5 buckets, …"; "" alone.
   std::string describe() const;
 

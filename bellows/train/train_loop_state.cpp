@@ -56,6 +56,7 @@ NamedTensors TrainLoop::extra_state(const comm::Group* ranks) const {
   append("", update_.state());
   append("train_metrics.", metrics_.state(ranks));
   append("rates.", rates_.state());
+  append("exchange.", ranks_.state());
   if (average_) append("average.", average_->state_dict());
   if (sample_stats_) append("sample_stats.", sample_stats_->state());
   return extra;
@@ -104,6 +105,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   rates_.restore(below(state.extra, "rates."));
   const NamedTensors sample_stats = below(state.extra, "sample_stats.");
   if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);
+  if (!own_options) ranks_.restore(below(state.extra, "exchange."));
   if (own_options) rates_.forget();
   if (average_ && (!own_options || !average.empty())) average_->load_state_dict(average);
   step_ = state.step;

@@ -27,10 +27,12 @@ void exec_bellows(const Launch& launch) {
   if (launch.file_limit > 0) setrlimit(RLIMIT_FSIZE, &limit);
   const std::string folder = launch.folder.empty() ? BELLOWS_SOURCE_DIR : launch.folder;
   if (chdir(folder.c_str()) != 0) _exit(127);
-  std::vector<char*> argv = {strdup("bellows")};
+  std::vector<char*> argv;
+  for (const std::string& word : launch.prefix) argv.push_back(strdup(word.c_str()));
+  argv.push_back(strdup(BELLOWS_BIN_DIR "/bellows"));
   for (const std::string& argument : launch.arguments) argv.push_back(strdup(argument.c_str()));
   argv.push_back(nullptr);
-  execv(BELLOWS_BIN_DIR "/bellows", argv.data());
+  execvp(argv[0], argv.data());
   _exit(127);
 }
 

@@ -21,6 +21,7 @@ struct Launch {
   std::vector<std::string> environment;  ///< "NAME=value", over this process's own and OMP_NUM_THREADS=1
   bool terminal = false;                 ///< standard output and error on a pseudo-terminal: both arrive in `out`
   std::string folder;                    ///< working folder; the repository when empty
+  std::vector<std::string> prefix;       ///< a command that starts the binary: "ip", "netns", "exec", …
   uint64_t file_limit = 0;               ///< bytes that a file may have (RLIMIT_FSIZE); 0: as many as it likes
 };
 

@@ -70,6 +70,26 @@ TEST(DistributedFaults, ThereHasToBeSomethingToTrain) {
   });
 }
 
+TEST(DistributedFaults, BucketsOfAnotherModelAreRefused) {
+  run_ranks(2, [](const comm::Group& group) {
+    const auto [model, module] = make_model<Layers>();
+    const DistributedDataParallel ddp(model, group);
+    const at::Tensor own = ddp.state().at(0).second;
+    ddp.restore({{"buckets", own}});
+    at::Tensor twice = own.clone(), gap = own.clone();
+    twice[1].copy_(twice[0]);
+    gap.select(1, 0).add_(1);
+    for (const at::Tensor& wrong : {twice, gap, own.slice(0, 1), own.to(at::kInt), own - 9})
+      EXPECT_THROW(ddp.restore({{"buckets", wrong}}), c10::ValueError) << wrong;
+  });
+  run_ranks(1, [](const comm::Group& group) {
+    const auto [model, module] = make_model<Layers>();
+    const DistributedDataParallel ddp(model, group);
+    EXPECT_TRUE(ddp.state().empty());
+    ddp.restore({{"buckets", at::zeros({1})}});
+  });
+}
+
 /// Rank 1's model breaks down in its third forward, while the others wait in backward for its gradients.
 std::vector<std::string> errors_when_rank_1_throws(int ranks) {
   std::vector<std::string> texts(static_cast<size_t>(ranks));

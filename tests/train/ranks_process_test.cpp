@@ -119,31 +119,45 @@ TEST(RanksProcess, FewerRanksGoOnFromTheLastCheckpoint) {
   EXPECT_THAT(outcome.err, HasSubstr("3 ranks then, 2 now"));
 }
 
-/// Set BELLOWS_KILL_SEED to have the same moments again.
-TEST(RanksProcess, KilledAtAnyMomentTheyEndWithTheBitsOfTheRunThatWasNot) {
-  const char* slow = std::getenv("BELLOWS_SLOW");
-  const int wanted = slow && std::string(slow) == "1" ? 100 : 3;
-  const char* given = std::getenv("BELLOWS_KILL_SEED");
-  RandomStream random(given ? std::strtoull(given, nullptr, 10) : std::random_device()());
+TEST(RanksProcess, AStopOfOneRankStopsAllAndSaysHowToGoOn) {
   const cli::Scratch scratch;
   std::vector<std::string> recipe = small;
-  recipe.insert(recipe.end(), {"data_parallel=zero2", "augment=crop_flip", "epochs=12"});
+  recipe.emplace_back("epochs=1000");
+  cli::Process process(launched_training({"-n", "2", "--max-restarts", "3"}, training(scratch / "run", recipe)));
+  ASSERT_TRUE(process.wait_until([](const auto& so_far) { return so_far.err.find("    1  ") != std::string::npos; }));
+  const pid_t told = rank_process(scratch / "run", 1);
+  ASSERT_GT(told, 0);
+  kill(told, SIGTERM);
+  const cli::Outcome outcome = process.finish(60);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("bellows: stopped, as asked: rank 1 ended with exit code 143."));
+  EXPECT_THAT(outcome.err, testing::Not(HasSubstr("anew")));
+  EXPECT_THAT(outcome.out, HasSubstr("Go on with: bellows launch -n 2 -- bellows train --out " + scratch / "run"));
+}
+
+/// Kills one rank after the other of runs that go on until so many are gone, and compares with a run that was left alone.
+void expect_kills_change_nothing(const std::string& data_parallel, int ranks, int wanted, RandomStream& random) {
+  const cli::Scratch scratch;
+  std::vector<std::string> recipe = small;
+  recipe.insert(recipe.end(), {"data_parallel=" + data_parallel, "augment=crop_flip", "epochs=12"});
+  const std::string count = std::to_string(ranks);
   const auto command = [&](const std::string& folder) {
     auto result = training(folder, recipe);
     result.push_back("--resume");
     return result;
   };
-  ASSERT_EQ(cli::Process(launched_training({"-n", "2"}, command(scratch / "whole"))).finish().exit_code, 0);
-  for (int kills = 0, run = 0; kills < wanted && !HasFailure(); ++run) {
+  ASSERT_EQ(cli::Process(launched_training({"-n", count}, command(scratch / "whole"))).finish().exit_code, 0);
+  for (int kills = 0, run = 0; kills < wanted && !testing::Test::HasFailure(); ++run) {
     const std::string folder = scratch / c10::str("run-", run);
-    cli::Process process(launched_training({"-n", "2", "--max-restarts", "1000"}, command(folder)));
+    cli::Process process(launched_training({"-n", count, "--max-restarts", "1000"}, command(folder)));
     bool going_on = true;
     while (going_on && kills < wanted) {
       const auto ms = static_cast<int64_t>(1500 + 1500 * random.uniform());  // starting takes one second
       going_on = !process.wait_until(
           [](const cli::Outcome& so_far) { return so_far.out.find("of training") != std::string::npos; },
           static_cast<double>(ms) / 1000);
-      const pid_t victim = going_on ? rank_process(folder, static_cast<int>(random.below(2))) : 0;
+      const pid_t victim =
+          going_on ? rank_process(folder, static_cast<int>(random.below(static_cast<uint64_t>(ranks)))) : 0;
       kills += victim > 0 && kill(victim, SIGKILL) == 0;
     }
     const cli::Outcome outcome = process.finish();
@@ -153,6 +167,16 @@ TEST(RanksProcess, KilledAtAnyMomentTheyEndWithTheBitsOfTheRunThatWasNot) {
     for (const auto& entry : std::filesystem::directory_iterator(folder))
       EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr(".partial"))) << "a killed save's folder was left";
   }
+}
+
+/// Set BELLOWS_KILL_SEED to have the same moments again.
+TEST(RanksProcess, KilledAtAnyMomentTheyEndWithTheBitsOfTheRunThatWasNot) {
+  const char* slow = std::getenv("BELLOWS_SLOW");
+  const bool all = slow && std::string(slow) == "1";
+  const char* given = std::getenv("BELLOWS_KILL_SEED");
+  RandomStream random(given ? std::strtoull(given, nullptr, 10) : std::random_device()());
+  expect_kills_change_nothing("zero2", 2, all ? 50 : 2, random);
+  expect_kills_change_nothing("ddp", 3, all ? 50 : 1, random);
 }
 
 }  // namespace bellows::train
