@@ -63,31 +63,39 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   return y.transpose(1, 2).reshape(query.sizes());
 }
 
+namespace {
+
+void check_range(const TokenLimits& limits, const at::Tensor& ids, int64_t end, const char* what) {
+  if (!ids.defined() || !ids.is_cpu() || ids.numel() == 0) return;
+  const auto [low, high] = at::aminmax(ids);
+  const int64_t first = low.item<int64_t>(), last = high.item<int64_t>();
+  TORCH_CHECK_VALUE(first >= 0 && last < end, limits.model, ": expected ", what, " from 0 to ", end - 1, ", got ",
+                    first < 0 ? first : last, ".");
+}
+
+/// "int64 [N, T]", and what else may come.
+std::string expected_tokens(const TokenLimits& limits) {
+  if (limits.rows == 1) return "int64 [N, T]";
+  return c10::str("int64 [N, T], or with the attention mask", limits.rows > 2 ? " and token types" : "", " [N, ",
+                  limits.rows, ", T]; pack_tokens() makes it");
+}
+
+}  // namespace
+
 Tokens read_tokens(const at::Tensor& input, const TokenLimits& limits) {
-  const auto& [model, rows, vocab_size, max_length, types, pad_token] = limits;
   const bool fits = input.defined() && input.scalar_type() == at::kLong &&
-                    (input.dim() == 2 || (input.dim() == 3 && input.size(1) >= 1 && input.size(1) <= rows));
-  TORCH_CHECK_VALUE(fits, model, ": expected token ids, int64 [N, T]",
-                    rows > 1 ? c10::str(", or with the attention mask", rows > 2 ? " and token types" : "", " [N, ",
-                                        rows, ", T]; pack_tokens() makes it")
-                             : "",
-                    ", got ", input.defined() ? c10::str(input.scalar_type(), " ", input.sizes()) : "nothing", ".");
+                    (input.dim() == 2 || (input.dim() == 3 && input.size(1) >= 1 && input.size(1) <= limits.rows));
+  TORCH_CHECK_VALUE(fits, limits.model, ": expected token ids, ", expected_tokens(limits), ", got ",
+                    input.defined() ? c10::str(input.scalar_type(), " ", input.sizes()) : "nothing", ".");
   const int64_t length = input.size(-1);
-  TORCH_CHECK_VALUE(length >= 1 && length <= max_length, model, ": expected 1 to ", max_length,
+  TORCH_CHECK_VALUE(length >= 1 && length <= limits.max_length, limits.model, ": expected 1 to ", limits.max_length,
                     " tokens a sample, which it has positions for, got ", length, ". Cut or split the text.");
   const auto row = [&](int64_t i) { return input.dim() == 3 && i < input.size(1) ? input.select(1, i) : at::Tensor(); };
   Tokens tokens{input.dim() == 3 ? row(0) : input, row(1), row(2)};
-  const auto check_range = [&](const at::Tensor& ids, int64_t end, const char* what) {
-    if (!ids.defined() || !ids.is_cpu() || ids.numel() == 0) return;
-    const auto [low, high] = at::aminmax(ids);
-    const int64_t first = low.item<int64_t>(), last = high.item<int64_t>();
-    TORCH_CHECK_VALUE(first >= 0 && last < end, model, ": expected ", what, " from 0 to ", end - 1, ", got ",
-                      first < 0 ? first : last, ".");
-  };
-  check_range(tokens.ids, vocab_size, "token ids");
-  check_range(tokens.types, types, "token types");
+  check_range(limits, tokens.ids, limits.vocab_size, "token ids");
+  check_range(limits, tokens.types, limits.types, "token types");
   const at::Tensor kept = tokens.mask.defined() ? tokens.mask.ne(0)
-                          : pad_token           ? tokens.ids.ne(*pad_token)
+                          : limits.pad_token    ? tokens.ids.ne(*limits.pad_token)
                                                 : at::Tensor();
   // Without a mask, attention runs in its fastest kernels. To look costs a synchronization on other devices.
   const bool full = !kept.defined() || (kept.is_cpu() && kept.all().item<bool>());
