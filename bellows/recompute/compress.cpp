@@ -81,7 +81,8 @@ class compress::Tap final : public tap::SavedTensorTap {
     if (tensor.numel() < options_.min_size || tensor.numel() == 0 || !(wide || narrow)) return nullptr;
     if (options_.bits != ActivationBits::bf16 && tensor.is_cpu()) return encoded(tensor);
     if (!wide) return nullptr;
-    return counted(std::make_shared<RoundedTensor>(tensor), tensor, tensor.numel() * 2);
+    count(tensor, tensor.numel() * 2);
+    return std::make_shared<RoundedTensor>(tensor);
   }
 
   CompressedBytes bytes() const { return {before_, after_}; }
@@ -96,14 +97,13 @@ class compress::Tap final : public tap::SavedTensorTap {
     const int64_t after = layout.codes_bytes() + 8 * layout.groups();
     if (after >= static_cast<int64_t>(tensor.nbytes())) return nullptr;
     const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
-    return counted(std::make_shared<CodedTensor>(dense, layout), tensor, after);
+    count(tensor, after);
+    return std::make_shared<CodedTensor>(dense, layout);
   }
 
-  std::shared_ptr<tap::PackedTensor> counted(std::shared_ptr<tap::PackedTensor> packed, const at::Tensor& tensor,
-                                             int64_t after) {
+  void count(const at::Tensor& tensor, int64_t after) {
     before_ += static_cast<int64_t>(tensor.nbytes());
     after_ += after;
-    return packed;
   }
 
   const CompressOptions options_;

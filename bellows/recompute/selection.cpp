@@ -200,12 +200,12 @@ void Selection::note(const tap::OpCall& op, tap::Stack& stack) {
     call.cost.bytes += static_cast<int64_t>(storage->nbytes());
   }
   if (budgeted()) call.cost.seconds = seconds_now(outputs) - begin;
-  if (is_new) decide(call, op, std::move(outputs));
+  if (is_new) decide(call, op, outputs);
   const std::lock_guard lock(mutex_);
   calls_.push_back(std::move(call));
 }
 
-void Selection::decide(KeptCall& call, const tap::OpCall& op, std::vector<at::Tensor> outputs) {
+void Selection::decide(KeptCall& call, const tap::OpCall& op, const std::vector<at::Tensor>& outputs) {
   using enum CheckpointPolicy;
   call.policy = rule_ ? rule_({op.name(), op.overload(), outputs, call.cost.bytes}) : prefer_recompute;
   call.counted = budgeted() && (call.policy == prefer_save || call.policy == prefer_recompute);

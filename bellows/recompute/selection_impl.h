@@ -64,7 +64,7 @@ class Selection {
   class FirstRunTap;
   class SecondRunTap;
   void note(const tap::OpCall& op, tap::Stack& stack);
-  void decide(KeptCall& call, const tap::OpCall& op, std::vector<at::Tensor> outputs);
+  void decide(KeptCall& call, const tap::OpCall& op, const std::vector<at::Tensor>& outputs);
   bool budgeted() const { return fraction_ || plan_; }
 
   const CheckpointRule rule_;

@@ -41,6 +41,31 @@ Stack dropout_stack() {
   return Stack({dropout_block(), dropout_block(), dropout_block()});
 }
 
+/// Writes what a second run must not write again.
+struct Counting : nn::Module {
+  Counting() {
+    register_module("conv", conv);
+    register_module("bn", bn);
+    register_module("average", average);
+    count = register_buffer("count", torch::zeros({}, at::kLong));
+    history = register_buffer("history", torch::zeros({3, 8}));
+  }
+  at::Tensor forward(const at::Tensor& y) {
+    const at::Tensor z = bn->forward(conv->forward(y));
+    count += 1;
+    {
+      const at::NoGradGuard guard;
+      history[1].mul_(0.5).add_(z.detach().mean({0, 2, 3}));
+      history.select(1, 2).copy_(history.select(1, 3) + 1);
+    }
+    return average->forward(z.relu()).exp();
+  }
+  nn::Conv2d conv{nn::Conv2dOptions(3, 8, 3)};
+  nn::BatchNorm2d bn{8};
+  nn::BatchNorm2d average{nn::BatchNormOptions(8).momentum(std::nullopt)};
+  at::Tensor count, history;
+};
+
 }  // namespace
 
 TEST(Checkpoint, ResNet18IsTheSameBitForBit) {
@@ -232,29 +257,6 @@ TEST(Checkpoint, RetainedGraphsRunAgainAndKeepNothing) {
 TEST(Checkpoint, BuffersAreWrittenOnce) {
   torch::manual_seed(5);
   const at::Tensor x = torch::randn({4, 3, 8, 8});
-  struct Counting : nn::Module {
-    Counting() {
-      register_module("conv", conv);
-      register_module("bn", bn);
-      register_module("average", average);
-      count = register_buffer("count", torch::zeros({}, at::kLong));
-      history = register_buffer("history", torch::zeros({3, 8}));
-    }
-    at::Tensor forward(const at::Tensor& y) {
-      const at::Tensor z = bn->forward(conv->forward(y));
-      count += 1;
-      {
-        const at::NoGradGuard guard;
-        history[1].mul_(0.5).add_(z.detach().mean({0, 2, 3}));
-        history.select(1, 2).copy_(history.select(1, 3) + 1);
-      }
-      return average->forward(z.relu()).exp();
-    }
-    nn::Conv2d conv{nn::Conv2dOptions(3, 8, 3)};
-    nn::BatchNorm2d bn{8};
-    nn::BatchNorm2d average{nn::BatchNormOptions(8).momentum(std::nullopt)};
-    at::Tensor count, history;
-  };
   const auto run = [&](bool with, bool restore) {
     torch::manual_seed(6);
     const auto module = std::make_shared<Counting>();
