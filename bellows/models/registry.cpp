@@ -1,5 +1,6 @@
 #include "bellows/models/registry.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
