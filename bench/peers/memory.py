@@ -1,0 +1,131 @@
+"""Training steps in Python PyTorch, plain and with torch.utils.checkpoint: the peer of bench/memory/bench_memory.cpp.
+`losses N TASK VARIANT`, `time N TASK VARIANT`, `bytes TASK VARIANT`."""
+
+import functools
+import time
+
+import torch
+import torch.nn.functional as F
+import torchvision
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from transformers import BertConfig, BertForSequenceClassification
+
+from formula_weights import labels, set_formula_weights, uniform
+from protocol import serve
+
+CLASSES, LR = 10, 1e-5
+SMALL_BERT = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6, "intermediate_size": 1024}
+PRODUCTS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.convolution.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+
+
+def keep_products(_, op, *args, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if op in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class Task:
+    def __init__(self, name):
+        small = "small" in name
+        if "resnet" in name:
+            batch, size = (8, 64) if small else (16, 224)
+            make = torchvision.models.resnet18 if small else torchvision.models.resnet50
+            self.net = make(num_classes=CLASSES)
+            self.x = uniform("input", (batch, 3, size, size)).float()
+            self.blocks = [block for n in (1, 2, 3, 4) for block in getattr(self.net, f"layer{n}")]
+        else:
+            batch, length = (4, 64) if small else (8, 128)
+            config = BertConfig(
+                **(SMALL_BERT if small else {}),
+                hidden_dropout_prob=0,
+                attention_probs_dropout_prob=0,
+                num_labels=CLASSES,
+            )
+            self.net = BertForSequenceClassification(config)
+            self.x = labels("ids", batch * length, config.vocab_size).view(batch, length)
+            self.blocks = list(self.net.bert.encoder.layer)
+        self.y = labels("labels", batch, CLASSES)
+        self.net.train()
+        self.plain_forwards = [block.forward for block in self.blocks]
+        self.reset()
+
+    def reset(self):
+        set_formula_weights(self.net)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=LR, fused=True)
+
+    def use(self, variant):
+        extra = {}
+        if "selective" in variant:
+            extra["context_fn"] = functools.partial(create_selective_checkpoint_contexts, keep_products)
+        for block, forward in zip(self.blocks, self.plain_forwards):
+            if "checkpoint" in variant or "selective" in variant:
+                block.forward = functools.partial(checkpoint, forward, use_reentrant=False, **extra)
+            else:
+                block.forward = forward
+
+    def step(self, variant, behind_forward=lambda: None):
+        self.use(variant)
+        with torch.autocast("cpu", torch.bfloat16, enabled="autocast" in variant):
+            output = self.net(self.x)
+            loss = F.cross_entropy(getattr(output, "logits", output), self.y)
+        del output
+        behind_forward()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+
+def main():
+    tasks = {}
+
+    def task(name):
+        if name not in tasks:
+            tasks.clear()
+            tasks[name] = Task(name)
+        return tasks[name]
+
+    def losses(count, name, *variant):
+        task(name).reset()
+        return [task(name).step(variant) for _ in range(int(count))]
+
+    def timed(count, name, *variant):
+        one = task(name)
+        start = time.perf_counter()
+        for _ in range(int(count)):
+            one.step(variant)
+        return [time.perf_counter() - start]
+
+    def held(name, *variant):
+        """Of all allocations of a step, as the profiler saw them: at the end of forward, and at most."""
+        task(name).step(variant)
+        marks = []
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+        ) as profile:
+
+            def mark():
+                with torch.profiler.record_function("behind_forward"):
+                    pass
+
+            task(name).step(variant, mark)
+        events = profile.profiler.kineto_results.events()
+        marks = [event.start_ns() for event in events if event.name() == "behind_forward"]
+        changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+        current = peak = kept = 0
+        for when, size in changes:
+            current += size
+            peak = max(peak, current)
+            if when <= marks[0]:
+                kept = current
+        return [kept, peak]
+
+    serve(lambda n: None, {"losses": losses, "time": timed, "bytes": held})
+
+
+if __name__ == "__main__":
+    main()
