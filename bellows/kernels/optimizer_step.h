@@ -7,10 +7,15 @@ namespace bellows::kernels {
 /// Element types that the optimizer kernels read and write.
 enum class Type : uint8_t { f32, f64, bf16, f16 };
 
+/// State in codes of so many bits with a scale a block (dynamic_map.h): for SGD, Adam without amsgrad, and Lion.
+enum class LowBit : uint8_t { none, int8, int4 };
+
 /// Element types of one call: either all f64, or any of the others. Arithmetic is in f64 or f32 accordingly. With a
 /// master copy, `param` is what the rounded copy is written as.
 struct StepTypes {
   Type param = Type::f32, grad = Type::f32, state = Type::f32;
+  LowBit low_bit = LowBit::none;  ///< takes the place of `state`
+  bool stochastic = false;        ///< bf16 parameters are rounded up or down at random (stochastic_round.h)
   friend bool operator==(const StepTypes&, const StepTypes&) = default;
 };
 
@@ -62,6 +67,9 @@ struct StepTensor {
   const void* grad = nullptr;
   void* master = nullptr;  ///< f32; where it is given, it is what is updated, and `param` becomes its rounded copy
   void* state[3] = {};
+  float* scale[2] = {};  ///< low-bit: of each block of state; written anew by the step. An element whose new state
+                         ///< would not be finite keeps state and parameter: it must not spoil its block
+  uint64_t rounding_seed = 0;
   Rule rule{};
   const float* device_step =
       nullptr;  ///< CUDA only: takes the place of the rule's `step`, so that the host need not wait

@@ -50,8 +50,7 @@ Adagrad::Adagrad(const std::vector<PatternGroup>& groups, const AdagradOptions& 
     : Adagrad(with_options(groups, reference_of(options)->defaults()), options) {}
 Adagrad::Adagrad(const ParamGroups& groups, const AdagradOptions& options)
     : LibtorchOptimizer(reference_of(options), groups, options.impl,
-                        {"Adagrad", options.maximize, options.master_weights, options.lr_tensor, /*sparse=*/true,
-                         /*aten_cuda=*/false}) {
+                        common_of("Adagrad", options, /*sparse=*/true, /*aten_cuda=*/false)) {
   for (const auto& group : param_groups_)
     check_adagrad(static_cast<const torch::optim::AdagradOptions&>(group.options()));
   Adagrad::before_loop();  // as in Python, the state is there from the start

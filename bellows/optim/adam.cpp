@@ -27,13 +27,15 @@ struct AdamWKind {
 };
 
 template <class Kind>
-void check_adam(const torch::optim::OptimizerOptions& options) {
+void check_adam(const torch::optim::OptimizerOptions& options, bool low_bit = false) {
   const auto& o = static_cast<const typename Kind::Options&>(options);
   check_option(Kind::name, "lr", o.lr());
   check_option(Kind::name, "beta1", std::get<0>(o.betas()), 0, 1);
   check_option(Kind::name, "beta2", std::get<1>(o.betas()), 0, 1);
   check_option(Kind::name, "eps", o.eps());
   check_option(Kind::name, "weight_decay", o.weight_decay());
+  TORCH_CHECK_VALUE(!low_bit || !o.amsgrad(), Kind::name,
+                    ": amsgrad has no rule for low-bit state. Leave out amsgrad or state_dtype.");
 }
 
 template <class Kind, class Options>
@@ -140,13 +142,12 @@ Adam::Adam(std::vector<at::Tensor> parameters, const AdamOptions& options)
 Adam::Adam(const std::vector<PatternGroup>& groups, const AdamOptions& options)
     : Adam(with_options(groups, reference_of_adam<AdamKind>(options)->defaults()), options) {}
 Adam::Adam(const ParamGroups& groups, const AdamOptions& options)
-    : LibtorchOptimizer(
-          reference_of_adam<AdamKind>(options), groups, options.impl,
-          {"Adam", options.maximize, options.master_weights, options.lr_tensor, /*sparse=*/false, /*aten_cuda=*/true}) {
-  for (const auto& group : param_groups_) check_adam<AdamKind>(group.options());
+    : LibtorchOptimizer(reference_of_adam<AdamKind>(options), groups, options.impl,
+                        common_of("Adam", options, /*sparse=*/false, /*aten_cuda=*/true)) {
+  for (const auto& group : param_groups_) Adam::check(group.options());
 }
 void Adam::check(const torch::optim::OptimizerOptions& options) const {
-  check_adam<AdamKind>(options);
+  check_adam<AdamKind>(options, has_low_bit_state());
 }
 void Adam::step_foreach(torch::optim::OptimizerParamGroup& group) {
   adam_foreach<AdamKind>({*this}, group);
@@ -164,12 +165,11 @@ AdamW::AdamW(const std::vector<PatternGroup>& groups, const AdamWOptions& option
     : AdamW(with_options(groups, reference_of_adam<AdamWKind>(options)->defaults()), options) {}
 AdamW::AdamW(const ParamGroups& groups, const AdamWOptions& options)
     : LibtorchOptimizer(reference_of_adam<AdamWKind>(options), groups, options.impl,
-                        {"AdamW", options.maximize, options.master_weights, options.lr_tensor, /*sparse=*/false,
-                         /*aten_cuda=*/true}) {
-  for (const auto& group : param_groups_) check_adam<AdamWKind>(group.options());
+                        common_of("AdamW", options, /*sparse=*/false, /*aten_cuda=*/true)) {
+  for (const auto& group : param_groups_) AdamW::check(group.options());
 }
 void AdamW::check(const torch::optim::OptimizerOptions& options) const {
-  check_adam<AdamWKind>(options);
+  check_adam<AdamWKind>(options, has_low_bit_state());
 }
 void AdamW::step_foreach(torch::optim::OptimizerParamGroup& group) {
   adam_foreach<AdamWKind>({*this}, group);

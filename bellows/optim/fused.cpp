@@ -25,14 +25,6 @@ using kernels::RmspropRule;
 using kernels::SgdRule;
 using kernels::StepTypes;
 
-/// Whether element i of both lies at the same place; dimensions of one element do not count.
-bool same_layout(const at::Tensor& a, const at::Tensor& b) {
-  for (int64_t d = 0; d < a.dim(); ++d) {
-    if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
-  }
-  return true;
-}
-
 /// Gives the kernels tensors of one dense layout: copies of those that are not, written back afterwards.
 class DenseCopies {
  public:
@@ -66,12 +58,22 @@ at::ScalarType mixable(at::ScalarType type, at::ScalarType parameter) {
   return is_fusable(type) && type != at::kDouble ? type : at::kFloat;
 }
 
+/// Codes cannot be rearranged: their blocks follow the memory.
+template <class Rule>
+void check_low_bit_layout(const FusedTensor<Rule>& t) {
+  const bool same = t.low_bit == kernels::LowBit::int4 ? t.param.is_contiguous() : same_layout(t.state[0], t.param);
+  TORCH_CHECK_VALUE(same, "step: low-bit state of a parameter of shape ", t.param.sizes(),
+                    " was made for another memory ", "layout than the strides ", t.param.strides(),
+                    " that it has now. Bring the model into its layout ", "before the first step (int4: row-major).");
+}
+
 template <class Rule>
 void make_dense(FusedTensor<Rule>& t, DenseCopies& copies) {
   copies.make_dense(t.param);
   const at::ScalarType parameter = t.param.scalar_type();
   copies.make_grad_like(t.grad, t.param, mixable(t.grad.scalar_type(), parameter));
   copies.make_like(t.master, t.param, at::kFloat);
+  if (t.low_bit != kernels::LowBit::none) return check_low_bit_layout(t);
   at::ScalarType type = parameter;
   if (t.state[0].defined()) type = mixable(t.state[0].scalar_type(), parameter);
   for (at::Tensor& state : t.state) copies.make_like(state, t.param, type);
@@ -98,7 +100,10 @@ template <class Rule>
 StepTypes types_of(const FusedTensor<Rule>& t) {
   const auto param = kernel_type(t.param.scalar_type()).value();
   StepTypes types{param, kernel_type(t.grad.scalar_type()).value(), t.master.defined() ? kernels::Type::f32 : param};
-  if (t.state[0].defined()) types.state = kernel_type(t.state[0].scalar_type()).value();
+  types.low_bit = t.low_bit;
+  types.stochastic = t.rounding_seed.has_value();
+  const bool plain = t.state[0].defined() && t.low_bit == kernels::LowBit::none;
+  if (plain) types.state = kernel_type(t.state[0].scalar_type()).value();
   return types;
 }
 
@@ -124,6 +129,9 @@ std::vector<kernels::StepTensor<Rule>> addresses(const Bucket<Rule>& bucket) {
     one.grad = t.grad.const_data_ptr();
     if (t.master.defined()) one.master = t.master.mutable_data_ptr();
     for (size_t k = 0; k < 3; ++k) one.state[k] = t.state[k].defined() ? t.state[k].mutable_data_ptr() : nullptr;
+    for (size_t k = 0; k < 2; ++k)
+      one.scale[k] = t.scale[k].defined() ? t.scale[k].template mutable_data_ptr<float>() : nullptr;
+    one.rounding_seed = t.rounding_seed.value_or(0);
     one.rule = t.rule;
     if (t.step.defined()) one.device_step = t.step.template const_data_ptr<float>();
   }
@@ -219,6 +227,9 @@ void bump_versions(const FusedTensor<Rule>& t) {
   for (const at::Tensor& state : t.state) {
     if (state.defined()) state.unsafeGetTensorImpl()->bump_version();
   }
+  for (const at::Tensor& scale : t.scale) {
+    if (scale.defined()) scale.unsafeGetTensorImpl()->bump_version();
+  }
 }
 
 template <class Rule>
@@ -241,6 +252,13 @@ void run(std::vector<FusedTensor<Rule>>& tensors, const FusedStep& step) {
 }
 
 }  // namespace
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  for (int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) != 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return true;
+}
 
 bool is_fusable(at::ScalarType type) {
   return kernel_type(type).has_value();

@@ -6,6 +6,7 @@
 #include <array>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "bellows/kernels/optimizer_step.h"
@@ -27,6 +28,9 @@ struct FusedTensor {
   std::array<at::Tensor, 3> state{};
   Rule rule{};
   at::Tensor step = {};  ///< on a device, for rules that count: steps done before this one
+  kernels::LowBit low_bit = kernels::LowBit::none;
+  std::array<at::Tensor, 2> scale = {};
+  std::optional<uint64_t> rounding_seed = {};  ///< the parameter is rounded at random
 };
 
 /// Carries out one step of all tensors, which may differ in device, type and layout.
@@ -35,6 +39,9 @@ void run_fused(std::vector<FusedTensor<kernels::AdamRule>> tensors, const FusedS
 void run_fused(std::vector<FusedTensor<kernels::RmspropRule>> tensors, const FusedStep& step);
 void run_fused(std::vector<FusedTensor<kernels::AdagradRule>> tensors, const FusedStep& step);
 void run_fused(std::vector<FusedTensor<kernels::LionRule>> tensors, const FusedStep& step);
+
+/// Whether element i of both lies at the same place; dimensions of one element do not count.
+bool same_layout(const at::Tensor& a, const at::Tensor& b);
 
 /// Types that the fused kernels take.
 bool is_fusable(at::ScalarType type);
@@ -55,12 +62,29 @@ struct OptimizerInternals {
   /// For the fused step: what belongs to a parameter, and its count of steps if its device keeps one.
   template <class Rule>
   FusedTensor<Rule> fused(const at::Tensor& p, const Rule& rule) const {
-    return {.param = p, .grad = p.grad(), .master = optimizer.master_of(p), .rule = rule};
+    FusedTensor<Rule> t{.param = p, .grad = p.grad(), .master = optimizer.master_of(p), .rule = rule};
+    add_low_bit(p, rule.states(), t.low_bit, t.scale);
+    t.rounding_seed = next_rounding_seed(t);
+    return t;
   }
   at::Tensor device_step(const at::Tensor& p, int64_t steps_before) const {
     return p.is_cuda() ? optimizer.device_step(p, steps_before) : at::Tensor();
   }
+
+ private:
+  void add_low_bit(const at::Tensor& p, int moments, kernels::LowBit& bits, std::array<at::Tensor, 2>& scale) const;
+  template <class Rule>
+  std::optional<uint64_t> next_rounding_seed(const FusedTensor<Rule>& t) const {
+    const bool rounds = optimizer.rounds_at_random() && t.param.scalar_type() == at::kBFloat16 && !t.master.defined();
+    return rounds ? std::optional(next_rounding_seed()) : std::nullopt;
+  }
+  uint64_t next_rounding_seed() const;
 };
+
+/// Throws unless `value` and its scales, which were read from a file, can be a moment of p's state.
+/// Params: scale – undefined where the file has none
+void check_low_bit_state(const LibtorchOptimizer& optimizer, const at::Tensor& p, const at::Tensor& value,
+                         const at::Tensor& scale, const std::string& name);
 
 // --- lists of tensors, for the foreach implementations
 

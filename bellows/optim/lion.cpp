@@ -38,11 +38,11 @@ void check_lion(const LionGroupOptions& o) {
   check_option("Lion", "weight_decay", o.weight_decay());
 }
 
-at::Tensor& lion_average(torch::optim::Optimizer& optimizer, const at::Tensor& p, at::ScalarType type) {
+at::Tensor& lion_average(torch::optim::Optimizer& optimizer, const at::Tensor& p) {
   auto& slot = optimizer.state()[p.unsafeGetTensorImpl()];
   if (!slot) {
     auto fresh = std::make_unique<LionParamState>();
-    fresh->exp_avg(at::zeros_like(p.detach(), type));
+    fresh->exp_avg(at::zeros_like(p.detach()));
     slot = std::move(fresh);
   }
   return static_cast<LionParamState&>(*slot).exp_avg();
@@ -61,7 +61,7 @@ class LionLoop : public torch::optim::Optimizer {
       for (const at::Tensor& p : group.params()) {
         const at::Tensor& grad = p.grad();
         if (!grad.defined()) continue;
-        at::Tensor& average = lion_average(*this, p, p.scalar_type());
+        at::Tensor& average = lion_average(*this, p);
         if (o.weight_decay() != 0) p.mul_(1 - o.lr() * o.weight_decay());
         p.add_(average.mul(beta1).add_(grad, 1 - beta1).sign_(), -o.lr());
         average.mul_(beta2).add_(grad, 1 - beta2);
@@ -91,8 +91,7 @@ Lion::Lion(const std::vector<PatternGroup>& groups, const LionOptions& options)
     : Lion(with_options(groups, reference_of(options)->defaults()), options) {}
 Lion::Lion(const ParamGroups& groups, const LionOptions& options)
     : LibtorchOptimizer(reference_of(options), groups, options.impl,
-                        {"Lion", options.maximize, options.master_weights, options.lr_tensor, /*sparse=*/false,
-                         /*aten_cuda=*/false}) {
+                        common_of("Lion", options, /*sparse=*/false, /*aten_cuda=*/false)) {
   for (const auto& group : param_groups_) check_lion(static_cast<const LionGroupOptions&>(group.options()));
 }
 
@@ -106,7 +105,7 @@ void Lion::step_foreach(torch::optim::OptimizerParamGroup& group) {
   for_each_list(group.params(), [&, beta1 = beta1, beta2 = beta2](const TensorList& parameters) {
     const TensorList grads = gradients_of(parameters);
     TensorList averages;
-    for (const at::Tensor& p : parameters) averages.push_back(lion_average(*this, p, p.scalar_type()));
+    for (const at::Tensor& p : parameters) averages.push_back(lion_average(*this, p));
     if (o.weight_decay() != 0) at::_foreach_mul_(parameters, 1 - o.lr() * o.weight_decay());
     const TensorList directions = at::_foreach_mul(averages, beta1);
     at::_foreach_add_(directions, grads, 1 - beta1);
@@ -126,7 +125,12 @@ void Lion::step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep&
   for (const at::Tensor& p : group.params()) {
     if (!p.grad().defined()) continue;
     auto& t = tensors.emplace_back(internals.fused(p, rule));
-    t.state[0] = lion_average(*this, p, state_dtype(p));
+    const auto fresh = [&] {
+      LionParamState state;
+      state.exp_avg(internals.new_state(p));
+      return state;
+    };
+    t.state[0] = internals.state<LionParamState>(p, fresh).exp_avg();
   }
   run_fused(std::move(tensors), step);
 }

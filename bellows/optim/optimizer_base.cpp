@@ -7,6 +7,7 @@
 #include "bellows/kernels/cuda/optimizers.h"
 #include "bellows/optim/fields_impl.h"
 #include "bellows/optim/fused_impl.h"
+#include "bellows/optim/lend_impl.h"
 #include "bellows/optim/optimizers.h"
 
 namespace bellows::optim {
@@ -14,26 +15,6 @@ namespace bellows::optim {
 namespace {
 
 using torch::optim::OptimizerParamGroup;
-
-/// Lends parameter groups and state to libtorch's own optimizer for one call.
-class Lend {
- public:
-  Lend(torch::optim::Optimizer& from, torch::optim::Optimizer& to) : from_(from), to_(to) { exchange(); }
-  ~Lend() { exchange(); }
-  Lend(const Lend&) = delete;
-  Lend& operator=(const Lend&) = delete;
-
- private:
-  void exchange() {
-    std::swap(from_.param_groups(), to_.param_groups());
-    std::swap(from_.state(), to_.state());
-  }
-  torch::optim::Optimizer &from_, &to_;
-};
-
-bool is_low_precision(const at::Tensor& p) {
-  return p.scalar_type() == at::kBFloat16 || p.scalar_type() == at::kHalf;
-}
 
 bool has_sparse_gradient(const at::Tensor& p) {
   return p.grad().defined() && p.grad().layout() != at::kStrided;
@@ -53,6 +34,7 @@ LibtorchOptimizer::LibtorchOptimizer(std::unique_ptr<torch::optim::Optimizer> re
       common_(std::move(common)),
       impl_(impl) {
   check_groups();
+  check_low_bit();
   set_lr_tensor(common_.lr_tensor);
 }
 
@@ -103,8 +85,42 @@ bool LibtorchOptimizer::any_gradient(bool (*predicate)(const at::Tensor& paramet
 bool LibtorchOptimizer::can_fuse(const at::Tensor& p) const {
   if (!is_fusable(p.scalar_type())) return false;
   if (p.is_cpu()) return true;
+  if (fused_only()) return false;
   const bool plain = !common_.master_weights || !is_low_precision(p);
   return p.is_cuda() && (kernels::cuda::is_available() || (common_.aten_cuda && plain));
+}
+
+void LibtorchOptimizer::check_low_bit() const {
+  if (!fused_only()) return;
+  const char* const what = has_low_bit_state() ? "state_dtype" : "stochastic_rounding";
+  TORCH_CHECK_VALUE(impl_ == Impl::automatic || impl_ == Impl::fused, common_.name, ": ", what,
+                    " is carried out by the fused step only, impl asks for another. Leave out one of the two.");
+  TORCH_CHECK_VALUE(!rounds_at_random() || !common_.master_weights, common_.name,
+                    ": stochastic_rounding is for bf16 weights without masters. Leave out master_weights.");
+  TORCH_CHECK_VALUE(common_.min_8bit_size >= 0, common_.name, ": expected min_8bit_size of at least 0, got ",
+                    common_.min_8bit_size, ".");
+  size_t index = 0;
+  for (const OptimizerParamGroup& group : param_groups_) {
+    for (const at::Tensor& p : group.params()) {
+      TORCH_CHECK_VALUE(can_fuse(p) && (!has_low_bit_state() || p.scalar_type() != at::kDouble), common_.name, ": ",
+                        what, " has no kernel for parameter ", index, ", of ", p.scalar_type(), " on ", p.device(),
+                        ": expected fp32, bf16 or fp16 on the CPU.");
+      TORCH_CHECK_VALUE(common_.state != State::int4 || state_block(p) == 0 || p.is_contiguous(), common_.name,
+                        ": state_dtype int4 is for row-major parameters, parameter ", index, " has shape ", p.sizes(),
+                        " and strides ", p.strides(), ". Use int8, or contiguous weights.");
+      ++index;
+    }
+  }
+}
+
+void LibtorchOptimizer::set_impl(Impl impl) {
+  std::swap(impl_, impl);
+  try {
+    check_low_bit();
+  } catch (...) {
+    impl_ = impl;
+    throw;
+  }
 }
 
 Impl LibtorchOptimizer::next_impl() const {
@@ -179,6 +195,8 @@ at::Tensor LibtorchOptimizer::step(LossClosure closure) {
   const at::Tensor grad_scale = std::exchange(grad_scale_, {}), found_inf = std::exchange(found_inf_, {});
   check_gradients();
   const Impl impl = next_impl();
+  TORCH_CHECK_VALUE(impl == Impl::fused || !fused_only(), common_.name,
+                    "::step: low-bit state and stochastic rounding need dense gradients on the CPU.");
   read_lr_tensor(impl == Impl::fused);
   if (impl == Impl::fused) {
     step_all_fused(grad_scale, found_inf);
@@ -272,92 +290,6 @@ void LibtorchOptimizer::step_unfused(Impl impl) {
     reference_->step();
   }
   working.write_back();
-}
-
-// --- master weights and step counts
-
-at::Tensor LibtorchOptimizer::master_of(const at::Tensor& parameter) {
-  if (!common_.master_weights || !is_low_precision(parameter)) return {};
-  at::Tensor& master = masters_[parameter.unsafeGetTensorImpl()];
-  if (!master.defined()) master = parameter.detach().to(at::kFloat);
-  return master;
-}
-
-at::Tensor LibtorchOptimizer::master_weight(const at::Tensor& parameter) const {
-  const auto found = masters_.find(parameter.unsafeGetTensorImpl());
-  return found == masters_.end() ? at::Tensor() : found->second;
-}
-
-void LibtorchOptimizer::set_master_weight(const at::Tensor& parameter, at::Tensor master) {
-  TORCH_CHECK_VALUE(common_.master_weights && is_low_precision(parameter), common_.name,
-                    ": there is a master weight for a parameter that keeps none. Construct the optimizer with "
-                    ".master_weights = true and bf16 or fp16 parameters.");
-  masters_[parameter.unsafeGetTensorImpl()] = std::move(master);
-}
-
-void LibtorchOptimizer::refresh_master_weights() {
-  masters_.clear();
-}
-
-at::ScalarType LibtorchOptimizer::state_dtype(const at::Tensor& parameter) const {
-  return common_.master_weights && is_low_precision(parameter) ? at::kFloat : parameter.scalar_type();
-}
-
-at::Tensor OptimizerInternals::new_state(const at::Tensor& p, double value) const {
-  return at::full_like(p.detach(), value, at::TensorOptions(optimizer.state_dtype(p)), at::MemoryFormat::Preserve);
-}
-
-at::Tensor LibtorchOptimizer::device_step(const at::Tensor& parameter, int64_t steps_before) {
-  at::Tensor& step = device_steps_[parameter.unsafeGetTensorImpl()];
-  if (!step.defined()) {
-    step = at::full({}, static_cast<double>(steps_before), parameter.options().dtype(at::kFloat).requires_grad(false));
-  }
-  return step;
-}
-
-void LibtorchOptimizer::settle_steps() {
-  for (const auto& [key, step] : device_steps_) {
-    const auto found = state_.find(key);
-    if (found != state_.end()) *step_count(*found->second) = step.item<int64_t>();
-  }
-  device_steps_.clear();
-}
-
-// --- archives
-
-namespace {
-
-/// Calls `f(key, parameter)` for each parameter; its key counts over all groups.
-template <class F>
-void for_each_master(const std::vector<OptimizerParamGroup>& groups, F f) {
-  size_t index = 0;
-  for (const OptimizerParamGroup& group : groups) {
-    for (const at::Tensor& p : group.params()) f("master_weight." + std::to_string(index++), p);
-  }
-}
-
-}  // namespace
-
-void LibtorchOptimizer::save(torch::serialize::OutputArchive& archive) const {
-  // Lending and settling leave what this object means as it was.
-  auto& self = const_cast<LibtorchOptimizer&>(*this);
-  self.settle_steps();
-  const Lend lend(self, *reference_);
-  reference_->save(archive);
-  for_each_master(reference_->param_groups(), [&](const std::string& key, const at::Tensor& p) {
-    if (const at::Tensor master = master_weight(p); master.defined()) archive.write(key, master);
-  });
-}
-
-void LibtorchOptimizer::load(torch::serialize::InputArchive& archive) {
-  device_steps_.clear();
-  masters_.clear();
-  for_each_master(param_groups_, [&](const std::string& key, const at::Tensor& p) {
-    at::Tensor master;
-    if (archive.try_read(key, master)) set_master_weight(p, master);
-  });
-  const Lend lend(*this, *reference_);
-  reference_->load(archive);
 }
 
 // --- lists

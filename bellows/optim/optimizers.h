@@ -2,6 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <array>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -19,11 +20,26 @@ enum class Impl {
   fused,      ///< one sweep over each tensor's memory
 };
 
+/// What a parameter's moments are kept in.
+enum class State {
+  automatic,  ///< the parameter's type; fp32 where there is a master weight
+  int8,       ///< a byte each, as bitsandbytes: a dynamic map, and one fp32 scale for each 256 elements
+  int4,  ///< half a byte each and a scale for each 128: the first moment by a dynamic map, the second linearly without zero
+};
+
 // Options that all have in common:
 //   impl            how a step is carried out; gradients that are sparse take the loop whatever is asked for
 //   maximize        climbs instead of descending
 //   master_weights  bf16 and fp16 parameters are updated in fp32: state and a master copy of the weights are fp32, the
 //                   parameters their rounded copies. Without it everything has the parameter's type, as in Python
+//   state_dtype     int8 and int4: fused steps of dense gradients on the CPU, of fp32, bf16 and fp16 parameters that lie in one
+//                   memory layout from the first step on (int4: row-major). An element whose new moments would not be finite
+//                   (a NaN or infinity in its gradient, a square beyond fp32) keeps parameter and moments: it must not spoil the
+//                   block it shares a scale with
+//   min_8bit_size   with low-bit state, parameters of fewer elements keep theirs in fp32
+//   stochastic_rounding
+//                   bf16 parameters without master are rounded up or down at random, such that small steps are kept on
+//                   average; the same for the same rounding_seed on any number of threads or ranks. Fused, on the CPU
 //   lr_tensor       0-d; takes the place of `lr` for all groups and is read at every step: on the CPU it also becomes
 //                   the groups' `lr`; on an accelerator the fused step reads it without the host waiting
 
@@ -36,6 +52,10 @@ struct SGDOptions {
   bool nesterov = false;
   bool maximize = false;
   bool master_weights = false;
+  State state_dtype = State::automatic;
+  int64_t min_8bit_size = 4096;
+  bool stochastic_rounding = false;
+  uint64_t rounding_seed = 0;
   at::Tensor lr_tensor = {};
   Impl impl = Impl::automatic;
 };
@@ -50,6 +70,10 @@ struct AdamOptions {
   bool amsgrad = false;
   bool maximize = false;
   bool master_weights = false;
+  State state_dtype = State::automatic;
+  int64_t min_8bit_size = 4096;
+  bool stochastic_rounding = false;
+  uint64_t rounding_seed = 0;
   at::Tensor lr_tensor = {};
   Impl impl = Impl::automatic;
 };
@@ -64,6 +88,10 @@ struct AdamWOptions {
   bool amsgrad = false;
   bool maximize = false;
   bool master_weights = false;
+  State state_dtype = State::automatic;
+  int64_t min_8bit_size = 4096;
+  bool stochastic_rounding = false;
+  uint64_t rounding_seed = 0;
   at::Tensor lr_tensor = {};
   Impl impl = Impl::automatic;
 };
@@ -78,6 +106,8 @@ struct RMSpropOptions {
   bool centered = false;
   bool maximize = false;
   bool master_weights = false;
+  bool stochastic_rounding = false;
+  uint64_t rounding_seed = 0;
   at::Tensor lr_tensor = {};
   Impl impl = Impl::automatic;
 };
@@ -91,6 +121,8 @@ struct AdagradOptions {
   double eps = 1e-10;
   bool maximize = false;
   bool master_weights = false;
+  bool stochastic_rounding = false;
+  uint64_t rounding_seed = 0;
   at::Tensor lr_tensor = {};
   Impl impl = Impl::automatic;
 };
@@ -103,6 +135,10 @@ struct LionOptions {
   double weight_decay = 0;
   bool maximize = false;
   bool master_weights = false;
+  State state_dtype = State::automatic;
+  int64_t min_8bit_size = 4096;
+  bool stochastic_rounding = false;
+  uint64_t rounding_seed = 0;
   at::Tensor lr_tensor = {};
   Impl impl = Impl::automatic;
 };
@@ -128,7 +164,8 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   void load(torch::serialize::InputArchive& archive) override;
 
   Impl impl() const { return impl_; }
-  void set_impl(Impl impl) { impl_ = impl; }
+  /// Throws: c10::ValueError – low-bit state or stochastic rounding, which are fused only
+  void set_impl(Impl impl);
   /// What the next step() will take, with the gradients that are there now.
   Impl next_impl() const;
   bool maximize() const { return common_.maximize; }
@@ -142,13 +179,28 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   void set_lr_tensor(at::Tensor lr);
   const at::Tensor& lr_tensor() const { return common_.lr_tensor; }
 
+  bool keeps_master(const at::Tensor& parameter) const;
   /// The fp32 copy of a parameter; undefined if it has none (yet).
   at::Tensor master_weight(const at::Tensor& parameter) const;
   void set_master_weight(const at::Tensor& parameter, at::Tensor master);
   /// To be called when the parameters were changed from outside: the master copies follow them.
   void refresh_master_weights();
-  /// The type that the state of a parameter has.
+  /// The type that the state of a parameter has; kByte for low-bit state.
   at::ScalarType state_dtype(const at::Tensor& parameter) const;
+  /// And its shape: the parameter's, but of int4 the number of bytes.
+  std::vector<int64_t> state_sizes(const at::Tensor& parameter) const;
+  /// Low-bit state belongs together with the scales of its blocks, fp32 [blocks] for each moment: undefined for state of
+  /// another kind, or where there is none (yet).
+  using Scales = std::array<at::Tensor, 2>;
+  Scales state_scales(const at::Tensor& parameter) const;
+  void set_state_scales(const at::Tensor& parameter, Scales scales);
+  /// Elements that share a scale, in the order of memory; 0 for a parameter whose state is not low-bit.
+  int64_t state_block(const at::Tensor& parameter) const;
+  bool has_low_bit_state() const { return common_.state != State::automatic; }
+  bool rounds_at_random() const { return common_.stochastic_rounding; }
+  /// How many tensors were rounded at random so far: with the seed, what the next ones depend on.
+  int64_t rounding_count() const { return rounding_count_; }
+  void set_rounding_count(int64_t count) { rounding_count_ = count; }
   /// Fetches step counts that the device keeps while infinite gradients may skip steps. Saving does it by itself.
   void settle_steps();
 
@@ -159,7 +211,19 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
     at::Tensor lr_tensor;
     bool sparse;     ///< the loop takes sparse gradients
     bool aten_cuda;  ///< libtorch has a fused CUDA kernel
+    State state = State::automatic;
+    int64_t min_8bit_size = 0;
+    bool stochastic_rounding = false;
+    uint64_t rounding_seed = 0;
   };
+  template <class Options>
+  static Common common_of(const char* name, const Options& o, bool sparse, bool aten_cuda) {
+    Common c{name, o.maximize, o.master_weights, o.lr_tensor, sparse, aten_cuda};
+    if constexpr (requires { o.state_dtype; }) c.state = o.state_dtype, c.min_8bit_size = o.min_8bit_size;
+    if constexpr (requires { o.rounding_seed; })
+      c.stochastic_rounding = o.stochastic_rounding, c.rounding_seed = o.rounding_seed;
+    return c;
+  }
   /// Params: reference – libtorch's optimizer without parameters, which carries out Impl::loop
   LibtorchOptimizer(std::unique_ptr<torch::optim::Optimizer> reference, const ParamGroups& groups, Impl impl,
                     Common common);
@@ -179,8 +243,13 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
  private:
   friend struct OptimizerInternals;
   class Working;
+  class Kept;
 
   at::Tensor master_of(const at::Tensor& parameter);
+  const Scales& scales_of(const at::Tensor& parameter, int moments);
+  bool fused_only() const { return has_low_bit_state() || rounds_at_random(); }
+  void check_low_bit() const;
+  void check_loaded_state() const;
   at::Tensor device_step(const at::Tensor& parameter, int64_t steps_before);
   void check_groups() const;
   void check_gradients() const;
@@ -196,6 +265,8 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   at::Tensor grad_scale_, found_inf_;
   bool scaled_ = false;
   std::unordered_map<void*, at::Tensor> masters_, device_steps_;
+  std::unordered_map<void*, Scales> scales_;
+  int64_t rounding_count_ = 0;
 };
 
 /// Stochastic gradient descent with momentum.

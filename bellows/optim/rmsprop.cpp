@@ -67,8 +67,7 @@ RMSprop::RMSprop(const std::vector<PatternGroup>& groups, const RMSpropOptions& 
     : RMSprop(with_options(groups, reference_of(options)->defaults()), options) {}
 RMSprop::RMSprop(const ParamGroups& groups, const RMSpropOptions& options)
     : LibtorchOptimizer(reference_of(options), groups, options.impl,
-                        {"RMSprop", options.maximize, options.master_weights, options.lr_tensor, /*sparse=*/false,
-                         /*aten_cuda=*/false}) {
+                        common_of("RMSprop", options, /*sparse=*/false, /*aten_cuda=*/false)) {
   for (const auto& group : param_groups_)
     check_rmsprop(static_cast<const torch::optim::RMSpropOptions&>(group.options()));
 }

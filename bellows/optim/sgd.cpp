@@ -61,9 +61,8 @@ SGD::SGD(std::vector<at::Tensor> parameters, const SGDOptions& options)
 SGD::SGD(const std::vector<PatternGroup>& groups, const SGDOptions& options)
     : SGD(with_options(groups, reference_of(options)->defaults()), options) {}
 SGD::SGD(const ParamGroups& groups, const SGDOptions& options)
-    : LibtorchOptimizer(
-          reference_of(options), groups, options.impl,
-          {"SGD", options.maximize, options.master_weights, options.lr_tensor, /*sparse=*/true, /*aten_cuda=*/true}) {
+    : LibtorchOptimizer(reference_of(options), groups, options.impl,
+                        common_of("SGD", options, /*sparse=*/true, /*aten_cuda=*/true)) {
   for (const auto& group : param_groups_) check_sgd(static_cast<const torch::optim::SGDOptions&>(group.options()));
 }
 

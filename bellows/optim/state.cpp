@@ -8,6 +8,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/named_state.h"
 #include "bellows/optim/fields_impl.h"
+#include "bellows/optim/fused_impl.h"
 #include "bellows/optim/optimizers.h"
 
 namespace bellows::optim {
@@ -71,7 +72,7 @@ T number(const at::Tensor& tensor, const std::string& name) {
 
 /// The parameter that a piece of state belongs to, and the type that its state has.
 struct Owner {
-  at::IntArrayRef sizes = {};
+  std::vector<int64_t> sizes = {};
   at::TensorOptions options = {};
 };
 
@@ -92,13 +93,23 @@ void read(Betas& value, const at::Tensor& tensor, const std::string& name, const
 /// A tensor may be missing: not every option of an optimizer makes it.
 void read(at::Tensor& value, const at::Tensor& tensor, const std::string& name, const Owner& owner) {
   if (!tensor.defined()) return;
-  TORCH_CHECK_VALUE(tensor.sizes() == owner.sizes, "optim::load_state_dict: \"", name, "\" has shape ", tensor.sizes(),
-                    ", its parameter has ", owner.sizes, ". The state belongs to another model.");
+  const at::IntArrayRef sizes = owner.sizes;
+  TORCH_CHECK_VALUE(tensor.sizes() == sizes, "optim::load_state_dict: \"", name, "\" has shape ", tensor.sizes(),
+                    ", expected ", sizes, ". The state belongs to another model.");
   value = tensor.detach().to(owner.options, /*non_blocking=*/false, /*copy=*/true);
 }
 
 std::string at_index(const char* what, size_t i) {
   return c10::str(what, ".", i, ".");
+}
+
+/// Behind the name of a moment in low-bit state: its scales.
+constexpr const char* scale_suffix = ".absmax";
+constexpr const char* rounding_count_name = "param_groups.0.rounding_count";
+
+template <class T>
+constexpr bool is_tensor(const T&) {
+  return std::is_same_v<T, at::Tensor>;
 }
 
 const LibtorchOptimizer* ours(const to::Optimizer& optimizer) {
@@ -121,9 +132,15 @@ bool write_known(const to::Optimizer& optimizer, NamedTensors& result) {
       if (found == optimizer.state().end()) continue;
       auto* state = dynamic_cast<typename K::State*>(found->second.get());
       if (!state) return false;  // a class of the user's that only shares the options
+      const auto scales = ours(optimizer) ? ours(optimizer)->state_scales(p) : LibtorchOptimizer::Scales();
+      size_t moment = 0;
       fields(*state, [&](const char* name, auto& value) {
         at::Tensor tensor = to_tensor(value);
-        if (tensor.defined()) result.emplace_back(prefix + name, std::move(tensor));
+        if (!tensor.defined()) return;
+        result.emplace_back(prefix + name, std::move(tensor));
+        if (!is_tensor(value)) return;
+        if (moment < 2 && scales[moment].defined()) result.emplace_back(prefix + name + scale_suffix, scales[moment]);
+        ++moment;
       });
     }
   }
@@ -133,6 +150,8 @@ bool write_known(const to::Optimizer& optimizer, NamedTensors& result) {
       result.emplace_back(at_index("param_groups", g) + name, to_tensor(value));
     });
   }
+  if (ours(optimizer) && ours(optimizer)->rounds_at_random())
+    result.emplace_back(rounding_count_name, to_tensor(ours(optimizer)->rounding_count()));
   return true;
 }
 
@@ -142,23 +161,44 @@ struct Loaded {
   std::vector<std::unique_ptr<to::OptimizerOptions>> options;
   std::map<void*, std::unique_ptr<to::OptimizerParamState>> states;
   std::vector<std::pair<at::Tensor, at::Tensor>> masters;
+  std::vector<std::pair<at::Tensor, LibtorchOptimizer::Scales>> scales;
+  int64_t rounding_count = 0;
 
   void read_state(const LibtorchOptimizer* optimizer, const at::Tensor& p, const std::string& prefix, Reader& reader) {
-    const at::ScalarType type = optimizer ? optimizer->state_dtype(p) : p.scalar_type();
-    const Owner owner{p.sizes(), p.options().dtype(type).requires_grad(false)};
+    const at::TensorOptions type =
+        p.options().dtype(optimizer ? optimizer->state_dtype(p) : p.scalar_type()).requires_grad(false);
     at::Tensor master;
-    read(master, reader.take(prefix + "master"), prefix + "master", owner);
+    read(master, reader.take(prefix + "master"), prefix + "master", {p.sizes().vec(), type.dtype(at::kFloat)});
     if (master.defined()) {
-      TORCH_CHECK_VALUE(type != p.scalar_type(), "optim::load_state_dict: \"", prefix, "master\" is a master weight, ",
-                        "this optimizer keeps none for a ", p.scalar_type(),
+      TORCH_CHECK_VALUE(optimizer && optimizer->keeps_master(p), "optim::load_state_dict: \"", prefix,
+                        "master\" is a master weight, ", "this optimizer keeps none for a ", p.scalar_type(),
                         " parameter. Construct it with .master_weights = true.");
       masters.emplace_back(p, master);
     }
     if (!reader.has_prefix(prefix)) return;
     auto state = std::make_unique<typename K::State>();
-    fields(*state,
-           [&](const char* name, auto& value) { read(value, reader.take(prefix + name), prefix + name, owner); });
+    const Owner owner{optimizer ? optimizer->state_sizes(p) : p.sizes().vec(), type};
+    LibtorchOptimizer::Scales found;
+    size_t moment = 0;
+    fields(*state, [&](const char* name, auto& value) {
+      const at::Tensor tensor = reader.take(prefix + name);
+      if (optimizer && is_tensor(value) && tensor.defined()) {
+        const at::Tensor scale = reader.take(prefix + name + scale_suffix);
+        check_low_bit_state(*optimizer, p, tensor, scale, prefix + name);
+        if (scale.defined()) found[moment] = scale;
+        ++moment;
+      }
+      read(value, tensor, prefix + name, owner);
+    });
+    if (found[0].defined()) scales.emplace_back(p, std::move(found));
     states[p.unsafeGetTensorImpl()] = std::move(state);
+  }
+  void give_to(LibtorchOptimizer& optimizer) const {
+    optimizer.settle_steps();
+    optimizer.refresh_master_weights();
+    for (const auto& [p, master] : masters) optimizer.set_master_weight(p, master);
+    for (const auto& [p, found] : scales) optimizer.set_state_scales(p, found);
+    optimizer.set_rounding_count(rounding_count);
   }
 };
 
@@ -175,12 +215,12 @@ bool read_known(to::Optimizer& optimizer, Reader& reader) {
     fields(static_cast<typename K::Options&>(*loaded.options.back()),
            [&](const char* name, auto& value) { read(value, reader.take(prefix + name), prefix + name, {}); });
   }
+  LibtorchOptimizer* const own = ours(optimizer);
+  if (const at::Tensor count = own && own->rounds_at_random() ? reader.take(rounding_count_name) : at::Tensor();
+      count.defined())
+    read(loaded.rounding_count, count, rounding_count_name, {});
   reader.check_empty();
-  if (LibtorchOptimizer* own = ours(optimizer)) {
-    own->settle_steps();
-    own->refresh_master_weights();
-    for (auto& [p, master] : loaded.masters) own->set_master_weight(p, master);
-  }
+  if (own) loaded.give_to(*own);
   optimizer.state().clear();
   for (auto& [key, state] : loaded.states) optimizer.state()[key] = std::move(state);
   for (size_t g = 0; g < loaded.options.size(); ++g)

@@ -32,6 +32,10 @@ void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOption
   const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(optimizer);
   TORCH_CHECK_VALUE(!ours || !ours->lr_tensor().defined(), "shard_optimizer: the optimizer has an lr_tensor, which ",
                     "schedules could not reach through the sharded one. Set the groups' lr instead.");
+  TORCH_CHECK_VALUE(
+      !ours || !(ours->has_low_bit_state() || ours->rounds_at_random()), "shard_optimizer: low-bit state and ",
+      "stochastic rounding go by the elements of whole parameters, of which each rank has pieces. Leave out ",
+      "state_dtype and stochastic_rounding, or use DistributedDataParallel.");
 }
 
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {

@@ -73,4 +73,22 @@ std::unique_ptr<LibtorchOptimizer> make_optimizer(const std::string& name, const
   return std::make_unique<Lion>(parameters, o);
 }
 
+/// The same for the classes that know low-bit state.
+template <class Parameters>
+std::unique_ptr<LibtorchOptimizer> make_low_bit(const std::string& name, const nlohmann::json& json,
+                                                const Parameters& parameters, State state) {
+  const auto make = [&]<class Optimizer>(auto options, std::type_identity<Optimizer>) {
+    set_common(options, json, Impl::automatic, false);
+    if constexpr (requires { options.beta1; }) set_betas(options, json);
+    if constexpr (requires { options.eps; }) options.eps = json.value("eps", options.eps);
+    if constexpr (requires { options.momentum; }) options.momentum = json.value("momentum", 0.0);
+    options.state_dtype = state;
+    return std::unique_ptr<LibtorchOptimizer>(std::make_unique<Optimizer>(parameters, options));
+  };
+  if (name == "SGD") return make(SGDOptions(), std::type_identity<SGD>());
+  if (name == "Adam") return make(AdamOptions(), std::type_identity<Adam>());
+  if (name == "AdamW") return make(AdamWOptions(), std::type_identity<AdamW>());
+  return make(LionOptions(), std::type_identity<Lion>());
+}
+
 }  // namespace bellows::optim

@@ -1,0 +1,254 @@
+#include "bellows/kernels/cpu/low_bit.h"
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "bellows/kernels/cpu/optimizer_chunks_impl.h"
+
+// Compiled once for each kind of processor below; the best is chosen when the program runs.
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "bellows/kernels/cpu/low_bit.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "bellows/kernels/cpu/dynamic_map_impl.h"
+#include "bellows/kernels/cpu/optimizer_rules_impl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace bellows::kernels::cpu::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::ScalableTag<float>;
+using Largest = hn::Vec<hn::RebindToUnsigned<FloatTag>>;
+
+HWY_INLINE IntOf<FloatTag> load_codes(const uint8_t* from) {
+  return hn::PromoteTo(hn::RebindToSigned<FloatTag>(), hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), from));
+}
+
+/// The largest magnitude so far. Compared as integers, bits of magnitudes keep their order, and what is not finite stays on top.
+HWY_INLINE void take_largest(Largest& largest, hn::Vec<FloatTag> value) {
+  largest = hn::Max(largest, hn::BitCast(hn::RebindToUnsigned<FloatTag>(), hn::Abs(value)));
+}
+
+HWY_INLINE float largest_lane(Largest largest) {
+  const hn::RebindToUnsigned<FloatTag> d;
+  return std::bit_cast<float>(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest))));
+}
+
+/// Codes of a block from its new values.
+template <class Encode>
+HWY_INLINE void encode_block(const Encode& encode, const float* values, float scale, size_t n, uint8_t* codes) {
+  const FloatTag d;
+  const hn::Rebind<uint8_t, FloatTag> bytes;
+  const auto inverse = hn::Set(d, scale > 0 ? 1 / scale : 0);
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+    const auto code = encode(d, hn::Mul(hn::Load(d, values + i), inverse));
+    hn::StoreU(hn::TruncateTo(bytes, hn::BitCast(hn::RebindToUnsigned<FloatTag>(), code)), bytes, codes + i);
+  }
+}
+
+/// What a window's arrays are between decoding and coding: parameters and state as floats, a byte for each code.
+struct LowBitWindow {
+  alignas(64) float p[window_size], s[2][window_size];
+  alignas(64) uint8_t bytes[2][window_size];
+  const float* old_p;
+  const float* g;
+  uint8_t* codes[2];  ///< `bytes`, or where they lie in memory
+  float* scale[2];    ///< of the window's first block
+};
+
+template <class Rule, class Width>
+class LowBitStep {
+ public:
+  static constexpr int states = std::is_same_v<Rule, AdamRule> ? 2 : 1;
+
+  explicit LowBitStep(const Rule& rule)
+      : formula_(FloatTag(), rule),
+        encode_first_(FloatTag(), Width::first),
+        encode_second_(FloatTag(), Width::second) {}
+
+  /// Params: n – whole vectors
+  HWY_INLINE void operator()(LowBitWindow& w, size_t n) const {
+    for (size_t at = 0; at < n; at += Width::block) {
+      const size_t count = std::min<size_t>(Width::block, n - at);
+      if (!update<false>(w, at, count)) update<true>(w, at, count);
+    }
+    // Behind all updates, so that nothing waits for the largest of a block.
+    for (size_t at = 0; at < n; at += Width::block) {
+      const size_t count = std::min<size_t>(Width::block, n - at), block = at / Width::block;
+      encode_block(encode_first_, w.s[0] + at, w.scale[0][block], count, w.codes[0] + at);
+      if (states == 2) encode_block(encode_second_, w.s[1] + at, w.scale[1][block], count, w.codes[1] + at);
+    }
+  }
+
+ private:
+  using First = std::remove_const_t<decltype(Width::first)>;
+  using Second = std::remove_const_t<decltype(Width::second)>;
+
+  /// New parameters, state and scales of a block. False: something is not finite, and nothing is done; Careful leaves out the
+  /// elements where it is so.
+  template <bool Careful>
+  bool update(LowBitWindow& w, size_t at, size_t n) const {
+    const FloatTag d;
+    const hn::RebindToUnsigned<FloatTag> du;
+    float& scale0 = w.scale[0][at / Width::block];
+    float& scale1 = w.scale[states - 1][at / Width::block];
+    const Decoder<FloatTag, First> decode_first(d, Width::first, scale0);
+    const Decoder<FloatTag, Second> decode_second(d, Width::second, scale1);
+    auto largest0 = hn::Zero(du), largest1 = hn::Zero(du);
+    for (size_t i = at; i < at + n; i += hn::Lanes(d)) {
+      // The processor's own prefetching stops while blocks are coded.
+      hwy::Prefetch(w.old_p + i + window_size);
+      hwy::Prefetch(w.g + i + window_size);
+      const auto old_p = hn::LoadU(d, w.old_p + i), old0 = decode_first(d, load_codes(w.codes[0] + i));
+      const auto old1 = states == 2 ? decode_second(d, load_codes(w.codes[1] + i)) : hn::Zero(d);
+      auto p = old_p, new0 = old0, new1 = old1, none = hn::Zero(d);
+      formula_.template apply<states>(p, hn::LoadU(d, w.g + i), new0, new1, none);
+      if constexpr (Careful) {
+        const auto finite = hn::And(hn::IsFinite(new0), hn::IsFinite(new1));
+        p = hn::IfThenElse(finite, p, old_p);
+        new0 = hn::IfThenElse(finite, new0, old0), new1 = hn::IfThenElse(finite, new1, old1);
+      }
+      hn::Store(p, d, w.p + i);
+      hn::Store(new0, d, w.s[0] + i);
+      take_largest(largest0, new0);
+      if constexpr (states == 2) {
+        hn::Store(new1, d, w.s[1] + i);
+        take_largest(largest1, new1);
+      }
+    }
+    const float first = largest_lane(largest0), second = states == 2 ? largest_lane(largest1) : 0;
+    if (!Careful && !(std::isfinite(first) && std::isfinite(second))) return false;
+    scale0 = usable_scale(first);
+    if (states == 2) scale1 = usable_scale(second);
+    return true;
+  }
+
+  VectorFormula<FloatTag, Rule> formula_;
+  Encoder<FloatTag, First> encode_first_;
+  Encoder<FloatTag, Second> encode_second_;
+};
+
+// --- codes in memory and as bytes
+
+/// A window's codes as bytes: where they lie if they are bytes and the window is whole.
+template <class Width>
+uint8_t* open_codes(uint8_t* codes, uint8_t* bytes, size_t n) {
+  if constexpr (std::is_same_v<Width, State8>) {
+    if (n == window_size) return codes;
+    std::memcpy(bytes, codes, n);
+  } else {
+    const hn::CappedTag<uint8_t, Width::block_bytes> d;
+    const size_t blocks = (n + Width::block - 1) / Width::block;
+    for (size_t b = 0; b < blocks; ++b) {
+      uint8_t* const to = bytes + b * Width::block;
+      for (size_t j = 0; j < Width::block_bytes; j += hn::Lanes(d)) {
+        const auto both = hn::LoadU(d, codes + b * Width::block_bytes + j);
+        hn::StoreU(hn::And(both, hn::Set(d, 15)), d, to + j);
+        hn::StoreU(hn::ShiftRight<4>(both), d, to + j + Width::block_bytes);
+      }
+    }
+  }
+  return bytes;
+}
+
+template <class Width>
+void close_codes(uint8_t* codes, uint8_t* bytes, size_t n) {
+  if constexpr (std::is_same_v<Width, State8>) {
+    if (n != window_size) std::memcpy(codes, bytes, n);
+  } else {
+    const hn::CappedTag<uint8_t, Width::block_bytes> d;
+    const size_t blocks = (n + Width::block - 1) / Width::block;
+    std::fill(bytes + n, bytes + blocks * Width::block, uint8_t{0});
+    for (size_t b = 0; b < blocks; ++b) {
+      const uint8_t* const from = bytes + b * Width::block;
+      for (size_t j = 0; j < Width::block_bytes; j += hn::Lanes(d)) {
+        const auto upper = hn::ShiftLeft<4>(hn::LoadU(d, from + j + Width::block_bytes));
+        hn::StoreU(hn::Or(upper, hn::LoadU(d, from + j)), d, codes + b * Width::block_bytes + j);
+      }
+    }
+  }
+}
+
+/// `values`, or a copy with zeros up to a whole vector.
+HWY_INLINE const float* whole_vectors(const float* values, float* copy, size_t n) {
+  if (n % hn::Lanes(FloatTag()) == 0) return values;
+  std::memcpy(copy, values, n * sizeof(float));
+  std::fill(copy + n, copy + window_size, 0.0f);
+  return copy;
+}
+
+template <class Rule, class Width>
+void step_windows(const StepTensor<Rule>& t, StepTypes types, size_t begin, size_t end) {
+  static_assert(window_size % Width::block == 0);
+  using Step = LowBitStep<Rule, Width>;
+  const Step step(t.rule);
+  void* const weights = t.master ? t.master : t.param;
+  const Type weight_type = t.master ? Type::f32 : types.param;
+  Window p, g;
+  alignas(64) float padded[2][window_size];
+  LowBitWindow w;
+  for (size_t at = begin; at < end; at += window_size) {
+    const size_t n = std::min(window_size, end - at), lanes = hn::Lanes(FloatTag());
+    float* const values = p.open(weights, weight_type, at, n);
+    w.old_p = whole_vectors(values, padded[0], n);
+    w.g = whole_vectors(g.open(t.grad, types.grad, at, n), padded[1], n);
+    uint8_t* codes[2];
+    for (int k = 0; k < Step::states; ++k) {
+      codes[k] = static_cast<uint8_t*>(t.state[k]) + at / Width::block * Width::block_bytes;
+      w.scale[k] = t.scale[k] + at / Width::block;
+      w.codes[k] = open_codes<Width>(codes[k], w.bytes[k], n);
+      // Behind the end lies zero, or what shrinks towards it: no scale grows by it.
+      if (n % lanes) std::fill(w.bytes[k] + n, w.bytes[k] + window_size, k == 0 ? Width::first.zero : 0);
+    }
+    step(w, (n + lanes - 1) / lanes * lanes);
+    for (int k = 0; k < Step::states; ++k) close_codes<Width>(codes[k], w.codes[k], n);
+    if (weight_type == Type::f32) std::memcpy(values, w.p, n * sizeof(float));
+    Window::write(w.p, t.param, types.param, at, n, {types.stochastic, t.rounding_seed});
+  }
+}
+
+template <class Rule>
+void step_width(const StepTensor<Rule>& t, StepTypes types, size_t begin, size_t end) {
+  types.low_bit == LowBit::int8 ? step_windows<Rule, State8>(t, types, begin, end)
+                                : step_windows<Rule, State4>(t, types, begin, end);
+}
+
+void low_bit_sgd(const StepTensor<SgdRule>& t, StepTypes types, size_t begin, size_t end) {
+  step_width(t, types, begin, end);
+}
+void low_bit_adam(const StepTensor<AdamRule>& t, StepTypes types, size_t begin, size_t end) {
+  step_width(t, types, begin, end);
+}
+void low_bit_lion(const StepTensor<LionRule>& t, StepTypes types, size_t begin, size_t end) {
+  step_width(t, types, begin, end);
+}
+
+}  // namespace bellows::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace bellows::kernels::cpu {
+
+HWY_EXPORT(low_bit_sgd);
+HWY_EXPORT(low_bit_adam);
+HWY_EXPORT(low_bit_lion);
+
+void step_low_bit(std::span<const StepTensor<SgdRule>> tensors, StepTypes types) {
+  step_chunks(tensors, types, HWY_DYNAMIC_DISPATCH(low_bit_sgd));
+}
+void step_low_bit(std::span<const StepTensor<AdamRule>> tensors, StepTypes types) {
+  step_chunks(tensors, types, HWY_DYNAMIC_DISPATCH(low_bit_adam));
+}
+void step_low_bit(std::span<const StepTensor<LionRule>> tensors, StepTypes types) {
+  step_chunks(tensors, types, HWY_DYNAMIC_DISPATCH(low_bit_lion));
+}
+
+}  // namespace bellows::kernels::cpu
+#endif

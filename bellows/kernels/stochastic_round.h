@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+// Rounding at random, such that the mean of many roundings is the number itself. The bits are a function of a seed and
+// of the element's index: the same on any number of threads, on every rank, and whenever it is done again.
+namespace bellows::kernels {
+
+constexpr int64_t rounding_window = 1024;
+
+/// The seed of the n-th tensor that a run of this seed rounds.
+inline uint64_t nth_rounding_seed(uint64_t seed, uint64_t n) {
+  uint64_t x = (seed ^ 0xD1B54A32D192ED03) + n * 0xAEF17502108EF2D9;
+  x = (x ^ (x >> 32)) * 0xDABA0B6EB09322E3;
+  return x ^ (x >> 32);
+}
+
+/// What the elements of the window of element `at` share (splitmix64).
+inline uint32_t rounding_key(uint64_t seed, uint64_t at) {
+  uint64_t x = seed + (at / rounding_window + 1) * 0x9E3779B97F4A7C15;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return static_cast<uint32_t>((x ^ (x >> 31)) >> 32);
+}
+
+/// 16 random bits for element i of a tensor.
+inline uint32_t rounding_bits(uint64_t seed, uint64_t i) {
+  uint32_t x = static_cast<uint32_t>(i % rounding_window) * 0x9E3779B9 + rounding_key(seed, i);
+  x = (x ^ (x >> 16)) * 0x7FEB352D;
+  x = (x ^ (x >> 15)) * 0x846CA68B;
+  return x >> 16;
+}
+
+}  // namespace bellows::kernels
