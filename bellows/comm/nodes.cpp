@@ -144,8 +144,8 @@ bool Nodes::gather(int ranks, const Interrupted& interrupted) {
     check_patience(since, there);
     if (round_ > 0 && !said && age_s(since) > 2) {
       said = true;
-      log_info("launch: ", there.size(), " of ", nodes_, " nodes are ready for the next round; waiting for the others ",
-               static_cast<int>(there.size()) >= min_nodes_ ? "until " + seconds_text(patience_s) + " are over" : "");
+      log_info("launch: ", there.size(), " of ", nodes_, " nodes are ready for the next round; waiting at most ",
+               static_cast<int>(there.size()) >= min_nodes_ ? patience_s : meet_timeout_s, " s for the others");
     }
     std::this_thread::sleep_for(meet_period);
   }

@@ -222,9 +222,10 @@ Watchdog::Blame Watchdog::examine(const Call& call) const {
   for (const int rank : others) {
     bool silent = false;
     const Note note = fresh_note(rank, end, silent);
-    // A rank that failed because of another is not the one to look at first.
-    (note.end == "failed" ? followers : first).add(rank, trouble_of(rank, call, note, silent));
+    // A rank that failed, or came no further, because of another is not the one to look at first.
+    (note.end == "failed" ? followers : silent ? gone : first).add(rank, trouble_of(rank, call, note, silent));
   }
+  if (!gone.ranks.empty()) return gone;
   return first.ranks.empty() ? followers : first;
 }
 

@@ -26,6 +26,10 @@ struct Point {
   const char *name, *call;
 };
 
+void PrintTo(const Point& point, std::ostream* out) {
+  *out << point.name;
+}
+
 class KilledRank : public ::testing::TestWithParam<Point> {};
 
 /// The process of a rank, as it said; the last that did.
