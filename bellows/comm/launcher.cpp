@@ -226,8 +226,6 @@ LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
   const std::string token = job_token(options);
   const Guard guard;      // before there are threads
   const Signals signals;  // before the store's threads, which must not take them
-  Nodes nodes(options, token);
-  int ranks = options.ranks;
   const auto interrupted = [&]() -> std::optional<Failure> {
     while (const int signal = signals.next()) {
       if (asks_to_stop(signal))
@@ -235,6 +233,8 @@ LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
     }
     return std::nullopt;
   };
+  Nodes nodes(options, token, interrupted);
+  int ranks = options.ranks;
   std::optional<Failure> failure;
   for (int restarts = 0;; ++restarts) {
     const auto round = nodes.meet(ranks, interrupted);

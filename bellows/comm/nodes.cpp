@@ -67,7 +67,7 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
-Nodes::Nodes(const LaunchOptions& options, const std::string& token)
+Nodes::Nodes(const LaunchOptions& options, const std::string& token, const Interrupted& interrupted)
     : nodes_(options.nodes),
       node_rank_(options.node_rank),
       min_nodes_(options.min_nodes > 0 ? options.min_nodes : options.nodes),
@@ -75,6 +75,7 @@ Nodes::Nodes(const LaunchOptions& options, const std::string& token)
       id_(make_token()) {
   int port = 0;
   if (!options.rendezvous.empty()) std::tie(host_, port) = split_address(options.rendezvous);
+  if (node_rank_ > 0 && !wait_for_node_zero(port, interrupted)) return;
   store_ = node_rank_ == 0 ? Store::serve(host_, port) : Store::join(host_, port, meet_timeout_s);
   const std::string who = node_name(node_rank_);
   const Store job = enter_job(*store_, token, who).under("launch/");
@@ -83,6 +84,17 @@ Nodes::Nodes(const LaunchOptions& options, const std::string& token)
     if (first) return job.another();
     return enter_job(Store::join(host, port, reconnect_timeout_s), token, who).under("launch/");
   });
+}
+
+/// False: over().
+bool Nodes::wait_for_node_zero(int port, const Interrupted& interrupted) {
+  const auto since = Clock::now();
+  while (!wait_for_listener(host_, port, 0)) {
+    if ((over_ = interrupted())) return false;
+    TORCH_CHECK(age_s(since) < meet_timeout_s, "launch: nobody listened at ", host_, ":", port, " for ", meet_timeout_s,
+                " s, expected node 0 there. Start it, or check --rdzv.");
+  }
+  return true;
 }
 
 std::string Nodes::key(const std::string& what) const {
@@ -197,6 +209,7 @@ bool Nodes::take_place(const std::vector<Member>& members) {
 }
 
 std::optional<int> Nodes::meet(int ranks, const Interrupted& interrupted) {
+  if (over_) return std::nullopt;
   if (!view_) {
     world_size_ = ranks;
     return ++round_;

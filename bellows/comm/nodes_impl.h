@@ -36,8 +36,9 @@ class Nodes {
   using Interrupted = std::function<std::optional<Failure>()>;
 
   /// Serves the store or joins it.
+  /// Params: interrupted – asked often while node 0 is waited for
   /// Throws: as launch()
-  Nodes(const LaunchOptions& options, const std::string& token);
+  Nodes(const LaunchOptions& options, const std::string& token, const Interrupted& interrupted);
 
   /// Waits until a round begins in which this node takes part, and gives its number: 0, 1, …, which is larger than that of
   /// the last one. Nothing: the job ended meanwhile, as over() says.
@@ -72,6 +73,7 @@ class Nodes {
     std::string text;
     Clock::time_point since;
   };
+  bool wait_for_node_zero(int port, const Interrupted& interrupted);
   std::string key(const std::string& what) const;
   double age_s(Clock::time_point since) const;
   void give_sign_of_life();

@@ -181,6 +181,19 @@ TEST(Launch, SeveralNodes) {
   EXPECT_EQ(one.exit_code, 5);
 }
 
+TEST(Launch, WaitingForOtherNodesCanBeStopped) {
+  const std::string place = "127.0.0.1:" + std::to_string(free_port());
+  for (const char* rank : {"1", "0"}) {  // before node 0 is there; before node 1 is
+    cli::Process node(launch_of({"-n", "1", "--nnodes", "2", "--node-rank", rank, "--rdzv", place}, {"true"},
+                                {"BELLOWS_TOKEN=secret"}));
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    node.signal(SIGTERM);
+    const auto outcome = node.finish(10);
+    EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
+    EXPECT_THAT(outcome.err, HasSubstr("bellows: stopped, as asked: The launcher was told to stop."));
+  }
+}
+
 TEST(Launch, SeveralNodesNeedATokenAndAPlace) {
   const auto no_place = launched({"-n", "1", "--nnodes", "2"}, {"true"});
   EXPECT_EQ(no_place.exit_code, 2);
