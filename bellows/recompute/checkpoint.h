@@ -30,6 +30,8 @@ struct CheckpointOptions {
   bool early_stop = true;
   /// Number, sizes, dtype and device of what the second run saves must be those of the first.
   bool check_metadata = true;
+  /// Their values, too, bit for bit: finds what a function does differently. Reads all of them in both runs.
+  bool check_values = false;
   /// Buffers that the function writes in place (running statistics, counters) are put back after the second run.
   bool restore_buffers = true;
 };
@@ -99,7 +101,7 @@ struct StoredCall {
 ///
 /// The function has to do the same both times: no random numbers but those of libtorch's default generators, no inputs
 /// or captured tensors modified meanwhile. What differs in sizes, dtype or number is an error in backward; other values
-/// are not noticed. It is copied and lives as long as the graph: **what it captures by reference must live until then**.
+/// are noticed with check_values only. It is copied and lives as long as the graph: **what it captures by reference must live until then**.
 /// Tensors that it computes with should be inputs and not captured, so that regions around it do not keep them.
 ///
 /// Regions nest, and go with autocast (the second run has the first one's), gradient accumulation, retain_graph (each
@@ -110,7 +112,7 @@ struct StoredCall {
 ///           inputs – tensors, optional tensors and vectors of tensors are kept for the second run; all else is copied
 /// Returns:  what the function returns, of any type
 /// Numerics: results, gradients, buffers and the state of the generators bit for bit as from `function(inputs...)`
-///           (tests/recompute/checkpoint_test.cpp). A batch norm updates its running statistics once.
+///           (tests/recompute). A batch norm updates its running statistics once.
 /// Cost:     one more forward pass of the function, less what a policy or budget keeps; memory of its inputs, of what is
 ///           kept, 5 KB if it draws random numbers, and in backward what the function saves
 /// Threads:  safe; backward passes that need one region at the same time wait for each other

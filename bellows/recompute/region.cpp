@@ -58,8 +58,18 @@ at::Tensor SavedInput::get(size_t number) const {
   return parameter_.defined() ? parameter_ : saved_.unpack();
 }
 
-TensorFacts::TensorFacts(const at::Tensor& tensor)
-    : sizes(tensor.sizes().begin(), tensor.sizes().end()), dtype(tensor.scalar_type()), device(tensor.device()) {}
+TensorFacts::TensorFacts(const at::Tensor& tensor, bool with_values)
+    : sizes(tensor.sizes().begin(), tensor.sizes().end()), dtype(tensor.scalar_type()), device(tensor.device()) {
+  if (!with_values) return;
+  const PastRegions not_the_functions_operators;
+  const at::Tensor flat = tensor.cpu().contiguous();
+  const auto* bytes = static_cast<const unsigned char*>(flat.const_data_ptr());
+  for (const size_t i : c10::irange(flat.nbytes())) values = (values ^ bytes[i]) * 0x100000001b3ULL;  // FNV-1a
+}
+
+bool TensorFacts::same_metadata(const TensorFacts& other) const {
+  return sizes == other.sizes && dtype == other.dtype && device == other.device;
+}
 
 std::string TensorFacts::to_string() const {
   return c10::str(dtype, " ", c10::IntArrayRef(sizes), " on ", device);
@@ -84,11 +94,16 @@ class SecondRun final : public tap::SavedTensorTap {
     const size_t number = saved_++;
     if (number < region_.places_.size()) {
       const Region::Place& place = region_.places_[number];
-      const TensorFacts facts(tensor);
-      if (region_.options_.check_metadata && !(facts == place.facts)) {
+      const TensorFacts facts(tensor, region_.options_.check_values);
+      if (region_.options_.check_metadata && !facts.same_metadata(place.facts)) {
         fail(c10::str("checkpoint: tensor ", number, " of the ", region_.places_.size(),
                       " that the function saves for backward was ", place.facts.to_string(), ", and is ",
                       facts.to_string(), " in the second run, saved by ", writes_->operator_name(), "."));
+      }
+      if (facts.values != place.facts.values) {
+        fail(c10::str("checkpoint: tensor ", number, " of the ", region_.places_.size(),
+                      " that the function saves for backward, ", facts.to_string(), ", has other values in the second ",
+                      "run, saved by ", writes_->operator_name(), "."));
       }
       if (const auto holder = place.holder.lock()) holder->value_ = tensor;
     }
@@ -149,7 +164,7 @@ Region::Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const Checkpo
 std::shared_ptr<tap::PackedTensor> Region::save(const at::Tensor& tensor) {
   auto holder = std::make_shared<Placeholder>(shared_from_this());
   const std::lock_guard lock(mutex_);
-  places_.push_back({holder, TensorFacts(tensor)});
+  places_.push_back({holder, TensorFacts(tensor, options_.check_values)});
   if (storages_.insert(tensor.storage().unsafeGetStorageImpl()).second)
     activation_bytes_ += static_cast<int64_t>(tensor.storage().nbytes());
   return holder;

@@ -34,13 +34,14 @@ class SavedInput {
 
 /// What is known of a saved tensor without its values.
 struct TensorFacts {
-  explicit TensorFacts(const at::Tensor& tensor);
+  TensorFacts(const at::Tensor& tensor, bool with_values);
+  bool same_metadata(const TensorFacts& other) const;
   std::string to_string() const;
-  friend bool operator==(const TensorFacts&, const TensorFacts&) = default;
 
   c10::SmallVector<int64_t, 5> sizes;
   c10::ScalarType dtype;
   c10::Device device;
+  uint64_t values = 0;  ///< a hash of their bits
 };
 
 /// Stands in the graph for one tensor that the region does not keep.

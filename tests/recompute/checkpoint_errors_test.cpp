@@ -43,6 +43,15 @@ TEST(CheckpointErrors, NameTheFirstTensorThatDiffers) {
               AllOf(HasSubstr("tensor 1 of the 2"), HasSubstr("Double [4, 4]"), HasSubstr("saved by aten::exp")));
 }
 
+TEST(CheckpointErrors, FindOtherValuesWhenAsked) {
+  const auto counts = [](const at::Tensor& z, bool second) { return z.exp().mul(second ? 2 : 1).sin(); };
+  EXPECT_EQ(backward_error(counts), "no error");
+  EXPECT_THAT(backward_error(counts, {.check_values = true}),
+              AllOf(HasSubstr("tensor 1 of the 2"), HasSubstr("has other values"), HasSubstr("saved by aten::sin")));
+  const auto same = [](const at::Tensor& z, bool) { return torch::dropout(z, 0.5, true).exp().sin(); };
+  EXPECT_EQ(backward_error(same, {.check_values = true}), "no error");
+}
+
 TEST(CheckpointErrors, CountWhatIsSaved) {
   const auto fewer = [](const at::Tensor& z, bool second) { return second ? z.sin() : z.sin().exp().sin(); };
   EXPECT_THAT(backward_error(fewer), AllOf(HasSubstr("saved 2 tensors"), HasSubstr("1 in the second run"),

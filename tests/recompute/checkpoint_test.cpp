@@ -68,31 +68,6 @@ struct Counting : nn::Module {
 
 }  // namespace
 
-TEST(Checkpoint, ResNet18IsTheSameBitForBit) {
-  torch::manual_seed(1);
-  const at::Tensor x = torch::randn({3, 3, 64, 64}), y = torch::tensor({1, 5, 3});
-  for (const bool autocast : {false, true}) {
-    const auto run = [&](const Call& call) {
-      torch::manual_seed(2);
-      const Model model = models::resnet18({.num_classes = 10});
-      return trained(
-          *model.module(),
-          [&] {
-            const amp::autocast guard(at::kCPU, at::kBFloat16, autocast);
-            return torch::cross_entropy_loss(resnet_forward(model, x, call), y);
-          },
-          2);
-    };
-    const auto plain = run(plainly);
-    EXPECT_EQ(first_difference(plain, run(checkpointed)), -1) << "autocast " << autocast;
-    // A region around each region.
-    const auto twice = [](const Layer& block, const at::Tensor& in) {
-      return checkpoint([block](const at::Tensor& z) { return checkpointed(block, z); }, in);
-    };
-    EXPECT_EQ(first_difference(plain, run(twice)), -1) << "autocast " << autocast;
-  }
-}
-
 TEST(Checkpoint, DropoutUnderAutocastAndAccumulationIsTheSameBitForBit) {
   const at::Tensor x = torch::randn({16, 32});
   for (const bool autocast : {false, true}) {

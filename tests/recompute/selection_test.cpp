@@ -108,19 +108,6 @@ TEST(Selection, PoliciesDoNotChangeABit) {
   }
 }
 
-TEST(Selection, ResNet18UnderABudget) {
-  torch::manual_seed(1);
-  const at::Tensor x = torch::randn({2, 3, 64, 64}), y = torch::tensor({1, 5});
-  const auto run = [&](const Call& call) {
-    torch::manual_seed(2);
-    const Model model = models::resnet18({.num_classes = 10});
-    return trained(*model.module(), [&] { return torch::cross_entropy_loss(resnet_forward(model, x, call), y); });
-  };
-  const auto plain = run(plainly);
-  EXPECT_EQ(first_difference(plain, run(with({.policy = save_products}))), -1);
-  EXPECT_EQ(first_difference(plain, run(with({.budget = 0.5}))), -1);
-}
-
 TEST(Selection, WhatIsKeptIsNotComputedAgain) {
   const at::Tensor x = torch::randn({32, 48}, torch::requires_grad());
   const auto products_in_backward = [&](const CheckpointOptions& options) {

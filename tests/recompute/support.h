@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "bellows/models/resnet.h"
 #include "bellows/recompute.h"
 
 namespace bellows::recompute::testing {
@@ -19,21 +18,6 @@ inline at::Tensor plainly(const Layer& block, const at::Tensor& x) {
 }
 inline at::Tensor checkpointed(const Layer& block, const at::Tensor& x) {
   return checkpoint(block, x);
-}
-
-/// resnet18's forward pass with each of its residual blocks called by `call`.
-inline at::Tensor resnet_forward(const Model& model, at::Tensor x, const Call& call) {
-  const auto children = model.module()->named_children();
-  x = children["bn1"]
-          ->as<torch::nn::BatchNorm2d>()
-          ->forward(children["conv1"]->as<torch::nn::Conv2d>()->forward(x))
-          .relu_();
-  x = torch::max_pool2d(x, 3, 2, 1);
-  for (const auto* name : {"layer1", "layer2", "layer3", "layer4"}) {
-    for (auto& block : *children[name]->as<torch::nn::Sequential>())
-      x = call([block](const at::Tensor& y) mutable { return block.forward(y); }, x);
-  }
-  return children["fc"]->as<torch::nn::Linear>()->forward(torch::flatten(torch::adaptive_avg_pool2d(x, {1, 1}), 1));
 }
 
 /// Loss, gradients, buffers and what the generator draws next, after training steps from a fixed seed.
