@@ -2,6 +2,7 @@
 
 #include "bellows/models/bert.h"
 #include "bellows/models/blocks.h"
+#include "bellows/models/config.h"
 #include "bellows/models/distilbert.h"
 #include "bellows/models/encoder_decoder.h"
 #include "bellows/models/formula_weights.h"

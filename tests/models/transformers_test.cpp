@@ -2,10 +2,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
+
+#include "bellows/core/file.h"
 #include "bellows/core/seed.h"
 #include "bellows/io/torch_file.h"
 #include "bellows/models/bert.h"
 #include "bellows/models/blocks.h"
+#include "bellows/models/config.h"
 #include "bellows/models/distilbert.h"
 #include "bellows/models/encoder_decoder.h"
 #include "bellows/models/gpt.h"
@@ -100,6 +104,34 @@ TEST(TransformerWeights, HuggingFacesFilesLoadAsTheyAre) {
   const Model language = gpt(small_gpt());
   load_weights(language, io::load_tensors(golden::path("gpt.safetensors")));
   expect_formula(language, gpt(small_gpt()));
+}
+
+/// A folder of save_pretrained() is enough to make its model.
+TEST(TransformerWeights, ConfigsSayTheShapes) {
+  BertOptions masked = read_bert_config(golden::path("bert_masked_lm.config.json"));
+  masked.head = TextHead::masked_lm;
+  load_weights(bert(masked), io::load_tensors(golden::path("bert_masked_lm.safetensors")));
+  EXPECT_EQ(masked.num_labels, 3);
+  EXPECT_EQ(masked.classifier_dropout, std::nullopt);
+  const Model classifier = distilbert(read_distilbert_config(golden::path("distilbert_classifier.config.json")));
+  load_weights(classifier, io::load_tensors(golden::path("distilbert_classifier.safetensors")));
+  const GptOptions options = read_gpt_config(golden::path("gpt.config.json"));
+  load_weights(gpt(options), io::load_tensors(golden::path("gpt.safetensors")));
+  EXPECT_EQ(options.n_inner, std::nullopt);
+
+  const std::string path = testing::TempDir() + c10::str("config_", getpid(), ".json");
+  const auto said_of = [&](const std::string& text) {
+    write_text_file(path, text);
+    return message_of([&] { read_bert_config(path); });
+  };
+  EXPECT_THAT(said_of("{}"), "no error");
+  EXPECT_THAT(said_of("[1]"), HasSubstr("expected a JSON object, found \"[1]\""));
+  EXPECT_THAT(said_of("{,"), HasSubstr("found no JSON"));
+  EXPECT_THAT(said_of(R"({"model_type": "roberta"})"), HasSubstr("model_type = \"bert\""));
+  EXPECT_THAT(said_of(R"({"hidden_size": "8"})"), HasSubstr("hidden_size to be a whole number, found \"8\""));
+  EXPECT_THAT(said_of(R"({"position_embedding_type": "relative_key"})"), HasSubstr("found \"relative_key\""));
+  std::filesystem::remove(path);
+  EXPECT_THAT(message_of([&] { read_gpt_config(path); }), HasSubstr(path));
 }
 
 TEST(TransformerWeights, PrefixesOldNamesAndTiedCopiesAreUnderstood) {

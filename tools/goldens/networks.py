@@ -2,7 +2,7 @@
 
 Weights come from a formula (bench/peers/formula_weights.py). networks.safetensors holds, in float64, for each case NAME: NAME.input,
 NAME.output, and NAME.grad.PARAMETER of the sum of the output times NAME.dy; for the U-Nets, in training, also NAME.buffer.BUFFER after
-the pass. NAME.safetensors are files as save_pretrained() writes them. Which options a case has stands here and, under the same name, in
+the pass. NAME.safetensors and NAME.config.json are files as save_pretrained() writes them. Which options a case has stands here and, under the same name, in
 tests/models/networks_golden_test.cpp.
 """
 
@@ -43,7 +43,8 @@ def case(name, net, x, forward=None):
 def save(name, net):
     with tempfile.TemporaryDirectory() as folder:
         formula.set_formula_weights(net).save_pretrained(folder)
-        (out / f"{name}.safetensors").write_bytes((pathlib.Path(folder) / "model.safetensors").read_bytes())
+        for suffix, file in (("safetensors", "model.safetensors"), ("config.json", "config.json")):
+            (out / f"{name}.{suffix}").write_bytes((pathlib.Path(folder) / file).read_bytes())
 
 
 def texts():

@@ -1,0 +1,138 @@
+#include "bellows/models/config.h"
+
+#include "bellows/core/file.h"
+#include "bellows/io/json_impl.h"
+
+namespace bellows::models {
+
+namespace {
+
+using Json = nlohmann::json;
+
+std::string shown(const Json& value) {
+  return value.is_string() ? io::printable(value.get<std::string>(), 60) : io::shown_json(value);
+}
+
+/// A config.json while it is read.
+class ModelConfig {
+ public:
+  ModelConfig(const std::string& path, const std::string& model_type) : path_(path) {
+    document_ = io::parse_shallow_json(read_text_file(path), "config " + path);
+    TORCH_CHECK_VALUE(document_.is_object(), "config ", path, ": expected a JSON object, found ",
+                      document_.is_discarded() ? "no JSON" : shown(document_), ".");
+    require("model_type", model_type);
+  }
+
+  void read(const char* key, int64_t& value) const {
+    if (const Json* found = find(key, &Json::is_number_integer, "a whole number")) value = found->get<int64_t>();
+  }
+  void read(const char* key, double& value) const {
+    if (const Json* found = find(key, &Json::is_number, "a number")) value = found->get<double>();
+  }
+  void read(const char* key, std::string& value) const {
+    if (const Json* found = find(key, &Json::is_string, "a text")) value = found->get<std::string>();
+  }
+  template <class T>
+  void read(const char* key, std::optional<T>& value) const {
+    T given = {};
+    if (!document_.contains(key) || document_.at(key).is_null()) return;
+    read(key, given);
+    value = given;
+  }
+  void read_labels(int64_t& value) const {
+    if (const Json* found = find("id2label", &Json::is_object, "an object"))
+      value = static_cast<int64_t>(found->size());
+    read("num_labels", value);
+  }
+
+  /// Throws: c10::ValueError – the file says otherwise
+  void require(const char* key, const Json& expected) const {
+    const Json found = document_.value(key, expected);
+    TORCH_CHECK_VALUE(found == expected, "config ", path_, ": expected ", key, " = ", shown(expected),
+                      ", which is what this model does, found ", shown(found), ".");
+  }
+
+ private:
+  /// Null where the file does not say, or says null.
+  const Json* find(const char* key, bool (Json::*is_kind)() const noexcept, const char* kind) const {
+    const auto found = document_.find(key);
+    if (found == document_.end() || found->is_null()) return nullptr;
+    TORCH_CHECK_VALUE(((*found).*is_kind)(), "config ", path_, ": expected ", key, " to be ", kind, ", found ",
+                      shown(*found), ".");
+    return &*found;
+  }
+
+  std::string path_;
+  Json document_;
+};
+
+}  // namespace
+
+BertOptions read_bert_config(const std::string& path) {
+  const ModelConfig config(path, "bert");
+  config.require("position_embedding_type", "absolute");
+  config.require("is_decoder", false);
+  config.require("add_cross_attention", false);
+  config.require("tie_word_embeddings", true);
+  BertOptions options;
+  config.read_labels(options.num_labels);
+  config.read("vocab_size", options.vocab_size);
+  config.read("hidden_size", options.hidden_size);
+  config.read("num_hidden_layers", options.num_hidden_layers);
+  config.read("num_attention_heads", options.num_attention_heads);
+  config.read("intermediate_size", options.intermediate_size);
+  config.read("hidden_act", options.hidden_act);
+  config.read("hidden_dropout_prob", options.hidden_dropout_prob);
+  config.read("attention_probs_dropout_prob", options.attention_probs_dropout_prob);
+  config.read("classifier_dropout", options.classifier_dropout);
+  config.read("max_position_embeddings", options.max_position_embeddings);
+  config.read("type_vocab_size", options.type_vocab_size);
+  config.read("initializer_range", options.initializer_range);
+  config.read("layer_norm_eps", options.layer_norm_eps);
+  config.read("pad_token_id", options.pad_token_id);
+  return options;
+}
+
+DistilBertOptions read_distilbert_config(const std::string& path) {
+  const ModelConfig config(path, "distilbert");
+  config.require("tie_word_embeddings", true);
+  DistilBertOptions options;
+  config.read_labels(options.num_labels);
+  config.read("vocab_size", options.vocab_size);
+  config.read("dim", options.dim);
+  config.read("n_layers", options.n_layers);
+  config.read("n_heads", options.n_heads);
+  config.read("hidden_dim", options.hidden_dim);
+  config.read("activation", options.activation);
+  config.read("dropout", options.dropout);
+  config.read("attention_dropout", options.attention_dropout);
+  config.read("seq_classif_dropout", options.seq_classif_dropout);
+  config.read("max_position_embeddings", options.max_position_embeddings);
+  config.read("initializer_range", options.initializer_range);
+  config.read("pad_token_id", options.pad_token_id);
+  return options;
+}
+
+GptOptions read_gpt_config(const std::string& path) {
+  const ModelConfig config(path, "gpt2");
+  config.require("add_cross_attention", false);
+  config.require("scale_attn_weights", true);
+  config.require("scale_attn_by_inverse_layer_idx", false);
+  config.require("tie_word_embeddings", true);
+  GptOptions options;
+  config.read("vocab_size", options.vocab_size);
+  config.read("n_positions", options.n_positions);
+  config.read("n_embd", options.n_embd);
+  config.read("n_layer", options.n_layer);
+  config.read("n_head", options.n_head);
+  config.read("n_inner", options.n_inner);
+  config.read("activation_function", options.activation_function);
+  config.read("resid_pdrop", options.resid_pdrop);
+  config.read("embd_pdrop", options.embd_pdrop);
+  config.read("attn_pdrop", options.attn_pdrop);
+  config.read("layer_norm_epsilon", options.layer_norm_epsilon);
+  config.read("initializer_range", options.initializer_range);
+  return options;
+}
+
+}  // namespace bellows::models
