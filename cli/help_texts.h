@@ -77,8 +77,8 @@ MASTER_ADDR, MASTER_PORT in their environment, and BELLOWS_TOKEN, the secret of
 who may join. Output comes line by line with its rank in front. When a
 rank fails, all others end within 5 s, then the command, with the exit code of
 the first that failed. Several nodes: the same command on each, with its own
---node-rank and the same BELLOWS_TOKEN. A node that is lost may be started again,
-or, with --min-nodes, the others go on without it; node 0 has to stay.
+--node-rank and the same BELLOWS_TOKEN. A node that is lost may be started
+again, or, with --min-nodes, the others go on without it; node 0 has to stay.
 
 Examples:
   bellows launch -n 4 -- ./train --epochs 3
