@@ -1,5 +1,6 @@
 #pragma once
 
+#include "bellows/optim/adafactor.h"
 #include "bellows/optim/averaging.h"
 #include "bellows/optim/batch_size.h"
 #include "bellows/optim/clip.h"

@@ -6,6 +6,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "bellows/optim/adafactor.h"
 #include "bellows/optim/groups.h"
 #include "bellows/optim/lion.h"
 
@@ -78,6 +79,18 @@ void fields(LionParamState& s, F f) {
   f("exp_avg", s.exp_avg());
 }
 
+template <class F>
+void fields(AdafactorGroupOptions& o, F f) {
+  f("lr", o.lr()), f("eps", o.eps()), f("clip_threshold", o.clip_threshold()), f("decay_rate", o.decay_rate());
+  f("beta1", o.beta1()), f("weight_decay", o.weight_decay()), f("scale_parameter", o.scale_parameter());
+  f("relative_step", o.relative_step()), f("warmup_init", o.warmup_init());
+}
+template <class F>
+void fields(AdafactorParamState& s, F f) {
+  f("step", s.step()), f("exp_avg_sq_row", s.exp_avg_sq_row()), f("exp_avg_sq_col", s.exp_avg_sq_col());
+  f("exp_avg_sq", s.exp_avg_sq()), f("exp_avg", s.exp_avg());
+}
+
 template <class O, class S>
 struct Kind {
   using Options = O;
@@ -93,6 +106,7 @@ bool with_kind(const to::OptimizerOptions& o, F f) {
   if (dynamic_cast<const to::RMSpropOptions*>(&o)) return f(Kind<to::RMSpropOptions, to::RMSpropParamState>());
   if (dynamic_cast<const to::AdagradOptions*>(&o)) return f(Kind<to::AdagradOptions, to::AdagradParamState>());
   if (dynamic_cast<const LionGroupOptions*>(&o)) return f(Kind<LionGroupOptions, LionParamState>());
+  if (dynamic_cast<const AdafactorGroupOptions*>(&o)) return f(Kind<AdafactorGroupOptions, AdafactorParamState>());
   return false;
 }
 

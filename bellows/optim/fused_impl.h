@@ -57,6 +57,7 @@ struct OptimizerInternals {
     if (!slot) slot = std::make_unique<State>(fresh());
     return static_cast<State&>(*slot);
   }
+  at::Tensor master_of(const at::Tensor& p) const { return optimizer.master_of(p); }
   /// A state tensor in the parameter's layout, in the type that state has.
   at::Tensor new_state(const at::Tensor& p, double value = 0) const;
   /// For the fused step: what belongs to a parameter, and its count of steps if its device keeps one.

@@ -49,6 +49,7 @@ void override_options(to::OptimizerOptions& options, const GroupOptions& overrid
       using T = std::decay_t<decltype(value)>;
       if constexpr (std::is_same_v<T, double>) take(name, value);
       if constexpr (std::is_same_v<T, std::tuple<double, double>>) {
+        if (std::string_view(name) != "betas") return;
         take("beta1", std::get<0>(value));
         take("beta2", std::get<1>(value));
       }

@@ -87,7 +87,7 @@ bool LibtorchOptimizer::can_fuse(const at::Tensor& p) const {
   if (p.is_cpu()) return true;
   if (fused_only()) return false;
   const bool plain = !common_.master_weights || !is_low_precision(p);
-  return p.is_cuda() && (kernels::cuda::is_available() || (common_.aten_cuda && plain));
+  return p.is_cuda() && ((common_.own_cuda && kernels::cuda::is_available()) || (common_.aten_cuda && plain));
 }
 
 void LibtorchOptimizer::check_low_bit() const {

@@ -215,6 +215,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
     int64_t min_8bit_size = 0;
     bool stochastic_rounding = false;
     uint64_t rounding_seed = 0;
+    bool own_cuda = true;  ///< kernels/cuda knows the rule
   };
   template <class Options>
   static Common common_of(const char* name, const Options& o, bool sparse, bool aten_cuda) {

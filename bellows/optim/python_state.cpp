@@ -55,8 +55,9 @@ struct StateName {
 /// Python keeps step counts as float32 tensors, options as numbers.
 PickleValue to_python(const StateName& name, const at::Tensor& value) {
   if (name.kind == "state") return name.field == "step" ? value.to(at::kFloat) : value;
-  if (name.field == "betas") return PickleValue::tuple({value[0].item<double>(), value[1].item<double>()});
+  if (value.numel() == 2) return PickleValue::tuple({value[0].item<double>(), value[1].item<double>()});
   if (value.scalar_type() == at::kBool) return value.item<bool>();
+  if (name.field == "beta1" && value.item<double>() == 0) return PickleValue();  // Adafactor without a first moment
   return value.item<double>();
 }
 
@@ -81,10 +82,17 @@ at::Tensor number_tensor(const PickleValue& value, const std::string& name) {
                     "tensor, got ", value.describe(), ".");
 }
 
+/// Adafactor's None: a relative step whose lr is 1 here, and no first moment.
+at::Tensor none_or_number(const std::string& option, const PickleValue& value, const std::string& name) {
+  if (!value.is_none()) return number_tensor(value, name);
+  return at::scalar_tensor(option == "lr" ? 1.0 : 0.0, at::kDouble);
+}
+
 void read_state(const PickleValue& state, NamedTensors& result) {
   for (const auto& [index, fields] : state.items()) {
     for (const auto& [key, value] : fields.items()) {
-      if (value.is_none()) continue;  // SGD without momentum
+      if (value.is_none() || key.as_string() == "RMS")
+        continue;  // SGD without momentum; transformers' Adafactor keeps a log
       const std::string name = c10::str("state.", index.as_int(), ".", key.as_string());
       result.emplace_back(name, number_tensor(value, name));
     }
@@ -153,7 +161,7 @@ void load_python_state_dict(to::Optimizer& optimizer, const io::PickleValue& sta
     for (const auto& [key, value] : groups[g].items()) {
       if (python_only().contains(key.as_string())) continue;
       const std::string name = c10::str("param_groups.", g, ".", key.as_string());
-      result.emplace_back(name, number_tensor(value, name));
+      result.emplace_back(name, none_or_number(key.as_string(), value, name));
     }
   }
   load_state_dict(optimizer, result);

@@ -188,7 +188,12 @@ struct Loaded {
         if (scale.defined()) found[moment] = scale;
         ++moment;
       }
-      read(value, tensor, prefix + name, owner);
+      if constexpr (requires { K::State::sizes_of(name, p); }) {
+        const at::TensorOptions own = p.options().dtype(K::State::dtype_of(p)).requires_grad(false);
+        read(value, tensor, prefix + name, {K::State::sizes_of(name, p), own});
+      } else {
+        read(value, tensor, prefix + name, owner);
+      }
     });
     if (found[0].defined()) scales.emplace_back(p, std::move(found));
     states[p.unsafeGetTensorImpl()] = std::move(state);

@@ -26,9 +26,9 @@ void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOption
   TORCH_CHECK_VALUE(!dynamic_cast<const ShardedOptimizer*>(optimizer),
                     "shard_optimizer: this optimizer is sharded already.");
   const std::string type = c10::demangle(typeid(*optimizer).name());
-  TORCH_CHECK_VALUE(
-      type.find("LBFGS") == std::string::npos, "shard_optimizer: ", type,
-      " needs products of whole gradients, which no rank has. Use one that treats each element by itself.");
+  TORCH_CHECK_VALUE(type.find("LBFGS") == std::string::npos && type.find("Adafactor") == std::string::npos,
+                    "shard_optimizer: ", type,
+                    " looks at whole gradients, which no rank has. Use one that treats each element by itself.");
   const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(optimizer);
   TORCH_CHECK_VALUE(!ours || !ours->lr_tensor().defined(), "shard_optimizer: the optimizer has an lr_tensor, which ",
                     "schedules could not reach through the sharded one. Set the groups' lr instead.");

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bellows/optim/optimizers.h"
+#include "bellows/optim/state.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"
 
@@ -49,6 +50,28 @@ std::vector<Work> all_work() {
            true}};
 }
 
+/// An optimizer whose state is small, beside the one that keeps it in fp32.
+struct SmallState {
+  const char* name;
+  MakeOptimizer small, full;
+  double bytes_per_parameter;  ///< that one step of the small one moves
+  double tolerance;            ///< of a weight after three steps of 1e-3
+  const char* peer;            ///< its name in Python; empty: none
+};
+
+std::vector<SmallState> all_small_states() {
+  using namespace optim;
+  constexpr auto adamw = [] { return AdamWOptions{.lr = 1e-3}; };
+  constexpr auto sgd = [] { return SGDOptions{.lr = 1e-3, .momentum = 0.9}; };
+  return {{"AdamW, 8-bit state", make<AdamW, [] { return AdamWOptions{.lr = 1e-3, .state_dtype = State::int8}; }>,
+           make<AdamW, adamw>, 16, 2.5e-4, "AdamW8bit"},
+          {"SGD, 8-bit state",
+           make<SGD, [] { return SGDOptions{.lr = 1e-3, .momentum = 0.9, .state_dtype = State::int8}; }>,
+           make<SGD, sgd>, 14, 2.5e-4, "SGD8bit"},
+          {"AdamW, 4-bit state", make<AdamW, [] { return AdamWOptions{.lr = 1e-3, .state_dtype = State::int4}; }>,
+           make<AdamW, adamw>, 14, 1.5e-3, ""}};
+}
+
 struct Size {
   int64_t tensors, total;
   std::string text() const { return std::to_string(total / 1'000'000) + " M in " + std::to_string(tensors); }
@@ -66,14 +89,15 @@ double seconds_of(const std::function<void()>& action) {
 
 class OurOptimizer {
  public:
-  OurOptimizer(const Work& work, Size size) {
+  OurOptimizer(const Work& work, Size size) : OurOptimizer(work.make, work.master_weights, size) {}
+  OurOptimizer(MakeOptimizer make, bool low_precision, Size size) {
     const at::Tensor base = torch::arange(size.total / size.tensors, torch::kFloat32);
-    const auto type = work.master_weights ? at::kBFloat16 : at::kFloat;
+    const auto type = low_precision ? at::kBFloat16 : at::kFloat;
     for (int64_t i = 0; i < size.tensors; ++i) {
       parameters_.push_back(base.add(i).mul_(0.37).sin_().to(type).set_requires_grad(true));
       parameters_.back().mutable_grad() = base.add(i).mul_(0.11).sin_().mul_(0.01).to(type);
     }
-    optimizer_ = work.make(parameters_);
+    optimizer_ = make(parameters_);
   }
 
   /// The same elements as the peer's.
@@ -88,8 +112,16 @@ class OurOptimizer {
     return result;
   }
 
-  Contestant as_contestant(Impl impl) {
-    return {std::string("ours, ") + text(impl), [this, impl](int64_t n) { return run(impl, n); }};
+  Contestant as_contestant(Impl impl) { return as_contestant(impl, std::string("ours, ") + text(impl)); }
+  Contestant as_contestant(Impl impl, const std::string& name) {
+    return {name, [this, impl](int64_t n) { return run(impl, n); }};
+  }
+  double state_bytes() const {
+    double bytes = 0;
+    for (const auto& [name, tensor] : optim::state_dict(*optimizer_)) {
+      if (name.starts_with("state.") && tensor.dim() > 0) bytes += static_cast<double>(tensor.nbytes());
+    }
+    return bytes;
   }
 
  private:
@@ -104,9 +136,9 @@ class OurOptimizer {
   std::unique_ptr<LibtorchOptimizer> optimizer_;
 };
 
-bool close(const std::vector<double>& a, const std::vector<double>& b) {
+bool close(const std::vector<double>& a, const std::vector<double>& b, double limit = 1e-5) {
   bool result = a.size() == b.size();
-  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= 1e-5 * (1 + std::abs(b[i]));
+  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= limit * (1 + std::abs(b[i]));
   return result;
 }
 
@@ -130,7 +162,54 @@ class OptimBench {
     if (peer_) peer_->ask("drop");
   }
 
+  /// Small state against fp32 state in the same run; Python's beside them where it can be waited for.
+  void measure(const SmallState& work, Size size) {
+    const bool with_peer = peer_ && *work.peer && size.total < 50'000'000;
+    const bool equal = small_results_agree(work, {16, 400'000}, with_peer);
+    OurOptimizer small(work.small, false, size), full(work.full, false, size);
+    std::vector<Contestant> sides = {small.as_contestant(Impl::fused, "ours"),
+                                     full.as_contestant(Impl::fused, "ours, fused, fp32 state")};
+    if (with_peer) {
+      peer_->ask(std::string("make ") + work.peer + " " + std::to_string(size.tensors) + " " +
+                 std::to_string(size.total));
+      sides.push_back({std::string("bitsandbytes ") + work.peer, [this](int64_t n) { return peer_->run(n); }});
+    }
+    const double bandwidth = copy_bytes_per_s(4 * static_cast<size_t>(size.total));
+    const Comparison comparison = compare(sides, plan_for(size));
+    Row row =
+        time_row(std::string(work.name) + ", " + size.text() + " tensors", "time per step", "ms", comparison, equal);
+    row.limit = 1e3 * work.bytes_per_parameter * static_cast<double>(size.total) / bandwidth;
+    char note[160];
+    std::snprintf(note, sizeof note, "%.3f bytes of state a parameter for %.3f; moves %.0f bytes a parameter",
+                  small.state_bytes() / static_cast<double>(size.total),
+                  full.state_bytes() / static_cast<double>(size.total), work.bytes_per_parameter);
+    row.note = note;
+    report_.add(std::move(row));
+    if (with_peer) peer_->ask("drop");
+  }
+
  private:
+  /// After three steps each weight is close to where fp32 state leads, and to Python's.
+  bool small_results_agree(const SmallState& work, Size size, bool with_peer) {
+    const std::vector<double> ours = OurOptimizer(work.small, false, size).samples(Impl::fused, 3);
+    bool equal = close(ours, OurOptimizer(work.full, false, size).samples(Impl::fused, 3), work.tolerance);
+    if (with_peer) {
+      peer_->ask(std::string("make ") + work.peer + " " + std::to_string(size.tensors) + " " +
+                 std::to_string(size.total));
+      equal = equal && close(ours, peer_->ask_numbers("samples loop 3"), work.tolerance);
+    }
+    return equal;
+  }
+
+  Plan plan_for(Size size) const {
+    const bool large = size.total > 50'000'000;
+    return {.units = options_.quick || large ? 3 : 5,
+            .windows = options_.quick ? 5
+                       : large        ? 7
+                                      : 11,
+            .budget_s = options_.quick ? 4 : 1e9};
+  }
+
   void make_peer(const Work& work, Size size) {
     if (!peer_ || work.peers.empty()) return;
     peer_->ask(std::string("make ") + work.name + " " + std::to_string(size.tensors) + " " +
@@ -161,13 +240,7 @@ class OptimBench {
                        }});
     }
     const double bandwidth = copy_bytes_per_s(4 * static_cast<size_t>(size.total));
-    const bool large = size.total > 50'000'000;
-    const Plan plan{.units = options_.quick || large ? 3 : 5,
-                    .windows = options_.quick ? 5
-                               : large        ? 7
-                                              : 11,
-                    .budget_s = options_.quick ? 4 : 1e9};
-    const Comparison comparison = compare(sides, plan);
+    const Comparison comparison = compare(sides, plan_for(size));
     Row row = time_row(std::string(work.name) + ", " + size.text() + " tensors, " + text(impl), "time per step", "ms",
                        comparison, equal);
     const double bytes = work.bytes_per_parameter * static_cast<double>(size.total);
@@ -188,8 +261,10 @@ class OptimBench {
 int run(const Options& options) {
   Report report("optim", options);
   OptimBench bench(options, report);
+  for (const SmallState& work : all_small_states()) bench.measure(work, {160, 25'000'000});
   for (const Work& work : all_work()) bench.measure(work, {160, 25'000'000});
   if (!options.quick) {
+    for (const SmallState& work : all_small_states()) bench.measure(work, {200, 100'000'000});
     for (const Work& work : all_work()) bench.measure(work, {200, 100'000'000});
   }
   return report.finish();

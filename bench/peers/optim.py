@@ -1,5 +1,6 @@
 """Optimizer steps of Python PyTorch over many tensors: the peer of bench/optim/bench_optim.cpp."""
 
+import bitsandbytes
 import lion_pytorch
 import torch
 
@@ -12,6 +13,8 @@ CLASSES = {
     "RMSprop": (torch.optim.RMSprop, {"lr": 1e-3}),
     "Adagrad": (torch.optim.Adagrad, {"lr": 1e-3}),
     "Lion": (lion_pytorch.Lion, {"lr": 1e-3}),
+    "AdamW8bit": (bitsandbytes.optim.AdamW8bit, {"lr": 1e-3}),
+    "SGD8bit": (bitsandbytes.optim.SGD8bit, {"lr": 1e-3, "momentum": 0.9}),
 }
 IMPLEMENTATIONS = {
     "loop": {"foreach": False, "fused": False},

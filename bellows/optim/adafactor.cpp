@@ -1,0 +1,266 @@
+#include "bellows/optim/adafactor.h"
+
+#include <torch/torch.h>
+
+#include "bellows/core/error.h"
+#include "bellows/kernels/adafactor.h"
+#include "bellows/optim/fused_impl.h"
+#include "bellows/optim/kernel_type_impl.h"
+
+namespace bellows::optim {
+
+void AdafactorGroupOptions::serialize(torch::serialize::OutputArchive& archive) const {
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(eps);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(clip_threshold);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(decay_rate);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(beta1);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(weight_decay);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(scale_parameter);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(relative_step);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(warmup_init);
+}
+
+void AdafactorGroupOptions::serialize(torch::serialize::InputArchive& archive) {
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, lr);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(Eps, eps);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, clip_threshold);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, decay_rate);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, beta1);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, scale_parameter);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, relative_step);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(bool, warmup_init);
+}
+
+void AdafactorParamState::serialize(torch::serialize::OutputArchive& archive) const {
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(step);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg_sq_row);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg_sq_col);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg_sq);
+  _TORCH_OPTIM_SERIALIZE_TORCH_ARG(exp_avg);
+}
+
+void AdafactorParamState::serialize(torch::serialize::InputArchive& archive) {
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(int64_t, step);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg_sq_row);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg_sq_col);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg_sq);
+  _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(at::Tensor, exp_avg);
+}
+
+std::vector<int64_t> AdafactorParamState::sizes_of(std::string_view name, const at::Tensor& p) {
+  std::vector<int64_t> sizes = p.sizes().vec();
+  if (p.dim() >= 2 && name == "exp_avg_sq_row") sizes.pop_back();
+  if (p.dim() >= 2 && name == "exp_avg_sq_col") sizes.erase(sizes.end() - 2);
+  return sizes;
+}
+
+at::ScalarType AdafactorParamState::dtype_of(const at::Tensor& p) {
+  return p.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+namespace {
+
+constexpr const char* adafactor_name = "Adafactor";
+
+void check_adafactor(const AdafactorGroupOptions& o) {
+  check_option(adafactor_name, "lr", o.lr());
+  check_option(adafactor_name, "eps1", std::get<0>(o.eps()));
+  check_option(adafactor_name, "eps2", std::get<1>(o.eps()));
+  check_option(adafactor_name, "clip_threshold", o.clip_threshold(), std::numeric_limits<double>::min());
+  check_option(adafactor_name, "-decay_rate", -o.decay_rate());
+  check_option(adafactor_name, "beta1", o.beta1(), 0, 1);
+  check_option(adafactor_name, "weight_decay", o.weight_decay());
+  TORCH_CHECK_VALUE(o.relative_step() || !o.warmup_init(), adafactor_name,
+                    ": warmup_init is a way of relative_step. Give both or none.");
+}
+
+AdafactorParamState& adafactor_state(torch::optim::Optimizer& optimizer, const at::Tensor& p, bool first_moment) {
+  auto& slot = optimizer.state()[p.unsafeGetTensorImpl()];
+  const auto type = p.options().dtype(AdafactorParamState::dtype_of(p)).requires_grad(false);
+  const auto zeros = [&](const char* name) { return at::zeros(AdafactorParamState::sizes_of(name, p), type); };
+  if (!slot) {
+    auto fresh = std::make_unique<AdafactorParamState>();
+    if (p.dim() >= 2) {
+      fresh->exp_avg_sq_row(zeros("exp_avg_sq_row"));
+      fresh->exp_avg_sq_col(zeros("exp_avg_sq_col"));
+    } else {
+      fresh->exp_avg_sq(zeros("exp_avg_sq"));
+    }
+    slot = std::move(fresh);
+  }
+  auto& state = static_cast<AdafactorParamState&>(*slot);
+  if (first_moment && !state.exp_avg().defined()) state.exp_avg(zeros("exp_avg"));
+  return state;
+}
+
+/// The numbers of step number `step`.
+kernels::AdafactorRule rule_of(const AdafactorGroupOptions& o, int64_t step) {
+  const auto t = static_cast<double>(step);
+  const double relative = std::min(o.warmup_init() ? 1e-6 * t : 1e-2, 1 / std::sqrt(t));
+  return {.lr = o.lr() * (o.relative_step() ? relative : 1),
+          .scale_parameter = o.scale_parameter(),
+          .beta1 = o.beta1(),
+          .beta2 = 1 - std::pow(t, o.decay_rate()),
+          .eps1 = std::get<0>(o.eps()),
+          .eps2 = std::get<1>(o.eps()),
+          .clip_threshold = o.clip_threshold(),
+          .weight_decay = o.weight_decay()};
+}
+
+at::Tensor root_mean_square(const at::Tensor& t) {
+  return t.norm() / std::sqrt(static_cast<double>(t.numel()));
+}
+
+/// 1/√v of the second moment, brought up to date with the gradient.
+at::Tensor inverse_root(AdafactorParamState& state, const kernels::AdafactorRule& rule, const at::Tensor& grad) {
+  const at::Tensor squares = grad.square() + rule.eps1;
+  const auto mix = [&](const at::Tensor& moment, const at::Tensor& fresh) {
+    moment.mul_(rule.beta2).add_(fresh, 1 - rule.beta2);
+  };
+  if (state.exp_avg_sq().defined()) {
+    mix(state.exp_avg_sq(), squares);
+    return state.exp_avg_sq().rsqrt();
+  }
+  mix(state.exp_avg_sq_row(), squares.mean(-1));
+  mix(state.exp_avg_sq_col(), squares.mean(-2));
+  const at::Tensor row = state.exp_avg_sq_row() / state.exp_avg_sq_row().mean(-1, /*keepdim=*/true);
+  return row.rsqrt().unsqueeze(-1) * state.exp_avg_sq_col().unsqueeze(-2).rsqrt();
+}
+
+/// Transformers' step of one parameter, operator after operator, on any device.
+void adafactor_loop(torch::optim::Optimizer& optimizer, const at::Tensor& p, const AdafactorGroupOptions& o) {
+  if (!p.grad().defined() || p.numel() == 0) return;
+  AdafactorParamState& state = adafactor_state(optimizer, p, o.beta1() != 0);
+  state.step(state.step() + 1);
+  kernels::AdafactorRule rule = rule_of(o, state.step());
+  const at::ScalarType type = AdafactorParamState::dtype_of(p);
+  const at::Tensor grad = p.grad().to(type), weight = p.detach().to(type);
+  at::Tensor lr = at::scalar_tensor(rule.lr, weight.options());
+  if (rule.scale_parameter) lr = lr * root_mean_square(weight).clamp_min(rule.eps2);
+  at::Tensor update = inverse_root(state, rule, grad).mul_(grad);
+  update.div_((root_mean_square(update) / rule.clip_threshold).clamp_min_(1.0)).mul_(lr);
+  if (rule.beta1 != 0) update = state.exp_avg().mul_(rule.beta1).add_(update, 1 - rule.beta1);
+  if (rule.weight_decay != 0) weight.sub_(weight * (rule.weight_decay * lr));
+  weight.sub_(update);
+  if (!weight.is_alias_of(p)) p.detach().copy_(weight);
+}
+
+/// Adafactor as libtorch would have written it.
+class AdafactorLoop : public torch::optim::Optimizer {
+ public:
+  explicit AdafactorLoop(const AdafactorGroupOptions& options)
+      : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, std::make_unique<AdafactorGroupOptions>(options)) {}
+  at::Tensor step(LossClosure) override {
+    for (torch::optim::OptimizerParamGroup& group : param_groups_) {
+      const auto& o = static_cast<const AdafactorGroupOptions&>(group.options());
+      for (const at::Tensor& p : group.params()) adafactor_loop(*this, p, o);
+    }
+    return {};
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    torch::optim::serialize<AdafactorParamState, AdafactorGroupOptions>(archive, *this);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    torch::optim::serialize<AdafactorParamState, AdafactorGroupOptions>(archive, *this);
+  }
+};
+
+std::unique_ptr<torch::optim::Optimizer> reference_of(const AdafactorOptions& options) {
+  TORCH_CHECK_VALUE(options.lr || options.relative_step, adafactor_name,
+                    ": expected lr, for there is no relative_step. Give one of the two.");
+  const auto o = AdafactorGroupOptions(options.lr.value_or(1))
+                     .eps({options.eps1, options.eps2})
+                     .clip_threshold(options.clip_threshold)
+                     .decay_rate(options.decay_rate)
+                     .beta1(options.beta1)
+                     .weight_decay(options.weight_decay)
+                     .scale_parameter(options.scale_parameter)
+                     .relative_step(options.relative_step)
+                     .warmup_init(options.warmup_init);
+  check_adafactor(o);
+  return std::make_unique<AdafactorLoop>(o);
+}
+
+/// A fused step of one parameter: row-major copies where it is not, and what has to be written back.
+struct AdafactorWork {
+  at::Tensor original, weight, grad, low;
+  kernels::AdafactorTensor tensor;
+
+  AdafactorWork(const at::Tensor& p, const at::Tensor& master, const AdafactorParamState& state,
+                const kernels::AdafactorRule& rule)
+      : original(master.defined() ? master : p.detach()), weight(original.contiguous()) {
+    if (master.defined()) low = p.detach();
+    const at::ScalarType type = weight.scalar_type(), given = p.grad().scalar_type();
+    const bool mixes = type != at::kDouble && given != at::kDouble && is_fusable(given);
+    grad = p.grad().to(mixes ? given : type).contiguous();
+    const auto pointer = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
+    const int64_t columns = p.dim() >= 2 ? p.size(-1) : p.numel(), rows = p.dim() >= 2 ? p.size(-2) : 1;
+    tensor = {.batches = p.numel() / std::max<int64_t>(1, rows * columns),
+              .rows = rows,
+              .columns = columns,
+              .param_type = kernel_type(type).value(),
+              .grad_type = kernel_type(grad.scalar_type()).value(),
+              .param = weight.mutable_data_ptr(),
+              .grad = grad.const_data_ptr(),
+              .row = pointer(state.exp_avg_sq_row()),
+              .column = pointer(state.exp_avg_sq_col()),
+              .square = pointer(state.exp_avg_sq()),
+              .first = rule.beta1 != 0 ? pointer(state.exp_avg()) : nullptr,
+              .rule = rule};
+  }
+  void write_back() const {
+    if (!weight.is_alias_of(original)) original.copy_(weight);
+    original.unsafeGetTensorImpl()->bump_version();
+    if (low.defined()) low.copy_(weight);
+  }
+};
+
+}  // namespace
+
+Adafactor::Adafactor(std::vector<at::Tensor> parameters, const AdafactorOptions& options)
+    : Adafactor(one_group(std::move(parameters)), options) {}
+Adafactor::Adafactor(const std::vector<PatternGroup>& groups, const AdafactorOptions& options)
+    : Adafactor(with_options(groups, reference_of(options)->defaults()), options) {}
+Adafactor::Adafactor(const ParamGroups& groups, const AdafactorOptions& options)
+    : LibtorchOptimizer(reference_of(options), groups, options.impl, [&] {
+        Common common = common_of(adafactor_name, options, /*sparse=*/false, /*aten_cuda=*/false);
+        common.own_cuda = false;
+        return common;
+      }()) {
+  for (const auto& group : param_groups_) Adafactor::check(group.options());
+}
+
+void Adafactor::check(const torch::optim::OptimizerOptions& options) const {
+  check_adafactor(static_cast<const AdafactorGroupOptions&>(options));
+}
+
+int64_t* Adafactor::step_count(torch::optim::OptimizerParamState& state) const {
+  return &static_cast<AdafactorParamState&>(state).step();
+}
+
+void Adafactor::step_foreach(torch::optim::OptimizerParamGroup& group) {
+  const auto& o = static_cast<const AdafactorGroupOptions&>(group.options());
+  for (const at::Tensor& p : group.params()) adafactor_loop(*this, p, o);
+}
+
+void Adafactor::step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) {
+  const OptimizerInternals internals{*this};
+  const auto& o = static_cast<const AdafactorGroupOptions&>(group.options());
+  std::vector<AdafactorWork> work;
+  std::vector<kernels::AdafactorTensor> tensors;
+  work.reserve(group.params().size()), tensors.reserve(group.params().size());
+  for (const at::Tensor& p : group.params()) {
+    if (!p.grad().defined() || p.numel() == 0) continue;
+    AdafactorParamState& state = adafactor_state(*this, p, o.beta1() != 0);
+    state.step(state.step() + 1);
+    kernels::AdafactorRule rule = rule_of(o, state.step());
+    rule.grad_factor = step.grad_factor;
+    tensors.push_back(work.emplace_back(p, internals.master_of(p), state, rule).tensor);
+  }
+  kernels::adafactor_step(tensors);
+  for (const AdafactorWork& one : work) one.write_back();
+}
+
+}  // namespace bellows::optim
