@@ -9,4 +9,5 @@
 #include "bellows/inspect/op_counter.h"
 #include "bellows/inspect/random_guard.h"
 #include "bellows/inspect/sync.h"
+#include "bellows/inspect/tensor_timeline.h"
 #include "bellows/inspect/trace.h"
