@@ -76,13 +76,6 @@ std::shared_ptr<torch::optim::Optimizer> optimizer_of(const Options& options, co
   return std::make_shared<Optimizer>(model.parameters(), options);
 }
 
-/// Gives the optimizer the weights as they were before they were rounded.
-void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& masters) {
-  auto* ours = dynamic_cast<optim::LibtorchOptimizer*>(&optimizer);
-  if (!ours) return;
-  for (const auto& [parameter, master] : masters.pairs()) ours->set_master_weight(parameter, master);
-}
-
 data::Dataset train_part(const Recipe& recipe, const DataSplit& split) {
   data::Dataset dataset = split.whole;
   if (!recipe.subset.empty()) {
@@ -153,6 +146,12 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, co
   if (recipe.optimizer == "lion")
     return optimizer_of<optim::Lion>(optimizer_options<optim::LionOptions>(recipe), model);
   return optimizer_of<optim::AdamW>(optimizer_options<optim::AdamWOptions>(recipe), model);
+}
+
+void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& masters) {
+  auto* ours = dynamic_cast<optim::LibtorchOptimizer*>(&optimizer);
+  if (!ours) return;
+  for (const auto& [parameter, master] : masters.pairs()) ours->set_master_weight(parameter, master);
 }
 
 amp::Policy precision_policy(const Recipe& recipe) {

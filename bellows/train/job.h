@@ -72,6 +72,8 @@ Model make_model(const Recipe& recipe, const data::DatasetInfo& info = {});
 void place_model(const Recipe& recipe, const Model& model);
 /// Low-precision weights get fp32 masters in the optimizer where the recipe's precision has them.
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model);
+/// Gives the optimizer the weights as they were before they were rounded.
+void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& masters);
 /// The recipe's `precision` and `precision_level`.
 amp::Policy precision_policy(const Recipe& recipe);
 /// Mean cross-entropy of model(batch["image"]) and batch["label"].

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "bellows/inspect/tensor_timeline.h"
+#include "bellows/train/recipe.h"
+#include "bellows/train/step_model.h"
+
+namespace bellows::train {
+
+/// Bytes of activations that a module saves for backward.
+struct ModuleBytes {
+  std::string module;
+  int64_t bytes = 0;
+};
+
+/// A tensor whose size no law of batch and length explains.
+struct UnfittedTensor {
+  std::string op, module;
+  int64_t bytes = 0;  ///< as it was guessed
+};
+
+/// What a step of training will need, before it runs. Units: bytes of tensors, as inspect/memory.h counts them.
+struct MemoryPlan {
+  Recipe recipe;
+  StepSize size;  ///< of one forward pass of one rank
+  int64_t ranks = 1;
+  int64_t parameters = 0;                ///< elements
+  int64_t factored = 0;                  ///< elements of Adafactor's state: a row and a column of each matrix
+  StepModel model;                       ///< the same step at other sizes
+  inspect::TensorTimeline step;          ///< predicted
+  inspect::TensorTimeline::Moment peak;  ///< of `step`
+  int64_t communication = 0;             ///< of ZeRO-2: four buckets
+  int64_t saved_by_sharding = 0;         ///< state and gradients that the other ranks have at the peak
+  int64_t waiting = 0;                   ///< batches that a loader makes ahead
+  double step_seconds = 0;               ///< of one forward and backward pass and update on this machine, about
+  std::vector<StepSize> rehearsed;       ///< the steps that were taken
+  std::vector<ModuleBytes> activations;  ///< by module, in the order of the forward pass
+  std::vector<UnfittedTensor> unfitted;  ///< those of at least a thousandth of the peak
+
+  /// Of one rank, without the loader's batches.
+  int64_t peak_bytes() const { return peak.bytes + communication - saved_by_sharding; }
+};
+
+/// Predicts the memory of a step from real steps of the same recipe with 2 and 3 samples, and of short sequences or small
+/// pictures where the real ones are long (above 64) or large (above 64 pixels): the bytes of each tensor as a law of batch
+/// and length, and the lives of the tensors replayed at the size wanted. The full size is never allocated, the model's
+/// weights, gradients and state are.
+/// Params: size – batch: samples of a forward pass of all ranks together; length 0: what the model is meant for
+/// Numerics: within 5 % of the measured peak for batch sizes from 4 on (tests/train/plan_test.cpp, bench/plan)
+/// Cost:     three or four small steps
+/// Throws:   c10::ValueError – as Rehearsal; a batch or ranks below 1, a batch that the ranks cannot share
+MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks = 1);
+
+}  // namespace bellows::train

@@ -1,0 +1,82 @@
+// The memory that a plan predicts beside what the step then takes, for twelve configurations that no plan was fitted on.
+#include <cmath>
+
+#include "bellows/train/plan.h"
+#include "bellows/train/rehearsal.h"
+#include "bench/support/bench.h"
+
+namespace bellows::bench {
+
+namespace {
+
+using train::Recipe;
+using train::StepSize;
+
+struct Configuration {
+  const char *model, *optimizer, *precision, *level;
+  int64_t accumulate;
+  StepSize size;
+};
+
+// The quick ones first.
+constexpr Configuration configurations[] = {{"mlp", "sgd", "fp32", "O1", 1, {1024, 0}},
+                                            {"digits_resnet", "adamw", "fp32", "O1", 1, {256, 0}},
+                                            {"bert-20m", "adamw", "fp32", "O1", 1, {16, 128}},
+                                            {"encoder_decoder", "adamw", "fp32", "O1", 4, {64, 26}},
+                                            {"resnet18", "sgd", "fp32", "O1", 1, {16, 224}},
+                                            {"resnet18", "adamw", "bf16", "O1", 1, {16, 160}},
+                                            {"resnet50", "sgd", "fp32", "O1", 1, {8, 224}},
+                                            {"unet", "adamw", "fp32", "O1", 1, {4, 128}},
+                                            {"bert-20m", "adamw", "bf16", "O1", 1, {8, 256}},
+                                            {"bert-base", "adamw", "bf16", "O2", 1, {8, 128}},
+                                            {"distilbert-base", "lion", "fp32", "O1", 1, {8, 192}},
+                                            {"gpt2", "adamw", "fp32", "O1", 1, {4, 128}}};
+constexpr size_t quick_ones = 5;
+
+Recipe recipe_of(const Configuration& configuration) {
+  Recipe recipe;
+  recipe.model = configuration.model;
+  recipe.optimizer = configuration.optimizer;
+  recipe.precision = configuration.precision;
+  recipe.precision_level = configuration.level;
+  recipe.accumulate = configuration.accumulate;
+  return recipe;
+}
+
+std::string words(const Configuration& configuration, const train::MemoryPlan& plan) {
+  return std::string(configuration.model) + ", batch " + std::to_string(plan.size.batch) + " x " +
+         std::to_string(plan.size.length) + ", " + configuration.optimizer + ", " + configuration.precision +
+         (std::string(configuration.level) == "O2" ? " O2" : "") +
+         (configuration.accumulate > 1 ? ", accumulated" : "");
+}
+
+int program(const Options& options) {
+  Report report("plan", options);
+  size_t left = options.quick ? quick_ones : std::size(configurations);
+  for (const Configuration& configuration : configurations) {
+    if (left-- == 0) break;
+    const Recipe recipe = recipe_of(configuration);
+    const train::MemoryPlan plan = train::plan_memory(recipe, configuration.size);
+    const auto predicted = static_cast<double>(plan.peak_bytes());
+    const auto measured = static_cast<double>(train::Rehearsal(recipe).measure(configuration.size));
+    report.add({.work = words(configuration, plan),
+                .metric = "predicted peak, beside the measured one",
+                .unit = "MB",
+                .ours = predicted / 1e6,
+                .limit = measured / 1e6,
+                .equal = std::abs(predicted / measured - 1) <= 0.05,
+                .note = "error " + std::to_string(100 * (predicted / measured - 1)).substr(0, 6) + " %; " +
+                        std::to_string(plan.unfitted.size()) + " tensors guessed"});
+  }
+  return report.finish();
+}
+
+}  // namespace
+
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  return bellows::bench::bench_main(
+      argc, argv, "Predicts the peak memory of training steps from small ones, and takes the steps. Fails beyond 5 %.",
+      bellows::bench::program);
+}
