@@ -12,3 +12,4 @@
 #include "bellows/optim/schedule.h"
 #include "bellows/optim/schedule_compose.h"
 #include "bellows/optim/state.h"
+#include "bellows/optim/step_in_backward.h"

@@ -1,0 +1,100 @@
+#include "bellows/optim/step_in_backward.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Type.h>
+
+#include <mutex>
+#include <typeinfo>
+#include <utility>
+
+#include "bellows/core/error.h"
+#include "bellows/core/named_state.h"
+#include "bellows/core/sharded_gradients.h"
+#include "bellows/tap/gradient_tap.h"
+
+namespace bellows::optim {
+
+namespace {
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+/// While it lives, the groups hold one parameter.
+class OnlyOne {
+ public:
+  OnlyOne(Groups& groups, size_t group, const at::Tensor& parameter) : groups_(groups) {
+    for (auto& g : groups_) all_.push_back(std::exchange(g.params(), {}));
+    groups_[group].params().push_back(parameter);
+  }
+  ~OnlyOne() {
+    for (size_t g = 0; g < groups_.size(); ++g) groups_[g].params() = std::move(all_[g]);
+  }
+  OnlyOne(const OnlyOne&) = delete;
+  OnlyOne& operator=(const OnlyOne&) = delete;
+
+ private:
+  Groups& groups_;
+  std::vector<std::vector<at::Tensor>> all_;
+};
+
+}  // namespace
+
+/// Who clips or unscales asks the owner of gradients that do not lie where they are expected: here is the answer.
+class StepInBackward::Steps : public ShardedGradients {
+ public:
+  explicit Steps(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {
+    const std::string type = c10::demangle(typeid(optimizer).name());
+    TORCH_CHECK_VALUE(type.find("LBFGS") == std::string::npos && !dynamic_cast<NamedState*>(&optimizer),
+                      "step_in_backward: ", type,
+                      " steps all parameters together. Use one that treats each by itself.");
+    std::vector<std::pair<at::Tensor, at::Tensor>> owned;
+    size_t index = 0;
+    for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+      for (const at::Tensor& p : optimizer.param_groups()[g].params()) {
+        TORCH_CHECK_VALUE(!p.grad().defined(), "step_in_backward: parameter ", index,
+                          " has a gradient already, and every backward pass will be a step of its own. Finish the ",
+                          "accumulation with step() and zero_grad() first.");
+        ++index;
+        if (!p.requires_grad()) continue;
+        taps_.push_back(
+            std::make_unique<tap::GradientTap>(p, [this, g](const at::Tensor& arrived) { step(arrived, g); }));
+        owned.emplace_back(p, p);
+      }
+    }
+    entry_ = std::make_unique<ShardedGradientsEntry>(*this, std::move(owned));
+  }
+
+  at::Tensor over_ranks(at::Tensor, Over) const override {
+    TORCH_CHECK_VALUE(
+        false, "step_in_backward: the gradients are gone, each was stepped with and freed as it came. ",
+        "Clipping by a norm, accumulation and a GradScaler need all of them at once: end step_in_backward ",
+        "and call step(). bf16 needs no GradScaler.");
+  }
+
+ private:
+  void step(const at::Tensor& parameter, size_t group) {
+    const c10::AutoGradMode no_graph(false);
+    const std::lock_guard lock(mutex_);
+    TORCH_CHECK_VALUE(!parameter.grad().requires_grad(),
+                      "step_in_backward: this backward pass makes a graph of its own (create_graph), which would hold ",
+                      "weights as they were before their step. End step_in_backward for it.");
+    {
+      const OnlyOne only(optimizer_.param_groups(), group, parameter);
+      optimizer_.step();
+    }
+    parameter.mutable_grad().reset();
+  }
+
+  torch::optim::Optimizer& optimizer_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<tap::GradientTap>> taps_;
+  std::unique_ptr<ShardedGradientsEntry> entry_;
+};
+
+StepInBackward::StepInBackward(torch::optim::Optimizer& optimizer) : steps_(std::make_unique<Steps>(optimizer)) {}
+StepInBackward::~StepInBackward() = default;
+
+std::unique_ptr<StepInBackward> step_in_backward(torch::optim::Optimizer& optimizer) {
+  return std::make_unique<StepInBackward>(optimizer);
+}
+
+}  // namespace bellows::optim
