@@ -146,16 +146,17 @@ void expect_kills_change_nothing(const std::string& data_parallel, int ranks, in
     result.push_back("--resume");
     return result;
   };
+  const auto start = std::chrono::steady_clock::now();
   ASSERT_EQ(cli::Process(launched_training({"-n", count}, command(scratch / "whole"))).finish().exit_code, 0);
+  const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - start;  // half of it is the start
   for (int kills = 0, run = 0; kills < wanted && !testing::Test::HasFailure(); ++run) {
     const std::string folder = scratch / c10::str("run-", run);
     cli::Process process(launched_training({"-n", count, "--max-restarts", "1000"}, command(folder)));
     bool going_on = true;
     while (going_on && kills < wanted) {
-      const auto ms = static_cast<int64_t>(1500 + 1500 * random.uniform());  // starting takes one second
       going_on = !process.wait_until(
           [](const cli::Outcome& so_far) { return so_far.out.find("of training") != std::string::npos; },
-          static_cast<double>(ms) / 1000);
+          whole.count() * (0.4 + 0.6 * random.uniform()));
       const pid_t victim =
           going_on ? rank_process(folder, static_cast<int>(random.below(static_cast<uint64_t>(ranks)))) : 0;
       kills += victim > 0 && kill(victim, SIGKILL) == 0;
