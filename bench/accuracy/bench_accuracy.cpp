@@ -1,0 +1,186 @@
+// Do small optimizer states and compressed activations cost accuracy? Two models are trained to the end in each way, from
+// the same seeds.
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <optional>
+
+#include "bellows/core/error.h"
+#include "bellows/core/seed.h"
+#include "bellows/data/dataset.h"
+#include "bellows/models/distilbert.h"
+#include "bellows/models/resnet.h"
+#include "bellows/optim/adafactor.h"
+#include "bellows/optim/optimizers.h"
+#include "bellows/recompute/compress.h"
+#include "bench/accuracy/manual_pages.h"
+#include "bench/support/bench.h"
+
+namespace bellows::bench {
+
+namespace {
+
+constexpr int64_t batch_size = 32, words = 4096, piece_length = 64;
+
+struct Subject {
+  std::string title;
+  Model (*make)();
+  Texts train, held_out;  ///< tokens are pictures here, too
+  int64_t epochs;
+  double lr;
+};
+
+struct Way {
+  std::string name;
+  optim::State state = optim::State::automatic;
+  bool adafactor = false;
+  std::optional<recompute::ActivationBits> activations{};
+};
+
+const std::vector<Way> ways = {
+    {.name = "AdamW in fp32"},
+    {.name = "8-bit AdamW", .state = optim::State::int8},
+    {.name = "4-bit AdamW", .state = optim::State::int4},
+    {.name = "Adafactor", .adafactor = true},
+    {.name = "int8 activations", .activations = recompute::ActivationBits::int8},
+    {.name = "int4 activations", .activations = recompute::ActivationBits::int4},
+    {.name = "8-bit AdamW, int8 activations",
+     .state = optim::State::int8,
+     .activations = recompute::ActivationBits::int8},
+};
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model, const Way& way, double lr) {
+  if (way.adafactor)
+    return std::make_unique<optim::Adafactor>(
+        model.parameters(),
+        optim::AdafactorOptions{.lr = lr, .scale_parameter = false, .relative_step = false, .warmup_init = false});
+  return std::make_unique<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = lr, .state_dtype = way.state});
+}
+
+double accuracy(const Model& model, const Texts& data) {
+  const at::NoGradGuard no_grad;
+  model.eval();
+  int64_t right = 0;
+  for (int64_t i = 0; i < data.labels.size(0); i += 256) {
+    const int64_t n = std::min<int64_t>(256, data.labels.size(0) - i);
+    right += model.forward(data.tokens.narrow(0, i, n)).argmax(1).eq(data.labels.narrow(0, i, n)).sum().item<int64_t>();
+  }
+  return 100.0 * static_cast<double>(right) / static_cast<double>(data.labels.size(0));
+}
+
+void train_epoch(const Subject& subject, const Model& model, const Way& way, torch::optim::Optimizer& optimizer,
+                 int64_t epoch) {
+  model.train();
+  const int64_t samples = subject.train.labels.size(0), steps = samples / batch_size;
+  const at::Tensor order = at::randperm(samples);
+  for (int64_t step = 0; step < steps; ++step) {
+    // Falls to nothing: at a rate that stays high, seeds differ more than the ways do.
+    const double done = static_cast<double>(epoch * steps + step) / static_cast<double>(subject.epochs * steps);
+    for (auto& group : optimizer.param_groups())
+      group.options().set_lr(subject.lr * std::min(1.0, 10 * done + 0.1) * (1 - done));
+    const at::Tensor chosen = order.narrow(0, step * batch_size, batch_size);
+    const at::Tensor x = subject.train.tokens.index_select(0, chosen), y = subject.train.labels.index_select(0, chosen);
+    at::Tensor loss;
+    {
+      std::optional<recompute::compress> compress;
+      if (way.activations) compress.emplace(recompute::CompressOptions{.bits = *way.activations});
+      loss = torch::cross_entropy_loss(model.forward(x), y);
+    }
+    optimizer.zero_grad();
+    loss.backward();
+    optimizer.step();
+  }
+}
+
+double train_to_the_end(const Subject& subject, const Way& way, uint64_t seed) {
+  seed_everything(seed);
+  const Model model = subject.make();
+  const auto optimizer = make_optimizer(model, way, subject.lr);
+  for (int64_t epoch = 0; epoch < subject.epochs; ++epoch) train_epoch(subject, model, way, *optimizer, epoch);
+  return accuracy(model, subject.held_out);
+}
+
+/// One row a way; fp32's AdamW is the peer. Equal: the mean over three seeds is at most half a point below it.
+void measure(const Subject& subject, int64_t seeds, Report& report) {
+  const double margin = seeds > 1 ? 0.5 : 3;  // one seed says little
+  double reference = 0;
+  for (const Way& way : ways) {
+    double mean = 0;
+    Row row{.work = subject.title + ", " + way.name, .metric = "held-out accuracy", .unit = "%"};
+    row.note = "seeds:";
+    for (int64_t seed = 1; seed <= seeds; ++seed) {
+      const double found = train_to_the_end(subject, way, static_cast<uint64_t>(seed));
+      mean += found / static_cast<double>(seeds);
+      char text[32];
+      std::snprintf(text, sizeof text, " %.2f", found);
+      row.note += text;
+    }
+    if (&way == &ways.front()) reference = mean;
+    row.ours = mean;
+    row.peers = {{ways.front().name, reference}};
+    row.ratio_to_best_peer = mean / reference;
+    row.equal = mean >= reference - margin;
+    report.add(row);
+  }
+}
+
+Texts read_digits(const std::string& folder, const std::string& split) {
+  std::vector<at::Tensor> images, labels;
+  auto loader = data::open(folder, {.split = split}).normalize().batch(256).loader();
+  for (const auto& batch : loader.epoch(0)) {
+    images.push_back(batch["image"].clone());
+    labels.push_back(batch["label"].clone());
+  }
+  return {at::cat(images), at::cat(labels)};
+}
+
+Model make_text_model() {
+  return models::distilbert({.num_labels = 4,
+                             .vocab_size = words,
+                             .dim = 128,
+                             .n_layers = 2,
+                             .n_heads = 4,
+                             .hidden_dim = 512,
+                             .max_position_embeddings = piece_length});
+}
+
+int run(const Options& options) {
+  Report report("accuracy", options);
+  const int64_t seeds = options.quick ? 1 : 3;
+  measure({.title = "ResNet on the digits",
+           .make = [] { return models::digits_resnet(); },
+           .train = read_digits(options.data, "train"),
+           .held_out = read_digits(options.data, "test"),
+           .epochs = options.quick ? 2 : 6,
+           .lr = 3e-3},
+          seeds, report);
+  const ManualPages pages = read_manual_pages(options.extra.at("pages"), words, piece_length, options.quick ? 1 : 4);
+  measure({.title = "DistilBERT on " + std::to_string(pages.train.labels.size(0)) + " pieces of manual pages",
+           .make = make_text_model,
+           .train = pages.train,
+           .held_out = pages.held_out,
+           .epochs = options.quick ? 2 : 4,
+           .lr = 1e-3},
+          seeds, report);
+  return report.finish();
+}
+
+}  // namespace
+
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  const Options options = parse_options(
+      argc, argv,
+      "Trains a ResNet on the digits and a small DistilBERT on the sections of manual pages with AdamW in 32, 8 and 4\n"
+      "bits, Adafactor, and activations in 8 and 4 bits, three seeds each, and compares the held-out accuracy.\n"
+      "--pages: folder of Debian's packages manpages and manpages-dev. --quick: one seed, fewer epochs.",
+      {{"pages", "/usr/share/man"}});
+  try {
+    return run(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_accuracy: %s\n", bellows::user_message(error).c_str());
+    return 1;
+  }
+}
