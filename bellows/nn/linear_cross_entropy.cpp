@@ -108,7 +108,7 @@ class LinearCrossEntropyPass {
     if (wanted_.bias) bias_gradient.narrow(0, first, classes).add_(scores.sum(0, false, losses_.scalar_type()));
   }
 
-  void add_weight_gradient(at::Tensor gradient, const at::Tensor& scores, const at::Tensor& rows) const {
+  void add_weight_gradient(const at::Tensor& gradient, const at::Tensor& scores, const at::Tensor& rows) const {
     if (!low_) {
       gradient.addmm_(scores.t(), rows);
       return;

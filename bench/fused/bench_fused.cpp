@@ -32,9 +32,10 @@ struct Work {
 
 constexpr int64_t tokens = 1024, width = 768, inner = 3072, words = 30522;
 
-Inputs trainable(std::vector<std::vector<int64_t>> sizes, double scale = 1) {
+Inputs trainable(const std::vector<std::vector<int64_t>>& sizes, double scale = 1) {
   at::manual_seed(1);
   Inputs result;
+  result.reserve(sizes.size());
   for (const auto& size : sizes) result.push_back((torch::randn(size) * scale).requires_grad_());
   return result;
 }

@@ -50,7 +50,9 @@ std::vector<RecomputeCase> recompute_cases(bool fused) {
 /// Output, gradients, buffers and the next random numbers of one step in training, from the same start.
 std::vector<at::Tensor> results_of_step(const RecomputeCase& one, bool low) {
   std::vector<at::Tensor> buffers;
-  for (const auto& [name, buffer] : one.model.named_buffers()) buffers.push_back(buffer.clone());
+  const NamedTensors own = one.model.named_buffers();
+  buffers.reserve(own.size());
+  for (const auto& [name, buffer] : own) buffers.push_back(buffer.clone());
   at::manual_seed(3);
   at::Tensor y;
   {
@@ -59,11 +61,12 @@ std::vector<at::Tensor> results_of_step(const RecomputeCase& one, bool low) {
   }
   y.to(at::kFloat).square().sum().backward();
   std::vector<at::Tensor> result = {y.detach(), at::rand({4})};
-  for (const at::Tensor& parameter : one.model.parameters()) {
+  const std::vector<at::Tensor> parameters = one.model.parameters();
+  result.reserve(result.size() + parameters.size() + own.size());
+  for (const at::Tensor& parameter : parameters) {
     result.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::zeros({1}));
     parameter.mutable_grad().reset();
   }
-  const NamedTensors own = one.model.named_buffers();
   for (size_t i = 0; i < own.size(); ++i) {
     result.push_back(own[i].second.clone());
     own[i].second.copy_(buffers[i]);

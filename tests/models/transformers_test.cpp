@@ -62,6 +62,7 @@ void expect_formula(const Model& model, const Model& fresh) {
 
 NamedTensors without_prefix(const NamedTensors& tensors, const std::string& prefix) {
   NamedTensors result;
+  result.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) {
     result.emplace_back(name.starts_with(prefix) ? name.substr(prefix.size()) : name, tensor);
   }
@@ -71,6 +72,7 @@ NamedTensors without_prefix(const NamedTensors& tensors, const std::string& pref
 /// As files of 2019 call their tensors, with all that they repeat.
 NamedTensors as_old_file(const NamedTensors& tensors) {
   NamedTensors result;
+  result.reserve(tensors.size() + 3);
   for (auto [name, tensor] : tensors) {
     for (const auto& [now, old] :
          {std::pair("LayerNorm.weight", "LayerNorm.gamma"), {"LayerNorm.bias", "LayerNorm.beta"}}) {

@@ -62,10 +62,12 @@ std::vector<at::Tensor> activation_inputs(at::ScalarType dtype) {
 std::vector<at::Tensor> results_of(const std::function<at::Tensor(const std::vector<at::Tensor>&)>& function,
                                    const std::vector<at::Tensor>& inputs) {
   std::vector<at::Tensor> leaves;
+  leaves.reserve(inputs.size());
   for (const at::Tensor& input : inputs) leaves.push_back(input.detach().clone().requires_grad_());
   const at::Tensor y = function(leaves);
   (y * torch::linspace(0.5, 1.5, y.numel(), y.options()).view_as(y)).sum().backward();
   std::vector<at::Tensor> result = {y.detach()};
+  result.reserve(leaves.size() + 1);
   for (const at::Tensor& leaf : leaves) result.push_back(leaf.grad());
   return result;
 }

@@ -55,6 +55,7 @@ struct LossAndGradients {
 template <class Loss>
 LossAndGradients differentiate(Loss loss, const std::vector<at::Tensor>& inputs, double scale = 1) {
   std::vector<at::Tensor> leaves;
+  leaves.reserve(inputs.size());
   for (const at::Tensor& input : inputs) {
     leaves.push_back(input.defined() ? input.detach().clone().requires_grad_() : input);
   }
@@ -62,6 +63,7 @@ LossAndGradients differentiate(Loss loss, const std::vector<at::Tensor>& inputs,
   const at::Tensor weights = torch::linspace(1, 2, value.numel(), value.options()).view_as(value);
   (value * weights * scale).sum().backward();
   LossAndGradients result{value.detach(), {}};
+  result.gradients.reserve(leaves.size());
   for (const at::Tensor& leaf : leaves) result.gradients.push_back(leaf.defined() ? leaf.grad() : leaf);
   return result;
 }
