@@ -12,6 +12,7 @@
 #include "bellows/io/torch_file.h"
 #include "bellows/models/registry.h"
 #include "bellows/models/weights.h"
+#include "bellows/optim/adafactor.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/train/data_split.h"
 
@@ -61,6 +62,11 @@ Options optimizer_options(const Recipe& recipe) {
                  : recipe.optimizer_impl == "foreach" ? optim::Impl::foreach
                  : recipe.optimizer_impl == "fused"   ? optim::Impl::fused
                                                       : optim::Impl::automatic;
+  if constexpr (requires { options.state_dtype; }) {
+    options.state_dtype = recipe.optimizer_state == "int8"   ? optim::State::int8
+                          : recipe.optimizer_state == "int4" ? optim::State::int4
+                                                             : optim::State::automatic;
+  }
   return options;
 }
 
@@ -145,6 +151,12 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, co
     return optimizer_of<optim::Adagrad>(optimizer_options<optim::AdagradOptions>(recipe), model);
   if (recipe.optimizer == "lion")
     return optimizer_of<optim::Lion>(optimizer_options<optim::LionOptions>(recipe), model);
+  if (recipe.optimizer == "adafactor") {
+    // As transformers' documentation fine-tunes: lr and schedules mean what they do for the others.
+    auto options = optimizer_options<optim::AdafactorOptions>(recipe);
+    options.relative_step = options.scale_parameter = false;
+    return optimizer_of<optim::Adafactor>(options, model);
+  }
   return optimizer_of<optim::AdamW>(optimizer_options<optim::AdamWOptions>(recipe), model);
 }
 

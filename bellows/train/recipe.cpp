@@ -51,7 +51,7 @@ constexpr Row table[] = {
     {"epochs", &Recipe::epochs, {1, 1e9}, "passes over the training data", false},
     {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples a step, of all ranks together"},
     {"image_size", &Recipe::image_size, {0, 16384}, "scale images to this height and width; 0: as they are"},
-    {"optimizer", &Recipe::optimizer, "sgd, adam, adamw, rmsprop, adagrad, lion", "which optimizer"},
+    {"optimizer", &Recipe::optimizer, "sgd, adam, adamw, rmsprop, adagrad, lion, adafactor", "which optimizer"},
     {"lr", &Recipe::lr, {0, any}, "learning rate"},
     {"momentum", &Recipe::momentum, {0, 1}, "of sgd and rmsprop"},
     {"weight_decay", &Recipe::weight_decay, {0, any}, "pull of the weights towards 0"},
@@ -99,6 +99,9 @@ constexpr Row table[] = {
     {"channels_last", &Recipe::channels_last, {}, "keep images and convolution weights in channels-last order"},
     {"optimizer_impl", &Recipe::optimizer_impl, "auto, loop, foreach, fused",
      "how the optimizer's step is carried out"},
+    {"optimizer_state", &Recipe::optimizer_state, "auto, int8, int4",
+     "bits of sgd's, adam's, adamw's and lion's moments, on the CPU: 8 or 4 with a scale a block; auto: as the "
+     "weights"},
     {"loader_threads",
      &Recipe::loader_threads,
      {-1, 1024},
@@ -304,10 +307,18 @@ void check_together(const Recipe& recipe, const std::string& where) {
       " goes with data_parallel ddp and zero1: zero2 shares gradients out without a hook. Use zero1, or none.");
   parse_log_kinds(recipe.log);
   parse_steps(recipe.trace_steps);
+  const bool knows_bits = recipe.optimizer == "sgd" || recipe.optimizer == "adam" || recipe.optimizer == "adamw" ||
+                          recipe.optimizer == "lion";
+  TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || knows_bits, "recipe: ", where,
+                    ": optimizer_state = ", recipe.optimizer_state,
+                    " goes with sgd, adam, adamw and lion, got optimizer = ", recipe.optimizer, ".");
   const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
   TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.precision_level != "O2" || fused, "recipe: ", where,
                     ": fp16 with precision_level O2 needs optimizer_impl fused or auto, got ", recipe.optimizer_impl,
                     ": only a fused step unscales fp16 gradients in fp32.");
+  TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || fused, "recipe: ", where,
+                    ": optimizer_state = ", recipe.optimizer_state, " needs optimizer_impl fused or auto, got ",
+                    recipe.optimizer_impl, ".");
 }
 
 }  // namespace

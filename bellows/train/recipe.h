@@ -51,6 +51,7 @@ struct Recipe {
   std::string precision_level = "O1";
   bool channels_last = false;
   std::string optimizer_impl = "auto";
+  std::string optimizer_state = "auto";
   int64_t loader_threads = 2;
   int64_t prefetch = 4;
   int64_t cache_mb = 0;

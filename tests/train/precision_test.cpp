@@ -60,10 +60,11 @@ INSTANTIATE_TEST_SUITE_P(
     Levels, TrainPrecision,
     testing::Values(PrecisionCase{"fp32", "O1", "adam", "auto"}, PrecisionCase{"fp32", "O1", "rmsprop", "fused"},
                     PrecisionCase{"fp32", "O1", "adagrad", "auto"}, PrecisionCase{"fp32", "O1", "lion", "auto"},
-                    PrecisionCase{"bf16", "O1", "sgd", "auto"}, PrecisionCase{"bf16", "O2", "sgd", "auto"},
-                    PrecisionCase{"bf16", "O2", "adamw", "loop"}, PrecisionCase{"bf16", "O2", "adamw", "foreach"},
-                    PrecisionCase{"bf16", "O3", "sgd", "auto"}, PrecisionCase{"fp16", "O1", "sgd", "auto"},
-                    PrecisionCase{"fp16", "O1", "adamw", "loop"}, PrecisionCase{"fp16", "O2", "sgd", "auto"}));
+                    PrecisionCase{"bf16", "O2", "adafactor", "auto"}, PrecisionCase{"bf16", "O1", "sgd", "auto"},
+                    PrecisionCase{"bf16", "O2", "sgd", "auto"}, PrecisionCase{"bf16", "O2", "adamw", "loop"},
+                    PrecisionCase{"bf16", "O2", "adamw", "foreach"}, PrecisionCase{"bf16", "O3", "sgd", "auto"},
+                    PrecisionCase{"fp16", "O1", "sgd", "auto"}, PrecisionCase{"fp16", "O1", "adamw", "loop"},
+                    PrecisionCase{"fp16", "O2", "sgd", "auto"}));
 
 TEST(TrainPrecision, WeightsAreWhatTheLevelSays) {
   const auto dtypes = [](const char* level) {
@@ -96,6 +97,10 @@ TEST(TrainPrecision, MastersAreTheWeightsBeforeRounding) {
 TEST(TrainPrecision, WhatDoesNotGoTogetherIsSaid) {
   Recipe recipe = precision_recipe({"fp16", "O2", "sgd", "loop"});
   EXPECT_THAT(message_of([&] { recipe.validate(); }), testing::HasSubstr("optimizer_impl fused or auto, got loop"));
+  recipe = precision_recipe({"fp32", "O1", "rmsprop", "auto"});
+  recipe.optimizer_state = "int8";
+  EXPECT_THAT(message_of([&] { recipe.validate(); }),
+              testing::HasSubstr("sgd, adam, adamw and lion, got optimizer = rmsprop"));
   recipe = precision_recipe({"bf16", "O2", "sgd", "auto"});
   Job job = make_job(precision_recipe({"fp32", "O1", "sgd", "auto"}));
   EXPECT_THAT(message_of([&] { Trainer(recipe).fit(job.model, *job.optimizers.front(), job.loss, job.train); }),

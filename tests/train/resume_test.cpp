@@ -95,7 +95,8 @@ TEST(Resume, EverySwitchOnAndManyTimes) {
     recipe.model = "digits_resnet";
     recipe.optimizer = "adamw";
     recipe.lr = 0.005;
-    recipe.optimizer_impl = "foreach";
+    recipe.optimizer_impl = "fused";
+    recipe.optimizer_state = "int8";
     recipe.channels_last = true;
     recipe.precision = "bf16";
     recipe.checkpoint_every = 5;
