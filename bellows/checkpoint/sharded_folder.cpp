@@ -19,6 +19,11 @@ ShardedFolder::ShardedFolder(std::string path, const comm::Group& group, int64_t
     folder_.emplace(path_, keep);
     return std::string();
   }).check("");
+  on_all_ranks(group_, [&] {
+    TORCH_CHECK_VALUE(std::filesystem::is_directory(path_), "checkpoint: ", path_, " is not there, though rank ",
+                      group_.ranks()[0], " has made it. Give all ranks one folder, on a file system that all see.");
+    return std::string();
+  }).check("");
 }
 
 ShardedFolder::~ShardedFolder() {

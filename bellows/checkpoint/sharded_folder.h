@@ -24,7 +24,7 @@ class ShardedFolder {
  public:
   /// Rank 0 makes the folder where it is missing, locks it, and removes what interrupted writes left behind.
   /// Params: keep – how many stay, at least 1
-  /// Throws: as Folder
+  /// Throws: as Folder; c10::ValueError – a rank does not see the folder
   ShardedFolder(std::string path, const comm::Group& group, int64_t keep = 3);
   /// Waits. An error that nobody asked for is logged.
   ~ShardedFolder();

@@ -11,6 +11,7 @@
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/comm/collectives.h"
 #include "bellows/core/seed.h"
+#include "bellows/data/fingerprint.h"
 #include "bellows/optim/state.h"
 #include "bellows/parallel/distributed_data_parallel.h"
 #include "bellows/parallel/hooks.h"
@@ -47,10 +48,12 @@ std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
 
 /// What decides when ranks meet and what they compute, a line each; where files lie may differ between machines.
 std::string common_part(const Job& job) {
-  const std::set<std::string_view> own = {"data",   "eval_data",      "subset",   "weights",  "model",
-                                          "device", "loader_threads", "prefetch", "cache_mb", "run_folder"};
-  std::string text =
-      c10::str("training samples: ", job.train.size(), "\nheld-out samples: ", job.eval ? job.eval->size() : 0, "\n");
+  const std::set<std::string_view> own = {"data",     "eval_data",  "subset",         "weights",
+                                          "model",    "device",     "loader_threads", "prefetch",
+                                          "cache_mb", "run_folder", "offload_folder"};
+  std::string text = c10::str("training data: ", data::fingerprint(job.train),
+                              "\nheld-out data: ", job.eval ? data::fingerprint(*job.eval) : "none",
+                              "\ncheckpoints: ", job.recipe.run_folder.empty() ? "none" : "in a run_folder", "\n");
   std::istringstream yaml(job.recipe.to_yaml());
   for (std::string line; std::getline(yaml, line);) {
     if (!own.contains(std::string_view(line).substr(0, line.find(':')))) text += line + "\n";

@@ -147,6 +147,15 @@ TEST(ShardedFolder, LeftoversGoAndASecondRunIsKeptOut) {
               HasSubstr("another run"));
 }
 
+TEST(ShardedFolder, ARankThatSeesAnotherFileSystemIsNamed) {
+  const TemporaryFolder temporary;
+  EXPECT_THAT(error_of_ranks(3,
+                             [&](const comm::Group& group) {
+                               ShardedFolder(temporary / (group.rank() == 2 ? "elsewhere" : "here"), group);
+                             }),
+              AllOf(HasSubstr("rank 2: checkpoint: "), HasSubstr("elsewhere is not there, though rank 0 has made it")));
+}
+
 // Steps of training go on with collectives of their own while saves agree on theirs.
 TEST(ShardedFolder, SavesInTheBackgroundWhileTheStateChanges) {
   const TemporaryFolder temporary;

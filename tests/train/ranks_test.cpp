@@ -323,7 +323,17 @@ TEST(TrainRanks, OtherRecipesAndDataAreNamed) {
   EXPECT_THAT(error_with([](Job& job) { job.recipe.patience = 3; }),
               HasSubstr("rank 0 has patience: 0, rank 1 has patience: 3"));
   EXPECT_THAT(error_with([](Job& job) { job.eval.reset(); }),
-              HasSubstr("rank 0 has held-out samples: 77, rank 1 has held-out samples: 0"));
+              AllOf(HasSubstr("rank 0 has held-out data: 77 samples, "), HasSubstr("rank 1 has held-out data: none")));
+  // As many, and others: what each rank takes of a batch would belong to two data sets.
+  EXPECT_THAT(error_with([](Job& job) {
+                const at::Tensor x = torch::zeros({points, 8}, at::kDouble);
+                const auto others = data::from_tensors({{"image", x}, {"label", x.slice(1, 0, 3).argmax(1)}});
+                job.train = data::Dataset(others).batch(job.recipe.batch_size).threads(0);
+              }),
+              HasSubstr("rank 0 has training data: 77 samples, "));
+  // Checkpoints are written together: a rank without a folder would leave the others waiting.
+  EXPECT_THAT(error_with([](Job& job) { job.recipe.run_folder = "/anywhere"; }),
+              HasSubstr("rank 0 has checkpoints: none, rank 1 has checkpoints: in a run_folder"));
   EXPECT_EQ(error_with([](Job& job) { job.recipe.data = "/elsewhere"; }), "");
 }
 
