@@ -32,6 +32,9 @@ constexpr std::array<std::string_view, 14> watched_variables = {"OMP_",    "GOMP
                                                                 "DNNL_",   "ATEN_",   "TORCH_",  "PYTORCH_",  "CUDA_",
                                                                 "CUBLAS_", "NVIDIA_", "MALLOC_", "LD_PRELOAD"};
 
+/// libtorch's record of collectives, which a world of several ranks turns off itself (comm/group.cpp).
+constexpr std::string_view set_by_ranks = "TORCH_FR_BUFFER_SIZE";
+
 /// Facts with which the same program gives the same bits, and without which it need not.
 const std::set<std::string, std::less<>> facts_of_bits = {"bellows",
                                                           "libtorch",
@@ -119,7 +122,7 @@ void add_environment(Facts& facts) {
     const std::string_view name = entry.substr(0, entry.find('='));
     const bool watched = std::any_of(watched_variables.begin(), watched_variables.end(),
                                      [&](std::string_view prefix) { return name.starts_with(prefix); });
-    if (watched && name.size() < entry.size()) {
+    if (watched && name != set_by_ranks && name.size() < entry.size()) {
       facts[std::string(environment_prefix) + std::string(name)] = entry.substr(name.size() + 1);
     }
   }

@@ -104,10 +104,12 @@ TEST(RunRecord, AFactThatTheOtherVersionDidNotKnowIsNoDifference) {
 TEST(RunRecord, SeesTheProcessAsItIsNow) {
   const RunRecord then = record();
   setenv("MKL_CBWR", "COMPATIBLE", 1);
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);  // as a world of several ranks does: nobody's decision
   at::globalContext().setDeterministicAlgorithms(true, true);
   const RunRecord now = record();
   at::globalContext().setDeterministicAlgorithms(false, false);
   unsetenv("MKL_CBWR");
+  unsetenv("TORCH_FR_BUFFER_SIZE");
   EXPECT_EQ(summary(differences(then, now)), "deterministic_algorithms bits; env.MKL_CBWR bits; ");
   EXPECT_EQ(differences(then, now)[0].to_string(), "deterministic_algorithms: off then, warn now");
   EXPECT_EQ(differences(then, now)[1].to_string(), "env.MKL_CBWR: not set then, COMPATIBLE now");
