@@ -131,16 +131,18 @@ std::vector<std::string> Folder::list() const {
 
 std::optional<State> Folder::newest() {
   const std::vector<std::string> all = list();
+  std::string of_newest;
   for (auto path = all.rbegin(); path != all.rend(); ++path) {
     try {
       return load(*path);
     } catch (const c10::Error& error) {
+      if (of_newest.empty()) of_newest = user_message(error);
       damaged_.insert(*path);
       log_warn("checkpoint: ", *path, " is damaged and passed over, the one before it is tried. ", user_message(error));
     }
   }
   TORCH_CHECK_VALUE(all.empty(), "checkpoint: none of the ", all.size(), " checkpoints in ", path_,
-                    " can be read. Remove them to begin anew.");
+                    " can be read; of the newest: ", of_newest, " Mend that, or remove them to begin anew.");
   return {};
 }
 

@@ -97,7 +97,8 @@ void verify_chunks(io::ByteSpan bytes, uint64_t begin, uint64_t end, uint64_t ch
 
 std::string read_index(const std::string& path) {
   const std::string index = path + "/index.json";
-  TORCH_CHECK_VALUE(std::filesystem::exists(index), "checkpoint: ", path,
+  std::error_code error;  // of a folder that may not be looked into: read_text_file() says it in words
+  TORCH_CHECK_VALUE(std::filesystem::exists(index, error) || error, "checkpoint: ", path,
                     " has no index.json: expected a checkpoint's file, or the folder step-… of one of many ranks.");
   return read_text_file(index);
 }

@@ -20,8 +20,10 @@ ShardedFolder::ShardedFolder(std::string path, const comm::Group& group, int64_t
     return std::string();
   }).check("");
   on_all_ranks(group_, [&] {
-    TORCH_CHECK_VALUE(std::filesystem::is_directory(path_), "checkpoint: ", path_, " is not there, though rank ",
-                      group_.ranks()[0], " has made it. Give all ranks one folder, on a file system that all see.");
+    std::error_code error;
+    TORCH_CHECK_VALUE(std::filesystem::is_directory(path_, error), "checkpoint: ", path_, ", which rank ",
+                      group_.ranks()[0], " has made, is no folder here (", error.message(),
+                      "). Give all ranks one folder, on a file system that all see.");
     return std::string();
   }).check("");
 }
@@ -103,15 +105,17 @@ std::optional<std::string> ShardedFolder::first_without_damage(
   const Outcomes listed = on_rank_zero(group_, [&] { return nlohmann::json(list()).dump(); });
   listed.check("checkpoint: ");
   const auto all = nlohmann::json::parse(listed.results[0]).get<std::vector<std::string>>();
+  std::string of_newest;
   for (auto path = all.rbegin(); path != all.rend(); ++path) {
     const std::string damage = damage_of(*path);
     if (damage.empty()) return *path;
+    if (of_newest.empty()) of_newest = damage;
     if (!folder_) continue;
     folder_->damaged_.insert(*path);
     log_warn("checkpoint: ", *path, " is damaged and passed over, the one before it is tried. ", damage);
   }
   TORCH_CHECK_VALUE(all.empty(), "checkpoint: none of the ", all.size(), " checkpoints in ", path_,
-                    " can be read. Remove them to begin anew.");
+                    " can be read; of the newest: ", of_newest, " Mend that, or remove them to begin anew.");
   return {};
 }
 

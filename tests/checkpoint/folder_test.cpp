@@ -96,7 +96,8 @@ TEST(Folder, AllDamagedIsAnError) {
   Folder folder(temporary.path());
   write_bytes(folder.save(state_at(1)), "not a checkpoint");
   const CapturedLog log;
-  EXPECT_THAT(error_of([&] { folder.newest(); }), AllOf(HasSubstr("none of the 1"), HasSubstr(temporary.path())));
+  EXPECT_THAT(error_of([&] { folder.newest(); }),
+              AllOf(HasSubstr("none of the 1"), HasSubstr("of the newest: "), HasSubstr(temporary.path())));
 }
 
 TEST(Folder, LeftoversGoAndOtherFilesStay) {

@@ -120,7 +120,8 @@ TEST(ShardedFolder, DamagedNewestIsPassedOverByAllRanksAndDoesNotCount) {
                                ShardedState state = state_at(0, group);
                                folder.newest(state);
                              }),
-              HasSubstr("none of the 3 checkpoints"));
+              AllOf(HasSubstr("none of the 3 checkpoints"), HasSubstr("of the newest: rank "),
+                    HasSubstr("rank-00001-of-00003")));
 }
 
 TEST(ShardedFolder, AStateOfAnotherKindIsAnErrorNotDamage) {
@@ -149,11 +150,12 @@ TEST(ShardedFolder, LeftoversGoAndASecondRunIsKeptOut) {
 
 TEST(ShardedFolder, ARankThatSeesAnotherFileSystemIsNamed) {
   const TemporaryFolder temporary;
-  EXPECT_THAT(error_of_ranks(3,
-                             [&](const comm::Group& group) {
-                               ShardedFolder(temporary / (group.rank() == 2 ? "elsewhere" : "here"), group);
-                             }),
-              AllOf(HasSubstr("rank 2: checkpoint: "), HasSubstr("elsewhere is not there, though rank 0 has made it")));
+  EXPECT_THAT(
+      error_of_ranks(3,
+                     [&](const comm::Group& group) {
+                       ShardedFolder(temporary / (group.rank() == 2 ? "elsewhere" : "here"), group);
+                     }),
+      AllOf(HasSubstr("rank 2: checkpoint: "), HasSubstr("elsewhere, which rank 0 has made, is no folder here")));
 }
 
 // Steps of training go on with collectives of their own while saves agree on theirs.
