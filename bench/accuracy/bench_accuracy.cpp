@@ -40,13 +40,13 @@ struct Way {
 const std::vector<Way> ways = {
     {.name = "AdamW in fp32"},
     {.name = "8-bit AdamW", .state = optim::State::int8},
-    {.name = "4-bit AdamW", .state = optim::State::int4},
     {.name = "Adafactor", .adafactor = true},
     {.name = "int8 activations", .activations = recompute::ActivationBits::int8},
-    {.name = "int4 activations", .activations = recompute::ActivationBits::int4},
     {.name = "8-bit AdamW, int8 activations",
      .state = optim::State::int8,
      .activations = recompute::ActivationBits::int8},
+    {.name = "4-bit AdamW", .state = optim::State::int4},
+    {.name = "int4 activations", .activations = recompute::ActivationBits::int4},
 };
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model, const Way& way, double lr) {
@@ -154,12 +154,12 @@ int run(const Options& options) {
            .epochs = options.quick ? 2 : 6,
            .lr = 3e-3},
           seeds, report);
-  const ManualPages pages = read_manual_pages(options.extra.at("pages"), words, piece_length, options.quick ? 1 : 4);
+  const ManualPages pages = read_manual_pages(options.extra.at("pages"), words, piece_length, options.quick ? 1 : 2);
   measure({.title = "DistilBERT on " + std::to_string(pages.train.labels.size(0)) + " pieces of manual pages",
            .make = make_text_model,
            .train = pages.train,
            .held_out = pages.held_out,
-           .epochs = options.quick ? 2 : 4,
+           .epochs = options.quick ? 2 : 3,
            .lr = 1e-3},
           seeds, report);
   return report.finish();
