@@ -3,6 +3,7 @@
 import bitsandbytes
 import lion_pytorch
 import torch
+import transformers
 
 from protocol import serve
 
@@ -13,6 +14,7 @@ CLASSES = {
     "RMSprop": (torch.optim.RMSprop, {"lr": 1e-3}),
     "Adagrad": (torch.optim.Adagrad, {"lr": 1e-3}),
     "Lion": (lion_pytorch.Lion, {"lr": 1e-3}),
+    "Adafactor": (transformers.Adafactor, {}),
     "AdamW8bit": (bitsandbytes.optim.AdamW8bit, {"lr": 1e-3}),
     "SGD8bit": (bitsandbytes.optim.SGD8bit, {"lr": 1e-3, "momentum": 0.9}),
 }
@@ -27,7 +29,7 @@ def values(tensors, size, what):
     """The formula that the program knows too: parameter or gradient of tensor i."""
     base = torch.arange(size, dtype=torch.float32)
     factor, scale = (0.37, 1.0) if what == "parameter" else (0.11, 0.01)
-    return [base.add(i).mul_(factor).sin_().mul_(scale) for i in range(tensors)]
+    return [base.add(i).mul_(factor).sin_().mul_(scale).view(-1, 250) for i in range(tensors)]
 
 
 class Work:
@@ -47,7 +49,7 @@ class Work:
 
     def samples(self):
         with torch.no_grad():
-            return [x for p in self.parameters[:: max(1, len(self.parameters) // 4)] for x in p[::7919][:8].tolist()]
+            return [x for p in self.parameters[:: max(1, len(self.parameters) // 4)] for x in p.flatten()[::7919][:8].tolist()]
 
 
 def main():

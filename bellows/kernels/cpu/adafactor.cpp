@@ -21,13 +21,15 @@ namespace bellows::kernels::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Calls `vector(d, i)` with as many lanes as fit, and with one lane behind them.
+/// Calls `body(d, i)` with as many lanes as fit, and with fewer behind them.
 template <class T, class Body>
 HWY_INLINE void for_lanes(size_t n, Body body) {
   const hn::ScalableTag<T> d;
+  const hn::CappedTag<T, 4> four;
   const hn::CappedTag<T, 1> one;
   size_t i = 0;
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) body(d, i);
+  for (; i + hn::Lanes(four) <= n; i += hn::Lanes(four)) body(four, i);
   for (; i < n; ++i) body(one, i);
 }
 
@@ -38,8 +40,8 @@ class Sum {
   HWY_INLINE Sum() : lanes_(hn::Zero(hn::ScalableTag<T>())) {}
   HWY_INLINE void add(hn::ScalableTag<T>, hn::Vec<hn::ScalableTag<T>> v) { lanes_ = hn::Add(lanes_, v); }
   template <class D>
-  HWY_INLINE void add(D, hn::Vec<D> v) {
-    rest_ += hn::GetLane(v);
+  HWY_INLINE void add(D d, hn::Vec<D> v) {
+    rest_ += hn::GetLane(hn::SumOfLanes(d, v));
   }
   HWY_INLINE double get() const {
     const hn::ScalableTag<T> d;

@@ -25,6 +25,7 @@ namespace bellows::kernels::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using FloatTag = hn::ScalableTag<float>;
+using Vector = hn::Vec<FloatTag>;
 using Largest = hn::Vec<hn::RebindToUnsigned<FloatTag>>;
 
 HWY_INLINE IntOf<FloatTag> load_codes(const uint8_t* from) {
@@ -53,11 +54,14 @@ HWY_INLINE void encode_block(const Encode& encode, const float* values, float sc
   }
 }
 
-/// What a window's arrays are between decoding and coding: parameters and state as floats, a byte for each code.
+/// Elements that are decoded, stepped and coded together: their arrays, those of the next and what is between share the
+/// first-level cache.
+constexpr size_t low_bit_window = 512;
+
 struct LowBitWindow {
-  alignas(64) float p[window_size], s[2][window_size];
-  alignas(64) uint8_t bytes[2][window_size];
-  const float* old_p;
+  alignas(64) float old_p[low_bit_window], s[2][low_bit_window];
+  alignas(64) uint8_t bytes[2][low_bit_window];
+  float* p;
   const float* g;
   uint8_t* codes[2];  ///< `bytes`, or where they lie in memory
   float* scale[2];    ///< of the window's first block
@@ -69,7 +73,8 @@ class LowBitStep {
   static constexpr int states = std::is_same_v<Rule, AdamRule> ? 2 : 1;
 
   explicit LowBitStep(const Rule& rule)
-      : formula_(FloatTag(), rule),
+      : rule_(rule),
+        formula_(FloatTag(), rule),
         encode_first_(FloatTag(), Width::first),
         encode_second_(FloatTag(), Width::second) {}
 
@@ -91,36 +96,41 @@ class LowBitStep {
   using First = std::remove_const_t<decltype(Width::first)>;
   using Second = std::remove_const_t<decltype(Width::second)>;
 
-  /// New parameters, state and scales of a block. False: something is not finite, and nothing is done; Careful leaves out the
-  /// elements where it is so.
+  /// New parameters, state and scales of a block. False: something is not finite, and Careful has to do it again, which leaves
+  /// out the elements where it is so.
   template <bool Careful>
   bool update(LowBitWindow& w, size_t at, size_t n) const {
     const FloatTag d;
     const hn::RebindToUnsigned<FloatTag> du;
     float& scale0 = w.scale[0][at / Width::block];
     float& scale1 = w.scale[states - 1][at / Width::block];
-    const Decoder<FloatTag, First> decode_first(d, Width::first, scale0);
-    const Decoder<FloatTag, Second> decode_second(d, Width::second, scale1);
+    const Decoder<FloatTag, First> decode_first(d, Width::first, scale0 * forgets(0)),
+        as_first(d, Width::first, scale0);
+    const Decoder<FloatTag, Second> decode_second(d, Width::second, scale1 * forgets(1)),
+        as_second(d, Width::second, scale1);
     auto largest0 = hn::Zero(du), largest1 = hn::Zero(du);
     for (size_t i = at; i < at + n; i += hn::Lanes(d)) {
       // The processor's own prefetching stops while blocks are coded.
-      hwy::Prefetch(w.old_p + i + window_size);
-      hwy::Prefetch(w.g + i + window_size);
-      const auto old_p = hn::LoadU(d, w.old_p + i), old0 = decode_first(d, load_codes(w.codes[0] + i));
+      hwy::Prefetch(w.p + i + 2 * low_bit_window);
+      hwy::Prefetch(w.g + i + 2 * low_bit_window);
+      const auto old_p = Careful ? hn::Load(d, w.old_p + i) : hn::LoadU(d, w.p + i);
+      if (!Careful) hn::Store(old_p, d, w.old_p + i);
+      const auto old0 = decode_first(d, load_codes(w.codes[0] + i));
       const auto old1 = states == 2 ? decode_second(d, load_codes(w.codes[1] + i)) : hn::Zero(d);
-      auto p = old_p, new0 = old0, new1 = old1, none = hn::Zero(d);
-      formula_.template apply<states>(p, hn::LoadU(d, w.g + i), new0, new1, none);
+      auto p = old_p, new0 = old0, new1 = old1;
+      apply(p, hn::LoadU(d, w.g + i), new0, new1);
       if constexpr (Careful) {
         const auto finite = hn::And(hn::IsFinite(new0), hn::IsFinite(new1));
         p = hn::IfThenElse(finite, p, old_p);
-        new0 = hn::IfThenElse(finite, new0, old0), new1 = hn::IfThenElse(finite, new1, old1);
+        new0 = hn::IfThenElse(finite, new0, as_first(d, load_codes(w.codes[0] + i)));
+        if (states == 2) new1 = hn::IfThenElse(finite, new1, as_second(d, load_codes(w.codes[1] + i)));
       }
-      hn::Store(p, d, w.p + i);
+      hn::StoreU(p, d, w.p + i);
       hn::Store(new0, d, w.s[0] + i);
       take_largest(largest0, new0);
       if constexpr (states == 2) {
         hn::Store(new1, d, w.s[1] + i);
-        take_largest(largest1, new1);
+        largest1 = hn::Max(largest1, hn::BitCast(du, new1));  // it has no sign
       }
     }
     const float first = largest_lane(largest0), second = states == 2 ? largest_lane(largest1) : 0;
@@ -130,6 +140,21 @@ class LowBitStep {
     return true;
   }
 
+  /// What the decoders multiply a moment by in place of the formula, which has a multiplication less by that.
+  float forgets(int moment) const {
+    if constexpr (states == 2) return static_cast<float>(moment == 0 ? rule_.beta1 : rule_.beta2);
+    return 1;
+  }
+  HWY_INLINE void apply(Vector& p, Vector g, Vector& m, Vector& v) const {
+    auto none = hn::Zero(FloatTag());
+    if constexpr (states == 2) {
+      formula_.template apply<2, true>(p, g, m, v, none);
+    } else {
+      formula_.template apply<1>(p, g, m, v, none);
+    }
+  }
+
+  const Rule& rule_;
   VectorFormula<FloatTag, Rule> formula_;
   Encoder<FloatTag, First> encode_first_;
   Encoder<FloatTag, Second> encode_second_;
@@ -141,7 +166,7 @@ class LowBitStep {
 template <class Width>
 uint8_t* open_codes(uint8_t* codes, uint8_t* bytes, size_t n) {
   if constexpr (std::is_same_v<Width, State8>) {
-    if (n == window_size) return codes;
+    if (n == low_bit_window) return codes;
     std::memcpy(bytes, codes, n);
   } else {
     const hn::CappedTag<uint8_t, Width::block_bytes> d;
@@ -161,7 +186,7 @@ uint8_t* open_codes(uint8_t* codes, uint8_t* bytes, size_t n) {
 template <class Width>
 void close_codes(uint8_t* codes, uint8_t* bytes, size_t n) {
   if constexpr (std::is_same_v<Width, State8>) {
-    if (n != window_size) std::memcpy(codes, bytes, n);
+    if (n != low_bit_window) std::memcpy(codes, bytes, n);
   } else {
     const hn::CappedTag<uint8_t, Width::block_bytes> d;
     const size_t blocks = (n + Width::block - 1) / Width::block;
@@ -177,27 +202,27 @@ void close_codes(uint8_t* codes, uint8_t* bytes, size_t n) {
 }
 
 /// `values`, or a copy with zeros up to a whole vector.
-HWY_INLINE const float* whole_vectors(const float* values, float* copy, size_t n) {
+HWY_INLINE float* whole_vectors(float* values, float* copy, size_t n) {
   if (n % hn::Lanes(FloatTag()) == 0) return values;
   std::memcpy(copy, values, n * sizeof(float));
-  std::fill(copy + n, copy + window_size, 0.0f);
+  std::fill(copy + n, copy + low_bit_window, 0.0f);
   return copy;
 }
 
 template <class Rule, class Width>
 void step_windows(const StepTensor<Rule>& t, StepTypes types, size_t begin, size_t end) {
-  static_assert(window_size % Width::block == 0);
+  static_assert(low_bit_window % Width::block == 0);
   using Step = LowBitStep<Rule, Width>;
   const Step step(t.rule);
   void* const weights = t.master ? t.master : t.param;
   const Type weight_type = t.master ? Type::f32 : types.param;
   Window p, g;
-  alignas(64) float padded[2][window_size];
+  alignas(64) float padded[2][low_bit_window];
   LowBitWindow w;
-  for (size_t at = begin; at < end; at += window_size) {
-    const size_t n = std::min(window_size, end - at), lanes = hn::Lanes(FloatTag());
+  for (size_t at = begin; at < end; at += low_bit_window) {
+    const size_t n = std::min(low_bit_window, end - at), lanes = hn::Lanes(FloatTag());
     float* const values = p.open(weights, weight_type, at, n);
-    w.old_p = whole_vectors(values, padded[0], n);
+    w.p = whole_vectors(values, padded[0], n);
     w.g = whole_vectors(g.open(t.grad, types.grad, at, n), padded[1], n);
     uint8_t* codes[2];
     for (int k = 0; k < Step::states; ++k) {
@@ -205,12 +230,12 @@ void step_windows(const StepTensor<Rule>& t, StepTypes types, size_t begin, size
       w.scale[k] = t.scale[k] + at / Width::block;
       w.codes[k] = open_codes<Width>(codes[k], w.bytes[k], n);
       // Behind the end lies zero, or what shrinks towards it: no scale grows by it.
-      if (n % lanes) std::fill(w.bytes[k] + n, w.bytes[k] + window_size, k == 0 ? Width::first.zero : 0);
+      if (n % lanes) std::fill(w.bytes[k] + n, w.bytes[k] + low_bit_window, k == 0 ? Width::first.zero : 0);
     }
     step(w, (n + lanes - 1) / lanes * lanes);
     for (int k = 0; k < Step::states; ++k) close_codes<Width>(codes[k], w.codes[k], n);
-    if (weight_type == Type::f32) std::memcpy(values, w.p, n * sizeof(float));
-    Window::write(w.p, t.param, types.param, at, n, {types.stochastic, t.rounding_seed});
+    if (w.p != values) std::memcpy(values, w.p, n * sizeof(float));
+    Window::write(values, t.param, types.param, at, n, {types.stochastic, t.rounding_seed});
   }
 }
 

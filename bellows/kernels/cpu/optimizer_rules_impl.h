@@ -59,7 +59,7 @@ struct VectorFormula<D, SgdRule> {
 template <class D>
 struct VectorFormula<D, AdamRule> {
   using V = hn::Vec<D>;
-  V factor, coupled_decay, keep, beta1, new1, beta2, new2, eps, minus_step_size, root_scale;
+  V factor, coupled_decay, keep, beta1, new1, beta2, new2, root_new2, eps, minus_step_size, root_scale;
   bool has_decay;
   VectorFormula(D d, const AdamRule& r)
       : factor(hn::Set(d, hn::TFromD<D>(r.grad_factor))),
@@ -69,15 +69,23 @@ struct VectorFormula<D, AdamRule> {
         new1(hn::Set(d, hn::TFromD<D>(1 - r.beta1))),
         beta2(hn::Set(d, hn::TFromD<D>(r.beta2))),
         new2(hn::Set(d, hn::TFromD<D>(1 - r.beta2))),
+        root_new2(hn::Set(d, hn::TFromD<D>(std::sqrt(1 - r.beta2)))),
         eps(hn::Set(d, hn::TFromD<D>(r.eps))),
         minus_step_size(hn::Set(d, hn::TFromD<D>(-r.lr / (1 - std::pow(r.beta1, r.step))))),
         root_scale(hn::Set(d, hn::TFromD<D>(1 / std::sqrt(1 - std::pow(r.beta2, r.step))))),
         has_decay(!r.decoupled && r.weight_decay != 0) {}
-  template <int K>
+  /// Params: Forgotten – m and v come multiplied by beta1 and beta2 already
+  template <int K, bool Forgotten = false>
   HWY_INLINE void apply(V& p, V g, V& m, V& v, V& v_max) const {
     g = decayed(g, factor, has_decay, coupled_decay, p);
-    m = hn::MulAdd(beta1, m, hn::Mul(new1, g));
-    v = hn::MulAdd(beta2, v, hn::Mul(hn::Mul(new2, g), g));
+    if constexpr (Forgotten) {
+      m = hn::MulAdd(new1, g, m);
+      const V root = hn::Mul(root_new2, g);
+      v = hn::MulAdd(root, root, v);
+    } else {
+      m = hn::MulAdd(beta1, m, hn::Mul(new1, g));
+      v = hn::MulAdd(beta2, v, hn::Mul(hn::Mul(new2, g), g));
+    }
     if constexpr (K == 3) v_max = hn::IfThenElse(hn::Gt(v_max, v), v_max, v);
     const V root = hn::Sqrt(K == 3 ? v_max : v);
     const V update = hn::Div(hn::Mul(minus_step_size, m), hn::MulAdd(root, root_scale, eps));
@@ -224,14 +232,14 @@ class Window {
   }
   void close(void* array, Type type, size_t at, size_t n) const { write(buffer_, array, type, at, n); }
 
-  /// Params: at – a multiple of window_size
+  /// Params: at, n – within one window of the rounding (stochastic_round.h)
   static void write(const float* values, void* array, Type type, size_t at, size_t n, Rounding rounding = {}) {
     if (in_place(type)) return;
     uint16_t* const to = static_cast<uint16_t*>(array) + at;
     if (rounding.stochastic && type == Type::bf16) {
       const uint32_t key = rounding_key(rounding.seed, at);
       return convert(values, to, n, [&](auto d32, auto d16, const float* from, uint16_t* out, size_t i) {
-        bf16_at_random(hn::LoadU(d32, from), d32, d16, out, key, i);
+        bf16_at_random(hn::LoadU(d32, from), d32, d16, out, key, at % window_size + i);
       });
     }
     convert(values, to, n, [&](auto d32, auto d16, const float* from, uint16_t* out, size_t) {
