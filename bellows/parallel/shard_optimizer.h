@@ -46,8 +46,9 @@ struct SavedTensor {
 /// had it on some counts as zero on the others.
 /// Numerics: a step gives what one process gives that has the mean of the ranks' gradients, for optimizers that treat each
 ///           element by itself: float64 to 1e-9 over 20 steps (tests/parallel/zero_parity_test.cpp)
-/// Cost:     of n bytes of parameters, W ranks: state n/W times the optimizer's (AdamW: 2). Gradients n, in stage 2 n/W and
-///           up to four buckets. A step sends (W - 1)/W · n, each backward() of stage 2 as much again (with Gloo twice that)
+/// Cost:     of n bytes of parameters, W ranks: state n/W times the optimizer's (AdamW: 2). Gradients n, in stage 2 n/W,
+///           up to four buckets on their way and one that fills. A step sends (W - 1)/W · n, each backward() of stage 2 as
+///           much again
 /// Threads:  one thread at a time; backward() of stage 2 calls collectives of a group of its own
 /// Ref:      arXiv:1910.02054; torch.distributed.optim.ZeroRedundancyOptimizer
 class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep, public NamedState {

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "bellows/amp/master_weights.h"
+#include "bellows/optim/adafactor.h"
 #include "bellows/parallel/shard_layout_impl.h"
 #include "tests/parallel/zero_support.h"
 #include "tests/support/errors.h"
@@ -37,7 +38,14 @@ TEST(ZeroMisuse, IsToldInWords) {
   EXPECT_THAT(message(m, adamw()(m.net->distinct()), {.bucket_bytes = 0}), HasSubstr("bucket_bytes above 0"));
   EXPECT_THAT(message(m, nullptr), HasSubstr("got null"));
   EXPECT_THAT(message(m, adamw()(other.net->distinct())), HasSubstr("is none of model \"net\""));
-  EXPECT_THAT(message(m, std::make_shared<LBFGSLike>(m.net->distinct())), HasSubstr("LBFGSLike needs products"));
+  EXPECT_THAT(message(m, std::make_shared<LBFGSLike>(m.net->distinct())),
+              HasSubstr("LBFGSLike looks at whole gradients"));
+  const auto adafactor = std::make_shared<optim::Adafactor>(m.net->distinct(), optim::AdafactorOptions{});
+  EXPECT_THAT(message(m, adafactor), HasSubstr("Adafactor looks at whole gradients"));
+  const optim::AdamWOptions eight_bits{.state_dtype = optim::State::int8};
+  NetModel half(at::kBFloat16);
+  EXPECT_THAT(message(half, std::make_shared<optim::AdamW>(half.net->distinct(), eight_bits)),
+              HasSubstr("low-bit state and stochastic rounding go by the elements of whole parameters"));
   EXPECT_THAT(message(m, adamw()({m.net->distinct().back()})), HasSubstr("no parameter of model"));
   const OptimizerPtr with_lr = std::make_shared<optim::AdamW>(
       m.net->distinct(), optim::AdamWOptions{.lr_tensor = at::full({}, 0.1, at::kDouble)});
