@@ -74,6 +74,8 @@ FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& sto
 
 void FitRun::begin(bool resume, bool accept_changes) {
   if (is_first() && loop_.ranks().size() > 1) log_info(loop_.ranks().describe());
+  const std::string activations = loop_.activations().describe();
+  if (is_first() && !activations.empty()) log_info(activations);
   if (!folder_) {
     TORCH_CHECK_VALUE(!resume, "fit: nothing to resume from: the recipe has no run_folder.");
     return;

@@ -65,9 +65,14 @@ Recipe without_techniques(Recipe recipe) {
   if (recipe.train_metrics == "device") recipe.train_metrics = "sync";
   recipe.channels_last = false;
   recipe.optimizer_impl = "loop";
+  recipe.optimizer_state = "auto";
   recipe.loader_threads = 0;
   recipe.cache_mb = 0;
   recipe.keep_freed_memory = false;
+  recipe.recompute = "none";
+  recipe.recompute_keep = 0;
+  recipe.activations = "full";
+  recipe.offload_folder.clear();
   recipe.batch_size_start = recipe.image_size_start = 0;
   recipe.growth_epochs = 0;
   recipe.run_folder.clear();

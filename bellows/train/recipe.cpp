@@ -11,8 +11,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
-#include "bellows/train/run_log.h"
-#include "bellows/train/step_trace.h"
+#include "bellows/train/recipe_check_impl.h"
 
 namespace bellows::train {
 
@@ -113,6 +112,20 @@ constexpr Row table[] = {
      &Recipe::keep_freed_memory,
      {},
      "the process keeps memory that tensors free, and reuses it",
+     false},
+    {"recompute", &Recipe::recompute, "none, blocks",
+     "what is computed again in backward instead of being kept: the blocks of a model that knows its blocks", false},
+    {"recompute_keep",
+     &Recipe::recompute_keep,
+     {0, 1},
+     "share of the blocks' bytes that is kept all the same, where it saves most time; 0: nothing",
+     false},
+    {"activations", &Recipe::activations, "full, bf16, int8, int4",
+     "how what backward needs is kept: as it is, or in fewer bits; int8 and int4 on the CPU, elsewhere they are bf16"},
+    {"offload_folder",
+     &Recipe::offload_folder,
+     {},
+     "where what backward needs is written to until then: a folder on a fast disk; empty: it stays in memory",
      false},
     {"data_parallel", &Recipe::data_parallel, "ddp, zero1, zero2",
      "what each of several ranks holds. ddp: everything; zero1: its share of the optimizer's state; zero2: also of the "
@@ -279,46 +292,6 @@ std::string value_text(const Row& row, const Recipe& recipe) {
         }
       },
       row.member);
-}
-
-/// What must hold between several members.
-void check_together(const Recipe& recipe, const std::string& where) {
-  TORCH_CHECK_VALUE(recipe.warmup_epochs <= static_cast<double>(recipe.epochs), "recipe: ", where,
-                    ": warmup_epochs = ", recipe.warmup_epochs, " is more than epochs = ", recipe.epochs,
-                    ": the learning rate would never be reached.");
-  const bool grows = recipe.batch_size_start > 0 || recipe.image_size_start > 0;
-  TORCH_CHECK_VALUE(!grows || recipe.growth_epochs > 0, "recipe: ", where,
-                    ": batch_size_start and image_size_start need growth_epochs, the epochs until the full size.");
-  TORCH_CHECK_VALUE(recipe.batch_size_start <= recipe.batch_size, "recipe: ", where,
-                    ": batch_size_start = ", recipe.batch_size_start, " is more than batch_size = ", recipe.batch_size);
-  TORCH_CHECK_VALUE(recipe.image_size_start == 0 || recipe.image_size_start <= recipe.image_size, "recipe: ", where,
-                    ": image_size_start = ", recipe.image_size_start, " needs an image_size of at least that, got ",
-                    recipe.image_size, ".");
-  TORCH_CHECK_VALUE(recipe.schedule != "one_cycle" || recipe.warmup_epochs == 0, "recipe: ", where,
-                    ": schedule one_cycle rises by itself: set warmup_epochs to 0, got ", recipe.warmup_epochs, ".");
-  const bool looks_at_gradients = recipe.clip_norm > 0 || recipe.clip_value > 0 || recipe.accumulate > 1;
-  TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.precision_level == "O1" || !looks_at_gradients,
-                    "recipe: ", where,
-                    ": clip_norm, clip_value and accumulate need fp32 gradients, and fp16 with precision_level ",
-                    recipe.precision_level, " has fp16 ones. Use O1, or bf16.");
-  TORCH_CHECK_VALUE(
-      recipe.data_parallel != "zero2" || recipe.gradient_compression == "none", "recipe: ", where,
-      ": gradient_compression = ", recipe.gradient_compression,
-      " goes with data_parallel ddp and zero1: zero2 shares gradients out without a hook. Use zero1, or none.");
-  parse_log_kinds(recipe.log);
-  parse_steps(recipe.trace_steps);
-  const bool knows_bits = recipe.optimizer == "sgd" || recipe.optimizer == "adam" || recipe.optimizer == "adamw" ||
-                          recipe.optimizer == "lion";
-  TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || knows_bits, "recipe: ", where,
-                    ": optimizer_state = ", recipe.optimizer_state,
-                    " goes with sgd, adam, adamw and lion, got optimizer = ", recipe.optimizer, ".");
-  const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
-  TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.precision_level != "O2" || fused, "recipe: ", where,
-                    ": fp16 with precision_level O2 needs optimizer_impl fused or auto, got ", recipe.optimizer_impl,
-                    ": only a fused step unscales fp16 gradients in fp32.");
-  TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || fused, "recipe: ", where,
-                    ": optimizer_state = ", recipe.optimizer_state, " needs optimizer_impl fused or auto, got ",
-                    recipe.optimizer_impl, ".");
 }
 
 }  // namespace

@@ -56,6 +56,10 @@ struct Recipe {
   int64_t prefetch = 4;
   int64_t cache_mb = 0;
   bool keep_freed_memory = false;
+  std::string recompute = "none";
+  double recompute_keep = 0;
+  std::string activations = "full";
+  std::string offload_folder;
   std::string data_parallel = "ddp";
   std::string gradient_compression = "none";
   int64_t bucket_mb = 25;

@@ -1,3 +1,7 @@
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+#include "bellows/train/activations.h"
 #include "bellows/train/recipe.h"
 #include "bellows/train/technique_rows.h"
 
@@ -82,10 +86,122 @@ Technique adafactor() {
           .source = "transformers.Adafactor; arXiv:1804.04235"};
 }
 
+std::string blocks_obstacle(const Recipe& recipe, const Machine&) {
+  return recompute_obstacle(recipe);
+}
+
+Technique recompute_half() {
+  return {
+      .name = "recompute_budget",
+      .title = "recompute a half",
+      .changes = "Computes half of what the blocks' backward needs again, and keeps the half that takes longest.",
+      .apply =
+          [](Recipe& recipe) {
+            recipe.recompute = "blocks";
+            recipe.recompute_keep = 0.5;
+          },
+      .obstacle = blocks_obstacle,
+      .expected = {.time_factor = 1.15,
+                   .memory_factor = 0.85,
+                   .words = "Convolutions and matrix products are kept as far as the half reaches, so that little "
+                            "but cheap operators run twice; each operator is timed, which costs small models most."},
+      .saves_memory = true,
+      .source = "arXiv:1604.06174; torch._functorch.config.activation_memory_budget"};
+}
+
+Technique recompute_blocks() {
+  return {.name = "recompute",
+          .title = "recompute",
+          .changes = "Keeps only the inputs of the model's blocks, and computes the rest of each again in backward.",
+          .apply =
+              [](Recipe& recipe) {
+                recipe.recompute = "blocks";
+                recipe.recompute_keep = 0;
+              },
+          .obstacle = blocks_obstacle,
+          .expected = {.time_factor = 1.3,
+                       .memory_factor = 0.7,
+                       .words = "One more forward pass, a third of a step's products at most; backward holds one "
+                                "block's activations at a time. The more blocks, and the less of "
+                                "the peak is weights and the optimizer's state, the more it saves."},
+          .saves_memory = true,
+          .source = "torch.utils.checkpoint; arXiv:1604.06174"};
+}
+
+constexpr const char* chosen_by_time =
+    "what recompute_keep keeps is chosen by measured times: no run would round as another";
+
+Technique bf16_activations() {
+  return {.name = "bf16_activations",
+          .title = "bf16 activations",
+          .changes = "Keeps what backward needs as bf16; forward and the weights stay as they are.",
+          .apply = [](Recipe& recipe) { recipe.activations = "bf16"; },
+          .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
+            if (recipe.recompute_keep > 0) return chosen_by_time;
+            return recipe.precision == "fp32" ? "" : "with " + recipe.precision + " most activations have 16 bits";
+          },
+          .expected = {.time_factor = 1.1,
+                       .memory_factor = 0.75,
+                       .words = "Four bytes a value become two; each is converted once in forward and once for each "
+                                "operator that needs it in backward."},
+          .exactness = Exactness::lossy,
+          .tolerance = "the loss of a step is exact; gradients are those of activations rounded to 8 significant bits",
+          .judged_by_target = true,
+          .saves_memory = true,
+          .source = "arXiv:2206.11357 (GACT)"};
+}
+
+Technique int8_activations() {
+  return {
+      .name = "int8_activations",
+      .title = "8-bit activations",
+      .changes = "Keeps what backward needs in 8 bits, in groups of 256 values with a range each.",
+      .apply = [](Recipe& recipe) { recipe.activations = "int8"; },
+      .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
+        if (recipe.recompute_keep > 0) return chosen_by_time;
+        return recipe.device == "cpu" ? "" : "it has kernels for the CPU only";
+      },
+      .expected = {.time_factor = 1.15,
+                   .memory_factor = 0.6,
+                   .words = "Four bytes a value become one and a few hundredths; coded once in forward, decoded for "
+                            "each operator that needs it in backward."},
+      .exactness = Exactness::lossy,
+      .tolerance =
+          "the loss of a step is exact; gradients get unbiased noise of a 255th of each group's range, the same "
+          "for the same seed and step",
+      .judged_by_target = true,
+      .saves_memory = true,
+      .source = "arXiv:2104.14129 (ActNN); arXiv:2206.11357 (GACT)"};
+}
+
+/// Kept over restarts, and so on a disk; not made for what /tmp is made for on some systems: to stay in memory.
+constexpr const char* disk_folder = "/var/tmp";
+
+Technique activation_offload() {
+  return {
+      .name = "activation_offload",
+      .title = "offload to disk",
+      .changes = "Writes what backward needs to a file in /var/tmp during forward, and reads it ahead in backward.",
+      .apply = [](Recipe& recipe) { recipe.offload_folder = disk_folder; },
+      .obstacle = [](const Recipe&, const Machine&) -> std::string {
+        struct statfs disk {};
+        if (::statfs(disk_folder, &disk) != 0) return std::string("there is no ") + disk_folder;
+        return disk.f_type == TMPFS_MAGIC ? std::string(disk_folder) + " is kept in memory" : "";
+      },
+      .expected = {.time_factor = 1.5,
+                   .memory_factor = 0.6,
+                   .words = "Tensors of 64 KB and more are in memory only while they are on their way. It is as fast "
+                            "as the disk, beside the computation; written pages are the system's cache until it "
+                            "needs the room."},
+      .saves_memory = true,
+      .source = "torch.autograd.graph.save_on_cpu; arXiv:2104.07857 (ZeRO-Infinity)"};
+}
+
 }  // namespace
 
 std::vector<Technique> memory_techniques() {
-  return {accumulation(), int8_state(), adafactor()};
+  return {accumulation(),     int8_state(),       adafactor(),        recompute_half(),
+          recompute_blocks(), bf16_activations(), int8_activations(), activation_offload()};
 }
 
 }  // namespace bellows::train

@@ -115,6 +115,7 @@ TrainLoop::TrainLoop(Job job)
       growth_(job_.recipe, job_.train.channels_last(job_.recipe.channels_last)),
       loader_(growth_.data(0).loader()),
       policy_(precision_policy(job_.recipe)),
+      activations_(job_.recipe, job_.model, ranks_.rank()),
       update_(job_.recipe),
       rates_(job_.recipe, growth_, job_.optimizers),
       metrics_(job_.recipe.train_metrics) {
@@ -143,7 +144,7 @@ bool TrainLoop::step(bool stop) {
   last_ids_.clear();
   for (int64_t i = 1; batch; ++i) {
     const bool last = i == batches || epoch_ != epoch;
-    forward_backward(*batch, mean, alone, last);
+    forward_backward(*batch, i - 1, mean, alone, last);
     batch = last ? std::nullopt : next_batch();
   }
   last_loss_ = mean.loss();
@@ -163,13 +164,14 @@ bool TrainLoop::step(bool stop) {
   return true;
 }
 
-void TrainLoop::forward_backward(const data::Batch& batch, GroupMean& mean, bool alone, bool last) {
+void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last) {
   PhaseClock clock;
   std::optional<StepOutput> output;
   ranks_.before_forward(last);
   {
     const inspect::TraceScope scope("forward");
     const auto precision = make_precision_guard(policy_, device_);
+    const Activations::Forward forward(activations_, step_, number);
     output = batch.size() > 0 ? job_.loss(batch) : StepOutput::sum(ranks_.loss_of_nothing(), at::scalar_tensor(0));
   }
   const at::Tensor loss = mean.weigh(*output, batch.size(), alone);

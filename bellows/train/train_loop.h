@@ -9,6 +9,7 @@
 #include "bellows/data/loader/loader.h"
 #include "bellows/data/select/sample_stats.h"
 #include "bellows/optim/averaging.h"
+#include "bellows/train/activations.h"
 #include "bellows/train/growth.h"
 #include "bellows/train/job.h"
 #include "bellows/train/ranks.h"
@@ -59,6 +60,8 @@ class TrainLoop {
   bool stop() const { return stop_; }
   /// Who take the steps together.
   Ranks& ranks() { return ranks_; }
+  /// What a step does to hold fewer activations.
+  const Activations& activations() const { return activations_; }
   int64_t step_count() const { return step_; }
   int64_t sample_count() const { return samples_; }
   /// Where the data goes on: after the last batch of epoch 0 this is epoch 1, batch 0.
@@ -117,7 +120,7 @@ class TrainLoop {
 
  private:
   std::optional<data::Batch> next_batch();
-  void forward_backward(const data::Batch& batch, GroupMean& mean, bool alone, bool last);
+  void forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last);
   void note_samples(const data::Batch& batch, const at::Tensor& predictions);
   void replay(const data::Batch& batch) const;
   void check_finite(const at::Tensor& loss, const data::Batch& batch) const;
@@ -135,6 +138,7 @@ class TrainLoop {
   data::Loader loader_;
   std::optional<data::Loader> eval_loader_;
   amp::Policy policy_;
+  Activations activations_;
   Update update_;
   Rates rates_;
   std::optional<optim::AveragedModel> average_;

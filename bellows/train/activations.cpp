@@ -1,0 +1,95 @@
+#include "bellows/train/activations.h"
+
+#include <c10/util/Exception.h>
+
+#include "bellows/checkpoint/rng.h"
+#include "bellows/core/error.h"
+#include "bellows/core/seed.h"
+#include "bellows/models/blocks.h"
+#include "bellows/models/registry.h"
+#include "bellows/recompute/checkpoint.h"
+#include "bellows/train/recipe.h"
+
+namespace bellows::train {
+
+namespace {
+
+std::optional<recompute::ActivationBits> activation_bits(const Recipe& recipe) {
+  if (recipe.activations == "bf16") return recompute::ActivationBits::bf16;
+  if (recipe.activations == "int8") return recompute::ActivationBits::int8;
+  if (recipe.activations == "int4") return recompute::ActivationBits::int4;
+  return {};
+}
+
+models::RunBlock recomputed_block(double keep) {
+  recompute::CheckpointOptions options;
+  if (keep > 0) options.budget = keep;
+  return [options](const models::Block& block, const at::Tensor& input) {
+    return recompute::checkpoint(options, block, input);
+  };
+}
+
+}  // namespace
+
+Activations::Activations(const Recipe& recipe, const Model& model, int rank)
+    : model_(model),
+      bits_(activation_bits(recipe)),
+      folder_(recipe.offload_folder),
+      seed_(mix_seed(static_cast<uint64_t>(recipe.seed), static_cast<uint64_t>(rank))),
+      keep_(recipe.recompute_keep) {
+  if (!folder_.empty()) {
+    try {
+      const recompute::offload probe({.folder = folder_});
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(false, "train: offload_folder = ", folder_, ": ", user_message(error));
+    }
+  }
+  if (recipe.recompute != "blocks") return;
+  blocks_ = models::run_blocks_by(model_, recomputed_block(keep_));
+  TORCH_CHECK_VALUE(blocks_ > 0, "train: recompute = blocks, but the model \"", model_.name(),
+                    "\" knows no blocks that could be computed again. Those of the models room with residual blocks, "
+                    "transformer layers or stages do (resnet18, digits_resnet, bert, gpt, unet); a model of your own "
+                    "calls recompute::checkpoint itself. Or set recompute: none.");
+}
+
+Activations::~Activations() {
+  if (blocks_ > 0) models::run_blocks_by(model_, nullptr);
+}
+
+Activations::Forward::Forward(const Activations& activations, int64_t step, int64_t batch) {
+  if (!activations.folder_.empty()) offload_.emplace(recompute::OffloadOptions{.folder = activations.folder_});
+  if (!activations.bits_) return;
+  const uint64_t seed = mix_seed(activations.seed_, static_cast<uint64_t>(step), static_cast<uint64_t>(batch));
+  compress_.emplace(recompute::CompressOptions{.bits = *activations.bits_, .seed = seed});
+}
+
+std::string Activations::describe() const {
+  std::string words;
+  const auto add = [&words](const std::string& part) { words += (words.empty() ? "activations: " : "; ") + part; };
+  if (blocks_ > 0) {
+    add(c10::str(blocks_, blocks_ == 1 ? " block" : " blocks", " computed again in backward",
+                 keep_ > 0 ? c10::str(", keeping ", 100 * keep_, " % of their bytes") : ""));
+  }
+  if (bits_) {
+    const bool half = *bits_ == recompute::ActivationBits::bf16;
+    add(c10::str("kept as ", half ? "bf16" : *bits_ == recompute::ActivationBits::int8 ? "int8" : "int4"));
+  }
+  if (!folder_.empty()) add("waiting for backward in " + folder_);
+  return words;
+}
+
+std::string recompute_obstacle(const Recipe& recipe) {
+  const auto generators = checkpoint::rng_state();
+  int64_t blocks = 0;
+  try {
+    const models::ModelEntry entry = models::model_entry(recipe.model);
+    blocks = models::run_blocks_by(entry.make(10, entry.input_shape[0] > 0 ? entry.input_shape[0] : 3), nullptr);
+  } catch (const c10::Error& error) {
+    checkpoint::set_rng_state(generators);
+    return user_message(error);
+  }
+  checkpoint::set_rng_state(generators);
+  return blocks > 0 ? "" : "the model " + recipe.model + " knows no blocks";
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "bellows/train/recipe.h"
+
+namespace bellows::train {
+
+/// Checks what must hold between several members of a recipe. Params: where – for messages: a path
+/// Throws: c10::ValueError – keys, values, what goes together
+void check_together(const Recipe& recipe, const std::string& where);
+
+}  // namespace bellows::train
