@@ -148,10 +148,10 @@ LaunchEnvironment read_launch_environment(const Variables& variables) {
   LaunchEnvironment place{.launcher = "none"};
   if (find(variables, "RANK") || find(variables, "WORLD_SIZE")) {
     read_torchrun(variables, place);
+  } else if (find(variables, "OMPI_COMM_WORLD_RANK") || find(variables, "OMPI_COMM_WORLD_SIZE")) {
+    read_mpi(variables, place);  // before SLURM's: those of the step that mpirun runs in
   } else if (find(variables, "SLURM_PROCID") && find(variables, "SLURM_STEP_ID")) {
     read_slurm(variables, place);  // a batch script itself has no step: it is one process
-  } else if (find(variables, "OMPI_COMM_WORLD_RANK") || find(variables, "OMPI_COMM_WORLD_SIZE")) {
-    read_mpi(variables, place);
   }
   place.master_address = find(variables, "MASTER_ADDR").value_or(place.master_address);
   place.master_port = number_of(variables, "MASTER_PORT", 1, place.master_port, 65535);

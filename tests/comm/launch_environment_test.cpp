@@ -103,6 +103,8 @@ TEST(LaunchEnvironment, ABatchScriptOfSlurmIsOneProcess) {
 TEST(LaunchEnvironment, OpenMpi) {
   const auto place = read_launch_environment(mpirun);
   EXPECT_EQ(place.launcher, "Open MPI");
+  const Variables within_srun = {{"SLURM_PROCID", "0"}, {"SLURM_STEP_ID", "0"}, {"SLURM_NTASKS", "1"}};
+  EXPECT_EQ(read_launch_environment(with(mpirun, within_srun)).world_size, 4);
   EXPECT_EQ(place.rank, 2);
   EXPECT_EQ(place.world_size, 4);
   EXPECT_EQ(place.local_rank, 2);

@@ -56,6 +56,7 @@ std::vector<int64_t> take(const Source& source, const Order& order, uint64_t see
       const auto rows = static_cast<int64_t>(batch.positions.size());
       const int64_t least = samples_per_step(division) / division.world_size;
       RC_ASSERT(rows <= (division.share_batch ? least + 1 : division.batch_size));
+      RC_ASSERT(!division.share_batch || division.rank > 0 || rows > 0);
       RC_ASSERT(rows >= least || (division.remainder == Remainder::uneven && step + 1 == steps));
       RC_ASSERT(batch.place.padding == 0 || (division.remainder == Remainder::pad && step + 1 == steps));
       taken.insert(taken.end(), batch.positions.begin(), batch.positions.end() - batch.place.padding);

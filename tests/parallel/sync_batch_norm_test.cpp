@@ -5,6 +5,7 @@
 
 #include "bellows/models/resnet.h"
 #include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/parallel/shard_optimizer.h"
 #include "tests/parallel/ddp_models.h"
 #include "tests/parallel/ranks.h"
 
@@ -49,22 +50,24 @@ std::vector<at::Tensor> resnet_alone(int steps) {
   return result;
 }
 
-TEST(SyncBatchNorm, TwentyStepsOfAResNetEqualOneProcess) {
-  constexpr int steps = 20;
-  const auto alone = resnet_alone(steps);
+/// Ranks with unequal parts of the batch, under DDP (stage 0) or a sharded optimizer.
+void expect_resnet_as_alone(int stage, int steps, const std::vector<at::Tensor>& alone) {
+  SCOPED_TRACE(c10::str("stage ", stage));
   const std::vector<int64_t> sizes = {2, 7, 3};  // samples of each rank
   run_ranks(static_cast<int>(sizes.size()), [&](const comm::Group& group) {
     const Model model = small_resnet();
     EXPECT_EQ(convert_sync_batch_norm(model, group), 9);
-    const DistributedDataParallel ddp(model, group, {.bucket_bytes = 3000, .first_bucket_bytes = 500});
-    auto optimizer = sgd(model);
+    std::shared_ptr<torch::optim::Optimizer> optimizer = std::make_shared<torch::optim::SGD>(sgd(model));
+    std::optional<DistributedDataParallel> ddp;
+    if (stage < 2) ddp.emplace(model, group, DistributedOptions{.bucket_bytes = 3000, .first_bucket_bytes = 500});
+    if (stage > 0) optimizer = shard_optimizer(optimizer, model, group, {.stage = stage, .bucket_bytes = 3000});
     for (int i = 0; i < steps; ++i) {
       const Step step = step_of(i);
       const auto x = step.x.split_with_sizes(sizes)[group.rank()];
       const auto labels = step.labels.split_with_sizes(sizes)[group.rank()];
-      optimizer.zero_grad();
-      share_of_loss(ddp.forward(x), labels, 12.0 / group.size()).backward();
-      optimizer.step();
+      optimizer->zero_grad();
+      share_of_loss(ddp ? ddp->forward(x) : model.forward(x), labels, 12.0 / group.size()).backward();
+      optimizer->step();
     }
     std::vector<at::Tensor> result;
     for (const auto& [name, tensor] : model.state_dict()) result.push_back(tensor.detach());
@@ -72,6 +75,12 @@ TEST(SyncBatchNorm, TwentyStepsOfAResNetEqualOneProcess) {
     model.eval();
     EXPECT_TRUE(model.forward(step_of(0).x).isfinite().all().item<bool>());
   });
+}
+
+TEST(SyncBatchNorm, TwentyStepsOfAResNetEqualOneProcess) {
+  constexpr int steps = 20;
+  const auto alone = resnet_alone(steps);
+  for (const int stage : {0, 1, 2}) expect_resnet_as_alone(stage, steps, alone);
 }
 
 template <class Layer>

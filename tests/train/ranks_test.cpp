@@ -157,7 +157,7 @@ TEST(TrainRanks, RanksWithoutSamplesTakePart) {
   expect_ranks_train_alike(recipe, 4);
   recipe.sync_batch_norm = true;
   EXPECT_THAT(error_of([&] { expect_ranks_train_alike(recipe, 4); }),
-              HasSubstr("rank 0 of 4 has no sample in this step, and sync_batch_norm needs one of each rank"));
+              HasSubstr("rank 3 of 4 has no sample in this step, and sync_batch_norm needs one of each rank"));
 }
 
 TEST(TrainRanks, SamplesThatARankSkipsCountForNone) {

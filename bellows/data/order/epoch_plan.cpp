@@ -17,9 +17,16 @@ int64_t step_size(int64_t samples, const Division& division) {
   return division.batch_size > samples / ranks ? samples + 1 : division.batch_size * ranks;
 }
 
-/// Where the share of a rank begins among the samples of a full step.
+/// Where the share of a rank begins among samples that all ranks share. Rank 0, whose running statistics are everybody's,
+/// has a sample in every step.
+int64_t shared_begin(int64_t samples, int64_t rank, int64_t world) {
+  return (samples * rank + world - 1) / world;
+}
+
+/// The same in a full step.
 int64_t share_begin(const Division& division, int64_t rank) {
-  return division.share_batch ? division.batch_size * rank / division.world_size : division.batch_size * rank;
+  return division.share_batch ? shared_begin(division.batch_size, rank, division.world_size)
+                              : division.batch_size * rank;
 }
 
 }  // namespace
@@ -74,6 +81,9 @@ BatchPlan EpochPlan::batch(int64_t step) const {
   if (rest >= all || division_.remainder == Remainder::pad) {
     begin += share_begin(division_, rank);
     end += share_begin(division_, rank + 1);
+  } else if (division_.share_batch) {
+    begin += shared_begin(rest, rank, world);
+    end += shared_begin(rest, rank + 1, world);
   } else {
     begin += rest * rank / world;
     end += rest * (rank + 1) / world;
