@@ -101,6 +101,7 @@ TEST(Resume, EverySwitchOnAndManyTimes) {
     recipe.precision = "bf16";
     recipe.checkpoint_every = 5;
     recipe.cache_mb = 4;
+    recipe.activations = "int8";
     return recipe;
   };
   const RunTrace whole = run_part(recipe_in(one.path()), false, 0);
