@@ -106,6 +106,40 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
   return verb;
 }
 
+CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("plan", "Predict the memory that training needs")->footer(plan_footer);
+  const auto count = CLI::Range(int64_t{1}, int64_t{1} << 20).description("");
+  const auto size = [&](const char* name, uint64_t& bytes, const char* what) {
+    verb->add_option(name, bytes, what)
+        ->type_name("BYTES")
+        ->transform(CLI::AsSizeValue(false).description(""))
+        ->check(CLI::Validator(shard_size_problem, ""));
+  };
+  verb->add_option("--recipe", arguments.recipe, "Recipe (YAML); all keys have defaults")->type_name("FILE");
+  verb->add_option("--model", arguments.model, "Model: a name, or a TorchScript file")->type_name("NAME|FILE");
+  add_plugins(verb, arguments.plugins);
+  verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_option("--batch", arguments.batch, "Samples, of all ranks; the recipe's")->type_name("N")->check(count);
+  verb->add_option("--seq", arguments.seq, "Tokens, or steps of a series")->type_name("N")->check(count);
+  verb->add_option("--image", arguments.image, "Height and width of pictures")->type_name("N")->check(count);
+  verb->add_option("--ranks", arguments.ranks, "Devices that share the batch; 1")->type_name("N")->check(count);
+  size("--memory", arguments.memory, "Of one device, such as 16GB; this machine's");
+  size("--fit", arguments.fit, "Search the cheapest recipe that fits");
+  verb->add_option("--price-per-hour", arguments.price, "Of one device: cost per sample")
+      ->type_name("PRICE")
+      ->check(CLI::PositiveNumber.description(""));
+  verb->add_option("--step-ms", arguments.step_ms, "Measured time of a step; estimated")
+      ->type_name("MS")
+      ->check(CLI::PositiveNumber.description(""));
+  verb->add_option("--html", arguments.html, "Which tensor lives when, as a page, to FILE")->type_name("FILE");
+  verb->add_option("--trace", arguments.trace, "The same as a Chrome trace, to FILE")->type_name("FILE");
+  add_json(verb, arguments.json);
+  return verb;
+}
+
 CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
   CLI::App* verb = app.add_subcommand("select", "Choose samples to train on, or to label")->footer(select_footer);
   auto* from = verb->add_option_group("samples from")->require_option(1);
@@ -233,6 +267,12 @@ CLI::App* add_checkpoint(CLI::App& app, CheckpointArguments& arguments) {
   return verb;
 }
 
+CLI::App* add_doctor(CLI::App& app, DoctorArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("doctor", "Look at the machine and libtorch")->footer(doctor_footer);
+  add_json(verb, arguments.json);
+  return verb;
+}
+
 template <class Action>
 int with_plugins(const std::vector<std::string>& plugins, Action verb) {
   load_plugins(plugins);
@@ -315,17 +355,18 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   TrainArguments train;
   LadderArguments ladder;
+  PlanArguments plan;
   SelectArguments select;
   PackArguments pack;
   BenchDataArguments bench_data;
   LaunchArguments launch;
   CheckpointArguments checkpoint;
   DoctorArguments doctor;
-  CLI::App* doctor_verb = app.add_subcommand("doctor", "Look at the machine and libtorch")->footer(doctor_footer);
-  add_json(doctor_verb, doctor.json);
+  CLI::App* doctor_verb = add_doctor(app, doctor);
   const std::vector<Verb> verbs = {
       {add_train(app, train), [&] { return with_plugins(train.plugins, [&] { return run_train(train); }); }},
       {add_ladder(app, ladder), [&] { return with_plugins(ladder.plugins, [&] { return run_ladder(ladder); }); }},
+      {add_plan(app, plan), [&] { return with_plugins(plan.plugins, [&] { return run_plan(plan); }); }},
       {add_select(app, select), [&] { return with_plugins(select.plugins, [&] { return run_select(select); }); }},
       {add_pack(app, pack), [&] { return run_pack(pack); }},
       {add_bench_data(app, bench_data), [&] { return run_bench_data(bench_data); }},

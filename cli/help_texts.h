@@ -24,6 +24,19 @@ Examples:
   bellows ladder --data data/digits --model net.pt --memory
 )";
 
+inline constexpr const char* plan_footer =
+    R"(Predicts what a step will need, from a few steps with 2 and 3 samples that are
+made up; no data are read, and no step of full size is taken. Prints what the
+peak consists of, what each technique would change, and what to do. With --fit
+standard output is a recipe that `train` takes.
+
+Examples:
+  bellows plan --model bert-base --batch 32 --seq 512
+  bellows plan --model resnet50 --batch 64 --memory 8GB --price-per-hour 1.5
+  bellows plan --recipe digits.yaml --fit 512MB > fits.yaml
+  bellows plan --model gpt2 --batch 8 --html memory.html --json plan.json
+)";
+
 inline constexpr const char* doctor_footer =
     R"(What this machine and this libtorch offer, what limits them, what to fix.
 

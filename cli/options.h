@@ -46,6 +46,19 @@ struct LadderArguments {
   JsonTarget json;
 };
 
+struct PlanArguments {
+  std::string recipe, model;
+  std::vector<std::string> set, plugins;
+  int64_t batch = 0;           ///< 0, not given: the recipe's
+  int64_t seq = 0, image = 0;  ///< 0, not given: what the model is meant for
+  int64_t ranks = 1;
+  uint64_t memory = 0;            ///< bytes of one device; 0, not given: this machine's
+  uint64_t fit = 0;               ///< bytes that the step has to fit into; 0: no search
+  double price = 0, step_ms = 0;  ///< of an hour of one device; 0: not given
+  std::string html, trace;        ///< files of the predicted step's timeline; "": none
+  JsonTarget json;
+};
+
 struct SelectArguments {
   std::string run, data, split, by, out;
   double keep = 0;
@@ -109,6 +122,7 @@ void check_usable(const train::Recipe& recipe);
 
 int run_train(const TrainArguments& arguments);
 int run_ladder(const LadderArguments& arguments);
+int run_plan(const PlanArguments& arguments);
 int run_select(const SelectArguments& arguments);
 int run_pack(const PackArguments& arguments);
 int run_bench_data(const BenchDataArguments& arguments);

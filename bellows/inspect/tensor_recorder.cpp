@@ -71,7 +71,10 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
 
   std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
     std::lock_guard lock(mutex_);
-    if (FollowedBlock* block = find(block_of(tensor))) block->saved = true;
+    if (FollowedBlock* block = find(block_of(tensor))) {
+      block->saved = true;
+      if (tensor.is_floating_point()) block->life.element_bytes = tensor.element_size();
+    }
     return nullptr;
   }
 

@@ -36,13 +36,14 @@ std::string_view to_string(TensorKind kind);
 struct TensorLife {
   int64_t bytes = 0;
   TensorKind kind = TensorKind::temporary;
-  std::string name;    ///< of a parameter, a buffer, or what add() said; of a gradient its parameter's
-  std::string op;      ///< that made it: "aten::addmm"; "": none, or before the step
-  std::string node;    ///< the autograd node around that operator: "AddmmBackward0"
-  std::string module;  ///< whose operator it was: "encoder.layer.3.output"; "": the model's own
-  std::string phase;   ///< "forward", "backward", "optimizer" or another TraceScope that it was made in; ""
-  int64_t born = -1;   ///< number of the event that made it; -1: was there before the step
-  int64_t died = 0;    ///< number of the event that ended it; TensorTimeline::events: lives on
+  int64_t element_bytes = 0;  ///< of what autograd saved in floating point; 0: masks, indices, and what it did not save
+  std::string name;           ///< of a parameter, a buffer, or what add() said; of a gradient its parameter's
+  std::string op;             ///< that made it: "aten::addmm"; "": none, or before the step
+  std::string node;           ///< the autograd node around that operator: "AddmmBackward0"
+  std::string module;         ///< whose operator it was: "encoder.layer.3.output"; "": the model's own
+  std::string phase;          ///< "forward", "backward", "optimizer" or another TraceScope that it was made in; ""
+  int64_t born = -1;          ///< number of the event that made it; -1: was there before the step
+  int64_t died = 0;           ///< number of the event that ended it; TensorTimeline::events: lives on
   double born_us = 0, died_us = 0;
 
   bool alive_after(int64_t event) const { return born <= event && event < died; }

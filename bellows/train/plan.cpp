@@ -99,6 +99,7 @@ MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks
   Rehearsal rehearsal(recipe);
   const InputKind input = rehearsal.entry().input;
   const StepSize wanted{size.batch / ranks, rehearsal.length_of(size)};
+  if (wanted.length > long_from) rehearsal.try_length(wanted.length);
   const std::vector<StepSize> sizes = small_sizes(input, wanted.length);
   std::vector<inspect::TensorTimeline> steps;
   std::vector<double> seconds;
@@ -125,6 +126,15 @@ MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks
     if (tensor.kind == TensorKind::input && tensor.born >= 0) plan.waiting += recipe.prefetch * tensor.bytes;
   }
   return plan;
+}
+
+void rehearse_bf16(MemoryPlan& plan) {
+  if (plan.recipe.precision != "fp32" || plan.in_bf16) return;
+  Recipe recipe = plan.recipe;
+  recipe.precision = "bf16";
+  recipe.precision_level = "O1";
+  plan.in_bf16 = std::make_shared<const MemoryPlan>(
+      plan_memory(recipe, {plan.size.batch * plan.ranks, plan.size.length}, plan.ranks));
 }
 
 }  // namespace bellows::train

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ struct MemoryPlan {
   std::vector<ModuleBytes> activations;  ///< by module, in the order of the forward pass
   std::vector<UnfittedTensor> unfitted;  ///< those of at least a thousandth of the peak
 
+  std::shared_ptr<const MemoryPlan> in_bf16{};  ///< the same under autocast, once rehearse_bf16() was called
+
   /// Of one rank, without the loader's batches.
   int64_t peak_bytes() const { return peak.bytes + communication - saved_by_sharding; }
 };
@@ -53,5 +56,9 @@ struct MemoryPlan {
 /// Cost:     three or four small steps
 /// Throws:   c10::ValueError – as Rehearsal; a batch or ranks below 1, a batch that the ranks cannot share
 MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks = 1);
+
+/// Plans an fp32 recipe under bf16 autocast, too: what autocast keeps in fp32 no formula knows.
+/// Cost: as plan_memory(); nothing for other recipes, and the second time
+void rehearse_bf16(MemoryPlan& plan);
 
 }  // namespace bellows::train

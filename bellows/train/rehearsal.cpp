@@ -3,7 +3,9 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -173,6 +175,12 @@ int64_t Rehearsal::measure(const StepSize& size, int64_t steps) {
   tap::reset_cpu_allocation_peak();
   state_->step(loop);
   return tap::cpu_allocation_counters().peak_bytes - state_->bytes_before - state_->sample_bytes;
+}
+
+void Rehearsal::try_length(int64_t length) {
+  const EvalMode eval_mode(*state_->model);
+  const c10::InferenceMode no_graph;
+  state_->model->forward(models::example_input(state_->entry, 1, length));
 }
 
 double Rehearsal::seconds() const {

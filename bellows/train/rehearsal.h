@@ -39,6 +39,10 @@ class Rehearsal {
   /// Returns: the most bytes of tensors while the last of them ran, above what there was before the model was made
   int64_t measure(const StepSize& size, int64_t steps = 2);
 
+  /// One sample of this length goes through the model, without a graph: no step that is planned is one that cannot be.
+  /// Throws: what the model throws
+  void try_length(int64_t length);
+
   /// Of the last step.
   double seconds() const;
   const models::ModelEntry& entry() const;

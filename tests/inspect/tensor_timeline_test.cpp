@@ -88,7 +88,10 @@ TEST(TensorTimeline, ThreeLayersAsTheTextbookDrawsThem) {
     EXPECT_EQ(gradient.phase, "backward");
     EXPECT_NE(gradient.node, "");
   }
-  for (const TensorLife& activation : a) EXPECT_EQ(activation.phase, "forward");
+  for (const TensorLife& activation : a) {
+    EXPECT_EQ(activation.phase, "forward");
+    EXPECT_EQ(activation.element_bytes, 4);
+  }
 }
 
 TEST(TensorTimeline, KindsAndThePeakAddUp) {

@@ -1,0 +1,208 @@
+#include "cli/plan_text.h"
+
+#include <c10/util/irange.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "bellows/core/stats.h"
+#include "cli/json_text.h"
+#include "cli/terminal.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using train::MemoryPlan;
+using Kind = inspect::TensorKind;
+
+std::string size_of(int64_t bytes) {
+  return (bytes < 0 ? "-" : "") + format_bytes(static_cast<double>(std::abs(bytes)));
+}
+
+std::string share_of(int64_t bytes, int64_t whole) {
+  return number("%.1f %%", 100.0 * static_cast<double>(bytes) / static_cast<double>(whole));
+}
+
+std::string size_words(const train::StepSize& size) {
+  return std::to_string(size.batch) + " x " + std::to_string(size.length);
+}
+
+std::string row(std::string_view name, int64_t bytes, int64_t whole) {
+  return "  " + pad_right(name, 46) + pad_left(size_of(bytes), 14) + pad_left(share_of(bytes, whole), 11) + "\n";
+}
+
+std::string paragraph(const std::string& text, const std::string& indent = "") {
+  std::string result;
+  for (const std::string& line : wrap(text, 79 - indent.size())) result += indent + line + "\n";
+  return result;
+}
+
+std::string heading(const MemoryPlan& plan) {
+  std::string small;
+  for (const train::StepSize& size : plan.rehearsed) small += (small.empty() ? "" : ", ") + size_words(size);
+  const std::string precision =
+      plan.recipe.precision == "fp32" ? "fp32" : plan.recipe.precision + " " + plan.recipe.precision_level;
+  std::string text = paragraph(c10::str(plan.recipe.model, ", batch x length ", size_words(plan.size),
+                                        plan.ranks > 1 ? c10::str(" on each of ", plan.ranks, " ranks") : "", ", ",
+                                        plan.recipe.optimizer, ", ", precision, "; ", plan.parameters, " parameters"));
+  return text + paragraph("Predicted from steps of " + small + " on this CPU. Nothing of full size was allocated.") +
+         "\n";
+}
+
+/// Operator and module of the tensor whose birth made the peak.
+std::string place_of_peak(const MemoryPlan& plan) {
+  for (const inspect::TensorLife& tensor : plan.step.tensors) {
+    if (tensor.born != plan.peak.event || tensor.born < 0) continue;
+    return " (" + tensor.phase + ", " + tensor.op + (tensor.module.empty() ? "" : " in " + tensor.module) + ")";
+  }
+  return "";
+}
+
+std::string anatomy(const MemoryPlan& plan) {
+  const int64_t peak = plan.peak_bytes();
+  std::string text = paragraph("At the peak" + place_of_peak(plan) + ":");
+  for (const auto i : c10::irange(inspect::tensor_kinds)) {
+    const auto kind = static_cast<Kind>(i);
+    if (plan.peak.of(kind) > 0) text += row(inspect::to_string(kind), plan.peak.of(kind), peak);
+  }
+  if (plan.saved_by_sharding > 0) text += row("held by the other ranks", -plan.saved_by_sharding, peak);
+  if (plan.communication > 0) text += row("communication buffers", plan.communication, peak);
+  text += row("predicted peak", peak, peak);
+  if (plan.waiting > 0) {
+    text += paragraph(c10::str("Beside it: ", size_of(plan.waiting), " for ", plan.recipe.prefetch,
+                               " batches that a loader makes ahead (prefetch)."));
+  }
+  return text + "\n";
+}
+
+/// Up to what the heap's rounding explains.
+bool alike(int64_t a, int64_t b) {
+  return std::abs(a - b) <= std::max(a, b) / 100;
+}
+
+/// Modules that repeat stand together: "encoder.layer.0", "encoder.layer.1" … are one row when they save the same.
+std::string activations(const MemoryPlan& plan) {
+  struct Block {
+    std::string first, last;
+    int64_t bytes = 0, count = 1;
+  };
+  std::vector<Block> blocks;
+  int64_t all = 0;
+  for (const train::ModuleBytes& module : plan.activations) {
+    all += module.bytes;
+    std::string name = train::repeated_block(module.module);
+    if (name.empty()) name = module.module.substr(0, module.module.find('.'));
+    const auto known = std::find_if(blocks.begin(), blocks.end(), [&](const Block& b) { return b.first == name; });
+    if (known == blocks.end()) {
+      blocks.push_back({name, name, module.bytes});
+    } else {
+      known->bytes += module.bytes;
+    }
+  }
+  std::vector<Block> rows;
+  for (const Block& block : blocks) {
+    const auto stem = [](const std::string& name) { return name.substr(0, name.rfind('.')); };
+    const bool repeats = !rows.empty() && alike(rows.back().bytes, block.bytes * rows.back().count) &&
+                         stem(rows.back().first) == stem(block.first) && block.first.find('.') != std::string::npos;
+    if (repeats) {
+      rows.back().last = block.first;
+      rows.back().bytes += block.bytes;
+      ++rows.back().count;
+    } else {
+      rows.push_back(block);
+    }
+  }
+  std::string text = "Activations that the forward pass saves, by module:\n";
+  for (const Block& block : rows) {
+    std::string name = block.first.empty() ? "(the model itself)" : block.first;
+    if (block.count > 1)
+      name += " to " + block.last.substr(block.last.rfind('.') + 1) + c10::str(", ", block.count, " alike");
+    text += row(name, block.bytes, all);
+  }
+  return text + row("all", all, all) + "\n";
+}
+
+std::string technique_table(const PlanReport& report) {
+  std::string text =
+      "Predicted, each alone:" + pad_left("peak", 13) + pad_left("change", 11) + pad_left("time", 7) + "  cost\n";
+  const int64_t peak = report.plan.peak_bytes();
+  for (const train::PredictedTechnique& technique : report.techniques) {
+    text += "  " + pad_right(technique.name, 21) + pad_left(size_of(technique.peak_bytes), 12) +
+            pad_left(number("%+.1f %%",
+                            100.0 * static_cast<double>(technique.peak_bytes - peak) / static_cast<double>(peak)),
+                     11) +
+            pad_left(number("%.2f", technique.time_factor), 7) + "  " + technique.cost + "\n";
+  }
+  return text + "\n";
+}
+
+double step_cost(const PlanReport& report) {
+  return report.price_per_hour / 3600 * report.situation.step_seconds * static_cast<double>(report.plan.ranks);
+}
+
+std::string verdict(const PlanReport& report) {
+  std::string text = "Decision: " + report.decision.to_string() + "\n";
+  for (const std::string& reason : report.decision.reasons) text += paragraph(reason, "  ");
+  const train::Situation& situation = report.situation;
+  text += paragraph(c10::str(report.measured_step ? "A step takes " : "A step takes about ",
+                             format_seconds(situation.step_seconds),
+                             report.measured_step ? "." : " on this CPU, estimated from the small ones."));
+  if (report.price_per_hour > 0) {
+    const double samples = static_cast<double>(report.plan.size.batch * report.plan.ranks);
+    text += paragraph(c10::str("At ", number("%g", report.price_per_hour), " an hour and device: ",
+                               number("%.3g", 1e6 * step_cost(report) / samples), " for a million samples."));
+  }
+  for (const train::UnfittedTensor& tensor : report.plan.unfitted) {
+    text += paragraph(c10::str("No law fits what ", tensor.op, tensor.module.empty() ? "" : " in ", tensor.module,
+                               " makes: ", size_of(tensor.bytes), " guessed."));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string plan_text(const PlanReport& report) {
+  return heading(report.plan) + anatomy(report.plan) + activations(report.plan) + technique_table(report) +
+         verdict(report);
+}
+
+std::string plan_json(const PlanReport& report) {
+  const MemoryPlan& plan = report.plan;
+  using Json = nlohmann::ordered_json;
+  Json json = {{"model", plan.recipe.model},         {"batch", plan.size.batch * plan.ranks},
+               {"length", plan.size.length},         {"ranks", plan.ranks},
+               {"optimizer", plan.recipe.optimizer}, {"precision", plan.recipe.precision},
+               {"parameters", plan.parameters},      {"predicted_peak_bytes", plan.peak_bytes()}};
+  for (const auto i : c10::irange(inspect::tensor_kinds)) {
+    const auto kind = static_cast<Kind>(i);
+    json["peak"][std::string(inspect::to_string(kind))] = plan.peak.of(kind);
+  }
+  json["peak"]["communication"] = plan.communication;
+  json["peak"]["held by other ranks"] = -plan.saved_by_sharding;
+  json["loader_bytes"] = plan.waiting;
+  json["activations"] = Json::array();
+  for (const auto& module : plan.activations)
+    json["activations"].push_back({{"module", module.module}, {"bytes", module.bytes}});
+  json["techniques"] = Json::array();
+  for (const auto& technique : report.techniques) {
+    json["techniques"].push_back({{"name", technique.name},
+                                  {"predicted_peak_bytes", technique.peak_bytes},
+                                  {"time_factor", technique.time_factor},
+                                  {"cost", technique.cost}});
+  }
+  json["unfitted"] = Json::array();
+  for (const auto& tensor : plan.unfitted)
+    json["unfitted"].push_back({{"operator", tensor.op}, {"module", tensor.module}, {"bytes", tensor.bytes}});
+  json["memory_bytes"] = report.situation.capacity;
+  json["decision"] = {{"fits", report.decision.fits},
+                      {"do", report.decision.to_string()},
+                      {"predicted_peak_bytes", report.decision.peak_bytes},
+                      {"reasons", report.decision.reasons}};
+  json["step_seconds"] = {{"seconds", report.situation.step_seconds}, {"measured", report.measured_step}};
+  if (report.price_per_hour > 0)
+    json["cost_per_sample"] = step_cost(report) / static_cast<double>(plan.size.batch * plan.ranks);
+  return json_text(json);
+}
+
+}  // namespace bellows::cli

@@ -1,0 +1,83 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/terminal.h"
+#include "process.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string whole_file(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void expect_plan_failure(std::vector<std::string> arguments, int exit_code, const std::string& words) {
+  arguments.insert(arguments.begin(), "plan");
+  const Outcome outcome = run_bellows(arguments);
+  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr(words), Not(HasSubstr(".cpp"))));
+}
+
+}  // namespace
+
+TEST(PlanCommand, PrintsAnatomyTechniquesAndDecision) {
+  const Scratch folder;
+  const Outcome outcome =
+      run_bellows({"plan", "--model", "encoder_decoder", "--batch", "16", "--set", "optimizer=adamw", "--memory", "4GB",
+                   "--price-per-hour", "2", "--step-ms", "50", "--json", folder / "p.json", "--html", folder / "p.html",
+                   "--trace", folder / "t.json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* words : {"weights", "optimizer state", "activations", "predicted peak", "8-bit AdamW",
+                            "Decision: nothing", "keep it simple", "for a million samples"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(words));
+  }
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
+  const auto json = nlohmann::json::parse(whole_file(folder / "p.json"));
+  int64_t sum = 0;
+  for (const auto& [kind, bytes] : json["peak"].items()) sum += bytes.get<int64_t>();
+  EXPECT_EQ(sum, json["predicted_peak_bytes"].get<int64_t>());
+  EXPECT_NEAR(json["cost_per_sample"].get<double>(), 2.0 / 3600 * 0.05 / 16, 1e-9);
+  EXPECT_TRUE(json["decision"]["fits"].get<bool>());
+  EXPECT_GE(json["techniques"].size(), 10u);
+  EXPECT_THAT(whole_file(folder / "p.html"), HasSubstr("Which tensor lives from when to when"));
+  EXPECT_TRUE(nlohmann::json::accept(whole_file(folder / "t.json")));
+}
+
+TEST(PlanCommand, FitGivesARecipeThatTrainTakes) {
+  const Scratch folder;
+  const Outcome fits = run_bellows({"plan", "--model", "digits_resnet", "--batch", "64", "--fit", "2600KB"});
+  ASSERT_EQ(fits.exit_code, 0) << fits.err;
+  EXPECT_THAT(fits.out, AllOf(HasSubstr("# Predicted peak"), HasSubstr("accumulate: ")));
+  std::ofstream(folder / "r.yaml") << fits.out;
+  const Outcome trained =
+      run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits(), "--set", "epochs=1"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  expect_plan_failure({"--model", "digits_resnet", "--fit", "10KB"}, 1, "no recipe fits 10");
+}
+
+TEST(PlanCommand, WhatCannotBePlannedIsSaid) {
+  const Scratch folder;
+  std::ofstream(folder / "r.yaml") << "modell: mlp\n";
+  expect_plan_failure({"--model", "bert-bas"}, 2, "bert-base");
+  expect_plan_failure({"--model", "mlp", "--batch", "0"}, 2, "--batch");
+  expect_plan_failure({"--model", "mlp", "--batch", "6", "--ranks", "4"}, 2, "cannot share a batch of 6");
+  expect_plan_failure({"--model", "mlp", "--seq", "16"}, 2, "reads pictures");
+  expect_plan_failure({"--model", "bert-20m", "--image", "16"}, 2, "reads sequences");
+  expect_plan_failure({"--recipe", folder / "r.yaml"}, 2, "model");
+  expect_plan_failure({"--recipe", folder / "none.yaml"}, 2, "none.yaml");
+  expect_plan_failure({"--model", "mlp", "--fit", "-5"}, 2, "--fit");
+  expect_plan_failure({"--model", "bert-20m", "--batch", "4", "--seq", "5000"}, 1, "5000");
+}
+
+}  // namespace bellows::cli
