@@ -26,7 +26,15 @@ at::Tensor activate_composed(Activation activation, const at::Tensor& x, const a
   return at::gelu(x, activation == Activation::gelu_tanh ? "tanh" : "none");
 }
 
-/// The gradients of `y` that can be differentiated again.
+/// Views of the inputs: a gradient that is asked for them ends there, also where one input was computed from another.
+variable_list views_of(const variable_list& inputs) {
+  variable_list views;
+  views.reserve(inputs.size());
+  for (const at::Tensor& input : inputs) views.push_back(input.defined() ? input.view_as(input) : input);
+  return views;
+}
+
+/// The gradients of `y` by `inputs`, views_of() what it was computed from, that can be differentiated again.
 variable_list recorded_gradients(const at::Tensor& y, const variable_list& inputs, const at::Tensor& dy) {
   variable_list wanted, result(inputs.size());
   for (const at::Tensor& input : inputs) {
@@ -48,7 +56,8 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const variable_list saved = context->get_saved_variables();
     if (c10::GradMode::is_enabled()) {
-      return recorded_gradients(activate_composed(Activation::swiglu, saved[0], saved[1]), saved, gradients[0]);
+      const variable_list own = views_of(saved);
+      return recorded_gradients(activate_composed(Activation::swiglu, own[0], own[1]), own, gradients[0]);
     }
     const at::Tensor gate = saved[0].contiguous(), up = saved[1].contiguous();
     at::Tensor dgate = at::empty_like(gate), dup = at::empty_like(gate);
@@ -76,9 +85,10 @@ struct ActivatedLinear : torch::autograd::Function<ActivatedLinear> {
     const at::Tensor &x = saved[0], &up = saved[1], &weight = saved[2], &bias = saved[3], &dy = gradients[0];
     const WithoutAutocast plain(x);
     if (c10::GradMode::is_enabled()) {
-      const auto with = bias.defined() ? std::optional(bias) : std::nullopt;
+      const variable_list own = views_of(saved);
+      const auto with = bias.defined() ? std::optional(own[3]) : std::nullopt;
       variable_list result =
-          recorded_gradients(at::linear(activate_composed(activation, x, up), weight, with), saved, dy);
+          recorded_gradients(at::linear(activate_composed(activation, own[0], own[1]), own[2], with), own, dy);
       result.resize(5);
       return result;
     }
@@ -95,7 +105,7 @@ struct ActivatedLinear : torch::autograd::Function<ActivatedLinear> {
 };
 
 void check_same(const char* function, const at::Tensor& gate, const at::Tensor& up) {
-  TORCH_CHECK_VALUE(gate.defined() && gate.is_floating_point(), function, ": expected a floating-point gate, got ",
+  TORCH_CHECK_VALUE(loss::has_kernels(gate), function, ": expected a gate in Float, Double, BFloat16 or Half, got ",
                     loss::describe(gate), ".");
   TORCH_CHECK_VALUE(up.defined() && up.sizes() == gate.sizes() && up.scalar_type() == gate.scalar_type() &&
                         up.device() == gate.device(),
@@ -105,8 +115,8 @@ void check_same(const char* function, const at::Tensor& gate, const at::Tensor& 
 
 at::Tensor activated_linear(const char* function, Activation activation, const at::Tensor& x, const at::Tensor& up,
                             const at::Tensor& weight, const at::Tensor& bias) {
-  TORCH_CHECK_VALUE(x.defined() && x.is_floating_point() && x.dim() >= 1, function,
-                    ": expected a floating-point input [*, K], got ", loss::describe(x), ".");
+  TORCH_CHECK_VALUE(loss::has_kernels(x) && x.dim() >= 1, function,
+                    ": expected an input [*, K] in Float, Double, BFloat16 or Half, got ", loss::describe(x), ".");
   TORCH_CHECK_VALUE(weight.defined() && weight.dim() == 2 && weight.size(1) == x.size(-1), function,
                     ": expected a weight [M, ", x.size(-1), "] for an input of ", x.sizes(), ", got ",
                     loss::describe(weight), ".");

@@ -93,21 +93,26 @@ struct SoftmaxCrossEntropy : torch::autograd::Function<SoftmaxCrossEntropy> {
   }
 };
 
+bool is_leaf_or_view_of_one(const at::Tensor& tensor) {
+  return tensor.is_leaf() || (tensor.is_view() && tensor._base().is_leaf());
+}
+
 }  // namespace
 
 at::Tensor softmax_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
                                  const CrossEntropyOptions& options) {
   constexpr const char* name = "softmax_cross_entropy";
   loss::check_smoothing(name, options.label_smoothing);
-  TORCH_CHECK_VALUE(logits.defined() && logits.is_floating_point() && logits.dim() >= 1 && logits.size(-1) >= 1, name,
-                    ": expected floating-point logits [*, C], got ", loss::describe(logits), ".");
+  TORCH_CHECK_VALUE(loss::has_kernels(logits) && logits.dim() >= 1 && logits.size(-1) >= 1, name,
+                    ": expected logits [*, C] in Float, Double, BFloat16 or Half, got ", loss::describe(logits), ".");
   loss::check_last_class_target(name, target, logits);
   const int64_t classes = logits.size(-1);
   const at::Tensor flat = logits.reshape({-1, classes}), flat_target = target.reshape({-1});
   loss::check_classes(name, flat_target, flat_target.ne(options.ignore_index), classes);
-  const bool rows_lie_well = flat.stride(1) == 1 || classes == 1;
+  // The gradient is laid out as the rows: none may share memory with another.
+  const bool rows_lie_well = (flat.stride(1) == 1 || classes == 1) && (flat.stride(0) >= classes || flat.size(0) <= 1);
   CrossEntropyOptions own = options;
-  own.overwrite_logits = options.overwrite_logits && rows_lie_well && !logits.is_leaf();
+  own.overwrite_logits = options.overwrite_logits && rows_lie_well && !is_leaf_or_view_of_one(logits);
   const at::Tensor result = SoftmaxCrossEntropy::apply(rows_lie_well ? flat : flat.contiguous(), flat_target, own);
   return options.reduction == Reduction::none ? result.view(target.sizes()) : result;
 }

@@ -29,7 +29,8 @@ struct CrossEntropyOptions {
 ///
 /// With `overwrite_logits` backward does not take memory for their gradient, either: it writes it over them. They stay
 /// readable until then. What else saved them for its own backward pass finds that out and throws, and so does a second backward
-/// pass of this one. Leaves and logits that had to be copied are never written over.
+/// pass of this one. Leaves, views of
+/// leaves, and logits that had to be copied are never written over.
 /// Shapes:   logits [*, C]; target [*], int64 → scalar, or as target without reduction
 /// Cost:     forward reads the logits twice (once from memory); backward reads and writes them once. On other devices than the CPU
 ///           composed of libtorch's operators, with temporaries of the logits' size (untested).

@@ -168,8 +168,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
 void check_linear(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias) {
   constexpr const char* name = "linear_cross_entropy";
-  TORCH_CHECK_VALUE(hidden.defined() && hidden.is_floating_point() && hidden.dim() >= 1, name,
-                    ": expected floating-point hidden states [*, H], got ", loss::describe(hidden), ".");
+  TORCH_CHECK_VALUE(loss::has_kernels(hidden) && hidden.dim() >= 1, name,
+                    ": expected hidden states [*, H] in Float, Double, BFloat16 or Half, got ", loss::describe(hidden),
+                    ".");
   TORCH_CHECK_VALUE(weight.defined() && weight.dim() == 2 && weight.size(1) == hidden.size(-1) && weight.size(0) >= 1,
                     name, ": expected a weight [C, ", hidden.size(-1), "] for hidden states of ", hidden.sizes(),
                     ", got ", loss::describe(weight), ".");

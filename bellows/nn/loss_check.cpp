@@ -34,6 +34,12 @@ std::string describe(const at::Tensor& tensor) {
   return tensor.defined() ? c10::str(tensor.scalar_type(), " ", tensor.sizes()) : "an undefined tensor";
 }
 
+bool has_kernels(const at::Tensor& tensor) {
+  if (!tensor.defined()) return false;
+  const at::ScalarType type = tensor.scalar_type();
+  return type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
+}
+
 void check_smoothing(const char* function, double smoothing) {
   TORCH_CHECK_VALUE(smoothing >= 0 && smoothing <= 1, function, ": expected label_smoothing in [0, 1], got ", smoothing,
                     ".");

@@ -13,6 +13,9 @@ namespace bellows::nn::loss {
 /// "Float [2, 3]", for messages.
 std::string describe(const at::Tensor& tensor);
 
+/// A defined tensor of a dtype that the kernels compute with: Float, Double, BFloat16 or Half.
+bool has_kernels(const at::Tensor& tensor);
+
 /// Throws: c10::ValueError – outside [0, 1] or NaN
 void check_smoothing(const char* function, double smoothing);
 /// Throws: c10::ValueError – below 0, infinite or NaN

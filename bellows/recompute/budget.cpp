@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "bellows/core/log.h"
 #include "bellows/recompute/budget_plan_impl.h"
 
 namespace bellows::recompute {
@@ -43,6 +44,7 @@ int64_t BudgetPlan::share_of(int64_t activation_bytes) const {
   if (options_.target_bytes < 0) return target_of(activation_bytes);
   if (last_.activation_bytes == 0) return 0;
   const double share = static_cast<double>(activation_bytes) / static_cast<double>(last_.activation_bytes);
+  if (share >= 1) return options_.target_bytes;
   return static_cast<int64_t>(share * static_cast<double>(options_.target_bytes));
 }
 
@@ -122,21 +124,27 @@ BudgetOptions checked(const BudgetOptions& options) {
   return options;
 }
 
+std::shared_ptr<BudgetPlan> install_budget(const BudgetOptions& options) {
+  return current_budget() = std::make_shared<BudgetPlan>(options, current_budget());
+}
+
 }  // namespace
 }  // namespace detail
 
 budget::budget(double fraction) {
   detail::check_fraction("budget", fraction);
-  plan_ = std::make_shared<detail::BudgetPlan>(BudgetOptions{.fraction = fraction});
-  outer_ = std::exchange(detail::current_budget(), plan_);
+  plan_ = detail::install_budget({.fraction = fraction});
 }
 
-budget::budget(const BudgetOptions& options)
-    : plan_(std::make_shared<detail::BudgetPlan>(detail::checked(options))),
-      outer_(std::exchange(detail::current_budget(), plan_)) {}
+budget::budget(const BudgetOptions& options) : plan_(detail::install_budget(detail::checked(options))) {}
 
 budget::~budget() {
-  detail::current_budget() = outer_;
+  plan_->ended = true;
+  auto& current = detail::current_budget();
+  if (current != plan_)
+    log_error("budget: destroyed out of order, or on another thread than it was made on. ",
+              "Destroy guards in the reverse order of their making, on the thread that made them.");
+  while (current && current->ended) current = std::shared_ptr(current->outer);
 }
 
 BudgetReport budget::report() const {

@@ -45,7 +45,7 @@ class budget {
   BudgetReport report() const;
 
  private:
-  std::shared_ptr<detail::BudgetPlan> plan_, outer_;
+  std::shared_ptr<detail::BudgetPlan> plan_;
 };
 
 }  // namespace bellows::recompute

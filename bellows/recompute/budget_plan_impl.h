@@ -1,6 +1,9 @@
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "bellows/recompute/budget.h"
@@ -25,7 +28,11 @@ void check_fraction(const char* who, double fraction);
 /// Threads: safe
 class BudgetPlan {
  public:
-  explicit BudgetPlan(const BudgetOptions& options) : options_(options) {}
+  explicit BudgetPlan(const BudgetOptions& options, std::shared_ptr<BudgetPlan> around = nullptr)
+      : outer(std::move(around)), options_(options) {}
+
+  const std::shared_ptr<BudgetPlan> outer;  ///< of the guard around this one, or null
+  std::atomic<bool> ended = false;          ///< the guard lives no more
 
   /// Which of a region's candidates to keep. A region that runs for the second time of one around it counts for nothing.
   std::vector<bool> choose_for_region(const std::vector<Candidate>& candidates, int64_t activation_bytes, bool counts);

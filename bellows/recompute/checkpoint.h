@@ -115,7 +115,8 @@ struct StoredCall {
 ///           (tests/recompute). A batch norm updates its running statistics once.
 /// Cost:     one more forward pass of the function, less what a policy or budget keeps; memory of its inputs, of what is
 ///           kept, 5 KB if it draws random numbers, and in backward what the function saves
-/// Threads:  safe; backward passes that need one region at the same time wait for each other
+/// Threads:  safe; backward passes that need one region at the same time wait for each other. While a function that draws
+///           random numbers runs for the first or second time, no other thread may draw: the generators are shared
 /// Throws:   c10::ValueError – a budget outside 0 … 1; the function modified an input in place; in backward: it did other things the second
 ///           time, an input was modified since, or a second derivative is wanted (create_graph)
 /// Ref:      torch.utils.checkpoint.checkpoint(use_reentrant=False); arXiv:1604.06174

@@ -193,6 +193,11 @@ at::Tensor Region::value_of(Placeholder& placeholder) {
   if (!placeholder.value_.defined()) run_again();
   TORCH_CHECK(placeholder.value_.defined(), "checkpoint: the second run did not save a tensor that backward needs.",
               why_it_differs);
+  // Two places may have saved it, and the backward of one may have written over it.
+  TORCH_CHECK(
+      placeholder.value_._version() == placeholder.version_,
+      "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor ",
+      placeholder.value_.sizes(), " of a checkpointed function, in its backward pass.");
   return placeholder.value_;
 }
 
@@ -236,6 +241,7 @@ void Region::run_again() {
     error = std::current_exception();
   }
   writes->restore();
+  note_versions();
   if (tap::backward_id() >= 0) {
     // What a retained graph keeps waiting for another pass need not be kept until then.
     tap::at_end_of_backward([region = weak_from_this()] {
@@ -245,6 +251,14 @@ void Region::run_again() {
   if (error) {
     drop_values();
     std::rethrow_exception(error);
+  }
+}
+
+/// Of the values that backward will ask for, as they are now: buffers among them were put back.
+void Region::note_versions() const {
+  for (const Place& place : places_) {
+    const auto holder = place.holder.lock();
+    if (holder && holder->value_.defined()) holder->version_ = holder->value_._version();
   }
 }
 

@@ -55,6 +55,7 @@ class Placeholder final : public tap::PackedTensor {
   friend class SecondRun;
   std::shared_ptr<Region> region_;
   at::Tensor value_;  ///< from the second run until the node has used it, or the backward pass ends
+  int64_t version_ = 0;
 };
 
 /// One call of a checkpointed function: the inputs, the state it ran under, and a place for each tensor it saved.
@@ -78,6 +79,7 @@ class Region : public std::enable_shared_from_this<Region> {
 
   std::vector<at::Tensor> inputs_again() const;
   void run_again();
+  void note_versions() const;
   void drop_values();
 
   const CheckpointOptions options_;

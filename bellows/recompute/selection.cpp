@@ -128,15 +128,16 @@ class Selection::SecondRunTap final : public tap::OpTap {
   explicit SecondRunTap(const Selection& selection) : selection_(selection) {}
   void call(const tap::OpCall& op, tap::Stack& stack) override {
     const KeptCall* kept = !PastRegions::active() && known_kind(op.handle()).keepable ? next_call(op) : nullptr;
-    if (!kept || !kept->kept) return op.next(stack);
+    if (!kept || !kept->kept || kept->modified()) return op.next(stack);
     std::vector<at::Tensor> outputs;
     outputs.reserve(kept->versions.size());
-    // Tensors of their own over the same memory: autograd writes its marks on them.
+    // Tensors of their own over the same memory, as autograd writes its marks on them; with the same version counter, so
+    // that what is written over them in backward is noticed.
     for (const at::Tensor& output : kept->outputs)
-      outputs.push_back(output.defined() ? output.variable_data() : at::Tensor());
+      outputs.push_back(output.defined() ? output.tensor_data() : at::Tensor());
     for (const auto& output : kept->elsewhere) {
       const at::Tensor tensor = output.unpack();
-      outputs.push_back(tensor.defined() ? tensor.variable_data() : tensor);
+      outputs.push_back(tensor.defined() ? tensor.tensor_data() : tensor);
     }
     replace_arguments(op, stack, outputs);
     set_random_states(kept->random_after);
@@ -159,6 +160,13 @@ class Selection::SecondRunTap final : public tap::OpTap {
   std::mutex mutex_;
   size_t number_ = 0;
 };
+
+bool KeptCall::modified() const {
+  for (const size_t i : c10::irange(outputs.size())) {
+    if (outputs[i].defined() && static_cast<uint32_t>(outputs[i]._version()) != versions[i]) return true;
+  }
+  return false;
+}
 
 Selection::Selection(const CheckpointOptions& options, std::shared_ptr<BudgetPlan> plan)
     : rule_(options.policy),
@@ -207,6 +215,9 @@ void Selection::note(const tap::OpCall& op, tap::Stack& stack) {
 
 void Selection::decide(KeptCall& call, const tap::OpCall& op, const std::vector<at::Tensor>& outputs) {
   using enum CheckpointPolicy;
+  // Of inference mode: nobody would know if they were modified.
+  if (std::any_of(outputs.begin(), outputs.end(), [](const at::Tensor& o) { return o.defined() && o.is_inference(); }))
+    return;
   call.policy = rule_ ? rule_({op.name(), op.overload(), outputs, call.cost.bytes}) : prefer_recompute;
   call.counted = budgeted() && (call.policy == prefer_save || call.policy == prefer_recompute);
   call.kept = call.counted || call.policy == must_save || call.policy == prefer_save || call.policy == offload;
@@ -224,11 +235,7 @@ void Selection::finish(int64_t activation_bytes, bool counts) {
   std::vector<Candidate> candidates;
   std::vector<KeptCall*> of_candidate;
   for (KeptCall& call : calls_) {
-    for (const size_t i : c10::irange(call.outputs.size())) {
-      const at::Tensor& output = call.outputs[i];
-      // Modified in place since: it has to be computed, and modified, again.
-      if (output.defined() && static_cast<uint32_t>(output._version()) != call.versions[i]) call.kept = false;
-    }
+    if (call.modified()) call.kept = false;
     if (call.kept && call.counted) {
       candidates.push_back(call.cost);
       of_candidate.push_back(&call);

@@ -39,6 +39,9 @@ struct KeptCall {
   std::vector<uint32_t> versions;  ///< of the outputs: one that is modified in place later cannot be given again
   std::vector<torch::autograd::SavedVariable> elsewhere;
   RandomStates random_after;  ///< of an operator that draws random numbers
+
+  /// An output was modified in place since: it has to be computed, and perhaps modified, again.
+  bool modified() const;
 };
 
 /// What a region keeps of its operators' outputs. The second run calls the same operators in the same order, and is

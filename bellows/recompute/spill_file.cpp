@@ -19,7 +19,8 @@ constexpr int64_t page_bytes = 4096;
 constexpr int64_t growth_bytes = 64 << 20;
 
 int64_t whole_pages(int64_t bytes) {
-  return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  const int64_t pages = bytes / page_bytes + (bytes % page_bytes > 0 ? 1 : 0);
+  return std::min(pages, INT64_MAX / page_bytes) * page_bytes;
 }
 
 /// The shell's `ulimit -f`. Beyond it the system kills the process, rather than to say so.

@@ -162,6 +162,33 @@ TEST(SoftmaxCrossEntropy, OverwritesTheLogitsInBackwardOnly) {
   EXPECT_ANY_THROW(also.backward());
 }
 
+TEST(SoftmaxCrossEntropy, RowsThatShareMemoryAndViewsOfLeaves) {
+  at::manual_seed(5);
+  const at::Tensor x = torch::randn({12}, at::kDouble), target = torch::randint(9, {4}, at::kLong);
+  const std::vector<std::function<at::Tensor(const at::Tensor&)>> ways{
+      [](const at::Tensor& t) {
+        return t.slice(0, 0, 9).expand({4, 9});
+      },
+      [](const at::Tensor& t) { return t.unfold(0, 9, 1); },
+      [](const at::Tensor& t) {
+        return t.repeat({4}).view({4, 12});
+      }};
+  for (size_t way = 0; way < ways.size(); ++way) {
+    const auto theirs =
+        differentiate([&](const auto& t) { return at::cross_entropy_loss(ways[way](t[0]), target); }, {x});
+    for (const bool overwrite : {false, true}) {
+      const auto ours = [&](const std::vector<at::Tensor>& t) {
+        return softmax_cross_entropy(ways[way](t[0]), target, {.overwrite_logits = overwrite});
+      };
+      SCOPED_TRACE(c10::str("way ", way, ", overwrite ", overwrite));
+      expect_close(differentiate(ours, {x}), theirs, 1e-12);
+    }
+  }
+  const at::Tensor leaf = torch::randn({4, 9}).requires_grad_(), before = leaf.detach().clone();
+  softmax_cross_entropy(leaf.view({2, 2, 9}), target.view({2, 2}), {.overwrite_logits = true}).backward();
+  EXPECT_TRUE(torch::equal(leaf, before));
+}
+
 TEST(SoftmaxCrossEntropy, NanInfinityAndNothingButIgnored) {
   const at::Tensor target = torch::tensor({1, 0, -100});
   const at::Tensor x =
@@ -303,6 +330,9 @@ TEST(LinearCrossEntropy, RefusesWhatDoesNotFit) {
   EXPECT_THAT(call(made, {.label_smoothing = 2}), HasSubstr("label_smoothing in [0, 1]"));
   EXPECT_THAT(message_of([&] { softmax_cross_entropy(made.hidden, made.target.flatten()); }),
               HasSubstr("int64 [2, 5], got Long [10]"));
+  const at::Tensor tiny = made.weight.to(at::kFloat8_e4m3fn), classes = torch::zeros({11}, at::kLong);
+  EXPECT_THAT(message_of([&] { softmax_cross_entropy(tiny, classes); }), HasSubstr("BFloat16 or Half, got Float8"));
+  EXPECT_THAT(message_of([&] { linear_cross_entropy(tiny, tiny, {}, classes); }), HasSubstr("BFloat16 or Half, got"));
   const at::Tensor hidden = made.hidden.clone().requires_grad_();
   const at::Tensor loss = linear_cross_entropy(hidden, made.weight, made.bias, made.target);
   loss.backward({}, /*retain_graph=*/true);

@@ -106,6 +106,8 @@ TEST(Offload, SaysBeforeTheStepThatRoomIsMissing) {
   EXPECT_THAT(message_of([&] { offload({.folder = folder.path, .reserve_bytes = int64_t{1} << 60}); }),
               AllOf(HasSubstr("cannot take 1152921504606846976 bytes more"), HasSubstr(folder.path),
                     HasSubstr("No space left on device"), HasSubstr("bytes are available")));
+  EXPECT_THAT(message_of([&] { offload({.folder = folder.path, .reserve_bytes = INT64_MAX}); }),
+              HasSubstr("cannot take 92233720368547"));
   EXPECT_THAT(message_of([&] { offload({.folder = folder.path + "/missing"}); }),
               AllOf(HasSubstr("/missing"), HasSubstr("No such file or directory")));
   const FileSizeLimit limit(1 << 20);

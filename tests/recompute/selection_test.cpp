@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "bellows/amp/autocast.h"
+#include "bellows/nn/cross_entropy.h"
 #include "bellows/recompute/budget_plan_impl.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/tap/op_tap.h"
@@ -140,6 +141,57 @@ TEST(Selection, WhatIsModifiedInPlaceIsComputedAgain) {
   EXPECT_TRUE(at::equal(torch::autograd::grad({loss}, {x})[0], plain));
 }
 
+TEST(Selection, WhatIsModifiedInPlaceAfterTheRegionIsComputedAgain) {
+  const at::Tensor x = torch::randn({8, 8}, torch::requires_grad());
+  const auto f = [](const at::Tensor& y) {
+    const at::Tensor z = y * 2;
+    return std::make_pair(z, (z + 1).sin());  // nobody saves z for backward
+  };
+  const auto gradient = [&](std::pair<at::Tensor, at::Tensor> results) {
+    results.first.mul_(3);
+    return torch::autograd::grad({results.first.sum() + results.second.sum()}, {x})[0];
+  };
+  const at::Tensor plain = gradient(f(x));
+  EXPECT_TRUE(at::equal(gradient(checkpoint({.policy = always(CheckpointPolicy::must_save)}, f, x)), plain));
+  EXPECT_TRUE(at::equal(gradient(checkpoint({.budget = 1.0}, f, x)), plain));
+}
+
+TEST(Selection, WhatBackwardWritesOverIsNoticed) {
+  const at::Tensor x = torch::randn({4, 9}, torch::requires_grad()), target = torch::randint(9, {4}, at::kLong);
+  const auto loss_of = [&](const at::Tensor& logits, bool overwrite) {
+    return nn::softmax_cross_entropy(logits, target, {.overwrite_logits = overwrite});
+  };
+  const auto alone = [&](const at::Tensor& y) { return loss_of(y * 2, true); };
+  const auto shared = [&](const at::Tensor& y) {
+    const at::Tensor logits = y * 2, squares = logits.square().sum();
+    return squares + loss_of(logits, true);
+  };
+  const at::Tensor plain = torch::autograd::grad({loss_of(x * 2, false)}, {x})[0];
+  const CheckpointOptions keeps{.policy = always(CheckpointPolicy::must_save)};
+  const auto pass = [&](const at::Tensor& loss) { return torch::autograd::grad({loss}, {x}, {}, true)[0]; };
+  const at::Tensor computed = checkpoint(alone, x), kept = checkpoint(keeps, alone, x);
+  EXPECT_TRUE(at::equal(pass(kept), plain));
+  EXPECT_THAT(message_of([&] { pass(kept); }), HasSubstr("inplace operation"));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::equal(pass(computed), plain)) << i;
+  for (const auto& options : {CheckpointOptions{}, keeps})
+    EXPECT_THAT(message_of([&] { checkpoint(options, shared, x).backward(); }), HasSubstr("inplace operation"));
+}
+
+TEST(Selection, InferenceModeInsideIsAsWithout) {
+  const at::Tensor x = torch::randn({8}, torch::requires_grad());
+  const auto f = [](const at::Tensor& y) {
+    at::Tensor constant;
+    {
+      const c10::InferenceMode guard;
+      constant = y.detach().exp().sin();
+    }
+    return y.sin() * constant.clone();
+  };
+  const at::Tensor plain = torch::autograd::grad({f(x).sum()}, {x})[0];
+  for (const double fraction : {0.0, 1.0})
+    EXPECT_TRUE(at::equal(torch::autograd::grad({checkpoint({.budget = fraction}, f, x).sum()}, {x})[0], plain));
+}
+
 TEST(Selection, OtherOperatorsAreAnError) {
   const at::Tensor x = torch::randn({8, 8}, torch::requires_grad()) * 1;
   int runs = 0;
@@ -175,6 +227,18 @@ TEST(Budget, ChoosesByTimePerByte) {
   EXPECT_EQ(detail::choose(all, 100), (Choice{false, true, false, false, true}));
   EXPECT_EQ(detail::choose(all, 170), (Choice{false, true, true, false, true}));
   EXPECT_EQ(detail::choose(all, 1000), (Choice{true, true, true, true, true}));
+}
+
+TEST(Budget, EndsInAnyOrderAndKnowsNoLimitWhereThereIsNone) {
+  auto outer = std::make_unique<budget>(0.5), inner = std::make_unique<budget>(0.7);
+  outer.reset();
+  EXPECT_NE(detail::current_budget(), nullptr);
+  inner.reset();
+  EXPECT_EQ(detail::current_budget(), nullptr);
+  detail::BudgetPlan plan({.target_bytes = INT64_MAX});
+  plan.choose_for_region({{100, 1}}, 100, true);
+  plan.backward_begins();
+  EXPECT_EQ(plan.choose_for_region({{200, 1}}, 200, true), std::vector<bool>{true});
 }
 
 TEST(Budget, HoldsItsBytes) {
