@@ -20,8 +20,8 @@ struct AdafactorRule {
   double grad_factor = 1;  ///< multiplies each gradient as it is read
 };
 
-/// One tensor's step. Arrays are row-major [batches, rows, columns]. Arithmetic and state are f32, or f64 with an f64 parameter and
-/// gradient. The second moment is either two factors or `square`.
+/// One tensor's step. Arrays are row-major [batches, rows, columns]. Arithmetic and state are f32, or f64 with an f64
+/// parameter and gradient. The second moment is either two factors or `square`.
 struct AdafactorTensor {
   int64_t batches = 1, rows = 1, columns = 0;
   Type param_type = Type::f32, grad_type = Type::f32;

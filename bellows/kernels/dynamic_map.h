@@ -2,18 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
-// Numbers of low-bit optimizer state. Values lie between -1 and 1 (or 0 and 1) and are multiplied by the scale of their block: the
-// largest magnitude among its elements.
+// Numbers of low-bit optimizer state. Values lie between -1 and 1 (or 0 and 1) and are multiplied by the scale of their
+// block: the largest magnitude among its elements.
 namespace bellows::kernels {
 
-/// The dynamic map of bitsandbytes (arXiv:2110.02861): 0, 1, and `Decades` decades below 1 whose values lie evenly, each decade
-/// with twice as many as the one below it. Every code has a place Y on a line, such that the binary exponent of Y tells
-/// the number e of its decade, and within a decade value and Y are a straight line: a look-up by e and one
-/// multiplication lead from one to the other. e = 0 is zero, e = Decades + 1 is one.
+/// The dynamic map of bitsandbytes (arXiv:2110.02861): 0, 1, and `Decades` decades below 1 whose values lie evenly,
+/// each decade with twice as many as the one below it. Every code has a place Y on a line, such that the binary
+/// exponent of Y tells the number e of its decade, and within a decade value and Y are a straight line: a look-up by e
+/// and one multiplication lead from one to the other. e = 0 is zero, e = Decades + 1 is one.
 /// - signed codes: Y = code - Z with Z = 2^Decades - 1, the code of zero; |Y| in [2^(e-1), 2^e); there is no -1
 /// - unsigned codes: Y = code + 1.5 in [2^e, 2^(e+1))
 /// Numerics: values within 2e-6 of bitsandbytes' table; codes are the nearest value's, either one where the number lies

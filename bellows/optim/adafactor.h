@@ -11,7 +11,7 @@ namespace bellows::optim {
 
 /// As transformers.Adafactor's, whose `lr=None` is relative_step without an lr here.
 struct AdafactorOptions {
-  /// Without relative_step the step itself. With it, a factor of the relative step, 1 if not given: schedules work on it.
+  /// Without relative_step the step itself; with it a factor of the relative step, 1 if not given.
   std::optional<double> lr = {};
   double eps1 = 1e-30;          ///< added to squares of gradients
   double eps2 = 1e-3;           ///< the least scale of a parameter
@@ -70,8 +70,8 @@ class AdafactorParamState : public torch::optim::OptimizerCloneableParamState<Ad
 };
 
 /// Adam with the second moment kept as two vectors a matrix: some bytes a row and a column in place of eight a weight.
-/// Numerics: equals transformers.Adafactor to 1e-12 in float64 over 50 steps, and torch.optim.Adafactor where the two agree
-///           (tests/optim/adafactor_test.cpp). State and arithmetic are fp32 for bf16 and fp16 parameters, with and
+/// Numerics: equals transformers.Adafactor to 1e-12 in float64 over 50 steps, and torch.optim.Adafactor where the two
+///           agree (tests/optim/adafactor_test.cpp). State and arithmetic are fp32 for bf16 and fp16 parameters, with and
 ///           without masters. An infinite or NaN gradient makes its parameter NaN, as in Python
 /// Ref:      arXiv:1804.04235; transformers.Adafactor
 class Adafactor : public LibtorchOptimizer {

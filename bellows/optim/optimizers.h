@@ -24,7 +24,7 @@ enum class Impl {
 enum class State {
   automatic,  ///< the parameter's type; fp32 where there is a master weight
   int8,       ///< a byte each, as bitsandbytes: a dynamic map, and one fp32 scale for each 256 elements
-  int4,  ///< half a byte each and a scale for each 128: the first moment by a dynamic map, the second linearly without zero
+  int4,       ///< half a byte each, a scale for 128: the first by a dynamic map, the second linearly without zero
 };
 
 // Options that all have in common:
@@ -32,10 +32,10 @@ enum class State {
 //   maximize        climbs instead of descending
 //   master_weights  bf16 and fp16 parameters are updated in fp32: state and a master copy of the weights are fp32, the
 //                   parameters their rounded copies. Without it everything has the parameter's type, as in Python
-//   state_dtype     int8 and int4: fused steps of dense gradients on the CPU, of fp32, bf16 and fp16 parameters that lie in one
-//                   memory layout from the first step on (int4: row-major). An element whose new moments would not be finite
-//                   (a NaN or infinity in its gradient, a square beyond fp32) keeps parameter and moments: it must not spoil the
-//                   block it shares a scale with
+//   state_dtype     int8 and int4: fused steps of dense gradients on the CPU, of fp32, bf16 and fp16 parameters that
+//                   lie in one memory layout from the first step on (int4: row-major). An element whose new moments
+//                   would not be finite (a NaN or infinity in its gradient, a square beyond fp32) keeps parameter and
+//                   moments: it must not spoil the block it shares a scale with
 //   min_8bit_size   with low-bit state, parameters of fewer elements keep theirs in fp32
 //   stochastic_rounding
 //                   bf16 parameters without master are rounded up or down at random, such that small steps are kept on

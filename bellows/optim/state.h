@@ -9,8 +9,8 @@ namespace bellows::optim {
 /// The state and hyperparameters of any libtorch optimizer, by name: "state.<i>.exp_avg" for the i-th parameter over
 /// all groups, "param_groups.<g>.lr". Numbers are 0-d tensors (float64, int64). Tensors share storage with the
 /// optimizer. SGD, Adam, AdamW, RMSprop, Adagrad, Lion and Adafactor are taken apart so; every other class is one tensor
-/// "archive" of its serialized bytes. A master weight is "state.<i>.master". Low-bit state is a tensor of bytes, its scales are
-/// "state.<i>.exp_avg.absmax".
+/// "archive" of its serialized bytes. A master weight is "state.<i>.master". Low-bit state is a tensor of bytes, its
+/// scales are "state.<i>.exp_avg.absmax".
 NamedTensors state_dict(const torch::optim::Optimizer& optimizer);
 
 /// Puts a state_dict() back; tensors are copied, with their strides, in the type that the optimizer's state has. The

@@ -6,8 +6,9 @@
 
 namespace bellows::optim {
 
-/// While it lives, each backward pass steps `optimizer`'s parameters one by one, each as soon as its gradient is complete, and lets
-/// go of the gradient at once: gradients take the memory of the largest one instead of all. A loop has no step() left:
+/// While it lives, each backward pass steps `optimizer`'s parameters one by one, each as soon as its gradient is
+/// complete, and lets go of the gradient at once: gradients take the memory of the largest one instead of all. A loop
+/// has no step() left:
 /// ```
 /// const auto stepping = optim::step_in_backward(optimizer);
 /// for (const Batch& batch : batches) loss_of(batch).backward();
@@ -20,8 +21,8 @@ namespace bellows::optim {
 /// Threads:  safe where autograd steps parameters of several devices at once; one owner
 /// Throws:   c10::ValueError – gradients that are there already (an accumulation goes on); LBFGS, a sharded optimizer; a
 ///           parameter with another hook behind its gradient (DistributedDataParallel, a second step_in_backward).
-///           backward(): with create_graph. clip_grad_norm_(), clip_and_step() and a GradScaler's unscale_() and step(): the
-///           gradients that they ask for are gone
+///           backward(): with create_graph. clip_grad_norm_(), clip_and_step() and a GradScaler's unscale_() and
+///           step(): the gradients that they ask for are gone
 /// Ref:      pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html
 class StepInBackward {
  public:

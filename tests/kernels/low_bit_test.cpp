@@ -95,7 +95,8 @@ struct LowBitArrays {
   }
 };
 
-/// Three steps from the same state at each. A code may differ by one where the value lies within rounding of the middle.
+/// Three steps from the same state at each. A code may differ by one where the value lies within rounding of the
+/// middle.
 template <class Rule>
 void expect_low_bit_parity(Rule rule, StepTypes types, bool with_master) {
   int64_t codes = 0, different = 0;
@@ -182,7 +183,8 @@ TEST(LowBitKernels, NothingSpoilsABlock) {
   }
 }
 
-// The mean of n roundings of x, which lies between two bf16 numbers a unit u apart, has a standard deviation below u / (2 √n).
+// The mean of n roundings of x, which lies between two bf16 numbers a unit u apart, has a standard deviation below u /
+// (2 √n).
 TEST(StochasticRounding, IsUnbiasedReproducibleAndKeepsWhatIsExact) {
   at::manual_seed(11);
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();

@@ -86,8 +86,8 @@ class LowBitState : public testing::TestWithParam<LowBitCase> {};
 
 }  // namespace
 
-// A code that falls on the other side of a middle moves a moment by up to a hundredth of its size, and that a parameter by so
-// much of a step; both round at other places. That happens to a few of 5200 elements in 25 steps.
+// A code that falls on the other side of a middle moves a moment by up to a hundredth of its size, and that a parameter
+// by so much of a step; both round at other places. That happens to a few of 5200 elements in 25 steps.
 TEST(LowBitGolden, GoesWhereBitsandbytesAndTorchaoGo) {
   std::ifstream file(BELLOWS_SOURCE_DIR "/tests/goldens/optim/low_bit.json");
   const LowBitJson golden = LowBitJson::parse(file);

@@ -202,7 +202,7 @@ using cpu::AdafactorTile;
 
 constexpr int64_t tile_elements = 16384, tile_rows = 32;
 
-/// One tensor's step, in tiles of whole rows. What one tile says depends on no other, and sums go in the order of the tiles.
+/// One tensor's step, in tiles of whole rows. No tile depends on another, and sums go in the order of the tiles.
 template <class T>
 class AdafactorStep {
  public:

@@ -86,8 +86,8 @@ class Decoder<D, DynamicMap<Decades, Signed>> {
   Table16<D> offset_, slope_;
 };
 
-/// Floats of at most 1 in magnitude to codes. The decade is guessed from the bits, which are 2^23 · (log2(x) + 127) to within 0.09:
-/// the line below is at most one decade too low, and one comparison with where the next begins settles it.
+/// Floats of at most 1 in magnitude to codes. The decade is guessed from the bits, which are 2^23 · (log2(x) + 127) to
+/// within 0.09: the line below is at most one decade too low, and one comparison with where the next begins settles it.
 template <class D, int Decades, bool Signed>
 class Encoder<D, DynamicMap<Decades, Signed>> {
   using Map = DynamicMap<Decades, Signed>;

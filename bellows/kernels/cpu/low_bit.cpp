@@ -32,7 +32,8 @@ HWY_INLINE IntOf<FloatTag> load_codes(const uint8_t* from) {
   return hn::PromoteTo(hn::RebindToSigned<FloatTag>(), hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), from));
 }
 
-/// The largest magnitude so far. Compared as integers, bits of magnitudes keep their order, and what is not finite stays on top.
+/// The largest magnitude so far. Compared as integers, bits of magnitudes keep their order, and what is not finite
+/// stays on top.
 HWY_INLINE void take_largest(Largest& largest, hn::Vec<FloatTag> value) {
   largest = hn::Max(largest, hn::BitCast(hn::RebindToUnsigned<FloatTag>(), hn::Abs(value)));
 }
@@ -42,13 +43,16 @@ HWY_INLINE float largest_lane(Largest largest) {
   return std::bit_cast<float>(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest))));
 }
 
-/// Codes of a block from its new values.
+/// Codes of a block from its new values. The processor's own prefetching stops meanwhile.
+/// Params: ahead – weights that come later
 template <class Encode>
-HWY_INLINE void encode_block(const Encode& encode, const float* values, float scale, size_t n, uint8_t* codes) {
+HWY_INLINE void encode_block(const Encode& encode, const float* values, float scale, size_t n, uint8_t* codes,
+                             const float* ahead) {
   const FloatTag d;
   const hn::Rebind<uint8_t, FloatTag> bytes;
   const auto inverse = hn::Set(d, scale > 0 ? 1 / scale : 0);
   for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+    hwy::Prefetch(ahead + i);
     const auto code = encode(d, hn::Mul(hn::Load(d, values + i), inverse));
     hn::StoreU(hn::TruncateTo(bytes, hn::BitCast(hn::RebindToUnsigned<FloatTag>(), code)), bytes, codes + i);
   }
@@ -87,8 +91,11 @@ class LowBitStep {
     // Behind all updates, so that nothing waits for the largest of a block.
     for (size_t at = 0; at < n; at += Width::block) {
       const size_t count = std::min<size_t>(Width::block, n - at), block = at / Width::block;
-      encode_block(encode_first_, w.s[0] + at, w.scale[0][block], count, w.codes[0] + at);
-      if (states == 2) encode_block(encode_second_, w.s[1] + at, w.scale[1][block], count, w.codes[1] + at);
+      encode_block(encode_first_, w.s[0] + at, w.scale[0][block], count, w.codes[0] + at,
+                   w.p + at + 2 * low_bit_window);
+      if (states == 2)
+        encode_block(encode_second_, w.s[1] + at, w.scale[1][block], count, w.codes[1] + at,
+                     w.p + at + 2 * low_bit_window);
     }
   }
 
@@ -96,8 +103,8 @@ class LowBitStep {
   using First = std::remove_const_t<decltype(Width::first)>;
   using Second = std::remove_const_t<decltype(Width::second)>;
 
-  /// New parameters, state and scales of a block. False: something is not finite, and Careful has to do it again, which leaves
-  /// out the elements where it is so.
+  /// New parameters, state and scales of a block. False: something is not finite, and Careful has to do it again, which
+  /// leaves out the elements where it is so.
   template <bool Careful>
   bool update(LowBitWindow& w, size_t at, size_t n) const {
     const FloatTag d;
@@ -110,8 +117,6 @@ class LowBitStep {
         as_second(d, Width::second, scale1);
     auto largest0 = hn::Zero(du), largest1 = hn::Zero(du);
     for (size_t i = at; i < at + n; i += hn::Lanes(d)) {
-      // The processor's own prefetching stops while blocks are coded.
-      hwy::Prefetch(w.p + i + 2 * low_bit_window);
       hwy::Prefetch(w.g + i + 2 * low_bit_window);
       const auto old_p = Careful ? hn::Load(d, w.old_p + i) : hn::LoadU(d, w.p + i);
       if (!Careful) hn::Store(old_p, d, w.old_p + i);

@@ -9,8 +9,8 @@
 
 namespace bellows::kernels::cpu {
 
-/// Calls `kernel(tensor, types, begin, end)` on libtorch's threads for all tensors as one list of chunks, so that many small
-/// tensors cost one parallel region. A chunk begins at a multiple of 16384 elements.
+/// Calls `kernel(tensor, types, begin, end)` on libtorch's threads for all tensors as one list of chunks, so that many
+/// small tensors cost one parallel region. A chunk begins at a multiple of 16384 elements.
 template <class Rule, class Kernel>
 void step_chunks(std::span<const StepTensor<Rule>> tensors, StepTypes types, Kernel kernel) {
   constexpr int64_t chunk_size = 16384;

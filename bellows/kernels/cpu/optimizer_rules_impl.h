@@ -193,8 +193,8 @@ HWY_INLINE void from_f32(hn::Vec<D32> value, D32, D16 d16, uint16_t* to, Type ty
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<decltype(bits32)>(), result)), d16, to);
 }
 
-/// Rounds up with the probability that lies below the upper neighbour, by the bits of rounding_bits(); what is not finite is rounded to
-/// nearest.
+/// Rounds up with the probability that lies below the upper neighbour, by the bits of rounding_bits(); what is not
+/// finite is rounded to nearest.
 template <class D16, class D32>
 HWY_INLINE void bf16_at_random(hn::Vec<D32> value, D32, D16 d16, uint16_t* to, uint32_t key, size_t i) {
   const hn::RebindToUnsigned<D32> d;
