@@ -65,6 +65,18 @@ std::string seconds_text(double seconds) {
   return c10::str(seconds, " s");
 }
 
+/// Node 0 decides.
+/// Throws: c10::ValueError – on another node: it was told another number
+void check_same_nodes(const Store& job, int node, int nodes) {
+  if (node == 0) {
+    job.set("nodes", std::to_string(nodes));
+    return;
+  }
+  const auto expected = job.wait_for("nodes", meet_timeout_s);
+  TORCH_CHECK_VALUE(expected == std::to_string(nodes), "launch: ", node_name(node), " was started with --nnodes ",
+                    nodes, ", node 0 with ", expected.value_or("none"), ". Give all nodes the same number.");
+}
+
 }  // namespace
 
 Nodes::Nodes(const LaunchOptions& options, const std::string& token, const Interrupted& interrupted)
@@ -79,6 +91,7 @@ Nodes::Nodes(const LaunchOptions& options, const std::string& token, const Inter
   store_ = node_rank_ == 0 ? Store::serve(host_, port) : Store::join(host_, port, meet_timeout_s);
   const std::string who = node_name(node_rank_);
   const Store job = enter_job(*store_, token, who).under("launch/");
+  check_same_nodes(job, node_rank_, nodes_);
   if (nodes_ == 1) return;
   view_.emplace([=, host = host_, first = node_rank_ == 0] {
     if (first) return job.another();

@@ -1,9 +1,13 @@
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cerrno>
+
 #include "bellows/comm/listen_impl.h"
 #include "bellows/comm/store_impl.h"
+#include "bellows/core/error.h"
 #include "bellows/core/no_sigpipe.h"
 
 namespace bellows::comm {
@@ -47,6 +51,9 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
 }
 
 Store Store::in_file(const std::string& path, int users) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  TORCH_CHECK_VALUE(access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, "Store: cannot write in ", folder,
+                    ": ", errno_message(errno), ". Name a file in a folder that all ranks can write.");
   return make_store(c10::make_intrusive<c10d::FileStore>(path, users), 0);
 }
 

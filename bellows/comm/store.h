@@ -18,7 +18,8 @@ class Store {
   static Store serve(const std::string& host, int port);
   /// Joins a store that another process serves, or will serve before `timeout_s` seconds are over.
   static Store join(const std::string& host, int port, double timeout_s);
-  /// In a file; the last of `users` processes that leaves removes it.
+  /// In a file; the last of `users` processes that leaves removes it. It grows by a line for everything that is set.
+  /// Throws: c10::ValueError – its folder is missing, or cannot be written
   static Store in_file(const std::string& path, int users);
 
   void set(const std::string& key, const std::string& value) const;

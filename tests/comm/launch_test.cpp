@@ -194,6 +194,20 @@ TEST(Launch, WaitingForOtherNodesCanBeStopped) {
   }
 }
 
+TEST(Launch, NodesThatWereToldOtherNumbersAreRefused) {
+  const std::string place = "127.0.0.1:" + std::to_string(free_port());
+  const auto node = [&](const char* nodes, const char* rank) {
+    return launch_of({"-n", "1", "--nnodes", nodes, "--node-rank", rank, "--rdzv", place}, {"true"},
+                     {"BELLOWS_TOKEN=secret"});
+  };
+  cli::Process first(node("2", "0")), other(node("3", "2"));
+  const auto refused = other.finish(60);
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("node 2 was started with --nnodes 3, node 0 with 2. Give all nodes the same"));
+  EXPECT_EQ(cli::Process(node("2", "1")).finish(60).exit_code, 0);
+  EXPECT_EQ(first.finish(60).exit_code, 0);
+}
+
 TEST(Launch, SeveralNodesNeedATokenAndAPlace) {
   const auto no_place = launched({"-n", "1", "--nnodes", "2"}, {"true"});
   EXPECT_EQ(no_place.exit_code, 2);

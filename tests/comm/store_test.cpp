@@ -89,6 +89,11 @@ TEST(Store, SaysThatNobodyServes) {
               AllOf(HasSubstr("nobody serves one at 127.0.0.1:"), HasSubstr("within 1 s")));
 }
 
+TEST(Store, AFileNeedsAFolder) {
+  EXPECT_THAT(message_of([] { Store::in_file("/no/such/folder/store", 1); }),
+              HasSubstr("cannot write in /no/such/folder/: No such file or directory"));
+}
+
 TEST(Token, SignsAndIsNew) {
   EXPECT_EQ(make_token().size(), 32u);
   EXPECT_NE(make_token(), make_token());

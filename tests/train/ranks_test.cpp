@@ -43,6 +43,7 @@ Job ranks_job(const Recipe& recipe) {
 
 std::vector<Job> ranks_jobs(const Recipe& recipe, int ranks) {
   std::vector<Job> jobs;
+  jobs.reserve(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) jobs.push_back(ranks_job(recipe));
   return jobs;
 }
@@ -216,6 +217,7 @@ TEST(TrainRanks, HalfGradientsAreNotDivided) {
   alone.run_steps(8);
   const std::vector<double> expected = alone.take_losses();
   std::vector<Job> jobs;
+  jobs.reserve(3);
   for (int rank = 0; rank < 3; ++rank) jobs.push_back(make_job(recipe));
   run_ranks(3, [&](const comm::Group& group) {
     Job& job = jobs[static_cast<size_t>(group.rank())];
