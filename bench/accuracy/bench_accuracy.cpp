@@ -144,9 +144,7 @@ Model make_text_model() {
                              .max_position_embeddings = piece_length});
 }
 
-int run(const Options& options) {
-  Report report("accuracy", options);
-  const int64_t seeds = options.quick ? 1 : 3;
+void measure_digits(int64_t seeds, const Options& options, Report& report) {
   measure({.title = "ResNet on the digits",
            .make = [] { return models::digits_resnet(); },
            .train = read_digits(options.data, "train"),
@@ -154,6 +152,9 @@ int run(const Options& options) {
            .epochs = options.quick ? 2 : 6,
            .lr = 3e-3},
           seeds, report);
+}
+
+void measure_text(int64_t seeds, const Options& options, Report& report) {
   const ManualPages pages = read_manual_pages(options.extra.at("pages"), words, piece_length, options.quick ? 1 : 2);
   measure({.title = "DistilBERT on " + std::to_string(pages.train.labels.size(0)) + " pieces of manual pages",
            .make = make_text_model,
@@ -162,6 +163,15 @@ int run(const Options& options) {
            .epochs = options.quick ? 2 : 3,
            .lr = 1e-3},
           seeds, report);
+}
+
+int run(const Options& options) {
+  Report report("accuracy", options);
+  const int64_t seeds = options.quick ? 1 : 3;
+  const std::string& only = options.extra.at("only");
+  TORCH_CHECK_VALUE(only.empty() || only == "digits" || only == "text", "bench accuracy: --only is digits or text.");
+  if (only != "text") measure_digits(seeds, options, report);
+  if (only != "digits") measure_text(seeds, options, report);
   return report.finish();
 }
 
@@ -175,8 +185,9 @@ int main(int argc, char** argv) {
       argc, argv,
       "Trains a ResNet on the digits and a small DistilBERT on the sections of manual pages with AdamW in 32, 8 and 4\n"
       "bits, Adafactor, and activations in 8 and 4 bits, three seeds each, and compares the held-out accuracy.\n"
-      "--pages: folder of Debian's packages manpages and manpages-dev. --quick: one seed, fewer epochs.",
-      {{"pages", "/usr/share/man"}});
+      "--pages: folder of Debian's packages manpages and manpages-dev. --only digits or text. --quick: one seed, fewer "
+      "epochs.",
+      {{"pages", "/usr/share/man"}, {"only", ""}});
   try {
     return run(options);
   } catch (const std::exception& error) {
