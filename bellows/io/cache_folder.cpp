@@ -157,7 +157,7 @@ std::optional<CacheFolder::Note> CacheFolder::read_note(const std::string& key) 
     if (json.contains("crc32c")) note.crc32c = json["crc32c"].get<uint32_t>();
     return note;
   } catch (const std::exception& error) {
-    log_info("cache: ", path, " is damaged; the file is fetched anew.");
+    if (fs::exists(path, ignored)) log_info("cache: ", path, " is damaged; the file is fetched anew.");
     return std::nullopt;
   }
 }
@@ -251,7 +251,7 @@ bool CacheFolder::evict(const Entry& entry, const std::string& own_key, bool las
 bool CacheFolder::reserve(const std::string& key, const HttpFile& version) const {
   const auto limit = static_cast<uint64_t>(limit_bytes_);
   if (version.size > limit) return false;
-  const std::optional<FileLock> lock = FileLock::try_lock(folder_ + "/.lock");
+  const std::optional<FileLock> lock = FileLock::try_lock(folder_lock_path());
   if (!lock) return false;
   const std::string own = fs::path(part_path(key, version)).filename();
   std::vector<Entry> entries = list();
@@ -268,6 +268,16 @@ bool CacheFolder::reserve(const std::string& key, const HttpFile& version) const
   const int fd = ::open((folder_ + "/" + own).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   TORCH_CHECK(fd >= 0, "cannot write ", folder_, "/", own, ": ", errno_message(errno), ".");
   ::close(fd);
+  return true;
+}
+
+bool CacheFolder::make_whole(const std::string& key, const HttpFile& version) const {
+  // A list that is made while a file changes its name may lack the file.
+  const std::optional<FileLock> lock = FileLock::try_lock(folder_lock_path());
+  if (!lock) return false;
+  const std::string whole = whole_path(key, version);
+  TORCH_CHECK(::rename(part_path(key, version).c_str(), whole.c_str()) == 0, "cache: cannot write ", whole, ": ",
+              errno_message(errno), ".");
   return true;
 }
 

@@ -32,7 +32,8 @@ class FileLock {
 /// The files of a FileCache's folder: their names, locks, and how they make room for each other.
 ///
 /// KEY-VERSION-SIZE is a whole file, the same with `.part` one that is being fetched or was; KEY.json says what the
-/// server said about it, and its CRC-32C once it is whole; KEY.lock is held by whoever fetches. `.lock` is held while room is made.
+/// server said about it, and its CRC-32C once it is whole; KEY.lock is held by whoever fetches. `.lock` is held while
+/// room is made and while a file gets its name: who holds it sees every file once, and never more than the limit.
 /// Threads:  safe
 class CacheFolder {
  public:
@@ -44,6 +45,7 @@ class CacheFolder {
   std::string whole_path(const std::string& key, const HttpFile& version) const;
   std::string part_path(const std::string& key, const HttpFile& version) const;
   std::string lock_path(const std::string& key) const { return folder_ + "/" + key + ".lock"; }
+  std::string folder_lock_path() const { return folder_ + "/.lock"; }
 
   /// What was noted about the file, or nothing: no note, a damaged one, one from before the machine's last start.
   std::optional<HttpFile> noted(const std::string& key) const;
@@ -59,6 +61,9 @@ class CacheFolder {
   /// Makes the partial file if there is room for all its bytes, after removing what was not used for longest.
   /// The caller holds the key's lock. False: what is in use leaves too little room, or others are making room.
   bool reserve(const std::string& key, const HttpFile& version) const;
+  /// Gives the partial file, which has all its bytes, the name of a whole one. False: others are making room.
+  /// The caller holds the key's lock.
+  bool make_whole(const std::string& key, const HttpFile& version) const;
 
   const std::string& path() const { return folder_; }
   int64_t limit_bytes() const { return limit_bytes_; }

@@ -105,8 +105,14 @@ class FileCache::Download final : public HttpSink {
     if (fd_ < 0) return;  // it has been whole
     TORCH_CHECK(bytes_in(part) == file.size, "cache: ", part, " has ", bytes_in(part), " bytes instead of ", file.size,
                 ".");
-    TORCH_CHECK(::fsync(fd_) == 0 && ::rename(part.c_str(), whole.c_str()) == 0, "cache: cannot write ", whole, ": ",
-                errno_message(errno), ".");
+    TORCH_CHECK(::fsync(fd_) == 0, "cache: cannot write ", part, ": ", errno_message(errno), ".");
+    const auto end = CacheClock::now() + milliseconds(cache_.options_.http.stall_timeout_ms);
+    while (!cache_.folder_.make_whole(key_, file)) {
+      check_stop(url_, stop_);
+      TORCH_CHECK(CacheClock::now() < end, "cache: another process has stood still while it made room in ",
+                  cache_.folder_.path(), " (", cache_.folder_.folder_lock_path(), "). End that process.");
+      std::this_thread::sleep_for(milliseconds(1));
+    }
     cache_.folder_.note(key_, url_, file, crc_ ? *crc_ : crc32c(MappedFile(whole).bytes()));
   }
 

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "bellows/io/file_cache.h"
@@ -17,6 +18,22 @@ using bellows::testing::HttpServer;
 
 inline std::string bytes_of(char letter, size_t bytes) {
   return std::string(bytes, letter);
+}
+
+/// Bytes of the whole and partial files in a cache's folder, at one moment.
+inline int64_t cached_bytes(const std::string& folder) {
+  while (std::filesystem::exists(folder)) {
+    const auto lock = FileLock::try_lock(folder + "/.lock");
+    if (!lock) continue;
+    int64_t total = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      std::error_code gone;
+      const auto bytes = std::filesystem::file_size(entry.path(), gone);
+      if (!gone && entry.path().filename().string().find('-') == 40) total += static_cast<int64_t>(bytes);
+    }
+    return total;
+  }
+  return 0;
 }
 
 class FileCacheTest : public ::testing::Test {
@@ -33,11 +50,7 @@ class FileCacheTest : public ::testing::Test {
     }
     return names;
   }
-  uint64_t bytes_here() const {
-    uint64_t total = 0;
-    for (const std::string& name : files()) total += std::filesystem::file_size(folder / ("cache/files/" + name));
-    return total;
-  }
+  uint64_t bytes_here() const { return static_cast<uint64_t>(cached_bytes(folder / "cache/files")); }
   TemporaryFolder folder;
   HttpServer server;
 };

@@ -8,6 +8,7 @@
 #include "bellows/data/formats/formats.h"
 #include "bellows/data/formats/mds_source.h"
 #include "bellows/data/formats/table_source.h"
+#include "tests/data/cache_support.h"
 #include "tests/data/support.h"
 #include "tests/support/errors.h"
 #include "tests/support/http_server.h"
@@ -127,15 +128,7 @@ class RemoteFormat : public ::testing::TestWithParam<const char*> {
     const ShardFiles::CacheScope scope({folder / "cache", limit(), kPatient});
     return open_at(server.url());
   }
-  int64_t cached_bytes() const {
-    int64_t total = 0;
-    std::error_code ignored;  // files come and go meanwhile
-    for (const auto& entry : std::filesystem::directory_iterator(folder / "cache/files", ignored)) {
-      const auto bytes = std::filesystem::file_size(entry.path(), ignored);
-      if (!ignored && entry.path().filename().string().find('-') == 40) total += static_cast<int64_t>(bytes);
-    }
-    return total;
-  }
+  int64_t cached_bytes() const { return io::testing::cached_bytes(folder / "cache/files"); }
   void expect_equal(const Source& source, const std::vector<int64_t>& order) const {
     Sample sample, expected;
     for (const int64_t i : order) {

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "bellows/core/log.h"
+#include "tests/data/cache_support.h"
 #include "tests/data/support.h"
 #include "tests/support/errors.h"
 #include "tests/support/http_server.h"
@@ -60,16 +61,6 @@ class RemoteShards : public ::testing::Test {
     for (const auto& one : server.served()) total += one.body_bytes;
     return total;
   }
-  uint64_t cached_bytes() const {
-    uint64_t total = 0;
-    std::error_code ignored;  // files come and go meanwhile
-    for (const auto& entry : std::filesystem::directory_iterator(folder / "cache/files", ignored)) {
-      const std::string name = entry.path().filename();
-      const auto bytes = std::filesystem::file_size(entry.path(), ignored);
-      if (name.find('-') == 40 && !ignored) total += bytes;
-    }
-    return total;
-  }
   TemporaryFolder folder;
   HttpServer server;
 };
@@ -109,7 +100,7 @@ TEST_F(RemoteShards, StayUnderTheLimit) {
   std::atomic<bool> done = false;
   std::thread watcher([&] {
     while (!done) {
-      EXPECT_LE(cached_bytes(), static_cast<uint64_t>(limit));
+      EXPECT_LE(io::testing::cached_bytes(folder / "cache/files"), limit);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
