@@ -60,11 +60,12 @@ void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
-/// What a run is made of, the same for all verbs that train.
+/// What a run is made of, the same for all verbs that train or plan to.
 template <class Arguments>
 void add_job(CLI::App* verb, Arguments& arguments) {
   verb->add_option("--recipe", arguments.recipe, "Recipe (YAML); all keys have defaults")->type_name("FILE");
-  verb->add_option("--data", arguments.data, "Data set, instead of the recipe's")->type_name("PATH");
+  if constexpr (requires { arguments.data; })
+    verb->add_option("--data", arguments.data, "Data set, instead of the recipe's")->type_name("PATH");
   verb->add_option("--model", arguments.model, "Model: a name, or a TorchScript file")->type_name("NAME|FILE");
   add_plugins(verb, arguments.plugins);
   verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
@@ -115,13 +116,7 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
         ->transform(CLI::AsSizeValue(false).description(""))
         ->check(CLI::Validator(shard_size_problem, ""));
   };
-  verb->add_option("--recipe", arguments.recipe, "Recipe (YAML); all keys have defaults")->type_name("FILE");
-  verb->add_option("--model", arguments.model, "Model: a name, or a TorchScript file")->type_name("NAME|FILE");
-  add_plugins(verb, arguments.plugins);
-  verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1, 1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_job(verb, arguments);
   verb->add_option("--batch", arguments.batch, "Samples, of all ranks; the recipe's")->type_name("N")->check(count);
   verb->add_option("--seq", arguments.seq, "Tokens, or steps of a series")->type_name("N")->check(count);
   verb->add_option("--image", arguments.image, "Height and width of pictures")->type_name("N")->check(count);

@@ -53,7 +53,7 @@ class GradientShards final : public ShardedGradients {
   Layout& layout_;
   const comm::Group group_;
   const comm::Group
-      means_;  ///< of its own: ranks may send a unit before or behind a collective of the model's own backward
+      means_;  ///< its duplicate: a unit may leave before or behind a collective of the model's own backward
   std::mutex mutex_;
   std::vector<size_t> index_in_unit_;  ///< of each place
   std::vector<Buffer> buffers_;        ///< of each unit, in the backward that goes on

@@ -10,9 +10,9 @@ namespace bellows::parallel {
 ///
 /// Numerics: the same bits on every rank; counts are exact
 /// Cost:     one all_gather of the counts for the whole collection (confusion counts of 1,000 classes: 8 MB a rank).
-///           With lists of scores a few more, and every rank gets all scores
+///           With lists of scores two, through the host, and every rank gets all scores
 /// Throws:   c10::ValueError on every rank – metrics of the same names count different things: the first that differs.
-///           As collectives – the ranks hold collections of different sizes
+///           As collectives – the ranks' counts are of different sizes
 metrics::MetricCollection reduce_metrics(const metrics::MetricCollection& metrics, const comm::Group& group);
 metrics::Metric reduce_metrics(const metrics::Metric& metric, const comm::Group& group);
 

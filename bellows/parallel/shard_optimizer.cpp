@@ -75,7 +75,7 @@ void check_same_tensors(NamedTensors tensors, const Model& model, const comm::Gr
   lines.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors)
     lines.push_back(c10::str(name, " ", tensor.scalar_type(), tensor.sizes(), ", strides ", tensor.strides()));
-  check_same_lines("shard_optimizer: the ranks hold different parameters or buffers", lines, group);
+  check_same_lines("shard_optimizer: the ranks hold different parameters or buffers", "tensor", lines, group);
 }
 
 /// What the optimizer has to be given back once its parameters are pieces.

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <limits>
 
-#include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/data/images/placement.h"
 #include "bellows/io/image.h"
@@ -112,13 +111,10 @@ class Photograph {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  const Options options = parse_options(argc, argv, "Times the parts of a picture's way into a batch, on one core.",
-                                        {{"photo", "photo.jpg"}});
-  try {
+  const auto run = [](const Options& options) {
     Photograph(options.extra.at("photo")).run();
     return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", bellows::user_message(error).c_str());
-    return 1;
-  }
+  };
+  return bench_main(argc, argv, "Times the parts of a picture's way into a batch, on one core.", run,
+                    {{"photo", "photo.jpg"}});
 }

@@ -30,8 +30,9 @@ struct Options {
 Options parse_options(int argc, char** argv, std::string_view about, std::map<std::string, std::string> extra = {});
 
 /// What main of a benchmark does: parses the flags, runs the program, turns an exception into a message and exit code 1.
-/// Params: about – one paragraph for --help
-int bench_main(int argc, char** argv, std::string_view about, const std::function<int(const Options&)>& program);
+/// Params: about, extra – as parse_options
+int bench_main(int argc, char** argv, std::string_view about, const std::function<int(const Options&)>& program,
+               std::map<std::string, std::string> extra = {});
 
 /// One side of a comparison: does `n` units of the work (steps, samples, calls) and returns the seconds that they took.
 struct Contestant {

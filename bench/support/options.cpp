@@ -60,8 +60,9 @@ std::string source_dir() {
   return BELLOWS_SOURCE_DIR;
 }
 
-int bench_main(int argc, char** argv, std::string_view about, const std::function<int(const Options&)>& program) {
-  const Options options = parse_options(argc, argv, about);
+int bench_main(int argc, char** argv, std::string_view about, const std::function<int(const Options&)>& program,
+               std::map<std::string, std::string> extra) {
+  const Options options = parse_options(argc, argv, about, std::move(extra));
   try {
     return program(options);
   } catch (const std::exception& error) {

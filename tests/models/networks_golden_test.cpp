@@ -10,36 +10,11 @@
 #include "bellows/models/gpt.h"
 #include "bellows/models/unet.h"
 #include "tests/models/golden.h"
+#include "tests/models/text_models.h"
 
 namespace bellows::models {
 
 namespace {
-
-BertOptions tiny_bert(TextHead head) {
-  return {.head = head,
-          .num_labels = 3,
-          .vocab_size = 30,
-          .hidden_size = 8,
-          .num_hidden_layers = 2,
-          .num_attention_heads = 2,
-          .intermediate_size = 12,
-          .max_position_embeddings = 12};
-}
-
-DistilBertOptions tiny_distilbert(TextHead head) {
-  return {.head = head,
-          .num_labels = 3,
-          .vocab_size = 30,
-          .dim = 8,
-          .n_layers = 2,
-          .n_heads = 2,
-          .hidden_dim = 12,
-          .max_position_embeddings = 12};
-}
-
-GptOptions tiny_gpt() {
-  return {.vocab_size = 30, .n_positions = 12, .n_embd = 8, .n_layer = 2, .n_head = 2};
-}
 
 UNetOptions tiny_unet(bool bilinear) {
   return {.num_classes = 2, .in_channels = 3, .channels = 4, .depth = 2, .bilinear = bilinear};
@@ -61,15 +36,15 @@ std::map<std::string, Model> golden_models(bool fused) {
                                    {"masked_lm", TextHead::masked_lm},
                                    {"hidden", TextHead::hidden_states},
                                    {"pooled", TextHead::pooled}}) {
-    BertOptions options = tiny_bert(head);
+    BertOptions options = small_bert(head);
     options.fused = fused;
     models.emplace(c10::str("bert_", name), bert(options));
-    DistilBertOptions distil = tiny_distilbert(head);
+    DistilBertOptions distil = small_distilbert(head);
     distil.fused = fused;
     if (head == TextHead::classifier || head == TextHead::masked_lm)
       models.emplace(c10::str("distilbert_", name), distilbert(distil));
   }
-  GptOptions gpt_options = tiny_gpt();
+  GptOptions gpt_options = small_gpt();
   gpt_options.fused = fused;
   models.emplace("gpt", gpt(gpt_options));
   EncoderDecoderOptions forecast = tiny_series(), classifier = tiny_series();

@@ -18,6 +18,7 @@
 #include "bellows/models/unet.h"
 #include "bellows/models/weights.h"
 #include "tests/models/golden.h"
+#include "tests/models/text_models.h"
 #include "tests/support/errors.h"
 
 namespace bellows::models {
@@ -25,32 +26,6 @@ namespace bellows::models {
 namespace {
 
 using testing::HasSubstr;
-
-BertOptions small_bert(TextHead head = TextHead::classifier) {
-  return {.head = head,
-          .num_labels = 3,
-          .vocab_size = 30,
-          .hidden_size = 8,
-          .num_hidden_layers = 2,
-          .num_attention_heads = 2,
-          .intermediate_size = 12,
-          .max_position_embeddings = 12};
-}
-
-DistilBertOptions small_distilbert(TextHead head = TextHead::classifier) {
-  return {.head = head,
-          .num_labels = 3,
-          .vocab_size = 30,
-          .dim = 8,
-          .n_layers = 2,
-          .n_heads = 2,
-          .hidden_dim = 12,
-          .max_position_embeddings = 12};
-}
-
-GptOptions small_gpt() {
-  return {.vocab_size = 30, .n_positions = 12, .n_embd = 8, .n_layer = 2, .n_head = 2};
-}
 
 /// Every parameter that the file has holds the formula's values.
 void expect_formula(const Model& model, const Model& fresh) {

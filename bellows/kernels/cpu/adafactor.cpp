@@ -80,6 +80,16 @@ HWY_INLINE void for_pieces(const AdafactorTensor& t, const AdafactorTile& tile, 
 }
 
 template <class T>
+double squares_of(const T* p, size_t n) {
+  Sum<T> squares;
+  for_lanes<T>(n, [&](auto d, size_t i) HWY_ATTR {
+    const auto w = hn::LoadU(d, p + i);
+    squares.add(d, hn::Mul(w, w));
+  });
+  return squares.get();
+}
+
+template <class T>
 void tile_sums(const AdafactorTensor& t, AdafactorTile& tile) {
   WindowOf<T> g_window, p_window;
   const T factor = static_cast<T>(t.rule.grad_factor);
@@ -89,7 +99,7 @@ void tile_sums(const AdafactorTensor& t, AdafactorTile& tile) {
     const bool new_batch = row % t.rows == 0 || row == tile.first_row;
     T* const columns = static_cast<T*>(tile.column_sums) + (row / t.rows - tile.first_row / t.rows) * t.columns + c;
     if (new_batch) std::fill(columns, columns + n, T(0));
-    Sum<T> squares, weights;
+    Sum<T> squares;
     for_lanes<T>(n, [&](auto d, size_t i) HWY_ATTR {
       const auto x = hn::Mul(hn::LoadU(d, g + i), hn::Set(d, factor));
       const auto square = hn::Mul(x, x);
@@ -99,11 +109,7 @@ void tile_sums(const AdafactorTensor& t, AdafactorTile& tile) {
     tile.row_sums[row] = (c == 0 ? 0 : tile.row_sums[row]) + squares.get();
     if (!t.rule.scale_parameter) return;
     const T* const p = p_window.open(t.param, t.param_type, at, n);
-    for_lanes<T>(n, [&](auto d, size_t i) HWY_ATTR {
-      const auto w = hn::LoadU(d, p + i);
-      weights.add(d, hn::Mul(w, w));
-    });
-    tile.weight_squares += weights.get();
+    tile.weight_squares += squares_of(p, n);
   });
 }
 
@@ -116,7 +122,7 @@ void tile_squares(const AdafactorTensor& t, AdafactorTile& tile) {
   for_pieces(t, tile, [&](int64_t row, size_t c, size_t n) HWY_ATTR {
     const size_t at = static_cast<size_t>(row * t.columns) + c;
     const T* const g = g_window.open(t.grad, t.grad_type, at, n);
-    Sum<T> squares, weights;
+    Sum<T> squares;
     if (!t.square) {
       const T* const columns = static_cast<const T*>(tile.column_factors) + row / t.rows * t.columns + c;
       for_lanes<T>(n, [&](auto d, size_t i) HWY_ATTR {
@@ -138,11 +144,7 @@ void tile_squares(const AdafactorTensor& t, AdafactorTile& tile) {
     tile.update_squares += squares.get();
     if (!t.rule.scale_parameter) return;
     const T* const p = p_window.open(t.param, t.param_type, at, n);
-    for_lanes<T>(n, [&](auto d, size_t i) HWY_ATTR {
-      const auto w = hn::LoadU(d, p + i);
-      weights.add(d, hn::Mul(w, w));
-    });
-    tile.weight_squares += weights.get();
+    tile.weight_squares += squares_of(p, n);
   });
 }
 
