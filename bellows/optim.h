@@ -4,6 +4,7 @@
 #include "bellows/optim/averaging.h"
 #include "bellows/optim/batch_size.h"
 #include "bellows/optim/clip.h"
+#include "bellows/optim/gradient_accumulator.h"
 #include "bellows/optim/groups.h"
 #include "bellows/optim/lion.h"
 #include "bellows/optim/lr_scheduler.h"
