@@ -114,14 +114,27 @@ at::ScalarType LibtorchOptimizer::state_dtype(const at::Tensor& p) const {
 }
 
 int64_t LibtorchOptimizer::state_block(const at::Tensor& p) const {
-  if (!has_low_bit_state() || p.numel() < std::max<int64_t>(common_.min_8bit_size, 1)) return 0;
+  if (!has_low_bit_state()) return 0;
+  const auto part = whole_numels_.find(p.unsafeGetTensorImpl());
+  const int64_t numel = part == whole_numels_.end() ? p.numel() : part->second;
+  if (numel < std::max<int64_t>(common_.min_8bit_size, 1)) return 0;
   return common_.state == State::int8 ? kernels::State8::block : kernels::State4::block;
+}
+
+int64_t LibtorchOptimizer::state_block_bytes() const {
+  return common_.state == State::int4 ? kernels::State4::block_bytes : kernels::State8::block_bytes;
+}
+
+void LibtorchOptimizer::set_whole_numel(const at::Tensor& p, int64_t numel) {
+  TORCH_CHECK_VALUE(numel >= p.numel(), common_.name, ": a part of ", p.numel(), " elements cannot be one of ", numel,
+                    ".");
+  whole_numels_[p.unsafeGetTensorImpl()] = numel;
 }
 
 std::vector<int64_t> LibtorchOptimizer::state_sizes(const at::Tensor& p) const {
   const int64_t block = state_block(p);
   if (common_.state != State::int4 || block == 0) return p.sizes().vec();
-  return {(p.numel() + block - 1) / block * kernels::State4::block_bytes};
+  return {(p.numel() + block - 1) / block * state_block_bytes()};
 }
 
 LibtorchOptimizer::Scales LibtorchOptimizer::state_scales(const at::Tensor& p) const {

@@ -196,6 +196,10 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   void set_state_scales(const at::Tensor& parameter, Scales scales);
   /// Elements that share a scale, in the order of memory; 0 for a parameter whose state is not low-bit.
   int64_t state_block(const at::Tensor& parameter) const;
+  /// And the bytes of their codes.
+  int64_t state_block_bytes() const;
+  /// Says that a parameter is part of one of so many elements, by which `min_8bit_size` goes: a sharded optimizer's are.
+  void set_whole_numel(const at::Tensor& parameter, int64_t numel);
   bool has_low_bit_state() const { return common_.state != State::automatic; }
   bool rounds_at_random() const { return common_.stochastic_rounding; }
   /// How many tensors were rounded at random so far: with the seed, what the next ones depend on.
@@ -267,6 +271,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   bool scaled_ = false;
   std::unordered_map<void*, at::Tensor> masters_, device_steps_;
   std::unordered_map<void*, Scales> scales_;
+  std::unordered_map<void*, int64_t> whole_numels_;  ///< of parameters that are parts
   int64_t rounding_count_ = 0;
 };
 

@@ -201,6 +201,11 @@ struct Loaded {
   void give_to(LibtorchOptimizer& optimizer) const {
     optimizer.settle_steps();
     optimizer.refresh_master_weights();
+    for (const to::OptimizerParamGroup& group : optimizer.param_groups()) {
+      for (const at::Tensor& p : group.params()) {
+        if (optimizer.state_block(p) > 0) optimizer.set_state_scales(p, {});  // state that is made anew has new ones
+      }
+    }
     for (const auto& [p, master] : masters) optimizer.set_master_weight(p, master);
     for (const auto& [p, found] : scales) optimizer.set_state_scales(p, found);
     optimizer.set_rounding_count(rounding_count);

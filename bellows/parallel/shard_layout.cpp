@@ -18,8 +18,8 @@ int64_t rounded_up(int64_t count, int64_t multiple) {
   return (count + multiple - 1) / multiple * multiple;
 }
 
-int64_t alignment_of(const at::Tensor& tensor) {
-  return alignment_bytes / static_cast<int64_t>(tensor.element_size());
+int64_t alignment_of(const at::Tensor& tensor, int64_t block) {
+  return std::max(alignment_bytes / static_cast<int64_t>(tensor.element_size()), block);
 }
 
 std::vector<int64_t> memory_order(const at::Tensor& tensor) {
@@ -55,9 +55,9 @@ struct OpenUnit {
 };
 
 /// Makes the unit's buffer and moves its parameters there.
-Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const comm::Group& group) {
+Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const comm::Group& group, int64_t block) {
   const at::Tensor& first = places[open.places.front()].parameter;
-  const int64_t slice = rounded_up(rounded_up(open.length, group.size()) / group.size(), alignment_of(first));
+  const int64_t slice = rounded_up(rounded_up(open.length, group.size()) / group.size(), alignment_of(first, block));
   Unit unit{at::zeros({slice * group.size()}, first.options().requires_grad(false)), slice, open.places};
   const int64_t own = slice * group.rank();
   for (const size_t index : open.places) {
@@ -151,7 +151,7 @@ std::vector<std::pair<comm::ShardSpec, at::Tensor>> Place::boxes(const at::Tenso
   return result;
 }
 
-Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t bucket_bytes) {
+Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t bucket_bytes, int64_t block) {
   const c10::NoGradGuard no_grad;
   check_own_memory(parameters);
   Layout layout;
@@ -171,12 +171,12 @@ Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t
                              .parameter = parameter,
                              .order = memory_order(dense ? parameter : parameter.contiguous()),
                              .offset = unit.length});
-    unit.length += rounded_up(parameter.numel(), alignment_of(parameter));
+    unit.length += rounded_up(parameter.numel(), alignment_of(parameter, block));
     if (unit.length * static_cast<int64_t>(parameter.element_size()) < bucket_bytes) continue;
-    layout.units.push_back(fill_unit(unit, layout.places, group));
+    layout.units.push_back(fill_unit(unit, layout.places, group, block));
     open.erase(at);
   }
-  for (const auto& [kind, unit] : open) layout.units.push_back(fill_unit(unit, layout.places, group));
+  for (const auto& [kind, unit] : open) layout.units.push_back(fill_unit(unit, layout.places, group, block));
   for (size_t unit = 0; unit < layout.units.size(); ++unit) {
     for (const size_t place : layout.units[unit].places) layout.places[place].unit = unit;
   }

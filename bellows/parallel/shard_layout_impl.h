@@ -45,7 +45,8 @@ struct Layout {
 
 /// Moves parameters into units of about `bucket_bytes`, of one dtype and device each: the last parameter first, as
 /// gradients become ready. The tensors stay the same objects with the same strides.
+/// Params: block – parameters begin, and are cut, at multiples of so many elements, a power of two
 /// Throws: c10::ValueError – two of them share memory
-Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t bucket_bytes);
+Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t bucket_bytes, int64_t block = 1);
 
 }  // namespace bellows::parallel

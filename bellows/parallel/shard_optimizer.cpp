@@ -26,16 +26,31 @@ void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOption
   TORCH_CHECK_VALUE(!dynamic_cast<const ShardedOptimizer*>(optimizer),
                     "shard_optimizer: this optimizer is sharded already.");
   const std::string type = c10::demangle(typeid(*optimizer).name());
-  TORCH_CHECK_VALUE(type.find("LBFGS") == std::string::npos && type.find("Adafactor") == std::string::npos,
-                    "shard_optimizer: ", type,
-                    " looks at whole gradients, which no rank has. Use one that treats each element by itself.");
+  TORCH_CHECK_VALUE(
+      type.find("LBFGS") == std::string::npos && type.find("Adafactor") == std::string::npos, "shard_optimizer: ", type,
+      " looks at whole gradients (norms, means of rows and columns), which no rank has. Use one that ",
+      "treats each element by itself: AdamW with .state_dtype = int8 has 2 bytes a parameter, over all ranks.");
   const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(optimizer);
   TORCH_CHECK_VALUE(!ours || !ours->lr_tensor().defined(), "shard_optimizer: the optimizer has an lr_tensor, which ",
                     "schedules could not reach through the sharded one. Set the groups' lr instead.");
-  TORCH_CHECK_VALUE(
-      !ours || !(ours->has_low_bit_state() || ours->rounds_at_random()), "shard_optimizer: low-bit state and ",
-      "stochastic rounding go by the elements of whole parameters, of which each rank has pieces. Leave out ",
-      "state_dtype and stochastic_rounding, or use DistributedDataParallel.");
+  TORCH_CHECK_VALUE(!ours || !ours->rounds_at_random(), "shard_optimizer: stochastic rounding goes by the elements of ",
+                    "whole parameters, of which each rank has pieces. Take master_weights instead of ",
+                    "stochastic_rounding, or use DistributedDataParallel.");
+}
+
+/// What parameters may be cut at multiples of: with low-bit state elements that share a scale stay together.
+int64_t block_of(const torch::optim::Optimizer& optimizer, const NamedTensors& to_shard) {
+  const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(&optimizer);
+  int64_t block = 1;
+  for (const auto& [name, parameter] : to_shard) {
+    const int64_t own = ours ? ours->state_block(parameter) : 0;
+    TORCH_CHECK_VALUE(own == 0 || parameter.is_contiguous(), "shard_optimizer: low-bit state can be cut where ",
+                      "parameters are row-major, \"", name, "\" has shape ", parameter.sizes(), " and strides ",
+                      parameter.strides(), ". Make it contiguous, or raise min_8bit_size above ", parameter.numel(),
+                      ".");
+    block = std::max(block, own);
+  }
+  return block;
 }
 
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
@@ -96,11 +111,14 @@ void broadcast_from_first(const Layout& layout, const Model& model, const comm::
 void put_pieces(ShardedOptimizer::Impl& impl) {
   std::unordered_map<const at::TensorImpl*, Place*> places;
   for (Place& place : impl.layout.places) places[place.parameter.unsafeGetTensorImpl()] = &place;
+  auto* const ours = dynamic_cast<optim::LibtorchOptimizer*>(impl.local.get());
   for (auto& group : impl.local->param_groups()) {
     for (at::Tensor& parameter : group.params()) {
       const auto found = places.find(parameter.unsafeGetTensorImpl());
       impl.places.push_back(found == places.end() ? nullptr : found->second);
-      if (impl.places.back()) parameter = impl.places.back()->piece;
+      if (!impl.places.back()) continue;
+      parameter = impl.places.back()->piece;
+      if (ours) ours->set_whole_numel(parameter, impl.places.back()->parameter.numel());
     }
   }
 }
@@ -223,10 +241,11 @@ std::shared_ptr<ShardedOptimizer> shard_optimizer(std::shared_ptr<torch::optim::
   std::vector<at::Tensor> parameters = parameters_of(*optimizer);
   const NamedTensors to_shard = trained(model, parameters);
   check_same_tensors(to_shard, model, group);
+  const int64_t block = block_of(*optimizer, to_shard);
   const NamedTensors state = state_before(*optimizer);
   auto impl = std::make_unique<ShardedOptimizer::Impl>(ShardedOptimizer::Impl{
       .local = std::move(optimizer), .group = group, .options = options, .parameters = std::move(parameters)});
-  impl->layout = lay_out(to_shard, group, options.bucket_bytes);
+  impl->layout = lay_out(to_shard, group, options.bucket_bytes, block);
   broadcast_from_first(impl->layout, model, group);
   put_pieces(*impl);
   if (options.stage == 2) impl->gradients = std::make_unique<GradientShards>(impl->layout, group);

@@ -27,6 +27,7 @@ struct SavedTensor {
   std::string name;
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> sizes;
+  std::vector<int64_t> strides = {};  ///< empty: row-major
 };
 
 /// An optimizer of which each rank of a group updates its share of the elements and has the state for these alone; the
@@ -44,8 +45,11 @@ struct SavedTensor {
 /// Each rank calls backward() equally often. A model whose backward() calls collectives (SyncBatchNorm) may have parameters
 /// that only some ranks use if these are among the last two buckets; stage 1 knows no such limit. A parameter that had no gradient on any rank is left alone by step(), one that
 /// had it on some counts as zero on the others.
+/// State of 8 and 4 bits (`state_dtype`): parameters are cut between blocks that share a scale, so every rank codes what one
+/// process would. Codes and scales are saved and loaded with the same bits on any number of ranks.
 /// Numerics: a step gives what one process gives that has the mean of the ranks' gradients, for optimizers that treat each
-///           element by itself: float64 to 1e-9 over 20 steps (tests/parallel/zero_parity_test.cpp)
+///           element by itself: float64 to 1e-9 over 20 steps (tests/parallel/zero_parity_test.cpp); low-bit state bit for
+///           bit from the same gradients (tests/parallel/zero_low_bit_test.cpp)
 /// Cost:     of n bytes of parameters, W ranks: state n/W times the optimizer's (AdamW: 2). Gradients n, in stage 2 n/W,
 ///           up to four buckets on their way and one that fills. A step sends (W - 1)/W · n, each backward() of stage 2 as
 ///           much again
@@ -74,7 +78,8 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   /// Throws: c10::ValueError – an optimizer of a class of your own: its state cannot be taken apart
   std::vector<comm::Shard> state_shards() const;
   /// What this rank needs of a saved state, not filled yet, whatever the number of ranks that saved it.
-  /// Throws: c10::ValueError – state of parameters that are not there, of other sizes
+  /// Throws: c10::ValueError on every rank – state of parameters that are not there, of other sizes; low-bit state of
+  ///         another block size or memory layout, or for a parameter that keeps none, and the reverse
   std::vector<comm::Shard> wanted_shards(const std::vector<SavedTensor>& saved) const;
   /// Takes what wanted_shards() gave, filled.
   void load_shards(const std::vector<comm::Shard>& filled);
@@ -98,11 +103,13 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
 /// Shares `optimizer` among the ranks of `group`. Parameters and buffers of the model become those of rank 0, the
 /// parameters views of larger buffers: move and cast the model before. State that the optimizer has already is shared, too;
 /// those of its parameters that are frozen stay whole. Use the result in the optimizer's place. Collective.
-/// Params: optimizer – one that treats each element by itself: all of bellows::optim, also with master weights, and
-///                     torch::optim but for LBFGS; not one that takes norms of whole parameters (LARS, LAMB, Adafactor)
+/// Params: optimizer – one that treats each element by itself: all of bellows::optim, also with master weights and low-bit
+///                     state, and torch::optim but for LBFGS; not one that takes norms or means of whole parameters (LARS,
+///                     LAMB, Adafactor), nor stochastic_rounding
 ///         model – that its parameters are of; it may have others
 /// Throws: c10::ValueError – ranks with different parameters (named), parameters of another model or amp::MasterWeights,
-///         LBFGS, lr_tensor, options out of range
+///         LBFGS, Adafactor, lr_tensor, stochastic_rounding, low-bit state of a parameter that is not row-major, options out
+///         of range
 std::shared_ptr<ShardedOptimizer> shard_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                                   const Model& model, const comm::Group& group,
                                                   const ShardOptions& options = {});

@@ -42,10 +42,13 @@ TEST(ZeroMisuse, IsToldInWords) {
               HasSubstr("LBFGSLike looks at whole gradients"));
   const auto adafactor = std::make_shared<optim::Adafactor>(m.net->distinct(), optim::AdafactorOptions{});
   EXPECT_THAT(message(m, adafactor), HasSubstr("Adafactor looks at whole gradients"));
-  const optim::AdamWOptions eight_bits{.state_dtype = optim::State::int8};
   NetModel half(at::kBFloat16);
+  const optim::AdamWOptions at_random{.stochastic_rounding = true};
+  EXPECT_THAT(message(half, std::make_shared<optim::AdamW>(half.net->distinct(), at_random)),
+              HasSubstr("stochastic rounding goes by the elements of whole parameters"));
+  const optim::AdamWOptions eight_bits{.state_dtype = optim::State::int8, .min_8bit_size = 20};
   EXPECT_THAT(message(half, std::make_shared<optim::AdamW>(half.net->distinct(), eight_bits)),
-              HasSubstr("low-bit state and stochastic rounding go by the elements of whole parameters"));
+              HasSubstr("parameters are row-major, \"conv.weight\" has shape"));
   EXPECT_THAT(message(m, adamw()({m.net->distinct().back()})), HasSubstr("no parameter of model"));
   const OptimizerPtr with_lr = std::make_shared<optim::AdamW>(
       m.net->distinct(), optim::AdamWOptions{.lr_tensor = at::full({}, 0.1, at::kDouble)});
