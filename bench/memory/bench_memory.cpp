@@ -20,7 +20,6 @@ struct Plain {
   std::vector<double> losses;
   StepBytes bytes;
   std::unique_ptr<Training> training;
-  std::string peer_task;           ///< as bench/peers/memory.py calls it
   std::optional<StepBytes> peers;  ///< of the peer's plain step
 };
 
@@ -78,7 +77,7 @@ std::string overhead(const Comparison& comparison, size_t side, size_t plain) {
 Row measure(Plain& plain, const Variant& variant, const Options& options, PeerProcess* peer) {
   const int64_t checked = options.quick ? 2 : 3;
   const std::vector<double> losses = first_losses(plain.task, variant, checked);
-  bool equal = agree(losses, plain.losses, variant.tolerance);
+  const bool equal = agree(losses, plain.losses, variant.tolerance);
   Training training(plain.task, variant);
   training.step();  // makes the optimizer's state, and lets a budget measure
   const StepBytes bytes = training.measured_step();
@@ -87,17 +86,17 @@ Row measure(Plain& plain, const Variant& variant, const Options& options, PeerPr
                                    as_contestant("ours, plain", *plain.training)};
   const bool with_peer = peer && !variant.peer.empty();
   if (with_peer) {
-    sides.push_back(peer_contestant(*peer, plain.peer_task, variant.peer));
-    sides.push_back(peer_contestant(*peer, plain.peer_task, "plain"));
+    sides.push_back(peer_contestant(*peer, plain.task.name, variant.peer));
+    sides.push_back(peer_contestant(*peer, plain.task.name, "plain"));
   }
-  const Comparison comparison =
-      compare(sides, {.units = 1, .windows = 5, .warmup = 1, .budget_s = options.quick ? 3.0 : 45.0});
+  const Comparison comparison = compare(
+      sides, {.units = variant.update_every, .windows = 5, .warmup = 1, .budget_s = options.quick ? 3.0 : 45.0});
   Row row = time_row(plain.task.title + ", " + variant.name, "time per step", "ms", comparison, equal);
   row.note = "kept for backward " + beside(bytes.kept, plain.bytes.kept) + ", peak " +
              beside(bytes.peak, plain.bytes.peak) + ", state " + beside(bytes.state, plain.bytes.state) + ", time " +
              overhead(comparison, 0, 1);
   if (with_peer) {
-    const StepBytes theirs = peer_bytes(*peer, plain.peer_task, variant.peer);
+    const StepBytes theirs = peer_bytes(*peer, plain.task.name, variant.peer);
     row.note += "\n  Python: kept " + beside(theirs.kept, plain.peers->kept) + ", peak " +
                 beside(theirs.peak, plain.peers->peak) + ", time " + overhead(comparison, 2, 3);
   }
@@ -105,8 +104,8 @@ Row measure(Plain& plain, const Variant& variant, const Options& options, PeerPr
 }
 
 Plain make_plain(const std::string& name, const Options& options, PeerProcess* peer) {
-  Plain plain{.task = make_task(name), .peer_task = name};
-  const Variant& first = variants().front();
+  Plain plain{.task = make_task(name)};
+  const Variant& first = variants_of(name).front();
   plain.losses = first_losses(plain.task, first, options.quick ? 2 : 3);
   plain.training = std::make_unique<Training>(plain.task, first);
   plain.training->step();
@@ -124,11 +123,16 @@ int run(const Options& options) {
   std::optional<PeerProcess> peer;
   if (!options.peer_python.empty())
     peer.emplace(std::vector<std::string>{options.peer_python, source_dir() + "/bench/peers/memory.py"});
-  const std::vector<std::string> tasks = options.quick ? std::vector<std::string>{"bert-small", "resnet-small"}
-                                                       : std::vector<std::string>{"bert", "resnet"};
+  const std::vector<std::string> tasks = options.quick
+                                             ? std::vector<std::string>{"bert-small", "resnet-small", "series-128"}
+                                             : std::vector<std::string>{"bert", "resnet", "series-512", "series-1024"};
   for (const std::string& name : tasks) {
+    if (name.find(options.extra.at("task")) == std::string::npos) continue;
     Plain plain = make_plain(name, options, peer ? &*peer : nullptr);
-    for (const Variant& variant : variants()) report.add(measure(plain, variant, options, peer ? &*peer : nullptr));
+    for (const Variant& variant : variants_of(name)) {
+      if (variant.name.find(options.extra.at("only")) == std::string::npos) continue;
+      report.add(measure(plain, variant, options, peer ? &*peer : nullptr));
+    }
   }
   return report.finish();
 }
@@ -143,6 +147,8 @@ int main(int argc, char** argv) {
       "Training steps of BERT-base and ResNet-50 in the ways that save memory: recompute, selective recompute, a\n"
       "budget, activations in fewer bits or in a file, small optimizers; against plain steps and Python's checkpoint.\n"
       "Losses of the first steps are compared first. Kept: what waits for backward at the end of forward; peak: the\n"
-      "most that a step holds; both beside weights and the optimizer's state.",
-      bellows::bench::run);
+      "most that a step holds; both beside weights and the optimizer's state. A transformer for time series gets "
+      "mixed\n"
+      "precision, fused layer norms and fused optimizers one after the other. --task and --only take parts of names.",
+      bellows::bench::run, {{"task", ""}, {"only", ""}});
 }

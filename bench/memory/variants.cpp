@@ -6,14 +6,13 @@
 
 #include "bellows/amp/autocast.h"
 #include "bellows/models/bert.h"
-#include "bellows/models/blocks.h"
+#include "bellows/models/encoder_decoder.h"
 #include "bellows/models/formula_weights.h"
 #include "bellows/models/resnet.h"
-#include "bellows/optim/optimizers.h"
 #include "bellows/optim/state.h"
+#include "bellows/optim/step_in_backward.h"
 #include "bellows/recompute/budget.h"
 #include "bellows/recompute/checkpoint.h"
-#include "bellows/recompute/compress.h"
 #include "bellows/recompute/offload.h"
 #include "bellows/tap/allocator.h"
 
@@ -24,10 +23,6 @@ namespace {
 constexpr double learning_rate = 1e-5;
 constexpr int64_t classes = 10;
 
-bool has(const std::string& name, std::string_view part) {
-  return name.find(part) != std::string::npos;
-}
-
 Model without_dropout(models::BertOptions options) {
   options.num_labels = classes;
   options.hidden_dropout_prob = options.attention_probs_dropout_prob = 0;
@@ -35,88 +30,157 @@ Model without_dropout(models::BertOptions options) {
   return models::bert(options);
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model, const std::string& name) {
-  optim::AdamWOptions options{.lr = learning_rate};
-  if (has(name, "8-bit AdamW")) options.state_dtype = optim::State::int8;
-  return std::make_unique<optim::AdamW>(model.parameters(), options);
+at::Tensor recomputed(const models::Block& block, const at::Tensor& x) {
+  return recompute::checkpoint(block, x);
 }
 
-/// How the model's blocks are run, by the variant's name; null: directly.
-models::RunBlock block_runner(const std::string& name) {
-  using models::Block;
-  if (has(name, "products kept"))
-    return [](const Block& block, const at::Tensor& x) {
-      return recompute::checkpoint({.policy = recompute::save_products}, block, x);
-    };
-  if (has(name, "recompute") || has(name, "budget"))
-    return [](const Block& block, const at::Tensor& x) { return recompute::checkpoint(block, x); };
-  return nullptr;
+at::Tensor recomputed_but_products(const models::Block& block, const at::Tensor& x) {
+  return recompute::checkpoint({.policy = recompute::save_products}, block, x);
 }
 
-std::optional<recompute::ActivationBits> bits_of(const std::string& name) {
-  if (has(name, "bf16 activations")) return recompute::ActivationBits::bf16;
-  if (has(name, "int8 activations")) return recompute::ActivationBits::int8;
-  if (has(name, "int4 activations")) return recompute::ActivationBits::int4;
-  return std::nullopt;
+Model series_model(bool fused) {
+  return models::encoder_decoder(
+      {.in_features = 188, .num_classes = 2, .start_steps = 12, .dropout = 0, .fused = fused});
+}
+
+template <class Optimizer, class OptimizerOptions>
+MakeOptimizer make(OptimizerOptions options) {
+  return [options](std::vector<at::Tensor> parameters) {
+    return std::make_unique<Optimizer>(std::move(parameters), options);
+  };
+}
+
+std::vector<Variant> deep_variants() {
+  using recompute::ActivationBits;
+  const MakeOptimizer adamw8 = adamw({.state_dtype = optim::State::int8});
+  return {
+      {.name = "plain", .peer = "plain"},
+      {.name = "recompute of every block", .peer = "checkpoint", .run_block = recomputed},
+      {.name = "recompute, products kept", .peer = "selective", .run_block = recomputed_but_products},
+      {.name = "recompute, budget(0.5)", .run_block = recomputed, .budget = true},
+      {.name = "bf16 activations", .tolerance = 0.02, .bits = ActivationBits::bf16},
+      {.name = "int8 activations", .tolerance = 0.02, .bits = ActivationBits::int8},
+      {.name = "int4 activations", .tolerance = 0.2, .bits = ActivationBits::int4},
+      {.name = "activations in a file", .offloads = true},
+      {.name = "recompute, int8 activations", .tolerance = 0.02, .run_block = recomputed, .bits = ActivationBits::int8},
+      {.name = "bf16 weights, stochastic rounding",
+       .tolerance = 0.05,
+       .model = {.bf16_weights = true},
+       .optimizer = adamw({.stochastic_rounding = true})},
+      {.name = "in micro-batches, 4", .tolerance = 0.1, .micro_batches = 4},
+      {.name = "AdamW every 4th step", .tolerance = 0.1, .update_every = 4},
+      {.name = "AdamW every 16th step", .tolerance = 0.1, .update_every = 16},
+      {.name = "8-bit AdamW", .tolerance = 0.02, .optimizer = adamw8},
+      {.name = "4-bit AdamW", .tolerance = 0.02, .optimizer = adamw({.state_dtype = optim::State::int4})},
+      {.name = "step in backward", .steps_in_backward = true},
+      {.name = "autocast bf16", .peer = "autocast", .tolerance = 0.05, .autocast = true},
+      {.name = "autocast bf16, recompute",
+       .peer = "autocast checkpoint",
+       .tolerance = 0.05,
+       .run_block = recomputed,
+       .autocast = true},
+      {.name = "int8 activations, 8-bit AdamW, step in backward",
+       .tolerance = 0.05,
+       .bits = ActivationBits::int8,
+       .steps_in_backward = true,
+       .optimizer = adamw8},
+      {.name = "autocast bf16, recompute, 8-bit AdamW, step in backward",
+       .tolerance = 0.05,
+       .run_block = recomputed,
+       .autocast = true,
+       .steps_in_backward = true,
+       .optimizer = adamw8},
+  };
+}
+
+/// Each adds to the one above, but for the two SGDs, which stand beside Adam.
+std::vector<Variant> series_variants() {
+  const auto adam = make<torch::optim::Adam>(torch::optim::AdamOptions(learning_rate));
+  const auto sgd = make<torch::optim::SGD>(torch::optim::SGDOptions(learning_rate).momentum(0.9));
+  const auto fused_sgd = make<optim::SGD>(optim::SGDOptions{.lr = learning_rate, .momentum = 0.9});
+  const auto fused_adam = make<optim::Adam>(optim::AdamOptions{.lr = learning_rate});
+  const ModelWays fused{.fused_layers = true};
+  return {
+      {.name = "baseline (Adam)", .peer = "plain", .optimizer = adam},
+      {.name = "AMP", .peer = "autocast", .tolerance = 0.05, .autocast = true, .optimizer = adam},
+      {.name = "AMP, fused layer norm", .tolerance = 0.05, .model = fused, .autocast = true, .optimizer = adam},
+      {.name = "AMP, fused layer norm, SGD", .tolerance = 0.05, .model = fused, .autocast = true, .optimizer = sgd},
+      {.name = "AMP, fused layer norm, fused SGD",
+       .peer = "autocast fused-sgd",
+       .tolerance = 0.05,
+       .model = fused,
+       .autocast = true,
+       .optimizer = fused_sgd},
+      {.name = "AMP, fused layer norm, fused Adam",
+       .peer = "autocast fused-adam",
+       .tolerance = 0.05,
+       .model = fused,
+       .autocast = true,
+       .optimizer = fused_adam},
+      {.name = "fused layer norm, fused Adam, no AMP", .tolerance = 1e-4, .model = fused, .optimizer = fused_adam},
+  };
 }
 
 }  // namespace
 
-Task make_task(const std::string& name) {
-  const bool small = has(name, "small");
-  const auto finish = [&](std::string title, Model model, at::Tensor x) {
+Task make_task(const std::string& name, const ModelWays& ways) {
+  const bool small = name.ends_with("-small");
+  const at::ScalarType dtype = ways.bf16_weights ? at::kBFloat16 : at::kFloat;
+  const auto finish = [&](std::string title, Model model, const at::Tensor& x, int64_t labels) {
     models::set_formula_weights(model);
+    model.module()->to(dtype);
     model.train();
-    return Task{std::move(title), std::move(model), x, models::formula_labels("labels", x.size(0), classes)};
+    return Task{name, std::move(title), std::move(model), x, models::formula_labels("labels", x.size(0), labels)};
   };
-  if (has(name, "resnet")) {
+  if (name.starts_with("series-")) {
+    const int64_t batch = std::stoll(name.substr(7));
+    return finish("encoder-decoder, " + std::to_string(batch) + " x 13 x 188", series_model(ways.fused_layers),
+                  models::formula_uniform("input", {batch, 13, 188}).to(dtype), 2);
+  }
+  if (name.starts_with("resnet")) {
     const int64_t batch = small ? 8 : 16, size = small ? 64 : 224;
     const models::ResNetOptions options{.num_classes = classes};
     return finish(small ? "ResNet-18, 8 x 64x64" : "ResNet-50, 16 x 224x224",
                   small ? models::resnet18(options) : models::resnet50(options),
-                  models::formula_uniform("input", {batch, 3, size, size}).to(at::kFloat));
+                  models::formula_uniform("input", {batch, 3, size, size}).to(dtype), classes);
   }
   const int64_t batch = small ? 4 : 8, length = small ? 64 : 128;
   const models::BertOptions options = small ? models::bert_20m() : models::bert_base();
   return finish(small ? "BERT of 20 M, 4 x 64" : "BERT-base, 8 x 128", without_dropout(options),
-                models::formula_labels("ids", batch * length, options.vocab_size).view({batch, length}));
+                models::formula_labels("ids", batch * length, options.vocab_size).view({batch, length}), classes);
 }
 
-const std::vector<Variant>& variants() {
-  static const std::vector<Variant> all = {
-      {.name = "plain", .peer = "plain"},
-      {.name = "recompute of every block", .peer = "checkpoint"},
-      {.name = "recompute, products kept", .peer = "selective"},
-      {.name = "recompute, budget(0.5)"},
-      {.name = "bf16 activations", .tolerance = 0.02},
-      {.name = "int8 activations", .tolerance = 0.02},
-      {.name = "int4 activations", .tolerance = 0.2},
-      {.name = "activations in a file"},
-      {.name = "recompute, int8 activations", .tolerance = 0.02},
-      {.name = "accumulation over 4", .tolerance = 0.1, .micro_batches = 4},
-      {.name = "8-bit AdamW", .tolerance = 0.02},
-      {.name = "autocast bf16", .peer = "autocast", .tolerance = 0.05},
-      {.name = "autocast bf16, recompute", .peer = "autocast checkpoint", .tolerance = 0.05},
-      {.name = "autocast bf16, recompute, 8-bit AdamW", .tolerance = 0.05},
+MakeOptimizer adamw(optim::AdamWOptions options) {
+  options.lr = learning_rate;
+  return [options](std::vector<at::Tensor> parameters) {
+    return std::make_unique<optim::AdamW>(std::move(parameters), options);
   };
-  return all;
+}
+
+const std::vector<Variant>& variants_of(const std::string& task) {
+  static const std::vector<Variant> deep = deep_variants(), series = series_variants();
+  return task.starts_with("series-") ? series : deep;
 }
 
 Training::Training(const Task& task, const Variant& variant)
-    : task_(task), variant_(variant), optimizer_(make_optimizer(task.model, variant.name)) {
-  if (has(variant.name, "in a file")) guard_ = std::make_shared<recompute::offload>();
-  if (has(variant.name, "budget")) guard_ = std::make_shared<recompute::budget>(0.5);
+    : task_(variant.model == ModelWays{} ? task : make_task(task.name, variant.model)),
+      variant_(variant),
+      optimizer_(variant.optimizer(task_.model.parameters())) {
+  if (variant.offloads) guard_ = std::make_shared<recompute::offload>();
+  if (variant.budget) guard_ = std::make_shared<recompute::budget>(0.5);
 }
 
 at::Tensor Training::forward(const at::Tensor& x, const at::Tensor& y) {
   std::optional<recompute::compress> compress;
-  if (const auto bits = bits_of(variant_.name)) compress.emplace(recompute::CompressOptions{.bits = *bits, .seed = 1});
-  const amp::autocast autocast(at::kCPU, at::kBFloat16, has(variant_.name, "autocast"));
+  if (variant_.bits) compress.emplace(recompute::CompressOptions{.bits = *variant_.bits, .seed = 1});
+  const amp::autocast autocast(at::kCPU, at::kBFloat16, variant_.autocast);
   return torch::cross_entropy_loss(task_.model.forward(x), y);
 }
 
 double Training::run(const std::function<void()>& behind_forward) {
-  models::run_blocks_by(task_.model, block_runner(variant_.name));
+  // Hooks and the way of the blocks stay for one step: other trainings share the model.
+  models::run_blocks_by(task_.model, variant_.run_block);
+  const auto stepping = variant_.steps_in_backward ? optim::step_in_backward(*optimizer_) : nullptr;
   double loss = 0;
   for (int64_t i = 0; i < variant_.micro_batches; ++i) {
     const int64_t n = task_.x.size(0) / variant_.micro_batches;
@@ -125,8 +189,10 @@ double Training::run(const std::function<void()>& behind_forward) {
     part.backward();
     loss += part.item<double>();
   }
-  optimizer_->step();
-  optimizer_->zero_grad();
+  if (!stepping && ++steps_ % variant_.update_every == 0) {
+    optimizer_->step();
+    optimizer_->zero_grad();
+  }
   models::run_blocks_by(task_.model, nullptr);
   return loss;
 }

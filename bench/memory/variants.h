@@ -5,34 +5,56 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bellows/core/model.h"
+#include "bellows/models/blocks.h"
+#include "bellows/optim/optimizers.h"
+#include "bellows/recompute/compress.h"
 
 namespace bellows::bench {
 
+/// How a task's model is made: with ways that are its own.
+struct ModelWays {
+  bool fused_layers = false;  ///< layer norm with dropout and residual in one pass: only the series' model has them
+  bool bf16_weights = false;
+  bool operator==(const ModelWays&) const = default;
+};
+
 /// A model with formula weights and a batch for it: bench/peers/memory.py makes the same.
 struct Task {
-  std::string title;
+  std::string name, title;
   Model model;
   at::Tensor x, y;
 };
 
 /// Params: name – "bert" (BERT-base, 8 sequences of 128), "resnet" (ResNet-50, 16 pictures of 224x224), "bert-small" (BERT of
-///         20 M, 4 of 64), "resnet-small" (ResNet-18, 8 of 64x64)
-Task make_task(const std::string& name);
+///         20 M, 4 of 64), "resnet-small" (ResNet-18, 8 of 64x64), "series-N" (a transformer with encoder and decoder, N
+///         series of 13 steps with 188 values and a class of two: the shape of the American Express data)
+Task make_task(const std::string& name, const ModelWays& ways = {});
 
-/// A way to train with less memory.
+using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
+MakeOptimizer adamw(optim::AdamWOptions options = {});
+
+/// A way to train with less memory, or in less time.
 struct Variant {
   std::string name;
   std::string peer = "";  ///< of bench/peers/memory.py
   /// The losses of the first steps are those of plain training to that relative difference; 0: bit for bit. Lossy ways
   /// differ in the gradients, which AdamW's first steps take by their signs.
   double tolerance = 0;
-  int64_t micro_batches = 1;
+  ModelWays model = {};
+  models::RunBlock run_block = nullptr;  ///< null: directly
+  std::optional<recompute::ActivationBits> bits = {};
+  bool offloads = false, budget = false, autocast = false, steps_in_backward = false;
+  MakeOptimizer optimizer = adamw();
+  int64_t micro_batches = 1;  ///< of a step
+  int64_t update_every = 1;   ///< steps
 };
-const std::vector<Variant>& variants();
+/// The first is the plain one.
+const std::vector<Variant>& variants_of(const std::string& task);
 
 /// What a step holds, beside what was there before it: weights and the optimizer's state.
 struct StepBytes {
@@ -55,6 +77,7 @@ class Training {
 
   Task task_;
   Variant variant_;
+  int64_t steps_ = 0;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<void> guard_;  ///< what lives over all steps: the file of an offload
 };

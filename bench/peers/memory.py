@@ -2,6 +2,7 @@
 `losses N TASK VARIANT`, `time N TASK VARIANT`, `bytes TASK VARIANT`."""
 
 import functools
+import math
 import time
 
 import torch
@@ -28,10 +29,39 @@ def keep_products(_, op, *args, **kwargs):
     return CheckpointPolicy.MUST_SAVE if op in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+class Series(torch.nn.Module):
+    """bellows::models::encoder_decoder for classes: torch.nn.Transformer with sines and cosines as positions."""
+
+    def __init__(self, features, start, width=128):
+        super().__init__()
+        self.start = start
+        self.input_projection = torch.nn.Linear(features, width)
+        self.target_projection = torch.nn.Linear(features, width)
+        self.transformer = torch.nn.Transformer(width, 8, 3, 3, 512, dropout=0.0, batch_first=True)
+        self.output = torch.nn.Linear(width, 2)
+        rates = torch.exp(torch.arange(0, width, 2).double() * (-math.log(10000.0) / width))
+        angles = torch.arange(64).double().unsqueeze(1) * rates
+        self.positions = torch.stack([angles.sin(), angles.cos()], 2).flatten(1).float()
+
+    def forward(self, x):
+        steps = x.size(1)
+        queries = torch.cat([x[:, steps - self.start :], torch.zeros_like(x[:, :1])], 1)
+        source = self.input_projection(x) + self.positions[:steps]
+        target = self.target_projection(queries) + self.positions[steps - self.start : steps + 1]
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(target.size(1))
+        return self.output(self.transformer(source, target, tgt_mask=mask, tgt_is_causal=True)[:, -1])
+
+
 class Task:
     def __init__(self, name):
         small = "small" in name
-        if "resnet" in name:
+        self.is_series = name.startswith("series-")
+        if self.is_series:
+            batch = int(name.split("-")[1])
+            self.net = Series(188, 12)
+            self.x = uniform("input", (batch, 13, 188)).float()
+            self.blocks = []
+        elif "resnet" in name:
             batch, size = (8, 64) if small else (16, 224)
             make = torchvision.models.resnet18 if small else torchvision.models.resnet50
             self.net = make(num_classes=CLASSES)
@@ -48,14 +78,26 @@ class Task:
             self.net = BertForSequenceClassification(config)
             self.x = labels("ids", batch * length, config.vocab_size).view(batch, length)
             self.blocks = list(self.net.bert.encoder.layer)
-        self.y = labels("labels", batch, CLASSES)
+        self.y = labels("labels", batch, 2 if self.is_series else CLASSES)
         self.net.train()
         self.plain_forwards = [block.forward for block in self.blocks]
         self.reset()
 
     def reset(self):
         set_formula_weights(self.net)
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=LR, fused=True)
+        self.optimizers = {}
+
+    def optimizer(self, variant):
+        kind = next((word for word in variant if word.startswith("fused-")), "adam" if self.is_series else "adamw")
+        if kind not in self.optimizers:
+            parameters = list(self.net.parameters())
+            self.optimizers[kind] = {
+                "adamw": lambda: torch.optim.AdamW(parameters, lr=LR, fused=True),
+                "adam": lambda: torch.optim.Adam(parameters, lr=LR),
+                "fused-adam": lambda: torch.optim.Adam(parameters, lr=LR, fused=True),
+                "fused-sgd": lambda: torch.optim.SGD(parameters, lr=LR, momentum=0.9, fused=True),
+            }[kind]()
+        return self.optimizers[kind]
 
     def use(self, variant):
         extra = {}
@@ -75,8 +117,9 @@ class Task:
         del output
         behind_forward()
         loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        optimizer = self.optimizer(variant)
+        optimizer.step()
+        optimizer.zero_grad()
         return loss.item()
 
 
