@@ -10,6 +10,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/named_state.h"
 #include "bellows/core/sharded_gradients.h"
+#include "bellows/optim/offloaded_state_impl.h"
 #include "bellows/tap/gradient_tap.h"
 
 namespace bellows::optim {
@@ -41,7 +42,7 @@ class OnlyOne {
 /// Who clips or unscales asks the owner of gradients that do not lie where they are expected: here is the answer.
 class StepInBackward::Steps : public ShardedGradients {
  public:
-  explicit Steps(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {
+  Steps(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options) : optimizer_(optimizer) {
     const std::string type = c10::demangle(typeid(optimizer).name());
     TORCH_CHECK_VALUE(type.find("LBFGS") == std::string::npos && !dynamic_cast<NamedState*>(&optimizer),
                       "step_in_backward: ", type,
@@ -60,6 +61,7 @@ class StepInBackward::Steps : public ShardedGradients {
         owned.emplace_back(p, p);
       }
     }
+    if (options.offload_state) state_ = std::make_unique<OffloadedState>(optimizer, options);
     entry_ = std::make_unique<ShardedGradientsEntry>(*this, std::move(owned));
   }
 
@@ -70,6 +72,8 @@ class StepInBackward::Steps : public ShardedGradients {
         "and call step(). bf16 needs no GradScaler.");
   }
 
+  OffloadedState* state() const { return state_.get(); }
+
  private:
   void step(const at::Tensor& parameter, size_t group) {
     const c10::AutoGradMode no_graph(false);
@@ -77,24 +81,37 @@ class StepInBackward::Steps : public ShardedGradients {
     TORCH_CHECK_VALUE(!parameter.grad().requires_grad(),
                       "step_in_backward: this backward pass makes a graph of its own (create_graph), which would hold ",
                       "weights as they were before their step. End step_in_backward for it.");
+    if (state_) state_->before_step(parameter);
     {
       const OnlyOne only(optimizer_.param_groups(), group, parameter);
       optimizer_.step();
     }
     parameter.mutable_grad().reset();
+    if (state_) state_->after_step(parameter);
   }
 
   torch::optim::Optimizer& optimizer_;
   std::mutex mutex_;
+  std::unique_ptr<OffloadedState> state_;
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;
   std::unique_ptr<ShardedGradientsEntry> entry_;
 };
 
-StepInBackward::StepInBackward(torch::optim::Optimizer& optimizer) : steps_(std::make_unique<Steps>(optimizer)) {}
+StepInBackward::StepInBackward(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options)
+    : steps_(std::make_unique<Steps>(optimizer, options)) {}
 StepInBackward::~StepInBackward() = default;
 
-std::unique_ptr<StepInBackward> step_in_backward(torch::optim::Optimizer& optimizer) {
-  return std::make_unique<StepInBackward>(optimizer);
+OffloadedStateStats StepInBackward::state_stats() const {
+  return steps_->state() ? steps_->state()->stats() : OffloadedStateStats();
+}
+
+void StepInBackward::wait() {
+  if (steps_->state()) steps_->state()->wait();
+}
+
+std::unique_ptr<StepInBackward> step_in_backward(torch::optim::Optimizer& optimizer,
+                                                 const StepInBackwardOptions& options) {
+  return std::make_unique<StepInBackward>(optimizer, options);
 }
 
 }  // namespace bellows::optim

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <string>
 
+#include "bellows/core/nameless_file.h"
+
 namespace bellows::recompute::detail {
 
 /// A file without a name, and who uses which part of it. The system takes it away when the process ends, by whatever.
@@ -13,10 +15,6 @@ class SpillFile {
  public:
   /// Throws: c10::Error – the folder cannot be written, or has no room for `reserve_bytes`
   SpillFile(std::string folder, int64_t reserve_bytes);
-  ~SpillFile();
-  SpillFile(const SpillFile&) = delete;
-  SpillFile& operator=(const SpillFile&) = delete;
-
   /// A part that nobody uses, of whole pages.
   /// Throws: c10::Error – the disk is full
   int64_t take(int64_t bytes);
@@ -28,14 +26,9 @@ class SpillFile {
   int64_t peak_bytes() const;
 
  private:
-  void open();
-  void grow(int64_t end);
-
-  const std::string folder_;
-  int fd_ = -1;
+  NamelessFile file_;
   mutable std::mutex mutex_;
   std::map<int64_t, int64_t> free_;  ///< offset, size; neighbours are joined
-  int64_t allocated_ = 0;            ///< bytes that the disk has for us
   int64_t end_ = 0;                  ///< of what was ever used
   int64_t used_ = 0, peak_ = 0;
 };
