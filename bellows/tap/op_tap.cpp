@@ -1,6 +1,7 @@
 #include "bellows/tap/op_tap.h"
 
 #include "bellows/core/log.h"
+#include "bellows/tap/deferral.h"
 #include "bellows/tap/redispatch.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -8,6 +9,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <atomic>
+#include <vector>
 
 namespace bellows::tap {
 namespace {
@@ -114,7 +116,60 @@ void Interpreter::dispatch(const c10::OperatorHandle& op, torch::jit::Stack* sta
   }
 }
 
+std::shared_ptr<Deferral> deferral_of(const Mode& mode) {
+  Frame* const frame = frame_of(mode);
+  return frame && frame->active ? std::dynamic_pointer_cast<Deferral>(frame->client) : nullptr;
+}
+
+/// How many modes stand on this thread from the top down to the innermost client that defers, it included; 0: there is none.
+int64_t modes_to_deferral() {
+  const int64_t depth = ModeStack::stack_len();
+  for (int64_t below = 1; below <= depth; ++below) {
+    if (deferral_of(*ModeStack::get_stack_at(depth - below))) return below;
+  }
+  return 0;
+}
+
+/// The upper modes are off this thread's stack while it lives.
+class WithoutModes {
+ public:
+  explicit WithoutModes(int64_t count) {
+    modes_.reserve(count);
+    while (count-- > 0) modes_.push_back(ModeStack::pop_stack());
+  }
+  ~WithoutModes() {
+    for (; !modes_.empty(); modes_.pop_back()) ModeStack::push_non_infra_mode_onto_stack(std::move(modes_.back()));
+  }
+  WithoutModes(const WithoutModes&) = delete;
+  WithoutModes& operator=(const WithoutModes&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<Mode>> modes_;
+};
+
 }  // namespace
+
+std::shared_ptr<Deferral> active_deferral() {
+  const int64_t count = modes_to_deferral();
+  return count ? deferral_of(*ModeStack::get_stack_at(ModeStack::stack_len() - count)) : nullptr;
+}
+
+void sync() {
+  const auto client = active_deferral();
+  if (!client) return;
+  const WithoutModes off(modes_to_deferral());
+  client->sync();
+}
+
+UndeferredGuard::UndeferredGuard() {
+  sync();
+  client_ = active_deferral();
+  if (client_) client_->set_deferring(false);
+}
+
+UndeferredGuard::~UndeferredGuard() {
+  if (client_) client_->set_deferring(true);
+}
 
 void OpCall::next(Stack& stack) const {
   struct SameOperator {

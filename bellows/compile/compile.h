@@ -1,0 +1,86 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "bellows/graph/region.h"
+#include "bellows/tap/deferral.h"
+
+namespace bellows {
+
+using CompileOptions = graph::RegionOptions;
+
+/// Runs what a compiled function on this thread has answered but not run yet. Call it there before code that reaches tensors'
+/// data by pointer, or hands them to another thread.
+using tap::sync;
+
+/// While it lives, operators of a compiled function on this thread run when they are called. For code that mixes operators and
+/// pointers: printing a tensor, libraries that know nothing of this.
+using undeferred = tap::UndeferredGuard;
+
+namespace compile_detail {
+
+/// The part of a compiled function that does not depend on its type.
+class CompiledRegion {
+ public:
+  explicit CompiledRegion(const CompileOptions& options);
+  /// What happened in all calls so far.
+  graph::Explanation explain() const;
+  /// The recordings that are kept.
+  std::vector<graph::Graph> graphs() const;
+
+ protected:
+  void run(const std::function<void()>& function);
+
+ private:
+  std::shared_ptr<graph::Region> region_;
+};
+
+}  // namespace compile_detail
+
+/// A function in whose place this one is called; made by compile(). Copies share their recordings.
+template <class Function>
+class Compiled : public compile_detail::CompiledRegion {
+ public:
+  Compiled(Function function, const CompileOptions& options)
+      : CompiledRegion(options), function_(std::make_shared<Function>(std::move(function))) {}
+
+  template <class... Arguments>
+  decltype(auto) operator()(Arguments&&... arguments) {
+    using Result = std::invoke_result_t<Function&, Arguments...>;
+    const auto call = [&]() -> Result { return std::invoke(*function_, std::forward<Arguments>(arguments)...); };
+    if constexpr (std::is_void_v<Result>) {
+      run(call);
+    } else if constexpr (std::is_reference_v<Result>) {
+      std::add_pointer_t<Result> result = nullptr;
+      run([&] { result = &call(); });
+      return static_cast<Result>(*result);
+    } else {
+      std::optional<Result> result;
+      run([&] { result.emplace(call()); });
+      return Result(std::move(*result));
+    }
+  }
+
+ private:
+  std::shared_ptr<Function> function_;
+};
+
+/// A function to be called in place of another one: a forward pass, or a whole training step. Its operators are recorded by the first call
+/// and followed in later ones, in which the function runs, too, as graph::Region tells. docs/compile.md says what a function may do.
+/// Params:   function – copied; called with the arguments that the result is called with
+/// Numerics: bits as without (tests/graph), but for the operators that docs/tap-bits.md names
+/// Cost:     nothing is faster yet; the operators run in order, with about a microsecond for each one (bench/compile)
+/// Threads:  safe if the function's own calls are
+/// Throws:   c10::ValueError – an option below 1; calls: what the function and its operators throw, the latter when they run
+/// Ref:      torch.compile
+template <class Function>
+auto compile(Function&& function, const CompileOptions& options = {}) {
+  return Compiled<std::decay_t<Function>>(std::forward<Function>(function), options);
+}
+
+}  // namespace bellows

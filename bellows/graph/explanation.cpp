@@ -1,0 +1,67 @@
+#include "bellows/graph/explanation.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "bellows/graph/count_cause_impl.h"
+
+namespace bellows::graph {
+namespace {
+
+constexpr size_t most_causes = 32;
+
+void print_causes(std::ostream& out, const char* title, const std::vector<Explanation::Cause>& causes) {
+  if (causes.empty()) return;
+  out << title << "\n";
+  for (const auto& cause : causes) {
+    out << "  " << cause.times << " × " << cause.op;
+    if (!cause.why.empty()) out << ": " << cause.why;
+    out << "\n";
+  }
+}
+
+}  // namespace
+
+void detail::count_cause(std::vector<Explanation::Cause>& causes, const std::string& op, const std::string& why,
+                         int64_t times) {
+  const auto found =
+      std::find_if(causes.begin(), causes.end(), [&](const auto& cause) { return cause.op == op && cause.why == why; });
+  if (found != causes.end()) {
+    found->times += times;
+  } else if (causes.size() < most_causes) {
+    causes.push_back({op, why, times});
+  }
+}
+
+Explanation& Explanation::operator+=(const Explanation& other) {
+  for (const auto field : {&Explanation::calls, &Explanation::followed_calls, &Explanation::nested_calls,
+                           &Explanation::recordings, &Explanation::dropped, &Explanation::abandoned,
+                           &Explanation::recorded, &Explanation::followed, &Explanation::views, &Explanation::at_once,
+                           &Explanation::barriers, &Explanation::deferred, &Explanation::flushes, &Explanation::results,
+                           &Explanation::never_seen, &Explanation::lifted, &Explanation::mismatches})
+    this->*field += other.*field;
+  for (const auto list : {&Explanation::mismatch_causes, &Explanation::barrier_causes}) {
+    for (const Cause& cause : other.*list) detail::count_cause(this->*list, cause.op, cause.why, cause.times);
+  }
+  return *this;
+}
+
+std::string Explanation::to_text() const {
+  std::ostringstream out;
+  out << calls << " calls, " << followed_calls << " followed from end to end";
+  if (nested_calls) out << ", " << nested_calls << " inside another region";
+  out << "\n" << recordings << " recordings kept";
+  if (dropped) out << ", " << dropped << " dropped to make room";
+  if (abandoned) out << ", " << abandoned << " calls too long to record";
+  out << "\n"
+      << recorded << " operators recorded, " << followed << " followed: " << deferred << " deferred, " << views
+      << " views that need no run, " << at_once << " run at once, " << barriers << " barriers\n"
+      << flushes << " runs of deferred operators made " << results << " tensors, of which " << never_seen
+      << " were never seen\n"
+      << lifted << " numbers became inputs, " << mismatches << " operators agreed with no recording\n";
+  print_causes(out, "mismatches", mismatch_causes);
+  print_causes(out, "barriers", barrier_causes);
+  return out.str();
+}
+
+}  // namespace bellows::graph

@@ -1,0 +1,298 @@
+#include "bellows/graph/follower_impl.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+
+#include "bellows/graph/count_cause_impl.h"
+#include "bellows/graph/record_impl.h"
+
+namespace bellows::graph::detail {
+namespace {
+
+/// Facts of an operator that may be the next step, without asking for those of one that is not.
+const OperatorFacts* facts_among(const std::vector<std::unique_ptr<Step>>& steps, const c10::OperatorHandle& handle) {
+  const auto found =
+      std::find_if(steps.begin(), steps.end(), [&](const auto& step) { return *step->node.op->handle == handle; });
+  return found == steps.end() ? nullptr : (*found)->node.op;
+}
+
+/// The storages of an operator's plain tensors while it runs: no other region's hold makes them throw.
+class InUse {
+ public:
+  InUse(const tap::OpCall& op, tap::Stack& stack) {
+    for (const c10::IValue& value : op.arguments(stack)) {
+      if (!value.isTensor() && !(value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList()))
+        continue;
+      for_each_tensor(value, [&](const at::Tensor& tensor) {
+        if (tensor.defined() && is_plain(tensor)) holds_.hold(tensor.storage(), false);
+      });
+    }
+    holds_.open();
+  }
+
+ private:
+  tap::StorageHolds holds_;
+};
+
+void run(const tap::OpCall& op, tap::Stack& stack) {
+  const InUse in_use(op, stack);
+  op.next(stack);
+}
+
+}  // namespace
+
+void Follower::call(const tap::OpCall& op, tap::Stack& stack) {
+  const std::lock_guard lock(mutex_);
+  if (plain_ || ended_ || undeferred_ > 0) return run(op, stack);
+  const OperatorFacts* const facts = facts_among(at_->next, op.handle());
+  if (!facts) {
+    if (!at_->next.empty()) note_mismatch(op, nullptr);
+    return record(op, stack);
+  }
+  const Arrival arrival(op, *facts, stack, buffers_);
+  if (const Found found = find(arrival); found.step) {
+    if (found.agreement == Agreement::tensors) counts_.lifted += lift_numbers(found.step->node, arrival);
+    return follow(found.step, arrival, op, stack);
+  }
+  stand_at(at_);
+  note_mismatch(op, &arrival);
+  record(op, stack);
+}
+
+/// A step that agrees in all comes before one whose numbers would have to become inputs.
+Follower::Found Follower::find(const Arrival& arrival) const {
+  Found best;
+  if (arrival.foreign) return best;
+  for (const auto& step : at_->next) {
+    const Agreement agreement = compare(step->node, arrival);
+    if (agreement > best.agreement) best = {step.get(), agreement};
+    if (agreement == Agreement::all) break;
+  }
+  return best;
+}
+
+void Follower::follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
+  if (step->node.when == When::later) {
+    defer(step, arrival, stack);
+  } else {
+    run_now(step, arrival, op, stack);
+  }
+}
+
+void Follower::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
+  const Node& node = step->node;
+  if (node.view) {
+    ++counts_.views;
+  } else {
+    ++counts_.deferred;
+    wait_for(node, arrival.arguments);
+    pending_.push_back({&node, lifted_numbers(node, arrival)});
+  }
+  ++counts_.followed;
+  auto results = answers(node, stack);
+  stack.resize(stack.size() - node.arguments.size());
+  for (c10::IValue& value : results) stack.push_back(std::move(value));
+  stand_at(step);
+}
+
+/// The operator's tensors are needed when it runs: their data must live till then, and the host must not reach it before.
+void Follower::wait_for(const Node& node, std::span<const c10::IValue> arguments) {
+  for (size_t i = 0; i < node.arguments.size(); ++i) {
+    if (!node.arguments[i].is_tensors()) continue;
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      const BufferId id = buffers_.of(tensor);
+      if (id < 0 || buffers_[id].busy()) return;
+      buffers_[id].real = tensor.storage();
+      holds_.hold(tensor.storage(), options_.guard_inputs);
+      busy_.push_back(id);
+    });
+  }
+}
+
+std::vector<c10::IValue> Follower::answers(const Node& node, const tap::Stack& stack) {
+  const std::span<const c10::IValue> arguments(stack.data() + stack.size() - node.arguments.size(),
+                                               node.arguments.size());
+  std::vector<c10::IValue> results;
+  results.reserve(node.results.size());
+  for (const Result& result : node.results) {
+    if (!result.list) {
+      results.emplace_back(answer(node, result.outputs[0], arguments));
+      continue;
+    }
+    c10::List<at::Tensor> list;
+    list.reserve(result.outputs.size());
+    for (const Output& output : result.outputs) list.push_back(answer(node, output, arguments));
+    results.emplace_back(std::move(list));
+  }
+  return results;
+}
+
+at::Tensor Follower::answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments) {
+  const BufferId id = output.value.buffer;
+  if (id == no_buffer) return {};
+  if (output.argument >= 0) {
+    int number = 0;
+    at::Tensor handed_back;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!node.arguments[i].is_tensors()) continue;
+      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+        if (number++ == output.argument) handed_back = tensor;
+      });
+    }
+    return handed_back;
+  }
+  if (!output.made) return output.value.geometry.over(c10::Storage(buffers_[id].weak.lock()));
+  c10::Storage storage(tap::make_pending_storage(output.nbytes, output.value.geometry.device));
+  buffers_.add(storage);
+  buffers_[id].pending = true;
+  busy_.push_back(id);
+  return output.value.geometry.over(std::move(storage));
+}
+
+void Follower::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
+  const Node& node = step->node;
+  bool waits = node.when == When::flush;
+  if (!node.op->reads_no_data) {
+    for (const BufferId id : arrival.buffers) waits = waits || (id >= 0 && buffers_[id].busy());
+  }
+  if (waits) flush();
+  const std::vector<c10::IValue> arguments(arrival.arguments.begin(), arrival.arguments.end());
+  try {
+    node.op->reads_no_data ? op.next(stack) : run(op, stack);
+  } catch (...) {
+    stand_at(at_);
+    throw;
+  }
+  const int64_t followed = counts_.followed;
+  Step* const agreeing = step_with_results(step, arguments, op.results(stack));
+  if (counts_.followed > followed) {
+    ++(waits ? counts_.barriers : counts_.at_once);
+    if (waits) count_cause(counts_.barrier_causes, node.op->name, "");
+  }
+  stand_at(agreeing);
+}
+
+/// The next step whose results are those that an operator gave; if there is none, it is recorded.
+Step* Follower::step_with_results(Step* first, std::span<const c10::IValue> arguments,
+                                  std::span<const c10::IValue> results) {
+  const size_t known = buffers_.size();
+  const auto fits = [&](const Step& step) {
+    if (results_fit(step.node, results, buffers_)) return true;
+    buffers_.truncate(known);
+    return false;
+  };
+  if (fits(*first)) {
+    ++counts_.followed;
+    return first;
+  }
+  for (const auto& step : at_->next) {
+    const bool same_arguments =
+        step.get() != first && step->node.op == first->node.op && step->node.when != When::later;
+    if (!same_arguments || step->node.arguments.size() != first->node.arguments.size()) continue;
+    const bool same_tensors =
+        std::equal(step->node.arguments.begin(), step->node.arguments.end(), first->node.arguments.begin(),
+                   [](const Argument& a, const Argument& b) { return a.kind == b.kind && a.tensors == b.tensors; });
+    if (same_tensors && fits(*step)) {
+      ++counts_.followed;
+      return step.get();
+    }
+  }
+  flush();
+  ++counts_.recorded;
+  ++counts_.mismatches;
+  count_cause(counts_.mismatch_causes, first->node.op->name, "results of other sizes, or of other tensors");
+  return tree_.append(at_, NodeRecorder(first->node, arguments).finish(results, buffers_));
+}
+
+void Follower::record(const tap::OpCall& op, tap::Stack& stack) {
+  flush();
+  if (at_->depth >= options_.max_operators) {
+    plain_ = true;
+    counts_.abandoned = 1;
+    return run(op, stack);
+  }
+  NodeRecorder recorder(op, stack, buffers_);
+  try {
+    run(op, stack);
+  } catch (...) {
+    stand_at(at_);
+    throw;
+  }
+  ++counts_.recorded;
+  stand_at(tree_.append(at_, std::move(recorder).finish(op.results(stack), buffers_)));
+}
+
+/// Goes to a step; buffers of operators that did not lead there are forgotten.
+void Follower::stand_at(Step* step) {
+  if (step->parent == at_ && at_->next.front().get() != step) {
+    const auto found =
+        std::find_if(at_->next.begin(), at_->next.end(), [&](const auto& one) { return one.get() == step; });
+    std::rotate(at_->next.begin(), found, found + 1);  // tried first by the next call
+  }
+  at_ = step;
+  buffers_.truncate(step->node.buffers_after);
+}
+
+void Follower::note_mismatch(const tap::OpCall& op, const Arrival* arrival) {
+  ++counts_.mismatches;
+  const Node& expected = at_->next.front()->node;
+  std::string why;
+  if (!arrival) {
+    why = "instead of " + expected.op->name;
+  } else if (arrival->foreign) {
+    why = "a tensor without a value, from elsewhere";
+  } else {
+    why = difference(expected, *arrival);
+  }
+  count_cause(counts_.mismatch_causes, op.qualified_name(), why);
+}
+
+void Follower::flush() {
+  if (pending_.empty()) return;
+  struct Done {
+    Follower& self;
+    bool failed = true;
+    ~Done() {
+      self.holds_.release();
+      for (const BufferId id : self.busy_) {
+        self.buffers_[id].real = {};
+        self.buffers_[id].pending = false;
+      }
+      self.busy_.clear();
+      self.pending_.clear();
+      self.plain_ = self.plain_ || failed;
+    }
+  } done{*this};
+  holds_.open();
+  run_in_order(pending_, buffers_, counts_);
+  done.failed = false;
+}
+
+void Follower::sync() {
+  const std::lock_guard lock(mutex_);
+  if (!ended_) flush();
+}
+
+/// What runs meanwhile is no part of the recording: its results are new inputs where they are used later.
+void Follower::set_deferring(bool on) {
+  const std::lock_guard lock(mutex_);
+  undeferred_ += on ? -1 : 1;
+}
+
+void Follower::finish() {
+  const std::lock_guard lock(mutex_);
+  struct Ended {
+    Follower& self;
+    ~Ended() {
+      self.ended_ = true;
+      self.tree_.end_call(self.at_);
+      self.counts_.calls = 1;
+      self.counts_.followed_calls = self.counts_.recorded == 0 && self.counts_.abandoned == 0;
+      self.counts_.dropped = self.tree_.prune(self.options_.max_recordings);
+    }
+  } ended{*this};
+  flush();
+}
+
+}  // namespace bellows::graph::detail

@@ -1,0 +1,97 @@
+// What a call of a compiled function takes beside a plain one: followed and interpreted, and recorded.
+#include <torch/torch.h>
+
+#include <chrono>
+#include <memory>
+
+#include "bellows/compile.h"
+#include "bench/support/bench.h"
+
+namespace bellows::bench {
+namespace {
+
+/// A function of its own state, made anew for each side; it returns a figure of what it computed.
+struct Work {
+  std::string name;
+  std::function<std::function<at::Tensor()>()> make;
+};
+
+Work chain_of_additions() {
+  return {"1000 additions of 16 numbers", [] {
+            const at::Tensor x = torch::ones({16});
+            return [x] {
+              const at::NoGradGuard no_grad;
+              at::Tensor sum = x;
+              for (int i = 0; i < 1000; ++i) sum = sum + x;
+              return sum;
+            };
+          }};
+}
+
+Work small_step() {
+  return {"8 layers of 64, batch 32, AdamW step", [] {
+            namespace nn = torch::nn;
+            torch::manual_seed(1);
+            nn::Sequential net;
+            for (int i = 0; i < 8; ++i) {
+              net->push_back(nn::Linear(64, 64));
+              net->push_back(nn::GELU());
+            }
+            net->push_back(nn::Linear(64, 10));
+            const at::Tensor x = torch::randn({32, 64}), y = torch::randint(0, 10, {32});
+            auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-3));
+            return std::function<at::Tensor()>([=]() mutable {
+              optimizer->zero_grad();
+              const at::Tensor loss = nn::functional::cross_entropy(net->forward(x), y);
+              loss.backward();
+              optimizer->step();
+              return loss.detach();
+            });
+          }};
+}
+
+Contestant contestant(std::string name, const std::function<at::Tensor()>& call) {
+  return {std::move(name), [call](int64_t n) {
+            const auto start = std::chrono::steady_clock::now();
+            for (int64_t i = 0; i < n; ++i) call();
+            return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+          }};
+}
+
+Row measure(const Work& work, const Options& options) {
+  auto followed = compile(work.make());
+  const auto plain = work.make(), recorded = work.make();
+  bool equal = true;
+  for (int call = 0; call < 4; ++call) equal = at::equal(followed(), plain()) && equal;
+  const Comparison all = compare({contestant("followed", followed), contestant("plain", plain),
+                                  contestant("recorded", [recorded] { return compile(recorded)(); })},
+                                 {.window_s = options.quick ? 0.2 : 0.5, .windows = options.quick ? 5 : 15});
+  Row row = time_row(work.name, "time per call", "us", all, equal);
+  const auto graphs = followed.graphs();
+  size_t operators = 0;
+  for (const auto& graph : graphs) operators = std::max(operators, graph.nodes.size());
+  row.note = c10::str(operators, " operators; added for each: followed ",
+                      1e6 * (all.sides[0].seconds() - all.sides[1].seconds()) / static_cast<double>(operators),
+                      " us, recorded ",
+                      1e6 * (all.sides[2].seconds() - all.sides[1].seconds()) / static_cast<double>(operators), " us");
+  return row;
+}
+
+int run(const Options& options) {
+  at::set_num_threads(1);
+  Report report("compile", options);
+  for (const Work& work : {chain_of_additions(), small_step()}) report.add(measure(work, options));
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  return bench_main(
+      argc, argv,
+      "Measures a call of a compiled function that is followed and interpreted, and one that is recorded, beside "
+      "the plain call. One thread.",
+      run);
+}

@@ -1,0 +1,358 @@
+#include <thread>
+
+#include "bellows/tap/context.h"
+#include "bellows/tap/deferral.h"
+#include "bellows/tap/observer.h"
+#include "tests/graph/support.h"
+
+namespace bellows::graph::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(RegionHazards, TouchingAPendingTensorSaysWhatToCall) {
+  Region region;
+  const at::Tensor x = torch::ones({3});
+  for (int call = 0; call < 3; ++call) {
+    region.run([&] {
+      const at::Tensor y = x + 1, column = y.view({3, 1});
+      if (call > 0) {
+        EXPECT_THAT(error_of([&] { y.data_ptr(); }), HasSubstr("Call bellows::sync()"));
+        EXPECT_THAT(error_of([&] { column.data_ptr<float>(); }), HasSubstr("no value yet"));
+        EXPECT_THAT(error_of([&] { y.accessor<float, 1>(); }), HasSubstr("sync()"));
+        EXPECT_THAT(error_of([&] { y.storage().data(); }), HasSubstr("sync()"));
+        EXPECT_THAT(error_of([&] { y.const_data_ptr<float>(); }), HasSubstr("sync()"));
+      }
+      tap::sync();
+      EXPECT_EQ(y.data_ptr<float>()[1], 2);
+      EXPECT_EQ((y * 2).sum().item<float>(), 12);
+    });
+  }
+  EXPECT_EQ(region.explain().followed_calls, 2);
+  EXPECT_NO_THROW(tap::sync());  // outside: nothing to do
+}
+
+TEST(RegionHazards, PrintingNeedsAGuard) {
+  Region region;
+  const at::Tensor x = torch::ones({3});
+  std::string plain;
+  for (int call = 0; call < 3; ++call) {
+    region.run([&] {
+      const at::Tensor y = x + 1;
+      {
+        const tap::UndeferredGuard guard;
+        std::ostringstream out;
+        out << y;
+        if (call == 0) plain = out.str();
+        EXPECT_EQ(out.str(), plain);
+      }
+      EXPECT_EQ((y * 2).sum().item<double>(), 12);
+    });
+  }
+  EXPECT_EQ(region.explain().recorded, 4);
+}
+
+TEST(RegionHazards, HostWritesIntoInputsWithPendingReads) {
+  Region region;
+  const at::Tensor x = torch::ones({3});
+  for (int call = 0; call < 3; ++call) {
+    x.fill_(1);
+    at::Tensor y;
+    region.run([&] {
+      y = x + 1;
+      if (call > 0) {
+        EXPECT_THAT(error_of([&] { x.data_ptr<float>()[0] = 100; }), HasSubstr("Call bellows::sync()"));
+        tap::sync();
+      }
+      x.data_ptr<float>()[0] = 100;
+      y = y * 2;
+    });
+    EXPECT_EQ(y.sum().item<float>(), 12);
+    EXPECT_EQ(x.sum().item<float>(), 102);  // and no guard is left
+  }
+}
+
+TEST(RegionHazards, GeneratorsAreWhereTheHostExpectsThem) {
+  const auto make = [] {
+    return Program{[](int call) -> Tensors {
+      const at::Tensor before = torch::randn({4}) * 2;
+      torch::manual_seed(call);
+      const at::Tensor a = torch::rand({2});
+      torch::manual_seed(call);
+      const at::Tensor b = torch::rand({2});
+      EXPECT_TRUE(at::equal(a, b));
+      auto generator = at::detail::getDefaultCPUGenerator();
+      const at::Tensor saved = generator.get_state();
+      const at::Tensor c = torch::dropout(a, 0.5, true);
+      generator.set_state(saved);
+      const at::Tensor d = torch::dropout(a, 0.5, true), e = torch::multinomial(torch::softmax(before, 0), 2);
+      EXPECT_TRUE(at::equal(c, d));
+      auto mine = at::detail::createCPUGenerator(call);
+      return {before,          a, b, c, d, e, torch::randperm(5), torch::rand({3}, mine), at::rand_like(before),
+              at::bernoulli(a)};
+    }};
+  };
+  EXPECT_GE(expect_same(make).followed_calls, 9);
+}
+
+TEST(RegionHazards, KernelsRunInTheStateTheyWereCalledIn) {
+  const auto make = [] {
+    const at::Tensor x = torch::randn({64, 64}), index = torch::randint(0, 64, {64});
+    torch::nn::LSTM lstm(8, 8);
+    const at::Tensor steps = torch::randn({4, 2, 8});
+    return Program{[=](int) mutable -> Tensors {
+      Tensors all;
+      at::globalContext().setUserEnabledMkldnn(false);
+      all.push_back(at::mm(x, x));
+      at::globalContext().setUserEnabledMkldnn(true);
+      at::globalContext().setDeterministicAlgorithms(true, false);
+      all.push_back(at::index_put(x, {index}, x, true));
+      at::globalContext().setDeterministicAlgorithms(false, false);
+      at::Tensor out;
+      {
+        const at::AutoGradMode on(true);
+        out = std::get<0>(lstm(steps));
+      }
+      lstm->zero_grad();
+      out.sum().backward();
+      all.push_back(out);
+      all.push_back(lstm->parameters()[0].grad());
+      c10::set_default_dtype(caffe2::TypeMeta::Make<double>());
+      all.push_back(index / 3);
+      c10::set_default_dtype(caffe2::TypeMeta::Make<float>());
+      return all;
+    }};
+  };
+  EXPECT_GE(expect_same(make).followed_calls, 8);
+  EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+  EXPECT_EQ(c10::get_default_dtype(), caffe2::TypeMeta::Make<float>());
+}
+
+TEST(RegionHazards, ExceptionsInTheMiddleLeaveWhatRanBefore) {
+  Region region;
+  const at::Tensor x = torch::zeros({1});
+  for (int call = 0; call < 4; ++call) {
+    at::Tensor seen;
+    const auto body = [&] {
+      x.add_(1);
+      seen = x * 1;
+      if (call % 2) throw std::domain_error("the user's own");
+      x.add_(1);
+    };
+    if (call % 2) {
+      EXPECT_THROW(region.run(body), std::domain_error);
+    } else {
+      region.run(body);
+    }
+    EXPECT_EQ(seen.item<double>(), call / 2 * 3 + (call % 2 ? 3 : 1));
+  }
+  EXPECT_EQ(x.item<double>(), 6);
+  EXPECT_EQ(region.explain().mismatches, 0);
+}
+
+TEST(RegionHazards, ErrorsOfDeferredKernelsSayThatTheyAreLate) {
+  Region region;
+  const at::Tensor w = torch::rand({4, 2}), x = torch::zeros({1});
+  bool reached = false;
+  at::Tensor row, sum;
+  const auto look_up = [&](int64_t index) {
+    region.run([&] {
+      x.add_(1);
+      const at::Tensor before = x * 2;
+      row = at::embedding(w, torch::full({1}, index, at::kLong));
+      reached = true;
+      sum = row.sum() + before;
+      x.add_(10);
+    });
+  };
+  look_up(1);
+  reached = false;
+  const std::string error = error_of([&] { look_up(9); });
+  EXPECT_TRUE(reached);
+  EXPECT_THAT(error, HasSubstr("index out of range"));
+  EXPECT_THAT(error, HasSubstr("Running aten::embedding, which was called earlier in its region"));
+  EXPECT_EQ(x.item<double>(), 12);  // what came before has run, what came after has not
+  EXPECT_THAT(error_of([&] { sum.data_ptr(); }), HasSubstr("failed before it was computed"));
+  EXPECT_THAT(error_of([&] { sum + 1; }), HasSubstr("failed before it was computed"));
+  look_up(2);
+  EXPECT_EQ(x.item<double>(), 23);
+  EXPECT_TRUE(at::equal(row[0], w[2]));
+}
+
+TEST(RegionHazards, AFailureInTheMiddleMayBeCaughtInside) {
+  Region region;
+  const at::Tensor w = torch::rand({4, 2});
+  for (const int64_t index : {1, 9, 2, 9}) {
+    double value = 0;
+    region.run([&] {
+      const at::Tensor found = at::embedding(w, torch::full({1}, index, at::kLong)).sum();
+      try {
+        value = found.item<double>();
+      } catch (const c10::IndexError&) {
+        value = torch::full({}, -1.0).mul(2).item<double>();
+      }
+      EXPECT_THROW(at::mm(w, w), c10::Error);  // never recorded, refused each time
+    });
+    EXPECT_EQ(value == -2, index == 9);
+  }
+}
+
+TEST(RegionHazards, BatchNormWritesWhatItsSchemaDoesNotSay) {
+  Region region;
+  torch::nn::BatchNorm1d norm(4);
+  region.run([&] { norm(torch::randn({3, 4})); });
+  ASSERT_EQ(region.graphs().size(), 1u);
+  const auto graph = region.graphs()[0];
+  const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    return node.op->name.find("native_batch_norm") != std::string::npos;
+  });
+  ASSERT_NE(found, graph.nodes.end());
+  EXPECT_EQ(found->written().size(), 2u) << graph.to_text();
+}
+
+TEST(RegionHazards, MetadataChangedInPlaceAndStoragesSwapped) {
+  const auto make = [] {
+    auto p = std::make_shared<at::Tensor>(torch::zeros({2}));
+    return Program{[p](int call) -> Tensors {
+      at::Tensor grown = *p * 2;
+      grown.resize_({2, 3}).fill_(call);
+      at::Tensor turned = torch::ones({2, 3}).mul(call).t_();
+      turned.unsqueeze_(0);
+      p->set_data(*p + 1);
+      at::Tensor other = torch::empty({0});
+      other.set_(p->storage(), 0, {2}, {1});
+      other.add_(1);
+      return {grown, turned + 1, *p, other};
+    }};
+  };
+  expect_same(make);
+}
+
+TEST(RegionHazards, SparseTensorsPassThrough) {
+  const auto make = [] {
+    const at::Tensor x = torch::randn({4, 4}).relu(), y = torch::randn({4, 4});
+    const auto embedding = std::make_shared<torch::nn::EmbeddingImpl>(torch::nn::EmbeddingOptions(5, 3).sparse(true));
+    return Program{[=](int call) -> Tensors {
+      const at::Tensor sparse = (x * call).to_sparse();
+      embedding->zero_grad();
+      embedding->forward(torch::tensor({1, call % 5})).sum().backward();
+      return {at::mm(sparse, y), sparse.to_dense() + 1, embedding->weight.grad().to_dense()};
+    }};
+  };
+  expect_same(make);
+}
+
+TEST(RegionHazards, OtherThreadsGetAnErrorNotAnOldValue) {
+  Region region;
+  for (int call = 0; call < 3; ++call) {
+    const at::Tensor x = torch::ones({2});
+    std::string plain, carried;
+    at::Tensor sum;
+    region.run([&] {
+      const at::Tensor y = x + 1;
+      std::thread([&] { plain = error_of([&] { y + 1; }); }).join();
+      tap::thread([&] { sum = y + 2; }).join();
+    });
+    EXPECT_EQ(plain.empty(), call == 0) << plain;
+    EXPECT_EQ(sum.sum().item<double>(), 8);
+  }
+}
+
+TEST(RegionHazards, TwoThreadsCallAtOnceAndShareWeights) {
+  Region region;
+  const at::Tensor w = torch::randn({8, 8}), expected = at::mm(w, w).relu().sum(0);
+  std::atomic<int> wrong{0};
+  const auto work = [&] {
+    for (int call = 0; call < 50; ++call) {
+      at::Tensor y;
+      region.run([&] { y = at::mm(w, w).relu().sum(0); });
+      if (!at::equal(y, expected)) ++wrong;
+    }
+  };
+  std::thread other(work), third(work);
+  work();
+  other.join();
+  third.join();
+  EXPECT_EQ(wrong, 0);
+  const Explanation said = region.explain();
+  EXPECT_EQ(said.calls, 150);
+  EXPECT_LE(said.recordings, 3);  // one for each call at a time
+  EXPECT_EQ(said.mismatches, 0);
+}
+
+TEST(RegionHazards, RegionsInsideRegionsAreOne) {
+  Region outer, inner;
+  const at::Tensor x = torch::ones({2});
+  for (int call = 0; call < 3; ++call) {
+    at::Tensor y;
+    outer.run([&] {
+      y = x + 1;
+      inner.run([&] { y = y * 2; });
+      tap::thread([&] { inner.run([&] { y = y + 3; }); }).join();
+    });
+    EXPECT_EQ(y.sum().item<double>(), 14);
+  }
+  EXPECT_EQ(outer.explain().recorded, 3);
+  EXPECT_EQ(inner.explain().nested_calls, 6);
+  EXPECT_EQ(inner.explain().recorded, 0);
+}
+
+TEST(RegionHazards, TheUsersOwnOperatorsAreOpaque) {
+  static const auto* const library = [] {
+    auto* made = new torch::Library(torch::Library::DEF, "graph_test", std::nullopt, __FILE__, __LINE__);
+    made->def("count_up(Tensor x) -> Tensor", [](const at::Tensor& x) {  // writes its input, and does not say so
+      x.add_(1);
+      return x * 2;
+    });
+    return made;
+  }();
+  ASSERT_TRUE(library);
+  const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("graph_test::count_up", "").typed<at::Tensor(const at::Tensor&)>();
+  const auto make = [&] {
+    const at::Tensor x = torch::zeros({2});
+    return Program{[=](int call) -> Tensors {
+                     const at::NoGradGuard no_grad;
+                     const at::Tensor y = x * call;
+                     return {op.call(y) + 1, op.call(x), y};
+                   },
+                   [=] { return Tensors{x}; }};
+  };
+  expect_same(make);
+}
+
+TEST(RegionHazards, AnObserverSeesAnOperatorOnce) {
+  struct Counting : tap::Observer {
+    void before(const tap::OpEvent& event) override { relus += event.name == "aten::relu"; }
+    int relus = 0;
+  };
+  auto counting = std::make_shared<Counting>();
+  const tap::ObserverGuard guard(counting);
+  Region region;
+  for (int call = 0; call < 3; ++call) region.run([&] { torch::ones({2}).mul(2).relu(); });
+  EXPECT_EQ(counting->relus, 3);
+}
+
+TEST(RegionHazards, MemoryOfInputsAndDeadResultsIsGivenBack) {
+  Region region;
+  std::weak_ptr<int> memory;
+  for (int call = 0; call < 3; ++call) {
+    at::Tensor y;
+    region.run([&] {
+      auto block = std::make_shared<int>(0);
+      memory = block;
+      at::Tensor x = at::from_blob(new float[2]{1, 2}, {2}, [block](void* p) { delete[] static_cast<float*>(p); });
+      y = x * 2;
+      x.reset();
+      block.reset();
+      EXPECT_EQ(memory.expired(), call == 0);  // pending operators keep it
+      tap::sync();
+      EXPECT_TRUE(memory.expired());
+      y = y + 1;
+    });
+    EXPECT_EQ(y.sum().item<double>(), 8);
+  }
+}
+
+}  // namespace
+}  // namespace bellows::graph::testing

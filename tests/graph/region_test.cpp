@@ -1,0 +1,201 @@
+#include "bellows/amp/autocast.h"
+#include "tests/graph/support.h"
+
+namespace bellows::graph::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Region, RecordsFollowsAndPrints) {
+  Region region;
+  const at::Tensor w = torch::ones({3, 4});
+  for (int call = 0; call < 3; ++call) {
+    const at::Tensor x = torch::full({2, 4}, call + 1.0);
+    at::Tensor y, z;
+    region.run([&] {
+      y = at::mm(x, w.t());
+      z = y.relu().mul(0.5 * call).sum();
+      y.add_(1);
+    });
+    EXPECT_EQ(y.sum().item<double>(), 6 * (4 * (call + 1) + 1));
+    EXPECT_EQ(z.item<double>(), 6 * 4 * (call + 1) * 0.5 * call);
+  }
+  const Explanation said = region.explain();
+  EXPECT_EQ(said.calls, 3);
+  EXPECT_EQ(said.followed_calls, 2);
+  EXPECT_EQ(said.recordings, 1);
+  EXPECT_EQ(said.recorded, 6);
+  EXPECT_EQ(said.followed, 12);
+  EXPECT_EQ(said.views, 2);  // t
+  EXPECT_EQ(said.deferred, 10);
+  EXPECT_EQ(said.results, 8);     // mm, relu, mul, sum
+  EXPECT_EQ(said.never_seen, 4);  // relu, mul
+  EXPECT_EQ(said.lifted, 1);
+  EXPECT_EQ(said.mismatches, 0);
+  ASSERT_EQ(region.graphs().size(), 1u);
+  const std::string text = region.graphs()[0].to_text();
+  EXPECT_THAT(text, HasSubstr("graph of 6 operators, 2 inputs, 4 buffers made"));
+  EXPECT_THAT(text, HasSubstr("  %0 f32[4, 3] strides [1, 4] = aten::t(%0 f32[3, 4])\n"));
+  EXPECT_THAT(text, HasSubstr("aten::mul.Scalar(%3, scalar 0.)"));
+  EXPECT_THAT(text, HasSubstr("aten::add_.Scalar(%2, 1, 1) writes %2"));
+  EXPECT_THAT(said.to_text(), HasSubstr("3 calls, 2 followed from end to end"));
+}
+
+TEST(Region, ViewsAndAliasesBecomeRealWithTheirStorage) {
+  const auto make = [] {
+    auto x = std::make_shared<at::Tensor>(torch::arange(12.).view({3, 4}));
+    return Program{[x](int call) -> Tensors {
+                     const at::Tensor y = *x * (call + 1);
+                     const at::Tensor row = y[1], column = y.select(1, 2), flipped = y.t();
+                     row.mul_(2);
+                     column.copy_(torch::ones({3}) * call);
+                     x->select(0, 0).add_(row);
+                     return {row, column, flipped, y.expand({2, 3, 4}), y.unfold(1, 2, 1), *x};
+                   },
+                   [x] { return Tensors{*x}; }};
+  };
+  EXPECT_GE(expect_same(make).followed_calls, 9);
+}
+
+TEST(Region, OddShapesAndAliasedInputs) {
+  const auto make = [] {
+    const at::Tensor base = torch::randn({4, 6});
+    return Program{
+        [=](int call) -> Tensors {
+          const at::Tensor scalar = torch::full({}, call + 0.5), none = torch::zeros({0, 3});
+          const at::Tensor upper = base.slice(0, 0, 3), lower = base.slice(0, 1, 4);  // overlap
+          upper.add_(scalar);
+          const at::Tensor both = upper * lower;
+          const at::Tensor twice = torch::add(base, base);
+          const at::Tensor wide = scalar.expand({3, 2}).contiguous();
+          return {
+              both, twice, wide, none.sum(0), none + 1, scalar * scalar, at::cat({none, none}), scalar.reshape({1})};
+        },
+        [=] { return Tensors{base}; }};
+  };
+  EXPECT_GE(expect_same(make).followed_calls, 9);
+}
+
+TEST(Region, InputsMayBeViewsOfOneTensorOrNot) {
+  Region region;
+  const auto add = [&](const at::Tensor& a, const at::Tensor& b) {
+    at::Tensor sum;
+    region.run([&] {
+      a.add_(1);
+      sum = a + b;
+    });
+    return sum.sum().item<double>();
+  };
+  for (int round = 0; round < 3; ++round) {
+    const at::Tensor x = torch::zeros({2}), y = torch::zeros({2});
+    EXPECT_EQ(add(x, y), 2);
+    EXPECT_EQ(add(x, x), 8);
+    EXPECT_EQ(add(x, x.detach()), 12);
+  }
+  EXPECT_EQ(region.explain().recordings, 2);
+  EXPECT_EQ(region.explain().mismatches, 1);
+}
+
+TEST(Region, ValuesThatTheHostNeedsAreBarriers) {
+  const auto make = [] {
+    const at::Tensor x = torch::randn({8});
+    return Program{[=](int call) -> Tensors {
+      const at::Tensor y = x * (call + 1);
+      const double largest = y.max().item<double>();
+      const at::Tensor chosen = y.masked_select(y > 0), where = (y > 0.5 * call).nonzero();
+      at::Tensor out = torch::empty({0});
+      at::add_out(out, y, y);
+      const bool equal = at::equal(out, y);
+      return {y * largest, chosen.sum(), where.numel() > 3 ? y : x, out.mul_(equal ? 3 : 2),
+              std::get<0>(at::_unique(y.round()))};
+    }};
+  };
+  const Explanation said = expect_same(make);
+  EXPECT_GT(said.barriers, 10);
+  EXPECT_EQ(said.barrier_causes.empty(), false);
+}
+
+TEST(Region, FactoriesTakeTheHostsNumbers) {
+  Region region;
+  for (int call = 0; call < 5; ++call) {
+    at::Tensor sum, filled;
+    std::vector<float> numbers(3, static_cast<float>(call));
+    region.run([&] {
+      const at::Tensor mask = torch::tensor(numbers);  // the host writes into it
+      filled = torch::empty({2});
+      filled.data_ptr<float>()[0] = filled.data_ptr<float>()[1] = static_cast<float>(call);
+      sum = mask.sum() + torch::full({}, call * 10.0) + torch::arange(3, 6 + call / 4).sum() + filled.sum();
+    });
+    EXPECT_EQ(sum.item<double>(), call * 15 + 12 + (call == 4 ? 6 : 0));
+  }
+  EXPECT_EQ(region.explain().mismatches, 1);  // arange, of another length in the last call
+}
+
+TEST(Region, GradModeInferenceModeAndAutocastInside) {
+  const auto make = [] {
+    torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::ReLU(), torch::nn::Dropout(0.2),
+                              torch::nn::Linear(8, 3));
+    const at::Tensor x = torch::randn({5, 6});
+    return Program{[=](int call) mutable -> Tensors {
+      Tensors results;
+      {
+        const at::NoGradGuard no_grad;
+        results.push_back(net->forward(x * call));
+      }
+      {
+        const c10::InferenceMode inference;
+        net->eval();
+        results.push_back(net->forward(x) + at::matmul(x, x.t()).sum());
+        net->train();
+      }
+      at::Tensor y;
+      {
+        const amp::autocast low(at::kCPU, at::kBFloat16);
+        y = net->forward(x);
+      }
+      net->zero_grad();
+      y.to(at::kFloat).pow(2).sum().backward();
+      EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+      results.push_back(y);
+      for (const auto& parameter : net->parameters()) results.push_back(parameter.grad());
+      return results;
+    }};
+  };
+  EXPECT_GE(expect_same(make).followed_calls, 8);
+}
+
+TEST(Region, DoubleBackwardAndRetainedGraphs) {
+  const auto make = [] {
+    const at::Tensor w = torch::randn({3}).requires_grad_();
+    return Program{[=](int call) -> Tensors {
+      const at::Tensor y = (w * w * w * (call + 1)).sum();
+      const at::Tensor first = torch::autograd::grad({y}, {w}, {}, true, true)[0];
+      const at::Tensor second = torch::autograd::grad({first.sum()}, {w}, {}, true)[0];
+      return {first, second, torch::autograd::grad({y}, {w})[0]};
+    }};
+  };
+  EXPECT_GE(expect_same(make, 5).followed_calls, 4);
+}
+
+TEST(Region, ResultsOutliveTheCallAndAreOrdinary) {
+  Region region;
+  at::Tensor kept = torch::ones({2}), x = torch::ones({2}, at::requires_grad());
+  for (int call = 0; call < 4; ++call) {
+    at::Tensor loss;
+    region.run([&] {
+      kept = kept + 1;  // the last call's result is this one's input
+      loss = (x * kept).sum();
+    });
+    loss.backward();  // outside, of a graph made inside
+  }
+  EXPECT_EQ(kept.sum().item<double>(), 10);
+  EXPECT_EQ(x.grad().sum().item<double>(), 28);
+  EXPECT_NO_THROW(kept.resize_({5}).data_ptr());
+}
+
+TEST(Region, OptionsAreChecked) {
+  EXPECT_THROW(Region({.max_recordings = 0}), c10::ValueError);
+}
+
+}  // namespace
+}  // namespace bellows::graph::testing
