@@ -26,24 +26,44 @@ namespace bellows::cli {
 namespace {
 
 /// CLI11's Range lets NaN through.
-std::string share_problem(const std::string& text) {
+std::string number_problem(const std::string& text, double most, const char* expected) {
   char* end = nullptr;
-  const double share = std::strtod(text.c_str(), &end);
-  if (end != text.c_str() && *end == '\0' && share > 0 && share <= 1) return "";
-  return "expected a share above 0 and up to 1, such as 0.97, got " + text;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end != text.c_str() && *end == '\0' && number > 0 && number <= most) return "";
+  return std::string("expected ") + expected + ", got " + text;
+}
+
+std::string share_problem(const std::string& text) {
+  return number_problem(text, 1, "a share above 0 and up to 1, such as 0.97");
 }
 
 std::string seconds_problem(const std::string& text) {
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  if (end != text.c_str() && *end == '\0' && seconds > 0 && seconds <= 1e9) return "";
-  return "expected seconds above 0, such as 300, got " + text;
+  return number_problem(text, 1e9, "seconds above 0, such as 300");
 }
 
-/// Where there is no unit, CLI11 leaves "-5" as it is.
+std::string positive_problem(const std::string& text) {
+  return number_problem(text, 1e9, "a number above 0, up to 10^9");
+}
+
+std::string size_problem(const std::string& size) {
+  return "expected a size from 1 byte to 10^18 bytes, such as 256MB, got " + size;
+}
+
+/// CLI11 would take it for a number of 20 digits.
+std::string negative_size_problem(const std::string& size) {
+  return size.find('-') == std::string::npos ? "" : size_problem(size);
+}
+
 std::string shard_size_problem(const std::string& bytes) {
-  if (bytes != "0" && bytes.size() < 19 && !bytes.starts_with('-')) return "";
-  return "expected a size from 1 byte to 10^18 bytes, such as 256MB, got " + bytes + " bytes";
+  return bytes != "0" && bytes.size() < 19 ? "" : size_problem(bytes + " bytes");
+}
+
+CLI::Option* add_size(CLI::App* verb, const char* name, uint64_t& bytes, const char* what) {
+  return verb->add_option(name, bytes, what)
+      ->type_name("BYTES")
+      ->transform(CLI::AsSizeValue(false).description(""))
+      ->transform(CLI::Validator(negative_size_problem, ""))  // goes before the other
+      ->check(CLI::Validator(shard_size_problem, ""));
 }
 
 void add_json(CLI::App* verb, JsonTarget& json) {
@@ -91,6 +111,7 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
       ->type_name("SHARE")
       ->check(CLI::Validator(share_problem, ""));
   verb->add_flag("--memory", arguments.memory, "Climb what saves memory at a cost in time");
+  add_size(verb, "--memory-target", arguments.memory_target, "Find the fastest recipe under this peak: 2GB");
   verb->add_option("--eval-every-steps", arguments.eval_every_steps, "Steps between looks at the held-out accuracy")
       ->type_name("STEPS")
       ->check(CLI::Range(1, 1000000).description(""));
@@ -103,6 +124,7 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
   verb->add_flag("--quick", arguments.quick, "Shorter windows, one seed: a rough answer");
   verb->add_flag("--list", arguments.list, "Explain the techniques (Markdown), measure nothing");
   verb->add_option("--html", arguments.html, "A page with charts, to FILE")->type_name("FILE");
+  verb->add_option("--write-recipe", arguments.write_recipe, "The recipe that was found, to FILE")->type_name("FILE");
   add_json(verb, arguments.json);
   return verb;
 }
@@ -110,25 +132,21 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   CLI::App* verb = app.add_subcommand("plan", "Predict the memory that training needs")->footer(plan_footer);
   const auto count = CLI::Range(int64_t{1}, int64_t{1} << 20).description("");
-  const auto size = [&](const char* name, uint64_t& bytes, const char* what) {
-    verb->add_option(name, bytes, what)
-        ->type_name("BYTES")
-        ->transform(CLI::AsSizeValue(false).description(""))
-        ->check(CLI::Validator(shard_size_problem, ""));
-  };
   add_job(verb, arguments);
   verb->add_option("--batch", arguments.batch, "Samples, of all ranks; the recipe's")->type_name("N")->check(count);
   verb->add_option("--seq", arguments.seq, "Tokens, or steps of a series")->type_name("N")->check(count);
-  verb->add_option("--image", arguments.image, "Height and width of pictures")->type_name("N")->check(count);
+  verb->add_option("--image", arguments.image, "Height and width of pictures")
+      ->type_name("N")
+      ->check(CLI::Range(1, 16384).description(""));
   verb->add_option("--ranks", arguments.ranks, "Devices that share the batch; 1")->type_name("N")->check(count);
-  size("--memory", arguments.memory, "Of one device, such as 16GB; this machine's");
-  size("--fit", arguments.fit, "Search the cheapest recipe that fits");
+  add_size(verb, "--memory", arguments.memory, "Of one device, such as 16GB; this machine's");
+  add_size(verb, "--fit", arguments.fit, "Search the cheapest recipe that fits");
   verb->add_option("--price-per-hour", arguments.price, "Of one device: cost per sample")
       ->type_name("PRICE")
-      ->check(CLI::PositiveNumber.description(""));
+      ->check(CLI::Validator(positive_problem, ""));
   verb->add_option("--step-ms", arguments.step_ms, "Measured time of a step; estimated")
       ->type_name("MS")
-      ->check(CLI::PositiveNumber.description(""));
+      ->check(CLI::Validator(positive_problem, ""));
   verb->add_option("--html", arguments.html, "Which tensor lives when, as a page, to FILE")->type_name("FILE");
   verb->add_option("--trace", arguments.trace, "The same as a Chrome trace, to FILE")->type_name("FILE");
   add_json(verb, arguments.json);
@@ -174,10 +192,7 @@ CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
   verb->add_option("--resize", arguments.resize, "Shorter side at most, or height x width")->type_name("SIDE|HxW");
   verb->add_option("--encode", arguments.encode, "Pictures: jpg[:QUALITY], png, raw, restart, keep")
       ->type_name("CODING");
-  auto* size = verb->add_option("--shard-size", arguments.shard_bytes, "Bytes of a shard, such as 256MB; 1GB")
-                   ->type_name("BYTES")
-                   ->transform(CLI::AsSizeValue(false).description(""))
-                   ->check(CLI::Validator(shard_size_problem, ""));
+  auto* size = add_size(verb, "--shard-size", arguments.shard_bytes, "Bytes of a shard, such as 256MB; 1GB");
   verb->add_option("--shard-samples", arguments.shard_samples, "Samples of a shard")
       ->type_name("N")
       ->check(CLI::Range(int64_t{1}, INT64_MAX).description(""))

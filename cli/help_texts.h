@@ -18,10 +18,14 @@ inline constexpr const char* ladder_footer =
     R"(Starts from the plain program and switches on one technique after another, each
 over the last one that was kept: alternating timed windows, then training from
 scratch to the target. What does not help is dropped, and said.
+With --memory-target it finds the recipe that stays under a peak of memory at
+the least time a step: predicted by `plan`, then measured. With an accuracy the
+choice has to reach it, too. Exit code 1 when there is none.
 
 Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
   bellows ladder --data data/digits --model net.pt --memory
+  bellows ladder --recipe net.yaml --memory-target 2GB --write-recipe fits.yaml
 )";
 
 inline constexpr const char* plan_footer =

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
@@ -9,6 +11,7 @@
 #include "bellows/train/ladder_process.h"
 #include "bench/baseline/plain_libtorch.h"
 #include "cli/interrupt.h"
+#include "cli/ladder_files.h"
 #include "cli/ladder_table.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -23,7 +26,7 @@ using train::Recipe;
 /// Rung 0: the program in bench/baseline.
 class PlainProgram final : public train::LadderJob {
  public:
-  explicit PlainProgram(const plain_libtorch::Options& options) : training_((tap::install_cpu_allocator(), options)) {
+  explicit PlainProgram(const plain_libtorch::Options& options) : before_(live_bytes()), training_(options) {
     train::take_cpu_peak_bytes();
   }
 
@@ -37,7 +40,7 @@ class PlainProgram final : public train::LadderJob {
   int64_t steps_per_epoch() const override { return training_.steps_per_epoch(); }
   int64_t samples_per_epoch() const override { return training_.train_size(); }
   double evaluate() override { return training_.evaluate(); }
-  int64_t take_peak_bytes() override { return train::take_cpu_peak_bytes(); }
+  int64_t take_peak_bytes() override { return std::max<int64_t>(0, train::take_cpu_peak_bytes() - before_); }
   train::StepShares phases() override {
     const plain_libtorch::PhaseSeconds& seconds = training_.phase_seconds();
     return {.load_ms = 1e3 * seconds.load,
@@ -52,6 +55,12 @@ class PlainProgram final : public train::LadderJob {
     return epochs * training_.train_size() + rest * training_.batch();
   }
 
+  static int64_t live_bytes() {
+    tap::install_cpu_allocator();
+    return tap::cpu_allocation_counters().current_bytes;
+  }
+
+  const int64_t before_;
   plain_libtorch::Training training_;
   int64_t steps_ = 0;
 };
@@ -72,7 +81,6 @@ bool plain_program_fits(const Recipe& recipe, const std::string& name) {
   return name == "digits" && train::without_techniques(like_it) == recipe;
 }
 
-/// Every job on the CPU has a process of its own; a device may not like to be shared by a fork.
 class Jobs final : public train::LadderJobs {
  public:
   Jobs(Recipe base, const train::DataSplit& split)
@@ -94,8 +102,7 @@ class Jobs final : public train::LadderJobs {
     return train::in_own_process([options] { return std::make_unique<PlainProgram>(options); });
   }
   std::unique_ptr<train::LadderJob> with(const Recipe& recipe, uint64_t seed) override {
-    const auto make = [recipe, seed] { return train::make_ladder_job(recipe, seed); };
-    return recipe.device.starts_with("cpu") ? train::in_own_process(make) : make();
+    return train::ladder_job_in_own_process(recipe, seed);
   }
 
  private:
@@ -104,11 +111,7 @@ class Jobs final : public train::LadderJobs {
 };
 
 Recipe starting_recipe(const LadderArguments& arguments) {
-  Recipe recipe = arguments.recipe.empty() ? Recipe{} : load_recipe(arguments.recipe);
-  apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
-  if (recipe.data.empty()) throw UsageError("ladder needs data: --data, or `data` in the recipe.");
-  check_usable(recipe);
-  return train::without_techniques(recipe);
+  return train::without_techniques(ladder_recipe(arguments));
 }
 
 bool same_file(const std::string& a, const std::string& b) {
@@ -116,14 +119,27 @@ bool same_file(const std::string& a, const std::string& b) {
   return !a.empty() && !b.empty() && fs::weakly_canonical(fs::absolute(a)) == fs::weakly_canonical(fs::absolute(b));
 }
 
+/// Options with the files that they name.
+std::vector<std::pair<const char*, std::string>> targets_of(const LadderArguments& arguments) {
+  return {{"--json", arguments.json}, {"--html", arguments.html}, {"--write-recipe", arguments.write_recipe}};
+}
+
 void check_targets(const LadderArguments& arguments) {
-  if (arguments.list && !(arguments.json.empty() && arguments.html.empty())) {
-    throw UsageError("--list measures nothing: leave out --json and --html.");
+  const auto targets = targets_of(arguments);
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const auto& [option, file] = targets[i];
+    if (arguments.list && !file.empty())
+      throw UsageError("--list measures nothing: leave out " + std::string(option) + ".");
+    if (i > 0 && file == "-") throw UsageError(std::string(option) + " needs a file; standard output has the table.");
+    for (size_t j = 0; j < i; ++j) {
+      if (same_file(file, targets[j].second))
+        throw UsageError(c10::str(targets[j].first, " and ", option, " name one file, ", file, ": give them two."));
+    }
   }
-  if (arguments.html == "-") throw UsageError("--html needs a file; standard output has the table.");
-  if (same_file(arguments.json, arguments.html)) {
-    throw UsageError("--json and --html name one file, " + arguments.html + ": give them two.");
-  }
+  if (arguments.memory && arguments.memory_target > 0)
+    throw UsageError("--memory climbs step by step, --memory-target searches: give one of them.");
+  if (arguments.list && arguments.memory_target > 0)
+    throw UsageError("--list measures nothing: leave out --memory-target.");
 }
 
 train::LadderOptions ladder_options(const LadderArguments& arguments, const Recipe& recipe) {
@@ -172,7 +188,7 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
   if (!plain_program) {
     terminal.print(
         "Rung 0 is Bellows' loop with all techniques off: the plain program in\nbench/baseline trains digits_resnet "
-        "only.\n\n");
+        "with sgd on the digits, and nothing else.\n\n");
   }
   terminal.print(terminal.paint(Colour::bold, ladder_head(options.goal)));
 }
@@ -180,8 +196,7 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
 int measure(const LadderArguments& arguments, const Registry<train::Technique>& techniques) {
   const Recipe recipe = starting_recipe(arguments);
   const train::LadderOptions options = ladder_options(arguments, recipe);
-  check_json_target(arguments.json);
-  check_json_target(arguments.html);
+  for (const auto& [option, file] : targets_of(arguments)) check_json_target(file);
   const bool quiet = arguments.json == "-";
   Terminal terminal;
   Interrupt interrupt("what was measured is kept");
@@ -199,19 +214,35 @@ int measure(const LadderArguments& arguments, const Registry<train::Technique>& 
   const LadderReport report = train::run_ladder(recipe, train::techniques_for(techniques, options.goal), jobs, options,
                                                 {.seconds = {}, .stop = Interrupt::requested}, show);
   if (!quiet) terminal.print(ladder_foot(terminal, report));
-  write_json(arguments.json, to_json(report));
-  if (!arguments.html.empty()) write_text_file(arguments.html, train::ladder_page(report));
-  for (const std::string& file : {arguments.json, arguments.html}) {
-    if (!quiet && !file.empty()) terminal.print("Written: " + file + "\n");
-  }
+  write_ladder_files(terminal, arguments, {to_json(report), train::ladder_page(report), report.recipe_yaml});
   if (report.interrupted) return Interrupt::exit_code();
   return report.failure.empty() ? exit_done : exit_failed;
 }
 
 }  // namespace
 
+train::Recipe ladder_recipe(const LadderArguments& arguments) {
+  Recipe recipe = arguments.recipe.empty() ? Recipe{} : load_recipe(arguments.recipe);
+  apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
+  if (recipe.data.empty()) throw UsageError("ladder needs data: --data, or `data` in the recipe.");
+  check_usable(recipe);
+  return recipe;
+}
+
+void write_ladder_files(Terminal& terminal, const LadderArguments& arguments, const LadderFiles& files) {
+  write_json(arguments.json, files.json);
+  if (!arguments.html.empty()) write_text_file(arguments.html, files.html);
+  const bool recipe = !arguments.write_recipe.empty() && !files.recipe.empty();
+  if (recipe) write_text_file(arguments.write_recipe, files.recipe);
+  if (arguments.json == "-") return;
+  for (const std::string& file : {arguments.json, arguments.html, recipe ? arguments.write_recipe : ""}) {
+    if (!file.empty()) terminal.print("Written: " + file + "\n");
+  }
+}
+
 int run_ladder(const LadderArguments& arguments) {
   check_targets(arguments);
+  if (arguments.memory_target > 0) return run_ladder_target(arguments);
   Registry<train::Technique> techniques("technique");
   train::register_techniques(techniques);
   if (!arguments.list) return measure(arguments, techniques);

@@ -40,9 +40,11 @@ struct LadderArguments {
   int64_t max_epochs = 0;        ///< 0, not given: the ladder's own
   int64_t eval_every_steps = 0;  ///< 0: as the ladder chooses
   bool memory = false;           ///< climb the techniques that save memory
+  uint64_t memory_target = 0;    ///< bytes; find the fastest recipe that stays under them; 0: no search
   bool quick = false;
   bool list = false;
-  std::string html;  ///< file for the page with charts; "": none
+  std::string html;          ///< file for the page with charts; "": none
+  std::string write_recipe;  ///< file for what was found; "": none
   JsonTarget json;
 };
 

@@ -54,7 +54,8 @@ std::string heading(const MemoryPlan& plan) {
 std::string place_of_peak(const MemoryPlan& plan) {
   for (const inspect::TensorLife& tensor : plan.step.tensors) {
     if (tensor.born != plan.peak.event || tensor.born < 0) continue;
-    return " (" + tensor.phase + ", " + tensor.op + (tensor.module.empty() ? "" : " in " + tensor.module) + ")";
+    const std::string place = tensor.op + (tensor.module.empty() ? "" : " in " + tensor.module);
+    return " (" + tensor.phase + (tensor.phase.empty() || place.empty() ? "" : ", ") + place + ")";
   }
   return "";
 }
@@ -154,8 +155,9 @@ std::string verdict(const PlanReport& report) {
                                number("%.3g", 1e6 * step_cost(report) / samples), " for a million samples."));
   }
   for (const train::UnfittedTensor& tensor : report.plan.unfitted) {
-    text += paragraph(c10::str("No law fits what ", tensor.op, tensor.module.empty() ? "" : " in ", tensor.module,
-                               " makes: ", size_of(tensor.bytes), " guessed."));
+    text += paragraph(c10::str("No law fits what ", tensor.op.empty() ? "the loop" : tensor.op,
+                               tensor.module.empty() ? "" : " in ", tensor.module, " makes: ", size_of(tensor.bytes),
+                               " guessed."));
   }
   return text;
 }

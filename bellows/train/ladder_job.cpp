@@ -1,7 +1,9 @@
 #include "bellows/train/ladder_job.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "bellows/inspect/memory.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/train_loop.h"
 
@@ -9,16 +11,12 @@ namespace bellows::train {
 
 namespace {
 
-/// From the first tensor on, all are counted.
-Job counted_job(const Recipe& recipe) {
-  tap::install_cpu_allocator();
-  return make_job(recipe);
-}
-
 class RecipeLadderJob final : public LadderJob {
  public:
-  explicit RecipeLadderJob(const Recipe& recipe) : loop_(counted_job(recipe)) {
-    take_cpu_peak_bytes();
+  /// From the first tensor on, all are counted.
+  explicit RecipeLadderJob(const Recipe& recipe)
+      : device_(recipe.device), before_(inspect::memory_stats(device_).current_bytes), loop_(make_job(recipe)) {
+    inspect::reset_peak(device_);
     TORCH_CHECK_VALUE(loop_.job().eval,
                       "ladder: expected held-out data to measure the accuracy on, and there is none "
                       "beside the files ",
@@ -41,7 +39,12 @@ class RecipeLadderJob final : public LadderJob {
   }
 
   double evaluate() override { return loop_.evaluate().accuracy; }
-  int64_t take_peak_bytes() override { return take_cpu_peak_bytes(); }
+  /// Of the device, above what was there before.
+  int64_t take_peak_bytes() override {
+    const int64_t peak = inspect::memory_stats(device_).peak_bytes;
+    inspect::reset_peak(device_);
+    return std::max<int64_t>(0, peak - before_);
+  }
 
   StepShares phases() override {
     const PhaseSeconds& seconds = loop_.phase_seconds();
@@ -54,6 +57,8 @@ class RecipeLadderJob final : public LadderJob {
   std::string bottleneck() override { return loop_.loader_report().bottleneck(); }
 
  private:
+  const c10::Device device_;
+  const int64_t before_;
   TrainLoop loop_;
 };
 
@@ -76,6 +81,14 @@ Recipe without_techniques(Recipe recipe) {
   recipe.batch_size_start = recipe.image_size_start = 0;
   recipe.growth_epochs = 0;
   recipe.run_folder.clear();
+  return recipe;
+}
+
+Recipe at_full_size(Recipe recipe) {
+  recipe.batch_size_start = recipe.image_size_start = 0;
+  recipe.growth_epochs = 0;
+  recipe.run_folder.clear();
+  recipe.sample_stats = false;
   return recipe;
 }
 

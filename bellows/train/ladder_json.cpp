@@ -1,33 +1,11 @@
-#include <cmath>
-#include <nlohmann/json.hpp>
-
 #include "bellows/train/ladder.h"
+#include "bellows/train/ladder_json_impl.h"
 
 namespace bellows::train {
 
 namespace {
 
-using LadderJson = nlohmann::ordered_json;
-
-LadderJson number_or_null(double value) {
-  return std::isfinite(value) ? LadderJson(value) : LadderJson(nullptr);
-}
-
-template <class Interval>  // RatioInterval or Range
-LadderJson interval_json(const Interval& interval) {
-  return {number_or_null(interval.low), number_or_null(interval.high)};
-}
-
-LadderJson machine_json(const Machine& machine) {
-  return {{"cpu", machine.cpu},
-          {"cores", machine.cores},
-          {"threads", machine.hardware_threads},
-          {"torch_threads", machine.torch_threads},
-          {"isa", machine.isa},
-          {"memory_bytes", machine.memory_bytes},
-          {"os", machine.os},
-          {"libtorch", machine.libtorch}};
-}
+using namespace ladder_json;
 
 LadderJson curves_json(const RungResult& rung) {
   LadderJson curves = LadderJson::array();

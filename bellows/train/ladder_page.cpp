@@ -6,11 +6,13 @@
 #include <cmath>
 
 #include "bellows/train/ladder_chart.h"
-#include "bellows/train/ladder_style_impl.h"
+#include "bellows/train/ladder_page_impl.h"
 
 namespace bellows::train {
 
 namespace {
+
+using namespace page;
 
 constexpr const char* part_names[] = {"load", "forward", "backward", "optimizer", "other"};
 
@@ -34,28 +36,6 @@ std::string target_text(const LadderReport& report) {
   return chart_number("%.4g\u00a0%%", 100 * report.options.target_accuracy);
 }
 
-std::string interval_text(const char* format, double low, double high) {
-  if (!std::isfinite(low) || !std::isfinite(high)) return "";
-  return chart_number(format, low) + " to " + chart_number(format, high);
-}
-
-double mebibytes(int64_t bytes) {
-  return bytes > 0 ? static_cast<double>(bytes) / (1 << 20) : RungResult::unknown;
-}
-
-/// Nothing where there is no chart.
-std::string figure(const std::string& caption, const std::string& explanation, const std::string& key,
-                   const std::string& chart) {
-  const std::string content = key + "</div>\n" + chart;
-  return chart.empty() ? ""
-                       : "<figure>\n<h2>" + caption + "</h2>\n<figcaption>" + explanation + "</figcaption>\n" +
-                             content + "</figure>\n";
-}
-
-std::string key_entry(const std::string& css, const std::string& words) {
-  return "<span><i class=\"" + css + "\"></i>" + escape_html(words) + "</span>";
-}
-
 std::string roles_key(const LadderReport& report) {
   std::string key = "<div class=\"key\">" + key_entry("bottom", "plain libtorch");
   if (&report.top() != &report.plain)
@@ -73,10 +53,6 @@ std::string headline(const LadderReport& report) {
            "</strong> less memory, still to " + target_text(report);
   }
   return "<strong>" + chart_number("%.2f times", report.speedup.ratio) + "</strong> sooner at " + target_text(report);
-}
-
-std::string card(const std::string& figure_text, const std::string& words, const std::string& detail) {
-  return "<div class=\"card\"><b>" + figure_text + "</b><span>" + words + "</span><span>" + detail + "</span></div>\n";
 }
 
 std::string ratio_detail(const RatioInterval& ratio) {
@@ -200,30 +176,8 @@ std::string shares_chart(const LadderReport& report) {
 
 // ---- the table
 
-std::string cell(const std::string& value, const std::string& detail = "") {
-  return "<td>" + value + (detail.empty() ? "" : "<small>" + detail + "</small>") + "</td>";
-}
-
-std::string range_cell(const char* format, double value, const Range& range) {
-  return cell(chart_number(format, value), interval_text(format, range.low, range.high));
-}
-
 std::string ratio_cell(const RatioInterval& ratio) {
   return cell(chart_number("%.2f", ratio.ratio), interval_text("%.2f", ratio.low, ratio.high));
-}
-
-std::string header(std::initializer_list<const char*> names) {
-  std::string cells;
-  for (const char* name : names) cells += "<th scope=\"col\">" + std::string(name) + "</th>";
-  return "<thead><tr>" + cells + "</tr></thead>\n";
-}
-
-/// A table that can be pushed sideways where the screen is narrow.
-std::string panel(const std::string& title, const std::string& explanation, const std::string& rows,
-                  const char* css = "") {
-  return "<div class=\"panel " + std::string(css) + "\">\n<h2>" + title + "</h2>\n<p class=\"soft\">" + explanation +
-         "</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + title + "\">\n<table>\n" + rows +
-         "</tbody>\n</table>\n</div>\n</div>\n";
 }
 
 std::string figures_row(const RungResult& rung) {
@@ -287,28 +241,13 @@ std::string expectation_table(const LadderReport& report) {
 
 // ---- the foot
 
-std::string entry(const std::string& name, const std::string& value) {
-  return "<dt>" + name + "</dt><dd>" + escape_html(value) + "</dd>\n";
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 std::string conditions(const LadderReport& report) {
-  const Machine& machine = report.machine;
   const LadderOptions& options = report.options;
   const std::string evaluated = options.eval_every_steps > 0 ? c10::str("every ", options.eval_every_steps, " steps")
                                                              : "each time training has gone about 3 % further, 6 % in "
                                                                "rungs that run once";
   return "<div class=\"panel\">\n<h2>How it was measured</h2>\n<dl>\n" + entry("model", report.model) +
-         entry("data", report.data) + entry("processor", machine.cpu) +
-         entry("threads", c10::str(machine.torch_threads, " of ", machine.hardware_threads)) +
-         entry("instruction sets", joined(machine.isa)) +
-         entry("memory", format_bytes(static_cast<double>(machine.memory_bytes))) + entry("system", machine.os) +
-         entry("libtorch", machine.libtorch) +
+         entry("data", report.data) + machine_entries(report.machine) +
          entry("comparisons",
                c10::str("the rung and the one below it in turns, ", options.pairs, " to ", options.max_pairs,
                         " pairs of windows; what changes the course of training, and the total, by ", options.seeds,
@@ -325,11 +264,8 @@ std::string conditions(const LadderReport& report) {
 std::string ladder_page(const LadderReport& report) {
   const bool memory = report.options.goal == LadderGoal::memory;
   const std::string what = escape_html(report.model + " on " + report.data);
-  return "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
-         "content=\"width=device-width, initial-scale=1\">\n<title>bellows ladder: " +
-         what + "</title>\n<style>" + ladder_style +
-         "</style>\n</head>\n<body>\n<main>\n<p class=\"soft\">bellows ladder" + (memory ? " --memory" : "") +
-         "</p>\n<h1>" + headline(report) + "</h1>\n<p class=\"soft\">" + what +
+  return begin(what, memory ? "bellows ladder --memory" : "bellows ladder") + "<h1>" + headline(report) +
+         "</h1>\n<p class=\"soft\">" + what +
          ": plain libtorch at the bottom, one technique more on each rung; what does not help is taken out again." +
          (report.interrupted ? " This ladder was stopped before its end." : "") +
          (report.failure.empty() ? "" : " The last comparison failed: " + escape_html(report.failure)) + "</p>\n" +

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "bellows/core/error.h"
+#include "bellows/train/ladder_job.h"
 
 namespace bellows::train {
 
@@ -189,6 +190,33 @@ bool has_one_thread() {
 }
 
 }  // namespace
+
+namespace {
+
+/// Nothing but a text, told as the bottleneck is.
+class TextJob final : public LadderJob {
+ public:
+  explicit TextJob(std::string text) : text_(std::move(text)) {}
+  int64_t run_steps(int64_t) override { return 0; }
+  int64_t steps_per_epoch() const override { return 0; }
+  int64_t samples_per_epoch() const override { return 0; }
+  double evaluate() override { return 0; }
+  std::string bottleneck() override { return text_; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+std::unique_ptr<LadderJob> ladder_job_in_own_process(const Recipe& recipe, uint64_t seed) {
+  const auto make = [recipe, seed] { return make_ladder_job(recipe, seed); };
+  return recipe.device.starts_with("cpu") ? in_own_process(make) : make();
+}
+
+std::string text_of_own_process(const std::function<std::string()>& make) {
+  return in_own_process([&] { return std::make_unique<TextJob>(make()); })->bottleneck();
+}
 
 std::unique_ptr<LadderJob> in_own_process(const std::function<std::unique_ptr<LadderJob>()>& make) {
   return has_one_thread() ? std::make_unique<ChildJob>(make) : make();

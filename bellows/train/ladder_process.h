@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "bellows/train/ladder.h"
 
@@ -13,5 +14,13 @@ namespace bellows::train {
 /// Threads: one owner
 /// Throws:  what `make` throws; c10::Error – the child ended early
 std::unique_ptr<LadderJob> in_own_process(const std::function<std::unique_ptr<LadderJob>()>& make);
+
+/// make_ladder_job() in a process of its own; a device may not like to be shared by a fork, so only on the CPU.
+std::unique_ptr<LadderJob> ladder_job_in_own_process(const Recipe& recipe, uint64_t seed);
+
+/// What `make` says in a child of this process, which then ends: the threads that it starts are gone with it. Where that is
+/// not possible, as above, it is called here.
+/// Throws: as in_own_process()
+std::string text_of_own_process(const std::function<std::string()>& make);
 
 }  // namespace bellows::train

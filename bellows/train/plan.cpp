@@ -16,6 +16,7 @@ using inspect::TensorLife;
 using models::InputKind;
 
 constexpr int64_t long_from = 64, short_length = 32;
+constexpr int64_t tried_up_to = 1024;  // of pictures and series, whose single sample may need more than the machine has
 
 /// Sizes that are small, and tell the laws apart. Pictures keep what is left over when they are halved five times.
 std::vector<StepSize> small_sizes(InputKind input, int64_t length) {
@@ -23,6 +24,25 @@ std::vector<StepSize> small_sizes(InputKind input, int64_t length) {
   const int64_t rest = input == InputKind::image ? length % 32 : 0;
   const int64_t first = (input == InputKind::image ? 64 : short_length) + rest;
   return {{2, first}, {3, first}, {2, 2 * first - rest}};
+}
+
+bool takes(Rehearsal& rehearsal, int64_t length) {
+  try {
+    rehearsal.try_length(length);
+  } catch (const c10::Error&) {
+    return false;
+  }
+  return true;
+}
+
+/// Short ones stand for long ones where the model takes them; one with a linear layer over all of a picture does not.
+std::vector<StepSize> rehearsed_sizes(Rehearsal& rehearsal, int64_t length) {
+  const InputKind input = rehearsal.entry().input;
+  std::vector<StepSize> sizes = small_sizes(input, length);
+  if (length <= long_from) return sizes;
+  if (input == InputKind::tokens || length <= tried_up_to) rehearsal.try_length(length);
+  if (!takes(rehearsal, sizes.front().length)) sizes = {{2, length}, {3, length}};
+  return sizes;
 }
 
 int64_t elements(const std::vector<int64_t>& shape) {
@@ -99,8 +119,7 @@ MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks
   Rehearsal rehearsal(recipe);
   const InputKind input = rehearsal.entry().input;
   const StepSize wanted{size.batch / ranks, rehearsal.length_of(size)};
-  if (wanted.length > long_from) rehearsal.try_length(wanted.length);
-  const std::vector<StepSize> sizes = small_sizes(input, wanted.length);
+  const std::vector<StepSize> sizes = rehearsed_sizes(rehearsal, wanted.length);
   std::vector<inspect::TensorTimeline> steps;
   std::vector<double> seconds;
   for (const StepSize& small : sizes) {

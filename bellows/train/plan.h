@@ -48,8 +48,8 @@ struct MemoryPlan {
 };
 
 /// Predicts the memory of a step from real steps of the same recipe with 2 and 3 samples, and of short sequences or small
-/// pictures where the real ones are long (above 64) or large (above 64 pixels): the bytes of each tensor as a law of batch
-/// and length, and the lives of the tensors replayed at the size wanted. The full size is never allocated, the model's
+/// pictures where the real ones are long (above 64) or large (above 64 pixels) and the model takes other ones: the bytes of
+/// each tensor as a law of batch and length, and the lives of the tensors replayed at the size wanted. The full size is never allocated, the model's
 /// weights, gradients and state are.
 /// Params: size – batch: samples of a forward pass of all ranks together; length 0: what the model is meant for
 /// Numerics: within 5 % of the measured peak for batch sizes from 4 on (tests/train/plan_test.cpp, bench/plan)

@@ -7,6 +7,7 @@
 
 #include "bellows/core/machine.h"
 #include "bellows/core/stats.h"
+#include "bellows/train/plan_candidates.h"
 
 namespace bellows::train {
 
@@ -79,7 +80,7 @@ std::vector<Level> levels(const Situation& situation) {
           {situation.adam, [](Measures& m) { m.state = State::eight_bit; },
            [](Measures& m) { m.state = State::as_it_is; }, "8-bit state: 2 bytes a parameter in place of 8."},
           {true, [](Measures& m) { m.saved = Saved::recomputed; }, [](Measures& m) { m.saved = Saved::as_it_is; },
-           "Recompute: lossless, about 20 % slower."},
+           "Recompute: lossless, about a quarter slower."},
           {n > 1, [n](Measures& m) { m.stage = 1, m.ranks = n; }, [](Measures& m) { m.stage = 0, m.ranks = 1; },
            "ZeRO-1: each rank has its share of the optimizer's state."},
           {n > 1, [n](Measures& m) { m.stage = 2, m.ranks = n; }, [n](Measures& m) { m.stage = 1, m.ranks = n; },
@@ -143,82 +144,6 @@ Decision make_it_fit(Decision decision, const Situation& situation, const Peak& 
 
 // ---- recipes that fit
 
-struct Candidate {
-  Recipe recipe;
-  Measures measures;
-  double time = 1;
-  std::string changes;
-  bool other_training = false;
-};
-
-/// A measure as recipes say it. A key that recipes lack, or that goes with none of the others, is no candidate.
-template <class Kind>
-struct Choice {
-  Kind kind;
-  const char* setting;
-  bool other_training = false;  ///< another optimizer: only when nothing else fits
-};
-constexpr Choice<State> state_choices[] = {{State::as_it_is, ""},
-                                           {State::eight_bit, "optimizer_state=int8"},
-                                           {State::factored, "optimizer=adafactor", true},
-                                           {State::one_moment, "optimizer=lion", true}};
-constexpr Choice<Saved> saved_choices[] = {{Saved::as_it_is, ""},
-                                           {Saved::in_bf16, "activations=bf16"},
-                                           {Saved::in_int8, "activations=int8"},
-                                           {Saved::recomputed, "recompute=blocks"}};
-
-std::optional<Recipe> with_settings(Recipe recipe, const Measures& measures,
-                                    std::initializer_list<const char*> settings) {
-  recipe.accumulate *= measures.accumulate;
-  if (measures.precision != Precision::as_it_is) recipe.precision = "bf16";
-  if (measures.precision == Precision::bf16_weights) recipe.precision_level = "O2";
-  try {
-    for (const char* setting : settings) {
-      if (*setting != '\0') recipe.set(setting);
-    }
-    recipe.validate();
-  } catch (const c10::Error&) {
-    return {};
-  }
-  return recipe;
-}
-
-/// One for each number of parts that the batch can be divided into.
-void add_candidates(std::vector<Candidate>& list, const MemoryPlan& plan, Measures measures, const Choice<State>& state,
-                    const Choice<Saved>& saved, bool bf16_arithmetic) {
-  measures.state = state.kind;
-  measures.saved = saved.kind;
-  for (int64_t k = 1; k <= plan.size.batch && plan.size.batch % k == 0; k *= 2) {
-    measures.accumulate = k;
-    auto recipe = with_settings(plan.recipe, measures, {state.setting, saved.setting});
-    if (!recipe) return;
-    recipe->batch_size = plan.size.batch * plan.ranks / k;
-    Measures named = measures;
-    if (state.other_training) named.state = State::as_it_is;
-    std::string changes = to_string(named);
-    if (state.other_training) changes += ", another optimizer: " + recipe->optimizer;
-    list.push_back(
-        {*recipe, measures, time_factor(measures, bf16_arithmetic), std::move(changes), state.other_training});
-  }
-}
-
-std::vector<Candidate> candidates(const MemoryPlan& plan) {
-  const Situation situation = situation_of(plan);
-  std::vector<Candidate> result;
-  for (const Precision precision : {Precision::as_it_is, Precision::bf16, Precision::bf16_weights}) {
-    if (precision != Precision::as_it_is && !situation.fp32) continue;
-    for (const auto& state : state_choices) {
-      if (!situation.adam && state.kind != State::as_it_is) continue;
-      for (const auto& saved : saved_choices)
-        add_candidates(result, plan, {.precision = precision}, state, saved, situation.bf16_arithmetic);
-    }
-  }
-  std::stable_sort(result.begin(), result.end(), [](const Candidate& a, const Candidate& b) {
-    return std::pair(a.other_training, a.time) < std::pair(b.other_training, b.time);
-  });
-  return result;
-}
-
 /// Nothing where the model cannot be trained so: blocks that it does not know.
 std::optional<MemoryPlan> planned(const Recipe& recipe, const MemoryPlan& like) {
   try {
@@ -269,13 +194,15 @@ Decision decide(const MemoryPlan& plan, const Situation& situation) {
 std::optional<FittingRecipe> cheapest_that_fits(const MemoryPlan& given, int64_t bytes) {
   MemoryPlan plan = given;
   rehearse_bf16(plan);
-  for (const Candidate& candidate : candidates(plan)) {
+  for (const PlanCandidate& candidate : plan_candidates(plan)) {
+    if (candidate.measures.saved == Measures::Saved::offloaded)
+      continue;  // which tensors are large enough no law knows
     const bool as_it_is = candidate.measures == Measures{};
     const auto guess = static_cast<double>(peak_with(plan, candidate.measures));
     if (guess > (as_it_is ? 1.0 : 1.05) * static_cast<double>(bytes)) continue;
     auto own = planned(candidate.recipe, plan);
     if (own && own->peak_bytes() <= bytes)
-      return FittingRecipe{candidate.recipe, *std::move(own), candidate.time, candidate.changes};
+      return FittingRecipe{candidate.recipe, *std::move(own), candidate.time_factor, candidate.changes};
   }
   return {};
 }

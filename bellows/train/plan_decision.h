@@ -51,9 +51,8 @@ struct FittingRecipe {
   std::string changes;     ///< in words
 };
 
-/// The recipe with the least predicted time that fits, of those that differ in precision, accumulation, bits of the state,
-/// what becomes of activations and, only if these do not suffice, the optimizer: keys that recipes have. A candidate is
-/// planned anew before it is believed.
+/// The plan's own recipe where it fits; else the one with the least expected time that does, of plan_candidates(), but not
+/// those that offload: how much that saves is measured, not predicted. A candidate is planned anew before it is believed.
 /// Returns: nothing – none fits
 std::optional<FittingRecipe> cheapest_that_fits(const MemoryPlan& plan, int64_t bytes);
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bellows/core/machine.h"
+#include "bellows/train/technique.h"
 
 namespace bellows::train {
 
@@ -90,8 +91,9 @@ void lower_precision(TensorTimeline& step, const MemoryPlan& plan, Precision pre
 
 void shrink_state(TensorTimeline& step, const MemoryPlan& plan, State state) {
   if (state == State::as_it_is) return;
-  constexpr double low_bit = 2 * (1 + 4.0 / 256);
-  const double bytes = state == State::eight_bit  ? low_bit * static_cast<double>(plan.parameters)
+  const double moments = plan.recipe.optimizer.starts_with("adam") ? 2 : 1;
+  const double bytes = state == State::eight_bit  ? moments * (1 + 4.0 / 256) * static_cast<double>(plan.parameters)
+                       : state == State::four_bit ? moments * (0.5 + 4.0 / 128) * static_cast<double>(plan.parameters)
                        : state == State::factored ? 4.0 * static_cast<double>(plan.factored)
                                                   : 4.0 * static_cast<double>(plan.parameters);
   scale(step, TensorKind::optimizer, 0);
@@ -120,8 +122,9 @@ void keep_share(TensorTimeline& step, size_t index, double share, int64_t again)
   step.tensors.insert(step.tensors.end(), {rest, later});
 }
 
-/// Of each block one tensor of its median size stays; the others are there again while backward is in the block.
-void recompute_blocks(TensorTimeline& step) {
+/// Of each block one tensor of its median size stays, and `kept` of the others, which are there again while backward is
+/// in the block.
+void recompute_blocks(TensorTimeline& step, double kept) {
   std::map<std::string, std::vector<size_t>> blocks;
   for (const auto i : c10::irange(step.tensors.size())) {
     const TensorLife& tensor = step.tensors[i];
@@ -135,15 +138,19 @@ void recompute_blocks(TensorTimeline& step) {
     std::nth_element(members.begin(), middle, members.end(),
                      [&](size_t a, size_t b) { return step.tensors[a].bytes < step.tensors[b].bytes; });
     for (auto member = members.begin(); member != members.end(); ++member) {
-      if (member != middle) keep_share(step, *member, 0, first_use - in_use);
+      if (member != middle) keep_share(step, *member, kept, first_use - in_use);
     }
   }
 }
 
 void keep_less(TensorTimeline& step, Saved saved) {
   if (saved == Saved::as_it_is) return;
-  if (saved == Saved::recomputed) return recompute_blocks(step);
-  const double per_element = saved == Saved::in_bf16 ? 2 : saved == Saved::in_int8 ? 1 + 8.0 / 256 : 0;
+  if (saved == Saved::recomputed) return recompute_blocks(step, 0);
+  if (saved == Saved::half_recomputed) return recompute_blocks(step, 0.5);
+  const double per_element = saved == Saved::in_bf16   ? 2
+                             : saved == Saved::in_int8 ? 1 + 8.0 / 256
+                             : saved == Saved::in_int4 ? 0.5 + 8.0 / 256
+                                                       : 0;
   const size_t count = step.tensors.size();
   for (size_t i = 0; i < count; ++i) {
     const TensorLife& tensor = step.tensors[i];
@@ -161,6 +168,15 @@ void share_state(TensorTimeline& step, const MemoryPlan& plan, const Measures& m
   const int64_t buckets = std::min(4 * (plan.recipe.bucket_mb << 20), total(step, TensorKind::gradient));
   scale(step, TensorKind::gradient, share);
   add_bytes(step, TensorKind::temporary, buckets);
+}
+
+double expected_time(const char* technique) {
+  return technique_table().at(technique).expected.time_factor;
+}
+
+bool has_moments(const Recipe& recipe) {
+  return recipe.optimizer.starts_with("adam") || recipe.optimizer == "lion" ||
+         (recipe.optimizer == "sgd" && recipe.momentum > 0);
 }
 
 bool has_bf16_arithmetic() {
@@ -199,16 +215,20 @@ int64_t peak_with(const MemoryPlan& plan, const Measures& measures) {
 }
 
 double time_factor(const Measures& measures, bool bf16_arithmetic) {
-  double factor = std::pow(1.15, std::log2(static_cast<double>(measures.accumulate)) / 2);
-  if (measures.precision == Precision::bf16) factor *= bf16_arithmetic ? 0.7 : 1.3;
-  if (measures.precision == Precision::bf16_weights) factor *= 0.9 * (bf16_arithmetic ? 0.7 : 1.3);
-  if (measures.state == State::eight_bit) factor *= 1.02;
-  if (measures.state == State::factored) factor *= 1.05;
-  if (measures.saved == Saved::in_bf16) factor *= 1.03;
-  if (measures.saved == Saved::in_int8) factor *= 1.1;
-  if (measures.saved == Saved::recomputed) factor *= 1.2;
-  if (measures.saved == Saved::offloaded || measures.stage > 0) factor *= std::numeric_limits<double>::quiet_NaN();
-  return factor;
+  constexpr double emulated = 1.3;
+  double factor = std::pow(expected_time("accumulation"), std::log2(static_cast<double>(measures.accumulate)) / 2);
+  if (measures.precision != Precision::as_it_is) factor *= bf16_arithmetic ? expected_time("bf16_autocast") : emulated;
+  if (measures.precision == Precision::bf16_weights) factor *= expected_time("bf16_weights");
+  if (measures.state == State::eight_bit) factor *= expected_time("int8_state");
+  if (measures.state == State::four_bit) factor *= expected_time("int4_state");
+  if (measures.state == State::factored) factor *= expected_time("adafactor");
+  if (measures.saved == Saved::in_bf16) factor *= expected_time("bf16_activations");
+  if (measures.saved == Saved::in_int8) factor *= expected_time("int8_activations");
+  if (measures.saved == Saved::in_int4) factor *= expected_time("int4_activations");
+  if (measures.saved == Saved::half_recomputed) factor *= expected_time("recompute_budget");
+  if (measures.saved == Saved::recomputed) factor *= expected_time("recompute");
+  if (measures.saved == Saved::offloaded) factor *= expected_time("activation_offload");
+  return measures.stage > 0 ? std::numeric_limits<double>::quiet_NaN() : factor;
 }
 
 std::string to_string(const Measures& measures) {
@@ -217,11 +237,14 @@ std::string to_string(const Measures& measures) {
   if (measures.precision == Precision::bf16_weights) words.emplace_back("bf16 weights (O2)");
   if (measures.accumulate > 1) words.push_back(c10::str("accumulation of ", measures.accumulate));
   if (measures.shrink > 1) words.push_back(c10::str("batch / ", measures.shrink));
-  if (measures.state == State::eight_bit) words.emplace_back("8-bit AdamW");
+  if (measures.state == State::eight_bit) words.emplace_back("8-bit state");
+  if (measures.state == State::four_bit) words.emplace_back("4-bit state");
   if (measures.state == State::factored) words.emplace_back("Adafactor");
   if (measures.state == State::one_moment) words.emplace_back("SGD with momentum");
   if (measures.saved == Saved::in_bf16) words.emplace_back("activations in bf16");
   if (measures.saved == Saved::in_int8) words.emplace_back("activations in int8");
+  if (measures.saved == Saved::in_int4) words.emplace_back("activations in int4");
+  if (measures.saved == Saved::half_recomputed) words.emplace_back("recompute a half");
   if (measures.saved == Saved::recomputed) words.emplace_back("recompute");
   if (measures.saved == Saved::offloaded) words.emplace_back("offload");
   if (measures.stage > 0) words.push_back(c10::str("ZeRO-", measures.stage, " on ", measures.ranks));
@@ -239,13 +262,17 @@ std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64
   };
   add(fp32, {.precision = Precision::bf16}, "products rounded");
   add(fp32 || plan.recipe.precision_level == "O1", {.precision = Precision::bf16_weights}, "gradients rounded");
-  add(adam, {.state = State::eight_bit}, "state rounded");
+  const bool low_bit = has_moments(plan.recipe) && plan.recipe.optimizer_state == "auto";
+  add(low_bit, {.state = State::eight_bit}, "state rounded");
+  add(low_bit, {.state = State::four_bit}, "state rounded");
   add(adam, {.state = State::factored}, "may learn slower");
   add(adam, {.state = State::one_moment}, "another optimizer");
   add(plan.size.batch >= 4, {.accumulate = 4}, "batch norm sees a quarter");
+  add(true, {.saved = Saved::half_recomputed}, "none: the same bits");
   add(true, {.saved = Saved::recomputed}, "none: the same bits");
   add(true, {.saved = Saved::in_bf16}, "gradients rounded");
   add(true, {.saved = Saved::in_int8}, "gradients with noise");
+  add(true, {.saved = Saved::in_int4}, "gradients with noise");
   add(true, {.saved = Saved::offloaded}, "time of disk or host link");
   add(true, {.stage = 1, .ranks = std::max<int64_t>(ranks, 2)}, "sending parameters");
   add(true, {.stage = 2, .ranks = std::max<int64_t>(ranks, 2)}, "sending parameters");

@@ -25,6 +25,15 @@ void register_techniques(Registry<Technique>& registry) {
   }
 }
 
+const Registry<Technique>& technique_table() {
+  static const Registry<Technique> table = [] {
+    Registry<Technique> made("technique");
+    register_techniques(made);
+    return made;
+  }();
+  return table;
+}
+
 std::string techniques_page(const Registry<Technique>& registry) {
   std::string page =
       "# Techniques\n\nGenerated from the registry by `bellows ladder --list`. Expected factors are of time per sample "

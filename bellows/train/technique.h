@@ -53,6 +53,9 @@ std::string_view to_string(Exactness exactness);
 /// trains otherwise, what saves memory.
 void register_techniques(Registry<Technique>& registry);
 
+/// The same table, filled once. Threads: any
+const Registry<Technique>& technique_table();
+
 /// The table as a Markdown page: one section a technique.
 std::string techniques_page(const Registry<Technique>& registry);
 

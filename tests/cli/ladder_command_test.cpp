@@ -124,6 +124,48 @@ TEST(LadderCommand, MemoryHasALadderOfItsOwn) {
   }
 }
 
+TEST(LadderCommand, MemoryTargetFindsARecipeThatTrainTakes) {
+  const Scratch folder;
+  const Outcome outcome =
+      run_bellows({"ladder", "--data", digits(), "--set", "batch_size=256", "--quick", "--memory-target", "9MB",
+                   "--target-accuracy", "0.3", "--json", folder / "l.json", "--html", folder / "l.html",
+                   "--write-recipe", folder / "r.yaml"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.out,
+              testing::AllOf(testing::HasSubstr("Chosen: "), testing::HasSubstr("times as long as it is now")));
+  EXPECT_LE(widest(outcome.out), 80u);
+  const auto json = json_file(folder / "l.json");
+  EXPECT_EQ(json["goal"], "memory target");
+  EXPECT_EQ(json["rungs"][0]["verdict"], "too large");
+  EXPECT_LE(json["chosen"]["peak_bytes"].get<int64_t>(), 9 << 20);
+  EXPECT_GE(json["chosen"]["accuracy"].get<double>(), 0.3);
+  const auto& first = json["rungs"][0];
+  EXPECT_NEAR(first["peak_bytes"].get<double>() / first["predicted_peak_bytes"].get<double>(), 1, 0.1);
+  EXPECT_THAT(read_file(folder / "l.html"), testing::HasSubstr("What was measured"));
+  const Outcome trained = run_bellows({"train", "--recipe", folder / "r.yaml", "--set", "epochs=1"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+}
+
+TEST(LadderCommand, AMemoryTargetOutOfReachNamesTheSmallest) {
+  const Scratch folder;
+  const auto ladder = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"ladder", "--data", digits(), "--set", "batch_size=8", "--quick", "--memory-target"});
+    return run_bellows(more);
+  };
+  const Outcome none = ladder({"1KB", "--write-recipe", folder / "n.yaml"});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, testing::AllOf(testing::HasSubstr("No recipe stays under 1.0 KiB"),
+                                       testing::HasSubstr("The smallest that was measured")));
+  EXPECT_FALSE(std::filesystem::exists(folder / "n.yaml"));
+  for (const char* bad : {"0", "-5G", "lots"}) {
+    const Outcome refused = ladder({bad});
+    EXPECT_EQ(refused.exit_code, 2) << bad;
+    EXPECT_THAT(refused.err, testing::HasSubstr("--memory-target")) << bad;
+  }
+  EXPECT_EQ(ladder({"2G", "--memory"}).exit_code, 2);
+  EXPECT_EQ(ladder({"2G", "--write-recipe", folder / "x", "--html", folder / "x"}).exit_code, 2);
+}
+
 TEST(LadderCommand, UnreachableTargetFailsInWords) {
   const Scratch folder;
   std::ofstream(folder / "r.yaml") << "model: mlp\nlr: 1.0e-9\nbatch_size: 512\n";

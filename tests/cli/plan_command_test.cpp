@@ -37,7 +37,7 @@ TEST(PlanCommand, PrintsAnatomyTechniquesAndDecision) {
                    "--price-per-hour", "2", "--step-ms", "50", "--json", folder / "p.json", "--html", folder / "p.html",
                    "--trace", folder / "t.json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* words : {"weights", "optimizer state", "activations", "predicted peak", "8-bit AdamW",
+  for (const char* words : {"weights", "optimizer state", "activations", "predicted peak", "8-bit state",
                             "Decision: nothing", "keep it simple", "for a million samples"}) {
     EXPECT_THAT(outcome.out, HasSubstr(words));
   }
@@ -56,9 +56,11 @@ TEST(PlanCommand, PrintsAnatomyTechniquesAndDecision) {
 
 TEST(PlanCommand, FitGivesARecipeThatTrainTakes) {
   const Scratch folder;
-  const Outcome fits = run_bellows({"plan", "--model", "digits_resnet", "--batch", "64", "--fit", "2600KB"});
+  const Outcome fits = run_bellows(
+      {"plan", "--model", "digits_resnet", "--batch", "64", "--fit", "2600KB", "--json", folder / "p.json"});
   ASSERT_EQ(fits.exit_code, 0) << fits.err;
   EXPECT_THAT(fits.out, AllOf(HasSubstr("# Predicted peak"), HasSubstr("accumulate: ")));
+  EXPECT_LE(nlohmann::json::parse(whole_file(folder / "p.json"))["predicted_peak_bytes"].get<int64_t>(), 2600 << 10);
   std::ofstream(folder / "r.yaml") << fits.out;
   const Outcome trained =
       run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits(), "--set", "epochs=1"});
@@ -77,6 +79,10 @@ TEST(PlanCommand, WhatCannotBePlannedIsSaid) {
   expect_plan_failure({"--recipe", folder / "r.yaml"}, 2, "model");
   expect_plan_failure({"--recipe", folder / "none.yaml"}, 2, "none.yaml");
   expect_plan_failure({"--model", "mlp", "--fit", "-5"}, 2, "--fit");
+  expect_plan_failure({"--model", "mlp", "--fit", "1G", "--json"}, 2, "standard output is a recipe");
+  expect_plan_failure({"--model", "mlp", "--price-per-hour", "nan"}, 2, "a number above 0");
+  expect_plan_failure({"--model", "mlp", "--step-ms", "-1"}, 2, "a number above 0");
+  expect_plan_failure({"--model", "mlp", "--image", "100000"}, 2, "not in range 1 to 16384");
   expect_plan_failure({"--model", "bert-20m", "--batch", "4", "--seq", "5000"}, 1, "5000");
 }
 

@@ -10,6 +10,7 @@
 #include "bellows/core/error.h"
 #include "bellows/train/ladder_chart.h"
 #include "bellows/train/ladder_process.h"
+#include "bellows/train/ladder_target.h"
 #include "tests/train/ladder_world.h"
 
 namespace bellows::train {
@@ -120,6 +121,29 @@ TEST(LadderPage, MemoryHasItsOwnHeadline) {
   const std::string page = ladder_page(climb(world, {sets_bf16()}, {.goal = LadderGoal::memory}));
   EXPECT_THAT(page, HasSubstr("<strong>2.00 times</strong> less memory"));
   EXPECT_LT(page.find("<h2>Peak memory"), page.find("<h2>Time to")) << "what it is about comes first";
+}
+
+TEST(LadderPage, AMemoryTargetShowsWhatWasMeasuredAndChosen) {
+  MemoryTargetReport report{.model = "a <model>", .data = "data"};
+  report.target.bytes = 3 << 20;
+  report.rungs.push_back(
+      {.candidate = {.changes = "nothing"}, .verdict = TargetVerdict::too_large, .peak_bytes = 5 << 20, .step_ms = 10});
+  report.rungs.push_back({.candidate = {.changes = "accumulation of 4, 8-bit state", .techniques = {"int8_state"}},
+                          .verdict = TargetVerdict::chosen,
+                          .peak_bytes = 2 << 20,
+                          .step_ms = 12,
+                          .time_over_start = {.ratio = 1.2, .low = 1.1, .high = 1.3}});
+  report.recipe_yaml = "optimizer_state: int8\n";
+  const std::string page = ladder_page(report);
+  expect_well_formed(page.substr(page.find("<body>"), page.find("</html>") - page.find("<body>")));
+  for (const char* words :
+       {"<strong>2.0 MiB</strong> of 3.0 MiB", "a &lt;model&gt;", "1. accumulation of 4, 8-bit state",
+        "1.20 times as long", "moments to about 1 %", "--target-accuracy", "optimizer_state: int8"}) {
+    EXPECT_THAT(page, HasSubstr(words));
+  }
+  EXPECT_EQ(count_of(page, "class=\"mark top\""), 2) << "in memory and in time";
+  report.rungs.pop_back();
+  EXPECT_THAT(ladder_page(report), HasSubstr("Nothing stays under 3.0 MiB"));
 }
 
 TEST(LadderChart, BarsAreToScale) {

@@ -15,7 +15,8 @@ struct LadderWorld {
   double clock_s = 0;
   double noise = 0.01;
   int64_t live_bytes = 0, peak = 0;
-  int64_t bytes_later = 0;  ///< more of them once a job has taken ten steps
+  int64_t evaluation_factor = 10;  ///< what an evaluation holds, over what training does
+  int64_t bytes_later = 0;         ///< more of them once a job has taken ten steps
   RandomStream random{7};
   std::vector<double> evaluations;
   std::function<double(const Recipe*)> ms_per_sample = [](const Recipe*) { return 1.0; };
@@ -48,7 +49,7 @@ class FakeLadderJob final : public LadderJob {
   int64_t samples_per_epoch() const override { return 1000; }
   double evaluate() override {
     world_.clock_s += 100;  // must not be counted
-    world_.peak = std::max(world_.peak, 10 * world_.live_bytes);
+    world_.peak = std::max(world_.peak, world_.evaluation_factor * world_.live_bytes);
     const double needed = world_.epochs_needed(which()) * static_cast<double>(steps_per_epoch());
     return std::min(0.98, 0.9 + 0.07 * static_cast<double>(step_) / needed + 1e-9);
   }

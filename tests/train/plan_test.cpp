@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include "bellows/train/rehearsal.h"
 
@@ -75,18 +76,18 @@ const DecisionCase decision_cases[] = {
     {"the same on ranks stays DDP", 110 * million, 500e6, at(5, 32, 4), "bf16 autocast, accumulation of 4; ddp"},
     {"down to single samples", 110 * million, 6e9, at(6, 32), "bf16 autocast, accumulation of 32; alone"},
     // The state is too large, too.
-    {"8-bit state", 400 * million, 200e6, at(6, 16), "bf16 autocast, accumulation of 2, 8-bit AdamW; alone"},
-    {"8-bit state, batch of one", 400 * million, 100e6, at(6, 1), "bf16 autocast, 8-bit AdamW; alone"},
+    {"8-bit state", 400 * million, 200e6, at(6, 16), "bf16 autocast, accumulation of 2, 8-bit state; alone"},
+    {"8-bit state, batch of one", 400 * million, 100e6, at(6, 1), "bf16 autocast, 8-bit state; alone"},
     {"one sample is too large: recompute rather than round the state", 110 * million, 12e9, at(4, 8),
      "bf16 autocast, accumulation of 8, recompute; alone"},
     {"small state and recompute", 400 * million, 7e9, at(6, 8),
-     "bf16 autocast, accumulation of 8, 8-bit AdamW, recompute; alone"},
+     "bf16 autocast, accumulation of 8, 8-bit state, recompute; alone"},
     // Not on one device.
     {"ZeRO-1", billion, 100e6, at(12, 4, 8), "bf16 autocast, ZeRO-1 on 8; zero1"},
     {"ZeRO-2", billion, 100e6, at(8, 4, 8), "bf16 autocast, ZeRO-2 on 8; zero2"},
     {"offload is the last", 100 * million, 40e9, at(3, 1), "bf16 autocast, offload; alone"},
     {"nothing helps", 10 * billion, 1e6, at(16, 4, 2),
-     "bf16 autocast, accumulation of 4, 8-bit AdamW, offload, ZeRO-2 on 2; none"}};
+     "bf16 autocast, accumulation of 4, 8-bit state, offload, ZeRO-2 on 2; none"}};
 
 }  // namespace
 
@@ -122,6 +123,20 @@ TEST(Plan, PredictsStepsThatWereNotTaken) {
   }
 }
 
+TEST(Plan, AModelOfOneSizeIsRehearsedAtThatSize) {
+  models::register_model(
+      {.name = "flat_96", .description = "", .input_shape = {1, 96, 96}, .make = [](int64_t classes, int64_t channels) {
+         return Model::of(torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(channels * 96 * 96, classes)),
+                          "flat_96");
+       }});
+  const Recipe recipe = recipe_for("flat_96");
+  const MemoryPlan plan = plan_memory(recipe, {64, 0});
+  EXPECT_THAT(plan.rehearsed, testing::ElementsAre(StepSize{2, 96}, StepSize{3, 96}));
+  const auto measured = static_cast<double>(Rehearsal(recipe).measure({64, 0}));
+  EXPECT_NEAR(static_cast<double>(plan.peak_bytes()) / measured, 1, 0.05);
+  EXPECT_THROW(plan_memory(recipe, {64, 128}), c10::Error) << "it takes no others";
+}
+
 TEST(Plan, MeasuresAgreeWithPlansOfTheirOwn) {
   const StepSize size{64, 26};
   const Recipe recipe = recipe_for("encoder_decoder");
@@ -137,6 +152,9 @@ TEST(Plan, MeasuresAgreeWithPlansOfTheirOwn) {
   using State = Measures::State;
   EXPECT_NEAR(ratio({.precision = Measures::Precision::bf16_weights}, "precision=bf16", size), 1, 0.03);
   EXPECT_NEAR(ratio({.state = State::eight_bit}, "optimizer_state=int8", size), 1, 0.03);
+  EXPECT_NEAR(ratio({.state = State::four_bit}, "optimizer_state=int4", size), 1, 0.03);
+  EXPECT_NEAR(ratio({.saved = Measures::Saved::in_int8}, "activations=int8", size), 1, 0.1);
+  EXPECT_NEAR(ratio({.saved = Measures::Saved::in_int4}, "activations=int4", size), 1, 0.1);
   EXPECT_NEAR(ratio({.state = State::factored}, "optimizer=adafactor", size), 1, 0.03);
   EXPECT_NEAR(ratio({.accumulate = 4}, "accumulate=4", {16, 26}), 1, 0.03);
   EXPECT_EQ(peak_with(plain, {}), plain.peak_bytes());

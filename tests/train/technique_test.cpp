@@ -48,4 +48,34 @@ TEST(Techniques, Bf16NeedsTheArithmetic) {
   EXPECT_EQ(techniques.at("bf16_autocast").obstacle(Recipe{}, machine), "");
 }
 
+TEST(Techniques, MemoryRungsApplyWhereTheyAreOfUse) {
+  const Machine machine;
+  const auto obstacle = [&](const char* name, const char* setting) {
+    Recipe recipe;
+    recipe.optimizer_impl = "loop";
+    if (*setting != '\0') recipe.set(setting);
+    const Technique& technique = technique_table().at(name);
+    EXPECT_TRUE(technique.saves_memory) << name;
+    const std::string why = technique.obstacle ? technique.obstacle(recipe, machine) : "";
+    if (why.empty()) {
+      technique.apply(recipe);
+      EXPECT_NO_THROW(recipe.validate()) << name;
+    }
+    return why;
+  };
+  for (const char* name : {"accumulation", "int8_state", "int4_state", "recompute_budget", "recompute",
+                           "bf16_activations", "int8_activations", "int4_activations"}) {
+    EXPECT_EQ(obstacle(name, ""), "") << name;
+  }
+  EXPECT_EQ(obstacle("adafactor", "optimizer=adamw"), "");
+  EXPECT_THAT(obstacle("adafactor", ""), HasSubstr("adamw"));
+  EXPECT_THAT(obstacle("int8_state", "momentum=0"), HasSubstr("no state"));
+  EXPECT_THAT(obstacle("int4_state", "optimizer=rmsprop"), HasSubstr("rmsprop"));
+  EXPECT_THAT(obstacle("int4_state", "channels_last=true"), HasSubstr("row-major"));
+  EXPECT_THAT(obstacle("int4_activations", "device=cuda"), HasSubstr("CPU only"));
+  EXPECT_THAT(obstacle("bf16_activations", "precision=bf16"), HasSubstr("16 bits"));
+  EXPECT_THAT(obstacle("recompute", "model=mlp"), HasSubstr("knows no blocks"));
+  EXPECT_THAT(obstacle("accumulation", "batch_size=4"), HasSubstr("too small"));
+}
+
 }  // namespace bellows::train

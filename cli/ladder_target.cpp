@@ -1,0 +1,147 @@
+#include "bellows/train/ladder_target.h"
+
+#include <cmath>
+
+#include "bellows/core/stats.h"
+#include "bellows/models/registry.h"
+#include "bellows/train/data_split.h"
+#include "bellows/train/ladder_process.h"
+#include "cli/interrupt.h"
+#include "cli/ladder_files.h"
+
+namespace bellows::cli {
+
+namespace {
+
+using train::Recipe;
+using train::TargetRung;
+using train::TargetVerdict;
+
+class RecipeJobs final : public train::LadderJobs {
+ public:
+  explicit RecipeJobs(Recipe base) : base_(std::move(base)) {}
+  std::unique_ptr<train::LadderJob> plain(uint64_t seed) override { return with(base_, seed); }
+  std::unique_ptr<train::LadderJob> with(const Recipe& recipe, uint64_t seed) override {
+    return train::ladder_job_in_own_process(recipe, seed);
+  }
+
+ private:
+  const Recipe base_;
+};
+
+/// Of one sample, as a plan wants it: what the data has where the recipe does not scale; 0: what the model is meant for.
+int64_t length_of(const Recipe& recipe, const train::DataSplit& split) {
+  if (models::model_entry(recipe.model).input != models::InputKind::image || recipe.image_size > 0) return 0;
+  const std::vector<int64_t>& size = split.whole.info().image_size;
+  return size.empty() ? 0 : size.front();
+}
+
+train::MemoryTarget target_of(const LadderArguments& arguments, const Recipe& recipe) {
+  train::MemoryTarget target;
+  target.bytes = static_cast<int64_t>(arguments.memory_target);
+  target.seed = static_cast<uint64_t>(recipe.seed);
+  target.target_accuracy = arguments.target_accuracy > 0 ? arguments.target_accuracy : recipe.target_accuracy;
+  if (arguments.max_epochs > 0) target.max_epochs = arguments.max_epochs;
+  if (arguments.max_seconds > 0) target.max_seconds = arguments.max_seconds;
+  if (arguments.quick) {
+    target.pairs = 5;
+    target.window_s = 0.1;
+  }
+  return target;
+}
+
+std::string wrapped(const std::string& text, const std::string& indent = "") {
+  std::string lines;
+  for (const std::string& line : wrap(text, 79 - indent.size())) lines += indent + line + "\n";
+  return lines;
+}
+
+constexpr size_t name_width = 40;
+
+std::string target_head() {
+  return pad_right("recipe", name_width) + pad_left("MiB", 9) + pad_left("predicted", 11) + pad_left("step ms", 9) +
+         "\n";
+}
+
+std::string mebibytes(int64_t bytes) {
+  return bytes > 0 ? number("%.2f", static_cast<double>(bytes) / (1 << 20)) : "-";
+}
+
+/// 79 letters at most; a long name takes several lines, the figures stand in the last.
+std::string target_row(const Terminal& terminal, const TargetRung& rung) {
+  std::string text;
+  const std::string& changes = rung.candidate.changes;
+  std::vector<std::string> names = wrap(changes == "nothing" ? "as it is" : changes, name_width);
+  for (size_t i = 0; i + 1 < names.size(); ++i) text += names[i] + "\n";
+  const bool fits = rung.verdict == TargetVerdict::fits;
+  text +=
+      pad_right(names.back(), name_width) + pad_left(mebibytes(rung.peak_bytes), 9) +
+      pad_left(mebibytes(rung.candidate.predicted_bytes), 11) + pad_left(number("%.2f", rung.step_ms), 9) + " " +
+      terminal.paint(fits ? Colour::green : Colour::yellow,
+                     rung.peak_bytes == 0 && rung.verdict == TargetVerdict::too_large ? "" : to_string(rung.verdict)) +
+      "\n";
+  return rung.note.empty() ? text : text + terminal.paint(Colour::dim, wrapped(rung.note, "  "));
+}
+
+void show_event(Terminal& terminal, const train::MemoryTargetEvent& event) {
+  const std::string& changes = event.rung->candidate.changes;
+  const std::string name = changes == "nothing" ? "as it is" : changes;
+  if (!event.finished) {
+    const std::string count = event.total > 0 ? c10::str(" ", event.done, "/", event.total) : "";
+    terminal.live(name + ": " + event.activity, name + ": " + event.activity + count);
+  } else if (event.activity == "measured") {
+    terminal.print(target_row(terminal, *event.rung));
+  } else if (event.activity == "refused") {
+    terminal.print(wrapped(c10::str(name, ": ", to_string(event.rung->verdict), ", ", event.rung->note, ".")));
+  }
+}
+
+void print_target_start(Terminal& terminal, const Recipe& recipe, const train::MemoryTarget& target,
+                        const std::string& held_out, size_t candidates) {
+  const std::string size = format_bytes(static_cast<double>(target.bytes));
+  terminal.print(terminal.paint(Colour::bold,
+                                "bellows ladder --memory-target " + size + ": " + recipe.model + " on " + recipe.data) +
+                 "\n");
+  const Machine machine = this_machine();
+  terminal.print(
+      wrapped(c10::str(machine.cpu, ", ", machine.torch_threads, machine.torch_threads == 1 ? " thread" : " threads",
+                       ", libtorch ", machine.libtorch)));
+  terminal.print(wrapped(c10::str(candidates, " recipes are predicted; those that may stay under ", size,
+                                  " are measured, what is expected to be fastest first.")));
+  if (!held_out.empty()) terminal.print(wrapped(held_out));
+  terminal.print("\n" + terminal.paint(Colour::bold, target_head()));
+}
+
+}  // namespace
+
+int run_ladder_target(const LadderArguments& arguments) {
+  const Recipe recipe = ladder_recipe(arguments);
+  const train::MemoryTarget target = target_of(arguments, recipe);
+  for (const std::string& file : {arguments.json, arguments.html, arguments.write_recipe}) check_json_target(file);
+  const bool quiet = arguments.json == "-";
+  Terminal terminal;
+  Interrupt interrupt("what was measured is kept");
+  const train::DataSplit split = train::split_data(recipe);
+  RecipeJobs jobs(recipe);
+  jobs.plain(target.seed);  // says what is missing before anything is printed
+  if (!quiet) terminal.status("predicting", "the peaks of all recipes");
+  const auto candidates = train::candidates_in_own_process(recipe, length_of(recipe, split));
+  if (!quiet) print_target_start(terminal, recipe, target, split.held_out_note(), candidates.size());
+  const auto show = [&](const train::MemoryTargetEvent& event) {
+    if (!quiet) show_event(terminal, event);
+  };
+  const train::MemoryTargetReport report =
+      train::find_recipe_under(candidates, jobs, target, {.seconds = {}, .stop = Interrupt::requested}, show);
+  const bool found = report.chosen() != nullptr;
+  const std::vector<std::string> words = target_words(report);
+  if (!quiet) {
+    for (size_t i = found || report.interrupted ? 0 : 1; i < words.size(); ++i)
+      terminal.print("\n" + wrapped(words[i]));
+  }
+  write_ladder_files(terminal, arguments, {to_json(report), ladder_page(report), report.recipe_yaml});
+  if (report.interrupted) return Interrupt::exit_code();
+  if (!found) print_error(words.front());
+  return found ? exit_done : exit_failed;
+}
+
+}  // namespace bellows::cli
