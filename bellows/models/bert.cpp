@@ -234,20 +234,26 @@ class Bert final : public torch::nn::Module, public layers::Blocks {
 
 }  // namespace
 
-Model bert(const BertOptions& options) {
+void layers::check_options(const std::string& model, const BertOptions& options) {
   const BertOptions& o = options;
-  layers::check_sizes("bert",
-                      {{"num_labels", o.num_labels},
-                       {"vocab_size", o.vocab_size},
-                       {"hidden_size", o.hidden_size},
-                       {"num_hidden_layers", o.num_hidden_layers},
-                       {"intermediate_size", o.intermediate_size},
-                       {"max_position_embeddings", o.max_position_embeddings},
-                       {"type_vocab_size", o.type_vocab_size}},
-                      o.hidden_size, o.num_attention_heads);
-  layers::check_dropout("bert", {o.hidden_dropout_prob, o.attention_probs_dropout_prob,
-                                 o.classifier_dropout.value_or(o.hidden_dropout_prob)});
-  layers::check_pad_token("bert", o.pad_token_id, o.vocab_size);
+  check_sizes(model,
+              {{"num_labels", o.num_labels},
+               {"vocab_size", o.vocab_size},
+               {"hidden_size", o.hidden_size},
+               {"num_hidden_layers", o.num_hidden_layers, most_layers},
+               {"intermediate_size", o.intermediate_size},
+               {"max_position_embeddings", o.max_position_embeddings},
+               {"type_vocab_size", o.type_vocab_size}},
+              o.hidden_size, o.num_attention_heads);
+  check_dropout(model, {o.hidden_dropout_prob, o.attention_probs_dropout_prob,
+                        o.classifier_dropout.value_or(o.hidden_dropout_prob)});
+  check_pad_token(model, o.pad_token_id, o.vocab_size);
+  check_numbers(model, o.initializer_range, o.layer_norm_eps);
+  activation_of(model, o.hidden_act);
+}
+
+Model bert(const BertOptions& options) {
+  layers::check_options("bert", options);
   return Model::of(std::make_shared<Bert>(options), "bert");
 }
 

@@ -2,6 +2,7 @@
 
 #include "bellows/core/file.h"
 #include "bellows/io/json_impl.h"
+#include "bellows/models/layers_impl.h"
 
 namespace bellows::models {
 
@@ -90,6 +91,7 @@ BertOptions read_bert_config(const std::string& path) {
   config.read("initializer_range", options.initializer_range);
   config.read("layer_norm_eps", options.layer_norm_eps);
   config.read("pad_token_id", options.pad_token_id);
+  layers::check_options("config " + path, options);
   return options;
 }
 
@@ -110,6 +112,7 @@ DistilBertOptions read_distilbert_config(const std::string& path) {
   config.read("max_position_embeddings", options.max_position_embeddings);
   config.read("initializer_range", options.initializer_range);
   config.read("pad_token_id", options.pad_token_id);
+  layers::check_options("config " + path, options);
   return options;
 }
 
@@ -132,6 +135,7 @@ GptOptions read_gpt_config(const std::string& path) {
   config.read("attn_pdrop", options.attn_pdrop);
   config.read("layer_norm_epsilon", options.layer_norm_epsilon);
   config.read("initializer_range", options.initializer_range);
+  layers::check_options("config " + path, options);
   return options;
 }
 

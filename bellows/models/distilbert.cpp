@@ -160,21 +160,27 @@ class DistilBert final : public torch::nn::Module, public layers::Blocks {
 
 }  // namespace
 
-Model distilbert(const DistilBertOptions& options) {
+void layers::check_options(const std::string& model, const DistilBertOptions& options) {
   const DistilBertOptions& o = options;
-  layers::check_sizes("distilbert",
-                      {{"num_labels", o.num_labels},
-                       {"vocab_size", o.vocab_size},
-                       {"dim", o.dim},
-                       {"n_layers", o.n_layers},
-                       {"hidden_dim", o.hidden_dim},
-                       {"max_position_embeddings", o.max_position_embeddings}},
-                      o.dim, o.n_heads);
-  layers::check_dropout("distilbert", {o.dropout, o.attention_dropout, o.seq_classif_dropout});
-  layers::check_pad_token("distilbert", o.pad_token_id, o.vocab_size);
+  check_sizes(model,
+              {{"num_labels", o.num_labels},
+               {"vocab_size", o.vocab_size},
+               {"dim", o.dim},
+               {"n_layers", o.n_layers, most_layers},
+               {"hidden_dim", o.hidden_dim},
+               {"max_position_embeddings", o.max_position_embeddings}},
+              o.dim, o.n_heads);
+  check_dropout(model, {o.dropout, o.attention_dropout, o.seq_classif_dropout});
+  check_pad_token(model, o.pad_token_id, o.vocab_size);
   TORCH_CHECK_VALUE(o.head != TextHead::pooled,
                     "distilbert: expected another head than pooled: DistilBERT has no pooler. Take hidden_states and "
                     "the first token's row.");
+  check_numbers(model, o.initializer_range, 1e-12);
+  activation_of(model, o.activation);
+}
+
+Model distilbert(const DistilBertOptions& options) {
+  layers::check_options("distilbert", options);
   return Model::of(std::make_shared<DistilBert>(options), "distilbert");
 }
 

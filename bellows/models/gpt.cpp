@@ -126,16 +126,22 @@ class Gpt final : public torch::nn::Module, public layers::Blocks {
 
 }  // namespace
 
-Model gpt(const GptOptions& options) {
+void layers::check_options(const std::string& model, const GptOptions& options) {
   const GptOptions& o = options;
-  layers::check_sizes("gpt",
-                      {{"vocab_size", o.vocab_size},
-                       {"n_positions", o.n_positions},
-                       {"n_embd", o.n_embd},
-                       {"n_layer", o.n_layer},
-                       {"n_inner", o.n_inner.value_or(1)}},
-                      o.n_embd, o.n_head);
-  layers::check_dropout("gpt", {o.resid_pdrop, o.embd_pdrop, o.attn_pdrop});
+  check_sizes(model,
+              {{"vocab_size", o.vocab_size},
+               {"n_positions", o.n_positions},
+               {"n_embd", o.n_embd},
+               {"n_layer", o.n_layer, most_layers},
+               {"n_inner", o.n_inner.value_or(1)}},
+              o.n_embd, o.n_head);
+  check_dropout(model, {o.resid_pdrop, o.embd_pdrop, o.attn_pdrop});
+  check_numbers(model, o.initializer_range, o.layer_norm_epsilon);
+  activation_of(model, o.activation_function);
+}
+
+Model gpt(const GptOptions& options) {
+  layers::check_options("gpt", options);
   return Model::of(std::make_shared<Gpt>(options), "gpt");
 }
 

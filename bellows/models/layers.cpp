@@ -1,5 +1,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
+#include <cmath>
+
 #include "bellows/models/layers_impl.h"
 #include "bellows/models/tokens.h"
 #include "bellows/nn/activation.h"
@@ -117,8 +119,9 @@ void init_normal(torch::nn::Module& module, double std) {
 }
 
 void check_sizes(const std::string& model, const std::vector<NamedSize>& sizes, int64_t width, int64_t heads) {
-  for (const auto& [name, value] : sizes) {
-    TORCH_CHECK_VALUE(value >= 1, model, ": expected ", name, " of at least 1, got ", value, ".");
+  for (const auto& [name, value, most] : sizes) {
+    TORCH_CHECK_VALUE(value >= 1 && value <= most, model, ": expected ", name, " from 1 to ", most, ", got ", value,
+                      ".");
   }
   TORCH_CHECK_VALUE(heads >= 1 && width % heads == 0, model, ": expected attention heads that divide the width of ",
                     width, ", got ", heads, ".");
@@ -128,6 +131,13 @@ void check_dropout(const std::string& model, std::initializer_list<double> rates
   for (const double rate : rates) {
     TORCH_CHECK_VALUE(rate >= 0 && rate < 1, model, ": expected dropout in [0, 1), got ", rate, ".");
   }
+}
+
+void check_numbers(const std::string& model, double deviation, double epsilon) {
+  TORCH_CHECK_VALUE(std::isfinite(deviation) && deviation >= 0, model,
+                    ": expected initializer_range, a standard deviation, of at least 0, got ", deviation, ".");
+  TORCH_CHECK_VALUE(std::isfinite(epsilon) && epsilon > 0, model, ": expected a layer norm's epsilon above 0, got ",
+                    epsilon, ".");
 }
 
 void check_pad_token(const std::string& model, int64_t pad_token, int64_t vocab_size) {

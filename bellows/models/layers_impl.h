@@ -8,6 +8,12 @@
 
 #include "bellows/models/blocks.h"
 
+namespace bellows::models {
+struct BertOptions;
+struct DistilBertOptions;
+struct GptOptions;
+}  // namespace bellows::models
+
 /// What the transformers of this room are made of. Names of parameters are torch::nn's.
 namespace bellows::models::layers {
 
@@ -87,15 +93,25 @@ Tokens read_tokens(const at::Tensor& input, const TokenLimits& limits);
 /// padding's embedding zero.
 void init_normal(torch::nn::Module& module, double std);
 
+// Options that a model, or a file that describes one, says. Params: model – begins messages
+constexpr int64_t most_elements = 1 << 24, most_layers = 1 << 12;  // more is a mistake, and would only use up memory
 struct NamedSize {
   const char* name;
   int64_t value;
+  int64_t most = most_elements;
 };
-/// Throws: c10::ValueError – names the first value that is below 1, or a width that `heads` does not divide
+/// Throws: c10::ValueError – names the first value that is not in 1 … most, or a width that `heads` does not divide
 void check_sizes(const std::string& model, const std::vector<NamedSize>& sizes, int64_t width, int64_t heads);
 /// Throws: c10::ValueError – outside [0, 1)
 void check_dropout(const std::string& model, std::initializer_list<double> rates);
+/// Params: deviation – of the first weights; epsilon – of norms
+/// Throws: c10::ValueError – a deviation that is not finite or below 0, an epsilon that is not finite and above 0
+void check_numbers(const std::string& model, double deviation, double epsilon);
 /// Throws: c10::ValueError – not a token
 void check_pad_token(const std::string& model, int64_t pad_token, int64_t vocab_size);
+/// All that bert(), distilbert() and gpt() ask of their options. Throws: c10::ValueError – the first that is not so
+void check_options(const std::string& model, const BertOptions& options);
+void check_options(const std::string& model, const DistilBertOptions& options);
+void check_options(const std::string& model, const GptOptions& options);
 
 }  // namespace bellows::models::layers

@@ -217,7 +217,7 @@ TEST(Transformer, BadInputIsSaidInWords) {
   EXPECT_THAT(message_of([&] { pack_tokens(ids, at::ones({2, 8}, at::kLong)); }), HasSubstr("got Long [2, 8]"));
   EXPECT_THAT(message_of([] { bert({.num_attention_heads = 5}); }),
               HasSubstr("heads that divide the width of 768, got 5"));
-  EXPECT_THAT(message_of([] { gpt({.n_layer = 0}); }), HasSubstr("gpt: expected n_layer of at least 1, got 0"));
+  EXPECT_THAT(message_of([] { gpt({.n_layer = 0}); }), HasSubstr("gpt: expected n_layer from 1 to 4096, got 0"));
   EXPECT_THAT(message_of([] { gpt({.attn_pdrop = 1}); }), HasSubstr("dropout in [0, 1), got 1"));
   EXPECT_THAT(message_of([] { distilbert({.head = TextHead::pooled}); }), HasSubstr("has no pooler"));
   EXPECT_THAT(message_of([] {
