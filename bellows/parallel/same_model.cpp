@@ -40,14 +40,13 @@ std::string difference(const std::string& item, const std::vector<std::string>& 
 }  // namespace
 
 void check_same_lines(const std::string& what, const std::string& item, const std::vector<std::string>& own,
-                      const comm::Group& group) {
+                      const comm::Group& group, const std::string& advice) {
   if (group.size() == 1) return;
   const std::vector<std::string> first = lines_of(comm::broadcast_string(c10::Join("\n", own), 0, group));
   const auto differences = comm::all_gather_strings(difference(item, first, own, group.rank()), group);
   const auto found =
       std::find_if(differences.begin(), differences.end(), [](const auto& text) { return !text.empty(); });
-  TORCH_CHECK_VALUE(found == differences.end(), what, " (group ", group.name(), "): ", *found,
-                    ". Make it with the same options, in the same order, on every rank.");
+  TORCH_CHECK_VALUE(found == differences.end(), what, " (group ", group.name(), "): ", *found, ". ", advice);
 }
 
 void check_same_model(const Model& model, const comm::Group& group) {

@@ -47,28 +47,24 @@ std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
 }
 
 /// What decides when ranks meet and what they compute, a line each; where files lie may differ between machines.
-std::string common_part(const Job& job) {
+std::vector<std::string> common_part(const Job& job) {
   const std::set<std::string_view> own = {"data",     "eval_data",  "subset",         "weights",
                                           "model",    "device",     "loader_threads", "prefetch",
                                           "cache_mb", "run_folder", "offload_folder"};
-  std::string text = c10::str("training data: ", data::fingerprint(job.train),
-                              "\nheld-out data: ", job.eval ? data::fingerprint(*job.eval) : "none",
-                              "\ncheckpoints: ", job.recipe.run_folder.empty() ? "none" : "in a run_folder", "\n");
+  std::vector<std::string> lines = {
+      "training data: " + data::fingerprint(job.train),
+      "held-out data: " + (job.eval ? data::fingerprint(*job.eval) : "none"),
+      std::string("checkpoints: ") + (job.recipe.run_folder.empty() ? "none" : "in a run_folder")};
   std::istringstream yaml(job.recipe.to_yaml());
   for (std::string line; std::getline(yaml, line);) {
-    if (!own.contains(std::string_view(line).substr(0, line.find(':')))) text += line + "\n";
+    if (!own.contains(std::string_view(line).substr(0, line.find(':')))) lines.push_back(line);
   }
-  return text;
+  return lines;
 }
 
 void check_same_recipe(const Job& job, const comm::Group& group) {
-  const std::vector<std::string> all = comm::all_gather_strings(common_part(job), group);
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    std::istringstream here(all[rank]), first(all[0]);
-    for (std::string line, expected; std::getline(here, line) && std::getline(first, expected);)
-      TORCH_CHECK_VALUE(line == expected, "train: rank 0 has ", expected, ", rank ", group.ranks()[rank], " has ", line,
-                        ". Give all ranks the same recipe and the same data.");
-  }
+  parallel::check_same_lines("train: the ranks train differently", "line", common_part(job), group,
+                             "Give all ranks the same recipe and the same data.");
 }
 
 }  // namespace

@@ -332,19 +332,19 @@ TEST(TrainRanks, OtherRecipesAndDataAreNamed) {
     });
   };
   EXPECT_THAT(error_with([](Job& job) { job.recipe.patience = 3; }),
-              HasSubstr("rank 0 has patience: 0, rank 1 has patience: 3"));
+              HasSubstr("is patience: 3 on rank 1, and patience: 0 on rank 0. Give all ranks"));
   EXPECT_THAT(error_with([](Job& job) { job.eval.reset(); }),
-              AllOf(HasSubstr("rank 0 has held-out data: 77 samples, "), HasSubstr("rank 1 has held-out data: none")));
+              HasSubstr("held-out data: none on rank 1, and held-out data: 77 samples, "));
   // As many, and others: what each rank takes of a batch would belong to two data sets.
   EXPECT_THAT(error_with([](Job& job) {
                 const at::Tensor x = torch::zeros({points, 8}, at::kDouble);
                 const auto others = data::from_tensors({{"image", x}, {"label", x.slice(1, 0, 3).argmax(1)}});
                 job.train = data::Dataset(others).batch(job.recipe.batch_size).threads(0);
               }),
-              HasSubstr("rank 0 has training data: 77 samples, "));
+              HasSubstr("line 1 is training data: 77 samples, "));
   // Checkpoints are written together: a rank without a folder would leave the others waiting.
   EXPECT_THAT(error_with([](Job& job) { job.recipe.run_folder = "/anywhere"; }),
-              HasSubstr("rank 0 has checkpoints: none, rank 1 has checkpoints: in a run_folder"));
+              HasSubstr("checkpoints: in a run_folder on rank 1, and checkpoints: none on rank 0"));
   EXPECT_EQ(error_with([](Job& job) { job.recipe.data = "/elsewhere"; }), "");
 }
 
