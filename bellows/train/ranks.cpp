@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "bellows/checkpoint/sharded.h"
-#include "bellows/comm/collectives.h"
 #include "bellows/core/seed.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/optim/state.h"
