@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "bellows/kernels/dropout_norm.h"
+#include "bellows/kernels/host_device_impl.h"
 
 // The random bits of dropout: a hash of 32 bits over the column, with two keys a row. Multipliers and shifts are
 // lowbias32's (https://nullprogram.com/blog/2018/07/31/, improved by TheIronBorn).
@@ -12,7 +13,7 @@ namespace bellows::kernels {
 struct DropoutRow {
   uint32_t first, second;
 
-  DropoutRow(uint64_t seed, int64_t row) {
+  BELLOWS_HOST_DEVICE DropoutRow(uint64_t seed, int64_t row) {
     uint64_t z = seed + static_cast<uint64_t>(row) * 0x9E3779B97F4A7C15;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
@@ -29,7 +30,7 @@ inline int32_t dropout_threshold(double p) {
   return static_cast<int32_t>(std::lround(p * 2147483647.0));
 }
 
-inline int32_t dropout_hash(const DropoutRow& row, int64_t column) {
+BELLOWS_HOST_DEVICE inline int32_t dropout_hash(const DropoutRow& row, int64_t column) {
   uint32_t h = static_cast<uint32_t>(column) + row.first;
   h = (h ^ (h >> 16)) * dropout_multiplier_1;
   h = (h ^ (h >> 15) ^ row.second) * dropout_multiplier_2;

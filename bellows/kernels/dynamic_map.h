@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "bellows/kernels/host_device_impl.h"
+
 // Numbers of low-bit optimizer state. Values lie between -1 and 1 (or 0 and 1) and are multiplied by the scale of their
 // block: the largest magnitude among its elements.
 namespace bellows::kernels {
@@ -47,14 +49,14 @@ struct DynamicMap {
     code_offset[Decades + 1] = limit[Decades + 1] = Signed ? 1 << Decades : (2 << Decades) - 1;
   }
 
-  float decode(int code, float scale) const {
+  BELLOWS_HOST_DEVICE float decode(int code, float scale) const {
     const float y = Signed ? static_cast<float>(std::abs(code - zero)) : static_cast<float>(code) + 1.5f;
     const int e = y == 0 ? 0 : std::ilogb(y) + Decades + 1 - exponent_of_one;
     const float value = std::fma(slope[e] * scale, y, -offset[e] * scale);
     return code < zero ? -value : value;
   }
   /// Params: value – at most 1 in magnitude
-  int encode(float value) const {
+  BELLOWS_HOST_DEVICE int encode(float value) const {
     const float x = std::abs(value);
     int e = 0;
     while (e <= Decades && x >= threshold[e]) ++e;
@@ -67,8 +69,8 @@ struct DynamicMap {
 /// (arXiv:2309.01507, "zero-point problem").
 struct LinearMap4 {
   static constexpr int zero = 0;
-  float decode(int code, float scale) const { return static_cast<float>(code + 1) * (scale * 0.0625f); }
-  int encode(float value) const {
+  BELLOWS_HOST_DEVICE float decode(int code, float scale) const { return static_cast<float>(code + 1) * (scale * 0.0625f); }
+  BELLOWS_HOST_DEVICE int encode(float value) const {
     return std::clamp(static_cast<int>(std::nearbyint(std::fma(value, 16.0f, -1.0f))), 0, 15);
   }
 };
@@ -89,7 +91,7 @@ struct State4 {
 };
 
 /// What the largest magnitude of a block becomes: numbers that have no reciprocal count as zero.
-inline float usable_scale(float largest) {
+BELLOWS_HOST_DEVICE inline float usable_scale(float largest) {
   return largest >= 0x1p-126f ? largest : 0.0f;
 }
 

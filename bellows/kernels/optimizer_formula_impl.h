@@ -2,15 +2,10 @@
 
 #include <cmath>
 
+#include "bellows/kernels/host_device_impl.h"
 #include "bellows/kernels/optimizer_step.h"
 
 // The rules, once, in scalar C++: what kernels/ref computes, and what kernels/cuda computes on the device.
-#ifdef __CUDACC__
-#define BELLOWS_HOST_DEVICE __host__ __device__
-#else
-#define BELLOWS_HOST_DEVICE
-#endif
-
 namespace bellows::kernels {
 
 /// A rule with its constants in the arithmetic's type T, computed in double.

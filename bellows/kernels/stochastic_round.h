@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "bellows/kernels/host_device_impl.h"
+
 // Rounding at random, such that the mean of many roundings is the number itself. The bits are a function of a seed and
 // of the element's index: the same on any number of threads, on every rank, and whenever it is done again.
 namespace bellows::kernels {
@@ -16,7 +18,7 @@ inline uint64_t nth_rounding_seed(uint64_t seed, uint64_t n) {
 }
 
 /// What the elements of the window of element `at` share (splitmix64).
-inline uint32_t rounding_key(uint64_t seed, uint64_t at) {
+BELLOWS_HOST_DEVICE inline uint32_t rounding_key(uint64_t seed, uint64_t at) {
   uint64_t x = seed + (at / rounding_window + 1) * 0x9E3779B97F4A7C15;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
@@ -24,7 +26,7 @@ inline uint32_t rounding_key(uint64_t seed, uint64_t at) {
 }
 
 /// 16 random bits for element i of a tensor.
-inline uint32_t rounding_bits(uint64_t seed, uint64_t i) {
+BELLOWS_HOST_DEVICE inline uint32_t rounding_bits(uint64_t seed, uint64_t i) {
   uint32_t x = static_cast<uint32_t>(i % rounding_window) * 0x9E3779B9 + rounding_key(seed, i);
   x = (x ^ (x >> 16)) * 0x7FEB352D;
   x = (x ^ (x >> 15)) * 0x846CA68B;

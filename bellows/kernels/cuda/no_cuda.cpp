@@ -1,7 +1,11 @@
-// In place of optimizers.cu in a build without CUDA.
+// In place of the sources for CUDA in a build without it.
 #include <c10/util/Exception.h>
 
+#include "bellows/kernels/cuda/activation.h"
+#include "bellows/kernels/cuda/low_bit.h"
+#include "bellows/kernels/cuda/norm.h"
 #include "bellows/kernels/cuda/optimizers.h"
+#include "bellows/kernels/cuda/softmax.h"
 
 namespace bellows::kernels::cuda {
 
@@ -30,6 +34,46 @@ void step(std::span<const StepTensor<AdagradRule>>, StepTypes, const DeviceScala
   refuse();
 }
 void step(std::span<const StepTensor<LionRule>>, StepTypes, const DeviceScalars&, void*) {
+  refuse();
+}
+
+void step_low_bit(std::span<const StepTensor<SgdRule>>, StepTypes, const DeviceScalars&, void*) {
+  refuse();
+}
+void step_low_bit(std::span<const StepTensor<AdamRule>>, StepTypes, const DeviceScalars&, void*) {
+  refuse();
+}
+void step_low_bit(std::span<const StepTensor<LionRule>>, StepTypes, const DeviceScalars&, void*) {
+  refuse();
+}
+
+void softmax_statistics(const SoftmaxStatistics&, void*) {
+  refuse();
+}
+void softmax_gradient(const SoftmaxGradient&, void*) {
+  refuse();
+}
+
+void activation_forward(const ActivationForward&, void*) {
+  refuse();
+}
+void activation_backward(const ActivationBackward&, void*) {
+  refuse();
+}
+
+int64_t norm_workspace(int64_t, int64_t) {
+  refuse();
+}
+void norm_forward(const NormForward&, void*) {
+  refuse();
+}
+void norm_backward(const NormBackward&, void*, void*) {
+  refuse();
+}
+void dropout_norm_forward(const DropoutNormForward&, void*) {
+  refuse();
+}
+void dropout_norm_backward(const DropoutNormBackward&, void*, void*) {
   refuse();
 }
 

@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "bellows/kernels/cuda/available.h"
 #include "bellows/kernels/optimizer_step.h"
 
 namespace bellows::kernels::cuda {
@@ -12,9 +13,6 @@ struct DeviceScalars {
   const float* grad_scale = nullptr;  ///< gradients are divided by it
   const float* found_inf = nullptr;   ///< above 0: nothing changes
 };
-
-/// Whether this build holds the kernels (-DBELLOWS_CUDA=ON).
-bool is_available();
 
 /// One step of each tensor, as kernels::cpu::step. Compiled, but not yet run on a device.
 /// Params:   tensors – addresses on the device of the current stream

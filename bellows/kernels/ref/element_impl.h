@@ -3,13 +3,18 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include <cmath>
+#include <cstring>
+
+#include "bellows/kernels/host_device_impl.h"
 #include "bellows/kernels/optimizer_step.h"
+#include "bellows/kernels/stochastic_round.h"
 
 namespace bellows::kernels::ref {
 
 /// Element i of an array of any type.
 template <class T>
-T load(const void* data, Type type, int64_t i) {
+BELLOWS_HOST_DEVICE T load(const void* data, Type type, int64_t i) {
   switch (type) {
     case Type::f64:
       return static_cast<T>(static_cast<const double*>(data)[i]);
@@ -23,7 +28,7 @@ T load(const void* data, Type type, int64_t i) {
 }
 
 template <class T>
-void store(void* data, Type type, int64_t i, T value) {
+BELLOWS_HOST_DEVICE void store(void* data, Type type, int64_t i, T value) {
   switch (type) {
     case Type::f64:
       static_cast<double*>(data)[i] = value;
@@ -36,6 +41,21 @@ void store(void* data, Type type, int64_t i, T value) {
       break;
     default:
       static_cast<float*>(data)[i] = static_cast<float>(value);
+  }
+}
+
+/// Writes a new parameter.
+template <class T, class Rule>
+BELLOWS_HOST_DEVICE void store_param(const StepTensor<Rule>& t, StepTypes types, int64_t i, T value) {
+  if (t.master) store(t.master, Type::f32, i, value);
+  if (types.stochastic && types.param == Type::bf16 && std::isfinite(value)) {
+    const auto number = static_cast<float>(value);
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof(bits));
+    bits += rounding_bits(t.rounding_seed, static_cast<uint64_t>(i));
+    static_cast<uint16_t*>(t.param)[i] = static_cast<uint16_t>(bits >> 16);
+  } else {
+    store(t.param, types.param, i, value);
   }
 }
 

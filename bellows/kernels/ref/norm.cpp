@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "bellows/kernels/norm.h"
+#include "bellows/kernels/norm_formula_impl.h"
 #include "bellows/kernels/ref/values_impl.h"
 
 namespace bellows::kernels::ref {
@@ -14,14 +15,14 @@ void norm_forward(const NormForward& args) {
     double mean = 0, square = 0;
     for (int64_t i = 0; args.mean && i < n; ++i) mean += value_at(args.x, args.dtype, row * n + i) / n;
     for (int64_t i = 0; i < n; ++i) square += std::pow(value_at(args.x, args.dtype, row * n + i) - mean, 2) / n;
-    const double rstd = 1 / std::sqrt(square + args.eps);
+    const NormOfRow<double> of_row{mean, 1 / std::sqrt(square + args.eps)};
     if (args.mean) set_value_at(args.mean, acc, row, mean);
-    set_value_at(args.rstd, acc, row, rstd);
+    set_value_at(args.rstd, acc, row, of_row.rstd);
     for (int64_t i = 0; i < n; ++i) {
       const double weight = args.weight ? value_at(args.weight, acc, i) : 1;
       const double bias = args.bias ? value_at(args.bias, acc, i) : 0;
       const double x = value_at(args.x, args.dtype, row * n + i);
-      set_value_at(args.y, args.dtype, row * n + i, (x - mean) * rstd * weight + bias);
+      set_value_at(args.y, args.dtype, row * n + i, of_row.value(x, weight, bias));
     }
   }
 }
@@ -29,21 +30,22 @@ void norm_forward(const NormForward& args) {
 void norm_backward(const NormBackward& args) {
   const c10::ScalarType acc = accumulation_type(args.dtype);
   const int64_t n = args.columns;
-  std::vector<double> dweight(n), dbias(n), xhat(n), g(n);
+  std::vector<double> dweight(n), dbias(n), g(n);
   for (int64_t row = 0; row < args.rows; ++row) {
-    const double mean = args.mean ? value_at(args.mean, acc, row) : 0, rstd = value_at(args.rstd, acc, row);
+    const NormOfRow<double> of_row{args.mean ? value_at(args.mean, acc, row) : 0, value_at(args.rstd, acc, row)};
     double mean_g = 0, mean_gx = 0;
     for (int64_t i = 0; i < n; ++i) {
       const double dy = value_at(args.dy, args.dtype, row * n + i);
-      xhat[i] = (value_at(args.x, args.dtype, row * n + i) - mean) * rstd;
+      const double xhat = of_row.normalized(value_at(args.x, args.dtype, row * n + i));
       g[i] = dy * (args.weight ? value_at(args.weight, acc, i) : 1);
-      dweight[i] += dy * xhat[i];
+      dweight[i] += dy * xhat;
       dbias[i] += dy;
       if (args.mean) mean_g += g[i] / n;
-      mean_gx += g[i] * xhat[i] / n;
+      mean_gx += g[i] * xhat / n;
     }
     for (int64_t i = 0; args.dx && i < n; ++i) {
-      set_value_at(args.dx, args.dtype, row * n + i, rstd * (g[i] - mean_g - xhat[i] * mean_gx));
+      const double x = value_at(args.x, args.dtype, row * n + i);
+      set_value_at(args.dx, args.dtype, row * n + i, of_row.gradient(x, g[i], mean_g, mean_gx));
     }
   }
   for (int64_t i = 0; i < n; ++i) {

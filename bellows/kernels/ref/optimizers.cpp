@@ -1,29 +1,14 @@
 #include "bellows/kernels/ref/optimizers.h"
 
-#include <bit>
 #include <vector>
 
 #include "bellows/kernels/dynamic_map.h"
 #include "bellows/kernels/optimizer_formula_impl.h"
 #include "bellows/kernels/ref/element_impl.h"
-#include "bellows/kernels/stochastic_round.h"
 
 namespace bellows::kernels::ref {
 
 namespace {
-
-/// Writes a new parameter.
-template <class T, class Rule>
-void store_param(const StepTensor<Rule>& t, StepTypes types, int64_t i, T value) {
-  if (t.master) store(t.master, Type::f32, i, value);
-  if (types.stochastic && types.param == Type::bf16 && std::isfinite(value)) {
-    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
-    const uint32_t rounded = bits + rounding_bits(t.rounding_seed, static_cast<uint64_t>(i));
-    static_cast<uint16_t*>(t.param)[i] = static_cast<uint16_t>(rounded >> 16);
-  } else {
-    store(t.param, types.param, i, value);
-  }
-}
 
 template <class T, class Rule>
 void step_one(const StepTensor<Rule>& t, StepTypes types) {

@@ -1,8 +1,7 @@
 // Statistics and gradient of cross-entropy as the formulas stand, in double.
-#include <cmath>
-
-#include "bellows/kernels/ref/values_impl.h"
 #include "bellows/kernels/softmax.h"
+#include "bellows/kernels/ref/values_impl.h"
+#include "bellows/kernels/softmax_formula_impl.h"
 
 namespace bellows::kernels::ref {
 
@@ -10,19 +9,16 @@ void softmax_statistics(const SoftmaxStatistics& args) {
   const SoftmaxRows& scores = args.scores;
   const c10::ScalarType acc = accumulation_type(scores.dtype);
   for (int64_t row = 0; row < scores.rows; ++row) {
-    double max = value_at(args.max, acc, row), sum = value_at(args.sum, acc, row), total = 0;
+    SoftmaxSum<double> state{value_at(args.max, acc, row), value_at(args.sum, acc, row)};
+    double total = 0;
     for (int64_t i = 0; i < scores.columns; ++i) {
       const double x = value_at(scores.logits, scores.dtype, row * scores.stride + i);
-      if (x > max) {
-        sum = max == -INFINITY ? 0 : sum * std::exp(max - x);
-        max = x;
-      }
-      if (x != -INFINITY) sum += std::exp(x - max);
+      state.add(&x, 1);
       total += x;
       if (scores.target[row] == scores.first + i) set_value_at(args.picked, acc, row, x);
     }
-    set_value_at(args.max, acc, row, max);
-    set_value_at(args.sum, acc, row, sum);
+    set_value_at(args.max, acc, row, state.max);
+    set_value_at(args.sum, acc, row, state.sum);
     if (args.total) set_value_at(args.total, acc, row, value_at(args.total, acc, row) + total);
   }
 }
@@ -35,8 +31,8 @@ void softmax_gradient(const SoftmaxGradient& args) {
     for (int64_t i = 0; i < scores.columns; ++i) {
       const double x = value_at(scores.logits, scores.dtype, row * scores.stride + i);
       const double on = scores.target[row] == scores.first + i ? args.on : 0;
-      const double gradient = scale == 0 ? 0 : (std::exp(x - log_sum) - args.off - on) * scale;
-      set_value_at(args.gradient, scores.dtype, row * scores.stride + i, gradient);
+      set_value_at(args.gradient, scores.dtype, row * scores.stride + i,
+                   softmax_gradient_of(x, log_sum, on, args.off, scale));
     }
   }
 }

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <span>
+
+#include "bellows/kernels/cuda/block_impl.h"
+#include "bellows/kernels/cuda/optimizers.h"
+
+// One launch for every 16 tensors: their addresses travel as the kernel's parameters, a block finds its tensor by its number.
+namespace bellows::kernels::cuda {
+
+constexpr int batch_tensors = 16;
+
+template <class Rule>
+struct Batch {
+  StepTensor<Rule> tensors[batch_tensors];
+  int64_t first_block[batch_tensors + 1];
+  int count = 0;
+
+  __device__ int tensor_of_block() const {
+    int index = 0;
+    while (first_block[index + 1] <= blockIdx.x) ++index;
+    return index;
+  }
+};
+
+template <class Rule>
+__device__ void set_step(Rule&, float) {}
+__device__ inline void set_step(AdamRule& rule, float step) {
+  rule.step = step;
+}
+__device__ inline void set_step(AdagradRule& rule, float step) {
+  rule.step = step;
+}
+
+/// The rule with the scalars that the device knows.
+template <class Rule>
+__device__ Rule resolved(const StepTensor<Rule>& t, const DeviceScalars& scalars) {
+  Rule rule = t.rule;
+  if (scalars.lr) rule.lr = *scalars.lr;
+  if (scalars.grad_scale) rule.grad_factor /= *scalars.grad_scale;
+  if (t.device_step) set_step(rule, *t.device_step);
+  return rule;
+}
+
+/// Calls launch(batch, blocks) until all tensors are done, each in blocks of `block_elements`.
+template <class Rule, class Launch>
+void for_batches(std::span<const StepTensor<Rule>> tensors, int64_t block_elements, Launch launch) {
+  Batch<Rule> batch;
+  batch.first_block[0] = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    batch.tensors[batch.count] = tensors[i];
+    const int64_t blocks = (tensors[i].size + block_elements - 1) / block_elements;
+    batch.first_block[batch.count + 1] = batch.first_block[batch.count] + blocks;
+    ++batch.count;
+    if (batch.count < batch_tensors && i + 1 < tensors.size()) continue;
+    if (batch.first_block[batch.count] > 0) launch(batch, static_cast<unsigned>(batch.first_block[batch.count]));
+    batch.count = 0;
+  }
+}
+
+}  // namespace bellows::kernels::cuda
