@@ -2,6 +2,7 @@
 
 #include "bellows/kernels/cpu/grad_norm.h"
 #include "bellows/kernels/cpu/optimizers.h"
+#include "bellows/kernels/cuda/available.h"
 #include "bellows/kernels/cuda/optimizers.h"
 #include "bellows/kernels/grad_norm.h"
 #include "bellows/kernels/group_codes.h"

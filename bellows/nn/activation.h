@@ -9,7 +9,7 @@
 ///           fp16 are computed in fp32 and rounded once (tests/nn/activation_test.cpp). The same bits for every number of
 ///           threads. Under autocast the products are of its dtype, as at::linear's.
 /// Cost:     one pass over each tensor forward and one backward. A gradient of the gradient is composed of libtorch's
-///           operators, and so is everything on other devices than the CPU (untested).
+///           operators, and so is everything on other devices than the CPU, and CUDA with -DBELLOWS_CUDA=ON (both untested).
 /// Threads:  safe from several threads
 /// Throws:   c10::ValueError – shapes, dtypes or devices that do not fit
 namespace bellows::nn {

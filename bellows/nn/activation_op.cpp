@@ -10,6 +10,10 @@
 #include <ATen/ops/silu_backward.h>
 #include <torch/library.h>
 
+#include "bellows/kernels/cuda/activation.h"
+#include "bellows/kernels/cuda/available.h"
+#include "bellows/nn/cuda_stream_impl.h"
+
 namespace bellows::nn {
 
 namespace {
@@ -28,27 +32,34 @@ void* write_to(const MaybeTensor& tensor) {
 at::Tensor activation_strided(int64_t activation, const at::Tensor& x, const MaybeTensor& up) {
   at::Tensor y = at::empty(x.sizes(), x.options());
   if (x.is_meta()) return y;
-  kernels::activation_forward({.activation = static_cast<Activation>(activation),
-                               .dtype = x.scalar_type(),
-                               .count = x.numel(),
-                               .x = x.const_data_ptr(),
-                               .up = read_from(up),
-                               .y = y.mutable_data_ptr()});
+  const kernels::ActivationForward args = {.activation = static_cast<Activation>(activation),
+                                           .dtype = x.scalar_type(),
+                                           .count = x.numel(),
+                                           .x = x.const_data_ptr(),
+                                           .up = read_from(up),
+                                           .y = y.mutable_data_ptr()};
+  if (x.is_cuda()) {
+    on_current_stream(x, [&](void* stream) { kernels::cuda::activation_forward(args, stream); });
+  } else {
+    kernels::activation_forward(args);
+  }
   return y;
 }
 
 void activation_backward_strided(int64_t activation, const at::Tensor& dy, const at::Tensor& x, const MaybeTensor& up,
                                  const at::Tensor& dx, const MaybeTensor& dup, const MaybeTensor& y) {
   if (x.is_meta()) return;
-  kernels::activation_backward({.activation = static_cast<Activation>(activation),
-                                .dtype = x.scalar_type(),
-                                .count = x.numel(),
-                                .dy = dy.const_data_ptr(),
-                                .x = x.const_data_ptr(),
-                                .up = read_from(up),
-                                .dx = dx.mutable_data_ptr(),
-                                .dup = write_to(dup),
-                                .y = write_to(y)});
+  const kernels::ActivationBackward args = {.activation = static_cast<Activation>(activation),
+                                            .dtype = x.scalar_type(),
+                                            .count = x.numel(),
+                                            .dy = dy.const_data_ptr(),
+                                            .x = x.const_data_ptr(),
+                                            .up = read_from(up),
+                                            .dx = dx.mutable_data_ptr(),
+                                            .dup = write_to(dup),
+                                            .y = write_to(y)};
+  if (!x.is_cuda()) return kernels::activation_backward(args);
+  on_current_stream(x, [&](void* stream) { kernels::cuda::activation_backward(args, stream); });
 }
 
 const char* approximation(int64_t activation) {
@@ -86,6 +97,12 @@ TORCH_LIBRARY_FRAGMENT(bellows, library) {
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {
+  library.impl("activation", activation_strided);
+  library.impl("activation_backward_", activation_backward_strided);
+}
+
+TORCH_LIBRARY_IMPL(bellows, CUDA, library) {
+  if (!kernels::cuda::is_available()) return;  // then libtorch's operators serve
   library.impl("activation", activation_strided);
   library.impl("activation_backward_", activation_backward_strided);
 }

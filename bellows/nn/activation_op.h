@@ -8,7 +8,8 @@ namespace bellows::nn {
 
 /// The kernels of activations as operators of the dispatcher, `bellows::activation` and `bellows::activation_backward_`, so
 /// that whatever watches or defers operators sees them. Below autograd; for the CPU and the meta device by our kernels,
-/// elsewhere by libtorch's operators (untested). All tensors are contiguous, of one shape and dtype; that is not checked.
+/// with -DBELLOWS_CUDA=ON for CUDA too (untested on a device), elsewhere by libtorch's operators (untested). All tensors are
+/// contiguous, of one shape and dtype; that is not checked.
 /// Params: up – of swiglu, otherwise undefined
 at::Tensor activation_op(kernels::Activation activation, const at::Tensor& x, const at::Tensor& up);
 

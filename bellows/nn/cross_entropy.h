@@ -32,8 +32,9 @@ struct CrossEntropyOptions {
 /// pass of this one. Leaves, views of
 /// leaves, and logits that had to be copied are never written over.
 /// Shapes:   logits [*, C]; target [*], int64 → scalar, or as target without reduction
-/// Cost:     forward reads the logits twice (once from memory); backward reads and writes them once. On other devices than the CPU
-///           composed of libtorch's operators, with temporaries of the logits' size (untested).
+/// Cost:     forward reads the logits twice (once from memory); backward reads and writes them once. On CUDA
+///           with -DBELLOWS_CUDA=ON the same (untested on a device); on other devices composed of libtorch's operators, with
+///           temporaries of the logits' size (untested).
 at::Tensor softmax_cross_entropy(const at::Tensor& logits, const at::Tensor& target,
                                  const CrossEntropyOptions& options = {});
 

@@ -87,8 +87,8 @@ std::pair<at::Tensor, at::Tensor> dropout_add_norm_sum(const at::Tensor& x, cons
                                                        const at::Tensor& weight, const at::Tensor& bias,
                                                        const DropoutNormOptions& options) {
   check_dropout_norm(x, residual, bias, options);
-  const bool drops = options.p > 0 && options.training, has_kernel = x.is_cpu() || x.is_meta();
-  if (!drops || !has_kernel) {
+  const bool drops = options.p > 0 && options.training;
+  if (!drops || !has_norm_kernel(x)) {
     const at::Tensor sum = residual + (drops ? at::dropout(x, options.p, true) : x);
     return {composed_norm(sum, weight, bias, options), sum};
   }

@@ -23,7 +23,8 @@ struct DropoutNormOptions {
 ///           float64 to 1e-12; other bits are drawn than by at::dropout (tests/nn/dropout_norm_test.cpp). The same bits for
 ///           every number of threads.
 /// Cost:     saved for backward: the sum, weight and two numbers a row; at::dropout keeps a mask of a byte a value, too.
-///           Other devices than CPU and meta take at::dropout, + and libtorch's norms (untested).
+///           On CUDA with -DBELLOWS_CUDA=ON (untested on a device), with the mask that a CPU draws; other devices take
+///           at::dropout, + and libtorch's norms (untested).
 /// Throws:   c10::ValueError – shapes, dtypes, devices or options that do not fit; in backward: a gradient of the gradient
 /// Ref:      torch.nn.functional.dropout, layer_norm, rms_norm
 at::Tensor dropout_add_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight = {},

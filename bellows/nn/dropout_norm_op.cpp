@@ -5,7 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include "bellows/kernels/cuda/available.h"
+#include "bellows/kernels/cuda/norm.h"
 #include "bellows/kernels/dropout_norm.h"
+#include "bellows/nn/cuda_stream_impl.h"
 
 namespace bellows::nn {
 
@@ -39,19 +42,24 @@ FourTensors dropout_norm_strided(const at::Tensor& x, const at::Tensor& residual
   at::Tensor mean = at::empty({center ? x.size(0) : 0}, x.options().dtype(sums));
   at::Tensor rstd = at::empty({x.size(0)}, mean.options());
   if (x.is_meta()) return {y, sum, mean, rstd};
-  kernels::dropout_norm_forward({.norm = {.dtype = x.scalar_type(),
-                                          .rows = x.size(0),
-                                          .columns = x.size(1),
-                                          .eps = eps,
-                                          .weight = const_data_of(w),
-                                          .bias = const_data_of(b),
-                                          .y = data_of(y),
-                                          .mean = data_of(mean),
-                                          .rstd = data_of(rstd)},
-                                 .dropout = {static_cast<uint64_t>(seed), p},
-                                 .x = const_data_of(input),
-                                 .residual = const_data_of(added),
-                                 .sum = data_of(sum)});
+  const kernels::DropoutNormForward args = {.norm = {.dtype = x.scalar_type(),
+                                                     .rows = x.size(0),
+                                                     .columns = x.size(1),
+                                                     .eps = eps,
+                                                     .weight = const_data_of(w),
+                                                     .bias = const_data_of(b),
+                                                     .y = data_of(y),
+                                                     .mean = data_of(mean),
+                                                     .rstd = data_of(rstd)},
+                                            .dropout = {static_cast<uint64_t>(seed), p},
+                                            .x = const_data_of(input),
+                                            .residual = const_data_of(added),
+                                            .sum = data_of(sum)};
+  if (x.is_cuda()) {
+    on_current_stream(x, [&](void* stream) { kernels::cuda::dropout_norm_forward(args, stream); });
+  } else {
+    kernels::dropout_norm_forward(args);
+  }
   return {y, sum, mean, rstd};
 }
 
@@ -65,20 +73,27 @@ FourTensors dropout_norm_backward_strided(const at::Tensor& dy, const MaybeTenso
   at::Tensor dx = wanted[0] ? at::empty(sum.sizes(), sum.options()) : at::Tensor();
   at::Tensor dweight = parameter(wanted[1]), dbias = parameter(wanted[2]);
   if (sum.is_meta()) return {dresidual, dx, dweight, dbias};
-  kernels::dropout_norm_backward({.norm = {.dtype = sum.scalar_type(),
-                                           .rows = sum.size(0),
-                                           .columns = sum.size(1),
-                                           .dy = const_data_of(gradient),
-                                           .x = const_data_of(input),
-                                           .weight = const_data_of(w),
-                                           .mean = const_data_of(mean),
-                                           .rstd = const_data_of(rstd),
-                                           .dx = data_of(dresidual),
-                                           .dweight = data_of(dweight),
-                                           .dbias = data_of(dbias)},
-                                  .dropout = {static_cast<uint64_t>(seed), p},
-                                  .dsum = const_data_of(own),
-                                  .dx = data_of(dx)});
+  const kernels::DropoutNormBackward args = {.norm = {.dtype = sum.scalar_type(),
+                                                      .rows = sum.size(0),
+                                                      .columns = sum.size(1),
+                                                      .dy = const_data_of(gradient),
+                                                      .x = const_data_of(input),
+                                                      .weight = const_data_of(w),
+                                                      .mean = const_data_of(mean),
+                                                      .rstd = const_data_of(rstd),
+                                                      .dx = data_of(dresidual),
+                                                      .dweight = data_of(dweight),
+                                                      .dbias = data_of(dbias)},
+                                             .dropout = {static_cast<uint64_t>(seed), p},
+                                             .dsum = const_data_of(own),
+                                             .dx = data_of(dx)};
+  if (sum.is_cuda()) {
+    const at::Tensor workspace = at::empty({kernels::cuda::norm_workspace(sum.size(0), sum.size(1))}, rstd.options());
+    on_current_stream(sum,
+                      [&](void* stream) { kernels::cuda::dropout_norm_backward(args, data_of(workspace), stream); });
+  } else {
+    kernels::dropout_norm_backward(args);
+  }
   return {dresidual, dx, dweight, dbias};
 }
 
@@ -95,6 +110,12 @@ TORCH_LIBRARY_FRAGMENT(bellows, library) {
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {
+  library.impl("dropout_norm", dropout_norm_strided);
+  library.impl("dropout_norm_backward", dropout_norm_backward_strided);
+}
+
+TORCH_LIBRARY_IMPL(bellows, CUDA, library) {
+  if (!kernels::cuda::is_available()) return;
   library.impl("dropout_norm", dropout_norm_strided);
   library.impl("dropout_norm_backward", dropout_norm_backward_strided);
 }

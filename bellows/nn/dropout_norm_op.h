@@ -8,7 +8,8 @@
 namespace bellows::nn {
 
 /// The kernels as operators of the dispatcher, `bellows::dropout_norm` and `bellows::dropout_norm_backward`, so that whatever
-/// watches or defers operators sees them. Below autograd; for the CPU and the meta device. Arguments are not checked here.
+/// watches or defers operators sees them. Below autograd; for the CPU, the meta device and, with -DBELLOWS_CUDA=ON, CUDA
+/// (untested on a device). Arguments are not checked here.
 /// Params:   x, residual – [N, C], of one dtype
 ///           center – true: LayerNorm; false: RMSNorm, whose `mean` has no elements
 /// Returns:  y and sum as x; mean, rstd [N] in fp32, for double in double

@@ -10,6 +10,8 @@
 #include <limits>
 #include <numeric>
 
+#include "bellows/kernels/cuda/available.h"
+#include "bellows/nn/autocast_impl.h"
 #include "bellows/nn/norm_check_impl.h"
 #include "bellows/nn/norm_op.h"
 
@@ -112,11 +114,14 @@ void check_parameter(const char* function, const char* name, const at::Tensor& p
                     ", got ", parameter.scalar_type(), ". Cast one of the two with to(dtype).");
 }
 
-bool has_kernel(const at::Tensor& x) {
-  return (x.is_cpu() || x.is_meta()) && x.layout() == at::kStrided;
-}
-
 }  // namespace
+
+bool has_norm_kernel(const at::Tensor& x) {
+  if (x.layout() != at::kStrided) return false;
+  if (x.is_cpu() || x.is_meta()) return true;
+  const bool low = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+  return x.is_cuda() && kernels::cuda::is_available() && !(low && autocast_type(x));
+}
 
 void check_norm(const char* function, const at::Tensor& x, at::IntArrayRef normalized_shape, const at::Tensor& weight,
                 const at::Tensor& bias, double eps) {
@@ -136,7 +141,7 @@ void check_norm(const char* function, const at::Tensor& x, at::IntArrayRef norma
 at::Tensor layer_norm(const at::Tensor& x, at::IntArrayRef normalized_shape, const at::Tensor& weight,
                       const at::Tensor& bias, double eps) {
   check_norm("layer_norm", x, normalized_shape, weight, bias, eps);
-  if (!has_kernel(x)) return at::layer_norm(x, normalized_shape, weight, bias, eps);
+  if (!has_norm_kernel(x)) return at::layer_norm(x, normalized_shape, weight, bias, eps);
   return fused_norm(x, weight, bias, {static_cast<int64_t>(normalized_shape.size()), eps, true});
 }
 
@@ -146,7 +151,7 @@ at::Tensor rms_norm(const at::Tensor& x, at::IntArrayRef normalized_shape, const
   const double value =
       eps.value_or(is_double ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon());
   check_norm("rms_norm", x, normalized_shape, weight, {}, value);
-  if (!has_kernel(x)) return at::rms_norm(x, normalized_shape, weight, eps);
+  if (!has_norm_kernel(x)) return at::rms_norm(x, normalized_shape, weight, eps);
   return fused_norm(x, weight, {}, {static_cast<int64_t>(normalized_shape.size()), value, false});
 }
 

@@ -30,7 +30,8 @@ struct RMSNormOptions {
 ///           normalizes bf16 as it comes, CUDA casts to fp32 first.
 /// Cost:     saved for backward: x, weight and two numbers a row (8 bytes; 16 for double). Memory moved: x and y once
 ///           forward; x, dy and dx once backward. A gradient of the gradient is composed of libtorch's operators.
-///           Tensors of other devices than CPU and meta go to libtorch's own layer_norm.
+///           On CUDA with -DBELLOWS_CUDA=ON (untested on a device), but for bf16 and fp16 under autocast; tensors of other
+///           devices go to libtorch's own layer_norm.
 /// Throws:   c10::ValueError – shapes, dtypes or devices that do not match; an eps that is not above 0
 /// Ref:      torch.nn.functional.layer_norm
 at::Tensor layer_norm(const at::Tensor& x, at::IntArrayRef normalized_shape, const at::Tensor& weight = {},

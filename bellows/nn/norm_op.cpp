@@ -5,7 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include "bellows/kernels/cuda/available.h"
+#include "bellows/kernels/cuda/norm.h"
 #include "bellows/kernels/norm.h"
+#include "bellows/nn/cuda_stream_impl.h"
 
 namespace bellows::nn {
 
@@ -36,7 +39,7 @@ void* mutable_data_or_null(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 ? tensor.mutable_data_ptr() : nullptr;
 }
 
-/// On the CPU, and on the meta device up to the shapes.
+/// On the CPU, on CUDA, and on the meta device up to the shapes.
 ThreeTensors norm_strided(const at::Tensor& x, int64_t normalized_dims, const MaybeTensor& weight,
                           const MaybeTensor& bias, double eps, bool center) {
   const NormRows shape(x, normalized_dims);
@@ -45,16 +48,21 @@ ThreeTensors norm_strided(const at::Tensor& x, int64_t normalized_dims, const Ma
   at::Tensor mean = at::empty({center ? shape.rows : 0}, x.options().dtype(shape.sum_type));
   at::Tensor rstd = at::empty({shape.rows}, mean.options());
   if (x.is_meta()) return {y, mean, rstd};
-  kernels::norm_forward({.dtype = x.scalar_type(),
-                         .rows = shape.rows,
-                         .columns = shape.columns,
-                         .eps = eps,
-                         .x = data_or_null(input),
-                         .weight = data_or_null(w),
-                         .bias = data_or_null(b),
-                         .y = mutable_data_or_null(y),
-                         .mean = mutable_data_or_null(mean),
-                         .rstd = mutable_data_or_null(rstd)});
+  const kernels::NormForward args = {.dtype = x.scalar_type(),
+                                     .rows = shape.rows,
+                                     .columns = shape.columns,
+                                     .eps = eps,
+                                     .x = data_or_null(input),
+                                     .weight = data_or_null(w),
+                                     .bias = data_or_null(b),
+                                     .y = mutable_data_or_null(y),
+                                     .mean = mutable_data_or_null(mean),
+                                     .rstd = mutable_data_or_null(rstd)};
+  if (x.is_cuda()) {
+    on_current_stream(x, [&](void* stream) { kernels::cuda::norm_forward(args, stream); });
+  } else {
+    kernels::norm_forward(args);
+  }
   return {y, mean, rstd};
 }
 
@@ -69,17 +77,24 @@ ThreeTensors norm_backward_strided(const at::Tensor& dy, const at::Tensor& x, in
   at::Tensor dx = wanted[0] ? at::empty(x.sizes(), x.options()) : at::Tensor();
   at::Tensor dweight = parameter(wanted[1]), dbias = parameter(wanted[2]);
   if (x.is_meta()) return {dx, dweight, dbias};
-  kernels::norm_backward({.dtype = x.scalar_type(),
-                          .rows = shape.rows,
-                          .columns = shape.columns,
-                          .dy = data_or_null(gradient),
-                          .x = data_or_null(input),
-                          .weight = data_or_null(w),
-                          .mean = data_or_null(mean),
-                          .rstd = data_or_null(rstd),
-                          .dx = mutable_data_or_null(dx),
-                          .dweight = mutable_data_or_null(dweight),
-                          .dbias = mutable_data_or_null(dbias)});
+  const kernels::NormBackward args = {.dtype = x.scalar_type(),
+                                      .rows = shape.rows,
+                                      .columns = shape.columns,
+                                      .dy = data_or_null(gradient),
+                                      .x = data_or_null(input),
+                                      .weight = data_or_null(w),
+                                      .mean = data_or_null(mean),
+                                      .rstd = data_or_null(rstd),
+                                      .dx = mutable_data_or_null(dx),
+                                      .dweight = mutable_data_or_null(dweight),
+                                      .dbias = mutable_data_or_null(dbias)};
+  if (x.is_cuda()) {
+    const at::Tensor workspace = at::empty({kernels::cuda::norm_workspace(shape.rows, shape.columns)}, rstd.options());
+    on_current_stream(
+        x, [&](void* stream) { kernels::cuda::norm_backward(args, mutable_data_or_null(workspace), stream); });
+  } else {
+    kernels::norm_backward(args);
+  }
   return {dx, dweight, dbias};
 }
 
@@ -96,6 +111,12 @@ TORCH_LIBRARY_FRAGMENT(bellows, library) {
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {
+  library.impl("norm", norm_strided);
+  library.impl("norm_backward", norm_backward_strided);
+}
+
+TORCH_LIBRARY_IMPL(bellows, CUDA, library) {
+  if (!kernels::cuda::is_available()) return;
   library.impl("norm", norm_strided);
   library.impl("norm_backward", norm_backward_strided);
 }

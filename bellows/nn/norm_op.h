@@ -8,7 +8,8 @@
 namespace bellows::nn {
 
 /// The kernels as operators of the dispatcher, `bellows::norm` and `bellows::norm_backward`, so that whatever watches or
-/// defers operators sees them. Below autograd; for the CPU and the meta device. Arguments are not checked here.
+/// defers operators sees them. Below autograd; for the CPU, the meta device and, with -DBELLOWS_CUDA=ON, CUDA (untested on a
+/// device). Arguments are not checked here.
 ///
 /// Params:   normalized_dims – how many of the last dims make a row
 ///           center – true: LayerNorm; false: RMSNorm, whose `mean` has no elements

@@ -7,7 +7,10 @@
 #include <ATen/ops/where.h>
 #include <torch/library.h>
 
+#include "bellows/kernels/cuda/available.h"
+#include "bellows/kernels/cuda/softmax.h"
 #include "bellows/kernels/softmax.h"
+#include "bellows/nn/cuda_stream_impl.h"
 
 namespace bellows::nn {
 
@@ -23,26 +26,30 @@ kernels::SoftmaxRows rows_of(const at::Tensor& logits, const at::Tensor& target,
           .target = target.const_data_ptr<int64_t>()};
 }
 
-void statistics_cpu(const at::Tensor& state, const at::Tensor& logits, const at::Tensor& target, int64_t first,
-                    bool total) {
+void statistics_strided(const at::Tensor& state, const at::Tensor& logits, const at::Tensor& target, int64_t first,
+                        bool total) {
   const at::Tensor classes = target.contiguous();
   const auto row = [&](int64_t i) { return state.select(0, i).mutable_data_ptr(); };
-  kernels::softmax_statistics({.scores = rows_of(logits, classes, first),
-                               .max = row(0),
-                               .sum = row(1),
-                               .picked = row(2),
-                               .total = total ? row(3) : nullptr});
+  const kernels::SoftmaxStatistics args = {.scores = rows_of(logits, classes, first),
+                                           .max = row(0),
+                                           .sum = row(1),
+                                           .picked = row(2),
+                                           .total = total ? row(3) : nullptr};
+  if (!logits.is_cuda()) return kernels::softmax_statistics(args);
+  on_current_stream(logits, [&](void* stream) { kernels::cuda::softmax_statistics(args, stream); });
 }
 
-void gradient_cpu(const at::Tensor& gradient, const at::Tensor& logits, const at::Tensor& target,
-                  const at::Tensor& log_sum, const at::Tensor& scale, int64_t first, double on, double off) {
+void gradient_strided(const at::Tensor& gradient, const at::Tensor& logits, const at::Tensor& target,
+                      const at::Tensor& log_sum, const at::Tensor& scale, int64_t first, double on, double off) {
   const at::Tensor classes = target.contiguous(), sums = log_sum.contiguous(), scales = scale.contiguous();
-  kernels::softmax_gradient({.scores = rows_of(logits, classes, first),
-                             .log_sum = sums.const_data_ptr(),
-                             .scale = scales.const_data_ptr(),
-                             .on = on,
-                             .off = off,
-                             .gradient = gradient.mutable_data_ptr()});
+  const kernels::SoftmaxGradient args = {.scores = rows_of(logits, classes, first),
+                                         .log_sum = sums.const_data_ptr(),
+                                         .scale = scales.const_data_ptr(),
+                                         .on = on,
+                                         .off = off,
+                                         .gradient = gradient.mutable_data_ptr()};
+  if (!logits.is_cuda()) return kernels::softmax_gradient(args);
+  on_current_stream(logits, [&](void* stream) { kernels::cuda::softmax_gradient(args, stream); });
 }
 
 void statistics_meta(const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, bool) {}
@@ -86,8 +93,14 @@ TORCH_LIBRARY_FRAGMENT(bellows, library) {
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {
-  library.impl("softmax_statistics_", statistics_cpu);
-  library.impl("softmax_gradient_", gradient_cpu);
+  library.impl("softmax_statistics_", statistics_strided);
+  library.impl("softmax_gradient_", gradient_strided);
+}
+
+TORCH_LIBRARY_IMPL(bellows, CUDA, library) {
+  if (!kernels::cuda::is_available()) return;  // then libtorch's operators serve
+  library.impl("softmax_statistics_", statistics_strided);
+  library.impl("softmax_gradient_", gradient_strided);
 }
 
 TORCH_LIBRARY_IMPL(bellows, Meta, library) {
@@ -104,15 +117,16 @@ void softmax_statistics_op(const at::Tensor& state, const at::Tensor& logits, co
                            bool total) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("bellows::softmax_statistics_", "")
-                             .typed<decltype(statistics_cpu)>();
+                             .typed<decltype(statistics_strided)>();
   const at::AutoDispatchBelowADInplaceOrView below;
   op.call(state, logits, target, first, total);
 }
 
 void softmax_gradient_op(const at::Tensor& gradient, const at::Tensor& logits, const at::Tensor& target,
                          const at::Tensor& log_sum, const at::Tensor& scale, int64_t first, double on, double off) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("bellows::softmax_gradient_", "").typed<decltype(gradient_cpu)>();
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("bellows::softmax_gradient_", "")
+                             .typed<decltype(gradient_strided)>();
   const at::AutoDispatchBelowADInplaceOrView below;
   op.call(gradient, logits, target, log_sum, scale, first, on, off);
 }

@@ -6,7 +6,8 @@ namespace bellows::nn {
 
 /// The kernels of cross-entropy as operators of the dispatcher, `bellows::softmax_statistics_` and
 /// `bellows::softmax_gradient_`, so that whatever watches or defers operators sees them. Below autograd; for the CPU and the
-/// meta device by our kernels, elsewhere by libtorch's operators (untested). Arguments are not checked here.
+/// meta device by our kernels, with -DBELLOWS_CUDA=ON for CUDA too (untested on a device), elsewhere by libtorch's operators
+/// (untested). Arguments are not checked here.
 
 /// Adds the classes [first, first + C) to what is known of the rows.
 /// Params:   state – [4, N] of the accumulation type: max, sum, picked, total; as kernels::SoftmaxStatistics says
