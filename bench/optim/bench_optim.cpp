@@ -268,11 +268,17 @@ class OptimBench {
 int run(const Options& options) {
   Report report("optim", options);
   OptimBench bench(options, report);
-  for (const SmallState& work : all_small_states()) bench.measure(work, {160, 25'000'000});
-  for (const Work& work : all_work()) bench.measure(work, {160, 25'000'000});
-  if (!options.quick) {
-    for (const SmallState& work : all_small_states()) bench.measure(work, {200, 100'000'000});
-    for (const Work& work : all_work()) bench.measure(work, {200, 100'000'000});
+  const std::string& only = options.extra.at("only");
+  const auto measure = [&](const auto& all, Size size) {
+    for (const auto& work : all) {
+      const std::string name = std::string(work.name) + ", " + size.text();
+      if (name.find(only) != std::string::npos) bench.measure(work, size);
+    }
+  };
+  for (const Size size : {Size{160, 25'000'000}, Size{200, 100'000'000}}) {
+    if (options.quick && size.total > 25'000'000 && only.empty()) continue;
+    measure(all_small_states(), size);
+    measure(all_work(), size);
   }
   return report.finish();
 }
@@ -286,6 +292,6 @@ int main(int argc, char** argv) {
   return bench_main(argc, argv,
                     "Optimizer steps over 25 M parameters in 160 tensors and 100 M in 200, with "
                     "gradients that are there already. Ours against\nPython PyTorch's from the same "
-                    "parameters; elements are compared after the same number of steps.",
-                    run);
+                    "parameters; elements are compared after the same number of steps. --only TEXT: rows that hold it.",
+                    run, {{"only", ""}});
 }

@@ -157,6 +157,12 @@ TEST(LowBitKernels, EqualTheReference) {
   }
 }
 
+// Where it is beside roots as small as they come, nothing may be left out of the quotient.
+TEST(LowBitKernels, EqualTheReferenceWithoutEpsilon) {
+  at::manual_seed(10);
+  expect_low_bit_parity(AdamRule{.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99}, StepTypes{.low_bit = LowBit::int8}, false);
+}
+
 // What is not finite, in the gradient or because its square is not, stays with its element.
 TEST(LowBitKernels, NothingSpoilsABlock) {
   at::manual_seed(10);

@@ -25,15 +25,22 @@ class Table16 {
   static constexpr size_t lanes = hn::MaxLanes(D());
 
  public:
-  /// Params: factor – of all values
-  ///         first – index of the first value
-  Table16(D d, const std::array<float, 16>& values, float factor = 1, int first = 0) {
-    const V by = hn::Set(d, factor);
-    alignas(64) float rotated[16];
-    for (size_t i = 0; i < 16; ++i) rotated[(i + static_cast<size_t>(first)) % 16] = values[i];
-    for (size_t i = 0; i < 16; i += lanes) hn::Store(hn::Mul(hn::Load(d, rotated + i), by), d, values_ + i);
+  /// Params: first – index of the first value
+  Table16(D d, const std::array<float, 16>& values, int first = 0) {
+    for (size_t i = 0; i < 16; ++i) values_[(i + static_cast<size_t>(first)) % 16] = values[i];
     low_ = hn::Load(d, values_);
     high_ = hn::Load(d, values_ + 16 - lanes);
+  }
+  /// With all values multiplied: without a way through memory, which would wait for what is still to be written.
+  HWY_INLINE Table16 times(D d, float factor) const {
+    const V by = hn::Set(d, factor);
+    Table16 result;
+    result.low_ = hn::Mul(low_, by);
+    result.high_ = hn::Mul(high_, by);
+    if constexpr (lanes < 8) {
+      for (size_t i = 0; i < 16; i += lanes) hn::Store(hn::Mul(hn::Load(d, values_ + i), by), d, result.values_ + i);
+    }
+    return result;
   }
   HWY_INLINE V at(D d, IntOf<D> index) const {
     const hn::RebindToSigned<D> di;
@@ -52,6 +59,7 @@ class Table16 {
   }
 
  private:
+  Table16() = default;
   alignas(64) float values_[16];
   V low_, high_;
 };
@@ -61,7 +69,7 @@ class Decoder;
 template <class D, class Map>
 class Encoder;
 
-/// Codes of one block to floats.
+/// Codes to floats.
 template <class D, int Decades, bool Signed>
 class Decoder<D, DynamicMap<Decades, Signed>> {
   using Map = DynamicMap<Decades, Signed>;
@@ -71,8 +79,11 @@ class Decoder<D, DynamicMap<Decades, Signed>> {
   static constexpr int first_index = 127 + (Signed ? 2 : 0) + Map::exponent_of_one - (Decades + 1);
 
  public:
-  Decoder(D d, const Map& map, float scale)
-      : offset_(d, map.offset, scale, first_index), slope_(d, map.slope, scale / stretch, first_index) {}
+  Decoder(D d, const Map& map) : offset_(d, map.offset, first_index), slope_(d, map.slope, first_index) {}
+  /// For a block with that scale.
+  HWY_INLINE Decoder times(D d, float scale) const {
+    return {offset_.times(d, scale), slope_.times(d, scale / stretch)};
+  }
   HWY_INLINE hn::Vec<D> operator()(D d, IntOf<D> code) const {
     const auto number = hn::ConvertTo(d, code);
     const auto y = Signed ? hn::MulAdd(number, hn::Set(d, stretch), hn::Set(d, -stretch * Map::zero))
@@ -83,6 +94,7 @@ class Decoder<D, DynamicMap<Decades, Signed>> {
   }
 
  private:
+  Decoder(const Table16<D>& offset, const Table16<D>& slope) : offset_(offset), slope_(slope) {}
   Table16<D> offset_, slope_;
 };
 
@@ -119,13 +131,15 @@ class Encoder<D, DynamicMap<Decades, Signed>> {
 template <class D>
 class Decoder<D, LinearMap4> {
  public:
-  Decoder(D d, const LinearMap4&, float scale) : step_(hn::Set(d, scale * 0.0625f)) {}
+  Decoder(D d, const LinearMap4&) : step_(hn::Set(d, 0.0625f)) {}
+  HWY_INLINE Decoder times(D d, float scale) const { return Decoder(hn::Set(d, scale * 0.0625f)); }
   HWY_INLINE hn::Vec<D> operator()(D d, IntOf<D> code) const {
     const hn::RebindToSigned<D> di;
     return hn::Mul(hn::ConvertTo(d, hn::Add(code, hn::Set(di, 1))), step_);
   }
 
  private:
+  explicit Decoder(hn::Vec<D> step) : step_(step) {}
   hn::Vec<D> step_;
 };
 

@@ -43,24 +43,26 @@ HWY_INLINE float largest_lane(Largest largest) {
   return std::bit_cast<float>(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest))));
 }
 
+/// Elements that are decoded, stepped and coded together: their arrays, those of the next and what is between share the
+/// first-level cache.
+constexpr size_t low_bit_window = 512;
+
 /// Codes of a block from its new values. The processor's own prefetching stops meanwhile.
-/// Params: ahead – weights that come later
-template <class Encode>
+/// Params: ahead – of the weights that come later, what is fetched here: 1 / Share of a block. Spread over all that is
+///                 computed, since too many at once wait for each other
+template <int Share, class Encode>
 HWY_INLINE void encode_block(const Encode& encode, const float* values, float scale, size_t n, uint8_t* codes,
                              const float* ahead) {
   const FloatTag d;
   const hn::Rebind<uint8_t, FloatTag> bytes;
   const auto inverse = hn::Set(d, scale > 0 ? 1 / scale : 0);
   for (size_t i = 0; i < n; i += hn::Lanes(d)) {
-    hwy::Prefetch(ahead + i);
+    hwy::Prefetch(ahead + i / Share);
+    hwy::Prefetch(codes + i + low_bit_window);
     const auto code = encode(d, hn::Mul(hn::Load(d, values + i), inverse));
     hn::StoreU(hn::TruncateTo(bytes, hn::BitCast(hn::RebindToUnsigned<FloatTag>(), code)), bytes, codes + i);
   }
 }
-
-/// Elements that are decoded, stepped and coded together: their arrays, those of the next and what is between share the
-/// first-level cache.
-constexpr size_t low_bit_window = 512;
 
 struct LowBitWindow {
   alignas(64) float old_p[low_bit_window], s[2][low_bit_window];
@@ -79,6 +81,8 @@ class LowBitStep {
   explicit LowBitStep(const Rule& rule)
       : rule_(rule),
         formula_(FloatTag(), rule),
+        decode_first_(FloatTag(), Width::first),
+        decode_second_(FloatTag(), Width::second),
         encode_first_(FloatTag(), Width::first),
         encode_second_(FloatTag(), Width::second) {}
 
@@ -91,11 +95,10 @@ class LowBitStep {
     // Behind all updates, so that nothing waits for the largest of a block.
     for (size_t at = 0; at < n; at += Width::block) {
       const size_t count = std::min<size_t>(Width::block, n - at), block = at / Width::block;
-      encode_block(encode_first_, w.s[0] + at, w.scale[0][block], count, w.codes[0] + at,
-                   w.p + at + 2 * low_bit_window);
+      const float* const ahead = w.p + at + low_bit_window;
+      encode_block<states>(encode_first_, w.s[0] + at, w.scale[0][block], count, w.codes[0] + at, ahead);
       if (states == 2)
-        encode_block(encode_second_, w.s[1] + at, w.scale[1][block], count, w.codes[1] + at,
-                     w.p + at + 2 * low_bit_window);
+        encode_block<states>(encode_second_, w.s[1] + at, w.scale[1][block], count, w.codes[1] + at, ahead + count / 2);
     }
   }
 
@@ -111,13 +114,12 @@ class LowBitStep {
     const hn::RebindToUnsigned<FloatTag> du;
     float& scale0 = w.scale[0][at / Width::block];
     float& scale1 = w.scale[states - 1][at / Width::block];
-    const Decoder<FloatTag, First> decode_first(d, Width::first, scale0 * forgets(0)),
-        as_first(d, Width::first, scale0);
-    const Decoder<FloatTag, Second> decode_second(d, Width::second, scale1 * forgets(1)),
-        as_second(d, Width::second, scale1);
+    const auto decode_first = decode_first_.times(d, scale0 * forgets(0)), as_first = decode_first_.times(d, scale0);
+    const auto decode_second = decode_second_.times(d, scale1 * forgets(1)),
+               as_second = decode_second_.times(d, scale1);
     auto largest0 = hn::Zero(du), largest1 = hn::Zero(du);
     for (size_t i = at; i < at + n; i += hn::Lanes(d)) {
-      hwy::Prefetch(w.g + i + 2 * low_bit_window);
+      hwy::Prefetch(w.g + i + low_bit_window);
       const auto old_p = Careful ? hn::Load(d, w.old_p + i) : hn::LoadU(d, w.p + i);
       if (!Careful) hn::Store(old_p, d, w.old_p + i);
       const auto old0 = decode_first(d, load_codes(w.codes[0] + i));
@@ -161,6 +163,8 @@ class LowBitStep {
 
   const Rule& rule_;
   VectorFormula<FloatTag, Rule> formula_;
+  Decoder<FloatTag, First> decode_first_;
+  Decoder<FloatTag, Second> decode_second_;
   Encoder<FloatTag, First> encode_first_;
   Encoder<FloatTag, Second> encode_second_;
 };

@@ -59,8 +59,8 @@ struct VectorFormula<D, SgdRule> {
 template <class D>
 struct VectorFormula<D, AdamRule> {
   using V = hn::Vec<D>;
-  V factor, coupled_decay, keep, beta1, new1, beta2, new2, root_new2, eps, minus_step_size, root_scale;
-  bool has_decay;
+  V factor, coupled_decay, keep, beta1, new1, beta2, new2, root_new2, eps, minus_step_size, root_scale, half_root_scale;
+  bool has_decay, divides;
   VectorFormula(D d, const AdamRule& r)
       : factor(hn::Set(d, hn::TFromD<D>(r.grad_factor))),
         coupled_decay(hn::Set(d, hn::TFromD<D>(r.decoupled ? 0 : r.weight_decay))),
@@ -73,8 +73,11 @@ struct VectorFormula<D, AdamRule> {
         eps(hn::Set(d, hn::TFromD<D>(r.eps))),
         minus_step_size(hn::Set(d, hn::TFromD<D>(-r.lr / (1 - std::pow(r.beta1, r.step))))),
         root_scale(hn::Set(d, hn::TFromD<D>(1 / std::sqrt(1 - std::pow(r.beta2, r.step))))),
-        has_decay(!r.decoupled && r.weight_decay != 0) {}
-  /// Params: Forgotten – m and v come multiplied by beta1 and beta2 already
+        half_root_scale(hn::Set(d, hn::TFromD<D>(0.5 / std::sqrt(1 - std::pow(r.beta2, r.step))))),
+        has_decay(!r.decoupled && r.weight_decay != 0),
+        divides(hn::MaxLanes(d) < 16 || r.eps < 1e-10) {}
+  /// Params: Forgotten – m and v come multiplied by beta1 and beta2 already: low-bit state, which memory does not keep
+  ///         waiting. On wide vectors roots and quotients would take most of its time
   template <int K, bool Forgotten = false>
   HWY_INLINE void apply(V& p, V g, V& m, V& v, V& v_max) const {
     g = decayed(g, factor, has_decay, coupled_decay, p);
@@ -86,10 +89,28 @@ struct VectorFormula<D, AdamRule> {
       m = hn::MulAdd(beta1, m, hn::Mul(new1, g));
       v = hn::MulAdd(beta2, v, hn::Mul(hn::Mul(new2, g), g));
     }
+    if constexpr (Forgotten) {
+      if (!divides) return apply_undivided(p, m, v);
+    }
     if constexpr (K == 3) v_max = hn::IfThenElse(hn::Gt(v_max, v), v_max, v);
     const V root = hn::Sqrt(K == 3 ? v_max : v);
     const V update = hn::Div(hn::Mul(minus_step_size, m), hn::MulAdd(root, root_scale, eps));
     p = hn::MulAdd(p, keep, update);
+  }
+
+ private:
+  /// To a few units in the last place of the step: 14 bits from the processor's tables, and a step of Newton's each. What is
+  /// no normal number has a root that is nothing beside eps.
+  HWY_INLINE void apply_undivided(V& p, V m, V v) const {
+    const D d;
+    const V normal = hn::Max(v, hn::Set(d, 0x1p-126f));
+    const V inverse = hn::ApproximateReciprocalSqrt(normal);
+    const V rough = hn::Mul(normal, inverse);
+    const V twice_root = hn::Mul(rough, hn::NegMulAdd(rough, inverse, hn::Set(d, 3)));
+    const V denominator = hn::MulAdd(twice_root, half_root_scale, eps);
+    const V quotient = hn::ApproximateReciprocal(denominator);
+    const V correction = hn::NegMulAdd(denominator, quotient, hn::Set(d, 2));
+    p = hn::MulAdd(hn::Mul(hn::Mul(minus_step_size, m), quotient), correction, hn::Mul(p, keep));
   }
 };
 
