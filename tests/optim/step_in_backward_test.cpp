@@ -161,6 +161,7 @@ TEST(OffloadedState, IsStepForStepTheSame) {
 TEST(OffloadedState, LeavesMemory) {
   const StateFolder folder;
   std::vector<at::Tensor> parameters;
+  parameters.reserve(12);
   for (int i = 0; i < 12; ++i) parameters.push_back(torch::full({256, 1024}, 0.5).requires_grad_(true));
   AdamW adamw(parameters, {.lr = 0.01});
   const auto handle =

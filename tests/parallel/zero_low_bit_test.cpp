@@ -4,6 +4,7 @@
 
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/checkpoint/sharded_index.h"
+#include "bellows/optim/gradient_accumulator.h"
 #include "bellows/optim/state.h"
 #include "tests/checkpoint/support.h"
 #include "tests/parallel/zero_support.h"
@@ -44,11 +45,13 @@ class Blocks final : public Model::Impl {
 
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> result;
+    result.reserve(named_.size());
     for (const auto& [name, p] : named_) result.push_back(p);
     return result;
   }
   std::vector<at::Tensor> values() const {
     std::vector<at::Tensor> result;
+    result.reserve(named_.size());
     for (const auto& [name, p] : named_) result.push_back(p.detach().clone());
     return result;
   }
@@ -232,6 +235,32 @@ TEST(ZeroLowBit, StateOfAnotherKindIsRefusedOnEveryRank) {
     EXPECT_THAT(message(cases[0], four), HasSubstr("another block size or state_dtype"));
     EXPECT_THAT(message(cases[1], eight), HasSubstr("another block size or state_dtype"));
     EXPECT_THAT(message(cases[0], other_layout), HasSubstr("Low-bit blocks follow the memory"));
+  });
+}
+
+TEST(ZeroSums, OfAnotherTypeAreSteppedWith) {
+  const LowBitCase one = low_bit_cases()[2];  // bf16 weights
+  const auto train = [](Blocks& blocks, torch::optim::Optimizer& optimizer) {
+    const optim::GradientAccumulator sums(blocks.parameters());
+    for (int64_t step = 0; step < 6; ++step) {
+      blocks.forward(at::scalar_tensor(static_cast<double>(step) / 3, at::kDouble)).backward();
+      EXPECT_EQ(blocks.parameters().front().grad().scalar_type(), at::kFloat);
+      if (step % 2 == 0) continue;
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    return blocks.values();
+  };
+  Blocks alone(one.dtype);
+  const std::vector<at::Tensor> expected = train(alone, *one.make(alone.parameters()));
+  run_ranks(2, [&](const comm::Group& group) {
+    ShardedBlocks sharded(group, 1, one);
+    expect_equal(train(*sharded.blocks, *sharded.optimizer), expected);
+    EXPECT_THAT(message_of([&] {
+                  const ShardedBlocks second(group, 2, one);
+                  const optim::GradientAccumulator sums(second.blocks->parameters());
+                }),
+                HasSubstr("hook"));
   });
 }
 
