@@ -37,6 +37,8 @@
 #include "bellows/data/sink.h"
 #include "bellows/data/source.h"
 #include "bellows/data/step_error.h"
+#include "bellows/data/text/text_source.h"
+#include "bellows/data/text/tokenizer.h"
 #include "bellows/data/tokenize.h"
 
 namespace bellows {

@@ -6,11 +6,14 @@ namespace bellows::cli {
 inline constexpr const char* train_footer =
     R"(Trains and evaluates after every epoch. Ctrl-C saves a checkpoint, if --out is
 given, and exits with 130; a second Ctrl-C leaves at once.
+Text models (bert-20m, distilbert-base, a config.json) read a text and a label of
+each sample, with a vocab.txt or as bytes: --set tokenizer=…, sequence_length=….
 
 Examples:
   bellows train --recipe digits.yaml --out runs/digits
   bellows train --data data/digits --set lr=0.1 --set batch_size=64
   bellows train --out runs/digits --resume
+  bellows train --data mails --model bert-20m --set tokenizer=vocab.txt
   bellows train --data data/digits --plugin build/libmynet.so --model mynet
 )";
 

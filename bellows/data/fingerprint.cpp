@@ -74,7 +74,9 @@ std::string fingerprint(const Dataset& dataset) {
   for (const std::string& name : dataset.info().classes) mixture.add(name);
   mixture.add(dataset.info().mean);
   mixture.add(dataset.info().std);
-  if (dataset.source()->stored()) add_samples(*dataset.source(), mixture);
+  const Source* stored = dataset.source().get();
+  while (const auto* derived = dynamic_cast<const Derived*>(stored)) stored = derived->origin().get();
+  if (stored->stored()) add_samples(*stored, mixture);
   char text[64];
   std::snprintf(text, sizeof(text), "%lld samples, %016llx", static_cast<long long>(dataset.size()),
                 static_cast<unsigned long long>(mixture.value()));

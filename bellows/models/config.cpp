@@ -17,10 +17,12 @@ std::string shown(const Json& value) {
 /// A config.json while it is read.
 class ModelConfig {
  public:
-  ModelConfig(const std::string& path, const std::string& model_type) : path_(path) {
+  explicit ModelConfig(const std::string& path) : path_(path) {
     document_ = io::parse_shallow_json(read_text_file(path), "config " + path);
     TORCH_CHECK_VALUE(document_.is_object(), "config ", path, ": expected a JSON object, found ",
                       document_.is_discarded() ? "no JSON" : shown(document_), ".");
+  }
+  ModelConfig(const std::string& path, const std::string& model_type) : ModelConfig(path) {
     require("model_type", model_type);
   }
 
@@ -66,6 +68,20 @@ class ModelConfig {
   std::string path_;
   Json document_;
 };
+
+template <class Options>
+ModelEntry entry_of(const std::string& path, const Options& options, int64_t length, OutputKind output,
+                    const std::function<Model(const Options&, int64_t classes)>& make) {
+  const std::array<int64_t, 3> shape = {options.vocab_size, std::min<int64_t>(length, 128), 0};
+  const auto checked = [path, options, make](int64_t classes, int64_t words) {
+    TORCH_CHECK_VALUE(words <= options.vocab_size, "config ", path,
+                      ": expected data of at most vocab_size = ", options.vocab_size, " words, got ", words,
+                      ". Take the vocabulary that belongs to it.");
+    const Model model = make(options, classes);
+    return Model(path, model.module(), [model](const at::Tensor& x) { return model.forward(x); });
+  };
+  return {path, "a model as its config.json describes it", shape, checked, InputKind::tokens, output};
+}
 
 }  // namespace
 
@@ -137,6 +153,33 @@ GptOptions read_gpt_config(const std::string& path) {
   config.read("initializer_range", options.initializer_range);
   layers::check_options("config " + path, options);
   return options;
+}
+
+ModelEntry config_entry(const std::string& path) {
+  std::string type;
+  ModelConfig(path).read("model_type", type);
+  if (type == "bert") {
+    const BertOptions bert_options = read_bert_config(path);
+    return entry_of<BertOptions>(path, bert_options, bert_options.max_position_embeddings, OutputKind::sample,
+                                 [](BertOptions options, int64_t classes) {
+                                   options.num_labels = classes;
+                                   return bert(options);
+                                 });
+  }
+  if (type == "distilbert") {
+    const DistilBertOptions distilbert_options = read_distilbert_config(path);
+    return entry_of<DistilBertOptions>(path, distilbert_options, distilbert_options.max_position_embeddings,
+                                       OutputKind::sample, [](DistilBertOptions options, int64_t classes) {
+                                         options.num_labels = classes;
+                                         return distilbert(options);
+                                       });
+  }
+  TORCH_CHECK_VALUE(type == "gpt2", "config ", path,
+                    ": expected model_type to be bert, distilbert or gpt2, which are known here, found ",
+                    io::printable(type), ".");
+  const GptOptions gpt_options = read_gpt_config(path);
+  return entry_of<GptOptions>(path, gpt_options, gpt_options.n_positions, OutputKind::token,
+                              [](const GptOptions& options, int64_t) { return gpt(options); });
 }
 
 }  // namespace bellows::models

@@ -5,6 +5,7 @@
 #include "bellows/models/bert.h"
 #include "bellows/models/distilbert.h"
 #include "bellows/models/gpt.h"
+#include "bellows/models/registry.h"
 
 namespace bellows::models {
 
@@ -21,5 +22,10 @@ namespace bellows::models {
 BertOptions read_bert_config(const std::string& path);
 DistilBertOptions read_distilbert_config(const std::string& path);
 GptOptions read_gpt_config(const std::string& path);
+
+/// The file as an entry, by its model_type: a classifier of texts (bert, distilbert), or a model of the next token (gpt2). `make`
+/// keeps the file's number of words, for the sake of its weights, and refuses to make a model that should know more.
+/// Throws: c10::ValueError – as those above; a model_type that is none of these
+ModelEntry config_entry(const std::string& path);
 
 }  // namespace bellows::models

@@ -25,22 +25,23 @@ class SeriesAttention final : public torch::nn::Module {
     out_->bias.zero_();
   }
 
-  /// Of the steps among each other.
-  at::Tensor forward(const at::Tensor& x, bool causal) {
+  /// Of the steps among each other: causal, or all to those that the mask lets them see.
+  at::Tensor forward(const at::Tensor& x, bool causal, const at::Tensor& mask) {
     const auto qkv = at::linear(x, weight_, bias_).chunk(3, 2);
-    return attend(qkv[0], qkv[1], qkv[2], causal);
+    return attend(qkv[0], qkv[1], qkv[2], causal, causal ? at::Tensor() : mask);
   }
   /// Of the steps to what the encoder remembers.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& memory) {
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& memory, const at::Tensor& mask) {
     const int64_t width = x.size(2);
     const at::Tensor q = at::linear(x, weight_.slice(0, 0, width), bias_.slice(0, 0, width));
     const auto kv = at::linear(memory, weight_.slice(0, width), bias_.slice(0, width)).chunk(2, 2);
-    return attend(q, kv[0], kv[1], false);
+    return attend(q, kv[0], kv[1], false, mask);
   }
 
  private:
-  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal) {
-    return out_->forward(layers::attention(q, k, v, heads_, {}, causal, is_training() ? dropout_ : 0));
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                    const at::Tensor& mask) {
+    return out_->forward(layers::attention(q, k, v, heads_, mask, causal, is_training() ? dropout_ : 0));
   }
 
   at::Tensor weight_, bias_;
@@ -66,9 +67,10 @@ class SeriesLayer final : public torch::nn::Module {
   }
 
   /// Params: memory – of the encoder; undefined in the encoder itself
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& memory) {
-    at::Tensor y = norms_[0]->forward(self_attn_->forward(x, /*causal=*/memory.defined()), x, dropout_);
-    if (memory.defined()) y = norms_[1]->forward(multihead_attn_->forward(y, memory), y, dropout_);
+  ///         mask – of the encoder's steps that are known [N, 1, 1, T]; undefined: all are
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& memory, const at::Tensor& mask) {
+    at::Tensor y = norms_[0]->forward(self_attn_->forward(x, /*causal=*/memory.defined(), mask), x, dropout_);
+    if (memory.defined()) y = norms_[1]->forward(multihead_attn_->forward(y, memory, mask), y, dropout_);
     const at::Tensor inner = layers::activate(linear1_->forward(y), activation_);
     return norms_.back()->forward(linear2_->forward(at::dropout(inner, dropout_, is_training())), y, dropout_);
   }
@@ -81,12 +83,33 @@ class SeriesLayer final : public torch::nn::Module {
   double dropout_;
 };
 
-/// Sines in the even columns, cosines in the odd ones: [steps, width].
-at::Tensor positions(int64_t first, int64_t steps, int64_t width, const at::TensorOptions& options) {
+/// Sines in the even columns, cosines in the odd ones: float64 [steps, width].
+at::Tensor positions(int64_t steps, int64_t width, const at::TensorOptions& options) {
   const at::TensorOptions wide = options.dtype(at::kDouble);
   const at::Tensor rates = (at::arange(0, width, 2, wide) * (-std::log(10000.0) / static_cast<double>(width))).exp();
-  const at::Tensor angles = at::arange(first, first + steps, wide).unsqueeze(1) * rates;
-  return at::stack({angles.sin(), angles.cos()}, 2).flatten(1).to(options.dtype());
+  const at::Tensor angles = at::arange(0, steps, wide).unsqueeze(1) * rates;
+  return at::stack({angles.sin(), angles.cos()}, 2).flatten(1);
+}
+
+/// Series, and where they end that are filled up with NaN.
+struct KnownSteps {
+  at::Tensor values;   ///< 0 in the place of what fills them up
+  at::Tensor lengths;  ///< [N]; undefined: all are full
+  at::Tensor mask;     ///< [N, 1, 1, T], true: known; undefined: all are
+};
+
+KnownSteps known_steps(const at::Tensor& x, int64_t least) {
+  const at::Tensor known = x.detach().isnan().all(2).logical_not();
+  if (x.size(0) == 0 || (x.is_cpu() && known.all().item<bool>())) return {x, {}, {}};
+  const at::Tensor steps = at::arange(1, x.size(1) + 1, known.options().dtype(at::kLong));
+  const at::Tensor lengths = (known * steps).amax(1);
+  if (x.is_cpu()) {
+    const auto shortest = lengths.min().item<int64_t>();
+    TORCH_CHECK_VALUE(shortest >= least, "encoder_decoder: expected series of at least ", least, " steps, got one of ",
+                      shortest, " that is filled up with NaN to ", x.size(1), ". Leave it out, or set start_steps.");
+  }
+  const at::Tensor mask = steps.le(lengths.unsqueeze(1));  // a NaN before the end stays one
+  return {at::where(mask.unsqueeze(2), x, at::zeros({}, x.options())), lengths, mask.unsqueeze(1).unsqueeze(1)};
 }
 
 class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
@@ -105,14 +128,15 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
 
   at::Tensor forward(const at::Tensor& x) {
     const EncoderDecoderOptions& o = options_;
-    TORCH_CHECK_VALUE(x.dim() == 3 && x.size(2) == o.in_features && x.size(1) >= std::max<int64_t>(o.start_steps, 1),
-                      "encoder_decoder: expected series [N, T, ", o.in_features, "] of at least ",
-                      std::max<int64_t>(o.start_steps, 1), " steps, got ", x.sizes(), ".");
-    const int64_t known = x.size(1), start = known - o.start_steps;
-    const at::Tensor memory = through(encoder_, encoder_norm_, embedded(x, input_projection_, 0), {});
-    const at::Tensor to_come = at::zeros({x.size(0), o.horizon, o.in_features}, x.options());
-    const at::Tensor queries = at::cat({x.slice(1, start), to_come}, 1);
-    const at::Tensor y = through(decoder_, decoder_norm_, embedded(queries, target_projection_, start), memory);
+    const int64_t least = std::max<int64_t>(o.start_steps, 1);
+    TORCH_CHECK_VALUE(x.dim() == 3 && x.size(2) == o.in_features && x.size(1) >= least,
+                      "encoder_decoder: expected series [N, T, ", o.in_features, "] of at least ", least,
+                      " steps, got ", x.sizes(), ".");
+    const KnownSteps known = known_steps(x, least);
+    const at::Tensor all = positions(x.size(1) + o.horizon, o.d_model, x.options());
+    const at::Tensor read = embedded(known.values, input_projection_, all.slice(0, 0, x.size(1)));
+    const at::Tensor memory = through(encoder_, encoder_norm_, read, {}, known.mask);
+    const at::Tensor y = through(decoder_, decoder_norm_, queries(known, all), memory, known.mask);
     return output_->forward(o.num_classes > 0 ? y.select(1, -1) : y.slice(1, o.start_steps));
   }
 
@@ -133,15 +157,30 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
     return stack->register_module("norm", LayerNorm(options_.d_model, series_eps, options_.fused));
   }
 
-  at::Tensor embedded(const at::Tensor& x, Linear& projection, int64_t first) {
+  at::Tensor embedded(const at::Tensor& x, Linear& projection, const at::Tensor& step_positions) {
     const at::Tensor y = projection->forward(x);
-    const at::Tensor with_positions = y + positions(first, x.size(1), options_.d_model, y.options());
-    return at::dropout(with_positions, options_.dropout, is_training());
+    return at::dropout(y + step_positions.to(y.options()), options_.dropout, is_training());
   }
 
-  at::Tensor through(const Layers& layers, LayerNorm& norm, at::Tensor x, const at::Tensor& memory) {
+  /// What the decoder reads: each series' last steps, and zeros for those to come.
+  at::Tensor queries(const KnownSteps& known, const at::Tensor& all) {
+    const EncoderDecoderOptions& o = options_;
+    const at::Tensor& x = known.values;
+    const at::Tensor to_come = at::zeros({x.size(0), o.horizon, o.in_features}, x.options());
+    if (!known.lengths.defined()) {
+      const int64_t start = x.size(1) - o.start_steps;
+      return embedded(at::cat({x.slice(1, start), to_come}, 1), target_projection_, all.slice(0, start));
+    }
+    const at::Tensor ahead = at::arange(o.start_steps + o.horizon, known.lengths.options());
+    const at::Tensor steps = (known.lengths.unsqueeze(1) - o.start_steps + ahead).clamp_min(0);  // [N, start + horizon]
+    const at::Tensor last = steps.slice(1, 0, o.start_steps).unsqueeze(2).expand({-1, -1, o.in_features});
+    return embedded(at::cat({x.gather(1, last), to_come}, 1), target_projection_, all.index({steps}));
+  }
+
+  at::Tensor through(const Layers& layers, LayerNorm& norm, at::Tensor x, const at::Tensor& memory,
+                     const at::Tensor& mask) {
     for (const auto& layer : layers) {
-      x = run([layer, memory](const at::Tensor& y) { return layer->forward(y, memory); }, x);
+      x = run([layer, memory, mask](const at::Tensor& y) { return layer->forward(y, memory, mask); }, x);
     }
     return norm->forward(x);
   }

@@ -18,6 +18,8 @@ namespace bellows::models {
 struct ModelNotes {
   std::string description = "a model of the user's";
   std::array<int64_t, 3> input_shape = {0, 0, 0};  ///< channels, height, width; 0: whatever the data have
+  InputKind input = InputKind::image;              ///< tokens, series: input_shape as ModelEntry's
+  OutputKind output = OutputKind::sample;
 };
 
 namespace detail {
@@ -51,9 +53,11 @@ Model make_registered(const std::string& name, int64_t num_classes, int64_t in_c
 
 template <class Net>
 bool announce(const std::string& name, const ModelNotes& notes) {
-  announce_model({name, notes.description, notes.input_shape, [name](int64_t num_classes, int64_t in_channels) {
+  announce_model({name, notes.description, notes.input_shape,
+                  [name](int64_t num_classes, int64_t in_channels) {
                     return make_registered<Net>(name, num_classes, in_channels);
-                  }});
+                  },
+                  notes.input, notes.output});
   return true;
 }
 

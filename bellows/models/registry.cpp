@@ -8,6 +8,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/models/bert.h"
+#include "bellows/models/config.h"
 #include "bellows/models/distilbert.h"
 #include "bellows/models/encoder_decoder.h"
 #include "bellows/models/formula_weights.h"
@@ -56,24 +57,29 @@ void add_sequence_models(Registry<ModelEntry>& models) {
   constexpr std::array<int64_t, 3> bert_shape = {30522, 128, 0}, gpt_shape = {50257, 128, 0};
   constexpr std::array<int64_t, 3> statements_shape = {188, 13, 0};  // a year of monthly credit card statements
   models.add({"bert-base", "BERT of 109 million parameters, classifier", bert_shape,
-              [](int64_t classes, int64_t) {
+              [](int64_t classes, int64_t words) {
                 BertOptions options = bert_base();
                 options.num_labels = classes;
+                options.vocab_size = words;
                 return sized("bert-base", bert(options));
               },
               InputKind::tokens});
   models.add({"bert-20m", "BERT of 20 million parameters, classifier", bert_shape,
-              [](int64_t classes, int64_t) {
+              [](int64_t classes, int64_t words) {
                 BertOptions options = bert_20m();
                 options.num_labels = classes;
+                options.vocab_size = words;
                 return sized("bert-20m", bert(options));
               },
               InputKind::tokens});
   models.add({"distilbert-base", "DistilBERT of 67 million parameters, classifier", bert_shape,
-              [](int64_t classes, int64_t) { return sized("distilbert-base", distilbert({.num_labels = classes})); },
+              [](int64_t classes, int64_t words) {
+                return sized("distilbert-base", distilbert({.num_labels = classes, .vocab_size = words}));
+              },
               InputKind::tokens});
   models.add({"gpt2", "GPT-2 of 124 million parameters: the next token", gpt_shape,
-              [](int64_t, int64_t) { return sized("gpt2", gpt()); }, InputKind::tokens, OutputKind::token});
+              [](int64_t, int64_t words) { return sized("gpt2", gpt({.vocab_size = words})); }, InputKind::tokens,
+              OutputKind::token});
   models.add({"encoder_decoder", "transformer with encoder and decoder: classes of time series", statements_shape,
               [](int64_t classes, int64_t features) {
                 return encoder_decoder({.in_features = features, .num_classes = classes});
@@ -163,12 +169,13 @@ at::Tensor example_loss(const ModelEntry& entry, const at::Tensor& output) {
 ModelEntry model_entry(const std::string& name_or_file) {
   const Registry<ModelEntry>& models = registry();
   if (const ModelEntry* entry = models.find(name_or_file)) return *entry;
+  if (name_or_file.ends_with(".json")) return config_entry(name_or_file);
   if (is_torchscript_path(name_or_file)) return torchscript_entry(name_or_file);
   try {
     return models.at(name_or_file);
   } catch (const c10::Error& error) {
     TORCH_CHECK_VALUE(false, user_message(error),
-                      ". One of your own: BELLOWS_MODEL in a plugin, or a TorchScript file (net.pt).");
+                      ". One of your own: BELLOWS_MODEL in a plugin, a TorchScript file (net.pt), or a config.json.");
   }
 }
 

@@ -22,7 +22,7 @@ struct ModelEntry {
   /// Of a sample that it is meant for, 0: any – image: channels, height, width; tokens: words that it knows, tokens, 0;
   /// series: values a step, steps, 0.
   std::array<int64_t, 3> input_shape;
-  /// Params: num_classes – of whole samples and pixels; in_channels – of images and series
+  /// Params: num_classes – of whole samples and pixels; in_channels – of images and series; of tokens, the words to know
   std::function<Model(int64_t num_classes, int64_t in_channels)> make;
   InputKind input = InputKind::image;
   OutputKind output = OutputKind::sample;
@@ -51,8 +51,9 @@ void register_model(ModelEntry entry);
 /// Threads: any
 void announce_model(ModelEntry entry) noexcept;
 
-/// What a recipe's `model` means: the name of a registered model, or the path of a TorchScript file, which is
-/// anything with a slash or an ending .pt, .pth, .ts or .torchscript.
+/// What a recipe's `model` means: the name of a registered model; the path of a config.json of Hugging Face's (config.h), which
+/// is anything that ends in .json; or the path of a TorchScript file, which is anything else with a slash or an ending .pt,
+/// .pth, .ts or .torchscript.
 /// Throws: c10::ValueError – no model is called so (with the nearest name), or the file cannot be used
 ModelEntry model_entry(const std::string& name_or_file);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bellows/core/error.h"
+#include "bellows/data/order/packing.h"
 #include "bellows/inspect/first_nan.h"
 
 namespace bellows::train {
@@ -16,8 +17,17 @@ bool all_finite(const at::Tensor& tensor) {
   return !tensor.is_floating_point() || at::isfinite(tensor).all().item<bool>();
 }
 
+/// Without what arrays of unequal length are filled up with, which may be NaN.
+at::Tensor without_padding(const data::Batch& batch, const std::string& name, const at::Tensor& tensor) {
+  if (!batch.contains(name + "_lengths") || !tensor.is_floating_point()) return tensor;
+  at::Tensor padding = data::padding_mask(batch[name + "_lengths"], tensor.size(1)).logical_not();
+  while (padding.dim() < tensor.dim()) padding = padding.unsqueeze(-1);
+  return tensor.masked_fill(padding, 0);
+}
+
 std::string bad_input(const data::Batch& batch) {
-  for (const auto& [name, tensor] : batch.tensors()) {
+  for (const auto& [name, padded] : batch.tensors()) {
+    const at::Tensor tensor = without_padding(batch, name, padded);
     if (all_finite(tensor)) continue;
     std::vector<int64_t> ids;
     for (const auto row : c10::irange(batch.size())) {

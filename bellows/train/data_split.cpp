@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <numeric>
 
+#include "bellows/data/text/text_source.h"
+#include "bellows/models/registry.h"
+
 namespace bellows::train {
 
 namespace {
@@ -20,11 +23,25 @@ std::string eval_split_of(const data::DatasetInfo& info) {
   return "";
 }
 
+bool has_text_labels(const data::Source& source) {
+  try {
+    const data::Sample first = source.read(0);
+    const data::Field* label = first.find("label");
+    return label && !label->is_array;
+  } catch (const c10::ValueError&) {  // whoever reads it for training says so
+    return false;
+  }
+}
+
 }  // namespace
 
 DataSplit split_data(const Recipe& recipe) {
   TORCH_CHECK_VALUE(!recipe.data.empty(), "make_job: the recipe names no data. Set `data` to a folder or shards.");
   DataSplit split{data::open(recipe.data, {.otherwise = "train"}), {}, ""};
+  split.classes = split.whole.info().classes;
+  const bool counts = recipe.num_classes == 0 && models::model_entry(recipe.model).output != models::OutputKind::token;
+  if (split.classes.empty() && split.whole.size() > 0 && (counts || has_text_labels(*split.whole.source())))
+    split.classes = data::class_names(*split.whole.source());
   if (!recipe.eval_data.empty() || !std::filesystem::is_directory(recipe.data)) return split;
   split.eval_split = eval_split_of(split.whole.info());
   const int64_t size = split.whole.size();
@@ -43,6 +60,12 @@ std::vector<int64_t> DataSplit::trained(const std::vector<int64_t>& ids) const {
   rest.reserve(ids.size());
   std::set_difference(ids.begin(), ids.end(), held_out.begin(), held_out.end(), std::back_inserter(rest));
   return rest;
+}
+
+data::DatasetInfo DataSplit::info() const {
+  data::DatasetInfo info = whole.info();
+  info.classes = classes;
+  return info;
 }
 
 std::string DataSplit::held_out_note() const {

@@ -17,14 +17,19 @@ struct DataSplit {
   /// what another is evaluated on. Empty: nothing is.
   std::vector<int64_t> held_out;
   std::string eval_split;  ///< of the folder: "test", "val", "valid" or "validation"; "": it has none
+  /// What is classified, by name: as `whole` says itself, or, where it does not and has to, as its labels are.
+  std::vector<std::string> classes{};
 
   /// Those that are not held out, ascending; of `ids` alone, which are ascending, too.
   std::vector<int64_t> trained() const;
   std::vector<int64_t> trained(const std::vector<int64_t>& ids) const;
   /// What was held out, as a line for people; "" when nothing was.
   std::string held_out_note() const;
+  /// Of `whole`, with `classes`.
+  data::DatasetInfo info() const;
 };
 
+/// Cost:   reads all labels where the recipe's num_classes is 0, or they are texts, and the data set names no classes
 /// Throws: c10::ValueError – as data::open; several splits, none of them "train"
 DataSplit split_data(const Recipe& recipe);
 

@@ -11,7 +11,7 @@
 #include "bellows/core/log.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/optim/state.h"
-#include "bellows/train/data_split.h"
+#include "bellows/train/job_data_impl.h"
 #include "bellows/train/resume_check.h"
 
 namespace bellows::train {
@@ -222,7 +222,15 @@ void FitRun::note(const Evaluation& evaluation) {
   result_.stopped_early = recipe_.patience > 0 && not_better_ >= recipe_.patience;
 }
 
+// Behind the first epoch all of them were read.
+void FitRun::say_cut_texts() {
+  if (said_cut_texts_ || !is_first()) return;
+  said_cut_texts_ = true;
+  if (const std::string note = cut_texts_note(loop_.job().train); !note.empty()) log_info(note);
+}
+
 void FitRun::finish_epoch() {
+  say_cut_texts();
   read_losses();
   EpochRecord record{.epoch = epoch_,
                      .steps = loop_.step_count(),

@@ -24,6 +24,7 @@ class FitRun {
   bool done() const;
   bool stopped();
   bool is_first();
+  void say_cut_texts();
   void train_epoch();
   void take_step();
   void finish_epoch();
@@ -55,7 +56,8 @@ class FitRun {
   Evaluation last_evaluation_;
   int64_t evaluated_step_ = -1, saved_step_ = -1;
   double best_loss_ = std::numeric_limits<double>::infinity();  ///< of all evaluations
-  int64_t not_better_ = 0;                                      ///< evaluations since then
+  bool said_cut_texts_ = false;
+  int64_t not_better_ = 0;  ///< evaluations since then
 };
 
 }  // namespace bellows::train

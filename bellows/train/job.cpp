@@ -2,55 +2,29 @@
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/ne.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
 
 #include "bellows/core/channels_last.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
+#include "bellows/core/grad_mode.h"
+#include "bellows/core/log.h"
 #include "bellows/core/seed.h"
+#include "bellows/data/order/packing.h"
 #include "bellows/io/torch_file.h"
-#include "bellows/models/registry.h"
 #include "bellows/models/weights.h"
+#include "bellows/nn/cross_entropy.h"
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/train/data_split.h"
+#include "bellows/train/job_data_impl.h"
 
 namespace bellows::train {
 
 namespace {
-
-int64_t channels_of(const Recipe& recipe, const data::DatasetInfo& info) {
-  if (info.image_size.size() == 3) return info.image_size[2];
-  const int64_t meant = models::model_entry(recipe.model).input_shape[0];
-  return meant > 0 ? meant : 3;
-}
-
-/// What training and held-out data have in common. Held-out data follow the training data's description.
-data::Dataset prepared(data::Dataset dataset, const Recipe& recipe, const data::DatasetInfo& info) {
-  dataset = dataset.require({"image", "label"})
-                .decode(channels_of(recipe, info) == 1 ? "gray" : "rgb")
-                .channels_last(recipe.channels_last)
-                .threads(recipe.loader_threads)
-                .prefetch(recipe.prefetch)
-                .to(parse_device(recipe.device))
-                .cache(recipe.cache_mb << 20)
-                .on_bad_sample(recipe.bad_samples == "skip" ? data::OnBadSample::skip : data::OnBadSample::fail);
-  if (recipe.num_classes > 0) dataset = dataset.num_classes(recipe.num_classes);
-  if (recipe.image_size > 0) dataset = dataset.resize(recipe.image_size, recipe.image_size);
-  return info.mean.empty() ? dataset : dataset.normalize(info.mean, info.std);
-}
-
-data::Dataset augmented(const data::Dataset& dataset, const Recipe& recipe) {
-  if (recipe.augment == "none") return dataset;
-  const auto& own_size = dataset.info().image_size;
-  const int64_t height = recipe.image_size > 0 ? recipe.image_size : own_size.size() == 3 ? own_size[0] : 0;
-  const int64_t width = recipe.image_size > 0 ? recipe.image_size : own_size.size() == 3 ? own_size[1] : 0;
-  TORCH_CHECK_VALUE(height > 0, "make_job: augment = ", recipe.augment, " needs to know the size of the images; \"",
-                    recipe.data, "\" does not say it. Set image_size.");
-  const data::Dataset cropped = dataset.random_crop(height, width, std::max<int64_t>(1, std::max(height, width) / 8));
-  return recipe.augment == "crop_flip" ? cropped.flip() : cropped;
-}
 
 template <class Options>
 Options optimizer_options(const Recipe& recipe) {
@@ -82,58 +56,76 @@ std::shared_ptr<torch::optim::Optimizer> optimizer_of(const Options& options, co
   return std::make_shared<Optimizer>(model.parameters(), options);
 }
 
-data::Dataset train_part(const Recipe& recipe, const DataSplit& split) {
-  data::Dataset dataset = split.whole;
-  if (!recipe.subset.empty()) {
-    const data::Subset chosen = data::load_subset(recipe.subset);
-    dataset = dataset.subset(chosen);
-    if (!split.held_out.empty()) dataset = split.whole.subset(split.trained(chosen.ids));
-  } else if (!split.held_out.empty()) {
-    dataset = dataset.subset(split.trained());
+/// What of pretrained weights may be missing, and be drawn at random: what stands on top of a transformer. And what a file may
+/// have besides: what stood there before.
+bool is_head(std::string_view name) {
+  for (const char* head : {"classifier.", "pre_classifier.", "bert.pooler.", "pooler.", "cls.", "vocab_", "lm_head."}) {
+    if (name.starts_with(head)) return true;
   }
-  return augmented(prepared(dataset, recipe, dataset.info()), recipe)
-      .shuffle(static_cast<uint64_t>(recipe.seed))
-      .batch(recipe.batch_size);
+  return false;
 }
 
-std::optional<data::Dataset> eval_part(const Recipe& recipe, const DataSplit& split, const data::DatasetInfo& info) {
-  constexpr int64_t eval_batch = 256;
-  std::optional<data::Dataset> dataset;
-  if (!recipe.eval_data.empty()) dataset = data::open(recipe.eval_data, {.otherwise = "test"});
-  if (!split.eval_split.empty()) dataset = data::open(recipe.data, {.split = split.eval_split});
-  if (!split.held_out.empty()) dataset = split.whole.subset(split.held_out);
-  if (!dataset) return {};
-  return prepared(*dataset, recipe, info).sequential().batch(eval_batch);
+void start_from(const Recipe& recipe, const Model& model, bool text) {
+  const NamedTensors weights = io::load_tensors(recipe.weights);
+  try {
+    if (!text) {
+      models::load_weights(model, weights);
+      return;
+    }
+    const LoadReport report = models::load_weights(model, weights, /*strict=*/false);
+    const bool usable = report.mismatched.empty() && std::ranges::all_of(report.missing, is_head) &&
+                        std::ranges::all_of(report.unexpected, is_head);
+    TORCH_CHECK_VALUE(usable, report.to_string());
+    if (!report.missing.empty())
+      log_info("weights: not in ", recipe.weights, ", so drawn at random: ", c10::Join(", ", report.missing), ".");
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, "make_job: weights = ", recipe.weights, ": ", user_message(error));
+  }
+}
+
+/// A text that is longer than the model has places for is to be noticed before the first step, and scores of other things.
+void try_longest_text(const Recipe& recipe, const Model& model, bool next_tokens, int64_t least_scores) {
+  const EvalMode eval_mode(model);
+  const inference_mode no_graph;
+  const int64_t length = std::max<int64_t>(recipe.sequence_length, 1);
+  at::Tensor scores;
+  try {
+    scores = model.forward(at::ones({1, length}, at::TensorOptions(parse_device(recipe.device)).dtype(at::kLong)));
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, "make_job: sequence_length = ", recipe.sequence_length, ": ", user_message(error));
+  }
+  const bool fits = next_tokens ? scores.dim() == 3 && scores.size(1) == length && scores.size(2) >= least_scores
+                                : scores.dim() == 2 && scores.size(1) == least_scores;
+  TORCH_CHECK_VALUE(
+      fits, "make_job: expected \"", recipe.model, "\" to give scores ",
+      next_tokens ? c10::str("[1, ", length, ", ", least_scores, "]") : c10::str("[1, ", least_scores, "]"),
+      " of a text of ", length, " tokens, got ", scores.sizes(), ".");
+}
+
+/// Params: classes – 0: nobody says; width – of the first layer
+Model model_for(const Recipe& recipe, const models::ModelEntry& entry, int64_t classes, int64_t width) {
+  const bool text = entry.input == models::InputKind::tokens;
+  const bool next_tokens = text && entry.output == models::OutputKind::token;
+  TORCH_CHECK_VALUE(next_tokens || entry.output == models::OutputKind::sample,
+                    "make_job: expected a model that gives a sample a class, or a text its next tokens, got \"",
+                    recipe.model, "\": ", entry.description,
+                    ". Put it into a train::Job with data and a loss of your own.");
+  TORCH_CHECK_VALUE(
+      next_tokens || classes > 0,
+      "make_job: num_classes is 0, the data set names no classes, and no sample of it has a label that could be read. "
+      "Set num_classes.");
+  const Model model = entry.make(std::max<int64_t>(classes, 1), width);
+  if (!recipe.weights.empty()) start_from(recipe, model, text);
+  place_model(recipe, model);
+  if (text) try_longest_text(recipe, model, next_tokens, next_tokens ? width : classes);
+  return model;
 }
 
 }  // namespace
 
-data::Dataset open_train_data(const Recipe& recipe) {
-  return train_part(recipe, split_data(recipe));
-}
-
-std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Dataset& train) {
-  return eval_part(recipe, split_data(recipe), train.info());
-}
-
 Model make_model(const Recipe& recipe, const data::DatasetInfo& info) {
-  const int64_t classes = recipe.num_classes > 0 ? recipe.num_classes : static_cast<int64_t>(info.classes.size());
-  TORCH_CHECK_VALUE(classes > 0, "make_job: num_classes is 0 and the data set names no classes. Set num_classes.");
   const models::ModelEntry entry = models::model_entry(recipe.model);
-  TORCH_CHECK_VALUE(entry.input == models::InputKind::image && entry.output == models::OutputKind::sample,
-                    "make_job: expected a model that gives an image a class, got \"", recipe.model,
-                    "\": ", entry.description, ". Put it into a train::Job with data and a loss of your own.");
-  const Model model = entry.make(classes, channels_of(recipe, info));
-  if (!recipe.weights.empty()) {
-    const NamedTensors weights = io::load_tensors(recipe.weights);
-    try {
-      models::load_weights(model, weights);
-    } catch (const c10::Error& error) {
-      TORCH_CHECK_VALUE(false, "make_job: weights = ", recipe.weights, ": ", user_message(error));
-    }
-  }
-  place_model(recipe, model);
-  return model;
+  return model_for(recipe, entry, classes_of(recipe, info), input_width(recipe, entry, info));
 }
 
 void place_model(const Recipe& recipe, const Model& model) {
@@ -171,9 +163,31 @@ amp::Policy precision_policy(const Recipe& recipe) {
   return amp::policy(recipe.precision_level, recipe.precision == "fp16" ? at::kHalf : at::kBFloat16);
 }
 
+at::Tensor model_input(const data::Batch& batch) {
+  for (const char* name : {"tokens", "series"}) {
+    if (batch.contains(name) && !batch.contains("image"))
+      return name[0] == 's' ? batch[name].to(at::kFloat) : batch[name];
+  }
+  return batch["image"];
+}
+
+TokenLoss next_token_loss(const at::Tensor& scores, const data::Batch& batch, double label_smoothing) {
+  const at::Tensor targets = data::next_tokens(batch["tokens"], batch["segment_ids"]);
+  return {
+      nn::softmax_cross_entropy(scores, targets, {.label_smoothing = label_smoothing, .reduction = nn::Reduction::sum}),
+      at::sum(targets.ne(-100)), targets};
+}
+
+LossFn next_token_loss(const Model& model, double label_smoothing) {
+  return [model, label_smoothing](const data::Batch& batch) {
+    const TokenLoss loss = next_token_loss(model.forward(model_input(batch)), batch, label_smoothing);
+    return StepOutput::sum(loss.sum, loss.count);
+  };
+}
+
 LossFn cross_entropy_loss(const Model& model, double label_smoothing) {
   return [model, label_smoothing](const data::Batch& batch) {
-    const at::Tensor logits = model.forward(batch["image"]);
+    const at::Tensor logits = model.forward(model_input(batch));
     return StepOutput(at::cross_entropy_loss(logits, batch["label"], {}, at::Reduction::Mean, -100, label_smoothing),
                       logits);
   };
@@ -185,8 +199,12 @@ Job make_job(const Recipe& recipe) {
   seed_everything(static_cast<uint64_t>(recipe.seed));
   const DataSplit split = split_data(recipe);
   data::Dataset train = train_part(recipe, split);
-  std::optional<data::Dataset> eval = eval_part(recipe, split, train.info());
-  Model model = make_model(recipe, train.info());
+  std::optional<data::Dataset> eval = eval_part(recipe, split, split.info());
+  const models::ModelEntry entry = models::model_entry(recipe.model);
+  const data::DatasetInfo info = split.info();
+  const bool series = entry.input == models::InputKind::series;
+  Model model = model_for(recipe, entry, classes_of(recipe, info),
+                          series ? series_width(split.whole) : input_width(recipe, entry, info));
   amp::MasterWeights masters;
   if (const amp::Policy policy = precision_policy(recipe); policy.low_weights) {
     amp::PreparedModel prepared = amp::apply(model, policy);
@@ -198,7 +216,8 @@ Job make_job(const Recipe& recipe) {
   return {.recipe = recipe,
           .model = model,
           .optimizers = {std::move(optimizer)},
-          .loss = cross_entropy_loss(model, recipe.label_smoothing),
+          .loss = entry.output == models::OutputKind::token ? next_token_loss(model, recipe.label_smoothing)
+                                                            : cross_entropy_loss(model, recipe.label_smoothing),
           .train = std::move(train),
           .eval = std::move(eval),
           .note = split.held_out_note()};

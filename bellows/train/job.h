@@ -51,22 +51,25 @@ struct Job {
 
 /// Makes all of it from a recipe: seeds every generator, makes the model by its name, loads weights, moves it to the
 /// device, into the memory layout and under the precision, makes the optimizer, opens the data. The loss is
-/// cross-entropy.
+/// cross-entropy with the label, or with the next token.
 /// Throws:   c10::ValueError – unknown model (nearest match), device that is not there, data or weights that cannot
 ///           be used
 Job make_job(const Recipe& recipe);
 
 // The parts of make_job(), for those who bring the rest themselves.
 
-/// Training data as the recipe wants it: scaled, augmented, normalised by its own mean and std, shuffled, in batches.
-/// Which samples these are says data_split.h.
+/// Training data as the recipe's model reads it, shuffled, in batches. Which samples these are says data_split.h.
+/// - Pictures: scaled, augmented, normalised by their own mean and std.
+/// - Texts: tokenized, cut, and padded with 0 to the longest of the batch, as "tokens" [N, T]; for models of the next
+///   token packed, rows of several texts: "tokens" and "segment_ids" [N, T].
+/// - Series: "series" [N, T, C], filled up with NaN.
 data::Dataset open_train_data(const Recipe& recipe);
 /// Held-out data: `eval_data`; or, of a folder, the split "test" (else "val", "valid", "validation"), or what is held
 /// out of one without. Nothing where `data` names files, and `eval_data` nothing.
 /// Params: train – what open_train_data() gave
 std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Dataset& train);
 /// The model by its name, with weights, on the device, in the memory layout.
-/// Params: info – of the data; gives the channels, and the number of classes where the recipe has 0
+/// Params: info – of the data; gives the channels of pictures, and the number of classes where the recipe has 0
 Model make_model(const Recipe& recipe, const data::DatasetInfo& info = {});
 /// Moves a model to the recipe's device and into its memory layout. Its parameters stay the same objects.
 void place_model(const Recipe& recipe, const Model& model);
@@ -76,7 +79,13 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, co
 void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& masters);
 /// The recipe's `precision` and `precision_level`.
 amp::Policy precision_policy(const Recipe& recipe);
-/// Mean cross-entropy of model(batch["image"]) and batch["label"].
+/// What a model reads of a batch: its "image", or where it has none its "tokens" or its "series", which become float32.
+at::Tensor model_input(const data::Batch& batch);
+/// Mean cross-entropy of model(model_input(batch)) and batch["label"].
 LossFn cross_entropy_loss(const Model& model, double label_smoothing = 0);
+/// Cross-entropy of model(batch["tokens"]) [N, T, words] with the token that follows each one in its text: the mean over all
+/// that have one.
+/// Params: the batch is one of packed texts (data/order/packing.h), with "tokens" and "segment_ids"
+LossFn next_token_loss(const Model& model, double label_smoothing = 0);
 
 }  // namespace bellows::train

@@ -73,6 +73,7 @@ Recipe without_techniques(Recipe recipe) {
   recipe.optimizer_state = "auto";
   recipe.loader_threads = 0;
   recipe.cache_mb = 0;
+  recipe.length_buckets = false;
   recipe.keep_freed_memory = false;
   recipe.recompute = "none";
   recipe.recompute_keep = 0;

@@ -13,7 +13,7 @@ namespace bellows::train {
 struct Recipe {
   // What is trained, on what.
   std::string model = "digits_resnet";
-  int64_t num_classes = 10;
+  int64_t num_classes = 0;
   std::string data;
   std::string eval_data;
   std::string subset;
@@ -21,6 +21,10 @@ struct Recipe {
   int64_t epochs = 10;
   int64_t batch_size = 32;
   int64_t image_size = 0;
+  std::string tokenizer;
+  std::string text_field;
+  int64_t sequence_length = 0;
+  bool length_buckets = false;
   std::string optimizer = "sgd";
   double lr = 0.05;
   double momentum = 0.9;

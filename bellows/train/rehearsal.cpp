@@ -13,7 +13,9 @@
 #include "bellows/core/seed.h"
 #include "bellows/data/source.h"
 #include "bellows/inspect/trace.h"
+#include "bellows/nn/cross_entropy.h"
 #include "bellows/tap/allocator.h"
+#include "bellows/train/job_data_impl.h"
 #include "bellows/train/train_loop.h"
 
 namespace bellows::train {
@@ -64,17 +66,19 @@ LossFn rehearsed_loss(const Model& model, const ModelEntry& entry, const Recipe&
       batch->step_input = batch->input.clone();
       batch->step_labels = batch->labels.clone();
     }
-    at::Tensor scores = model.forward(batch->step_input), labels = batch->step_labels;
-    if (entry.output == OutputKind::token) {
-      scores = scores.flatten(0, 1);
-      labels = labels.flatten();
-    }
+    const at::Tensor scores = model.forward(batch->step_input), labels = batch->step_labels;
+    if (entry.output == OutputKind::token)
+      return nn::softmax_cross_entropy(scores, labels, {.label_smoothing = recipe.label_smoothing});
     return at::cross_entropy_loss(scores, labels, {}, at::Reduction::Mean, -100, recipe.label_smoothing);
   };
 }
 
-int64_t classes_of(const Recipe& recipe) {
-  return recipe.num_classes > 0 ? recipe.num_classes : 10;
+/// As the recipe's data would have it made.
+ModelEntry rehearsed_entry(const Recipe& recipe) {
+  ModelEntry entry = models::model_entry(recipe.model);
+  entry.input_shape[0] = input_width(recipe, entry, {});
+  if (entry.input == InputKind::tokens) entry.input_shape[1] = longest_text(recipe, entry);
+  return entry;
 }
 
 }  // namespace
@@ -82,12 +86,12 @@ int64_t classes_of(const Recipe& recipe) {
 struct Rehearsal::State {
   explicit State(Recipe the_recipe)
       : recipe(for_rehearsal(std::move(the_recipe))),
-        entry(models::model_entry(recipe.model)),
+        entry(rehearsed_entry(recipe)),
         rows(data::from_tensors({{"image", at::zeros({1 << 12, 1})}})) {
     tap::install_cpu_allocator();
     seed_everything(static_cast<uint64_t>(recipe.seed));
     bytes_before = tap::cpu_allocation_counters().current_bytes;
-    model = entry.make(classes_of(recipe), entry.input_shape[0] > 0 ? entry.input_shape[0] : 3);
+    model = entry.make(recipe.num_classes > 0 ? recipe.num_classes : 10, entry.input_shape[0]);
     place_model(recipe, *model);
     amp::MasterWeights masters;
     if (const amp::Policy policy = precision_policy(recipe); policy.low_weights) {

@@ -43,6 +43,7 @@ const std::set<std::string, std::less<>> facts_of_bits = {"bellows",
                                                           "compiler",
                                                           "build_flags",
                                                           "model_file",
+                                                          "tokenizer_file",
                                                           "cpu",
                                                           "instruction_sets",
                                                           "cpu_capability",
@@ -128,12 +129,12 @@ void add_environment(Facts& facts) {
   }
 }
 
-/// A model that is a file may be another one under the same name.
-void add_model_file(Facts& facts, const std::string& model) {
+/// What is a file may be another one under the same name.
+void add_file(Facts& facts, const char* what, const std::string& path) {
   struct stat status {};
-  if (::stat(model.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
-  const MappedFile file(model);
-  facts["model_file"] = c10::str(file.bytes().size(), " bytes, crc32 ", io::crc32(file.bytes()));
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  const MappedFile file(path);
+  facts[what] = c10::str(file.bytes().size(), " bytes, crc32 ", io::crc32(file.bytes()));
 }
 
 YAML::Node recipe_values(const std::string& yaml, const char* which) {
@@ -197,7 +198,8 @@ RunRecord this_run(const Recipe& recipe, const std::string& fingerprint) {
   add_machine(record.facts, machine);
   add_settings(record.facts);
   add_environment(record.facts);
-  add_model_file(record.facts, recipe.model);
+  add_file(record.facts, "model_file", recipe.model);
+  add_file(record.facts, "tokenizer_file", recipe.tokenizer);
   record.recipe = recipe.to_yaml();
   record.data = fingerprint;
   return record;

@@ -46,7 +46,7 @@ PoolOutputs outputs_of(const Model& model, data::Loader& loader) {
   const c10::Device device = model.parameters().empty() ? c10::Device(c10::kCPU) : model.parameters().front().device();
   loader.start(0);
   while (const auto batch = loader.next()) {
-    parts.push_back(model.forward((*batch)["image"].to(device)).to(at::kCPU, at::kFloat));
+    parts.push_back(model.forward(model_input(*batch).to(device)).to(at::kCPU, at::kFloat));
     outputs.ids.insert(outputs.ids.end(), batch->ids().begin(), batch->ids().end());
   }
   outputs.logits = at::cat(parts);
@@ -119,6 +119,7 @@ struct Origin {
   std::string source;                ///< its fingerprint
   std::vector<int64_t> trainable;    ///< those that are not held out
   std::vector<int64_t> in_training;  ///< of the run's subset; all where it has none
+  data::DatasetInfo info;            ///< of `whole`, with its classes
 };
 
 Origin origin_of(const Selection& selection) {
@@ -133,7 +134,9 @@ Origin origin_of(const Selection& selection) {
   std::string source = data::fingerprint(split.whole);
   std::vector<int64_t> trainable = split.trained(), in_training = trainable;
   if (!recipe.subset.empty()) in_training = split.trained(data::load_subset(recipe.subset).ids);
-  return {std::move(recipe), std::move(split.whole), std::move(source), std::move(trainable), std::move(in_training)};
+  data::DatasetInfo info = split.info();
+  return {std::move(recipe),    std::move(split.whole), std::move(source),
+          std::move(trainable), std::move(in_training), std::move(info)};
 }
 
 int64_t wanted_count(const Selection& selection, int64_t of) {
@@ -173,7 +176,7 @@ std::vector<int64_t> with_next_to_label(const Selection& selection, Origin origi
   std::vector<int64_t> ids =
       pick(origin.trainable,
            choose_to_label(
-               model_of(selection.run, origin.recipe, origin.whole.info()), pool, labelled,
+               model_of(selection.run, origin.recipe, origin.info), pool, labelled,
                {.by = selection.by, .count = selection.add, .passes = selection.passes, .seed = selection.seed}));
   ids.insert(ids.end(), origin.in_training.begin(), origin.in_training.end());
   std::sort(ids.begin(), ids.end());

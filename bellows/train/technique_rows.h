@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "bellows/train/technique.h"
@@ -7,6 +8,10 @@
 namespace bellows::train {
 
 // The rows of the table, in the order in which the ladder climbs them.
+
+/// What speaks against a technique for models of one kind of input: the model does not read that; "": nothing.
+std::string pictures_obstacle(const Recipe& recipe);
+std::string texts_obstacle(const Recipe& recipe);
 
 /// The same training, computed faster.
 std::vector<Technique> speed_techniques();

@@ -25,6 +25,7 @@ Technique progressive_resizing() {
                 recipe.growth_epochs = std::max(recipe.growth_epochs, 3.0);
               },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
+            if (std::string words = pictures_obstacle(recipe); !words.empty()) return words;
             if (recipe.image_size >= 16) return "";
             return recipe.image_size == 0 ? "image_size is not set: images come as they are"
                                           : "the images are small already";

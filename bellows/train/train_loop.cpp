@@ -1,7 +1,9 @@
 #include "bellows/train/train_loop.h"
 
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/eq.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
@@ -22,6 +24,7 @@
 #include "bellows/inspect/trace.h"
 #include "bellows/optim/state.h"
 #include "bellows/train/blame.h"
+#include "bellows/train/job_data_impl.h"
 
 namespace bellows::train {
 
@@ -73,6 +76,14 @@ data::Batch resized(data::Batch batch, int64_t size) {
   return data::Batch(std::move(tensors), batch.ids(), batch.place());
 }
 
+/// Adds up what was made of packed texts. Returns the number of tokens that were to be told.
+at::Tensor add_tokens(const at::Tensor& scores, const data::Batch& batch, at::Tensor& loss, at::Tensor& correct) {
+  const TokenLoss told = next_token_loss(scores, batch);
+  loss.add_(told.sum);
+  correct.add_(at::sum(at::eq(at::argmax(scores, 2), told.targets)));
+  return told.count;
+}
+
 }  // namespace
 
 Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks) {
@@ -84,16 +95,23 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
   Evaluation result;
   at::Tensor loss = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kDouble));
   at::Tensor correct = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kLong));
+  at::Tensor tokens;  // that were to be told; undefined: samples are
   loader.start(0);
   while (auto next = loader.next()) {
     const data::Batch batch = placed(std::move(*next), recipe, device);
     if (batch.size() == 0) continue;
     const auto precision = make_precision_guard(policy, device);
-    const at::Tensor logits = model.forward(batch["image"]);
+    const at::Tensor logits = model.forward(model_input(batch));
+    result.samples += batch.size();
+    if (batch.contains("segment_ids")) {
+      const at::Tensor told = add_tokens(logits, batch, loss, correct);
+      tokens = tokens.defined() ? tokens.add(told) : told;
+      continue;
+    }
     loss.add_(at::cross_entropy_loss(logits, batch["label"]), static_cast<double>(batch.size()));
     correct.add_(count_hits(logits, batch["label"]));
-    result.samples += batch.size();
   }
+  if (tokens.defined()) result.samples = tokens.item<int64_t>();
   if (ranks) {
     const at::Tensor samples = at::scalar_tensor(result.samples, loss.options());
     const at::Tensor sums = comm::all_reduce(at::stack({loss, correct.to(at::kDouble), samples}), *ranks);

@@ -21,14 +21,15 @@ namespace bellows::train {
 
 /// What evaluation found.
 struct Evaluation {
-  double loss = 0;      ///< mean cross-entropy a sample
-  double accuracy = 0;  ///< share of samples whose largest logit is the label's
-  int64_t samples = 0;
+  double loss = 0;      ///< mean cross-entropy a sample, or a token: its exponential is the perplexity
+  double accuracy = 0;  ///< share of samples whose largest logit is the label's, or of tokens that were told right
+  int64_t samples = 0;  ///< or tokens, of models of the next token
   double seconds = 0;
 };
 
-/// Loss and accuracy of `model(batch["image"])` against `batch["label"]` over one epoch of `loader`: in eval mode,
-/// without gradients, in the recipe's precision. The model's mode is put back; nothing else changes.
+/// Loss and accuracy of `model(model_input(batch))` against `batch["label"]`, or of packed texts against the next tokens,
+/// over one epoch of `loader`: in eval mode, without gradients, in the recipe's precision. The model's mode is put back;
+/// nothing else changes.
 /// Params: ranks – each of which has a share of the data in its loader; null: all of it is here
 Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks = nullptr);
 

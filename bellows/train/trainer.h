@@ -82,7 +82,7 @@ class Trainer {
   /// and so is what `data_parallel` says. Checkpoints are theirs together, logs and progress rank 0's.
   void with(comm::Group ranks) { ranks_ = std::move(ranks); }
 
-  /// Loss and accuracy of `model(batch["image"])` against `batch["label"]`.
+  /// Loss and accuracy of `model(model_input(batch))` against `batch["label"]`.
   Evaluation evaluate(const Model& model, const data::Dataset& data) const;
 
   /// The fit ends after the step that is running, saves a checkpoint and returns with `stopped`. Safe in a signal

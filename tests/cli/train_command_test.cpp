@@ -124,4 +124,31 @@ TEST(TrainCommand, ResultThatCannotBeWrittenFailsBeforeTheWork) {
   expect_failure(run_bellows({"train", "--data", digits(), "--json", "/nowhere/result.json"}), 1, "/nowhere");
 }
 
+// One text set, three verbs.
+TEST(TextCommands, TrainPlanAndClimb) {
+  const Scratch folder;
+  const std::string text = std::string(BELLOWS_SOURCE_DIR) + "/examples/07_text";
+  const std::vector<std::string> job = {"--model", text + "/config.json", "--set", "tokenizer=" + text + "/vocab.txt",
+                                        "--set",   "optimizer=adamw",     "--set", "lr=2e-3"};
+  const auto with_job = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), job.begin(), job.end());
+    return run_bellows(arguments);
+  };
+  const Outcome trained =
+      with_job({"train", "--data", text + "/set", "--set", "epochs=5", "--out", folder / "run", "--json"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_GT(nlohmann::json::parse(trained.out)["eval_accuracy"].get<double>(), 0.35) << "four classes";
+  const Outcome planned = with_job({"plan", "--seq", "64", "--batch", "16", "--json"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("\"length\": 64,"));
+  const Outcome climbed = with_job({"ladder", "--data", text + "/set", "--target-accuracy", "0.3", "--quick",
+                                    "--max-seconds", "2", "--json", folder / "l.json"});
+  ASSERT_EQ(climbed.exit_code, 0) << climbed.out << climbed.err;
+  EXPECT_THAT(climbed.out, HasSubstr("length buckets"));
+  expect_failure(run_bellows({"train", "--data", text + "/set", "--model", text + "/config.json"}), 1,
+                 "set tokenizer to bytes, or to a vocab.txt");
+  expect_failure(run_bellows({"train", "--data", text + "/set", "--model", "distilbert"}), 2,
+                 "no model is called \"distilbert\". Known: ");
+}
+
 }  // namespace bellows::cli

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "bellows/data/fingerprint.h"
 #include "bellows/data/order/integers.h"
 #include "bellows/data/order/order_impl.h"
 
@@ -71,7 +72,7 @@ void check_packing(const Packing& packing, const Source& source) {
                     packing.row_length, " tokens.");
 }
 
-class PackedSource final : public Source {
+class PackedSource final : public Source, public Derived {
  public:
   using Source::read;
 
@@ -82,6 +83,7 @@ class PackedSource final : public Source {
   }
 
   int64_t size() const override { return packing_.rows(); }
+  const SourcePtr& origin() const override { return source_; }
 
   void read(int64_t index, Sample& row) const override {
     const auto length = static_cast<size_t>(packing_.row_length);

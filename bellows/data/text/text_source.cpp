@@ -1,0 +1,211 @@
+#include "bellows/data/text/text_source.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "bellows/core/error.h"
+#include "bellows/data/label.h"
+#include "bellows/data/order/integers.h"
+#include "bellows/io/bytes.h"
+#include "bellows/kernels/parallel.h"
+
+namespace bellows::data {
+
+namespace {
+
+constexpr uint8_t seen_whole = 1, seen_cut = 2;
+
+bool is_tokens(const Field& field) {
+  return field.is_array && field.sizes.size() == 1 && integer_count(field) >= 0;
+}
+
+bool is_label(std::string_view name) {
+  return name == "label" || name == "cls" || name == "json";
+}
+
+std::string names_of(const Sample& sample) {
+  std::string names;
+  for (const Field& field : sample.fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
+  return names.empty() ? "nothing" : names;
+}
+
+/// What a sample's fields point to.
+struct TextValues {
+  std::vector<int64_t> tokens;
+  int64_t count = 0, label = 0;
+  std::shared_ptr<const void> owner;  // of the other fields
+};
+
+Field integers(std::string_view name, std::span<const int64_t> values, c10::IntArrayRef sizes) {
+  Field field;
+  field.name = name;
+  field.bytes = std::as_bytes(values);
+  field.is_array = true;
+  field.dtype = c10::ScalarType::Long;
+  field.sizes = sizes;
+  return field;
+}
+
+}  // namespace
+
+std::string find_text_field(const Sample& sample, bool tokens) {
+  const std::array<const char*, 2> usual =
+      tokens ? std::array{"input_ids", "tokens"} : std::array<const char*, 2>{"txt", "text"};
+  std::vector<std::string> found;
+  bool has_text = false;
+  for (const Field& field : sample.fields) {
+    if (is_label(field.name)) continue;
+    has_text = has_text || !field.is_array;
+    if (tokens ? !is_tokens(field) : field.is_array) continue;
+    if (field.name == usual[0] || field.name == usual[1]) return std::string(field.name);
+    found.emplace_back(field.name);
+  }
+  TORCH_CHECK_VALUE(!found.empty() || !tokens || !has_text, "text: ", sample.where(), " holds ", names_of(sample),
+                    ", and texts need a tokenizer: set tokenizer to bytes, or to a vocab.txt.");
+  TORCH_CHECK_VALUE(found.size() == 1, "text: ", sample.where(), found.empty() ? " has no " : " has several ",
+                    tokens ? "lists of tokens" : "texts", "; it holds ", names_of(sample),
+                    ". Say which field it is: text_field.");
+  return found.front();
+}
+
+std::vector<std::string> class_names(const Source& source) {
+  std::set<std::string> names;
+  int64_t largest = -1;
+  Sample sample;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    try {
+      source.read(i, sample);
+      const Field* text = sample.find("label");
+      if (text && !text->is_array) {
+        names.emplace(io::as_text(text->bytes));
+      } else if (const Field* field = find_label(sample); field && field->is_array) {
+        int64_t label = -1;
+        if (integer_count(*field) == 1) copy_integers(*field, 0, 1, &label);
+        largest = std::max(largest, label);
+      } else if (field) {
+        largest = std::max(largest, parse_label(*field, "label"));
+      }
+    } catch (const c10::ValueError&) {  // a bad sample: whoever reads it for training says so
+    }
+  }
+  std::vector<std::string> result(names.begin(), names.end());
+  constexpr int64_t most = 1'000'000;
+  for (int64_t i = 0; names.empty() && i <= std::min(largest, most); ++i) result.push_back(std::to_string(i));
+  return result;
+}
+
+TextSource::TextSource(SourcePtr source, TextOptions options)
+    : origin_(std::move(source)), options_(std::move(options)) {
+  TORCH_CHECK_VALUE(origin_, "text: expected a source, got null.");
+  for (int64_t i = 0; options_.field.empty() && i < origin_->size(); ++i) {
+    try {
+      options_.field = find_text_field(origin_->read(i), !options_.tokenizer);
+    } catch (const c10::ValueError&) {  // a bad sample, perhaps
+      if (i + 1 == std::min<int64_t>(origin_->size(), 100)) throw;
+    }
+  }
+  most_pieces_ = options_.most_tokens;
+  source_ = origin_;
+  tokens_field_ = options_.field;
+  if (options_.tokenizer) {
+    const TextTokenizer& tokenizer = *options_.tokenizer;
+    most_pieces_ -= static_cast<int64_t>(tokenizer.before.size() + tokenizer.after.size());
+    source_ = tokenized(origin_, tokenizer.pieces, options_.field);
+    tokens_field_ = "tokens";
+  }
+  TORCH_CHECK_VALUE(options_.most_tokens == 0 || most_pieces_ > 0,
+                    "text: expected a sequence_length that leaves room between the marks of ",
+                    options_.tokenizer ? options_.tokenizer->description : "the text", ", got ", options_.most_tokens,
+                    ".");
+  seen_ = std::make_unique<std::atomic<uint8_t>[]>(static_cast<size_t>(origin_->id_bound()));
+}
+
+void TextSource::take_tokens(const Field& field, const Sample& sample, std::vector<int64_t>& tokens) const {
+  const auto refuse = [&](const auto&... words) { TORCH_CHECK_VALUE(false, "text: ", sample.where(&field), words...); };
+  const int64_t count = integer_count(field);
+  if (count == 0) refuse(": the text is empty", options_.tokenizer ? ", or has nothing that is a token." : ".");
+  const bool cut = options_.most_tokens > 0 && count > most_pieces_;
+  const int64_t kept = cut ? most_pieces_ : count;
+  if (options_.tokenizer) tokens = options_.tokenizer->before;
+  const size_t begin = tokens.size();
+  tokens.resize(begin + static_cast<size_t>(kept));
+  copy_integers(field, 0, kept, tokens.data() + begin);
+  if (options_.tokenizer)
+    tokens.insert(tokens.end(), options_.tokenizer->after.begin(), options_.tokenizer->after.end());
+  const auto [low, high] = std::ranges::minmax_element(tokens);
+  const int64_t wrong = *low < 0 ? *low : *high;
+  if (*low < 0 || (options_.vocabulary > 0 && *high >= options_.vocabulary))
+    refuse(": expected tokens from 0 to ", options_.vocabulary - 1, ", got ", wrong,
+           ". The data were made with another vocabulary than the model's.");
+  mark(sample.id, cut);
+}
+
+void TextSource::mark(int64_t id, bool cut) const {
+  std::atomic<uint8_t>& seen = seen_[static_cast<size_t>(id)];
+  if (seen.load(std::memory_order_relaxed) == 0) seen.store(cut ? seen_cut : seen_whole, std::memory_order_relaxed);
+}
+
+int64_t TextSource::class_of(const Field& label, const Sample& sample) const {
+  const std::string name(io::as_text(label.bytes));
+  const auto found = std::ranges::find(options_.classes, name);
+  TORCH_CHECK_VALUE(found != options_.classes.end(), "text: ", sample.where(&label), ": no class is called ",
+                    io::printable(name), ".", did_you_mean(name, options_.classes), " There are ",
+                    options_.classes.size(), ".");
+  return found - options_.classes.begin();
+}
+
+void TextSource::read(int64_t index, Sample& sample) const {
+  source_->read(index, sample);
+  const Field* text = sample.find(tokens_field_);
+  TORCH_CHECK_VALUE(text, "text: ", sample.where(), " has no \"", tokens_field_, "\"; it holds ", names_of(sample),
+                    ".");
+  TORCH_CHECK_VALUE(is_tokens(*text), "text: ", sample.where(text), ": \"", tokens_field_,
+                    text->is_array ? "\" is no list of whole numbers."
+                                   : "\" is a text, which needs a tokenizer: bytes, or a vocab.txt.");
+  auto values = std::make_shared<TextValues>();
+  take_tokens(*text, sample, values->tokens);
+  values->count = static_cast<int64_t>(values->tokens.size());
+  std::vector<Field> fields;
+  for (const Field& field : sample.fields) {
+    if (!options_.labels || !is_label(field.name) || &field == text) continue;
+    fields.push_back(field);
+    if (field.name != "label" || field.is_array) continue;
+    values->label = class_of(field, sample);
+    fields.back() = integers("label", {&values->label, 1}, {});
+  }
+  fields.push_back(integers("tokens", values->tokens, c10::IntArrayRef(&values->count, 1)));
+  sample.fields = std::move(fields);
+  values->owner = std::move(sample.owner);
+  sample.owner = std::move(values);
+}
+
+std::vector<int64_t> TextSource::lengths() const {
+  std::vector<int64_t> result(static_cast<size_t>(size()));
+  constexpr int64_t at_a_time = 64;
+  kernels::parallel_chunks((size() + at_a_time - 1) / at_a_time, [&](int64_t chunk) {
+    Sample sample;
+    for (int64_t i = chunk * at_a_time; i < std::min(size(), (chunk + 1) * at_a_time); ++i) {
+      try {
+        read(i, sample);
+        result[static_cast<size_t>(i)] = sample.find("tokens")->sizes[0];
+      } catch (const c10::ValueError&) {  // whoever reads it for training says so
+      }
+    }
+  });
+  return result;
+}
+
+TextCounts TextSource::counts() const {
+  TextCounts counts;
+  for (int64_t i = 0; i < id_bound(); ++i) {
+    const uint8_t seen = seen_[static_cast<size_t>(i)].load(std::memory_order_relaxed);
+    counts.texts += seen != 0;
+    counts.cut += seen == seen_cut;
+  }
+  return counts;
+}
+
+}  // namespace bellows::data

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "bellows/models/registry.h"
+#include "bellows/train/data_split.h"
+#include "bellows/train/job.h"
+
+namespace bellows::train {
+
+/// Outputs of the model: the recipe's, or as many as the data have classes; 0: nobody says.
+int64_t classes_of(const Recipe& recipe, const data::DatasetInfo& info);
+
+/// What the model's first layer has to be as wide as: channels of pictures, words of texts, values of a series' step.
+int64_t input_width(const Recipe& recipe, const models::ModelEntry& entry, const data::DatasetInfo& info);
+/// Values of a step, as the first sample has them. Throws: c10::ValueError – it has no series
+int64_t series_width(const data::Dataset& dataset);
+
+/// Most tokens of a text; 0: any number.
+int64_t longest_text(const Recipe& recipe, const models::ModelEntry& entry);
+
+data::Dataset train_part(const Recipe& recipe, const DataSplit& split);
+std::optional<data::Dataset> eval_part(const Recipe& recipe, const DataSplit& split, const data::DatasetInfo& info);
+
+/// Cross-entropy of scores [N, T, words] of packed texts with the token that follows each one.
+struct TokenLoss {
+  at::Tensor sum, count;  ///< 0-d, over all that have one
+  at::Tensor targets;     ///< [N, T], -100: none
+};
+TokenLoss next_token_loss(const at::Tensor& scores, const data::Batch& batch, double label_smoothing = 0);
+
+/// Of the texts of a data set, how many were cut so far, as a line for people; "": none.
+std::string cut_texts_note(const data::Dataset& dataset);
+
+}  // namespace bellows::train

@@ -1,0 +1,97 @@
+// Series of unequal length in one batch.
+#include "bellows/models/encoder_decoder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "bellows/core/error.h"
+
+namespace bellows::models {
+
+namespace {
+
+constexpr double series_nan = std::numeric_limits<double>::quiet_NaN();
+
+/// Series of 3 values a step, filled up with NaN to the longest.
+at::Tensor padded(const std::vector<at::Tensor>& series) {
+  return torch::nn::utils::rnn::pad_sequence(series, /*batch_first=*/true, series_nan);
+}
+
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>() / b.abs().max().item<double>();
+}
+
+}  // namespace
+
+// In float64: what differs is the order of the sums, which masked and plain attention do not share.
+TEST(Series, FilledUpGivesWhatEachGivesAlone) {
+  torch::manual_seed(0);
+  const std::vector<at::Tensor> series = {torch::randn({7, 3}), torch::randn({3, 3}), torch::randn({12, 3}),
+                                          torch::randn({2, 3})};
+  for (const int64_t classes : {0, 4}) {
+    const Model model = encoder_decoder({.in_features = 3,
+                                         .out_features = 2,
+                                         .horizon = 5,
+                                         .num_classes = classes,
+                                         .start_steps = 2,
+                                         .d_model = 16,
+                                         .nhead = 4,
+                                         .num_encoder_layers = 2,
+                                         .num_decoder_layers = 2,
+                                         .dim_feedforward = 32,
+                                         .dropout = 0});
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+      model.module()->to(dtype);
+      std::vector<at::Tensor> alone, gradients;
+      for (const at::Tensor& one : series) alone.push_back(model.forward(one.to(dtype).unsqueeze(0)));
+      torch::cat(alone).square().sum().backward();
+      for (const at::Tensor& parameter : model.parameters()) {
+        gradients.push_back(parameter.grad().clone());
+        parameter.mutable_grad().reset();
+      }
+      const at::Tensor together = model.forward(padded(series).to(dtype));
+      const double tolerance = dtype == at::kDouble ? 1e-13 : 1e-6;
+      EXPECT_LT(largest_difference(together, torch::cat(alone)), tolerance) << classes;
+      together.square().sum().backward();
+      for (size_t i = 0; i < gradients.size(); ++i) {
+        const at::Tensor parameter = model.parameters()[i];
+        EXPECT_LT((parameter.grad() - gradients[i]).abs().max().item<double>(),
+                  100 * tolerance * std::max(1.0, gradients[i].abs().max().item<double>()))
+            << classes << ", parameter " << i;
+        parameter.mutable_grad().reset();
+      }
+    }
+  }
+}
+
+TEST(Series, OnlyWholeStepsAtTheEndArePadding) {
+  torch::manual_seed(1);
+  const Model model = encoder_decoder({.in_features = 2,
+                                       .num_classes = 3,
+                                       .start_steps = 3,
+                                       .d_model = 8,
+                                       .nhead = 2,
+                                       .num_encoder_layers = 1,
+                                       .num_decoder_layers = 1,
+                                       .dim_feedforward = 16});
+  model.eval();
+  at::Tensor x = torch::randn({2, 6, 2});
+  x[0].slice(0, 4).fill_(series_nan);
+  EXPECT_TRUE(model.forward(x).isfinite().all().item<bool>());
+  at::Tensor hole = x.clone();
+  hole[1][2].fill_(series_nan);
+  EXPECT_TRUE(model.forward(hole)[1].isnan().all().item<bool>()) << "a missing value is not made up";
+  EXPECT_TRUE(model.forward(hole)[0].isfinite().all().item<bool>());
+  x[0].slice(0, 2).fill_(series_nan);
+  try {
+    model.forward(x);
+    ADD_FAILURE() << "expected an error";
+  } catch (const c10::ValueError& error) {
+    EXPECT_THAT(user_message(error), testing::HasSubstr("expected series of at least 3 steps, got one of 2"));
+  }
+}
+
+}  // namespace bellows::models

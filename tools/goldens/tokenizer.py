@@ -1,0 +1,150 @@
+"""Writes what texts need: python tools/goldens/tokenizer.py [VOCAB.TXT …]
+
+The tables of bellows/data/text/unicode_tables.cpp, from Python's unicodedata; and tests/goldens/data/wordpiece.json: words of small
+vocabularies and what transformers' BertTokenizer makes of awkward texts with them.
+"""
+
+import json
+import pathlib
+import tempfile
+import unicodedata
+
+root = pathlib.Path(__file__).resolve().parents[2]
+tables = root / "bellows" / "data" / "text" / "unicode_tables.cpp"
+golden = root / "tests" / "goldens" / "data" / "wordpiece.json"
+
+HANGUL = range(0xAC00, 0xD7A4)  # decomposed by rule
+SURROGATES = range(0xD800, 0xE000)
+CHARACTERS = [c for c in range(0x80, 0x110000) if c not in SURROGATES]
+
+
+def category(c):
+    return unicodedata.category(chr(c))
+
+
+def folded(c):
+    """In lower case, decomposed, without marks."""
+    return [ord(x) for x in unicodedata.normalize("NFD", chr(c).lower()) if unicodedata.category(x) != "Mn"]
+
+
+def ranges(wanted):
+    result = []
+    for c in filter(wanted, CHARACTERS):
+        if result and result[-1][1] == c - 1:
+            result[-1][1] = c
+        else:
+            result.append([c, c])
+    return result
+
+
+def width(text):
+    return sum(2 if unicodedata.east_asian_width(x) in "WF" else 1 for x in text)
+
+
+def literal(pairs):
+    lines, line = [], ""
+    for pair in pairs:
+        if width(line + pair) > 100:
+            lines.append(line)
+            line = ""
+        line += pair
+    return "\n".join(f'    "{text}"' for text in lines + [line])
+
+
+def table(name, rows):
+    text = ", ".join("{" + ", ".join(hex(x) for x in row) + "}" for row in rows)
+    lines, line = [], "   "
+    for part in text.split("}, "):
+        part += "" if part.endswith("}") else "},"
+        if len(line) + len(part) + 1 > 118:
+            lines.append(line)
+            line = "   "
+        line += " " + part
+    return f"constexpr {name} = {{\n" + "\n".join(lines + [line]) + "};\n"
+
+
+def write_tables():
+    changed = {c: folded(c) for c in CHARACTERS if c not in HANGUL and folded(c) != [c]}
+    left_to_right = lambda c: unicodedata.bidirectional(chr(c)) not in ("R", "AL")  # noqa: E731
+    as_text = {c: to for c, to in changed.items() if len(to) == 1 and left_to_right(c)}
+    as_numbers = {c: to for c, to in changed.items() if to and c not in as_text}
+    text = f"""// Written by tools/goldens/tokenizer.py from Unicode {unicodedata.unidata_version}. Not by hand.
+#include "bellows/data/text/unicode_impl.h"
+
+namespace bellows::data::unicode {{
+
+// clang-format off
+namespace {{
+
+constexpr char pairs[] =
+{literal(chr(c) + chr(to[0]) for c, to in as_text.items())};
+
+{table("Folding foldings[]", [[c] + to for c, to in as_numbers.items()])}
+{table("Range removed_ranges[]", ranges(lambda c: changed.get(c) == []))}
+{table("Range punctuation_ranges[]", ranges(lambda c: category(c)[0] == "P"))}
+{table("Range control_ranges[]", ranges(lambda c: category(c) in ("Cc", "Cf", "Co")))}
+{table("Range space_ranges[]", ranges(lambda c: category(c)[0] == "Z"))}
+}}  // namespace
+// clang-format on
+
+const Tables& tables() {{
+  static constexpr Tables all = {{pairs, foldings, removed_ranges, punctuation_ranges, control_ranges, space_ranges}};
+  return all;
+}}
+
+}}  // namespace bellows::data::unicode
+"""
+    tables.write_text(text)
+
+
+TEXTS = [
+    "Hello, World! It's 2024.",
+    "  tabs\tand\nlines \r\n and   spaces ",
+    "Ünïcödé ÀÉÎÕÜ ça façon naïve Ångström œuvre ŒUVRE",
+    "Straße İstanbul ΣΊΣΥΦΟΣ Ελληνικά Привет Ёлка",
+    "漢字とカタカナ、ひらがな。 中文 混合text字",
+    "한국어 텍스트",
+    "हिन्दी தமிழ் ไทย",
+    "e\u0301 combining a\u0308 o\u0302\u0323",
+    "zero\u200bwidth soft\u00adhyphen bom\ufeff ctrl\x01\x7f nul\x00 repl\ufffd",
+    "no-break\u00a0space thin\u2009space para\u2029graph ideographic\u3000space",
+    "quotes “curly” ‘single’ «guillemets» — dash – … ellipsis ¿qué? ¡hola!",
+    "$100 + 20% = <tag> a_b x^2 `code` ~tilde| #hash @user C++ and/or",
+    "emoji 😀 👩‍👩‍👧 flags 🇩🇪 math 𝒳 ℌ ² ½ ﬁ",
+    "unaffable unwanted running runs runner",
+    "word" * 26,
+    "x" * 100 + " " + "x" * 101,
+    "[CLS] [MASK]ed [sep]",
+    "",
+]
+WORDS = """hello world it s 2024 tabs and lines spaces un ##aff ##able want ##ed run ##ning ##s ##ner unicode aeiou
+ca facon naive angstrom istanbul 漢 字 中 文 混 合 text と カ ##タ ##カ ##ナ ひ ##ら ##か ##な hin ##di zero ##width soft ##hyphen nul repl
+no break space thin para ##graph quotes curly single 100 20 tag a b x 2 code c emoji flags math ##word word ##x e combining o
+Hello World It Straße İstanbul Привет привет елка ᄒ ##ᅡ ##ᆫ strasse cls mask sep""".split()
+MARKS = ", ! ' . - ` ~ # @ $ % + = < > / ^ _ | [ ] ( ) “ ” ‘ ’ « » — – … ¿ ¡ ? 、 。".split()
+
+
+def write_golden():
+    import transformers
+
+    cases = []
+    for cased in (False, True):
+        letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+        vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + MARKS
+        kept = [w for w in WORDS if cased or not any(x.isupper() for x in w)]
+        vocabulary += list(dict.fromkeys(kept + letters + ["##" + x for x in letters]))
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "vocab.txt"
+            path.write_text("\n".join(vocabulary) + "\n")
+            words = {word: number for number, word in enumerate(vocabulary)}
+            tokenizer = transformers.BertTokenizerFast(vocab=words, do_lower_case=not cased)
+            rows = [[text, tokenizer(text)["input_ids"]] for text in TEXTS if "[" not in text]
+            cut = tokenizer(TEXTS[0], truncation=True, max_length=6)["input_ids"]
+        cases.append({"cased": cased, "vocabulary": vocabulary, "texts": rows, "cut_to_6": [TEXTS[0], cut]})
+    content = {"versions": {"transformers": transformers.__version__}, "cases": cases}
+    golden.write_text(json.dumps(content, separators=(",", ":")).replace('],["', '],\n["') + "\n")
+
+
+if __name__ == "__main__":
+    write_tables()
+    write_golden()
