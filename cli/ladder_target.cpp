@@ -99,9 +99,8 @@ void show_event(Terminal& terminal, const train::MemoryTargetEvent& event) {
 void print_target_start(Terminal& terminal, const Recipe& recipe, const train::MemoryTarget& target,
                         const std::string& held_out, size_t candidates) {
   const std::string size = format_bytes(static_cast<double>(target.bytes));
-  terminal.print(terminal.paint(Colour::bold,
-                                "bellows ladder --memory-target " + size + ": " + recipe.model + " on " + recipe.data) +
-                 "\n");
+  const std::string title = "bellows ladder --memory-target " + size + ": " + recipe.model + " on " + recipe.data;
+  terminal.print(terminal.paint(Colour::bold, wrapped(title)));
   const Machine machine = this_machine();
   terminal.print(
       wrapped(c10::str(machine.cpu, ", ", machine.torch_threads, machine.torch_threads == 1 ? " thread" : " threads",
