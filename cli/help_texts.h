@@ -6,7 +6,7 @@ namespace bellows::cli {
 inline constexpr const char* train_footer =
     R"(Trains and evaluates after every epoch. Ctrl-C saves a checkpoint, if --out is
 given, and exits with 130; a second Ctrl-C leaves at once.
-Text models (bert-20m, distilbert-base, a config.json) read a text and a label of
+Text models (bert-20m, distilbert-base, config.json) read a text and a label of
 each sample, with a vocab.txt or as bytes: --set tokenizer=…, sequence_length=….
 
 Examples:
