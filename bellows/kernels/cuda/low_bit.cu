@@ -3,7 +3,6 @@
 
 #include "bellows/kernels/cuda/optimizer_batch_impl.h"
 #include "bellows/kernels/dynamic_map.h"
-#include "bellows/kernels/optimizer_formula_impl.h"
 #include "bellows/kernels/ref/element_impl.h"
 
 namespace bellows::kernels::cuda {
@@ -101,12 +100,9 @@ __global__ void low_bit_kernel(__grid_constant__ const Batch<Rule> batch, StepTy
   if (scalars.found_inf && *scalars.found_inf > 0) return;
   const int index = batch.tensor_of_block();
   const StepTensor<Rule>& t = batch.tensors[index];
-  alignas(Rule) __shared__ unsigned char rule_bytes[sizeof(Rule)];
   alignas(Maps<Width>) __shared__ unsigned char map_bytes[sizeof(Maps<Width>)];
-  if (threadIdx.x == 0) *reinterpret_cast<Rule*>(rule_bytes) = resolved(t, scalars);
   copy_by_block(host_maps, map_bytes);
-  __syncthreads();
-  const Formula<float, Rule> formula(*reinterpret_cast<const Rule*>(rule_bytes));
+  const Formula<float, Rule> formula = formula_of_block<float>(t, scalars);  // and all wait for the maps
   const auto& maps = *reinterpret_cast<const Maps<Width>*>(map_bytes);
   const int64_t first = (blockIdx.x - batch.first_block[index]) * state_blocks;
   for (int64_t block = first; block < first + state_blocks && block * Width::block < t.size; ++block) {

@@ -4,6 +4,7 @@
 
 #include "bellows/kernels/cuda/block_impl.h"
 #include "bellows/kernels/cuda/optimizers.h"
+#include "bellows/kernels/optimizer_formula_impl.h"
 
 // One launch for every 16 tensors: their addresses travel as the kernel's parameters, a block finds its tensor by its number.
 namespace bellows::kernels::cuda {
@@ -40,6 +41,18 @@ __device__ Rule resolved(const StepTensor<Rule>& t, const DeviceScalars& scalars
   if (scalars.grad_scale) rule.grad_factor /= *scalars.grad_scale;
   if (t.device_step) set_step(rule, *t.device_step);
   return rule;
+}
+
+/// One thread computes the constants, in double, and reads what lies on the device; the others take them over. Every thread of
+/// the block calls it.
+template <class T, class Rule>
+__device__ Formula<T, Rule> formula_of_block(const StepTensor<Rule>& t, const DeviceScalars& scalars) {
+  // As bytes: shared memory takes no initializers.
+  alignas(Formula<T, Rule>) __shared__ unsigned char storage[sizeof(Formula<T, Rule>)];
+  auto* const formula = reinterpret_cast<Formula<T, Rule>*>(storage);
+  if (threadIdx.x == 0) *formula = Formula<T, Rule>(resolved(t, scalars));
+  __syncthreads();
+  return *formula;
 }
 
 /// Calls launch(batch, blocks) until all tensors are done, each in blocks of `block_elements`.

@@ -3,7 +3,6 @@
 
 #include "bellows/kernels/cuda/low_bit.h"
 #include "bellows/kernels/cuda/optimizer_batch_impl.h"
-#include "bellows/kernels/optimizer_formula_impl.h"
 #include "bellows/kernels/ref/element_impl.h"
 
 namespace bellows::kernels::cuda {
@@ -29,12 +28,7 @@ __global__ void step_kernel(__grid_constant__ const Batch<Rule> batch, StepTypes
   if (scalars.found_inf && *scalars.found_inf > 0) return;
   const int index = batch.tensor_of_block();
   const StepTensor<Rule>& t = batch.tensors[index];
-  // What lies on the device is read once a block. As bytes: shared memory takes no initializers.
-  alignas(Rule) __shared__ unsigned char storage[sizeof(Rule)];
-  Rule& rule = *reinterpret_cast<Rule*>(storage);
-  if (threadIdx.x == 0) rule = resolved(t, scalars);
-  __syncthreads();
-  const Formula<T, Rule> formula(rule);
+  const Formula<T, Rule> formula = formula_of_block<T>(t, scalars);
   const int states = (t.state[0] != nullptr) + (t.state[1] != nullptr) + (t.state[2] != nullptr);
   const int64_t begin = (blockIdx.x - batch.first_block[index]) * block_elements;
   const int64_t end = begin + block_elements < t.size ? begin + block_elements : t.size;
