@@ -65,9 +65,13 @@ LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool st
   for (const auto& [name, tensor] : model.state_dict()) own.insert(name);
   NamedTensors fitting;
   fitting.reserve(tensors.size());
+  std::map<std::string, std::string> first;  // the name in the files, by the model's
   for (const auto& [given, tensor] : tensors) {
     const std::string name = known_name(modern(given), own);
     if (!own.count(name) && (is_no_weight(name) || is_tied_copy(name, tensor, tensors))) continue;
+    const auto [other, is_new] = first.try_emplace(name, given);
+    TORCH_CHECK_VALUE(is_new, "load_weights: expected one tensor for \"", name, "\", got two, named \"", other->second,
+                      "\" and \"", given, "\". Leave one of them, or one of the files, out.");
     fitting.emplace_back(name, tensor);
   }
   return load_state_dict(model, fitting, strict);

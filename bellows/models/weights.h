@@ -14,7 +14,7 @@ namespace bellows::models {
 ///   - what is no weight of its own is left out: `position_ids`, GPT-2's causal masks (`attn.bias`, `attn.masked_bias`), and
 ///     a tied decoder (`lm_head.weight`, `cls.predictions.decoder.*`, `vocab_projector.weight`) that equals its embedding.
 /// Params, numerics, throws: as load_state_dict(); and c10::ValueError – a decoder that is not the embedding: the file was
-///         trained without the tie
+///         trained without the tie; two tensors for one weight
 LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool strict = true);
 
 }  // namespace bellows::models

@@ -1,7 +1,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <shared_mutex>
+#include <utility>
 
 #include "bellows/recompute/buffer_writes_impl.h"
 #include "bellows/recompute/selection_impl.h"
@@ -54,6 +56,7 @@ void BufferWrites::check(const tap::OpRef& op, tap::Stack& stack) {
   if (PastRegions::active()) return;
   const std::lock_guard lock(mutex_);
   name_ = op.name();
+  drew_ = drew_ || operator_kind(op.handle()).random;
   if (!keep_) return;
   const WrittenArguments& written = known_written_arguments(op.handle());
   if (written.none()) return;
@@ -73,6 +76,16 @@ void BufferWrites::check(const tap::OpRef& op, tap::Stack& stack) {
 std::string BufferWrites::operator_name() const {
   const std::lock_guard lock(mutex_);
   return name_;
+}
+
+bool BufferWrites::wrote(const at::Tensor& tensor) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(before_.begin(), before_.end(), [&](const Before& one) { return one.tensor.is_alias_of(tensor); });
+}
+
+bool BufferWrites::drew() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(drew_, false);
 }
 
 void BufferWrites::note(const at::Tensor& tensor, bool counted) {

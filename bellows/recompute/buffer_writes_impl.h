@@ -13,7 +13,7 @@
 namespace bellows::recompute::detail {
 
 /// Watches a second run: which operator runs, and what it writes in place that was there before, so that it can be put
-/// back: a second run must not count a batch twice.
+/// back: a second run must not count a batch twice. And whether it draws random numbers.
 ///
 /// A tensor of version 0 that is written for the first time was made in this run: the first run would have raised its
 /// version. Batch norms write their running statistics without saying so in their schema; they are known by the names of
@@ -26,6 +26,10 @@ class BufferWrites final : public tap::OpCheck {
   void restore();
   /// The operator that the function called last.
   std::string operator_name() const;
+  /// It is a buffer that the function writes: its values are those of another run.
+  bool wrote(const at::Tensor& tensor) const;
+  /// Random numbers were drawn since this was asked last.
+  bool drew();
 
  private:
   struct Before {
@@ -38,6 +42,7 @@ class BufferWrites final : public tap::OpCheck {
   const bool keep_;
   mutable std::mutex mutex_;
   std::string name_;
+  bool drew_ = false;
   std::vector<Before> before_;
   std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> made_here_;
 };

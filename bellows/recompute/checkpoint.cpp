@@ -17,6 +17,7 @@ class FirstRun final : public tap::SavedTensorTap {
   std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
     return PastRegions::active() ? nullptr : region_->save(tensor);
   }
+  bool packs_once() const override { return false; }
 
  private:
   std::shared_ptr<Region> region_;

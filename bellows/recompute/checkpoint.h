@@ -20,8 +20,8 @@ struct CheckpointOptions {
   /// What to keep of each operator's outputs, so that the second run need not compute it; empty: nothing. Bits as without,
   /// except where docs/tap-bits.md names an operator. The function must call the same operators both times.
   CheckpointRule policy = {};
-  /// Keeps the outputs that are worth most time for a byte, up to this fraction of what the function saves, 0 … 1. Without
-  /// it a budget guard around the call decides, if there is one and there is no policy.
+  /// Keeps what saves most time in the second run, up to this fraction of what the function saves, 0 … 1. Without it a
+  /// budget guard around the call decides, if there is one and there is no policy; it measures less often and knows all regions.
   std::optional<double> budget = {};
   /// The second run draws the random numbers of the first: the default generators of the CPU and of the inputs' devices
   /// are put back for it, and afterwards to where they were. Only where the first run drew any.
@@ -116,9 +116,10 @@ struct StoredCall {
 /// Cost:     one more forward pass of the function, less what a policy or budget keeps; memory of its inputs, of what is
 ///           kept, 5 KB if it draws random numbers, and in backward what the function saves
 /// Threads:  safe; backward passes that need one region at the same time wait for each other. While a function that draws
-///           random numbers runs for the first or second time, no other thread may draw: the generators are shared
+///           random numbers runs for the first or second time, no other thread may draw: the generators are shared. On the
+///           CPU it is noticed in backward
 /// Throws:   c10::ValueError – a budget outside 0 … 1; the function modified an input in place; in backward: it did other things the second
-///           time, an input was modified since, or a second derivative is wanted (create_graph)
+///           time, others drew random numbers in one of its runs, an input was modified since, or a second derivative is wanted (create_graph)
 /// Ref:      torch.utils.checkpoint.checkpoint(use_reentrant=False); arXiv:1604.06174
 template <class Function, class... Inputs>
 requires(!std::same_as<std::remove_cvref_t<Function>, CheckpointOptions>) auto checkpoint(

@@ -9,6 +9,7 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/kernels/group_codes.h"
+#include "bellows/recompute/left_alone_impl.h"
 
 namespace bellows::recompute {
 
@@ -68,7 +69,8 @@ uint64_t seed_of_this_guard(const CompressOptions& options) {
 
 class compress::Tap final : public tap::SavedTensorTap {
  public:
-  explicit Tap(const CompressOptions& options) : options_(options), seed_(seed_of_this_guard(options)) {
+  explicit Tap(const CompressOptions& options)
+      : options_(options), left_alone_(options.leave), seed_(seed_of_this_guard(options)) {
     TORCH_CHECK_VALUE(options.group >= 32 && options.group <= 1024 && options.group % 32 == 0,
                       "compress: expected a group of 32, 64, … 1024 values, got ", options.group, ".");
     TORCH_CHECK_VALUE(options.min_size >= 0, "compress: expected a min_size of at least 0 elements, got ",
@@ -78,6 +80,7 @@ class compress::Tap final : public tap::SavedTensorTap {
   std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
     const auto dtype = tensor.scalar_type();
     const bool wide = dtype == at::kFloat, narrow = dtype == at::kBFloat16 || dtype == at::kHalf;
+    if (left_alone_.has(tensor)) return nullptr;
     if (tensor.numel() < options_.min_size || tensor.numel() == 0 || !(wide || narrow)) return nullptr;
     if (options_.bits != ActivationBits::bf16 && tensor.is_cpu()) return encoded(tensor);
     if (!wide) return nullptr;
@@ -107,6 +110,7 @@ class compress::Tap final : public tap::SavedTensorTap {
   }
 
   const CompressOptions options_;
+  const detail::LeftAlone left_alone_;
   const uint64_t seed_;
   std::atomic<uint64_t> count_{0};
   std::atomic<int64_t> before_{0}, after_{0};

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "bellows/tap/saved_tensor_tap.h"
 
@@ -22,6 +23,8 @@ struct CompressOptions {
   /// Of the random rounding. None: from the seed of libtorch's CPU generator and the number of such guards before, so
   /// that a program that is started again rounds the same way.
   std::optional<uint64_t> seed;
+  /// What lives anyway and requires no gradient: frozen weights, buffers. Tensors in their memory stay as they are.
+  std::vector<at::Tensor> leave = {};
 };
 
 /// What compression saved so far.
@@ -33,7 +36,7 @@ struct CompressedBytes {
 /// backward gets them in their own dtype and strides again. Put it around the forward pass. The loss does not change,
 /// gradients do.
 ///
-/// Left alone: what the tap leaves alone (parameters), small tensors, integers and booleans (indices of max pooling,
+/// Left alone: what the tap leaves alone (parameters that require gradients), what `leave` names, small tensors, integers and booleans (indices of max pooling,
 /// masks), float64, and what would not become smaller. On other devices than the CPU int8 and int4 become bf16. What is
 /// left, and the codes themselves, are offered to the guards around this one: within an `offload` guard codes are
 /// offloaded. Values that are not finite come back not finite, so that a loss scaler still sees them.

@@ -8,7 +8,9 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/seed.h"
 #include "bellows/recompute/forward_state_impl.h"
+#include "bellows/recompute/selection_impl.h"
 
 namespace bellows::recompute::detail {
 
@@ -79,6 +81,7 @@ AutocastScope::~AutocastScope() {
 }
 
 RandomStates random_states(const std::vector<c10::Device>& devices) {
+  const PastRegions not_the_functions_operators;
   RandomStates states;
   states.reserve(devices.size());
   for (const c10::Device device : devices) {
@@ -90,11 +93,19 @@ RandomStates random_states(const std::vector<c10::Device>& devices) {
 }
 
 void set_random_states(const RandomStates& states) {
+  const PastRegions not_the_functions_operators;
   for (const auto& [device, state] : states) {
     at::Generator generator = default_generator(device);
     const std::lock_guard lock(generator.mutex());
     generator.set_state(state);
   }
+}
+
+uint64_t random_position() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  const auto engine = at::check_generator<at::CPUGeneratorImpl>(generator)->engine().data();
+  return mix_seed(engine.seed_, engine.state_[0], engine.next_);
 }
 
 ForwardState::ForwardState(const std::vector<at::Tensor>& inputs, bool with_random)

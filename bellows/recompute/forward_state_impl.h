@@ -44,17 +44,22 @@ using RandomStates = std::vector<std::pair<c10::Device, at::Tensor>>;
 RandomStates random_states(const std::vector<c10::Device>& devices);
 void set_random_states(const RandomStates& states);
 
+/// Where the CPU's default generator stands in its sequence: equal only if the same numbers were drawn.
+uint64_t random_position();
+
 /// What a function saw when it ran, besides its inputs.
 class ForwardState {
  public:
   ForwardState(const std::vector<at::Tensor>& inputs, bool with_random);
   /// The function has run: if it drew no random numbers, their state need not be kept.
   void finish();
+  /// It drew random numbers, and will draw the same.
+  bool random() const { return !random_.empty(); }
 
  private:
   friend class ForwardStateScope;
   AutocastState autocast_;
-  std::shared_ptr<BudgetPlan> budget_;
+  std::shared_ptr<BudgetFrame> budget_;
   RandomStates random_;
 };
 
@@ -68,7 +73,7 @@ class ForwardStateScope {
 
  private:
   RandomStates outer_random_;
-  std::shared_ptr<BudgetPlan> outer_budget_;
+  std::shared_ptr<BudgetFrame> outer_budget_;
   AutocastScope autocast_;
 };
 

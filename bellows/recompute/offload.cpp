@@ -1,19 +1,12 @@
 #include "bellows/recompute/offload.h"
 
-#include <cstdlib>
-
 #include "bellows/recompute/host_store_impl.h"
+#include "bellows/recompute/left_alone_impl.h"
 #include "bellows/recompute/spill_store_impl.h"
 
 namespace bellows::recompute {
 
 namespace {
-
-std::string folder_of(const OffloadOptions& options) {
-  if (!options.folder.empty()) return options.folder;
-  const char* temporary = std::getenv("TMPDIR");
-  return temporary && *temporary ? temporary : "/tmp";
-}
 
 void check_offload_options(const OffloadOptions& options) {
   const auto check = [](const char* name, int64_t value, int64_t least) {
@@ -30,17 +23,17 @@ void check_offload_options(const OffloadOptions& options) {
 
 class offload::Tap final : public tap::SavedTensorTap {
  public:
-  explicit Tap(const OffloadOptions& options) : options_(options) {
+  explicit Tap(const OffloadOptions& options) : options_(options), left_alone_(options.leave) {
     check_offload_options(options);
     if (options.to == OffloadTo::file) {
-      file_ = std::make_shared<detail::SpillStore>(folder_of(options), options.reserve_bytes, options.in_flight_bytes);
+      file_ = std::make_shared<detail::SpillStore>(options.folder, options.reserve_bytes, options.in_flight_bytes);
     } else {
       host_ = std::make_shared<detail::HostStore>(options.in_flight_bytes);
     }
   }
 
   std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
-    if (static_cast<int64_t>(tensor.nbytes()) < options_.min_bytes) return nullptr;
+    if (static_cast<int64_t>(tensor.nbytes()) < options_.min_bytes || left_alone_.has(tensor)) return nullptr;
     if (host_ && tensor.is_cpu()) return nullptr;
     const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
     if (host_) return host_->put(dense);
@@ -54,6 +47,7 @@ class offload::Tap final : public tap::SavedTensorTap {
 
  private:
   const OffloadOptions options_;
+  const detail::LeftAlone left_alone_;
   std::shared_ptr<detail::SpillStore> file_;
   std::shared_ptr<detail::HostStore> host_;
 };

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bellows/tap/saved_tensor_tap.h"
 
@@ -21,6 +22,8 @@ struct OffloadOptions {
   int64_t in_flight_bytes =
       256 << 20;                 ///< most memory of tensors on their way to the file, and again on their way back
   int64_t min_bytes = 64 << 10;  ///< smaller tensors stay where they are
+  /// What lives anyway and requires no gradient: frozen weights, buffers. Tensors in their memory stay where they are.
+  std::vector<at::Tensor> leave = {};
 };
 
 /// What offloading did so far.

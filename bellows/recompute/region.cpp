@@ -24,13 +24,6 @@ bool is_leaf_or_view_of_one(const at::Tensor& tensor) {
 
 thread_local int second_runs = 0;  ///< that this thread is in
 
-std::unique_ptr<Selection> make_selection(const CheckpointOptions& options) {
-  if (options.budget) check_fraction("checkpoint", *options.budget);
-  auto plan = options.policy || options.budget ? nullptr : current_budget();
-  if (!options.policy && !options.budget && !plan) return nullptr;
-  return std::make_unique<Selection>(options, std::move(plan));
-}
-
 constexpr const char* why_it_differs =
     " The function must do the same each time: look for inputs or captured tensors that were modified in between, for "
     "random numbers that do not come from libtorch's default generators, and for branches on something that changes.";
@@ -100,16 +93,29 @@ class SecondRun final : public tap::SavedTensorTap {
                       " that the function saves for backward was ", place.facts.to_string(), ", and is ",
                       facts.to_string(), " in the second run, saved by ", writes_->operator_name(), "."));
       }
-      if (facts.values != place.facts.values) {
+      if (region_.state_.random() && writes_->drew() && place.random_position != random_position()) {
+        fail(c10::str(
+            "checkpoint: the function drew other random numbers in its second run than in the first, before tensor ",
+            number, " of the ", region_.places_.size(), " that it saves for backward, saved by ",
+            writes_->operator_name(), ". Another thread drew from libtorch's default generator meanwhile, ",
+            "which belongs to the process: give that one a generator of its own, or let functions that draw ",
+            "run, and go backward, on one thread at a time."));
+      }
+      if (facts.values != place.facts.values && !writes_->wrote(tensor)) {
         fail(c10::str("checkpoint: tensor ", number, " of the ", region_.places_.size(),
                       " that the function saves for backward, ", facts.to_string(), ", has other values in the second ",
                       "run, saved by ", writes_->operator_name(), "."));
       }
-      if (const auto holder = place.holder.lock()) holder->value_ = tensor;
+      if (const auto holder = place.holder.lock()) {
+        TORCH_CHECK(!has_no_memory(tensor), "checkpoint: backward needs a tensor that the second run left out.");
+        holder->value_ = tensor;
+      }
     }
     if (saved_ >= needed_ && region_.options_.early_stop) throw Enough{};
     return std::make_shared<Kept>(tensor);
   }
+
+  bool packs_once() const override { return false; }
 
   /// The function has returned.
   void check_count() const {
@@ -145,10 +151,7 @@ class SecondRun final : public tap::SavedTensorTap {
 };
 
 Region::Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const CheckpointOptions& options)
-    : options_(options),
-      rerun_(std::move(rerun)),
-      state_(inputs, options.preserve_rng_state),
-      selection_(make_selection(options)) {
+    : options_(options), rerun_(std::move(rerun)), state_(inputs, options.preserve_rng_state) {
   inputs_.reserve(inputs.size());
   input_of_.reserve(inputs.size());
   for (const size_t i : c10::irange(inputs.size())) {
@@ -156,17 +159,36 @@ Region::Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const Checkpo
     const auto same = [&](const at::Tensor& other) { return inputs[i].defined() && other.is_same(inputs[i]); };
     const auto first = std::find_if(inputs.begin(), inputs.begin() + static_cast<ptrdiff_t>(i), same) - inputs.begin();
     if (static_cast<size_t>(first) == i) inputs_.emplace_back(inputs[i]);
-    if (inputs[i].defined() && inputs[i].has_storage()) storages_.insert(inputs[i].storage().unsafeGetStorageImpl());
     input_of_.push_back(static_cast<size_t>(first) == i ? inputs_.size() - 1 : input_of_[static_cast<size_t>(first)]);
   }
+  choose_by(options, inputs);
+}
+
+/// A policy, a budget of its own, or that of a guard around it.
+void Region::choose_by(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs) {
+  if (options.budget) check_fraction("checkpoint", *options.budget);
+  const bool own = options.policy || options.budget;
+  auto plan = own || !current_budget() ? nullptr : current_budget()->plan;
+  if (!own && !plan) return;
+  std::vector<at::Tensor> held;
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined() || !input.has_storage()) continue;
+    storages_.try_emplace(input.storage().unsafeGetStorageImpl(), input.storage().getWeakStorageImpl());
+    if (!tap::saved_tensor_tap_installed()) held.push_back(input);
+  }
+  selection_ = std::make_unique<Selection>(options, std::move(plan), second_runs == 0, held);
 }
 
 std::shared_ptr<tap::PackedTensor> Region::save(const at::Tensor& tensor) {
   auto holder = std::make_shared<Placeholder>(shared_from_this());
   const std::lock_guard lock(mutex_);
-  places_.push_back({holder, TensorFacts(tensor, options_.check_values)});
-  if (storages_.insert(tensor.storage().unsafeGetStorageImpl()).second)
-    activation_bytes_ += static_cast<int64_t>(tensor.storage().nbytes());
+  const uint64_t position = options_.preserve_rng_state ? random_position() : 0;
+  places_.push_back({holder, TensorFacts(tensor, options_.check_values), position});
+  if (!selection_) return holder;
+  const at::Storage& storage = tensor.storage();
+  if (storages_.try_emplace(storage.unsafeGetStorageImpl(), storage.getWeakStorageImpl()).second)
+    activation_bytes_ += static_cast<int64_t>(storage.nbytes());
+  selection_->saved(tensor);
   return holder;
 }
 
@@ -179,7 +201,7 @@ void Region::finish() {
                       "same values. Let it clone the input first, or do without in-place operators on it.");
   }
   state_.finish();
-  if (selection_) selection_->finish(activation_bytes_, second_runs == 0);
+  if (selection_) selection_->finish(activation_bytes_);
   storages_.clear();
   finished_ = true;
 }
@@ -193,6 +215,7 @@ at::Tensor Region::value_of(Placeholder& placeholder) {
   if (!placeholder.value_.defined()) run_again();
   TORCH_CHECK(placeholder.value_.defined(), "checkpoint: the second run did not save a tensor that backward needs.",
               why_it_differs);
+  if (selection_) selection_->check_given();
   // Two places may have saved it, and the backward of one may have written over it.
   TORCH_CHECK(
       placeholder.value_._version() == placeholder.version_,
@@ -219,6 +242,26 @@ void Region::run_again() {
                     "what it had computed there. Checkpoint the parts before and after it instead.");
   if (selection_) selection_->second_run_begins();
   const std::vector<at::Tensor> inputs = inputs_again();
+  std::exception_ptr error = second_run(inputs);
+  if (error && selection_ && selection_->skips()) {
+    drop_values();
+    selection_->never_skip();
+    error = second_run(inputs);
+  }
+  note_versions();
+  if (tap::backward_id() >= 0) {
+    // What a retained graph keeps waiting for another pass need not be kept until then.
+    tap::at_end_of_backward([region = weak_from_this()] {
+      if (const auto alive = region.lock()) alive->drop_values();
+    });
+  }
+  if (error) {
+    drop_values();
+    std::rethrow_exception(error);
+  }
+}
+
+std::exception_ptr Region::second_run(const std::vector<at::Tensor>& inputs) {
   struct Running {
     explicit Running(bool& running) : flag(running) { flag = true, ++second_runs; }
     ~Running() { flag = false, --second_runs; }
@@ -241,17 +284,7 @@ void Region::run_again() {
     error = std::current_exception();
   }
   writes->restore();
-  note_versions();
-  if (tap::backward_id() >= 0) {
-    // What a retained graph keeps waiting for another pass need not be kept until then.
-    tap::at_end_of_backward([region = weak_from_this()] {
-      if (const auto alive = region.lock()) alive->drop_values();
-    });
-  }
-  if (error) {
-    drop_values();
-    std::rethrow_exception(error);
-  }
+  return error;
 }
 
 /// Of the values that backward will ask for, as they are now: buffers among them were put back.

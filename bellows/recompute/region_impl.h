@@ -5,7 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "bellows/recompute/checkpoint.h"
 #include "bellows/recompute/forward_state_impl.h"
@@ -75,10 +75,13 @@ class Region : public std::enable_shared_from_this<Region> {
   struct Place {
     std::weak_ptr<Placeholder> holder;
     TensorFacts facts;
+    uint64_t random_position;
   };
 
   std::vector<at::Tensor> inputs_again() const;
   void run_again();
+  std::exception_ptr second_run(const std::vector<at::Tensor>& inputs);
+  void choose_by(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs);
   void note_versions() const;
   void drop_values();
 
@@ -90,7 +93,8 @@ class Region : public std::enable_shared_from_this<Region> {
   std::unique_ptr<Selection> selection_;
   std::recursive_mutex mutex_;
   std::vector<Place> places_;
-  std::unordered_set<const c10::StorageImpl*> storages_;  ///< of the inputs, and of what was saved
+  /// Of the inputs, and of what was saved; their addresses are not used again.
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
   int64_t activation_bytes_ = 0;
   bool finished_ = false, running_ = false;
 };

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <shared_mutex>
-#include <unordered_map>
 
 namespace bellows::recompute {
 
@@ -39,52 +37,7 @@ int& PastRegions::depth() {
 
 namespace {
 
-/// What a schema says about keeping an operator's outputs.
-struct Kind {
-  bool keepable = false;  ///< its outputs are new tensors, and it says that it writes nothing
-  bool random = false;
-};
-
-Kind kind_of_schema(const c10::OperatorHandle& handle) {
-  const auto& schema = handle.schema();
-  Kind kind{.keepable = !schema.returns().empty(), .random = handle.hasTag(at::Tag::nondeterministic_seeded)};
-  for (const auto& result : schema.returns())
-    kind.keepable = kind.keepable && !result.alias_info() && result.type()->kind() == c10::TypeKind::TensorType;
-  for (const auto& argument : schema.arguments()) {
-    const auto* alias = argument.alias_info();
-    kind.keepable = kind.keepable && !(alias && alias->isWrite());
-  }
-  return kind;
-}
-
-Kind known_kind(const c10::OperatorHandle& handle) {
-  static auto* const known = new std::unordered_map<const c10::FunctionSchema*, Kind>;
-  static std::shared_mutex mutex;
-  {
-    const std::shared_lock lock(mutex);
-    if (const auto found = known->find(&handle.schema()); found != known->end()) return found->second;
-  }
-  const Kind kind = kind_of_schema(handle);
-  const std::unique_lock lock(mutex);
-  known->emplace(&handle.schema(), kind);
-  return kind;
-}
-
-using Storages = c10::SmallVector<const c10::StorageImpl*, 8>;
-
-Storages storages_of(std::span<const c10::IValue> values) {
-  Storages result;
-  const auto add = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && tensor.has_storage()) result.push_back(tensor.storage().unsafeGetStorageImpl());
-  };
-  for (const c10::IValue& value : values) {
-    if (value.isTensor()) add(value.toTensor());
-    if (value.isTensorList()) {
-      for (const at::Tensor& tensor : value.toTensorVector()) add(tensor);
-    }
-  }
-  return result;
-}
+char no_memory = 0;  ///< its address marks storages of outlines
 
 /// Times on an accelerator are those of its work, not of handing it over.
 double seconds_now(const std::vector<at::Tensor>& outputs) {
@@ -95,168 +48,259 @@ double seconds_now(const std::vector<at::Tensor>& outputs) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::vector<c10::Device> generator_devices(const std::vector<at::Tensor>& outputs) {
-  std::vector<c10::Device> devices{c10::Device(c10::kCPU)};
-  if (!outputs.empty() && outputs[0].defined() && !outputs[0].is_cpu()) devices.push_back(outputs[0].device());
-  return devices;
-}
-
-void replace_arguments(const tap::OpCall& op, tap::Stack& stack, const std::vector<at::Tensor>& outputs) {
-  stack.resize(stack.size() - op.arguments(stack).size());
-  for (const at::Tensor& output : outputs) stack.emplace_back(output);
+/// The results of an operator that returns nothing but tensors.
+std::vector<at::Tensor> tensors_of(std::span<const c10::IValue> results) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(results.size());
+  for (const c10::IValue& result : results) tensors.push_back(result.toTensor());
+  return tensors;
 }
 
 }  // namespace
 
-class Selection::FirstRunTap final : public tap::OpTap {
- public:
-  explicit FirstRunTap(Selection& selection) : selection_(selection) {}
-  void call(const tap::OpCall& op, tap::Stack& stack) override {
-    if (!PastRegions::active() && known_kind(op.handle()).keepable) {
-      selection_.note(op, stack);
-    } else {
-      op.next(stack);
-    }
-  }
-
- private:
-  Selection& selection_;
-};
-
-class Selection::SecondRunTap final : public tap::OpTap {
- public:
-  explicit SecondRunTap(const Selection& selection) : selection_(selection) {}
-  void call(const tap::OpCall& op, tap::Stack& stack) override {
-    const KeptCall* kept = !PastRegions::active() && known_kind(op.handle()).keepable ? next_call(op) : nullptr;
-    if (!kept || !kept->kept || kept->modified()) return op.next(stack);
-    std::vector<at::Tensor> outputs;
-    outputs.reserve(kept->versions.size());
-    // Tensors of their own over the same memory, as autograd writes its marks on them; with the same version counter, so
-    // that what is written over them in backward is noticed.
-    for (const at::Tensor& output : kept->outputs)
-      outputs.push_back(output.defined() ? output.tensor_data() : at::Tensor());
-    for (const auto& output : kept->elsewhere) {
-      const at::Tensor tensor = output.unpack();
-      outputs.push_back(tensor.defined() ? tensor.tensor_data() : tensor);
-    }
-    replace_arguments(op, stack, outputs);
-    set_random_states(kept->random_after);
-  }
-
- private:
-  const KeptCall* next_call(const tap::OpCall& op) {
-    const std::lock_guard lock(mutex_);
-    const size_t number = number_++;
-    if (number >= selection_.calls_.size()) return nullptr;
-    const KeptCall& call = selection_.calls_[number];
-    TORCH_CHECK_VALUE(call.schema == &op.handle().schema(), "checkpoint: the function called ", op.qualified_name(),
-                      " in its second run, where it had called ", call.schema->name(), " as operator ", number,
-                      " before. With a policy or a budget the same operators must run in the same order: look for ",
-                      "branches on something that changes.");
-    return &call;
-  }
-
-  const Selection& selection_;
-  std::mutex mutex_;
-  size_t number_ = 0;
-};
-
-bool KeptCall::modified() const {
-  for (const size_t i : c10::irange(outputs.size())) {
-    if (outputs[i].defined() && static_cast<uint32_t>(outputs[i]._version()) != versions[i]) return true;
-  }
-  return false;
+bool has_no_memory(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return false;
+  return tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context() == &no_memory;
 }
 
-Selection::Selection(const CheckpointOptions& options, std::shared_ptr<BudgetPlan> plan)
+void KeptOutput::keep_outlines() {
+  if (!outlines.defined() && tensor.defined()) {
+    const auto size = static_cast<int64_t>(tensor.storage().nbytes());
+    auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size,
+                                                         at::DataPtr(
+                                                             nullptr, &no_memory, [](void*) {}, tensor.device()),
+                                                         nullptr, false);
+    storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+        "checkpoint: the function's second run reads a tensor that was left out because backward needs nothing of it.");
+    auto* const impl = tensor.unsafeGetTensorImpl();
+    outlines = at::Tensor(impl->shallow_copy_and_detach(c10::VariableVersion(0), true));
+    outlines.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
+  }
+  tensor.reset();
+}
+
+at::Tensor KeptOutput::given() const {
+  // With the same version counter, so that what is written over it in backward is noticed; but writes that are left out count.
+  if (tensor.defined() && writes == 0) return tensor.tensor_data();
+  const at::Tensor& source = tensor.defined() ? tensor : outlines;
+  if (!source.defined()) return {};
+  return at::Tensor(source.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), false));
+}
+
+bool KeptCall::modified() const {
+  return std::any_of(outputs.begin(), outputs.end(), [](const KeptOutput& output) { return output.modified(); });
+}
+
+Selection::Selection(const CheckpointOptions& options, std::shared_ptr<BudgetPlan> plan, bool counts,
+                     const std::vector<at::Tensor>& held)
     : rule_(options.policy),
       fraction_(options.budget),
       with_random_(options.preserve_rng_state),
-      plan_(std::move(plan)) {}
+      checks_values_(options.check_values),
+      plan_(std::move(plan)),
+      counts_(counts) {
+  if (plan_ && counts_) {
+    number_ = plan_->begin(held);
+    if (auto known = plan_->plan_of(number_); known && known->measured && !checks_values_)
+      region_plan_ = std::move(known);
+  }
+  if (region_plan_) {
+    calls_.reserve(region_plan_->steps.size());
+  } else {
+    trace_ = std::make_shared<RegionTrace>();
+  }
+}
 
 Selection::~Selection() {
   if (plan_) plan_->released(planned_bytes_);
-}
-
-std::shared_ptr<tap::OpTap> Selection::first_run() {
-  return std::make_shared<FirstRunTap>(*this);
-}
-
-std::shared_ptr<tap::OpTap> Selection::second_run() const {
-  return std::make_shared<SecondRunTap>(*this);
 }
 
 void Selection::second_run_begins() const {
   if (plan_) plan_->backward_begins();
 }
 
-void Selection::note(const tap::OpCall& op, tap::Stack& stack) {
-  KeptCall call{.schema = &op.handle().schema()};
-  const Storages given = storages_of(op.arguments(stack));
+void Selection::saved(const at::Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  if (trace_) trace_->saved(tensor);
+}
+
+RandomStates Selection::random_states_after(OperatorKind kind, const at::Tensor& result) const {
+  if (!with_random_ || !kind.random) return {};
+  std::vector<c10::Device> devices{c10::Device(c10::kCPU)};
+  if (result.defined() && !result.is_cpu()) devices.push_back(result.device());
+  return random_states(devices);
+}
+
+/// A call of a region whose plan is known: keeps what the plan says.
+void Selection::follow(const tap::OpCall& op, OperatorKind kind, tap::Stack& stack) {
+  op.next(stack);
+  const std::lock_guard lock(mutex_);
+  KeptCall& call = calls_.emplace_back();
+  call.schema = &op.handle().schema();
+  const auto& steps = region_plan_->steps;
+  const size_t number = calls_.size() - 1;
+  other_calls_ = other_calls_ || number >= steps.size() || steps[number].schema != call.schema;
+  if (other_calls_ || steps[number].action == Action::run) return;
+  const std::vector<at::Tensor> results = tensors_of(op.results(stack));
+  if (!results.empty() && results[0].defined() && results[0].is_inference()) return;
+  call.action = steps[number].action;
+  call.random_after = random_states_after(kind, results[0]);
+  if (kind.kind != CallKind::makes) return;
+  call.outputs.reserve(results.size());
+  for (const size_t i : c10::irange(results.size())) {
+    if (!results[i].defined()) {
+      call.outputs.emplace_back();
+      continue;
+    }
+    call.outputs.push_back({results[i].tensor_data(), static_cast<uint32_t>(results[i]._version()), {}});
+    if (i == 0) call.outputs.back().keep_final(steps[number].writes);
+    if (!(steps[number].given >> i & 1)) call.outputs.back().keep_outlines();
+  }
+}
+
+CheckpointPolicy Selection::policy_of(const tap::OpCall& op, const std::vector<at::Tensor>& outputs) const {
+  if (!rule_) return CheckpointPolicy::prefer_recompute;
+  int64_t bytes = 0;
+  for (const at::Tensor& output : outputs) {
+    if (output.defined()) bytes += static_cast<int64_t>(output.storage().nbytes());
+  }
+  return rule_({op.name(), op.overload(), outputs, bytes});
+}
+
+/// A call of a region of which nothing is known: all that could be kept is, until the region ends.
+void Selection::record(const tap::OpCall& op, OperatorKind kind, tap::Stack& stack) {
+  using enum CheckpointPolicy;
+  TracedCall traced{.schema = &op.handle().schema(), .kind = kind};
+  {
+    const std::lock_guard lock(mutex_);
+    traced.reads = trace_->read(op.arguments(stack));
+  }
   const double begin = budgeted() ? seconds_now({}) : 0;
   op.next(stack);
-  std::vector<at::Tensor> outputs;
-  Storages counted;
-  bool is_new = true;
-  for (const c10::IValue& result : op.results(stack)) {
-    outputs.push_back(result.toTensor());
-    if (!outputs.back().defined() || !outputs.back().has_storage()) continue;
-    const auto* storage = outputs.back().storage().unsafeGetStorageImpl();
-    is_new = is_new && !std::count(given.begin(), given.end(), storage);
-    if (std::count(counted.begin(), counted.end(), storage)) continue;
-    counted.push_back(storage);
-    call.cost.bytes += static_cast<int64_t>(storage->nbytes());
-  }
-  if (budgeted()) call.cost.seconds = seconds_now(outputs) - begin;
-  if (is_new) decide(call, op, outputs);
+  const bool makes = kind.kind == CallKind::makes;
+  const std::vector<at::Tensor> outputs = makes ? tensors_of(op.results(stack)) : std::vector<at::Tensor>();
+  if (budgeted()) traced.seconds = seconds_now(outputs) - begin;
   const std::lock_guard lock(mutex_);
-  calls_.push_back(std::move(call));
-}
-
-void Selection::decide(KeptCall& call, const tap::OpCall& op, const std::vector<at::Tensor>& outputs) {
-  using enum CheckpointPolicy;
-  // Of inference mode: nobody would know if they were modified.
-  if (std::any_of(outputs.begin(), outputs.end(), [](const at::Tensor& o) { return o.defined() && o.is_inference(); }))
-    return;
-  call.policy = rule_ ? rule_({op.name(), op.overload(), outputs, call.cost.bytes}) : prefer_recompute;
-  call.counted = budgeted() && (call.policy == prefer_save || call.policy == prefer_recompute);
-  call.kept = call.counted || call.policy == must_save || call.policy == prefer_save || call.policy == offload;
-  if (!call.kept) return;
-  call.versions.reserve(outputs.size());
+  KeptCall& call = calls_.emplace_back();
+  call.schema = traced.schema;
+  TracedCall& noted_call = trace_->add(std::move(traced), outputs);
+  if (kind.kind == CallKind::writes) call.random_after = random_states_after(kind, op.results(stack)[0].toTensor());
+  if (noted_call.kind.kind != CallKind::makes) return;
+  call.random_after = random_states_after(kind, outputs[0]);
+  call.policy = policy_of(op, outputs);
+  const bool for_budget = budgeted() && (call.policy == prefer_save || call.policy == prefer_recompute);
+  noted_call.kept = !for_budget && call.policy != prefer_recompute && call.policy != must_recompute;
+  noted_call.barred = !for_budget;
   call.outputs.reserve(outputs.size());
   for (const at::Tensor& output : outputs) {
-    call.versions.push_back(output.defined() ? static_cast<uint32_t>(output._version()) : 0);
-    call.outputs.push_back(output.defined() ? output.tensor_data() : output);
+    call.outputs.emplace_back();
+    if (!output.defined()) continue;
+    call.outputs.back() = {output.tensor_data(), static_cast<uint32_t>(output._version()), {}};
+    if (!for_budget && !noted_call.kept) call.outputs.back().keep_outlines();
   }
-  if (with_random_ && known_kind(op.handle()).random) call.random_after = random_states(generator_devices(outputs));
 }
 
-void Selection::finish(int64_t activation_bytes, bool counts) {
-  std::vector<Candidate> candidates;
-  std::vector<KeptCall*> of_candidate;
+std::shared_ptr<const RegionPlan> Selection::decided(int64_t activation_bytes) {
+  if (plan_)
+    return counts_ ? plan_->finish(number_, {trace_, activation_bytes})
+                   : plan_->finish_uncounted({trace_, activation_bytes});
+  std::vector<char> kept(trace_->storages());
+  if (fraction_)
+    kept = choose({trace_.get()}, static_cast<int64_t>(*fraction_ * static_cast<double>(activation_bytes))).front();
+  return plan_region(*trace_, kept, activation_bytes);
+}
+
+void Selection::finish(int64_t activation_bytes) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const RegionPlan> plan = region_plan_;
+  if (trace_) {
+    trace_->finish();
+    if (checks_values_) trace_->never_skip();
+    for (const size_t i : c10::irange(calls_.size())) {
+      auto& outputs = calls_[i].outputs;
+      if (!outputs.empty() && outputs[0].tensor.defined() && !trace_->keeps(i))
+        outputs[0].keep_final(trace_->writes_to(i));
+      if (calls_[i].modified()) trace_->cannot_keep(i);
+    }
+    plan = decided(activation_bytes);
+    apply(plan->steps);
+    trace_.reset();
+  } else {
+    other_calls_ = other_calls_ || calls_.size() != plan->steps.size();
+    plan_->finish(number_, {nullptr, activation_bytes, other_calls_});
+  }
+  skips_ = true;
+  if (plan_) {
+    const double grown =
+        static_cast<double>(activation_bytes) / static_cast<double>(std::max<int64_t>(1, plan->activation_bytes));
+    const auto bytes = static_cast<int64_t>(grown * static_cast<double>(plan->kept_bytes));
+    if (plan_->reserve(bytes)) {
+      planned_bytes_ = bytes;
+    } else {
+      keep_nothing();
+    }
+  }
+  const bool changed = std::any_of(calls_.begin(), calls_.end(), [](const KeptCall& call) { return call.modified(); });
+  if (other_calls_ || changed) give_whole_calls_only();
+  hand_to_guards_around();
+}
+
+void Selection::apply(const std::vector<Step>& steps) {
+  for (const size_t i : c10::irange(calls_.size())) {
+    KeptCall& call = calls_[i];
+    call.action = steps[i].action;
+    if (call.action == Action::run) {
+      call.outputs.clear();
+      call.random_after.clear();
+    }
+    for (const size_t output : c10::irange(call.outputs.size())) {
+      if (!(steps[i].given >> output & 1)) call.outputs[output].keep_outlines();
+    }
+  }
+}
+
+void Selection::keep_nothing() {
   for (KeptCall& call : calls_) {
-    if (call.modified()) call.kept = false;
-    if (call.kept && call.counted) {
-      candidates.push_back(call.cost);
-      of_candidate.push_back(&call);
+    if (call.action != Action::run) call = {.schema = call.schema};
+  }
+  skips_ = false;
+}
+
+/// For a second run that leaves out nothing: a call whose outputs are not all kept is made.
+void Selection::give_whole_calls_only() {
+  for (KeptCall& call : calls_) {
+    const auto lacks = [](const KeptOutput& output) {
+      return output.outlines.defined() || output.writes > 0 || output.modified();
+    };
+    const bool whole = call.action == Action::give && !std::any_of(call.outputs.begin(), call.outputs.end(), lacks);
+    if (!whole && call.action != Action::run) call = {.schema = call.schema};
+  }
+  skips_ = false;
+}
+
+void Selection::never_skip() {
+  const std::lock_guard lock(mutex_);
+  give_whole_calls_only();
+  if (plan_ && counts_) plan_->never_skip(number_);
+}
+
+void Selection::check_given() const {
+  for (const KeptCall& call : calls_) {
+    for (const KeptOutput& output : call.outputs) {
+      TORCH_CHECK(output.writes == 0 || !output.modified(),
+                  "one of the variables needed for gradient computation has been modified by an inplace operation: a ",
+                  "tensor ", output.tensor.sizes(), " of a checkpointed function, in its backward pass.");
     }
   }
-  if (budgeted()) {
-    const auto room = static_cast<int64_t>(fraction_.value_or(0) * static_cast<double>(activation_bytes));
-    const auto keep =
-        fraction_ ? choose(candidates, room) : plan_->choose_for_region(candidates, activation_bytes, counts);
-    for (const size_t i : c10::irange(keep.size())) {
-      of_candidate[i]->kept = keep[i];
-      if (plan_ && keep[i]) planned_bytes_ += candidates[i].bytes;
-    }
-  }
+}
+
+void Selection::hand_to_guards_around() {
   const PastRegions only_guards;
   for (KeptCall& call : calls_) {
-    if (call.kept && call.policy == CheckpointPolicy::offload) {
-      for (const at::Tensor& output : call.outputs) call.elsewhere.emplace_back(output, false);
-    }
-    if (!call.kept || !call.elsewhere.empty()) call.outputs.clear();
-    if (!call.kept) call.random_after.clear();
+    if (call.policy != CheckpointPolicy::offload || call.action != Action::give) continue;
+    call.elsewhere.reserve(call.outputs.size());
+    for (const KeptOutput& output : call.outputs) call.elsewhere.emplace_back(output.tensor, false);
+    call.outputs.clear();
   }
 }
 

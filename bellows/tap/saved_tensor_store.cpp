@@ -67,6 +67,7 @@ void PackedStore::sweep() {
 
 std::shared_ptr<PackedTensor> PackedStore::pack_once(SavedTensorTap& tap, const at::Tensor& tensor,
                                                      const SavedLayout& layout) {
+  if (!tap.packs_once()) return tap.pack(layout.compact(tensor));
   {
     std::lock_guard lock(mutex_);
     if (auto packed = find(tensor)) return packed;

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -106,6 +107,12 @@ torch::autograd::Engine& tap_engine() {
 }
 
 }  // namespace
+
+bool saved_tensor_tap_installed() {
+  const PackerNode* top = PackerNode::top();
+  return top &&
+         std::any_of(top->all.begin(), top->all.end(), [](const PackerNode* node) { return node->active.load(); });
+}
 
 bool unpacking_for_graph() {
   return graph_wanted;

@@ -19,7 +19,8 @@ class PackedTensor {
 /// Sees every tensor that autograd saves for backward, and may keep something else in its place.
 ///
 /// Three rules are kept by the tap, not by its clients:
-/// - A tensor saved more than once (same storage, version and view) is packed once, while the first PackedTensor lives.
+/// - A tensor saved more than once (same storage, version and view) is packed once, while the first PackedTensor lives,
+///   if the client wants it so.
 /// - Parameters (leaves that require gradients) and views of them are left alone: they exist anyway. So are tensors
 ///   without strided storage (sparse, oneDNN's) and those whose elements overlap in memory other than by expand().
 /// - The unpacked tensor has the dtype, device and strides of the saved one. Of an expanded tensor, client and memory
@@ -34,6 +35,9 @@ class SavedTensorTap {
   /// storage; modifying it raises.
   /// Returns: null – not wanted: the next outer client is asked; the last one's null keeps the tensor as it is
   virtual std::shared_ptr<PackedTensor> pack(const at::Tensor& tensor) = 0;
+  /// False: it gets a tensor as often as it is saved. For clients that count: what was one memory in one run may be two
+  /// in another.
+  virtual bool packs_once() const { return true; }
 };
 
 /// Installs a client on this thread while it lives. Several nest: the innermost is asked first, the first that packs
@@ -50,6 +54,9 @@ class SavedTensorGuard {
  private:
   std::shared_ptr<void> node_;
 };
+
+/// A client lives on this thread: what is saved now may be kept in another form than as it is.
+bool saved_tensor_tap_installed();
 
 /// Inside PackedTensor::unpack(): the backward pass records a graph of itself (create_graph), for a second derivative.
 bool unpacking_for_graph();

@@ -21,12 +21,20 @@ std::optional<recompute::ActivationBits> activation_bits(const Recipe& recipe) {
   return {};
 }
 
-models::RunBlock recomputed_block(double keep) {
-  recompute::CheckpointOptions options;
-  if (keep > 0) options.budget = keep;
-  return [options](const models::Block& block, const at::Tensor& input) {
-    return recompute::checkpoint(options, block, input);
-  };
+/// What the recipe lets the blocks keep; none: their inputs only.
+std::optional<recompute::BudgetOptions> kept_by_blocks(const Recipe& recipe) {
+  if (recipe.recompute_keep > 0) return recompute::BudgetOptions{.fraction = recipe.recompute_keep};
+  if (recipe.recompute_keep_mb > 0) return recompute::BudgetOptions{.target_bytes = recipe.recompute_keep_mb << 20};
+  return {};
+}
+
+/// It is there whether autograd saves it or not.
+std::vector<at::Tensor> frozen_tensors(const Model& model) {
+  std::vector<at::Tensor> result;
+  for (const auto& [name, tensor] : model.state_dict()) {
+    if (!tensor.requires_grad()) result.push_back(tensor);
+  }
+  return result;
 }
 
 }  // namespace
@@ -36,7 +44,7 @@ Activations::Activations(const Recipe& recipe, const Model& model, int rank)
       bits_(activation_bits(recipe)),
       folder_(recipe.offload_folder),
       seed_(mix_seed(static_cast<uint64_t>(recipe.seed), static_cast<uint64_t>(rank))),
-      keep_(recipe.recompute_keep) {
+      frozen_(frozen_tensors(model)) {
   if (!folder_.empty()) {
     try {
       const recompute::offload probe({.folder = folder_});
@@ -45,7 +53,13 @@ Activations::Activations(const Recipe& recipe, const Model& model, int rank)
     }
   }
   if (recipe.recompute != "blocks") return;
-  blocks_ = models::run_blocks_by(model_, recomputed_block(keep_));
+  if (const auto kept = kept_by_blocks(recipe)) {
+    keep_.emplace(*kept);
+    kept_ = recipe.recompute_keep > 0 ? c10::str(100 * recipe.recompute_keep, " % of their bytes")
+                                      : c10::str(recipe.recompute_keep_mb, " MiB");
+  }
+  blocks_ = models::run_blocks_by(
+      model_, [](const models::Block& block, const at::Tensor& input) { return recompute::checkpoint(block, input); });
   TORCH_CHECK_VALUE(blocks_ > 0, "train: recompute = blocks, but the model \"", model_.name(),
                     "\" knows no blocks that could be computed again. Those of the models room with residual blocks, "
                     "transformer layers or stages do (resnet18, digits_resnet, bert, gpt, unet); a model of your own "
@@ -57,10 +71,12 @@ Activations::~Activations() {
 }
 
 Activations::Forward::Forward(const Activations& activations, int64_t step, int64_t batch) {
-  if (!activations.folder_.empty()) offload_.emplace(recompute::OffloadOptions{.folder = activations.folder_});
+  if (activations.keep_) budget_.emplace(*activations.keep_);
+  if (!activations.folder_.empty())
+    offload_.emplace(recompute::OffloadOptions{.folder = activations.folder_, .leave = activations.frozen_});
   if (!activations.bits_) return;
   const uint64_t seed = mix_seed(activations.seed_, static_cast<uint64_t>(step), static_cast<uint64_t>(batch));
-  compress_.emplace(recompute::CompressOptions{.bits = *activations.bits_, .seed = seed});
+  compress_.emplace(recompute::CompressOptions{.bits = *activations.bits_, .seed = seed, .leave = activations.frozen_});
 }
 
 std::string Activations::describe() const {
@@ -68,7 +84,7 @@ std::string Activations::describe() const {
   const auto add = [&words](const std::string& part) { words += (words.empty() ? "activations: " : "; ") + part; };
   if (blocks_ > 0) {
     add(c10::str(blocks_, blocks_ == 1 ? " block" : " blocks", " computed again in backward",
-                 keep_ > 0 ? c10::str(", keeping ", 100 * keep_, " % of their bytes") : ""));
+                 keep_ ? ", keeping " + kept_ : ""));
   }
   if (bits_) {
     const bool half = *bits_ == recompute::ActivationBits::bf16;

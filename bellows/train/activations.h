@@ -4,8 +4,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bellows/core/model.h"
+#include "bellows/recompute/budget.h"
 #include "bellows/recompute/compress.h"
 #include "bellows/recompute/offload.h"
 
@@ -14,7 +16,7 @@ namespace bellows::train {
 struct Recipe;
 
 /// What a training loop does so that a step holds less of what autograd saves for backward: the recipe's `recompute`,
-/// `recompute_keep`, `activations` and `offload_folder`. With all of them off it does nothing.
+/// `recompute_keep` or `recompute_keep_mb`, `activations` and `offload_folder`. With all of them off it does nothing.
 /// Numerics: bit for bit without `activations` (tests/train/activations_test.cpp). How those are rounded depends on the
 ///           recipe's seed, the rank, the step and the batch within it, and on nothing before: a resumed run rounds as
 ///           one that was never stopped
@@ -36,6 +38,7 @@ class Activations {
     Forward(const Activations& activations, int64_t step, int64_t batch);
 
    private:
+    std::optional<recompute::budget> budget_;
     std::optional<recompute::offload> offload_;  // the outer guard: it gets the codes
     std::optional<recompute::compress> compress_;
   };
@@ -49,7 +52,10 @@ class Activations {
   std::string folder_;
   uint64_t seed_;
   int64_t blocks_ = 0;
-  double keep_;
+  /// Of what the blocks keep all the same: one for all steps, so that they are measured once.
+  std::optional<recompute::BudgetPlanner> keep_;
+  std::string kept_;                ///< the same in words
+  std::vector<at::Tensor> frozen_;  ///< the model's tensors that autograd takes for activations
 };
 
 /// Why `recompute: blocks` is not for this recipe's model; "" – it is. Makes the model; the generators stay where they are.

@@ -77,6 +77,7 @@ Recipe without_techniques(Recipe recipe) {
   recipe.keep_freed_memory = false;
   recipe.recompute = "none";
   recipe.recompute_keep = 0;
+  recipe.recompute_keep_mb = 0;
   recipe.activations = "full";
   recipe.offload_folder.clear();
   recipe.batch_size_start = recipe.image_size_start = 0;

@@ -62,6 +62,7 @@ struct Recipe {
   bool keep_freed_memory = false;
   std::string recompute = "none";
   double recompute_keep = 0;
+  int64_t recompute_keep_mb = 0;
   std::string activations = "full";
   std::string offload_folder;
   std::string data_parallel = "ddp";

@@ -36,6 +36,22 @@ void check_precision_keys(const Recipe& recipe, const std::string& where) {
                     ": only a fused step unscales fp16 gradients in fp32.");
 }
 
+void check_recompute_keys(const Recipe& recipe, const std::string& where) {
+  TORCH_CHECK_VALUE(recipe.recompute_keep == 0 || recipe.recompute_keep_mb == 0, "recipe: ", where,
+                    ": expected recompute_keep, a share, or recompute_keep_mb, got ", recipe.recompute_keep, " and ",
+                    recipe.recompute_keep_mb, ". Set one of them to 0.");
+  const bool by_share = recipe.recompute_keep > 0;
+  const char* key = by_share ? "recompute_keep" : "recompute_keep_mb";
+  const double kept = by_share ? recipe.recompute_keep : static_cast<double>(recipe.recompute_keep_mb);
+  TORCH_CHECK_VALUE(kept == 0 || recipe.recompute == "blocks", "recipe: ", where, ": ", key, " = ", kept,
+                    " is a part of what `recompute: blocks` computes again, got recompute = ", recipe.recompute,
+                    ". Set recompute: blocks, or ", key, ": 0.");
+  // Otherwise two runs would round different tensors.
+  TORCH_CHECK_VALUE(kept == 0 || recipe.activations == "full", "recipe: ", where,
+                    ": activations = ", recipe.activations, " needs ", key, " = 0, got ", kept,
+                    ": what it keeps is chosen by measured times, so no run would round as another does.");
+}
+
 void check_memory_keys(const Recipe& recipe, const std::string& where) {
   const bool knows_bits = recipe.optimizer == "sgd" || recipe.optimizer == "adam" || recipe.optimizer == "adamw" ||
                           recipe.optimizer == "lion";
@@ -46,14 +62,7 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || fused, "recipe: ", where,
                     ": optimizer_state = ", recipe.optimizer_state, " needs optimizer_impl fused or auto, got ",
                     recipe.optimizer_impl, ".");
-  TORCH_CHECK_VALUE(recipe.recompute_keep == 0 || recipe.recompute == "blocks", "recipe: ", where,
-                    ": recompute_keep = ", recipe.recompute_keep,
-                    " is a share of what `recompute: blocks` computes again, got recompute = ", recipe.recompute,
-                    ". Set recompute: blocks, or recompute_keep: 0.");
-  // Otherwise two runs would round different tensors.
-  TORCH_CHECK_VALUE(recipe.recompute_keep == 0 || recipe.activations == "full", "recipe: ", where,
-                    ": activations = ", recipe.activations, " needs recompute_keep = 0, got ", recipe.recompute_keep,
-                    ": what it keeps is chosen by measured times, so no run would round as another does.");
+  check_recompute_keys(recipe, where);
 }
 
 }  // namespace

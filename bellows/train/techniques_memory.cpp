@@ -115,22 +115,22 @@ std::string blocks_obstacle(const Recipe& recipe, const Machine&) {
 }
 
 Technique recompute_half() {
-  return {
-      .name = "recompute_budget",
-      .title = "recompute a half",
-      .changes = "Computes half of what the blocks' backward needs again, and keeps the half that takes longest.",
-      .apply =
-          [](Recipe& recipe) {
-            recipe.recompute = "blocks";
-            recipe.recompute_keep = 0.5;
-          },
-      .obstacle = blocks_obstacle,
-      .expected = {.time_factor = 1.07,
-                   .memory_factor = 0.85,
-                   .words = "Convolutions and matrix products are kept as far as the half reaches, so that little "
-                            "but cheap operators run twice; each operator is timed, which costs small models most."},
-      .saves_memory = true,
-      .source = "arXiv:1604.06174; torch._functorch.config.activation_memory_budget"};
+  return {.name = "recompute_budget",
+          .title = "recompute a half",
+          .changes = "Computes half of what the blocks' backward needs again, and keeps the half that takes longest.",
+          .apply =
+              [](Recipe& recipe) {
+                recipe.recompute = "blocks";
+                recipe.recompute_keep = 0.5;
+                recipe.recompute_keep_mb = 0;
+              },
+          .obstacle = blocks_obstacle,
+          .expected = {.time_factor = 1.07,
+                       .memory_factor = 0.85,
+                       .words = "Convolutions and matrix products are kept as far as the half reaches, so that little "
+                                "but cheap operators run twice; the first three steps time each of them."},
+          .saves_memory = true,
+          .source = "arXiv:1604.06174; torch._functorch.config.activation_memory_budget"};
 }
 
 Technique recompute_blocks() {
@@ -141,6 +141,7 @@ Technique recompute_blocks() {
               [](Recipe& recipe) {
                 recipe.recompute = "blocks";
                 recipe.recompute_keep = 0;
+                recipe.recompute_keep_mb = 0;
               },
           .obstacle = blocks_obstacle,
           .expected = {.time_factor = 1.25,
@@ -161,7 +162,7 @@ Technique bf16_activations() {
           .changes = "Keeps what backward needs as bf16; forward and the weights stay as they are.",
           .apply = [](Recipe& recipe) { recipe.activations = "bf16"; },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-            if (recipe.recompute_keep > 0) return chosen_by_time;
+            if (recipe.recompute_keep > 0 || recipe.recompute_keep_mb > 0) return chosen_by_time;
             return recipe.precision == "fp32" ? "" : "with " + recipe.precision + " most activations have 16 bits";
           },
           .expected = {.time_factor = 1.06,
@@ -176,7 +177,7 @@ Technique bf16_activations() {
 }
 
 std::string coded_obstacle(const Recipe& recipe, const Machine&) {
-  if (recipe.recompute_keep > 0) return chosen_by_time;
+  if (recipe.recompute_keep > 0 || recipe.recompute_keep_mb > 0) return chosen_by_time;
   return recipe.device == "cpu" ? "" : "it has kernels for the CPU only";
 }
 

@@ -130,6 +130,10 @@ TEST(TransformerWeights, PrefixesOldNamesAndTiedCopiesAreUnderstood) {
   const Model language = gpt(small_gpt());
   load_weights(language, plain);
   expect_formula(language, gpt(small_gpt()));
+  NamedTensors twice = plain;
+  twice.emplace_back("transformer.ln_f.bias", at::ones({8}));
+  EXPECT_THAT(message_of([&] { load_weights(language, twice); }),
+              testing::AllOf(HasSubstr("got two"), HasSubstr("\"transformer.ln_f.bias\"")));
   plain.emplace_back("lm_head.weight", at::ones({30, 8}));
   EXPECT_THAT(message_of([&] { load_weights(language, plain); }), HasSubstr("trained without the tie"));
 }

@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "tests/recompute/support.h"
 #include "tests/support/errors.h"
 
@@ -54,10 +56,10 @@ TEST(CheckpointErrors, FindOtherValuesWhenAsked) {
 
 TEST(CheckpointErrors, CountWhatIsSaved) {
   const auto fewer = [](const at::Tensor& z, bool second) { return second ? z.sin() : z.sin().exp().sin(); };
-  EXPECT_THAT(backward_error(fewer), AllOf(HasSubstr("saved 2 tensors"), HasSubstr("1 in the second run"),
+  EXPECT_THAT(backward_error(fewer), AllOf(HasSubstr("saved 3 tensors"), HasSubstr("1 in the second run"),
                                            HasSubstr("tensor 1 is the first")));
   const auto more = [](const at::Tensor& z, bool second) { return second ? z.sin().exp().sin() : z.sin(); };
-  EXPECT_THAT(backward_error(more, {.early_stop = false}), HasSubstr("2 in the second run"));
+  EXPECT_THAT(backward_error(more, {.early_stop = false}), HasSubstr("3 in the second run"));
   EXPECT_EQ(backward_error(more), "no error");  // what it saves later is never seen
   EXPECT_EQ(backward_error(more, {.early_stop = false, .check_metadata = false}), "no error");
 }
@@ -119,6 +121,32 @@ TEST(CheckpointErrors, InferenceTensorsCannotBeInputs) {
   }
   EXPECT_THAT(message_of([&] { checkpoint([](const at::Tensor& a) { return a.exp(); }, made); }),
               HasSubstr("inference mode"));
+}
+
+TEST(CheckpointErrors, OthersWhoDrawRandomNumbersAreNoticed) {
+  const at::Tensor x = torch::randn({64, 64}, torch::requires_grad());
+  bool others_draw = false;
+  const auto f = [&](const at::Tensor& y) {
+    const at::Tensor z = torch::dropout(y, 0.5, true);
+    if (others_draw) std::thread([] { torch::rand({1}); }).join();
+    return torch::dropout(z.exp(), 0.5, true).sin();
+  };
+  const auto nothing = [](const CheckpointOp&) { return CheckpointPolicy::must_recompute; };
+  for (const auto& options : {CheckpointOptions{}, CheckpointOptions{.policy = nothing}}) {
+    for (const bool in_second : {false, true}) {
+      others_draw = !in_second;
+      const at::Tensor loss = checkpoint(options, f, x).sum();
+      others_draw = in_second;
+      EXPECT_THAT(message_of([&] { loss.backward(); }), HasSubstr("Another thread drew"));
+    }
+  }
+  // Where the function itself draws nothing, others may.
+  others_draw = false;
+  const auto calm = [&](const at::Tensor& y) {
+    std::thread([] { torch::rand({1}); }).join();
+    return y.exp().sin();
+  };
+  EXPECT_EQ(message_of([&] { checkpoint(calm, x).sum().backward(); }), "no error");
 }
 
 }  // namespace bellows::recompute::testing

@@ -147,4 +147,21 @@ TEST(Compress, OptionsOutOfRange) {
   EXPECT_THAT(message_of([] { compress({.min_size = -1}); }), ::testing::HasSubstr("min_size"));
 }
 
+TEST(Compress, WhatIsNamedIsLeftAlone) {
+  const at::Tensor frozen = torch::randn({128, 128}), x = torch::randn({64, 128}, torch::requires_grad());
+  const auto kept = [&](const std::vector<at::Tensor>& leave) {
+    at::Tensor loss;
+    const offload outer({.min_bytes = 1, .leave = leave});
+    const compress guard({.seed = 1, .leave = leave});
+    loss = x.mm(frozen.t()).sum();  // saves a view of the weight alone
+    outer.wait();
+    const std::pair<int64_t, int64_t> bytes(guard.bytes().before, outer.stats().bytes);
+    const bool exact = at::equal(torch::autograd::grad({loss}, {x})[0], torch::ones({64, 128}).mm(frozen));
+    EXPECT_EQ(exact, !leave.empty());
+    return bytes;
+  };
+  EXPECT_EQ(kept({}).first, 4 * 128 * 128);
+  EXPECT_EQ(kept({at::Tensor(), frozen.view({-1})}), (std::pair<int64_t, int64_t>(0, 0)));
+}
+
 }  // namespace bellows::recompute::testing

@@ -198,4 +198,17 @@ TEST(Offload, ToTheHostLeavesTheHostsTensorsAlone) {
   EXPECT_THAT(message_of([] { offload({.in_flight_bytes = 0}); }), HasSubstr("in_flight_bytes of at least 1, got 0"));
 }
 
+TEST(Offload, InputsOfARegionThatWereOneMemoryComeBackAsTwo) {
+  const at::Tensor x = torch::randn({32, 32}, torch::requires_grad());
+  const auto f = [](const at::Tensor& a, const at::Tensor& b) { return (a.sin() * b.t().cos() * a.t()).exp(); };
+  const auto gradient = [&](bool recomputed) {
+    const offload guard({.min_bytes = 1});
+    const at::Tensor h = x * 2, t = h.t();
+    const at::Tensor loss = (recomputed ? checkpoint(f, h, t) : f(h, t)).sum();
+    guard.wait();
+    return torch::autograd::grad({loss}, {x})[0];
+  };
+  EXPECT_TRUE(at::equal(gradient(true), gradient(false)));
+}
+
 }  // namespace bellows::recompute::testing

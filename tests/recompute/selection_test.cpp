@@ -1,11 +1,9 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
-#include <cmath>
 
 #include "bellows/amp/autocast.h"
 #include "bellows/nn/cross_entropy.h"
-#include "bellows/recompute/budget_plan_impl.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/tap/op_tap.h"
 #include "tests/recompute/support.h"
@@ -132,6 +130,84 @@ TEST(Selection, WhatIsKeptIsNotComputedAgain) {
             2);
 }
 
+TEST(Selection, WhatBackwardDoesNotNeedIsLeftOut) {
+  const at::Tensor x = torch::randn({32, 48}, torch::requires_grad());
+  torch::nn::Linear a(48, 64), b(64, 48);
+  const auto f = [&](const at::Tensor& y) {
+    const at::Tensor sum = b->forward(torch::gelu(a->forward(y))) + y;  // nobody saves the product in it
+    return torch::layer_norm(torch::batch_norm(sum, {}, {}, {}, {}, true, 0.1, 1e-5, false).relu_(), {48}, {}, {});
+  };
+  const auto kernels = [&](const std::string& name, const CheckpointRule& rule) {
+    const at::Tensor loss = checkpoint({.policy = rule}, f, x).sum();
+    const CountKernels count(name);
+    loss.backward();
+    return count.count();
+  };
+  const auto keeps = [](const std::string& name) {
+    return [name](const CheckpointOp& op) {
+      return op.name == name ? CheckpointPolicy::must_save : CheckpointPolicy::prefer_recompute;
+    };
+  };
+  EXPECT_EQ(kernels("aten::addmm", keeps("aten::add")), 1);  // the first, for gelu's backward; not the second
+  EXPECT_EQ(kernels("aten::add", keeps("aten::addmm")), 2);  // and for the two gradients of x
+  EXPECT_EQ(kernels("aten::addmm", keeps("aten::addmm")), 0);
+  EXPECT_EQ(kernels("aten::gelu", keeps("aten::addmm")), 1);
+  EXPECT_EQ(kernels("aten::relu_", keeps("aten::native_layer_norm")), 1);
+}
+
+TEST(Selection, SecondRunsOfMeasuredRegionsCallWhatTheyMust) {
+  torch::manual_seed(1);
+  const at::Tensor x = torch::randn({8, 16, 16, 16}), w = torch::randn({16, 16, 3, 3}, torch::requires_grad());
+  const auto block = [&](const at::Tensor& y) {
+    const at::Tensor z = torch::conv2d(y, w, {}, 1, 1);
+    return torch::batch_norm(z, {}, {}, {}, {}, true, 0.1, 1e-5, false).add_(y).relu_();
+  };
+  for (const double fraction : {0.0, 0.51, 1.0}) {
+    const BudgetPlanner planner({.fraction = fraction});
+    int convolutions = 0, rectified = 0;
+    for (int step = 0; step < 6; ++step) {
+      w.mutable_grad().reset();
+      at::Tensor y = x;
+      {
+        const budget guard(planner);
+        for (int i = 0; i < 3; ++i) y = checkpoint(block, y);
+      }
+      const CountKernels convolution("aten::convolution"), relu("aten::relu_");
+      y.sum().backward();
+      convolutions = convolution.count();
+      rectified = relu.count();
+    }
+    // Saved of each block: the product, and the sum, written in place twice, which is the next block's input: kept for nothing.
+    EXPECT_EQ(convolutions, fraction == 0 ? 3 : 0) << fraction;
+    // Without room for mean and deviation, the norm has to be computed again, and with it the sum.
+    EXPECT_EQ(rectified, fraction == 0 ? 3 : fraction == 1 ? 0 : 1) << fraction;
+    if (fraction == 0) {
+      EXPECT_EQ(planner.report().kept_bytes, 0);
+    }
+  }
+}
+
+TEST(Selection, WhatIsReadPastTheOperatorsIsThere) {
+  const at::Tensor x = torch::rand({16, 16}, torch::requires_grad());
+  int runs = 0;
+  float seen = 0;
+  const auto f = [&](const at::Tensor& y) {
+    ++runs;
+    const at::Tensor sum = y.mm(y) + 1;
+    seen = sum.const_data_ptr<float>()[0];  // its value is in no graph
+    return (y * (seen > 0 ? 2 : 3)).sin();
+  };
+  const at::Tensor loss = checkpoint({.policy = save_products}, f, x).sum();
+  const float first = seen;
+  loss.backward();
+  EXPECT_EQ(runs, 3);  // the one that left out the sum failed
+  EXPECT_EQ(seen, first);
+  runs = 0;
+  const budget guard(0.5);
+  for (int step = 0; step < 6; ++step) checkpoint(f, x).sum().backward();
+  EXPECT_EQ(runs, 2 * 6 + 1);  // the guard remembers
+}
+
 TEST(Selection, WhatIsModifiedInPlaceIsComputedAgain) {
   const at::Tensor x = torch::randn({8, 8}, torch::requires_grad());
   const auto f = [](const at::Tensor& y) { return y.sin().mul_(2).add_(1).cos(); };
@@ -220,27 +296,6 @@ TEST(Selection, OffloadGoesThroughTheGuardsAround) {
   EXPECT_EQ(tensors(CheckpointPolicy::offload), 3);
 }
 
-TEST(Budget, ChoosesByTimePerByte) {
-  const std::vector<detail::Candidate> all{{100, 1}, {100, 3}, {50, 1}, {300, 3}, {0, 0.1}};
-  using Choice = std::vector<bool>;
-  EXPECT_EQ(detail::choose(all, 0), (Choice{false, false, false, false, true}));
-  EXPECT_EQ(detail::choose(all, 100), (Choice{false, true, false, false, true}));
-  EXPECT_EQ(detail::choose(all, 170), (Choice{false, true, true, false, true}));
-  EXPECT_EQ(detail::choose(all, 1000), (Choice{true, true, true, true, true}));
-}
-
-TEST(Budget, EndsInAnyOrderAndKnowsNoLimitWhereThereIsNone) {
-  auto outer = std::make_unique<budget>(0.5), inner = std::make_unique<budget>(0.7);
-  outer.reset();
-  EXPECT_NE(detail::current_budget(), nullptr);
-  inner.reset();
-  EXPECT_EQ(detail::current_budget(), nullptr);
-  detail::BudgetPlan plan({.target_bytes = INT64_MAX});
-  plan.choose_for_region({{100, 1}}, 100, true);
-  plan.backward_begins();
-  EXPECT_EQ(plan.choose_for_region({{200, 1}}, 200, true), std::vector<bool>{true});
-}
-
 TEST(Budget, HoldsItsBytes) {
   tap::install_cpu_allocator();
   const at::Tensor x = torch::randn({256, 48});
@@ -256,7 +311,7 @@ TEST(Budget, HoldsItsBytes) {
   const int64_t least = kept_bytes(checkpointed), most = kept_bytes(plainly);
   for (const double fraction : {0.0, 0.4, 0.7}) {
     const budget guard(fraction);
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 6; ++step) {
       const int64_t kept = kept_bytes(checkpointed);
       EXPECT_LE(kept - least, fraction * static_cast<double>(most) + 6 * 16384) << fraction << " " << step;
       if (fraction > 0) {
@@ -267,7 +322,7 @@ TEST(Budget, HoldsItsBytes) {
     EXPECT_NEAR(static_cast<double>(report.activation_bytes), static_cast<double>(most),
                 0.1 * static_cast<double>(most));
     EXPECT_LE(report.kept_bytes, fraction * static_cast<double>(report.activation_bytes));
-    EXPECT_EQ(report.kept_seconds > 0, fraction > 0);
+    EXPECT_GT(report.kept_seconds, 0);  // something is always needed by nobody
     EXPECT_LT(report.kept_seconds, report.operator_seconds);
   }
   const int64_t target = most / 3;
@@ -280,18 +335,6 @@ TEST(Budget, HoldsItsBytes) {
   }
   // A policy of the region's own is not the guard's business.
   EXPECT_LT(kept_bytes(with({.policy = always(CheckpointPolicy::must_recompute)})) - least, 6 * 16384);
-}
-
-TEST(Budget, OutOfRange) {
-  const at::Tensor x = torch::randn({4}, torch::requires_grad());
-  const auto f = [](const at::Tensor& y) { return y.exp(); };
-  for (const double wrong : {-0.1, 1.01, std::nan("")}) {
-    EXPECT_THAT(message_of([&] { checkpoint({.budget = wrong}, f, x); }), HasSubstr("between 0 and 1"));
-    EXPECT_THAT(message_of([&] { budget guard(wrong); }), HasSubstr("between 0 and 1"));
-  }
-  EXPECT_THAT(message_of([] { budget guard(BudgetOptions{}); }), HasSubstr("got none"));
-  EXPECT_THAT(message_of([] { budget guard({.fraction = 0.5, .target_bytes = 1}); }), HasSubstr("got both"));
-  EXPECT_THAT(message_of([] { budget guard({.target_bytes = -2}); }), HasSubstr("at least 0, got -2"));
 }
 
 }  // namespace bellows::recompute::testing

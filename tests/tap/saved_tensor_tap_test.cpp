@@ -17,6 +17,15 @@ TEST(SavedTensorTap, CopiesGiveTheSameBits) {
   EXPECT_GT(tap->size(), 3u);
 }
 
+TEST(SavedTensorTap, SaysWhetherAClientLives) {
+  EXPECT_FALSE(saved_tensor_tap_installed());
+  {
+    const SavedTensorGuard guard(std::make_shared<CopyingTap>());
+    EXPECT_TRUE(saved_tensor_tap_installed());
+  }
+  EXPECT_FALSE(saved_tensor_tap_installed());
+}
+
 TEST(SavedTensorTap, Bf16PackIsCloseAndRestoresTheDtype) {
   const auto plain = conv_step();
   std::vector<at::Tensor> packed;

@@ -75,6 +75,9 @@ TEST(TrainActivations, RecomputedAndOffloadedIsPlainBitForBit) {
     recipe.recompute_keep = 0.5;
     recipe.offload_folder = folder.path();
     expect_same_run(epoch_of(recipe), plain);
+    recipe.recompute_keep = 0;
+    recipe.recompute_keep_mb = 1;
+    expect_same_run(epoch_of(recipe), plain);
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
@@ -163,6 +166,8 @@ TEST(TrainActivations, WhatDoesNotGoTogetherIsSaid) {
   kept.recompute = "blocks";
   kept.recompute_keep = 0.5;
   EXPECT_THAT(error_of_loop(kept, "activations=int8"), HasSubstr("needs recompute_keep = 0, got 0.5"));
+  EXPECT_THAT(error_of_loop(kept, "recompute_keep_mb=3"), HasSubstr("got 0.5 and 3"));
+  EXPECT_THAT(error_of_loop(recipe, "recompute_keep_mb=3"), HasSubstr("recompute_keep_mb = 3 is a part"));
   EXPECT_THAT(error_of_loop(recipe, "activations=int2"), HasSubstr("full, bf16, int8, int4"));
   EXPECT_THAT(error_of_loop(recipe, "offload_folder=/nowhere/at/all"), HasSubstr("offload_folder = /nowhere/at/all"));
   recipe.model = "mlp";

@@ -1,0 +1,144 @@
+#include <c10/util/irange.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "bellows/recompute/region_trace_impl.h"
+
+namespace bellows::recompute::detail {
+
+namespace {
+
+/// One region while a choice is made.
+class ChosenRegion {
+ public:
+  explicit ChosenRegion(const RegionTrace& trace)
+      : kept(trace.wanted()), trace_(trace), difference_(kept.size()), seconds_(trace.seconds_again(kept)) {
+    const auto count = static_cast<size_t>(std::count(kept.begin(), kept.end(), 1));
+    patience_ = 1 + count / 64;
+    for (const size_t i : c10::irange(kept.size())) bytes += kept[i] ? trace.bytes(i) : 0;
+    weigh_kept();
+  }
+
+  /// The kept storage whose loss costs least time for a byte, of those that are too many.
+  double cheapest(int64_t too_many, size_t& storage) const {
+    double best = std::numeric_limits<double>::infinity();
+    for (const size_t i : c10::irange(kept.size())) {
+      if (!kept[i] || trace_.bytes(i) == 0) continue;
+      const double cost = difference_[i] / static_cast<double>(std::min(trace_.bytes(i), too_many));
+      if (cost < best) best = cost, storage = i;
+    }
+    return best;
+  }
+
+  void give_up(size_t storage) {
+    kept[storage] = 0;
+    bytes -= trace_.bytes(storage);
+    if (++since_weighed_ >= patience_) weigh_kept();
+  }
+
+  /// What is kept for nothing goes.
+  void drop_useless() {
+    weigh_kept();
+    for (const size_t i : c10::irange(kept.size())) {
+      if (!kept[i]) continue;
+      kept[i] = 0;
+      if (trace_.seconds_again(kept) > seconds_) {
+        kept[i] = 1;
+      } else {
+        bytes -= trace_.bytes(i);
+      }
+    }
+    weigh_others();
+  }
+
+  /// The storage within `room` that is worth most time for a byte.
+  double dearest(int64_t room, size_t& storage) const {
+    double best = 0;
+    for (const size_t i : c10::irange(kept.size())) {
+      if (kept[i] || trace_.bytes(i) > room || !trace_.keepable(i)) continue;
+      const double worth = difference_[i] / static_cast<double>(std::max<int64_t>(trace_.bytes(i), 1));
+      if (worth > best) best = worth, storage = i;
+    }
+    return best;
+  }
+
+  void take(size_t storage) {
+    kept[storage] = 1;
+    bytes += trace_.bytes(storage);
+    seconds_ = trace_.seconds_again(kept);
+    if (++since_weighed_ >= patience_) weigh_others();
+  }
+
+  std::vector<char> kept;
+  int64_t bytes = 0;
+
+ private:
+  void weigh_kept() { weigh(1); }
+  void weigh_others() { weigh(0); }
+
+  /// How much the time changes if one storage that is kept, or one that is not, changes sides.
+  void weigh(char side) {
+    seconds_ = trace_.seconds_again(kept);
+    for (const size_t i : c10::irange(kept.size())) {
+      if (kept[i] != side || !trace_.keepable(i)) continue;
+      kept[i] ^= 1;
+      difference_[i] = std::abs(trace_.seconds_again(kept) - seconds_);
+      kept[i] ^= 1;
+    }
+    since_weighed_ = 0;
+  }
+
+  const RegionTrace& trace_;
+  std::vector<double> difference_;
+  double seconds_;
+  size_t patience_ = 1, since_weighed_ = 0;  ///< how many changes of a large region go by before all is weighed again
+};
+
+}  // namespace
+
+std::vector<std::vector<char>> choose(const std::vector<const RegionTrace*>& traces, int64_t room) {
+  std::vector<ChosenRegion> regions;
+  regions.reserve(traces.size());
+  for (const RegionTrace* trace : traces) {
+    regions.emplace_back(*trace);
+    room -= regions.back().bytes;
+  }
+  while (room < 0) {
+    ChosenRegion* from = nullptr;
+    size_t what = 0;
+    for (double best = std::numeric_limits<double>::infinity(); ChosenRegion & region : regions) {
+      size_t storage = 0;
+      if (const double cost = region.cheapest(-room, storage); cost < best) best = cost, from = &region, what = storage;
+    }
+    if (!from) break;
+    room += from->bytes;
+    from->give_up(what);
+    room -= from->bytes;
+  }
+  for (ChosenRegion& region : regions) {
+    room += region.bytes;
+    region.drop_useless();
+    room -= region.bytes;
+  }
+  for (bool found = true; found;) {
+    found = false;
+    ChosenRegion* to = nullptr;
+    size_t what = 0;
+    for (double best = 0; ChosenRegion & region : regions) {
+      size_t storage = 0;
+      if (const double worth = region.dearest(room, storage); worth > best)
+        best = worth, to = &region, what = storage, found = true;
+    }
+    if (!found) break;
+    room += to->bytes;
+    to->take(what);
+    room -= to->bytes;
+  }
+  std::vector<std::vector<char>> result;
+  result.reserve(regions.size());
+  for (ChosenRegion& region : regions) result.push_back(std::move(region.kept));
+  return result;
+}
+
+}  // namespace bellows::recompute::detail
