@@ -146,7 +146,8 @@ void OffloadedState::arrived(size_t index) {
   }
   came_[index] = true;
   coming_.push_back(index);
-  if (!order_.empty() && position_[index] < order_.size()) read_ahead(position_[index]);
+  if (!order_.empty() && position_[index] < order_.size()) return read_ahead(position_[index]);
+  file_->fetch(places_[index].part);  // a page that is missed brings its neighbours, megabytes of them
 }
 
 void OffloadedState::read_ahead(size_t position) {
@@ -168,7 +169,7 @@ void OffloadedState::read_ahead(size_t position) {
 }
 
 OffloadedStateStats OffloadedState::stats() const {
-  return {.file_bytes = file_->size(), .resident_bytes = file_->resident_bytes()};
+  return {.file_bytes = file_->size(), .resident_bytes = file_->resident_bytes({0, file_->size()})};
 }
 
 }  // namespace bellows::optim

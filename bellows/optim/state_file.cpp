@@ -60,12 +60,16 @@ void StateFile::write_out(FilePart part) const {
                 " of the file in ", file_.folder(), ": ", errno_message(errno), ".");
   }
   ::posix_fadvise(file_.descriptor(), part.offset, part.bytes, POSIX_FADV_DONTNEED);
+  if (resident_bytes(part) == 0) return;
+  // On layered file systems, as containers have, that call sees the upper file only; this one goes by the memory.
+  ::msync(memory_ + part.offset, static_cast<size_t>(part.bytes), MS_SYNC);
+  ::posix_fadvise(file_.descriptor(), part.offset, part.bytes, POSIX_FADV_DONTNEED);
 }
 
-int64_t StateFile::resident_bytes() const {
+int64_t StateFile::resident_bytes(FilePart part) const {
   const int64_t page = page_bytes();
-  std::vector<unsigned char> pages(static_cast<size_t>((size() + page - 1) / page));
-  if (::mincore(memory_, static_cast<size_t>(size()), pages.data()) != 0) return size();
+  std::vector<unsigned char> pages(static_cast<size_t>((part.bytes + page - 1) / page));
+  if (::mincore(memory_ + part.offset, static_cast<size_t>(part.bytes), pages.data()) != 0) return part.bytes;
   return page * std::count_if(pages.begin(), pages.end(), [](unsigned char flags) { return (flags & 1) != 0; });
 }
 

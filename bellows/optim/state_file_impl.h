@@ -39,8 +39,8 @@ class StateFile : public std::enable_shared_from_this<StateFile> {
   /// Has the pages written, and then taken out of memory: now, however long that takes.
   /// Throws: c10::Error – a failing disk
   void write_out(FilePart part) const;
-  /// Bytes of the file that are in memory.
-  int64_t resident_bytes() const;
+  /// Bytes that are in memory.
+  int64_t resident_bytes(FilePart part) const;
   int64_t size() const { return file_.size(); }
 
  private:
