@@ -33,9 +33,9 @@ const std::vector<std::pair<char32_t, char32_t>>& folded_pairs() {
 /// Syllables are consonant, vowel and, for most, another consonant.
 void append_hangul(char32_t syllable, std::u32string& text) {
   constexpr char32_t vowels = 21, ends = 28;
-  text += 0x1100 + syllable / (vowels * ends);
-  text += 0x1161 + syllable / ends % vowels;
-  if (syllable % ends > 0) text += 0x11A7 + syllable % ends;
+  text.push_back(U'\u1100' + syllable / (vowels * ends));
+  text.push_back(U'\u1161' + syllable / ends % vowels);
+  if (syllable % ends > 0) text.push_back(U'\u11A7' + syllable % ends);
 }
 
 }  // namespace
