@@ -35,6 +35,15 @@ class InUse {
   tap::StorageHolds holds_;
 };
 
+/// A tensor as it was recorded, over another storage. The constructor gives version counters to those that it thinks need one.
+at::Tensor recorded_over(const Output& output, c10::Storage storage) {
+  at::Tensor made = output.value.geometry.over(std::move(storage));
+  c10::TensorImpl& impl = *made.unsafeGetTensorImpl();
+  if (impl.version_counter().enabled() == output.counted) return made;
+  const c10::VariableVersion counter = output.counted ? c10::VariableVersion(0) : c10::VariableVersion();
+  return at::Tensor(impl.shallow_copy_and_detach(counter, impl.allow_tensor_metadata_change()));
+}
+
 void run(const tap::OpCall& op, tap::Stack& stack) {
   const InUse in_use(op, stack);
   op.next(stack);
@@ -142,12 +151,12 @@ at::Tensor Follower::answer(const Node& node, const Output& output, std::span<co
     }
     return handed_back;
   }
-  if (!output.made) return output.value.geometry.over(c10::Storage(buffers_[id].weak.lock()));
+  if (!output.made) return recorded_over(output, c10::Storage(buffers_[id].weak.lock()));
   c10::Storage storage(tap::make_pending_storage(output.nbytes, output.value.geometry.device));
   buffers_.add(storage);
   buffers_[id].pending = true;
   busy_.push_back(id);
-  return output.value.geometry.over(std::move(storage));
+  return recorded_over(output, std::move(storage));
 }
 
 void Follower::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {

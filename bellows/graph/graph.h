@@ -38,9 +38,10 @@ struct Argument {
 /// One tensor among an operator's results.
 struct Output {
   Value value{};
-  int argument = -1;  ///< which of the operator's tensors, counted over all arguments, is handed back; -1: none
-  bool made = false;  ///< the operator made this buffer
-  size_t nbytes = 0;  ///< of the buffer
+  int argument = -1;    ///< which of the operator's tensors, counted over all arguments, is handed back; -1: none
+  bool made = false;    ///< the operator made this buffer
+  bool counted = true;  ///< has a version counter: also an inference tensor that detach() made
+  size_t nbytes = 0;    ///< of the buffer
 };
 
 struct Result {

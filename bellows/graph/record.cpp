@@ -69,6 +69,7 @@ Output NodeRecorder::output(const at::Tensor& tensor, BufferTable& buffers) {
   }
   made.value.geometry = Geometry::of(tensor);
   made.made = buffers.size() > known;
+  made.counted = tensor.unsafeGetTensorImpl()->version_counter().enabled();
   made.nbytes = tensor.storage().nbytes();
   const auto same = std::find(identities_.begin(), identities_.end(), tensor.unsafeGetTensorImpl());
   if (same != identities_.end() && !made.made) made.argument = static_cast<int>(same - identities_.begin());

@@ -333,6 +333,25 @@ TEST(RegionHazards, AnObserverSeesAnOperatorOnce) {
   EXPECT_EQ(counting->relus, 3);
 }
 
+TEST(RegionHazards, InferenceTensorsKeepOrLackTheirVersionCounter) {
+  Region region;
+  for (int call = 0; call < 3; ++call) {
+    region.run([&] {
+      at::Tensor x;
+      {
+        const c10::InferenceMode inference;
+        x = torch::ones({2}) * 2;
+      }
+      at::Tensor detached = x.detach();
+      EXPECT_TRUE(x.is_inference() && detached.is_inference());
+      const at::NoGradGuard no_grad;
+      detached.mul_(2);  // libtorch lets it
+      EXPECT_THAT(error_of([&] { x.mul_(3); }), HasSubstr("Inplace update to inference tensor"));
+    });
+  }
+  EXPECT_EQ(region.explain().followed_calls, 2);
+}
+
 TEST(RegionHazards, MemoryOfInputsAndDeadResultsIsGivenBack) {
   Region region;
   std::weak_ptr<int> memory;
