@@ -95,6 +95,23 @@ class ChosenRegion {
   size_t patience_ = 1, since_weighed_ = 0;  ///< how many changes of a large region go by before all is weighed again
 };
 
+/// Calls change(region, storage) for the best of all regions, with best(region, storage) as a number that grows with how good
+/// a change is, or minus infinity.
+template <class Best, class Change>
+bool change_best(std::vector<ChosenRegion>& regions, int64_t& room, const Best& best, const Change& change) {
+  ChosenRegion* where = nullptr;
+  size_t what = 0;
+  for (double most = -std::numeric_limits<double>::infinity(); ChosenRegion & region : regions) {
+    size_t storage = 0;
+    if (const double good = best(region, storage); good > most) most = good, where = &region, what = storage;
+  }
+  if (!where) return false;
+  room += where->bytes;
+  change(*where, what);
+  room -= where->bytes;
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::vector<char>> choose(const std::vector<const RegionTrace*>& traces, int64_t room) {
@@ -104,36 +121,21 @@ std::vector<std::vector<char>> choose(const std::vector<const RegionTrace*>& tra
     regions.emplace_back(*trace);
     room -= regions.back().bytes;
   }
-  while (room < 0) {
-    ChosenRegion* from = nullptr;
-    size_t what = 0;
-    for (double best = std::numeric_limits<double>::infinity(); ChosenRegion & region : regions) {
-      size_t storage = 0;
-      if (const double cost = region.cheapest(-room, storage); cost < best) best = cost, from = &region, what = storage;
-    }
-    if (!from) break;
-    room += from->bytes;
-    from->give_up(what);
-    room -= from->bytes;
+  const auto cheap = [&](const ChosenRegion& region, size_t& storage) { return -region.cheapest(-room, storage); };
+  const auto give_up = [](ChosenRegion& region, size_t storage) { region.give_up(storage); };
+  while (room < 0 && change_best(regions, room, cheap, give_up)) {
   }
   for (ChosenRegion& region : regions) {
     room += region.bytes;
     region.drop_useless();
     room -= region.bytes;
   }
-  for (bool found = true; found;) {
-    found = false;
-    ChosenRegion* to = nullptr;
-    size_t what = 0;
-    for (double best = 0; ChosenRegion & region : regions) {
-      size_t storage = 0;
-      if (const double worth = region.dearest(room, storage); worth > best)
-        best = worth, to = &region, what = storage, found = true;
-    }
-    if (!found) break;
-    room += to->bytes;
-    to->take(what);
-    room -= to->bytes;
+  const auto dear = [&](const ChosenRegion& region, size_t& storage) {
+    const double worth = region.dearest(room, storage);
+    return worth > 0 ? worth : -std::numeric_limits<double>::infinity();
+  };
+  const auto take = [](ChosenRegion& region, size_t storage) { region.take(storage); };
+  while (change_best(regions, room, dear, take)) {
   }
   std::vector<std::vector<char>> result;
   result.reserve(regions.size());

@@ -76,9 +76,8 @@ at::Tensor with_buffers(int code, const at::Tensor& a, const std::shared_ptr<Buf
   return a + 1;
 }
 
-at::Tensor result_of(const Instruction& i, const at::Tensor& a, const at::Tensor& b,
-                     const std::shared_ptr<Buffers>& buffers) {
-  switch (i.code) {
+at::Tensor computed(int code, const at::Tensor& a, const at::Tensor& b) {
+  switch (code) {
     case 0:
       return a + b;
     case 1:
@@ -95,15 +94,13 @@ at::Tensor result_of(const Instruction& i, const at::Tensor& a, const at::Tensor
       return a.softmax(1);
     case 7:
       return torch::layer_norm(a, {side}, {}, {});
-    case 8:
+    default:
       return torch::dropout(a, 0.4, true);
-    case 9:
-    case 10:
-    case 11:
-      return in_place(i.code, a, b);
-    case 12:
-    case 13:
-      return with_buffers(i.code, a, buffers);
+  }
+}
+
+at::Tensor viewed(int code, const at::Tensor& a, const at::Tensor& b) {
+  switch (code) {
     case 14:
       return a.t();
     case 15:
@@ -125,6 +122,13 @@ at::Tensor result_of(const Instruction& i, const at::Tensor& a, const at::Tensor
     default:
       return RawSquare::apply(a.tanh());
   }
+}
+
+at::Tensor result_of(const Instruction& i, const at::Tensor& a, const at::Tensor& b,
+                     const std::shared_ptr<Buffers>& buffers) {
+  if (i.code < 9) return computed(i.code, a, b);
+  if (i.code < 12) return in_place(i.code, a, b);
+  return i.code < 14 ? with_buffers(i.code, a, buffers) : viewed(i.code, a, b);
 }
 
 std::vector<at::Tensor> run(const std::vector<Instruction>& program, std::vector<at::Tensor> values,
