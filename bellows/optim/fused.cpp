@@ -206,13 +206,14 @@ void run_on_device(Bucket<Rule>& bucket, const FusedStep& step) {
   const OnDevice on(step, bucket.device);
   TensorList steps = Lists<Rule>(bucket).steps;
   if (!steps.empty()) at::_foreach_add_(steps, 1);
-  const bool one_type = bucket.types.param == bucket.types.grad && bucket.types.param == bucket.types.state &&
-                        !bucket.tensors[0].master.defined();
-  if (!one_type || !run_aten(bucket, step, on)) {
+  const StepTypes& types = bucket.types;
+  const bool aten = types.param == types.grad && types.param == types.state && types.low_bit == kernels::LowBit::none &&
+                    !types.stochastic && !bucket.tensors[0].master.defined();
+  if (!aten || !run_aten(bucket, step, on)) {
     const auto pointer = [](const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; };
     const c10::impl::VirtualGuardImpl backend(bucket.device.type());
     kernels::cuda::step(
-        addresses(bucket), bucket.types,
+        addresses(bucket), types,
         {pointer(on.lr), pointer(on.grad_scale.value_or(at::Tensor())), pointer(on.found_inf.value_or(at::Tensor()))},
         backend.getStream(bucket.device).native_handle());
   }

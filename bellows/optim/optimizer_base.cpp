@@ -85,8 +85,7 @@ bool LibtorchOptimizer::any_gradient(bool (*predicate)(const at::Tensor& paramet
 bool LibtorchOptimizer::can_fuse(const at::Tensor& p) const {
   if (!is_fusable(p.scalar_type())) return false;
   if (p.is_cpu()) return true;
-  if (fused_only()) return false;
-  const bool plain = !common_.master_weights || !is_low_precision(p);
+  const bool plain = !fused_only() && (!common_.master_weights || !is_low_precision(p));
   return p.is_cuda() && ((common_.own_cuda && kernels::cuda::is_available()) || (common_.aten_cuda && plain));
 }
 
@@ -104,7 +103,8 @@ void LibtorchOptimizer::check_low_bit() const {
     for (const at::Tensor& p : group.params()) {
       TORCH_CHECK_VALUE(can_fuse(p) && (!has_low_bit_state() || p.scalar_type() != at::kDouble), common_.name, ": ",
                         what, " has no kernel for parameter ", index, ", of ", p.scalar_type(), " on ", p.device(),
-                        ": expected fp32, bf16 or fp16 on the CPU.");
+                        ": expected fp32, bf16 or fp16 on the CPU",
+                        common_.own_cuda ? ", or on CUDA in a build with -DBELLOWS_CUDA=ON." : ".");
       TORCH_CHECK_VALUE(common_.state != State::int4 || state_block(p) == 0 || p.is_contiguous(), common_.name,
                         ": state_dtype int4 is for row-major parameters, parameter ", index, " has shape ", p.sizes(),
                         " and strides ", p.strides(), ". Use int8, or contiguous weights.");

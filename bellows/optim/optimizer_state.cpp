@@ -158,7 +158,7 @@ const LibtorchOptimizer::Scales& LibtorchOptimizer::scales_of(const at::Tensor& 
   Scales& scales = scales_[p.unsafeGetTensorImpl()];
   const int64_t block = state_block(p), blocks = (p.numel() + block - 1) / block;
   for (size_t k = 0; k < static_cast<size_t>(moments); ++k) {
-    if (!scales[k].defined()) scales[k] = at::zeros({blocks}, at::kFloat);
+    if (!scales[k].defined()) scales[k] = at::zeros({blocks}, at::TensorOptions(p.device()).dtype(at::kFloat));
   }
   return scales;
 }
@@ -179,7 +179,7 @@ at::Tensor OptimizerInternals::new_state(const at::Tensor& p, double value) cons
   const at::TensorOptions type(optimizer.state_dtype(p));
   if (optimizer.state_block(p) == 0) return at::full_like(p.detach(), value, type, at::MemoryFormat::Preserve);
   // With scales of zero every code is zero.
-  if (optimizer.common_.state == State::int4) return at::zeros(optimizer.state_sizes(p), type);
+  if (optimizer.common_.state == State::int4) return at::zeros(optimizer.state_sizes(p), type.device(p.device()));
   return at::zeros_like(p.detach(), type, at::MemoryFormat::Preserve);
 }
 
