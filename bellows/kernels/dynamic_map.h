@@ -69,7 +69,9 @@ struct DynamicMap {
 /// (arXiv:2309.01507, "zero-point problem").
 struct LinearMap4 {
   static constexpr int zero = 0;
-  BELLOWS_HOST_DEVICE float decode(int code, float scale) const { return static_cast<float>(code + 1) * (scale * 0.0625f); }
+  BELLOWS_HOST_DEVICE float decode(int code, float scale) const {
+    return static_cast<float>(code + 1) * (scale * 0.0625f);
+  }
   BELLOWS_HOST_DEVICE int encode(float value) const {
     return std::clamp(static_cast<int>(std::nearbyint(std::fma(value, 16.0f, -1.0f))), 0, 15);
   }
