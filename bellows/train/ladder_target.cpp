@@ -101,7 +101,7 @@ class TargetSearch {
     std::vector<size_t> result;
     double least = std::numeric_limits<double>::infinity();
     for (size_t i = 1; i < candidates_.size(); ++i) {
-      if (rung_of_[i]) continue;
+      if (rung_of_[i] || evaluations_.above(i, report_.target.bytes, scale_)) continue;
       least = std::min(least, predicted(i));
       result.push_back(i);
     }
