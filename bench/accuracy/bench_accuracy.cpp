@@ -1,11 +1,11 @@
-// Do small optimizer states and compressed activations cost accuracy? Two models are trained to the end in each way, from
-// the same seeds.
+// Do small optimizer states, bf16 weights and compressed activations cost accuracy? Two models are trained to the end in
+// each way, from the same seeds.
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <optional>
 
-#include "bellows/core/error.h"
+#include "bellows/amp/policy.h"
 #include "bellows/core/seed.h"
 #include "bellows/data/dataset.h"
 #include "bellows/models/distilbert.h"
@@ -34,6 +34,7 @@ struct Way {
   std::string name;
   optim::State state = optim::State::automatic;
   bool adafactor = false;
+  bool bf16_weights = false;  ///< without fp32 copies, rounded at random; norms in fp32
   std::optional<recompute::ActivationBits> activations{};
 };
 
@@ -47,6 +48,11 @@ const std::vector<Way> ways = {
      .activations = recompute::ActivationBits::int8},
     {.name = "4-bit AdamW", .state = optim::State::int4},
     {.name = "int4 activations", .activations = recompute::ActivationBits::int4},
+    {.name = "bf16 weights", .bf16_weights = true},
+    {.name = "bf16 weights, 8-bit AdamW, int8 activations",
+     .state = optim::State::int8,
+     .bf16_weights = true,
+     .activations = recompute::ActivationBits::int8},
 };
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model, const Way& way, double lr) {
@@ -54,7 +60,17 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Model& model, cons
     return std::make_unique<optim::Adafactor>(
         model.parameters(),
         optim::AdafactorOptions{.lr = lr, .scale_parameter = false, .relative_step = false, .warmup_init = false});
-  return std::make_unique<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = lr, .state_dtype = way.state});
+  return std::make_unique<optim::AdamW>(
+      model.parameters(),
+      optim::AdamWOptions{.lr = lr, .state_dtype = way.state, .stochastic_rounding = way.bf16_weights});
+}
+
+Model make_model(const Subject& subject, const Way& way) {
+  const Model model = subject.make();
+  if (!way.bf16_weights) return model;
+  const amp::Policy policy{
+      .name = "bf16 weights", .dtype = at::kBFloat16, .autocast = true, .low_weights = true, .norms_fp32 = true};
+  return amp::apply(model, policy).model;
 }
 
 double accuracy(const Model& model, const Texts& data) {
@@ -94,7 +110,7 @@ void train_epoch(const Subject& subject, const Model& model, const Way& way, tor
 
 double train_to_the_end(const Subject& subject, const Way& way, uint64_t seed) {
   seed_everything(seed);
-  const Model model = subject.make();
+  const Model model = make_model(subject, way);
   const auto optimizer = make_optimizer(model, way, subject.lr);
   for (int64_t epoch = 0; epoch < subject.epochs; ++epoch) train_epoch(subject, model, way, *optimizer, epoch);
   return accuracy(model, subject.held_out);
@@ -181,17 +197,12 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  const Options options = parse_options(
+  return bench_main(
       argc, argv,
       "Trains a ResNet on the digits and a small DistilBERT on the sections of manual pages with AdamW in 32, 8 and 4\n"
-      "bits, Adafactor, and activations in 8 and 4 bits, three seeds each, and compares the held-out accuracy.\n"
+      "bits, Adafactor, activations in 8 and 4 bits, and bf16 weights, three seeds each, and compares the held-out "
+      "accuracy.\n"
       "--pages: folder of Debian's packages manpages and manpages-dev. --only digits or text. --quick: one seed, fewer "
       "epochs.",
-      {{"pages", "/usr/share/man"}, {"only", ""}});
-  try {
-    return run(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_accuracy: %s\n", bellows::user_message(error).c_str());
-    return 1;
-  }
+      run, {{"pages", "/usr/share/man"}, {"only", ""}});
 }
