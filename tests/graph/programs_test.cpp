@@ -31,7 +31,7 @@ class Machine {
   explicit Machine(const Tensors& inputs) : values_(inputs) {}
 
   void run(const Instruction& one, int call) {
-    at::Tensor a = pick(one.a), b = pick(one.b);
+    const at::Tensor a = pick(one.a), b = pick(one.b);
     switch (one.op % 6) {
       case 0:
         return keep(pointwise(one.detail, a, b, call));
@@ -108,7 +108,7 @@ class Machine {
       case 4:
         return a.flatten();
       case 5:
-        return a.dim() < 3 ? a.unsqueeze(0).expand({2}).size(0) ? a.unsqueeze(0) : a : a.squeeze();
+        return a.squeeze();
       case 6:
         return a.dim() < 3 ? a.unsqueeze(0).expand(expanded(a)) : a;
       default:
@@ -121,7 +121,7 @@ class Machine {
     return sizes;
   }
 
-  void in_place(int which, at::Tensor a, const at::Tensor& b, int call) {
+  void in_place(int which, const at::Tensor& a, const at::Tensor& b, int call) {
     const bool fits = broadcast(a, b) && at::infer_size(a.sizes(), b.sizes()) == a.sizes().vec();
     if (!writable(a)) return keep(a.clone());
     const at::NoGradGuard no_grad;
