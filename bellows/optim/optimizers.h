@@ -32,14 +32,14 @@ enum class State {
 //   maximize        climbs instead of descending
 //   master_weights  bf16 and fp16 parameters are updated in fp32: state and a master copy of the weights are fp32, the
 //                   parameters their rounded copies. Without it everything has the parameter's type, as in Python
-//   state_dtype     int8 and int4: fused steps of dense gradients on the CPU, of fp32, bf16 and fp16 parameters that
+//   state_dtype     int8 and int4: fused steps of dense gradients (CUDA: untested), of fp32, bf16 and fp16 parameters that
 //                   lie in one memory layout from the first step on (int4: row-major). An element whose new moments
 //                   would not be finite (a NaN or infinity in its gradient, a square beyond fp32) keeps parameter and
 //                   moments: it must not spoil the block it shares a scale with
 //   min_8bit_size   with low-bit state, parameters of fewer elements keep theirs in fp32
 //   stochastic_rounding
 //                   bf16 parameters without master are rounded up or down at random, such that small steps are kept on
-//                   average; the same for the same rounding_seed on any number of threads or ranks. Fused, on the CPU
+//                   average; the same for the same rounding_seed on any number of threads or ranks. Fused
 //   lr_tensor       0-d; takes the place of `lr` for all groups and is read at every step: on the CPU it also becomes
 //                   the groups' `lr`; on an accelerator the fused step reads it without the host waiting
 
