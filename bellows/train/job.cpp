@@ -112,8 +112,8 @@ Model model_for(const Recipe& recipe, const models::ModelEntry& entry, int64_t c
                     ". Put it into a train::Job with data and a loss of your own.");
   TORCH_CHECK_VALUE(
       next_tokens || classes > 0,
-      "make_job: num_classes is 0, the data set names no classes, and no sample of it has a label that could be read. "
-      "Set num_classes.");
+      "make_job: num_classes is 0, the data set names no classes, and no sample of it has a label that could be read: "
+      "\"cls\" or \"label\" with a whole number, or \"label\" with a name. Set num_classes, or name the field so.");
   const Model model = entry.make(std::max<int64_t>(classes, 1), width);
   if (!recipe.weights.empty()) start_from(recipe, model, text);
   place_model(recipe, model);

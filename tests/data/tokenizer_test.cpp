@@ -104,6 +104,7 @@ TEST(TextSource, RefusesWhatIsNoText) {
                   "{\"text\": \"good\", \"label\": \"yess\"}\n{\"other\": \"good\", \"label\": \"no\"}\n");
   write_text_file(folder / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\ngood\n");
   write_shard(folder / "x.tar", {{"a.txt", "a\xff"}});
+  write_shard(folder / "picture.tar", {{"a.png", "\x89PNG"}, {"a.cls", "1"}});
   const TextTokenizer words = open_tokenizer(folder / "vocab.txt");
   const auto stored = [&](const char* name) { return open(folder / name).source(); };
   const TextSource source(stored("x.jsonl"), {.tokenizer = words, .classes = {"no", "yes"}});
@@ -116,6 +117,11 @@ TEST(TextSource, RefusesWhatIsNoText) {
   EXPECT_THAT(source.lengths(), ElementsAre(3, 0, 0, 0)) << "bad ones are for the loader to say";
   EXPECT_THAT(error(TextSource(stored("x.tar"), {.tokenizer = words}), 0),
               HasSubstr("expected UTF-8, found another byte at 1 of 2"));
+  EXPECT_THAT(error_of([&] { TextSource(stored("picture.tar"), {.tokenizer = byte_tokenizer()}); }),
+              HasSubstr("has no texts; it holds png, cls"));
+  const TextSource misspelt(stored("x.jsonl"), {.tokenizer = words, .classes = {"yess"}});
+  const Sample third = misspelt.read(2);
+  EXPECT_THAT(third.where(third.find("label")), HasSubstr("sample 2, label at byte 64 of"));
   EXPECT_THAT(error_of([&] { TextSource(stored("x.jsonl"), {}); }),
               HasSubstr("texts need a tokenizer: set tokenizer to bytes"));
   EXPECT_THAT(error_of([&] { TextSource(stored("x.jsonl"), {.tokenizer = words, .most_tokens = 2}); }),

@@ -156,6 +156,7 @@ TEST_F(TablesTest, CsvTakesNamesSeveralFilesAndLineEnds) {
   EXPECT_THAT(source->block_starts(), ElementsAre(0, 1));
   EXPECT_EQ(open_csv({none}, {.columns = {"p", "q"}})->size(), 2);
   EXPECT_EQ(text_in(open_csv({none}, {.columns = {"p", "q"}, .text = {"q"}})->read(1), "q"), "4");
+  EXPECT_EQ(text_in(open_csv({file("named.csv", "x,label\n1,cat\n2,7\n")})->read(1), "label"), "7");
 }
 
 TEST_F(TablesTest, SaysWhereACsvFileIsWrong) {
@@ -168,6 +169,8 @@ TEST_F(TablesTest, SaysWhereACsvFileIsWrong) {
   EXPECT_THAT(csv_error(""), HasSubstr("found an empty file"));
   EXPECT_THAT(csv_error("a,label\r\n1,2\r\n1,cat\r\n"),
               HasSubstr("line 3, byte 16: expected a whole number in the column \"label\", found \"cat\""));
+  EXPECT_THAT(csv_error("a,label\n1,\n"), HasSubstr("expected a whole number in the column \"label\", found \"\""));
+  EXPECT_THAT(csv_error("a,label\n1,0.5\n"), HasSubstr("found \"0.5\""));
   EXPECT_THAT(csv_error("a,label\n1,9223372036854775808\n"), HasSubstr("found \"9223372036854775808\""));
   EXPECT_THAT(csv_error("names\n1\n", {.text = {"name"}}), HasSubstr("Did you mean \"names\"?"));
   EXPECT_THAT(csv_error("\n\n1,2\n1\n", {.columns = {"x", "y"}}), HasSubstr("line 4"));

@@ -149,8 +149,12 @@ class CsvSource final : public Source {
     }
   }
 
-  static void see(const io::CsvReader& reader, CsvColumn& column, const io::CsvCell& cell) {
+  void see(const io::CsvReader& reader, CsvColumn& column, const io::CsvCell& cell) const {
     column.see(cell.text);
+    if (rows_.size() == 1 && column.is_label && !column.numbers && !is_code(without_spaces(cell.text))) {
+      column.is_label = false;  // the classes go by names, as in JSON Lines
+      column.fixed_text = true;
+    }
     TORCH_CHECK_VALUE(!column.is_label || (column.integers && !column.has_empty && !column.big),
                       reader.where(cell.offset), ": expected a whole number in the column \"label\", found ",
                       io::printable(cell.text),

@@ -9,6 +9,7 @@
 #include "bellows/core/error.h"
 #include "bellows/data/label.h"
 #include "bellows/data/order/integers.h"
+#include "bellows/data/picture.h"
 #include "bellows/io/bytes.h"
 #include "bellows/kernels/parallel.h"
 
@@ -39,9 +40,11 @@ struct TextValues {
   std::shared_ptr<const void> owner;  // of the other fields
 };
 
-Field integers(std::string_view name, std::span<const int64_t> values, c10::IntArrayRef sizes) {
+/// Params: origin – what they were made of: messages say where that is
+Field integers(std::string_view name, std::span<const int64_t> values, c10::IntArrayRef sizes, const Field& origin) {
   Field field;
   field.name = name;
+  field.offset = origin.offset;
   field.bytes = std::as_bytes(values);
   field.is_array = true;
   field.dtype = c10::ScalarType::Long;
@@ -57,7 +60,7 @@ std::string find_text_field(const Sample& sample, bool tokens) {
   std::vector<std::string> found;
   bool has_text = false;
   for (const Field& field : sample.fields) {
-    if (is_label(field.name)) continue;
+    if (is_label(field.name) || is_picture(field)) continue;  // by bytes, a picture's file would be a text
     has_text = has_text || !field.is_array;
     if (tokens ? !is_tokens(field) : field.is_array) continue;
     if (field.name == usual[0] || field.name == usual[1]) return std::string(field.name);
@@ -174,9 +177,9 @@ void TextSource::read(int64_t index, Sample& sample) const {
     fields.push_back(field);
     if (field.name != "label" || field.is_array) continue;
     values->label = class_of(field, sample);
-    fields.back() = integers("label", {&values->label, 1}, {});
+    fields.back() = integers("label", {&values->label, 1}, {}, field);
   }
-  fields.push_back(integers("tokens", values->tokens, c10::IntArrayRef(&values->count, 1)));
+  fields.push_back(integers("tokens", values->tokens, c10::IntArrayRef(&values->count, 1), *text));
   sample.fields = std::move(fields);
   values->owner = std::move(sample.owner);
   sample.owner = std::move(values);
