@@ -1,8 +1,11 @@
 #include "bellows/train/ladder_job.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
+#include <vector>
 
+#include "bellows/data/text/text_source.h"
 #include "bellows/inspect/memory.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/train_loop.h"
@@ -11,11 +14,71 @@ namespace bellows::train {
 
 namespace {
 
+/// Of those whose text or list of tokens has the most bytes, the one with the most tokens: only these are tokenized.
+int64_t longest_text_of(const data::TextSource& texts) {
+  std::vector<std::pair<size_t, int64_t>> by_bytes;
+  by_bytes.reserve(static_cast<size_t>(texts.size()));
+  data::Sample sample;
+  const auto try_sample = [&](const data::Source& source, int64_t i, const auto& use) {
+    try {
+      source.read(i, sample);
+      use();
+    } catch (const c10::ValueError&) {  // whoever reads it for training says so
+    }
+  };
+  for (int64_t i = 0; i < texts.size(); ++i)
+    try_sample(*texts.origin(), i, [&] {
+      const data::Field* text = sample.find(texts.options().field);
+      if (text) by_bytes.emplace_back(text->bytes.size(), i);
+    });
+  const size_t tried = std::min<size_t>(by_bytes.size(), 64);
+  std::ranges::partial_sort(by_bytes, by_bytes.begin() + static_cast<std::ptrdiff_t>(tried), std::greater<>());
+  by_bytes.resize(tried);
+  std::pair<int64_t, int64_t> longest(0, 0);
+  for (const auto& [bytes, position] : by_bytes) {
+    const int64_t at = position;
+    try_sample(texts, at, [&] { longest = std::max(longest, {sample.find("tokens")->sizes[0], at}); });
+  }
+  return longest.second;
+}
+
+/// Another order, whose epochs begin with one sample.
+class BeginningWith final : public data::Order {
+ public:
+  BeginningWith(data::OrderPtr order, int64_t first) : order_(std::move(order)), first_(first) {}
+
+  int64_t length(const data::Source& source, int64_t epoch) const override { return order_->length(source, epoch); }
+  data::Positions positions(const data::Source& source, uint64_t seed, int64_t epoch) const override {
+    data::Positions positions = order_->positions(source, seed, epoch);
+    int64_t at = 0;
+    while (at < positions.size() && positions[at] != first_) ++at;
+    if (at > 0 && at < positions.size()) positions.swap(0, at);
+    return positions;
+  }
+  bool repeats() const override { return order_->repeats(); }
+
+ private:
+  data::OrderPtr order_;
+  int64_t first_;
+};
+
+/// Batches of texts are as large as their longest one. The first has the longest of all, for what follows is measured for
+/// a few batches only, and their peak has to be that of training.
+Job largest_batch_first(Job job) {
+  const auto* texts = dynamic_cast<const data::TextSource*>(job.train.source().get());
+  const data::LoaderOptions& options = job.train.loader_options();
+  if (texts && options.order)
+    job.train = job.train.order(std::make_shared<BeginningWith>(options.order, longest_text_of(*texts)), options.seed);
+  return job;
+}
+
 class RecipeLadderJob final : public LadderJob {
  public:
   /// From the first tensor on, all are counted.
   explicit RecipeLadderJob(const Recipe& recipe)
-      : device_(recipe.device), before_(inspect::memory_stats(device_).current_bytes), loop_(make_job(recipe)) {
+      : device_(recipe.device),
+        before_(inspect::memory_stats(device_).current_bytes),
+        loop_(largest_batch_first(make_job(recipe))) {
     inspect::reset_peak(device_);
     TORCH_CHECK_VALUE(loop_.job().eval,
                       "ladder: expected held-out data to measure the accuracy on, and there is none "

@@ -10,6 +10,7 @@
 #include "bellows/data/text/text_source.h"
 #include "bellows/io/safetensors.h"
 #include "bellows/models/config.h"
+#include "bellows/train/ladder_job.h"
 #include "bellows/train/plan.h"
 #include "bellows/train/selection.h"
 #include "bellows/train/technique.h"
@@ -161,6 +162,21 @@ TEST_F(TextRun, BucketsHoldEachTextOnceWithLessPadding) {
   EXPECT_EQ(ids, plain_ids);
   EXPECT_EQ(ids.size(), 240u);
   EXPECT_LT(empty, plain_empty / 4);
+}
+
+// What the ladder measures are a few batches; their peak has to be that of an epoch.
+TEST_F(TextRun, IsMeasuredWithItsLongestTextFirst) {
+  Recipe small = recipe();
+  small.batch_size = 4;
+  for (const uint64_t seed : {1, 2, 3}) {
+    const auto job = make_ladder_job(small, seed);
+    EXPECT_EQ(job->run_steps(60), 240) << "an epoch: each text once";
+    job->take_peak_bytes();
+    job->run_steps(1);
+    const auto first = static_cast<double>(job->take_peak_bytes());
+    job->run_steps(59);
+    EXPECT_GT(first, 0.95 * static_cast<double>(job->take_peak_bytes())) << seed << ": batches wait, too, about 1 %";
+  }
 }
 
 TEST_F(TextRun, ResumesWithTheSameBits) {
