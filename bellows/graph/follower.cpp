@@ -44,6 +44,12 @@ at::Tensor recorded_over(const Output& output, c10::Storage storage) {
   return at::Tensor(impl.shallow_copy_and_detach(counter, impl.allow_tensor_metadata_change()));
 }
 
+/// Memory that the storage does not own (from_blob): its owner may free it, or write to it, as soon as the operator has been called.
+bool is_borrowed(const c10::Storage& storage) {
+  const c10::DataPtr& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  return data.get() && !data.get_context();
+}
+
 void run(const tap::OpCall& op, tap::Stack& stack) {
   const InUse in_use(op, stack);
   op.next(stack);
@@ -91,11 +97,12 @@ void Follower::follow(Step* step, const Arrival& arrival, const tap::OpCall& op,
 
 void Follower::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
   const Node& node = step->node;
+  bool borrows = false;
   if (node.view) {
     ++counts_.views;
   } else {
     ++counts_.deferred;
-    wait_for(node, arrival.arguments);
+    borrows = wait_for(node, arrival.arguments);
     pending_.push_back({&node, lifted_numbers(node, arrival)});
   }
   ++counts_.followed;
@@ -103,20 +110,25 @@ void Follower::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
   stack.resize(stack.size() - node.arguments.size());
   for (c10::IValue& value : results) stack.push_back(std::move(value));
   stand_at(step);
+  if (borrows) flush();
 }
 
 /// The operator's tensors are needed when it runs: their data must live till then, and the host must not reach it before.
-void Follower::wait_for(const Node& node, std::span<const c10::IValue> arguments) {
+/// Returns: that cannot be had of some of them
+bool Follower::wait_for(const Node& node, std::span<const c10::IValue> arguments) {
+  bool borrows = false;
   for (size_t i = 0; i < node.arguments.size(); ++i) {
     if (!node.arguments[i].is_tensors()) continue;
     for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
       const BufferId id = buffers_.of(tensor);
       if (id < 0 || buffers_[id].busy()) return;
+      borrows = borrows || is_borrowed(tensor.storage());
       buffers_[id].real = tensor.storage();
       holds_.hold(tensor.storage(), options_.guard_inputs);
       busy_.push_back(id);
     });
   }
+  return borrows;
 }
 
 std::vector<c10::IValue> Follower::answers(const Node& node, const tap::Stack& stack) {

@@ -48,7 +48,7 @@ class Follower : public tap::OpTap, public tap::Deferral {
 
   std::vector<c10::IValue> answers(const Node& node, const tap::Stack& stack);
   at::Tensor answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments);
-  void wait_for(const Node& node, std::span<const c10::IValue> arguments);
+  bool wait_for(const Node& node, std::span<const c10::IValue> arguments);
 
   std::mutex mutex_;
   RecordingTree& tree_;

@@ -373,5 +373,22 @@ TEST(RegionHazards, MemoryOfInputsAndDeadResultsIsGivenBack) {
   }
 }
 
+TEST(RegionHazards, BorrowedMemoryIsReadAtOnce) {
+  Region region;
+  for (int call = 0; call < 3; ++call) {
+    at::Tensor copy, twice;
+    region.run([&] {
+      std::vector<float> host(100, static_cast<float>(call));
+      copy = at::from_blob(host.data(), {100}).clone();
+      std::fill(host.begin(), host.end(), -1.0F);
+      twice = (copy * 2).sum() + at::from_blob(host.data(), {10, 10}).t().sum();
+      std::fill(host.begin(), host.end(), -2.0F);  // and then it is gone
+    });
+    EXPECT_EQ(copy.sum().item<int>(), 100 * call);
+    EXPECT_EQ(twice.item<int>(), 200 * call - 100);
+  }
+  EXPECT_EQ(region.explain().followed_calls, 2);
+}
+
 }  // namespace
 }  // namespace bellows::graph::testing
