@@ -4,6 +4,8 @@
 #include <c10/util/irange.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 namespace bellows::recompute::detail {
 
@@ -22,10 +24,36 @@ bool makes_tensors(const c10::FunctionSchema& schema) {
          std::all_of(schema.returns().begin(), schema.returns().end(), is_new);
 }
 
+bool is_constant(std::string_view name) {
+  constexpr std::array<std::string_view, 11> ends{"zeros",     "ones",      "full",         "zeros_like",
+                                                  "ones_like", "full_like", "linspace",     "logspace",
+                                                  "range",     "::eye",     "scalar_tensor"};
+  return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
+}
+
+/// Writes all of its target, of which it reads nothing.
+bool overwrites(const TracedCall& call) {
+  const std::string_view name = call.schema->name();
+  return call.kind.random || name == "aten::copy_" || name == "aten::fill_" || name == "aten::zero_";
+}
+
+bool is_collective(std::string_view name) {
+  return name.find("c10d") != std::string_view::npos;
+}
+
+bool is_foreign(const c10::OperatorHandle& handle) {
+  const std::string_view name = handle.schema().name();
+  if (name.starts_with("aten::") || name.starts_with("bellows::")) return false;
+  return is_collective(name) || !handle.hasTag(at::Tag::pt2_compliant_tag);
+}
+
 OperatorKind kind_of_schema(const c10::OperatorHandle& handle) {
   const auto& schema = handle.schema();
+  const bool foreign = is_foreign(handle);
   OperatorKind kind{.random = handle.hasTag(at::Tag::nondeterministic_seeded),
-                    .uninitialized = schema.name().find("empty") != std::string::npos};
+                    .uninitialized = schema.name().find("empty") != std::string::npos,
+                    .constant = is_constant(schema.name()),
+                    .foreign = foreign};
   const auto& arguments = schema.arguments();
   const auto writes = [](const c10::Argument& a) { return a.alias_info() && a.alias_info()->isWrite(); };
   const auto written = std::count_if(arguments.begin(), arguments.end(), writes);
@@ -36,6 +64,8 @@ OperatorKind kind_of_schema(const c10::OperatorHandle& handle) {
              schema.returns().size() == 1 && writes(schema.returns()[0]) && !handle.hasTag(at::Tag::inplace_view)) {
     kind.kind = CallKind::writes;
   }
+  if (is_collective(schema.name())) kind.kind = CallKind::other;  // other processes wait for it
+  kind.random = kind.random || (foreign && kind.kind == CallKind::makes);
   return kind;
 }
 
@@ -97,15 +127,22 @@ TracedCall& RegionTrace::add(TracedCall call, const std::vector<at::Tensor>& out
   }
   if (call.kind.kind == CallKind::writes) call.target = call.reads.empty() ? -1 : call.reads[0];
   if (call.kind.kind == CallKind::writes && call.target < 0) call.kind.kind = CallKind::other;
+  const bool may_write = call.kind.kind == CallKind::other && (call.kind.writes_some || call.kind.foreign);
   for (const int32_t id : call.reads) {
     if (id == call.target) continue;
     StorageFacts& facts = storages_[static_cast<size_t>(id)];
     facts.looked_at = true;
-    facts.changed = facts.changed || (call.kind.kind == CallKind::other && call.kind.writes_some);  // one of them
+    facts.changed = facts.changed || may_write;  // one of them
+    facts.unseen = facts.unseen || (may_write && call.kind.foreign);
   }
+  if (call.kind.foreign && call.kind.kind == CallKind::other) may_skip_ = false;
   if (call.kind.kind == CallKind::writes) {
     StorageFacts& facts = storages_[static_cast<size_t>(call.target)];
     facts.changed = facts.changed || facts.looked_at;
+    // What nobody filled, and is read, was filled past the operators: done again, that would undo what came after it.
+    const bool filled = facts.maker < 0 || facts.writes > 0 || overwrites(call) ||
+                        !calls_[static_cast<size_t>(facts.maker)].kind.uninitialized;
+    if (!filled) facts.changed = true, may_skip_ = false;
     ++facts.writes;
   }
   return calls_.emplace_back(std::move(call));
@@ -134,6 +171,12 @@ int32_t RegionTrace::made(const c10::StorageImpl* storage) const {
   return storages_[static_cast<size_t>(found->second.id)].maker < 0 ? -1 : found->second.id;
 }
 
+bool RegionTrace::written_unseen(size_t call) const {
+  const StorageIds& made = calls_[call].makes;
+  return std::any_of(made.begin(), made.end(),
+                     [this](int32_t id) { return id >= 0 && storages_[static_cast<size_t>(id)].unseen; });
+}
+
 uint32_t RegionTrace::writes_to(size_t call) const {
   const StorageIds& made = calls_[call].makes;
   return made.empty() || made[0] < 0 ? 0 : storages_[static_cast<size_t>(made[0])].writes;
@@ -143,7 +186,7 @@ bool RegionTrace::keepable(size_t storage) const {
   const StorageFacts& facts = storages_[storage];
   if (facts.maker < 0 || facts.changed) return false;
   const TracedCall& maker = calls_[static_cast<size_t>(facts.maker)];
-  if (maker.kind.kind != CallKind::makes || maker.barred) return false;
+  if (maker.kind.kind != CallKind::makes || maker.kind.constant || maker.barred) return false;
   return facts.writes == 0 || (may_skip_ && maker.makes[0] == static_cast<int32_t>(storage));
 }
 

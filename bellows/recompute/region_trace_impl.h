@@ -30,6 +30,8 @@ struct OperatorKind {
   CallKind kind = CallKind::other;
   bool random = false;         ///< draws from a default generator
   bool uninitialized = false;  ///< leaves what it makes for others to fill
+  bool constant = false;       ///< fills what it makes without a look at a value: the host may write to it, unnoticed
+  bool foreign = false;        ///< nobody knows what else it does: a schema need not tell, that of collectives does not
   bool writes_some = false;    ///< of its arguments
 };
 
@@ -73,6 +75,8 @@ class RegionTrace {
   /// Returns: the call as it was noted, until the next one
   TracedCall& add(TracedCall call, const std::vector<at::Tensor>& outputs);
   bool keeps(size_t call) const { return calls_[call].kept; }
+  /// One of its outputs may have been written without its version telling.
+  bool written_unseen(size_t call) const;
   /// Its outputs are not what they were.
   void cannot_keep(size_t call) { calls_[call].kept = false, calls_[call].barred = true; }
   void saved(const at::Tensor& tensor);
@@ -116,6 +120,7 @@ class RegionTrace {
     uint32_t writes = 0;  ///< in place
     bool saved = false, looked_at = false;
     bool changed = false;  ///< after somebody had looked at it, or nobody knows how
+    bool unseen = false;   ///< its version need not tell of that
   };
   struct Saved {
     int32_t storage;

@@ -142,7 +142,8 @@ void Selection::follow(const tap::OpCall& op, OperatorKind kind, tap::Stack& sta
   other_calls_ = other_calls_ || number >= steps.size() || steps[number].schema != call.schema;
   if (other_calls_ || steps[number].action == Action::run) return;
   const std::vector<at::Tensor> results = tensors_of(op.results(stack));
-  if (!results.empty() && results[0].defined() && results[0].is_inference()) return;
+  const auto never_kept = [](const at::Tensor& t) { return t.defined() && (!t.has_storage() || t.is_inference()); };
+  if (std::any_of(results.begin(), results.end(), never_kept)) return;
   call.action = steps[number].action;
   call.random_after = random_states_after(kind, results[0]);
   if (kind.kind != CallKind::makes) return;
@@ -174,6 +175,8 @@ void Selection::record(const tap::OpCall& op, OperatorKind kind, tap::Stack& sta
   {
     const std::lock_guard lock(mutex_);
     traced.reads = trace_->read(op.arguments(stack));
+    if (kind.kind == CallKind::writes && !op.arguments(stack)[0].toTensor().has_storage())  // a sparse one
+      traced.kind.kind = CallKind::other;
   }
   const double begin = budgeted() ? seconds_now({}) : 0;
   op.next(stack);
@@ -189,7 +192,7 @@ void Selection::record(const tap::OpCall& op, OperatorKind kind, tap::Stack& sta
   call.random_after = random_states_after(kind, outputs[0]);
   call.policy = policy_of(op, outputs);
   const bool for_budget = budgeted() && (call.policy == prefer_save || call.policy == prefer_recompute);
-  noted_call.kept = !for_budget && call.policy != prefer_recompute && call.policy != must_recompute;
+  noted_call.kept = !for_budget && !kind.constant && call.policy != prefer_recompute && call.policy != must_recompute;
   noted_call.barred = !for_budget;
   call.outputs.reserve(outputs.size());
   for (const at::Tensor& output : outputs) {
@@ -220,7 +223,7 @@ void Selection::finish(int64_t activation_bytes) {
       auto& outputs = calls_[i].outputs;
       if (!outputs.empty() && outputs[0].tensor.defined() && !trace_->keeps(i))
         outputs[0].keep_final(trace_->writes_to(i));
-      if (calls_[i].modified()) trace_->cannot_keep(i);
+      if (calls_[i].modified() || trace_->written_unseen(i)) trace_->cannot_keep(i);
     }
     plan = decided(activation_bytes);
     apply(plan->steps);

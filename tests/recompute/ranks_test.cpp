@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include "bellows/comm/collectives.h"
 #include "bellows/parallel/distributed_data_parallel.h"
 #include "bellows/parallel/sync_batch_norm.h"
 #include "tests/parallel/ranks.h"
@@ -65,6 +66,31 @@ TEST(CheckpointOnRanks, GradientsOfTwoRanksAreTheSameBitForBit) {
 TEST(CheckpointOnRanks, SynchronizedBatchNormTalksAgainAndCountsOnce) {
   const auto plain = distributed(plainly, {}, true);
   EXPECT_EQ(first_difference(plain, distributed(checkpointed, {}, true)), -1);
+}
+
+/// The schema of a collective does not say what it writes.
+TEST(CheckpointOnRanks, WhatRanksAddUpIsNotAddedTwice) {
+  const auto gradients = [](const Call& call) {
+    std::vector<std::vector<at::Tensor>> results(2);
+    parallel::testing::run_ranks(2, [&](const comm::Group& group) {
+      const at::Tensor x = torch::arange(64 * 64).view({64, 64}).add(group.rank()).mul(0.11).sin().requires_grad_();
+      const auto f = [&](const at::Tensor& y) {
+        const at::Tensor scale = y.detach().sigmoid().mean(1, true);
+        return (y.mm(y) * comm::all_reduce(scale, group)).tanh();
+      };
+      for (int step = 0; step < 2; ++step) call(f, x).square().sum().backward();
+      results[static_cast<size_t>(group.rank())] = {x.grad()};
+    });
+    return results[1];
+  };
+  const auto plain = gradients(plainly);
+  for (const double fraction : {0.25, 1.0}) {
+    const auto some = [&](const Layer& f, const at::Tensor& x) { return checkpoint({.budget = fraction}, f, x); };
+    EXPECT_EQ(first_difference(plain, gradients(some)), -1) << fraction;
+  }
+  const CheckpointRule all = [](const CheckpointOp&) { return CheckpointPolicy::must_save; };
+  const auto saved = [&](const Layer& f, const at::Tensor& x) { return checkpoint({.policy = all}, f, x); };
+  EXPECT_EQ(first_difference(plain, gradients(saved)), -1);
 }
 
 }  // namespace bellows::recompute::testing

@@ -208,6 +208,41 @@ TEST(Selection, WhatIsReadPastTheOperatorsIsThere) {
   EXPECT_EQ(runs, 2 * 6 + 1);  // the guard remembers
 }
 
+TEST(Selection, WhatTheHostFillsIsFilledAgain) {
+  const at::Tensor x = torch::randn({16, 16}, torch::requires_grad());
+  const auto fill = [](const at::Tensor& mask, float by) {
+    for (int64_t i = 0; i < mask.numel(); ++i) mask.data_ptr<float>()[i] += by;
+    return mask;
+  };
+  const std::vector<Layer> functions{
+      [&](const at::Tensor& y) {
+        return (y.mm(y) * fill(at::full({16, 16}, 0.5), 1)).tanh();
+      },
+      [&](const at::Tensor& y) {
+        return (y.mm(y) * fill(at::zeros({16, 16}), 1).mul_(0.3).exp_()).tanh();
+      },
+      [&](const at::Tensor& y) {
+        const at::Tensor mask = at::empty({16, 16});
+        std::fill_n(mask.data_ptr<float>(), mask.numel(), 0.5F);
+        return (y.mm(y) * mask.exp_().exp_().exp_()).tanh();
+      },
+      [&](const at::Tensor& y) {  // writes a tensor that has no storage; the sum that it reads is in no graph
+        const at::Tensor sparse = torch::eye(16).to_sparse();
+        return torch::mm(sparse.mul_(y.detach().abs().mean().exp()), y).sin();
+      }};
+  for (size_t i = 0; i < functions.size(); ++i) {
+    const auto gradient = [&](const Call& call) {
+      return torch::autograd::grad({call(functions[i], x).square().sum()}, {x})[0];
+    };
+    const at::Tensor plain = gradient(plainly);
+    EXPECT_TRUE(at::equal(gradient(with({.policy = always(CheckpointPolicy::must_save)})), plain)) << i;
+    EXPECT_TRUE(at::equal(gradient(with({.budget = 1.0})), plain)) << i;
+    const budget guard(1.0);
+    for (int step = 0; step < 5; ++step)
+      EXPECT_TRUE(at::equal(gradient(checkpointed), plain)) << i << ", step " << step;
+  }
+}
+
 TEST(Selection, WhatIsModifiedInPlaceIsComputedAgain) {
   const at::Tensor x = torch::randn({8, 8}, torch::requires_grad());
   const auto f = [](const at::Tensor& y) { return y.sin().mul_(2).add_(1).cos(); };
