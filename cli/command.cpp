@@ -19,6 +19,7 @@
 #include "cli/help_texts.h"
 #include "cli/options.h"
 #include "cli/plugin.h"
+#include "cli/size_option.h"
 #include "cli/terminal.h"
 
 namespace bellows::cli {
@@ -43,27 +44,6 @@ std::string seconds_problem(const std::string& text) {
 
 std::string positive_problem(const std::string& text) {
   return number_problem(text, 1e9, "a number above 0, up to 10^9");
-}
-
-std::string size_problem(const std::string& size) {
-  return "expected a size from 1 byte to 10^18 bytes, such as 256MB, got " + size;
-}
-
-/// CLI11 would take it for a number of 20 digits.
-std::string negative_size_problem(const std::string& size) {
-  return size.find('-') == std::string::npos ? "" : size_problem(size);
-}
-
-std::string shard_size_problem(const std::string& bytes) {
-  return bytes != "0" && bytes.size() < 19 ? "" : size_problem(bytes + " bytes");
-}
-
-CLI::Option* add_size(CLI::App* verb, const char* name, uint64_t& bytes, const char* what) {
-  return verb->add_option(name, bytes, what)
-      ->type_name("BYTES")
-      ->transform(CLI::AsSizeValue(false).description(""))
-      ->transform(CLI::Validator(negative_size_problem, ""))  // goes before the other
-      ->check(CLI::Validator(shard_size_problem, ""));
 }
 
 void add_json(CLI::App* verb, JsonTarget& json) {

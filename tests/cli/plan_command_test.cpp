@@ -65,7 +65,7 @@ TEST(PlanCommand, FitGivesARecipeThatTrainTakes) {
   const Outcome trained =
       run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits(), "--set", "epochs=1"});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
-  expect_plan_failure({"--model", "digits_resnet", "--fit", "10KB"}, 1, "no recipe fits 10");
+  expect_plan_failure({"--model", "digits_resnet", "--fit", "10.5KB"}, 1, "no recipe fits 10.5 KiB");
 }
 
 TEST(PlanCommand, WhatCannotBePlannedIsSaid) {
@@ -79,6 +79,8 @@ TEST(PlanCommand, WhatCannotBePlannedIsSaid) {
   expect_plan_failure({"--recipe", folder / "r.yaml"}, 2, "model");
   expect_plan_failure({"--recipe", folder / "none.yaml"}, 2, "none.yaml");
   expect_plan_failure({"--model", "mlp", "--fit", "-5"}, 2, "--fit");
+  for (const char* size : {"0.5B", "1e19", "1.5XB", "GB", ".", "1.5.5GB"})
+    expect_plan_failure({"--model", "mlp", "--fit", size}, 2, "--fit: expected a size");
   expect_plan_failure({"--model", "mlp", "--fit", "1G", "--json"}, 2, "standard output is a recipe");
   expect_plan_failure({"--model", "mlp", "--price-per-hour", "nan"}, 2, "a number above 0");
   expect_plan_failure({"--model", "mlp", "--step-ms", "-1"}, 2, "a number above 0");
