@@ -51,6 +51,8 @@ data::Dataset packed_texts(const data::Dataset& dataset, const Recipe& recipe, c
   if (const auto bad = std::ranges::count(lengths, 0); bad > 0)
     log_warn("texts: ", bad, " of ", lengths.size(), " cannot be used, and are left out (bad_samples: skip).");
   const int64_t row_length = longest_text(recipe, models::model_entry(recipe.model));
+  TORCH_CHECK_VALUE(row_length != 1, "make_job: \"", recipe.model,
+                    "\" learns which token follows another, expected a sequence_length of 2 at least, got 1.");
   const data::Packing packing = data::pack_rows(
       lengths, {.row_length = row_length > 0 ? row_length : 128, .seed = static_cast<uint64_t>(recipe.seed)});
   return data::Dataset(data::packed(texts, "tokens", packing), dataset.info()).require({"tokens", "segment_ids"});

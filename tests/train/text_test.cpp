@@ -285,9 +285,11 @@ TEST_F(TextRun, ModelsOfTheNextTokenReadPackedTexts) {
                                             "n_layer": 1, "n_head": 2})");
   Recipe next = recipe();
   next.model = folder_ / "gpt.json";
-  next.sequence_length = 48;
   next.epochs = 12;
   next.batch_size = 8;
+  next.sequence_length = 1;
+  EXPECT_THAT(error_of([&] { make_job(next); }), HasSubstr("expected a sequence_length of 2 at least, got 1"));
+  next.sequence_length = 48;
   const Job job = make_job(next);
   EXPECT_LT(job.train.size(), 120) << "rows of two texts and more";
   data::Loader loader = job.train.loader();
