@@ -14,8 +14,15 @@ void replace_arguments(const tap::OpCall& op, tap::Stack& stack, const std::vect
   for (const at::Tensor& output : outputs) stack.emplace_back(output);
 }
 
-bool noted(OperatorKind kind) {
-  return !PastRegions::active() && kind.kind != CallKind::view;
+/// Autocast's cache decides whether there is one: that of the first run need not be that of the second.
+bool casts_weight(const tap::OpCall& op, tap::Stack& stack) {
+  if (op.name() != "aten::_to_copy") return false;
+  const at::Tensor& tensor = op.arguments(stack)[0].toTensor();
+  return tensor.is_leaf() && tensor.requires_grad();
+}
+
+bool noted(OperatorKind kind, const tap::OpCall& op, tap::Stack& stack) {
+  return !PastRegions::active() && kind.kind != CallKind::view && !casts_weight(op, stack);
 }
 
 }  // namespace
@@ -25,7 +32,7 @@ class Selection::FirstRunTap final : public tap::OpTap {
   explicit FirstRunTap(Selection& selection) : selection_(selection) {}
   void call(const tap::OpCall& op, tap::Stack& stack) override {
     const OperatorKind kind = operator_kind(op.handle());
-    if (!noted(kind)) {
+    if (!noted(kind, op, stack)) {
       op.next(stack);
     } else if (selection_.region_plan_) {
       selection_.follow(op, kind, stack);
@@ -43,7 +50,7 @@ class Selection::SecondRunTap final : public tap::OpTap {
   explicit SecondRunTap(const Selection& selection) : selection_(selection) {}
   void call(const tap::OpCall& op, tap::Stack& stack) override {
     const OperatorKind kind = operator_kind(op.handle());
-    const KeptCall* call = noted(kind) ? next_call(op) : nullptr;
+    const KeptCall* call = noted(kind, op, stack) ? next_call(op) : nullptr;
     if (!call || call->action == Action::run || call->modified()) {
       if (kind.writes_some) check_target(op, stack);
       return op.next(stack);

@@ -243,6 +243,18 @@ TEST(Selection, WhatTheHostFillsIsFilledAgain) {
   }
 }
 
+TEST(Selection, CastsOfWeightsAreCachedInOneRunAndNotInTheOther) {
+  const at::Tensor x = torch::randn({16, 16}, torch::requires_grad()),
+                   w = torch::randn({16, 16}, torch::requires_grad());
+  const auto f = [&](const at::Tensor& y) { return y.sin().mm(w); };
+  const auto gradient = [&](const Call& call) {
+    const amp::autocast cast(at::kCPU, at::kBFloat16);
+    return torch::autograd::grad({call(f, call(f, x)).to(at::kFloat).sum()}, {w})[0];
+  };
+  for (const double fraction : {0.0, 0.5, 1.0})
+    EXPECT_TRUE(at::equal(gradient(with({.budget = fraction})), gradient(plainly))) << fraction;
+}
+
 TEST(Selection, WhatIsModifiedInPlaceIsComputedAgain) {
   const at::Tensor x = torch::randn({8, 8}, torch::requires_grad());
   const auto f = [](const at::Tensor& y) { return y.sin().mul_(2).add_(1).cos(); };
