@@ -65,7 +65,7 @@ struct PartOptions {
   /// 1, 2, 4 or 8: so many rows and columns of a JPEG become one, cheaply, within its transform of blocks. A PNG is not
   /// shrunk.
   int64_t shrink = 1;
-  /// JPEG: a rougher transform of blocks, and colour at half resolution is repeated instead of interpolated.
+  /// JPEG: a rougher transform of blocks; where it is shrunk, colour is repeated instead of interpolated.
   bool fast = false;
 };
 

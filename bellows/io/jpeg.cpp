@@ -142,7 +142,9 @@ void start_jpeg(jpeg_decompress_struct& info, const PartOptions& options, const 
   info.scale_num = 1;
   info.scale_denom = static_cast<unsigned>(options.shrink);
   info.dct_method = options.fast ? JDCT_IFAST : JDCT_ISLOW;
-  info.do_fancy_upsampling = options.fast ? FALSE : TRUE;
+  // At full size libjpeg-turbo 2.1's other way takes pixels from memory that it never wrote where rows and columns are left
+  // out. At smaller ones colour at half resolution in both directions is not upsampled at all.
+  info.do_fancy_upsampling = options.fast && options.shrink > 1 ? FALSE : TRUE;
   check_jpeg(where, [&] {
     jpeg_start_decompress(&info);
     if (!can_be_cut(info) || part.width >= info.output_width) return;

@@ -75,8 +75,12 @@ TEST(FastDecode, OfAPngIsExact) {
 TEST(FastDecode, IsTheSameForAnyNumberOfThreads) {
   TemporaryFolder folder;
   const Dataset set = jpegs(folder, 200, 300).random_resized_crop(50, 50).flip().fast_decode().batch(4);
-  Loader one = set.threads(0).loader(), three = set.threads(3).loader();
-  EXPECT_EQ(fingerprints(one, 1), fingerprints(three, 1));
+  Loader one = set.threads(0).loader();
+  const std::vector<std::string> expected = fingerprints(one, 1);
+  for (int i = 0; i < 10; ++i) {  // a decoder may hand out what was decoded before it in its thread: chance
+    Loader three = set.threads(3).loader();
+    ASSERT_TRUE(fingerprints(three, 1) == expected) << i;
+  }
 }
 
 }  // namespace
