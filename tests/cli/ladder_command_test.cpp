@@ -56,16 +56,18 @@ TEST(LadderCommand, QuickLadderOnDigitsWritesTheFixedKeys) {
   EXPECT_THAT(read_file(folder / "l.html"), testing::HasSubstr("Accuracy against wall time"));
   EXPECT_GE(json["baseline"]["accuracy"].get<double>(), 0.9);
   EXPECT_GT(json["baseline"]["peak_bytes"].get<int64_t>(), 0);
+  bool any_kept = false;  // not where the machine is too busy to tell anything in the time
   for (const auto& rung : json["rungs"]) {
     for (const char* key : {"technique", "kept", "step_ms", "samples_per_s", "peak_bytes", "time_to_target_s",
                             "accuracy", "speedup", "interval"}) {
       EXPECT_TRUE(rung.contains(key)) << key;
     }
     if (!rung["kept"].get<bool>()) continue;
+    any_kept = true;
     EXPECT_GT(rung["judged_by"] == "time to target" ? rung["speedup"] : rung["interval"][0], 1.0) << rung;
     EXPECT_GE(rung["accuracy"].get<double>(), 0.9) << rung;
   }
-  EXPECT_GT(json["speedup"].get<double>(), 0);
+  EXPECT_EQ(json["speedup"].is_number(), any_kept) << json["speedup"];
 }
 
 TEST(LadderCommand, CtrlCEndsItWithWhatWasMeasured) {
