@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "bellows/amp/autocast.h"
@@ -50,10 +52,32 @@ MakeOptimizer make(OptimizerOptions options) {
   };
 }
 
+std::vector<Variant> combined_variants(const MakeOptimizer& adamw8) {
+  return {
+      {.name = "autocast bf16", .peer = "autocast", .tolerance = 0.05, .autocast = true},
+      {.name = "autocast bf16, recompute",
+       .peer = "autocast checkpoint",
+       .tolerance = 0.05,
+       .run_block = recomputed,
+       .autocast = true},
+      {.name = "int8 activations, 8-bit AdamW, step in backward",
+       .tolerance = 0.05,
+       .bits = recompute::ActivationBits::int8,
+       .steps_in_backward = true,
+       .optimizer = adamw8},
+      {.name = "autocast bf16, recompute, 8-bit AdamW, step in backward",
+       .tolerance = 0.05,
+       .run_block = recomputed,
+       .autocast = true,
+       .steps_in_backward = true,
+       .optimizer = adamw8},
+  };
+}
+
 std::vector<Variant> deep_variants() {
   using recompute::ActivationBits;
   const MakeOptimizer adamw8 = adamw({.state_dtype = optim::State::int8});
-  return {
+  std::vector<Variant> all = {
       {.name = "plain", .peer = "plain"},
       {.name = "recompute of every block", .peer = "checkpoint", .run_block = recomputed},
       {.name = "recompute, products kept", .peer = "selective", .run_block = recomputed_but_products},
@@ -73,24 +97,9 @@ std::vector<Variant> deep_variants() {
       {.name = "8-bit AdamW", .tolerance = 0.02, .optimizer = adamw8},
       {.name = "4-bit AdamW", .tolerance = 0.02, .optimizer = adamw({.state_dtype = optim::State::int4})},
       {.name = "step in backward", .steps_in_backward = true},
-      {.name = "autocast bf16", .peer = "autocast", .tolerance = 0.05, .autocast = true},
-      {.name = "autocast bf16, recompute",
-       .peer = "autocast checkpoint",
-       .tolerance = 0.05,
-       .run_block = recomputed,
-       .autocast = true},
-      {.name = "int8 activations, 8-bit AdamW, step in backward",
-       .tolerance = 0.05,
-       .bits = ActivationBits::int8,
-       .steps_in_backward = true,
-       .optimizer = adamw8},
-      {.name = "autocast bf16, recompute, 8-bit AdamW, step in backward",
-       .tolerance = 0.05,
-       .run_block = recomputed,
-       .autocast = true,
-       .steps_in_backward = true,
-       .optimizer = adamw8},
   };
+  std::ranges::move(combined_variants(adamw8), std::back_inserter(all));
+  return all;
 }
 
 /// Each adds to the one above, but for the two SGDs, which stand beside Adam.
