@@ -67,7 +67,11 @@ TEST(LadderCommand, QuickLadderOnDigitsWritesTheFixedKeys) {
     EXPECT_GT(rung["judged_by"] == "time to target" ? rung["speedup"] : rung["interval"][0], 1.0) << rung;
     EXPECT_GE(rung["accuracy"].get<double>(), 0.9) << rung;
   }
-  EXPECT_EQ(json["speedup"].is_number(), any_kept) << json["speedup"];
+  if (any_kept) {
+    EXPECT_GT(json["speedup"].get<double>(), 0);
+  } else {
+    EXPECT_TRUE(json["speedup"].is_null()) << json["speedup"];
+  }
 }
 
 TEST(LadderCommand, CtrlCEndsItWithWhatWasMeasured) {
