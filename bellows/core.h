@@ -1,5 +1,6 @@
 #pragma once
 
+#include "bellows/core/call_site.h"
 #include "bellows/core/channels_last.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"

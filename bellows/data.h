@@ -1,5 +1,6 @@
 #pragma once
 
+#include "bellows/data/classes.h"
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/dataset.h"
 #include "bellows/data/fingerprint.h"

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "bellows/inspect/call_site.h"
 #include "bellows/inspect/determinism.h"
 #include "bellows/inspect/first_nan.h"
 #include "bellows/inspect/flops.h"

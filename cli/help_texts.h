@@ -7,7 +7,8 @@ inline constexpr const char* train_footer =
     R"(Trains and evaluates after every epoch. Ctrl-C saves a checkpoint, if --out is
 given, and exits with 130; a second Ctrl-C leaves at once.
 Text models (bert-20m, distilbert-base, config.json) read a text and a label of
-each sample, with a vocab.txt or as bytes: --set tokenizer=…, sequence_length=….
+each sample, with a vocab.txt, a tokenizer.json or as bytes: --set tokenizer=…,
+sequence_length=….
 
 Examples:
   bellows train --recipe digits.yaml --out runs/digits

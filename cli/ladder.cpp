@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "bellows/comm/launch_environment.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/tap/allocator.h"
@@ -219,6 +220,15 @@ int measure(const LadderArguments& arguments, const Registry<train::Technique>& 
   return report.failure.empty() ? exit_done : exit_failed;
 }
 
+/// Ranks that climb side by side would measure each other's load, and write the same files.
+void check_alone() {
+  const comm::LaunchEnvironment place = comm::read_launch_environment();
+  if (place.world_size == 1) return;
+  throw UsageError(c10::str("ladder: expected to be the only process, for it measures one; ", place.launcher,
+                            " started it as rank ", place.rank, " of ", place.world_size,
+                            ". Run `bellows ladder` by itself."));
+}
+
 }  // namespace
 
 train::Recipe ladder_recipe(const LadderArguments& arguments) {
@@ -241,6 +251,7 @@ void write_ladder_files(Terminal& terminal, const LadderArguments& arguments, co
 }
 
 int run_ladder(const LadderArguments& arguments) {
+  if (!arguments.list) check_alone();
   check_targets(arguments);
   if (arguments.memory_target > 0) return run_ladder_target(arguments);
   Registry<train::Technique> techniques("technique");

@@ -38,6 +38,22 @@ std::string paragraph(const std::string& text, const std::string& indent = "") {
   return result;
 }
 
+/// What took the steps.
+std::string model_words(const MemoryPlan& plan) {
+  const models::Extent &full = plan.extent, &little = plan.small_extent;
+  std::string less;
+  const auto add = [&less](int64_t few, int64_t all, const char* what) {
+    if (few < all) less += c10::str(less.empty() ? "" : ", ", few, " of ", all, what);
+  };
+  add(little.layers, full.layers, " layers");
+  add(little.heads, full.heads, " heads");
+  add(little.inner, full.inner, " inner features");
+  add(little.words, full.words, " words");
+  add(little.positions, full.positions, " positions");
+  return less.empty() ? "by the model itself; no batch of full size was allocated."
+                      : "by a model with " + less + ". Nothing of full size was allocated.";
+}
+
 std::string heading(const MemoryPlan& plan) {
   std::string small;
   for (const train::StepSize& size : plan.rehearsed) small += (small.empty() ? "" : ", ") + size_words(size);
@@ -46,8 +62,7 @@ std::string heading(const MemoryPlan& plan) {
   std::string text = paragraph(c10::str(plan.recipe.model, ", batch x length ", size_words(plan.size),
                                         plan.ranks > 1 ? c10::str(" on each of ", plan.ranks, " ranks") : "", ", ",
                                         plan.recipe.optimizer, ", ", precision, "; ", plan.parameters, " parameters"));
-  return text + paragraph("Predicted from steps of " + small + " on this CPU. Nothing of full size was allocated.") +
-         "\n";
+  return text + paragraph("Predicted from steps of " + small + " on this CPU, " + model_words(plan)) + "\n";
 }
 
 /// Operator and module of the tensor whose birth made the peak.

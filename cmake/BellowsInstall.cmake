@@ -39,5 +39,5 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/bellowsConfig.cmake.in
                               INSTALL_DESTINATION ${_config_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/bellowsConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/bellowsConfig.cmake ${PROJECT_BINARY_DIR}/bellowsConfigVersion.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/BellowsTorch.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/BellowsTorch.cmake ${PROJECT_SOURCE_DIR}/cmake/BellowsOnednn.cmake
         DESTINATION ${_config_dir})

@@ -1,8 +1,20 @@
 #include "bellows/compile/compile.h"
 
+#include "bellows/compile/backend.h"
+
 namespace bellows::compile_detail {
 
-CompiledRegion::CompiledRegion(const CompileOptions& options) : region_(std::make_shared<graph::Region>(options)) {}
+CompiledRegion::CompiledRegion(const CompileOptions& options)
+    : backend_(options.generate ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen})
+                                : nullptr),
+      region_(std::make_shared<graph::Region>(graph::RegionOptions{.max_recordings = options.max_recordings,
+                                                                   .max_operators = options.max_operators,
+                                                                   .guard_inputs = options.guard_inputs,
+                                                                   .backend = backend_})) {}
+
+bool CompiledRegion::ready() const {
+  return !backend_ || backend_->ready();
+}
 
 void CompiledRegion::run(const std::function<void()>& function) {
   region_->run(function);

@@ -12,7 +12,23 @@
 
 namespace bellows {
 
-using CompileOptions = graph::RegionOptions;
+namespace compile_detail {
+class CpuBackend;
+}
+
+struct CompileOptions {
+  /// Whether operators that were followed are made faster: passes over the program, generated kernels. Without, they run in order, and
+  /// bits are those of plain code.
+  bool generate = false;
+  /// With `generate`: only passes that leave every bit as it is, and no generated code.
+  bool exact = false;
+  /// With `generate`: tensors that keep their values from the first call on, as weights do in inference. What depends on them only is
+  /// computed once. A call that brings other tensors in their place is computed from those.
+  std::vector<at::Tensor> frozen{};
+  size_t max_recordings = 16;      ///< as graph::RegionOptions
+  size_t max_operators = 100'000;  ///< as graph::RegionOptions
+  bool guard_inputs = true;        ///< as graph::RegionOptions
+};
 
 /// Runs what a compiled function on this thread has answered but not run yet. Call it there before code that reaches tensors'
 /// data by pointer, or hands them to another thread.
@@ -32,11 +48,14 @@ class CompiledRegion {
   graph::Explanation explain() const;
   /// The recordings that are kept.
   std::vector<graph::Graph> graphs() const;
+  /// Whether all that is being made faster in the background has been made. Calls are right before, too.
+  bool ready() const;
 
  protected:
   void run(const std::function<void()>& function);
 
  private:
+  std::shared_ptr<CpuBackend> backend_;  ///< null: operators run in order
   std::shared_ptr<graph::Region> region_;
 };
 
@@ -73,8 +92,10 @@ class Compiled : public compile_detail::CompiledRegion {
 /// A function to be called in place of another one: a forward pass, or a whole training step. Its operators are recorded by the first call
 /// and followed in later ones, in which the function runs, too, as graph::Region tells. docs/compile.md says what a function may do.
 /// Params:   function – copied; called with the arguments that the result is called with
-/// Numerics: bits as without (tests/graph), but for the operators that docs/tap-bits.md names
-/// Cost:     nothing is faster yet; the operators run in order, with about a microsecond for each one (bench/compile)
+/// Numerics: bits as without (tests/graph), but for the operators that docs/tap-bits.md names; with `generate` within the tolerances
+///           of docs/compile.md (tests/compile), or bits as well with `exact`
+/// Cost:     operators run in order, with about a microsecond for each one (bench/compile); with `generate` a thread and child
+///           processes compile in the background, and calls use what is ready
 /// Threads:  safe if the function's own calls are
 /// Throws:   c10::ValueError – an option below 1; calls: what the function and its operators throw, the latter when they run
 /// Ref:      torch.compile

@@ -3,8 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/flat_hash_map.h>
 
-#include <unordered_map>
 #include <vector>
 
 #include "bellows/graph/graph.h"
@@ -54,7 +54,7 @@ class BufferTable {
   }
 
   std::vector<Buffer> all_;
-  std::unordered_map<const c10::StorageImpl*, BufferId> known_;
+  ska::flat_hash_map<const c10::StorageImpl*, BufferId> known_;
 };
 
 /// Calls visit(tensor) for the tensors of a stack entry that holds a tensor or a list of them; an optional tensor that is not there is an undefined one.

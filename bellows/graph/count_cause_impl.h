@@ -8,6 +8,6 @@
 namespace bellows::graph::detail {
 
 void count_cause(std::vector<Explanation::Cause>& causes, const std::string& op, const std::string& why,
-                 int64_t times = 1);
+                 const std::string& site, int64_t times = 1);
 
 }  // namespace bellows::graph::detail

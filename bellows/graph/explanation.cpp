@@ -16,6 +16,7 @@ void print_causes(std::ostream& out, const char* title, const std::vector<Explan
   for (const auto& cause : causes) {
     out << "  " << cause.times << " × " << cause.op;
     if (!cause.why.empty()) out << ": " << cause.why;
+    if (!cause.site.empty()) out << ", called by " << cause.site;
     out << "\n";
   }
 }
@@ -23,25 +24,28 @@ void print_causes(std::ostream& out, const char* title, const std::vector<Explan
 }  // namespace
 
 void detail::count_cause(std::vector<Explanation::Cause>& causes, const std::string& op, const std::string& why,
-                         int64_t times) {
-  const auto found =
-      std::find_if(causes.begin(), causes.end(), [&](const auto& cause) { return cause.op == op && cause.why == why; });
+                         const std::string& site, int64_t times) {
+  const auto found = std::find_if(causes.begin(), causes.end(), [&](const auto& cause) {
+    return cause.op == op && cause.why == why && cause.site == site;
+  });
   if (found != causes.end()) {
     found->times += times;
   } else if (causes.size() < most_causes) {
-    causes.push_back({op, why, times});
+    causes.push_back({op, why, times, site});
   }
 }
 
 Explanation& Explanation::operator+=(const Explanation& other) {
-  for (const auto field : {&Explanation::calls, &Explanation::followed_calls, &Explanation::nested_calls,
-                           &Explanation::recordings, &Explanation::dropped, &Explanation::abandoned,
-                           &Explanation::recorded, &Explanation::followed, &Explanation::views, &Explanation::at_once,
-                           &Explanation::barriers, &Explanation::deferred, &Explanation::flushes, &Explanation::results,
-                           &Explanation::never_seen, &Explanation::lifted, &Explanation::mismatches})
+  for (const auto field :
+       {&Explanation::calls, &Explanation::followed_calls, &Explanation::nested_calls, &Explanation::recordings,
+        &Explanation::dropped, &Explanation::abandoned, &Explanation::recorded, &Explanation::followed,
+        &Explanation::views, &Explanation::at_once, &Explanation::barriers, &Explanation::deferred,
+        &Explanation::flushes, &Explanation::programs, &Explanation::program_runs, &Explanation::results,
+        &Explanation::never_seen, &Explanation::lifted, &Explanation::mismatches})
     this->*field += other.*field;
   for (const auto list : {&Explanation::mismatch_causes, &Explanation::barrier_causes}) {
-    for (const Cause& cause : other.*list) detail::count_cause(this->*list, cause.op, cause.why, cause.times);
+    for (const Cause& cause : other.*list)
+      detail::count_cause(this->*list, cause.op, cause.why, cause.site, cause.times);
   }
   return *this;
 }
@@ -59,8 +63,10 @@ std::string Explanation::to_text() const {
       << flushes << " runs of deferred operators made " << results << " tensors, of which " << never_seen
       << " were never seen\n"
       << lifted << " numbers became inputs, " << mismatches << " operators agreed with no recording\n";
+  if (programs) out << programs << " programs were prepared and ran " << program_runs << " times\n";
   print_causes(out, "mismatches", mismatch_causes);
   print_causes(out, "barriers", barrier_causes);
+  if (!backend.empty()) out << backend << "\n";
   return out.str();
 }
 

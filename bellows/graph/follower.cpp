@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "bellows/core/call_site.h"
 #include "bellows/graph/count_cause_impl.h"
 #include "bellows/graph/record_impl.h"
 
@@ -102,8 +103,9 @@ void Follower::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
     ++counts_.views;
   } else {
     ++counts_.deferred;
-    borrows = wait_for(node, arrival.arguments);
-    pending_.push_back({&node, lifted_numbers(node, arrival)});
+    borrows = wait_for(node, arrival);
+    pending_.nodes.push_back(&node);
+    add_lifted_numbers(node, arrival, pending_.numbers);
   }
   ++counts_.followed;
   auto results = answers(node, stack);
@@ -115,12 +117,13 @@ void Follower::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
 
 /// The operator's tensors are needed when it runs: their data must live till then, and the host must not reach it before.
 /// Returns: that cannot be had of some of them
-bool Follower::wait_for(const Node& node, std::span<const c10::IValue> arguments) {
+bool Follower::wait_for(const Node& node, const Arrival& arrival) {
   bool borrows = false;
+  const BufferId* next = arrival.buffers.data();
   for (size_t i = 0; i < node.arguments.size(); ++i) {
     if (!node.arguments[i].is_tensors()) continue;
-    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      const BufferId id = buffers_.of(tensor);
+    for_each_tensor(arrival.arguments[i], [&](const at::Tensor& tensor) {
+      const BufferId id = *next++;
       if (id < 0 || buffers_[id].busy()) return;
       borrows = borrows || is_borrowed(tensor.storage());
       buffers_[id].real = tensor.storage();
@@ -131,11 +134,10 @@ bool Follower::wait_for(const Node& node, std::span<const c10::IValue> arguments
   return borrows;
 }
 
-std::vector<c10::IValue> Follower::answers(const Node& node, const tap::Stack& stack) {
+Follower::Answers Follower::answers(const Node& node, const tap::Stack& stack) {
   const std::span<const c10::IValue> arguments(stack.data() + stack.size() - node.arguments.size(),
                                                node.arguments.size());
-  std::vector<c10::IValue> results;
-  results.reserve(node.results.size());
+  Answers results;
   for (const Result& result : node.results) {
     if (!result.list) {
       results.emplace_back(answer(node, result.outputs[0], arguments));
@@ -189,7 +191,8 @@ void Follower::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op
   Step* const agreeing = step_with_results(step, arguments, op.results(stack));
   if (counts_.followed > followed) {
     ++(waits ? counts_.barriers : counts_.at_once);
-    if (waits) count_cause(counts_.barrier_causes, node.op->name, "");
+    if (waits && !step->site) step->site = call_site();
+    if (waits) count_cause(counts_.barrier_causes, node.op->name, "", *step->site);
   }
   stand_at(agreeing);
 }
@@ -219,15 +222,16 @@ Step* Follower::step_with_results(Step* first, std::span<const c10::IValue> argu
       return step.get();
     }
   }
-  flush();
+  flush(true);
   ++counts_.recorded;
   ++counts_.mismatches;
-  count_cause(counts_.mismatch_causes, first->node.op->name, "results of other sizes, or of other tensors");
+  count_cause(counts_.mismatch_causes, first->node.op->name, "results of other sizes, or of other tensors",
+              call_site());
   return tree_.append(at_, NodeRecorder(first->node, arguments).finish(results, buffers_));
 }
 
 void Follower::record(const tap::OpCall& op, tap::Stack& stack) {
-  flush();
+  flush(true);
   if (at_->depth >= options_.max_operators) {
     plain_ = true;
     counts_.abandoned = 1;
@@ -266,11 +270,27 @@ void Follower::note_mismatch(const tap::OpCall& op, const Arrival* arrival) {
   } else {
     why = difference(expected, *arrival);
   }
-  count_cause(counts_.mismatch_causes, op.qualified_name(), why);
+  count_cause(counts_.mismatch_causes, op.qualified_name(), why, call_site());
 }
 
-void Follower::flush() {
-  if (pending_.empty()) return;
+/// What runs in the place of the pending operators, or null: they run in order. A way that no recording goes on from is not worth
+/// a program: the next call will not go it.
+Plan* Follower::plan(bool diverged) {
+  if (!options_.backend) return nullptr;
+  alive_.clear();
+  for (const BufferId id : busy_) {
+    if (buffers_[id].pending) alive_.push_back(buffers_[id].weak.use_count() > 0);
+  }
+  Plan* found = at_->plans.find(from_, alive_, pending_.numbers.size());
+  if (!found && !diverged) {
+    found = at_->plans.make(*options_.backend, from_, pending_, alive_, buffers_);
+    counts_.programs += found && found->executable;
+  }
+  return found && found->executable && !found->inputs_overlap(buffers_) ? found : nullptr;
+}
+
+void Follower::flush(bool diverged) {
+  if (pending_.nodes.empty()) return;
   struct Done {
     Follower& self;
     bool failed = true;
@@ -281,12 +301,17 @@ void Follower::flush() {
         self.buffers_[id].pending = false;
       }
       self.busy_.clear();
-      self.pending_.clear();
+      self.pending_.nodes.clear();
+      self.pending_.numbers.clear();
+      self.from_ = self.at_;
       self.plain_ = self.plain_ || failed;
     }
   } done{*this};
   holds_.open();
-  run_in_order(pending_, buffers_, counts_);
+  if (Plan* const planned = plan(diverged))
+    planned->run(pending_, buffers_, counts_);
+  else
+    run_in_order(pending_, buffers_, counts_);
   done.failed = false;
 }
 
@@ -310,7 +335,7 @@ void Follower::finish() {
       self.tree_.end_call(self.at_);
       self.counts_.calls = 1;
       self.counts_.followed_calls = self.counts_.recorded == 0 && self.counts_.abandoned == 0;
-      self.counts_.dropped = self.tree_.prune(self.options_.max_recordings);
+      if (self.counts_.recorded > 0) self.counts_.dropped = self.tree_.prune(self.options_.max_recordings);
     }
   } ended{*this};
   flush();

@@ -21,7 +21,8 @@ namespace bellows::graph::detail {
 /// Threads: calls come from the thread of the region and from autograd's workers; one at a time goes on
 class Follower : public tap::OpTap, public tap::Deferral {
  public:
-  Follower(RecordingTree& tree, const RegionOptions& options) : tree_(tree), options_(options), at_(tree.root()) {}
+  Follower(RecordingTree& tree, const RegionOptions& options)
+      : tree_(tree), options_(options), at_(tree.root()), from_(tree.root()) {}
 
   void call(const tap::OpCall& op, tap::Stack& stack) override;
   void sync() override;
@@ -44,18 +45,22 @@ class Follower : public tap::OpTap, public tap::Deferral {
   void record(const tap::OpCall& op, tap::Stack& stack);
   void note_mismatch(const tap::OpCall& op, const Arrival* arrival);
   void stand_at(Step* step);
-  void flush();
+  void flush(bool diverged = false);
+  Plan* plan(bool diverged);
 
-  std::vector<c10::IValue> answers(const Node& node, const tap::Stack& stack);
+  using Answers = c10::SmallVector<c10::IValue, 3>;
+  Answers answers(const Node& node, const tap::Stack& stack);
   at::Tensor answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments);
-  bool wait_for(const Node& node, std::span<const c10::IValue> arguments);
+  bool wait_for(const Node& node, const Arrival& arrival);
 
   std::mutex mutex_;
   RecordingTree& tree_;
   const RegionOptions& options_;
   Step* at_;
   BufferTable buffers_;
-  std::vector<PendingNode> pending_;
+  Segment pending_;
+  const Step* from_;            ///< the step that the call stood at when operators ran last
+  std::vector<bool> alive_;     ///< for plan()
   std::vector<BufferId> busy_;  ///< buffers that pending operators read or write
   tap::StorageHolds holds_;
   Explanation counts_;

@@ -66,6 +66,15 @@ bool Geometry::operator==(const Geometry& other) const {
          offset == other.offset && device == other.device && wrapped_number == other.wrapped_number;
 }
 
+size_t Geometry::reach() const {
+  int64_t last = offset;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] == 0) return 0;
+    last += (sizes[dim] - 1) * strides[dim];
+  }
+  return static_cast<size_t>(last + 1) * dtype.itemsize();
+}
+
 at::Tensor Geometry::over(c10::Storage storage) const {
   return tap::tensor_over(std::move(storage), keys, dtype, sizes, strides, offset, wrapped_number);
 }

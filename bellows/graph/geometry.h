@@ -21,6 +21,8 @@ struct Geometry {
   static Geometry of(const at::Tensor& tensor);
   bool fits(const at::Tensor& tensor) const;
   bool operator==(const Geometry& other) const;
+  /// Bytes from the beginning of the buffer to the end of the last element.
+  size_t reach() const;
   /// A tensor of this kind.
   at::Tensor over(c10::Storage storage) const;
   /// "f32[8, 4]", with strides where they are not those of a contiguous tensor, and an offset if there is one.

@@ -14,20 +14,24 @@ using Kind = OperatorFacts::Kind;
 
 class Interpreter {
  public:
-  Interpreter(const std::vector<PendingNode>& pending, BufferTable& buffers, Explanation& counts)
-      : pending_(pending), buffers_(buffers), counts_(counts), last_use_(buffers.size(), -1) {
-    for (size_t i = 0; i < pending.size(); ++i) {
-      for_each_buffer(*pending[i].node, [&](BufferId buffer) { last_use_[buffer] = static_cast<int>(i); });
+  Interpreter(const Segment& segment, BufferTable& buffers, Explanation& counts)
+      : pending_(segment.nodes),
+        numbers_(segment.numbers),
+        buffers_(buffers),
+        counts_(counts),
+        last_use_(buffers.size(), -1) {
+    for (size_t i = 0; i < pending_.size(); ++i) {
+      for_each_buffer(*pending_[i], [&](BufferId buffer) { last_use_[buffer] = static_cast<int>(i); });
     }
   }
 
   void run() {
     for (at_ = 0; at_ < pending_.size(); ++at_) {
       try {
-        run_node(pending_[at_]);
+        run_node(*pending_[at_]);
       } catch (c10::Error& error) {
         error.add_context(
-            "Running " + pending_[at_].node->op->name +
+            "Running " + pending_[at_]->op->name +
             ", which was called earlier in its region: what the operator was called by is not in this trace.");
         give_up(error.what_without_backtrace());
         throw;
@@ -53,14 +57,12 @@ class Interpreter {
     }
   }
 
-  void run_node(const PendingNode& pending) {
-    const Node& node = *pending.node;
+  void run_node(const Node& node) {
     if (!ambient_ || !(*ambient_of_ == node.ambient) || node.float32_precision != precision_of_) enter(node);
     tap::Stack stack;
     stack.reserve(node.arguments.size());
-    size_t number = 0;
     for (const Argument& argument : node.arguments)
-      stack.push_back(argument.lifted ? pending.numbers[number++] : value_of(argument));
+      stack.push_back(argument.lifted ? numbers_[number_++] : value_of(argument));
     tap::OpCall(*node.op->handle).next(stack);
     for (size_t i = 0; i < node.results.size(); ++i) take(node.results[i], stack[i]);
     stack.clear();
@@ -125,7 +127,7 @@ class Interpreter {
     if (geometry.fits(tensor)) return tensor;
     TORCH_CHECK(
         tensor.sizes() == at::IntArrayRef(geometry.sizes) && tensor.dtype() == geometry.dtype && geometry.offset == 0,
-        "region: ", pending_[at_].node->op->name, " was followed and gave ", Geometry::of(tensor).text(), ", expected ",
+        "region: ", pending_[at_]->op->name, " was followed and gave ", Geometry::of(tensor).text(), ", expected ",
         geometry.text(), " as when it was recorded. If its sizes depend on data, give the operator the tag ",
         "at::Tag::dynamic_output_shape.");
     at::Tensor copy = at::empty_strided(geometry.sizes, geometry.strides, tensor.options());
@@ -138,7 +140,7 @@ class Interpreter {
     const std::string message =
         "this tensor has no value: an operator of its region failed before it was computed: " + why;
     for (; at_ < pending_.size(); ++at_) {
-      for (const Result& result : pending_[at_].node->results) {
+      for (const Result& result : pending_[at_]->results) {
         for (const Output& output : result.outputs) {
           if (!output.made || !buffers_[output.value.buffer].pending) continue;
           if (auto handed_out = buffers_[output.value.buffer].weak.lock()) tap::abandon(*handed_out, message);
@@ -147,11 +149,12 @@ class Interpreter {
     }
   }
 
-  const std::vector<PendingNode>& pending_;
+  const std::vector<const Node*>& pending_;
+  const std::vector<c10::IValue>& numbers_;
   BufferTable& buffers_;
   Explanation& counts_;
   std::vector<int> last_use_;
-  size_t at_ = 0;
+  size_t at_ = 0, number_ = 0;
   std::optional<AmbientScope> ambient_;
   const Ambient* ambient_of_ = nullptr;
   int precision_of_ = -1;
@@ -159,9 +162,9 @@ class Interpreter {
 
 }  // namespace
 
-void run_in_order(const std::vector<PendingNode>& pending, BufferTable& buffers, Explanation& counts) {
+void run_in_order(const Segment& segment, BufferTable& buffers, Explanation& counts) {
   ++counts.flushes;
-  Interpreter(pending, buffers, counts).run();
+  Interpreter(segment, buffers, counts).run();
 }
 
 }  // namespace bellows::graph::detail

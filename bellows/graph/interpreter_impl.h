@@ -1,22 +1,15 @@
 #pragma once
 
-#include <vector>
-
 #include "bellows/graph/buffer_table_impl.h"
 #include "bellows/graph/explanation.h"
+#include "bellows/graph/segment_impl.h"
 
 namespace bellows::graph::detail {
-
-/// A followed operator that waits for its run.
-struct PendingNode {
-  const Node* node = nullptr;
-  std::vector<c10::IValue> numbers{};  ///< those that are inputs, as they came
-};
 
 /// Runs operators in the order in which they were called, each under the state it was called in. Data moves under the storages that
 /// were handed out and are still held; what nobody holds is freed after its last use here.
 /// Throws: what an operator throws, with its name added. Then what came before has its values, as if the operators had run
 ///         when they were called, and what was to come after has none and says why when touched.
-void run_in_order(const std::vector<PendingNode>& pending, BufferTable& buffers, Explanation& counts);
+void run_in_order(const Segment& segment, BufferTable& buffers, Explanation& counts);
 
 }  // namespace bellows::graph::detail

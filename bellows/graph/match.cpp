@@ -113,12 +113,10 @@ int lift_numbers(Node& node, const Arrival& arrival) {
   return fresh;
 }
 
-std::vector<c10::IValue> lifted_numbers(const Node& node, const Arrival& arrival) {
-  std::vector<c10::IValue> result;
+void add_lifted_numbers(const Node& node, const Arrival& arrival, std::vector<c10::IValue>& numbers) {
   for (size_t i = 0; i < node.arguments.size(); ++i) {
-    if (node.arguments[i].lifted) result.push_back(arrival.arguments[i]);
+    if (node.arguments[i].lifted) numbers.push_back(arrival.arguments[i]);
   }
-  return result;
 }
 
 std::string difference(const Node& node, const Arrival& arrival) {

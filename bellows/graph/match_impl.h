@@ -15,7 +15,7 @@ struct Arrival {
 
   const tap::OpCall& op;
   std::span<c10::IValue> arguments;
-  std::vector<BufferId> buffers;  ///< of all tensors, in order
+  c10::SmallVector<BufferId, 8> buffers;  ///< of all tensors, in order
   Ambient ambient;
   bool foreign = false;  ///< a tensor whose value another region, or nobody, will compute
 };
@@ -30,8 +30,8 @@ Agreement compare(const Node& node, const Arrival& arrival);
 
 /// Makes inputs of the numbers that differ. Returns how many are new.
 int lift_numbers(Node& node, const Arrival& arrival);
-/// The numbers that are inputs, in order.
-std::vector<c10::IValue> lifted_numbers(const Node& node, const Arrival& arrival);
+/// Adds the numbers that are inputs, in order.
+void add_lifted_numbers(const Node& node, const Arrival& arrival, std::vector<c10::IValue>& numbers);
 
 /// Why an operator does not agree with a node, for explain().
 std::string difference(const Node& node, const Arrival& arrival);

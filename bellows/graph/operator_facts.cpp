@@ -68,6 +68,9 @@ void read_arguments(OperatorFacts& facts, const c10::FunctionSchema& schema) {
     Kind kind = kind_of(argument.type(), facts.known);
     tensors = tensors || is_tensor_kind(kind);
     if (kind == Kind::number && !tensors) kind = Kind::constant;
+    // Of operators that are a function of the seed they are given: another one, another value, no other shape.
+    if (facts.known && argument.name() == "seed" && argument.type()->kind() == c10::TypeKind::IntType)
+      kind = Kind::number;
     if (argument.name() == "dropout_p" || argument.name() == "dropout") {
       facts.dropout_argument = static_cast<int>(i);
       kind = Kind::constant;

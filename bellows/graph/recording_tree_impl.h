@@ -2,9 +2,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "bellows/graph/graph.h"
+#include "bellows/graph/segment_impl.h"
 
 namespace bellows::graph::detail {
 
@@ -16,6 +19,8 @@ struct Step {
   std::vector<std::unique_ptr<Step>> next{};  ///< the one that was followed last first
   int64_t ended = 0;                          ///< calls that had this as their last operator
   uint64_t last_used = 0;
+  std::optional<std::string> site{};  ///< who calls it, where it was a barrier once: looking for that takes a while
+  Plans plans{};                      ///< of segments that end here
 };
 
 /// All recordings of a region, as a tree: calls that begin alike share their first steps. A recording is a way from the root to a leaf.

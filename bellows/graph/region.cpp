@@ -72,6 +72,7 @@ void Region::run(const std::function<void()>& function) {
 Explanation Region::explain() const {
   const std::lock_guard lock(state_->mutex);
   Explanation result = state_->total;
+  if (state_->options.backend) result.backend = state_->options.backend->to_text();
   for (const auto& tree : state_->idle) result.recordings += static_cast<int64_t>(tree->recordings());
   return result;
 }

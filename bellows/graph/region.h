@@ -10,6 +10,8 @@
 
 namespace bellows::graph {
 
+class Backend;
+
 struct RegionOptions {
   /// How many ways through the region are kept: shapes, modes, branches. The one that was not used for longest makes room.
   size_t max_recordings = 16;
@@ -18,6 +20,8 @@ struct RegionOptions {
   /// The host's access to a tensor that pending operators read or write is an error, on every thread, until they have run. Without
   /// it a host write comes before reads that were called earlier, unnoticed; other threads may then use the inputs in plain code.
   bool guard_inputs = true;
+  /// Makes what runs in the place of followed operators. Without one they run in order, one by one.
+  std::shared_ptr<Backend> backend{};
 };
 
 /// A part of a program that is run again and again: a forward pass, or a whole training step. Its operators are recorded by the first

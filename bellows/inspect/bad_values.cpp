@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "bellows/inspect/op_info.h"
+#include "bellows/tap/deferral.h"
 
 namespace bellows::inspect {
 
@@ -74,6 +75,7 @@ BadValues look_at_strided(const at::Tensor& tensor, const char* data, int64_t di
 }  // namespace
 
 BadValues bad_values(const at::Tensor& tensor) {
+  tap::sync();
   const bool watched = tensor.defined() && (tensor.is_floating_point() || tensor.is_complex()) &&
                        tensor.layout() == c10::kStrided && !tensor.is_meta() && tensor.numel() > 0 &&
                        tensor.has_storage() && tensor.storage().data() != nullptr;

@@ -7,9 +7,9 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "bellows/core/call_site.h"
 #include "bellows/core/log.h"
 #include "bellows/inspect/bad_values.h"
-#include "bellows/inspect/call_site.h"
 #include "bellows/inspect/module_tracker.h"
 #include "bellows/tap/op_check.h"
 

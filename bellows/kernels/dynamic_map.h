@@ -16,12 +16,14 @@ namespace bellows::kernels {
 /// exponent of Y tells the number e of its decade, and within a decade value and Y are a straight line: a look-up by e
 /// and one multiplication lead from one to the other. e = 0 is zero, e = Decades + 1 is one.
 /// - signed codes: Y = code - Z with Z = 2^Decades - 1, the code of zero; |Y| in [2^(e-1), 2^e); there is no -1
-/// - unsigned codes: Y = code + 1.5 in [2^e, 2^(e+1))
+/// - unsigned codes: Y = code + 1.5 in [2^e, 2^(e+1)). Code 0, of zero, is read but never written: they hold second moments, and
+///   one that is rounded to zero would divide by epsilon. Rounded up to the first value above zero it shortens a step.
 /// Numerics: values within 2e-6 of bitsandbytes' table; codes are the nearest value's, either one where the number lies
 ///           within 1e-6 of its magnitude of the middle (tests/kernels/low_bit_test.cpp)
 template <int Decades, bool Signed>
 struct DynamicMap {
   static constexpr int zero = Signed ? (1 << Decades) - 1 : 0;
+  static constexpr int least = Signed ? 0 : 1;                            ///< code that is written
   static constexpr int exponent_of_one = Signed ? Decades : Decades + 1;  ///< of the Y of 1
 
   std::array<float, 16> offset{}, slope{};            ///< by e: |value| = slope · |Y| - offset; offsets are positive
@@ -61,7 +63,7 @@ struct DynamicMap {
     int e = 0;
     while (e <= Decades && x >= threshold[e]) ++e;
     const double magnitude = std::min(std::fma(x, code_slope[e], code_offset[e]), limit[e]);
-    return std::max(static_cast<int>(std::nearbyint(zero + std::copysign(magnitude, Signed ? value : 1.0))), 0);
+    return std::max(static_cast<int>(std::nearbyint(zero + std::copysign(magnitude, Signed ? value : 1.0))), least);
   }
 };
 

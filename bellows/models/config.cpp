@@ -70,17 +70,26 @@ class ModelConfig {
 };
 
 template <class Options>
-ModelEntry entry_of(const std::string& path, const Options& options, int64_t length, OutputKind output,
-                    const std::function<Model(const Options&, int64_t classes)>& make) {
-  const std::array<int64_t, 3> shape = {options.vocab_size, std::min<int64_t>(length, 128), 0};
-  const auto checked = [path, options, make](int64_t classes, int64_t words) {
+ModelEntry entry_of(const std::string& path, const Options& options, OutputKind output,
+                    Model (*make)(const Options&, int64_t classes)) {
+  const auto extent = [path, options](int64_t words) {
     TORCH_CHECK_VALUE(words <= options.vocab_size, "config ", path,
                       ": expected data of at most vocab_size = ", options.vocab_size, " words, got ", words,
                       ". Take the vocabulary that belongs to it.");
-    const Model model = make(options, classes);
+    return extent_of(options);
+  };
+  const auto sized = [path, options, make](const Extent& of, int64_t classes) {
+    const Model model = make(with_extent(options, of), classes);
     return Model(path, model.module(), [model](const at::Tensor& x) { return model.forward(x); });
   };
-  return {path, "a model as its config.json describes it", shape, checked, InputKind::tokens, output};
+  return {.name = path,
+          .description = "a model as its config.json describes it",
+          .input_shape = {options.vocab_size, std::min<int64_t>(extent_of(options).positions, 128), 0},
+          .make = [extent, sized](int64_t classes, int64_t words) { return sized(extent(words), classes); },
+          .input = InputKind::tokens,
+          .output = output,
+          .extent = extent,
+          .make_sized = sized};
 }
 
 }  // namespace
@@ -159,26 +168,25 @@ ModelEntry config_entry(const std::string& path) {
   std::string type;
   ModelConfig(path).read("model_type", type);
   if (type == "bert") {
-    const BertOptions bert_options = read_bert_config(path);
-    return entry_of<BertOptions>(path, bert_options, bert_options.max_position_embeddings, OutputKind::sample,
-                                 [](BertOptions options, int64_t classes) {
-                                   options.num_labels = classes;
-                                   return bert(options);
+    return entry_of<BertOptions>(path, read_bert_config(path), OutputKind::sample,
+                                 [](const BertOptions& options, int64_t classes) {
+                                   BertOptions own = options;
+                                   own.num_labels = classes;
+                                   return bert(own);
                                  });
   }
   if (type == "distilbert") {
-    const DistilBertOptions distilbert_options = read_distilbert_config(path);
-    return entry_of<DistilBertOptions>(path, distilbert_options, distilbert_options.max_position_embeddings,
-                                       OutputKind::sample, [](DistilBertOptions options, int64_t classes) {
-                                         options.num_labels = classes;
-                                         return distilbert(options);
+    return entry_of<DistilBertOptions>(path, read_distilbert_config(path), OutputKind::sample,
+                                       [](const DistilBertOptions& options, int64_t classes) {
+                                         DistilBertOptions own = options;
+                                         own.num_labels = classes;
+                                         return distilbert(own);
                                        });
   }
   TORCH_CHECK_VALUE(type == "gpt2", "config ", path,
                     ": expected model_type to be bert, distilbert or gpt2, which are known here, found ",
                     io::printable(type), ".");
-  const GptOptions gpt_options = read_gpt_config(path);
-  return entry_of<GptOptions>(path, gpt_options, gpt_options.n_positions, OutputKind::token,
+  return entry_of<GptOptions>(path, read_gpt_config(path), OutputKind::token,
                               [](const GptOptions& options, int64_t) { return gpt(options); });
 }
 

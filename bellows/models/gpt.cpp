@@ -87,7 +87,7 @@ class GptBlock final : public torch::nn::Module {
   std::shared_ptr<GptMlp> mlp_;
 };
 
-class Gpt final : public torch::nn::Module, public layers::Blocks {
+class Gpt final : public torch::nn::Module, public layers::Blocks, public layers::Headed {
  public:
   explicit Gpt(const GptOptions& o) : options_(o) {
     auto base = register_module("transformer", std::make_shared<torch::nn::Module>("GPT2Model"));
@@ -112,10 +112,11 @@ class Gpt final : public torch::nn::Module, public layers::Blocks {
     at::Tensor x = at::dropout(embedded, options_.embd_pdrop, is_training());
     for (const auto& block : blocks_) x = run([block](const at::Tensor& y) { return block->forward(y); }, x);
     x = ln_f_->forward(x);
-    return options_.logits ? at::linear(x, wte_->weight) : x;
+    return options_.logits ? scores(x, wte_->weight) : x;
   }
 
   int64_t block_count() const override { return options_.n_layer; }
+  bool has_head() const override { return options_.logits; }
 
  private:
   GptOptions options_;

@@ -1,6 +1,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <cmath>
+#include <utility>
 
 #include "bellows/models/layers_impl.h"
 #include "bellows/models/tokens.h"
@@ -17,7 +18,34 @@ int64_t run_blocks_by(const Model& model, RunBlock run) {
   return blocks->block_count();
 }
 
+namespace {
+
+/// The forward pass on this thread that is to end with another head.
+struct OtherHead {
+  const layers::Headed* model = nullptr;
+  const Head* head = nullptr;
+};
+thread_local OtherHead other_head;
+
+}  // namespace
+
+at::Tensor forward_into(const Model& model, const at::Tensor& input, const Head& head) {
+  const auto* headed = dynamic_cast<const layers::Headed*>(model.module_or_null().get());
+  if (!headed || !headed->has_head()) return {};
+  struct Installed {
+    explicit Installed(OtherHead mine) : before(std::exchange(other_head, mine)) {}
+    ~Installed() { other_head = before; }
+    OtherHead before;
+  } const installed({headed, &head});
+  return model.forward(input);
+}
+
 namespace layers {
+
+at::Tensor Headed::scores(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias) const {
+  if (other_head.model == this) return (*other_head.head)(hidden, weight, bias);
+  return at::linear(hidden, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+}
 
 LayerNormImpl::LayerNormImpl(int64_t features, double eps, bool fused) : eps_(eps), fused_(fused) {
   weight = register_parameter("weight", torch::ones({features}));

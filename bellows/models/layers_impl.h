@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bellows/models/blocks.h"
+#include "bellows/models/head.h"
 
 namespace bellows::models {
 struct BertOptions;
@@ -29,6 +30,16 @@ class Blocks {
 
  private:
   RunBlock run_;
+};
+
+/// The root of a model that ends with a linear layer; see forward_into().
+class Headed {
+ public:
+  virtual ~Headed() = default;
+  virtual bool has_head() const = 0;
+
+ protected:
+  at::Tensor scores(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias = {}) const;
 };
 
 /// torch::nn::Linear over at::linear: one operator with its bias, whose weight autocast casts once a step.

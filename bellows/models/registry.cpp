@@ -48,38 +48,55 @@ void add_image_models(Registry<ModelEntry>& models) {
               InputKind::image, OutputKind::pixel});
 }
 
-/// A model of one kind under the name of one of its sizes.
-Model sized(const std::string& name, const Model& model) {
-  return Model(name, model.module(), [model](const at::Tensor& x) { return model.forward(x); });
+/// A text model of one size. Params: make – from options and a number of classes
+template <class Options>
+void add_text_model(Registry<ModelEntry>& models, const char* name, const char* description, const Options& options,
+                    OutputKind output, Model (*make)(const Options&, int64_t classes)) {
+  const auto extent = [options](int64_t words) {
+    Extent full = extent_of(options);
+    full.words = words;
+    return full;
+  };
+  const auto sized = [name, options, make](const Extent& of, int64_t classes) {
+    const Model model = make(with_extent(options, of), classes);
+    return Model(name, model.module(), [model](const at::Tensor& x) { return model.forward(x); });
+  };
+  models.add({.name = name,
+              .description = description,
+              .input_shape = {options.vocab_size, 128, 0},
+              .make = [extent, sized](int64_t classes, int64_t words) { return sized(extent(words), classes); },
+              .input = InputKind::tokens,
+              .output = output,
+              .extent = extent,
+              .make_sized = sized});
+}
+
+Model bert_classifier(const BertOptions& options, int64_t classes) {
+  BertOptions own = options;
+  own.num_labels = classes;
+  return bert(own);
+}
+
+Model distilbert_classifier(const DistilBertOptions& options, int64_t classes) {
+  DistilBertOptions own = options;
+  own.num_labels = classes;
+  return distilbert(own);
+}
+
+Model next_token_model(const GptOptions& options, int64_t) {
+  return gpt(options);
 }
 
 void add_sequence_models(Registry<ModelEntry>& models) {
-  constexpr std::array<int64_t, 3> bert_shape = {30522, 128, 0}, gpt_shape = {50257, 128, 0};
   constexpr std::array<int64_t, 3> statements_shape = {188, 13, 0};  // a year of monthly credit card statements
-  models.add({"bert-base", "BERT of 109 million parameters, classifier", bert_shape,
-              [](int64_t classes, int64_t words) {
-                BertOptions options = bert_base();
-                options.num_labels = classes;
-                options.vocab_size = words;
-                return sized("bert-base", bert(options));
-              },
-              InputKind::tokens});
-  models.add({"bert-20m", "BERT of 20 million parameters, classifier", bert_shape,
-              [](int64_t classes, int64_t words) {
-                BertOptions options = bert_20m();
-                options.num_labels = classes;
-                options.vocab_size = words;
-                return sized("bert-20m", bert(options));
-              },
-              InputKind::tokens});
-  models.add({"distilbert-base", "DistilBERT of 67 million parameters, classifier", bert_shape,
-              [](int64_t classes, int64_t words) {
-                return sized("distilbert-base", distilbert({.num_labels = classes, .vocab_size = words}));
-              },
-              InputKind::tokens});
-  models.add({"gpt2", "GPT-2 of 124 million parameters: the next token", gpt_shape,
-              [](int64_t, int64_t words) { return sized("gpt2", gpt({.vocab_size = words})); }, InputKind::tokens,
-              OutputKind::token});
+  add_text_model(models, "bert-base", "BERT of 109 million parameters, classifier", bert_base(), OutputKind::sample,
+                 bert_classifier);
+  add_text_model(models, "bert-20m", "BERT of 20 million parameters, classifier", bert_20m(), OutputKind::sample,
+                 bert_classifier);
+  add_text_model(models, "distilbert-base", "DistilBERT of 67 million parameters, classifier", DistilBertOptions{},
+                 OutputKind::sample, distilbert_classifier);
+  add_text_model(models, "gpt2", "GPT-2 of 124 million parameters: the next token", GptOptions{}, OutputKind::token,
+                 next_token_model);
   models.add({"encoder_decoder", "transformer with encoder and decoder: classes of time series", statements_shape,
               [](int64_t classes, int64_t features) {
                 return encoder_decoder({.in_features = features, .num_classes = classes});

@@ -7,6 +7,7 @@
 
 #include "bellows/core/model.h"
 #include "bellows/core/registry.h"
+#include "bellows/models/extent.h"
 
 namespace bellows::models {
 
@@ -26,6 +27,9 @@ struct ModelEntry {
   std::function<Model(int64_t num_classes, int64_t in_channels)> make;
   InputKind input = InputKind::image;
   OutputKind output = OutputKind::sample;
+  /// What makes it large when it should know so many words, and the same network of another extent; both or neither.
+  std::function<Extent(int64_t words)> extent = {};
+  std::function<Model(const Extent& extent, int64_t num_classes)> make_sized = {};
 };
 
 /// A batch such as the model reads, for measurements: the same values in every run; token ids without 0, the padding.

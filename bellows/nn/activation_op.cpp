@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
@@ -90,10 +91,11 @@ MaybeTensor maybe_tensor(const at::Tensor& tensor) {
 
 // In the source that calls the operators: whoever links the calls links the registration.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
-  library.def("activation(int activation, Tensor x, Tensor? up) -> Tensor");
+  library.def("activation(int activation, Tensor x, Tensor? up) -> Tensor", {at::Tag::pt2_compliant_tag});
   library.def(
       "activation_backward_(int activation, Tensor dy, Tensor x, Tensor? up, Tensor(a!) dx, Tensor(b!)? dup,"
-      " Tensor(c!)? y) -> ()");
+      " Tensor(c!)? y) -> ()",
+      {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {

@@ -46,6 +46,9 @@ struct LinearCrossEntropyOptions {
   int64_t vocabulary_chunk = 0;  ///< classes at a time; 0: all. Fewer: scores are computed twice, sums before gradients
 };
 
+/// Rows at a time where `chunk` is 0. Params: score_bytes – of one score
+int64_t automatic_chunk(int64_t classes, int64_t score_bytes);
+
 /// Cross-entropy of linear(hidden, weight, bias) whose scores never are there all at once: they are computed for a chunk of
 /// rows, and turned into gradients of hidden, weight and bias in place, before the next.
 ///

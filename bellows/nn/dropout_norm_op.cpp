@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -103,10 +104,12 @@ FourTensors dropout_norm_backward_strided(const at::Tensor& dy, const MaybeTenso
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def(
       "dropout_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int seed, float p, float eps, bool center)"
-      " -> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)");
+      " -> (Tensor y, Tensor sum, Tensor mean, Tensor rstd)",
+      {at::Tag::pt2_compliant_tag});
   library.def(
       "dropout_norm_backward(Tensor dy, Tensor? dsum, Tensor sum, Tensor? weight, Tensor mean, Tensor rstd, int seed,"
-      " float p, bool[3] wanted) -> (Tensor dresidual, Tensor dx, Tensor dweight, Tensor dbias)");
+      " float p, bool[3] wanted) -> (Tensor dresidual, Tensor dx, Tensor dweight, Tensor dbias)",
+      {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {

@@ -42,8 +42,8 @@ class LinearCrossEntropyPass {
     low_ = type == at::kBFloat16 || type == at::kHalf;
     rows_ = hidden_.size(0);
     classes_ = weight_.size(0);
-    const int64_t scores_bytes = static_cast<int64_t>(hidden_.element_size()) * std::max<int64_t>(classes_, 1);
-    chunk_ = options.chunk > 0 ? options.chunk : std::max<int64_t>(16, (32 << 20) / scores_bytes);
+    chunk_ =
+        options.chunk > 0 ? options.chunk : automatic_chunk(classes_, static_cast<int64_t>(hidden_.element_size()));
     chunk_ = std::max<int64_t>(1, std::min(chunk_, rows_));
     vocabulary_chunk_ = options.vocabulary_chunk > 0 ? std::min(options.vocabulary_chunk, classes_) : classes_;
     buffer_ = at::empty({chunk_ * vocabulary_chunk_}, hidden_.options());
@@ -187,6 +187,10 @@ void check_linear(const at::Tensor& hidden, const at::Tensor& weight, const at::
 }
 
 }  // namespace
+
+int64_t automatic_chunk(int64_t classes, int64_t score_bytes) {
+  return std::max<int64_t>(16, (32 << 20) / (score_bytes * std::max<int64_t>(classes, 1)));
+}
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                                 const at::Tensor& target, const LinearCrossEntropyOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -104,10 +105,12 @@ ThreeTensors norm_backward_strided(const at::Tensor& dy, const at::Tensor& x, in
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def(
       "norm(Tensor x, int normalized_dims, Tensor? weight, Tensor? bias, float eps, bool center)"
-      " -> (Tensor y, Tensor mean, Tensor rstd)");
+      " -> (Tensor y, Tensor mean, Tensor rstd)",
+      {at::Tag::pt2_compliant_tag});
   library.def(
       "norm_backward(Tensor dy, Tensor x, int normalized_dims, Tensor? weight, Tensor mean, Tensor rstd,"
-      " bool[3] wanted) -> (Tensor dx, Tensor dweight, Tensor dbias)");
+      " bool[3] wanted) -> (Tensor dx, Tensor dweight, Tensor dbias)",
+      {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {

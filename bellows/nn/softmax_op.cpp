@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/where.h>
 #include <torch/library.h>
@@ -86,10 +87,12 @@ void gradient_composed(const at::Tensor& gradient, const at::Tensor& logits, con
 
 // In the source that calls the operators: whoever links the calls links the registration.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
-  library.def("softmax_statistics_(Tensor(a!) state, Tensor logits, Tensor target, int first, bool total) -> ()");
+  library.def("softmax_statistics_(Tensor(a!) state, Tensor logits, Tensor target, int first, bool total) -> ()",
+              {at::Tag::pt2_compliant_tag});
   library.def(
       "softmax_gradient_(Tensor(a!) gradient, Tensor logits, Tensor target, Tensor log_sum, Tensor scale, int first,"
-      " float on, float off) -> ()");
+      " float on, float off) -> ()",
+      {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {

@@ -6,6 +6,7 @@
 #include "bellows/kernels/adafactor.h"
 #include "bellows/optim/fused_impl.h"
 #include "bellows/optim/kernel_type_impl.h"
+#include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
 
@@ -195,6 +196,7 @@ struct AdafactorWork {
     const at::ScalarType type = weight.scalar_type(), given = p.grad().scalar_type();
     const bool mixes = type != at::kDouble && given != at::kDouble && is_fusable(given);
     grad = p.grad().to(mixes ? given : type).contiguous();
+    tap::sync();
     const auto pointer = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
     const int64_t columns = p.dim() >= 2 ? p.size(-1) : p.numel(), rows = p.dim() >= 2 ? p.size(-2) : 1;
     tensor = {.batches = p.numel() / std::max<int64_t>(1, rows * columns),

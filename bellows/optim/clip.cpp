@@ -22,6 +22,7 @@
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/kernels/cpu/grad_norm.h"
 #include "bellows/optim/kernel_type_impl.h"
+#include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
 
@@ -121,6 +122,7 @@ at::Tensor norm_by_kernel(const TensorVec& tensors, double norm_type) {
   if (!what) return {};
   std::vector<kernels::NormTensor> inputs;
   inputs.reserve(tensors.size());
+  tap::sync();
   bool wide = false;
   for (const at::Tensor& tensor : tensors) {
     const auto type = sweepable_type(tensor);
@@ -149,6 +151,7 @@ at::Tensor norm_by_operators(const TensorVec& tensors, double norm_type) {
 void multiply_on_cpu(const TensorVec& tensors, double factor) {
   std::vector<kernels::ScaleTensor> ours;
   TensorVec others;
+  tap::sync();
   for (const at::Tensor& tensor : tensors) {
     const auto type = sweepable_type(tensor);
     if (type != kernels::Type::f32 && type != kernels::Type::f64) {

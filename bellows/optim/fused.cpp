@@ -13,6 +13,7 @@
 #include "bellows/kernels/cuda/optimizers.h"
 #include "bellows/optim/fused_impl.h"
 #include "bellows/optim/kernel_type_impl.h"
+#include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
 
@@ -212,6 +213,7 @@ void run_on_device(Bucket<Rule>& bucket, const FusedStep& step) {
   if (!aten || !run_aten(bucket, step, on)) {
     const auto pointer = [](const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; };
     const c10::impl::VirtualGuardImpl backend(bucket.device.type());
+    tap::sync();
     kernels::cuda::step(
         addresses(bucket), types,
         {pointer(on.lr), pointer(on.grad_scale.value_or(at::Tensor())), pointer(on.found_inf.value_or(at::Tensor()))},
@@ -244,6 +246,7 @@ void run(std::vector<FusedTensor<Rule>>& tensors, const FusedStep& step) {
   }
   for (Bucket<Rule>& bucket : sort_into_buckets(tensors)) {
     if (bucket.device.is_cpu()) {
+      tap::sync();
       kernels::cpu::step(addresses(bucket), bucket.types);
     } else {
       run_on_device(bucket, step);

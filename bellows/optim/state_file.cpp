@@ -9,6 +9,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/optim/state_file_impl.h"
+#include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
 
@@ -43,6 +44,7 @@ at::Tensor StateFile::put(const at::Tensor& tensor, int64_t offset) {
 }
 
 bool StateFile::holds(const at::Tensor& tensor) const {
+  tap::sync();
   const auto* const data = static_cast<const char*>(tensor.const_data_ptr());
   return data >= memory_ && data < memory_ + size();
 }

@@ -1,11 +1,17 @@
 #include "bellows/recompute/compress.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/library.h>
 
 #include <atomic>
+#include <mutex>
+#include <utility>
 
 #include "bellows/core/seed.h"
 #include "bellows/kernels/group_codes.h"
@@ -27,36 +33,118 @@ class RoundedTensor final : public tap::PackedTensor {
   Saved rounded_;
 };
 
-class CodedTensor final : public tap::PackedTensor {
- public:
-  /// Params: dense – in whatever order; the codes follow its memory
-  CodedTensor(const at::Tensor& dense, kernels::GroupCodes layout)
-      : layout_(layout), sizes_(dense.sizes()), strides_(dense.strides()) {
-    const at::Tensor codes = at::empty({layout_.codes_bytes()}, at::kByte);
-    ranges_ = at::empty({2 * layout_.groups()}, at::kFloat);
-    kernels::encode_groups(with(codes), dense.const_data_ptr());
-    codes_ = Saved(codes, false);
-  }
+/// Params: dense – in whatever order; the codes follow its memory
+std::tuple<at::Tensor, at::Tensor> encoded_groups(const at::Tensor& dense, int64_t group, int64_t bits, int64_t seed) {
+  kernels::GroupCodes args{.dtype = dense.scalar_type(),
+                           .size = dense.numel(),
+                           .group = group,
+                           .bits = static_cast<int>(bits),
+                           .seed = static_cast<uint64_t>(seed)};
+  at::Tensor codes = at::empty({args.codes_bytes()}, at::kByte), ranges = at::empty({2 * args.groups()}, at::kFloat);
+  args.codes = codes.mutable_data_ptr<uint8_t>();
+  args.ranges = ranges.mutable_data_ptr<float>();
+  kernels::encode_groups(args, dense.const_data_ptr());
+  return {std::move(codes), std::move(ranges)};
+}
 
-  at::Tensor unpack() override {
-    const at::Tensor codes = codes_.unpack();
-    at::Tensor result = at::empty_strided(sizes_, strides_, layout_.dtype);
-    kernels::decode_groups(with(codes), result.mutable_data_ptr());
-    return result;
+at::Tensor decoded_groups(const at::Tensor& codes, const at::Tensor& ranges, at::IntArrayRef sizes,
+                          at::IntArrayRef strides, at::ScalarType dtype, int64_t group, int64_t bits) {
+  at::Tensor result = at::empty_strided(sizes, strides, dtype);
+  const kernels::GroupCodes args{.dtype = dtype,
+                                 .size = result.numel(),
+                                 .group = group,
+                                 .bits = static_cast<int>(bits),
+                                 .codes = const_cast<uint8_t*>(codes.const_data_ptr<uint8_t>()),
+                                 .ranges = const_cast<float*>(ranges.const_data_ptr<float>())};
+  kernels::decode_groups(args, result.mutable_data_ptr());
+  return result;
+}
+
+/// Operators, so that whoever receives operators (tap::OpTap) runs them in their turn.
+TORCH_LIBRARY_FRAGMENT(bellows, library) {
+  library.def("encode_groups(Tensor dense, int group, int bits, int seed) -> (Tensor codes, Tensor ranges)",
+              {at::Tag::pt2_compliant_tag});
+  library.def(
+      "decode_groups(Tensor codes, Tensor ranges, int[] sizes, int[] strides, ScalarType dtype, int group, int bits)"
+      " -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(bellows, CPU, library) {
+  library.impl("encode_groups", encoded_groups);
+  library.impl("decode_groups", decoded_groups);
+}
+
+/// The values that were decoded last, as long as others wait for them: what a convolution reads, the ReLU before it wants
+/// next. One tensor, so that what waits for long holds up no memory.
+/// Threads: safe
+class LastDecoded {
+ public:
+  /// The owner's values, or undefined; somebody else's are let go of.
+  at::Tensor take(const void* owner) {
+    const std::lock_guard lock(mutex_);
+    at::Tensor values = std::exchange(values_, {});
+    if (owner != owner_) values.reset();
+    return values;
+  }
+  void keep(const void* owner, const at::Tensor& values) {
+    const std::lock_guard lock(mutex_);
+    owner_ = owner;
+    values_ = values;
+  }
+  void forget(const void* owner) {
+    const std::lock_guard lock(mutex_);
+    if (owner == owner_) values_.reset();
   }
 
  private:
-  kernels::GroupCodes with(const at::Tensor& codes) const {
-    kernels::GroupCodes args = layout_;
-    args.codes = static_cast<uint8_t*>(codes.mutable_data_ptr());
-    args.ranges = ranges_.mutable_data_ptr<float>();
-    return args;
+  std::mutex mutex_;
+  const void* owner_ = nullptr;
+  at::Tensor values_;
+};
+
+class CodedTensor final : public tap::PackedTensor, public std::enable_shared_from_this<CodedTensor> {
+ public:
+  CodedTensor(const at::Tensor& dense, const kernels::GroupCodes& layout, uint64_t seed,
+              std::shared_ptr<LastDecoded> last)
+      : sizes_(dense.sizes()),
+        strides_(dense.strides()),
+        dtype_(dense.scalar_type()),
+        group_(layout.group),
+        bits_(layout.bits),
+        last_(std::move(last)) {
+    static const auto encode =
+        c10::Dispatcher::singleton().findSchemaOrThrow("bellows::encode_groups", "").typed<decltype(encoded_groups)>();
+    const at::AutoDispatchBelowADInplaceOrView below;
+    at::Tensor codes;
+    std::tie(codes, ranges_) = encode.call(dense, group_, bits_, static_cast<int64_t>(seed));
+    codes_ = Saved(codes, false);
   }
 
-  kernels::GroupCodes layout_;
+  ~CodedTensor() override { last_->forget(this); }
+
+  at::Tensor unpack() override {
+    at::Tensor values = last_->take(this);
+    if (!values.defined()) values = decoded();
+    if (weak_from_this().use_count() > 1) last_->keep(this, values);  // each place that saved it owns this
+    return values;
+  }
+
+ private:
+  at::Tensor decoded() const {
+    static const auto decode =
+        c10::Dispatcher::singleton().findSchemaOrThrow("bellows::decode_groups", "").typed<decltype(decoded_groups)>();
+    const at::Tensor codes = codes_.unpack();
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return decode.call(codes, ranges_, sizes_, strides_, dtype_, group_, bits_);
+  }
+
   at::DimVector sizes_, strides_;
+  at::ScalarType dtype_;
+  int64_t group_, bits_;
   Saved codes_;
   at::Tensor ranges_;
+  const std::shared_ptr<LastDecoded> last_;
 };
 
 uint64_t seed_of_this_guard(const CompressOptions& options) {
@@ -92,16 +180,14 @@ class compress::Tap final : public tap::SavedTensorTap {
 
  private:
   std::shared_ptr<tap::PackedTensor> encoded(const at::Tensor& tensor) {
-    kernels::GroupCodes layout{.dtype = tensor.scalar_type(),
-                               .size = tensor.numel(),
-                               .group = options_.group,
-                               .bits = options_.bits == ActivationBits::int8 ? 8 : 4,
-                               .seed = mix_seed(seed_, count_++)};
+    const kernels::GroupCodes layout{
+        .size = tensor.numel(), .group = options_.group, .bits = options_.bits == ActivationBits::int8 ? 8 : 4};
+    const uint64_t seed = mix_seed(seed_, count_++);
     const int64_t after = layout.codes_bytes() + 8 * layout.groups();
     if (after >= static_cast<int64_t>(tensor.nbytes())) return nullptr;
     const at::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
     count(tensor, after);
-    return std::make_shared<CodedTensor>(dense, layout);
+    return std::make_shared<CodedTensor>(dense, layout, seed, last_);
   }
 
   void count(const at::Tensor& tensor, int64_t after) {
@@ -114,6 +200,7 @@ class compress::Tap final : public tap::SavedTensorTap {
   const uint64_t seed_;
   std::atomic<uint64_t> count_{0};
   std::atomic<int64_t> before_{0}, after_{0};
+  const std::shared_ptr<LastDecoded> last_ = std::make_shared<LastDecoded>();
 };
 
 compress::compress(const CompressOptions& options) : tap_(std::make_shared<Tap>(options)), guard_(tap_) {}

@@ -42,7 +42,8 @@ struct CompressedBytes {
 /// offloaded. Values that are not finite come back not finite, so that a loss scaler still sees them.
 /// Numerics: int8 and int4 as kernels::encode_groups: unbiased, errors below (largest − smallest of a group) / 255 or 15
 ///           (tests/recompute/compress_test.cpp)
-/// Cost:     reads each tensor once, writes and reads the codes; backward writes it once for each place that saved it
+/// Cost:     reads each tensor once, writes and reads the codes; backward writes it once for those places that saved it
+///           and want it one after the other
 /// Threads:  sees the thread that makes it; make and destroy it on one thread
 /// Throws:   c10::ValueError – group or min_size out of range
 /// Ref:      arXiv:2104.14129 (ActNN), arXiv:2206.11357 (GACT)

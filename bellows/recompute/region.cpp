@@ -7,6 +7,7 @@
 
 #include "bellows/recompute/buffer_writes_impl.h"
 #include "bellows/recompute/region_impl.h"
+#include "bellows/tap/deferral.h"
 #include "bellows/tap/gradient_tap.h"
 
 namespace bellows::recompute::detail {
@@ -56,6 +57,7 @@ TensorFacts::TensorFacts(const at::Tensor& tensor, bool with_values)
   if (!with_values) return;
   const PastRegions not_the_functions_operators;
   const at::Tensor flat = tensor.cpu().contiguous();
+  tap::sync();
   const auto* bytes = static_cast<const unsigned char*>(flat.const_data_ptr());
   for (const size_t i : c10::irange(flat.nbytes())) values = (values ^ bytes[i]) * 0x100000001b3ULL;  // FNV-1a
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty_strided.h>
 
+#include "bellows/tap/deferral.h"
+
 namespace bellows::recompute::detail {
 
 SpilledTensor::SpilledTensor(std::shared_ptr<SpillStore> store, at::Tensor dense, int64_t number)
@@ -12,6 +14,7 @@ SpilledTensor::SpilledTensor(std::shared_ptr<SpillStore> store, at::Tensor dense
       options_(dense.options()),
       bytes_(static_cast<int64_t>(dense.nbytes())),
       tensor_(std::move(dense)),
+      data_(tensor_.const_data_ptr()),
       given_(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()) {}
 
 SpilledTensor::~SpilledTensor() {
@@ -78,7 +81,7 @@ void SpillStore::write_next(Lock& lock, const Item& item) {
   lock.unlock();
   try {
     offset = file_.take(item->bytes());
-    file_.write(offset, tensor.const_data_ptr(), item->bytes());
+    file_.write(offset, item->data_, item->bytes());
   } catch (...) {
     error = std::current_exception();
   }
@@ -116,6 +119,7 @@ void SpillStore::fail_if_broken() const {
 }
 
 std::shared_ptr<tap::PackedTensor> SpillStore::put(const at::Tensor& tensor) {
+  tap::sync();
   Lock lock(shared_->mutex);
   fail_if_broken();
   const auto bytes = static_cast<int64_t>(tensor.nbytes());

@@ -37,6 +37,7 @@ class SpilledTensor final : public tap::PackedTensor, public std::enable_shared_
   Place place_ = Place::queued;
   int64_t offset_ = -1;  ///< in the file
   at::Tensor tensor_;    ///< queued, writing, memory
+  const void* data_;     ///< of the tensor: the store's thread may not ask, once operators that read it are pending
   bool ahead_ = false;   ///< read, and not yet asked for
   std::exception_ptr error_;
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> given_;  ///< what unpack() gave last

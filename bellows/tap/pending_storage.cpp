@@ -110,7 +110,7 @@ at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, caffe2::T
 
 void StorageHolds::hold(const c10::Storage& storage, bool guarded) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
-  held_.push_back(storage);
+  held_.push_back(storage.getWeakStorageImpl());
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   Held& held = all.storages[&impl];
@@ -125,8 +125,8 @@ void StorageHolds::open() {
   if (held_.empty()) return;
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  for (const c10::Storage& storage : held_) {
-    auto* const impl = storage.unsafeGetStorageImpl();
+  for (const auto& storage : held_) {
+    auto* const impl = storage._unsafe_get_target();
     unguard(*impl, all.storages[impl]);
   }
 }
@@ -135,8 +135,8 @@ void StorageHolds::release() {
   if (held_.empty()) return;
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  for (const c10::Storage& storage : held_) {
-    auto* const impl = storage.unsafeGetStorageImpl();
+  for (const auto& storage : held_) {
+    auto* const impl = storage._unsafe_get_target();
     const auto found = all.storages.find(impl);
     unguard(*impl, found->second);
     if (--found->second.clients == 0) all.storages.erase(found);

@@ -41,14 +41,14 @@ class StorageHolds {
   StorageHolds(const StorageHolds&) = delete;
   StorageHolds& operator=(const StorageHolds&) = delete;
 
-  /// Until release(). Each storage once.
+  /// Until release(). Each storage once. Keeps its address, and not its data.
   void hold(const c10::Storage& storage, bool guarded);
   /// The operators run now: nothing throws any more. No other client's hold makes these storages throw before release().
   void open();
   void release();
 
  private:
-  std::vector<c10::Storage> held_;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> held_;
 };
 
 }  // namespace bellows::tap

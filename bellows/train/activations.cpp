@@ -9,6 +9,7 @@
 #include "bellows/models/registry.h"
 #include "bellows/recompute/checkpoint.h"
 #include "bellows/train/recipe.h"
+#include "bellows/train/sketch.h"
 
 namespace bellows::train {
 
@@ -99,7 +100,9 @@ std::string recompute_obstacle(const Recipe& recipe) {
   int64_t blocks = 0;
   try {
     const models::ModelEntry entry = models::model_entry(recipe.model);
-    blocks = models::run_blocks_by(entry.make(10, entry.input_shape[0] > 0 ? entry.input_shape[0] : 3), nullptr);
+    const int64_t width = entry.input_shape[0] > 0 ? entry.input_shape[0] : 3;
+    const auto sketch = sketch_of(entry);
+    blocks = models::run_blocks_by(sketch ? entry.make_sized(sketch->small, 10) : entry.make(10, width), nullptr);
   } catch (const c10::Error& error) {
     checkpoint::set_rng_state(generators);
     return user_message(error);

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <numeric>
 
-#include "bellows/data/text/text_source.h"
-#include "bellows/models/registry.h"
+#include "bellows/data/classes.h"
+#include "bellows/train/job_data_impl.h"
 
 namespace bellows::train {
 
@@ -23,24 +23,17 @@ std::string eval_split_of(const data::DatasetInfo& info) {
   return "";
 }
 
-bool has_text_labels(const data::Source& source) {
-  try {
-    const data::Sample first = source.read(0);
-    const data::Field* label = first.find("label");
-    return label && !label->is_array;
-  } catch (const c10::ValueError&) {  // whoever reads it for training says so
-    return false;
-  }
-}
-
 }  // namespace
 
 DataSplit split_data(const Recipe& recipe) {
   TORCH_CHECK_VALUE(!recipe.data.empty(), "make_job: the recipe names no data. Set `data` to a folder or shards.");
   DataSplit split{data::open(recipe.data, {.otherwise = "train"}), {}, ""};
   split.classes = split.whole.info().classes;
-  const bool counts = recipe.num_classes == 0 && models::model_entry(recipe.model).output != models::OutputKind::token;
-  if (split.classes.empty() && split.whole.size() > 0 && (counts || has_text_labels(*split.whole.source())))
+  const models::ModelEntry entry = models::model_entry(recipe.model);
+  split.tokenizer = tokenizer_of(recipe, entry);
+  const bool labels = entry.output != models::OutputKind::token;
+  split.named_labels = labels && data::has_named_labels(*split.whole.source());
+  if (labels && split.classes.empty() && (recipe.num_classes == 0 || split.named_labels))
     split.classes = data::class_names(*split.whole.source());
   if (!recipe.eval_data.empty() || !std::filesystem::is_directory(recipe.data)) return split;
   split.eval_split = eval_split_of(split.whole.info());

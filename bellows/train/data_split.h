@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bellows/data/dataset.h"
+#include "bellows/data/text/tokenizer.h"
 #include "bellows/train/recipe.h"
 
 namespace bellows::train {
@@ -19,6 +21,8 @@ struct DataSplit {
   std::string eval_split;  ///< of the folder: "test", "val", "valid" or "validation"; "": it has none
   /// What is classified, by name: as `whole` says itself, or, where it does not and has to, as its labels are.
   std::vector<std::string> classes{};
+  bool named_labels = false;                       ///< labels of `whole` are names of these
+  std::optional<data::TextTokenizer> tokenizer{};  ///< the recipe's, opened once for all that reads texts
 
   /// Those that are not held out, ascending; of `ids` alone, which are ascending, too.
   std::vector<int64_t> trained() const;
@@ -30,7 +34,7 @@ struct DataSplit {
 };
 
 /// Cost:   reads all labels where the recipe's num_classes is 0, or they are texts, and the data set names no classes
-/// Throws: c10::ValueError – as data::open; several splits, none of them "train"
+/// Throws: c10::ValueError – as data::open, data::open_tokenizer; several splits, none of them "train"
 DataSplit split_data(const Recipe& recipe);
 
 }  // namespace bellows::train

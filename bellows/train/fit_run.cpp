@@ -80,9 +80,11 @@ void FitRun::begin(bool resume, bool accept_changes) {
     TORCH_CHECK_VALUE(!resume, "fit: nothing to resume from: the recipe has no run_folder.");
     return;
   }
-  record_ = this_run(recipe_, data::fingerprint(loop_.job().train));
+  const DataPrints* const compared = loop_.ranks().data_prints();
+  const DataPrints prints = compared ? *compared : data_prints(loop_.job());
+  record_ = this_run(recipe_, prints.train);
   record_.facts["ranks"] = std::to_string(loop_.ranks().size());
-  if (loop_.job().eval) record_.facts["eval_data"] = data::fingerprint(*loop_.job().eval);
+  if (loop_.job().eval) record_.facts["eval_data"] = prints.eval;
   const size_t existing = folder_->count();
   TORCH_CHECK_VALUE(resume || existing == 0, "fit: ", folder_->path(), " holds ", existing,
                     " checkpoints of an earlier run. Resume it, remove them, or choose another run_folder.");

@@ -16,6 +16,7 @@
 #include "bellows/core/seed.h"
 #include "bellows/data/order/packing.h"
 #include "bellows/io/torch_file.h"
+#include "bellows/models/head.h"
 #include "bellows/models/weights.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/optim/adafactor.h"
@@ -113,7 +114,7 @@ Model model_for(const Recipe& recipe, const models::ModelEntry& entry, int64_t c
   TORCH_CHECK_VALUE(
       next_tokens || classes > 0,
       "make_job: num_classes is 0, the data set names no classes, and no sample of it has a label that could be read: "
-      "\"cls\" or \"label\" with a whole number, or \"label\" with a name. Set num_classes, or name the field so.");
+      "\"cls\" or \"label\" with a whole number or a name. Set num_classes, or name the field so.");
   const Model model = entry.make(std::max<int64_t>(classes, 1), width);
   if (!recipe.weights.empty()) start_from(recipe, model, text);
   place_model(recipe, model);
@@ -125,7 +126,7 @@ Model model_for(const Recipe& recipe, const models::ModelEntry& entry, int64_t c
 
 Model make_model(const Recipe& recipe, const data::DatasetInfo& info) {
   const models::ModelEntry entry = models::model_entry(recipe.model);
-  return model_for(recipe, entry, classes_of(recipe, info), input_width(recipe, entry, info));
+  return model_for(recipe, entry, classes_of(recipe, info), input_width(entry, info, tokenizer_of(recipe, entry)));
 }
 
 void place_model(const Recipe& recipe, const Model& model) {
@@ -171,17 +172,27 @@ at::Tensor model_input(const data::Batch& batch) {
   return batch["image"];
 }
 
-TokenLoss next_token_loss(const at::Tensor& scores, const data::Batch& batch, double label_smoothing) {
+TokenLoss next_token_loss(const at::Tensor& scores, const data::Batch& batch) {
   const at::Tensor targets = data::next_tokens(batch["tokens"], batch["segment_ids"]);
-  return {
-      nn::softmax_cross_entropy(scores, targets, {.label_smoothing = label_smoothing, .reduction = nn::Reduction::sum}),
-      at::sum(targets.ne(-100)), targets};
+  return {nn::softmax_cross_entropy(scores, targets, {.reduction = nn::Reduction::sum}), at::sum(targets.ne(-100)),
+          targets};
+}
+
+at::Tensor token_loss(const Model& model, const at::Tensor& input, const at::Tensor& targets, double label_smoothing) {
+  const auto without_scores = [&](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias) {
+    return nn::linear_cross_entropy(hidden, weight, bias, targets,
+                                    {.label_smoothing = label_smoothing, .reduction = nn::Reduction::sum});
+  };
+  const at::Tensor loss = models::forward_into(model, input, without_scores);
+  if (loss.defined()) return loss;
+  return nn::softmax_cross_entropy(model.forward(input), targets,
+                                   {.label_smoothing = label_smoothing, .reduction = nn::Reduction::sum});
 }
 
 LossFn next_token_loss(const Model& model, double label_smoothing) {
   return [model, label_smoothing](const data::Batch& batch) {
-    const TokenLoss loss = next_token_loss(model.forward(model_input(batch)), batch, label_smoothing);
-    return StepOutput::sum(loss.sum, loss.count);
+    const at::Tensor targets = data::next_tokens(batch["tokens"], batch["segment_ids"]);
+    return StepOutput::sum(token_loss(model, model_input(batch), targets, label_smoothing), at::sum(targets.ne(-100)));
   };
 }
 
@@ -199,12 +210,12 @@ Job make_job(const Recipe& recipe) {
   seed_everything(static_cast<uint64_t>(recipe.seed));
   const DataSplit split = split_data(recipe);
   data::Dataset train = train_part(recipe, split);
-  std::optional<data::Dataset> eval = eval_part(recipe, split, split.info());
+  std::optional<data::Dataset> eval = eval_part(recipe, split);
   const models::ModelEntry entry = models::model_entry(recipe.model);
   const data::DatasetInfo info = split.info();
   const bool series = entry.input == models::InputKind::series;
   Model model = model_for(recipe, entry, classes_of(recipe, info),
-                          series ? series_width(split.whole) : input_width(recipe, entry, info));
+                          series ? series_width(split.whole) : input_width(entry, info, split.tokenizer));
   amp::MasterWeights masters;
   if (const amp::Policy policy = precision_policy(recipe); policy.low_weights) {
     amp::PreparedModel prepared = amp::apply(model, policy);

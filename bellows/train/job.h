@@ -66,8 +66,7 @@ Job make_job(const Recipe& recipe);
 data::Dataset open_train_data(const Recipe& recipe);
 /// Held-out data: `eval_data`; or, of a folder, the split "test" (else "val", "valid", "validation"), or what is held
 /// out of one without. Nothing where `data` names files, and `eval_data` nothing.
-/// Params: train – what open_train_data() gave
-std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Dataset& train);
+std::optional<data::Dataset> open_eval_data(const Recipe& recipe);
 /// The model by its name, with weights, on the device, in the memory layout.
 /// Params: info – of the data; gives the channels of pictures, and the number of classes where the recipe has 0
 Model make_model(const Recipe& recipe, const data::DatasetInfo& info = {});
@@ -84,7 +83,7 @@ at::Tensor model_input(const data::Batch& batch);
 /// Mean cross-entropy of model(model_input(batch)) and batch["label"].
 LossFn cross_entropy_loss(const Model& model, double label_smoothing = 0);
 /// Cross-entropy of model(batch["tokens"]) [N, T, words] with the token that follows each one in its text: the mean over all
-/// that have one.
+/// that have one. Models that say what their head is (models/head.h) never hold all scores at once: nn::linear_cross_entropy.
 /// Params: the batch is one of packed texts (data/order/packing.h), with "tokens" and "segment_ids"
 LossFn next_token_loss(const Model& model, double label_smoothing = 0);
 

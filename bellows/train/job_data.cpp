@@ -3,6 +3,7 @@
 
 #include "bellows/core/device.h"
 #include "bellows/core/log.h"
+#include "bellows/data/classes.h"
 #include "bellows/data/order/buckets.h"
 #include "bellows/data/order/labels.h"
 #include "bellows/data/order/packing.h"
@@ -15,9 +16,10 @@ namespace {
 
 using models::InputKind;
 
-data::Dataset prepared_images(const data::Dataset& dataset, const Recipe& recipe, const data::DatasetInfo& info) {
+data::Dataset prepared_images(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
+  const data::DatasetInfo info = split.info();
   data::Dataset images = dataset.require({"image", "label"})
-                             .decode(input_width(recipe, models::model_entry(recipe.model), info) == 1 ? "gray" : "rgb")
+                             .decode(image_channels(models::model_entry(recipe.model), info) == 1 ? "gray" : "rgb")
                              .channels_last(recipe.channels_last)
                              .cache(recipe.cache_mb << 20);
   if (recipe.image_size > 0) images = images.resize(recipe.image_size, recipe.image_size);
@@ -26,26 +28,28 @@ data::Dataset prepared_images(const data::Dataset& dataset, const Recipe& recipe
 
 /// Params: most_tokens – 0: texts are not cut
 std::shared_ptr<const data::TextSource> texts_of(const data::Dataset& dataset, const Recipe& recipe,
-                                                 const data::DatasetInfo& info, int64_t most_tokens) {
+                                                 const DataSplit& split, int64_t most_tokens) {
   const models::ModelEntry entry = models::model_entry(recipe.model);
-  data::TextOptions options{.field = recipe.text_field,
-                            .most_tokens = most_tokens,
-                            .vocabulary = input_width(recipe, entry, info),
-                            .labels = entry.output == models::OutputKind::sample,
-                            .classes = info.classes};
-  if (!recipe.tokenizer.empty()) options.tokenizer = data::open_tokenizer(recipe.tokenizer);
-  return std::make_shared<const data::TextSource>(dataset.source(), std::move(options));
+  return std::make_shared<const data::TextSource>(
+      dataset.source(), data::TextOptions{.field = recipe.text_field,
+                                          .tokenizer = split.tokenizer,
+                                          .most_tokens = most_tokens,
+                                          .vocabulary = input_width(entry, split.info(), split.tokenizer),
+                                          .labels = entry.output == models::OutputKind::sample});
 }
 
-data::Dataset prepared_texts(const data::Dataset& dataset, const Recipe& recipe, const data::DatasetInfo& info) {
+data::Dataset prepared_texts(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
+  TORCH_CHECK_VALUE(!split.tokenizer || split.tokenizer->pads, "make_job: \"", recipe.model,
+                    "\" takes token 0 for padding, and it is a piece of text in ", split.tokenizer->description,
+                    ". Give it the tokenizer that it was made with, or bytes.");
   const int64_t longest = longest_text(recipe, models::model_entry(recipe.model));
-  const data::Dataset texts(texts_of(dataset, recipe, info, longest), dataset.info());
+  const data::Dataset texts(texts_of(dataset, recipe, split, longest), dataset.info());
   return texts.require({"tokens", "label"}).pad("tokens");
 }
 
 /// Rows of several texts, as language models read them. Each text is tokenized once to learn its length.
-data::Dataset packed_texts(const data::Dataset& dataset, const Recipe& recipe, const data::DatasetInfo& info) {
-  const auto texts = texts_of(dataset, recipe, info, 0);
+data::Dataset packed_texts(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
+  const auto texts = texts_of(dataset, recipe, split, 0);
   const std::vector<int64_t> lengths =
       recipe.bad_samples == "skip" ? texts->lengths() : data::read_lengths(*texts, "tokens");
   if (const auto bad = std::ranges::count(lengths, 0); bad > 0)
@@ -62,8 +66,14 @@ data::Dataset prepared_series(const data::Dataset& dataset) {
   return dataset.require({"series", "label"}).pad("series", std::numeric_limits<double>::quiet_NaN());
 }
 
+/// Numbers for labels that are names, by the training data's classes.
+data::Dataset with_numbered_labels(const data::Dataset& dataset, const DataSplit& split) {
+  if (!split.named_labels && !data::has_named_labels(*dataset.source())) return dataset;
+  return data::Dataset(data::number_labels(dataset.source(), split.classes), dataset.info());
+}
+
 /// What training and held-out data have in common. Held-out data follow the training data's description.
-data::Dataset prepared(const data::Dataset& dataset, const Recipe& recipe, const data::DatasetInfo& info) {
+data::Dataset prepared(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
   const models::ModelEntry entry = models::model_entry(recipe.model);
   const InputKind input = entry.input;
   TORCH_CHECK_VALUE(input == InputKind::image || (recipe.augment == "none" && recipe.image_size == 0), "make_job: \"",
@@ -72,11 +82,12 @@ data::Dataset prepared(const data::Dataset& dataset, const Recipe& recipe, const
   TORCH_CHECK_VALUE(input == InputKind::tokens || recipe.tokenizer.empty(), "make_job: \"", recipe.model,
                     "\" reads no texts, expected tokenizer to be empty, got ", recipe.tokenizer, ".");
   const bool packs = entry.output == models::OutputKind::token;
-  const data::Dataset known = input == InputKind::image    ? prepared_images(dataset, recipe, info)
-                              : input == InputKind::series ? prepared_series(dataset)
-                              : packs                      ? packed_texts(dataset, recipe, info)
-                                                           : prepared_texts(dataset, recipe, info);
-  return known.num_classes(classes_of(recipe, info))
+  const data::Dataset labelled = packs ? dataset : with_numbered_labels(dataset, split);
+  const data::Dataset known = input == InputKind::image    ? prepared_images(labelled, recipe, split)
+                              : input == InputKind::series ? prepared_series(labelled)
+                              : packs                      ? packed_texts(labelled, recipe, split)
+                                                           : prepared_texts(labelled, recipe, split);
+  return known.num_classes(classes_of(recipe, split.info()))
       .threads(recipe.loader_threads)
       .prefetch(recipe.prefetch)
       .to(parse_device(recipe.device))
@@ -110,12 +121,23 @@ int64_t classes_of(const Recipe& recipe, const data::DatasetInfo& info) {
   return recipe.num_classes > 0 ? recipe.num_classes : static_cast<int64_t>(info.classes.size());
 }
 
-int64_t input_width(const Recipe& recipe, const models::ModelEntry& entry, const data::DatasetInfo& info) {
+std::optional<data::TextTokenizer> tokenizer_of(const Recipe& recipe, const models::ModelEntry& entry) {
+  if (recipe.tokenizer.empty() || entry.input != InputKind::tokens) return {};
+  return data::open_tokenizer(recipe.tokenizer);
+}
+
+int64_t image_channels(const models::ModelEntry& entry, const data::DatasetInfo& info) {
+  if (info.image_size.size() == 3) return info.image_size[2];
+  return entry.input_shape[0] > 0 ? entry.input_shape[0] : 3;
+}
+
+int64_t input_width(const models::ModelEntry& entry, const data::DatasetInfo& info,
+                    const std::optional<data::TextTokenizer>& tokenizer) {
   const int64_t meant = entry.input_shape[0];
-  if (entry.input == InputKind::image && info.image_size.size() == 3) return info.image_size[2];
+  if (entry.input == InputKind::image) return image_channels(entry, info);
   if (entry.input != InputKind::tokens) return meant > 0 ? meant : 3;
-  if (!recipe.tokenizer.empty()) return data::open_tokenizer(recipe.tokenizer).vocabulary;
-  TORCH_CHECK_VALUE(meant > 0, "make_job: \"", recipe.model,
+  if (tokenizer) return tokenizer->vocabulary;
+  TORCH_CHECK_VALUE(meant > 0, "make_job: \"", entry.name,
                     "\" does not say how many words it knows. Set tokenizer, or give its ModelNotes an input_shape.");
   return meant;
 }
@@ -142,18 +164,17 @@ data::Dataset train_part(const Recipe& recipe, const DataSplit& split) {
   } else if (!split.held_out.empty()) {
     dataset = dataset.subset(split.trained());
   }
-  return ordered(augmented(prepared(dataset, recipe, split.info()), recipe), recipe).batch(recipe.batch_size);
+  return ordered(augmented(prepared(dataset, recipe, split), recipe), recipe).batch(recipe.batch_size);
 }
 
-std::optional<data::Dataset> eval_part(const Recipe& recipe, const DataSplit& split, const data::DatasetInfo& info) {
-  const bool images = models::model_entry(recipe.model).input == InputKind::image;
-  const int64_t eval_batch = images ? 256 : std::min<int64_t>(256, std::max<int64_t>(recipe.batch_size, 16));
+std::optional<data::Dataset> eval_part(const Recipe& recipe, const DataSplit& split) {
+  const int64_t eval_batch = std::clamp<int64_t>(recipe.batch_size, 16, 256);  // no more memory than a step, about
   std::optional<data::Dataset> dataset;
   if (!recipe.eval_data.empty()) dataset = data::open(recipe.eval_data, {.otherwise = "test"});
   if (!split.eval_split.empty()) dataset = data::open(recipe.data, {.split = split.eval_split});
   if (!split.held_out.empty()) dataset = split.whole.subset(split.held_out);
   if (!dataset) return {};
-  return prepared(*dataset, recipe, info).sequential().batch(eval_batch);
+  return prepared(*dataset, recipe, split).sequential().batch(eval_batch);
 }
 
 std::string cut_texts_note(const data::Dataset& dataset) {
@@ -168,9 +189,8 @@ data::Dataset open_train_data(const Recipe& recipe) {
   return train_part(recipe, split_data(recipe));
 }
 
-std::optional<data::Dataset> open_eval_data(const Recipe& recipe, const data::Dataset&) {
-  const DataSplit split = split_data(recipe);
-  return eval_part(recipe, split, split.info());
+std::optional<data::Dataset> open_eval_data(const Recipe& recipe) {
+  return eval_part(recipe, split_data(recipe));
 }
 
 }  // namespace bellows::train

@@ -7,6 +7,7 @@
 
 #include "bellows/data/text/text_source.h"
 #include "bellows/inspect/memory.h"
+#include "bellows/models/registry.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/train_loop.h"
 
@@ -42,6 +43,23 @@ int64_t longest_text_of(const data::TextSource& texts) {
   return longest.second;
 }
 
+/// Of series with the most steps the first.
+int64_t longest_series_of(const data::Source& source) {
+  std::pair<int64_t, int64_t> longest(0, 0);
+  data::Sample sample;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    try {
+      source.read(i, sample);
+    } catch (const c10::ValueError&) {  // whoever reads it for training says so
+      continue;
+    }
+    const data::Field* series = sample.find("series");
+    const int64_t steps = series && !series->sizes.empty() ? series->sizes[0] : 0;
+    if (steps > longest.first) longest = {steps, i};
+  }
+  return longest.second;
+}
+
 /// Another order, whose epochs begin with one sample.
 class BeginningWith final : public data::Order {
  public:
@@ -62,13 +80,15 @@ class BeginningWith final : public data::Order {
   int64_t first_;
 };
 
-/// Batches of texts are as large as their longest one. The first has the longest of all, for what follows is measured for
-/// a few batches only, and their peak has to be that of training.
+/// Batches of texts and of series are as large as their longest one. The first has the longest of all, for what follows is
+/// measured for a few batches only, and their peak has to be that of training.
 Job largest_batch_first(Job job) {
   const auto* texts = dynamic_cast<const data::TextSource*>(job.train.source().get());
+  const bool series = models::model_entry(job.recipe.model).input == models::InputKind::series;
   const data::LoaderOptions& options = job.train.loader_options();
-  if (texts && options.order)
-    job.train = job.train.order(std::make_shared<BeginningWith>(options.order, longest_text_of(*texts)), options.seed);
+  if (!options.order || !(texts || series)) return job;
+  const int64_t longest = texts ? longest_text_of(*texts) : longest_series_of(*job.train.source());
+  job.train = job.train.order(std::make_shared<BeginningWith>(options.order, longest), options.seed);
   return job;
 }
 
@@ -138,6 +158,7 @@ Recipe without_techniques(Recipe recipe) {
   recipe.cache_mb = 0;
   recipe.length_buckets = false;
   recipe.keep_freed_memory = false;
+  recipe.step_in_backward = false;
   recipe.recompute = "none";
   recipe.recompute_keep = 0;
   recipe.recompute_keep_mb = 0;

@@ -7,13 +7,17 @@
 #include <map>
 #include <utility>
 
+#include "bellows/train/sketch.h"
+
 namespace bellows::train {
 
 namespace {
 
 using inspect::TensorKind;
 using inspect::TensorLife;
+using models::Extent;
 using models::InputKind;
+using models::ModelEntry;
 
 constexpr int64_t long_from = 64, short_length = 32;
 constexpr int64_t tried_up_to = 1024;  // of pictures and series, whose single sample may need more than the machine has
@@ -37,31 +41,60 @@ bool takes(Rehearsal& rehearsal, int64_t length) {
 
 /// Short ones stand for long ones where the model takes them; one with a linear layer over all of a picture does not.
 std::vector<StepSize> rehearsed_sizes(Rehearsal& rehearsal, int64_t length) {
-  const InputKind input = rehearsal.entry().input;
-  std::vector<StepSize> sizes = small_sizes(input, length);
-  if (length <= long_from) return sizes;
-  if (input == InputKind::tokens || length <= tried_up_to) rehearsal.try_length(length);
+  const ModelEntry& entry = rehearsal.entry();
+  std::vector<StepSize> sizes = small_sizes(entry.input, length);
+  if (length <= long_from || entry.extent) return sizes;
+  if (entry.input == InputKind::tokens || length <= tried_up_to) rehearsal.try_length(length);
   if (!takes(rehearsal, sizes.front().length)) sizes = {{2, length}, {3, length}};
   return sizes;
 }
 
-int64_t elements(const std::vector<int64_t>& shape) {
-  int64_t product = 1;
-  for (const int64_t size : shape) product *= size;
-  return product;
+/// What the rehearsals of one plan saw.
+struct Rehearsals {
+  std::vector<RecordedStep> steps;  ///< those of the sketch's other extents first, then one of each size
+  std::vector<StepSize> sizes;
+  std::vector<double> seconds;  ///< of each size
+  std::vector<Shape> shapes;    ///< of the parameters
+  bool few_scores = false;
+};
+
+Rehearsals rehearse(const Recipe& recipe, int64_t length, const Sketch* sketch) {
+  Rehearsals seen;
+  std::vector<NamedShapes> shapes;
+  const size_t others = sketch ? sketch->others.size() : 0;
+  for (const auto i : c10::irange(others)) {
+    const Extent& extent = sketch->others[i].extent;
+    const StepSize size = small_sizes(InputKind::tokens, length).front();
+    Rehearsal rehearsal(recipe, extent);
+    seen.steps.push_back({size, extent, rehearsal.record(size)});
+    shapes.push_back(rehearsal.parameter_shapes());
+  }
+  Rehearsal rehearsal(recipe, sketch ? std::optional(sketch->small) : std::nullopt);
+  seen.sizes = rehearsed_sizes(rehearsal, length);
+  for (const StepSize& size : seen.sizes) {
+    seen.steps.push_back({size, sketch ? sketch->small : Extent{}, rehearsal.record(size)});
+    seen.seconds.push_back(rehearsal.seconds());
+  }
+  seen.few_scores = rehearsal.holds_few_scores();
+  seen.shapes = full_shapes(sketch ? *sketch : Sketch{}, rehearsal.parameter_shapes(), shapes);
+  return seen;
 }
 
-void count_parameters(MemoryPlan& plan, const Rehearsal& rehearsal) {
-  for (const std::vector<int64_t>& shape : rehearsal.parameter_shapes()) {
-    const int64_t count = elements(shape);
-    plan.parameters += count;
-    if (shape.size() < 2) {
-      plan.factored += count;
-    } else {
-      const int64_t rows = shape[shape.size() - 2], columns = shape.back();
-      plan.factored += count / columns + count / rows;
-    }
+void count_parameters(MemoryPlan& plan, const std::vector<Shape>& shapes) {
+  for (const Shape& shape : shapes) {
+    const int64_t count = shape.elements();
+    plan.parameters += shape.count * count;
+    const size_t dims = shape.sizes.size();
+    const int64_t factored = dims < 2 ? count : count / shape.sizes[dims - 1] + count / shape.sizes[dims - 2];
+    plan.factored += shape.count * factored;
   }
+}
+
+/// What a step of this extent computes for a token beside one of another: its products with matrices.
+double products(const Extent& extent, bool scores_words) {
+  const Extent own{
+      .layers = extent.layers, .heads = extent.heads, .head_width = extent.head_width, .inner = extent.inner};
+  return own.parameters() + (scores_words ? static_cast<double>(extent.words * extent.width()) : 0);
 }
 
 /// Time of the step from those of the small ones: a constant, and a part that grows with what is computed.
@@ -109,6 +142,21 @@ void share_between_ranks(MemoryPlan& plan) {
   plan.communication = std::min(4 * (plan.recipe.bucket_mb << 20), plan.peak.of(TensorKind::gradient));
 }
 
+/// As the model itself would say it. Params: sketch – whose model has fewer positions
+void check_length(const ModelEntry& entry, const std::optional<Sketch>& sketch, int64_t length) {
+  TORCH_CHECK_VALUE(!sketch || length <= sketch->full.positions, "plan_memory: ", entry.name, ": expected 1 to ",
+                    sketch ? sketch->full.positions : 0, " tokens a sample, which it has positions for, got ", length,
+                    ".");
+}
+
+/// More than this no sum of bytes may be.
+void check_total(const inspect::TensorTimeline& step, const StepSize& size) {
+  double sum = 0;
+  for (const TensorLife& tensor : step.tensors) sum += static_cast<double>(tensor.bytes);
+  TORCH_CHECK_VALUE(sum < 1e18, "plan_memory: expected a step that handles less than 10^18 bytes, got ", sum,
+                    " for a batch of ", size.batch, " samples of ", size.length, ".");
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks) {
@@ -116,18 +164,14 @@ MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks
                     "plan_memory: expected a batch of at least 1 that the ranks can share, got a batch of ", size.batch,
                     " and ", ranks, ranks == 1 ? " rank." : " ranks.");
   TORCH_CHECK_VALUE(size.length >= 0, "plan_memory: expected a length of at least 0, got ", size.length, ".");
-  Rehearsal rehearsal(recipe);
-  const InputKind input = rehearsal.entry().input;
-  const StepSize wanted{size.batch / ranks, rehearsal.length_of(size)};
-  const std::vector<StepSize> sizes = rehearsed_sizes(rehearsal, wanted.length);
-  std::vector<inspect::TensorTimeline> steps;
-  std::vector<double> seconds;
-  for (const StepSize& small : sizes) {
-    steps.push_back(rehearsal.record(small));
-    seconds.push_back(rehearsal.seconds());
-  }
-  StepModel model(sizes, std::move(steps));
+  const ModelEntry entry = rehearsed_entry(recipe);
+  const std::optional<Sketch> sketch = sketch_of(entry);
+  const StepSize wanted{size.batch / ranks, rehearsed_length(recipe, entry, size)};
+  check_length(entry, sketch, wanted.length);
+  Rehearsals seen = rehearse(recipe, wanted.length, sketch ? &*sketch : nullptr);
+  StepModel model(std::move(seen.steps), sketch ? sketch->full : Extent{}, seen.few_scores);
   inspect::TensorTimeline step = model.at(wanted);
+  check_total(step, wanted);
   const auto peak = step.peak();
   MemoryPlan plan{.recipe = recipe,
                   .size = wanted,
@@ -135,9 +179,15 @@ MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks
                   .model = std::move(model),
                   .step = std::move(step),
                   .peak = peak,
-                  .step_seconds = extrapolated_seconds(input, sizes, seconds, wanted),
-                  .rehearsed = sizes};
-  count_parameters(plan, rehearsal);
+                  .step_seconds = extrapolated_seconds(entry.input, seen.sizes, seen.seconds, wanted),
+                  .rehearsed = seen.sizes};
+  if (sketch) {
+    const bool scores_words = entry.output == models::OutputKind::token;
+    plan.extent = sketch->full;
+    plan.small_extent = sketch->small;
+    plan.step_seconds *= products(sketch->full, scores_words) / products(sketch->small, scores_words);
+  }
+  count_parameters(plan, seen.shapes);
   list_activations(plan);
   list_unfitted(plan);
   share_between_ranks(plan);

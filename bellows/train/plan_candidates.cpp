@@ -45,7 +45,10 @@ class Combinations {
   std::vector<PlanCandidate> all() {
     for (const auto& precision : precision_choices) {
       for (const auto& state : state_choices) {
-        for (const auto& saved : saved_choices) add(precision, state, saved);
+        for (const auto& saved : saved_choices) {
+          add(precision, state, saved, false);
+          if (plan_.ranks == 1) add(precision, state, saved, true);
+        }
       }
     }
     std::stable_sort(result_.begin() + 1, result_.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
@@ -55,10 +58,13 @@ class Combinations {
   }
 
  private:
-  void add(const Choice<Precision>& precision, const Choice<State>& state, const Choice<Saved>& saved) {
+  void add(const Choice<Precision>& precision, const Choice<State>& state, const Choice<Saved>& saved,
+           bool in_backward) {
     if (precision.technique && plan_.recipe.precision == "fp16") return;  // it has its own range, and scales the loss
     PlanCandidate candidate{.recipe = plan_.recipe, .measures = {precision.kind, state.kind, saved.kind}};
-    for (const char* name : {precision.technique, state.technique, saved.technique}) {
+    candidate.measures.in_backward = in_backward;
+    const char* stepping = in_backward ? "step_in_backward" : nullptr;
+    for (const char* name : {precision.technique, state.technique, saved.technique, stepping}) {
       if (name && !take(candidate, name)) return;
     }
     candidate.other_training = state.kind == State::factored;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bellows/core/machine.h"
+#include "bellows/train/recipe_check_impl.h"
 #include "bellows/train/technique.h"
 
 namespace bellows::train {
@@ -65,6 +66,17 @@ void keep_gradients(TensorTimeline& step) {
   step.tensors.insert(step.tensors.end(), added.begin(), added.end());
 }
 
+/// Events around a tensor's making, and around its use in backward, in which it is there whole though less of it is kept.
+constexpr int64_t in_use = 8;
+
+void drop_gradients(TensorTimeline& step) {
+  for (TensorLife& tensor : step.tensors) {
+    if (tensor.kind != TensorKind::gradient) continue;
+    if (tensor.born < 0) tensor.bytes = 0;  // of the step before
+    tensor.died = std::min(tensor.died, tensor.born + in_use);
+  }
+}
+
 void lower_precision(TensorTimeline& step, const MemoryPlan& plan, Precision precision) {
   if (precision == Precision::as_it_is) return;
   const bool was_fp32 = plan.recipe.precision == "fp32";
@@ -99,9 +111,6 @@ void shrink_state(TensorTimeline& step, const MemoryPlan& plan, State state) {
   scale(step, TensorKind::optimizer, 0);
   add_bytes(step, TensorKind::optimizer, std::llround(bytes));
 }
-
-/// Events around a tensor's making, and around its use in backward, in which it is there whole though less of it is kept.
-constexpr int64_t in_use = 8;
 
 /// Keeps `share` of a tensor, but all of it while it is used: from `again` on in backward.
 void keep_share(TensorTimeline& step, size_t index, double share, int64_t again) {
@@ -209,6 +218,7 @@ int64_t peak_with(const MemoryPlan& plan, const Measures& measures) {
   shrink_state(step, plan, measures.state);
   keep_less(step, measures.saved);
   if (measures.accumulate > 1 && plan.recipe.accumulate == 1) keep_gradients(step);
+  if (measures.in_backward) drop_gradients(step);
   share_state(step, plan, measures);
   const int64_t shared_already = measures.stage > 0 ? 0 : plan.communication - plan.saved_by_sharding;
   return step.peak().bytes + shared_already;
@@ -228,6 +238,7 @@ double time_factor(const Measures& measures, bool bf16_arithmetic) {
   if (measures.saved == Saved::half_recomputed) factor *= expected_time("recompute_budget");
   if (measures.saved == Saved::recomputed) factor *= expected_time("recompute");
   if (measures.saved == Saved::offloaded) factor *= expected_time("activation_offload");
+  if (measures.in_backward) factor *= expected_time("step_in_backward");
   return measures.stage > 0 ? std::numeric_limits<double>::quiet_NaN() : factor;
 }
 
@@ -247,6 +258,7 @@ std::string to_string(const Measures& measures) {
   if (measures.saved == Saved::half_recomputed) words.emplace_back("recompute a half");
   if (measures.saved == Saved::recomputed) words.emplace_back("recompute");
   if (measures.saved == Saved::offloaded) words.emplace_back("offload");
+  if (measures.in_backward) words.emplace_back("step in backward");
   if (measures.stage > 0) words.push_back(c10::str("ZeRO-", measures.stage, " on ", measures.ranks));
   return words.empty() ? "nothing" : c10::Join(", ", words);
 }
@@ -273,6 +285,8 @@ std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64
   add(true, {.saved = Saved::in_bf16}, "gradients rounded");
   add(true, {.saved = Saved::in_int8}, "gradients with noise");
   add(true, {.saved = Saved::in_int4}, "gradients with noise");
+  add(!plan.recipe.step_in_backward && plan.ranks == 1 && step_in_backward_conflict(plan.recipe).empty(),
+      {.in_backward = true}, "no clipping, no sums");
   add(true, {.saved = Saved::offloaded}, "time of disk or host link");
   add(true, {.stage = 1, .ranks = std::max<int64_t>(ranks, 2)}, "sending parameters");
   add(true, {.stage = 2, .ranks = std::max<int64_t>(ranks, 2)}, "sending parameters");

@@ -17,10 +17,11 @@ struct Measures {
   Precision precision = Precision::as_it_is;
   State state = State::as_it_is;
   Saved saved = Saved::as_it_is;
-  int64_t accumulate = 1;  ///< the batch in so many parts, one update
-  int64_t shrink = 1;      ///< a batch so many times smaller
-  int stage = 0;           ///< ZeRO-1, ZeRO-2
-  int64_t ranks = 1;       ///< that share what the stage says
+  int64_t accumulate = 1;    ///< the batch in so many parts, one update
+  int64_t shrink = 1;        ///< a batch so many times smaller
+  int stage = 0;             ///< ZeRO-1, ZeRO-2
+  int64_t ranks = 1;         ///< that share what the stage says
+  bool in_backward = false;  ///< a step for each gradient as it comes
   bool operator==(const Measures&) const = default;
 };
 
@@ -35,6 +36,7 @@ struct Measures {
 ///   for eight events behind its making and before its end.
 /// - recomputed: of each block ("layer.3", "layer1.0") one tensor of its median size; the others for eight events behind their
 ///   making, and from the block's first use in backward on. By half: half of those others stays.
+/// - step in backward: a gradient is there for eight events.
 /// - ZeRO-1: state and masters 1/n; ZeRO-2: gradients too, and up to four buckets.
 /// Numerics: against plans of their own to 3 %, activations in fewer bits to 10 % (tests/train/plan_test.cpp), but bf16 without
 ///           `in_bf16`: up to 20 % too little; offload and ZeRO are formulas only

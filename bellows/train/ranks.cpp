@@ -10,7 +10,6 @@
 
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/core/seed.h"
-#include "bellows/data/fingerprint.h"
 #include "bellows/optim/state.h"
 #include "bellows/parallel/distributed_data_parallel.h"
 #include "bellows/parallel/hooks.h"
@@ -26,6 +25,7 @@ struct Ranks::State {
   comm::Group group;
   Model model;
   std::string strategy;
+  DataPrints prints{};
   bool skips_samples = false;                  ///< of which the other ranks know nothing
   bool synchronizes_norms = false;             ///< and there are some
   std::optional<DistributedDataParallel> ddp;  ///< not with zero2, where backward itself shares gradients
@@ -46,13 +46,12 @@ std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
 }
 
 /// What decides when ranks meet and what they compute, a line each; where files lie may differ between machines.
-std::vector<std::string> common_part(const Job& job) {
+std::vector<std::string> common_part(const Job& job, const DataPrints& prints) {
   const std::set<std::string_view> own = {"data",     "eval_data",  "subset",         "weights",
                                           "model",    "device",     "loader_threads", "prefetch",
                                           "cache_mb", "run_folder", "offload_folder"};
   std::vector<std::string> lines = {
-      "training data: " + data::fingerprint(job.train),
-      "held-out data: " + (job.eval ? data::fingerprint(*job.eval) : "none"),
+      "training data: " + prints.train, "held-out data: " + (job.eval ? prints.eval : "none"),
       std::string("checkpoints: ") + (job.recipe.run_folder.empty() ? "none" : "in a run_folder")};
   std::istringstream yaml(job.recipe.to_yaml());
   for (std::string line; std::getline(yaml, line);) {
@@ -61,8 +60,8 @@ std::vector<std::string> common_part(const Job& job) {
   return lines;
 }
 
-void check_same_recipe(const Job& job, const comm::Group& group) {
-  parallel::check_same_lines("train: the ranks train differently", "line", common_part(job), group,
+void check_same_recipe(const Job& job, const DataPrints& prints, const comm::Group& group) {
+  parallel::check_same_lines("train: the ranks train differently", "line", common_part(job, prints), group,
                              "Give all ranks the same recipe and the same data.");
 }
 
@@ -74,7 +73,8 @@ Ranks::Ranks(Job& job) {
   TORCH_CHECK_VALUE(!recipe.sample_stats, "train: sample_stats are kept by one process; train alone to collect them.");
   state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model, .strategy = recipe.data_parallel});
   const comm::Group& group = state_->group;
-  check_same_recipe(job, group);
+  state_->prints = train::data_prints(job);
+  check_same_recipe(job, state_->prints, group);
   state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
   job.train = job.train.distributed(group.rank(), group.size(), /*share_batch=*/true);
   if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*share_batch=*/true);
@@ -100,6 +100,10 @@ Ranks::~Ranks() = default;
 
 const comm::Group* Ranks::group() const {
   return state_ ? &state_->group : nullptr;
+}
+
+const DataPrints* Ranks::data_prints() const {
+  return state_ ? &state_->prints : nullptr;
 }
 
 void Ranks::before_forward(bool last) {

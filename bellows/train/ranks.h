@@ -6,6 +6,7 @@
 #include "bellows/comm/group.h"
 #include "bellows/data/dataset.h"
 #include "bellows/train/job.h"
+#include "bellows/train/run_record.h"
 
 namespace bellows::train {
 
@@ -26,6 +27,8 @@ class Ranks {
   const comm::Group* group() const;
   int rank() const { return group() ? group()->rank() : 0; }
   int size() const { return group() ? group()->size() : 1; }
+  /// Of the job's data, as the ranks compared them. Null: this process alone.
+  const DataPrints* data_prints() const;
 
   /// Before the forward pass of a batch. Params: last – of the step: behind its backward pass gradients are the ranks' mean
   void before_forward(bool last);

@@ -33,6 +33,7 @@ struct Recipe {
   std::string schedule = "constant";
   double schedule_end = 0;
   int64_t accumulate = 1;
+  std::string accumulate_dtype = "auto";
   double clip_norm = 0;
   double clip_value = 0;
   double label_smoothing = 0;
@@ -60,6 +61,7 @@ struct Recipe {
   int64_t prefetch = 4;
   int64_t cache_mb = 0;
   bool keep_freed_memory = false;
+  bool step_in_backward = false;
   std::string recompute = "none";
   double recompute_keep = 0;
   int64_t recompute_keep_mb = 0;

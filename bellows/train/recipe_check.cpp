@@ -63,9 +63,21 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
                     ": optimizer_state = ", recipe.optimizer_state, " needs optimizer_impl fused or auto, got ",
                     recipe.optimizer_impl, ".");
   check_recompute_keys(recipe, where);
+  const std::string conflict = recipe.step_in_backward ? step_in_backward_conflict(recipe) : "";
+  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": step_in_backward = true, but ", conflict,
+                    ". Set step_in_backward: false, or change that.");
 }
 
 }  // namespace
+
+std::string step_in_backward_conflict(const Recipe& recipe) {
+  if (recipe.accumulate > 1) return c10::str("accumulate = ", recipe.accumulate, " adds up gradients");
+  if (recipe.accumulate_dtype != "auto") return "accumulate_dtype = " + recipe.accumulate_dtype + " keeps gradients";
+  if (recipe.clip_norm > 0) return c10::str("clip_norm = ", recipe.clip_norm, " needs the norm of all gradients");
+  if (recipe.clip_value > 0) return c10::str("clip_value = ", recipe.clip_value, " looks at gradients behind backward");
+  if (recipe.precision == "fp16") return "fp16 looks at all gradients before it takes a step";
+  return recipe.on_nan == "skip" ? "on_nan = skip looks at all gradients before it takes a step" : "";
+}
 
 void check_together(const Recipe& recipe, const std::string& where) {
   check_course_keys(recipe, where);

@@ -10,4 +10,7 @@ namespace bellows::train {
 /// Throws: c10::ValueError – keys, values, what goes together
 void check_together(const Recipe& recipe, const std::string& where);
 
+/// What of the recipe needs gradients that outlive backward: "clip_norm = 1 needs …"; "": nothing.
+std::string step_in_backward_conflict(const Recipe& recipe);
+
 }  // namespace bellows::train

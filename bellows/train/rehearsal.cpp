@@ -1,5 +1,6 @@
 #include "bellows/train/rehearsal.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
@@ -13,7 +14,8 @@
 #include "bellows/core/seed.h"
 #include "bellows/data/source.h"
 #include "bellows/inspect/trace.h"
-#include "bellows/nn/cross_entropy.h"
+#include "bellows/models/head.h"
+#include "bellows/optim/state.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/job_data_impl.h"
 #include "bellows/train/train_loop.h"
@@ -66,27 +68,42 @@ LossFn rehearsed_loss(const Model& model, const ModelEntry& entry, const Recipe&
       batch->step_input = batch->input.clone();
       batch->step_labels = batch->labels.clone();
     }
-    const at::Tensor scores = model.forward(batch->step_input), labels = batch->step_labels;
+    const at::Tensor& labels = batch->step_labels;
     if (entry.output == OutputKind::token)
-      return nn::softmax_cross_entropy(scores, labels, {.label_smoothing = recipe.label_smoothing});
-    return at::cross_entropy_loss(scores, labels, {}, at::Reduction::Mean, -100, recipe.label_smoothing);
+      return token_loss(model, batch->step_input, labels, recipe.label_smoothing) / labels.numel();
+    return at::cross_entropy_loss(model.forward(batch->step_input), labels, {}, at::Reduction::Mean, -100,
+                                  recipe.label_smoothing);
   };
 }
 
-/// As the recipe's data would have it made.
-ModelEntry rehearsed_entry(const Recipe& recipe) {
-  ModelEntry entry = models::model_entry(recipe.model);
-  entry.input_shape[0] = input_width(recipe, entry, {});
-  if (entry.input == InputKind::tokens) entry.input_shape[1] = longest_text(recipe, entry);
+/// The same in another extent.
+ModelEntry sized_entry(ModelEntry entry, const std::optional<models::Extent>& extent) {
+  if (!extent) return entry;
+  entry.input_shape[0] = extent->words;
+  entry.make = [make = entry.make_sized, of = *extent](int64_t classes, int64_t) { return make(of, classes); };
   return entry;
 }
 
 }  // namespace
 
+ModelEntry rehearsed_entry(const Recipe& recipe) {
+  ModelEntry entry = models::model_entry(recipe.model);
+  entry.input_shape[0] = input_width(entry, {}, tokenizer_of(recipe, entry));
+  if (entry.input == InputKind::tokens) entry.input_shape[1] = longest_text(recipe, entry);
+  return entry;
+}
+
+int64_t rehearsed_length(const Recipe& recipe, const ModelEntry& entry, const StepSize& size) {
+  if (size.length > 0) return size.length;
+  if (entry.input == InputKind::image && recipe.image_size > 0) return recipe.image_size;
+  if (entry.input_shape[1] > 0) return entry.input_shape[1];
+  return entry.input == InputKind::image ? 224 : entry.input == InputKind::tokens ? 128 : 13;
+}
+
 struct Rehearsal::State {
-  explicit State(Recipe the_recipe)
+  State(Recipe the_recipe, const std::optional<models::Extent>& extent)
       : recipe(for_rehearsal(std::move(the_recipe))),
-        entry(rehearsed_entry(recipe)),
+        entry(sized_entry(rehearsed_entry(recipe), extent)),
         rows(data::from_tensors({{"image", at::zeros({1 << 12, 1})}})) {
     tap::install_cpu_allocator();
     seed_everything(static_cast<uint64_t>(recipe.seed));
@@ -109,7 +126,7 @@ struct Rehearsal::State {
     batch.reset();
     const int64_t before = tap::cpu_allocation_counters().current_bytes;
     batch = std::make_shared<MadeUpBatch>();
-    batch->input = models::example_input(entry, size.batch, length_of(size));
+    batch->input = models::example_input(entry, size.batch, rehearsed_length(recipe, entry, size));
     if (recipe.channels_last && batch->input.dim() == 4)
       batch->input = batch->input.contiguous(at::MemoryFormat::ChannelsLast);
     batch->labels = at::zeros(label_shape(entry, batch->input), at::kLong);
@@ -125,6 +142,22 @@ struct Rehearsal::State {
                       .train = data::Dataset(rows).batch(1).threads(0)});
   }
 
+  /// What there is for each parameter, by the parameter's name.
+  void name_state(const TrainLoop& loop) {
+    using inspect::TensorKind;
+    const NamedTensors parameters = model->named_parameters();
+    for (const auto& [key, tensor] : optim::state_dict(*optimizer)) {  // "state.3.exp_avg.absmax"
+      if (!key.starts_with("state.") || tensor.dim() == 0) continue;
+      const size_t dot = key.find('.', 6);
+      std::string what = key.substr(dot + 1);
+      std::ranges::replace(what, '.', ' ');
+      recorder->add(TensorKind::optimizer, parameters[std::stoull(key.substr(6, dot))].first + " " + what, tensor);
+    }
+    if (!loop.average()) return;
+    for (const auto& [name, tensor] : loop.average()->averaged())
+      recorder->add(TensorKind::other, name + " average", tensor);
+  }
+
   /// So that each recorded step begins as the first did.
   void forget_last_batch() { batch->step_input = batch->step_labels = at::Tensor(); }
 
@@ -132,13 +165,6 @@ struct Rehearsal::State {
     const auto begin = std::chrono::steady_clock::now();
     loop.run_steps(1);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  }
-
-  int64_t length_of(const StepSize& size) const {
-    if (size.length > 0) return size.length;
-    if (entry.input == InputKind::image && recipe.image_size > 0) return recipe.image_size;
-    if (entry.input_shape[1] > 0) return entry.input_shape[1];
-    return entry.input == InputKind::image ? 224 : entry.input == InputKind::tokens ? 128 : 13;
   }
 
   const Recipe recipe;
@@ -153,7 +179,8 @@ struct Rehearsal::State {
   double seconds = 0;
 };
 
-Rehearsal::Rehearsal(Recipe recipe) : state_(std::make_unique<State>(std::move(recipe))) {}
+Rehearsal::Rehearsal(Recipe recipe, const std::optional<models::Extent>& extent)
+    : state_(std::make_unique<State>(std::move(recipe), extent)) {}
 Rehearsal::~Rehearsal() = default;
 
 inspect::TensorTimeline Rehearsal::record(const StepSize& size) {
@@ -165,6 +192,7 @@ inspect::TensorTimeline Rehearsal::record(const StepSize& size) {
   }
   TrainLoop loop = state_->loop(size);
   if (first) state_->step(loop);
+  state_->name_state(loop);
   state_->forget_last_batch();
   state_->recorder->begin();
   state_->step(loop);
@@ -187,6 +215,14 @@ void Rehearsal::try_length(int64_t length) {
   state_->model->forward(models::example_input(state_->entry, 1, length));
 }
 
+bool Rehearsal::holds_few_scores() const {
+  if (state_->entry.output != OutputKind::token) return false;
+  const EvalMode eval_mode(*state_->model);
+  const c10::InferenceMode no_graph;
+  const auto hidden_states = [](const at::Tensor& hidden, const at::Tensor&, const at::Tensor&) { return hidden; };
+  return models::forward_into(*state_->model, models::example_input(state_->entry, 1, 1), hidden_states).defined();
+}
+
 double Rehearsal::seconds() const {
   return state_->seconds;
 }
@@ -195,16 +231,12 @@ const models::ModelEntry& Rehearsal::entry() const {
   return state_->entry;
 }
 
-std::vector<std::vector<int64_t>> Rehearsal::parameter_shapes() const {
-  std::vector<std::vector<int64_t>> result;
-  const std::vector<at::Tensor> parameters = state_->model->parameters();
+NamedShapes Rehearsal::parameter_shapes() const {
+  NamedShapes result;
+  const NamedTensors parameters = state_->model->named_parameters();
   result.reserve(parameters.size());
-  for (const at::Tensor& parameter : parameters) result.push_back(parameter.sizes().vec());
+  for (const auto& [name, parameter] : parameters) result.emplace_back(name, parameter.sizes().vec());
   return result;
-}
-
-int64_t Rehearsal::length_of(const StepSize& size) const {
-  return state_->length_of(size);
 }
 
 }  // namespace bellows::train

@@ -2,6 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "bellows/inspect/tensor_timeline.h"
 #include "bellows/models/registry.h"
@@ -16,6 +20,15 @@ struct StepSize {
   bool operator==(const StepSize&) const = default;
 };
 
+using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+
+/// The recipe's model, reading what the recipe's data would have it read.
+/// Throws: c10::ValueError – no such model; a text model without a number of words
+models::ModelEntry rehearsed_entry(const Recipe& recipe);
+
+/// The length that a size means: its own, the recipe's image_size, or what the model is meant for.
+int64_t rehearsed_length(const Recipe& recipe, const models::ModelEntry& entry, const StepSize& size);
+
 /// Takes steps of a recipe's model on made-up samples, in TrainLoop, as a training would: the recipe's precision,
 /// optimizer, accumulation, clipping and averages. Data are not read. Models of all kinds of input and output can be
 /// rehearsed, not only those that a recipe alone can train.
@@ -26,8 +39,9 @@ struct StepSize {
 class Rehearsal {
  public:
   /// Params: recipe – batch_size, data and what is kept and shown do not matter; the device is the CPU
+  ///         extent – of a model of the same make, where rehearsed_entry() knows how to make one; none: the recipe's own
   /// Throws: c10::ValueError – no such model, a recipe out of range
-  explicit Rehearsal(Recipe recipe);
+  explicit Rehearsal(Recipe recipe, const std::optional<models::Extent>& extent = {});
   ~Rehearsal();
   Rehearsal(const Rehearsal&) = delete;
   Rehearsal& operator=(const Rehearsal&) = delete;
@@ -43,13 +57,14 @@ class Rehearsal {
   /// Throws: what the model throws
   void try_length(int64_t length);
 
+  /// The loss has the scores of tokens a chunk at a time (nn::linear_cross_entropy): more rows than that hold no more.
+  bool holds_few_scores() const;
+
   /// Of the last step.
   double seconds() const;
   const models::ModelEntry& entry() const;
-  /// Shapes of the parameters, tied ones once.
-  std::vector<std::vector<int64_t>> parameter_shapes() const;
-  /// The length that a size means: its own, the recipe's image_size, or what the model is meant for.
-  int64_t length_of(const StepSize& size) const;
+  /// Tied ones once.
+  NamedShapes parameter_shapes() const;
 
  private:
   struct State;

@@ -17,6 +17,7 @@
 #include "bellows/core/file.h"
 #include "bellows/core/machine.h"
 #include "bellows/core/version.h"
+#include "bellows/data/fingerprint.h"
 #include "bellows/io/crc32.h"
 
 namespace bellows::train {
@@ -189,6 +190,10 @@ void compare_facts(const Facts& then, const Facts& now, std::vector<RunDifferenc
 std::string RunDifference::to_string() const {
   const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
   return what + ": " + shown(then) + " then, " + shown(now) + " now";
+}
+
+DataPrints data_prints(const Job& job) {
+  return {.train = data::fingerprint(job.train), .eval = job.eval ? data::fingerprint(*job.eval) : ""};
 }
 
 RunRecord this_run(const Recipe& recipe, const std::string& fingerprint) {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bellows/train/recipe.h"
+#include "bellows/train/job.h"
 
 namespace bellows::train {
 
@@ -36,6 +36,14 @@ struct RunDifference {
 /// Params: fingerprint – data::fingerprint() of the training data
 /// Cost:   reads a few files of /proc: about 1 ms
 RunRecord this_run(const Recipe& recipe, const std::string& fingerprint);
+
+/// data::fingerprint() of a job's training and held-out data.
+struct DataPrints {
+  std::string train;
+  std::string eval;  ///< "": there are none
+};
+/// Cost: reads hundreds of samples of each: keep the result
+DataPrints data_prints(const Job& job);
 
 std::string to_json(const RunRecord& record);
 /// Params: where – names the text in errors

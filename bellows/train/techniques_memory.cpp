@@ -3,6 +3,7 @@
 
 #include "bellows/train/activations.h"
 #include "bellows/train/recipe.h"
+#include "bellows/train/recipe_check_impl.h"
 #include "bellows/train/technique_rows.h"
 
 namespace bellows::train {
@@ -22,6 +23,7 @@ Technique accumulation() {
             recipe.batch_size /= 4;
           },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
+        if (recipe.step_in_backward) return "each backward pass is a step (step_in_backward)";
         return recipe.batch_size >= 8 ? "" : "the batch is too small to be divided by four";
       },
       .expected = {.time_factor = 1.15,
@@ -243,11 +245,31 @@ Technique activation_offload() {
       .source = "torch.autograd.graph.save_on_cpu; arXiv:2104.07857 (ZeRO-Infinity)"};
 }
 
+Technique step_in_backward() {
+  return {.name = "step_in_backward",
+          .title = "step in backward",
+          .changes = "Steps each parameter as soon as backward has its gradient, and lets go of the gradient at once.",
+          .apply = [](Recipe& recipe) { recipe.step_in_backward = true; },
+          .obstacle = [](const Recipe& recipe, const Machine&) { return step_in_backward_conflict(recipe); },
+          .expected = {.time_factor = 1.02,
+                       .memory_factor = 0.9,
+                       .words = "Gradients take the memory of the largest one in place of 4 bytes a parameter. Seen "
+                                "where weights and not activations make the peak; a call of the optimizer for each "
+                                "parameter, whose gradient is still in the cache."},
+          .exactness = Exactness::rounding,
+          .tolerance =
+              "a loss that is a mean over samples gives the same bits; that of next tokens is divided by their number "
+              "before backward instead of behind it",
+          .saves_memory = true,
+          .source = "pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html"};
+}
+
 }  // namespace
 
 std::vector<Technique> memory_techniques() {
-  return {accumulation(),     int8_state(),       int4_state(),       adafactor(),        recompute_half(),
-          recompute_blocks(), bf16_activations(), int8_activations(), int4_activations(), activation_offload()};
+  return {accumulation(),     int8_state(),       int4_state(),        adafactor(),
+          recompute_half(),   recompute_blocks(), bf16_activations(),  int8_activations(),
+          int4_activations(), step_in_backward(), activation_offload()};
 }
 
 }  // namespace bellows::train

@@ -144,7 +144,27 @@ TrainLoop::TrainLoop(Job job)
     average_.emplace(job_.model, optim::AveragingOptions{.weight = optim::ema_weight(job_.recipe.ema_decay, true),
                                                          .buffers = optim::AverageBuffers::average});
   }
+  take_gradients();
   if (!job_.model.training()) job_.model.train();  // parts that the caller froze stay so
+}
+
+/// What becomes of gradients as they arrive.
+void TrainLoop::take_gradients() {
+  const Recipe& recipe = job_.recipe;
+  const bool ordinary = !recipe.step_in_backward && recipe.accumulate_dtype == "auto";
+  TORCH_CHECK_VALUE(ordinary || !ranks_.group(),
+                    "train: ", recipe.step_in_backward ? "step_in_backward" : "accumulate_dtype",
+                    " is for one process: several ranks exchange their gradients, got ", ranks_.size(), " ranks.");
+  std::vector<at::Tensor> parameters;
+  for (const auto& optimizer : job_.optimizers) {
+    for (const auto& group : optimizer->param_groups())
+      parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  if (recipe.accumulate_dtype != "auto")
+    sums_.emplace(parameters,
+                  optim::AccumulatorOptions{recipe.accumulate_dtype == "fp32" ? at::kFloat : at::kBFloat16});
+  if (!recipe.step_in_backward) return;
+  for (const auto& optimizer : job_.optimizers) stepping_.push_back(optim::step_in_backward(*optimizer));
 }
 
 bool TrainLoop::step(bool stop) {
@@ -158,7 +178,7 @@ bool TrainLoop::step(bool stop) {
   const bool single = batches == 1 || epoch_ != epoch;
   const bool alone = single && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
   GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.size(), 1), stop,
-                 policy_.loss_scaling && policy_.low_weights);
+                 (policy_.loss_scaling && policy_.low_weights && ranks_.group()) || !stepping_.empty());
   last_ids_.clear();
   for (int64_t i = 1; batch; ++i) {
     const bool last = i == batches || epoch_ != epoch;
@@ -172,7 +192,7 @@ bool TrainLoop::step(bool stop) {
   PhaseClock clock;
   {
     const inspect::TraceScope scope("optimizer");
-    update_.step(job_.optimizers, mean.divisor());
+    if (stepping_.empty()) update_.step(job_.optimizers, mean.divisor());
     if (average_) average_->update_parameters();
   }
   clock.add_to(phases_.update);
@@ -248,12 +268,13 @@ std::optional<data::Batch> TrainLoop::next_batch() {
   return batch;
 }
 
-void TrainLoop::replay(const data::Batch& batch) const {
+void TrainLoop::replay(const data::Batch& batch) {
+  stepping_.clear();  // this backward pass only looks for the cause
   const auto precision = make_precision_guard(policy_, device_);
   job_.loss(batch).loss.backward();
 }
 
-void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) const {
+void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) {
   if (!device_.is_cpu() || job_.recipe.on_nan != "stop") return;  // an accelerator would have to be waited for
   const auto value = loss.item<double>();
   if (std::isfinite(value)) return;
@@ -264,18 +285,21 @@ void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) c
               " A checkpoint that was written is from before. To leave such steps out, set on_nan: skip.");
 }
 
-void TrainLoop::check_gradient(const data::Batch& batch) const {
-  constexpr int64_t cheap = 1 << 16;
+void TrainLoop::check_gradient(const data::Batch& batch) {
+  constexpr int64_t cheap = 1 << 13;
   if (!device_.is_cpu() || job_.recipe.on_nan != "stop" || policy_.loss_scaling) return;
+  const bool stepped = !stepping_.empty();  // the gradient is gone, and its weight shows what it was
   // What breaks in backward travels to the first layers: one small gradient there tells, at no cost.
   for (const at::Tensor& parameter : job_.optimizers.front()->param_groups().front().params()) {
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined() || gradient.is_sparse() || gradient.numel() > cheap) continue;
-    if (std::isfinite(at::sum(gradient, at::kDouble).item<double>())) return;
-    TORCH_CHECK(false, "train: a gradient became NaN or infinite at step ", step_ + 1, " (epoch ", batch.epoch() + 1,
-                ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
-                blame_bad_value(job_, batch, [&] { replay(batch); }),
-                " A checkpoint that was written is from before. To leave such steps out, set on_nan: skip.");
+    const at::Tensor looked_at = !stepped ? parameter.grad() : parameter.requires_grad() ? parameter : at::Tensor();
+    if (!looked_at.defined() || looked_at.is_sparse() || looked_at.numel() > cheap) continue;
+    if (std::isfinite(at::sum(looked_at.detach(), at::kDouble).item<double>())) return;
+    TORCH_CHECK(
+        false, "train: a gradient became NaN or infinite at step ", step_ + 1, " (epoch ", batch.epoch() + 1,
+        ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
+        stepped ? std::string("The weights have taken it (step_in_backward): without that, what made it is named.")
+                : blame_bad_value(job_, batch, [&] { replay(batch); }),
+        " A checkpoint that was written is from before.", stepped ? "" : " To leave such steps out, set on_nan: skip.");
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "bellows/data/loader/loader.h"
 #include "bellows/data/select/sample_stats.h"
 #include "bellows/optim/averaging.h"
+#include "bellows/optim/gradient_accumulator.h"
+#include "bellows/optim/step_in_backward.h"
 #include "bellows/train/activations.h"
 #include "bellows/train/growth.h"
 #include "bellows/train/job.h"
@@ -123,11 +126,12 @@ class TrainLoop {
   std::optional<data::Batch> next_batch();
   void forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last);
   void note_samples(const data::Batch& batch, const at::Tensor& predictions);
-  void replay(const data::Batch& batch) const;
-  void check_finite(const at::Tensor& loss, const data::Batch& batch) const;
-  void check_gradient(const data::Batch& batch) const;
+  void replay(const data::Batch& batch);
+  void check_finite(const at::Tensor& loss, const data::Batch& batch);
+  void check_gradient(const data::Batch& batch);
   void keep_buffers();
   void put_back_buffers(const at::Tensor& loss);
+  void take_gradients();
   NamedTensors optimizer_state() const;
   NamedTensors extra_state(const comm::Group* ranks) const;
   void restore_optimizers(const NamedTensors& state, bool own_options);
@@ -143,6 +147,8 @@ class TrainLoop {
   Update update_;
   Rates rates_;
   std::optional<optim::AveragedModel> average_;
+  std::optional<optim::GradientAccumulator> sums_;
+  std::vector<std::unique_ptr<optim::StepInBackward>> stepping_;  ///< one for each optimizer, or none
   std::vector<at::Tensor> losses_, kept_buffers_;
   TrainMetrics metrics_;
   mutable std::optional<data::SampleStats> sample_stats_;  // reading it moves what waits on the device

@@ -50,7 +50,7 @@ ScaledStep* as_scaled(torch::optim::Optimizer& optimizer) {
 }  // namespace
 
 GroupMean::GroupMean(const comm::Group* ranks, int64_t share, bool stop, bool at_once)
-    : ranks_(ranks), stop_(stop), at_once_(at_once && ranks) {
+    : ranks_(ranks), stop_(stop), at_once_(at_once) {
   // The same on all ranks, whatever their batches are.
   if (ranks_) unit_ = at::scalar_tensor(std::exp2(std::floor(std::log2(share))), at::kDouble);
 }
@@ -65,7 +65,11 @@ at::Tensor GroupMean::weigh(const StepOutput& output, int64_t samples, bool alon
   if (!count.defined()) count = at::scalar_tensor(samples, output.loss.options().dtype(at::kDouble));
   count = count.detach().to(at::kDouble);
   if (!unit_.defined()) unit_ = count.clamp_min(1).log2().floor().exp2();  // exact in every dtype
-  unit_ = at_once_ ? comm::all_reduce(count.clone(), *ranks_).clamp_min(1) : unit_.to(count.device());
+  if (at_once_) {
+    unit_ = (ranks_ ? comm::all_reduce(count.clone(), *ranks_) : count).clamp_min(1);
+  } else {
+    unit_ = unit_.to(count.device());
+  }
   at::Tensor weight = output.is_sum ? unit_.reciprocal() : count.div(unit_);
   if (ranks_) weight = weight.mul(ranks_->size());  // the gradients will be the ranks' mean
   const at::Tensor weighed = output.loss.mul(weight.to(output.loss.scalar_type()));

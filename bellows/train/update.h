@@ -22,8 +22,8 @@ class GroupMean {
   /// Params: ranks – who take this step together, their gradients becoming the ranks' mean; null: this process alone
   ///         share – samples that a rank has in a step, about
   ///         stop – this rank wants to end
-  ///         at_once – fp16 gradients cannot be divided afterwards: of the one batch that there is, all ranks tell each
-  ///         other their counts before backward
+  ///         at_once – gradients cannot be divided afterwards, being fp16 or used already: of the one batch that there is,
+  ///         all ranks tell each other their counts before backward
   explicit GroupMean(const comm::Group* ranks = nullptr, int64_t share = 1, bool stop = false, bool at_once = false);
 
   /// Params: alone – the group has this one batch, and every rank as many samples

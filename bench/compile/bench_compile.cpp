@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bellows/compile.h"
+#include "bench/compile/tools.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {
@@ -78,9 +79,14 @@ Row measure(const Work& work, const Options& options) {
 }
 
 int run(const Options& options) {
-  at::set_num_threads(1);
   Report report("compile", options);
-  for (const Work& work : {chain_of_additions(), small_step()}) report.add(measure(work, options));
+  const int threads = at::get_num_threads();
+  if (options.extra.at("task").empty()) {
+    at::set_num_threads(1);
+    for (const Work& work : {chain_of_additions(), small_step()}) report.add(measure(work, options));
+    at::set_num_threads(threads);
+  }
+  add_tool_rows(report, options);
   return report.finish();
 }
 
@@ -92,6 +98,9 @@ int main(int argc, char** argv) {
   return bench_main(
       argc, argv,
       "Measures a call of a compiled function that is followed and interpreted, and one that is recorded, beside "
-      "the plain call. One thread.",
-      run);
+      "the plain call, on one thread. Then forward passes and training steps of whole models, compiled, beside plain "
+      "ones and the tools that Python has. --task NAME: only that one (resnet18, bert-128, bert-14, unet, "
+      "step-resnet18, step-bert, step-unet; with -bf16 behind it under autocast); --bf16 1: these, too; --tools A,B: "
+      "only these of Python's, or none",
+      run, {{"task", ""}, {"bf16", "0"}, {"tools", "all"}});
 }

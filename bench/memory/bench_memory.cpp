@@ -1,11 +1,14 @@
 // Time and memory of a training step in each way that saves memory, and of Python's checkpoint and selective checkpoint.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <iomanip>
+#include <map>
 #include <optional>
 #include <sstream>
 
-#include "bellows/models/formula_weights.h"
+#include "bellows/core/freed_memory.h"
 #include "bench/memory/variants.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"
@@ -17,7 +20,7 @@ namespace {
 /// Both sides of one task, plain.
 struct Plain {
   Task task;
-  std::vector<double> losses;
+  std::map<std::string, std::vector<double>> losses;  ///< of the variants that others are to be like
   StepBytes bytes;
   std::unique_ptr<Training> training;
   std::optional<StepBytes> peers;  ///< of the peer's plain step
@@ -37,17 +40,24 @@ Contestant peer_contestant(PeerProcess& peer, const std::string& task, const std
           }};
 }
 
-std::vector<double> first_losses(const Task& task, const Variant& variant, int64_t count) {
-  models::set_formula_weights(task.model);
-  Training training(task, variant);
-  std::vector<double> losses;
-  for (int64_t i = 0; i < count; ++i) losses.push_back(training.step());
+/// How many losses of a way are held to those of the way that it is to be like.
+int64_t checked_steps(const Options& options) {
+  return options.quick ? 2 : 3;
+}
+
+const std::vector<double>& losses_of(Plain& plain, const std::string& variant, const Options& options) {
+  const auto& all = variants_of(plain.task.name);
+  const auto found = variant.empty() ? all.begin() : std::ranges::find(all, variant, &Variant::name);
+  TORCH_CHECK(found != all.end(), "bench memory: ", plain.task.name, " has no variant \"", variant, "\"");
+  auto& losses = plain.losses[found->name];
+  if (losses.empty()) losses = Training(plain.task, *found).first_losses(checked_steps(options));
   return losses;
 }
 
-bool agree(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
-  bool result = a.size() == b.size();
-  for (size_t i = 0; result && i < a.size(); ++i) result = std::abs(a[i] - b[i]) <= tolerance * std::abs(b[i]);
+/// Params: count – of losses that are compared
+bool agree(const std::vector<double>& a, const std::vector<double>& b, double tolerance, size_t count) {
+  bool result = a.size() >= count && b.size() >= count;
+  for (size_t i = 0; result && i < count; ++i) result = std::abs(a[i] - b[i]) <= tolerance * std::abs(b[i]);
   return result;
 }
 
@@ -55,15 +65,23 @@ bool agree(const std::vector<double>& a, const std::vector<double>& b, double to
 std::string beside(int64_t bytes, int64_t plain) {
   std::ostringstream text;
   text << std::setprecision(3) << static_cast<double>(bytes) / 1e6 << " MB";
-  if (bytes != plain)
-    text << " (" << std::showpos << std::lround(100.0 * static_cast<double>(bytes) / static_cast<double>(plain) - 100)
-         << " %)";
+  const auto percent = std::lround(100.0 * static_cast<double>(bytes) / static_cast<double>(plain) - 100);
+  if (percent != 0) text << " (" << std::showpos << percent << " %)";
   return text.str();
 }
 
 StepBytes peer_bytes(PeerProcess& peer, const std::string& task, const std::string& variant) {
   const std::vector<double> numbers = peer.ask_numbers("bytes " + task + " " + variant, 600);
   return {.kept = static_cast<int64_t>(numbers.at(0)), .peak = static_cast<int64_t>(numbers.at(1))};
+}
+
+bool peer_agrees(PeerProcess& peer, const std::string& task, const std::string& variant,
+                 const std::vector<double>& losses, double tolerance) {
+  const auto theirs = peer.ask_numbers("losses " + std::to_string(losses.size()) + " " + task + " " + variant, 600);
+  const bool result = agree(theirs, losses, tolerance, losses.size());
+  if (!result)
+    std::fprintf(stderr, "%s, %s: Python's losses are %s\n", task.c_str(), variant.c_str(), c10::str(theirs).c_str());
+  return result;
 }
 
 /// How much longer than plain, window by window.
@@ -74,51 +92,67 @@ std::string overhead(const Comparison& comparison, size_t side, size_t plain) {
   return text.str();
 }
 
-Row measure(Plain& plain, const Variant& variant, const Options& options, PeerProcess* peer) {
-  const int64_t checked = options.quick ? 2 : 3;
-  const std::vector<double> losses = first_losses(plain.task, variant, checked);
-  const bool equal = agree(losses, plain.losses, variant.tolerance);
-  Training training(plain.task, variant);
-  training.step();  // makes the optimizer's state, and lets a budget measure
-  const StepBytes bytes = training.measured_step();
+/// After which no new round of a row's windows begins.
+double row_seconds(const Options& options) {
+  const std::string& wanted = options.extra.at("seconds");
+  return wanted.empty() ? (options.quick ? 3.0 : 45.0) : std::stod(wanted);
+}
 
+/// Ours and plain; and the peer's two, where there is one. All have just made steps: no more are thrown away.
+Comparison timed(Plain& plain, const Variant& variant, Training& training, const Options& options, PeerProcess* peer) {
   std::vector<Contestant> sides = {as_contestant("ours, " + variant.name, training),
                                    as_contestant("ours, plain", *plain.training)};
-  const bool with_peer = peer && !variant.peer.empty();
-  if (with_peer) {
+  if (peer) {
     sides.push_back(peer_contestant(*peer, plain.task.name, variant.peer));
     sides.push_back(peer_contestant(*peer, plain.task.name, "plain"));
   }
-  const Comparison comparison = compare(
-      sides, {.units = variant.update_every, .windows = 5, .warmup = 1, .budget_s = options.quick ? 3.0 : 45.0});
-  Row row = time_row(plain.task.title + ", " + variant.name, "time per step", "ms", comparison, equal);
-  row.note = "kept for backward " + beside(bytes.kept, plain.bytes.kept) + ", peak " +
-             beside(bytes.peak, plain.bytes.peak) + ", state " + beside(bytes.state, plain.bytes.state) + ", time " +
-             overhead(comparison, 0, 1);
-  if (with_peer) {
-    const StepBytes theirs = peer_bytes(*peer, plain.task.name, variant.peer);
-    row.note += "\n  Python: kept " + beside(theirs.kept, plain.peers->kept) + ", peak " +
-                beside(theirs.peak, plain.peers->peak) + ", time " + overhead(comparison, 2, 3);
+  return compare(sides, {.units = variant.update_every, .windows = 5, .warmup = 0, .budget_s = row_seconds(options)});
+}
+
+Row measure(Plain& plain, const Variant& variant, const Options& options, PeerProcess* peer) {
+  if (variant.peer.empty()) peer = nullptr;
+  const std::vector<double>& expected = losses_of(plain, variant.like, options);
+  Training training(plain.task, variant);
+  const std::vector<double> losses = training.first_losses(checked_steps(options));
+  bool equal = agree(losses, expected, variant.tolerance, variant.first_only ? 1 : losses.size());
+  if (peer && variant.first_only) equal = peer_agrees(*peer, plain.task.name, variant.peer, losses, 0.02) && equal;
+  for (int64_t i = checked_steps(options); i % variant.update_every != 0; ++i) training.step();
+  const StepBytes bytes = training.measured_step();
+
+  const std::string work = plain.task.title + ", " + variant.name;
+  Row row{.work = work, .metric = "kept for backward", .unit = "MB", .peers = {}, .equal = equal};
+  row.ours = static_cast<double>(bytes.kept) / 1e6;
+  const StepBytes theirs = peer ? peer_bytes(*peer, plain.task.name, variant.peer) : StepBytes{};
+  std::optional<Comparison> times;
+  if (row_seconds(options) > 0) {
+    times = timed(plain, variant, training, options, peer);
+    row = time_row(work, "time per step", "ms", *times, equal);
   }
+  row.note = "kept for backward " + beside(bytes.kept, plain.bytes.kept) + ", peak " +
+             beside(bytes.peak, plain.bytes.peak) + ", state " + beside(bytes.state, plain.bytes.state) +
+             (times ? ", time " + overhead(*times, 0, 1) : "");
+  if (!equal) row.note += c10::str("\n  losses ", losses, ", expected ", expected);
+  if (peer)
+    row.note += "\n  Python: kept " + beside(theirs.kept, plain.peers->kept) + ", peak " +
+                beside(theirs.peak, plain.peers->peak) + (times ? ", time " + overhead(*times, 2, 3) : "");
   return row;
 }
 
 Plain make_plain(const std::string& name, const Options& options, PeerProcess* peer) {
   Plain plain{.task = make_task(name)};
   const Variant& first = variants_of(name).front();
-  plain.losses = first_losses(plain.task, first, options.quick ? 2 : 3);
   plain.training = std::make_unique<Training>(plain.task, first);
-  plain.training->step();
+  const std::vector<double> losses = plain.losses[first.name] = plain.training->first_losses(checked_steps(options));
   plain.bytes = plain.training->measured_step();
   if (!peer) return plain;
   plain.peers = peer_bytes(*peer, name, "plain");
-  const auto theirs = peer->ask_numbers("losses " + std::to_string(plain.losses.size()) + " " + name + " plain", 600);
-  TORCH_CHECK(agree(theirs, plain.losses, 1e-3), "bench memory: Python's plain losses of ", name,
-              " are not ours: ", theirs, " against ", plain.losses);
+  TORCH_CHECK(peer_agrees(*peer, name, "plain", losses, 1e-3), "bench memory: Python's plain losses of ", name,
+              " are not ours, ", losses);
   return plain;
 }
 
 int run(const Options& options) {
+  keep_freed_memory();  // as `bellows train` does
   Report report("memory", options);
   std::optional<PeerProcess> peer;
   if (!options.peer_python.empty())
@@ -149,6 +183,7 @@ int main(int argc, char** argv) {
       "Losses of the first steps are compared first. Kept: what waits for backward at the end of forward; peak: the\n"
       "most that a step holds; both beside weights and the optimizer's state. A transformer for time series gets "
       "mixed\n"
-      "precision, fused layer norms and fused optimizers one after the other. --task and --only take parts of names.",
-      bellows::bench::run, {{"task", ""}, {"only", ""}});
+      "precision, fused layer norms and fused optimizers one after the other. --task and --only take parts of names;\n"
+      "--seconds: of windows a row, two rounds at least (45, with --quick 3); 0: bytes and losses alone.",
+      bellows::bench::run, {{"task", ""}, {"only", ""}, {"seconds", ""}});
 }

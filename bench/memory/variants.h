@@ -42,11 +42,15 @@ MakeOptimizer adamw(optim::AdamWOptions options = {});
 struct Variant {
   std::string name;
   std::string peer = "";  ///< of bench/peers/memory.py
-  /// The losses of the first steps are those of plain training to that relative difference; 0: bit for bit. Lossy ways
-  /// differ in the gradients, which AdamW's first steps take by their signs.
+  /// The losses of the first steps are those of the variant `like` to that relative difference; 0: bit for bit. Lossy
+  /// ways differ in the gradients, which AdamW's first steps take by their signs.
   double tolerance = 0;
+  std::string like = "";  ///< its name; empty: the plain one
+  bool first_only =
+      false;  ///< what the first step changes is too far from what `like` does; the peer's losses are as ours
   ModelWays model = {};
   models::RunBlock run_block = nullptr;  ///< null: directly
+  int64_t segments = 0;                  ///< of all blocks, under checkpoint_sequential: a ResNet's; 0: none
   std::optional<recompute::ActivationBits> bits = {};
   bool offloads = false, budget = false, autocast = false, steps_in_backward = false;
   MakeOptimizer optimizer = adamw();
@@ -69,6 +73,8 @@ class Training {
   Training(const Task& task, const Variant& variant);
   /// Returns: the loss
   double step();
+  /// Of steps from the formula's weights on.
+  std::vector<double> first_losses(int64_t count);
   StepBytes measured_step();
 
  private:

@@ -2,6 +2,7 @@
 // on, and two that keep less of what backward needs.
 #include <cmath>
 
+#include "bellows/tap/allocator.h"
 #include "bellows/train/plan.h"
 #include "bellows/train/rehearsal.h"
 #include "bench/support/bench.h"
@@ -62,7 +63,11 @@ int program(const Options& options) {
   for (const Configuration& configuration : configurations) {
     if (left-- == 0) break;
     const Recipe recipe = recipe_of(configuration);
+    tap::install_cpu_allocator();
+    tap::reset_cpu_allocation_peak();
+    const int64_t before = tap::cpu_allocation_counters().current_bytes;
     const train::MemoryPlan plan = train::plan_memory(recipe, configuration.size);
+    const int64_t own = tap::cpu_allocation_counters().peak_bytes - before;
     const auto predicted = static_cast<double>(plan.peak_bytes());
     const auto measured = static_cast<double>(train::Rehearsal(recipe).measure(configuration.size));
     report.add({.work = words(configuration, plan),
@@ -72,7 +77,8 @@ int program(const Options& options) {
                 .limit = measured / 1e6,
                 .equal = std::abs(predicted / measured - 1) <= 0.05,
                 .note = "error " + std::to_string(100 * (predicted / measured - 1)).substr(0, 6) + " %; " +
-                        std::to_string(plan.unfitted.size()) + " tensors guessed"});
+                        std::to_string(plan.unfitted.size()) + " tensors guessed; planning took " +
+                        std::to_string(own / 1'000'000) + " MB"});
   }
   return report.finish();
 }

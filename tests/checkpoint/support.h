@@ -14,6 +14,7 @@
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "tests/support/captured_log.h"
 
 namespace bellows::checkpoint {
 
@@ -34,24 +35,6 @@ class TemporaryFolder {
 
  private:
   std::string path_;
-};
-
-/// Keeps what the library says while it lives.
-class CapturedLog {
- public:
-  CapturedLog() : sink_(std::make_shared<Sink>()), before_(set_log_sink(sink_)) {}
-  ~CapturedLog() { set_log_sink(before_); }
-  CapturedLog(const CapturedLog&) = delete;
-  CapturedLog& operator=(const CapturedLog&) = delete;
-  const std::string& text() const { return sink_->text; }
-
- private:
-  struct Sink final : LogSink {
-    void write(LogLevel, std::string_view message) override { (text += message) += "\n"; }
-    std::string text;
-  };
-  std::shared_ptr<Sink> sink_;
-  std::shared_ptr<LogSink> before_;
 };
 
 /// No file of this process can grow beyond `bytes` while it lives: a disk that is full.

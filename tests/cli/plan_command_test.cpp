@@ -54,6 +54,23 @@ TEST(PlanCommand, PrintsAnatomyTechniquesAndDecision) {
   EXPECT_TRUE(nlohmann::json::accept(whole_file(folder / "t.json")));
 }
 
+/// 640 thousand million parameters, in a process that never has 2 GB; libtorch itself takes a quarter of that.
+TEST(PlanCommand, AModelLargerThanAllMachinesIsPlannedInSmall) {
+  const Scratch folder;
+  std::ofstream(folder / "huge.json") << R"({"model_type": "gpt2", "n_layer": 200, "n_embd": 16384, "n_head": 128})";
+  const Outcome outcome = run_bellows({"plan", "--model", folder / "huge.json", "--batch", "32", "--seq", "1024",
+                                       "--set", "optimizer=adamw", "--memory", "80GB"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("of 200 layers, 2 of 128 heads"), HasSubstr("Nothing of full size was allocated"),
+                    HasSubstr("h.0 to 199, 200 alike"), HasSubstr("; none\n")));
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 80u) << line;
+  EXPECT_LT(outcome.peak_bytes, 2'000'000'000);
+  std::ofstream(folder / "wide.json") << R"({"model_type": "gpt2", "n_layer": 200, "n_embd": 16384, "n_head": 1})";
+  expect_plan_failure({"--model", folder / "wide.json"}, 1, "n_embd = 16384");
+}
+
 TEST(PlanCommand, FitGivesARecipeThatTrainTakes) {
   const Scratch folder;
   const Outcome fits = run_bellows(

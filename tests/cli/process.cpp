@@ -115,8 +115,10 @@ Outcome Process::finish(double seconds) {
     kill(pid_, SIGKILL);
   }
   int status = 0;
-  waitpid(pid_, &status, 0);
+  rusage used{};
+  wait4(pid_, &status, 0, &used);
   pid_ = -1;
+  outcome_.peak_bytes = int64_t{used.ru_maxrss} << 10;
   outcome_.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   return outcome_;
 }

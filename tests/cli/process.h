@@ -14,6 +14,7 @@ namespace bellows::cli {
 struct Outcome {
   int exit_code = -1;  ///< negative signal number when a signal ended it
   std::string out, err;
+  int64_t peak_bytes = 0;  ///< the most memory that it had at a time, as the system counts it
 };
 
 struct Launch {

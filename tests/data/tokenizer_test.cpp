@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
+#include "bellows/data/classes.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/data/text/text_source.h"
 #include "tests/data/support.h"
@@ -64,7 +65,7 @@ TEST(Tokenizer, SaysWhatIsWrongWithAVocabulary) {
   EXPECT_THAT(error_with("[PAD]\n[UNK]\n[CLS]\nword\n"), HasSubstr("has no [SEP] among its 4 lines"));
   EXPECT_THAT(error_with("[UNK]\n[PAD]\n[CLS]\n[SEP]\n"), HasSubstr("expected [PAD] in the first line"));
   EXPECT_THAT(error_with("[PAD]\n[UNK]\nword\nword\n"), HasSubstr("line 4: the token \"word\" stands there twice"));
-  EXPECT_THAT(error_of([] { open_tokenizer("/nowhere/tokenizer.json"); }), HasSubstr("a vocab.txt, a token a line"));
+  EXPECT_THAT(error_of([] { open_tokenizer("/nowhere/tokenizer.json"); }), HasSubstr("/nowhere/tokenizer.json"));
   EXPECT_THAT(error_of([] { open_tokenizer("/nowhere/vocab.txt"); }), HasSubstr("/nowhere/vocab.txt"));
 }
 
@@ -81,10 +82,13 @@ TEST(TextSource, GivesTokensAndLabelsOfAnyFormat) {
   for (const char* name : {"x.tar", "x.jsonl", "x.csv", "ids.jsonl"}) {
     const Dataset stored = open(folder / name);
     const std::vector<std::string> classes = class_names(*stored.source());
+    const bool named = has_named_labels(*stored.source());
+    EXPECT_EQ(named, name == std::string("x.jsonl"));
     EXPECT_THAT(classes, name == std::string("x.jsonl") ? ElementsAre("no", "yes") : ElementsAre("0", "1")) << name;
-    TextOptions options{.vocabulary = 259, .classes = classes};
+    TextOptions options{.vocabulary = 259};
     if (name != std::string("ids.jsonl")) options.tokenizer = byte_tokenizer();
-    const auto texts = std::make_shared<TextSource>(stored.source(), options);
+    const SourcePtr labelled = named ? number_labels(stored.source(), classes) : stored.source();
+    const auto texts = std::make_shared<TextSource>(labelled, options);
     EXPECT_THAT(texts->lengths(), ElementsAre(5, 3)) << name;
     Loader loader = Dataset(texts).require({"tokens", "label"}).pad("tokens").num_classes(2).batch(2).loader();
     const auto batch = loader.next();
@@ -107,7 +111,7 @@ TEST(TextSource, RefusesWhatIsNoText) {
   write_shard(folder / "picture.tar", {{"a.png", "\x89PNG"}, {"a.cls", "1"}});
   const TextTokenizer words = open_tokenizer(folder / "vocab.txt");
   const auto stored = [&](const char* name) { return open(folder / name).source(); };
-  const TextSource source(stored("x.jsonl"), {.tokenizer = words, .classes = {"no", "yes"}});
+  const TextSource source(number_labels(stored("x.jsonl"), {"no", "yes"}), {.tokenizer = words});
   const auto error = [](const Source& from, int64_t i) { return error_of([&] { from.read(i); }); };
   EXPECT_THAT(tokens_of(source.read(0)), ElementsAre(2, 4, 3));
   EXPECT_THAT(error(source, 1), HasSubstr("text: sample 1, "));
@@ -119,7 +123,7 @@ TEST(TextSource, RefusesWhatIsNoText) {
               HasSubstr("expected UTF-8, found another byte at 1 of 2"));
   EXPECT_THAT(error_of([&] { TextSource(stored("picture.tar"), {.tokenizer = byte_tokenizer()}); }),
               HasSubstr("has no texts; it holds png, cls"));
-  const TextSource misspelt(stored("x.jsonl"), {.tokenizer = words, .classes = {"yess"}});
+  const TextSource misspelt(number_labels(stored("x.jsonl"), {"yess"}), {.tokenizer = words});
   const Sample third = misspelt.read(2);
   EXPECT_THAT(third.where(third.find("label")), HasSubstr("sample 2, label at byte 64 of"));
   EXPECT_THAT(error_of([&] { TextSource(stored("x.jsonl"), {}); }),

@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "bellows/graph/functionalize.h"
+#include "bellows/graph/pass.h"
+#include "bellows/graph/program_runner.h"
 #include "bellows/graph/region.h"
 
 namespace bellows::graph::testing {
@@ -31,6 +34,33 @@ inline int first_difference(const Tensors& a, const Tensors& b) {
   }
   return a.size() == b.size() ? -1 : static_cast<int>(std::min(a.size(), b.size()));
 }
+
+/// Runs programs as they come, but for pure operators.
+class RunnerBackend : public Backend {
+ public:
+  std::shared_ptr<Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override {
+    EXPECT_EQ(inputs.size(), program.inputs.size());
+    program.check();
+    functionalize(program);
+    const char* const way = std::getenv("BELLOWS_TEST_PROGRAMS");
+    if (way && std::string_view(way) == "passes") run_passes(program, {.exact = true, .check = true});
+    return std::make_shared<ProgramRunner>(std::move(program));
+  }
+  std::string to_text() const override { return "programs run as they come"; }
+};
+
+/// As the environment asks, a region whose followed operators run as programs, or in order: all tests are run in both ways.
+class Region : public graph::Region {
+ public:
+  explicit Region(RegionOptions options = {}) : graph::Region(chosen(options)) {}
+  static bool runs_programs() { return std::getenv("BELLOWS_TEST_PROGRAMS"); }
+
+ private:
+  static RegionOptions& chosen(RegionOptions& options) {
+    if (runs_programs() && !options.backend) options.backend = std::make_shared<RunnerBackend>();
+    return options;
+  }
+};
 
 /// Something that is called again and again, and what it leaves behind.
 struct Program {
@@ -70,6 +100,8 @@ inline Explanation expect_same(const std::function<Program()>& make, int calls =
   Region region(options);
   const Tensors followed = outcome(make, calls, &region);
   EXPECT_EQ(first_difference(plain, followed), -1) << region.explain().to_text();
+  const bool expected = Region::runs_programs() && region.explain().followed_calls > 0;
+  EXPECT_GE(region.explain().program_runs > 0, expected) << region.explain().to_text();
   return region.explain();
 }
 

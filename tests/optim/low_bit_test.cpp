@@ -201,6 +201,21 @@ TEST(LowBit, WhatIsNotFiniteStaysWithItsElement) {
     EXPECT_TRUE(torch::isfinite(tensor).all().item<bool>()) << name;
 }
 
+/// Its second moment lies far below its block's largest; were it rounded to zero, the second step would be lr · m / epsilon.
+TEST(LowBit, AGradientThatVanishesMakesNoLongStep) {
+  for (const State dtype : {State::int8, State::int4}) {
+    const LowBitTensors p = {torch::zeros({8192}).requires_grad_(true)};
+    AdamW optimizer(p, {.lr = 0.01, .weight_decay = 0, .state_dtype = dtype});
+    for (const float small : {1e-4f, 0.0f, 0.0f}) {
+      p[0].mutable_grad() = torch::ones({8192});
+      p[0].grad().view({-1, 64}).select(1, 3).fill_(small);
+      const at::Tensor before = p[0].detach().clone();
+      optimizer.step();
+      EXPECT_LE((p[0].detach() - before).abs().max().item<double>(), 2 * 0.01) << small;
+    }
+  }
+}
+
 TEST(LowBit, ClipsSchedulesAndTakesATensorAsRate) {
   const LowBitTensors clipped = low_bit_parameters(), tensor = low_bit_parameters();
   AdamW a(clipped, {.lr = 0.5, .state_dtype = State::int8}), b(tensor, {.lr = 0.5, .state_dtype = State::int8});

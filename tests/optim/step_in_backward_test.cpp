@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <iostream>
 
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/clip.h"
@@ -181,6 +182,22 @@ TEST(OffloadedState, LeavesMemory) {
   const OffloadedStateStats stats = handle->state_stats();
   EXPECT_LE(stats.resident_bytes, disk.f_type == TMPFS_MAGIC ? stats.file_bytes : stats.file_bytes / 2);
   EXPECT_GT(state_dict(adamw)[1].second.abs().min().item<double>(), 0);  // and is there
+}
+
+TEST(OffloadedStateDeathTest, LeavesNothingBehindWhenItIsKilled) {
+  const StateFolder folder;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the second process begins this test anew, with threads of its own
+  const auto train = [&] {
+    const auto net = tied_net();
+    AdamW adamw(net->parameters(), {.lr = 0.01});
+    const auto handle =
+        step_in_backward(adamw, {.offload_state = true, .folder = folder.path, .in_flight_bytes = 8 << 10});
+    for (int step = 0; step < 3; ++step) net->loss(step).backward();
+    std::cerr << "state of " << handle->state_stats().file_bytes << " bytes in a file";
+    std::raise(SIGKILL);
+  };
+  EXPECT_EXIT(train(), testing::KilledBySignal(SIGKILL), "state of [1-9][0-9]* bytes in a file");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path));
 }
 
 TEST(OffloadedState, SaysBeforehandWhatIsMissing) {

@@ -77,6 +77,83 @@ TEST(Compress, FollowsTheSeed) {
   EXPECT_NE(first_difference(conv_gradients(options), conv_gradients(CompressOptions{.seed = 4})), -1);
 }
 
+TEST(Compress, IsTheSameForEveryNumberOfThreads) {
+  const int threads = at::get_num_threads();
+  for (const auto bits : {ActivationBits::bf16, ActivationBits::int8, ActivationBits::int4}) {
+    // Sums of the gradients differ with the number of threads: here there is none over several values.
+    const auto gradient = [bits](int count) {
+      at::set_num_threads(count);
+      torch::manual_seed(7);
+      const at::Tensor x = torch::randn({1 << 18}, torch::requires_grad());
+      const compress guard({.bits = bits, .seed = 5});
+      at::Tensor y = x;
+      for (int i = 0; i < 3; ++i) y = (y * 1.5).sin() * y;
+      return torch::autograd::grad({y}, {x}, {torch::ones({1 << 18})});
+    };
+    const auto one = gradient(1);
+    EXPECT_EQ(first_difference(one, gradient(3)), -1);
+    at::set_num_threads(threads);
+  }
+}
+
+namespace {
+
+/// Adds nothing, saves its input, and in backward shows what it gets back.
+struct Looks : torch::autograd::Function<Looks> {
+  static inline std::vector<at::Tensor> seen;
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    context->save_for_backward({x});
+    return x.new_zeros({});
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list) {
+    seen.push_back(context->get_saved_variables()[0]);
+    return {torch::zeros_like(seen.back())};
+  }
+};
+
+}  // namespace
+
+TEST(Compress, DecodesOnceWhatIsWantedTwiceInTurn) {
+  for (const bool between : {false, true}) {
+    Looks::seen.clear();
+    at::Tensor loss;
+    {
+      const compress guard({.min_size = 1, .seed = 1});
+      const at::Tensor x = torch::rand({1000}, torch::requires_grad()), h = x * 2, other = x * 3;
+      loss = Looks::apply(h);
+      if (between) loss = loss + Looks::apply(other);
+      loss = loss + Looks::apply(h);
+    }
+    loss.backward({}, /*keep_graph=*/true);
+    const auto first = std::exchange(Looks::seen, {});
+    EXPECT_EQ(first.front().data_ptr() == first.back().data_ptr(), !between);
+    EXPECT_TRUE(at::equal(first.front(), first.back()));
+    loss.backward();
+    EXPECT_TRUE(at::equal(first.front(), Looks::seen.back()));
+    Looks::seen.clear();
+  }
+}
+
+/// What is wanted again only at the end of backward does not wait for it decoded.
+TEST(Compress, HoldsOneDecodedTensorAtMost) {
+  tap::install_cpu_allocator();
+  constexpr int64_t size = 1 << 18, count = 24;
+  const at::Tensor scale = torch::ones({}, torch::requires_grad());
+  at::Tensor loss;
+  {
+    const compress guard({.seed = 1});
+    std::vector<at::Tensor> h{torch::rand({size}, torch::requires_grad()) * 2};
+    for (int i = 0; i < count; ++i) h.push_back(h.back().sin());
+    loss = h.back().sum();
+    for (const at::Tensor& one : h) loss = loss + (one.detach() * scale).sum();
+  }
+  const int64_t before = tap::cpu_allocation_counters().current_bytes;
+  tap::reset_cpu_allocation_peak();
+  loss.backward();
+  EXPECT_LT(tap::cpu_allocation_counters().peak_bytes - before, 8 * 4 * size);
+}
+
 TEST(Compress, LeavesAloneWhatItShould) {
   const compress guard({.min_size = 100});
   const auto saved_exactly = [](const at::Tensor& x) {

@@ -192,6 +192,22 @@ CheckpointPolicy mixed(const CheckpointOp& op) {
   return static_cast<CheckpointPolicy>((op.name.size() * 7 + op.outputs.size()) % 5);
 }
 
+std::vector<at::Tensor> direct(const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& function,
+                               const std::vector<at::Tensor>& inputs) {
+  return function(inputs);
+}
+
+/// Sees all and wants nothing: every tensor is too small for it.
+std::shared_ptr<void> idle_compress() {
+  return std::make_shared<compress>(CompressOptions{.min_size = side * side + 1});
+}
+
+void expect_same_bits(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected,
+                      const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  for (size_t i = 0; i < found.size(); ++i) ASSERT_TRUE(same_bits(found[i], expected[i])) << what << ", tensor " << i;
+}
+
 }  // namespace
 
 TEST(Programs, AreTheSameHoweverTheyAreRecomputed) {
@@ -210,18 +226,33 @@ TEST(Programs, AreTheSameHoweverTheyAreRecomputed) {
       {"budget of each", checkpointed_by({.budget = 0.4, .early_stop = false}), none},
       {"budget", checkpointed_by({}), [] { return std::make_shared<budget>(0.4); }},
       {"bytes", checkpointed_by({}), [] { return std::make_shared<budget>(BudgetOptions{.target_bytes = 1500}); }},
+      {"idle compress", direct, idle_compress},
+      {"idle compress around", checkpointed_by({}), idle_compress},
   };
-  const Region plain = [](const auto& function, const auto& inputs) { return function(inputs); };
   for (unsigned seed = 0; seed < 25; ++seed) {
-    const auto expected = observed(seed, plain, 5);
+    const auto expected = observed(seed, direct, 5);
     for (const Way& way : ways) {
       const auto guard = way.guard();
-      const auto found = observed(seed, way.region, 5);
-      ASSERT_EQ(found.size(), expected.size()) << way.name << ", program " << seed;
-      for (size_t i = 0; i < found.size(); ++i)
-        ASSERT_TRUE(same_bits(found[i], expected[i])) << way.name << ", program " << seed << ", tensor " << i;
+      expect_same_bits(observed(seed, way.region, 5), expected, way.name + ", program " + std::to_string(seed));
     }
   }
+}
+
+TEST(Programs, RoundAlikeInEveryRun) {
+  int changed = 0;
+  for (const auto bits : {ActivationBits::int8, ActivationBits::int4}) {
+    for (unsigned seed = 0; seed < 25; ++seed) {
+      const auto rounded = [&](uint64_t rounding) {
+        const compress guard({.bits = bits, .group = 32, .min_size = 1, .seed = rounding});
+        return observed(seed, direct, 2);
+      };
+      const auto expected = rounded(seed);
+      expect_same_bits(rounded(seed), expected, "program " + std::to_string(seed));
+      const auto other = rounded(seed + 1);
+      for (size_t i = 0; i < other.size(); ++i) changed += !same_bits(other[i], expected[i]);
+    }
+  }
+  EXPECT_GT(changed, 100);  // it was not idle
 }
 
 }  // namespace bellows::recompute::testing

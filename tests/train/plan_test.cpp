@@ -113,6 +113,7 @@ TEST(Plan, PredictsStepsThatWereNotTaken) {
   const std::vector<Configuration> configurations = {{recipe_for("mlp", "sgd"), {512, 0}},
                                                      {recipe_for("digits_resnet"), {64, 0}},
                                                      {recipe_for("bert-20m", "adamw", "bf16"), {6, 72}},
+                                                     {recipe_for("gpt2"), {4, 80}},
                                                      {recipe_for("encoder_decoder"), {16, 13}}};
   for (const auto& [recipe, size] : configurations) {
     const MemoryPlan plan = plan_memory(recipe, size);
@@ -157,6 +158,7 @@ TEST(Plan, MeasuresAgreeWithPlansOfTheirOwn) {
   EXPECT_NEAR(ratio({.saved = Measures::Saved::in_int4}, "activations=int4", size), 1, 0.1);
   EXPECT_NEAR(ratio({.state = State::factored}, "optimizer=adafactor", size), 1, 0.03);
   EXPECT_NEAR(ratio({.accumulate = 4}, "accumulate=4", {16, 26}), 1, 0.03);
+  EXPECT_NEAR(ratio({.in_backward = true}, "step_in_backward=true", size), 1, 0.03);
   EXPECT_EQ(peak_with(plain, {}), plain.peak_bytes());
   for (const PredictedTechnique& row : predict_techniques(plain)) {
     EXPECT_LE(static_cast<double>(row.peak_bytes), 1.05 * static_cast<double>(plain.peak_bytes())) << row.name;

@@ -305,6 +305,37 @@ TEST(TrainRanks, WriteOneTraceAndOneLog) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << "a head, and a row for the epoch: " << log;
 }
 
+// The ranks compare the data's fingerprint, and the run writes it down: samples are read for it once.
+TEST(TrainRanks, ReadTheirDataForOneFingerprint) {
+  struct Counting final : data::Source {
+    explicit Counting(data::SourcePtr inner) : source(std::move(inner)) {}
+    using data::Source::read;
+    void read(int64_t index, data::Sample& sample) const override { ++reads, source->read(index, sample); }
+    int64_t size() const override { return source->size(); }
+    std::string describe() const override { return source->describe(); }
+    bool stored() const override { return true; }
+    data::SourcePtr source;
+    mutable std::atomic<int64_t> reads{0};
+  };
+  const TemporaryFolder folder;
+  std::vector<int64_t> reads;
+  for (const std::string& run_folder : {std::string(), folder.path()}) {
+    Recipe recipe = ranks_recipe();
+    recipe.epochs = 1;
+    recipe.run_folder = run_folder;
+    const auto counting = std::make_shared<Counting>(ranks_points().source());
+    std::vector<Job> jobs = ranks_jobs(recipe, 2);
+    for (Job& job : jobs) job.train = data::Dataset(counting).batch(recipe.batch_size).threads(0).shuffle(2);
+    run_ranks(2, [&](const comm::Group& group) {
+      Trainer trainer(recipe);
+      trainer.with(group);
+      trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
+    });
+    reads.push_back(counting->reads);
+  }
+  EXPECT_EQ(reads[0], reads[1]);
+}
+
 TEST(TrainRanks, WhatOnlyOneProcessCanDoIsRefused) {
   Recipe recipe = ranks_recipe();
   recipe.sample_stats = true;

@@ -12,7 +12,6 @@
 
 namespace bellows::train {
 
-using checkpoint::CapturedLog;
 using checkpoint::error_of;
 using checkpoint::read_bytes;
 using checkpoint::TemporaryFolder;

@@ -348,4 +348,30 @@ TEST(SeriesRun, TrainsOnSeriesOfUnequalLength) {
   EXPECT_THAT(error_of([&] { make_job(recipe); }), HasSubstr("reads no texts"));
 }
 
+// As texts are: one series of 150 steps among 79 of three.
+TEST(SeriesRun, IsMeasuredWithItsLongestSeriesFirst) {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int64_t i = 0; i < 80; ++i) {
+    std::string steps = "[0.5]";
+    for (int64_t t = 1; t < (i == 41 ? 150 : 3); ++t) steps += ", [0.25]";
+    lines += c10::str("{\"series\": [", steps, "], \"label\": ", i % 2, "}\n");
+  }
+  write_text_file(folder / "train.jsonl", lines);
+  Recipe recipe;
+  recipe.model = "encoder_decoder";
+  recipe.data = recipe.eval_data = folder / "train.jsonl";
+  recipe.batch_size = 4;
+  recipe.loader_threads = 0;
+  for (const uint64_t seed : {1, 2, 3}) {
+    const auto job = make_ladder_job(recipe, seed);
+    EXPECT_EQ(job->run_steps(20), 80) << "an epoch: each series once";
+    job->take_peak_bytes();
+    job->run_steps(1);
+    const auto first = static_cast<double>(job->take_peak_bytes());
+    job->run_steps(19);
+    EXPECT_GT(first, 0.95 * static_cast<double>(job->take_peak_bytes())) << seed;
+  }
+}
+
 }  // namespace bellows::train

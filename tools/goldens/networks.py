@@ -19,6 +19,7 @@ from torch import nn
 root = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(root / "bench" / "peers"))
 import formula_weights as formula  # noqa: E402
+from unet import UNet  # noqa: E402
 
 out = root / "tests" / "goldens" / "models"
 metadata = {"torch": torch.__version__, "transformers": transformers.__version__}
@@ -84,63 +85,9 @@ def transformers_cases():
     save("gpt", transformers.GPT2LMHeadModel(gpt2_config))
 
 
-class DoubleConv(nn.Module):
-    def __init__(self, i, o, between=None):
-        super().__init__()
-        between = between or o
-        self.double_conv = nn.Sequential(
-            nn.Conv2d(i, between, 3, padding=1, bias=False), nn.BatchNorm2d(between), nn.ReLU(inplace=True),
-            nn.Conv2d(between, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(inplace=True))
-
-    def forward(self, x):
-        return self.double_conv(x)
-
-
-class Down(nn.Module):
-    def __init__(self, i, o):
-        super().__init__()
-        self.maxpool_conv = nn.Sequential(nn.MaxPool2d(2), DoubleConv(i, o))
-
-    def forward(self, x):
-        return self.maxpool_conv(x)
-
-
-class Up(nn.Module):
-    def __init__(self, i, o, bilinear):
-        super().__init__()
-        self.up = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True) if bilinear else nn.ConvTranspose2d(i, i // 2, 2, stride=2)
-        self.conv = DoubleConv(i, o, i // 2 if bilinear else None)
-
-    def forward(self, x, skip):
-        x = self.up(x)
-        rows, columns = skip.shape[2] - x.shape[2], skip.shape[3] - x.shape[3]
-        x = nn.functional.pad(x, [columns // 2, columns - columns // 2, rows // 2, rows - rows // 2])
-        return self.conv(torch.cat([skip, x], 1))
-
-
-class UNet(nn.Module):
-    """The network of github.com/milesial/Pytorch-UNet with its names, two stages deep."""
-
-    def __init__(self, channels, classes, bilinear, c=4):
-        super().__init__()
-        factor = 2 if bilinear else 1
-        self.inc = DoubleConv(channels, c)
-        self.down1 = Down(c, 2 * c)
-        self.down2 = Down(2 * c, 4 * c // factor)
-        self.up1 = Up(4 * c, 2 * c // factor, bilinear)
-        self.up2 = Up(2 * c, c, bilinear)
-        self.outc = nn.Module()
-        self.outc.conv = nn.Conv2d(c, classes, 1)
-
-    def forward(self, x):
-        first = self.inc(x)
-        second = self.down1(first)
-        return self.outc.conv(self.up2(self.up1(self.down2(second), second), first))
-
-
 def unets():
     for name, bilinear in (("unet", False), ("unet_bilinear", True)):
-        net = UNet(3, 2, bilinear).train()
+        net = UNet(bilinear=bilinear, channels=4, depth=2).train()
         case(name, net, formula.uniform("image", (2, 3, 11, 14)))
         tensors.update({f"{name}.buffer.{key}": b.clone() for key, b in net.named_buffers()})
 

@@ -1,7 +1,8 @@
 """Writes what texts need: python tools/goldens/tokenizer.py [VOCAB.TXT …]
 
-The tables of bellows/data/text/unicode_tables.cpp, from Python's unicodedata; and tests/goldens/data/wordpiece.json: words of small
-vocabularies and what transformers' BertTokenizer makes of awkward texts with them.
+The tables of bellows/data/text/unicode_tables.cpp, from Python's unicodedata; tests/goldens/data/wordpiece.json: words of small
+vocabularies and what transformers' BertTokenizer makes of awkward texts with them; and tests/goldens/data/bpe.json: tokenizer.json
+files of byte-level BPE, as the package tokenizers writes them, and what it makes of the same texts.
 """
 
 import json
@@ -12,6 +13,7 @@ import unicodedata
 root = pathlib.Path(__file__).resolve().parents[2]
 tables = root / "bellows" / "data" / "text" / "unicode_tables.cpp"
 golden = root / "tests" / "goldens" / "data" / "wordpiece.json"
+bpe_golden = root / "tests" / "goldens" / "data" / "bpe.json"
 
 HANGUL = range(0xAC00, 0xD7A4)  # decomposed by rule
 SURROGATES = range(0xD800, 0xE000)
@@ -84,11 +86,14 @@ constexpr char pairs[] =
 {table("Range punctuation_ranges[]", ranges(lambda c: category(c)[0] == "P"))}
 {table("Range control_ranges[]", ranges(lambda c: category(c) in ("Cc", "Cf", "Co")))}
 {table("Range space_ranges[]", ranges(lambda c: category(c)[0] == "Z"))}
+{table("Range letter_ranges[]", ranges(lambda c: category(c)[0] == "L"))}
+{table("Range number_ranges[]", ranges(lambda c: category(c)[0] == "N"))}
 }}  // namespace
 // clang-format on
 
 const Tables& tables() {{
-  static constexpr Tables all = {{pairs, foldings, removed_ranges, punctuation_ranges, control_ranges, space_ranges}};
+  static constexpr Tables all = {{pairs,          foldings,     removed_ranges, punctuation_ranges,
+                                 control_ranges, space_ranges, letter_ranges,  number_ranges}};
   return all;
 }}
 
@@ -145,6 +150,49 @@ def write_golden():
     golden.write_text(json.dumps(content, separators=(",", ":")).replace('],["', '],\n["') + "\n")
 
 
+BPE_TEXTS = [text for text in TEXTS if text] + [
+    "don't we'll they're I've I'm he'd it's IT'S 'tis rock'n'roll ''quoted'' 'S 'll",
+    "a  b   c\td\n\n\ne \n f\r\n  g   ",
+    " ",
+    "   \n",
+    "x\u00a0y\u2003z\u3000\u3000w\x85v\x1cu\x0bt",
+    "x1y22z ½⅓² Ⅷ ٣٤ 12,345.67 3rd v2.0",
+    "==== ---- ... ?! ((([[[{{{ $$$ #### /path/to/file.txt https://example.org/?q=1&r=2",
+    "ааааааааааааааааааа bbbbbbbbbbbbbbbbbbbbbbb abababababababab",
+    "<|endoftext|x",
+]
+
+
+def write_bpe_golden():
+    import tokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+    cases = []
+    for prefix, size, marks in ((False, 420, ["<|endoftext|>"]), (True, 330, ["<pad>", "<s>", "</s>"])):
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        tokenizer.train_from_iterator(
+            BPE_TEXTS * 3,
+            trainers.BpeTrainer(vocab_size=size, special_tokens=marks, initial_alphabet=alphabet, show_progress=False),
+        )
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+        if prefix:
+            ends = [(mark, tokenizer.token_to_id(mark)) for mark in ("<s>", "</s>")]
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1", special_tokens=ends
+            )
+        rows = [[text, tokenizer.encode(text, add_special_tokens=False).ids] for text in BPE_TEXTS]
+        marked = tokenizer.encode(BPE_TEXTS[0]).ids
+        cases.append({"file": tokenizer.to_str(), "texts": rows, "marked": [BPE_TEXTS[0], marked]})
+    old = json.loads(cases[0]["file"])  # as files of before 2024 write merges
+    old["model"]["merges"] = [" ".join(pair) for pair in old["model"]["merges"]]
+    cases.append({**cases[0], "file": json.dumps(old)})
+    content = {"versions": {"tokenizers": tokenizers.__version__}, "cases": cases}
+    bpe_golden.write_text(json.dumps(content, separators=(",", ":")).replace('],["', '],\n["') + "\n")
+
+
 if __name__ == "__main__":
     write_tables()
     write_golden()
+    write_bpe_golden()

@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
-#include "bellows/core/error.h"
-#include "bellows/data/label.h"
 #include "bellows/data/order/integers.h"
 #include "bellows/data/picture.h"
 #include "bellows/io/bytes.h"
@@ -36,7 +33,7 @@ std::string names_of(const Sample& sample) {
 /// What a sample's fields point to.
 struct TextValues {
   std::vector<int64_t> tokens;
-  int64_t count = 0, label = 0;
+  int64_t count = 0;
   std::shared_ptr<const void> owner;  // of the other fields
 };
 
@@ -72,32 +69,6 @@ std::string find_text_field(const Sample& sample, bool tokens) {
                     tokens ? "lists of tokens" : "texts", "; it holds ", names_of(sample),
                     ". Say which field it is: text_field.");
   return found.front();
-}
-
-std::vector<std::string> class_names(const Source& source) {
-  std::set<std::string> names;
-  int64_t largest = -1;
-  Sample sample;
-  for (int64_t i = 0; i < source.size(); ++i) {
-    try {
-      source.read(i, sample);
-      const Field* text = sample.find("label");
-      if (text && !text->is_array) {
-        names.emplace(io::as_text(text->bytes));
-      } else if (const Field* field = find_label(sample); field && field->is_array) {
-        int64_t label = -1;
-        if (integer_count(*field) == 1) copy_integers(*field, 0, 1, &label);
-        largest = std::max(largest, label);
-      } else if (field) {
-        largest = std::max(largest, parse_label(*field, "label"));
-      }
-    } catch (const c10::ValueError&) {  // a bad sample: whoever reads it for training says so
-    }
-  }
-  std::vector<std::string> result(names.begin(), names.end());
-  constexpr int64_t most = 1'000'000;
-  for (int64_t i = 0; names.empty() && i <= std::min(largest, most); ++i) result.push_back(std::to_string(i));
-  return result;
 }
 
 TextSource::TextSource(SourcePtr source, TextOptions options)
@@ -151,15 +122,6 @@ void TextSource::mark(int64_t id, bool cut) const {
   if (seen.load(std::memory_order_relaxed) == 0) seen.store(cut ? seen_cut : seen_whole, std::memory_order_relaxed);
 }
 
-int64_t TextSource::class_of(const Field& label, const Sample& sample) const {
-  const std::string name(io::as_text(label.bytes));
-  const auto found = std::ranges::find(options_.classes, name);
-  TORCH_CHECK_VALUE(found != options_.classes.end(), "text: ", sample.where(&label), ": no class is called ",
-                    io::printable(name), ".", did_you_mean(name, options_.classes), " There are ",
-                    options_.classes.size(), ".");
-  return found - options_.classes.begin();
-}
-
 void TextSource::read(int64_t index, Sample& sample) const {
   source_->read(index, sample);
   const Field* text = sample.find(tokens_field_);
@@ -173,11 +135,7 @@ void TextSource::read(int64_t index, Sample& sample) const {
   values->count = static_cast<int64_t>(values->tokens.size());
   std::vector<Field> fields;
   for (const Field& field : sample.fields) {
-    if (!options_.labels || !is_label(field.name) || &field == text) continue;
-    fields.push_back(field);
-    if (field.name != "label" || field.is_array) continue;
-    values->label = class_of(field, sample);
-    fields.back() = integers("label", {&values->label, 1}, {}, field);
+    if (options_.labels && is_label(field.name) && &field != text) fields.push_back(field);
   }
   fields.push_back(integers("tokens", values->tokens, c10::IntArrayRef(&values->count, 1), *text));
   sample.fields = std::move(fields);

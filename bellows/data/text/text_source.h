@@ -16,10 +16,9 @@ struct TextOptions {
   /// A text, or with no tokenizer an integer array [n] of tokens; "": what find_text_field() finds in a sample.
   std::string field = {};
   std::optional<TextTokenizer> tokenizer = {};
-  int64_t most_tokens = 0;                ///< longer texts are cut behind so many, marks counted; 0: none is cut
-  int64_t vocabulary = 0;                 ///< a token that is not below it makes a bad sample; 0: not checked
-  bool labels = true;                     ///< hand them on; false: they do not matter
-  std::vector<std::string> classes = {};  ///< names in the place of numbers that a text "label" may hold
+  int64_t most_tokens = 0;  ///< longer texts are cut behind so many, marks counted; 0: none is cut
+  int64_t vocabulary = 0;   ///< a token that is not below it makes a bad sample; 0: not checked
+  bool labels = true;       ///< hand them on; false: they do not matter
 };
 
 /// Texts that were read so far, each counted once.
@@ -37,8 +36,8 @@ class TextSource final : public Source, public Derived {
   TextSource(SourcePtr source, TextOptions options);
 
   int64_t size() const override { return source_->size(); }
-  /// Throws: c10::ValueError – a text of no token, that is no UTF-8, no such field, tokens outside of the vocabulary, a class that
-  ///         has no such name: which sample, where
+  /// Throws: c10::ValueError – a text of no token, that is no UTF-8, no such field, tokens outside of the vocabulary: which
+  ///         sample, where
   void read(int64_t index, Sample& sample) const override;
   int64_t id_bound() const override { return source_->id_bound(); }
   std::string describe() const override { return source_->describe(); }
@@ -55,7 +54,6 @@ class TextSource final : public Source, public Derived {
  private:
   void take_tokens(const Field& field, const Sample& sample, std::vector<int64_t>& tokens) const;
   void mark(int64_t id, bool cut) const;
-  int64_t class_of(const Field& label, const Sample& sample) const;
 
   SourcePtr origin_, source_;
   TextOptions options_;
@@ -68,10 +66,5 @@ class TextSource final : public Source, public Derived {
 /// "input_ids" or "tokens", else the only list of integers.
 /// Throws: c10::ValueError – there is none, or several: which fields there are
 std::string find_text_field(const Sample& sample, bool tokens);
-
-/// The classes of samples with labels: names in alphabetical order where "label" is text, else the numbers up to the largest.
-/// Samples that cannot be read, or have no label, do not count.
-/// Cost: reads every sample once
-std::vector<std::string> class_names(const Source& source);
 
 }  // namespace bellows::data

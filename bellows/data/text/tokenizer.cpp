@@ -159,10 +159,7 @@ TextTokenizer wordpiece_tokenizer(const std::string& path) {
 
 TextTokenizer open_tokenizer(const std::string& name) {
   if (name == "bytes") return byte_tokenizer();
-  TORCH_CHECK_VALUE(
-      !name.ends_with(".json"), "tokenizer: ", name,
-      ": expected \"bytes\" or a vocab.txt, a token a line; tokenizer.json files are not read. BERT's kind "
-      "of model has a vocab.txt beside it.");
+  if (name.ends_with(".json")) return bpe_tokenizer(name);
   return wordpiece_tokenizer(name);
 }
 

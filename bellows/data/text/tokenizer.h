@@ -8,12 +8,13 @@
 
 namespace bellows::data {
 
-/// How texts become the tokens that a model reads: the pieces of a text between a start and an end mark. Token 0 is padding.
+/// How texts become the tokens that a model reads: the pieces of a text between a start and an end mark.
 struct TextTokenizer {
   Tokenizer pieces;             ///< without the marks
   std::vector<int64_t> before;  ///< in front of each text
   std::vector<int64_t> after;   ///< behind it
   int64_t vocabulary = 0;       ///< all tokens are below it
+  bool pads = true;             ///< token 0 is padding, and in no text
   std::string description;      ///< "WordPiece, 30522 words, lower case (bert/vocab.txt)"
 
   /// The text with its marks.
@@ -33,8 +34,18 @@ TextTokenizer byte_tokenizer();
 /// Ref:      transformers.BertTokenizer; arXiv:1810.04805
 TextTokenizer wordpiece_tokenizer(const std::string& path);
 
-/// What a recipe's `tokenizer` means: "bytes", or the path of a vocab.txt.
-/// Throws: c10::ValueError – as wordpiece_tokenizer()
+/// GPT-2's kind: a text falls into words, numbers and what is between by GPT-2's pattern, and the bytes of each are merged pair by
+/// pair. Any text is known. Behind each text comes <|endoftext|> where there is such a mark; marks that a template puts around
+/// texts come in its place. Marks that are written out in a text are text.
+/// Params:   path – Hugging Face's tokenizer.json with a model of type BPE and a pre-tokenizer of type ByteLevel
+/// Numerics: equal to the package tokenizers (tests/data/bpe_test.cpp), by the characters of Unicode 14
+/// Throws:   c10::ValueError – no such file, no JSON, another kind of tokenizer or an option that is not read here: which one and what
+///           was found; a merge of unknown tokens, a byte without a token; pieces() – no UTF-8
+/// Ref:      Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; huggingface/tokenizers, BPE and ByteLevel
+TextTokenizer bpe_tokenizer(const std::string& path);
+
+/// What a recipe's `tokenizer` means: "bytes", the path of a tokenizer.json, which is anything that ends in .json, or of a vocab.txt.
+/// Throws: c10::ValueError – as bpe_tokenizer() and wordpiece_tokenizer()
 TextTokenizer open_tokenizer(const std::string& name);
 
 }  // namespace bellows::data

@@ -82,6 +82,21 @@ bool is_space(char32_t c) {
   return is_in(tables().space, c);
 }
 
+bool is_white_space(char32_t c) {
+  if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
+  return c == 0x85 || is_in(tables().space, c);
+}
+
+bool is_letter(char32_t c) {
+  if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  return is_in(tables().letter, c);
+}
+
+bool is_number(char32_t c) {
+  if (c < 0x80) return c >= '0' && c <= '9';
+  return is_in(tables().number, c);
+}
+
 bool is_control(char32_t c) {
   if (c < 0x80) return (c < ' ' && !is_space(c)) || c == 0x7F;
   return c == 0xFFFD || is_in(tables().control, c);

@@ -17,7 +17,7 @@ struct Folding {
 struct Tables {
   std::string_view pairs;  ///< a character, and what takes its place, as UTF-8
   std::span<const Folding> foldings;
-  std::span<const Range> removed, punctuation, control, space;
+  std::span<const Range> removed, punctuation, control, space, letter, number;
 };
 /// Made from Python's unicodedata.
 const Tables& tables();
@@ -28,6 +28,11 @@ char32_t next(std::string_view text, size_t& at);
 void append(char32_t character, std::string& text);
 
 bool is_space(char32_t character);
+/// Unicode's White_Space: what regular expressions call \s.
+bool is_white_space(char32_t character);
+/// Unicode's letters (\p{L}) and numbers (\p{N}).
+bool is_letter(char32_t character);
+bool is_number(char32_t character);
 /// Control and format characters, private use, the sign for what could not be read.
 bool is_control(char32_t character);
 /// Unicode's punctuation, and all of ASCII that is no letter, digit, space or control character.

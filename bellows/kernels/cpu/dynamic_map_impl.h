@@ -18,6 +18,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 using IntOf = hn::Vec<hn::RebindToSigned<D>>;
 
+/// Added to a small number, it leaves its nearest integer in the low bits.
+constexpr float integers = 0x1.8p23f;
+
 /// Sixteen floats, found by the lowest four bits of an index, in registers where those are wide enough.
 template <class D>
 class Table16 {
@@ -103,25 +106,23 @@ class Decoder<D, DynamicMap<Decades, Signed>> {
 template <class D, int Decades, bool Signed>
 class Encoder<D, DynamicMap<Decades, Signed>> {
   using Map = DynamicMap<Decades, Signed>;
-  static constexpr float round = 0x1.8p23f;  ///< added to a small number it leaves its nearest integer in the low bits
 
  public:
   Encoder(D d, const Map& map)
       : threshold_(d, map.threshold), slope_(d, map.code_slope), offset_(d, map.code_offset), limit_(d, map.limit) {}
-  /// The code is the lowest byte.
-  HWY_INLINE IntOf<D> operator()(D d, hn::Vec<D> value) const {
+  static constexpr int zero = Map::zero;
+  /// The code, beside that of zero and not yet rounded; below all codes: the first.
+  HWY_INLINE hn::Vec<D> operator()(D d, hn::Vec<D> value) const {
     const hn::RebindToSigned<D> di;
     const auto least = hn::Set(d, Decades == 7 ? 6e-8f : 7e-4f);  // zero, and the guess is 0
     const auto x = hn::Max(Signed ? hn::Abs(value) : value, least);
     const auto line = hn::MulAdd(hn::ConvertTo(d, hn::BitCast(di, x)), hn::Set(d, 0.2988f / 0x1p23f),
-                                 hn::Set(d, round + static_cast<float>(Decades - 38)));
+                                 hn::Set(d, integers + static_cast<float>(Decades - 38)));
     const auto guess = hn::BitCast(di, line);
     const auto higher = hn::RebindMask(di, hn::Ge(x, threshold_.at(d, guess)));
     const auto e = hn::IfThenElse(higher, hn::Add(guess, hn::Set(di, 1)), guess);
     const auto magnitude = hn::Min(hn::MulAdd(x, slope_.at(d, e), offset_.at(d, e)), limit_.at(d, e));
-    if constexpr (!Signed) return hn::BitCast(di, hn::Add(magnitude, hn::Set(d, round)));
-    const auto place = hn::Add(hn::CopySignToAbs(magnitude, value), hn::Set(d, round + Map::zero));
-    return hn::BitCast(di, hn::Max(place, hn::Set(d, round)));  // there is no -1
+    return Signed ? hn::CopySignToAbs(magnitude, value) : hn::Max(magnitude, hn::Set(d, Map::least));
   }
 
  private:
@@ -146,12 +147,10 @@ class Decoder<D, LinearMap4> {
 template <class D>
 class Encoder<D, LinearMap4> {
  public:
+  static constexpr int zero = LinearMap4::zero;
   Encoder(D, const LinearMap4&) {}
-  HWY_INLINE IntOf<D> operator()(D d, hn::Vec<D> value) const {
-    const hn::RebindToSigned<D> di;
-    const auto round = hn::Set(d, 0x1.8p23f);
-    const auto place = hn::Add(hn::MulAdd(value, hn::Set(d, 16), hn::Set(d, -1)), round);
-    return hn::BitCast(di, hn::Min(hn::Max(place, round), hn::Add(round, hn::Set(d, 15))));
+  HWY_INLINE hn::Vec<D> operator()(D d, hn::Vec<D> value) const {
+    return hn::Min(hn::MulAdd(value, hn::Set(d, 16), hn::Set(d, -1)), hn::Set(d, 15));
   }
 };
 

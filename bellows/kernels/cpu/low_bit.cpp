@@ -47,6 +47,22 @@ HWY_INLINE float largest_lane(Largest largest) {
 /// first-level cache.
 constexpr size_t low_bit_window = 512;
 
+#if HWY_TARGET <= HWY_AVX3
+/// Sixty-four codes from four places beside that of zero: what they are packed by cuts off what is below 0.
+HWY_INLINE void store_codes(Vector a, Vector b, Vector c, Vector d, int zero, uint8_t* to) {
+  const auto code = [zero](Vector place) HWY_ATTR {
+    if (zero == 0) return _mm512_cvtps_epi32(place.raw);
+    // Of two that are equally near, the even one of the codes, not of the places.
+    const __m512 sum = _mm512_add_ps(place.raw, _mm512_set1_ps(integers + static_cast<float>(zero)));
+    return _mm512_sub_epi32(_mm512_castps_si512(sum), _mm512_set1_epi32(std::bit_cast<int32_t>(integers)));
+  };
+  const __m512i first = _mm512_packs_epi32(code(a), code(b)), second = _mm512_packs_epi32(code(c), code(d));
+  // Packing goes by 16 bytes of each: their fours are put back in order.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(first, second)));
+}
+#endif
+
 /// Codes of a block from its new values. The processor's own prefetching stops meanwhile.
 /// Params: ahead – of the weights that come later, what is fetched here: 1 / Share of a block. Spread over all that is
 ///                 computed, since too many at once wait for each other
@@ -56,11 +72,21 @@ HWY_INLINE void encode_block(const Encode& encode, const float* values, float sc
   const FloatTag d;
   const hn::Rebind<uint8_t, FloatTag> bytes;
   const auto inverse = hn::Set(d, scale > 0 ? 1 / scale : 0);
-  for (size_t i = 0; i < n; i += hn::Lanes(d)) {
+  const auto place = [&](size_t i) HWY_ATTR {
     hwy::Prefetch(ahead + i / Share);
+    return encode(d, hn::Mul(hn::Load(d, values + i), inverse));
+  };
+  size_t i = 0;
+#if HWY_TARGET <= HWY_AVX3
+  for (; i + 64 <= n; i += 64) {
+    store_codes(place(i), place(i + 16), place(i + 32), place(i + 48), Encode::zero, codes + i);
     hwy::Prefetch(codes + i + low_bit_window);
-    const auto code = encode(d, hn::Mul(hn::Load(d, values + i), inverse));
-    hn::StoreU(hn::TruncateTo(bytes, hn::BitCast(hn::RebindToUnsigned<FloatTag>(), code)), bytes, codes + i);
+  }
+#endif
+  for (; i < n; i += hn::Lanes(d)) {
+    hwy::Prefetch(codes + i + low_bit_window);
+    const auto nearest = hn::Max(hn::Add(place(i), hn::Set(d, integers + Encode::zero)), hn::Set(d, integers));
+    hn::StoreU(hn::TruncateTo(bytes, hn::BitCast(hn::RebindToUnsigned<FloatTag>(), nearest)), bytes, codes + i);
   }
 }
 
@@ -90,7 +116,8 @@ class LowBitStep {
   HWY_INLINE void operator()(LowBitWindow& w, size_t n) const {
     for (size_t at = 0; at < n; at += Width::block) {
       const size_t count = std::min<size_t>(Width::block, n - at);
-      if (!update<false>(w, at, count)) update<true>(w, at, count);
+      if (usual() ? !update<false, true>(w, at, count) : !update<false, false>(w, at, count))
+        update<true, false>(w, at, count);
     }
     // Behind all updates, so that nothing waits for the largest of a block.
     for (size_t at = 0; at < n; at += Width::block) {
@@ -108,7 +135,8 @@ class LowBitStep {
 
   /// New parameters, state and scales of a block. False: something is not finite, and Careful has to do it again, which
   /// leaves out the elements where it is so.
-  template <bool Careful>
+  /// Params: Usual – as usual() says
+  template <bool Careful, bool Usual>
   bool update(LowBitWindow& w, size_t at, size_t n) const {
     const FloatTag d;
     const hn::RebindToUnsigned<FloatTag> du;
@@ -125,7 +153,7 @@ class LowBitStep {
       const auto old0 = decode_first(d, load_codes(w.codes[0] + i));
       const auto old1 = states == 2 ? decode_second(d, load_codes(w.codes[1] + i)) : hn::Zero(d);
       auto p = old_p, new0 = old0, new1 = old1;
-      apply(p, hn::LoadU(d, w.g + i), new0, new1);
+      apply<Usual>(p, hn::LoadU(d, w.g + i), new0, new1);
       if constexpr (Careful) {
         const auto finite = hn::And(hn::IsFinite(new0), hn::IsFinite(new1));
         p = hn::IfThenElse(finite, p, old_p);
@@ -152,9 +180,16 @@ class LowBitStep {
     if constexpr (states == 2) return static_cast<float>(moment == 0 ? rule_.beta1 : rule_.beta2);
     return 1;
   }
+  bool usual() const {
+    if constexpr (states == 2) return formula_.usual();
+    return false;
+  }
+  template <bool Usual>
   HWY_INLINE void apply(Vector& p, Vector g, Vector& m, Vector& v) const {
     auto none = hn::Zero(FloatTag());
-    if constexpr (states == 2) {
+    if constexpr (states == 2 && Usual) {
+      formula_.apply_usual(p, g, m, v);
+    } else if constexpr (states == 2) {
       formula_.template apply<2, true>(p, g, m, v, none);
     } else {
       formula_.template apply<1>(p, g, m, v, none);

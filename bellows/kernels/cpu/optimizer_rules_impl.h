@@ -60,6 +60,7 @@ template <class D>
 struct VectorFormula<D, AdamRule> {
   using V = hn::Vec<D>;
   V factor, coupled_decay, keep, beta1, new1, beta2, new2, root_new2, eps, minus_step_size, root_scale, half_root_scale;
+  V factored_new1, factored_root_new2;
   bool has_decay, divides;
   VectorFormula(D d, const AdamRule& r)
       : factor(hn::Set(d, hn::TFromD<D>(r.grad_factor))),
@@ -74,6 +75,8 @@ struct VectorFormula<D, AdamRule> {
         minus_step_size(hn::Set(d, hn::TFromD<D>(-r.lr / (1 - std::pow(r.beta1, r.step))))),
         root_scale(hn::Set(d, hn::TFromD<D>(1 / std::sqrt(1 - std::pow(r.beta2, r.step))))),
         half_root_scale(hn::Set(d, hn::TFromD<D>(0.5 / std::sqrt(1 - std::pow(r.beta2, r.step))))),
+        factored_new1(hn::Set(d, hn::TFromD<D>((1 - r.beta1) * r.grad_factor))),
+        factored_root_new2(hn::Set(d, hn::TFromD<D>(std::sqrt(1 - r.beta2) * r.grad_factor))),
         has_decay(!r.decoupled && r.weight_decay != 0),
         divides(hn::MaxLanes(d) < 16 || r.eps < 1e-10) {}
   /// Params: Forgotten – m and v come multiplied by beta1 and beta2 already: low-bit state, which memory does not keep
@@ -96,6 +99,16 @@ struct VectorFormula<D, AdamRule> {
     const V root = hn::Sqrt(K == 3 ? v_max : v);
     const V update = hn::Div(hn::Mul(minus_step_size, m), hn::MulAdd(root, root_scale, eps));
     p = hn::MulAdd(p, keep, update);
+  }
+
+  /// Without coupled decay, and with an eps that leaves roots and quotients room: what apply_usual() takes.
+  bool usual() const { return !has_decay && !divides; }
+  /// As apply<2, true>, with nothing to decide from one vector to the next.
+  HWY_INLINE void apply_usual(V& p, V g, V& m, V& v) const {
+    m = hn::MulAdd(factored_new1, g, m);
+    const V root = hn::Mul(factored_root_new2, g);
+    v = hn::MulAdd(root, root, v);
+    apply_undivided(p, m, v);
   }
 
  private:

@@ -1,4 +1,4 @@
-#include "bellows/inspect/call_site.h"
+#include "bellows/core/call_site.h"
 
 #include <cxxabi.h>
 #include <dlfcn.h>
@@ -17,7 +17,7 @@
 
 #include "bellows/core/file.h"
 
-namespace bellows::inspect {
+namespace bellows {
 
 namespace {
 
@@ -173,4 +173,4 @@ std::string call_site() {
   return "";
 }
 
-}  // namespace bellows::inspect
+}  // namespace bellows

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace bellows::inspect {
+namespace bellows {
 
 /// The place in the user's code that led to the present call: the innermost frame that belongs neither to libtorch
 /// nor to Bellows, as "train_step(Batch const&) (trainer+0x4c1a)"; the part in brackets goes to addr2line. "" when
@@ -11,4 +11,4 @@ namespace bellows::inspect {
 /// Cost: about 20 µs; a frame seen for the first time up to milliseconds
 std::string call_site();
 
-}  // namespace bellows::inspect
+}  // namespace bellows

@@ -1,4 +1,4 @@
-#include "bellows/inspect/call_site.h"
+#include "bellows/core/call_site.h"
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 namespace a_users_program {
 
 [[gnu::noinline]] std::string asks_for_its_place() {
-  std::string place = bellows::inspect::call_site();
+  std::string place = bellows::call_site();
   place += "";  // keeps this frame: no tail call
   return place;
 }
@@ -26,11 +26,11 @@ TEST(CallSite, NamesTheFunctionThatCalled) {
 }
 
 TEST(CallSite, GivesAnAddressInTheProgram) {
-  EXPECT_THAT(asks_for_its_place(), testing::ContainsRegex("\\(inspect_test\\+0x[0-9a-f]+\\)"));
+  EXPECT_THAT(asks_for_its_place(), testing::ContainsRegex("\\(core_test\\+0x[0-9a-f]+\\)"));
 }
 
 TEST(CallSite, SkipsTheStandardLibraryAndFindsStaticFunctions) {
-  EXPECT_THAT(hidden_function(bellows::inspect::call_site), testing::HasSubstr("hidden_function"));
+  EXPECT_THAT(hidden_function(bellows::call_site), testing::HasSubstr("hidden_function"));
 }
 
 }  // namespace a_users_program

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bellows/compile/kernel_cache.h"
+#include "bellows/graph/pass.h"
+#include "bellows/graph/program.h"
+
+namespace bellows::compile_detail {
+
+struct BackendOptions {
+  bool exact = false;                ///< only passes that leave every bit as it is, and no generated code
+  std::vector<at::Tensor> frozen{};  ///< keep their values: what depends on them only is computed once
+};
+
+/// Runs programs on a CPU: functional form, passes, groups, generated kernels, and a ProgramRunner for the rest. A program runs as it came
+/// until all of that is ready; it is made by a thread of the back end, and put in its place between two calls.
+class CpuBackend : public graph::Backend {
+ public:
+  explicit CpuBackend(BackendOptions options = {});
+  ~CpuBackend() override;
+
+  std::shared_ptr<graph::Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override;
+  std::string to_text() const override;
+  /// Nothing is being made. What is ready is used from the next call on.
+  bool ready() const;
+
+ private:
+  struct Made;
+  class Swapped;
+  struct Job {
+    std::weak_ptr<Swapped> executable;
+    graph::Program program;
+    std::vector<c10::Storage> inputs;  ///< that are frozen; others null
+  };
+
+  void work(const std::stop_token& stop);
+  void make(Job& job, const std::stop_token& stop);
+  std::vector<c10::Storage> frozen_among(const graph::Program& program, std::span<const c10::Storage> inputs) const;
+
+  const BackendOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<Job> jobs_;
+  bool working_ = false;
+  std::vector<std::string> reports_;
+  std::jthread worker_;
+};
+
+}  // namespace bellows::compile_detail

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <optional>
+#include <stop_token>
+#include <string>
+
+namespace bellows::compile_detail {
+
+/// The system's C++ compiler, that generated kernels are compiled with.
+struct KernelCompiler {
+  std::string path;      ///< of the program
+  std::string identity;  ///< its version, the flags it is called with, and the processor that it generates code for
+
+  /// $BELLOWS_CXX, or the first of g++, c++ and clang++ in PATH that answers; nothing: there is none.
+  static std::optional<KernelCompiler> find();
+
+  /// Compiles one source into a shared library, in a child process and a private temporary folder.
+  /// Params: stop – ends the child
+  /// Threads: any; each call has a child of its own
+  /// Throws: c10::Error – it cannot be compiled, with the first lines of what the compiler says, or was stopped
+  std::string compile(const std::string& source, const std::stop_token& stop = {}) const;
+};
+
+}  // namespace bellows::compile_detail

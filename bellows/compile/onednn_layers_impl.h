@@ -1,0 +1,78 @@
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "bellows/compile/onednn_kernel_impl.h"
+
+/// Each returns nothing where oneDNN has no fast code. Images are dense and channels last; vectors are fp32.
+namespace bellows::compile_detail::onednn {
+
+struct Convolution {
+  memory::dims input, weight, output;  ///< weight: O, I, H, W; of groups, if there are any: G, O/G, I/G, H, W
+  memory::dims stride, padding, dilation;
+  memory::data_type type = memory::data_type::f32;
+  bool bias = false;
+  bool transposed = false;  ///< weight: from input's channels to the result's all the same
+};
+
+/// What is done to each element of a result before it is written.
+struct PostOp {
+  enum class Kind : uint8_t { relu, add } kind = Kind::relu;  ///< add: a further operand, of the result's order
+};
+
+/// A pass of a convolution, and how it likes weights.
+struct ConvolutionPass {
+  KernelPointer kernel;
+  Desc weight;
+  bool scales =
+      false;  ///< factors of a norm are an operand of its own, after the weight; otherwise they are in the packed weight
+};
+
+/// Operands: input, packed weight, bias if there is one, those of post operations. Results: output
+std::optional<ConvolutionPass> convolution_forward(const Convolution& shape, const std::vector<PostOp>& post);
+/// Operands: output's gradient, packed weight. Results: input's gradient
+std::optional<ConvolutionPass> convolution_backward_data(const Convolution& shape);
+/// Operands: output's gradient, input. Results: packed weight's gradient, bias' gradient if there is one
+std::optional<ConvolutionPass> convolution_backward_weight(const Convolution& shape);
+
+/// Whether a matrix product is faster than oneDNN's direct code and the packing of a weight that changes in each call.
+bool prefers_product(const Convolution& shape);
+/// As their namesakes above, with plain weights.
+ConvolutionPass product_forward(const Convolution& shape, const std::vector<PostOp>& post, bool scaled);
+ConvolutionPass product_backward_data(const Convolution& shape);
+ConvolutionPass product_backward_weight(const Convolution& shape);
+
+struct BatchNorm {
+  memory::dims sizes;
+  memory::data_type type = memory::data_type::f32;
+  double eps = 1e-5, momentum = 0.1;
+  bool affine = true, tracked = true;  ///< whether there are weight and bias, and running statistics
+};
+
+/// Operands: x, weight, bias, running mean and variance, which are updated. Results: y, mean, 1/std
+KernelPointer batch_norm_training(const BatchNorm& shape);
+/// Operands: as above. Results: y
+KernelPointer batch_norm_inference(const BatchNorm& shape);
+/// Operands: y's gradient, x, weight, mean, 1/std. Results: gradients of x, weight, bias
+KernelPointer batch_norm_backward(const BatchNorm& shape);
+/// Operands: weight, bias, running mean and variance, a convolution's bias if there is one. Results: factor of that convolution's
+/// weight, and its bias in place of norm and bias.
+KernelPointer batch_norm_folding(const BatchNorm& shape, bool bias);
+
+struct Pooling {
+  memory::dims input, output, kernel, stride, padding, dilation;
+  memory::data_type type = memory::data_type::f32;
+  dnnl::algorithm algorithm = dnnl::algorithm::pooling_max;
+};
+
+/// A pass of pooling, and what forward keeps for backward: the result, or operand, after the first.
+struct PoolingPass {
+  KernelPointer kernel;
+  size_t workspace = 0;
+};
+std::optional<PoolingPass> pooling_forward(const Pooling& shape, bool training);
+std::optional<PoolingPass> pooling_backward(const Pooling& shape);
+
+}  // namespace bellows::compile_detail::onednn

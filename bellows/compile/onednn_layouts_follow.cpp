@@ -1,0 +1,128 @@
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "bellows/compile/onednn_layouts_impl.h"
+#include "bellows/graph/fusible.h"
+
+namespace bellows::compile_detail::onednn {
+namespace {
+
+bool is_pointwise(const Instruction& one) {
+  const auto expression = graph::expression_of(one);
+  return expression && !expression->has_reductions();
+}
+
+template <class Predicate>
+bool any_operand(const Instruction& one, const Predicate& predicate) {
+  return std::any_of(one.arguments.begin(), one.arguments.end(), [&](const Instruction::Argument& argument) {
+    return std::any_of(argument.operands.begin(), argument.operands.end(), predicate);
+  });
+}
+
+}  // namespace
+
+std::optional<Operand> Layouts::part_of_twin(const Operand& operand) const {
+  const auto found = twins_.find(operand.value);
+  if (found == twins_.end()) return {};
+  const Geometry &plain = found->second.plain, &last = found->second.operand.geometry, &seen = operand.geometry;
+  if (seen.strides != plain.strides || seen.dtype != plain.dtype || !is_plain_order(plain)) return {};
+  Operand part{found->second.operand.value, seen};
+  part.geometry.strides = last.strides;
+  part.geometry.offset = 0;
+  int64_t rest = seen.offset - plain.offset;
+  for (size_t dim = 0; dim < 4; ++dim) {
+    const int64_t first = rest / plain.strides[dim];
+    rest %= plain.strides[dim];
+    if (first + seen.sizes[dim] > plain.sizes[dim]) return {};
+    part.geometry.offset += first * last.strides[dim];
+  }
+  return part;
+}
+
+/// Whether this image is there in oneDNN's order only.
+bool Layouts::waits(const Operand& operand) const {
+  const auto found = twins_.find(operand.value);
+  return found != twins_.end() && !there_[operand.value] &&
+         (found->second.plain == operand.geometry || part_of_twin(operand));
+}
+
+/// Whether libtorch's operator gives a result of the order that is expected of it, as far as it says so without data.
+bool Layouts::keeps_image_order(const Instruction& one, const Operand& result) const {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const c10::impl::ExcludeDispatchKeyGuard untapped(
+      c10::DispatchKeySet{c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+  const auto meta = [](const Operand& operand) {
+    if (operand.value < 0) return at::Tensor();
+    const Geometry& g = operand.geometry;
+    at::Tensor made = at::empty_strided(g.sizes, g.strides, at::TensorOptions(c10::kMeta).dtype(g.dtype));
+    if (g.wrapped_number) made.unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
+  };
+  std::vector<c10::IValue> stack;
+  stack.reserve(one.arguments.size());
+  for (const auto& argument : one.arguments) {
+    if (!argument.is_tensors()) {
+      stack.push_back(argument.number >= 0 ? program_.numbers[argument.number] : argument.constant);
+    } else if (argument.kind == graph::OperatorFacts::Kind::tensor) {
+      stack.emplace_back(meta(argument.operands.at(0)));
+    } else {
+      c10::List<at::Tensor> list;
+      for (const Operand& operand : argument.operands) list.push_back(meta(operand));
+      stack.emplace_back(std::move(list));
+    }
+  }
+  try {
+    one.op->handle->callBoxed(stack);
+  } catch (const c10::Error&) {
+    return true;  // it cannot tell; where it does not, whoever runs the program copies
+  }
+  return stack.size() == 1 && stack[0].isTensor() &&
+         stack[0].toTensor().strides() == at::IntArrayRef(result.geometry.strides);
+}
+
+/// A pointwise operator is the same whatever the order is, if it is the same for all; and there are kernels of libtorch that keep it.
+bool Layouts::follow(int at) {
+  static const std::unordered_set<std::string> keep_order{
+      "aten::cat", "aten::upsample_bilinear2d", "aten::upsample_bilinear2d_backward", "aten::upsample_nearest2d",
+      "aten::upsample_nearest2d_backward"};
+  const Instruction& one = program_.instructions[at];
+  if (!one.op->writes.empty() || !owned(one)) return false;
+  const Operand& result = one.results[0].operands[0];
+  const bool any_size = keep_order.contains(one.op->name);
+  const auto takes_part = [&](const Operand& operand) {
+    return (is_image(operand) || part_of_twin(operand)) &&
+           (any_size || operand.geometry.sizes == result.geometry.sizes);
+  };
+  const bool asked = any_operand(one, [&](const Operand& operand) { return takes_part(operand) && waits(operand); });
+  if (!asked || !(any_size || is_pointwise(one))) return false;
+  Instruction changed = one;
+  changed.updates.clear();
+  const auto for_images = [&](const auto& change) {
+    for (size_t i = 0; i < changed.arguments.size(); ++i) {
+      for (size_t j = 0; j < changed.arguments[i].operands.size(); ++j) {
+        const Operand& before = one.arguments[i].operands[j];
+        change(before, changed.arguments[i].operands[j], takes_part(before));
+      }
+    }
+  };
+  for_images([&](const Operand& before, Operand& now, bool image) {
+    const auto part = image && !is_image(before) ? part_of_twin(before) : std::nullopt;
+    if (image) now.geometry = part ? part->geometry : channels_last_geometry(before.geometry);
+  });
+  changed.results[0].operands[0].geometry = channels_last_geometry(result.geometry);
+  if (!keeps_image_order(changed, changed.results[0].operands[0])) return false;
+  for_images([&](const Operand& before, Operand& now, bool image) {
+    if (!image) return need_plain(before.value);
+    now = is_image(before) ? channels_last_of(before) : *part_of_twin(before);
+  });
+  changed.results[0].operands[0] = made_channels_last(result);
+  made_.push_back(std::move(changed));
+  ++report_.followed;
+  return true;
+}
+
+}  // namespace bellows::compile_detail::onednn

@@ -1,0 +1,169 @@
+#include <cmath>
+
+#include "bellows/compile/onednn_layers_impl.h"
+
+namespace bellows::compile_detail::onednn {
+namespace {
+
+using Place = PrimitiveKernel::Place;
+using Slot = PrimitiveKernel::Slot;
+using Flags = dnnl::normalization_flags;
+
+Flags flags_of(const BatchNorm& shape, bool inference) {
+  Flags flags = inference ? Flags::use_global_stats : Flags::none;
+  return shape.affine ? flags | Flags::use_scale | Flags::use_shift : flags;
+}
+
+auto forward_desc(const BatchNorm& shape, bool inference) {
+  const Desc image = channels_last(shape.sizes, shape.type);
+  return dnnl::batch_normalization_forward::primitive_desc(
+      engine(), inference ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training, image, image,
+      static_cast<float>(shape.eps), flags_of(shape, inference), attributes(), /*allow_empty=*/true);
+}
+
+float* floats(void* memory) {
+  return static_cast<float*>(memory);
+}
+
+/// The primitive gives the variance; libtorch keeps 1/std, and running statistics.
+class BatchNormTraining final : public PrimitiveKernel {
+ public:
+  BatchNormTraining(const BatchNorm& shape, const dnnl::batch_normalization_forward::primitive_desc& desc,
+                    std::vector<Slot> slots)
+      : PrimitiveKernel(std::string("batch norm ") + desc.impl_info_str(), dnnl::batch_normalization_forward(desc),
+                        std::move(slots), desc.scratchpad_desc()),
+        shape_(shape) {}
+
+  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue> numbers,
+           void* scratch) const override {
+    PrimitiveKernel::run(operands, results, numbers, scratch);
+    const float *const mean = floats(results[1]), *const variance = floats(scratch);
+    float* const invstd = floats(results[2]);
+    const memory::dim channels = shape_.sizes[1], count = shape_.sizes[0] * shape_.sizes[2] * shape_.sizes[3];
+    for (memory::dim c = 0; c < channels; ++c) invstd[c] = static_cast<float>(1 / std::sqrt(variance[c] + shape_.eps));
+    if (!shape_.tracked) return;
+    const size_t first = shape_.affine ? 3 : 1;
+    float *const running_mean = floats(operands[first]), *const running_variance = floats(operands[first + 1]);
+    const double momentum = shape_.momentum, unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
+    for (memory::dim c = 0; c < channels; ++c) {
+      running_mean[c] = static_cast<float>(momentum * mean[c] + (1 - momentum) * running_mean[c]);
+      running_variance[c] =
+          static_cast<float>(momentum * variance[c] * unbiased + (1 - momentum) * running_variance[c]);
+    }
+  }
+
+ private:
+  BatchNorm shape_;
+};
+
+/// The primitive wants the variance, and adds eps to it again.
+class BatchNormBackward final : public PrimitiveKernel {
+ public:
+  BatchNormBackward(const BatchNorm& shape, const dnnl::batch_normalization_backward::primitive_desc& desc,
+                    std::vector<Slot> slots)
+      : PrimitiveKernel(std::string("batch norm backward ") + desc.impl_info_str(),
+                        dnnl::batch_normalization_backward(desc), std::move(slots), desc.scratchpad_desc()),
+        shape_(shape) {}
+
+  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue> numbers,
+           void* scratch) const override {
+    const float* const invstd = floats(operands[shape_.affine ? 4 : 3]);
+    float* const variance = floats(scratch);
+    for (memory::dim c = 0; c < shape_.sizes[1]; ++c)
+      variance[c] = static_cast<float>(1 / (static_cast<double>(invstd[c]) * invstd[c]) - shape_.eps);
+    PrimitiveKernel::run(operands, results, numbers, scratch);
+  }
+
+ private:
+  BatchNorm shape_;
+};
+
+class BatchNormFolding final : public graph::Kernel {
+ public:
+  BatchNormFolding(const BatchNorm& shape, bool bias) : shape_(shape), bias_(bias) {}
+  std::string name() const override { return "fold batch norm"; }
+
+  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
+           void*) const override {
+    size_t next = 0;
+    const float* const weight = shape_.affine ? floats(operands[next++]) : nullptr;
+    const float* const shift = shape_.affine ? floats(operands[next++]) : nullptr;
+    const float* const mean = floats(operands[next++]);
+    const float* const variance = floats(operands[next++]);
+    const float* const bias = bias_ ? floats(operands[next]) : nullptr;
+    for (memory::dim c = 0; c < shape_.sizes[1]; ++c) {
+      const double factor = (weight ? weight[c] : 1.0) / std::sqrt(variance[c] + shape_.eps);
+      floats(results[0])[c] = static_cast<float>(factor);
+      floats(results[1])[c] =
+          static_cast<float>((shift ? shift[c] : 0.0) + ((bias ? bias[c] : 0.0) - mean[c]) * factor);
+    }
+  }
+
+ private:
+  BatchNorm shape_;
+  bool bias_;
+};
+
+void add_affine(std::vector<Slot>& slots, const BatchNorm& shape) {
+  if (!shape.affine) return;
+  const Desc channel = vector_of(shape.sizes[1]);
+  slots.push_back({DNNL_ARG_SCALE, channel, Place::operand, 1});
+  slots.push_back({DNNL_ARG_SHIFT, channel, Place::operand, 2});
+}
+
+}  // namespace
+
+KernelPointer batch_norm_training(const BatchNorm& shape) {
+  const auto desc = forward_desc(shape, /*inference=*/false);
+  if (!is_fast(desc)) return {};
+  const Desc image = channels_last(shape.sizes, shape.type), channel = vector_of(shape.sizes[1]);
+  std::vector<Slot> slots{{DNNL_ARG_SRC, image, Place::operand, 0},
+                          {DNNL_ARG_DST, image, Place::result, 0},
+                          {DNNL_ARG_MEAN, channel, Place::result, 1},
+                          {DNNL_ARG_VARIANCE, channel, Place::scratch}};
+  add_affine(slots, shape);
+  return std::make_shared<BatchNormTraining>(shape, desc, std::move(slots));
+}
+
+KernelPointer batch_norm_inference(const BatchNorm& shape) {
+  const auto desc = forward_desc(shape, /*inference=*/true);
+  if (!is_fast(desc)) return {};
+  const Desc image = channels_last(shape.sizes, shape.type), channel = vector_of(shape.sizes[1]);
+  const int statistics = shape.affine ? 3 : 1;
+  std::vector<Slot> slots{{DNNL_ARG_SRC, image, Place::operand, 0},
+                          {DNNL_ARG_DST, image, Place::result, 0},
+                          {DNNL_ARG_MEAN, channel, Place::operand, statistics},
+                          {DNNL_ARG_VARIANCE, channel, Place::operand, statistics + 1}};
+  add_affine(slots, shape);
+  return std::make_shared<PrimitiveKernel>(std::string("batch norm inference ") + desc.impl_info_str(),
+                                           dnnl::batch_normalization_forward(desc), std::move(slots),
+                                           desc.scratchpad_desc());
+}
+
+KernelPointer batch_norm_backward(const BatchNorm& shape) {
+  const auto forward = forward_desc(shape, /*inference=*/false);
+  if (!forward) return {};
+  const Desc image = channels_last(shape.sizes, shape.type), channel = vector_of(shape.sizes[1]);
+  const dnnl::batch_normalization_backward::primitive_desc desc(
+      engine(), shape.affine ? dnnl::prop_kind::backward : dnnl::prop_kind::backward_data, image, image, image,
+      static_cast<float>(shape.eps), flags_of(shape, false), forward, attributes(), /*allow_empty=*/true);
+  if (!is_fast(desc)) return {};
+  const int statistics = shape.affine ? 3 : 2;
+  std::vector<Slot> slots{{DNNL_ARG_DIFF_DST, image, Place::operand, 0},
+                          {DNNL_ARG_SRC, image, Place::operand, 1},
+                          {DNNL_ARG_MEAN, channel, Place::operand, statistics},
+                          {DNNL_ARG_VARIANCE, channel, Place::scratch},
+                          {DNNL_ARG_DIFF_SRC, image, Place::result, 0}};
+  if (shape.affine) {
+    slots.push_back({DNNL_ARG_SCALE, channel, Place::operand, 2});
+    slots.push_back({DNNL_ARG_DIFF_SCALE, channel, Place::result, 1});
+    slots.push_back({DNNL_ARG_DIFF_SHIFT, channel, Place::result, 2});
+  }
+  return std::make_shared<BatchNormBackward>(shape, desc, std::move(slots));
+}
+
+KernelPointer batch_norm_folding(const BatchNorm& shape, bool bias) {
+  return std::make_shared<BatchNormFolding>(shape, bias);
+}
+
+}  // namespace bellows::compile_detail::onednn

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace bellows::graph::detail {
+
+/// Arenas of programs that run: one that is given back serves the next program, so programs that run one after another need the memory
+/// of the largest, and find it mapped. All of it is freed with the last user of the pool.
+/// Threads: safe
+class ArenaPool {
+ public:
+  struct Arena {
+    c10::DataPtr data{};
+    size_t bytes = 0;
+  };
+
+  /// The pool of this process, while somebody holds it.
+  static std::shared_ptr<ArenaPool> shared();
+
+  /// The smallest one that is large enough; else a new one, in the place of the largest that was too small.
+  Arena take(size_t bytes, c10::Device device);
+  void give_back(Arena arena);
+
+ private:
+  std::mutex mutex_;
+  std::vector<Arena> idle_;  ///< by size
+};
+
+}  // namespace bellows::graph::detail

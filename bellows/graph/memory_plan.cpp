@@ -1,0 +1,174 @@
+#include "bellows/graph/memory_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace bellows::graph {
+namespace {
+
+using Home = MemoryPlan::Home;
+
+constexpr size_t alignment = 64;
+
+size_t aligned(size_t bytes) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+/// A piece of the arena, needed from one instruction to another.
+struct Piece {
+  size_t bytes = 0;
+  int first = 0, last = 0;
+  size_t* offset = nullptr;
+};
+
+/// The smallest gap that is large enough, among the pieces that are needed at the same time and have their place.
+size_t best_gap(const Piece& piece, const std::vector<const Piece*>& placed_by_offset) {
+  size_t best = SIZE_MAX, best_size = SIZE_MAX, free_from = 0;
+  for (const Piece* other : placed_by_offset) {
+    if (other->last < piece.first || piece.last < other->first) continue;
+    if (*other->offset > free_from) {
+      const size_t gap = *other->offset - free_from;
+      if (gap >= piece.bytes && gap < best_size) {
+        best = free_from;
+        best_size = gap;
+      }
+    }
+    free_from = std::max(free_from, *other->offset + other->bytes);
+  }
+  return best == SIZE_MAX ? free_from : best;
+}
+
+/// Gives each piece its place, large ones first. Returns the size of the arena.
+size_t place(std::vector<Piece>& pieces) {
+  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.bytes > b.bytes; });
+  std::vector<const Piece*> placed;
+  placed.reserve(pieces.size());
+  size_t total = 0;
+  for (const Piece& piece : pieces) {
+    *piece.offset = best_gap(piece, placed);
+    total = std::max(total, *piece.offset + piece.bytes);
+    const auto behind = std::upper_bound(placed.begin(), placed.end(), *piece.offset,
+                                         [](size_t offset, const Piece* other) { return offset < *other->offset; });
+    placed.insert(behind, &piece);
+  }
+  return total;
+}
+
+size_t most_at_once(const std::vector<Piece>& pieces) {
+  std::map<int, int64_t> change;
+  for (const Piece& piece : pieces) {
+    change[piece.first] += static_cast<int64_t>(piece.bytes);
+    change[piece.last + 1] -= static_cast<int64_t>(piece.bytes);
+  }
+  int64_t now = 0, most = 0;
+  for (const auto& [at, by] : change) most = std::max(most, now += by);
+  return static_cast<size_t>(most);
+}
+
+class MemoryPlanner {
+ public:
+  explicit MemoryPlanner(const Program& program) : program_(program), stays_(program.inputs.size()) {
+    plan_.block_of.assign(program.values.size(), -1);
+    plan_.scratch_offset.assign(program.instructions.size(), 0);
+  }
+
+  MemoryPlan run() && {
+    find_inputs_that_stay();
+    for (size_t i = 0; i < program_.inputs.size(); ++i) add(program_.inputs[i], Home::input, -1, static_cast<int>(i));
+    for (size_t i = 0; i < program_.constants.size(); ++i)
+      add(program_.constants[i].value, Home::constant, -1, static_cast<int>(i));
+    for (size_t i = 0; i < program_.instructions.size(); ++i) plan(program_.instructions[i], static_cast<int>(i));
+    for (const Program::Output& output : program_.outputs) hand_out(output);
+    lay_out();
+    return std::move(plan_);
+  }
+
+ private:
+  MemoryPlan::Block& block(ValueId value) { return plan_.blocks[plan_.block_of[value]]; }
+
+  MemoryPlan::Block& add(ValueId value, Home home, int at, int index = -1) {
+    plan_.block_of[value] = static_cast<int>(plan_.blocks.size());
+    plan_.blocks.push_back(
+        {.home = home, .index = index, .first = at, .last = at, .nbytes = program_.values[value].nbytes});
+    return plan_.blocks.back();
+  }
+
+  /// An input that is written stays where it is if the last of its values is written back to it.
+  void find_inputs_that_stay() {
+    std::map<ValueId, ValueId> next;
+    for (const Instruction& one : program_.instructions) {
+      for (const auto& update : one.updates) next[update.before] = update.after;
+    }
+    for (const Program::Output& output : program_.outputs) {
+      if (output.input < 0) continue;
+      ValueId last = program_.inputs[output.input];
+      for (auto found = next.find(last); found != next.end(); found = next.find(last)) last = found->second;
+      stays_[output.input] = last == output.value;
+    }
+  }
+
+  void plan(const Instruction& one, int at) {
+    for (const auto& argument : one.arguments) {
+      for (const Operand& operand : argument.operands) {
+        if (operand.value >= 0) block(operand.value).last = at;
+      }
+    }
+    for (const auto& update : one.updates) plan(update, at);
+    for (const auto& result : one.results) {
+      for (const Operand& operand : result.operands) {
+        if (operand.value < 0) continue;
+        if (plan_.block_of[operand.value] < 0) add(operand.value, one.kernel ? Home::arena : Home::allocated, at);
+        block(operand.value).last = at;
+      }
+    }
+  }
+
+  void plan(const Instruction::Update& update, int at) {
+    MemoryPlan::Block& before = block(update.before);
+    const bool kept = before.home == Home::constant || (before.home == Home::input && !stays_[before.index]);
+    const int original = plan_.block_of[update.before];
+    before.last = at;
+    if (kept)
+      add(update.after, Home::arena, at).copied = original;
+    else
+      plan_.block_of[update.after] = original;
+  }
+
+  void hand_out(const Program::Output& output) {
+    MemoryPlan::Block& one = block(output.value);
+    one.last = MemoryPlan::end;
+    if (one.home == Home::arena && output.input < 0) one.home = Home::output;
+  }
+
+  void lay_out() {
+    std::vector<Piece> pieces;
+    pieces.reserve(plan_.blocks.size());
+    for (auto& one : plan_.blocks) {
+      if (one.home == Home::arena) pieces.push_back({aligned(one.nbytes), one.first, last_of(one), &one.offset});
+    }
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      const auto& kernel = program_.instructions[i].kernel;
+      const int at = static_cast<int>(i);
+      if (kernel && kernel->scratch_bytes() > 0)
+        pieces.push_back({aligned(kernel->scratch_bytes()), at, at, &plan_.scratch_offset[i]});
+    }
+    plan_.least_bytes = most_at_once(pieces);
+    plan_.arena_bytes = place(pieces);
+  }
+  int last_of(const MemoryPlan::Block& one) const {
+    return std::min(one.last, static_cast<int>(program_.instructions.size()));
+  }
+
+  const Program& program_;
+  std::vector<bool> stays_;
+  MemoryPlan plan_;
+};
+
+}  // namespace
+
+MemoryPlan MemoryPlan::of(const Program& program) {
+  return MemoryPlanner(program).run();
+}
+
+}  // namespace bellows::graph

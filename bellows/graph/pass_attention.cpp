@@ -1,0 +1,155 @@
+#include <algorithm>
+
+#include "bellows/graph/passes_impl.h"
+#include "bellows/graph/program_edit_impl.h"
+
+namespace bellows::graph::detail {
+namespace {
+
+/// The operators of one attention, as far as they are there.
+struct Attention {
+  int scores = -1, scaled = -1, masked = -1, softmax = -1;
+  double scale = 1;
+  Operand mask{}, query{}, key{}, value{};  ///< as [batch, heads, rows, columns]
+};
+
+class AttentionFuser {
+ public:
+  explicit AttentionFuser(Program& program) : program_(program) {}
+
+  int64_t run() {
+    const OperatorFacts* const op = operator_named("aten::_scaled_dot_product_flash_attention_for_cpu");
+    int64_t fired = 0;
+    for (size_t i = 0; op && i < program_.instructions.size(); ++i) {
+      if (!calls(program_.instructions[i], "aten::bmm") || !is_pure(program_.instructions[i])) continue;
+      const Uses uses(program_);
+      Attention found;
+      fired += match(uses, static_cast<int>(i), found) && replace(*op, static_cast<int>(i), found);
+    }
+    return fired;
+  }
+
+ private:
+  const Operand& operand(int at, int argument) const {
+    return program_.instructions[at].arguments[argument].operands[0];
+  }
+  const Operand& result(int at) const { return program_.instructions[at].results[0].operands[0]; }
+
+  /// Who made what only this instruction reads, row by row as it was made.
+  int maker(const Uses& uses, const Operand& read, int reader) const {
+    const int made = uses.maker[read.value];
+    if (made < 0 || !uses.read_only_by(read.value, reader) || program_.instructions[made].results.size() != 1)
+      return -1;
+    return is_row_major(read.geometry) && is_row_major(result(made).geometry) &&
+                   read.geometry.dtype == result(made).geometry.dtype
+               ? made
+               : -1;
+  }
+
+  bool match(const Uses& uses, int product, Attention& found) const {
+    found.softmax = maker(uses, operand(product, 0), product);
+    if (found.softmax < 0 || !calls(program_.instructions[found.softmax], "aten::_softmax")) return false;
+    const Geometry& weights = operand(found.softmax, 0).geometry;
+    const int64_t dim = program_.instructions[found.softmax].arguments[1].constant.toInt();
+    if (weights.sizes.size() != 4 || (dim != 3 && dim != -1) || weights.dtype.toScalarType() != c10::kFloat)
+      return false;
+    int at = maker(uses, operand(found.softmax, 0), found.softmax);
+    if (at >= 0 && calls(program_.instructions[at], "aten::add.Tensor")) at = take_mask(uses, at, found);
+    if (at >= 0) at = take_scale(uses, at, found);
+    if (at < 0 || !calls(program_.instructions[at], "aten::bmm")) return false;
+    found.scores = at;
+    return fits(uses, product, found, weights);
+  }
+
+  int take_mask(const Uses& uses, int at, Attention& found) const {
+    const auto& alpha = program_.instructions[at].arguments[2];
+    if (alpha.number >= 0 || !alpha.constant.isInt() || alpha.constant.toInt() != 1) return -1;
+    found.masked = at;
+    found.mask = operand(at, 1);
+    const bool float_mask =
+        found.mask.geometry.sizes.size() == 4 && found.mask.geometry.dtype.toScalarType() == c10::kFloat;
+    return float_mask ? maker(uses, operand(at, 0), at) : -1;
+  }
+
+  int take_scale(const Uses& uses, int at, Attention& found) const {
+    const Instruction& one = program_.instructions[at];
+    const bool divides = calls(one, "aten::div.Scalar");
+    if (!divides && !calls(one, "aten::mul.Scalar")) return at;
+    const auto& number = one.arguments[1];
+    if (number.number >= 0 || !(number.constant.isDouble() || number.constant.isInt())) return -1;
+    const double factor =
+        number.constant.isInt() ? static_cast<double>(number.constant.toInt()) : number.constant.toDouble();
+    found.scaled = at;
+    found.scale = divides ? 1 / factor : factor;
+    return maker(uses, operand(at, 0), at);
+  }
+
+  /// What the parts read is still there, in rows that the operator can read.
+  bool fits(const Uses& uses, int product, Attention& found, const Geometry& weights) const {
+    const auto there = [&](const Operand& one) {
+      return one.value == no_value || uses.overwriter[one.value] < 0 || uses.overwriter[one.value] > product;
+    };
+    const auto& sizes = operand(found.scores, 0).geometry.sizes;
+    if (sizes[0] != weights.sizes[0] * weights.sizes[1] || !is_row_major(result(product).geometry)) return false;
+    found.query = split(uses, operand(found.scores, 0), weights.sizes[1]);
+    found.key = split(uses, operand(found.scores, 1), weights.sizes[1]);
+    std::swap(found.key.geometry.sizes[2], found.key.geometry.sizes[3]);
+    std::swap(found.key.geometry.strides[2], found.key.geometry.strides[3]);
+    found.value = split(uses, operand(product, 1), weights.sizes[1]);
+    for (const Operand* one : {&found.query, &found.key, &found.value}) {
+      if (one->geometry.strides[3] != 1 || one->geometry.sizes[3] != sizes[2] || !there(*one)) return false;
+    }
+    return there(found.mask);
+  }
+
+  /// [batch * heads, rows, columns] as [batch, heads, rows, columns]; what was copied only to be read here is read where it was.
+  Operand split(const Uses& uses, Operand one, int64_t heads) const {
+    Geometry& seen = one.geometry;
+    const Geometry::Numbers sizes{seen.sizes[0] / heads, heads, seen.sizes[1], seen.sizes[2]};
+    const int copy = uses.maker[one.value];
+    if (copy >= 0 && calls(program_.instructions[copy], "aten::clone") && is_row_major(seen) &&
+        is_row_major(result(copy).geometry) && result(copy).geometry.sizes == sizes)
+      return operand(copy, 0);
+    seen.sizes = sizes;
+    seen.strides = {seen.strides[0] * heads, seen.strides[0], seen.strides[1], seen.strides[2]};
+    return one;
+  }
+
+  bool replace(const OperatorFacts& op, int product, const Attention& found) {
+    const int64_t heads = operand(found.softmax, 0).geometry.sizes[1];
+    const auto tensor = [](const Operand& one) {
+      return Instruction::Argument{.kind = OperatorFacts::Kind::tensor, .operands = {one}};
+    };
+    const auto constant = [](size_t at, const OperatorFacts& facts, c10::IValue value) {
+      return Instruction::Argument{.kind = facts.arguments[at], .constant = std::move(value)};
+    };
+    const Geometry::Numbers& sizes = found.query.geometry.sizes;
+    Instruction one{.op = &op, .state = program_.instructions[product].state};
+    one.arguments = {
+        tensor(found.query),         tensor(found.key),
+        tensor(found.value),         constant(3, op, 0.0),
+        constant(4, op, false),      found.mask.value == no_value ? Instruction::Argument{} : tensor(found.mask),
+        constant(6, op, found.scale)};
+    Operand out = result(product);
+    out.geometry.sizes = {sizes[0], heads, sizes[2], sizes[3]};
+    const int64_t row = sizes[3], head = sizes[2] * row;
+    out.geometry.strides = {heads * head, head, row, 1};
+    Geometry sums = out.geometry;
+    sums.sizes = {sizes[0], heads, sizes[2]};
+    sums.strides = {heads * sizes[2], 1, heads};
+    one.results = {{.operands = {out}}, {.operands = {{add_value(program_, sums, sums.reach()), sums}}}};
+    program_.values[out.value].geometry = out.geometry;
+    program_.instructions[product] = std::move(one);
+    return true;
+  }
+
+  Program& program_;
+};
+
+}  // namespace
+
+int64_t fuse_attention(Program& program, const PassOptions&) {
+  return AttentionFuser(program).run();
+}
+
+}  // namespace bellows::graph::detail

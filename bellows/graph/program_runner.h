@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+
+#include "bellows/graph/memory_plan.h"
+#include "bellows/graph/program.h"
+
+namespace bellows::graph {
+
+/// Runs any program, one instruction after the other: kernels on raw pointers, operators through the dispatcher, groups without a
+/// kernel by their own instructions.
+///
+/// Tensors, lists and the arena are made once and used in every call; a call makes new buffers for what it hands out, and what
+/// operators make themselves.
+/// Numerics: the bits of the same operators called one by one
+class ProgramRunner : public Executable {
+ public:
+  /// Throws: c10::Error – as Program::check()
+  explicit ProgramRunner(Program program);
+  ~ProgramRunner() override;
+
+  void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
+           std::span<c10::Storage> outputs) override;
+
+  const Program& program() const;
+  const MemoryPlan& memory() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace bellows::graph

@@ -1,0 +1,178 @@
+#include <ATen/ops/empty.h>
+#include <c10/core/Allocator.h>
+
+#include <algorithm>
+
+#include "bellows/graph/runner_memory_impl.h"
+#include "bellows/tap/pending_storage.h"
+
+namespace bellows::graph::detail {
+namespace {
+
+using Home = MemoryPlan::Home;
+
+c10::Storage storage_over(void* data, size_t nbytes, c10::Device device) {
+  return {c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, device)};
+}
+
+c10::Storage new_storage(size_t nbytes, c10::Device device) {
+  return {c10::Storage::use_byte_size_t(), static_cast<int64_t>(nbytes), c10::GetAllocator(device.type()), true};
+}
+
+at::Tensor bytes_of(const c10::Storage& storage, size_t nbytes) {
+  at::Tensor made = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device()));
+  made.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+  made.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(nbytes)});
+  return made;
+}
+
+void copy_bytes(const c10::Storage& to, const c10::Storage& from, size_t nbytes) {
+  bytes_of(to, nbytes).copy_(bytes_of(from, nbytes));
+}
+
+c10::Storage copied(const c10::Storage& from, size_t nbytes) {
+  c10::Storage made = new_storage(nbytes, from.device());
+  copy_bytes(made, from, nbytes);
+  return made;
+}
+
+}  // namespace
+
+RunnerMemory::RunnerMemory(const Program& program, const MemoryPlan& plan)
+    : program_(program),
+      plan_(plan),
+      blocks_(plan.blocks.size()),
+      begins_(program.instructions.size()),
+      ends_(program.instructions.size()) {
+  for (size_t value = 0; value < plan.block_of.size(); ++value) {
+    if (plan.block_of[value] < 0) continue;
+    Block& block = blocks_[plan.block_of[value]];
+    if (!block.nothing) block.nothing = storage_over(nullptr, 0, program.values[value].geometry.device);
+  }
+  for (const Instruction& one : program.instructions) {
+    for (const auto& update : one.updates) blocks_[plan.block_of[update.after]].written = true;
+  }
+  decide_hand_outs();
+  if (plan.arena_bytes > 0) pool_ = ArenaPool::shared();
+  for (size_t i = 0; i < plan.blocks.size(); ++i) {
+    const MemoryPlan::Block& block = plan.blocks[i];
+    if (block.home == Home::constant) blocks_[i].storage = program.constants[block.index].tensor.storage();
+    if (block.home == Home::output || block.copied >= 0) begins_[block.first].push_back(static_cast<int>(i));
+    const bool kept = block.home == Home::constant || block.home == Home::arena || block.last == MemoryPlan::end ||
+                      (block.home == Home::input && is_written_back(block.index));
+    if (!kept && block.last >= 0) ends_[block.last].push_back(static_cast<int>(i));
+  }
+}
+
+bool RunnerMemory::is_written_back(int input) const {
+  return std::any_of(program_.outputs.begin(), program_.outputs.end(),
+                     [&](const Program::Output& output) { return output.input == input; });
+}
+
+at::Tensor RunnerMemory::seen(const Operand& operand) {
+  if (operand.value == no_value) return {};
+  Block& block = blocks_[plan_.block_of[operand.value]];
+  const auto found = std::find(block.geometries.begin(), block.geometries.end(), operand.geometry);
+  if (found != block.geometries.end()) return block.tensors[found - block.geometries.begin()];
+  block.geometries.push_back(operand.geometry);
+  block.tensors.push_back(operand.geometry.over(block.storage ? block.storage : block.nothing));
+  return block.tensors.back();
+}
+
+void RunnerMemory::bind(Block& block, const c10::Storage& storage) {
+  block.storage = storage;
+  for (const at::Tensor& tensor : block.tensors) tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+}
+
+void RunnerMemory::let_go(Block& block) {
+  if (!block.storage) return;
+  for (const at::Tensor& tensor : block.tensors) tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(block.nothing);
+  block.storage = {};
+}
+
+void RunnerMemory::take_arena() {
+  if (!pool_) return;
+  const auto in_arena = std::find_if(plan_.blocks.begin(), plan_.blocks.end(),
+                                     [](const auto& block) { return block.home == Home::arena; });
+  const c10::Device device = in_arena == plan_.blocks.end() ? c10::Device(c10::kCPU)
+                                                            : blocks_[in_arena - plan_.blocks.begin()].nothing.device();
+  leased_ = pool_->take(plan_.arena_bytes, device);
+  auto* const arena = static_cast<char*>(leased_.data.get());
+  if (arena == arena_) return;
+  arena_ = arena;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const MemoryPlan::Block& block = plan_.blocks[i];
+    if (block.home == Home::arena) bind(blocks_[i], storage_over(arena_ + block.offset, block.nbytes, device));
+  }
+}
+
+void RunnerMemory::begin(std::span<c10::Storage> inputs) {
+  take_arena();
+  inputs_ = inputs;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (plan_.blocks[i].home == Home::input) bind(blocks_[i], inputs[plan_.blocks[i].index]);
+  }
+}
+
+void RunnerMemory::before(int instruction) {
+  for (const int i : begins_[instruction]) {
+    const MemoryPlan::Block& block = plan_.blocks[i];
+    if (block.home == Home::output) bind(blocks_[i], new_storage(block.nbytes, blocks_[i].nothing.device()));
+    if (block.copied >= 0) copy_bytes(blocks_[i].storage, blocks_[block.copied].storage, block.nbytes);
+  }
+}
+
+void RunnerMemory::after(int instruction) {
+  for (const int i : ends_[instruction]) {
+    let_go(blocks_[i]);
+    if (plan_.blocks[i].home == Home::input) inputs_[plan_.blocks[i].index] = {};
+  }
+}
+
+void* RunnerMemory::data(ValueId value) const {
+  const int i = plan_.block_of[value];
+  if (plan_.blocks[i].home == Home::arena) return arena_ + plan_.blocks[i].offset;
+  const Block& block = blocks_[i];
+  return block.written ? block.storage.mutable_data() : const_cast<void*>(block.storage.data());
+}
+
+/// One block is handed out once; what else is to have its contents gets a copy.
+void RunnerMemory::decide_hand_outs() {
+  std::vector<bool> given(blocks_.size());
+  for (const Program::Output& output : program_.outputs) {
+    const int i = plan_.block_of[output.value];
+    const MemoryPlan::Block& block = plan_.blocks[i];
+    if (output.input >= 0) {
+      const bool there = block.home == Home::input && block.index == output.input;
+      hand_outs_.push_back(there ? HandOut::stays : HandOut::written_back);
+    } else {
+      const bool own = block.home == Home::output || block.home == Home::allocated;
+      hand_outs_.push_back(own && !given[i] ? HandOut::given : HandOut::copied);
+      given[i] = true;
+    }
+  }
+}
+
+/// Copies are made before inputs are written over.
+void RunnerMemory::finish(std::span<c10::Storage> outputs) {
+  std::vector<std::pair<c10::Storage, const Program::Output*>> late;
+  for (size_t i = 0; i < program_.outputs.size(); ++i) {
+    const Program::Output& output = program_.outputs[i];
+    const c10::Storage& there = storage(output.value);
+    const size_t nbytes = program_.values[output.value].nbytes;
+    if (hand_outs_[i] == HandOut::given) outputs[i] = there;
+    if (hand_outs_[i] == HandOut::copied) outputs[i] = copied(there, nbytes);
+    if (hand_outs_[i] == HandOut::written_back) late.emplace_back(copied(there, nbytes), &output);
+  }
+  for (const auto& [from, output] : late) copy_bytes(inputs_[output->input], from, from.nbytes());
+}
+
+void RunnerMemory::clear() {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (plan_.blocks[i].home != Home::arena && plan_.blocks[i].home != Home::constant) let_go(blocks_[i]);
+  }
+  inputs_ = {};
+  if (leased_.data) pool_->give_back(std::exchange(leased_, {}));
+}
+
+}  // namespace bellows::graph::detail

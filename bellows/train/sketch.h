@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "bellows/models/registry.h"
+#include "bellows/train/rehearsal.h"
+
+namespace bellows::train {
+
+/// A model that is too large to be tried out, and smaller ones of the same make that say what it would be like: one of three
+/// layers, at most 4096 words and 128 positions, and for each thing that is reduced (but layers) another that has half as
+/// much again, or twice as much, of that one alone. Heads and inner width are reduced only where three layers of full width
+/// would have more than 30 million parameters.
+struct Sketch {
+  struct Other {
+    int64_t models::Extent::*what;  ///< in which it differs from `small`
+    models::Extent extent;
+  };
+  models::Extent full, small;
+  std::vector<Other> others;
+};
+
+/// Returns: nothing – the entry does not say what makes the model large
+/// Throws:  c10::ValueError – more than 10^15 parameters; heads so wide that even a sketch of one has more than 2^28
+std::optional<Sketch> sketch_of(const models::ModelEntry& entry);
+
+/// A parameter's shape, and how many parameters have it.
+struct Shape {
+  std::vector<int64_t> sizes;
+  int64_t count = 1;
+  int64_t elements() const;
+};
+
+/// Shapes of the large model's parameters from those of the small ones. Params: others – as in the sketch
+std::vector<Shape> full_shapes(const Sketch& sketch, const NamedShapes& small, const std::vector<NamedShapes>& others);
+
+}  // namespace bellows::train

@@ -1,0 +1,157 @@
+// Networks of convolutions on oneDNN's primitives in its own order of memory, beside libtorch's operators one by one.
+#include <torch/torch.h>
+
+#include <chrono>
+#include <memory>
+
+#include "bellows/compile/onednn.h"
+#include "bellows/graph/functionalize.h"
+#include "bellows/graph/pass.h"
+#include "bellows/graph/program_runner.h"
+#include "bellows/graph/region.h"
+#include "bellows/models/registry.h"
+#include "bench/support/bench.h"
+
+namespace bellows::bench {
+namespace {
+
+using Call = std::function<at::Tensor()>;
+
+/// Runs a program some of whose inputs have become constants.
+class Shortened : public graph::Executable {
+ public:
+  Shortened(graph::Program program, graph::Remaining left) : runner_(std::move(program)), left_(std::move(left)) {}
+
+  void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
+           std::span<c10::Storage> outputs) override {
+    std::vector<c10::Storage> from, to(left_.outputs.size());
+    from.reserve(left_.inputs.size());
+    for (const int i : left_.inputs) from.push_back(std::move(inputs[i]));
+    runner_.run(from, numbers, to);
+    for (size_t i = 0; i < to.size(); ++i) outputs[left_.outputs[i]] = std::move(to[i]);
+  }
+
+ private:
+  graph::ProgramRunner runner_;
+  graph::Remaining left_;
+};
+
+/// oneDNN's primitives and nothing else: neither passes nor generated code.
+class OnednnOnly : public graph::Backend {
+ public:
+  /// Params: frozen – tensors that keep their values, and outlive this
+  explicit OnednnOnly(std::vector<at::Tensor> frozen) : frozen_(std::move(frozen)) {}
+
+  std::shared_ptr<graph::Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override {
+    std::vector<bool> frozen;
+    frozen.reserve(inputs.size());
+    for (const c10::Storage& input : inputs) {
+      frozen.push_back(std::any_of(frozen_.begin(), frozen_.end(), [&](const at::Tensor& tensor) {
+        return tensor.storage().unsafeGetStorageImpl() == input.unsafeGetStorageImpl();
+      }));
+    }
+    graph::functionalize(program);
+    const graph::Remaining left = graph::freeze_inputs(program, inputs, frozen);
+    report_ = compile_detail::use_onednn(program).to_text();
+    return std::make_shared<Shortened>(std::move(program), left);
+  }
+  std::string to_text() const override { return report_; }
+
+ private:
+  std::vector<at::Tensor> frozen_;
+  std::string report_;
+};
+
+struct Work {
+  std::string name, model;
+  std::vector<int64_t> sizes;
+  bool training;
+};
+
+struct Made {
+  Call call;
+  std::vector<at::Tensor> state;
+};
+
+Made make(const Work& work) {
+  torch::manual_seed(1);
+  const models::ModelEntry& entry = models::registry().at(work.model);
+  const Model model = entry.make(10, 3);
+  const at::Tensor x = torch::randn(work.sizes);
+  Made made;
+  for (const auto& [name, tensor] : model.state_dict()) made.state.push_back(tensor);
+  if (!work.training) {
+    model.eval();
+    made.call = [=] {
+      const at::NoGradGuard no_grad;
+      return model.forward(x);
+    };
+    return made;
+  }
+  const at::Tensor y = entry.output == models::OutputKind::pixel
+                           ? torch::randint(0, 10, {work.sizes[0], work.sizes[2], work.sizes[3]})
+                           : torch::randint(0, 10, {work.sizes[0]});
+  auto optimizer =
+      std::make_shared<torch::optim::SGD>(model.parameters(), torch::optim::SGDOptions(1e-3).momentum(0.9));
+  made.call = [=] {
+    optimizer->zero_grad();
+    const at::Tensor loss = torch::nn::functional::cross_entropy(model.forward(x), y);
+    loss.backward();
+    optimizer->step();
+    return loss.detach();
+  };
+  return made;
+}
+
+/// Params: report – set to what was done
+Call with_onednn(const Work& work, bool frozen, std::shared_ptr<OnednnOnly>& backend) {
+  const Made made = make(work);
+  backend = std::make_shared<OnednnOnly>(frozen ? made.state : std::vector<at::Tensor>{});
+  const auto region = std::make_shared<graph::Region>(graph::RegionOptions{.backend = backend});
+  return [=] {
+    at::Tensor result;
+    region->run([&] { result = made.call(); });
+    return result;
+  };
+}
+
+Contestant contestant(std::string name, const Call& call) {
+  return {std::move(name), [call](int64_t n) {
+            const auto start = std::chrono::steady_clock::now();
+            for (int64_t i = 0; i < n; ++i) call();
+            return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+          }};
+}
+
+Row measure(const Work& work, const Options& options) {
+  std::shared_ptr<OnednnOnly> backend;
+  const Call ours = with_onednn(work, !work.training, backend), plain = make(work).call;
+  bool equal = true;
+  for (int call = 0; call < 5; ++call) equal = at::allclose(ours(), plain(), 1e-3, 1e-3) && equal;
+  const Comparison all = compare({contestant("oneDNN's order", ours), contestant("libtorch", plain)},
+                                 {.window_s = options.quick ? 0.3 : 1, .windows = options.quick ? 7 : 15});
+  Row row = time_row(work.name, "time per call", "ms", all, equal);
+  row.note = backend->to_text();
+  return row;
+}
+
+int run(const Options& options) {
+  Report report("onednn", options);
+  for (const Work& work : {Work{"ResNet-18 step, batch 8, 64x64", "resnet18", {8, 3, 64, 64}, true},
+                           Work{"ResNet-18 inference, batch 1, 224x224", "resnet18", {1, 3, 224, 224}, false},
+                           Work{"UNet step, batch 2, 64x64", "unet", {2, 3, 64, 64}, true}})
+    report.add(measure(work, options));
+  return report.finish();
+}
+
+}  // namespace
+}  // namespace bellows::bench
+
+int main(int argc, char** argv) {
+  using namespace bellows::bench;
+  return bench_main(
+      argc, argv,
+      "Measures networks of convolutions on oneDNN's primitives in its own order of memory, without passes "
+      "or generated code, beside plain libtorch.",
+      run);
+}

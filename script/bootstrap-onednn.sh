@@ -1,0 +1,53 @@
+# Part of script/bootstrap: finds or fetches oneDNN and links it at .deps/onednn. Bellows builds without it, too.
+onednn_version=2023.2.0  # of the wheels; oneDNN 3.2
+
+# Why $1 cannot be used as oneDNN; nothing when it can.
+onednn_problem() {
+  local dir=$1 major
+  if [[ ! -e $dir/include/oneapi/dnnl/dnnl.hpp || ! -e $dir/lib/libdnnl.so ]]; then
+    echo "it has no include/oneapi/dnnl/dnnl.hpp or lib/libdnnl.so"
+    return
+  fi
+  major=$(sed -n 's/.*define DNNL_VERSION_MAJOR *\([0-9]*\).*/\1/p' "$dir/include/oneapi/dnnl/dnnl_version.h")
+  [[ $major == 3 ]] || echo "it is version ${major:-unknown}; expected 3"
+}
+
+link_onednn() {
+  rm -rf .deps/onednn.link
+  ln -s "$1" .deps/onednn.link
+  mv -fT .deps/onednn.link .deps/onednn
+  say "oneDNN from $2: $1"
+}
+
+# The wheels hold data/include and data/lib, and the library three times.
+download_onednn() {
+  local target=.deps/onednn-$onednn_version data
+  rm -rf "$target" "$target.partial" .deps/wheels
+  say "downloading onednn-cpu-gomp==$onednn_version from PyPI (convolutions of compiled functions, 39 MB)"
+  download_wheel "onednn-cpu-gomp==$onednn_version" && download_wheel "onednn-devel-cpu-gomp==$onednn_version" || return 1
+  unpack_into "$target.wheels" .deps/wheels/*.whl || return 1
+  rm -rf .deps/wheels
+  mkdir "$target.partial"
+  for data in "$target.wheels"/*.data/data; do cp -r "$data"/. "$target.partial"; done
+  rm -rf "$target.wheels"
+  ln -sf libdnnl.so.3 "$target.partial/lib/libdnnl.so"
+  rm -f "$target.partial"/lib/libdnnl.so.3.*
+  mv "$target.partial" "$target"
+}
+
+find_onednn() {
+  local problem
+  if [[ -n ${DNNL_DIR:-} ]]; then
+    problem=$(onednn_problem "$DNNL_DIR")
+    [[ -z $problem ]] || fail "DNNL_DIR ($DNNL_DIR) cannot be used: $problem. Unset it to let script/bootstrap choose."
+    [[ .deps/onednn -ef $DNNL_DIR ]] || link_onednn "$(realpath "$DNNL_DIR")" DNNL_DIR
+    return
+  fi
+  [[ -e .deps/onednn && -z $(onednn_problem .deps/onednn) ]] && return
+  [[ $(uname -m) == x86_64 ]] || { say "no oneDNN for this machine on PyPI: compiled functions do without, or set DNNL_DIR"; return; }
+  if download_onednn; then
+    link_onednn "onednn-$onednn_version" PyPI
+  else
+    say "oneDNN could not be downloaded: compiled functions do without. Run script/bootstrap again, or set DNNL_DIR."
+  fi
+}

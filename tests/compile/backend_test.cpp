@@ -1,0 +1,226 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include <chrono>
+#include <thread>
+
+#include "bellows/compile.h"
+#include "bellows/models/bert.h"
+
+namespace bellows::compile_detail::testing {
+namespace {
+
+namespace nn = torch::nn;
+using Call = std::function<at::Tensor(int)>;
+
+constexpr CompileOptions generating{.generate = true};
+
+/// Calls until all that is made faster is ready, so that what follows runs on it. False: it took too long.
+template <class Compiled>
+bool warm_up(Compiled& compiled, int calls = 3) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) compiled(i);
+  while (!compiled.ready()) {
+    if (std::chrono::steady_clock::now() - start > std::chrono::seconds(240)) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
+void expect_near(const at::Tensor& got, const at::Tensor& expected, double rtol, double atol, const std::string& what) {
+  EXPECT_TRUE(at::allclose(got, expected, rtol, atol))
+      << what << " differs by " << (got - expected).abs().max().item<float>();
+}
+
+/// Makes the same function twice, compiles one, and compares results of calls.
+void expect_alike(const std::function<Call()>& make, int calls, double rtol, double atol,
+                  const CompileOptions& options) {
+  torch::manual_seed(3);
+  const Call plain = make();
+  torch::manual_seed(3);
+  auto compiled = compile(make(), options);
+  for (int i = 0; i < calls; ++i) {
+    const at::Tensor got = compiled(i);
+    if (i == 3) {
+      const auto start = std::chrono::steady_clock::now();
+      while (!compiled.ready() && std::chrono::steady_clock::now() - start < std::chrono::seconds(240))
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      ASSERT_TRUE(compiled.ready());
+    }
+    expect_near(got, plain(i), rtol, atol, c10::str("call ", i, "\n", compiled.explain().to_text()));
+    if (::testing::Test::HasFailure()) return;
+  }
+  if (!options.exact) {
+    EXPECT_THAT(compiled.explain().to_text(), ::testing::ContainsRegex("kernels: [1-9]"));
+  }
+}
+
+TEST(BackendTest, RunsPointwiseFunctions) {
+  expect_alike(
+      [] {
+        const at::Tensor x = torch::randn({64, 100}), b = torch::randn({100});
+        return [=](int i) {
+          const at::NoGradGuard no_grad;
+          const at::Tensor y = torch::gelu(x * (1 + 0.1 * i) + b);
+          return (y.softmax(-1) * torch::tanh(x)).sum(1) + y.mean(1);
+        };
+      },
+      12, 1e-4, 1e-5, generating);
+}
+
+TEST(BackendTest, WritesInPlaceAndThroughViews) {
+  expect_alike(
+      [] {
+        const at::Tensor state = torch::zeros({8, 6}), x = torch::randn({8, 6});
+        return [=](int i) {
+          const at::NoGradGuard no_grad;
+          state.mul_(0.9).add_(x, 0.1 * i);
+          state.select(1, 2).add_(1).mul_(x.select(1, 0));
+          state.t().slice(0, 0, 3).sub_(0.5);
+          return state.clone();
+        };
+      },
+      12, 1e-5, 1e-6, generating);
+}
+
+/// A training step; the result is the loss.
+template <class Optimizer, class Options>
+Call training(const std::shared_ptr<nn::Module>& module, const std::function<at::Tensor(int)>& loss_of,
+              const Options& options) {
+  const auto optimizer = std::make_shared<Optimizer>(module->parameters(), options);
+  return [=](int i) {
+    optimizer->zero_grad();
+    const at::Tensor loss = loss_of(i);
+    loss.backward();
+    optimizer->step();
+    return loss.detach();
+  };
+}
+
+Call mlp_training() {
+  nn::Sequential net(nn::Linear(20, 64), nn::GELU(), nn::LayerNorm(nn::LayerNormOptions({64})), nn::Linear(64, 64),
+                     nn::Tanh(), nn::Linear(64, 5));
+  const at::Tensor x = torch::randn({48, 20}), y = torch::randint(0, 5, {48});
+  return training<torch::optim::AdamW>(
+      net.ptr(), [=](int) mutable { return nn::functional::cross_entropy(net->forward(x), y); },
+      torch::optim::AdamWOptions(1e-3));
+}
+
+Call conv_training() {
+  nn::Sequential net(nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)), nn::BatchNorm2d(8), nn::ReLU(),
+                     nn::Conv2d(nn::Conv2dOptions(8, 16, 3).padding(1).stride(2)), nn::BatchNorm2d(16), nn::ReLU(),
+                     nn::AdaptiveAvgPool2d(1), nn::Flatten(), nn::Linear(16, 5));
+  const at::Tensor x = torch::randn({16, 3, 12, 12}), y = torch::randint(0, 5, {16});
+  return training<torch::optim::SGD>(
+      net.ptr(), [=](int) mutable { return nn::functional::cross_entropy(net->forward(x), y); },
+      torch::optim::SGDOptions(0.02).momentum(0.9));
+}
+
+// Differences of rounding grow from step to step; these curves stay within 1e-3 of eager's for 100 steps.
+TEST(BackendTest, TrainsAnMlpAsPlainCode) {
+  expect_alike(mlp_training, 100, 1e-3, 1e-4, generating);
+}
+
+TEST(BackendTest, TrainsAConvNetAsPlainCode) {
+  expect_alike(conv_training, 100, 2e-3, 1e-3, generating);
+}
+
+TEST(BackendTest, TrainsATransformerAsPlainCode) {
+  expect_alike(
+      [] {
+        models::BertOptions options;
+        options.vocab_size = 50;
+        options.hidden_size = 32;
+        options.num_hidden_layers = 2;
+        options.num_attention_heads = 2;
+        options.intermediate_size = 64;
+        options.max_position_embeddings = 16;
+        options.num_labels = 4;
+        options.hidden_dropout_prob = options.attention_probs_dropout_prob = 0;
+        const auto model = std::make_shared<Model>(models::bert(options));
+        std::vector<at::Tensor> parameters;
+        for (const auto& [name, tensor] : model->named_parameters()) parameters.push_back(tensor);
+        const auto optimizer = std::make_shared<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+        const at::Tensor x = torch::randint(1, 50, {4, 12}), y = torch::randint(0, 4, {4});
+        return [=](int) {
+          optimizer->zero_grad();
+          const at::Tensor loss = torch::cross_entropy_loss(model->forward(x), y);
+          loss.backward();
+          optimizer->step();
+          return loss.detach();
+        };
+      },
+      100, 2e-3, 1e-3, generating);
+}
+
+TEST(BackendTest, IsExactWhenAsked) {
+  expect_alike(mlp_training, 20, 0, 0, {.generate = true, .exact = true});
+  expect_alike(conv_training, 20, 0, 0, {.generate = true, .exact = true});
+}
+
+// Where the first product is not rounded and the second is, as a processor's fused operators do it, half of the roots are NaN.
+TEST(BackendTest, RoundsBothProductsOfADifference) {
+  expect_alike(
+      [] {
+        const at::Tensor x = torch::rand({1000}) + 0.1, y = x.clone();
+        return [=](int) {
+          const at::NoGradGuard no_grad;
+          return (x * x - y * y).sqrt();
+        };
+      },
+      6, 0, 0, generating);
+}
+
+TEST(BackendTest, KeepsAllDigitsOfIntegersThatChange) {
+  expect_alike(
+      [] {
+        const at::Tensor n = torch::arange(8);
+        return [=](int i) {
+          const at::NoGradGuard no_grad;
+          return (n + ((int64_t{1} << 53) + 1 + 2 * i) - (int64_t{1} << 53)).to(at::kFloat) * 2 + 1;
+        };
+      },
+      6, 0, 0, generating);
+}
+
+TEST(BackendTest, ComputesFrozenTensorsOnce) {
+  torch::manual_seed(5);
+  const at::Tensor w = torch::randn({16, 16}), x = torch::randn({4, 16});
+  at::Tensor now = w;
+  const auto body = [&](int) {
+    const c10::InferenceMode inference;
+    return torch::relu(torch::mm(x, now.t().exp() + 1));
+  };
+  auto compiled = compile(body, {.generate = true, .frozen = {w}});
+  ASSERT_TRUE(warm_up(compiled));
+  expect_near(compiled(0), body(0), 1e-5, 1e-5, "frozen");
+  now = torch::randn({16, 16});
+  expect_near(compiled(0), body(0), 1e-5, 1e-5, "another tensor");
+  now = w;
+  expect_near(compiled(0), body(0), 1e-5, 1e-5, "the frozen one again");
+}
+
+TEST(BackendTest, IsCalledByTwoThreads) {
+  torch::manual_seed(6);
+  const at::Tensor b = torch::randn({300});
+  const auto body = [&](const at::Tensor& x) {
+    const at::NoGradGuard no_grad;
+    return torch::sigmoid(x * 2 + b).sum(0);
+  };
+  auto compiled = compile(body, {.generate = true, .guard_inputs = false});
+  std::atomic<int> wrong = 0;
+  const auto work = [&](int seed) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = torch::full({40, 300}, 0.01 * seed), expected = body(x);
+    for (int i = 0; i < 200; ++i) wrong += !at::allclose(compiled(x), expected, 1e-4, 1e-4);
+  };
+  std::thread other(work, 1);
+  work(2);
+  other.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace bellows::compile_detail::testing

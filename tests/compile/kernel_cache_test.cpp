@@ -1,0 +1,243 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include "bellows/compile/kernel_cache.h"
+
+namespace bellows::compile_detail::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder that is gone afterwards.
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "kernel-cache-test-XXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+  std::vector<fs::path> entries() const {
+    std::vector<fs::path> result;
+    for (const auto& item : fs::directory_iterator(path)) {
+      if (item.path().extension() == ".so") result.push_back(item.path());
+    }
+    return result;
+  }
+  std::string path;
+};
+
+std::string source(int number) {
+  return c10::str("extern \"C\" int number() { return ", number, "; }\n");
+}
+
+int number_in(const Library& library) {
+  return reinterpret_cast<int (*)()>(library.symbol("number"))();
+}
+
+int load_number(KernelCache& cache, int number) {
+  return number_in(*cache.load(source(number)));
+}
+
+void write_bytes(const fs::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+std::string read_bytes(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Runs a function in a child process. Returns its status as waitpid() has it.
+int in_child(const std::function<int()>& function, const std::function<void(pid_t)>& meanwhile = {}) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int result = 3;
+    try {
+      result = function();
+    } catch (...) {
+    }
+    ::_exit(result);
+  }
+  if (meanwhile) meanwhile(child);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+TEST(KernelCacheTest, CompilesOnceAndFindsItAgain) {
+  const Folder folder;
+  KernelCache first({.folder = folder.path});
+  const auto library = first.load(source(7));
+  EXPECT_EQ(number_in(*library), 7);
+  EXPECT_EQ(first.load(source(7)), library);
+  EXPECT_EQ(first.counts().compiled, 1);
+  EXPECT_EQ(first.counts().shared, 1);
+  KernelCache second({.folder = folder.path});
+  EXPECT_EQ(load_number(second, 7), 7);
+  EXPECT_EQ(load_number(second, 8), 8);
+  EXPECT_EQ(second.counts().from_disk, 1);
+  EXPECT_EQ(second.counts().compiled, 1);
+}
+
+TEST(KernelCacheTest, NeverLoadsWhatIsNotWhole) {
+  const Folder folder;
+  {
+    KernelCache cache({.folder = folder.path});
+    load_number(cache, 7);
+  }
+  const fs::path entry = folder.entries().at(0);
+  const std::string whole = read_bytes(entry);
+  std::string altered = whole;
+  altered[altered.size() / 2] ^= 1;
+  for (const std::string& bad : {std::string(), whole.substr(0, 30), whole.substr(0, whole.size() - 1), altered}) {
+    write_bytes(entry, bad);
+    KernelCache cache({.folder = folder.path});
+    EXPECT_EQ(load_number(cache, 7), 7);
+    EXPECT_EQ(cache.counts().compiled, 1) << bad.size();
+    EXPECT_EQ(cache.counts().refused, 1) << bad.size();
+    EXPECT_EQ(read_bytes(entry).size(), whole.size()) << "was not mended";
+  }
+}
+
+TEST(KernelCacheTest, NeverLoadsAnEntryOfAnotherNameOrUser) {
+  const Folder folder;
+  KernelCache maker({.folder = folder.path});
+  load_number(maker, 7);
+  const fs::path seven = folder.entries().at(0);
+  load_number(maker, 8);
+  for (const fs::path& entry : folder.entries()) {
+    if (entry != seven) write_bytes(entry, read_bytes(seven));
+  }
+  KernelCache cache({.folder = folder.path});
+  EXPECT_EQ(load_number(cache, 8), 8);
+  EXPECT_EQ(cache.counts().refused, 1);
+  fs::permissions(seven, fs::perms::others_write, fs::perm_options::add);
+  KernelCache another({.folder = folder.path});
+  EXPECT_EQ(load_number(another, 7), 7);
+  EXPECT_EQ(another.counts().refused, 1);
+}
+
+TEST(KernelCacheTest, IsSharedByProcessesAtOnce) {
+  const Folder folder;
+  const auto work = [&] {
+    KernelCache cache({.folder = folder.path});
+    for (int i = 0; i < 4; ++i) {
+      if (load_number(cache, i) != i) return 1;
+    }
+    return cache.counts().refused == 0 ? 0 : 2;
+  };
+  int other = -1;
+  const int status = in_child(work, [&](pid_t) { other = work(); });
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(other, 0);
+  EXPECT_EQ(folder.entries().size(), 4u);
+}
+
+TEST(KernelCacheTest, SurvivesAKill) {
+  const Folder folder;
+  for (const int after_ms : {30, 120, 250, 400}) {
+    in_child(
+        [&] {
+          KernelCache cache({.folder = folder.path});
+          for (int i = 0;; ++i) load_number(cache, 100 + i);
+          return 0;
+        },
+        [&](pid_t child) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(after_ms));
+          ::kill(child, SIGKILL);
+        });
+  }
+  KernelCache cache({.folder = folder.path});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(load_number(cache, 100 + i), 100 + i);
+  EXPECT_EQ(cache.counts().refused, 0);
+}
+
+TEST(KernelCacheTest, WorksWithoutAFolderThatCanBeWritten) {
+  const Folder folder;
+  write_bytes(folder.path + "/file", "no folder");
+  KernelCache in_file({.folder = folder.path + "/file"});
+  EXPECT_EQ(load_number(in_file, 7), 7);
+  EXPECT_EQ(in_file.counts().compiled, 1);
+  KernelCache in_proc({.folder = "/proc/kernels"});
+  EXPECT_EQ(load_number(in_proc, 7), 7);
+}
+
+TEST(KernelCacheTest, WorksOnAFullDisk) {
+  const Folder folder;
+  if (::mount("tmpfs", folder.path.c_str(), "tmpfs", 0, "size=64k") != 0) {
+    KernelCache none({.folder = "/dev/full"});  // the nearest that a user without rights can have
+    EXPECT_EQ(load_number(none, 7), 7);
+    return;
+  }
+  write_bytes(folder.path + "/filler", std::string(60000, 'x'));
+  KernelCache cache({.folder = folder.path});
+  EXPECT_EQ(load_number(cache, 7), 7);
+  EXPECT_THAT(folder.entries(), ::testing::IsEmpty());
+  ::umount(folder.path.c_str());
+}
+
+TEST(KernelCacheTest, KeepsItsLimit) {
+  const Folder folder;
+  int64_t one = 0;
+  {
+    KernelCache cache({.folder = folder.path});
+    load_number(cache, 0);
+    one = static_cast<int64_t>(fs::file_size(folder.entries().at(0)));
+  }
+  KernelCache cache({.folder = folder.path, .limit_bytes = 3 * one + one / 2});
+  for (int i = 1; i < 6; ++i) load_number(cache, i);
+  EXPECT_EQ(folder.entries().size(), 3u);
+  EXPECT_EQ(cache.counts().evicted, 3);
+  KernelCache again({.folder = folder.path});
+  load_number(again, 5);
+  EXPECT_EQ(again.counts().from_disk, 1) << "the newest was removed";
+}
+
+TEST(KernelCacheTest, SaysThatThereIsNoCompiler) {
+  const Folder folder;
+  const int status = in_child([&] {
+    ::setenv("PATH", folder.path.c_str(), 1);
+    KernelCache cache({.folder = folder.path});
+    if (cache.can_compile()) return 1;
+    try {
+      cache.load(source(1));
+    } catch (const c10::Error& error) {
+      return std::string(error.what()).find("no C++ compiler") != std::string::npos ? 0 : 2;
+    }
+    return 4;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+TEST(KernelCacheTest, SaysWhatTheCompilerSays) {
+  const Folder folder;
+  KernelCache cache({.folder = folder.path});
+  try {
+    cache.load("int broken(");
+    FAIL() << "compiled";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("error"));
+  }
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_THROW(cache.load(source(1), stop.get_token()), c10::Error);
+}
+
+}  // namespace
+}  // namespace bellows::compile_detail::testing

@@ -1,0 +1,153 @@
+// Whole networks on oneDNN's primitives: what stays in its order, and that they learn and predict as plain ones.
+#include "bellows/models/resnet.h"
+#include "bellows/models/unet.h"
+#include "tests/compile/onednn_support.h"
+
+namespace bellows::compile_detail::testing {
+namespace {
+
+namespace nn = torch::nn;
+
+#define SKIP_WITHOUT_ONEDNN() \
+  if (!has_onednn()) GTEST_SKIP() << "built without oneDNN"
+
+/// Convolutions, norms, a residual sum, pooling: as in a ResNet.
+struct SmallNetImpl : nn::Module {
+  SmallNetImpl() {
+    const auto conv = [](int64_t in, int64_t out, int64_t stride) {
+      return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
+    };
+    stem = register_module("stem", conv(3, 16, 1));
+    first = register_module("first", conv(16, 16, 1));
+    second = register_module("second", conv(16, 16, 1));
+    norms = register_module("norms", nn::ModuleList(nn::BatchNorm2d(16), nn::BatchNorm2d(16), nn::BatchNorm2d(16)));
+    head = register_module("head", nn::Linear(16, 10));
+  }
+  at::Tensor norm(size_t i, const at::Tensor& x) { return norms[i]->as<nn::BatchNorm2d>()->forward(x); }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = at::max_pool2d(norm(0, stem(x)).relu_(), 3, 2, 1);
+    const at::Tensor z = norm(2, second(norm(1, first(y)).relu_())).add_(y).relu_();
+    return head(z.mean({2, 3}));
+  }
+  nn::Conv2d stem{nullptr}, first{nullptr}, second{nullptr};
+  nn::ModuleList norms{nullptr};
+  nn::Linear head{nullptr};
+};
+TORCH_MODULE(SmallNet);
+
+struct Trained {
+  std::vector<double> losses;
+  Tensors state;
+  OnednnReport report;
+  std::string text;
+};
+
+/// Steps of SGD with momentum. Params: make – a network, made anew from one seed
+template <class Make>
+Trained train(const Make& make, std::vector<int64_t> sizes, int steps, double lr, at::ScalarType type, bool compiled) {
+  at::set_num_threads(1);  // steps of many small kernels: threads of a busy machine would wait for each other
+  torch::manual_seed(1);
+  auto module = make();
+  const std::shared_ptr<nn::Module> base = module.base;
+  base->to(type);
+  const at::Tensor x = torch::randn(sizes).to(type), y = torch::randint(0, 10, {sizes[0]});
+  torch::optim::SGD optimizer(base->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
+  const auto backend = std::make_shared<OnednnBackend>();
+  graph::Region region({.backend = compiled ? backend : nullptr});
+  Trained made;
+  for (int step = 0; step < steps; ++step) {
+    at::Tensor loss;
+    const auto body = [&] {
+      optimizer.zero_grad();
+      loss = nn::functional::cross_entropy(module.forward(x), y);
+      loss.backward();
+      optimizer.step();
+    };
+    compiled ? region.run(body) : body();
+    made.losses.push_back(loss.item<double>());
+  }
+  for (const auto& parameter : base->parameters()) made.state.push_back(parameter.detach());
+  for (const auto& buffer : base->buffers()) made.state.push_back(buffer);
+  if (!backend->reports.empty()) made.report = backend->reports.back();
+  made.text = backend->text;
+  return made;
+}
+
+struct Net {
+  std::shared_ptr<nn::Module> base;
+  std::function<at::Tensor(const at::Tensor&)> forward;
+};
+
+Net small_net() {
+  SmallNet net;
+  return {net.ptr(), [net](const at::Tensor& x) mutable { return net->forward(x); }};
+}
+
+Net resnet18() {
+  const Model model = models::resnet18({.num_classes = 10});
+  return {model.module(), [model](const at::Tensor& x) { return model.forward(x); }};
+}
+
+double distance(const Tensors& a, const Tensors& b) {
+  double sum = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    sum += (a[i].to(at::kDouble) - b[i].to(at::kDouble)).pow(2).sum().item<double>();
+    size += b[i].to(at::kDouble).pow(2).sum().item<double>();
+  }
+  return std::sqrt(sum / size);
+}
+
+TEST(OnednnNetworks, SmallNetStaysChannelsLastAndLearnsAlike) {
+  SKIP_WITHOUT_ONEDNN();
+  const Trained ours = train(small_net, {4, 3, 20, 20}, 10, 0.05, at::kFloat, true),
+                plain = train(small_net, {4, 3, 20, 20}, 10, 0.05, at::kFloat, false),
+                exact = train(small_net, {4, 3, 20, 20}, 10, 0.05, at::kDouble, false);
+  EXPECT_EQ(ours.report.convolutions, 8) << ours.text;
+  EXPECT_EQ(ours.report.norms, 6) << ours.text;
+  EXPECT_EQ(ours.report.pools, 2) << ours.text;
+  // Forward: three relu and a sum; backward: threshold_backward of two, and the sum of the two gradients of y. The mean's gradient
+  // comes as it is.
+  EXPECT_EQ(ours.report.followed, 7) << ours.text;
+  for (size_t i = 0; i < exact.losses.size(); ++i)
+    EXPECT_NEAR(ours.losses[i], exact.losses[i], 1e-4 * exact.losses[i]) << i;
+  EXPECT_LE(distance(ours.state, exact.state), 2 * distance(plain.state, exact.state) + 1e-6);
+}
+
+TEST(OnednnNetworks, ResNet18LearnsAlikeOverTenSteps) {
+  SKIP_WITHOUT_ONEDNN();
+  const Trained ours = train(resnet18, {2, 3, 64, 64}, 10, 0.005, at::kFloat, true),
+                plain = train(resnet18, {2, 3, 64, 64}, 10, 0.005, at::kFloat, false);
+  EXPECT_EQ(ours.report.convolutions, 20 * 3 - 1) << ours.text;  // the first has no gradient of its input
+  EXPECT_EQ(ours.report.norms, 40) << ours.text;
+  EXPECT_EQ(ours.report.pools, 2) << ours.text;
+  for (size_t i = 0; i < plain.losses.size(); ++i)
+    EXPECT_NEAR(ours.losses[i], plain.losses[i], 2e-3 * plain.losses[i]) << i;
+  EXPECT_LE(distance(ours.state, plain.state), 1e-3);
+}
+
+TEST(OnednnNetworks, InferenceFoldsNormsSumsAndRelu) {
+  SKIP_WITHOUT_ONEDNN();
+  torch::manual_seed(1);
+  const Net net = resnet18();
+  net.base->eval();
+  const at::NoGradGuard no_grad;
+  for (const auto& buffer : net.base->buffers()) {
+    if (buffer.is_floating_point()) buffer.uniform_(0.5, 1.5);
+  }
+  const at::Tensor x = torch::randn({1, 3, 64, 64});
+  const auto run = [&] { return Tensors{net.forward(x)}; };
+  Tensors frozen = net.base->parameters();
+  for (const auto& buffer : net.base->buffers()) frozen.push_back(buffer);
+  const at::Tensor plain = run()[0];
+  for (const Tensors& constants : {Tensors{}, frozen}) {
+    const Outcome ours = with_onednn(run, constants);
+    EXPECT_EQ(ours.report.convolutions, 20) << ours.text;
+    EXPECT_EQ(ours.report.fused, 20 + 17 + 8) << ours.text;  // norms, relu, sums
+    EXPECT_EQ(ours.report.packed, constants.empty() ? 0 : 20) << ours.text;
+    EXPECT_LE(ours.report.reorders, constants.empty() ? 22 : 2) << ours.text;
+    EXPECT_LE(largest(ours.tensors[0] - plain), 1e-4 * largest(plain));
+  }
+}
+
+}  // namespace
+}  // namespace bellows::compile_detail::testing

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "bellows/compile/onednn.h"
+#include "bellows/graph/functionalize.h"
+#include "bellows/graph/pass.h"
+#include "bellows/graph/program_runner.h"
+#include "bellows/graph/region.h"
+
+namespace bellows::compile_detail::testing {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// Puts oneDNN's primitives into programs, and changes nothing else.
+class OnednnBackend : public graph::Backend {
+ public:
+  /// Params: frozen – tensors that keep their values
+  explicit OnednnBackend(Tensors frozen = {}) : frozen_(std::move(frozen)) {}
+
+  std::shared_ptr<graph::Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override {
+    std::vector<bool> frozen;
+    for (const c10::Storage& input : inputs) {
+      frozen.push_back(std::any_of(frozen_.begin(), frozen_.end(), [&](const at::Tensor& tensor) {
+        return tensor.storage().unsafeGetStorageImpl() == input.unsafeGetStorageImpl();
+      }));
+    }
+    graph::functionalize(program);
+    graph::Remaining left = graph::freeze_inputs(program, inputs, frozen);
+    reports.push_back(use_onednn(program));
+    text = program.to_text();
+    return std::make_shared<Shortened>(std::move(program), std::move(left));
+  }
+  std::string to_text() const override { return text; }
+
+  std::vector<OnednnReport> reports;
+  std::string text;
+
+ private:
+  /// Runs a program some of whose inputs have become constants.
+  class Shortened : public graph::Executable {
+   public:
+    Shortened(graph::Program program, graph::Remaining left) : runner_(std::move(program)), left_(std::move(left)) {}
+    void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
+             std::span<c10::Storage> outputs) override {
+      std::vector<c10::Storage> from, to(left_.outputs.size());
+      from.reserve(left_.inputs.size());
+      for (const int i : left_.inputs) from.push_back(std::move(inputs[i]));
+      runner_.run(from, numbers, to);
+      for (size_t i = 0; i < to.size(); ++i) outputs[left_.outputs[i]] = std::move(to[i]);
+    }
+
+   private:
+    graph::ProgramRunner runner_;
+    graph::Remaining left_;
+  };
+
+  Tensors frozen_;
+};
+
+struct Outcome {
+  Tensors tensors;  ///< of the last call
+  OnednnReport report;
+  std::string text;
+};
+
+/// Calls a function until it has been followed twice; what it leaves is that of the last call.
+inline Outcome with_onednn(const std::function<Tensors()>& function, const Tensors& frozen = {}, int calls = 4) {
+  const auto backend = std::make_shared<OnednnBackend>(frozen);
+  graph::Region region({.backend = backend});
+  Outcome made;
+  for (int call = 0; call < calls; ++call) region.run([&] { made.tensors = function(); });
+  EXPECT_GE(region.explain().followed_calls, 2) << region.explain().to_text();
+  if (!backend->reports.empty()) made.report = backend->reports.back();
+  made.text = backend->text;
+  return made;
+}
+
+inline double largest(const at::Tensor& t) {
+  return t.numel() == 0 ? 0 : t.abs().max().item<double>();
+}
+
+/// Ours is no further from the fp64 result than twice what libtorch's fp32 is. Errors of a few last places pass: where libtorch happens
+/// to hit a value exactly, twice nothing is too little.
+/// Params: places – how many, of the largest value
+inline void expect_as_exact(const at::Tensor& ours, const at::Tensor& plain, const at::Tensor& exact,
+                            const std::string& what, double places = 4) {
+  ASSERT_EQ(ours.defined(), plain.defined()) << what;
+  if (!ours.defined()) return;
+  ASSERT_EQ(ours.sizes(), plain.sizes()) << what;
+  EXPECT_EQ(ours.strides(), plain.strides()) << what;
+  const double floor = places * std::numeric_limits<float>::epsilon() * largest(exact);
+  const double error = largest(ours.detach().to(at::kDouble) - exact.detach()),
+               theirs = largest(plain.detach().to(at::kDouble) - exact.detach());
+  EXPECT_LE(error, 2 * theirs + floor) << what << ", libtorch's error " << theirs;
+}
+
+}  // namespace bellows::compile_detail::testing

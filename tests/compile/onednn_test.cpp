@@ -1,0 +1,250 @@
+// oneDNN's primitives against ATen's operators, over shapes that are no multiples of anything.
+#include "tests/compile/onednn_support.h"
+
+namespace bellows::compile_detail::testing {
+namespace {
+
+namespace F = torch::nn::functional;
+
+#define SKIP_WITHOUT_ONEDNN() \
+  if (!has_onednn()) GTEST_SKIP() << "built without oneDNN"
+
+struct ConvolutionCase {
+  std::string name;
+  int64_t batch, in, height, width, out, kernel;
+  int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+  bool bias = true, transposed = false;
+};
+
+const std::vector<ConvolutionCase> convolution_cases{
+    {"3x3", 2, 16, 9, 7, 32, 3, 1, 1},
+    {"three_channels_7x7", 2, 3, 33, 31, 64, 7, 2, 3, 1, 1, false},
+    {"1x1", 3, 17, 5, 6, 19, 1},
+    {"1x1_stride_2", 2, 64, 8, 8, 128, 1, 2, 0, 1, 1, false},
+    {"one_sample", 1, 8, 12, 12, 8, 3, 1, 1},
+    {"odd", 1, 5, 11, 13, 7, 3, 2, 1},
+    {"even_kernel", 2, 6, 10, 10, 10, 2, 2, 0},
+    {"dilated", 2, 16, 15, 15, 16, 3, 1, 2, 2},
+    {"groups", 2, 32, 9, 9, 64, 3, 1, 1, 1, 4},
+    {"depthwise", 2, 32, 9, 10, 32, 3, 1, 1, 1, 32},
+    {"one_channel", 4, 1, 14, 14, 6, 5, 1, 2},
+    {"to_one_channel", 2, 16, 8, 8, 1, 3, 1, 1},
+    {"large_padding", 1, 16, 4, 4, 16, 3, 1, 3},
+    {"result_of_one_place", 2, 16, 3, 3, 32, 3},
+    {"product", 1, 24, 3, 2, 64, 3, 1, 1},
+    {"product_stride_dilation", 2, 7, 5, 7, 80, 3, 2, 1, 2},
+    {"product_1x1", 2, 16, 2, 2, 64, 1, 1, 0, 1, 1, false},
+    {"transposed", 2, 16, 5, 6, 24, 2, 2, 0, 1, 1, true, true},
+    {"transposed_3x3", 2, 5, 7, 7, 9, 3, 2, 1, 1, 1, false, true},
+    {"transposed_groups", 2, 16, 5, 5, 32, 3, 1, 1, 1, 2, true, true},
+};
+
+at::Tensor convolve(const ConvolutionCase& one, const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
+  return one.transposed ? at::conv_transpose2d(x, w, b, one.stride, one.padding, 0, one.groups, one.dilation)
+                        : at::conv2d(x, w, b, one.stride, one.padding, one.dilation, one.groups);
+}
+
+/// Value and gradients. Copies: the tensors are those of the caller.
+std::function<Tensors()> convolution_of(const ConvolutionCase& one, const Tensors& data) {
+  return [=] {
+    Tensors leaves;
+    for (const at::Tensor& tensor : data)
+      leaves.push_back(tensor.defined() ? tensor.detach().requires_grad_() : tensor);
+    // A sum before and after: the convolution's input and result are the program's own.
+    const at::Tensor y = convolve(one, leaves[0] * 1, leaves[1], leaves[2]) * 1;
+    y.backward(data[3]);
+    return Tensors{y.detach(), leaves[0].grad(), leaves[1].grad(), one.bias ? leaves[2].grad() : at::Tensor()};
+  };
+}
+
+Tensors in_double(const Tensors& tensors) {
+  Tensors made;
+  for (const at::Tensor& tensor : tensors) made.push_back(tensor.defined() ? tensor.to(at::kDouble) : tensor);
+  return made;
+}
+
+class OnednnConvolution : public ::testing::TestWithParam<ConvolutionCase> {};
+
+TEST_P(OnednnConvolution, IsAsExactAsLibtorch) {
+  SKIP_WITHOUT_ONEDNN();
+  const ConvolutionCase& one = GetParam();
+  torch::manual_seed(3);
+  const at::Tensor x = torch::randn({one.batch, one.in, one.height, one.width}),
+                   w = torch::randn({one.transposed ? one.in : one.out,
+                                     (one.transposed ? one.out : one.in) / one.groups, one.kernel, one.kernel}),
+                   b = one.bias ? torch::randn({one.out}) : at::Tensor();
+  const Tensors data{x, w, b, at::randn_like(convolve(one, x, w, b))};
+  const Tensors plain = convolution_of(one, data)(), exact = convolution_of(one, in_double(data))();
+  const Outcome ours = with_onednn(convolution_of(one, data));
+  EXPECT_EQ(ours.report.convolutions, 3) << ours.text;
+  const char* const names[] = {"result", "input's gradient", "weight's gradient", "bias' gradient"};
+  for (size_t i = 0; i < 4; ++i) expect_as_exact(ours.tensors[i], plain[i], exact[i], names[i]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, OnednnConvolution, ::testing::ValuesIn(convolution_cases),
+                         [](const auto& one) { return "_" + one.param.name; });
+
+TEST(OnednnConvolutionTest, Bf16AgreesToItsLastPlaces) {
+  SKIP_WITHOUT_ONEDNN();
+  torch::manual_seed(3);
+  const at::Tensor x = torch::randn({2, 16, 9, 9}).to(at::kBFloat16),
+                   w = (torch::randn({32, 16, 3, 3}) / 12).to(at::kBFloat16);
+  const auto run = [&] { return Tensors{at::conv2d(x * 1, w, {}, 1, 1) * 1}; };
+  const at::Tensor exact = at::conv2d(x.to(at::kDouble), w.to(at::kDouble), {}, 1, 1);
+  const Outcome ours = with_onednn(run);
+  EXPECT_EQ(ours.report.convolutions, 1) << ours.text;
+  EXPECT_LE(largest(ours.tensors[0].to(at::kDouble) - exact), largest(exact) / 256);
+}
+
+TEST(OnednnConvolutionTest, TakesChannelsLastAsItIs) {
+  SKIP_WITHOUT_ONEDNN();
+  const at::Tensor x = torch::randn({2, 16, 9, 9}).contiguous(at::MemoryFormat::ChannelsLast),
+                   w = torch::randn({32, 16, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast);
+  const auto run = [&] { return Tensors{at::conv2d(x, w, {}, 1, 1)}; };
+  const Outcome ours = with_onednn(run);
+  EXPECT_EQ(ours.report.convolutions, 1) << ours.text;
+  EXPECT_EQ(ours.report.reorders, 1) << "the weight only: " << ours.text;
+  EXPECT_TRUE(at::allclose(ours.tensors[0], run()[0], 1e-4, 1e-4));
+  EXPECT_EQ(ours.tensors[0].strides(), run()[0].strides());
+}
+
+TEST(OnednnConvolutionTest, LeavesWhatItDoesNotKnow) {
+  const at::Tensor x = torch::randn({2, 4, 6, 6}), w = torch::randn({4, 8, 3, 3}), line = torch::randn({2, 4, 9}),
+                   filter = torch::randn({8, 4, 3});
+  const auto run = [&] {
+    return Tensors{at::conv1d(line, filter), at::conv2d(x.to(at::kDouble), w.transpose(0, 1).to(at::kDouble))};
+  };
+  const Outcome ours = with_onednn(run);
+  EXPECT_EQ(ours.report.convolutions, 0) << ours.text;
+  const Tensors plain = run();
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(at::equal(ours.tensors[i], plain[i])) << i;
+}
+
+TEST(OnednnConvolutionTest, IsLeftToLibtorchWhereUsersTurnOnednnOff) {
+  SKIP_WITHOUT_ONEDNN();
+  at::globalContext().setUserEnabledMkldnn(false);
+  const at::Tensor x = torch::randn({2, 4, 6, 6}), w = torch::randn({8, 4, 3, 3});
+  const Outcome ours = with_onednn([&] { return Tensors{at::conv2d(x, w)}; });
+  at::globalContext().setUserEnabledMkldnn(true);
+  EXPECT_EQ(ours.report.convolutions, 0) << ours.text;
+}
+
+struct NormCase {
+  std::string name;
+  at::IntArrayRef sizes;
+  bool affine, tracked;
+};
+
+TEST(OnednnBatchNorm, IsAsExactAsLibtorch) {
+  SKIP_WITHOUT_ONEDNN();
+  const std::vector<std::vector<int64_t>> shapes{{4, 16, 9, 7}, {2, 5, 3, 3}, {1, 33, 8, 8}, {2, 64, 1, 2}};
+  for (const auto& sizes : shapes) {
+    for (const bool affine : {true, false}) {
+      torch::manual_seed(3);
+      const at::Tensor x = torch::randn(sizes) * 2 + 1, g = torch::randn(sizes), w = torch::rand({sizes[1]}) + 0.5,
+                       b = torch::randn({sizes[1]});
+      const auto run = [&](at::ScalarType type, Tensors& statistics) {
+        return [=, &statistics] {
+          const auto leaf = [&](const at::Tensor& t) { return t.to(type).detach().clone().requires_grad_(); };
+          const at::Tensor lx = leaf(x), lw = affine ? leaf(w) : at::Tensor(), lb = affine ? leaf(b) : at::Tensor();
+          const at::Tensor mean = at::zeros({x.size(1)}, type), var = at::ones({x.size(1)}, type);
+          const at::Tensor y = at::batch_norm(lx * 1, lw, lb, mean, var, true, 0.1, 1e-5, false) * 1;
+          y.backward(g.to(type));
+          statistics = {mean, var};
+          return affine ? Tensors{y.detach(), lx.grad(), lw.grad(), lb.grad()} : Tensors{y.detach(), lx.grad()};
+        };
+      };
+      Tensors ours_kept, plain_kept, exact_kept;
+      const Outcome ours = with_onednn(run(at::kFloat, ours_kept));
+      const Tensors plain = run(at::kFloat, plain_kept)(), exact = run(at::kDouble, exact_kept)();
+      EXPECT_EQ(ours.report.norms, 2) << at::IntArrayRef(sizes) << ours.text;
+      // libtorch adds up a norm's gradients in fp64, oneDNN in fp32: 8 places were seen.
+      for (size_t i = 0; i < plain.size(); ++i)
+        expect_as_exact(ours.tensors[i], plain[i], exact[i], c10::str(at::IntArrayRef(sizes), " tensor ", i), 32);
+      for (size_t i = 0; i < 2; ++i)
+        expect_as_exact(ours_kept[i], plain_kept[i], exact_kept[i],
+                        c10::str(at::IntArrayRef(sizes), " statistics ", i));
+    }
+  }
+}
+
+TEST(OnednnBatchNorm, OfRunningStatisticsIsAsExact) {
+  SKIP_WITHOUT_ONEDNN();
+  torch::manual_seed(3);
+  const at::Tensor x = torch::randn({2, 24, 5, 5}), w = torch::rand({24}), b = torch::randn({24}),
+                   mean = torch::randn({24}), var = torch::rand({24}) + 0.5;
+  const auto run = [&](at::ScalarType type) {
+    return [=] {
+      const at::NoGradGuard no_grad;
+      const auto in = [&](const at::Tensor& t) { return t.to(type); };
+      return Tensors{at::batch_norm(in(x)*1, in(w), in(b), in(mean), in(var), false, 0.1, 1e-5, false) * 1};
+    };
+  };
+  const Outcome ours = with_onednn(run(at::kFloat));
+  EXPECT_EQ(ours.report.norms, 1) << ours.text;
+  expect_as_exact(ours.tensors[0], run(at::kFloat)()[0], run(at::kDouble)()[0], "inference");
+}
+
+TEST(OnednnPooling, MaximaAndTheirGradientsAreLibtorchs) {
+  SKIP_WITHOUT_ONEDNN();
+  struct Case {
+    std::vector<int64_t> sizes;
+    int64_t kernel, stride, padding, dilation;
+    bool ceil;
+  };
+  const std::vector<Case> cases{{{2, 16, 9, 7}, 3, 2, 1, 1, false},
+                                {{1, 5, 8, 8}, 2, 2, 0, 1, false},
+                                {{2, 7, 9, 9}, 2, 2, 0, 1, true},
+                                {{2, 16, 12, 12}, 3, 1, 1, 1, false},
+                                {{2, 8, 12, 12}, 3, 2, 2, 2, false}};
+  for (const Case& one : cases) {
+    torch::manual_seed(3);
+    const at::Tensor x = torch::randn(one.sizes).relu();  // zeros: ties
+    if (one.padding > one.kernel / 2) continue;
+    const auto run = [&] {
+      const at::Tensor leaf = x.detach().requires_grad_();
+      const at::Tensor y = at::max_pool2d(leaf * 1, one.kernel, one.stride, one.padding, one.dilation, one.ceil) * 1;
+      (y * y).sum().backward();
+      return Tensors{y.detach(), leaf.grad()};
+    };
+    const Outcome ours = with_onednn(run);
+    EXPECT_EQ(ours.report.pools, 2) << ours.text;
+    const Tensors plain = run();
+    EXPECT_TRUE(at::equal(ours.tensors[0], plain[0])) << at::IntArrayRef(one.sizes);
+    EXPECT_TRUE(at::allclose(ours.tensors[1], plain[1], 1e-6, 1e-6)) << at::IntArrayRef(one.sizes);
+  }
+}
+
+TEST(OnednnPooling, LeavesPlacesThatSomebodyWantsToSee) {
+  const at::Tensor x = torch::randn({2, 8, 8, 8});
+  const auto run = [&] {
+    const auto [y, places] = at::max_pool2d_with_indices(x, 2);
+    return Tensors{y, places};
+  };
+  const Outcome ours = with_onednn(run);
+  EXPECT_EQ(ours.report.pools, 0) << ours.text;
+  EXPECT_TRUE(at::equal(ours.tensors[1], run()[1]));
+}
+
+TEST(OnednnPooling, MeansAreAsExactAsLibtorchs) {
+  SKIP_WITHOUT_ONEDNN();
+  for (const bool counts_padding : {true, false}) {
+    torch::manual_seed(3);
+    const at::Tensor x = torch::randn({2, 9, 11, 8});
+    const auto run = [&](at::ScalarType type) {
+      return [=] {
+        const at::Tensor leaf = x.to(type).detach().requires_grad_();
+        const at::Tensor y = at::avg_pool2d(leaf * 1, 3, 2, 1, false, counts_padding) * 1;
+        (y * y).sum().backward();
+        return Tensors{y.detach(), leaf.grad()};
+      };
+    };
+    const Outcome ours = with_onednn(run(at::kFloat));
+    EXPECT_EQ(ours.report.pools, 2) << ours.text;
+    const Tensors plain = run(at::kFloat)(), exact = run(at::kDouble)();
+    for (size_t i = 0; i < 2; ++i) expect_as_exact(ours.tensors[i], plain[i], exact[i], c10::str("tensor ", i));
+  }
+}
+
+}  // namespace
+}  // namespace bellows::compile_detail::testing

@@ -1,0 +1,145 @@
+#include "bellows/models/resnet.h"
+#include "tests/graph/pass_support.h"
+#include "tests/graph/training.h"
+
+namespace bellows::graph::testing {
+namespace {
+
+/// Forward passes of a module whose tensors keep their values, plainly and through passes.
+std::shared_ptr<PassBackend> expect_frozen(const std::shared_ptr<nn::Module>& module,
+                                           const std::function<at::Tensor(const at::Tensor&)>& forward,
+                                           const at::Tensor& x, double tolerance, PassOptions options = {},
+                                           bool inference = false) {
+  module->eval();
+  const auto backend = std::make_shared<PassBackend>(std::move(options));
+  const auto freeze = [&](const at::Tensor& tensor) {
+    backend->frozen.insert(tensor.storage().unsafeGetStorageImpl());
+  };
+  for (const auto& tensor : module->parameters()) freeze(tensor);
+  for (const auto& tensor : module->buffers()) freeze(tensor);
+  RegionOptions region_options;
+  region_options.backend = backend;
+  Region region(region_options);
+  const c10::InferenceMode mode(inference);
+  const at::NoGradGuard no_grad;
+  for (int call = 0; call < 4; ++call) {
+    const at::Tensor input = x * (1 + 0.1 * call), plain = forward(input);
+    at::Tensor passed;
+    region.run([&] { passed = forward(input); });
+    EXPECT_TRUE(tolerance == 0 ? same_bits(plain, passed) : at::allclose(plain, passed, tolerance, tolerance))
+        << (plain - passed).abs().max() << "\n"
+        << backend->programs.back().to_text();
+  }
+  return backend;
+}
+
+void warm_up(nn::Sequential& net, const at::Tensor& x) {
+  const at::NoGradGuard no_grad;
+  for (auto& parameter : net->parameters()) parameter.uniform_(-0.5, 0.5);
+  net->train();
+  for (int i = 0; i < 3; ++i) net->forward(x * (i + 1));
+}
+
+TEST(BatchNormFolding, IntoConvolutionsAndLinears) {
+  for (const bool bias : {false, true}) {
+    auto net = nn::Sequential(nn::Conv2d(nn::Conv2dOptions(3, 4, 3).bias(bias)), nn::BatchNorm2d(4), nn::ReLU(),
+                              nn::Flatten(), nn::Linear(nn::LinearOptions(4 * 36, 6).bias(bias)), nn::BatchNorm1d(6));
+    const at::Tensor x = torch::randn({4, 3, 8, 8});
+    warm_up(net, x);
+    const auto backend = expect_frozen(
+        net.ptr(), [&](const at::Tensor& input) { return net->forward(input); }, x, 1e-4);
+    EXPECT_EQ(backend->reports.back().fired("batch norm"), bias ? 2 : 1) << "mm has no place for a bias";
+    const auto exact =
+        expect_frozen(net.ptr(), [&](const at::Tensor& input) { return net->forward(input); }, x, 0, {.exact = true});
+    EXPECT_EQ(exact->reports.back().fired("batch norm"), 0);
+  }
+}
+
+TEST(BatchNormFolding, WeightsThatMayChangeStay) {
+  const auto make = [] {
+    auto net = nn::Sequential(nn::Conv2d(nn::Conv2dOptions(3, 4, 3)), nn::BatchNorm2d(4));
+    net->eval();
+    const at::Tensor x = torch::randn({4, 3, 8, 8});
+    return Program{[=](int) mutable -> Tensors {
+      const at::NoGradGuard no_grad;
+      net->parameters()[0].mul_(1.5);
+      return {net->forward(x)};
+    }};
+  };
+  const auto backend = expect_passed(make, PassBackend());
+  EXPECT_EQ(backend->fired("batch norm"), 0);
+  EXPECT_GT(backend->fired("evaluation"), 0);
+}
+
+struct ReadsTwice : nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor before = convolution->forward(x);
+    return before + norm->forward(before);
+  }
+  nn::Conv2d convolution = register_module("convolution", nn::Conv2d(nn::Conv2dOptions(3, 4, 3)));
+  nn::BatchNorm2d norm = register_module("norm", nn::BatchNorm2d(4));
+};
+
+TEST(BatchNormFolding, NotWhatSomebodyElseReads) {
+  const auto net = std::make_shared<ReadsTwice>();
+  const at::Tensor x = torch::randn({4, 3, 8, 8});
+  const auto backend = expect_frozen(
+      net, [&](const at::Tensor& input) { return net->forward(input); }, x, 1e-5);
+  EXPECT_EQ(backend->reports.back().fired("batch norm"), 0);
+}
+
+TEST(BatchNormFolding, ResNet) {
+  const Model model = models::resnet18({.num_classes = 10});
+  const auto backend = expect_frozen(
+      model.module(), [=](const at::Tensor& x) { return model.forward(x); }, torch::randn({2, 3, 32, 32}), 2e-3);
+  EXPECT_EQ(backend->reports.back().fired("batch norm"), 20) << backend->to_text();
+  for (const Instruction& one : backend->programs.back().instructions)
+    EXPECT_EQ(one.op && one.op->name.find("batch_norm") != std::string::npos, false);
+}
+
+/// Attention as people write it, with its mask and its scale.
+struct OwnAttention : nn::Module {
+  OwnAttention() {
+    for (const char* name : {"q", "k", "v", "out"}) parts.push_back(register_module(name, nn::Linear(24, 24)));
+  }
+  at::Tensor heads(int part, const at::Tensor& x) {
+    return parts[part]->forward(x).view({x.size(0), x.size(1), 3, 8}).transpose(1, 2);
+  }
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& mask) {
+    const at::Tensor q = heads(0, x), k = heads(1, x), v = heads(2, x);
+    at::Tensor scores = q.matmul(k.transpose(-2, -1)) / std::sqrt(8.0);
+    if (mask.defined()) scores = scores + mask;
+    const at::Tensor mixed = at::softmax(scores, -1).matmul(v);
+    return parts[3]->forward(mixed.transpose(1, 2).reshape({x.size(0), x.size(1), 24}));
+  }
+  std::vector<nn::Linear> parts;
+};
+
+TEST(Attention, IsOneOperatorAndItsLinearsAreOneProduct) {
+  const auto attention = std::make_shared<OwnAttention>();
+  const at::Tensor x = torch::randn({2, 5, 24});
+  for (const bool masked : {false, true}) {
+    const at::Tensor mask = masked ? torch::randn({2, 1, 1, 5}) : at::Tensor();
+    const auto forward = [&](const at::Tensor& input) { return attention->forward(input, mask); };
+    const auto backend = expect_frozen(attention, forward, x, 1e-4);
+    EXPECT_EQ(backend->reports.back().fired("attention"), 1) << backend->programs.back().to_text();
+    EXPECT_EQ(backend->reports.back().fired("linears"), 1) << backend->programs.back().to_text();
+    const auto joined = expect_frozen(attention, forward, x, 1e-5, {.without = {"attention"}});
+    EXPECT_EQ(joined->reports.back().fired("linears"), 1);
+    const auto without = expect_frozen(attention, forward, x, 1e-4, {.without = {"attention", "linears"}});
+    EXPECT_EQ(without->reports.back().fired("attention") + without->reports.back().fired("linears"), 0);
+    expect_frozen(attention, forward, x, 0, {.exact = true});
+  }
+}
+
+TEST(Attention, WhoseWeightsAreReadStays) {
+  const auto attention = std::make_shared<OwnAttention>();
+  const auto forward = [&](const at::Tensor& x) {
+    const at::Tensor q = attention->heads(0, x), weights = at::softmax(q.matmul(q.transpose(-2, -1)), -1);
+    return weights.matmul(q).sum() + weights.sum();
+  };
+  EXPECT_EQ(expect_frozen(attention, forward, torch::randn({2, 5, 24}), 1e-4)->reports.back().fired("attention"), 0);
+}
+
+}  // namespace
+}  // namespace bellows::graph::testing

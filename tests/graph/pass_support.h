@@ -1,0 +1,121 @@
+#pragma once
+
+#include <set>
+
+#include "bellows/graph/pass.h"
+#include "tests/graph/expression_kernel.h"
+#include "tests/graph/support.h"
+
+namespace bellows::graph::testing {
+
+/// Runs what is left of a program whose inputs are partly frozen.
+class Rest : public Executable {
+ public:
+  Rest(std::shared_ptr<Executable> inner, Remaining remaining)
+      : inner_(std::move(inner)), remaining_(std::move(remaining)) {}
+  void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
+           std::span<c10::Storage> outputs) override {
+    std::vector<c10::Storage> in, out(remaining_.outputs.size());
+    for (const int input : remaining_.inputs) in.push_back(inputs[input]);
+    inner_->run(in, numbers, out);
+    for (size_t i = 0; i < out.size(); ++i) outputs[remaining_.outputs[i]] = out[i];
+  }
+
+ private:
+  std::shared_ptr<Executable> inner_;
+  Remaining remaining_;
+};
+
+/// Runs programs as passes leave them.
+struct PassBackend : Backend {
+  enum class Kernels { none, single, groups };
+  explicit PassBackend(PassOptions given = {}, Kernels which = Kernels::none)
+      : options(std::move(given)), kernels(which) {
+    options.check = true;
+  }
+
+  PassOptions options;
+  Kernels kernels;
+  std::vector<PassReport> reports{};
+  std::vector<graph::Program> programs{};  ///< as they run
+  std::set<std::string> evaluated{};       ///< names of operators that expressions stood for
+  int made = 0;
+
+  std::set<const c10::StorageImpl*> frozen{};  ///< of tensors that keep their values
+
+  std::shared_ptr<Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override {
+    functionalize(program);
+    program.check();
+    Remaining remaining;
+    if (!frozen.empty()) {
+      std::vector<bool> known;
+      for (const c10::Storage& input : inputs) known.push_back(frozen.contains(input.unsafeGetStorageImpl()));
+      remaining = freeze_inputs(program, inputs, known);
+      program.check();
+    }
+    if (kernels == Kernels::single) {
+      for (Instruction& one : program.instructions) put_single(one);
+    } else {
+      reports.push_back(run_passes(program, options));
+      if (kernels == Kernels::groups) put_groups(program);
+    }
+    programs.push_back(program);
+    auto runner = std::make_shared<ProgramRunner>(std::move(program));
+    if (frozen.empty()) return runner;
+    return std::make_shared<Rest>(std::move(runner), remaining);
+  }
+  std::string to_text() const override {
+    std::string all;
+    for (const PassReport& report : reports) all += report.to_text();
+    return all;
+  }
+  int64_t fired(std::string_view pass) const {
+    int64_t times = 0;
+    for (const PassReport& report : reports) times += report.fired(pass);
+    return times;
+  }
+
+ private:
+  void put_single(Instruction& one) {
+    const auto expression = expression_of(one);
+    if (!expression) return;
+    std::vector<int> numbers;
+    int count = 0;
+    for (const auto& argument : one.arguments) numbers.push_back(argument.number >= 0 ? count++ : -1);
+    one.kernel = std::make_shared<ExpressionKernel>(*expression, numbers);
+    evaluated.insert(one.op->name);
+    ++made;
+  }
+
+  void put_groups(graph::Program& program) {
+    for (Instruction& one : program.instructions) {
+      if (!one.group || one.kind.ends_with("epilogue")) continue;
+      one.kernel = std::make_shared<GroupKernel>(*one.group);
+      ++made;
+    }
+  }
+};
+
+/// Calls a program in a region whose programs go through passes; what it leaves is the same, or as close as `tolerance`.
+inline std::shared_ptr<PassBackend> expect_passed(const std::function<Program()>& make, PassBackend backend,
+                                                  double tolerance = 0, int calls = 6) {
+  const auto shared = std::make_shared<PassBackend>(std::move(backend));
+  const Tensors plain = outcome(make, calls, nullptr);
+  RegionOptions options;
+  options.backend = shared;
+  Region region(options);
+  const Tensors passed = outcome(make, calls, &region);
+  EXPECT_EQ(plain.size(), passed.size());
+  for (size_t i = 0; i < std::min(plain.size(), passed.size()); ++i) {
+    if (!plain[i].defined()) continue;
+    const bool alike = tolerance == 0 ? same_bits(plain[i], passed[i])
+                                      : at::allclose(plain[i].to(at::kDouble), passed[i].to(at::kDouble), tolerance,
+                                                     tolerance, /*equal_nan=*/true);
+    EXPECT_TRUE(alike) << "tensor " << i << " of " << plain.size() << "\n"
+                       << (plain[i].to(at::kDouble) - passed[i].to(at::kDouble)).abs().max() << "\n"
+                       << shared->to_text();
+  }
+  return shared;
+}
+
+}  // namespace bellows::graph::testing
