@@ -49,7 +49,8 @@ endif()
 
 # bellows_test(NAME [HEAVY] SOURCES … [ROOMS …] [LIBS …] [LABELS fast|dist|slow])
 #
-# One GoogleTest executable a room. Tests are built at -O1: they are compiled more often than they are run.
+# One GoogleTest executable a room, built without optimisation: tests are compiled more often than they are run, and what they test
+# is optimised. GCC reuses a precompiled header only at the level it was made at: tests/CMakeLists.txt makes one for the tests.
 function(bellows_test NAME)
   cmake_parse_arguments(ARG "HEAVY" "" "SOURCES;ROOMS;LIBS;LABELS" ${ARGN})
   add_executable(${NAME} ${ARG_SOURCES})
@@ -57,11 +58,11 @@ function(bellows_test NAME)
   list(TRANSFORM ARG_ROOMS PREPEND bellows_)
   target_link_libraries(${NAME} PRIVATE ${ARG_ROOMS} bellows_torch bellows_flags ${ARG_LIBS} GTest::gmock GTest::gtest GTest::gtest_main)
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${NAME} PRIVATE -O1
+  target_compile_options(${NAME} PRIVATE -O0
     $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # a unity batch is one file, whatever GCC thinks
   target_compile_definitions(${NAME} PRIVATE BELLOWS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" BELLOWS_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   if(ARG_HEAVY)
-    bellows_use_pch(${NAME})
+    target_precompile_headers(${NAME} REUSE_FROM bellows_test_pch)
   endif()
   if(NOT ARG_LABELS)
     set(ARG_LABELS fast)

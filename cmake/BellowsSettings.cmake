@@ -15,6 +15,9 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 # sources than in libtorch's.
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1 -DNDEBUG")
 
+# The precompiled header fills GCC's heap: at its own limit GCC would search the whole of it for garbage many times a source.
+add_compile_options("$<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1500000>")
+
 add_library(bellows_flags INTERFACE)
 target_compile_options(bellows_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<BOOL:${BELLOWS_WERROR}>:-Werror>)
 if(BELLOWS_SANITIZE)
