@@ -14,30 +14,12 @@ namespace {
 
 using graph::Expression;
 
-bool is_known(c10::ScalarType type) {
-  switch (type) {
-    case c10::kFloat:
-    case c10::kDouble:
-    case c10::kBFloat16:
-    case c10::kHalf:
-    case c10::kLong:
-    case c10::kInt:
-    case c10::kShort:
-    case c10::kChar:
-    case c10::kByte:
-    case c10::kBool:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool can_write(const Expression& expression) {
   return expression.loops.size() < 16 &&
          std::all_of(expression.terms.begin(), expression.terms.end(),
-                     [](const auto& term) { return is_known(term.type); }) &&
+                     [](const auto& term) { return graph::is_known_type(term.type); }) &&
          std::all_of(expression.stores.begin(), expression.stores.end(),
-                     [](const auto& store) { return is_known(store.type); }) &&
+                     [](const auto& store) { return graph::is_known_type(store.type); }) &&
          std::all_of(expression.loops.begin(), expression.loops.end(), [](int64_t size) { return size > 0; });
 }
 

@@ -126,7 +126,8 @@ std::optional<std::string> KernelCache::read(const std::string& key) {
   struct stat status {};
   std::string content;
   const bool own = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
-                   (status.st_uid == ::geteuid() || status.st_uid == 0) && !(status.st_mode & S_IWOTH);
+                   (status.st_uid == ::geteuid() || status.st_uid == 0) && !(status.st_mode & S_IWOTH) &&
+                   status.st_size <= options_.limit_bytes;
   if (own) {
     content.resize(static_cast<size_t>(status.st_size));
     const ssize_t got = ::pread(fd, content.data(), content.size(), 0);
@@ -149,7 +150,9 @@ void KernelCache::write(const std::string& key, const std::string& content) {
     TORCH_CHECK(!folder_.empty(), "neither BELLOWS_CACHE nor HOME is set.");
     std::error_code error;
     fs::create_directories(folder_, error);
-    write_text_file(folder_ + "/" + key + std::string(entry_suffix), content + digest(key + content));
+    const std::string path = folder_ + "/" + key + std::string(entry_suffix);
+    if (!fs::is_regular_file(fs::symlink_status(path, error))) fs::remove(path, error);  // a pipe would be written to
+    write_text_file(path, content + digest(key + content));
     make_room();
   } catch (const std::exception& error) {
     say_once(said, "compile: generated kernels are not kept: " + user_message(error));

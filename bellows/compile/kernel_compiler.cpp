@@ -60,19 +60,29 @@ class PrivateFolder {
   PrivateFolder(const PrivateFolder&) = delete;
   PrivateFolder& operator=(const PrivateFolder&) = delete;
   std::string operator/(const char* name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
 
  private:
   std::string path_;
 };
 
-/// Waits for a child; -1: it was stopped.
+/// Runs "$@" with its temporary files in $1. The pipe behind descriptor 3 ends when the process that made it does, however that ended: what was started here
+/// goes with it then, a compiler's own children too.
+constexpr const char* guarded_program = R"(export TMPDIR="$1"; shift
+"$@" 3<&- & program=$!
+{ read -r _ <&3; rm -rf "$TMPDIR"; kill -KILL 0; } & guard=$!
+wait $program; status=$?
+kill -KILL $guard; wait $guard 2>/dev/null
+exit $status)";
+
+/// Waits for a child, the leader of a group of processes; -1: it was stopped.
 int wait_for(pid_t child, const std::stop_token& stop) {
   for (int status = 0;;) {
     const pid_t ended = ::waitpid(child, &status, WNOHANG);
     if (ended == child) return status;
     if (ended < 0 && errno != EINTR) return errno == ECHILD ? 0 : -1;  // with SIGCHLD ignored nobody tells
     if (stop.stop_requested()) {
-      ::kill(child, SIGKILL);
+      ::kill(-child, SIGKILL);
       ::waitpid(child, &status, 0);
       return -1;
     }
@@ -80,28 +90,55 @@ int wait_for(pid_t child, const std::stop_token& stop) {
   }
 }
 
-/// Runs a program whose output goes to a file. Returns its status as waitpid() has it; -1: not started, or stopped.
-int run_program(const std::vector<std::string>& words, const std::string& output, const std::stop_token& stop) {
+/// A pipe whose ends close with it, and in children.
+struct Pipe {
+  Pipe() { TORCH_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "compile: no pipe: ", errno_message(errno), "."); }
+  ~Pipe() {
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  int ends[2];
+};
+
+/// Starts /bin/sh with signals as they are by default, as the leader of a group. Returns its process; -1: not started.
+pid_t start_shell(std::vector<std::string> words, const std::string& output, const Pipe& alive) {
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
-  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
   posix_spawnattr_init(&attributes);
+  posix_spawn_file_actions_adddup2(&files, alive.ends[0], 3);
   posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_adddup2(&files, 1, 2);
-  sigset_t none;
+  sigset_t none, all;
   sigemptyset(&none);
+  sigfillset(&all);
   posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
   pid_t child = 0;
-  const int error = ::posix_spawnp(&child, arguments[0], &files, &attributes, arguments.data(), environ);
+  const int error = ::posix_spawn(&child, "/bin/sh", &files, &attributes, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
-  return error ? -1 : wait_for(child, stop);
+  return error ? -1 : child;
+}
+
+/// Runs a program whose output goes to a file. Returns its status as waitpid() has it; -1: not started, or stopped.
+/// Params: folder – for its temporary files; removed if this process is killed meanwhile
+int run_program(const std::vector<std::string>& words, const PrivateFolder& folder, const std::string& output,
+                const std::stop_token& stop) {
+  const Pipe alive;
+  std::vector<std::string> all{"sh", "-c", guarded_program, "sh", folder.path()};
+  all.insert(all.end(), words.begin(), words.end());
+  const pid_t child = start_shell(std::move(all), output, alive);
+  return child < 0 ? -1 : wait_for(child, stop);
 }
 
 std::string read_if_there(const std::string& path) {
@@ -132,7 +169,7 @@ std::string processor() {
 std::string version_of(const std::string& program) {
   const PrivateFolder folder;
   const std::string output = folder / "version";
-  return run_program({program, "--version"}, output, {}) == 0 ? first_lines(read_if_there(output), 1) : "";
+  return run_program({program, "--version"}, folder, output, {}) == 0 ? first_lines(read_if_there(output), 1) : "";
 }
 
 }  // namespace
@@ -157,7 +194,7 @@ std::string KernelCompiler::compile(const std::string& source, const std::stop_t
   std::vector<std::string> words{path};
   words.insert(words.end(), compiler_flags.begin(), compiler_flags.end());
   words.insert(words.end(), {"-o", library, text, "-lm"});
-  const int status = run_program(words, said, stop);
+  const int status = run_program(words, folder, said, stop);
   TORCH_CHECK(!stop.stop_requested(), "compile: stopped while a kernel was compiled.");
   std::string result = read_if_there(library);
   TORCH_CHECK(status == 0 && !result.empty(), "compile: ", path, " cannot compile a generated kernel:\n",

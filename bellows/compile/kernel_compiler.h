@@ -14,9 +14,9 @@ struct KernelCompiler {
   /// $BELLOWS_CXX, or the first of g++, c++ and clang++ in PATH that answers; nothing: there is none.
   static std::optional<KernelCompiler> find();
 
-  /// Compiles one source into a shared library, in a child process and a private temporary folder.
-  /// Params: stop – ends the child
-  /// Threads: any; each call has a child of its own
+  /// Compiles one source into a shared library, in child processes and a private temporary folder, which end with this process, also if it is killed.
+  /// Params: stop – ends the children
+  /// Threads: any; each call has children of its own
   /// Throws: c10::Error – it cannot be compiled, with the first lines of what the compiler says, or was stopped
   std::string compile(const std::string& source, const std::stop_token& stop = {}) const;
 };

@@ -54,41 +54,6 @@ void count_numbers(const Instruction& one, Expression& expression) {
   }
 }
 
-/// A group inside a group, in terms of the outer one.
-std::optional<Expression> inner_expression(const Program& outer, const Instruction& inner) {
-  auto expression = inner.group ? graph::expression_of(*inner.group) : std::nullopt;
-  if (!expression) return std::nullopt;
-  const size_t inputs = inner.group->inputs.size();
-  const auto input_of = [&](int index) {
-    const graph::ValueId value = inner.arguments[index].operands[0].value;
-    const auto at = std::find(outer.inputs.begin(), outer.inputs.end(), value);
-    return at == outer.inputs.end() ? -1 : static_cast<int>(at - outer.inputs.begin());
-  };
-  for (graph::Term& term : expression->terms) {
-    if (term.function == Function::load) term.index = input_of(term.index);
-    if (term.function == Function::number) term.index = inner.arguments[inputs + term.index].number;
-    if ((term.function == Function::load || term.function == Function::number) && term.index < 0) return std::nullopt;
-  }
-  for (graph::Store& store : expression->stores) {
-    if (!store.update) return std::nullopt;
-    store.index = input_of(store.index);
-    if (store.index < 0) return std::nullopt;
-  }
-  return expression;
-}
-
-/// One function for the updates of many tensors.
-std::optional<KernelCode> code_of_parts(const Program& group) {
-  std::vector<Expression> parts;
-  parts.reserve(group.instructions.size());
-  for (const Instruction& inner : group.instructions) {
-    auto part = inner_expression(group, inner);
-    if (!part) return std::nullopt;
-    parts.push_back(std::move(*part));
-  }
-  return generate(parts);
-}
-
 std::optional<KernelCode> code_of(const Instruction& one) {
   if (one.kernel) return std::nullopt;
   for (const auto& argument : one.arguments) {
@@ -99,8 +64,8 @@ std::optional<KernelCode> code_of(const Instruction& one) {
     for (size_t i = inputs; i < one.arguments.size(); ++i) {
       if (one.arguments[i].number < 0) return std::nullopt;
     }
-    if (const auto expression = graph::expression_of(*one.group)) return generate(*expression);
-    return code_of_parts(*one.group);
+    const std::vector<Expression> parts = graph::expressions_of(*one.group);
+    return parts.empty() ? std::nullopt : generate(parts);
   }
   auto expression = graph::expression_of(one);
   if (!expression || !is_worth_generating(*expression)) return std::nullopt;

@@ -101,6 +101,9 @@ std::optional<Expression> expression_of(const Program& group);
 /// whole. Of another one: its one expression. Empty, if one is missing.
 std::vector<Expression> expressions_of(const Program& group);
 
+/// Whether expressions, and code for them, know this type of memory.
+bool is_known_type(c10::ScalarType type);
+
 /// The type that ATen's CPU kernels compute this one in.
 c10::ScalarType compute_type(c10::ScalarType type);
 

@@ -4,8 +4,7 @@
 
 #include "bellows/graph/fusible_impl.h"
 
-namespace bellows::graph::detail {
-namespace {
+namespace bellows::graph {
 
 bool is_known_type(c10::ScalarType type) {
   switch (type) {
@@ -24,6 +23,9 @@ bool is_known_type(c10::ScalarType type) {
       return false;
   }
 }
+
+namespace detail {
+namespace {
 
 bool is_comparison(Function function) {
   return (function >= Function::eq && function <= Function::logical_xor) || function == Function::logical_not ||
@@ -302,4 +304,5 @@ Ref where(Ref condition, Ref a, Ref b) {
   return a.maker->apply(Function::where, {condition, a, b});
 }
 
-}  // namespace bellows::graph::detail
+}  // namespace detail
+}  // namespace bellows::graph

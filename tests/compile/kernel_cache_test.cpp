@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -166,6 +167,104 @@ TEST(KernelCacheTest, SurvivesAKill) {
   KernelCache cache({.folder = folder.path});
   for (int i = 0; i < 3; ++i) EXPECT_EQ(load_number(cache, 100 + i), 100 + i);
   EXPECT_EQ(cache.counts().refused, 0);
+}
+
+/// A pipe blocks whoever opens it plainly, on either side.
+TEST(KernelCacheTest, NeverWaitsForWhatIsNoFile) {
+  const Folder folder;
+  KernelCache maker({.folder = folder.path});
+  load_number(maker, 7);
+  const fs::path entry = folder.entries().at(0);
+  fs::remove(folder.path + "/.lock");
+  ASSERT_EQ(::mkfifo((folder.path + "/.lock").c_str(), 0600), 0);
+  const std::vector<std::function<void()>> puts{
+      [&] { ::mkfifo(entry.c_str(), 0600); }, [&] { fs::create_directory(entry); },
+      [&] { fs::create_symlink("/dev/zero", entry); }, [&] { fs::create_symlink(entry, entry); }};
+  for (size_t i = 0; i < puts.size(); ++i) {
+    fs::remove(entry);
+    puts[i]();
+    const int status = in_child([&] {
+      ::alarm(60);
+      KernelCache cache({.folder = folder.path});
+      return load_number(cache, 7) == 7 && cache.counts().compiled == 1 ? 0 : 1;
+    });
+    EXPECT_EQ(status, 0) << "put " << i;
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(entry))) << "put " << i;
+  }
+}
+
+bool is_running(pid_t process) {
+  std::ifstream file(c10::str("/proc/", process, "/stat"));
+  std::string number, name, state;
+  return file >> number >> name >> state && state != "Z";
+}
+
+/// A compiler that has a child of its own, as g++ has, which would go on for minutes.
+std::string write_slow_compiler(const Folder& folder) {
+  const std::string path = folder.path + "/compiler";
+  write_bytes(path,
+              c10::str("#!/bin/sh\n[ \"$1\" = --version ] && echo slow 1 && exit\nsleep 300 & echo $! >", folder.path,
+                       "/started.tmp; mv ", folder.path, "/started.tmp ", folder.path, "/started; wait\n"));
+  fs::permissions(path, fs::perms::owner_all);
+  return path;
+}
+
+/// Waits for the process that the slow compiler started, and calls `end`. Returns whether the process ends.
+bool ends_compiler(const Folder& folder, const std::function<void()>& end) {
+  const auto wait_until = [](const auto& is_so) {
+    for (int i = 0; i < 1000 && !is_so(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return is_so();
+  };
+  pid_t process = 0;
+  const bool started =
+      wait_until([&] { return static_cast<bool>(std::ifstream(folder.path + "/started") >> process); });
+  const bool ran = started && is_running(process);
+  end();
+  return ran && wait_until([&] { return !is_running(process); });
+}
+
+TEST(KernelCacheTest, CompilersEndWithTheProcessThatIsKilled) {
+  const Folder folder;
+  const std::string compiler = write_slow_compiler(folder);
+  bool ended = false;
+  const int status = in_child(
+      [&] {
+        ::setenv("BELLOWS_CXX", compiler.c_str(), 1);
+        ::setenv("TMPDIR", folder.path.c_str(), 1);
+        KernelCache cache({.folder = folder.path});
+        load_number(cache, 7);
+        return 0;
+      },
+      [&](pid_t child) { ended = ends_compiler(folder, [&] { ::kill(child, SIGKILL); }); });
+  EXPECT_TRUE(WIFSIGNALED(status)) << status;
+  EXPECT_TRUE(ended);
+  for (const auto& item : fs::directory_iterator(folder.path))
+    EXPECT_EQ(item.path().filename().string().find("bellows-kernel-"), std::string::npos) << "left behind";
+}
+
+TEST(KernelCacheTest, CompilersEndWhenTheyAreStopped) {
+  const Folder folder;
+  const std::string compiler = write_slow_compiler(folder);
+  bool ended = false;
+  const int status = in_child(
+      [&] {
+        ::setenv("BELLOWS_CXX", compiler.c_str(), 1);
+        KernelCache cache({.folder = folder.path});
+        std::stop_source stop;
+        std::jthread stopper([&] {
+          while (!fs::exists(folder.path + "/stop")) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+          stop.request_stop();
+        });
+        try {
+          cache.load(source(7), stop.get_token());
+        } catch (const c10::Error& error) {
+          return std::string(error.what()).find("stopped") != std::string::npos ? 0 : 1;
+        }
+        return 2;
+      },
+      [&](pid_t) { ended = ends_compiler(folder, [&] { write_bytes(folder.path + "/stop", ""); }); });
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(ended);
 }
 
 TEST(KernelCacheTest, WorksWithoutAFolderThatCanBeWritten) {

@@ -8,9 +8,6 @@ namespace {
 
 namespace nn = torch::nn;
 
-#define SKIP_WITHOUT_ONEDNN() \
-  if (!has_onednn()) GTEST_SKIP() << "built without oneDNN"
-
 /// Convolutions, norms, a residual sum, pooling: as in a ResNet.
 struct SmallNetImpl : nn::Module {
   SmallNetImpl() {
@@ -98,7 +95,6 @@ double distance(const Tensors& a, const Tensors& b) {
 }
 
 TEST(OnednnNetworks, SmallNetStaysChannelsLastAndLearnsAlike) {
-  SKIP_WITHOUT_ONEDNN();
   const Trained ours = train(small_net, {4, 3, 20, 20}, 10, 0.05, at::kFloat, true),
                 plain = train(small_net, {4, 3, 20, 20}, 10, 0.05, at::kFloat, false),
                 exact = train(small_net, {4, 3, 20, 20}, 10, 0.05, at::kDouble, false);
@@ -114,7 +110,6 @@ TEST(OnednnNetworks, SmallNetStaysChannelsLastAndLearnsAlike) {
 }
 
 TEST(OnednnNetworks, ResNet18LearnsAlikeOverTenSteps) {
-  SKIP_WITHOUT_ONEDNN();
   const Trained ours = train(resnet18, {2, 3, 64, 64}, 10, 0.005, at::kFloat, true),
                 plain = train(resnet18, {2, 3, 64, 64}, 10, 0.005, at::kFloat, false);
   EXPECT_EQ(ours.report.convolutions, 20 * 3 - 1) << ours.text;  // the first has no gradient of its input
@@ -126,7 +121,6 @@ TEST(OnednnNetworks, ResNet18LearnsAlikeOverTenSteps) {
 }
 
 TEST(OnednnNetworks, InferenceFoldsNormsSumsAndRelu) {
-  SKIP_WITHOUT_ONEDNN();
   torch::manual_seed(1);
   const Net net = resnet18();
   net.base->eval();

@@ -6,9 +6,6 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-#define SKIP_WITHOUT_ONEDNN() \
-  if (!has_onednn()) GTEST_SKIP() << "built without oneDNN"
-
 struct ConvolutionCase {
   std::string name;
   int64_t batch, in, height, width, out, kernel;
@@ -66,7 +63,6 @@ Tensors in_double(const Tensors& tensors) {
 class OnednnConvolution : public ::testing::TestWithParam<ConvolutionCase> {};
 
 TEST_P(OnednnConvolution, IsAsExactAsLibtorch) {
-  SKIP_WITHOUT_ONEDNN();
   const ConvolutionCase& one = GetParam();
   torch::manual_seed(3);
   const at::Tensor x = torch::randn({one.batch, one.in, one.height, one.width}),
@@ -85,7 +81,6 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OnednnConvolution, ::testing::ValuesIn(convolut
                          [](const auto& one) { return "_" + one.param.name; });
 
 TEST(OnednnConvolutionTest, Bf16AgreesToItsLastPlaces) {
-  SKIP_WITHOUT_ONEDNN();
   torch::manual_seed(3);
   const at::Tensor x = torch::randn({2, 16, 9, 9}).to(at::kBFloat16),
                    w = (torch::randn({32, 16, 3, 3}) / 12).to(at::kBFloat16);
@@ -97,7 +92,6 @@ TEST(OnednnConvolutionTest, Bf16AgreesToItsLastPlaces) {
 }
 
 TEST(OnednnConvolutionTest, TakesChannelsLastAsItIs) {
-  SKIP_WITHOUT_ONEDNN();
   const at::Tensor x = torch::randn({2, 16, 9, 9}).contiguous(at::MemoryFormat::ChannelsLast),
                    w = torch::randn({32, 16, 3, 3}).contiguous(at::MemoryFormat::ChannelsLast);
   const auto run = [&] { return Tensors{at::conv2d(x, w, {}, 1, 1)}; };
@@ -121,7 +115,6 @@ TEST(OnednnConvolutionTest, LeavesWhatItDoesNotKnow) {
 }
 
 TEST(OnednnConvolutionTest, IsLeftToLibtorchWhereUsersTurnOnednnOff) {
-  SKIP_WITHOUT_ONEDNN();
   at::globalContext().setUserEnabledMkldnn(false);
   const at::Tensor x = torch::randn({2, 4, 6, 6}), w = torch::randn({8, 4, 3, 3});
   const Outcome ours = with_onednn([&] { return Tensors{at::conv2d(x, w)}; });
@@ -136,7 +129,6 @@ struct NormCase {
 };
 
 TEST(OnednnBatchNorm, IsAsExactAsLibtorch) {
-  SKIP_WITHOUT_ONEDNN();
   const std::vector<std::vector<int64_t>> shapes{{4, 16, 9, 7}, {2, 5, 3, 3}, {1, 33, 8, 8}, {2, 64, 1, 2}};
   for (const auto& sizes : shapes) {
     for (const bool affine : {true, false}) {
@@ -169,7 +161,6 @@ TEST(OnednnBatchNorm, IsAsExactAsLibtorch) {
 }
 
 TEST(OnednnBatchNorm, OfRunningStatisticsIsAsExact) {
-  SKIP_WITHOUT_ONEDNN();
   torch::manual_seed(3);
   const at::Tensor x = torch::randn({2, 24, 5, 5}), w = torch::rand({24}), b = torch::randn({24}),
                    mean = torch::randn({24}), var = torch::rand({24}) + 0.5;
@@ -186,7 +177,6 @@ TEST(OnednnBatchNorm, OfRunningStatisticsIsAsExact) {
 }
 
 TEST(OnednnPooling, MaximaAndTheirGradientsAreLibtorchs) {
-  SKIP_WITHOUT_ONEDNN();
   struct Case {
     std::vector<int64_t> sizes;
     int64_t kernel, stride, padding, dilation;
@@ -227,7 +217,6 @@ TEST(OnednnPooling, LeavesPlacesThatSomebodyWantsToSee) {
 }
 
 TEST(OnednnPooling, MeansAreAsExactAsLibtorchs) {
-  SKIP_WITHOUT_ONEDNN();
   for (const bool counts_padding : {true, false}) {
     torch::manual_seed(3);
     const at::Tensor x = torch::randn({2, 9, 11, 8});
