@@ -79,6 +79,7 @@ Row measure(const Work& work, const Options& options) {
 }
 
 int run(const Options& options) {
+  if (!options.extra.at("ready-of").empty()) return serve_ready(options.extra.at("ready-of"));
   Report report("compile", options);
   const int threads = at::get_num_threads();
   if (options.extra.at("task").empty()) {
@@ -101,6 +102,7 @@ int main(int argc, char** argv) {
       "the plain call, on one thread. Then forward passes and training steps of whole models, compiled, beside plain "
       "ones and the tools that Python has. --task NAME: only that one (resnet18, bert-128, bert-14, unet, "
       "step-resnet18, step-bert, step-unet; with -bf16 behind it under autocast); --bf16 1: these, too; --tools A,B: "
-      "only these of Python's, or none",
-      run, {{"task", ""}, {"bf16", "0"}, {"tools", "all"}});
+      "only these of Python's, or none; --seconds S: of a window; --ready-of NAME: a process of its own that the rows "
+      "ask",
+      run, {{"task", ""}, {"bf16", "0"}, {"tools", "all"}, {"seconds", "1"}, {"ready-of", ""}});
 }

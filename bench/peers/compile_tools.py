@@ -1,10 +1,9 @@
 """Forward passes and training steps in Python, made fast by each tool that compiles: the peer of bench/compile/bench_compile.cpp.
-`prepare TASK TOOL` makes it and answers with the seconds until it is ready and what it computes; `use TASK TOOL` chooses what `run`
-means; `drop` forgets everything; `package TASK FILE` writes an AOTInductor package. Tools of forward passes: eager, channels_last,
+`prepare TASK TOOL` makes what `run` then runs, and answers with the seconds until it is ready, with nothing kept from runs before, and what
+it computes; `package TASK FILE` writes an AOTInductor package. Tools of forward passes: eager, channels_last,
 torchscript, compile, freezing, onnxruntime, openvino; of steps: eager, channels_last, compile, compile_all."""
 
 import contextlib
-import gc
 import io
 import logging
 import os
@@ -89,9 +88,8 @@ def openvino_forward(net, x, bf16):
     return lambda: torch.from_numpy(request.infer(feed, share_outputs=True)[0].copy())
 
 
-def forward(task, tool):
+def forward(task, tool, net, x):
     name = task.removesuffix("-bf16")
-    net, x = network(name.split("-")[0]).eval(), FORWARD[name]()
     if tool == "onnxruntime":
         return onnxruntime_forward(net, x)
     if tool == "openvino":
@@ -118,9 +116,8 @@ def forward(task, tool):
     return run
 
 
-def step(task, tool):
+def step(task, tool, net, x):
     name = task.removesuffix("-bf16")
-    net, x = network(name).train(), STEP[name]()
     if tool == "channels_last":
         net, x = net.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     y = labels("labels", x.size(0) * (x.size(2) * x.size(3) if name == "unet" else 1), 2 if name == "unet" else CLASSES)
@@ -143,35 +140,33 @@ def step(task, tool):
 
 
 def main():
+    # What was compiled before would hide how long it takes.
+    own = tempfile.TemporaryDirectory()
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = own.name
     warnings.filterwarnings("ignore")
     for noisy in ("torch.onnx", "onnxscript", "torch._inductor", "torch._dynamo"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    ready, chosen = {}, []
+    chosen = []
+
+    def made(task):
+        name = task.removeprefix("step-").removesuffix("-bf16")
+        if task.startswith("step-"):
+            return network(name).train(), STEP[name]()
+        return network(name.split("-")[0]).eval(), FORWARD[name]()
 
     def prepare(task, tool):
+        net, x = made(task)
         start = time.perf_counter()
-        run = step(task.removeprefix("step-"), tool) if task.startswith("step-") else forward(task, tool)
+        run = step(task.removeprefix("step-"), tool, net, x) if task.startswith("step-") else forward(task, tool, net, x)
         first = run().flatten()
         seconds = time.perf_counter() - start
-        ready[task, tool] = run
+        chosen[:] = [run]
         values = [first] + [run().flatten() for _ in range(4)] if task.startswith("step-") else [first[:SAMPLES]]
         return [seconds, *torch.cat(values).double().tolist()]
 
-    def use(task, tool):
-        chosen[:] = [ready[task, tool]]
-        return ["ok"]
-
-    def drop():
-        ready.clear()
-        chosen.clear()
-        torch._dynamo.reset()
-        gc.collect()
-        return ["ok"]
-
     def package(task, path):
+        net, x = made(task)
         start = time.perf_counter()
-        name = task.removesuffix("-bf16")
-        net, x = network(name.split("-")[0]).eval(), FORWARD[name]()
         torch._inductor.config.freezing = True
         with torch.no_grad(), autocast(task):
             torch._inductor.aoti_compile_and_package(torch.export.export(net, (x,)), package_path=path)
@@ -181,7 +176,7 @@ def main():
         for _ in range(count):
             chosen[0]()
 
-    serve(run, {"prepare": prepare, "use": use, "drop": drop, "package": package})
+    serve(run, {"prepare": prepare, "package": package})
 
 
 if __name__ == "__main__":

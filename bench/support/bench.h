@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -123,6 +125,9 @@ class Report {
 /// Bytes read and written a second by copying `bytes` with as many threads as an operator uses, the best of several
 /// tries: what a sweep over memory can hope for. libtorch's own copy is no measure: it reads what it overwrites.
 double copy_bytes_per_s(size_t bytes);
+
+/// Floating-point operations a second of a large matrix product, the best of several tries: what one can hope for.
+double gemm_flops_per_s(c10::ScalarType dtype);
 
 /// CPU, cores, features, memory, libtorch, threads, spin count, date: name and value, in order.
 std::vector<std::pair<std::string, std::string>> machine_info();

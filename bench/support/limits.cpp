@@ -1,4 +1,6 @@
 #include <ATen/Parallel.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 
 #include <algorithm>
 #include <chrono>
@@ -26,6 +28,19 @@ double copy_bytes_per_s(size_t bytes) {
     workers.clear();  // waits for all
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     best = std::max(best, 2.0 * static_cast<double>(stretch * threads) / seconds);
+  }
+  return best;
+}
+
+double gemm_flops_per_s(c10::ScalarType dtype) {
+  constexpr int64_t n = 2048;
+  const at::Tensor a = at::ones({n, n}, dtype), b = at::ones({n, n}, dtype);
+  double best = 0;
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    const auto start = std::chrono::steady_clock::now();
+    const at::Tensor c = at::mm(a, b);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, 2.0 * n * n * n / seconds);
   }
   return best;
 }

@@ -154,20 +154,6 @@ double step_flops() {
   return static_cast<double>(batch) * (3 * all - first);
 }
 
-/// The best rate of a large matrix product in this run: what the hardware allows.
-double gemm_flops_per_s(at::ScalarType dtype) {
-  constexpr int64_t n = 2048;
-  const at::Tensor a = torch::rand({n, n}).to(dtype), b = torch::rand({n, n}).to(dtype);
-  double best = 0;
-  for (int i = 0; i < 8; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    const at::Tensor c = at::mm(a, b);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, 2.0 * n * n * n / seconds);
-  }
-  return best;
-}
-
 std::string share_of_limit(double gemm, double step_s) {
   char text[128];
   std::snprintf(text, sizeof text, "%.1f GFLOP a step at %.0f GFLOP/s: %.0f %% of this run's GEMM peak of %.0f",
