@@ -34,6 +34,8 @@ class LadderJob {
   /// Takes `n` optimizer steps, across the ends of epochs, and returns when their work is done.
   /// Returns: samples that went through the model
   virtual int64_t run_steps(int64_t n) = 0;
+  /// Takes steps until what is made in the background for later ones is there.
+  virtual void settle() {}
   virtual int64_t steps_per_epoch() const = 0;
   virtual int64_t samples_per_epoch() const = 0;
   /// Share of the held-out samples that are classified correctly, in [0, 1]. The run goes on as if it had not been

@@ -113,6 +113,10 @@ class RecipeLadderJob final : public LadderJob {
     return loop_.sample_count() - before;
   }
 
+  void settle() override {
+    while (!loop_.is_compiled()) run_steps(1);
+  }
+
   int64_t steps_per_epoch() const override { return loop_.steps_per_epoch(); }
 
   int64_t samples_per_epoch() const override {
@@ -158,6 +162,7 @@ Recipe without_techniques(Recipe recipe) {
   recipe.cache_mb = 0;
   recipe.length_buckets = false;
   recipe.keep_freed_memory = false;
+  recipe.compile = "none";
   recipe.step_in_backward = false;
   recipe.recompute = "none";
   recipe.recompute_keep = 0;

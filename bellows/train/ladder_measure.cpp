@@ -61,7 +61,10 @@ int64_t LadderMeasure::samples_per_window(LadderJob& job) const {
 
 TimedWindows LadderMeasure::windows(const std::vector<LadderJob*>& jobs) const {
   progress_({.activity = "warm-up", .total = options_.pairs});
-  for (LadderJob* job : jobs) job->run_steps(3);
+  for (LadderJob* job : jobs) {
+    job->run_steps(4);
+    job->settle();
+  }
   const int64_t samples = samples_per_window(*jobs.back());
   TimedWindows result{std::vector<std::vector<double>>(jobs.size())};
   for (int pair = 0; !enough(result); ++pair) {
@@ -70,6 +73,7 @@ TimedWindows LadderMeasure::windows(const std::vector<LadderJob*>& jobs) const {
       check_stop();
       const int64_t steps = steps_for(*jobs[i], samples);
       jobs[i]->run_steps(std::max<int64_t>(1, steps / 5));  // untimed: uses up what was prefetched while the other ran
+      jobs[i]->settle();
       const double start = seconds();
       const int64_t done = jobs[i]->run_steps(steps);
       result.seconds_per_sample[i].push_back((seconds() - start) / static_cast<double>(done));

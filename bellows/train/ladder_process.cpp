@@ -21,6 +21,7 @@ namespace {
 enum class Request : int64_t {
   made,
   run_steps,
+  settle,
   steps_per_epoch,
   samples_per_epoch,
   evaluate,
@@ -74,6 +75,9 @@ Answer answer(LadderJob& job, const Question& question, std::string& text) {
       return {};
     case Request::run_steps:
       return {.integer = job.run_steps(question.argument)};
+    case Request::settle:
+      job.settle();
+      return {};
     case Request::steps_per_epoch:
       return {.integer = job.steps_per_epoch()};
     case Request::samples_per_epoch:
@@ -143,6 +147,7 @@ class ChildJob final : public LadderJob {
   ~ChildJob() override { end(); }
 
   int64_t run_steps(int64_t n) override { return ask({Request::run_steps, n}).integer; }
+  void settle() override { ask({Request::settle}); }
   int64_t steps_per_epoch() const override { return ask({Request::steps_per_epoch}).integer; }
   int64_t samples_per_epoch() const override { return ask({Request::samples_per_epoch}).integer; }
   double evaluate() override { return ask({Request::evaluate}).number; }

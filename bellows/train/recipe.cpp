@@ -132,6 +132,9 @@ constexpr Row table[] = {
      {},
      "the process keeps memory that tensors free, and reuses it",
      false},
+    {"compile", &Recipe::compile, "none, forward, step",
+     "what is recorded and runs as generated code, on the CPU. forward: forward passes and evaluation; step: whole "
+     "steps and evaluation; losses are then looked at when they are logged"},
     {"step_in_backward", &Recipe::step_in_backward, {}, "backward steps each weight, and drops its gradient at once"},
     {"recompute", &Recipe::recompute, "none, blocks",
      "what is computed again in backward instead of being kept: the blocks of a model that knows its blocks", false},

@@ -61,6 +61,7 @@ struct Recipe {
   int64_t prefetch = 4;
   int64_t cache_mb = 0;
   bool keep_freed_memory = false;
+  std::string compile = "none";
   bool step_in_backward = false;
   std::string recompute = "none";
   double recompute_keep = 0;

@@ -1,5 +1,6 @@
 #include <c10/util/Exception.h>
 
+#include "bellows/train/compiled_parts.h"
 #include "bellows/train/recipe_check_impl.h"
 #include "bellows/train/run_log.h"
 #include "bellows/train/step_trace.h"
@@ -83,6 +84,9 @@ void check_together(const Recipe& recipe, const std::string& where) {
   check_course_keys(recipe, where);
   check_precision_keys(recipe, where);
   check_memory_keys(recipe, where);
+  const std::string conflict = recipe.compile == "none" ? "" : compile_conflict(recipe);
+  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": compile = ", recipe.compile, ", but ", conflict,
+                    ". Set compile: none, or change that.");
   TORCH_CHECK_VALUE(
       recipe.data_parallel != "zero2" || recipe.gradient_compression == "none", "recipe: ", where,
       ": gradient_compression = ", recipe.gradient_compression,

@@ -47,6 +47,7 @@ Recipe for_rehearsal(Recipe recipe) {
   recipe.lr = 1e-8;  // nothing is learned from made-up samples
   recipe.loader_threads = 0;
   recipe.sample_stats = false;
+  recipe.compile = "none";  // which allocates later, and no more
   return recipe;
 }
 

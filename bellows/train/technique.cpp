@@ -19,8 +19,8 @@ std::string_view to_string(Exactness exactness) {
 }
 
 void register_techniques(Registry<Technique>& registry) {
-  for (auto rows :
-       {speed_techniques, precision_techniques, averaging_techniques, course_techniques, memory_techniques}) {
+  for (auto rows : {speed_techniques, precision_techniques, compile_techniques, averaging_techniques, course_techniques,
+                    memory_techniques}) {
     for (Technique& technique : rows()) registry.add(std::move(technique));
   }
 }

@@ -17,6 +17,8 @@ std::string texts_obstacle(const Recipe& recipe);
 std::vector<Technique> speed_techniques();
 /// Fewer bits.
 std::vector<Technique> precision_techniques();
+/// The same training, recorded and followed.
+std::vector<Technique> compile_techniques();
 /// The same training, looked at with less noise: before all else that is judged by the target.
 std::vector<Technique> averaging_techniques();
 /// Another course of training, with less of it to the target.

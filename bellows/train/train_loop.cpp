@@ -86,7 +86,8 @@ at::Tensor add_tokens(const at::Tensor& scores, const data::Batch& batch, at::Te
 
 }  // namespace
 
-Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks) {
+Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks,
+                    CompiledParts* compiled) {
   const auto begin = Clock::now();
   const c10::Device device = parse_device(recipe.device);
   const EvalMode eval_mode(model);
@@ -101,7 +102,12 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
     const data::Batch batch = placed(std::move(*next), recipe, device);
     if (batch.size() == 0) continue;
     const auto precision = make_precision_guard(policy, device);
-    const at::Tensor logits = model.forward(model_input(batch));
+    at::Tensor logits;
+    const auto forward = [&] { logits = model.forward(model_input(batch)); };
+    if (compiled)
+      compiled->evaluation(forward);
+    else
+      forward();
     result.samples += batch.size();
     if (batch.contains("segment_ids")) {
       const at::Tensor told = add_tokens(logits, batch, loss, correct);
@@ -134,10 +140,14 @@ TrainLoop::TrainLoop(Job job)
       loader_(growth_.data(0).loader()),
       policy_(precision_policy(job_.recipe)),
       activations_(job_.recipe, job_.model, ranks_.rank()),
+      compiled_(job_.recipe),
       update_(job_.recipe),
       rates_(job_.recipe, growth_, job_.optimizers),
       metrics_(job_.recipe.train_metrics) {
   TORCH_CHECK_VALUE(!job_.optimizers.empty() && job_.loss, "TrainLoop: expected an optimizer and a loss, got none.");
+  TORCH_CHECK_VALUE(job_.recipe.compile == "none" || !ranks_.group(), "train: compile = ", job_.recipe.compile,
+                    " is for one process: several ranks exchange their gradients, got ", ranks_.size(),
+                    " ranks. Set compile: none.");
   if (job_.recipe.keep_freed_memory) keep_freed_memory();
   if (job_.recipe.sample_stats) sample_stats_.emplace(job_.train.source()->id_bound());
   if (job_.recipe.ema_decay > 0) {
@@ -168,10 +178,24 @@ void TrainLoop::take_gradients() {
 }
 
 bool TrainLoop::step(bool stop) {
-  std::optional<data::Batch> batch = next_batch();
-  if (!batch) return false;
+  std::optional<data::Batch> first = next_batch();
+  if (!first) return false;
+  rates_.set(step_, first->epoch());
+  PhaseClock deferred;
+  compiled_.step([&] {
+    take_step(std::move(*first), stop);
+    deferred = {};
+  });
+  deferred.add_to(phases_.update);
+  losses_.push_back(last_loss_);
+  samples_ += last_batch_size_;
+  ++step_;
+  return true;
+}
+
+void TrainLoop::take_step(data::Batch first, bool stop) {
+  std::optional<data::Batch> batch = std::move(first);
   const int64_t epoch = batch->epoch();
-  rates_.set(step_, epoch);
   for (const auto& optimizer : job_.optimizers) optimizer->zero_grad();
   if (job_.recipe.on_nan == "skip") keep_buffers();
   const int64_t batches = job_.recipe.accumulate;
@@ -190,16 +214,10 @@ bool TrainLoop::step(bool stop) {
   last_batch_size_ = mean.samples();
   if (job_.recipe.on_nan == "skip") put_back_buffers(last_loss_);
   PhaseClock clock;
-  {
-    const inspect::TraceScope scope("optimizer");
-    if (stepping_.empty()) update_.step(job_.optimizers, mean.divisor());
-    if (average_) average_->update_parameters();
-  }
+  const inspect::TraceScope scope("optimizer");
+  if (stepping_.empty()) update_.step(job_.optimizers, mean.divisor());
+  if (average_) average_->update_parameters();
   clock.add_to(phases_.update);
-  losses_.push_back(last_loss_);
-  samples_ += last_batch_size_;
-  ++step_;
-  return true;
 }
 
 void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last) {
@@ -210,7 +228,9 @@ void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, Group
     const inspect::TraceScope scope("forward");
     const auto precision = make_precision_guard(policy_, device_);
     const Activations::Forward forward(activations_, step_, number);
-    output = batch.size() > 0 ? job_.loss(batch) : StepOutput::sum(ranks_.loss_of_nothing(), at::scalar_tensor(0));
+    compiled_.forward([&] {
+      output = batch.size() > 0 ? job_.loss(batch) : StepOutput::sum(ranks_.loss_of_nothing(), at::scalar_tensor(0));
+    });
   }
   const at::Tensor loss = mean.weigh(*output, batch.size(), alone);
   clock.add_to(phases_.forward);
@@ -243,6 +263,7 @@ void TrainLoop::run_steps(int64_t n) {
 
 std::optional<data::Batch> TrainLoop::next_batch() {
   const inspect::TraceScope scope("load");
+  const undeferred guard;  // loaders work on memory
   PhaseClock clock;
   if (!started_) {
     if (loader_.batch_size() != growth_.batch_size(epoch_)) loader_ = growth_.data(epoch_).loader();
@@ -274,8 +295,13 @@ void TrainLoop::replay(const data::Batch& batch) {
   job_.loss(batch).loss.backward();
 }
 
+/// An accelerator would have to be waited for, and a compiled step would be cut in pieces.
+bool TrainLoop::looks_at_once() const {
+  return device_.is_cpu() && job_.recipe.on_nan == "stop" && !compiled_.has_whole_steps();
+}
+
 void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) {
-  if (!device_.is_cpu() || job_.recipe.on_nan != "stop") return;  // an accelerator would have to be waited for
+  if (!looks_at_once()) return;
   const auto value = loss.item<double>();
   if (std::isfinite(value)) return;
   TORCH_CHECK(false, "train: the loss became ", std::isnan(value) ? "NaN" : "infinite", " at step ", step_ + 1,
@@ -287,7 +313,7 @@ void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) {
 
 void TrainLoop::check_gradient(const data::Batch& batch) {
   constexpr int64_t cheap = 1 << 13;
-  if (!device_.is_cpu() || job_.recipe.on_nan != "stop" || policy_.loss_scaling) return;
+  if (!looks_at_once() || policy_.loss_scaling) return;
   const bool stepped = !stepping_.empty();  // the gradient is gone, and its weight shows what it was
   // What breaks in backward travels to the first layers: one small gradient there tells, at no cost.
   for (const at::Tensor& parameter : job_.optimizers.front()->param_groups().front().params()) {
@@ -344,7 +370,7 @@ Evaluation TrainLoop::evaluate() {
   std::optional<optim::AveragedWeights> averaged;
   if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);
   ranks_.before_evaluation();
-  const Evaluation result = train::evaluate(job_.model, *eval_loader_, job_.recipe, ranks_.group());
+  const Evaluation result = train::evaluate(job_.model, *eval_loader_, job_.recipe, ranks_.group(), &compiled_);
   rates_.note_evaluation(result.loss);
   return result;
 }

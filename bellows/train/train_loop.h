@@ -13,6 +13,7 @@
 #include "bellows/optim/gradient_accumulator.h"
 #include "bellows/optim/step_in_backward.h"
 #include "bellows/train/activations.h"
+#include "bellows/train/compiled_parts.h"
 #include "bellows/train/growth.h"
 #include "bellows/train/job.h"
 #include "bellows/train/ranks.h"
@@ -34,9 +35,12 @@ struct Evaluation {
 /// over one epoch of `loader`: in eval mode, without gradients, in the recipe's precision. The model's mode is put back;
 /// nothing else changes.
 /// Params: ranks – each of which has a share of the data in its loader; null: all of it is here
-Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks = nullptr);
+///         compiled – runs the forward passes; null: they run plainly
+Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks = nullptr,
+                    CompiledParts* compiled = nullptr);
 
-/// Where the time of the steps went, on the host's clock: on an accelerator the work itself may be done later.
+/// Where the time of the steps went, on the host's clock: on an accelerator the work itself may be done later. With `compile: step` a step's operators
+/// run at its end, and count as its update.
 struct PhaseSeconds {
   double load = 0, forward = 0, backward = 0, update = 0;
 };
@@ -55,7 +59,7 @@ class TrainLoop {
   /// Returns: false when the epoch had no usable batch left: nothing was done, and the next epoch comes next
   /// Several ranks call it together; `stop` says that this one wants to end.
   /// Throws: what the loader, the model or the loss throws; c10::ValueError – no batch in a whole epoch; c10::Error – on
-  ///         the CPU with `on_nan: stop`, a loss or gradient that is NaN or infinite: step, samples, first operator
+  ///         the CPU with `on_nan: stop` and not `compile: step`, a loss or gradient that is NaN or infinite: step, samples, first operator
   bool step(bool stop = false);
   /// So many steps that did something.
   void run_steps(int64_t n);
@@ -64,6 +68,8 @@ class TrainLoop {
   bool stop() const { return stop_; }
   /// Who take the steps together.
   Ranks& ranks() { return ranks_; }
+  /// Nothing of the recipe's `compile` is being made in the background any more.
+  bool is_compiled() const { return compiled_.ready(); }
   /// What a step does to hold fewer activations.
   const Activations& activations() const { return activations_; }
   int64_t step_count() const { return step_; }
@@ -124,9 +130,11 @@ class TrainLoop {
 
  private:
   std::optional<data::Batch> next_batch();
+  void take_step(data::Batch first, bool stop);
   void forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last);
   void note_samples(const data::Batch& batch, const at::Tensor& predictions);
   void replay(const data::Batch& batch);
+  bool looks_at_once() const;
   void check_finite(const at::Tensor& loss, const data::Batch& batch);
   void check_gradient(const data::Batch& batch);
   void keep_buffers();
@@ -144,6 +152,7 @@ class TrainLoop {
   std::optional<data::Loader> eval_loader_;
   amp::Policy policy_;
   Activations activations_;
+  CompiledParts compiled_;
   Update update_;
   Rates rates_;
   std::optional<optim::AveragedModel> average_;
