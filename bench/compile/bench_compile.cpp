@@ -102,7 +102,8 @@ int main(int argc, char** argv) {
       "the plain call, on one thread. Then forward passes and training steps of whole models, compiled, beside plain "
       "ones and the tools that Python has. --task NAME: only that one (resnet18, bert-128, bert-14, unet, "
       "step-resnet18, step-bert, step-unet; with -bf16 behind it under autocast); --bf16 1: these, too; --tools A,B: "
-      "only these of Python's, or none; --seconds S: of a window; --ready-of NAME: a process of its own that the rows "
+      "only these of Python's, or none; --seconds S: of a window; --markdown FILE: a table for bench/results; "
+      "--ready-of NAME: a process of its own that the rows "
       "ask",
-      run, {{"task", ""}, {"bf16", "0"}, {"tools", "all"}, {"seconds", "1"}, {"ready-of", ""}});
+      run, {{"task", ""}, {"bf16", "0"}, {"tools", "all"}, {"seconds", "1"}, {"markdown", ""}, {"ready-of", ""}});
 }

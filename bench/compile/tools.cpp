@@ -12,6 +12,8 @@
 
 #include "bellows/compile.h"
 #include "bellows/core/error.h"
+#include "bellows/core/file.h"
+#include "bench/compile/table.h"
 #include "bench/compile/tasks.h"
 #include "bench/support/peer_process.h"
 
@@ -181,13 +183,17 @@ Row failed_row(const Task& task, const std::exception& error) {
 void add_tool_rows(Report& report, const Options& options) {
   const std::string only = options.extra.at("task");
   const OwnCache cache;
+  std::vector<Row> rows;
   for (const Task& task : only.empty() ? all_tasks() : std::vector<Task>{task_named(only)}) {
     if (only.empty() && task.bf16 && options.extra.at("bf16") != "1") continue;
     try {
-      report.add(Contest(task, options).run());
+      rows.push_back(Contest(task, options).run());
     } catch (const std::exception& error) {
-      report.add(failed_row(task, error));
+      rows.push_back(failed_row(task, error));
     }
+    report.add(rows.back());
+    if (const std::string& file = options.extra.at("markdown"); !file.empty())
+      write_text_file(file, markdown_table(rows));  // whatever comes
   }
 }
 

@@ -168,6 +168,7 @@ def main():
         net, x = made(task)
         start = time.perf_counter()
         torch._inductor.config.freezing = True
+        torch._inductor.config.aot_inductor.link_libtorch = False  # who loads it has a libtorch, and maybe none of CUDA's libraries
         with torch.no_grad(), autocast(task):
             torch._inductor.aoti_compile_and_package(torch.export.export(net, (x,)), package_path=path)
         return [time.perf_counter() - start]
