@@ -34,17 +34,16 @@ class CpuBackend : public graph::Backend {
   bool ready() const;
 
  private:
-  struct Made;
   class Swapped;
   struct Job {
     std::weak_ptr<Swapped> executable;
     graph::Program program;
-    std::vector<c10::Storage> inputs;  ///< that are frozen; others null
+    std::vector<bool> frozen;          ///< which inputs keep their values
+    std::vector<c10::Storage> inputs;  ///< these; others null
   };
 
   void work(const std::stop_token& stop);
   void make(Job& job, const std::stop_token& stop);
-  std::vector<c10::Storage> frozen_among(const graph::Program& program, std::span<const c10::Storage> inputs) const;
 
   const BackendOptions options_;
   mutable std::mutex mutex_;

@@ -12,8 +12,9 @@ namespace bellows::compile_detail {
 struct OnednnReport {
   int convolutions = 0;  ///< passes of convolutions: forward, and each gradient
   int norms = 0, pools = 0;
+  int linears = 0;
   int followed = 0;  ///< operators that took over the order of memory of what they read
-  int fused = 0;     ///< operators that became part of a convolution
+  int fused = 0;     ///< operators that became part of a convolution or linear
   int reorders = 0;  ///< copies into another order of memory, in each call
   int packed = 0;    ///< the same, made once and for all
   std::string to_text() const;
@@ -24,7 +25,8 @@ bool has_onednn();
 
 /// Puts oneDNN's primitives in the place of convolutions, batch norms and pooling of images, and of their gradients. Images stay in
 /// oneDNN's order, channels last, from one to the next and through pointwise operators between them; where something else reads
-/// one, it is copied back once. Weights are packed as each primitive likes them: constants now, others in each call.
+/// one, it is copied back once. Weights are packed as each primitive likes them: constants now, others in each call. Linears whose
+/// weights are constants become primitives, too, with the activations and sums behind them.
 /// Params:   program – in functional form (graph/functionalize.h), before operators are put into groups; batch norms in evaluation
 ///           as the pass "evaluation" writes them
 /// Numerics: sums in another order than libtorch's: a convolution's errors against fp64 are no larger than twice libtorch's; a batch

@@ -27,7 +27,7 @@ struct ConvolutionDescs {
       : input(channels_last(shape.input, shape.type)),
         weight(shape.weight, shape.type, memory::format_tag::any),
         output(channels_last(shape.output, shape.type)),
-        bias(shape.bias ? vector_of(shape.output[1]) : Desc()),
+        bias(shape.bias ? Desc({shape.output[1]}, shape.type, memory::format_tag::a) : Desc()),
         dilation(shape.dilation),
         after(shape.padding) {
     for (auto& one : dilation) --one;
@@ -61,37 +61,18 @@ typename Kind::Forward::primitive_desc convolution_desc(const Convolution& shape
           /*allow_empty=*/true};
 }
 
-dnnl::primitive_attr with(const std::vector<PostOp>& post, const Desc& output) {
-  dnnl::primitive_attr attr = attributes();
-  dnnl::post_ops ops;
-  for (const PostOp& one : post) {
-    if (one.kind == PostOp::Kind::relu) ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0, 0);
-    if (one.kind == PostOp::Kind::add) ops.append_binary(dnnl::algorithm::binary_add, output);
-  }
-  attr.set_post_ops(ops);
-  return attr;
-}
-
 template <class Kind>
 std::optional<ConvolutionPass> forward_pass(const Convolution& shape, const std::vector<PostOp>& post) {
   const ConvolutionDescs descs(shape);
-  const auto desc = convolution_desc<Kind>(shape, descs, with(post, descs.output));
+  const auto desc = convolution_desc<Kind>(shape, descs, attributes(post, descs.output));
   if (!is_fast(desc)) return {};
   std::vector<Slot> slots{{DNNL_ARG_SRC, descs.input, Place::operand, 0},
                           {DNNL_ARG_WEIGHTS, desc.weights_desc(), Place::operand, 1},
                           {DNNL_ARG_DST, descs.output, Place::result, 0}};
   int operand = 2;
   if (shape.bias) slots.push_back({DNNL_ARG_BIAS, descs.bias, Place::operand, operand++});
-  std::string name = Kind::name;
-  for (size_t i = 0; i < post.size(); ++i) {
-    const bool add = post[i].kind == PostOp::Kind::add;
-    if (add) {
-      const int arg = DNNL_ARG_ATTR_MULTIPLE_POST_OP(static_cast<int>(i)) | DNNL_ARG_SRC_1;
-      slots.push_back({arg, descs.output, Place::operand, operand++});
-    }
-    name += add ? " add" : " relu";
-  }
-  name += std::string(" ") + desc.impl_info_str();
+  add_slots(slots, post, descs.output, operand);
+  std::string name = Kind::name + name_of(post) + " " + desc.impl_info_str();
   return ConvolutionPass{std::make_shared<PrimitiveKernel>(std::move(name), typename Kind::Forward(desc),
                                                            std::move(slots), desc.scratchpad_desc()),
                          desc.weights_desc()};

@@ -19,8 +19,16 @@ struct Convolution {
 
 /// What is done to each element of a result before it is written.
 struct PostOp {
-  enum class Kind : uint8_t { relu, add } kind = Kind::relu;  ///< add: a further operand, of the result's order
+  enum class Kind : uint8_t { relu, gelu, gelu_tanh, tanh, sigmoid, silu, add } kind = Kind::relu;
+  bool is_add() const { return kind == Kind::add; }  ///< of a further operand, of the result's order
 };
+/// Scratch memory from the program's arena, and these operations on a result of this order.
+dnnl::primitive_attr attributes(const std::vector<PostOp>& post, const Desc& result);
+/// " add relu"
+std::string name_of(const std::vector<PostOp>& post);
+/// Where what is added comes from: operands from number `next` on.
+void add_slots(std::vector<PrimitiveKernel::Slot>& slots, const std::vector<PostOp>& post, const Desc& result,
+               int next);
 
 /// A pass of a convolution, and how it likes weights.
 struct ConvolutionPass {
@@ -36,6 +44,17 @@ std::optional<ConvolutionPass> convolution_forward(const Convolution& shape, con
 std::optional<ConvolutionPass> convolution_backward_data(const Convolution& shape);
 /// Operands: output's gradient, input. Results: packed weight's gradient, bias' gradient if there is one
 std::optional<ConvolutionPass> convolution_backward_weight(const Convolution& shape);
+
+/// input · weight + bias
+struct Linear {
+  memory::dim rows = 0, inner = 0, columns = 0;
+  memory::dim row_stride = 0;  ///< of the input, in elements; its columns lie next to each other
+  size_t offset = 0;           ///< of the input's first element, in bytes
+  memory::data_type type = memory::data_type::f32;
+  bool bias = false;
+};
+/// Operands and results as convolution_forward's; the weight, packed, is inner × columns.
+std::optional<ConvolutionPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post);
 
 /// Whether a matrix product is faster than oneDNN's direct code and the packing of a weight that changes in each call.
 bool prefers_product(const Convolution& shape);

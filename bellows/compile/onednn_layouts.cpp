@@ -100,7 +100,23 @@ OnednnReport Layouts::run() {
   }
   for (const auto& output : program_.outputs) need_plain(output.value);
   program_.instructions = std::move(made_);
+  drop_unread_constants();
   return report_;
+}
+
+/// Weights that are there packed are not kept as they were.
+void Layouts::drop_unread_constants() {
+  std::vector<bool> read(program_.values.size());
+  for (const auto& output : program_.outputs) read[output.value] = true;
+  for (const Instruction& one : program_.instructions) {
+    for (const auto& argument : one.arguments) {
+      for (const Operand& operand : argument.operands) {
+        if (operand.value >= 0) read[operand.value] = true;
+      }
+    }
+    for (const auto& update : one.updates) read[update.before] = true;
+  }
+  std::erase_if(program_.constants, [&](const auto& constant) { return !read[constant.value]; });
 }
 
 bool Layouts::replace(int at) {
@@ -117,6 +133,9 @@ bool Layouts::replace(int at) {
       {"aten::max_pool2d_with_indices_backward", &Layouts::max_pool_backward},
       {"aten::avg_pool2d", &Layouts::average_pool},
       {"aten::avg_pool2d_backward", &Layouts::average_pool_backward},
+      {"aten::linear", &Layouts::linear},
+      {"aten::addmm", &Layouts::linear},
+      {"aten::mm", &Layouts::linear},
   };
   const auto rule = rules.find(one.op->name);
   if (rule == rules.end()) return follow(at);
@@ -230,8 +249,9 @@ Operand Layouts::packed(const Operand& weight, const Desc& plain, const Desc& wa
   if (plain == wanted && !factor && weight.geometry.offset == 0) return weight;
   auto& known = packed_[weight.value];
   if (!factor) {
-    const auto found = std::find_if(known.begin(), known.end(), [&](const auto& one) { return one.first == wanted; });
-    if (found != known.end()) return found->second;
+    const auto found = std::find_if(known.begin(), known.end(),
+                                    [&](const Packed& one) { return one.weight == weight && one.wanted == wanted; });
+    if (found != known.end()) return found->made;
   }
   const Operand made = opaque(wanted.get_size(), weight.geometry);
   const size_t offset = static_cast<size_t>(weight.geometry.offset) * weight.geometry.dtype.itemsize();
@@ -239,7 +259,7 @@ Operand Layouts::packed(const Operand& weight, const Desc& plain, const Desc& wa
   if (factor) operands.push_back(*factor);
   const int mask = !factor ? 0 : plain.get_ndims() == 5 ? 3 : 1;
   emit("reorder", make_reorder(plain, wanted, "pack weight", offset, mask), operands, {made});
-  if (!factor) known.emplace_back(wanted, made);
+  if (!factor) known.push_back({weight, made, wanted});
   return made;
 }
 
@@ -300,21 +320,21 @@ OnednnReport use_onednn(graph::Program& program) {
 std::vector<graph::Pass> passes_with_onednn() {
   std::vector<graph::Pass> list = graph::passes();
   const auto groups =
-      std::find_if(list.begin(), list.end(), [](const graph::Pass& pass) { return pass.name == "epilogues"; });
+      std::find_if(list.begin(), list.end(), [](const graph::Pass& pass) { return pass.name == "loops"; });
   list.insert(groups, {.name = "onednn",
-                       .what = "keeps images in oneDNN's order from one of its primitives to the next",
+                       .what = "runs convolutional networks, and linears of known weights, on oneDNN's primitives",
                        .tolerance = 1e-4,
                        .run = [](graph::Program& program, const graph::PassOptions&) -> int64_t {
                          const OnednnReport report = use_onednn(program);
-                         return report.convolutions + report.norms + report.pools;
+                         return report.convolutions + report.norms + report.pools + report.linears;
                        }});
   return list;
 }
 
 std::string OnednnReport::to_text() const {
-  return c10::str("oneDNN: ", convolutions, " passes of convolutions, ", norms, " batch norms, ", pools, " poolings; ",
-                  fused, " operators within them, ", followed, " between them channels last; ", reorders,
-                  " reorders a call, ", packed, " once");
+  return c10::str("oneDNN: ", convolutions, " passes of convolutions, ", linears, " linears, ", norms, " batch norms, ",
+                  pools, " poolings; ", fused, " operators within them, ", followed, " between them channels last; ",
+                  reorders, " reorders a call, ", packed, " once");
 }
 
 }  // namespace bellows::compile_detail

@@ -33,6 +33,12 @@ Desc weight_desc(const Operand& weight, const Convolution& shape) {
   return {shape.weight, shape.type, {group, to, from, strides[2], strides[3]}};
 }
 
+/// What products know.
+bool is_plain(const std::vector<PostOp>& post) {
+  return std::all_of(post.begin(), post.end(),
+                     [](const PostOp& one) { return one.is_add() || one.kind == PostOp::Kind::relu; });
+}
+
 }  // namespace
 
 /// Params: first – the argument that is the stride; the others follow as they do in aten::convolution
@@ -99,8 +105,9 @@ Layouts::Epilogue Layouts::epilogue_of(int at, bool fold_norm) {
     if (!one.op || one.kernel || one.state != program_.instructions[at].state || !all_constant(one)) break;
     const bool norm = fold_norm && take_norm(made, one);
     if (!norm && (!one.op->writes.empty() || !owned(one) || !is_image(one.results[0].operands[0]))) break;
-    if (!norm && one.op->name == "aten::relu" && operand(one, 0) == made.result)
-      made.post.push_back({PostOp::Kind::relu});
+    const auto activation = norm ? std::nullopt : post_op_of(one);
+    if (activation && operand(one, 0) == made.result)
+      made.post.push_back(*activation);
     else if (!norm && !take_addition(made, one, at, reader))
       break;
     made.result = one.results[0].operands[0];
@@ -144,7 +151,7 @@ bool Layouts::convolve(int at, Epilogue& epilogue) {
   if (!shape || !one.updates.empty()) return false;
   if (bias.value >= 0 && (!same_type(bias, input) || !is_vector(bias, shape->output[1]))) return false;
   shape->bias = bias.value >= 0 || epilogue.norm;
-  const bool product = prefers_product(*shape) && !constants_.contains(weight.value);
+  const bool product = prefers_product(*shape) && !constants_.contains(weight.value) && is_plain(epilogue.post);
   const auto pass =
       product ? product_forward(*shape, epilogue.post, epilogue.norm) : convolution_forward(*shape, epilogue.post);
   if (!pass) return false;

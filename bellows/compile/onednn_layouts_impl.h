@@ -38,14 +38,18 @@ class Layouts {
   bool max_pool_backward(int at);
   bool average_pool(int at);
   bool average_pool_backward(int at);
+  bool linear(int at);
   bool follow(int at);
   void keep(int at);
+  void drop_unread_constants();
 
   // What later instructions do to a convolution's result, and nobody else sees in between.
   struct Epilogue;
   Epilogue epilogue_of(int at, bool fold_norm);
   bool take_addition(Epilogue& epilogue, const Instruction& one, int at, int reader);
   bool take_norm(Epilogue& epilogue, const Instruction& one);
+  Epilogue linear_epilogue_of(int at) const;
+  bool linear_with(int at, const Epilogue& epilogue);
   bool convolve(int at, Epilogue& epilogue);
   Operand fold(const Epilogue& epilogue, const Convolution& shape, const Operand& bias, Operand& factor);
   bool keeps_image_order(const Instruction& one, const Operand& result) const;
@@ -86,7 +90,11 @@ class Layouts {
   std::vector<int> maker_;                 ///< of each value; -1: it is there before
   std::vector<bool> handed_out_, of_caller_, there_, taken_;
   std::unordered_map<ValueId, Twin> twins_;
-  std::unordered_map<ValueId, std::vector<std::pair<Desc, Operand>>> packed_;
+  struct Packed {
+    Operand weight, made;
+    Desc wanted;
+  };
+  std::unordered_map<ValueId, std::vector<Packed>> packed_;
   std::unordered_map<ValueId, Operand> workspaces_;  ///< by the value of indices that they stand for
   std::unordered_map<ValueId, at::Tensor> constants_;
 };
@@ -107,5 +115,7 @@ bool is_plain_order(const Geometry& geometry);
 memory::dims pair_of(const Instruction::Argument& argument, int64_t otherwise = 1);
 bool all_constant(const Instruction& one);
 bool is_evaluation(const Instruction& one);
+/// What an activation is behind a primitive.
+std::optional<PostOp> post_op_of(const Instruction& one);
 
 }  // namespace bellows::compile_detail::onednn

@@ -113,9 +113,9 @@ bool Layouts::max_pool(int at) {
   const Instruction& one = program_.instructions[at];
   const Operand &x = operand(one, 0), &y = one.results[0].operands[0], &places = one.results[1].operands[0];
   auto shape = pooling_of(one, 1, x, y);
-  if (!shape || places.value < 0 || handed_out_[places.value]) return false;
+  if (!shape || (places.value >= 0 && handed_out_[places.value])) return false;
   shape->dilation = pair_of(one.arguments[4]);
-  const auto& readers = readers_[places.value];
+  const std::vector<int> readers = places.value < 0 ? std::vector<int>{} : readers_[places.value];
   const bool backward_only = std::all_of(readers.begin(), readers.end(), [&](int reader) {
     const Instruction& other = program_.instructions[reader];
     return other.op && !other.kernel && other.op->name == "aten::max_pool2d_with_indices_backward" &&

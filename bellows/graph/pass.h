@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Storage.h>
-
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -21,8 +19,6 @@ struct PassOptions {
   size_t max_group = 64;
   /// Whether code can be made for what a group computes; without it, for all. Fusion asks, and makes no group where it says no.
   std::function<bool(const Expression&)> can_generate{};
-  /// Whether there is a kernel for a product or convolution and what follows it, given as a group; without it, for all.
-  std::function<bool(const Instruction&)> can_end{};
   bool check = false;  ///< Program::check() after each pass
 };
 
@@ -55,15 +51,6 @@ const std::vector<Pass>& passes();
 /// Runs passes one after another, each that the options let run.
 /// Throws: c10::ValueError – a name in `without` that no pass has; with `check`, what Program::check() throws, with the pass named
 PassReport run_passes(Program& program, const PassOptions& options = {}, std::span<const Pass> list = passes());
-
-/// What is left of a program's inputs and outputs, by their old numbers.
-struct Remaining {
-  std::vector<int> inputs{}, outputs{};
-};
-/// Makes constants of inputs that keep their values: what depends on them only is computed once. Before passes.
-/// Params:  inputs – the buffers of Program::inputs; a constant holds its buffer
-///          frozen – which of them keep their values; one that the program writes stays an input all the same
-Remaining freeze_inputs(Program& program, std::span<const c10::Storage> inputs, const std::vector<bool>& frozen);
 
 /// What an instruction reads and writes, in bytes: each place once, groups without what stays inside.
 size_t bytes_moved(const Instruction& instruction);

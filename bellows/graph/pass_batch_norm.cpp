@@ -40,9 +40,7 @@ class BatchNormFolder {
     int64_t fired = 0;
     for (size_t i = 0; i < gone.size(); ++i) {
       const Instruction& one = program_.instructions[i];
-      const bool norm = calls(one, "aten::_native_batch_norm_legit_no_training") ||
-                        (calls(one, "aten::batch_norm") && !one.arguments[5].constant.toBool() && one.updates.empty());
-      gone[i] = norm && fold(static_cast<int>(i));
+      gone[i] = calls(one, "aten::_native_batch_norm_legit_no_training") && fold(static_cast<int>(i));
       fired += gone[i];
     }
     erase_instructions(program_, gone);
@@ -94,10 +92,9 @@ class BatchNormFolder {
   void put_weights(Instruction& product, const Product& where, const Instruction& norm) {
     const c10::InferenceMode plain(false);
     const at::NoGradGuard no_grad;
-    const size_t epsilon = calls(norm, "aten::batch_norm") ? 7 : 6;
     Operand& weight = product.arguments[where.weight].operands[0];
     const at::Tensor w = known_[weight];
-    at::Tensor scale = at::rsqrt(known_[operand(norm, 4)] + norm.arguments[epsilon].constant.toDouble());
+    at::Tensor scale = at::rsqrt(known_[operand(norm, 4)] + norm.arguments[6].constant.toDouble());
     if (const at::Tensor factor = known_[operand(norm, 1)]; factor.defined()) scale = scale * factor;
     std::vector<int64_t> along(w.dim(), 1);
     along[where.dim] = w.size(where.dim);
@@ -118,7 +115,8 @@ class BatchNormFolder {
 
 /// Where batch norm writes nothing, another operator says so.
 bool say_evaluation(Program& program, Instruction& norm, const OperatorFacts& op) {
-  if (!calls(norm, "aten::native_batch_norm") || norm.arguments[5].constant.toBool()) return false;
+  const bool composite = calls(norm, "aten::batch_norm");  // whole under inference mode
+  if (!(composite || calls(norm, "aten::native_batch_norm")) || norm.arguments[5].constant.toBool()) return false;
   for (const int statistics : {3, 4}) {
     const auto& operands = norm.arguments[statistics].operands;
     if (operands.empty() || operands[0].value == no_value) return false;
@@ -138,6 +136,8 @@ bool say_evaluation(Program& program, Instruction& norm, const OperatorFacts& op
   }
   norm.updates.clear();
   norm.arguments.erase(norm.arguments.begin() + 5);
+  norm.arguments.resize(op.arguments.size());
+  norm.results.resize(op.results, {.operands = {Operand{}}});  // nobody reads what a composite does not hand out
   norm.op = &op;
   return true;
 }

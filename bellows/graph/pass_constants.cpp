@@ -102,39 +102,3 @@ int64_t fold_constants(Program& program, const PassOptions&) {
 }
 
 }  // namespace bellows::graph::detail
-
-namespace bellows::graph {
-
-Remaining freeze_inputs(Program& program, std::span<const c10::Storage> inputs, const std::vector<bool>& frozen) {
-  detail::say_evaluations(program, {});
-  const detail::Uses uses(program);
-  std::vector<int> moved(program.inputs.size(), -1);
-  std::vector<ValueId> left;
-  Remaining remaining;
-  for (size_t i = 0; i < program.inputs.size(); ++i) {
-    const ValueId value = program.inputs[i];
-    const bool written = std::any_of(program.outputs.begin(), program.outputs.end(), [&](const auto& output) {
-      return output.input == static_cast<int>(i) && output.value != value;
-    });
-    if (frozen[i] && !written && uses.overwriter[value] < 0) {
-      program.constants.push_back({.value = value, .tensor = program.values[value].geometry.over(inputs[i])});
-      continue;
-    }
-    moved[i] = static_cast<int>(left.size());
-    left.push_back(value);
-    remaining.inputs.push_back(static_cast<int>(i));
-  }
-  std::vector<Program::Output> outputs;
-  for (size_t i = 0; i < program.outputs.size(); ++i) {
-    Program::Output output = program.outputs[i];
-    if (output.input >= 0 && moved[output.input] < 0) continue;  // is there already
-    if (output.input >= 0) output.input = moved[output.input];
-    outputs.push_back(output);
-    remaining.outputs.push_back(static_cast<int>(i));
-  }
-  program.inputs = std::move(left);
-  program.outputs = std::move(outputs);
-  return remaining;
-}
-
-}  // namespace bellows::graph

@@ -6,28 +6,11 @@
 #include <sstream>
 
 #include "bellows/graph/constants_impl.h"
+#include "bellows/graph/linear.h"
 #include "bellows/graph/passes_impl.h"
 
 namespace bellows::graph::detail {
 namespace {
-
-/// Where a linear has its parts.
-struct Linear {
-  int input = 0, weight = 1, bias = -1;
-  bool transposed = false;  ///< the weight has a column for each result, not a row
-};
-
-std::optional<Linear> linear_of(const Instruction& one) {
-  if (!is_pure(one) || one.results.size() != 1) return std::nullopt;
-  const auto is_one = [&](int argument) {
-    const auto& number = one.arguments[argument];
-    return number.number < 0 && number.constant.isInt() && number.constant.toInt() == 1;
-  };
-  if (one.op->name == "aten::linear") return Linear{0, 1, 2, false};
-  if (one.op->name == "aten::mm") return Linear{0, 1, -1, true};
-  if (one.op->name == "aten::addmm" && is_one(3) && is_one(4)) return Linear{1, 2, 0, true};
-  return std::nullopt;
-}
 
 /// A view of rows of `width` as one of the same columns in rows of `wider`, from column `first` on. False: it is no such view.
 bool widen(Geometry& seen, int64_t width, int64_t wider, int64_t first) {
@@ -161,3 +144,19 @@ int64_t join_linears(Program& program, const PassOptions&) {
 }
 
 }  // namespace bellows::graph::detail
+
+namespace bellows::graph {
+
+std::optional<Linear> linear_of(const Instruction& one) {
+  if (!detail::is_pure(one) || one.results.size() != 1) return std::nullopt;
+  const auto is_one = [&](int argument) {
+    const auto& number = one.arguments[argument];
+    return number.number < 0 && number.constant.isInt() && number.constant.toInt() == 1;
+  };
+  if (one.op->name == "aten::linear") return Linear{0, 1, 2, false};
+  if (one.op->name == "aten::mm") return Linear{0, 1, -1, true};
+  if (one.op->name == "aten::addmm" && is_one(3) && is_one(4)) return Linear{1, 2, 0, true};
+  return std::nullopt;
+}
+
+}  // namespace bellows::graph

@@ -5,6 +5,7 @@ namespace bellows::graph::detail {
 /// The order: what makes programs smaller, then what replaces operators, then what puts them together.
 std::vector<Pass> all_passes() {
   return {
+      {"composites", "says by its parts what only calls other operators", 0, say_composites},
       {"versions", "gives what a program overwrites whole, and made itself, memory of its own", 0, renew_values},
       {"evaluation", "says of batch norm in evaluation that it writes nothing", 0, say_evaluations},
       {"constants", "computes once what depends on constants only", 0, fold_constants},
@@ -16,7 +17,6 @@ std::vector<Pass> all_passes() {
       {"linears", "makes one product of linears with known weights that read the same", 1e-5, join_linears},
       {"algebra", "leaves out operators that change no bit", 0, simplify_algebra},
       {"dead code", "leaves out what nobody reads", 0, drop_dead_code},
-      {"epilogues", "groups products and convolutions with the bias, activation or sum behind them", 0, fuse_epilogues},
       {"loops", "groups pointwise operators, reductions and normalizations that can share a nest of loops", 0,
        fuse_loops},
       {"updates", "groups the updates of many tensors", 0, join_updates},

@@ -5,9 +5,8 @@
 #include <memory>
 
 #include "bellows/compile/onednn.h"
+#include "bellows/graph/frozen.h"
 #include "bellows/graph/functionalize.h"
-#include "bellows/graph/pass.h"
-#include "bellows/graph/program_runner.h"
 #include "bellows/graph/region.h"
 #include "bellows/models/registry.h"
 #include "bench/support/bench.h"
@@ -17,25 +16,6 @@ namespace {
 
 using Call = std::function<at::Tensor()>;
 
-/// Runs a program some of whose inputs have become constants.
-class Shortened : public graph::Executable {
- public:
-  Shortened(graph::Program program, graph::Remaining left) : runner_(std::move(program)), left_(std::move(left)) {}
-
-  void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
-           std::span<c10::Storage> outputs) override {
-    std::vector<c10::Storage> from, to(left_.outputs.size());
-    from.reserve(left_.inputs.size());
-    for (const int i : left_.inputs) from.push_back(std::move(inputs[i]));
-    runner_.run(from, numbers, to);
-    for (size_t i = 0; i < to.size(); ++i) outputs[left_.outputs[i]] = std::move(to[i]);
-  }
-
- private:
-  graph::ProgramRunner runner_;
-  graph::Remaining left_;
-};
-
 /// oneDNN's primitives and nothing else: neither passes nor generated code.
 class OnednnOnly : public graph::Backend {
  public:
@@ -43,17 +23,10 @@ class OnednnOnly : public graph::Backend {
   explicit OnednnOnly(std::vector<at::Tensor> frozen) : frozen_(std::move(frozen)) {}
 
   std::shared_ptr<graph::Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override {
-    std::vector<bool> frozen;
-    frozen.reserve(inputs.size());
-    for (const c10::Storage& input : inputs) {
-      frozen.push_back(std::any_of(frozen_.begin(), frozen_.end(), [&](const at::Tensor& tensor) {
-        return tensor.storage().unsafeGetStorageImpl() == input.unsafeGetStorageImpl();
-      }));
-    }
     graph::functionalize(program);
-    const graph::Remaining left = graph::freeze_inputs(program, inputs, frozen);
+    const graph::Remaining left = graph::freeze_inputs(program, inputs, graph::are_frozen(inputs, frozen_));
     report_ = compile_detail::use_onednn(program).to_text();
-    return std::make_shared<Shortened>(std::move(program), left);
+    return std::make_shared<graph::FrozenRunner>(std::move(program), left);
   }
   std::string to_text() const override { return report_; }
 

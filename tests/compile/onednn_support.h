@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "bellows/compile/onednn.h"
+#include "bellows/graph/frozen.h"
 #include "bellows/graph/functionalize.h"
-#include "bellows/graph/pass.h"
-#include "bellows/graph/program_runner.h"
 #include "bellows/graph/region.h"
 
 namespace bellows::compile_detail::testing {
@@ -25,17 +24,11 @@ class OnednnBackend : public graph::Backend {
   explicit OnednnBackend(Tensors frozen = {}) : frozen_(std::move(frozen)) {}
 
   std::shared_ptr<graph::Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override {
-    std::vector<bool> frozen;
-    for (const c10::Storage& input : inputs) {
-      frozen.push_back(std::any_of(frozen_.begin(), frozen_.end(), [&](const at::Tensor& tensor) {
-        return tensor.storage().unsafeGetStorageImpl() == input.unsafeGetStorageImpl();
-      }));
-    }
     graph::functionalize(program);
-    graph::Remaining left = graph::freeze_inputs(program, inputs, frozen);
+    graph::Remaining left = graph::freeze_inputs(program, inputs, graph::are_frozen(inputs, frozen_));
     reports.push_back(use_onednn(program));
     text = program.to_text();
-    return std::make_shared<Shortened>(std::move(program), std::move(left));
+    return std::make_shared<graph::FrozenRunner>(std::move(program), std::move(left));
   }
   std::string to_text() const override { return text; }
 
@@ -43,24 +36,6 @@ class OnednnBackend : public graph::Backend {
   std::string text;
 
  private:
-  /// Runs a program some of whose inputs have become constants.
-  class Shortened : public graph::Executable {
-   public:
-    Shortened(graph::Program program, graph::Remaining left) : runner_(std::move(program)), left_(std::move(left)) {}
-    void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
-             std::span<c10::Storage> outputs) override {
-      std::vector<c10::Storage> from, to(left_.outputs.size());
-      from.reserve(left_.inputs.size());
-      for (const int i : left_.inputs) from.push_back(std::move(inputs[i]));
-      runner_.run(from, numbers, to);
-      for (size_t i = 0; i < to.size(); ++i) outputs[left_.outputs[i]] = std::move(to[i]);
-    }
-
-   private:
-    graph::ProgramRunner runner_;
-    graph::Remaining left_;
-  };
-
   Tensors frozen_;
 };
 

@@ -83,9 +83,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OnednnConvolution, ::testing::ValuesIn(convolut
 TEST(OnednnConvolutionTest, Bf16AgreesToItsLastPlaces) {
   torch::manual_seed(3);
   const at::Tensor x = torch::randn({2, 16, 9, 9}).to(at::kBFloat16),
-                   w = (torch::randn({32, 16, 3, 3}) / 12).to(at::kBFloat16);
-  const auto run = [&] { return Tensors{at::conv2d(x * 1, w, {}, 1, 1) * 1}; };
-  const at::Tensor exact = at::conv2d(x.to(at::kDouble), w.to(at::kDouble), {}, 1, 1);
+                   w = (torch::randn({32, 16, 3, 3}) / 12).to(at::kBFloat16), b = torch::randn({32}).to(at::kBFloat16);
+  const auto run = [&] { return Tensors{at::conv2d(x * 1, w, b, 1, 1) * 1}; };
+  const at::Tensor exact = at::conv2d(x.to(at::kDouble), w.to(at::kDouble), b.to(at::kDouble), 1, 1);
   const Outcome ours = with_onednn(run);
   EXPECT_EQ(ours.report.convolutions, 1) << ours.text;
   EXPECT_LE(largest(ours.tensors[0].to(at::kDouble) - exact), largest(exact) / 256);

@@ -135,30 +135,6 @@ TEST(LoopFusion, AsksWhetherCodeCanBeMade) {
   EXPECT_EQ(groups_of(*backend, "pointwise").size(), 1u);
 }
 
-TEST(Epilogues, OfProductsAndConvolutions) {
-  const auto backend = expect_passed(pure(
-                                         [](const Tensors& x) -> Tensors {
-                                           const at::Tensor hidden = at::gelu(at::addmm(x[1], x[0], x[2]));
-                                           return {at::relu(at::conv2d(x[3], x[4]) + 1.5), hidden};
-                                         },
-                                         {{5, 6}, {7}, {6, 7}, {2, 3, 8, 8}, {4, 3, 3, 3}}),
-                                     PassBackend({.exact = true}));
-  EXPECT_EQ(groups_of(*backend, "gemm_epilogue").size(), 1u) << backend->programs.back().to_text();
-  PassOptions none;
-  none.can_end = [](const Instruction& group) { return group.kind != "gemm_epilogue"; };
-  const auto linear = pure([](const Tensors& x) -> Tensors { return {at::mm(x[0], x[0]).relu()}; }, {{5, 5}});
-  EXPECT_EQ(expect_passed(linear, PassBackend(none))->fired("epilogues"), 0);
-  EXPECT_GT(expect_passed(linear, PassBackend())->fired("epilogues"), 0);
-  const auto reads_twice = expect_passed(pure(
-                                             [](const Tensors& x) -> Tensors {
-                                               const at::Tensor y = at::mm(x[0], x[0]);
-                                               return {at::relu(y) + y};  // both need y
-                                             },
-                                             {{5, 5}}),
-                                         PassBackend({.exact = true}));
-  EXPECT_EQ(reads_twice->fired("epilogues"), 0);
-}
-
 TEST(Updates, OfAllParametersAreOneGroup) {
   for (const bool adamw : {false, true}) {
     const auto make = [=] {

@@ -12,11 +12,8 @@ std::shared_ptr<PassBackend> expect_frozen(const std::shared_ptr<nn::Module>& mo
                                            bool inference = false) {
   module->eval();
   const auto backend = std::make_shared<PassBackend>(std::move(options));
-  const auto freeze = [&](const at::Tensor& tensor) {
-    backend->frozen.insert(tensor.storage().unsafeGetStorageImpl());
-  };
-  for (const auto& tensor : module->parameters()) freeze(tensor);
-  for (const auto& tensor : module->buffers()) freeze(tensor);
+  backend->frozen = module->parameters();
+  for (const auto& tensor : module->buffers()) backend->frozen.push_back(tensor);
   RegionOptions region_options;
   region_options.backend = backend;
   Region region(region_options);
@@ -53,6 +50,35 @@ TEST(BatchNormFolding, IntoConvolutionsAndLinears) {
         expect_frozen(net.ptr(), [&](const at::Tensor& input) { return net->forward(input); }, x, 0, {.exact = true});
     EXPECT_EQ(exact->reports.back().fired("batch norm"), 0);
   }
+}
+
+/// What arrives whole in inference mode.
+at::Tensor composites(const at::Tensor& x, const nn::BatchNorm2d& norm) {
+  const at::Tensor w = norm->weight.view({4, 1, 1, 1}).expand({4, 4, 1, 1}).contiguous();
+  at::Tensor y = nn::BatchNorm2d(norm)->forward(at::conv2d(x, w, norm->bias, 2, 1)).relu();
+  y = at::conv_transpose2d(at::max_pool2d(y, 2), w, {}, 2, 0, 1);
+  const at::Tensor line = at::conv1d(y.flatten(2), w.squeeze(-1)), cube = at::conv3d(y.unsqueeze(2), w.unsqueeze(-1));
+  return at::softmax(at::adaptive_avg_pool2d(y, {1, 1}).flatten(1).to(at::kDouble), 1) + line.sum().to(at::kDouble) +
+         at::log_softmax(cube.flatten(1), 1).sum();
+}
+
+TEST(Composites, AreSaidByTheirParts) {
+  const nn::BatchNorm2d norm(4);
+  norm->running_mean.uniform_(-1, 1);
+  const auto forward = [=](const at::Tensor& input) { return composites(input, norm); };
+  const auto exact = expect_frozen(norm.ptr(), forward, torch::randn({2, 4, 9, 9}), 0, {.exact = true}, true);
+  EXPECT_GE(exact->reports.back().fired("composites"), 9) << exact->programs.back().to_text();
+  EXPECT_EQ(exact->reports.back().fired("batch norm"), 0);
+  const auto fast = expect_frozen(norm.ptr(), forward, torch::randn({2, 4, 9, 9}), 1e-4, {}, true);
+  EXPECT_EQ(fast->reports.back().fired("batch norm"), 1) << fast->programs.back().to_text();
+}
+
+TEST(Composites, OfOneSampleStay) {
+  const nn::BatchNorm2d norm(4);
+  const at::Tensor w = torch::randn({4, 4, 3, 3});
+  const auto forward = [=](const at::Tensor& input) { return at::conv2d(input, w) * norm->weight[0]; };
+  const auto backend = expect_frozen(norm.ptr(), forward, torch::randn({4, 9, 9}), 0, {}, true);
+  EXPECT_EQ(backend->reports.back().fired("composites"), 0) << backend->programs.back().to_text();
 }
 
 TEST(BatchNormFolding, WeightsThatMayChangeStay) {

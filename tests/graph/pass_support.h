@@ -2,29 +2,12 @@
 
 #include <set>
 
+#include "bellows/graph/frozen.h"
 #include "bellows/graph/pass.h"
 #include "tests/graph/expression_kernel.h"
 #include "tests/graph/support.h"
 
 namespace bellows::graph::testing {
-
-/// Runs what is left of a program whose inputs are partly frozen.
-class Rest : public Executable {
- public:
-  Rest(std::shared_ptr<Executable> inner, Remaining remaining)
-      : inner_(std::move(inner)), remaining_(std::move(remaining)) {}
-  void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
-           std::span<c10::Storage> outputs) override {
-    std::vector<c10::Storage> in, out(remaining_.outputs.size());
-    for (const int input : remaining_.inputs) in.push_back(inputs[input]);
-    inner_->run(in, numbers, out);
-    for (size_t i = 0; i < out.size(); ++i) outputs[remaining_.outputs[i]] = out[i];
-  }
-
- private:
-  std::shared_ptr<Executable> inner_;
-  Remaining remaining_;
-};
 
 /// Runs programs as passes leave them.
 struct PassBackend : Backend {
@@ -41,16 +24,14 @@ struct PassBackend : Backend {
   std::set<std::string> evaluated{};       ///< names of operators that expressions stood for
   int made = 0;
 
-  std::set<const c10::StorageImpl*> frozen{};  ///< of tensors that keep their values
+  Tensors frozen{};  ///< keep their values
 
   std::shared_ptr<Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override {
     functionalize(program);
     program.check();
     Remaining remaining;
     if (!frozen.empty()) {
-      std::vector<bool> known;
-      for (const c10::Storage& input : inputs) known.push_back(frozen.contains(input.unsafeGetStorageImpl()));
-      remaining = freeze_inputs(program, inputs, known);
+      remaining = freeze_inputs(program, inputs, are_frozen(inputs, frozen));
       program.check();
     }
     if (kernels == Kernels::single) {
@@ -60,9 +41,8 @@ struct PassBackend : Backend {
       if (kernels == Kernels::groups) put_groups(program);
     }
     programs.push_back(program);
-    auto runner = std::make_shared<ProgramRunner>(std::move(program));
-    if (frozen.empty()) return runner;
-    return std::make_shared<Rest>(std::move(runner), remaining);
+    if (frozen.empty()) return std::make_shared<ProgramRunner>(std::move(program));
+    return std::make_shared<FrozenRunner>(std::move(program), remaining);
   }
   std::string to_text() const override {
     std::string all;
@@ -89,7 +69,7 @@ struct PassBackend : Backend {
 
   void put_groups(graph::Program& program) {
     for (Instruction& one : program.instructions) {
-      if (!one.group || one.kind.ends_with("epilogue")) continue;
+      if (!one.group) continue;
       one.kernel = std::make_shared<GroupKernel>(*one.group);
       ++made;
     }
