@@ -13,6 +13,7 @@
 #include "bellows/nn/cross_entropy_impl.h"
 #include "bellows/nn/loss_check.h"
 #include "bellows/nn/softmax_op.h"
+#include "bellows/tap/deferral.h"
 
 namespace bellows::nn {
 
@@ -154,7 +155,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                       ": a second backward pass: the gradients were computed in forward and handed over by the first. "
                       "Call it again for another.");
     const at::Tensor& given = gradients[0];
-    const bool one = given.is_cpu() && given.item<double>() == 1;
+    // A factor of 1, as loss.backward() gives, costs nothing; where it has no value yet, waiting for it would cost more.
+    const bool one = given.is_cpu() && !tap::active_deferral() && given.item<double>() == 1;
     const auto take = [&](const char* key) {
       at::Tensor gradient = saved.at(key).toTensor();
       saved.erase(key);

@@ -20,9 +20,7 @@
 
 #include "bellows/core/scaled_step.h"
 #include "bellows/core/sharded_gradients.h"
-#include "bellows/kernels/cpu/grad_norm.h"
-#include "bellows/optim/kernel_type_impl.h"
-#include "bellows/tap/deferral.h"
+#include "bellows/optim/clip_op_impl.h"
 
 namespace bellows::optim {
 
@@ -103,37 +101,6 @@ std::vector<TensorVec> grouped(const TensorVec& tensors) {
   return groups;
 }
 
-/// Nothing where the kernels cannot sweep over the tensor's memory.
-std::optional<kernels::Type> sweepable_type(const at::Tensor& tensor) {
-  if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense()) return std::nullopt;
-  return kernel_type(tensor.scalar_type());
-}
-
-std::optional<kernels::NormSum> kernel_sum(double norm_type) {
-  if (norm_type == 1) return kernels::NormSum::abs;
-  if (norm_type == 2) return kernels::NormSum::squares;
-  if (std::isinf(norm_type)) return kernels::NormSum::max_abs;
-  return std::nullopt;
-}
-
-/// The norm by our own kernel, or nothing where it does not fit.
-at::Tensor norm_by_kernel(const TensorVec& tensors, double norm_type) {
-  const auto what = kernel_sum(norm_type);
-  if (!what) return {};
-  std::vector<kernels::NormTensor> inputs;
-  inputs.reserve(tensors.size());
-  tap::sync();
-  bool wide = false;
-  for (const at::Tensor& tensor : tensors) {
-    const auto type = sweepable_type(tensor);
-    if (!type) return {};
-    wide = wide || *type == kernels::Type::f64;
-    inputs.push_back({tensor.numel(), tensor.const_data_ptr(), *type});
-  }
-  const double sum = kernels::cpu::norm_sum(inputs, *what);
-  return at::scalar_tensor(norm_type == 2 ? std::sqrt(sum) : sum, at::dtype(wide ? at::kDouble : at::kFloat));
-}
-
 at::Tensor norm_by_operators(const TensorVec& tensors, double norm_type) {
   TensorVec norms, filled;
   for (const at::Tensor& tensor : tensors) {
@@ -147,24 +114,6 @@ at::Tensor norm_by_operators(const TensorVec& tensors, double norm_type) {
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
-/// Multiplies tensors on the CPU in place, by our own kernel where it fits.
-void multiply_on_cpu(const TensorVec& tensors, double factor) {
-  std::vector<kernels::ScaleTensor> ours;
-  TensorVec others;
-  tap::sync();
-  for (const at::Tensor& tensor : tensors) {
-    const auto type = sweepable_type(tensor);
-    if (type != kernels::Type::f32 && type != kernels::Type::f64) {
-      others.push_back(tensor);
-      continue;
-    }
-    ours.push_back({tensor.numel(), tensor.mutable_data_ptr(), *type});
-    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-  }
-  kernels::cpu::scale(ours, factor);
-  if (!others.empty()) at::_foreach_mul_(others, at::Scalar(factor));
-}
-
 bool all_on_cpu(const TensorVec& tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.is_cpu(); });
 }
@@ -175,11 +124,7 @@ void check_max_norm(const char* where, double max_norm) {
 
 void scale_to_norm(const TensorVec& grads, double max_norm, const at::Tensor& total_norm) {
   if (grads.empty()) return;
-  if (total_norm.is_cpu() && all_on_cpu(grads)) {
-    const double coefficient = max_norm / (total_norm.item<double>() + 1e-6);
-    if (coefficient >= 1) return;  // false for NaN
-    return multiply_on_cpu(grads, coefficient);
-  }
+  if (total_norm.is_cpu() && all_on_cpu(grads)) return scale_on_cpu(grads, total_norm, max_norm);
   const at::Tensor coefficient = total_norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1);
   for (const TensorVec& group : grouped(grads)) at::_foreach_mul_(group, coefficient.to(group.front().device()));
 }

@@ -9,10 +9,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "bellows/core/error.h"
-#include "bellows/kernels/cpu/optimizers.h"
 #include "bellows/kernels/cuda/optimizers.h"
-#include "bellows/optim/fused_impl.h"
-#include "bellows/optim/kernel_type_impl.h"
+#include "bellows/optim/bucket_impl.h"
 #include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
@@ -80,34 +78,6 @@ void make_dense(FusedTensor<Rule>& t, DenseCopies& copies) {
   for (at::Tensor& state : t.state) copies.make_like(state, t.param, type);
 }
 
-/// Tensors that one kernel call can take together.
-template <class Rule>
-struct Bucket {
-  c10::Device device;
-  StepTypes types;
-  std::vector<FusedTensor<Rule>> tensors;
-  bool fits(const FusedTensor<Rule>& t, StepTypes t_types) const {
-    return t.param.device() == device && types == t_types && t.master.defined() == tensors[0].master.defined() &&
-           first(t.rule) == first(tensors[0].rule);
-  }
-  static bool first(const SgdRule& rule) { return rule.first; }
-  template <class R>
-  static bool first(const R&) {
-    return false;
-  }
-};
-
-template <class Rule>
-StepTypes types_of(const FusedTensor<Rule>& t) {
-  const auto param = kernel_type(t.param.scalar_type()).value();
-  StepTypes types{param, kernel_type(t.grad.scalar_type()).value(), t.master.defined() ? kernels::Type::f32 : param};
-  types.low_bit = t.low_bit;
-  types.stochastic = t.rounding_seed.has_value();
-  const bool plain = t.state[0].defined() && t.low_bit == kernels::LowBit::none;
-  if (plain) types.state = kernel_type(t.state[0].scalar_type()).value();
-  return types;
-}
-
 template <class Rule>
 std::vector<Bucket<Rule>> sort_into_buckets(std::vector<FusedTensor<Rule>>& tensors) {
   std::vector<Bucket<Rule>> buckets;
@@ -118,25 +88,6 @@ std::vector<Bucket<Rule>> sort_into_buckets(std::vector<FusedTensor<Rule>>& tens
     place->tensors.push_back(std::move(t));
   }
   return buckets;
-}
-
-template <class Rule>
-std::vector<kernels::StepTensor<Rule>> addresses(const Bucket<Rule>& bucket) {
-  std::vector<kernels::StepTensor<Rule>> result;
-  for (const FusedTensor<Rule>& t : bucket.tensors) {
-    auto& one = result.emplace_back();
-    one.size = t.param.numel();
-    one.param = t.param.mutable_data_ptr();
-    one.grad = t.grad.const_data_ptr();
-    if (t.master.defined()) one.master = t.master.mutable_data_ptr();
-    for (size_t k = 0; k < 3; ++k) one.state[k] = t.state[k].defined() ? t.state[k].mutable_data_ptr() : nullptr;
-    for (size_t k = 0; k < 2; ++k)
-      one.scale[k] = t.scale[k].defined() ? t.scale[k].template mutable_data_ptr<float>() : nullptr;
-    one.rounding_seed = t.rounding_seed.value_or(0);
-    one.rule = t.rule;
-    if (t.step.defined()) one.device_step = t.step.template const_data_ptr<float>();
-  }
-  return result;
 }
 
 // --- CUDA: libtorch's fused kernels where it has them, ours elsewhere
@@ -246,8 +197,7 @@ void run(std::vector<FusedTensor<Rule>>& tensors, const FusedStep& step) {
   }
   for (Bucket<Rule>& bucket : sort_into_buckets(tensors)) {
     if (bucket.device.is_cpu()) {
-      tap::sync();
-      kernels::cpu::step(addresses(bucket), bucket.types);
+      step_on_cpu(bucket);
     } else {
       run_on_device(bucket, step);
     }
