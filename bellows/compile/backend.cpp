@@ -133,6 +133,8 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   const graph::PassReport passes = graph::run_passes(program, options, passes_with_onednn());
   std::string report = c10::str("program of ", before, " operators:\n", passes.to_text());
   if (generates) report += generate_kernels(program, kernel_cache(), stop).to_text();
+  if (const size_t bytes = constants_.share(program, options_.frozen))
+    report += c10::str("constants: ", bytes / 1'000'000, " MB shared with other programs\n");
   auto better = std::make_unique<graph::FrozenRunner>(std::move(program), std::move(left));
   const auto executable = job.executable.lock();
   if (!executable) return;

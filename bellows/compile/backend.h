@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bellows/compile/kernel_cache.h"
+#include "bellows/compile/shared_constants.h"
 #include "bellows/graph/pass.h"
 #include "bellows/graph/program.h"
 
@@ -50,6 +51,7 @@ class CpuBackend : public graph::Backend {
   std::condition_variable_any changed_;
   std::deque<Job> jobs_;
   bool working_ = false;
+  SharedConstants constants_;  ///< the worker's
   std::vector<std::string> reports_;
   std::jthread worker_;
 };

@@ -133,6 +133,7 @@ bool Layouts::replace(int at) {
       {"aten::max_pool2d_with_indices_backward", &Layouts::max_pool_backward},
       {"aten::avg_pool2d", &Layouts::average_pool},
       {"aten::avg_pool2d_backward", &Layouts::average_pool_backward},
+      {"aten::cat", &Layouts::concatenate},
       {"aten::linear", &Layouts::linear},
       {"aten::addmm", &Layouts::linear},
       {"aten::mm", &Layouts::linear},

@@ -1,8 +1,11 @@
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <unordered_set>
 
 #include "bellows/compile/onednn_layouts_impl.h"
@@ -15,6 +18,35 @@ bool is_pointwise(const Instruction& one) {
   const auto expression = graph::expression_of(one);
   return expression && !expression->has_reductions();
 }
+
+/// Images of the same places, channels last: each place's channels, one image after the other.
+class ChannelCat final : public graph::Kernel {
+ public:
+  /// Params: places – of all samples; widths – of each image's channels, in bytes
+  ChannelCat(int64_t places, std::vector<size_t> widths)
+      : places_(places),
+        widths_(std::move(widths)),
+        width_(std::accumulate(widths_.begin(), widths_.end(), size_t{0})) {}
+  std::string name() const override { return "cat of channels"; }
+
+  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
+           void*) const override {
+    constexpr size_t task_bytes = 1 << 16;
+    const auto grain = static_cast<int64_t>(1 + task_bytes / width_);
+    at::parallel_for(0, places_, grain, [&](int64_t first, int64_t last) {
+      char* to = static_cast<char*>(results[0]) + static_cast<size_t>(first) * width_;
+      for (int64_t place = first; place < last; ++place) {
+        for (size_t i = 0; i < widths_.size(); to += widths_[i++])
+          std::memcpy(to, static_cast<const char*>(operands[i]) + static_cast<size_t>(place) * widths_[i], widths_[i]);
+      }
+    });
+  }
+
+ private:
+  int64_t places_;
+  std::vector<size_t> widths_;
+  size_t width_;
+};
 
 template <class Predicate>
 bool any_operand(const Instruction& one, const Predicate& predicate) {
@@ -121,6 +153,32 @@ bool Layouts::follow(int at) {
   });
   changed.results[0].operands[0] = made_channels_last(result);
   made_.push_back(std::move(changed));
+  ++report_.followed;
+  return true;
+}
+
+/// libtorch's kernel for this order runs on one thread.
+bool Layouts::concatenate(int at) {
+  const Instruction& one = program_.instructions[at];
+  const auto& images = one.arguments[0].operands;
+  const int64_t dim = one.arguments[1].constant.toInt();
+  if (!owned(one) || (dim != 1 && dim != -3)) return follow(at);
+  const Operand& result = one.results[0].operands[0];
+  const Geometry& whole = result.geometry;
+  for (const Operand& image : images) {
+    if (!is_image(image) || image.geometry.dtype != whole.dtype) return follow(at);
+  }
+  if (std::none_of(images.begin(), images.end(), [&](const Operand& image) { return waits(image); })) return false;
+  std::vector<size_t> widths;
+  std::vector<Operand> operands;
+  widths.reserve(images.size());
+  operands.reserve(images.size());
+  for (const Operand& image : images) {
+    widths.push_back(static_cast<size_t>(image.geometry.sizes[1]) * whole.dtype.itemsize());
+    operands.push_back(channels_last_of(image));
+  }
+  emit("cat", std::make_shared<ChannelCat>(whole.sizes[0] * whole.sizes[2] * whole.sizes[3], std::move(widths)),
+       operands, {made_channels_last(result)});
   ++report_.followed;
   return true;
 }

@@ -38,6 +38,7 @@ class Layouts {
   bool max_pool_backward(int at);
   bool average_pool(int at);
   bool average_pool_backward(int at);
+  bool concatenate(int at);
   bool linear(int at);
   bool follow(int at);
   void keep(int at);
@@ -51,6 +52,8 @@ class Layouts {
   Epilogue linear_epilogue_of(int at) const;
   bool linear_with(int at, const Epilogue& epilogue);
   bool convolve(int at, Epilogue& epilogue);
+  int widening_of(const Operand& gradient) const;
+  bool weight_gradient(const Instruction& one, Convolution shape);
   Operand fold(const Epilogue& epilogue, const Convolution& shape, const Operand& bias, Operand& factor);
   bool keeps_image_order(const Instruction& one, const Operand& result) const;
   bool waits(const Operand& operand) const;

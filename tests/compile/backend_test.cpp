@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "bellows/compile.h"
+#include "bellows/compile/onednn.h"
+#include "bellows/compile/shared_constants.h"
 #include "bellows/models/bert.h"
 
 namespace bellows::compile_detail::testing {
@@ -200,6 +202,49 @@ TEST(BackendTest, ComputesFrozenTensorsOnce) {
   expect_near(compiled(0), body(0), 1e-5, 1e-5, "another tensor");
   now = w;
   expect_near(compiled(0), body(0), 1e-5, 1e-5, "the frozen one again");
+}
+
+/// A program of nothing but constants.
+graph::Program program_of(const std::vector<at::Tensor>& tensors) {
+  graph::Program made;
+  for (const at::Tensor& tensor : tensors)
+    made.constants.push_back({.value = static_cast<graph::ValueId>(made.constants.size()), .tensor = tensor});
+  return made;
+}
+
+TEST(BackendTest, SharesEqualConstantsAmongPrograms) {
+  SharedConstants shared;
+  const at::Tensor a = torch::randn({64, 32}), b = a.clone(), other = a.clone(), mine = a.clone(),
+                   small = torch::ones(8);
+  other[63][30] += 1;  // in no piece that is looked at first
+  const auto storage = [](const graph::Program& program, size_t i) {
+    return program.constants[i].tensor.storage().unsafeGetStorageImpl();
+  };
+  auto first = program_of({a, small});
+  EXPECT_EQ(shared.share(first, {}), 0u);
+  auto second = program_of({other, b, small.clone(), mine});
+  EXPECT_EQ(shared.share(second, std::vector<at::Tensor>{mine}), a.nbytes());
+  EXPECT_EQ(storage(second, 0), other.storage().unsafeGetStorageImpl());
+  EXPECT_EQ(storage(second, 1), a.storage().unsafeGetStorageImpl());
+  EXPECT_EQ(storage(second, 3), mine.storage().unsafeGetStorageImpl());
+  EXPECT_TRUE(at::equal(second.constants[1].tensor, a));
+}
+
+TEST(BackendTest, OtherLengthsShareWhatIsPacked) {
+  const at::Tensor w = torch::randn({256, 64}), v = torch::randn({64, 256});
+  const auto body = [&](int length) {
+    const c10::InferenceMode inference;
+    return at::linear(at::gelu(at::linear(torch::ones({length, 64}), w)), v);
+  };
+  auto compiled = compile(body, {.generate = true, .frozen = {w, v}});
+  for (const int length : {3, 7, 20}) {
+    for (int i = 0; i < 3; ++i) compiled(length);
+    while (!compiled.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    expect_near(compiled(length), body(length), 1e-4, 1e-3, c10::str("length ", length));
+  }
+  if (has_onednn()) {
+    EXPECT_THAT(compiled.explain().to_text(), ::testing::HasSubstr("shared with other programs"));
+  }
 }
 
 TEST(BackendTest, IsCalledByTwoThreads) {

@@ -120,6 +120,31 @@ TEST(OnednnNetworks, ResNet18LearnsAlikeOverTenSteps) {
   EXPECT_LE(distance(ours.state, plain.state), 1e-3);
 }
 
+TEST(OnednnNetworks, CatsOfImagesStayChannelsLast) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    torch::manual_seed(1);
+    const at::Tensor x = torch::randn({3, 16, 7, 5}).to(type), a = torch::randn({16, 16, 3, 3}).to(type) / 12,
+                     b = torch::randn({48, 16, 1, 1}).to(type) / 4, c = torch::randn({16, 80, 3, 3}).to(type) / 27;
+    const auto run = [&](at::ScalarType as) {
+      return [=] {
+        const at::NoGradGuard no_grad;
+        const auto in = [&](const at::Tensor& t) { return t.to(as); };
+        const at::Tensor left = at::conv2d(in(x), in(a), {}, 1, 1), right = at::conv2d(in(x), in(b));
+        return Tensors{at::conv2d(at::cat({left, right, in(x)}, 1), in(c)), at::cat({right, left}, 1)};
+      };
+    };
+    const Outcome ours = with_onednn(run(type), {a, b, c});
+    const Tensors exact = run(at::kDouble)();
+    EXPECT_EQ(ours.report.convolutions, 3) << ours.text;
+    EXPECT_EQ(ours.report.followed, 2) << ours.text;
+    EXPECT_EQ(ours.report.reorders, 3) << "x, and both results: " << ours.text;
+    for (size_t i = 0; i < 2; ++i)
+      EXPECT_LE(largest(ours.tensors[i].to(at::kDouble) - exact[i]),
+                largest(exact[i]) * (type == at::kFloat ? 1e-6 : 1e-2))
+          << i;
+  }
+}
+
 TEST(OnednnNetworks, InferenceFoldsNormsSumsAndRelu) {
   torch::manual_seed(1);
   const Net net = resnet18();

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+
+#include "bellows/graph/program.h"
+
+namespace bellows::compile_detail {
+
+/// Constants that several programs hold are there once: programs of one function for inputs of other sizes pack the same weights.
+/// Threads: one at a time
+class SharedConstants {
+ public:
+  /// Puts constants of earlier programs in the place of equal ones of this program, and keeps its others in mind as long as a program
+  /// holds them. Those that are tensors of the caller stay what they are.
+  /// Cost:    reads the bytes of those that are equal
+  /// Returns: bytes that are now shared
+  size_t share(graph::Program& program, std::span<const at::Tensor> of_caller);
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  std::unordered_multimap<uint64_t, Weak> known_;  ///< by a digest of some of the bytes
+};
+
+}  // namespace bellows::compile_detail
