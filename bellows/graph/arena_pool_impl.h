@@ -2,6 +2,8 @@
 
 #include <c10/core/Allocator.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -25,7 +27,13 @@ class ArenaPool {
   Arena take(size_t bytes, c10::Device device);
   void give_back(Arena arena);
 
+  /// A program begins to run.
+  void begin_run() { ++runs_; }
+  /// How many runs of programs have begun.
+  uint64_t runs() const { return runs_; }
+
  private:
+  std::atomic<uint64_t> runs_ = 0;
   std::mutex mutex_;
   std::vector<Arena> idle_;  ///< by size
 };

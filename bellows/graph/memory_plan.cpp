@@ -68,7 +68,8 @@ size_t most_at_once(const std::vector<Piece>& pieces) {
 
 class MemoryPlanner {
  public:
-  explicit MemoryPlanner(const Program& program) : program_(program), stays_(program.inputs.size()) {
+  MemoryPlanner(const Program& program, const std::vector<bool>& lent)
+      : program_(program), lent_(lent), stays_(program.inputs.size()) {
     plan_.block_of.assign(program.values.size(), -1);
     plan_.scratch_offset.assign(program.instructions.size(), 0);
   }
@@ -79,7 +80,8 @@ class MemoryPlanner {
     for (size_t i = 0; i < program_.constants.size(); ++i)
       add(program_.constants[i].value, Home::constant, -1, static_cast<int>(i));
     for (size_t i = 0; i < program_.instructions.size(); ++i) plan(program_.instructions[i], static_cast<int>(i));
-    for (const Program::Output& output : program_.outputs) hand_out(output);
+    for (size_t i = 0; i < program_.outputs.size(); ++i)
+      hand_out(program_.outputs[i], !lent_.empty() && lent_[i] ? Home::lent : Home::output);
     lay_out();
     return std::move(plan_);
   }
@@ -135,17 +137,18 @@ class MemoryPlanner {
       plan_.block_of[update.after] = original;
   }
 
-  void hand_out(const Program::Output& output) {
+  void hand_out(const Program::Output& output, Home home) {
     MemoryPlan::Block& one = block(output.value);
     one.last = MemoryPlan::end;
-    if (one.home == Home::arena && output.input < 0) one.home = Home::output;
+    if (one.home == Home::arena && output.input < 0) one.home = home;
   }
 
   void lay_out() {
     std::vector<Piece> pieces;
     pieces.reserve(plan_.blocks.size());
     for (auto& one : plan_.blocks) {
-      if (one.home == Home::arena) pieces.push_back({aligned(one.nbytes), one.first, last_of(one), &one.offset});
+      if (one.home == Home::arena || one.home == Home::lent)
+        pieces.push_back({aligned(one.nbytes), one.first, last_of(one), &one.offset});
     }
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const auto& kernel = program_.instructions[i].kernel;
@@ -161,14 +164,15 @@ class MemoryPlanner {
   }
 
   const Program& program_;
+  const std::vector<bool>& lent_;
   std::vector<bool> stays_;
   MemoryPlan plan_;
 };
 
 }  // namespace
 
-MemoryPlan MemoryPlan::of(const Program& program) {
-  return MemoryPlanner(program).run();
+MemoryPlan MemoryPlan::of(const Program& program, const std::vector<bool>& lent) {
+  return MemoryPlanner(program, lent).run();
 }
 
 }  // namespace bellows::graph

@@ -17,6 +17,7 @@ struct MemoryPlan {
     constant,   ///< a tensor of the program
     allocated,  ///< libtorch's own: an operator makes it, and hands it over
     output,     ///< a new buffer, that the program's caller gets
+    lent,       ///< the same, in the arena: the caller is done with it before the next run
     arena,
   };
   static constexpr int end = INT_MAX;  ///< after the last instruction
@@ -27,7 +28,7 @@ struct MemoryPlan {
     int copied = -1;          ///< which block it is a copy of, made before its first instruction writes it
     int first = 0, last = 0;  ///< instructions that need it, both included
     size_t nbytes = 0;
-    size_t offset = 0;  ///< in the arena
+    size_t offset = 0;  ///< in the arena, of what is there
   };
 
   std::vector<Block> blocks{};
@@ -36,7 +37,8 @@ struct MemoryPlan {
   size_t arena_bytes = 0;
   size_t least_bytes = 0;  ///< no arena could be smaller: the most that is needed at one time
 
-  static MemoryPlan of(const Program& program);
+  /// Params: lent – of each output: it may be lent out of the arena; empty: none
+  static MemoryPlan of(const Program& program, const std::vector<bool>& lent = {});
 };
 
 }  // namespace bellows::graph

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "bellows/graph/functionalize.h"
+#include "bellows/graph/lending_impl.h"
 #include "bellows/graph/runner_memory_impl.h"
 #include "bellows/tap/op_tap.h"
 
@@ -45,8 +46,11 @@ at::Tensor as_promised(const OperatorFacts& op, const Geometry& geometry, const 
 
 class ProgramRunner::Impl {
  public:
-  explicit Impl(Program program)
-      : program_(checked(std::move(program))), plan_(MemoryPlan::of(program_)), memory_(program_, plan_) {
+  explicit Impl(Program program, detail::Lending lending = {})
+      : program_(checked(std::move(program))),
+        lending_(std::move(lending)),
+        plan_(MemoryPlan::of(program_, lending_.lent())),
+        memory_(program_, plan_) {
     prepared_.reserve(program_.instructions.size());
     for (const Instruction& one : program_.instructions) prepared_.push_back(prepare(one));
   }
@@ -60,6 +64,7 @@ class ProgramRunner::Impl {
         self.memory_.clear();
       }
     } cleared{*this};
+    has_run_ = true;
     memory_.begin(inputs);
     for (size_t at = 0; at < prepared_.size(); ++at) {
       memory_.before(static_cast<int>(at));
@@ -67,6 +72,12 @@ class ProgramRunner::Impl {
       memory_.after(static_cast<int>(at));
     }
     memory_.finish(outputs);
+  }
+
+  /// The same program, where the last run taught that other outputs can be lent out of the arena; null: it stays.
+  std::unique_ptr<Impl> relent() {
+    if (!has_run_ || lending_.is_settled() || !lending_.learn(memory_.came_back())) return nullptr;
+    return std::make_unique<Impl>(program_, lending_);
   }
 
   const Program& program() const { return program_; }
@@ -241,6 +252,8 @@ class ProgramRunner::Impl {
   }
 
   const Program program_;
+  detail::Lending lending_;
+  bool has_run_ = false;
   const MemoryPlan plan_;
   detail::RunnerMemory memory_;
   std::vector<Prepared> prepared_;
@@ -256,6 +269,7 @@ ProgramRunner::~ProgramRunner() = default;
 
 void ProgramRunner::run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
                         std::span<c10::Storage> outputs) {
+  if (auto other = impl_->relent()) impl_ = std::move(other);
   impl_->run(inputs, numbers, outputs);
 }
 

@@ -10,8 +10,9 @@ namespace bellows::graph {
 /// Runs any program, one instruction after the other: kernels on raw pointers, operators through the dispatcher, groups without a
 /// kernel by their own instructions.
 ///
-/// Tensors, lists and the arena are made once and used in every call; a call makes new buffers for what it hands out, and what
-/// operators make themselves.
+/// Tensors, lists and the arena are made once and used in every call; what operators make themselves is theirs. Results of kernels get
+/// new buffers, but for those that nobody ever holds when the next program begins to run, as gradients that zero_grad() drops: they
+/// are lent out of the arena from the third call on, for as long as that stays so.
 /// Numerics: the bits of the same operators called one by one
 class ProgramRunner : public Executable {
  public:

@@ -11,6 +11,9 @@ namespace {
 
 using Home = MemoryPlan::Home;
 
+/// Outputs up to this size keep their memory from run to run; larger ones would be missed meanwhile.
+constexpr size_t small_bytes = 16 * 1024;
+
 c10::Storage storage_over(void* data, size_t nbytes, c10::Device device) {
   return {c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, device)};
 }
@@ -56,8 +59,10 @@ RunnerMemory::RunnerMemory(const Program& program, const MemoryPlan& plan)
   if (plan.arena_bytes > 0) pool_ = ArenaPool::shared();
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
     const MemoryPlan::Block& block = plan.blocks[i];
+    if (block.home == Home::output) pool_ = ArenaPool::shared();
     if (block.home == Home::constant) blocks_[i].storage = program.constants[block.index].tensor.storage();
-    if (block.home == Home::output || block.copied >= 0) begins_[block.first].push_back(static_cast<int>(i));
+    if (block.home == Home::output || block.home == Home::lent || block.copied >= 0)
+      begins_[block.first].push_back(static_cast<int>(i));
     const bool kept = block.home == Home::constant || block.home == Home::arena || block.last == MemoryPlan::end ||
                       (block.home == Home::input && is_written_back(block.index));
     if (!kept && block.last >= 0) ends_[block.last].push_back(static_cast<int>(i));
@@ -92,12 +97,15 @@ void RunnerMemory::let_go(Block& block) {
 
 void RunnerMemory::take_arena() {
   if (!pool_) return;
-  const auto in_arena = std::find_if(plan_.blocks.begin(), plan_.blocks.end(),
-                                     [](const auto& block) { return block.home == Home::arena; });
+  pool_->begin_run();
+  if (plan_.arena_bytes == 0) return;
+  const auto in_arena = std::find_if(plan_.blocks.begin(), plan_.blocks.end(), [](const auto& block) {
+    return block.home == Home::arena || block.home == Home::lent;
+  });
   const c10::Device device = in_arena == plan_.blocks.end() ? c10::Device(c10::kCPU)
                                                             : blocks_[in_arena - plan_.blocks.begin()].nothing.device();
-  leased_ = pool_->take(plan_.arena_bytes, device);
-  auto* const arena = static_cast<char*>(leased_.data.get());
+  leased_ = std::make_shared<ArenaLease>(pool_, pool_->take(plan_.arena_bytes, device));
+  auto* const arena = static_cast<char*>(leased_->arena.data.get());
   if (arena == arena_) return;
   arena_ = arena;
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -114,10 +122,19 @@ void RunnerMemory::begin(std::span<c10::Storage> inputs) {
   }
 }
 
+c10::Storage RunnerMemory::fresh_output(int block) {
+  const MemoryPlan::Block& planned = plan_.blocks[block];
+  HandedOut& handed_out = blocks_[block].handed_out;
+  const c10::Device device = blocks_[block].nothing.device();
+  if (planned.home == Home::lent)
+    return handed_out.over(arena_ + planned.offset, planned.nbytes, device, leased_, pool_);
+  return handed_out.fresh(planned.nbytes, device, planned.nbytes <= small_bytes, pool_);
+}
+
 void RunnerMemory::before(int instruction) {
   for (const int i : begins_[instruction]) {
     const MemoryPlan::Block& block = plan_.blocks[i];
-    if (block.home == Home::output) bind(blocks_[i], new_storage(block.nbytes, blocks_[i].nothing.device()));
+    if (block.home == Home::output || block.home == Home::lent) bind(blocks_[i], fresh_output(i));
     if (block.copied >= 0) copy_bytes(blocks_[i].storage, blocks_[block.copied].storage, block.nbytes);
   }
 }
@@ -131,9 +148,20 @@ void RunnerMemory::after(int instruction) {
 
 void* RunnerMemory::data(ValueId value) const {
   const int i = plan_.block_of[value];
-  if (plan_.blocks[i].home == Home::arena) return arena_ + plan_.blocks[i].offset;
+  if (plan_.blocks[i].home == Home::arena || plan_.blocks[i].home == Home::lent) return arena_ + plan_.blocks[i].offset;
   const Block& block = blocks_[i];
   return block.written ? block.storage.mutable_data() : const_cast<void*>(block.storage.data());
+}
+
+std::vector<bool> RunnerMemory::came_back() const {
+  std::vector<bool> result;
+  result.reserve(hand_outs_.size());
+  for (size_t i = 0; i < hand_outs_.size(); ++i) {
+    const int block = plan_.block_of[program_.outputs[i].value];
+    const bool large = plan_.blocks[block].nbytes > small_bytes && plan_.blocks[block].home >= Home::output;
+    result.push_back(large && hand_outs_[i] == HandOut::given && blocks_[block].handed_out.came_back_after(last_run_));
+  }
+  return result;
 }
 
 /// One block is handed out once; what else is to have its contents gets a copy.
@@ -146,7 +174,7 @@ void RunnerMemory::decide_hand_outs() {
       const bool there = block.home == Home::input && block.index == output.input;
       hand_outs_.push_back(there ? HandOut::stays : HandOut::written_back);
     } else {
-      const bool own = block.home == Home::output || block.home == Home::allocated;
+      const bool own = block.home == Home::output || block.home == Home::lent || block.home == Home::allocated;
       hand_outs_.push_back(own && !given[i] ? HandOut::given : HandOut::copied);
       given[i] = true;
     }
@@ -172,7 +200,8 @@ void RunnerMemory::clear() {
     if (plan_.blocks[i].home != Home::arena && plan_.blocks[i].home != Home::constant) let_go(blocks_[i]);
   }
   inputs_ = {};
-  if (leased_.data) pool_->give_back(std::exchange(leased_, {}));
+  leased_.reset();
+  if (pool_) last_run_ = pool_->runs();
 }
 
 }  // namespace bellows::graph::detail

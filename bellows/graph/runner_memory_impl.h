@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bellows/graph/arena_pool_impl.h"
+#include "bellows/graph/handed_out_impl.h"
 #include "bellows/graph/memory_plan.h"
 
 namespace bellows::graph::detail {
@@ -27,6 +28,9 @@ class RunnerMemory {
   void finish(std::span<c10::Storage> outputs);
   /// Lets go of everything that is not kept from one run to the next.
   void clear();
+  /// Of each output: whether it can be lent out of the arena, as far as the last run tells. Everybody had let go of it before any
+  /// program ran again.
+  std::vector<bool> came_back() const;
 
   /// What an operator made becomes the value.
   void put(ValueId value, const c10::Storage& storage) { bind(blocks_[plan_.block_of[value]], storage); }
@@ -40,6 +44,7 @@ class RunnerMemory {
     std::vector<Geometry> geometries{};
     std::vector<at::Tensor> tensors{};
     bool written = false;
+    HandedOut handed_out{};  ///< of an output
   };
 
   enum class HandOut : uint8_t { stays, given, copied, written_back };
@@ -49,6 +54,7 @@ class RunnerMemory {
   void bind(Block& block, const c10::Storage& storage);
   void let_go(Block& block);
   void take_arena();
+  c10::Storage fresh_output(int block);
 
   const Program& program_;
   const MemoryPlan& plan_;
@@ -56,9 +62,10 @@ class RunnerMemory {
   std::vector<std::vector<int>> begins_, ends_;  ///< blocks, by instruction
   std::vector<HandOut> hand_outs_;               ///< by output
   std::span<c10::Storage> inputs_;
-  std::shared_ptr<ArenaPool> pool_;  ///< null where there is no arena
-  ArenaPool::Arena leased_;
-  char* arena_ = nullptr;  ///< where the tensors see it: in most runs it is the same
+  std::shared_ptr<ArenaPool> pool_;     ///< null where there is no arena
+  std::shared_ptr<ArenaLease> leased_;  ///< during a run
+  uint64_t last_run_ = 0;               ///< as the pool counts; those inside of it included
+  char* arena_ = nullptr;               ///< where the tensors see it: in most runs it is the same
 };
 
 }  // namespace bellows::graph::detail
