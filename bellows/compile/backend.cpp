@@ -23,6 +23,14 @@ KernelCache& kernel_cache() {
   return *cache;
 }
 
+/// The same memory without the guard that a region puts on its inputs while operators are pending.
+c10::Storage unguarded(const c10::Storage& storage) {
+  const auto let_go = [](void* held) { delete static_cast<c10::Storage*>(held); };
+  void* const data = const_cast<void*>(storage.data());
+  return {c10::Storage::use_byte_size_t(), storage.nbytes(),
+          c10::DataPtr(data, new c10::Storage(storage), let_go, storage.device())};
+}
+
 }  // namespace
 
 /// A program as it came until there is a better one, and after that only for calls that bring other tensors than the frozen ones.
@@ -80,8 +88,11 @@ std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, s
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back({executable, std::move(program), graph::are_frozen(inputs, options_.frozen)});
-    for (size_t i = 0; i < inputs.size(); ++i)
-      jobs_.back().inputs.push_back(jobs_.back().frozen[i] ? inputs[i] : c10::Storage());
+    Job& job = jobs_.back();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      job.inputs.push_back(job.frozen[i] ? inputs[i] : c10::Storage());
+      job.seen.push_back(job.frozen[i] ? unguarded(inputs[i]) : c10::Storage());
+    }
   }
   changed_.notify_all();
   return executable;
@@ -125,7 +136,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   graph::Program& program = job.program;
   const size_t before = program.instructions.size();
   graph::functionalize(program);
-  graph::Remaining left = graph::freeze_inputs(program, job.inputs, job.frozen);
+  graph::Remaining left = graph::freeze_inputs(program, job.seen, job.frozen);
   for (const int input : left.inputs) job.inputs[input] = {};  // may be another one in each call
   const bool generates = !options_.exact && kernel_cache().can_compile();
   graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
@@ -133,7 +144,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   const graph::PassReport passes = graph::run_passes(program, options, passes_with_onednn());
   std::string report = c10::str("program of ", before, " operators:\n", passes.to_text());
   if (generates) report += generate_kernels(program, kernel_cache(), stop).to_text();
-  if (const size_t bytes = constants_.share(program, options_.frozen))
+  if (const size_t bytes = constants_.share(program, job.seen))
     report += c10::str("constants: ", bytes / 1'000'000, " MB shared with other programs\n");
   auto better = std::make_unique<graph::FrozenRunner>(std::move(program), std::move(left));
   const auto executable = job.executable.lock();

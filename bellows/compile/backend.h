@@ -41,6 +41,7 @@ class CpuBackend : public graph::Backend {
     graph::Program program;
     std::vector<bool> frozen;          ///< which inputs keep their values
     std::vector<c10::Storage> inputs;  ///< these; others null
+    std::vector<c10::Storage> seen;    ///< the same memory as the worker may read it at any time
   };
 
   void work(const std::stop_token& stop);

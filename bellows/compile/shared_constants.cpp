@@ -26,13 +26,13 @@ bool same_bytes(const c10::StorageImpl& a, const c10::StorageImpl& b) {
 
 }  // namespace
 
-size_t SharedConstants::share(graph::Program& program, std::span<const at::Tensor> of_caller) {
+size_t SharedConstants::share(graph::Program& program, std::span<const c10::Storage> of_caller) {
   std::erase_if(known_, [](const auto& one) { return one.second.expired(); });
   size_t shared = 0;
   for (auto& constant : program.constants) {
     const c10::Storage& own = constant.tensor.storage();
-    const bool is_caller_s = std::any_of(of_caller.begin(), of_caller.end(), [&](const at::Tensor& tensor) {
-      return tensor.storage().unsafeGetStorageImpl() == own.unsafeGetStorageImpl();
+    const bool is_caller_s = std::any_of(of_caller.begin(), of_caller.end(), [&](const c10::Storage& storage) {
+      return storage.unsafeGetStorageImpl() == own.unsafeGetStorageImpl();
     });
     if (is_caller_s || !own.device().is_cpu() || own.nbytes() < least_bytes) continue;
     const uint64_t digest = digest_of(own);

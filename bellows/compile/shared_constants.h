@@ -15,10 +15,10 @@ namespace bellows::compile_detail {
 class SharedConstants {
  public:
   /// Puts constants of earlier programs in the place of equal ones of this program, and keeps its others in mind as long as a program
-  /// holds them. Those that are tensors of the caller stay what they are.
+  /// holds them. Those of the caller stay what they are.
   /// Cost:    reads the bytes of those that are equal
   /// Returns: bytes that are now shared
-  size_t share(graph::Program& program, std::span<const at::Tensor> of_caller);
+  size_t share(graph::Program& program, std::span<const c10::Storage> of_caller);
 
  private:
   using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;

@@ -212,6 +212,22 @@ graph::Program program_of(const std::vector<at::Tensor>& tensors) {
   return made;
 }
 
+// While operators are pending their inputs are guarded against pointers, also against those of the thread that makes programs.
+TEST(BackendTest, PacksWeightsWhileCallsArePending) {
+  const at::Tensor w = torch::randn({64, 32}), x = torch::randn({4, 32});
+  const auto body = [&](int milliseconds) {
+    const c10::InferenceMode inference;
+    const at::Tensor y = at::linear(x, w.to(at::kDouble).to(at::kFloat));
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    return y;
+  };
+  auto compiled = compile(body, {.generate = true, .frozen = {w}});
+  for (const int milliseconds : {0, 0, 300}) compiled(milliseconds);
+  ASSERT_TRUE(warm_up(compiled));
+  EXPECT_THAT(compiled.explain().to_text(), ::testing::ContainsRegex("constants +2 times"));
+  expect_near(compiled(0), body(0), 1e-5, 1e-4, "frozen");
+}
+
 TEST(BackendTest, SharesEqualConstantsAmongPrograms) {
   SharedConstants shared;
   const at::Tensor a = torch::randn({64, 32}), b = a.clone(), other = a.clone(), mine = a.clone(),
@@ -223,7 +239,7 @@ TEST(BackendTest, SharesEqualConstantsAmongPrograms) {
   auto first = program_of({a, small});
   EXPECT_EQ(shared.share(first, {}), 0u);
   auto second = program_of({other, b, small.clone(), mine});
-  EXPECT_EQ(shared.share(second, std::vector<at::Tensor>{mine}), a.nbytes());
+  EXPECT_EQ(shared.share(second, std::vector<c10::Storage>{mine.storage()}), a.nbytes());
   EXPECT_EQ(storage(second, 0), other.storage().unsafeGetStorageImpl());
   EXPECT_EQ(storage(second, 1), a.storage().unsafeGetStorageImpl());
   EXPECT_EQ(storage(second, 3), mine.storage().unsafeGetStorageImpl());
