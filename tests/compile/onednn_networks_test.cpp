@@ -1,4 +1,11 @@
 // Whole networks on oneDNN's primitives: what stays in its order, and that they learn and predict as plain ones.
+#include <ATen/autocast_mode.h>
+
+#include <chrono>
+#include <thread>
+
+#include "bellows/compile.h"
+#include "bellows/models/bert.h"
 #include "bellows/models/resnet.h"
 #include "bellows/models/unet.h"
 #include "tests/compile/onednn_support.h"
@@ -165,6 +172,71 @@ TEST(OnednnNetworks, InferenceFoldsNormsSumsAndRelu) {
     EXPECT_EQ(ours.report.packed, constants.empty() ? 0 : 21) << ours.text;  // and the head's weight
     EXPECT_LE(ours.report.reorders, constants.empty() ? 22 : 2) << ours.text;
     EXPECT_LE(largest(ours.tensors[0] - plain), 1e-4 * largest(plain));
+  }
+}
+
+struct Bf16 {
+  explicit Bf16(bool on) {
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, on);
+    at::autocast::increment_nesting();
+  }
+  ~Bf16() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+};
+
+/// Compiled in inference mode with frozen weights, for one input after the other, and then with weights in the place of these.
+void expect_predicts_alike(const Model& model, const Tensors& inputs, bool bf16, double tolerance) {
+  Model changing = model;
+  changing.eval();
+  Tensors frozen;
+  for (const auto& [name, tensor] : model.state_dict()) frozen.push_back(tensor);
+  const auto plain = [&](const at::Tensor& x) {
+    const c10::InferenceMode inference;
+    const Bf16 autocast(bf16);
+    return model.forward(x);
+  };
+  auto compiled = compile(plain, {.generate = true, .frozen = frozen});
+  const auto expect_alike = [&](const std::string& when) {
+    for (const at::Tensor& x : inputs) {
+      for (int call = 0; call < 4; ++call) compiled(x);
+      while (!compiled.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      const at::Tensor ours = compiled(x), expected = plain(x);
+      const c10::InferenceMode inference;
+      EXPECT_LE(largest((ours - expected).to(at::kDouble)), tolerance * largest(expected.to(at::kDouble)))
+          << when << ", input of " << x.sizes();
+    }
+  };
+  expect_alike("frozen");
+  EXPECT_EQ(compiled.explain().to_text().find("onednn") == std::string::npos, false) << compiled.explain().to_text();
+  for (auto& [name, parameter] : changing.named_parameters()) {
+    const at::NoGradGuard no_grad;
+    parameter.set_data(parameter * 1.1);
+  }
+  expect_alike("other weights");
+}
+
+TEST(OnednnNetworks, InferencePredictsAsPlainCode) {
+  torch::manual_seed(1);
+  models::BertOptions text;
+  text.vocab_size = 50;
+  text.hidden_size = 48;
+  text.num_hidden_layers = 2;
+  text.num_attention_heads = 3;
+  text.intermediate_size = 100;
+  text.max_position_embeddings = 32;
+  text.num_labels = 3;
+  text.mask_padding = false;
+  const Tensors images{torch::randn({1, 3, 40, 36}), torch::randn({2, 3, 36, 52})},
+      tokens{torch::randint(1, 50, {1, 13}), torch::randint(1, 50, {2, 7}), torch::randint(1, 50, {1, 1})};
+  for (const bool bf16 : {false, true}) {
+    const double tolerance = bf16 ? 5e-2 : 1e-4;  // bf16 keeps 8 bits, and plain code rounds more often
+    expect_predicts_alike(models::resnet18({.num_classes = 10}), images, bf16, tolerance);
+    expect_predicts_alike(models::unet({.channels = 8, .depth = 2}), images, bf16, tolerance);
+    expect_predicts_alike(models::unet({.channels = 8, .depth = 2, .bilinear = true}), images, bf16, tolerance);
+    expect_predicts_alike(models::bert(text), tokens, bf16, tolerance);
   }
 }
 
