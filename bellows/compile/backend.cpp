@@ -7,6 +7,7 @@
 
 #include "bellows/compile/onednn.h"
 #include "bellows/compile/program_kernels.h"
+#include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/graph/frozen.h"
@@ -146,6 +147,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   if (generates) report += generate_kernels(program, kernel_cache(), stop).to_text();
   if (const size_t bytes = constants_.share(program, job.seen))
     report += c10::str("constants: ", bytes / 1'000'000, " MB shared with other programs\n");
+  if (!program.constants.empty()) trim_heap();  // of what was packed on the way
   auto better = std::make_unique<graph::FrozenRunner>(std::move(program), std::move(left));
   const auto executable = job.executable.lock();
   if (!executable) return;

@@ -38,6 +38,10 @@ void synchronize(c10::Device device) {
 void empty_cache() {
   const auto accelerator = at::getAccelerator();
   if (accelerator && at::accelerator::deviceCount() > 0) at::accelerator::emptyCache();
+  trim_heap();
+}
+
+void trim_heap() {
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif

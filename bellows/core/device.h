@@ -18,5 +18,7 @@ void synchronize(c10::Device device);
 /// Cost: the next allocations are slower. Do this between phases, never inside a step.
 /// Ref: torch.cuda.empty_cache
 void empty_cache();
+/// The latter alone: what was freed after much was allocated for a short while.
+void trim_heap();
 
 }  // namespace bellows
