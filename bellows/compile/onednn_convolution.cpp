@@ -101,7 +101,8 @@ std::optional<ConvolutionPass> weight_pass(const Convolution& shape) {
   const ConvolutionDescs descs(shape);
   const auto forward = convolution_desc<Kind>(shape, descs, attributes());
   if (!forward) return {};
-  const typename Kind::Weight::primitive_desc desc(engine(), Kind::direct, descs.input, descs.weight, descs.bias,
+  const Desc gradient(shape.weight, shape.gradient_type(), memory::format_tag::any);
+  const typename Kind::Weight::primitive_desc desc(engine(), Kind::direct, descs.input, gradient, descs.bias,
                                                    descs.output, shape.stride, descs.dilation, shape.padding,
                                                    descs.after, forward, attributes(), /*allow_empty=*/true);
   if (!is_fast(desc)) return {};

@@ -15,6 +15,9 @@ struct Convolution {
   memory::data_type type = memory::data_type::f32;
   bool bias = false;
   bool transposed = false;  ///< weight: from input's channels to the result's all the same
+  bool wide = false;        ///< of images in bf16: the weight's gradient is fp32
+
+  memory::data_type gradient_type() const { return wide ? memory::data_type::f32 : type; }
 };
 
 /// What is done to each element of a result before it is written.
@@ -59,9 +62,9 @@ std::optional<ConvolutionPass> linear_forward(const Linear& shape, const std::ve
 /// Whether a matrix product is faster than oneDNN's direct code and the packing of a weight that changes in each call.
 bool prefers_product(const Convolution& shape);
 /// As their namesakes above, with plain weights.
-ConvolutionPass product_forward(const Convolution& shape, const std::vector<PostOp>& post, bool scaled);
-ConvolutionPass product_backward_data(const Convolution& shape);
-ConvolutionPass product_backward_weight(const Convolution& shape);
+std::optional<ConvolutionPass> product_forward(const Convolution& shape, const std::vector<PostOp>& post, bool scaled);
+std::optional<ConvolutionPass> product_backward_data(const Convolution& shape);
+std::optional<ConvolutionPass> product_backward_weight(const Convolution& shape);
 
 struct BatchNorm {
   memory::dims sizes;

@@ -28,9 +28,10 @@ bool is_dense(const Operand& weight) {
 Desc weight_desc(const Operand& weight, const Convolution& shape) {
   const auto& strides = weight.geometry.strides;
   const int64_t to = strides[shape.transposed ? 1 : 0], from = strides[shape.transposed ? 0 : 1];
-  if (shape.weight.size() == 4) return {shape.weight, shape.type, {to, from, strides[2], strides[3]}};
+  const auto type = data_type(weight.geometry);
+  if (shape.weight.size() == 4) return {shape.weight, type, {to, from, strides[2], strides[3]}};
   const int64_t group = (shape.transposed ? shape.weight[2] : shape.weight[1]) * strides[0];
-  return {shape.weight, shape.type, {group, to, from, strides[2], strides[3]}};
+  return {shape.weight, type, {group, to, from, strides[2], strides[3]}};
 }
 
 /// What products know.
@@ -152,8 +153,8 @@ bool Layouts::convolve(int at, Epilogue& epilogue) {
   if (bias.value >= 0 && (!same_type(bias, input) || !is_vector(bias, shape->output[1]))) return false;
   shape->bias = bias.value >= 0 || epilogue.norm;
   const bool product = prefers_product(*shape) && !constants_.contains(weight.value) && is_plain(epilogue.post);
-  const auto pass =
-      product ? product_forward(*shape, epilogue.post, epilogue.norm) : convolution_forward(*shape, epilogue.post);
+  auto pass = product ? product_forward(*shape, epilogue.post, epilogue.norm) : std::nullopt;
+  if (!pass) pass = convolution_forward(*shape, epilogue.post);
   if (!pass) return false;
   need_plain(weight.value);
   need_plain(bias.value);
@@ -172,42 +173,65 @@ bool Layouts::convolve(int at, Epilogue& epilogue) {
   return true;
 }
 
+/// Who only casts a weight's gradient to float, as autocast does; -1: others read it. It is made in float then, and never rounded.
+int Layouts::widening_of(const Operand& gradient) const {
+  const int reader = gradient.value < 0 ? -1 : sole_reader(gradient.value);
+  if (reader < 0 || taken_[reader]) return -1;
+  const Instruction& one = program_.instructions[reader];
+  if (!one.op || one.kernel || one.op->name != "aten::_to_copy" || !one.updates.empty() || is_fp32(gradient)) return -1;
+  const Operand& made = one.results[0].operands[0];
+  const bool same = operand(one, 0) == gradient && made.geometry.sizes == gradient.geometry.sizes &&
+                    made.geometry.strides == gradient.geometry.strides && made.geometry.offset == 0;
+  return same && is_fp32(made) ? reader : -1;
+}
+
 bool Layouts::convolution_backward(int at) {
   const Instruction& one = program_.instructions[at];
   const Operand &gradient = operand(one, 0), &input = operand(one, 1), &weight = operand(one, 2);
   auto shape = shape_of(one, 4, input, weight, gradient);
   if (!shape || !one.updates.empty()) return false;
-  const Operand &to_input = one.results[0].operands[0], &to_weight = one.results[1].operands[0],
-                &to_bias = one.results[2].operands[0];
-  std::optional<ConvolutionPass> data, weights;
-  const bool product = prefers_product(*shape);
-  if (to_input.value >= 0) data = product ? product_backward_data(*shape) : onednn::convolution_backward_data(*shape);
-  shape->bias = to_bias.value >= 0;
-  if (to_weight.value >= 0) weights = product ? product_backward_weight(*shape) : convolution_backward_weight(*shape);
-  const bool fits = (to_input.value < 0 || (data && is_image(to_input) && whole(to_input))) &&
-                    (to_weight.value < 0 || (weights && is_dense(to_weight) && to_weight.geometry.offset == 0)) &&
-                    (to_bias.value < 0 || (weights && is_vector(to_bias, shape->output[1]))) && (data || weights);
-  if (!fits) return false;
-  const Operand from = channels_last_of(gradient);
-  if (weights) {
-    const Desc wanted = weight_desc(to_weight, *shape);
-    const bool direct = wanted == weights->weight;
-    const Operand made = direct ? to_weight : opaque(weights->weight.get_size(), to_weight.geometry);
-    std::vector<Operand> results{made};
-    if (shape->bias) results.push_back(to_bias);
-    emit("convolution", weights->kernel, {from, channels_last_of(input)}, results);
-    if (!direct)
-      emit("reorder", make_reorder(weights->weight, wanted, "unpack weight's gradient"), {made}, {to_weight});
-    there_[to_weight.value] = true;
-    if (shape->bias) there_[to_bias.value] = true;
-    ++report_.convolutions;
+  const Operand& to_input = one.results[0].operands[0];
+  std::optional<ConvolutionPass> data;
+  if (to_input.value >= 0) {
+    if (prefers_product(*shape)) data = product_backward_data(*shape);
+    if (!data) data = onednn::convolution_backward_data(*shape);
+    if (!data || !is_image(to_input) || !whole(to_input)) return false;
   }
-  if (data) {
-    need_plain(weight.value);
-    const Operand plain = packed(weight, weight_desc(weight, *shape), data->weight);
-    emit("convolution", data->kernel, {from, plain}, {made_channels_last(to_input)});
-    ++report_.convolutions;
+  const bool weights = one.results[1].operands[0].value >= 0;
+  if (!(weights ? weight_gradient(one, *shape) : data && one.results[2].operands[0].value < 0)) return false;
+  if (!data) return true;
+  need_plain(weight.value);
+  const Operand plain = packed(weight, weight_desc(weight, *shape), data->weight);
+  emit("convolution", data->kernel, {channels_last_of(gradient), plain}, {made_channels_last(to_input)});
+  ++report_.convolutions;
+  return true;
+}
+
+bool Layouts::weight_gradient(const Instruction& one, Convolution shape) {
+  Operand to_weight = one.results[1].operands[0];
+  const Operand& to_bias = one.results[2].operands[0];
+  const int widening = widening_of(to_weight);
+  if (widening >= 0) to_weight = program_.instructions[widening].results[0].operands[0];
+  shape.wide = widening >= 0;
+  shape.bias = to_bias.value >= 0;
+  if (!is_dense(to_weight) || to_weight.geometry.offset != 0 || (shape.bias && !is_vector(to_bias, shape.output[1])))
+    return false;
+  auto pass = prefers_product(shape) ? product_backward_weight(shape) : std::nullopt;
+  if (!pass) pass = convolution_backward_weight(shape);
+  if (!pass) return false;
+  const Desc wanted = weight_desc(to_weight, shape);
+  const bool direct = wanted == pass->weight;
+  const Operand made = direct ? to_weight : opaque(pass->weight.get_size(), to_weight.geometry);
+  std::vector<Operand> results{made};
+  if (shape.bias) results.push_back(to_bias);
+  emit("convolution", pass->kernel, {channels_last_of(operand(one, 0)), channels_last_of(operand(one, 1))}, results);
+  if (!direct) emit("reorder", make_reorder(pass->weight, wanted, "unpack weight's gradient"), {made}, {to_weight});
+  for (const Operand& done : {to_weight, to_bias}) {
+    if (done.value >= 0) there_[done.value] = true;
   }
+  if (widening >= 0) taken_[widening] = true;
+  report_.fused += widening >= 0;
+  ++report_.convolutions;
   return true;
 }
 

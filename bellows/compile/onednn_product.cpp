@@ -1,10 +1,11 @@
-// Convolutions as matrix products, from libtorch's own BLAS: for many channels and few places, where weights are most of what is read,
-// packing them costs more than it saves.
+// Convolutions as matrix products of plain weights: for many channels and few places, where weights are most of what is read, packing
+// them costs more than it saves.
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/BFloat16.h>
 
 #include <algorithm>
 
@@ -29,7 +30,7 @@ struct Windows {
   int64_t rows() const { return batch * out_height * out_width; }
   int64_t taps() const { return kernel[0] * kernel[1]; }
   int64_t columns() const { return channels * taps(); }
-  size_t bytes() const { return static_cast<size_t>(rows() * columns()) * sizeof(float); }
+  int64_t image() const { return batch * height * width * channels; }
 
   /// Calls with the number of each tap that lies inside of the image, and where in it the channels are.
   template <class Tap>
@@ -45,11 +46,12 @@ struct Windows {
     }
   }
 
-  void gather(const float* image, float* windows) const {
+  template <class Number>
+  void gather(const Number* image, Number* windows) const {
     at::parallel_for(0, rows(), 4, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
-        float* const to = windows + row * columns();
-        std::fill(to, to + columns(), 0.0F);
+        Number* const to = windows + row * columns();
+        std::fill(to, to + columns(), Number(0));
         for_taps(row, [&](int64_t tap, int64_t place) {
           for (int64_t c = 0; c < channels; ++c) to[c * taps() + tap] = image[place + c];
         });
@@ -75,131 +77,227 @@ struct Windows {
   Convolution shape;
 };
 
-at::Tensor matrix(void* memory, int64_t rows, int64_t columns) {
-  return at::from_blob(memory, {rows, columns}, at::kFloat);
+enum class Lines : uint8_t { rows, columns };
+
+/// Params: lines – what lies whole, one after the other
+Desc matrix(int64_t rows, int64_t columns, memory::data_type type, Lines lines = Lines::rows) {
+  return lines == Lines::rows ? Desc({rows, columns}, type, {columns, 1}) : Desc({rows, columns}, type, {1, rows});
 }
 
-void multiply(const at::Tensor& to, const at::Tensor& a, const at::Tensor& b) {
-  const at::AutoDispatchBelowADInplaceOrView below;
-  const c10::impl::ExcludeDispatchKeyGuard untapped(
-      c10::DispatchKeySet{c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
-  at::Tensor result = to;
-  at::mm_out(result, a, b);
-}
-
-class ForwardProduct final : public graph::Kernel {
+class BlasProduct final : public graph::Kernel {
  public:
-  ForwardProduct(const Convolution& shape, std::vector<PostOp> post, bool scaled)
-      : windows_(shape), post_(std::move(post)), scaled_(scaled) {}
-  std::string name() const override { return "convolution as product"; }
-  size_t scratch_bytes() const override { return windows_.bytes(); }
+  BlasProduct(Desc a, Desc b, Desc result) : descs_{std::move(a), std::move(b), std::move(result)} {}
+  std::string name() const override { return "blas"; }
 
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
-           void* scratch) const override {
-    windows_.gather(static_cast<const float*>(operands[0]), static_cast<float*>(scratch));
-    const int64_t rows = windows_.rows(), columns = windows_.columns(), channels = windows_.out_channels;
-    multiply(matrix(results[0], rows, channels), matrix(scratch, rows, columns),
-             matrix(operands[1], channels, columns).t());
-    finish(operands, static_cast<float*>(results[0]));
+           void*) const override {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const c10::impl::ExcludeDispatchKeyGuard untapped(
+        c10::DispatchKeySet{c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
+    at::Tensor result = matrix_at(results[0], descs_[2]);
+    at::mm_out(result, matrix_at(operands[0], descs_[0]), matrix_at(operands[1], descs_[1]));
   }
 
  private:
-  void finish(std::span<void* const> operands, float* result) const {
-    const int64_t rows = windows_.rows(), channels = windows_.out_channels;
-    size_t next = 2;
-    const auto* const factor = scaled_ ? static_cast<const float*>(operands[next++]) : nullptr;
-    const auto* const bias = windows_.shape.bias ? static_cast<const float*>(operands[next++]) : nullptr;
-    if (!factor && !bias && post_.empty()) return;
-    for (int64_t row = 0; row < rows; ++row) {
-      float* const y = result + row * channels;
-      size_t added = next;
-      if (factor) each(channels, [&](int64_t c) { y[c] *= factor[c]; });
-      if (bias) each(channels, [&](int64_t c) { y[c] += bias[c]; });
-      for (const PostOp& one : post_) {
-        if (one.kind == PostOp::Kind::relu) {
-          each(channels, [&](int64_t c) { y[c] = y[c] > 0 || y[c] != y[c] ? y[c] : 0; });
-        } else {
-          const float* const other = static_cast<const float*>(operands[added++]) + row * channels;
-          each(channels, [&](int64_t c) { y[c] += other[c]; });
-        }
-      }
-    }
+  static at::Tensor matrix_at(void* memory, const Desc& desc) {
+    return at::from_blob(memory, desc.get_dims(), desc.get_strides(), at::kFloat);
   }
-  template <class Body>
-  static void each(int64_t count, const Body& body) {
-    for (int64_t i = 0; i < count; ++i) body(i);
+  Desc descs_[3];
+};
+
+constexpr int64_t few_terms = 1024;  ///< of a sum of floats: libtorch's BLAS is faster then (measured: 32 to 512 terms)
+
+/// A kernel of two operands: a · b.
+KernelPointer product_of(const Desc& a, const Desc& b, const Desc& result) {
+  if (a.get_data_type() == memory::data_type::f32 && a.get_dims()[1] < few_terms)
+    return std::make_shared<BlasProduct>(a, b, result);
+  const dnnl::matmul::primitive_desc desc(engine(), a, b, result, attributes(), /*allow_empty=*/true);
+  if (!is_fast(desc)) return {};
+  std::vector<PrimitiveKernel::Slot> slots{{DNNL_ARG_SRC, a, PrimitiveKernel::Place::operand, 0},
+                                           {DNNL_ARG_WEIGHTS, b, PrimitiveKernel::Place::operand, 1},
+                                           {DNNL_ARG_DST, result, PrimitiveKernel::Place::result, 0}};
+  return std::make_shared<PrimitiveKernel>(desc.impl_info_str(), dnnl::matmul(desc), std::move(slots),
+                                           desc.scratchpad_desc());
+}
+
+/// A product between what is gathered from an image and what becomes of the result; these two lie in scratch memory, in this order.
+class WindowProduct : public graph::Kernel {
+ public:
+  std::string name() const override { return what_ + (" as product " + product_->name()); }
+  size_t scratch_bytes() const override { return second_ + third_ + product_->scratch_bytes(); }
+
+ protected:
+  WindowProduct(const char* what, const Convolution& shape, KernelPointer product, size_t first_bytes,
+                size_t second_bytes)
+      : windows_(shape),
+        what_(what),
+        product_(std::move(product)),
+        second_((first_bytes + 63) / 64 * 64),
+        third_((second_bytes + 63) / 64 * 64) {}
+
+  template <class Number>
+  Number* first(void* scratch) const {
+    return static_cast<Number*>(scratch);
+  }
+  float* second(void* scratch) const { return reinterpret_cast<float*>(static_cast<char*>(scratch) + second_); }
+  void multiply(const void* a, const void* b, void* result, void* scratch) const {
+    void* const operands[] = {const_cast<void*>(a), const_cast<void*>(b)};
+    void* const results[] = {result};
+    product_->run(operands, results, {}, static_cast<char*>(scratch) + second_ + third_);
   }
 
   Windows windows_;
+
+ private:
+  std::string what_;
+  KernelPointer product_;
+  size_t second_, third_;
+};
+
+size_t elements(const Windows& windows) {
+  return static_cast<size_t>(windows.rows() * windows.columns());
+}
+
+/// The product has a row for each of the result's channels: as the weight lies in memory, which is read once.
+template <class Number>
+class ForwardProduct final : public WindowProduct {
+ public:
+  static auto product(const Convolution& shape) {
+    const Windows w(shape);
+    return product_of(matrix(w.out_channels, w.columns(), shape.type),
+                      matrix(w.columns(), w.rows(), shape.type, Lines::columns),
+                      matrix(w.out_channels, w.rows(), memory::data_type::f32));
+  }
+  ForwardProduct(const Convolution& shape, KernelPointer product, std::vector<PostOp> post, bool scaled)
+      : WindowProduct("convolution", shape, std::move(product), elements(Windows(shape)) * sizeof(Number),
+                      static_cast<size_t>(Windows(shape).rows() * shape.output[1]) * sizeof(float)),
+        post_(std::move(post)),
+        scaled_(scaled) {}
+
+  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
+           void* scratch) const override {
+    auto* const windows = first<Number>(scratch);
+    windows_.gather(static_cast<const Number*>(operands[0]), windows);
+    multiply(operands[1], windows, second(scratch), scratch);
+    const int64_t channels = windows_.out_channels;
+    at::parallel_for(0, windows_.rows(), std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
+      std::vector<float> line(static_cast<size_t>(channels));
+      for (int64_t row = begin; row < end; ++row) {
+        for (int64_t c = 0; c < channels; ++c) line[c] = second(scratch)[c * windows_.rows() + row];
+        finish(operands, row * channels, line);
+        std::copy(line.begin(), line.end(), static_cast<Number*>(results[0]) + row * channels);
+      }
+    });
+  }
+
+ private:
+  void finish(std::span<void* const> operands, int64_t place, std::vector<float>& line) const {
+    size_t next = 2;
+    const auto with_next = [&](int64_t from, const auto& change) {
+      const auto* const other = static_cast<const Number*>(operands[next++]) + from;
+      for (size_t c = 0; c < line.size(); ++c) change(line[c], static_cast<float>(other[c]));
+    };
+    if (scaled_) with_next(0, [](float& y, float factor) { y *= factor; });
+    if (windows_.shape.bias) with_next(0, [](float& y, float bias) { y += bias; });
+    for (const PostOp& one : post_) {
+      if (one.is_add())
+        with_next(place, [](float& y, float other) { y += other; });
+      else
+        for (float& y : line) y = y > 0 || y != y ? y : 0;
+    }
+  }
+
   std::vector<PostOp> post_;
   bool scaled_;
 };
 
-class DataProduct final : public graph::Kernel {
+template <class Number>
+class DataProduct final : public WindowProduct {
  public:
-  explicit DataProduct(const Convolution& shape) : windows_(shape) {}
-  std::string name() const override { return "convolution backward data as product"; }
-  size_t scratch_bytes() const override { return windows_.bytes(); }
+  static auto product(const Convolution& shape) {
+    const Windows w(shape);
+    return product_of(matrix(w.rows(), w.out_channels, shape.type), matrix(w.out_channels, w.columns(), shape.type),
+                      matrix(w.rows(), w.columns(), memory::data_type::f32));
+  }
+  DataProduct(const Convolution& shape, KernelPointer product)
+      : WindowProduct("convolution backward data", shape, std::move(product), elements(Windows(shape)) * sizeof(float),
+                      rounds ? static_cast<size_t>(Windows(shape).image()) * sizeof(float) : 0) {}
 
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
            void* scratch) const override {
-    const int64_t rows = windows_.rows(), columns = windows_.columns(), channels = windows_.out_channels;
-    multiply(matrix(scratch, rows, columns), matrix(operands[0], rows, channels),
-             matrix(operands[1], channels, columns));
-    windows_.scatter(static_cast<const float*>(scratch), static_cast<float*>(results[0]));
+    auto* const windows = first<float>(scratch);
+    multiply(operands[0], operands[1], windows, scratch);
+    float* const image = rounds ? second(scratch) : static_cast<float*>(results[0]);
+    windows_.scatter(windows, image);
+    if (rounds) std::copy(image, image + windows_.image(), static_cast<Number*>(results[0]));
   }
 
  private:
-  Windows windows_;
+  static constexpr bool rounds = !std::is_same_v<Number, float>;  ///< what is summed up in float
 };
 
-class WeightProduct final : public graph::Kernel {
+template <class Number>
+class WeightProduct final : public WindowProduct {
  public:
-  explicit WeightProduct(const Convolution& shape) : windows_(shape) {}
-  std::string name() const override { return "convolution backward weight as product"; }
-  size_t scratch_bytes() const override { return windows_.bytes(); }
+  static auto product(const Convolution& shape) {
+    const Windows w(shape);
+    return product_of(matrix(w.out_channels, w.rows(), shape.type, Lines::columns),
+                      matrix(w.rows(), w.columns(), shape.type),
+                      matrix(w.out_channels, w.columns(), shape.gradient_type()));
+  }
+  WeightProduct(const Convolution& shape, KernelPointer product)
+      : WindowProduct("convolution backward weight", shape, std::move(product),
+                      elements(Windows(shape)) * sizeof(Number), 0) {}
 
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
            void* scratch) const override {
-    windows_.gather(static_cast<const float*>(operands[1]), static_cast<float*>(scratch));
-    const int64_t rows = windows_.rows(), columns = windows_.columns(), channels = windows_.out_channels;
-    multiply(matrix(results[0], channels, columns), matrix(operands[0], rows, channels).t(),
-             matrix(scratch, rows, columns));
+    auto* const windows = first<Number>(scratch);
+    windows_.gather(static_cast<const Number*>(operands[1]), windows);
+    multiply(operands[0], windows, results[0], scratch);
     if (!windows_.shape.bias) return;
-    const auto* const gradient = static_cast<const float*>(operands[0]);
-    auto* const bias = static_cast<float*>(results[1]);
-    std::fill(bias, bias + channels, 0.0F);
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t c = 0; c < channels; ++c) bias[c] += gradient[row * channels + c];
+    const auto* const gradient = static_cast<const Number*>(operands[0]);
+    std::vector<float> sum(static_cast<size_t>(windows_.out_channels));
+    for (int64_t row = 0; row < windows_.rows(); ++row) {
+      for (size_t c = 0; c < sum.size(); ++c) sum[c] += static_cast<float>(gradient[row * windows_.out_channels + c]);
     }
+    std::copy(sum.begin(), sum.end(), static_cast<Number*>(results[1]));
   }
-
- private:
-  Windows windows_;
 };
 
-Desc plain_weight(const Convolution& shape) {
-  return {shape.weight, shape.type, memory::format_tag::abcd};
+template <template <class> class Kernel, class... Others>
+std::optional<ConvolutionPass> pass_of(const Convolution& shape, memory::data_type weight, const Others&... others) {
+  const bool fp32 = shape.type == memory::data_type::f32;
+  auto product = fp32 ? Kernel<float>::product(shape) : Kernel<c10::BFloat16>::product(shape);
+  if (!product) return {};
+  KernelPointer kernel;
+  if (fp32)
+    kernel = std::make_shared<Kernel<float>>(shape, std::move(product), others...);
+  else
+    kernel = std::make_shared<Kernel<c10::BFloat16>>(shape, std::move(product), others...);
+  return ConvolutionPass{std::move(kernel), Desc(shape.weight, weight, memory::format_tag::abcd)};
 }
 
 }  // namespace
 
+/// By figures of a step's convolutions, each with its packing, on AVX-512 and AMX: products of bf16 gain sooner.
 bool prefers_product(const Convolution& shape) {
   const int64_t places = shape.output[0] * shape.output[2] * shape.output[3];
-  return !shape.transposed && shape.weight.size() == 4 && shape.type == memory::data_type::f32 &&
-         shape.output[1] >= 8 * places;
+  const int64_t times = shape.type == memory::data_type::f32 ? 8 : 2;
+  return !shape.transposed && shape.weight.size() == 4 && shape.output[1] >= times * places;
 }
 
-ConvolutionPass product_forward(const Convolution& shape, const std::vector<PostOp>& post, bool scaled) {
-  return {std::make_shared<ForwardProduct>(shape, post, scaled), plain_weight(shape), /*scales=*/true};
+std::optional<ConvolutionPass> product_forward(const Convolution& shape, const std::vector<PostOp>& post, bool scaled) {
+  auto pass = pass_of<ForwardProduct>(shape, shape.type, post, scaled);
+  if (pass) pass->scales = true;
+  return pass;
 }
 
-ConvolutionPass product_backward_data(const Convolution& shape) {
-  return {std::make_shared<DataProduct>(shape), plain_weight(shape)};
+std::optional<ConvolutionPass> product_backward_data(const Convolution& shape) {
+  return pass_of<DataProduct>(shape, shape.type);
 }
 
-ConvolutionPass product_backward_weight(const Convolution& shape) {
-  return {std::make_shared<WeightProduct>(shape), plain_weight(shape)};
+std::optional<ConvolutionPass> product_backward_weight(const Convolution& shape) {
+  return pass_of<WeightProduct>(shape, shape.gradient_type());
 }
 
 }  // namespace bellows::compile_detail::onednn

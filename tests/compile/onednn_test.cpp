@@ -80,15 +80,31 @@ TEST_P(OnednnConvolution, IsAsExactAsLibtorch) {
 INSTANTIATE_TEST_SUITE_P(Shapes, OnednnConvolution, ::testing::ValuesIn(convolution_cases),
                          [](const auto& one) { return "_" + one.param.name; });
 
+/// As under autocast: the weight is fp32, cast, and so is its gradient. Result, gradients of input, weight and bias.
+Tensors mixed_convolution(const Tensors& data, at::ScalarType type) {
+  Tensors leaves;
+  for (const at::Tensor& tensor : data) leaves.push_back(tensor.detach().requires_grad_());
+  const at::Tensor y = at::conv2d(leaves[0].to(type) * 1, leaves[1].to(type), leaves[2].to(type), 1, 1) * 1;
+  y.backward(data[3].to(type));
+  return {y.detach().to(data[0].dtype()), leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
+}
+
 TEST(OnednnConvolutionTest, Bf16AgreesToItsLastPlaces) {
   torch::manual_seed(3);
-  const at::Tensor x = torch::randn({2, 16, 9, 9}).to(at::kBFloat16),
-                   w = (torch::randn({32, 16, 3, 3}) / 12).to(at::kBFloat16), b = torch::randn({32}).to(at::kBFloat16);
-  const auto run = [&] { return Tensors{at::conv2d(x * 1, w, b, 1, 1) * 1}; };
-  const at::Tensor exact = at::conv2d(x.to(at::kDouble), w.to(at::kDouble), b.to(at::kDouble), 1, 1);
-  const Outcome ours = with_onednn(run);
-  EXPECT_EQ(ours.report.convolutions, 1) << ours.text;
-  EXPECT_LE(largest(ours.tensors[0].to(at::kDouble) - exact), largest(exact) / 256);
+  for (const int64_t size : {9, 2}) {  // direct, and as a product
+    Tensors data{torch::randn({2, 16, size, size}), torch::randn({128, 16, 3, 3}) / 12, torch::randn({128}),
+                 torch::randn({2, 128, size, size})};
+    for (at::Tensor& tensor : data) tensor = tensor.to(at::kBFloat16).to(at::kFloat);
+    const Outcome ours = with_onednn([&] { return mixed_convolution(data, at::kBFloat16); });
+    EXPECT_EQ(ours.report.convolutions, 3) << ours.text;
+    EXPECT_EQ(ours.text.find("as product") != std::string::npos, size == 2) << ours.text;
+    const Tensors exact = mixed_convolution(in_double(data), at::kDouble);
+    const double roundings[] = {1.0 / 256, 1.0 / 256, 1e-5, 1.0 / 256};  // the weight's gradient was never bf16
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_LE(largest(ours.tensors[i].to(at::kDouble) - exact[i]), largest(exact[i]) * roundings[i])
+          << size << " tensor " << i;
+    }
+  }
 }
 
 TEST(OnednnConvolutionTest, TakesChannelsLastAsItIs) {
