@@ -69,7 +69,7 @@ c10::ScalarType common_type(const Instruction& instruction) {
     }
     if (argument.kind == OperatorFacts::Kind::number && !argument.constant.isNone() && !argument.constant.isList()) {
       take(2, argument.constant.isBool()     ? c10::kBool
-              : argument.constant.isDouble() ? c10::get_default_dtype_as_scalartype()
+              : argument.constant.isDouble() ? instruction.default_dtype
                                              : c10::kLong);
     }
   }
@@ -81,7 +81,7 @@ c10::ScalarType common_type(const Instruction& instruction) {
       return type == c10::kBool ? 0 : c10::isIntegralType(type, true) ? 1 : 2;
     };
     if (result == c10::ScalarType::Undefined || kind(lower) > kind(result)) {
-      result = rank == 2 && lower == c10::kDouble ? c10::get_default_dtype_as_scalartype() : lower;
+      result = rank == 2 && lower == c10::kDouble ? instruction.default_dtype : lower;
     }
   }
   return result == c10::ScalarType::Undefined ? c10::kFloat : result;

@@ -76,7 +76,8 @@ struct Instruction {
   std::vector<Argument> arguments{};  ///< of a group: one for each of its inputs, then one for each of its numbers
   std::vector<Result> results{};      ///< of a group: one for each of its outputs that is no update
   std::vector<Update> updates{};
-  int state = 0;  ///< of libtorch, that it runs in: which of the program's
+  int state = 0;                                ///< of libtorch, that it runs in: which of the program's
+  c10::ScalarType default_dtype = c10::kFloat;  ///< of that state: what numbers make of integers
 };
 
 /// The straight piece of a recording that runs at once, in functional form: instructions in an order in which they may run, the

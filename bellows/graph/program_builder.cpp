@@ -9,7 +9,7 @@ namespace {
 class ProgramBuilder {
  public:
   void add(const Node& node) {
-    Instruction made{.op = node.op, .state = state_of(node)};
+    Instruction made{.op = node.op, .state = state_of(node), .default_dtype = node.ambient.default_dtype};
     made.arguments.reserve(node.arguments.size());
     for (const Argument& argument : node.arguments) made.arguments.push_back(argument_of(argument));
     for (const BufferId buffer : node.written()) {

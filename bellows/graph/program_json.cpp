@@ -287,6 +287,10 @@ Program program_of(const Json& json, int depth) {
   });
   program.instructions =
       list_from<Instruction>(json.at("instructions"), [&](const Json& one) { return instruction_of(one, depth); });
+  for (Instruction& one : program.instructions) {
+    if (one.state >= 0 && one.state < static_cast<int>(program.states.size()))
+      one.default_dtype = program.states[one.state].ambient.default_dtype;
+  }
   program.outputs = list_from<Program::Output>(json.at("outputs"), [](const Json& output) {
     return Program::Output{output.at(0), output.at(1)};
   });

@@ -93,6 +93,24 @@ TEST(Expressions, LoadTheMemoryAndComputeInFloat) {
   EXPECT_EQ(sum.stores[0].type, at::kBFloat16);
 }
 
+/// A program may be made faster on another thread, when the default is another one already.
+TEST(Expressions, TakeNumbersInTheDefaultDtypeOfTheirCall) {
+  const auto type_in = [](at::ScalarType default_dtype) {
+    const auto body = [=](const Tensors& x) -> Tensors {
+      torch::set_default_dtype(c10::scalarTypeToTypeMeta(default_dtype));
+      const at::Tensor less = x[0].lt(0.5);
+      torch::set_default_dtype(c10::scalarTypeToTypeMeta(at::kFloat));
+      return {less};
+    };
+    const Expression less = expression_in(body, {torch::arange(4)}, "aten::lt.Scalar");
+    const auto found = std::find_if(less.terms.begin(), less.terms.end(),
+                                    [](const Term& term) { return term.function == Function::constant; });
+    return found == less.terms.end() ? at::ScalarType::Undefined : found->type;
+  };
+  EXPECT_EQ(type_in(at::kDouble), at::kDouble);
+  EXPECT_EQ(type_in(at::kFloat), at::kFloat);
+}
+
 TEST(Expressions, OfWhatIsNotKnownThereAreNone) {
   const at::Tensor a = torch::randn({4, 4});
   EXPECT_TRUE(
