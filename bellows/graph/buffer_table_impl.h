@@ -44,6 +44,10 @@ class BufferTable {
   void truncate(size_t count) {
     for (; all_.size() > count; all_.pop_back()) known_.erase(all_.back().address);
   }
+  void reserve(size_t count) {
+    all_.reserve(count);
+    known_.reserve(count);
+  }
   size_t size() const { return all_.size(); }
   Buffer& operator[](BufferId id) { return all_[id]; }
 

@@ -22,7 +22,9 @@ namespace bellows::graph::detail {
 class Follower : public tap::OpTap, public tap::Deferral {
  public:
   Follower(RecordingTree& tree, const RegionOptions& options)
-      : tree_(tree), options_(options), at_(tree.root()), from_(tree.root()) {}
+      : tree_(tree), options_(options), at_(tree.root()), from_(tree.root()) {
+    buffers_.reserve(tree.most_buffers());
+  }
 
   void call(const tap::OpCall& op, tap::Stack& stack) override;
   void sync() override;

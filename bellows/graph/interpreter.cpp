@@ -59,13 +59,11 @@ class Interpreter {
 
   void run_node(const Node& node) {
     if (!ambient_ || !(*ambient_of_ == node.ambient) || node.float32_precision != precision_of_) enter(node);
-    tap::Stack stack;
-    stack.reserve(node.arguments.size());
     for (const Argument& argument : node.arguments)
-      stack.push_back(argument.lifted ? numbers_[number_++] : value_of(argument));
-    tap::OpCall(*node.op->handle).next(stack);
-    for (size_t i = 0; i < node.results.size(); ++i) take(node.results[i], stack[i]);
-    stack.clear();
+      stack_.push_back(argument.lifted ? numbers_[number_++] : value_of(argument));
+    tap::OpCall(*node.op->handle).next(stack_);
+    for (size_t i = 0; i < node.results.size(); ++i) take(node.results[i], stack_[i]);
+    stack_.clear();
     for_each_buffer(node, [&](BufferId buffer) {
       if (last_use_[buffer] == static_cast<int>(at_)) buffers_[buffer].real = {};
     });
@@ -158,6 +156,7 @@ class Interpreter {
   std::optional<AmbientScope> ambient_;
   const Ambient* ambient_of_ = nullptr;
   int precision_of_ = -1;
+  tap::Stack stack_;  // keeps its memory from one operator to the next
 };
 
 }  // namespace

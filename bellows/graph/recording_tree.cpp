@@ -15,6 +15,7 @@ Step* RecordingTree::append(Step* parent, Node node) {
 void RecordingTree::end_call(Step* last) {
   ++calls_;
   ++last->ended;
+  most_buffers_ = std::max(most_buffers_, static_cast<size_t>(last->node.buffers_after));
   for (Step* step = last; step; step = step->parent) step->last_used = calls_;
 }
 

@@ -34,6 +34,8 @@ class RecordingTree {
   /// Drops the recordings that were not used for longest until there are at most `most`. Returns how many were dropped.
   int prune(size_t most);
 
+  /// The most that a call has met so far.
+  size_t most_buffers() const { return most_buffers_; }
   size_t recordings() const { return leaves().size(); }
   std::vector<Graph> graphs() const;
 
@@ -42,6 +44,7 @@ class RecordingTree {
 
   Step root_;
   uint64_t calls_ = 0;
+  size_t most_buffers_ = 0;
 };
 
 }  // namespace bellows::graph::detail
