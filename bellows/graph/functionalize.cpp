@@ -132,7 +132,7 @@ bool pick(const Instruction::Argument& all, size_t at, Kind kind, Instruction::A
 
 /// Number `at` of those that an operator on lists is made of; its op is null if that cannot be told.
 Instruction single(const Instruction& all, const OperatorFacts& op, size_t at) {
-  Instruction one{.op = &op, .state = all.state};
+  Instruction one{.op = &op, .state = all.state, .default_dtype = all.default_dtype};
   const c10::FunctionSchema& schema = op.handle->schema();
   for (size_t i = 0; i < op.arguments.size(); ++i) {
     Instruction::Argument argument;
@@ -229,6 +229,16 @@ const OperatorFacts* in_place_of(const Instruction& one) {
   const OperatorFacts* const in_place = find(std::string(name.base) + "_", in_place_overload(name.base, name.overload));
   const bool fits = in_place && in_place->writes == std::vector<int>{0} && in_place->arguments == one.op->arguments;
   return fits ? in_place : nullptr;
+}
+
+const OperatorFacts* out_form_of(const Instruction& one) {
+  constexpr std::array<string_view, 4> products = {"mm", "addmm", "bmm", "baddbmm"};
+  if (!one.op || one.kernel || !one.updates.empty()) return nullptr;
+  const OperatorName name(one.op->name);
+  if (name.library != "aten" || !name.overload.empty() || !among(products, name.base)) return nullptr;
+  const Geometry& made = one.results[0].operands[0].geometry;
+  return made.offset == 0 && made.device.is_cpu() && made.is_contiguous() ? find(std::string(name.base), "out")
+                                                                          : nullptr;
 }
 
 }  // namespace bellows::graph

@@ -15,4 +15,8 @@ void functionalize(Program& program);
 /// Null where there is none.
 const OperatorFacts* in_place_of(const Instruction& instruction);
 
+/// The operator that does the same into a tensor that it is given last: `mm.out` for `mm`. Products only: their results are what most of a
+/// step's memory is made of. Null where there is none, or the result is not one new contiguous tensor.
+const OperatorFacts* out_form_of(const Instruction& instruction);
+
 }  // namespace bellows::graph

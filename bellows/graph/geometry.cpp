@@ -28,16 +28,6 @@ const char* short_name(caffe2::TypeMeta dtype) {
   }
 }
 
-bool contiguous(const Geometry& geometry) {
-  int64_t expected = 1;
-  for (size_t dim = geometry.sizes.size(); dim-- > 0;) {
-    if (geometry.sizes[dim] == 0) return true;
-    if (geometry.sizes[dim] != 1 && geometry.strides[dim] != expected) return false;
-    expected *= geometry.sizes[dim];
-  }
-  return true;
-}
-
 Geometry::Numbers numbers(at::IntArrayRef list) {
   return {list.begin(), list.end()};
 }
@@ -66,6 +56,16 @@ bool Geometry::operator==(const Geometry& other) const {
          offset == other.offset && device == other.device && wrapped_number == other.wrapped_number;
 }
 
+bool Geometry::is_contiguous() const {
+  int64_t expected = 1;
+  for (size_t dim = sizes.size(); dim-- > 0;) {
+    if (sizes[dim] == 0) return true;
+    if (sizes[dim] != 1 && strides[dim] != expected) return false;
+    expected *= sizes[dim];
+  }
+  return true;
+}
+
 size_t Geometry::reach() const {
   int64_t last = offset;
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
@@ -81,7 +81,7 @@ at::Tensor Geometry::over(c10::Storage storage) const {
 
 std::string Geometry::text() const {
   std::string result = c10::str(short_name(dtype), at::IntArrayRef(sizes));
-  if (!contiguous(*this)) result += c10::str(" strides ", at::IntArrayRef(strides));
+  if (!is_contiguous()) result += c10::str(" strides ", at::IntArrayRef(strides));
   if (offset) result += c10::str(" offset ", offset);
   if (!device.is_cpu()) result += c10::str(" ", device);
   return result;

@@ -21,6 +21,8 @@ struct Geometry {
   static Geometry of(const at::Tensor& tensor);
   bool fits(const at::Tensor& tensor) const;
   bool operator==(const Geometry& other) const;
+  /// Row-major, without gaps.
+  bool is_contiguous() const;
   /// Bytes from the beginning of the buffer to the end of the last element.
   size_t reach() const;
   /// A tensor of this kind.

@@ -4,6 +4,8 @@
 #include <map>
 #include <numeric>
 
+#include "bellows/graph/functionalize.h"
+
 namespace bellows::graph {
 namespace {
 
@@ -120,7 +122,8 @@ class MemoryPlanner {
     for (const auto& result : one.results) {
       for (const Operand& operand : result.operands) {
         if (operand.value < 0) continue;
-        if (plan_.block_of[operand.value] < 0) add(operand.value, one.kernel ? Home::arena : Home::allocated, at);
+        if (plan_.block_of[operand.value] < 0)
+          add(operand.value, one.kernel || out_form_of(one) ? Home::arena : Home::allocated, at);
         block(operand.value).last = at;
       }
     }

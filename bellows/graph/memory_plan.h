@@ -9,7 +9,7 @@
 namespace bellows::graph {
 
 /// Where each value of a program is while it runs. What an update writes is where it was before, so values fall into blocks of memory.
-/// The blocks that kernels write, and their scratch memory, share one arena: two have the same bytes only if they are never needed
+/// The blocks that kernels and products write, and their scratch memory, share one arena: two have the same bytes only if they are never needed
 /// at the same time.
 struct MemoryPlan {
   enum class Home : uint8_t {

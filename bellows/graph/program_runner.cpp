@@ -120,13 +120,17 @@ class ProgramRunner::Impl {
       return made;
     }
     const OperatorFacts* in_place = one.updates.empty() || !one.op->writes.empty() ? nullptr : in_place_of(one);
-    made.op = in_place ? in_place->handle.get() : one.op->handle.get();
-    made.arguments.reserve(one.arguments.size());
+    const OperatorFacts* const out_form = out_form_of(one);
+    made.op = (in_place ? in_place : out_form ? out_form : one.op)->handle.get();
+    made.arguments.reserve(one.arguments.size() + 1);
     for (const auto& argument : one.arguments) {
       if (argument.number >= 0) made.numbers.emplace_back(made.arguments.size(), argument.number);
       made.arguments.push_back(value_of(one, argument));
     }
-    if (!in_place) note_made(one, made);
+    if (out_form)
+      made.arguments.emplace_back(memory_.seen(one.results[0].operands[0]));
+    else if (!in_place)
+      note_made(one, made);
     return made;
   }
 
