@@ -98,6 +98,20 @@ TEST(Compiled, StepsInBf16LearnAsPlainOnes) {
   expect_alike(compiled, plain, 3e-2);
 }
 
+TEST(Compiled, TimeOfWhatIsDeferredIsTold) {
+  TrainLoop loop(make_job(recipe_with({"model=digits_resnet", "compile=step"})));
+  loop.run_steps(6);
+  const PhaseSeconds before = loop.phase_seconds();
+  const auto start = std::chrono::steady_clock::now();
+  loop.run_steps(6);
+  const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const PhaseSeconds& now = loop.phase_seconds();
+  const double told = now.load + now.forward + now.backward + now.update -
+                      (before.load + before.forward + before.backward + before.update);
+  EXPECT_GT(told, 0.8 * all);
+  EXPECT_LT(told, 1.01 * all);
+}
+
 TEST(Compiled, ALossThatIsNoNumberIsFoundWhenItIsLookedAt) {
   TrainLoop loop(make_job(recipe_with({"compile=step", "lr=1e30"})));
   EXPECT_THAT(error_of([&] {
