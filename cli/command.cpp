@@ -16,6 +16,7 @@
 #include "bellows/core/machine.h"
 #include "bellows/core/spinning.h"
 #include "bellows/core/version.h"
+#include "bellows/train/recipe_error.h"
 #include "cli/help_texts.h"
 #include "cli/options.h"
 #include "cli/plugin.h"
@@ -300,6 +301,8 @@ int guarded(const std::string& verb, Action action) {
     return action();
   } catch (const UsageError& error) {
     return usage(error.what(), verb);
+  } catch (const train::RecipeError& error) {
+    return usage(user_message(error), verb);
   } catch (const std::bad_alloc&) {
     print_error("out of memory.");
   } catch (const std::exception& error) {

@@ -37,6 +37,15 @@ bool is_name(const Label& label) {
   return std::holds_alternative<std::string>(label);
 }
 
+/// `: "cat", "dog", …`
+std::string in_part(const std::vector<std::string>& classes) {
+  constexpr size_t shown = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(shown, classes.size()); ++i)
+    text += (i == 0 ? ": " : ", ") + io::printable(classes[i]);
+  return classes.size() > shown ? text + ", …" : text;
+}
+
 /// Params: most – samples to look at
 template <class Action>
 void for_each_label(const Source& source, int64_t most, Action action) {
@@ -102,7 +111,8 @@ class NumberedLabels final : public Source, public Derived {
                       "found a number.");
     const auto found = numbers_.find(*name);
     TORCH_CHECK_VALUE(found != numbers_.end(), "label: ", sample.where(&field), ": no class is called ",
-                      io::printable(*name), ".", did_you_mean(*name, classes_), " There are ", classes_.size(), ".");
+                      io::printable(*name), ".", did_you_mean(*name, classes_), " There are ", classes_.size(),
+                      in_part(classes_), ".");
     return found->second;
   }
 

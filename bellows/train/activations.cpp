@@ -9,6 +9,7 @@
 #include "bellows/models/registry.h"
 #include "bellows/recompute/checkpoint.h"
 #include "bellows/train/recipe.h"
+#include "bellows/train/recipe_error.h"
 #include "bellows/train/sketch.h"
 
 namespace bellows::train {
@@ -61,10 +62,10 @@ Activations::Activations(const Recipe& recipe, const Model& model, int rank)
   }
   blocks_ = models::run_blocks_by(
       model_, [](const models::Block& block, const at::Tensor& input) { return recompute::checkpoint(block, input); });
-  TORCH_CHECK_VALUE(blocks_ > 0, "train: recompute = blocks, but the model \"", model_.name(),
-                    "\" knows no blocks that could be computed again. Those of the models room with residual blocks, "
-                    "transformer layers or stages do (resnet18, digits_resnet, bert, gpt, unet); a model of your own "
-                    "calls recompute::checkpoint itself. Or set recompute: none.");
+  check_recipe(blocks_ > 0, "train: recompute = blocks, but the model \"", model_.name(),
+               "\" knows no blocks that could be computed again. Those of the models room with residual blocks, "
+               "transformer layers or stages do (resnet18, digits_resnet, bert, gpt, unet); a model of your own "
+               "calls recompute::checkpoint itself. Or set recompute: none.");
 }
 
 Activations::~Activations() {

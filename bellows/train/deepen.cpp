@@ -18,7 +18,8 @@ namespace {
 using inspect::TensorLife;
 using inspect::TensorTimeline;
 
-constexpr int64_t recorded_layers = 3, middle = 1;
+constexpr int64_t recorded_layers = 3, middle = 1, last_recorded = recorded_layers - 1;
+static_assert(last_recorded == 2 * middle, "one layer is repeated, between the first and the last");
 constexpr int64_t nowhere = -1, elsewhere = -2;  // no layer's: what cannot be told, and what is another module's
 
 /// "encoder.layer.": what the names of the layers have in common.
@@ -85,7 +86,7 @@ class Stretch {
     const auto [sweep, layer] = event < step_.events ? run_of_[event] : std::pair(nowhere, nowhere);
     if (sweep == nowhere) return {event + inserted_before(event), time_[event] + inserted_us_before(event)};
     const Run& was = sweeps_[sweep].by_layer[layer];
-    const int64_t far = owner == nowhere ? (layer == recorded_layers - 1 ? layers_ - 1 : layer) : now + layer - owner;
+    const int64_t far = owner == nowhere ? (layer == last_recorded ? layers_ - 1 : layer) : now + layer - owner;
     return place_in(sweeps_[sweep], std::clamp<int64_t>(far, 0, layers_ - 1), event - was.begin);
   }
 
@@ -118,8 +119,10 @@ class Stretch {
 
   void find_sweeps(const std::vector<Run>& runs) {
     for (size_t i = 0; i < runs.size();) {
-      const bool whole = i + 2 < runs.size() && runs[i].layer + runs[i + 2].layer == 2 && runs[i + 1].layer == middle &&
-                         runs[i].layer != middle && runs[i].phase == runs[i + 2].phase;
+      const size_t end = i + last_recorded;
+      const bool whole = end < runs.size() && runs[i].layer + runs[end].layer == last_recorded &&
+                         runs[i + middle].layer == middle && runs[i].layer != middle &&
+                         runs[i].phase == runs[end].phase;
       TORCH_CHECK(whole || runs[i].phase == "optimizer", "deepen: expected the step's ", runs[i].phase,
                   " to go through layer after layer of ", list_, "*, found layer ", runs[i].layer, " alone.");
       if (whole) {
@@ -150,7 +153,7 @@ class Stretch {
 
   /// Params: layer – of the deep model; offset – behind the beginning of its run
   Place place_in(const Sweep& sweep, int64_t layer, int64_t offset) const {
-    const int64_t recorded = layer == 0 ? 0 : layer == layers_ - 1 ? recorded_layers - 1 : middle;
+    const int64_t recorded = layer == 0 ? 0 : layer == layers_ - 1 ? last_recorded : middle;
     const Run& run = sweep.by_layer[recorded];
     const int64_t inside = std::min(offset, run.end - run.begin - 1);
     const int64_t nth = recorded != middle ? 0 : sweep.ascending ? layer - 1 : layers_ - 2 - layer;
@@ -193,9 +196,9 @@ Deepened deepen(const TensorTimeline& step, int64_t layers) {
   };
   for (const auto i : c10::irange(step.tensors.size())) {
     const int64_t owner = stretch.owner(step.tensors[i]);
-    const int64_t first = owner == recorded_layers - 1 ? layers - 1 : owner;
-    const int64_t last = owner == middle ? layers - 2 : first;
-    for (int64_t now = first; now <= last; ++now) add(i, owner, now);
+    const int64_t first = owner == last_recorded ? layers - 1 : owner;
+    const int64_t end = owner == middle ? layers - 1 : first + 1;
+    for (int64_t now = first; now < end; ++now) add(i, owner, now);
   }
   std::stable_sort(lives.begin(), lives.end(),
                    [](const auto& a, const auto& b) { return a.first.born < b.first.born; });

@@ -22,6 +22,7 @@
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/train/job_data_impl.h"
+#include "bellows/train/recipe_error.h"
 
 namespace bellows::train {
 
@@ -93,7 +94,7 @@ void try_longest_text(const Recipe& recipe, const Model& model, bool next_tokens
   try {
     scores = model.forward(at::ones({1, length}, at::TensorOptions(parse_device(recipe.device)).dtype(at::kLong)));
   } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, "make_job: sequence_length = ", recipe.sequence_length, ": ", user_message(error));
+    check_recipe(false, "make_job: sequence_length = ", recipe.sequence_length, ": ", user_message(error));
   }
   const bool fits = next_tokens ? scores.dim() == 3 && scores.size(1) == length && scores.size(2) >= least_scores
                                 : scores.dim() == 2 && scores.size(1) == least_scores;
@@ -107,14 +108,15 @@ void try_longest_text(const Recipe& recipe, const Model& model, bool next_tokens
 Model model_for(const Recipe& recipe, const models::ModelEntry& entry, int64_t classes, int64_t width) {
   const bool text = entry.input == models::InputKind::tokens;
   const bool next_tokens = text && entry.output == models::OutputKind::token;
-  TORCH_CHECK_VALUE(next_tokens || entry.output == models::OutputKind::sample,
-                    "make_job: expected a model that gives a sample a class, or a text its next tokens, got \"",
-                    recipe.model, "\": ", entry.description,
-                    ". Put it into a train::Job with data and a loss of your own.");
+  check_recipe(next_tokens || entry.output == models::OutputKind::sample,
+               "make_job: expected a model that gives a sample a class, or a text its next tokens, got \"",
+               recipe.model, "\": ", entry.description, ". Put it into a train::Job with data and a loss of your own.");
   TORCH_CHECK_VALUE(
       next_tokens || classes > 0,
       "make_job: num_classes is 0, the data set names no classes, and no sample of it has a label that could be read: "
       "\"cls\" or \"label\" with a whole number or a name. Set num_classes, or name the field so.");
+  if (!next_tokens && classes == 1)
+    log_warn("train: there is one class only, so every sample is right and nothing is learned. Are all labels read?");
   const Model model = entry.make(std::max<int64_t>(classes, 1), width);
   if (!recipe.weights.empty()) start_from(recipe, model, text);
   place_model(recipe, model);

@@ -9,6 +9,7 @@
 #include "bellows/data/order/packing.h"
 #include "bellows/data/text/text_source.h"
 #include "bellows/train/job_data_impl.h"
+#include "bellows/train/recipe_error.h"
 
 namespace bellows::train {
 
@@ -55,8 +56,8 @@ data::Dataset packed_texts(const data::Dataset& dataset, const Recipe& recipe, c
   if (const auto bad = std::ranges::count(lengths, 0); bad > 0)
     log_warn("texts: ", bad, " of ", lengths.size(), " cannot be used, and are left out (bad_samples: skip).");
   const int64_t row_length = longest_text(recipe, models::model_entry(recipe.model));
-  TORCH_CHECK_VALUE(row_length != 1, "make_job: \"", recipe.model,
-                    "\" learns which token follows another, expected a sequence_length of 2 at least, got 1.");
+  check_recipe(row_length != 1, "make_job: \"", recipe.model,
+               "\" learns which token follows another, expected a sequence_length of 2 at least, got 1.");
   const data::Packing packing = data::pack_rows(
       lengths, {.row_length = row_length > 0 ? row_length : 128, .seed = static_cast<uint64_t>(recipe.seed)});
   return data::Dataset(data::packed(texts, "tokens", packing), dataset.info()).require({"tokens", "segment_ids"});
@@ -76,11 +77,11 @@ data::Dataset with_numbered_labels(const data::Dataset& dataset, const DataSplit
 data::Dataset prepared(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
   const models::ModelEntry entry = models::model_entry(recipe.model);
   const InputKind input = entry.input;
-  TORCH_CHECK_VALUE(input == InputKind::image || (recipe.augment == "none" && recipe.image_size == 0), "make_job: \"",
-                    recipe.model, "\" reads no pictures, expected augment none and image_size 0, got ", recipe.augment,
-                    " and ", recipe.image_size, ".");
-  TORCH_CHECK_VALUE(input == InputKind::tokens || recipe.tokenizer.empty(), "make_job: \"", recipe.model,
-                    "\" reads no texts, expected tokenizer to be empty, got ", recipe.tokenizer, ".");
+  check_recipe(input == InputKind::image || (recipe.augment == "none" && recipe.image_size == 0), "make_job: \"",
+               recipe.model, "\" reads no pictures, expected augment none and image_size 0, got ", recipe.augment,
+               " and ", recipe.image_size, ".");
+  check_recipe(input == InputKind::tokens || recipe.tokenizer.empty(), "make_job: \"", recipe.model,
+               "\" reads no texts, expected tokenizer to be empty, got ", recipe.tokenizer, ".");
   const bool packs = entry.output == models::OutputKind::token;
   const data::Dataset labelled = packs ? dataset : with_numbered_labels(dataset, split);
   const data::Dataset known = input == InputKind::image    ? prepared_images(labelled, recipe, split)

@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "bellows/train/recipe_error.h"
 #include "bellows/train/sketch.h"
 
 namespace bellows::train {
@@ -144,9 +145,8 @@ void share_between_ranks(MemoryPlan& plan) {
 
 /// As the model itself would say it. Params: sketch – whose model has fewer positions
 void check_length(const ModelEntry& entry, const std::optional<Sketch>& sketch, int64_t length) {
-  TORCH_CHECK_VALUE(!sketch || length <= sketch->full.positions, "plan_memory: ", entry.name, ": expected 1 to ",
-                    sketch ? sketch->full.positions : 0, " tokens a sample, which it has positions for, got ", length,
-                    ".");
+  check_recipe(!sketch || length <= sketch->full.positions, "plan_memory: ", entry.name, ": expected 1 to ",
+               sketch ? sketch->full.positions : 0, " tokens a sample, which it has positions for, got ", length, ".");
 }
 
 /// More than this no sum of bytes may be.

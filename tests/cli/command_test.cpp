@@ -147,6 +147,7 @@ TEST(Command, WhatWasTypedWrongIsWrongUse) {
                                                 {"--set", "device=cpu:7"},
                                                 {"--model", "resnet5"},
                                                 {"--set", "warmup_epochs=5", "--set", "epochs=1"},
+                                                {"--set", "recompute=blocks", "--model", "mlp"},
                                                 {"--set", "batch_size=9223372036854775807"},
                                                 {"--recipe", "/dev/null"}}) {
     std::vector<std::string> arguments = {"train", "--data", "data/digits"};

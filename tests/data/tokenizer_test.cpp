@@ -116,7 +116,8 @@ TEST(TextSource, RefusesWhatIsNoText) {
   EXPECT_THAT(tokens_of(source.read(0)), ElementsAre(2, 4, 3));
   EXPECT_THAT(error(source, 1), HasSubstr("text: sample 1, "));
   EXPECT_THAT(error(source, 1), HasSubstr("the text is empty, or has nothing that is a token"));
-  EXPECT_THAT(error(source, 2), HasSubstr("no class is called \"yess\". Did you mean \"yes\"? There are 2."));
+  EXPECT_THAT(error(source, 2),
+              HasSubstr("no class is called \"yess\". Did you mean \"yes\"? There are 2: \"no\", \"yes\"."));
   EXPECT_THAT(error(source, 3), HasSubstr("has no text \"text\""));
   EXPECT_THAT(source.lengths(), ElementsAre(3, 0, 0, 0)) << "bad ones are for the loader to say";
   EXPECT_THAT(error(TextSource(stored("x.tar"), {.tokenizer = words}), 0),

@@ -13,6 +13,7 @@
 #include "bellows/train/data_split.h"
 #include "bellows/train/job.h"
 #include "bellows/train/run_record.h"
+#include "tests/support/captured_log.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {
@@ -93,6 +94,30 @@ TEST(NamedClasses, OfPicturesInATarTrainAndAreEvaluatedAlike) {
                 [](int64_t digit) { return std::to_string(digit); });
   EXPECT_THAT(error_of([&] { first_labels(*make_job(recipe).eval); }),
               HasSubstr("expected the name of a class, as other samples have, found a number"));
+}
+
+TEST(NamedClasses, NamesForEvaluationBesideNumbersForTrainingAreRefusedWithTheClasses) {
+  const TemporaryFolder folder;
+  write_text_file(folder / "train.jsonl", "{\"text\": \"a\", \"label\": 0}\n{\"text\": \"b\", \"label\": 1}\n");
+  write_text_file(folder / "eval.jsonl", "{\"text\": \"a\", \"label\": \"yes\"}\n");
+  Recipe recipe = digits_recipe();
+  recipe.model = "bert-20m";
+  recipe.tokenizer = "bytes";
+  recipe.data = folder / "train.jsonl";
+  recipe.eval_data = folder / "eval.jsonl";
+  EXPECT_THAT(error_of([&] { first_labels(*make_job(recipe).eval); }),
+              HasSubstr("no class is called \"yes\". There are 2: \"0\", \"1\""));
+}
+
+TEST(NamedClasses, ASingleOneIsWarnedOf) {
+  Recipe recipe = digits_recipe();
+  recipe.model = "mlp";
+  const CapturedLog log;
+  data::DatasetInfo info;
+  info.image_size = {8, 8, 1};
+  info.classes = {"all"};
+  make_model(recipe, info);
+  EXPECT_THAT(log.text(), HasSubstr("there is one class only"));
 }
 
 TEST(NamedClasses, AMissingLabelOfATextIsNoClass) {
