@@ -13,6 +13,7 @@ namespace bellows::cli {
 namespace {
 
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -82,6 +83,9 @@ TEST(PlanCommand, FitGivesARecipeThatTrainTakes) {
   const Outcome trained =
       run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits(), "--set", "epochs=1"});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  const Outcome tight =
+      run_bellows({"plan", "--model", "mlp", "--batch", "64", "--set", "optimizer=adamw", "--fit", "300KB"});
+  EXPECT_THAT(tight.out, AnyOf(HasSubstr("keeps lr, but moments to about"), HasSubstr("# Another optimizer: its lr")));
   expect_plan_failure({"--model", "digits_resnet", "--fit", "10.5KB"}, 1, "no recipe fits 10.5 KiB");
 }
 
@@ -102,7 +106,7 @@ TEST(PlanCommand, WhatCannotBePlannedIsSaid) {
   expect_plan_failure({"--model", "mlp", "--price-per-hour", "nan"}, 2, "a number above 0");
   expect_plan_failure({"--model", "mlp", "--step-ms", "-1"}, 2, "a number above 0");
   expect_plan_failure({"--model", "mlp", "--image", "100000"}, 2, "not in range 1 to 16384");
-  expect_plan_failure({"--model", "bert-20m", "--batch", "4", "--seq", "5000"}, 1, "5000");
+  expect_plan_failure({"--model", "bert-20m", "--batch", "4", "--seq", "5000"}, 2, "5000");
 }
 
 }  // namespace bellows::cli
