@@ -84,6 +84,16 @@ at::Tensor add_tokens(const at::Tensor& scores, const data::Batch& batch, at::Te
   return told.count;
 }
 
+at::Tensor scores_of(const Model& model, const data::Batch& batch, CompiledParts* compiled) {
+  at::Tensor scores;
+  const auto forward = [&] { scores = model.forward(model_input(batch)); };
+  if (compiled)
+    compiled->evaluation(forward);
+  else
+    forward();
+  return scores;
+}
+
 }  // namespace
 
 Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks,
@@ -102,12 +112,7 @@ Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& reci
     const data::Batch batch = placed(std::move(*next), recipe, device);
     if (batch.size() == 0) continue;
     const auto precision = make_precision_guard(policy, device);
-    at::Tensor logits;
-    const auto forward = [&] { logits = model.forward(model_input(batch)); };
-    if (compiled)
-      compiled->evaluation(forward);
-    else
-      forward();
+    const at::Tensor logits = scores_of(model, batch, compiled);
     result.samples += batch.size();
     if (batch.contains("segment_ids")) {
       const at::Tensor told = add_tokens(logits, batch, loss, correct);

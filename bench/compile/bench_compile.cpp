@@ -98,12 +98,12 @@ int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(
       argc, argv,
-      "Measures a call of a compiled function that is followed and interpreted, and one that is recorded, beside "
-      "the plain call, on one thread. Then forward passes and training steps of whole models, compiled, beside plain "
-      "ones and the tools that Python has. --task NAME: only that one (resnet18, bert-128, bert-14, unet, "
-      "step-resnet18, step-bert, step-unet; with -bf16 behind it under autocast); --bf16 1: these, too; --tools A,B: "
-      "only these of Python's, or none; --seconds S: of a window; --markdown FILE: a table for bench/results; "
-      "--ready-of NAME: a process of its own that the rows "
-      "ask",
+      "A call of a compiled function that is followed, and one that is recorded, beside the\n"
+      "plain call, on one thread. Then forward passes and training steps of whole models,\n"
+      "compiled, beside plain ones and the tools that Python has.\n"
+      "--task: one of resnet18, bert-128, bert-14, unet, step-resnet18, step-bert, step-unet,\n"
+      "with -bf16 behind it under autocast; --bf16 1: these, too; --tools A,B: only these of\n"
+      "Python's, or none; --seconds: of a window; --markdown FILE: a table for bench/results;\n"
+      "--ready-of NAME: a process of its own that the rows ask.",
       run, {{"task", ""}, {"bf16", "0"}, {"tools", "all"}, {"seconds", "1"}, {"markdown", ""}, {"ready-of", ""}});
 }

@@ -28,8 +28,9 @@ std::string config_file(const std::string& name, const std::string& fields) {
 }
 
 std::string gpt_config(const std::string& name, int64_t layers, int64_t width, int64_t heads, int64_t tokens) {
-  return config_file(name, c10::str(R"("model_type": "gpt2", "n_layer": )", layers, R"(, "n_embd": )", width,
-                                    R"(, "n_head": )", heads, R"(, "vocab_size": )", tokens, R"(, "n_positions": 256)"));
+  return config_file(
+      name, c10::str(R"("model_type": "gpt2", "n_layer": )", layers, R"(, "n_embd": )", width, R"(, "n_head": )", heads,
+                     R"(, "vocab_size": )", tokens, R"(, "n_positions": 256)"));
 }
 
 Recipe recipe_with(const std::string& model, const std::vector<std::string>& settings) {
