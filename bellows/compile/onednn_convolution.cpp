@@ -62,7 +62,7 @@ typename Kind::Forward::primitive_desc convolution_desc(const Convolution& shape
 }
 
 template <class Kind>
-std::optional<ConvolutionPass> forward_pass(const Convolution& shape, const std::vector<PostOp>& post) {
+std::optional<LayerPass> forward_pass(const Convolution& shape, const std::vector<PostOp>& post) {
   const ConvolutionDescs descs(shape);
   const auto desc = convolution_desc<Kind>(shape, descs, attributes(post, descs.output));
   if (!is_fast(desc)) return {};
@@ -73,13 +73,13 @@ std::optional<ConvolutionPass> forward_pass(const Convolution& shape, const std:
   if (shape.bias) slots.push_back({DNNL_ARG_BIAS, descs.bias, Place::operand, operand++});
   add_slots(slots, post, descs.output, operand);
   std::string name = Kind::name + name_of(post) + " " + desc.impl_info_str();
-  return ConvolutionPass{std::make_shared<PrimitiveKernel>(std::move(name), typename Kind::Forward(desc),
-                                                           std::move(slots), desc.scratchpad_desc()),
-                         desc.weights_desc()};
+  return LayerPass{std::make_shared<PrimitiveKernel>(std::move(name), typename Kind::Forward(desc), std::move(slots),
+                                                     desc.scratchpad_desc()),
+                   desc.weights_desc()};
 }
 
 template <class Kind>
-std::optional<ConvolutionPass> data_pass(const Convolution& shape) {
+std::optional<LayerPass> data_pass(const Convolution& shape) {
   const ConvolutionDescs descs(shape);
   const auto forward = convolution_desc<Kind>(shape, descs, attributes());
   if (!forward) return {};
@@ -90,14 +90,14 @@ std::optional<ConvolutionPass> data_pass(const Convolution& shape) {
   std::vector<Slot> slots{{DNNL_ARG_DIFF_DST, descs.output, Place::operand, 0},
                           {DNNL_ARG_WEIGHTS, desc.weights_desc(), Place::operand, 1},
                           {DNNL_ARG_DIFF_SRC, descs.input, Place::result, 0}};
-  return ConvolutionPass{
+  return LayerPass{
       std::make_shared<PrimitiveKernel>(std::string(Kind::name) + " backward data " + desc.impl_info_str(),
                                         typename Kind::Data(desc), std::move(slots), desc.scratchpad_desc()),
       desc.weights_desc()};
 }
 
 template <class Kind>
-std::optional<ConvolutionPass> weight_pass(const Convolution& shape) {
+std::optional<LayerPass> weight_pass(const Convolution& shape) {
   const ConvolutionDescs descs(shape);
   const auto forward = convolution_desc<Kind>(shape, descs, attributes());
   if (!forward) return {};
@@ -110,7 +110,7 @@ std::optional<ConvolutionPass> weight_pass(const Convolution& shape) {
                           {DNNL_ARG_SRC, descs.input, Place::operand, 1},
                           {DNNL_ARG_DIFF_WEIGHTS, desc.diff_weights_desc(), Place::result, 0}};
   if (shape.bias) slots.push_back({DNNL_ARG_DIFF_BIAS, descs.bias, Place::result, 1});
-  return ConvolutionPass{
+  return LayerPass{
       std::make_shared<PrimitiveKernel>(std::string(Kind::name) + " backward weight " + desc.impl_info_str(),
                                         typename Kind::Weight(desc), std::move(slots), desc.scratchpad_desc()),
       desc.diff_weights_desc()};
@@ -118,15 +118,15 @@ std::optional<ConvolutionPass> weight_pass(const Convolution& shape) {
 
 }  // namespace
 
-std::optional<ConvolutionPass> convolution_forward(const Convolution& shape, const std::vector<PostOp>& post) {
+std::optional<LayerPass> convolution_forward(const Convolution& shape, const std::vector<PostOp>& post) {
   return shape.transposed ? forward_pass<Transposed>(shape, post) : forward_pass<Straight>(shape, post);
 }
 
-std::optional<ConvolutionPass> convolution_backward_data(const Convolution& shape) {
+std::optional<LayerPass> convolution_backward_data(const Convolution& shape) {
   return shape.transposed ? data_pass<Transposed>(shape) : data_pass<Straight>(shape);
 }
 
-std::optional<ConvolutionPass> convolution_backward_weight(const Convolution& shape) {
+std::optional<LayerPass> convolution_backward_weight(const Convolution& shape) {
   return shape.transposed ? weight_pass<Transposed>(shape) : weight_pass<Straight>(shape);
 }
 

@@ -33,20 +33,20 @@ std::string name_of(const std::vector<PostOp>& post);
 void add_slots(std::vector<PrimitiveKernel::Slot>& slots, const std::vector<PostOp>& post, const Desc& result,
                int next);
 
-/// A pass of a convolution, and how it likes weights.
-struct ConvolutionPass {
+/// A pass of a convolution or linear, and how it likes weights.
+struct LayerPass {
   KernelPointer kernel;
   Desc weight;
-  bool scales =
-      false;  ///< factors of a norm are an operand of its own, after the weight; otherwise they are in the packed weight
+  /// Factors of a norm are an operand of its own, after the weight; otherwise they are in the packed weight.
+  bool scales = false;
 };
 
 /// Operands: input, packed weight, bias if there is one, those of post operations. Results: output
-std::optional<ConvolutionPass> convolution_forward(const Convolution& shape, const std::vector<PostOp>& post);
+std::optional<LayerPass> convolution_forward(const Convolution& shape, const std::vector<PostOp>& post);
 /// Operands: output's gradient, packed weight. Results: input's gradient
-std::optional<ConvolutionPass> convolution_backward_data(const Convolution& shape);
+std::optional<LayerPass> convolution_backward_data(const Convolution& shape);
 /// Operands: output's gradient, input. Results: packed weight's gradient, bias' gradient if there is one
-std::optional<ConvolutionPass> convolution_backward_weight(const Convolution& shape);
+std::optional<LayerPass> convolution_backward_weight(const Convolution& shape);
 
 /// input · weight + bias
 struct Linear {
@@ -57,14 +57,14 @@ struct Linear {
   bool bias = false;
 };
 /// Operands and results as convolution_forward's; the weight, packed, is inner × columns.
-std::optional<ConvolutionPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post);
+std::optional<LayerPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post);
 
 /// Whether a matrix product is faster than oneDNN's direct code and the packing of a weight that changes in each call.
 bool prefers_product(const Convolution& shape);
 /// As their namesakes above, with plain weights.
-std::optional<ConvolutionPass> product_forward(const Convolution& shape, const std::vector<PostOp>& post, bool scaled);
-std::optional<ConvolutionPass> product_backward_data(const Convolution& shape);
-std::optional<ConvolutionPass> product_backward_weight(const Convolution& shape);
+std::optional<LayerPass> product_forward(const Convolution& shape, const std::vector<PostOp>& post, bool scaled);
+std::optional<LayerPass> product_backward_data(const Convolution& shape);
+std::optional<LayerPass> product_backward_weight(const Convolution& shape);
 
 struct BatchNorm {
   memory::dims sizes;

@@ -191,7 +191,7 @@ bool Layouts::convolution_backward(int at) {
   auto shape = shape_of(one, 4, input, weight, gradient);
   if (!shape || !one.updates.empty()) return false;
   const Operand& to_input = one.results[0].operands[0];
-  std::optional<ConvolutionPass> data;
+  std::optional<LayerPass> data;
   if (to_input.value >= 0) {
     if (prefers_product(*shape)) data = product_backward_data(*shape);
     if (!data) data = onednn::convolution_backward_data(*shape);

@@ -51,7 +51,7 @@ void add_slots(std::vector<PrimitiveKernel::Slot>& slots, const std::vector<Post
   }
 }
 
-std::optional<ConvolutionPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post) {
+std::optional<LayerPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post) {
   constexpr auto from = PrimitiveKernel::Place::operand, to = PrimitiveKernel::Place::result;
   const Desc input({shape.rows, shape.inner}, shape.type, {shape.row_stride, 1}),
       weight({shape.inner, shape.columns}, shape.type, memory::format_tag::any),
@@ -65,10 +65,9 @@ std::optional<ConvolutionPass> linear_forward(const Linear& shape, const std::ve
                                            {DNNL_ARG_DST, output, to, 0}};
   if (shape.bias) slots.push_back({DNNL_ARG_BIAS, bias, from, 2});
   add_slots(slots, post, output, shape.bias ? 3 : 2);
-  return ConvolutionPass{
-      std::make_shared<PrimitiveKernel>("linear" + name_of(post) + " " + desc.impl_info_str(), dnnl::matmul(desc),
-                                        std::move(slots), desc.scratchpad_desc()),
-      desc.weights_desc()};
+  return LayerPass{std::make_shared<PrimitiveKernel>("linear" + name_of(post) + " " + desc.impl_info_str(),
+                                                     dnnl::matmul(desc), std::move(slots), desc.scratchpad_desc()),
+                   desc.weights_desc()};
 }
 
 }  // namespace bellows::compile_detail::onednn

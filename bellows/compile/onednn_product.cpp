@@ -266,7 +266,7 @@ class WeightProduct final : public WindowProduct {
 };
 
 template <template <class> class Kernel, class... Others>
-std::optional<ConvolutionPass> pass_of(const Convolution& shape, memory::data_type weight, const Others&... others) {
+std::optional<LayerPass> pass_of(const Convolution& shape, memory::data_type weight, const Others&... others) {
   const bool fp32 = shape.type == memory::data_type::f32;
   auto product = fp32 ? Kernel<float>::product(shape) : Kernel<c10::BFloat16>::product(shape);
   if (!product) return {};
@@ -275,7 +275,7 @@ std::optional<ConvolutionPass> pass_of(const Convolution& shape, memory::data_ty
     kernel = std::make_shared<Kernel<float>>(shape, std::move(product), others...);
   else
     kernel = std::make_shared<Kernel<c10::BFloat16>>(shape, std::move(product), others...);
-  return ConvolutionPass{std::move(kernel), Desc(shape.weight, weight, memory::format_tag::abcd)};
+  return LayerPass{std::move(kernel), Desc(shape.weight, weight, memory::format_tag::abcd)};
 }
 
 }  // namespace
@@ -287,17 +287,17 @@ bool prefers_product(const Convolution& shape) {
   return !shape.transposed && shape.weight.size() == 4 && shape.output[1] >= times * places;
 }
 
-std::optional<ConvolutionPass> product_forward(const Convolution& shape, const std::vector<PostOp>& post, bool scaled) {
+std::optional<LayerPass> product_forward(const Convolution& shape, const std::vector<PostOp>& post, bool scaled) {
   auto pass = pass_of<ForwardProduct>(shape, shape.type, post, scaled);
   if (pass) pass->scales = true;
   return pass;
 }
 
-std::optional<ConvolutionPass> product_backward_data(const Convolution& shape) {
+std::optional<LayerPass> product_backward_data(const Convolution& shape) {
   return pass_of<DataProduct>(shape, shape.type);
 }
 
-std::optional<ConvolutionPass> product_backward_weight(const Convolution& shape) {
+std::optional<LayerPass> product_backward_weight(const Convolution& shape) {
   return pass_of<WeightProduct>(shape, shape.gradient_type());
 }
 
