@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -49,12 +48,11 @@ class CpuBackend : public graph::Backend {
 
   const BackendOptions options_;
   mutable std::mutex mutex_;
-  std::condition_variable_any changed_;
   std::deque<Job> jobs_;
-  bool working_ = false;
+  bool working_ = false;  ///< a thread is at the jobs, or about to be
   SharedConstants constants_;  ///< the worker's
   std::vector<std::string> reports_;
-  std::jthread worker_;
+  std::jthread worker_;  ///< while there are jobs; last: it ends before what it uses
 };
 
 }  // namespace bellows::compile_detail
