@@ -13,6 +13,8 @@ namespace {
 
 using Kind = OperatorFacts::Kind;
 
+constexpr size_t small_elements = 4096;
+
 class ConstantFolder {
  public:
   explicit ConstantFolder(Program& program) : program_(program) {
@@ -34,19 +36,19 @@ class ConstantFolder {
  private:
   bool depends_on_constants_only(const Instruction& one) const {
     bool any = false, all = true;
-    size_t bytes = 0;
+    size_t read = 0, made = 0;
     for (const auto& argument : one.arguments) all = all && argument.number < 0;
     for_each_operand(one, [&](const Operand& operand) {
       any = true;
       all = all && known_.contains(operand.value);
-      bytes += program_.values[operand.value].nbytes;
+      read += elements(operand);
     });
-    for_each_result(one, [&](const Operand& result) {
-      const size_t made = program_.values[result.value].nbytes;
-      bytes = made > bytes ? 0 : bytes - made;  // nothing that grows is kept
-      all = all && (made == 0 || bytes + made > 0);
-    });
-    return any && all;
+    for_each_result(one, [&](const Operand& result) { made += elements(result); });
+    return any && all && made <= std::max(read, small_elements);  // what grows costs more to keep than to make
+  }
+
+  size_t elements(const Operand& operand) const {
+    return program_.values[operand.value].nbytes / operand.geometry.dtype.itemsize();
   }
 
   at::Tensor seen(const Operand& operand) const {

@@ -117,10 +117,8 @@ class Matcher {
   int root_ = -1;
 };
 
-Editor::Editor(Program& program, const Match& match, int state)
-    : program_(program),
-      result_(program.instructions[match.instructions.back()].results[0].operands[0]),
-      state_(state) {}
+Editor::Editor(Program& program, const Match& match)
+    : program_(program), replaced_(program.instructions[match.instructions.back()]) {}
 
 Instruction::Argument Editor::tensor(const Operand& operand) {
   return {.kind = OperatorFacts::Kind::tensor, .operands = {operand}};
@@ -137,7 +135,8 @@ Operand Editor::call(std::string_view name, std::vector<Instruction::Argument> a
   const auto& schema = op->handle->schema();
   TORCH_CHECK_VALUE(arguments.size() <= op->arguments.size() && op->results == 1, "Editor::call: got ",
                     arguments.size(), " arguments, expected those of an operator of one result: ", schema);
-  Instruction made{.op = op, .arguments = std::move(arguments), .state = state_};
+  Instruction made{
+      .op = op, .arguments = std::move(arguments), .state = replaced_.state, .default_dtype = replaced_.default_dtype};
   for (size_t i = made.arguments.size(); i < op->arguments.size(); ++i) {
     const auto& missing = schema.arguments()[i];
     TORCH_CHECK_VALUE(missing.default_value(), "Editor::call: got no argument \"", missing.name(), "\" of ", schema);
@@ -192,7 +191,7 @@ int64_t rewrite(Program& program, const Pattern& pattern,
     const auto match = Matcher(program, uses).match(pattern, static_cast<int>(i));
     if (!match) continue;
     const size_t values = program.values.size(), before = program.instructions.size();
-    Editor editor(program, *match, program.instructions[i].state);
+    Editor editor(program, *match);
     const auto operand = replace(editor, *match);
     if (!operand || !put_in_place(program, *match, editor, *operand)) {
       program.values.resize(values);

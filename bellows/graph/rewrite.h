@@ -45,12 +45,12 @@ struct Match {
 /// Makes what comes in the place of a match.
 class Editor {
  public:
-  Editor(Program& program, const Match& match, int state);
+  Editor(Program& program, const Match& match);
 
   const Program& program() const { return program_; }
   /// The operand that the match gave.
-  const Operand& result() const { return result_; }
-  /// Adds a call of an operator; what is left out of its arguments has the schema's default.
+  const Operand& result() const { return replaced_.results[0].operands[0]; }
+  /// Adds a call of an operator, in the state that the match's own ran in; what is left out of its arguments has the schema's default.
   /// Params:  result – what it will give: a new buffer
   /// Throws:  c10::ValueError – no operator of this name, or arguments that do not fit its schema
   Operand call(std::string_view op, std::vector<Instruction::Argument> arguments, const Geometry& result);
@@ -61,8 +61,7 @@ class Editor {
 
  private:
   Program& program_;
-  Operand result_;
-  int state_;
+  const Instruction replaced_;
   std::vector<Instruction> made_;
 };
 

@@ -159,6 +159,19 @@ TEST(Passes, ConstantsAreComputedOnce) {
   EXPECT_TRUE(same_bits(Geometry::of(x).over(outputs[0]), w.exp() * x));
 }
 
+TEST(Passes, ConstantsThatGrowAreMadeInEachCall) {
+  const at::Tensor w = torch::randn({5000}), x = torch::randn({2, 5000});
+  const auto backend = std::make_shared<PassBackend>(PassOptions{.exact = true});
+  backend->frozen = {w};
+  RegionOptions options;
+  options.backend = backend;
+  Region region(options);
+  at::Tensor result;
+  for (int call = 0; call < 3; ++call) region.run([&] { result = x * w.neg().repeat({2, 1}); });
+  EXPECT_EQ(backend->reports.back().fired("constants"), 1) << backend->programs.back().to_text();
+  EXPECT_TRUE(same_bits(result, x * w.neg().repeat({2, 1})));
+}
+
 TEST(Passes, ParallelismIsThatOfTheLongestChain) {
   const auto backend = through("dead code",
                                [](const Tensors& x) -> Tensors {
@@ -215,6 +228,22 @@ TEST(Passes, OfAUserMatchAndReplace) {
     region.run([&] { result = (input * input.sigmoid()) * (input.sigmoid() * input); });
   EXPECT_EQ(own->fired, 1) << "the other one has its factors the other way round";
   EXPECT_TRUE(at::allclose(result, at::silu(input).pow(2), 1e-5));
+}
+
+TEST(Passes, WhatIsPutInPlaceRunsInTheStateOfTheCall) {
+  graph::Program program = with_constant(torch::randn({3}));
+  program.states.push_back(program.states[0]);
+  for (Instruction& one : program.instructions) {
+    one.state = 1;
+    one.default_dtype = at::kDouble;
+  }
+  const auto negated = [](Editor& editor, const Match& match) -> std::optional<Operand> {
+    return editor.call("aten::neg", {match["x"]}, editor.result().geometry);
+  };
+  EXPECT_EQ(rewrite(program, Pattern::op("aten::exp", {Pattern::any("x")}), negated), 1);
+  EXPECT_EQ(program.instructions[0].op->name, "aten::neg");
+  EXPECT_EQ(program.instructions[0].state, 1);
+  EXPECT_EQ(program.instructions[0].default_dtype, at::kDouble);
 }
 
 }  // namespace
