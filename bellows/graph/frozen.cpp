@@ -1,5 +1,7 @@
 #include "bellows/graph/frozen.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
 
 #include "bellows/graph/passes_impl.h"
@@ -54,18 +56,15 @@ FrozenRunner::FrozenRunner(Program program, Remaining left) : runner_(std::move(
 
 void FrozenRunner::run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
                        std::span<c10::Storage> outputs) {
-  struct Cleared {
-    FrozenRunner& self;
-    ~Cleared() {
-      self.inputs_.clear();
-      self.outputs_.clear();
-    }
-  } cleared{*this};
+  const auto handed_over = c10::make_scope_exit([&] {  // also what there is after an error
+    for (size_t i = 0; i < outputs_.size(); ++i) outputs[left_.outputs[i]] = std::move(outputs_[i]);
+    inputs_.clear();
+    outputs_.clear();
+  });
   inputs_.reserve(left_.inputs.size());
   for (const int i : left_.inputs) inputs_.push_back(std::move(inputs[i]));
   outputs_.resize(left_.outputs.size());
   runner_.run(inputs_, numbers, outputs_);
-  for (size_t i = 0; i < outputs_.size(); ++i) outputs[left_.outputs[i]] = std::move(outputs_[i]);
 }
 
 }  // namespace bellows::graph

@@ -126,7 +126,8 @@ class Executable {
   ///          often nobody else holds them
   ///          numbers – those of Program::numbers, of this call
   ///          outputs – set: the new buffers, one for each of Program::outputs; empty for one that is written back
-  /// Throws:  what an operator throws, with its name added; then no output is set, and inputs may have been written
+  /// Throws:  what an operator throws, with its name added; then outputs that were whole before it may be set, and inputs may have been
+  ///          written
   /// Threads: one call at a time
   virtual void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
                    std::span<c10::Storage> outputs) = 0;

@@ -66,10 +66,16 @@ class ProgramRunner::Impl {
     } cleared{*this};
     has_run_ = true;
     memory_.begin(inputs);
-    for (size_t at = 0; at < prepared_.size(); ++at) {
-      memory_.before(static_cast<int>(at));
-      run_one(prepared_[at], static_cast<int>(at), numbers);
-      memory_.after(static_cast<int>(at));
+    int at = 0;
+    try {
+      for (; at < static_cast<int>(prepared_.size()); ++at) {
+        memory_.before(at);
+        run_one(prepared_[at], at, numbers);
+        memory_.after(at);
+      }
+    } catch (...) {
+      memory_.finish_before(at, outputs);
+      throw;
     }
     memory_.finish(outputs);
   }

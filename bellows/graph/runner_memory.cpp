@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "bellows/graph/program_edit_impl.h"
 #include "bellows/graph/runner_memory_impl.h"
 #include "bellows/tap/pending_storage.h"
 
@@ -166,8 +167,10 @@ std::vector<bool> RunnerMemory::came_back() const {
 
 /// One block is handed out once; what else is to have its contents gets a copy.
 void RunnerMemory::decide_hand_outs() {
+  const Uses uses(program_);
   std::vector<bool> given(blocks_.size());
   for (const Program::Output& output : program_.outputs) {
+    made_by_.push_back(uses.maker[output.value]);
     const int i = plan_.block_of[output.value];
     const MemoryPlan::Block& block = plan_.blocks[i];
     if (output.input >= 0) {
@@ -181,18 +184,28 @@ void RunnerMemory::decide_hand_outs() {
   }
 }
 
+void RunnerMemory::hand_out(size_t output, std::span<c10::Storage> outputs) {
+  const ValueId value = program_.outputs[output].value;
+  if (hand_outs_[output] == HandOut::given) outputs[output] = storage(value);
+  if (hand_outs_[output] == HandOut::copied) outputs[output] = copied(storage(value), program_.values[value].nbytes);
+}
+
 /// Copies are made before inputs are written over.
 void RunnerMemory::finish(std::span<c10::Storage> outputs) {
   std::vector<std::pair<c10::Storage, const Program::Output*>> late;
   for (size_t i = 0; i < program_.outputs.size(); ++i) {
     const Program::Output& output = program_.outputs[i];
-    const c10::Storage& there = storage(output.value);
-    const size_t nbytes = program_.values[output.value].nbytes;
-    if (hand_outs_[i] == HandOut::given) outputs[i] = there;
-    if (hand_outs_[i] == HandOut::copied) outputs[i] = copied(there, nbytes);
-    if (hand_outs_[i] == HandOut::written_back) late.emplace_back(copied(there, nbytes), &output);
+    hand_out(i, outputs);
+    if (hand_outs_[i] == HandOut::written_back)
+      late.emplace_back(copied(storage(output.value), program_.values[output.value].nbytes), &output);
   }
   for (const auto& [from, output] : late) copy_bytes(inputs_[output->input], from, from.nbytes());
+}
+
+void RunnerMemory::finish_before(int instruction, std::span<c10::Storage> outputs) {
+  for (size_t i = 0; i < program_.outputs.size(); ++i) {
+    if (made_by_[i] < instruction) hand_out(i, outputs);
+  }
 }
 
 void RunnerMemory::clear() {

@@ -26,6 +26,8 @@ class RunnerMemory {
   void after(int instruction);
   /// Hands over the outputs, and writes back what is not in its input yet.
   void finish(std::span<c10::Storage> outputs);
+  /// In the place of finish() where an instruction failed: hands over the outputs that were whole before it.
+  void finish_before(int instruction, std::span<c10::Storage> outputs);
   /// Lets go of everything that is not kept from one run to the next.
   void clear();
   /// Of each output: whether it can be lent out of the arena, as far as the last run tells. Everybody had let go of it before any
@@ -50,6 +52,7 @@ class RunnerMemory {
   enum class HandOut : uint8_t { stays, given, copied, written_back };
 
   void decide_hand_outs();
+  void hand_out(size_t output, std::span<c10::Storage> outputs);
   bool is_written_back(int input) const;
   void bind(Block& block, const c10::Storage& storage);
   void let_go(Block& block);
@@ -61,6 +64,7 @@ class RunnerMemory {
   std::vector<Block> blocks_;
   std::vector<std::vector<int>> begins_, ends_;  ///< blocks, by instruction
   std::vector<HandOut> hand_outs_;               ///< by output
+  std::vector<int> made_by_;                     ///< which instruction, by output
   std::span<c10::Storage> inputs_;
   std::shared_ptr<ArenaPool> pool_;     ///< null where there is no arena
   std::shared_ptr<ArenaLease> leased_;  ///< during a run

@@ -1,3 +1,5 @@
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
 
 #include "bellows/core/log.h"
@@ -15,15 +17,6 @@ int64_t buffers_made(const Segment& segment) {
       result += std::count_if(one.outputs.begin(), one.outputs.end(), [](const Output& output) { return output.made; });
   }
   return result;
-}
-
-void abandon_all(const std::vector<BufferId>& outputs, BufferTable& buffers, const std::string& why) {
-  const std::string message =
-      "this tensor has no value: an operator of its region failed before it was computed: " + why;
-  for (const BufferId id : outputs) {
-    if (id < 0) continue;
-    if (auto handed_out = buffers[id].weak.lock()) tap::abandon(*handed_out, message);
-  }
 }
 
 }  // namespace
@@ -45,13 +38,10 @@ bool Plan::inputs_overlap(BufferTable& buffers) const {
 }
 
 void Plan::run(const Segment& segment, BufferTable& buffers, Explanation& counts) {
-  struct Emptied {
-    Plan& self;
-    ~Emptied() {
-      self.input_storages.clear();
-      self.output_storages.clear();
-    }
-  } emptied{*this};
+  const auto emptied = c10::make_scope_exit([this] {
+    input_storages.clear();
+    output_storages.clear();
+  });
   for (const BufferId id : inputs) input_storages.push_back(std::move(buffers[id].real));
   output_storages.resize(outputs.size());
   ++counts.flushes;
@@ -59,18 +49,28 @@ void Plan::run(const Segment& segment, BufferTable& buffers, Explanation& counts
   try {
     executable->run(input_storages, segment.numbers, output_storages);
   } catch (const c10::Error& error) {
-    abandon_all(outputs, buffers, error.what_without_backtrace());
+    hand_out(buffers, error.what_without_backtrace());
     throw;
   } catch (const std::exception& error) {
-    abandon_all(outputs, buffers, error.what());
+    hand_out(buffers, error.what());
     throw;
   }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i] < 0) continue;
-    if (auto there = buffers[outputs[i]].weak.lock()) tap::fulfil(*there, *output_storages[i].unsafeGetStorageImpl());
-  }
+  hand_out(buffers, "");
   counts.results += made;
   counts.never_seen += made - handed_out;
+}
+
+void Plan::hand_out(BufferTable& buffers, const std::string& error) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i] < 0) continue;
+    const auto handed_out = buffers[outputs[i]].weak.lock();
+    if (!handed_out) continue;
+    if (output_storages[i])
+      tap::fulfil(*handed_out, *output_storages[i].unsafeGetStorageImpl());
+    else
+      tap::abandon(*handed_out,
+                   "this tensor has no value: an operator of its region failed before it was computed: " + error);
+  }
 }
 
 Plan* Plans::find(const Step* from, const std::vector<bool>& alive, size_t numbers) {

@@ -29,8 +29,13 @@ struct Plan {
 
   /// Whether two of the inputs, which are told apart by their storages, are the same memory (from_blob): then only order keeps them right.
   bool inputs_overlap(BufferTable& buffers) const;
-  /// In the place of run_in_order(), and as that, but that no tensor has a value after an error.
+  /// In the place of run_in_order(), and as that, but that after an error what came before has its values only as far as the program had
+  /// computed them by then.
   void run(const Segment& segment, BufferTable& buffers, Explanation& counts);
+
+ private:
+  /// Gives outputs their memory; those that have none say why.
+  void hand_out(BufferTable& buffers, const std::string& error);
 };
 
 /// The plans of the segments that end at one step.

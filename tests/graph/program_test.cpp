@@ -169,24 +169,29 @@ TEST(FunctionalProgram, WhatCannotBePreparedRunsInOrder) {
   EXPECT_EQ(region.explain().program_runs, 0);
 }
 
-TEST(FunctionalProgram, AfterAnErrorNothingThatItWouldHaveMadeHasAValue) {
+TEST(FunctionalProgram, AfterAnErrorWhatWasComputedBeforeItHasItsValues) {
   graph::Region region({.backend = std::make_shared<RunnerBackend>()});
   const at::Tensor w = torch::rand({4, 2});
-  at::Tensor before, found;
+  at::Tensor whole, before, found, after;
   for (const int64_t index : {1, 2, 9, 3}) {
     const std::string error = error_of([&] {
       region.run([&] {
+        whole = w * 3;
         before = w * 2;
         found = at::embedding(w, torch::full({1}, index, at::kLong));
+        after = before.add_(1) + found;
       });
     });
     EXPECT_EQ(error.empty(), index < 4);
+    EXPECT_TRUE(at::equal(whole, w * 3));
     if (error.empty()) {
       EXPECT_TRUE(at::equal(found[0], w[index]));
+      EXPECT_TRUE(at::equal(after, w * 2 + 1 + w[index]));
       continue;
     }
     EXPECT_THAT(error, HasSubstr("Running aten::embedding, which was called earlier in its region"));
-    EXPECT_THAT(error_of([&] { before.data_ptr(); }), HasSubstr("failed before it was computed"));
+    EXPECT_THAT(error_of([&] { before.data_ptr(); }), HasSubstr("failed before it was computed")) << "was half way";
+    EXPECT_THAT(error_of([&] { found.data_ptr(); }), HasSubstr("failed before it was computed"));
   }
   EXPECT_EQ(region.explain().program_runs, 3);
 }
