@@ -36,7 +36,8 @@ bool is_comparison(Function function) {
 std::optional<double> exact_number(const c10::IValue& value) {
   if (value.isDouble()) return value.toDouble();
   if (value.isBool()) return value.toBool();
-  if (!value.isInt() || std::abs(value.toInt()) > (int64_t{1} << 53)) return std::nullopt;
+  constexpr int64_t most = int64_t{1} << 53;
+  if (!value.isInt() || value.toInt() < -most || value.toInt() > most) return std::nullopt;
   return static_cast<double>(value.toInt());
 }
 

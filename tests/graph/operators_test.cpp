@@ -13,17 +13,7 @@ Tensors run_case(const tap::testing::BitsCase& one, int call, Region& region) {
   }
   torch::manual_seed(5 + call);
   Tensors all;
-  region.run([&] {
-    Tensors roots, seeds;
-    for (const at::Tensor& result : one.run(inputs)) {
-      all.push_back(result.detach());
-      if (!result.requires_grad()) continue;
-      roots.push_back(result);
-      seeds.push_back(
-          at::linspace(0.3, 1.7, result.numel(), result.options().requires_grad(false)).view(result.sizes()));
-    }
-    if (!roots.empty()) torch::autograd::backward(roots, seeds);
-  });
+  region.run([&] { all = one.run_with_backward(inputs); });
   for (const auto& leaf : inputs.leaves()) all.push_back(leaf.grad());
   return all;
 }

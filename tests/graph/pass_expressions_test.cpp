@@ -18,15 +18,7 @@ Program case_program(const tap::testing::BitsCase& one) {
         leaf.mutable_grad() = at::Tensor();
       }
     }
-    Tensors all, roots, seeds;
-    for (const at::Tensor& result : one.run(*inputs)) {
-      all.push_back(result.detach());
-      if (!result.requires_grad()) continue;
-      roots.push_back(result);
-      seeds.push_back(
-          at::linspace(0.3, 1.7, result.numel(), result.options().requires_grad(false)).view(result.sizes()));
-    }
-    if (!roots.empty()) torch::autograd::backward(roots, seeds);
+    Tensors all = one.run_with_backward(*inputs);
     for (const auto& leaf : inputs->leaves()) all.push_back(leaf.grad());
     return all;
   }};
@@ -115,6 +107,12 @@ TEST(Expressions, OfWhatIsNotKnownThereAreNone) {
   const at::Tensor a = torch::randn({4, 4});
   EXPECT_TRUE(
       expression_in([](const Tensors& x) -> Tensors { return {x[0].mm(x[0])}; }, {a}, "aten::mm").terms.empty());
+  const auto at_least = [](int64_t number) {
+    return expression_in([=](const Tensors& x) -> Tensors { return {x[0].clamp_min(number)}; }, {torch::arange(4)},
+                         "aten::clamp_min");
+  };
+  EXPECT_FALSE(at_least(-(int64_t{1} << 53)).terms.empty());
+  EXPECT_TRUE(at_least(std::numeric_limits<int64_t>::min()).terms.empty()) << "numbers in kernels are doubles";
   const at::Tensor z = at::complex(a, a);
   EXPECT_TRUE(
       expression_in([](const Tensors& x) -> Tensors { return {x[0] + x[0]}; }, {z}, "aten::add.Tensor").terms.empty());

@@ -33,6 +33,20 @@ std::vector<at::Tensor> BitsInputs::leaves() const {
   return {a, b, pos, unit, zeros, w, v, u, batch, batch2, square, spd, image, signal, kernel, bias, one};
 }
 
+std::vector<at::Tensor> BitsCase::run_with_backward(const BitsInputs& inputs) const {
+  std::vector<at::Tensor> results = run(inputs), roots, seeds;
+  for (at::Tensor& result : results) {
+    if (result.requires_grad()) {
+      roots.push_back(result);
+      seeds.push_back(
+          at::linspace(0.3, 1.7, result.numel(), result.options().requires_grad(false)).view(result.sizes()));
+    }
+    result = result.detach();
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, seeds);
+  return results;
+}
+
 const std::vector<BitsCase> pointwise_cases{
     BITS_CASE("abs", i.a.abs()),
     BITS_CASE("acos", i.unit.acos()),

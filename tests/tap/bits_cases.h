@@ -39,6 +39,9 @@ struct BitsInputs {
 struct BitsCase {
   std::string name;
   std::function<std::vector<at::Tensor>(const BitsInputs&)> run;
+
+  /// Results, after a backward pass from all of them that leaves the gradients in the inputs' leaves.
+  std::vector<at::Tensor> run_with_backward(const BitsInputs& inputs) const;
 };
 
 extern const std::vector<BitsCase> pointwise_cases;

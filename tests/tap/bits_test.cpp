@@ -17,17 +17,7 @@ struct BitsOutcome {
 BitsOutcome run_case(const BitsCase& one) {
   const BitsInputs inputs;
   torch::manual_seed(5);
-  BitsOutcome outcome{one.run(inputs), {}};
-  std::vector<at::Tensor> roots, seeds;
-  for (auto& result : outcome.results) {
-    if (result.requires_grad()) {
-      roots.push_back(result);
-      seeds.push_back(
-          at::linspace(0.3, 1.7, result.numel(), result.options().requires_grad(false)).view(result.sizes()));
-    }
-    result = result.detach();
-  }
-  if (!roots.empty()) torch::autograd::backward(roots, seeds);
+  BitsOutcome outcome{one.run_with_backward(inputs), {}};
   for (const auto& leaf : inputs.leaves()) outcome.gradients.push_back(leaf.grad());
   return outcome;
 }
