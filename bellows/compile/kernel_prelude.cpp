@@ -51,7 +51,7 @@ INLINE u16 to_f16(float x) {
 }
 
 INLINE float k_exp(float x) {
-  const float c = x < -104.f ? -104.f : x > 89.f ? 89.f : x;
+  const float above = x > -104.f ? x : -104.f, c = above < 89.f ? above : 89.f;  // no NaN: it has no integer
   const float n = __builtin_rintf(c * 1.44269504088896341f);
   float r = fma_(n, -0.693145751953125f, c);
   r = fma_(n, -1.428606765330187045e-6f, r);
@@ -69,7 +69,7 @@ INLINE float k_exp(float x) {
 INLINE float k_log(float x) {
   const bool tiny = x < 0x1p-126f;
   const i32 u = bits_of(tiny ? x * 0x1p25f : x);
-  const i32 shifted = u - 0x3f3504f3;  // the mantissa lies in [sqrt(1/2), sqrt(2))
+  const i32 shifted = (i32)((u32)u - 0x3f3504f3u);  // the mantissa lies in [sqrt(1/2), sqrt(2))
   const float e = (float)((shifted >> 23) - (tiny ? 25 : 0));
   const float m = f32_of((shifted & 0x007fffff) + 0x3f3504f3) - 1.f, z = m * m;
   float p = 7.0376836292e-2f;
