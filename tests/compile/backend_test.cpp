@@ -9,7 +9,7 @@
 #include "bellows/compile.h"
 #include "bellows/compile/onednn.h"
 #include "bellows/compile/shared_constants.h"
-#include "bellows/models/bert.h"
+#include "tests/models/small_models.h"
 
 namespace bellows::compile_detail::testing {
 namespace {
@@ -132,27 +132,11 @@ TEST(BackendTest, TrainsAConvNetAsPlainCode) {
 TEST(BackendTest, TrainsATransformerAsPlainCode) {
   expect_alike(
       [] {
-        models::BertOptions options;
-        options.vocab_size = 50;
-        options.hidden_size = 32;
-        options.num_hidden_layers = 2;
-        options.num_attention_heads = 2;
-        options.intermediate_size = 64;
-        options.max_position_embeddings = 16;
-        options.num_labels = 4;
-        options.hidden_dropout_prob = options.attention_probs_dropout_prob = 0;
-        const auto model = std::make_shared<Model>(models::bert(options));
-        std::vector<at::Tensor> parameters;
-        for (const auto& [name, tensor] : model->named_parameters()) parameters.push_back(tensor);
-        const auto optimizer = std::make_shared<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
-        const at::Tensor x = torch::randint(1, 50, {4, 12}), y = torch::randint(0, 4, {4});
-        return [=](int) {
-          optimizer->zero_grad();
-          const at::Tensor loss = torch::cross_entropy_loss(model->forward(x), y);
-          loss.backward();
-          optimizer->step();
-          return loss.detach();
-        };
+        const Model model = models::bert(models::without_dropout(models::wide_bert()));
+        const at::Tensor x = torch::randint(1, 50, {4, 12}), y = torch::randint(0, 2, {4});
+        return training<torch::optim::AdamW>(
+            model.module(), [=](int) { return torch::cross_entropy_loss(model.forward(x), y); },
+            torch::optim::AdamWOptions(1e-3));
       },
       100, 2e-3, 1e-3, generating);
 }

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "bellows/compile.h"
-#include "bellows/models/bert.h"
 #include "bellows/models/resnet.h"
 #include "bellows/tap/allocator.h"
+#include "tests/models/small_models.h"
 
 namespace bellows::compile_detail::testing {
 namespace {
@@ -28,12 +28,6 @@ Step step_of(const Step& loss_of, const std::shared_ptr<torch::optim::Optimizer>
     optimizer->step();
     return loss.detach();
   };
-}
-
-std::vector<at::Tensor> parameters_of(const Model& model) {
-  std::vector<at::Tensor> all;
-  for (const auto& [name, tensor] : model.named_parameters()) all.push_back(tensor);
-  return all;
 }
 
 Step mlp_step() {
@@ -54,27 +48,24 @@ Step conv_step() {
 }
 
 Step bert_step(int64_t batch) {
-  models::BertOptions options;
+  models::BertOptions options = models::without_dropout(models::wide_bert());
   options.vocab_size = 5000;
   options.hidden_size = 64;
   options.num_hidden_layers = 3;
   options.num_attention_heads = 2;
   options.intermediate_size = 256;
   options.max_position_embeddings = 64;
-  options.num_labels = 4;
-  options.hidden_dropout_prob = options.attention_probs_dropout_prob = 0;
-  const auto model = std::make_shared<Model>(models::bert(options));
-  const at::Tensor x = torch::randint(1, 50, {batch, 64}), y = torch::randint(0, 4, {batch});
-  return step_of([=] { return torch::cross_entropy_loss(model->forward(x), y); },
-                 std::make_shared<torch::optim::AdamW>(parameters_of(*model), torch::optim::AdamWOptions(1e-3)));
+  const Model model = models::bert(options);
+  const at::Tensor x = torch::randint(1, 50, {batch, 64}), y = torch::randint(0, 2, {batch});
+  return step_of([=] { return torch::cross_entropy_loss(model.forward(x), y); },
+                 std::make_shared<torch::optim::AdamW>(model.parameters(), torch::optim::AdamWOptions(1e-3)));
 }
 
 Step resnet_step() {
-  const auto model = std::make_shared<Model>(models::resnet18({.num_classes = 10}));
+  const Model model = models::resnet18({.num_classes = 10});
   const at::Tensor x = torch::randn({8, 3, 64, 64}), y = torch::randint(0, 10, {8});
-  return step_of(
-      [=] { return torch::cross_entropy_loss(model->forward(x), y); },
-      std::make_shared<torch::optim::SGD>(parameters_of(*model), torch::optim::SGDOptions(0.02).momentum(0.9)));
+  return step_of([=] { return torch::cross_entropy_loss(model.forward(x), y); },
+                 std::make_shared<torch::optim::SGD>(model.parameters(), torch::optim::SGDOptions(0.02).momentum(0.9)));
 }
 
 /// Calls until programs run as they will from then on.

@@ -5,10 +5,10 @@
 #include <thread>
 
 #include "bellows/compile.h"
-#include "bellows/models/bert.h"
 #include "bellows/models/resnet.h"
 #include "bellows/models/unet.h"
 #include "tests/compile/onednn_support.h"
+#include "tests/models/small_models.h"
 
 namespace bellows::compile_detail::testing {
 namespace {
@@ -220,14 +220,10 @@ void expect_predicts_alike(const Model& model, const Tensors& inputs, bool bf16,
 
 TEST(OnednnNetworks, InferencePredictsAsPlainCode) {
   torch::manual_seed(1);
-  models::BertOptions text;
-  text.vocab_size = 50;
+  models::BertOptions text = models::wide_bert();
   text.hidden_size = 48;
-  text.num_hidden_layers = 2;
   text.num_attention_heads = 3;
   text.intermediate_size = 100;
-  text.max_position_embeddings = 32;
-  text.num_labels = 3;
   text.mask_padding = false;
   const Tensors images{torch::randn({1, 3, 40, 36}), torch::randn({2, 3, 36, 52})},
       tokens{torch::randint(1, 50, {1, 13}), torch::randint(1, 50, {2, 7}), torch::randint(1, 50, {1, 1})};

@@ -1,13 +1,11 @@
 #include "bellows/amp/autocast.h"
-#include "bellows/models/bert.h"
-#include "bellows/models/encoder_decoder.h"
-#include "bellows/models/gpt.h"
 #include "bellows/models/resnet.h"
 #include "bellows/models/unet.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/recompute/checkpoint.h"
 #include "tests/graph/training.h"
+#include "tests/models/small_models.h"
 
 namespace bellows::graph::testing {
 namespace {
@@ -22,19 +20,10 @@ TEST(TrainingStep, ResNet18) {
   });
 }
 
-models::BertOptions small_bert() {
-  return {.vocab_size = 50,
-          .hidden_size = 32,
-          .num_hidden_layers = 2,
-          .num_attention_heads = 4,
-          .intermediate_size = 64,
-          .max_position_embeddings = 16};
-}
-
 TEST(TrainingStep, BertPlainAndInAutocast) {
   for (const bool autocast : {false, true}) {
     expect_trained_alike([&] {
-      const Model model = models::bert(small_bert());
+      const Model model = models::bert(models::wide_bert());
       const at::Tensor ids = torch::randint(1, 50, {4, 12}), y = torch::randint(0, 2, {4});
       return training<AdamW>(
           model.module(),
@@ -121,16 +110,10 @@ TEST(ModelsInRegions, Gpt) {
 TEST(ModelsInRegions, EncoderDecoder) {
   for (const bool fused : {false, true}) {
     expect_model_alike([&] {
-      const auto model = models::encoder_decoder({.in_features = 2,
-                                                  .horizon = 3,
-                                                  .d_model = 16,
-                                                  .nhead = 2,
-                                                  .num_encoder_layers = 2,
-                                                  .num_decoder_layers = 1,
-                                                  .dim_feedforward = 32,
-                                                  .fused = fused});
-      const at::Tensor y = torch::randn({4, 3, 1});
-      return Case{model, torch::randn({4, 10, 2}),
+      models::EncoderDecoderOptions options = models::wide_encoder_decoder();
+      options.fused = fused;
+      const at::Tensor y = torch::randn({4, options.horizon, 1});
+      return Case{models::encoder_decoder(options), torch::randn({4, 10, options.in_features}),
                   [y](const at::Tensor& forecast) { return (forecast - y).pow(2).mean(); }};
     });
   }

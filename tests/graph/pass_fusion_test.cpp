@@ -1,7 +1,7 @@
-#include "bellows/models/bert.h"
 #include "bellows/models/resnet.h"
 #include "tests/graph/pass_support.h"
 #include "tests/graph/training.h"
+#include "tests/models/small_models.h"
 
 namespace bellows::graph::testing {
 namespace {
@@ -162,12 +162,7 @@ TEST(LoopFusion, NetworksTrainAlike) {
       1e-3);
   const auto bert = expect_fused(
       [] {
-        const Model model = models::bert({.vocab_size = 50,
-                                          .hidden_size = 16,
-                                          .num_hidden_layers = 1,
-                                          .num_attention_heads = 2,
-                                          .intermediate_size = 32,
-                                          .max_position_embeddings = 16});
+        const Model model = models::bert(models::wide_bert());
         model.eval();
         const at::Tensor ids = torch::randint(1, 50, {2, 8}), y = torch::randint(0, 2, {2});
         return training<AdamW>(

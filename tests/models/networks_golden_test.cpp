@@ -10,7 +10,7 @@
 #include "bellows/models/gpt.h"
 #include "bellows/models/unet.h"
 #include "tests/models/golden.h"
-#include "tests/models/text_models.h"
+#include "tests/models/small_models.h"
 
 namespace bellows::models {
 

@@ -1,6 +1,4 @@
 // Series of unequal length in one batch.
-#include "bellows/models/encoder_decoder.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,6 +6,7 @@
 #include <limits>
 
 #include "bellows/core/error.h"
+#include "tests/models/small_models.h"
 
 namespace bellows::models {
 
@@ -32,17 +31,13 @@ TEST(Series, FilledUpGivesWhatEachGivesAlone) {
   const std::vector<at::Tensor> series = {torch::randn({7, 3}), torch::randn({3, 3}), torch::randn({12, 3}),
                                           torch::randn({2, 3})};
   for (const int64_t classes : {0, 4}) {
-    const Model model = encoder_decoder({.in_features = 3,
-                                         .out_features = 2,
-                                         .horizon = 5,
-                                         .num_classes = classes,
-                                         .start_steps = 2,
-                                         .d_model = 16,
-                                         .nhead = 4,
-                                         .num_encoder_layers = 2,
-                                         .num_decoder_layers = 2,
-                                         .dim_feedforward = 32,
-                                         .dropout = 0});
+    EncoderDecoderOptions options = wide_encoder_decoder();
+    options.in_features = 3;
+    options.out_features = 2;
+    options.num_classes = classes;
+    options.start_steps = 2;
+    options.dropout = 0;
+    const Model model = encoder_decoder(options);
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
       model.module()->to(dtype);
       std::vector<at::Tensor> alone, gradients;
@@ -69,14 +64,10 @@ TEST(Series, FilledUpGivesWhatEachGivesAlone) {
 
 TEST(Series, OnlyWholeStepsAtTheEndArePadding) {
   torch::manual_seed(1);
-  const Model model = encoder_decoder({.in_features = 2,
-                                       .num_classes = 3,
-                                       .start_steps = 3,
-                                       .d_model = 8,
-                                       .nhead = 2,
-                                       .num_encoder_layers = 1,
-                                       .num_decoder_layers = 1,
-                                       .dim_feedforward = 16});
+  EncoderDecoderOptions options = wide_encoder_decoder();
+  options.num_classes = 3;
+  options.start_steps = 3;
+  const Model model = encoder_decoder(options);
   model.eval();
   at::Tensor x = torch::randn({2, 6, 2});
   x[0].slice(0, 4).fill_(series_nan);

@@ -18,7 +18,7 @@
 #include "bellows/models/unet.h"
 #include "bellows/models/weights.h"
 #include "tests/models/golden.h"
-#include "tests/models/text_models.h"
+#include "tests/models/small_models.h"
 #include "tests/support/errors.h"
 
 namespace bellows::models {

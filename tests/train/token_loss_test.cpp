@@ -3,11 +3,11 @@
 
 #include "bellows/amp/policy.h"
 #include "bellows/data/order/packing.h"
-#include "bellows/models/gpt.h"
 #include "bellows/models/head.h"
 #include "bellows/models/mlp.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/job.h"
+#include "tests/models/small_models.h"
 
 namespace bellows::train {
 
@@ -17,15 +17,11 @@ constexpr int64_t words = 20'000, rows = 16, length = 48;
 
 Model small_language_model(bool logits = true) {
   torch::manual_seed(3);
-  return models::gpt({.vocab_size = words,
-                      .n_positions = length,
-                      .n_embd = 16,
-                      .n_layer = 1,
-                      .n_head = 2,
-                      .resid_pdrop = 0,
-                      .embd_pdrop = 0,
-                      .attn_pdrop = 0,
-                      .logits = logits});
+  models::GptOptions options = models::without_dropout(models::small_gpt());
+  options.vocab_size = words;
+  options.n_positions = length;
+  options.logits = logits;
+  return models::gpt(options);
 }
 
 data::Batch packed_batch() {
@@ -91,7 +87,7 @@ TEST(NextTokenLoss, GoesThroughWhatWrapsTheModel) {
     at::ScalarType hidden_type = at::kFloat;
     const at::Tensor ones =
         models::forward_into(prepared.model, batch["tokens"], [&](const at::Tensor& hidden, const at::Tensor&, auto&) {
-          hidden_type = torch::linear(hidden, torch::ones({1, 16}, hidden.options())).scalar_type();
+          hidden_type = torch::linear(hidden, torch::ones({1, hidden.size(-1)}, hidden.options())).scalar_type();
           return torch::ones({2});
         });
     EXPECT_EQ(ones.numel(), 2) << "in place of scores";
