@@ -3,10 +3,7 @@
 #include <torch/torch.h>
 
 #include "bellows/core/error.h"
-#include "bellows/kernels/adafactor.h"
-#include "bellows/optim/fused_impl.h"
-#include "bellows/optim/kernel_type_impl.h"
-#include "bellows/tap/deferral.h"
+#include "bellows/optim/adafactor_op_impl.h"
 
 namespace bellows::optim {
 
@@ -96,20 +93,6 @@ AdafactorParamState& adafactor_state(torch::optim::Optimizer& optimizer, const a
   return state;
 }
 
-/// The numbers of step number `step`.
-kernels::AdafactorRule rule_of(const AdafactorGroupOptions& o, int64_t step) {
-  const auto t = static_cast<double>(step);
-  const double relative = std::min(o.warmup_init() ? 1e-6 * t : 1e-2, 1 / std::sqrt(t));
-  return {.lr = o.lr() * (o.relative_step() ? relative : 1),
-          .scale_parameter = o.scale_parameter(),
-          .beta1 = o.beta1(),
-          .beta2 = 1 - std::pow(t, o.decay_rate()),
-          .eps1 = std::get<0>(o.eps()),
-          .eps2 = std::get<1>(o.eps()),
-          .clip_threshold = o.clip_threshold(),
-          .weight_decay = o.weight_decay()};
-}
-
 at::Tensor root_mean_square(const at::Tensor& t) {
   return t.norm() / std::sqrt(static_cast<double>(t.numel()));
 }
@@ -135,7 +118,7 @@ void adafactor_loop(torch::optim::Optimizer& optimizer, const at::Tensor& p, con
   if (!p.grad().defined() || p.numel() == 0) return;
   AdafactorParamState& state = adafactor_state(optimizer, p, o.beta1() != 0);
   state.step(state.step() + 1);
-  kernels::AdafactorRule rule = rule_of(o, state.step());
+  const kernels::AdafactorRule rule = adafactor_rule(o, static_cast<double>(state.step()));
   const at::ScalarType type = AdafactorParamState::dtype_of(p);
   const at::Tensor grad = p.grad().to(type), weight = p.detach().to(type);
   at::Tensor lr = at::scalar_tensor(rule.lr, weight.options());
@@ -187,30 +170,25 @@ std::unique_ptr<torch::optim::Optimizer> reference_of(const AdafactorOptions& op
 /// A fused step of one parameter: row-major copies where it is not, and what has to be written back.
 struct AdafactorWork {
   at::Tensor original, weight, grad, low;
-  kernels::AdafactorTensor tensor;
 
-  AdafactorWork(const at::Tensor& p, const at::Tensor& master, const AdafactorParamState& state,
-                const kernels::AdafactorRule& rule)
+  AdafactorWork(const at::Tensor& p, const at::Tensor& master)
       : original(master.defined() ? master : p.detach()), weight(original.contiguous()) {
     if (master.defined()) low = p.detach();
     const at::ScalarType type = weight.scalar_type(), given = p.grad().scalar_type();
     const bool mixes = type != at::kDouble && given != at::kDouble && is_fusable(given);
     grad = p.grad().to(mixes ? given : type).contiguous();
-    tap::sync();
-    const auto pointer = [](const at::Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
-    const int64_t columns = p.dim() >= 2 ? p.size(-1) : p.numel(), rows = p.dim() >= 2 ? p.size(-2) : 1;
-    tensor = {.batches = p.numel() / std::max<int64_t>(1, rows * columns),
-              .rows = rows,
-              .columns = columns,
-              .param_type = kernel_type(type).value(),
-              .grad_type = kernel_type(grad.scalar_type()).value(),
-              .param = weight.mutable_data_ptr(),
-              .grad = grad.const_data_ptr(),
-              .row = pointer(state.exp_avg_sq_row()),
-              .column = pointer(state.exp_avg_sq_col()),
-              .square = pointer(state.exp_avg_sq()),
-              .first = rule.beta1 != 0 ? pointer(state.exp_avg()) : nullptr,
-              .rule = rule};
+  }
+  void add_to(AdafactorTensors& all, const AdafactorParamState& state, bool first_moment) const {
+    all.weights.push_back(weight);
+    all.grads.push_back(grad);
+    if (state.exp_avg_sq().defined()) {
+      all.squares.push_back(state.exp_avg_sq());
+    } else {
+      all.rows.push_back(state.exp_avg_sq_row());
+      all.columns.push_back(state.exp_avg_sq_col());
+    }
+    if (first_moment) all.firsts.push_back(state.exp_avg());
+    all.steps.emplace_back(state.step());
   }
   void write_back() const {
     if (!weight.is_alias_of(original)) original.copy_(weight);
@@ -251,17 +229,15 @@ void Adafactor::step_fused(torch::optim::OptimizerParamGroup& group, const Fused
   const OptimizerInternals internals{*this};
   const auto& o = static_cast<const AdafactorGroupOptions&>(group.options());
   std::vector<AdafactorWork> work;
-  std::vector<kernels::AdafactorTensor> tensors;
-  work.reserve(group.params().size()), tensors.reserve(group.params().size());
+  AdafactorTensors tensors;
+  work.reserve(group.params().size());
   for (const at::Tensor& p : group.params()) {
     if (!p.grad().defined() || p.numel() == 0) continue;
     AdafactorParamState& state = adafactor_state(*this, p, o.beta1() != 0);
     state.step(state.step() + 1);
-    kernels::AdafactorRule rule = rule_of(o, state.step());
-    rule.grad_factor = step.grad_factor;
-    tensors.push_back(work.emplace_back(p, internals.master_of(p), state, rule).tensor);
+    work.emplace_back(p, internals.master_of(p)).add_to(tensors, state, o.beta1() != 0);
   }
-  kernels::adafactor_step(tensors);
+  adafactor_on_cpu(tensors, o, step);
   for (const AdafactorWork& one : work) one.write_back();
 }
 

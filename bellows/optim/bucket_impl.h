@@ -7,6 +7,12 @@
 
 namespace bellows::optim {
 
+using kernels::AdagradRule;
+using kernels::AdamRule;
+using kernels::LionRule;
+using kernels::RmspropRule;
+using kernels::SgdRule;
+
 /// Tensors that one kernel call can take together: all have the same kinds of state, and rules that differ in `step` only.
 template <class Rule>
 struct Bucket {
@@ -18,7 +24,7 @@ struct Bucket {
     return t.param.device() == device && types == t_types && t.master.defined() == tensors[0].master.defined() &&
            first(t.rule) == first(tensors[0].rule);
   }
-  static bool first(const kernels::SgdRule& rule) { return rule.first; }
+  static bool first(const SgdRule& rule) { return rule.first; }
   template <class R>
   static bool first(const R&) {
     return false;
@@ -60,10 +66,7 @@ std::vector<kernels::StepTensor<Rule>> addresses(const Bucket<Rule>& bucket) {
 
 /// kernels::cpu::step. Where a client of the taps defers operators, it is one itself, `bellows::adam_step_` and the like, which
 /// says what it reads and writes; else it is called as it is.
-void step_on_cpu(const Bucket<kernels::SgdRule>& bucket);
-void step_on_cpu(const Bucket<kernels::AdamRule>& bucket);
-void step_on_cpu(const Bucket<kernels::RmspropRule>& bucket);
-void step_on_cpu(const Bucket<kernels::AdagradRule>& bucket);
-void step_on_cpu(const Bucket<kernels::LionRule>& bucket);
+template <class Rule>
+void step_on_cpu(const Bucket<Rule>& bucket, const FusedStep::Late& late);
 
 }  // namespace bellows::optim

@@ -17,11 +17,6 @@ namespace bellows::optim {
 
 namespace {
 
-using kernels::AdagradRule;
-using kernels::AdamRule;
-using kernels::LionRule;
-using kernels::RmspropRule;
-using kernels::SgdRule;
 using kernels::StepTypes;
 
 /// Gives the kernels tensors of one dense layout: copies of those that are not, written back afterwards.
@@ -197,7 +192,7 @@ void run(std::vector<FusedTensor<Rule>>& tensors, const FusedStep& step) {
   }
   for (Bucket<Rule>& bucket : sort_into_buckets(tensors)) {
     if (bucket.device.is_cpu()) {
-      step_on_cpu(bucket);
+      step_on_cpu(bucket, step.late);
     } else {
       run_on_device(bucket, step);
     }

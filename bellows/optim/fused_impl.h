@@ -19,7 +19,28 @@ struct FusedStep {
   double grad_factor = 1;  ///< for the CPU: sign and 1 / scale in one
   // For a device, where the host does not wait; undefined if not given.
   at::Tensor lr, grad_scale, found_inf;
+  /// For the CPU, where steps are deferred: what the host has not read. `skipped` is how many steps found_inf has skipped that the rules'
+  /// step numbers count.
+  struct Late {
+    at::Tensor grad_scale, found_inf, skipped;
+  } late = {};
 };
+
+/// FusedStep::late when the step runs, as an operator is given it.
+struct LateNumbers {
+  using Given = std::optional<at::Tensor>;
+  LateNumbers(const Given& grad_scale, const Given& found_inf, const Given& steps_skipped)
+      : skips(number(found_inf, 0) > 0), scale(number(grad_scale, 1)), skipped(number(steps_skipped, 0)) {}
+
+  bool skips;
+  double scale, skipped;
+
+ private:
+  static double number(const Given& given, double otherwise) { return given ? given->item<double>() : otherwise; }
+};
+inline LateNumbers::Given if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? LateNumbers::Given(tensor) : std::nullopt;
+}
 
 /// One parameter as a fused kernel sees it.
 template <class Rule>

@@ -9,6 +9,7 @@
 #include "bellows/optim/fused_impl.h"
 #include "bellows/optim/lend_impl.h"
 #include "bellows/optim/optimizers.h"
+#include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
 
@@ -218,14 +219,46 @@ void LibtorchOptimizer::step_all_fused(const at::Tensor& grad_scale, const at::T
     }
   }
   FusedStep step{.maximize = common_.maximize, .grad_factor = common_.maximize ? -1.0 : 1.0};
-  if (any_gradient([](const at::Tensor& p) { return p.is_cpu(); })) {
-    if (found_inf.defined() && found_inf.item<double>() > 0) return;
-    if (grad_scale.defined()) step.grad_factor /= grad_scale.item<double>();
-  }
+  const bool on_cpu = any_gradient([](const at::Tensor& p) { return p.is_cpu(); });
+  if (on_cpu && !scale_on_cpu(step, grad_scale, found_inf)) return;
   step.grad_scale = grad_scale;
   step.found_inf = found_inf;
   if (common_.lr_tensor.defined() && !common_.lr_tensor.is_cpu()) step.lr = common_.lr_tensor;
   for (OptimizerParamGroup& group : param_groups_) step_fused(group, step);
+  if (step.late.found_inf.defined()) skipped_steps_.add_(found_inf.gt(0));
+  stepped_together_ = stepping_together();
+}
+
+/// What a step on the CPU multiplies gradients by, and whether it is carried out. A deferred one learns both when it runs, if all parameters
+/// take it together, as they did the one before: then one number tells how many steps none of them has taken.
+bool LibtorchOptimizer::scale_on_cpu(FusedStep& step, const at::Tensor& grad_scale, const at::Tensor& found_inf) {
+  const bool deferred = tap::active_deferral() != nullptr;
+  if (deferred)
+    step.late.grad_scale = grad_scale;
+  else if (grad_scale.defined())
+    step.grad_factor /= grad_scale.item<double>();
+  const bool together = stepped_together_ > 0 && stepping_together() == stepped_together_;
+  if (deferred && together && found_inf.defined() && found_inf.is_cpu() && skipped_steps_.defined()) {
+    step.late.found_inf = found_inf;
+    step.late.skipped = skipped_steps_;
+    return true;
+  }
+  settle_skipped();
+  if (!found_inf.defined()) return true;
+  if (deferred) skipped_steps_ = at::zeros({}, at::kDouble);
+  return !(found_inf.item<double>() > 0);
+}
+
+/// How many parameters take the next step, if that are all of them; else 0. Rounding at random counts steps by itself.
+size_t LibtorchOptimizer::stepping_together() const {
+  size_t parameters = 0;
+  for (const OptimizerParamGroup& group : param_groups_) {
+    for (const at::Tensor& p : group.params()) {
+      if (!p.grad().defined() || !p.is_cpu()) return 0;
+      ++parameters;
+    }
+  }
+  return rounds_at_random() ? 0 : parameters;
 }
 
 /// While it lives, the groups hold what a step that knows neither `maximize` nor master weights has to work on: master

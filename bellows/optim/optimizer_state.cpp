@@ -199,6 +199,15 @@ void LibtorchOptimizer::settle_steps() {
     if (found != state_.end()) *step_count(*found->second) = step.item<int64_t>();
   }
   device_steps_.clear();
+  settle_skipped();
+}
+
+void LibtorchOptimizer::settle_skipped() {
+  if (!skipped_steps_.defined()) return;
+  const auto skipped = std::exchange(skipped_steps_, {}).item<int64_t>();
+  for (const auto& [key, state] : state_) {
+    if (int64_t* const count = step_count(*state)) *count -= skipped;
+  }
 }
 
 // --- archives
@@ -257,6 +266,7 @@ void LibtorchOptimizer::check_loaded_state() const {
 void LibtorchOptimizer::load(torch::serialize::InputArchive& archive) {
   Kept kept(*this);
   device_steps_.clear();
+  skipped_steps_.reset();
   for_each_parameter(param_groups_, [&](const std::string& number, const at::Tensor& p) {
     at::Tensor master;
     if (archive.try_read("master_weight." + number, master)) set_master_weight(p, master);

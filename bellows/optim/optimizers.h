@@ -205,7 +205,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   /// How many tensors were rounded at random so far: with the seed, what the next ones depend on.
   int64_t rounding_count() const { return rounding_count_; }
   void set_rounding_count(int64_t count) { rounding_count_ = count; }
-  /// Fetches step counts that the device keeps while infinite gradients may skip steps. Saving does it by itself.
+  /// Fetches step counts that a device, or deferred steps, keep while infinite gradients may skip steps. Saving does it by itself.
   void settle_steps();
 
  protected:
@@ -262,6 +262,9 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   bool can_fuse(const at::Tensor& parameter) const;
   void read_lr_tensor(bool fused);
   void step_all_fused(const at::Tensor& grad_scale, const at::Tensor& found_inf);
+  bool scale_on_cpu(FusedStep& step, const at::Tensor& grad_scale, const at::Tensor& found_inf);
+  size_t stepping_together() const;
+  void settle_skipped();
   void step_unfused(Impl impl);
 
   std::unique_ptr<torch::optim::Optimizer> reference_;
@@ -270,6 +273,8 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   at::Tensor grad_scale_, found_inf_;
   bool scaled_ = false;
   std::unordered_map<void*, at::Tensor> masters_, device_steps_;
+  at::Tensor skipped_steps_;     ///< of deferred steps, which state counts all the same; 0-d
+  size_t stepped_together_ = 0;  ///< parameters in the last step, if that were all
   std::unordered_map<void*, Scales> scales_;
   std::unordered_map<void*, int64_t> whole_numels_;  ///< of parameters that are parts
   int64_t rounding_count_ = 0;

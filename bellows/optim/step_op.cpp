@@ -3,6 +3,8 @@
 #include <ATen/core/enum_tag.h>
 #include <torch/library.h>
 
+#include <type_traits>
+
 #include "bellows/kernels/cpu/optimizers.h"
 #include "bellows/optim/bucket_impl.h"
 #include "bellows/tap/deferral.h"
@@ -11,12 +13,19 @@ namespace bellows::optim {
 
 namespace {
 
-using kernels::AdagradRule;
-using kernels::AdamRule;
-using kernels::LionRule;
-using kernels::RmspropRule;
-using kernels::SgdRule;
 using Scalars = at::ArrayRef<at::Scalar>;
+using Given = LateNumbers::Given;
+
+template <class Rule>
+constexpr const char* operator_name = std::is_same_v<Rule, SgdRule>       ? "sgd_step_"
+                                      : std::is_same_v<Rule, AdamRule>    ? "adam_step_"
+                                      : std::is_same_v<Rule, RmspropRule> ? "rmsprop_step_"
+                                      : std::is_same_v<Rule, AdagradRule> ? "adagrad_step_"
+                                                                          : "lion_step_";
+template <class F>
+void for_each_rule(F f) {
+  f(SgdRule()), f(AdamRule()), f(RmspropRule()), f(AdagradRule()), f(LionRule());
+}
 
 // What all tensors of a bucket have in common, as numbers: whoever compares calls sees which of them change.
 
@@ -93,11 +102,14 @@ void take_own(at::TensorList list, size_t at, size_t tensors, std::array<at::Ten
 
 template <class Rule>
 void step_strided(at::TensorList params, at::TensorList grads, at::TensorList masters, at::TensorList states,
-                  at::TensorList scales, int64_t low_bit, Scalars numbers, Scalars steps, Scalars seeds) {
-  if (params.empty()) return;
+                  at::TensorList scales, int64_t low_bit, Scalars numbers, Scalars steps, Scalars seeds,
+                  const Given& grad_scale, const Given& found_inf, const Given& skipped) {
+  const LateNumbers late(grad_scale, found_inf, skipped);
+  if (params.empty() || late.skips) return;
   Bucket<Rule> bucket{.device = params[0].device()};
   bucket.tensors.reserve(params.size());
-  const Rule rule = shared_rule<Rule>(numbers);
+  Rule rule = shared_rule<Rule>(numbers);
+  rule.grad_factor /= late.scale;
   for (size_t i = 0; i < params.size(); ++i) {
     FusedTensor<Rule>& t = bucket.tensors.emplace_back(
         FusedTensor<Rule>{.param = params[i], .grad = grads.at(i), .master = {}, .rule = rule});
@@ -105,60 +117,50 @@ void step_strided(at::TensorList params, at::TensorList grads, at::TensorList ma
     take_own(states, i, params.size(), t.state);
     take_own(scales, i, params.size(), t.scale);
     t.low_bit = static_cast<kernels::LowBit>(low_bit);
-    if (double* const step = step_number(t.rule)) *step = steps.at(i).toDouble();
+    if (double* const step = step_number(t.rule)) *step = steps.at(i).toDouble() - late.skipped;
     if (!seeds.empty()) t.rounding_seed = static_cast<uint64_t>(seeds.at(i).toLong());
   }
   kernels::cpu::step(addresses(bucket), types_of(bucket.tensors[0]));
 }
 
 template <class Rule>
-void step_deferred(const char* name, const Bucket<Rule>& bucket) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<decltype(step_strided<Rule>)>();
+void step_deferred(const Bucket<Rule>& bucket, const FusedStep::Late& late) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow(c10::str("bellows::", operator_name<Rule>).c_str(), "")
+                             .template typed<decltype(step_strided<Rule>)>();
   const at::AutoDispatchBelowADInplaceOrView below;
   const StepArguments all(bucket);
-  op.call(all.params, all.grads, all.masters, all.states, all.scales, all.low_bit, all.rule, all.steps, all.seeds);
-}
-
-template <class Rule>
-void step_once(const char* name, const Bucket<Rule>& bucket) {
-  if (tap::active_deferral()) return step_deferred(name, bucket);
-  kernels::cpu::step(addresses(bucket), bucket.types);
+  op.call(all.params, all.grads, all.masters, all.states, all.scales, all.low_bit, all.rule, all.steps, all.seeds,
+          if_defined(late.grad_scale), if_defined(late.found_inf), if_defined(late.skipped));
 }
 
 }  // namespace
 
 // In the source that calls the operators: whoever links the calls links the registration.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
-  for (const char* const rule : {"sgd", "adam", "rmsprop", "adagrad", "lion"}) {
-    const std::string schema = std::string(rule) +
-                               "_step_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] masters, Tensor(c!)[] states, "
-                               "Tensor(d!)[] scales, int low_bit, Scalar[] rule, Scalar[] steps, Scalar[] seeds) -> ()";
+  for_each_rule([&]<class Rule>(const Rule&) {
+    const std::string schema = std::string(operator_name<Rule>) +
+                               "(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] masters, Tensor(c!)[] states, "
+                               "Tensor(d!)[] scales, int low_bit, Scalar[] rule, Scalar[] steps, Scalar[] seeds, "
+                               "Tensor? grad_scale, Tensor? found_inf, Tensor? skipped) -> ()";
     library.def(schema.c_str(), {at::Tag::pt2_compliant_tag});
-  }
+  });
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {
-  library.impl("sgd_step_", step_strided<SgdRule>);
-  library.impl("adam_step_", step_strided<AdamRule>);
-  library.impl("rmsprop_step_", step_strided<RmspropRule>);
-  library.impl("adagrad_step_", step_strided<AdagradRule>);
-  library.impl("lion_step_", step_strided<LionRule>);
+  for_each_rule([&]<class Rule>(const Rule&) { library.impl(operator_name<Rule>, step_strided<Rule>); });
 }
 
-void step_on_cpu(const Bucket<SgdRule>& bucket) {
-  step_once("bellows::sgd_step_", bucket);
+template <class Rule>
+void step_on_cpu(const Bucket<Rule>& bucket, const FusedStep::Late& late) {
+  if (tap::active_deferral()) return step_deferred(bucket, late);
+  kernels::cpu::step(addresses(bucket), bucket.types);
 }
-void step_on_cpu(const Bucket<AdamRule>& bucket) {
-  step_once("bellows::adam_step_", bucket);
-}
-void step_on_cpu(const Bucket<RmspropRule>& bucket) {
-  step_once("bellows::rmsprop_step_", bucket);
-}
-void step_on_cpu(const Bucket<AdagradRule>& bucket) {
-  step_once("bellows::adagrad_step_", bucket);
-}
-void step_on_cpu(const Bucket<LionRule>& bucket) {
-  step_once("bellows::lion_step_", bucket);
-}
+
+template void step_on_cpu(const Bucket<SgdRule>&, const FusedStep::Late&);
+template void step_on_cpu(const Bucket<AdamRule>&, const FusedStep::Late&);
+template void step_on_cpu(const Bucket<RmspropRule>&, const FusedStep::Late&);
+template void step_on_cpu(const Bucket<AdagradRule>&, const FusedStep::Late&);
+template void step_on_cpu(const Bucket<LionRule>&, const FusedStep::Late&);
 
 }  // namespace bellows::optim

@@ -116,6 +116,8 @@ TEST(OwnKernels, StepsAndClippingAreDeferredAsAnyOperatorIs) {
   expect_clipped_step_in_one_piece<optim::RMSprop>(optim::RMSpropOptions{.momentum = 0.5, .centered = true}, 2);
   expect_clipped_step_in_one_piece<optim::Adagrad>(optim::AdagradOptions{}, 2);
   expect_clipped_step_in_one_piece<optim::Lion>(optim::LionOptions{}, 2);
+  expect_clipped_step_in_one_piece<optim::Adafactor>(optim::AdafactorOptions{}, 2);
+  expect_clipped_step_in_one_piece<optim::Adafactor>(optim::AdafactorOptions{.beta1 = 0.9, .weight_decay = 0.1}, 2);
 }
 
 /// A step whose forward runs under a guard.
@@ -186,7 +188,50 @@ Program scaled_steps(const Options& options) {
 
 TEST(OwnKernels, GradScaler) {
   expect_same([] { return scaled_steps<SGD>(SGDOptions(0.05)); });
-  expect_same([] { return scaled_steps<optim::AdamW>(optim::AdamWOptions{.lr = 1e-2}); });
+  expect_same([] { return scaled_steps<optim::AdamW>(optim::AdamWOptions{.impl = Impl::loop}); });
+}
+
+TEST(OwnKernels, FusedStepsAreSkippedWithoutAWordToTheHost) {
+  expect_one_piece([] { return scaled_steps<optim::AdamW>(optim::AdamWOptions{.lr = 1e-2}); });
+  expect_one_piece([] { return scaled_steps<optim::SGD>(optim::SGDOptions{.lr = 0.05, .momentum = 0.9}); });
+  expect_one_piece([] { return scaled_steps<optim::Adafactor>(optim::AdafactorOptions{.warmup_init = true}); });
+}
+
+/// What is told to the optimizer is a tensor, too; every fourth step is left out.
+TEST(OwnKernels, ClipAndStepIsDeferredAsAnyOperatorIs) {
+  expect_one_piece([] {
+    auto net = nn::Sequential(nn::Linear(16, 32), nn::GELU(), nn::Linear(32, 10));
+    auto optimizer = std::make_shared<optim::AdamW>(net->parameters(), optim::AdamWOptions{.lr = 1e-2});
+    const auto loss_of = classify(net, torch::randn({8, 16}));
+    const at::Tensor scale = torch::tensor(8.0F);
+    return Program{
+        [=](int call) -> Tensors {
+          optimizer->zero_grad();
+          const at::Tensor loss = loss_of(call) * (call % 4 == 3 ? std::nan("") : 1.0);
+          (loss * scale).backward();
+          return {loss, optim::clip_and_step(*optimizer, 0.05, {.grad_scale = scale, .skip_nonfinite = true})};
+        },
+        [=] { return state_of(*net); }};
+  });
+}
+
+/// Steps that were skipped while deferred are none of those that a plain step, or a file, counts on from.
+TEST(OwnKernels, SkippedStepsAreCountedWhenSomebodyAsks) {
+  const auto make = [] { return scaled_steps<optim::AdamW>(optim::AdamWOptions{.lr = 1e-2}); };
+  const auto course = [&](Region* region) {
+    torch::manual_seed(5);
+    const Program program = make();
+    Tensors all;
+    for (int call = 0; call < 12; ++call) {
+      const auto body = [&] { all = program.body(call); };
+      region&& call % 6 != 5 ? region->run(body) : body();
+    }
+    for (const at::Tensor& tensor : program.state()) all.push_back(tensor);
+    return all;
+  };
+  Region region;
+  EXPECT_EQ(first_difference(course(nullptr), course(&region)), -1) << region.explain().to_text();
+  EXPECT_GE(region.explain().followed_calls, 6) << region.explain().to_text();
 }
 
 TEST(OwnKernels, ClippingAveragingAndMetrics) {
