@@ -140,7 +140,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   for (const int input : left.inputs) job.inputs[input] = {};  // may be another one in each call
   const bool generates = !options_.exact && kernel_cache().can_compile();
   graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
-  if (!generates) options.without.insert(options.without.end(), {"loops", "updates"});
+  if (!generates) options.without.insert(options.without.end(), {"loops", "updates", "reuse"});
   const graph::PassReport passes = graph::run_passes(program, options, passes_with_onednn());
   std::string report = c10::str("program of ", before, " operators:\n", passes.to_text());
   if (generates) report += generate_kernels(program, kernel_cache(), stop).to_text();

@@ -123,7 +123,7 @@ class Scheduler {
     for (size_t t = 0; t < e_.terms.size(); ++t) look_at(static_cast<int>(t));
     for (const Store& store : e_.stores) store_keys_.push_back(key_of(store));
     join_lone_stores();
-    if (!keep_updates_last()) return std::nullopt;
+    if (!keep_updates_last() || !update_once()) return std::nullopt;
     collect_phases();
     Schedule result;
     for (const PhaseKey& key : phases_) result.phases.push_back(phase_of(key));
@@ -197,7 +197,7 @@ class Scheduler {
     }
   }
 
-  /// An operand is written in the phase that reads it last.
+  /// An operand is written in the phase that reads it last. In one phase a unit stores behind its reductions.
   bool keep_updates_last() {
     for (size_t s = 0; s < e_.stores.size(); ++s) {
       if (!e_.stores[s].update) continue;
@@ -211,6 +211,23 @@ class Scheduler {
         if (places(e_.stores[o]) != places(e_.stores[s]) && store_keys_[o] != store_keys_[s]) return false;
         store_keys_[o] = last;
       }
+    }
+    return std::none_of(e_.stores.begin(), e_.stores.end(), [&](const Store& store) {
+      return store.update && is_reduced_after(store.index, store_keys_[&store - e_.stores.data()]);
+    });
+  }
+
+  bool is_reduced_after(int operand, const PhaseKey& key) const {
+    for (size_t t = 0; t < e_.terms.size(); ++t) {
+      if (graph::is_reduction(e_.terms[t].function) && loads_[t].contains(operand) && key < keys_[t]) return true;
+    }
+    return false;
+  }
+
+  /// What a unit writes over an operand, no other unit writes again: it would read what the first one wrote.
+  bool update_once() const {
+    for (size_t s = 0; s < e_.stores.size(); ++s) {
+      if (e_.stores[s].update && (store_keys_[s].outer & ~places(e_.stores[s]))) return false;
     }
     return true;
   }

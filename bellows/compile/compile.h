@@ -17,10 +17,10 @@ class CpuBackend;
 }
 
 struct CompileOptions {
-  /// Whether operators that were followed are made faster: passes over the program, generated kernels. Without, they run in order, and
-  /// bits are those of plain code.
-  bool generate = false;
-  /// With `generate`: only passes that leave every bit as it is, and no generated code.
+  /// Whether operators that were followed are made faster: passes over the program, generated kernels. Without, they run in order, with
+  /// the bits of plain code.
+  bool generate = true;
+  /// Only passes that leave every bit as plain code has it, and no generated code.
   bool exact = false;
   /// With `generate`: tensors that keep their values from the first call on, as weights do in inference. What depends on them only is
   /// computed once. A call that brings other tensors in their place is computed from those.
@@ -92,10 +92,10 @@ class Compiled : public compile_detail::CompiledRegion {
 /// A function to be called in place of another one: a forward pass, or a whole training step. Its operators are recorded by the first call
 /// and followed in later ones, in which the function runs, too, as graph::Region tells. docs/compile.md says what a function may do.
 /// Params:   function – copied; called with the arguments that the result is called with
-/// Numerics: bits as without (tests/graph), but for the operators that docs/tap-bits.md names; with `generate` within the tolerances
-///           of docs/compile.md (tests/compile), or bits as well with `exact`
-/// Cost:     operators run in order, with about a microsecond for each one (bench/compile); with `generate` a thread and child
-///           processes compile in the background, and calls use what is ready
+/// Numerics: within the tolerances of docs/compile.md (tests/compile); with `exact`, or without `generate`, the bits of plain code (tests/graph),
+///           but for the operators that docs/tap-bits.md names
+/// Cost:     following takes about a microsecond an operator (bench/compile). A thread and child processes compile in the background; calls run
+///           operators in order until that is ready
 /// Threads:  safe if the function's own calls are
 /// Throws:   c10::ValueError – an option below 1; calls: what the function and its operators throw, the latter when they run
 /// Ref:      torch.compile

@@ -72,8 +72,8 @@ struct Store {
 ///
 /// A load gives the type of the memory; bf16 and half are cast to float behind it, and computed in float as ATen's kernels do; what stays
 /// inside of a group is not rounded in between. Integers are computed in their own type. Operands may overlap no other buffer,
-/// and an operand that an update writes is loaded at the places only that the store writes, and no reduction depends on these
-/// loads: whoever stores last at a place after all loads of it is right.
+/// and an operand that an update writes is loaded at the places only that the store writes: whoever stores after all loads,
+/// those that reductions depend on included, is right.
 struct Expression {
   Term::Numbers loops{};  ///< sizes, outermost first; logical order, as the tensors' dims
   std::vector<Term> terms{};

@@ -97,7 +97,7 @@ void simplify(Expression& expression) {
 
 namespace {
 
-/// Leaves the stores of a group's outputs. False: one is missing.
+/// Leaves the stores of a group's outputs; a result may be one that takes the memory of an input. False: one is missing.
 bool keep_outputs(const Program& group, const GroupWriter& writer, Expression& expression) {
   std::vector<Store> kept;
   int result = 0;
@@ -110,12 +110,25 @@ bool keep_outputs(const Program& group, const GroupWriter& writer, Expression& e
     }
     const auto which = at - writer.made().begin();
     const ValueId root = writer.roots()[which];
-    if (output.input >= 0 ? root != group.inputs[output.input] : root != no_value) return false;
+    if (root != no_value && (output.input < 0 || root != group.inputs[output.input])) return false;
     kept.push_back(expression.stores[which]);
     kept.back().index = index;
     kept.back().update = output.input >= 0;
   }
   expression.stores = std::move(kept);
+  return true;
+}
+
+/// Operands that are written are loaded at the places only that the store writes.
+bool are_loaded_where_written(const Expression& expression) {
+  for (const Store& store : expression.stores) {
+    if (!store.update) continue;
+    for (const Term& term : expression.terms) {
+      const bool loads = term.function == Function::load && term.index == store.index;
+      if (loads && (term.strides != store.strides || term.offset != store.offset || term.type != store.type))
+        return false;
+    }
+  }
   return true;
 }
 
@@ -136,6 +149,7 @@ std::optional<Expression> expression_of(const Program& group) {
     if (at == group.inputs.end()) return std::nullopt;
     term.index = static_cast<int>(at - group.inputs.begin());
   }
+  if (!detail::are_loaded_where_written(result)) return std::nullopt;
   detail::simplify(result);
   return result;
 }

@@ -1,8 +1,12 @@
 #include "bellows/graph/memory_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include "bellows/graph/functionalize.h"
 
@@ -41,20 +45,46 @@ size_t best_gap(const Piece& piece, const std::vector<const Piece*>& placed_by_o
   return best == SIZE_MAX ? free_from : best;
 }
 
-/// Gives each piece its place, large ones first. Returns the size of the arena.
-size_t place(std::vector<Piece>& pieces) {
-  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.bytes > b.bytes; });
+/// Gives each piece its place, one after the other. Returns the size of the arena.
+size_t place(const std::vector<const Piece*>& pieces) {
   std::vector<const Piece*> placed;
   placed.reserve(pieces.size());
   size_t total = 0;
-  for (const Piece& piece : pieces) {
-    *piece.offset = best_gap(piece, placed);
-    total = std::max(total, *piece.offset + piece.bytes);
-    const auto behind = std::upper_bound(placed.begin(), placed.end(), *piece.offset,
+  for (const Piece* piece : pieces) {
+    *piece->offset = best_gap(*piece, placed);
+    total = std::max(total, *piece->offset + piece->bytes);
+    const auto behind = std::upper_bound(placed.begin(), placed.end(), *piece->offset,
                                          [](size_t offset, const Piece* other) { return offset < *other->offset; });
-    placed.insert(behind, &piece);
+    placed.insert(behind, piece);
   }
   return total;
+}
+
+/// The best of several orders, none of which is good for all programs: large ones first; what stays to the end first, as it comes, or
+/// large ones first; what is large for long first.
+size_t place_well(const std::vector<Piece>& pieces, int end) {
+  using Key = std::tuple<double, double>;
+  const auto bytes = [](const Piece& piece) { return static_cast<double>(piece.bytes); };
+  const auto stays = [&](const Piece& piece) { return piece.last >= end; };
+  const std::array<std::function<Key(const Piece&)>, 4> orders{
+      [&](const Piece& piece) { return Key(0, -bytes(piece)); },
+      [&](const Piece& piece) { return Key(!stays(piece), stays(piece) ? piece.first : -bytes(piece)); },
+      [&](const Piece& piece) { return Key(!stays(piece), -bytes(piece)); },
+      [&](const Piece& piece) { return Key(0, -bytes(piece) * std::sqrt(piece.last - piece.first + 1.0)); }};
+  std::vector<const Piece*> sorted;
+  sorted.reserve(pieces.size());
+  for (const Piece& piece : pieces) sorted.push_back(&piece);
+  const auto place_by = [&](const auto& key) {
+    std::vector<const Piece*> all = sorted;
+    std::stable_sort(all.begin(), all.end(), [&](const Piece* a, const Piece* b) { return key(*a) < key(*b); });
+    return place(all);
+  };
+  const auto* best = orders.data();
+  size_t least = SIZE_MAX;
+  for (const auto& order : orders) {
+    if (const size_t total = place_by(order); total < least) least = total, best = &order;
+  }
+  return place_by(*best);
 }
 
 size_t most_at_once(const std::vector<Piece>& pieces) {
@@ -160,7 +190,7 @@ class MemoryPlanner {
         pieces.push_back({aligned(kernel->scratch_bytes()), at, at, &plan_.scratch_offset[i]});
     }
     plan_.least_bytes = most_at_once(pieces);
-    plan_.arena_bytes = place(pieces);
+    plan_.arena_bytes = place_well(pieces, static_cast<int>(program_.instructions.size()));
   }
   int last_of(const MemoryPlan::Block& one) const {
     return std::min(one.last, static_cast<int>(program_.instructions.size()));

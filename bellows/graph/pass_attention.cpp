@@ -10,8 +10,15 @@ namespace {
 struct Attention {
   int scores = -1, scaled = -1, masked = -1, softmax = -1;
   double scale = 1;
-  Operand mask{}, query{}, key{}, value{};  ///< as [batch, heads, rows, columns]
+  Geometry::Numbers weights{};              ///< [batch, heads, rows, columns]
+  Operand mask{}, query{}, key{}, value{};  ///< in four dims, too
 };
+
+/// A product of one matrix after the other: as training has it, or whole, as it arrives in inference mode.
+bool is_product(const Instruction& one) {
+  const auto dims = [&](int argument) { return one.arguments[argument].operands[0].geometry.sizes.size(); };
+  return calls(one, "aten::bmm") || (calls(one, "aten::matmul") && dims(0) == 4 && dims(1) == 4);
+}
 
 class AttentionFuser {
  public:
@@ -21,7 +28,7 @@ class AttentionFuser {
     const OperatorFacts* const op = operator_named("aten::_scaled_dot_product_flash_attention_for_cpu");
     int64_t fired = 0;
     for (size_t i = 0; op && i < program_.instructions.size(); ++i) {
-      if (!calls(program_.instructions[i], "aten::bmm") || !is_pure(program_.instructions[i])) continue;
+      if (!is_product(program_.instructions[i]) || !is_pure(program_.instructions[i])) continue;
       const Uses uses(program_);
       Attention found;
       fired += match(uses, static_cast<int>(i), found) && replace(*op, static_cast<int>(i), found);
@@ -50,15 +57,18 @@ class AttentionFuser {
     found.softmax = maker(uses, operand(product, 0), product);
     if (found.softmax < 0 || !calls(program_.instructions[found.softmax], "aten::_softmax")) return false;
     const Geometry& weights = operand(found.softmax, 0).geometry;
+    const auto dims = static_cast<int64_t>(weights.sizes.size());
     const int64_t dim = program_.instructions[found.softmax].arguments[1].constant.toInt();
-    if (weights.sizes.size() != 4 || (dim != 3 && dim != -1) || weights.dtype.toScalarType() != c10::kFloat)
+    if (dims < 3 || dims > 4 || (dim != dims - 1 && dim != -1) || weights.dtype.toScalarType() != c10::kFloat)
       return false;
+    found.weights = weights.sizes;
+    if (dims == 3) found.weights.insert(found.weights.begin() + 1, 1);
     int at = maker(uses, operand(found.softmax, 0), found.softmax);
     if (at >= 0 && calls(program_.instructions[at], "aten::add.Tensor")) at = take_mask(uses, at, found);
     if (at >= 0) at = take_scale(uses, at, found);
-    if (at < 0 || !calls(program_.instructions[at], "aten::bmm")) return false;
+    if (at < 0 || !is_product(program_.instructions[at])) return false;
     found.scores = at;
-    return fits(uses, product, found, weights);
+    return fits(uses, product, found);
   }
 
   int take_mask(const Uses& uses, int at, Attention& found) const {
@@ -66,9 +76,17 @@ class AttentionFuser {
     if (alpha.number >= 0 || !alpha.constant.isInt() || alpha.constant.toInt() != 1) return -1;
     found.masked = at;
     found.mask = operand(at, 1);
-    const bool float_mask =
-        found.mask.geometry.sizes.size() == 4 && found.mask.geometry.dtype.toScalarType() == c10::kFloat;
-    return float_mask ? maker(uses, operand(at, 0), at) : -1;
+    Geometry& mask = found.mask.geometry;
+    if (mask.dtype.toScalarType() != c10::kFloat || mask.sizes.size() < 2) return -1;
+    const bool of_each = mask.sizes.size() == 3 && operand(at, 0).geometry.sizes.size() == 3;
+    if (of_each) insert_dim(mask, 1);
+    while (mask.sizes.size() < 4) insert_dim(mask, 0);
+    return maker(uses, operand(at, 0), at);
+  }
+
+  static void insert_dim(Geometry& geometry, int before) {
+    geometry.sizes.insert(geometry.sizes.begin() + before, 1);
+    geometry.strides.insert(geometry.strides.begin() + before, 0);
   }
 
   int take_scale(const Uses& uses, int at, Attention& found) const {
@@ -85,26 +103,35 @@ class AttentionFuser {
   }
 
   /// What the parts read is still there, in rows that the operator can read.
-  bool fits(const Uses& uses, int product, Attention& found, const Geometry& weights) const {
+  bool fits(const Uses& uses, int product, Attention& found) const {
     const auto there = [&](const Operand& one) {
       return one.value == no_value || uses.overwriter[one.value] < 0 || uses.overwriter[one.value] > product;
     };
-    const auto& sizes = operand(found.scores, 0).geometry.sizes;
-    if (sizes[0] != weights.sizes[0] * weights.sizes[1] || !is_row_major(result(product).geometry)) return false;
-    found.query = split(uses, operand(found.scores, 0), weights.sizes[1]);
-    found.key = split(uses, operand(found.scores, 1), weights.sizes[1]);
+    if (!is_row_major(result(product).geometry)) return false;
+    for (const auto& [to, from] :
+         {std::pair(&found.query, &operand(found.scores, 0)), std::pair(&found.key, &operand(found.scores, 1)),
+          std::pair(&found.value, &operand(product, 1))}) {
+      const auto& sizes = from->geometry.sizes;
+      const int64_t batch = found.weights[0], heads = found.weights[1];
+      const bool alike = sizes.size() == 4 ? sizes[0] == batch && sizes[1] == heads : sizes[0] == batch * heads;
+      if (!alike) return false;
+      *to = split(uses, *from, heads);
+    }
     std::swap(found.key.geometry.sizes[2], found.key.geometry.sizes[3]);
     std::swap(found.key.geometry.strides[2], found.key.geometry.strides[3]);
-    found.value = split(uses, operand(product, 1), weights.sizes[1]);
+    const int64_t width = found.query.geometry.sizes[3];
     for (const Operand* one : {&found.query, &found.key, &found.value}) {
-      if (one->geometry.strides[3] != 1 || one->geometry.sizes[3] != sizes[2] || !there(*one)) return false;
+      const Geometry& seen = one->geometry;
+      const int64_t rows = found.weights[one == &found.query ? 2 : 3];
+      if (seen.strides[3] != 1 || seen.sizes[3] != width || seen.sizes[2] != rows || !there(*one)) return false;
     }
     return there(found.mask);
   }
 
-  /// [batch * heads, rows, columns] as [batch, heads, rows, columns]; what was copied only to be read here is read where it was.
+  /// [batch * heads, rows, columns] as [batch, heads, rows, columns], where it is not already; what was copied only to be read here is read where it was.
   Operand split(const Uses& uses, Operand one, int64_t heads) const {
     Geometry& seen = one.geometry;
+    if (seen.sizes.size() == 4) return one;
     const Geometry::Numbers sizes{seen.sizes[0] / heads, heads, seen.sizes[1], seen.sizes[2]};
     const int copy = uses.maker[one.value];
     if (copy >= 0 && calls(program_.instructions[copy], "aten::clone") && is_row_major(seen) &&
@@ -116,7 +143,7 @@ class AttentionFuser {
   }
 
   bool replace(const OperatorFacts& op, int product, const Attention& found) {
-    const int64_t heads = operand(found.softmax, 0).geometry.sizes[1];
+    const int64_t heads = found.weights[1];
     const auto tensor = [](const Operand& one) {
       return Instruction::Argument{.kind = OperatorFacts::Kind::tensor, .operands = {one}};
     };
@@ -124,7 +151,8 @@ class AttentionFuser {
       return Instruction::Argument{.kind = facts.arguments[at], .constant = std::move(value)};
     };
     const Geometry::Numbers& sizes = found.query.geometry.sizes;
-    Instruction one{.op = &op, .state = program_.instructions[product].state};
+    const Instruction& replaced = program_.instructions[product];
+    Instruction one{.op = &op, .state = replaced.state, .default_dtype = replaced.default_dtype};
     one.arguments = {
         tensor(found.query),         tensor(found.key),
         tensor(found.value),         constant(3, op, 0.0),

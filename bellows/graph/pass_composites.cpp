@@ -77,11 +77,34 @@ bool say(Instruction& one) {
   return true;
 }
 
+/// A product of rows, however many dims they are in, with one matrix: libtorch makes one matrix of the rows, too.
+bool say_matmul(Program& program, Instruction& one) {
+  if (!calls(one, "aten::matmul") || !is_pure(one)) return false;
+  Geometry& rows = one.arguments[0].operands[0].geometry;
+  Operand& result = one.results[0].operands[0];
+  const size_t dims = rows.sizes.size();
+  if (dims < 2 || one.arguments[1].operands[0].geometry.sizes.size() != 2 || !result.geometry.device.is_cpu() ||
+      !is_row_major(result.geometry))
+    return false;
+  int64_t count = rows.sizes[dims - 2];
+  for (size_t i = dims - 2; i-- > 0; count *= rows.sizes[i]) {
+    if (rows.strides[i] != rows.strides[i + 1] * rows.sizes[i + 1]) return false;
+  }
+  one.op = operator_named("aten::mm");
+  rows.sizes = {count, rows.sizes[dims - 1]};
+  rows.strides = {rows.strides[dims - 2], rows.strides[dims - 1]};
+  const int64_t width = result.geometry.sizes.back();
+  result.geometry.sizes = {count, width};
+  result.geometry.strides = {width, 1};
+  program.values[result.value].geometry = result.geometry;
+  return true;
+}
+
 }  // namespace
 
 int64_t say_composites(Program& program, const PassOptions&) {
   int64_t fired = 0;
-  for (Instruction& one : program.instructions) fired += say(one);
+  for (Instruction& one : program.instructions) fired += say(one) || say_matmul(program, one);
   return fired;
 }
 

@@ -11,6 +11,7 @@ std::vector<Pass> all_passes() {
       {"constants", "computes once what depends on constants only", 0, fold_constants},
       {"casts", "casts a value once, whichever views of it are asked for", 0, merge_casts},
       {"common", "computes once what is computed twice", 0, merge_common},
+      {"dead code", "leaves out what nobody reads", 0, drop_dead_code},
       {"batch norm", "folds batch norm in evaluation into the known weights of the convolution or linear before it",
        1e-4, fold_batch_norm},
       {"attention", "puts one operator in the place of products, softmax and products", 1e-4, fuse_attention},
@@ -20,6 +21,8 @@ std::vector<Pass> all_passes() {
       {"loops", "groups pointwise operators, reductions and normalizations that can share a nest of loops", 0,
        fuse_loops},
       {"updates", "groups the updates of many tensors", 0, join_updates},
+      {"order", "runs as soon as it can what lets go of more memory than it takes", 0, order_for_memory},
+      {"reuse", "lets groups write over operands that nobody reads afterwards", 0, reuse_operands},
   };
 }
 

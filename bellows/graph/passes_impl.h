@@ -22,5 +22,7 @@ int64_t fuse_attention(Program& program, const PassOptions& options);
 int64_t join_linears(Program& program, const PassOptions& options);
 int64_t fuse_loops(Program& program, const PassOptions& options);
 int64_t join_updates(Program& program, const PassOptions& options);
+int64_t order_for_memory(Program& program, const PassOptions& options);
+int64_t reuse_operands(Program& program, const PassOptions& options);
 
 }  // namespace bellows::graph::detail

@@ -17,7 +17,7 @@ namespace {
 namespace nn = torch::nn;
 using Call = std::function<at::Tensor(int)>;
 
-constexpr CompileOptions generating{.generate = true};
+constexpr CompileOptions generating{};
 
 /// Calls until all that is made faster is ready, so that what follows runs on it. False: it took too long.
 template <class Compiled>
@@ -142,8 +142,8 @@ TEST(BackendTest, TrainsATransformerAsPlainCode) {
 }
 
 TEST(BackendTest, IsExactWhenAsked) {
-  expect_alike(mlp_training, 20, 0, 0, {.generate = true, .exact = true});
-  expect_alike(conv_training, 20, 0, 0, {.generate = true, .exact = true});
+  expect_alike(mlp_training, 20, 0, 0, {.exact = true});
+  expect_alike(conv_training, 20, 0, 0, {.exact = true});
 }
 
 // Where the first product is not rounded and the second is, as a processor's fused operators do it, half of the roots are NaN.
@@ -179,7 +179,7 @@ TEST(BackendTest, ComputesFrozenTensorsOnce) {
     const c10::InferenceMode inference;
     return torch::relu(torch::mm(x, now.t().exp() + 1));
   };
-  auto compiled = compile(body, {.generate = true, .frozen = {w}});
+  auto compiled = compile(body, {.frozen = {w}});
   ASSERT_TRUE(warm_up(compiled));
   expect_near(compiled(0), body(0), 1e-5, 1e-5, "frozen");
   now = torch::randn({16, 16});
@@ -205,7 +205,7 @@ TEST(BackendTest, PacksWeightsWhileCallsArePending) {
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
     return y;
   };
-  auto compiled = compile(body, {.generate = true, .frozen = {w}});
+  auto compiled = compile(body, {.frozen = {w}});
   for (const int milliseconds : {0, 0, 300}) compiled(milliseconds);
   ASSERT_TRUE(warm_up(compiled));
   EXPECT_THAT(compiled.explain().to_text(), ::testing::ContainsRegex("constants +2 times"));
@@ -236,7 +236,7 @@ TEST(BackendTest, OtherLengthsShareWhatIsPacked) {
     const c10::InferenceMode inference;
     return at::linear(at::gelu(at::linear(torch::ones({length, 64}), w)), v);
   };
-  auto compiled = compile(body, {.generate = true, .frozen = {w, v}});
+  auto compiled = compile(body, {.frozen = {w, v}});
   for (const int length : {3, 7, 20}) {
     for (int i = 0; i < 3; ++i) compiled(length);
     while (!compiled.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -254,7 +254,7 @@ TEST(BackendTest, IsCalledByTwoThreads) {
     const at::NoGradGuard no_grad;
     return torch::sigmoid(x * 2 + b).sum(0);
   };
-  auto compiled = compile(body, {.generate = true, .guard_inputs = false});
+  auto compiled = compile(body, {.guard_inputs = false});
   std::atomic<int> wrong = 0;
   const auto work = [&](int seed) {
     const at::NoGradGuard no_grad;

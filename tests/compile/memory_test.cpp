@@ -115,13 +115,11 @@ class OperatorsWatched {
 /// Params: factories – operators that run at once in each call, and make a tensor
 void expect_no_allocations(const Step& step, int64_t factories) {
   const auto counter = std::make_shared<Counter>();
-  auto compiled = compile(
-      [=] {
-        at::Tensor result = step();
-        counter->in_function = false;
-        return result;
-      },
-      {.generate = true});
+  auto compiled = compile([=] {
+    at::Tensor result = step();
+    counter->in_function = false;
+    return result;
+  });
   settle(compiled);
   const OperatorsWatched watched;
   const tap::AllocationGuard guard(counter);
@@ -143,7 +141,7 @@ TEST(CompiledMemory, AStepAllocatesNothingOutsideOfOperators) {
 int64_t peak_bytes(const std::function<Step()>& make, bool compiled) {
   const int64_t before = tap::cpu_allocation_counters().current_bytes;
   const Step step = make();
-  auto run = compile(step, {.generate = true});
+  auto run = compile(step);
   if (compiled) settle(run);
   for (int call = 0; call < 3; ++call) {
     if (call == 2) tap::reset_cpu_allocation_peak();
@@ -160,14 +158,15 @@ void expect_peak(const std::function<Step()>& make, double most) {
   EXPECT_LE(compiled / plain, most) << compiled << " bytes, plainly " << plain;
 }
 
-TEST(CompiledMemory, AStepOfATransformerNeedsNoMoreThanAPlainOneWhereWeightsAreMost) {
-  expect_peak([] { return bert_step(1); }, 1);
+// Gradients lie in memory that activations have left.
+TEST(CompiledMemory, AStepNeedsNoMoreThanAPlainOne) {
+  expect_peak([] { return bert_step(1); }, 0.85);
+  expect_peak(resnet_step, 1);
 }
 
-// Groups of operators read and write at once what plain code reads and writes in turn.
+// What operators make themselves is not in the arena: attention's gradients and the embedding's come on top of the most that activations need.
 TEST(CompiledMemory, AStepNeedsLittleMoreThanAPlainOneWhereActivationsAreMost) {
-  expect_peak([] { return bert_step(16); }, 1.08);
-  expect_peak(resnet_step, 1.03);
+  expect_peak([] { return bert_step(16); }, 1.015);
 }
 
 }  // namespace

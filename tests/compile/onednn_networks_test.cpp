@@ -198,7 +198,7 @@ void expect_predicts_alike(const Model& model, const Tensors& inputs, bool bf16,
     const Bf16 autocast(bf16);
     return model.forward(x);
   };
-  auto compiled = compile(plain, {.generate = true, .frozen = frozen});
+  auto compiled = compile(plain, {.frozen = frozen});
   const auto expect_alike = [&](const std::string& when) {
     for (const at::Tensor& x : inputs) {
       for (int call = 0; call < 4; ++call) compiled(x);

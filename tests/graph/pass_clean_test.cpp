@@ -172,6 +172,47 @@ TEST(Passes, ConstantsThatGrowAreMadeInEachCall) {
   EXPECT_TRUE(same_bits(result, x * w.neg().repeat({2, 1})));
 }
 
+TEST(Passes, WhatLetsGoOfMemoryRunsAsSoonAsItCan) {
+  const auto backend = through("order",
+                               [](const Tensors& x) -> Tensors {
+                                 const at::Tensor a = x[0].exp(), b = x[0].tanh(), of_b = b.sum();
+                                 return {of_b, a.sum()};
+                               },
+                               {torch::randn({30})});
+  const auto& all = backend->programs.back().instructions;
+  EXPECT_EQ(backend->reports.back().fired("order"), 1) << backend->programs.back().to_text();
+  EXPECT_EQ(all[1].op->name, "aten::sum") << "of exp, before tanh is there";
+  EXPECT_EQ(all[2].op->name, "aten::tanh");
+}
+
+/// How often groups of a function of a square matrix write over what they read.
+int64_t times_reused(const std::function<at::Tensor(const at::Tensor&)>& function) {
+  const auto make = [&] {
+    const at::Tensor x = torch::randn({6, 6});
+    return Program{[=](int) -> Tensors {
+      const at::NoGradGuard no_grad;
+      return {function(x)};
+    }};
+  };
+  const auto backend = expect_passed(make, PassBackend({}, PassBackend::Kernels::groups), 1e-6);
+  return backend->reports.back().fired("reuse");
+}
+
+TEST(Passes, GroupsWriteOverWhatNobodyReadsAfterwards) {
+  EXPECT_EQ(times_reused([](const at::Tensor& x) { return ((x.mm(x) + 1).relu()).mm(x); }), 1);
+  EXPECT_EQ(times_reused([](const at::Tensor& x) { return at::softmax(x.mm(x) * 2, 1).mm(x); }), 1) << "row by row";
+  EXPECT_EQ(times_reused([](const at::Tensor& x) {
+              const at::Tensor a = x.mm(x);
+              return (a + 1).relu().mm(a);
+            }),
+            0)
+      << "is read again";
+  EXPECT_EQ(times_reused([](const at::Tensor& x) { return (x.mm(x).t() + x.mm(x * 2)).relu().mm(x); }), 1);
+  EXPECT_EQ(times_reused([](const at::Tensor& x) { return (x.mm(x).t() + x.mm(x)).relu().mm(x); }), 0)
+      << "is read across";
+  EXPECT_EQ(times_reused([](const at::Tensor& x) { return (x + 1).relu().mm(x); }), 0) << "is an input";
+}
+
 TEST(Passes, ParallelismIsThatOfTheLongestChain) {
   const auto backend = through("dead code",
                                [](const Tensors& x) -> Tensors {
