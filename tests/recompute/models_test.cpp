@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
 #include "bellows/amp/autocast.h"
-#include "bellows/models/bert.h"
 #include "bellows/models/blocks.h"
 #include "bellows/models/resnet.h"
 #include "bellows/models/unet.h"
 #include "bellows/tap/allocator.h"
+#include "tests/models/small_models.h"
 #include "tests/recompute/support.h"
 
 namespace bellows::recompute::testing {
@@ -50,15 +50,6 @@ void expect_the_same(const std::function<Model()>& make, const at::Tensor& input
   }
 }
 
-models::BertOptions small_bert() {
-  return {.vocab_size = 50,
-          .hidden_size = 32,
-          .num_hidden_layers = 3,
-          .num_attention_heads = 4,
-          .intermediate_size = 64,
-          .max_position_embeddings = 16};
-}
-
 }  // namespace
 
 TEST(CheckpointOfModels, ResNet18IsTheSameBitForBit) {
@@ -73,8 +64,8 @@ TEST(CheckpointOfModels, UNetIsTheSameBitForBit) {
 
 TEST(CheckpointOfModels, BertIsTheSameBitForBit) {
   torch::manual_seed(1);
-  expect_the_same([] { return models::bert(small_bert()); }, torch::randint(1, 50, {4, 12}));
-  models::BertOptions fused = small_bert();
+  expect_the_same([] { return models::bert(models::wide_bert()); }, torch::randint(1, 50, {4, 12}));
+  models::BertOptions fused = models::wide_bert();
   fused.fused = true;
   expect_the_same([&] { return models::bert(fused); }, torch::randint(1, 50, {4, 12}));
 }
@@ -82,7 +73,7 @@ TEST(CheckpointOfModels, BertIsTheSameBitForBit) {
 TEST(CheckpointOfModels, BertHoldsTheInputsOfItsLayers) {
   tap::install_cpu_allocator();
   torch::manual_seed(1);
-  models::BertOptions options = small_bert();
+  models::BertOptions options = models::wide_bert();
   options.num_hidden_layers = 8;
   const at::Tensor ids = torch::randint(1, 50, {32, 16});
   const Model model = models::bert(options);
