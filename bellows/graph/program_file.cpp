@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/version.h>
 
+#include "bellows/core/error.h"
 #include "bellows/graph/program_json_impl.h"
 #include "bellows/io/hash.h"
 #include "bellows/io/safetensors.h"
@@ -94,8 +95,7 @@ Program load_program(const std::string& path) {
     program.check();
     return program;
   } catch (const std::exception& error) {
-    const auto* const ours = dynamic_cast<const c10::Error*>(&error);
-    TORCH_CHECK_VALUE(false, "load_program: ", path, ": ", ours ? ours->what_without_backtrace() : error.what());
+    TORCH_CHECK_VALUE(false, "load_program: ", path, ": ", user_message(error));
   }
 }
 
