@@ -1,29 +1,8 @@
 #include "bellows/graph/program_runner.h"
 
-#include <cstdlib>
-#include <new>
-
 #include "bellows/tap/allocator.h"
+#include "tests/data/allocation_count.h"
 #include "tests/graph/kept_programs.h"
-
-namespace {
-
-std::atomic<int64_t> objects_made{0};
-
-}  // namespace
-
-// Tensors, storages and lists are made by it, in libtorch, too.
-void* operator new(size_t bytes) {
-  objects_made.fetch_add(1, std::memory_order_relaxed);
-  if (void* const made = std::malloc(bytes ? bytes : 1)) return made;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
 
 namespace bellows::graph::testing {
 namespace {
@@ -67,9 +46,9 @@ Cost cost_of_a_run(Executable& executable, const Tensors& inputs, size_t outputs
   for (int call = 0; call < 4; ++call) {
     auto in = storages(inputs);
     std::vector<c10::Storage> out(outputs);
-    const int64_t objects = objects_made, buffers = tap::cpu_allocation_counters().allocations;
+    const int64_t objects = test::all_allocations(), buffers = tap::cpu_allocation_counters().allocations;
     executable.run(in, {}, out);
-    cost = {objects_made - objects, tap::cpu_allocation_counters().allocations - buffers};
+    cost = {test::all_allocations() - objects, tap::cpu_allocation_counters().allocations - buffers};
   }
   return cost;
 }
