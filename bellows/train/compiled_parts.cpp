@@ -20,7 +20,7 @@ void run(auto& part, const CompiledParts::Body& body) {
 }  // namespace
 
 CompiledParts::CompiledParts(const Recipe& recipe) {
-  const auto part = [] { return compile(&call_body, {.generate = true}); };
+  const auto part = [] { return compile(&call_body); };
   if (recipe.compile == "none") return;
   evaluation_.emplace(part());
   (recipe.compile == "step" ? step_ : forward_).emplace(part());

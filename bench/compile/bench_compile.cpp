@@ -60,12 +60,13 @@ Contestant contestant(std::string name, const std::function<at::Tensor()>& call)
 }
 
 Row measure(const Work& work, const Options& options) {
-  auto followed = compile(work.make());
+  const CompileOptions in_order{.generate = false};
+  auto followed = compile(work.make(), in_order);
   const auto plain = work.make(), recorded = work.make();
   bool equal = true;
   for (int call = 0; call < 4; ++call) equal = at::equal(followed(), plain()) && equal;
   const Comparison all = compare({contestant("followed", followed), contestant("plain", plain),
-                                  contestant("recorded", [recorded] { return compile(recorded)(); })},
+                                  contestant("recorded", [=] { return compile(recorded, in_order)(); })},
                                  {.window_s = options.quick ? 0.2 : 0.5, .windows = options.quick ? 5 : 15});
   Row row = time_row(work.name, "time per call", "us", all, equal);
   const auto graphs = followed.graphs();

@@ -100,7 +100,7 @@ class Contest {
       note("ours with ", cache, " %.1f s and %.0f calls", answer.at(0), answer.at(1));
     }
     const Call bare = function_of(task_, weights);
-    auto compiled = compile(bare, {.generate = true, .frozen = task_.is_step() ? std::vector<at::Tensor>{} : weights});
+    auto compiled = compile(bare, {.frozen = task_.is_step() ? std::vector<at::Tensor>{} : weights});
     const std::vector<double> first = checked_values(task_, compiled);
     check_values("ours, first calls", first);
     call_until_ready(compiled, task_.is_step());
@@ -204,7 +204,7 @@ int serve_ready(const std::string& task_name) {
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const auto start = std::chrono::steady_clock::now();
-    auto compiled = compile(bare, {.generate = true, .frozen = task.is_step() ? std::vector<at::Tensor>{} : weights});
+    auto compiled = compile(bare, {.frozen = task.is_step() ? std::vector<at::Tensor>{} : weights});
     const int64_t calls = call_until_ready(compiled, task.is_step());
     std::cout << seconds_since(start) << " " << calls << std::endl;
   }
