@@ -81,12 +81,14 @@ void* Library::symbol(const std::string& name) const {
 }
 
 KernelCache::KernelCache(KernelCacheOptions options)
-    : options_(std::move(options)),
-      folder_(options_.folder.empty() ? default_folder() : options_.folder),
-      compiler_(KernelCompiler::find()) {
+    : options_(std::move(options)), folder_(options_.folder.empty() ? default_folder() : options_.folder) {
   static std::atomic<bool> said = false;
-  if (!compiler_)
-    say_once(said, "compile: there is no C++ compiler (g++ or clang++ in PATH, or BELLOWS_CXX): no code is generated.");
+  try {
+    compiler_ = KernelCompiler::find();
+    TORCH_CHECK(compiler_, "compile: there is no C++ compiler (g++ or clang++ in PATH, or BELLOWS_CXX).");
+  } catch (const std::exception& error) {
+    say_once(said, user_message(error) + " No code is generated.");
+  }
 }
 
 KernelCache::Counts KernelCache::counts() const {
@@ -101,12 +103,8 @@ std::shared_ptr<const Library> KernelCache::load(const std::string& source, cons
     const std::lock_guard lock(mutex_);
     if (auto library = loaded_[key].lock()) return ++counts_.shared, library;
   }
-  std::shared_ptr<const Library> library;
-  if (const auto content = read(key)) {
-    library = std::make_shared<const Library>(*content);
-    const std::lock_guard lock(mutex_);
-    ++counts_.from_disk;
-  } else {
+  std::shared_ptr<const Library> library = from_disk(key);
+  if (!library) {
     const std::string compiled = compiler_->compile(source, stop);
     library = std::make_shared<const Library>(compiled);
     write(key, compiled);
@@ -116,6 +114,23 @@ std::shared_ptr<const Library> KernelCache::load(const std::string& source, cons
   const std::lock_guard lock(mutex_);
   loaded_[key] = library;
   return library;
+}
+
+/// Null: it has to be compiled, as where the system's libraries are others than those it was linked with.
+std::shared_ptr<const Library> KernelCache::from_disk(const std::string& key) {
+  const auto content = read(key);
+  if (!content) return nullptr;
+  try {
+    auto library = std::make_shared<const Library>(*content);
+    const std::lock_guard lock(mutex_);
+    ++counts_.from_disk;
+    return library;
+  } catch (const std::exception& error) {
+    log_info(user_message(error), " It is compiled anew.");
+    const std::lock_guard lock(mutex_);
+    ++counts_.refused;
+    return nullptr;
+  }
 }
 
 std::optional<std::string> KernelCache::read(const std::string& key) {

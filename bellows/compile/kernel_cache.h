@@ -58,6 +58,7 @@ class KernelCache {
   const std::string& folder() const { return folder_; }
 
  private:
+  std::shared_ptr<const Library> from_disk(const std::string& key);
   std::optional<std::string> read(const std::string& key);
   void write(const std::string& key, const std::string& content);
   void make_room();

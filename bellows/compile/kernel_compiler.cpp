@@ -46,12 +46,20 @@ constexpr std::array compiler_flags = {"-std=c++20",
                                        "-nostdlib",
                                        "-w"};
 
+/// $TMPDIR and the like, or /tmp where they name no folder.
+fs::path temporary_folder() {
+  std::error_code none;
+  const fs::path chosen = fs::temp_directory_path(none);
+  return none ? fs::path("/tmp") : chosen;
+}
+
 /// A folder of this process alone, gone when this is.
 class PrivateFolder {
  public:
   PrivateFolder() {
-    path_ = (fs::temp_directory_path() / "bellows-kernel-XXXXXX").string();
-    TORCH_CHECK(::mkdtemp(path_.data()), "compile: cannot make a folder in ", fs::temp_directory_path().string(), ": ",
+    const fs::path parent = temporary_folder();
+    path_ = (parent / "bellows-kernel-XXXXXX").string();
+    TORCH_CHECK(::mkdtemp(path_.data()), "compile: cannot make a folder in ", parent.string(), ": ",
                 errno_message(errno), ". Set TMPDIR to a folder that can be written.");
   }
   ~PrivateFolder() {
@@ -76,13 +84,14 @@ wait $program; status=$?
 kill -KILL $guard; wait $guard 2>/dev/null
 exit $status)";
 
-/// Waits for a child, the leader of a group of processes; -1: it was stopped.
-int wait_for(pid_t child, const std::stop_token& stop) {
+/// Waits for a child, the leader of a group of processes; -1: it was stopped, or took too long.
+int wait_for(pid_t child, const std::stop_token& stop, int timeout_s) {
+  const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_s);
   for (int status = 0;;) {
     const pid_t ended = ::waitpid(child, &status, WNOHANG);
     if (ended == child) return status;
     if (ended < 0 && errno != EINTR) return errno == ECHILD ? 0 : -1;  // with SIGCHLD ignored nobody tells
-    if (stop.stop_requested()) {
+    if (stop.stop_requested() || std::chrono::steady_clock::now() > last) {
       ::kill(-child, SIGKILL);
       ::waitpid(child, &status, 0);
       return -1;
@@ -131,15 +140,15 @@ pid_t start_shell(std::vector<std::string> words, const std::string& output, con
   return error ? -1 : child;
 }
 
-/// Runs a program whose output goes to a file. Returns its status as waitpid() has it; -1: not started, or stopped.
+/// Runs a program whose output goes to a file. Returns its status as waitpid() has it; -1: not started, stopped, or too slow.
 /// Params: folder – for its temporary files; removed if this process is killed meanwhile
 int run_program(const std::vector<std::string>& words, const PrivateFolder& folder, const std::string& output,
-                const std::stop_token& stop) {
+                const std::stop_token& stop, int timeout_s) {
   const Pipe alive;
   std::vector<std::string> all{"sh", "-c", guarded_program, "sh", folder.path()};
   all.insert(all.end(), words.begin(), words.end());
   const pid_t child = start_shell(std::move(all), output, alive);
-  return child < 0 ? -1 : wait_for(child, stop);
+  return child < 0 ? -1 : wait_for(child, stop, timeout_s);
 }
 
 std::string read_if_there(const std::string& path) {
@@ -167,24 +176,28 @@ std::string processor() {
   return result;
 }
 
-std::string version_of(const std::string& program) {
+std::string version_of(const std::string& program, int timeout_s) {
   const PrivateFolder folder;
   const std::string output = folder / "version";
-  return run_program({program, "--version"}, folder, output, {}) == 0 ? first_lines(read_if_there(output), 1) : "";
+  const int status = run_program({program, "--version"}, folder, output, {}, timeout_s);
+  return status == 0 ? first_lines(read_if_there(output), 1) : "";
 }
 
 }  // namespace
 
-std::optional<KernelCompiler> KernelCompiler::find() {
+std::optional<KernelCompiler> KernelCompiler::find(int timeout_s) {
+  const char* const chosen = std::getenv("BELLOWS_CXX");
   std::vector<std::string> candidates{"g++", "c++", "clang++"};
-  if (const char* chosen = std::getenv("BELLOWS_CXX"); chosen && *chosen) candidates = {chosen};
+  if (chosen && *chosen) candidates = {chosen};
   for (const std::string& candidate : candidates) {
-    const std::string version = version_of(candidate);
+    const std::string version = version_of(candidate, timeout_s);
     if (version.empty()) continue;
     std::string identity = version;
     for (const char* flag : compiler_flags) identity += std::string(flag) + " ";
     return KernelCompiler{candidate, identity + "\n" + processor()};
   }
+  TORCH_CHECK(!chosen || !*chosen, "compile: BELLOWS_CXX is \"", chosen, "\", which does not answer --version within ",
+              timeout_s, " s. Set it to the name or path of a C++ compiler, without arguments, or not at all.");
   return std::nullopt;
 }
 
@@ -195,8 +208,9 @@ std::string KernelCompiler::compile(const std::string& source, const std::stop_t
   std::vector<std::string> words{path};
   words.insert(words.end(), compiler_flags.begin(), compiler_flags.end());
   words.insert(words.end(), {"-o", library, text, "-lm"});
-  const int status = run_program(words, folder, said, stop);
+  const int status = run_program(words, folder, said, stop, timeout_s);
   TORCH_CHECK(!stop.stop_requested(), "compile: stopped while a kernel was compiled.");
+  TORCH_CHECK(status != -1, "compile: ", path, " did not start, or took longer than ", timeout_s, " s for a kernel.");
   std::string result = read_if_there(library);
   TORCH_CHECK(status == 0 && !result.empty(), "compile: ", path, " cannot compile a generated kernel:\n",
               first_lines(read_if_there(said), 8));

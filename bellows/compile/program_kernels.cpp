@@ -14,6 +14,8 @@
 #include "bellows/compile/codegen.h"
 #include "bellows/compile/codegen_schedule_impl.h"
 #include "bellows/compile/generated_kernel.h"
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
 
 namespace bellows::compile_detail {
 namespace {
@@ -106,12 +108,26 @@ std::vector<std::vector<const KernelCode*>> share_out(std::vector<Planned>& plan
   return sources;
 }
 
+/// Null: it could not be compiled, which is said once.
+std::shared_ptr<const Library> library_of(const std::string& source, KernelCache& cache, const std::stop_token& stop) {
+  static std::atomic<bool> said = false;
+  try {
+    return cache.load(source, stop);
+  } catch (const std::exception& error) {
+    if (stop.stop_requested()) throw;
+    if (!said.exchange(true))
+      log_warn("compile: operators run in the place of kernels that could not be made: ", user_message(error));
+    return nullptr;
+  }
+}
+
 std::vector<std::shared_ptr<const Library>> compile_all(const std::vector<std::vector<const KernelCode*>>& sources,
                                                         KernelCache& cache, const std::stop_token& stop) {
   std::vector<std::shared_ptr<const Library>> libraries(sources.size());
   std::atomic<size_t> next = 0;
   const auto work = [&] {
-    for (size_t i = next++; i < sources.size(); i = next++) libraries[i] = cache.load(source_of(sources[i]), stop);
+    for (size_t i = next++; i < sources.size(); i = next++)
+      libraries[i] = library_of(source_of(sources[i]), cache, stop);
   };
   const size_t workers = std::clamp<size_t>(std::thread::hardware_concurrency(), 2, 8);
   std::vector<std::future<void>> running;
@@ -170,10 +186,14 @@ KernelReport generate_kernels(Program& program, KernelCache& cache, const std::s
   const auto libraries = compile_all(share_out(planned), cache, stop);
   std::set<std::string> different;
   for (const Planned& each : planned) {
+    if (!libraries[each.source]) {
+      report.left += bool(each.one->group);
+      continue;
+    }
+    ++report.kernels;
     each.one->kernel = std::make_shared<const GeneratedKernel>(name_of(*each.one), each.code, libraries[each.source]);
     for (const auto& function : each.code.functions) different.insert(function.symbol);
   }
-  report.kernels = static_cast<int64_t>(planned.size());
   report.functions = static_cast<int64_t>(different.size());
   report.compile_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

@@ -22,9 +22,10 @@ struct KernelReport {
 /// Whether code for it would be good: there are enough parts for threads to share, and memory is mostly read in order.
 bool is_worth_generating(const graph::Expression& expression);
 
-/// Gives groups, and single operators that can be written, a kernel. Sources hold many functions and are compiled at the same time.
+/// Gives groups, and single operators that can be written, a kernel. Sources hold many functions and are compiled at the same time. What
+/// cannot be compiled is left to operators; why not is logged once a process.
 /// Threads: any
-/// Throws:  c10::Error – as KernelCache::load
+/// Throws:  c10::Error – it was stopped
 KernelReport generate_kernels(graph::Program& program, KernelCache& cache, const std::stop_token& stop = {});
 
 }  // namespace bellows::compile_detail
