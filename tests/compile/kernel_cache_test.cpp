@@ -55,6 +55,13 @@ int load_number(KernelCache& cache, int number) {
   return number_in(*cache.load(source(number)));
 }
 
+/// The file of a kernel, in a folder that had none.
+fs::path make_entry(const Folder& folder, int number) {
+  KernelCache cache({.folder = folder.path});
+  load_number(cache, number);
+  return folder.entries().at(0);
+}
+
 void write_bytes(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
@@ -98,11 +105,7 @@ TEST(KernelCacheTest, CompilesOnceAndFindsItAgain) {
 
 TEST(KernelCacheTest, NeverLoadsWhatIsNotWhole) {
   const Folder folder;
-  {
-    KernelCache cache({.folder = folder.path});
-    load_number(cache, 7);
-  }
-  const fs::path entry = folder.entries().at(0);
+  const fs::path entry = make_entry(folder, 7);
   const std::string whole = read_bytes(entry);
   std::string altered = whole;
   altered[altered.size() / 2] ^= 1;
@@ -118,9 +121,8 @@ TEST(KernelCacheTest, NeverLoadsWhatIsNotWhole) {
 
 TEST(KernelCacheTest, NeverLoadsAnEntryOfAnotherNameOrUser) {
   const Folder folder;
+  const fs::path seven = make_entry(folder, 7);
   KernelCache maker({.folder = folder.path});
-  load_number(maker, 7);
-  const fs::path seven = folder.entries().at(0);
   load_number(maker, 8);
   for (const fs::path& entry : folder.entries()) {
     if (entry != seven) write_bytes(entry, read_bytes(seven));
@@ -172,9 +174,7 @@ TEST(KernelCacheTest, SurvivesAKill) {
 /// A pipe blocks whoever opens it plainly, on either side.
 TEST(KernelCacheTest, NeverWaitsForWhatIsNoFile) {
   const Folder folder;
-  KernelCache maker({.folder = folder.path});
-  load_number(maker, 7);
-  const fs::path entry = folder.entries().at(0);
+  const fs::path entry = make_entry(folder, 7);
   fs::remove(folder.path + "/.lock");
   ASSERT_EQ(::mkfifo((folder.path + "/.lock").c_str(), 0600), 0);
   const std::vector<std::function<void()>> puts{
@@ -293,12 +293,7 @@ TEST(KernelCacheTest, WorksOnAFullDisk) {
 
 TEST(KernelCacheTest, KeepsItsLimit) {
   const Folder folder;
-  int64_t one = 0;
-  {
-    KernelCache cache({.folder = folder.path});
-    load_number(cache, 0);
-    one = static_cast<int64_t>(fs::file_size(folder.entries().at(0)));
-  }
+  const auto one = static_cast<int64_t>(fs::file_size(make_entry(folder, 0)));
   KernelCache cache({.folder = folder.path, .limit_bytes = 3 * one + one / 2});
   for (int i = 1; i < 6; ++i) load_number(cache, i);
   EXPECT_EQ(folder.entries().size(), 3u);
@@ -312,6 +307,7 @@ TEST(KernelCacheTest, SaysThatThereIsNoCompiler) {
   const Folder folder;
   const int status = in_child([&] {
     ::setenv("PATH", folder.path.c_str(), 1);
+    ::unsetenv("BELLOWS_CXX");
     KernelCache cache({.folder = folder.path});
     if (cache.can_compile()) return 1;
     try {
