@@ -45,6 +45,8 @@ if(BELLOWS_SANITIZE MATCHES "address")
        "ASAN_OPTIONS=detect_container_overflow=0:detect_odr_violation=0:strict_init_order=1:allocator_may_return_null=1"
        "LSAN_OPTIONS=suppressions=${_suppressions}/lsan.txt:print_suppressions=0"
        "UBSAN_OPTIONS=print_stacktrace=1")
+  # Kernels that are generated while a test runs are checked as what it was built of is.
+  list(APPEND BELLOWS_TEST_ENVIRONMENT "BELLOWS_CXX=${_suppressions}/kernel_compiler.sh" "BELLOWS_TEST_SANITIZE=${BELLOWS_SANITIZE}")
 endif()
 
 # bellows_test(NAME [HEAVY] SOURCES … [ROOMS …] [LIBS …] [LABELS fast|dist|slow])
