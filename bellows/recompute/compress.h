@@ -40,7 +40,8 @@ struct CompressedBytes {
 /// masks), float64, and what would not become smaller. On other devices than the CPU int8 and int4 become bf16. What is
 /// left, and the codes themselves, are offered to the guards around this one: within an `offload` guard codes are
 /// offloaded. Values that are not finite come back not finite, so that a loss scaler still sees them.
-/// Numerics: int8 and int4 as kernels::encode_groups: unbiased, errors below (largest − smallest of a group) / 255 or 15
+/// Numerics: int8 and int4 as kernels::encode_groups: unbiased, errors below (largest − smallest of a group) / 254 or 14, ReLU's
+///           masks exact. Gradients have a bias where backward multiplies two rounded values (norms, attention)
 ///           (tests/recompute/compress_test.cpp)
 /// Cost:     reads each tensor once, writes and reads the codes; backward writes it once for those places that saved it
 ///           and want it one after the other

@@ -196,7 +196,7 @@ Technique int8_activations() {
                             "each operator that needs it in backward."},
       .exactness = Exactness::lossy,
       .tolerance =
-          "the loss of a step is exact; gradients get unbiased noise of a 255th of each group's range, the same "
+          "the loss of a step is exact; gradients get noise of a 255th of each group's range, the same "
           "for the same seed and step",
       .judged_by_target = true,
       .saves_memory = true,
@@ -215,7 +215,7 @@ Technique int4_activations() {
                                 "with less to move."},
           .exactness = Exactness::lossy,
           .tolerance =
-              "the loss of a step is exact; gradients get unbiased noise of a 15th of each group's range, the "
+              "the loss of a step is exact; gradients get noise of a 15th of each group's range, the "
               "same for the same seed and step",
           .judged_by_target = true,
           .saves_memory = true,

@@ -53,16 +53,18 @@ HWY_INLINE hn::Vec<CodeWords> scramble_words(hn::Vec<CodeWords> x) {
 
 /// Codes of one whole group. `store(i, low, high)` gets those of values from i and from i + half.
 template <class T, class Store>
-HWY_INLINE void codes_of_group(const T* x, size_t half, const GroupRange& range, uint32_t key, int bits, Store store) {
+HWY_INLINE void codes_of_group(const T* x, size_t half, const GroupRange& range, uint32_t key, Store store) {
   const CodeFloats d;
   const CodeInts ints;
   const CodeWords words;
   const size_t lanes = hn::Lanes(d);
   const auto smallest = hn::Set(d, range.smallest), scale = hn::Set(d, range.scale);
-  const auto most = hn::Set(ints, (1 << bits) - 1);
+  const auto most = hn::Set(ints, range.levels), above_zero = hn::Set(ints, range.above_zero);
+  const auto zero = hn::Set(d, range.zero);
   const auto code = [&](hn::Vec<CodeFloats> v, hn::Vec<CodeWords> random) HWY_ATTR {
     const auto steps = hn::NearestInt(hn::Mul(hn::Sub(v, smallest), scale));
-    return hn::Min(hn::ShiftRight<16>(hn::Add(steps, hn::BitCast(ints, random))), most);
+    const auto number = hn::Min(hn::ShiftRight<16>(hn::Add(steps, hn::BitCast(ints, random))), most);
+    return hn::IfThenElseZero(hn::RebindMask(ints, hn::Gt(v, zero)), hn::Add(number, above_zero));
   };
   auto counter = hn::Iota(words, key);
   for (size_t i = 0; i < half; i += lanes) {
@@ -88,12 +90,12 @@ void encode_group(const GroupCodes& args, const T* x, int64_t number) {
   const CodeBytes d8;
   const uint32_t key = group_key(args.seed, number);
   if (args.bits == 8) {
-    codes_of_group(x, half, range, key, 8, [&](size_t i, auto low, auto high) HWY_ATTR {
+    codes_of_group(x, half, range, key, [&](size_t i, auto low, auto high) HWY_ATTR {
       hn::StoreU(hn::DemoteTo(d8, low), d8, codes + i);
       hn::StoreU(hn::DemoteTo(d8, high), d8, codes + half + i);
     });
   } else {
-    codes_of_group(x, half, range, key, 4, [&](size_t i, auto low, auto high) HWY_ATTR {
+    codes_of_group(x, half, range, key, [&](size_t i, auto low, auto high) HWY_ATTR {
       hn::StoreU(hn::DemoteTo(d8, hn::Or(low, hn::ShiftLeft<4>(high))), d8, codes + i);
     });
   }
@@ -134,9 +136,14 @@ void decode_group(const GroupCodes& args, T* x, int64_t number) {
   const CodeBytes d8;
   const size_t lanes = hn::Lanes(d), group = static_cast<size_t>(args.group), half = group / 2;
   const uint8_t* codes = args.codes + static_cast<size_t>(number) * group * static_cast<size_t>(args.bits) / 8;
-  const auto smallest = hn::Set(d, args.ranges[2 * number]), step = hn::Set(d, args.ranges[2 * number + 1]);
-  const auto value = [&](hn::Vec<CodeInts> code)
-                         HWY_ATTR { return hn::MulAdd(hn::ConvertTo(d, code), step, smallest); };
+  const GroupValues of(args.ranges[2 * number], args.ranges[2 * number + 1]);
+  const auto step = hn::Set(d, of.step), base = hn::Set(d, of.base), least = hn::Set(d, of.least);
+  const auto zeros = hn::Set(ints, of.zeros);
+  const auto value = [&](hn::Vec<CodeInts> code) HWY_ATTR {
+    const auto v = hn::MulAdd(hn::ConvertTo(d, code), step, base);
+    const auto bounded = hn::IfThenElse(hn::Lt(v, least), least, v);  // NaN stays NaN
+    return hn::IfThenElseZero(hn::RebindMask(d, hn::Gt(code, zeros)), bounded);
+  };
   if (args.bits == 8) {
     for (size_t i = 0; i < group; i += lanes)
       store_values(d, value(hn::PromoteTo(ints, hn::LoadU(d8, codes + i))), x + i);

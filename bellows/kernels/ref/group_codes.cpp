@@ -10,19 +10,29 @@
 namespace bellows::kernels {
 
 GroupRange::GroupRange(float least, float most, bool all_finite, int bits) : smallest(least) {
-  const auto levels = static_cast<float>((1 << bits) - 1);
+  above_zero = least == 0 ? 1 : 0;
+  zero = above_zero ? 0 : -std::numeric_limits<float>::infinity();
+  levels = (1 << bits) - 1 - above_zero;
   const float width = most - least;
   finite = all_finite && std::isfinite(width);
   if (!finite) {
     smallest = step = std::numeric_limits<float>::quiet_NaN();
     return;
   }
-  scale = levels * 65536.0F / width;
+  scale = static_cast<float>(levels) * 65536.0F / width;
   if (std::isfinite(scale)) {
-    step = width / levels;
+    step = width / static_cast<float>(levels);
   } else {
     scale = 0;  // all values are equal, or as good as that
   }
+}
+
+GroupValues::GroupValues(float smallest, float width_of_step)
+    : step(width_of_step), base(smallest), least(-std::numeric_limits<float>::infinity()), zeros(-1) {
+  if (smallest != 0) return;
+  base = -step;
+  least = step / 65536;
+  zeros = 0;
 }
 
 namespace ref {
@@ -70,7 +80,8 @@ uint32_t code_of(const GroupCodes& args, const GroupRange& range, float x, int64
   const uint32_t random = scramble32(group_key(args.seed, group) + static_cast<uint32_t>(i % half));
   const uint32_t bits16 = i < half ? random & 0xffff : random >> 16;
   const auto steps = static_cast<uint32_t>(std::nearbyint((x - range.smallest) * range.scale));
-  return std::min((steps + bits16) >> 16, (1U << args.bits) - 1);
+  const uint32_t code = std::min((steps + bits16) >> 16, static_cast<uint32_t>(range.levels));
+  return x > range.zero ? code + static_cast<uint32_t>(range.above_zero) : 0;
 }
 
 }  // namespace
@@ -100,8 +111,9 @@ void decode_groups(const GroupCodes& args, void* values) {
     const int64_t group = n / args.group, i = n % args.group, half = args.group / 2;
     const uint8_t* codes = args.codes + group * args.group * args.bits / 8;
     const int code = args.bits == 8 ? codes[i] : (i < half ? codes[i] & 15 : codes[i - half] >> 4);
-    const float value = args.ranges[2 * group] + static_cast<float>(code) * args.ranges[2 * group + 1];
-    put_code_value(args.dtype, values, n, value);
+    const GroupValues of(args.ranges[2 * group], args.ranges[2 * group + 1]);
+    const float value = static_cast<float>(code) * of.step + of.base;
+    put_code_value(args.dtype, values, n, code <= of.zeros ? 0 : value < of.least ? of.least : value);
   }
 }
 
