@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -52,7 +53,7 @@ class Combinations {
       }
     }
     std::stable_sort(result_.begin() + 1, result_.end(), [](const PlanCandidate& a, const PlanCandidate& b) {
-      return std::pair(a.other_training, a.time_factor) < std::pair(b.other_training, b.time_factor);
+      return std::pair(a.other_training, expected_cost(a)) < std::pair(b.other_training, expected_cost(b));
     });
     return std::move(result_);
   }
@@ -116,6 +117,11 @@ class Combinations {
 };
 
 }  // namespace
+
+double expected_cost(const PlanCandidate& candidate) {
+  constexpr double a_step_of_roughness = 1.06;
+  return candidate.time_factor * std::pow(a_step_of_roughness, roughness(candidate.measures));
+}
 
 std::vector<PlanCandidate> plan_candidates(const MemoryPlan& plan) {
   return Combinations(plan).all();

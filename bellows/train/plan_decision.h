@@ -51,7 +51,7 @@ struct FittingRecipe {
   std::string changes;     ///< in words
 };
 
-/// The plan's own recipe where it fits; else the one with the least expected time that does, of plan_candidates(), but not
+/// The plan's own recipe where it fits; else the first of plan_candidates() that does, but none of
 /// those that offload: how much that saves is measured, not predicted. A candidate is planned anew before it is believed.
 /// Returns: nothing – none fits
 std::optional<FittingRecipe> cheapest_that_fits(const MemoryPlan& plan, int64_t bytes);

@@ -242,6 +242,15 @@ double time_factor(const Measures& measures, bool bf16_arithmetic) {
   return measures.stage > 0 ? std::numeric_limits<double>::quiet_NaN() : factor;
 }
 
+int roughness(const Measures& measures) {
+  const int precision = static_cast<int>(measures.precision);  // as it is, products, weights too
+  const int state = measures.state == State::four_bit ? 2 : measures.state == State::eight_bit ? 1 : 0;
+  const int saved = measures.saved == Saved::in_int4                                       ? 2
+                    : measures.saved == Saved::in_int8 || measures.saved == Saved::in_bf16 ? 1
+                                                                                           : 0;
+  return precision + state + saved;
+}
+
 std::string to_string(const Measures& measures) {
   std::vector<std::string> words;
   if (measures.precision == Precision::bf16) words.emplace_back("bf16 autocast");

@@ -59,6 +59,10 @@ std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64
 /// Params: bf16_arithmetic – the processor has it
 double time_factor(const Measures& measures, bool bf16_arithmetic);
 
+/// How much they round, in steps: one for each of bf16 products, bf16 weights and what is kept in 16 or 8 bits, two for what
+/// is kept in 4. 0: the same mathematics.
+int roughness(const Measures& measures);
+
 /// The repeated block that a module lies in: "encoder.layer.3" of "encoder.layer.3.output"; "" outside of any.
 std::string repeated_block(const std::string& module);
 

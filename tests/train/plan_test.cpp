@@ -1,3 +1,4 @@
+#include "bellows/train/plan_candidates.h"
 #include "bellows/train/plan_decision.h"
 
 #include <gmock/gmock.h>
@@ -190,6 +191,21 @@ TEST(Plan, CheapestThatFitsIsARecipeThatFits) {
   EXPECT_EQ(Recipe::parse(fitting->recipe.to_yaml()), fitting->recipe);
   EXPECT_FALSE(cheapest_that_fits(plan, 1000));
   EXPECT_TRUE(cheapest_that_fits(plan, plan.peak_bytes())->recipe.accumulate <= 1);
+}
+
+TEST(Plan, AtNearlyEqualTimesTheOneThatRoundsLessComesFirst) {
+  const auto cost = [](const Measures& measures) {
+    return expected_cost({.measures = measures, .time_factor = time_factor(measures, true)});
+  };
+  using Saved = Measures::Saved;
+  using State = Measures::State;
+  EXPECT_LT(time_factor({.saved = Saved::in_int4}, true), time_factor({.saved = Saved::in_int8}, true));
+  EXPECT_LT(cost({.saved = Saved::in_int8}), cost({.saved = Saved::in_int4})) << "8 bits before 4";
+  EXPECT_LT(time_factor({.saved = Saved::in_bf16}, true), time_factor({.saved = Saved::half_recomputed}, true));
+  EXPECT_LT(cost({.saved = Saved::half_recomputed}), cost({.saved = Saved::in_bf16})) << "the same bits before others";
+  EXPECT_LT(cost({.state = State::eight_bit, .accumulate = 16}), cost({.state = State::four_bit, .accumulate = 8}));
+  EXPECT_LT(cost({.saved = Saved::in_int8}), cost({.saved = Saved::recomputed})) << "but not where it costs time";
+  EXPECT_EQ(roughness({.saved = Saved::recomputed, .accumulate = 4, .in_backward = true}), 0);
 }
 
 TEST(Plan, SaysWhatCannotBePlanned) {
