@@ -44,9 +44,14 @@ const WrittenArguments& known_written_arguments(const c10::OperatorHandle& handl
   return known->try_emplace(schema, written_arguments(*schema)).first->second;  // elements stay where they are
 }
 
+/// Without a look at pointers, which a compiled function's pending tensors do not have.
+bool same_storage(const at::Tensor& a, const at::Tensor& b) {
+  return a.has_storage() && b.has_storage() && a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
+}
+
 /// The same elements: what is put back for one is put back for the other.
 bool same_view(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_alias_of(b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+  return same_storage(a, b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
          a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
 }
 
@@ -80,7 +85,8 @@ std::string BufferWrites::operator_name() const {
 
 bool BufferWrites::wrote(const at::Tensor& tensor) const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(before_.begin(), before_.end(), [&](const Before& one) { return one.tensor.is_alias_of(tensor); });
+  return std::any_of(before_.begin(), before_.end(),
+                     [&](const Before& one) { return same_storage(one.tensor, tensor); });
 }
 
 bool BufferWrites::drew() {

@@ -1,3 +1,4 @@
+#include "bellows/recompute/checkpoint.h"
 #include "tests/graph/training.h"
 
 namespace bellows::graph::testing {
@@ -19,6 +20,20 @@ TEST(TrainingStep, ConvolutionsAndBatchNorm) {
     auto net = conv_net();
     const at::Tensor x = torch::randn({4, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
     return training<AdamW>(net.ptr(), classify(net, x), AdamWOptions(1e-2));
+  });
+}
+
+TEST(TrainingStep, RecomputedBatchNorms) {
+  expect_trained_alike([] {
+    auto net = conv_net();
+    const at::Tensor x = torch::randn({4, 3, 8, 8}), y = torch::randint(0, 10, {4});
+    return training<SGD>(
+        net.ptr(),
+        [=](int call) {
+          const auto all = [net](const at::Tensor& input) mutable { return net->forward(input); };
+          return nn::functional::cross_entropy(recompute::checkpoint(all, x * (1 + 0.1 * call)), y);
+        },
+        SGDOptions(0.01));
   });
 }
 
