@@ -8,7 +8,38 @@
 namespace bellows::graph {
 namespace {
 
-constexpr size_t most_causes = 32;
+constexpr size_t most_causes = 32, columns = 80;
+
+/// How many columns text takes: bytes that go on with a letter (UTF-8) take none.
+size_t width(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
+/// Goes on below, further in, where lines are wider than a terminal. Words stay whole.
+std::string wrapped(const std::string& text) {
+  std::istringstream lines(text);
+  std::ostringstream out;
+  for (std::string line; std::getline(lines, line);) {
+    if (width(line) <= columns) {
+      out << line << "\n";
+      continue;
+    }
+    const std::string indent(std::min(line.find_first_not_of(' '), line.size()), ' ');
+    std::istringstream words(line);
+    std::string now = indent;
+    for (std::string word; std::getline(words >> std::ws, word, ' ');) {
+      const bool begins = now.find_first_not_of(' ') == std::string::npos;
+      if (!begins && width(now) + 1 + width(word) > columns) {
+        out << now << "\n";
+        now = indent + "    " + word;
+      } else {
+        now += (begins ? "" : " ") + word;
+      }
+    }
+    out << now << "\n";
+  }
+  return out.str();
+}
 
 void print_causes(std::ostream& out, const char* title, const std::vector<Explanation::Cause>& causes) {
   if (causes.empty()) return;
@@ -16,8 +47,8 @@ void print_causes(std::ostream& out, const char* title, const std::vector<Explan
   for (const auto& cause : causes) {
     out << "  " << cause.times << " × " << cause.op;
     if (!cause.why.empty()) out << ": " << cause.why;
-    if (!cause.site.empty()) out << ", called by " << cause.site;
     out << "\n";
+    if (!cause.site.empty()) out << "      called by " << cause.site << "\n";
   }
 }
 
@@ -67,7 +98,7 @@ std::string Explanation::to_text() const {
   print_causes(out, "mismatches", mismatch_causes);
   print_causes(out, "barriers", barrier_causes);
   if (!backend.empty()) out << backend << "\n";
-  return out.str();
+  return wrapped(out.str());
 }
 
 }  // namespace bellows::graph

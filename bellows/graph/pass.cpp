@@ -108,7 +108,7 @@ std::string PassReport::to_text() const {
   std::ostringstream out;
   for (const Row& row : rows) {
     if (!row.fired) continue;
-    out << "  " << std::left << std::setw(20) << row.name << std::right << std::setw(6) << row.fired << " times, "
+    out << "  " << std::left << std::setw(12) << row.name << std::right << std::setw(6) << row.fired << " times, "
         << row.instructions_before << " -> " << row.instructions_after << " instructions, " << std::fixed
         << std::setprecision(1) << static_cast<double>(row.bytes_before) / 1e6 << " -> "
         << static_cast<double>(row.bytes_after) / 1e6 << " MB moved\n";

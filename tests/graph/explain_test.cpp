@@ -42,6 +42,8 @@ TEST(Explain, SaysWhoCalledWhatBrokeAGraph) {
   EXPECT_EQ(said.barrier_causes[0].times, 2) << "of both recordings, of one place";
   EXPECT_THAT(said.barrier_causes[0].site, HasSubstr("a_users_program::reads_a_value"));
   EXPECT_THAT(said.to_text(), HasSubstr("called by a_users_program::reads_a_value"));
+  std::istringstream lines(said.to_text());
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 81u) << line;  // "×" is two bytes
 }
 
 // Both go wrong: the function, and what it had called before. The function's own exception is what the caller gets.
