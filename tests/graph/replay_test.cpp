@@ -2,6 +2,8 @@
 
 #include <torch/script.h>
 
+#include <sstream>
+
 #include "bellows/models/resnet.h"
 #include "tests/graph/kept_programs.h"
 
@@ -110,6 +112,36 @@ TEST(Replay, TakesTorchScript) {
   const at::Tensor x = torch::randn({2, 4});
   EXPECT_TRUE(same_bits(replay({x})[0], module.forward({x}).toTensor()));
   EXPECT_GE(replay.program().instructions.size(), 9u);
+}
+
+// A branch on data and a loop whose length data decides: only the script itself can do that.
+TEST(Replay, RefusesTorchScriptThatLooksAtDataWhichARegionFollows) {
+  torch::jit::Module made("net");
+  made.register_parameter("weight", torch::randn({4, 4}), false);
+  made.define(R"(
+    def forward(self, x):
+        y = torch.mm(x, self.weight)
+        while bool(y.abs().max() < 10):
+            y = y * 2
+        return torch.relu(y) if bool(y.sum() > 0) else -y
+  )");
+  std::stringstream file;
+  made.save(file);
+  torch::jit::Module module = torch::jit::load(file);
+  const at::NoGradGuard no_grad;
+  const auto forward = [&](const Tensors& in) { return Tensors{module.forward({in[0]}).toTensor()}; };
+  EXPECT_THAT(error_of([&] {
+                Replay(forward, {torch::ones({2, 4})});
+              }),
+              HasSubstr("aten::_local_scalar_dense needs a value on the host"));
+  Region region;
+  for (int call = 0; call < 12; ++call) {
+    const at::Tensor x = torch::randn({2, 4}) * (call % 3 + 1), expected = forward({x})[0];
+    at::Tensor got;
+    region.run([&] { got = forward({x})[0]; });
+    EXPECT_TRUE(same_bits(got, expected)) << call;
+  }
+  EXPECT_GT(region.explain().followed, 0);
 }
 
 }  // namespace
