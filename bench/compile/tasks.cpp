@@ -46,19 +46,23 @@ std::vector<std::string> tools_for(const Task& task) {
   return tools;
 }
 
-Call forward_of(const Task& task, std::vector<at::Tensor>& weights) {
+}  // namespace
+
+std::function<at::Tensor(const at::Tensor&)> forward_of(const Task& task, std::vector<at::Tensor>& weights) {
   Model model = task.model();
   models::set_formula_weights(model);
   model.eval();
   weights.clear();
   for (const auto& [name, tensor] : model.named_parameters()) weights.push_back(tensor);
   for (const auto& [name, tensor] : model.named_buffers()) weights.push_back(tensor);
-  return [model, x = task.input(), bf16 = task.bf16]() mutable {
+  return [model, bf16 = task.bf16](const at::Tensor& x) mutable {
     const c10::InferenceMode no_autograd;
     const amp::autocast guard(c10::kCPU, at::kBFloat16, bf16);
     return model.forward(x);
   };
 }
+
+namespace {
 
 std::shared_ptr<torch::optim::Optimizer> optimizer_of(const Task& task, const Model& model) {
   std::vector<at::Tensor> parameters;
@@ -125,7 +129,8 @@ Task task_named(const std::string& name) {
 }
 
 std::function<at::Tensor()> function_of(const Task& task, std::vector<at::Tensor>& weights) {
-  return task.is_step() ? step_of(task) : forward_of(task, weights);
+  if (task.is_step()) return step_of(task);
+  return [forward = forward_of(task, weights), x = task.input()] { return forward(x); };
 }
 
 std::vector<double> checked_values(const Task& task, const std::function<at::Tensor()>& call) {

@@ -29,7 +29,9 @@ std::vector<Task> all_tasks();
 /// Throws: c10::ValueError – there is none of this name
 Task task_named(const std::string& name);
 
-/// A function of its own weights. Params: weights – set to those that keep their values: of forward passes
+/// The forward pass of a model of its own. Params: weights – set to those of the model, which keep their values
+std::function<at::Tensor(const at::Tensor&)> forward_of(const Task& task, std::vector<at::Tensor>& weights);
+/// The task with its input. Params: weights – set to those that keep their values: of forward passes
 std::function<at::Tensor()> function_of(const Task& task, std::vector<at::Tensor>& weights);
 
 /// The first values of a forward pass, or the losses of the first steps.

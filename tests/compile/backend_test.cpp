@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "bellows/compile.h"
@@ -245,6 +246,25 @@ TEST(BackendTest, OtherLengthsShareWhatIsPacked) {
   if (has_onednn()) {
     EXPECT_THAT(compiled.explain().to_text(), ::testing::HasSubstr("shared with other programs"));
   }
+}
+
+// A team of OpenMP threads that stays with a thread that is done would send every other team to sleep between operators.
+TEST(BackendTest, LeavesNoThreadsBehind) {
+  const auto threads = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); };
+  torch::randn({1 << 20}).exp();  // the team of this thread
+  const auto before = threads();
+  const at::Tensor w = torch::randn({512, 512}), x = torch::ones({64, 512});
+  auto compiled = compile(
+      [&](int) {
+        const c10::InferenceMode inference;
+        return at::gelu(at::linear(x, w));
+      },
+      {.frozen = {w}});
+  ASSERT_TRUE(warm_up(compiled));
+  const auto start = std::chrono::steady_clock::now();
+  while (threads() > before && std::chrono::steady_clock::now() - start < std::chrono::seconds(20))
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(threads(), before);
 }
 
 TEST(BackendTest, IsCalledByTwoThreads) {
