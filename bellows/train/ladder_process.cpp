@@ -13,6 +13,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/train/ladder_job.h"
+#include "bellows/train/recipe_error.h"
 
 namespace bellows::train {
 
@@ -35,12 +36,19 @@ struct Question {
   int64_t argument = 0;
 };
 
+enum class Failure : int64_t { none, value, recipe, other };  ///< the error that the parent is to throw
+
+Failure failure_of(const std::exception& error) {
+  if (dynamic_cast<const RecipeError*>(&error)) return Failure::recipe;
+  return dynamic_cast<const c10::ValueError*>(&error) ? Failure::value : Failure::other;
+}
+
 struct Answer {
   int64_t integer = 0;
   double number = 0;
   StepShares shares;
   int64_t text_bytes = 0;  ///< of a text that follows: an answer, or the message of an error
-  bool failed = false, value_error = false;
+  Failure failure = Failure::none;
 };
 
 /// False: the other side is gone.
@@ -107,7 +115,7 @@ void serve(int fd, const std::function<std::unique_ptr<LadderJob>()>& make) {
       reply = answer(*job, question, text);
     } catch (const std::exception& error) {
       text = user_message(error);
-      reply = {.failed = true, .value_error = dynamic_cast<const c10::ValueError*>(&error) != nullptr};
+      reply = {.failure = failure_of(error)};
     }
     reply.text_bytes = static_cast<int64_t>(text.size());
     if (!send_all(fd, &reply, sizeof reply) || !send_all(fd, text.data(), text.size())) return;
@@ -166,8 +174,9 @@ class ChildJob final : public LadderJob {
     std::string message(static_cast<size_t>(reply.text_bytes), '\0');
     TORCH_CHECK(answered && receive_all(fd_, message.data(), message.size()),
                 "ladder: the process of a training run ended early; it may have run out of memory.");
-    TORCH_CHECK_VALUE(!reply.value_error, message);
-    TORCH_CHECK(!reply.failed, message);
+    check_recipe(reply.failure != Failure::recipe, message);
+    TORCH_CHECK_VALUE(reply.failure != Failure::value, message);
+    TORCH_CHECK(reply.failure == Failure::none, message);
     if (text) *text = std::move(message);
     return reply;
   }

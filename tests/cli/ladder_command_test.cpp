@@ -195,6 +195,18 @@ TEST(LadderCommand, UnreachableTargetFailsInWords) {
   EXPECT_FALSE(std::filesystem::exists(folder / "l.json"));
 }
 
+/// The processes that measure say it, not the one that prints.
+TEST(LadderCommand, ARecipeThatDoesNotGoWithItsModelIsWrongUse) {
+  const auto refused = [](std::vector<std::string> arguments, const char* words) {
+    arguments.insert(arguments.begin(), {"ladder", "--data", digits(), "--model", "mlp", "--quick"});
+    const Outcome outcome = run_bellows(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, testing::AllOf(testing::HasSubstr(words), testing::HasSubstr("bellows ladder --help")));
+  };
+  refused({"--set", "tokenizer=words.json"}, "\"mlp\" reads no texts");
+  refused({"--set", "recompute=blocks", "--memory-target", "1MB"}, "\"mlp\" knows no blocks");
+}
+
 TEST(LadderCommand, UnwritableJsonFails) {
   const Outcome outcome = run_bellows({"ladder", "--data", digits(), "--quick", "--json", "/nowhere/l.json"});
   EXPECT_EQ(outcome.exit_code, 1);
