@@ -77,11 +77,7 @@ data::Dataset with_numbered_labels(const data::Dataset& dataset, const DataSplit
 data::Dataset prepared(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
   const models::ModelEntry entry = models::model_entry(recipe.model);
   const InputKind input = entry.input;
-  check_recipe(input == InputKind::image || (recipe.augment == "none" && recipe.image_size == 0), "make_job: \"",
-               recipe.model, "\" reads no pictures, expected augment none and image_size 0, got ", recipe.augment,
-               " and ", recipe.image_size, ".");
-  check_recipe(input == InputKind::tokens || recipe.tokenizer.empty(), "make_job: \"", recipe.model,
-               "\" reads no texts, expected tokenizer to be empty, got ", recipe.tokenizer, ".");
+  check_input_keys(recipe, input);
   const bool packs = entry.output == models::OutputKind::token;
   const data::Dataset labelled = packs ? dataset : with_numbered_labels(dataset, split);
   const data::Dataset known = input == InputKind::image    ? prepared_images(labelled, recipe, split)
@@ -117,6 +113,14 @@ data::Dataset ordered(const data::Dataset& dataset, const Recipe& recipe) {
 }
 
 }  // namespace
+
+void check_input_keys(const Recipe& recipe, InputKind input) {
+  check_recipe(input == InputKind::image || (recipe.augment == "none" && recipe.image_size == 0), "make_job: \"",
+               recipe.model, "\" reads no pictures, expected augment none and image_size 0, got ", recipe.augment,
+               " and ", recipe.image_size, ".");
+  check_recipe(input == InputKind::tokens || recipe.tokenizer.empty(), "make_job: \"", recipe.model,
+               "\" reads no texts, expected tokenizer to be empty, got ", recipe.tokenizer, ".");
+}
 
 int64_t classes_of(const Recipe& recipe, const data::DatasetInfo& info) {
   return recipe.num_classes > 0 ? recipe.num_classes : static_cast<int64_t>(info.classes.size());

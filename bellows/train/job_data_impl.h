@@ -9,6 +9,9 @@ namespace bellows::train {
 /// Outputs of the model: the recipe's, or as many as the data have classes; 0: nobody says.
 int64_t classes_of(const Recipe& recipe, const data::DatasetInfo& info);
 
+/// Throws: RecipeError – keys of pictures or texts, and the model reads none
+void check_input_keys(const Recipe& recipe, models::InputKind input);
+
 /// What the model's first layer has to be as wide as: channels of pictures, words of texts, values of a series' step.
 /// Params: tokenizer – of texts; none: the model says how many words it knows
 int64_t input_width(const models::ModelEntry& entry, const data::DatasetInfo& info,

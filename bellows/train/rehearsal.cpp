@@ -89,6 +89,7 @@ ModelEntry sized_entry(ModelEntry entry, const std::optional<models::Extent>& ex
 
 ModelEntry rehearsed_entry(const Recipe& recipe) {
   ModelEntry entry = models::model_entry(recipe.model);
+  check_input_keys(recipe, entry.input);
   entry.input_shape[0] = input_width(entry, {}, tokenizer_of(recipe, entry));
   if (entry.input == InputKind::tokens) entry.input_shape[1] = longest_text(recipe, entry);
   return entry;

@@ -96,6 +96,9 @@ TEST(PlanCommand, WhatCannotBePlannedIsSaid) {
   expect_plan_failure({"--model", "mlp", "--batch", "0"}, 2, "--batch");
   expect_plan_failure({"--model", "mlp", "--batch", "6", "--ranks", "4"}, 2, "cannot share a batch of 6");
   expect_plan_failure({"--model", "mlp", "--seq", "16"}, 2, "reads pictures");
+  expect_plan_failure({"--model", "mlp", "--set", "tokenizer=words.json"}, 2, "reads no texts");
+  expect_plan_failure({"--model", "encoder_decoder", "--set", "augment=crop"}, 2, "reads no pictures");
+  expect_plan_failure({"--model", "mlp", "--set", "recompute=blocks"}, 2, "knows no blocks");
   expect_plan_failure({"--model", "bert-20m", "--image", "16"}, 2, "reads sequences");
   expect_plan_failure({"--recipe", folder / "r.yaml"}, 2, "model");
   expect_plan_failure({"--recipe", folder / "none.yaml"}, 2, "none.yaml");
