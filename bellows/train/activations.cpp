@@ -45,11 +45,12 @@ Activations::Activations(const Recipe& recipe, const Model& model, int rank)
     : model_(model),
       bits_(activation_bits(recipe)),
       folder_(recipe.offload_folder),
+      reserve_bytes_(recipe.offload_reserve_mb << 20),
       seed_(mix_seed(static_cast<uint64_t>(recipe.seed), static_cast<uint64_t>(rank))),
       frozen_(frozen_tensors(model)) {
   if (!folder_.empty()) {
     try {
-      const recompute::offload probe({.folder = folder_});
+      const recompute::offload probe({.folder = folder_, .reserve_bytes = reserve_bytes_});
     } catch (const c10::Error& error) {
       TORCH_CHECK(false, "train: offload_folder = ", folder_, ": ", user_message(error));
     }
@@ -75,7 +76,8 @@ Activations::~Activations() {
 Activations::Forward::Forward(const Activations& activations, int64_t step, int64_t batch) {
   if (activations.keep_) budget_.emplace(*activations.keep_);
   if (!activations.folder_.empty())
-    offload_.emplace(recompute::OffloadOptions{.folder = activations.folder_, .leave = activations.frozen_});
+    offload_.emplace(recompute::OffloadOptions{
+        .folder = activations.folder_, .reserve_bytes = activations.reserve_bytes_, .leave = activations.frozen_});
   if (!activations.bits_) return;
   const uint64_t seed = mix_seed(activations.seed_, static_cast<uint64_t>(step), static_cast<uint64_t>(batch));
   compress_.emplace(recompute::CompressOptions{.bits = *activations.bits_, .seed = seed, .leave = activations.frozen_});

@@ -50,6 +50,7 @@ class Activations {
   const Model model_;
   std::optional<recompute::ActivationBits> bits_;
   std::string folder_;
+  int64_t reserve_bytes_ = 0;  ///< of its disk
   uint64_t seed_;
   int64_t blocks_ = 0;
   /// Of what the blocks keep all the same: one for all steps, so that they are measured once.

@@ -169,6 +169,7 @@ Recipe without_techniques(Recipe recipe) {
   recipe.recompute_keep_mb = 0;
   recipe.activations = "full";
   recipe.offload_folder.clear();
+  recipe.offload_reserve_mb = 0;
   recipe.batch_size_start = recipe.image_size_start = 0;
   recipe.growth_epochs = 0;
   recipe.run_folder.clear();

@@ -49,7 +49,7 @@ std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
 std::vector<std::string> common_part(const Job& job, const DataPrints& prints) {
   const std::set<std::string_view> own = {"data",     "eval_data",  "subset",         "weights",
                                           "model",    "device",     "loader_threads", "prefetch",
-                                          "cache_mb", "run_folder", "offload_folder"};
+                                          "cache_mb", "run_folder", "offload_folder", "offload_reserve_mb"};
   std::vector<std::string> lines = {
       "training data: " + prints.train, "held-out data: " + (job.eval ? prints.eval : "none"),
       std::string("checkpoints: ") + (job.recipe.run_folder.empty() ? "none" : "in a run_folder")};

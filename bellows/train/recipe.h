@@ -68,6 +68,7 @@ struct Recipe {
   int64_t recompute_keep_mb = 0;
   std::string activations = "full";
   std::string offload_folder;
+  int64_t offload_reserve_mb = 0;
   std::string data_parallel = "ddp";
   std::string gradient_compression = "none";
   int64_t bucket_mb = 25;

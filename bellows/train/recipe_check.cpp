@@ -47,6 +47,9 @@ void check_recompute_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(kept == 0 || recipe.recompute == "blocks", "recipe: ", where, ": ", key, " = ", kept,
                     " is a part of what `recompute: blocks` computes again, got recompute = ", recipe.recompute,
                     ". Set recompute: blocks, or ", key, ": 0.");
+  TORCH_CHECK_VALUE(recipe.offload_reserve_mb == 0 || !recipe.offload_folder.empty(), "recipe: ", where,
+                    ": offload_reserve_mb = ", recipe.offload_reserve_mb,
+                    " needs offload_folder, whose disk has to have the room. Name one, or set offload_reserve_mb: 0.");
   // Otherwise two runs would round different tensors.
   TORCH_CHECK_VALUE(kept == 0 || recipe.activations == "full", "recipe: ", where,
                     ": activations = ", recipe.activations, " needs ", key, " = 0, got ", kept,

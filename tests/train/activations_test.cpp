@@ -170,6 +170,9 @@ TEST(TrainActivations, WhatDoesNotGoTogetherIsSaid) {
   EXPECT_THAT(error_of_loop(recipe, "recompute_keep_mb=3"), HasSubstr("recompute_keep_mb = 3 is a part"));
   EXPECT_THAT(error_of_loop(recipe, "activations=int2"), HasSubstr("full, bf16, int8, int4"));
   EXPECT_THAT(error_of_loop(recipe, "offload_folder=/nowhere/at/all"), HasSubstr("offload_folder = /nowhere/at/all"));
+  EXPECT_THAT(error_of_loop(recipe, "offload_reserve_mb=1"), HasSubstr("needs offload_folder"));
+  recipe.offload_folder = ".";
+  EXPECT_THAT(error_of_loop(recipe, "offload_reserve_mb=16777216"), HasSubstr("bytes are available there"));
   recipe.model = "mlp";
   recipe.image_size = 8;
   EXPECT_THAT(error_of_loop(recipe, "recompute=blocks"), AllOf(HasSubstr("\"mlp\""), HasSubstr("knows no blocks")));
