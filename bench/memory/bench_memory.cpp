@@ -22,6 +22,7 @@ struct Plain {
   Task task;
   std::map<std::string, std::vector<double>> losses;  ///< of the variants that others are to be like
   StepBytes bytes;
+  at::Tensor gradient;  ///< first_gradient(), where a variant asked for it
   std::unique_ptr<Training> training;
   std::optional<StepBytes> peers;  ///< of the peer's plain step
 };
@@ -59,6 +60,37 @@ bool agree(const std::vector<double>& a, const std::vector<double>& b, double to
   bool result = a.size() >= count && b.size() >= count;
   for (size_t i = 0; result && i < count; ++i) result = std::abs(a[i] - b[i]) <= tolerance * std::abs(b[i]);
   return result;
+}
+
+/// How far gradients are from the plain one, relative: with one seed, and the mean of `seeds`.
+struct Noise {
+  static constexpr uint64_t seeds = 4;
+  double one = 0, mean = 0;
+  /// Half as far off without any bias; products of two rounded values have some.
+  bool within(double bound) const { return one > 0 && one <= bound && mean <= 0.75 * one; }
+};
+
+Noise noise_of(Plain& plain, Training& training) {
+  if (!plain.gradient.defined()) plain.gradient = plain.training->first_gradient(1);
+  const auto off = [&](const at::Tensor& gradient) {
+    return ((gradient - plain.gradient).norm() / plain.gradient.norm()).item<double>();
+  };
+  Noise noise;
+  at::Tensor sum = at::zeros_like(plain.gradient);
+  for (uint64_t seed = 1; seed <= Noise::seeds; ++seed) {
+    const at::Tensor gradient = training.first_gradient(seed);
+    noise.one += off(gradient) / static_cast<double>(Noise::seeds);
+    sum += gradient;
+  }
+  noise.mean = off(sum / static_cast<double>(Noise::seeds));
+  return noise;
+}
+
+std::string to_string(const Noise& noise) {
+  std::ostringstream text;
+  text << std::setprecision(2) << "gradient off by " << 100 * noise.one << " %, the mean of " << Noise::seeds
+       << " seeds by " << 100 * noise.mean << " %";
+  return text.str();
 }
 
 /// "(1.23 GB, -70 %)"
@@ -116,6 +148,8 @@ Row measure(Plain& plain, const Variant& variant, const Options& options, PeerPr
   const std::vector<double> losses = training.first_losses(checked_steps(options));
   bool equal = agree(losses, expected, variant.tolerance, variant.first_only ? 1 : losses.size());
   if (peer && variant.first_only) equal = peer_agrees(*peer, plain.task.name, variant.peer, losses, 0.02) && equal;
+  const Noise noise = variant.noise > 0 ? noise_of(plain, training) : Noise{};
+  if (variant.noise > 0) equal = noise.within(variant.noise) && equal;
   for (int64_t i = checked_steps(options); i % variant.update_every != 0; ++i) training.step();
   const StepBytes bytes = training.measured_step();
 
@@ -131,6 +165,7 @@ Row measure(Plain& plain, const Variant& variant, const Options& options, PeerPr
   row.note = "kept for backward " + beside(bytes.kept, plain.bytes.kept) + ", peak " +
              beside(bytes.peak, plain.bytes.peak) + ", state " + beside(bytes.state, plain.bytes.state) +
              (times ? ", time " + overhead(*times, 0, 1) : "");
+  if (variant.noise > 0) row.note += ", " + to_string(noise);
   if (!equal) row.note += c10::str("\n  losses ", losses, ", expected ", expected);
   if (peer)
     row.note += "\n  Python: kept " + beside(theirs.kept, plain.peers->kept) + ", peak " +

@@ -99,8 +99,8 @@ std::vector<Variant> deep_variants() {
       {.name = "recompute, products kept", .peer = "selective", .run_block = recomputed_but_products},
       {.name = "recompute, budget(0.5)", .run_block = recomputed, .budget = true},
       {.name = "bf16 activations", .tolerance = 0.02, .bits = ActivationBits::bf16},
-      {.name = "int8 activations", .tolerance = 0.02, .bits = ActivationBits::int8},
-      {.name = "int4 activations", .tolerance = 0.2, .bits = ActivationBits::int4},
+      {.name = "int8 activations", .tolerance = 0.02, .bits = ActivationBits::int8, .noise = 0.06},
+      {.name = "int4 activations", .first_only = true, .bits = ActivationBits::int4, .noise = 2},
       {.name = "activations in a file", .offloads = true},
       {.name = "recompute, int8 activations", .tolerance = 0.02, .run_block = recomputed, .bits = ActivationBits::int8},
       {.name = "bf16 weights, stochastic rounding",
@@ -128,8 +128,9 @@ Variant& named(std::vector<Variant>& variants, const std::string& name) {
 std::vector<Variant> resnet_variants(int64_t blocks) {
   std::vector<Variant> all = deep_variants();
   std::erase_if(all, [](const Variant& variant) { return variant.update_every == 16; });
-  named(all, "int4 activations").tolerance = 0.6;
   named(all, "4-bit AdamW").tolerance = 0.1;
+  named(all, "int8 activations").noise = 0.02;
+  named(all, "int4 activations").noise = 0.25;
   named(all, "bf16 weights, stochastic rounding").like = "autocast bf16";
   all.insert(all.begin() + 2, {.name = "recompute of every two blocks", .peer = "sequential", .segments = blocks / 2});
   return all;
@@ -216,7 +217,7 @@ Training::Training(const Task& task, const Variant& variant)
 
 at::Tensor Training::forward(const at::Tensor& x, const at::Tensor& y) {
   std::optional<recompute::compress> compress;
-  if (variant_.bits) compress.emplace(recompute::CompressOptions{.bits = *variant_.bits, .seed = 1});
+  if (variant_.bits) compress.emplace(recompute::CompressOptions{.bits = *variant_.bits, .seed = seed_});
   const amp::autocast autocast(at::kCPU, at::kBFloat16, variant_.autocast);
   const at::Tensor logits =
       variant_.segments > 0 ? resnet_in_segments(task_.model, variant_.segments, x) : task_.model.forward(x);
@@ -241,6 +242,23 @@ double Training::run(const std::function<void()>& behind_forward) {
   }
   models::run_blocks_by(task_.model, nullptr);
   return loss;
+}
+
+at::Tensor Training::first_gradient(uint64_t seed) {
+  models::set_formula_weights(task_.model);
+  models::run_blocks_by(task_.model, variant_.run_block);
+  optimizer_->zero_grad();
+  seed_ = seed;
+  forward(task_.x, task_.y).backward();
+  models::run_blocks_by(task_.model, nullptr);
+  std::vector<at::Tensor> gradients;
+  for (const auto& [name, parameter] : task_.model.named_parameters()) {
+    const bool first = name.find("layer1.0.") != std::string::npos || name.find("layer.0.") != std::string::npos;
+    if (first) gradients.push_back(parameter.grad().flatten());
+  }
+  at::Tensor result = at::cat(gradients);
+  optimizer_->zero_grad();
+  return result;
 }
 
 double Training::step() {

@@ -52,6 +52,9 @@ struct Variant {
   models::RunBlock run_block = nullptr;  ///< null: directly
   int64_t segments = 0;                  ///< of all blocks, under checkpoint_sequential: a ResNet's; 0: none
   std::optional<recompute::ActivationBits> bits = {};
+  /// Of activations rounded at random: the most that the gradient of the first block is off, relative, about twice what was
+  /// seen. The mean of several seeds has to come nearer to the plain one. 0: not looked at.
+  double noise = 0;
   bool offloads = false, budget = false, autocast = false, steps_in_backward = false;
   MakeOptimizer optimizer = adamw();
   int64_t micro_batches = 1;  ///< of a step
@@ -76,6 +79,9 @@ class Training {
   /// Of steps from the formula's weights on.
   std::vector<double> first_losses(int64_t count);
   StepBytes measured_step();
+  /// Of the first block's weights, which has the noise of all others in it, from the formula's weights.
+  /// Params: seed – of the rounding of activations
+  at::Tensor first_gradient(uint64_t seed);
 
  private:
   at::Tensor forward(const at::Tensor& x, const at::Tensor& y);
@@ -84,6 +90,7 @@ class Training {
   Task task_;
   Variant variant_;
   int64_t steps_ = 0;
+  uint64_t seed_ = 1;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<void> guard_;  ///< what lives over all steps: the file of an offload
 };

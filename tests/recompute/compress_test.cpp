@@ -67,8 +67,8 @@ TEST(Compress, TheMeanOverSeedsComesCloserToTheGradient) {
     const auto with = conv_gradients(CompressOptions{.bits = ActivationBits::int4, .seed = 100 + seed});
     for (size_t i = 0; i < mean.size(); ++i) mean[i] += (with[i] - mean[i]) / static_cast<double>(seed + 1);
   }
-  // A fifth if there were no bias; ReLU's mask of a rounded result and batch norm's product of two rounded values have one.
-  EXPECT_LT(distance(plain, mean), 0.5 * one);
+  // A fifth without any bias; batch norm's product of two rounded values has a little.
+  EXPECT_LT(distance(plain, mean), 0.3 * one);
 }
 
 TEST(Compress, FollowsTheSeed) {
