@@ -56,7 +56,9 @@ const char* class_of(const Drawn::Node& node) {
 
 constexpr const char* style = R"(
 body { font: 13px sans-serif; margin: 0; background: #fff; color: #222 }
-h1 { font-size: 15px; margin: 12px 24px }
+h1 { font-size: 15px; margin: 0; padding: 12px 24px; position: sticky; top: 0; left: 0; width: max-content; background: #fffd }
+h1 small { font-weight: normal; color: #777; margin-left: 1em }
+svg { display: block; user-select: none }
 svg text { font: 11px monospace } .title { font-weight: bold }
 rect { fill: #eef3fa; stroke: #5b7aa5; rx: 4 }
 .group rect { fill: #fdf3e1; stroke: #b98a2e } .input rect, .constant rect { fill: #f2f2f2; stroke: #999 }
@@ -65,7 +67,7 @@ path { fill: none; stroke: #8a97a8; stroke-width: 1.2; opacity: .55 } path.updat
 .label { fill: #777; font-size: 9px } .on path { opacity: 1; stroke-width: 2.4 } .on .label { fill: #000 }
 )";
 
-/// Edges of the node that is pointed at stand out.
+/// Edges of the node that is pointed at stand out. The page begins with the whole width in sight.
 constexpr const char* script = R"(
 const edges = [...document.querySelectorAll('[data-from]')];
 for (const node of document.querySelectorAll('[data-node]')) {
@@ -75,6 +77,28 @@ for (const node of document.querySelectorAll('[data-node]')) {
   node.addEventListener('mouseenter', () => mark(true));
   node.addEventListener('mouseleave', () => mark(false));
 }
+const svg = document.querySelector('svg'), {width, height} = svg.viewBox.baseVal;
+let scale = 1;
+const zoom = (to, x, y) => {
+  const before = svg.getBoundingClientRect(), right = (x - before.left) / scale, down = (y - before.top) / scale;
+  scale = Math.min(4, Math.max(.05, to));
+  svg.setAttribute('width', width * scale);
+  svg.setAttribute('height', height * scale);
+  const now = svg.getBoundingClientRect();
+  scrollBy(now.left + right * scale - x, now.top + down * scale - y);
+};
+addEventListener('wheel', e => {
+  if (!e.ctrlKey) return;
+  e.preventDefault();
+  zoom(scale * Math.exp(-e.deltaY / 400), e.clientX, e.clientY);
+}, {passive: false});
+addEventListener('keydown', e => {
+  const factor = {'+': 1.25, '-': .8}[e.key];
+  if (factor) zoom(scale * factor, innerWidth / 2, innerHeight / 2);
+});
+addEventListener('pointermove', e => e.buttons & 1 && scrollBy(-e.movementX, -e.movementY));
+zoom(Math.max(.25, Math.min(1, document.documentElement.clientWidth / width)), 0, 0);
+scrollTo(0, 0);
 )";
 
 void draw(std::ostream& out, const Drawn& drawing, const Drawn::Edge& edge) {
@@ -115,7 +139,7 @@ std::string to_dot(const Program& program) {
     const auto& node = drawing.nodes[i];
     std::string label = node.title + "\n";
     for (const std::string& line : node.lines) label += line + "\n";
-    const bool group = node.lines.size() > 1;
+    const bool group = node.kind == Drawn::Node::Kind::instruction && node.lines.size() > 1;
     if (group) out << "  subgraph cluster_" << i << " {\n    label=" << in_quotes(node.title) << ";\n";
     out << "  n" << i << " [label=" << in_quotes(group ? label.substr(node.title.size() + 1) : label)
         << ", tooltip=" << in_quotes(node.tip) << (node.kind == Drawn::Node::Kind::instruction ? "" : ", style=rounded")
@@ -137,8 +161,10 @@ std::string to_html(const Program& program, const std::string& title) {
   out << "<!doctype html>\n<html><head><meta charset=\"utf-8\"><title>" << as_markup(title) << "</title><style>"
       << style << "</style></head><body><h1>" << as_markup(title) << ": " << program.instructions.size()
       << " instructions, " << program.inputs.size() << " inputs, " << program.outputs.size()
-      << " outputs</h1>\n<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << drawing.width << "\" height=\""
-      << drawing.height << "\">\n";
+      << " outputs<small>+ and -, or Ctrl and the wheel, zoom; drag to move; point at a box for its "
+         "values</small></h1>\n"
+      << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << drawing.width << "\" height=\"" << drawing.height
+      << "\" viewBox=\"0 0 " << drawing.width << " " << drawing.height << "\">\n";
   for (const auto& edge : drawing.edges) draw(out, drawing, edge);
   for (size_t i = 0; i < drawing.nodes.size(); ++i) draw(out, drawing.nodes[i], i);
   out << "</svg>\n<script>" << script << "</script></body></html>\n";

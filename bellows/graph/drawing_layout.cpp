@@ -39,17 +39,22 @@ std::string constants_of(const Instruction& one) {
   return out.str();
 }
 
+void keep_first_lines(std::vector<std::string>& lines) {
+  if (lines.size() <= most_lines) return;
+  const size_t more = lines.size() - most_lines;
+  lines.resize(most_lines);
+  lines.push_back(c10::str("and ", more, " more"));
+}
+
 std::vector<std::string> lines_of(const Instruction& one) {
   std::vector<std::string> lines;
   if (one.group) {
+    lines.reserve(one.group->instructions.size());
     for (const Instruction& inner : one.group->instructions) {
-      if (lines.size() == most_lines) {
-        lines.push_back(c10::str("and ", one.group->instructions.size() - most_lines, " more"));
-        break;
-      }
       const std::string constants = constants_of(inner);
       lines.push_back(cut(short_name(inner) + (constants.empty() ? "" : "(" + constants + ")")));
     }
+    keep_first_lines(lines);
   } else if (const std::string constants = constants_of(one); !constants.empty()) {
     lines.push_back(cut(constants));
   }
@@ -83,45 +88,125 @@ class Row {
   std::vector<Drawing::Node*> nodes_;
 };
 
+/// Numbers of those that go with each other, as inputs that the same instructions read: many together, few each for itself.
+using Bundles = std::vector<std::vector<size_t>>;
+
+template <class Key>
+Bundles bundled(const std::vector<Key>& keys) {
+  constexpr size_t few = 2;
+  std::map<Key, std::vector<size_t>> same;
+  for (size_t i = 0; i < keys.size(); ++i) same[keys[i]].push_back(i);
+  Bundles result;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const std::vector<size_t>& all = same[keys[i]];
+    if (all.size() <= few)
+      result.push_back({i});
+    else if (all.front() == i)
+      result.push_back(all);
+  }
+  return result;
+}
+
+/// Of each value: the instructions that read it.
+std::map<ValueId, std::vector<size_t>> readers_of(const Program& program) {
+  std::map<ValueId, std::vector<size_t>> result;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    for (const auto& argument : program.instructions[i].arguments) {
+      for (const Operand& operand : argument.operands) result[operand.value].push_back(i);
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 Drawing::Drawing(const Program& program) {
-  std::map<ValueId, size_t> makers;
-  const auto begin = [&](Node::Kind kind, const char* name, ValueId value, size_t number) {
-    makers[value] = nodes.size();
-    nodes.push_back({.kind = kind,
-                     .title = c10::str(name, " ", number),
-                     .lines = {program.values[value].geometry.text()},
-                     .tip = c10::str("%", value, " ", program.values[value].geometry.text())});
+  std::vector<ValueId> constants;
+  constants.reserve(program.constants.size());
+  for (const auto& constant : program.constants) constants.push_back(constant.value);
+  add_beginnings(program, Node::Kind::input, "input", program.inputs);
+  add_beginnings(program, Node::Kind::constant, "constant", constants);
+  for (const Instruction& one : program.instructions) add_instruction(program, one);
+  add_outputs(program);
+}
+
+void Drawing::add_beginnings(const Program& program, Node::Kind kind, const char* name,
+                             const std::vector<ValueId>& values) {
+  const auto readers = readers_of(program);
+  std::vector<std::vector<size_t>> keys;
+  keys.reserve(values.size());
+  for (const ValueId value : values)
+    keys.push_back(readers.contains(value) ? readers.at(value) : std::vector<size_t>());
+  for (const auto& bundle : bundled(keys)) {
+    Node node{.kind = kind, .title = c10::str(name, " ", bundle[0])};
+    if (bundle.size() > 1) node.title = c10::str(bundle.size(), " ", name, "s");
+    for (const size_t i : bundle) {
+      const std::string text = program.values[values[i]].geometry.text();
+      makers_[values[i]] = nodes.size();
+      node.lines.push_back(bundle.size() > 1 ? c10::str(i, ": ", text) : text);
+      node.tip += c10::str(node.tip.empty() ? "" : "\n", "%", values[i], " ", text);
+    }
+    keep_first_lines(node.lines);
+    nodes.push_back(std::move(node));
+  }
+}
+
+void Drawing::add_instruction(const Program& program, const Instruction& one) {
+  const size_t at = nodes.size();
+  nodes.push_back({.title = short_name(one), .lines = lines_of(one), .tip = instruction_text(program, one)});
+  for (const auto& argument : one.arguments) {
+    for (const Operand& operand : argument.operands) {
+      if (operand.value == no_value) continue;
+      const bool update = std::any_of(one.updates.begin(), one.updates.end(),
+                                      [&](const auto& written) { return written.before == operand.value; });
+      add_edge(makers_.at(operand.value), at, operand.geometry.text(), update);
+    }
+  }
+  for (const auto& update : one.updates) makers_[update.after] = at;
+  for (const auto& result : one.results) {
+    for (const Operand& operand : result.operands) {
+      if (operand.value != no_value) makers_.emplace(operand.value, at);
+    }
+  }
+}
+
+void Drawing::add_outputs(const Program& program) {
+  const auto name = [](const Program::Output& output, size_t i) {
+    return output.input < 0 ? c10::str("output ", i) : c10::str("to input ", output.input);
   };
-  for (size_t i = 0; i < program.inputs.size(); ++i) begin(Node::Kind::input, "input", program.inputs[i], i);
-  for (size_t i = 0; i < program.constants.size(); ++i)
-    begin(Node::Kind::constant, "constant", program.constants[i].value, i);
-  for (const Instruction& one : program.instructions) {
+  std::vector<size_t> keys;
+  keys.reserve(program.outputs.size());
+  for (const auto& output : program.outputs) keys.push_back(makers_.at(output.value));
+  for (const auto& bundle : bundled(keys)) {
     const size_t at = nodes.size();
-    nodes.push_back({.title = short_name(one), .lines = lines_of(one), .tip = instruction_text(program, one)});
-    for (const auto& argument : one.arguments) {
-      for (const Operand& operand : argument.operands) {
-        if (operand.value == no_value) continue;
-        const bool update = std::any_of(one.updates.begin(), one.updates.end(),
-                                        [&](const auto& written) { return written.before == operand.value; });
-        edges.push_back({makers.at(operand.value), at, operand.geometry.text(), update});
-      }
+    Node node{.kind = Node::Kind::output, .title = name(program.outputs[bundle[0]], bundle[0])};
+    if (bundle.size() > 1) node.title = c10::str(bundle.size(), " outputs");
+    for (const size_t i : bundle) {
+      if (bundle.size() > 1) node.lines.push_back(name(program.outputs[i], i));
+      node.tip += c10::str(node.tip.empty() ? "%" : ", %", program.outputs[i].value);
     }
-    for (const auto& update : one.updates) makers[update.after] = at;
-    for (const auto& result : one.results) {
-      for (const Operand& operand : result.operands) {
-        if (operand.value != no_value) makers.emplace(operand.value, at);
-      }
+    keep_first_lines(node.lines);
+    nodes.push_back(std::move(node));
+    for (const size_t i : bundle)
+      add_edge(keys[i], at, program.values[program.outputs[i].value].geometry.text(), false);
+  }
+}
+
+/// From and to a bundle goes one, however many values it stands for.
+void Drawing::add_edge(size_t from, size_t to, const std::string& label, bool update) {
+  const auto is_bundle = [&](const Node& node) {
+    return node.kind != Node::Kind::instruction && node.lines.size() > 1;
+  };
+  if (is_bundle(nodes[from]) || is_bundle(nodes[to])) {
+    const auto known =
+        std::find_if(edges.begin(), edges.end(), [&](const Edge& edge) { return edge.from == from && edge.to == to; });
+    if (known != edges.end()) {
+      known->label = "several";
+      known->update = known->update || update;
+      return;
     }
   }
-  for (size_t i = 0; i < program.outputs.size(); ++i) {
-    const Program::Output& output = program.outputs[i];
-    edges.push_back({makers.at(output.value), nodes.size(), program.values[output.value].geometry.text()});
-    nodes.push_back({.kind = Node::Kind::output,
-                     .title = output.input < 0 ? c10::str("output ", i) : c10::str("to input ", output.input),
-                     .tip = c10::str("%", output.value)});
-  }
+  edges.push_back({from, to, label, update});
 }
 
 void Drawing::lay_out() {
@@ -170,15 +255,20 @@ void Drawing::spread_arrivals() {
   }
 }
 
-/// Below all that is read; what a program begins with comes just above where it is needed first.
+/// Below all that is read; what a program begins with, and what reads nothing else, comes just above where it is needed first.
 void Drawing::set_layers() {
-  for (const Edge& edge : edges)  // in the order of the program
+  std::vector<bool> waits(nodes.size(), false);  // for an instruction
+  for (const Edge& edge : edges) {               // in the order of the program
     nodes[edge.to].layer = std::max(nodes[edge.to].layer, nodes[edge.from].layer + 1);
-  std::vector<int> nearest(nodes.size(), INT_MAX);
-  for (const Edge& edge : edges) nearest[edge.from] = std::min(nearest[edge.from], nodes[edge.to].layer);
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const bool begins = nodes[i].kind == Node::Kind::input || nodes[i].kind == Node::Kind::constant;
-    if (begins && nearest[i] != INT_MAX) nodes[i].layer = nearest[i] - 1;
+    if (nodes[edge.from].kind == Node::Kind::instruction) waits[edge.to] = true;
+  }
+  std::vector<std::vector<size_t>> next(nodes.size());
+  for (const Edge& edge : edges) next[edge.from].push_back(edge.to);
+  for (size_t i = nodes.size(); i-- > 0;) {
+    if (waits[i] || next[i].empty()) continue;
+    int nearest = INT_MAX;
+    for (const size_t reader : next[i]) nearest = std::min(nearest, nodes[reader].layer);
+    nodes[i].layer = nearest - 1;
   }
 }
 

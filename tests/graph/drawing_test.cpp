@@ -49,6 +49,20 @@ std::vector<Box> boxes(const std::string& html) {
   return result;
 }
 
+TEST(DrawnProgram, ManyInputsOfOneInstructionAreOneBoxAndSoAreItsOutputs) {
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < 30; ++i) tensors.push_back(torch::ones({i + 1}));
+  const graph::Program program = program_of([&] { at::_foreach_mul_(tensors, 0.5); });
+  const std::string html = to_html(program, "update");
+  EXPECT_EQ(boxes(html).size(), 3u);
+  EXPECT_THAT(html, HasSubstr(">30 inputs</text>"));
+  EXPECT_THAT(html, HasSubstr(">23: f32[24]</text>"));
+  EXPECT_THAT(html, HasSubstr(">and 6 more</text>"));
+  EXPECT_THAT(html, HasSubstr(">30 outputs</text>"));
+  EXPECT_THAT(html, HasSubstr(">to input 0</text>"));
+  EXPECT_EQ(count(to_dot(program), " -> "), 2u);
+}
+
 TEST(DrawnProgram, BoxesOfALargeProgramDoNotOverlapAndStayOnThePage) {
   const Model model = models::resnet18({.num_classes = 10});
   model.module()->eval();
@@ -62,7 +76,8 @@ TEST(DrawnProgram, BoxesOfALargeProgramDoNotOverlapAndStayOnThePage) {
   const std::string html = to_html(program, "ResNet-18 <eval>");
   EXPECT_THAT(html, HasSubstr("<title>ResNet-18 &lt;eval></title>"));
   const auto all = boxes(html);
-  EXPECT_EQ(all.size(), program.instructions.size() + program.inputs.size() + program.outputs.size());
+  EXPECT_EQ(count(html, "<g class=\"one\"") + count(html, "<g class=\"group\""), program.instructions.size());
+  EXPECT_EQ(count(html, ">4 inputs</text>"), 20u) << "of each batch norm";
   std::smatch size;
   ASSERT_TRUE(std::regex_search(html, size, std::regex(R"re(<svg [^>]*width="([-0-9.e+]+)" height="([-0-9.e+]+)")re")));
   for (size_t i = 0; i < all.size(); ++i) {
