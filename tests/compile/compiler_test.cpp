@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include <c10/util/hash.h>
+
 #include "bellows/compile/program_kernels.h"
 #include "bellows/graph/functionalize.h"
 #include "bellows/graph/pass.h"
@@ -89,6 +91,23 @@ TEST(CompilerTest, WhatItCannotCompileIsRunByOperators) {
     runner.run(inputs, {}, outputs);
     EXPECT_TRUE(at::equal(graph::Geometry::of(kept).over(outputs[0]), expected)) << body;
   }
+}
+
+/// As after an update of the system's libraries: the entry is whole, and yet no library.
+TEST(CompilerTest, MakesAnewWhatTheSystemCannotLoad) {
+  const Compiler place("");
+  const std::string folder = place.folder + "/cache", source = "extern \"C\" int number() { return 7; }\n";
+  KernelCache({.folder = folder}).load(source);
+  fs::path entry;
+  for (const auto& item : fs::directory_iterator(folder)) {
+    if (item.path().extension() == ".so") entry = item.path();
+  }
+  const std::string garbage(5000, 'x');
+  std::ofstream(entry, std::ios::binary) << garbage << c10::sha1(entry.stem().string() + garbage).str();
+  KernelCache cache({.folder = folder});
+  EXPECT_EQ(reinterpret_cast<int (*)()>(cache.load(source)->symbol("number"))(), 7);
+  EXPECT_EQ(cache.counts().refused, 1);
+  EXPECT_EQ(cache.counts().compiled, 1);
 }
 
 TEST(CompilerTest, ThatNeverEndsIsEnded) {
