@@ -224,10 +224,13 @@ class Scheduler {
     return false;
   }
 
-  /// What a unit writes over an operand, no other unit writes again: it would read what the first one wrote.
+  /// What a unit writes over an operand, no other unit writes again: it would read what the first one wrote. Unless it is what was there.
   bool update_once() const {
     for (size_t s = 0; s < e_.stores.size(); ++s) {
-      if (e_.stores[s].update && (store_keys_[s].outer & ~places(e_.stores[s]))) return false;
+      const Store& store = e_.stores[s];
+      const Term& stored = e_.terms[store.term];
+      const bool leaves_it = stored.function == Function::load && stored.index == store.index;
+      if (store.update && !leaves_it && (store_keys_[s].outer & ~places(store))) return false;
     }
     return true;
   }
