@@ -24,7 +24,7 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined()) return true;
   if (a.sizes() != b.sizes() || a.strides() != b.strides() || a.dtype() != b.dtype()) return false;
   const at::Tensor x = a.detach().contiguous(), y = b.detach().contiguous();  // bits, so that NaNs may be equal
-  return std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
 /// The first tensor that differs; -1: none.
