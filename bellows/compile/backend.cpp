@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "bellows/compile/embedding.h"
 #include "bellows/compile/onednn.h"
 #include "bellows/compile/program_kernels.h"
 #include "bellows/core/device.h"
@@ -22,6 +23,16 @@ constexpr size_t kept_reports = 32;
 KernelCache& kernel_cache() {
   static auto* const cache = new KernelCache;
   return *cache;
+}
+
+const std::vector<graph::Pass>& cpu_passes() {
+  static const auto* const made = [] {
+    auto* const list = new std::vector<graph::Pass>(passes_with_onednn());
+    const auto groups = std::find_if(list->begin(), list->end(), [](const auto& pass) { return pass.name == "loops"; });
+    list->insert(groups, embedding_pass());
+    return list;
+  }();
+  return *made;
 }
 
 /// The same memory without the guard that a region puts on its inputs while operators are pending.
@@ -141,7 +152,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   const bool generates = !options_.exact && kernel_cache().can_compile();
   graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
   if (!generates) options.without.insert(options.without.end(), {"loops", "updates", "reuse"});
-  const graph::PassReport passes = graph::run_passes(program, options, passes_with_onednn());
+  const graph::PassReport passes = graph::run_passes(program, options, cpu_passes());
   std::string report = c10::str("program of ", before, " operators:\n", passes.to_text());
   if (generates) report += generate_kernels(program, kernel_cache(), stop).to_text();
   if (const size_t bytes = constants_.share(program, job.seen))

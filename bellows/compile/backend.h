@@ -49,7 +49,7 @@ class CpuBackend : public graph::Backend {
   const BackendOptions options_;
   mutable std::mutex mutex_;
   std::deque<Job> jobs_;
-  bool working_ = false;  ///< a thread is at the jobs, or about to be
+  bool working_ = false;       ///< a thread is at the jobs, or about to be
   SharedConstants constants_;  ///< the worker's
   std::vector<std::string> reports_;
   std::jthread worker_;  ///< while there are jobs; last: it ends before what it uses

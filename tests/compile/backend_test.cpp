@@ -248,6 +248,44 @@ TEST(BackendTest, OtherLengthsShareWhatIsPacked) {
   }
 }
 
+/// Some steps of the gradient of a table, and how it was made.
+std::string train_embedding(const torch::nn::EmbeddingOptions& options, at::ScalarType ids_type, bool exact) {
+  torch::manual_seed(8);
+  nn::Embedding table(options);
+  std::vector<at::Tensor> ids;
+  for (int i = 0; i < 6; ++i) ids.push_back(torch::randint(0, 3000, {40, 7}).to(ids_type).slice(1, 0, i % 2 ? 7 : 6));
+  const at::Tensor scale = torch::randn({options.embedding_dim()});
+  const auto body = [&](int i) {
+    table->zero_grad();
+    (table->forward(ids[i % 2]) * scale).square().sum().backward();
+    return table->weight.grad().clone();
+  };
+  auto compiled = compile(body, {.exact = exact});
+  for (int i = 0; i < 6; ++i) {
+    const at::Tensor got = compiled(i);
+    while (i > 2 && !compiled.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const at::Tensor expected = body(i);
+    if (exact)
+      EXPECT_TRUE(at::equal(got, expected)) << "call " << i;
+    else
+      expect_near(got, expected, 1e-5, 1e-6, c10::str("call ", i));
+  }
+  return compiled.explain().to_text();
+}
+
+TEST(BackendTest, MakesGradientsOfEmbeddingsInItsMemory) {
+  const torch::nn::EmbeddingOptions plain(3000, 24);
+  for (const bool exact : {true, false}) {
+    EXPECT_THAT(train_embedding(plain, at::kLong, exact), ::testing::ContainsRegex("embeddings +1 times"));
+    EXPECT_THAT(train_embedding(torch::nn::EmbeddingOptions(3000, 24).padding_idx(5), at::kLong, exact),
+                ::testing::ContainsRegex("embeddings +1 times"));
+  }
+  // Others are libtorch's.
+  EXPECT_THAT(train_embedding(plain, at::kInt, true), ::testing::Not(::testing::HasSubstr("embeddings")));
+  EXPECT_THAT(train_embedding(torch::nn::EmbeddingOptions(3000, 24).scale_grad_by_freq(true), at::kLong, true),
+              ::testing::Not(::testing::HasSubstr("embeddings")));
+}
+
 // A team of OpenMP threads that stays with a thread that is done would send every other team to sleep between operators.
 TEST(BackendTest, LeavesNoThreadsBehind) {
   const auto threads = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); };
