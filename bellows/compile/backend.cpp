@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 
 #include "bellows/compile/embedding.h"
 #include "bellows/compile/onednn.h"
@@ -17,12 +18,28 @@
 namespace bellows::compile_detail {
 namespace {
 
-constexpr size_t kept_reports = 32;
+constexpr size_t kept_reports = 32, most_names = 24;
 
 /// One for the process: kernels are shared. Never destroyed, as libraries may be in use when the process ends.
 KernelCache& kernel_cache() {
   static auto* const cache = new KernelCache;
   return *cache;
+}
+
+/// What a program runs, by name: of each kernel the operators that it holds.
+std::string names_of(const graph::Program& program) {
+  std::map<std::string, int64_t> times;
+  for (const graph::Instruction& one : program.instructions)
+    ++times[one.kernel ? one.kernel->name() : one.op ? one.op->name : one.kind];
+  std::vector<std::pair<int64_t, std::string>> rows;
+  rows.reserve(times.size());
+  for (const auto& [name, count] : times) rows.emplace_back(count, name);
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text = "runs:\n";
+  for (size_t i = 0; i < std::min(rows.size(), most_names); ++i)
+    text += c10::str("  ", rows[i].first, " × ", rows[i].second, "\n");
+  if (rows.size() > most_names) text += c10::str("  and ", rows.size() - most_names, " others\n");
+  return text;
 }
 
 const std::vector<graph::Pass>& cpu_passes() {
@@ -155,6 +172,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   const graph::PassReport passes = graph::run_passes(program, options, cpu_passes());
   std::string report = c10::str("program of ", before, " operators:\n", passes.to_text());
   if (generates) report += generate_kernels(program, kernel_cache(), stop).to_text();
+  report += names_of(program);
   if (const size_t bytes = constants_.share(program, job.seen))
     report += c10::str("constants: ", bytes / 1'000'000, " MB shared with other programs\n");
   if (!program.constants.empty()) trim_heap();  // of what was packed on the way

@@ -16,7 +16,7 @@ bool CompiledRegion::ready() const {
   return !backend_ || backend_->ready();
 }
 
-void CompiledRegion::run(const std::function<void()>& function) {
+void CompiledRegion::run(const std::function<void()>& function) const {
   region_->run(function);
 }
 

@@ -52,7 +52,7 @@ class CompiledRegion {
   bool ready() const;
 
  protected:
-  void run(const std::function<void()>& function);
+  void run(const std::function<void()>& function) const;
 
  private:
   std::shared_ptr<CpuBackend> backend_;  ///< null: operators run in order
@@ -69,7 +69,7 @@ class Compiled : public compile_detail::CompiledRegion {
       : CompiledRegion(options), function_(std::make_shared<Function>(std::move(function))) {}
 
   template <class... Arguments>
-  decltype(auto) operator()(Arguments&&... arguments) {
+  decltype(auto) operator()(Arguments&&... arguments) const {
     using Result = std::invoke_result_t<Function&, Arguments...>;
     const auto call = [&]() -> Result { return std::invoke(*function_, std::forward<Arguments>(arguments)...); };
     if constexpr (std::is_void_v<Result>) {
