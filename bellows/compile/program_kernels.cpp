@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <future>
 #include <set>
 #include <sstream>
@@ -141,8 +142,10 @@ std::vector<std::shared_ptr<const Library>> compile_all(const std::vector<std::v
 }  // namespace
 
 std::string KernelReport::to_text() const {
-  return c10::str("kernels: ", kernels, ", of ", functions, " different functions, ready after ", compile_s, " s; ",
-                  left, " groups run by operators\n");
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.2f", compile_s);
+  return c10::str("kernels: ", kernels, ", of ", functions, " different functions, ready after ", seconds, " s; ", left,
+                  " groups run by operators\n");
 }
 
 bool is_worth_generating(const Expression& expression) {
