@@ -60,7 +60,9 @@ bool same_view(const at::Tensor& a, const at::Tensor& b) {
 void BufferWrites::check(const tap::OpRef& op, tap::Stack& stack) {
   if (PastRegions::active()) return;
   const std::lock_guard lock(mutex_);
+  if (stop_) throw Enough{};
   name_ = op.name();
+  with_gradients_ = c10::GradMode::is_enabled();
   drew_ = drew_ || operator_kind(op.handle()).random;
   if (!keep_) return;
   const WrittenArguments& written = known_written_arguments(op.handle());
@@ -92,6 +94,16 @@ bool BufferWrites::wrote(const at::Tensor& tensor) const {
 bool BufferWrites::drew() {
   const std::lock_guard lock(mutex_);
   return std::exchange(drew_, false);
+}
+
+bool BufferWrites::operator_saves() const {
+  const std::lock_guard lock(mutex_);
+  return with_gradients_;
+}
+
+void BufferWrites::stop_at_next_operator() {
+  const std::lock_guard lock(mutex_);
+  stop_ = true;
 }
 
 void BufferWrites::note(const at::Tensor& tensor, bool counted) {

@@ -12,6 +12,10 @@
 
 namespace bellows::recompute::detail {
 
+/// Leaves the function in its second run when nothing more is needed. No std::exception, so that a function that
+/// handles errors does not take it for one.
+struct Enough {};
+
 /// Watches a second run: which operator runs, and what it writes in place that was there before, so that it can be put
 /// back: a second run must not count a batch twice. And whether it draws random numbers.
 ///
@@ -30,6 +34,11 @@ class BufferWrites final : public tap::OpCheck {
   bool wrote(const at::Tensor& tensor) const;
   /// Random numbers were drawn since this was asked last.
   bool drew();
+  /// What is saved now is saved by an operator of libtorch. By another one otherwise: within a torch::autograd::Function operators run
+  /// without gradients, and the Function saves when it has run.
+  bool operator_saves() const;
+  /// check() throws Enough from now on.
+  void stop_at_next_operator();
 
  private:
   struct Before {
@@ -42,7 +51,7 @@ class BufferWrites final : public tap::OpCheck {
   const bool keep_;
   mutable std::mutex mutex_;
   std::string name_;
-  bool drew_ = false;
+  bool drew_ = false, with_gradients_ = true, stop_ = false;
   std::vector<Before> before_;
   std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> made_here_;
 };

@@ -14,10 +14,6 @@ namespace bellows::recompute::detail {
 
 namespace {
 
-/// Leaves the function in its second run when nothing more is needed. No std::exception, so that a function that
-/// handles errors does not take it for one.
-struct Enough {};
-
 bool is_leaf_or_view_of_one(const at::Tensor& tensor) {
   const auto leaf = [](const at::TensorBase& t) { return t.is_leaf() && t.requires_grad(); };
   return leaf(tensor) || (tensor.is_view() && leaf(tensor._base()));
@@ -113,7 +109,7 @@ class SecondRun final : public tap::SavedTensorTap {
         holder->value_ = tensor;
       }
     }
-    if (saved_ >= needed_ && region_.options_.early_stop) throw Enough{};
+    if (saved_ >= needed_ && region_.options_.early_stop) stop();
     return std::make_shared<Kept>(tensor);
   }
 
@@ -136,6 +132,13 @@ class SecondRun final : public tap::SavedTensorTap {
     at::Tensor unpack() override { return value; }
     at::Tensor value;
   };
+
+  /// Before the operator that saves computes. Not while a torch::autograd::Function saves: libtorch would leave what it was given in the
+  /// Function's context, an output among it would hold the graph that holds the output, and both would stay for ever.
+  void stop() {
+    if (writes_->operator_saves()) throw Enough{};
+    writes_->stop_at_next_operator();
+  }
 
   void fail(const std::string& what) {
     try {

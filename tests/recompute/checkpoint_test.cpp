@@ -197,6 +197,41 @@ TEST(Checkpoint, EarlyStopEndsTheSecondRunWhereBackwardHasAll) {
   }
 }
 
+/// Saves what it gives back.
+struct OwnExp : torch::autograd::Function<OwnExp> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
+    const at::Tensor y = x.exp();
+    context->save_for_backward({y});
+    return y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0] * context->get_saved_variables()[0]};
+  }
+};
+
+TEST(Checkpoint, EarlyStopInAFunctionThatSavesItsOutputLeavesNothing) {
+  tap::install_cpu_allocator();
+  const at::Tensor x = torch::rand({1 << 14}, torch::requires_grad());
+  int begun = 0, ended = 0;
+  const auto step = [&] {
+    const auto f = [&](const at::Tensor& y) {
+      ++begun;
+      const at::Tensor z = OwnExp::apply(y * 2) + 3;
+      ++ended;
+      return z;
+    };
+    return torch::autograd::grad({checkpoint(f, x).sum()}, {x})[0];
+  };
+  const at::Tensor gradient = step();
+  EXPECT_TRUE(at::allclose(gradient, 2 * (2 * x).exp()));
+  const int64_t before = tap::cpu_allocation_counters().current_bytes;
+  for (int i = 0; i < 3; ++i) step();
+  EXPECT_EQ(tap::cpu_allocation_counters().current_bytes, before);
+  EXPECT_EQ(begun, 8);
+  EXPECT_EQ(ended, 4) << "the second run ends before the sum behind the function";
+}
+
 TEST(Checkpoint, WithoutGradModeItIsAPlainCall) {
   const at::Tensor x = torch::rand({4}, torch::requires_grad());
   int runs = 0;
