@@ -1,5 +1,5 @@
-#include "bellows/recompute/checkpoint.h"
 #include "tests/graph/training.h"
+#include "bellows/recompute/checkpoint.h"
 
 namespace bellows::graph::testing {
 namespace {
