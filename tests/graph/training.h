@@ -12,7 +12,7 @@ using torch::optim::SGDOptions;
 
 /// A whole training step: forward, backward, optimizer. What is done between forward and backward is the test's.
 template <class Optimizer, class Options>
-Program training(std::shared_ptr<nn::Module> module, const std::function<at::Tensor(int)>& loss_of,
+Program training(const std::shared_ptr<nn::Module>& module, const std::function<at::Tensor(int)>& loss_of,
                  const Options& options, const std::function<void(at::Tensor&)>& before_step = {}) {
   auto optimizer = std::make_shared<Optimizer>(module->parameters(), options);
   return {[=](int call) -> Tensors {
