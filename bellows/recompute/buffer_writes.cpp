@@ -60,7 +60,7 @@ bool same_view(const at::Tensor& a, const at::Tensor& b) {
 void BufferWrites::check(const tap::OpRef& op, tap::Stack& stack) {
   if (PastRegions::active()) return;
   const std::lock_guard lock(mutex_);
-  if (stop_) throw Enough{};
+  if (std::exchange(stop_, false)) throw Enough{};  // once: destructors on the way out may call operators
   name_ = op.name();
   with_gradients_ = c10::GradMode::is_enabled();
   drew_ = drew_ || operator_kind(op.handle()).random;

@@ -37,7 +37,7 @@ class BufferWrites final : public tap::OpCheck {
   /// What is saved now is saved by an operator of libtorch. By another one otherwise: within a torch::autograd::Function operators run
   /// without gradients, and the Function saves when it has run.
   bool operator_saves() const;
-  /// check() throws Enough from now on.
+  /// check() throws Enough at the next one.
   void stop_at_next_operator();
 
  private:
