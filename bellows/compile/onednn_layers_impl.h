@@ -71,13 +71,20 @@ struct BatchNorm {
   memory::data_type type = memory::data_type::f32;
   double eps = 1e-5, momentum = 0.1;
   bool affine = true, tracked = true;  ///< whether there are weight and bias, and running statistics
+  bool relu = false;                   ///< behind it, of a norm that learns
 };
 
-/// Operands: x, weight, bias, running mean and variance, which are updated. Results: y, mean, 1/std
-KernelPointer batch_norm_training(const BatchNorm& shape);
+/// A pass, and the bytes that forward keeps for backward: its last result, or operand.
+struct KeepingPass {
+  KernelPointer kernel;
+  size_t workspace = 0;
+};
+
+/// Operands: x, weight, bias, running mean and variance, which are updated. Results: y, mean, 1/std, with ReLU where it let through
+std::optional<KeepingPass> batch_norm_training(const BatchNorm& shape);
 /// Operands: as above. Results: y
 KernelPointer batch_norm_inference(const BatchNorm& shape);
-/// Operands: y's gradient, x, weight, mean, 1/std. Results: gradients of x, weight, bias
+/// Operands: y's gradient, x, weight, mean, 1/std, with ReLU where it let through. Results: gradients of x, weight, bias
 KernelPointer batch_norm_backward(const BatchNorm& shape);
 /// Operands: weight, bias, running mean and variance, a convolution's bias if there is one. Results: factor of that convolution's
 /// weight, and its bias in place of norm and bias.
@@ -89,12 +96,7 @@ struct Pooling {
   dnnl::algorithm algorithm = dnnl::algorithm::pooling_max;
 };
 
-/// A pass of pooling, and what forward keeps for backward: the result, or operand, after the first.
-struct PoolingPass {
-  KernelPointer kernel;
-  size_t workspace = 0;
-};
-std::optional<PoolingPass> pooling_forward(const Pooling& shape, bool training);
-std::optional<PoolingPass> pooling_backward(const Pooling& shape);
+std::optional<KeepingPass> pooling_forward(const Pooling& shape, bool training);
+std::optional<KeepingPass> pooling_backward(const Pooling& shape);
 
 }  // namespace bellows::compile_detail::onednn

@@ -129,6 +129,7 @@ bool Layouts::replace(int at) {
       {"aten::native_batch_norm", &Layouts::batch_norm},
       {"aten::_native_batch_norm_legit_no_training", &Layouts::batch_norm},
       {"aten::native_batch_norm_backward", &Layouts::batch_norm_backward},
+      {"aten::threshold_backward", &Layouts::relu_backward},
       {"aten::max_pool2d_with_indices", &Layouts::max_pool},
       {"aten::max_pool2d_with_indices_backward", &Layouts::max_pool_backward},
       {"aten::avg_pool2d", &Layouts::average_pool},
@@ -198,11 +199,15 @@ Operand Layouts::channels_last_of(const Operand& operand) {
   if (found != twins_.end() && found->second.plain == operand.geometry) return found->second.operand;
   const Geometry wanted = channels_last_geometry(operand.geometry);
   if (const auto part = part_of_twin(operand)) {
+    const auto known =
+        std::find_if(parts_.begin(), parts_.end(), [&](const auto& one) { return one.first == operand; });
+    if (known != parts_.end()) return known->second;
     const Operand made{static_cast<ValueId>(program_.values.size()), wanted};
     program_.values.push_back({wanted, bytes_of(wanted)});
     const size_t offset = static_cast<size_t>(part->geometry.offset) * wanted.dtype.itemsize();
     emit("reorder", make_reorder(desc_of(part->geometry), desc_of(wanted), "part of channels", offset), {*part},
          {made});
+    parts_.emplace_back(operand, made);
     return made;
   }
   need_plain(operand.value);

@@ -45,7 +45,8 @@ bool is_plain(const std::vector<PostOp>& post) {
 /// Params: first – the argument that is the stride; the others follow as they do in aten::convolution
 std::optional<Convolution> Layouts::shape_of(const Instruction& one, int first, const Operand& input,
                                              const Operand& weight, const Operand& output) const {
-  if (!is_image(input) || !is_image(output) || weight.geometry.sizes.size() != 4 || !is_dense(weight) ||
+  const auto known = [&](const Operand& image) { return is_image(image) || part_of_twin(image); };
+  if (!known(input) || !known(output) || weight.geometry.sizes.size() != 4 || !is_dense(weight) ||
       !same_type(input, weight) || !same_type(input, output))
     return {};
   Convolution made{.input = dims_of(input.geometry.sizes),

@@ -34,6 +34,7 @@ class Layouts {
   bool convolution_backward(int at);
   bool batch_norm(int at);
   bool batch_norm_backward(int at);
+  bool relu_backward(int at);
   bool max_pool(int at);
   bool max_pool_backward(int at);
   bool average_pool(int at);
@@ -49,6 +50,10 @@ class Layouts {
   Epilogue epilogue_of(int at, bool fold_norm);
   bool take_addition(Epilogue& epilogue, const Instruction& one, int at, int reader);
   bool take_norm(Epilogue& epilogue, const Instruction& one);
+  bool norm_training(int at, BatchNorm shape, std::vector<Operand> operands);
+  bool norm_inference(int at, const BatchNorm& shape, std::vector<Operand> operands);
+  int relu_behind(int at) const;
+  bool norm_backward(const Instruction& one, const Operand& gradient, const Operand* let_through);
   Epilogue linear_epilogue_of(int at) const;
   bool linear_with(int at, const Epilogue& epilogue);
   bool convolve(int at, Epilogue& epilogue);
@@ -99,6 +104,12 @@ class Layouts {
   };
   std::unordered_map<ValueId, std::vector<Packed>> packed_;
   std::unordered_map<ValueId, Operand> workspaces_;  ///< by the value of indices that they stand for
+  struct LetThrough {
+    Operand workspace;
+    ValueId mean;  ///< of the norm before
+  };
+  std::unordered_map<ValueId, LetThrough> let_through_;  ///< by the ReLU's result
+  std::vector<std::pair<Operand, Operand>> parts_;       ///< of images, and their copies
   std::unordered_map<ValueId, at::Tensor> constants_;
 };
 

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include "bellows/compile/onednn_layers_impl.h"
 
@@ -11,6 +12,7 @@ using Flags = dnnl::normalization_flags;
 
 Flags flags_of(const BatchNorm& shape, bool inference) {
   Flags flags = inference ? Flags::use_global_stats : Flags::none;
+  if (shape.relu) flags |= Flags::fuse_norm_relu;
   return shape.affine ? flags | Flags::use_scale | Flags::use_shift : flags;
 }
 
@@ -25,13 +27,23 @@ float* floats(void* memory) {
   return static_cast<float*>(memory);
 }
 
+/// The primitive's ReLU makes 0 of NaN, by which a diverging model would look sound.
+template <class T>
+void spread_nan(std::span<const float> channels, T* image, memory::dim places) {
+  const size_t count = channels.size();
+  for (size_t c = 0; c < count; ++c) {
+    if (!std::isnan(channels[c])) continue;
+    for (memory::dim i = 0; i < places; ++i) image[i * count + c] = std::numeric_limits<T>::quiet_NaN();
+  }
+}
+
 /// The primitive gives the variance; libtorch keeps 1/std, and running statistics.
 class BatchNormTraining final : public PrimitiveKernel {
  public:
   BatchNormTraining(const BatchNorm& shape, const dnnl::batch_normalization_forward::primitive_desc& desc,
                     std::vector<Slot> slots)
-      : PrimitiveKernel(std::string("batch norm ") + desc.impl_info_str(), dnnl::batch_normalization_forward(desc),
-                        std::move(slots), desc.scratchpad_desc()),
+      : PrimitiveKernel(std::string(shape.relu ? "batch norm relu " : "batch norm ") + desc.impl_info_str(),
+                        dnnl::batch_normalization_forward(desc), std::move(slots), desc.scratchpad_desc()),
         shape_(shape) {}
 
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue> numbers,
@@ -41,6 +53,7 @@ class BatchNormTraining final : public PrimitiveKernel {
     float* const invstd = floats(results[2]);
     const memory::dim channels = shape_.sizes[1], count = shape_.sizes[0] * shape_.sizes[2] * shape_.sizes[3];
     for (memory::dim c = 0; c < channels; ++c) invstd[c] = static_cast<float>(1 / std::sqrt(variance[c] + shape_.eps));
+    if (shape_.relu) keep_nan(operands, results, count);
     if (!shape_.tracked) return;
     const size_t first = shape_.affine ? 3 : 1;
     float *const running_mean = floats(operands[first]), *const running_variance = floats(operands[first + 1]);
@@ -53,6 +66,19 @@ class BatchNormTraining final : public PrimitiveKernel {
   }
 
  private:
+  void keep_nan(std::span<void* const> operands, std::span<void* const> results, memory::dim places) const {
+    const float *const mean = floats(results[1]), *const invstd = floats(results[2]);
+    std::vector<float> made(shape_.sizes[1]);
+    for (size_t c = 0; c < made.size(); ++c) {
+      made[c] = mean[c] * invstd[c];
+      if (shape_.affine) made[c] += floats(operands[1])[c] * invstd[c] + floats(operands[2])[c];
+    }
+    if (shape_.type == memory::data_type::f32)
+      spread_nan(made, floats(results[0]), places);
+    else
+      spread_nan(made, static_cast<c10::BFloat16*>(results[0]), places);
+  }
+
   BatchNorm shape_;
 };
 
@@ -61,8 +87,9 @@ class BatchNormBackward final : public PrimitiveKernel {
  public:
   BatchNormBackward(const BatchNorm& shape, const dnnl::batch_normalization_backward::primitive_desc& desc,
                     std::vector<Slot> slots)
-      : PrimitiveKernel(std::string("batch norm backward ") + desc.impl_info_str(),
-                        dnnl::batch_normalization_backward(desc), std::move(slots), desc.scratchpad_desc()),
+      : PrimitiveKernel(
+            std::string(shape.relu ? "batch norm relu backward " : "batch norm backward ") + desc.impl_info_str(),
+            dnnl::batch_normalization_backward(desc), std::move(slots), desc.scratchpad_desc()),
         shape_(shape) {}
 
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue> numbers,
@@ -113,7 +140,7 @@ void add_affine(std::vector<Slot>& slots, const BatchNorm& shape) {
 
 }  // namespace
 
-KernelPointer batch_norm_training(const BatchNorm& shape) {
+std::optional<KeepingPass> batch_norm_training(const BatchNorm& shape) {
   const auto desc = forward_desc(shape, /*inference=*/false);
   if (!is_fast(desc)) return {};
   const Desc image = channels_last(shape.sizes, shape.type), channel = vector_of(shape.sizes[1]);
@@ -122,7 +149,9 @@ KernelPointer batch_norm_training(const BatchNorm& shape) {
                           {DNNL_ARG_MEAN, channel, Place::result, 1},
                           {DNNL_ARG_VARIANCE, channel, Place::scratch}};
   add_affine(slots, shape);
-  return std::make_shared<BatchNormTraining>(shape, desc, std::move(slots));
+  if (shape.relu) slots.push_back({DNNL_ARG_WORKSPACE, desc.workspace_desc(), Place::result, 3});
+  return KeepingPass{std::make_shared<BatchNormTraining>(shape, desc, std::move(slots)),
+                     shape.relu ? desc.workspace_desc().get_size() : 0};
 }
 
 KernelPointer batch_norm_inference(const BatchNorm& shape) {
@@ -159,6 +188,7 @@ KernelPointer batch_norm_backward(const BatchNorm& shape) {
     slots.push_back({DNNL_ARG_DIFF_SCALE, channel, Place::result, 1});
     slots.push_back({DNNL_ARG_DIFF_SHIFT, channel, Place::result, 2});
   }
+  if (shape.relu) slots.push_back({DNNL_ARG_WORKSPACE, forward.workspace_desc(), Place::operand, statistics + 2});
   return std::make_shared<BatchNormBackward>(shape, desc, std::move(slots));
 }
 

@@ -35,12 +35,12 @@ bool keeps_places(const Pooling& shape) {
 
 }  // namespace
 
-std::optional<PoolingPass> pooling_forward(const Pooling& shape, bool training) {
+std::optional<KeepingPass> pooling_forward(const Pooling& shape, bool training) {
   const auto desc = pooling_forward_desc(shape, training);
   if (!is_fast(desc)) return {};
   std::vector<Slot> slots{{DNNL_ARG_SRC, desc.src_desc(), Place::operand, 0},
                           {DNNL_ARG_DST, desc.dst_desc(), Place::result, 0}};
-  PoolingPass made;
+  KeepingPass made;
   if (training && keeps_places(shape)) {
     slots.push_back({DNNL_ARG_WORKSPACE, desc.workspace_desc(), Place::result, 1});
     made.workspace = desc.workspace_desc().get_size();
@@ -51,7 +51,7 @@ std::optional<PoolingPass> pooling_forward(const Pooling& shape, bool training) 
   return made;
 }
 
-std::optional<PoolingPass> pooling_backward(const Pooling& shape) {
+std::optional<KeepingPass> pooling_backward(const Pooling& shape) {
   const auto forward = pooling_forward_desc(shape, /*training=*/true);
   if (!forward) return {};
   const dnnl::pooling_backward::primitive_desc desc(
@@ -61,7 +61,7 @@ std::optional<PoolingPass> pooling_backward(const Pooling& shape) {
   if (!is_fast(desc)) return {};
   std::vector<Slot> slots{{DNNL_ARG_DIFF_DST, desc.diff_dst_desc(), Place::operand, 0},
                           {DNNL_ARG_DIFF_SRC, desc.diff_src_desc(), Place::result, 0}};
-  PoolingPass made;
+  KeepingPass made;
   if (keeps_places(shape)) {
     slots.push_back({DNNL_ARG_WORKSPACE, forward.workspace_desc(), Place::operand, 1});
     made.workspace = forward.workspace_desc().get_size();

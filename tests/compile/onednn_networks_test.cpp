@@ -108,9 +108,10 @@ TEST(OnednnNetworks, SmallNetStaysChannelsLastAndLearnsAlike) {
   EXPECT_EQ(ours.report.convolutions, 8) << ours.text;
   EXPECT_EQ(ours.report.norms, 6) << ours.text;
   EXPECT_EQ(ours.report.pools, 2) << ours.text;
-  // Forward: three relu and a sum; backward: threshold_backward of two, and the sum of the two gradients of y. The mean's gradient
-  // comes as it is.
-  EXPECT_EQ(ours.report.followed, 7) << ours.text;
+  // Within norms: two relu, forward and backward. Beside them a relu and a sum; backward: the sum of the two gradients of y. The
+  // mean's gradient comes as it is.
+  EXPECT_EQ(ours.report.fused, 4) << ours.text;
+  EXPECT_EQ(ours.report.followed, 3) << ours.text;
   for (size_t i = 0; i < exact.losses.size(); ++i)
     EXPECT_NEAR(ours.losses[i], exact.losses[i], 1e-4 * exact.losses[i]) << i;
   EXPECT_LE(distance(ours.state, exact.state), 2 * distance(plain.state, exact.state) + 1e-6);
@@ -150,6 +151,28 @@ TEST(OnednnNetworks, CatsOfImagesStayChannelsLast) {
                 largest(exact[i]) * (type == at::kFloat ? 1e-6 : 1e-2))
           << i;
   }
+}
+
+TEST(OnednnNetworks, GradientsThatArePartsOfOneAreReadChannelsLast) {
+  torch::manual_seed(1);
+  const Tensors data{torch::randn({2, 16, 5, 6}), torch::randn({16, 24, 2, 2}) / 8, torch::randn({24}),
+                     torch::randn({2, 8, 10, 12}), torch::randn({16, 32, 3, 3}) / 17};
+  const auto run = [&](at::ScalarType type) {
+    return [&data, type] {
+      Tensors leaves, made;
+      for (const at::Tensor& tensor : data) leaves.push_back(tensor.to(type).detach().clone().requires_grad_());
+      const at::Tensor up = at::conv_transpose2d(leaves[0] * 1, leaves[1], leaves[2], 2);
+      at::conv2d(at::cat({leaves[3] * 1, up}, 1), leaves[4], {}, 1, 1).pow(2).sum().backward();
+      for (const at::Tensor& leaf : leaves) made.push_back(leaf.grad());
+      return made;
+    };
+  };
+  const Outcome ours = with_onednn(run(at::kFloat));
+  EXPECT_EQ(ours.report.convolutions, 6) << ours.text;
+  EXPECT_EQ(ours.text.find("aten::convolution"), std::string::npos) << ours.text;
+  const Tensors plain = run(at::kFloat)(), exact = run(at::kDouble)();
+  for (size_t i = 0; i < exact.size(); ++i)
+    expect_as_exact(ours.tensors[i], plain[i], exact[i], c10::str("gradient ", i));
 }
 
 TEST(OnednnNetworks, InferenceFoldsNormsSumsAndRelu) {

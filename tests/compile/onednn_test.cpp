@@ -144,7 +144,10 @@ struct NormCase {
   bool affine, tracked;
 };
 
-TEST(OnednnBatchNorm, IsAsExactAsLibtorch) {
+class OnednnBatchNorm : public ::testing::TestWithParam<bool> {};
+
+TEST_P(OnednnBatchNorm, IsAsExactAsLibtorch) {
+  const bool relu = GetParam();
   const std::vector<std::vector<int64_t>> shapes{{4, 16, 9, 7}, {2, 5, 3, 3}, {1, 33, 8, 8}, {2, 64, 1, 2}};
   for (const auto& sizes : shapes) {
     for (const bool affine : {true, false}) {
@@ -156,7 +159,8 @@ TEST(OnednnBatchNorm, IsAsExactAsLibtorch) {
           const auto leaf = [&](const at::Tensor& t) { return t.to(type).detach().clone().requires_grad_(); };
           const at::Tensor lx = leaf(x), lw = affine ? leaf(w) : at::Tensor(), lb = affine ? leaf(b) : at::Tensor();
           const at::Tensor mean = at::zeros({x.size(1)}, type), var = at::ones({x.size(1)}, type);
-          const at::Tensor y = at::batch_norm(lx * 1, lw, lb, mean, var, true, 0.1, 1e-5, false) * 1;
+          const at::Tensor normed = at::batch_norm(lx * 1, lw, lb, mean, var, true, 0.1, 1e-5, false);
+          const at::Tensor y = (relu ? at::relu(normed) : normed) * 1;
           y.backward(g.to(type));
           statistics = {mean, var};
           return affine ? Tensors{y.detach(), lx.grad(), lw.grad(), lb.grad()} : Tensors{y.detach(), lx.grad()};
@@ -166,6 +170,7 @@ TEST(OnednnBatchNorm, IsAsExactAsLibtorch) {
       const Outcome ours = with_onednn(run(at::kFloat, ours_kept));
       const Tensors plain = run(at::kFloat, plain_kept)(), exact = run(at::kDouble, exact_kept)();
       EXPECT_EQ(ours.report.norms, 2) << at::IntArrayRef(sizes) << ours.text;
+      EXPECT_EQ(ours.report.fused, relu ? 2 : 0) << ours.text;
       // libtorch adds up a norm's gradients in fp64, oneDNN in fp32: 8 places were seen.
       for (size_t i = 0; i < plain.size(); ++i)
         expect_as_exact(ours.tensors[i], plain[i], exact[i], c10::str(at::IntArrayRef(sizes), " tensor ", i), 32);
@@ -176,7 +181,51 @@ TEST(OnednnBatchNorm, IsAsExactAsLibtorch) {
   }
 }
 
-TEST(OnednnBatchNorm, OfRunningStatisticsIsAsExact) {
+INSTANTIATE_TEST_SUITE_P(Relu, OnednnBatchNorm, ::testing::Bool());
+
+/// A norm that learns, and a ReLU whose result and gradient are read in other ways, too.
+Tensors norm_and_relu(const at::Tensor& x, bool in_place, bool read_before) {
+  const at::Tensor leaf = x.detach().clone().requires_grad_();
+  at::Tensor y = at::batch_norm(leaf * 1, {}, {}, {}, {}, true, 0.1, 1e-5, false);
+  const at::Tensor before = read_before ? y * 2 : y;
+  y = in_place ? at::relu_(y) : at::relu(y);
+  at::Tensor out = (read_before ? y + before : y) * y;  // its gradient comes from two places
+  out.backward(at::ones_like(out));
+  return {out.detach(), leaf.grad()};
+}
+
+TEST(OnednnBatchNormTest, TakesReluAlongWhereNobodySeesInBetween) {
+  torch::manual_seed(3);
+  const at::Tensor x = torch::randn({2, 16, 5, 6});
+  for (const bool in_place : {false, true}) {
+    for (const bool read_before : {false, true}) {
+      const auto run = [&] { return norm_and_relu(x, in_place, read_before); };
+      const Outcome ours = with_onednn(run);
+      EXPECT_EQ(ours.report.norms, 2) << ours.text;
+      EXPECT_EQ(ours.report.fused, read_before ? 0 : 2) << in_place << read_before << ours.text;
+      const Tensors plain = run();
+      for (size_t i = 0; i < plain.size(); ++i)
+        EXPECT_TRUE(at::allclose(ours.tensors[i], plain[i], 1e-4, 1e-4)) << i << in_place << read_before;
+    }
+  }
+}
+
+TEST(OnednnBatchNormTest, ReluBehindHidesNoNan) {
+  torch::manual_seed(3);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    at::Tensor x = torch::randn({2, 16, 3, 3}).to(type);
+    x.select(1, 5)[1][2][2] = std::numeric_limits<float>::quiet_NaN();
+    x.select(1, 7)[0][0][1] = std::numeric_limits<float>::infinity();
+    const at::Tensor w = torch::ones({16}), b = torch::zeros({16});
+    w[2] = std::numeric_limits<float>::quiet_NaN();
+    const auto run = [&] { return Tensors{at::relu(at::batch_norm(x * 1, w, b, {}, {}, true, 0.1, 1e-5, false)) * 1}; };
+    const Outcome ours = with_onednn(run);
+    EXPECT_EQ(ours.report.fused, 1) << ours.text;
+    EXPECT_TRUE(at::equal(ours.tensors[0].isnan(), run()[0].isnan())) << type;
+  }
+}
+
+TEST(OnednnBatchNormTest, OfRunningStatisticsIsAsExact) {
   torch::manual_seed(3);
   const at::Tensor x = torch::randn({2, 24, 5, 5}), w = torch::rand({24}), b = torch::randn({24}),
                    mean = torch::randn({24}), var = torch::rand({24}) + 0.5;
