@@ -10,7 +10,7 @@ namespace bellows::bench {
 void add_tool_rows(Report& report, const Options& options);
 
 /// The other side of the rows' "ready after", a process of its own: answers each line on its standard input with the seconds from the first call
-/// of the task's compiled function until nothing more is being made, and the calls until then.
+/// of the task's compiled function until nothing more is being made, and those of as many plain calls.
 int serve_ready(const std::string& task);
 
 }  // namespace bellows::bench
