@@ -1,11 +1,10 @@
 #include "bellows/compile/embedding.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <memory>
 
 #include "bellows/graph/program_edit_impl.h"
+#include "bellows/kernels/parallel.h"
 
 namespace bellows::compile_detail {
 namespace {
@@ -31,7 +30,7 @@ class EmbeddingGradient final : public graph::Kernel {
     const auto* const ids = static_cast<const int64_t*>(operands[1]) + shape_.id_offset;
     auto* const table = static_cast<float*>(results[0]);
     constexpr int64_t fewest_rows = 1000;  // of a thread: each looks at all ids
-    at::parallel_for(0, shape_.rows, fewest_rows, [&](int64_t begin, int64_t end) {
+    kernels::parallel_ranges(shape_.rows, fewest_rows, [&](int64_t begin, int64_t end) {
       std::fill(table + begin * shape_.columns, table + end * shape_.columns, 0.0F);
       for (int64_t i = 0; i < shape_.ids; ++i) {
         if (ids[i] < begin || ids[i] >= end || ids[i] == shape_.padding) continue;

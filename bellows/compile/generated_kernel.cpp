@@ -1,6 +1,6 @@
 #include "bellows/compile/generated_kernel.h"
+#include "bellows/kernels/parallel.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -40,8 +40,9 @@ void GeneratedKernel::run(std::span<void* const> operands, std::span<void* const
       function.call(from, to, values.data(), between, 0, function.units);
       continue;
     }
-    at::parallel_for(0, function.units, function.grain,
-                     [&](int64_t begin, int64_t end) { function.call(from, to, values.data(), between, begin, end); });
+    kernels::parallel_ranges(function.units, function.grain, [&](int64_t begin, int64_t end) {
+      function.call(from, to, values.data(), between, begin, end);
+    });
   }
 }
 

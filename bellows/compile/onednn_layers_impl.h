@@ -59,6 +59,18 @@ struct Linear {
 /// Operands and results as convolution_forward's; the weight, packed, is inner × columns.
 std::optional<LayerPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post);
 
+/// Whether libtorch's BLAS, on a packed weight, is faster than oneDNN: by figures of MKL on Intel's AVX-512, 6 to 11 % from 64 rows on.
+bool prefers_blas(const Linear& shape);
+/// A weight's packing, and the product.
+struct BlasLinear {
+  KernelPointer pack;     ///< Operands: weight. Results: packed weight
+  KernelPointer forward;  ///< Operands: input, packed weight, bias if there is one, what is added. Results: output
+  size_t packed_bytes = 0;
+};
+/// Params: adds – to each element of the result, another one
+///         strides – of the weight's inner dim and columns; one of them must be 1
+std::optional<BlasLinear> blas_linear(const Linear& shape, bool adds, const memory::dims& strides);
+
 /// Whether a matrix product is faster than oneDNN's direct code and the packing of a weight that changes in each call.
 bool prefers_product(const Convolution& shape);
 /// As their namesakes above, with plain weights.

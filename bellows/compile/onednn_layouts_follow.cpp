@@ -1,4 +1,3 @@
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
@@ -10,6 +9,7 @@
 
 #include "bellows/compile/onednn_layouts_impl.h"
 #include "bellows/graph/fusible.h"
+#include "bellows/kernels/parallel.h"
 
 namespace bellows::compile_detail::onednn {
 namespace {
@@ -33,7 +33,7 @@ class ChannelCat final : public graph::Kernel {
            void*) const override {
     constexpr size_t task_bytes = 1 << 16;
     const auto grain = static_cast<int64_t>(1 + task_bytes / width_);
-    at::parallel_for(0, places_, grain, [&](int64_t first, int64_t last) {
+    kernels::parallel_ranges(places_, grain, [&](int64_t first, int64_t last) {
       char* to = static_cast<char*>(results[0]) + static_cast<size_t>(first) * width_;
       for (int64_t place = first; place < last; ++place) {
         for (size_t i = 0; i < widths_.size(); to += widths_[i++])

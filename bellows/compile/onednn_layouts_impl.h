@@ -55,7 +55,11 @@ class Layouts {
   int relu_behind(int at) const;
   bool norm_backward(const Instruction& one, const Operand& gradient, const Operand* let_through);
   Epilogue linear_epilogue_of(int at) const;
-  bool linear_with(int at, const Epilogue& epilogue);
+  struct LinearCall;
+  std::optional<LinearCall> linear_call(int at) const;
+  bool linear_with(const LinearCall& call, const Epilogue& epilogue);
+  bool blas_linear_with(const LinearCall& call, const Epilogue& epilogue);
+  void put_linear(const LinearCall& call, const KernelPointer& kernel, const Operand& weight, const Epilogue& epilogue);
   bool convolve(int at, Epilogue& epilogue);
   int widening_of(const Operand& gradient) const;
   bool weight_gradient(const Instruction& one, Convolution shape);
@@ -120,6 +124,8 @@ struct Layouts::Epilogue {
   const Instruction* norm = nullptr;
   Operand result{};
   std::vector<int> taken{};
+
+  bool adds_only() const { return post.size() == 1 && post[0].is_add(); }
 };
 
 /// The geometry of the same image, channels last.

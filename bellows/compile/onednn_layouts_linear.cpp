@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <mutex>
 
 #include "bellows/compile/onednn_layouts_impl.h"
+#include "bellows/compile/shared_constants.h"
 #include "bellows/graph/linear.h"
 
 namespace bellows::compile_detail::onednn {
@@ -64,6 +66,32 @@ std::optional<Linear> shape_of_linear(const Operand& input, const Operand& weigh
   return made;
 }
 
+/// BLAS packs a weight for one number of rows. Programs for others share what oneDNN packs: a weight is there packed twice at most.
+/// Threads: any
+class BlasPackings {
+ public:
+  bool has(uint64_t weight) {
+    const std::lock_guard lock(mutex_);
+    const auto found = packed_.find(weight);
+    return found != packed_.end() && !found->second.expired();
+  }
+  void add(uint64_t weight, const c10::Storage& packed) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(packed_, [](const auto& one) { return one.second.expired(); });
+    packed_.insert_or_assign(weight, packed.getWeakStorageImpl());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, c10::weak_intrusive_ptr<c10::StorageImpl>>
+      packed_;  ///< by a weight's digest: joined ones are made anew
+};
+
+BlasPackings& blas_packings() {
+  static auto* const made = new BlasPackings;
+  return *made;
+}
+
 }  // namespace
 
 std::optional<PostOp> post_op_of(const Instruction& one) {
@@ -107,37 +135,68 @@ Layouts::Epilogue Layouts::linear_epilogue_of(int at) const {
   return made;
 }
 
-/// Weights that change are best left to libtorch's BLAS, which packs them as it goes.
-bool Layouts::linear(int at) {
+/// A linear of this program, as products want to know it.
+struct Layouts::LinearCall {
+  Operand input, weight, bias;
+  memory::dims strides;  ///< of the weight: inner dim, columns
+  Linear shape;
+};
+
+std::optional<Layouts::LinearCall> Layouts::linear_call(int at) const {
   const Instruction& one = program_.instructions[at];
   const auto where = graph::linear_of(one);
   if (!where || !constants_.contains(operand(one, where->weight).value) || !whole(one.results[0].operands[0]))
-    return false;
-  const Epilogue with = linear_epilogue_of(at), without{.result = one.results[0].operands[0]};
-  return linear_with(at, with) || (!with.taken.empty() && linear_with(at, without));
+    return {};
+  const Operand &input = operand(one, where->input), &weight = operand(one, where->weight);
+  const Operand bias = where->bias < 0 ? Operand() : operand(one, where->bias);
+  const auto shape = shape_of_linear(input, weight, bias, one.results[0].operands[0]);
+  if (!shape) return {};
+  const auto& strides = weight.geometry.strides;
+  return LinearCall{input, weight, bias,
+                    where->transposed ? memory::dims{strides[0], strides[1]} : memory::dims{strides[1], strides[0]},
+                    *shape};
 }
 
-bool Layouts::linear_with(int at, const Epilogue& epilogue) {
-  const Instruction& one = program_.instructions[at];
-  const graph::Linear where = *graph::linear_of(one);
-  const Operand &input = operand(one, where.input), &weight = operand(one, where.weight);
-  const Operand bias = where.bias < 0 ? Operand() : operand(one, where.bias);
-  const auto shape = shape_of_linear(input, weight, bias, one.results[0].operands[0]);
-  const auto pass = shape ? linear_forward(*shape, epilogue.post) : std::nullopt;
+/// Weights that change are best left to libtorch's BLAS, which packs them as it goes.
+bool Layouts::linear(int at) {
+  const auto call = linear_call(at);
+  if (!call) return false;
+  const Epilogue with = linear_epilogue_of(at), without{.result = program_.instructions[at].results[0].operands[0]};
+  if (prefers_blas(call->shape) && blas_linear_with(*call, with.adds_only() ? with : without)) return true;
+  return linear_with(*call, with) || (!with.taken.empty() && linear_with(*call, without));
+}
+
+bool Layouts::linear_with(const LinearCall& call, const Epilogue& epilogue) {
+  const auto pass = linear_forward(call.shape, epilogue.post);
   if (!pass) return false;
-  const auto& strides = weight.geometry.strides;
-  const Desc plain({shape->inner, shape->columns}, shape->type,
-                   where.transposed ? memory::dims{strides[0], strides[1]} : memory::dims{strides[1], strides[0]});
-  std::vector<Operand> operands{input, packed(weight, plain, pass->weight)};
-  if (shape->bias) operands.push_back(bias);
+  const Desc plain({call.shape.inner, call.shape.columns}, call.shape.type, call.strides);
+  put_linear(call, pass->kernel, packed(call.weight, plain, pass->weight), epilogue);
+  return true;
+}
+
+bool Layouts::blas_linear_with(const LinearCall& call, const Epilogue& epilogue) {
+  const uint64_t plain = digest_of(constants_.at(call.weight.value).storage());
+  if (call.weight.geometry.offset != 0 || blas_packings().has(plain)) return false;
+  const auto made = blas_linear(call.shape, !epilogue.added.empty(), call.strides);
+  if (!made) return false;
+  const Operand weight = opaque(made->packed_bytes, call.weight.geometry);
+  emit("reorder", made->pack, {call.weight}, {weight});
+  blas_packings().add(plain, constants_.at(weight.value).storage());
+  put_linear(call, made->forward, weight, epilogue);
+  return true;
+}
+
+void Layouts::put_linear(const LinearCall& call, const KernelPointer& kernel, const Operand& weight,
+                         const Epilogue& epilogue) {
+  std::vector<Operand> operands{call.input, weight};
+  if (call.shape.bias) operands.push_back(call.bias);
   operands.insert(operands.end(), epilogue.added.begin(), epilogue.added.end());
   for (const Operand& each : operands) need_plain(each.value);
   there_[epilogue.result.value] = true;
-  emit("linear", pass->kernel, operands, {epilogue.result});
+  emit("linear", kernel, operands, {epilogue.result});
   for (const int taken : epilogue.taken) taken_[taken] = true;
   report_.fused += static_cast<int>(epilogue.taken.size());
   ++report_.linears;
-  return true;
 }
 
 }  // namespace bellows::compile_detail::onednn

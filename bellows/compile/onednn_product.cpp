@@ -1,6 +1,5 @@
 // Convolutions as matrix products of plain weights: for many channels and few places, where weights are most of what is read, packing
 // them costs more than it saves.
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 
 #include "bellows/compile/onednn_layers_impl.h"
+#include "bellows/kernels/parallel.h"
 
 namespace bellows::compile_detail::onednn {
 namespace {
@@ -48,7 +48,7 @@ struct Windows {
 
   template <class Number>
   void gather(const Number* image, Number* windows) const {
-    at::parallel_for(0, rows(), 4, [&](int64_t first, int64_t last) {
+    kernels::parallel_ranges(rows(), 4, [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         Number* const to = windows + row * columns();
         std::fill(to, to + columns(), Number(0));
@@ -61,7 +61,7 @@ struct Windows {
 
   void scatter(const float* windows, float* image) const {
     const int64_t of_sample = height * width * channels, rows_of_sample = out_height * out_width;
-    at::parallel_for(0, batch, 1, [&](int64_t first, int64_t last) {
+    kernels::parallel_ranges(batch, 1, [&](int64_t first, int64_t last) {
       std::fill(image + first * of_sample, image + last * of_sample, 0.0F);
       for (int64_t row = first * rows_of_sample; row < last * rows_of_sample; ++row) {
         const float* const from = windows + row * columns();
@@ -181,7 +181,7 @@ class ForwardProduct final : public WindowProduct {
     windows_.gather(static_cast<const Number*>(operands[0]), windows);
     multiply(operands[1], windows, second(scratch), scratch);
     const int64_t channels = windows_.out_channels;
-    at::parallel_for(0, windows_.rows(), std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
+    kernels::parallel_ranges(windows_.rows(), std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
       std::vector<float> line(static_cast<size_t>(channels));
       for (int64_t row = begin; row < end; ++row) {
         for (int64_t c = 0; c < channels; ++c) line[c] = second(scratch)[c * windows_.rows() + row];

@@ -9,7 +9,12 @@ namespace {
 
 constexpr size_t least_bytes = 4096;  ///< smaller ones are not worth it
 
-/// Of 64 pieces from all over it.
+bool same_bytes(const c10::StorageImpl& a, const c10::StorageImpl& b) {
+  return a.nbytes() == b.nbytes() && (a.data() == b.data() || std::memcmp(a.data(), b.data(), a.nbytes()) == 0);
+}
+
+}  // namespace
+
 uint64_t digest_of(const c10::Storage& storage) {
   constexpr size_t pieces = 64, piece_bytes = 16;
   const auto* const bytes = static_cast<const char*>(storage.data());
@@ -19,12 +24,6 @@ uint64_t digest_of(const c10::Storage& storage) {
     digest = digest * 0x9E3779B97F4A7C15 + std::hash<std::string_view>()({bytes + i * step, piece_bytes});
   return digest;
 }
-
-bool same_bytes(const c10::StorageImpl& a, const c10::StorageImpl& b) {
-  return a.nbytes() == b.nbytes() && (a.data() == b.data() || std::memcmp(a.data(), b.data(), a.nbytes()) == 0);
-}
-
-}  // namespace
 
 size_t SharedConstants::share(graph::Program& program, std::span<const c10::Storage> of_caller) {
   std::erase_if(known_, [](const auto& one) { return one.second.expired(); });

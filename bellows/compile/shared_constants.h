@@ -10,6 +10,9 @@
 
 namespace bellows::compile_detail {
 
+/// Of 64 pieces from all over it, at least 16 bytes: alike for equal bytes, and nearly never else.
+uint64_t digest_of(const c10::Storage& storage);
+
 /// Constants that several programs hold are there once: programs of one function for inputs of other sizes pack the same weights.
 /// Threads: one at a time
 class SharedConstants {

@@ -36,7 +36,7 @@ class Kernel {
   ///          results – the same of its results; one that is an update of an operand has that operand's memory
   ///          numbers – of the arguments that are numbers of the program, in order
   ///          scratch – scratch_bytes() bytes, 64-byte aligned, of no content
-  /// Threads: as an ATen operator: called on one thread, may use at::parallel_for
+  /// Threads: as an ATen operator: called on one thread, may use libtorch's others (kernels/parallel.h)
   virtual void run(std::span<void* const> operands, std::span<void* const> results,
                    std::span<const c10::IValue> numbers, void* scratch) const = 0;
   virtual size_t scratch_bytes() const { return 0; }

@@ -38,7 +38,7 @@ struct ActivationBackward {
 /// Numerics: in float for all but double; erf to 3e-7, e^x to a unit in the last place. The same bits for every number of
 ///           threads and for y in both. Against ref:: in tests/nn/activation_test.cpp.
 /// Cost:     each tensor read or written once
-/// Threads:  runs on at::parallel_for; safe to call from several threads
+/// Threads:  runs on libtorch's intra-op threads; safe to call from several threads
 void activation_forward(const ActivationForward& args);
 void activation_backward(const ActivationBackward& args);
 

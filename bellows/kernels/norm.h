@@ -43,7 +43,7 @@ struct NormBackward {
 ///           of sums. Against ref:: in tests/nn/norm_kernel_test.cpp.
 /// Cost:     forward reads x and writes y once; backward reads x and dy and writes dx once, and holds partial sums of
 ///           at most an eighth of x's number of values
-/// Threads:  runs on at::parallel_for; safe to call from several threads
+/// Threads:  runs on libtorch's intra-op threads; safe to call from several threads
 void norm_forward(const NormForward& args);
 void norm_backward(const NormBackward& args);
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 
@@ -41,6 +42,12 @@ void parallel_chunks(int64_t count, const std::function<void(int64_t)>& body) {
   Work work{.count = count, .body = body};
   GOMP_parallel([](void* data) { static_cast<Work*>(data)->take_chunks(); }, &work, 0, 0);
   if (work.error) std::rethrow_exception(work.error);
+}
+
+void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  if (count <= 0) return;
+  const int64_t ranges = std::clamp<int64_t>(count / std::max<int64_t>(grain, 1), 1, at::get_num_threads());
+  parallel_chunks(ranges, [&](int64_t i) { body(count * i / ranges, count * (i + 1) / ranges); });
 }
 
 }  // namespace bellows::kernels

@@ -12,4 +12,9 @@ namespace bellows::kernels {
 /// Threads:  safe from all threads; the first exception of `body` is rethrown
 void parallel_chunks(int64_t count, const std::function<void(int64_t)>& body);
 
+/// Calls `body(begin, end)` for ranges that together are [0, count), at most one a thread, none shorter than `grain` but where count is.
+/// What at::parallel_for is where OpenMP is turned on in the compiler; here that one runs serially.
+/// Cost, threads: as parallel_chunks()
+void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
+
 }  // namespace bellows::kernels

@@ -39,7 +39,7 @@ struct SoftmaxGradient {
 /// Numerics: each row in two passes over its columns, the sum in four chains; e^x to a unit in the last place. NaN stays NaN.
 ///           The same bits for every number of threads. Against ref:: in tests/nn/cross_entropy_test.cpp.
 /// Cost:     statistics read the scores twice, the second time from the cache; the gradient reads and writes them once
-/// Threads:  runs on at::parallel_for; safe to call from several threads
+/// Threads:  runs on libtorch's intra-op threads; safe to call from several threads
 void softmax_statistics(const SoftmaxStatistics& args);
 void softmax_gradient(const SoftmaxGradient& args);
 

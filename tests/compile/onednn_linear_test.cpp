@@ -19,6 +19,8 @@ const std::vector<LinearCase> linear_cases{
     {"of_three_dims", {2, 14}, 48, 96},
     {"as_addmm", {3, 5}, 24, 40, true, false},
     {"as_mm", {15}, 24, 17, false, false},
+    {"large", {2, 40}, 520, 513},
+    {"large_without_bias", {64}, 512, 512, false, false},
 };
 
 class OnednnLinear : public ::testing::TestWithParam<LinearCase> {};
@@ -114,6 +116,35 @@ TEST(OnednnLinearTest, TakesInWhatFollows) {
   expect_fused("a broadcast sum", 0, [](const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y) {
     return at::linear(x, w, b) + y.slice(1, 0, 1);
   });
+}
+
+TEST(OnednnLinearTest, LargeOnesAreProductsOfBlasOnceAWeight) {
+  torch::manual_seed(3);
+  const at::Tensor x = torch::randn({96, 512}), w = torch::randn({600, 512}), b = torch::randn({600}),
+                   y = torch::randn({96, 600});
+  const auto run = [&](int64_t rows, at::ScalarType type) {
+    return [=] {
+      const c10::InferenceMode inference;
+      const auto in = [&](const at::Tensor& t) { return type == at::kFloat ? t : t.to(type); };
+      return Tensors{at::linear(in(x.slice(0, 0, rows)), in(w), in(b)) + in(y.slice(0, 0, rows))};
+    };
+  };
+  const auto check = [&](int64_t rows, bool blas) {
+    const Outcome ours = with_onednn(run(rows, at::kFloat), {w, b});
+    EXPECT_EQ(ours.report.linears, 1) << ours.text;
+    EXPECT_EQ(ours.report.fused, 1) << ours.text;
+    EXPECT_EQ(ours.text.find("blas") != std::string::npos, blas && __builtin_cpu_is("intel")) << ours.text;
+    const Tensors plain = run(rows, at::kFloat)(), exact = run(rows, at::kDouble)();
+    const c10::InferenceMode inference;
+    expect_as_exact(ours.tensors[0], plain[0], exact[0], c10::str(rows, " rows"), 8);
+  };
+  check(96, true);
+  check(70, true);  // what was packed for 96 rows is gone with its program
+  check(32, false);
+  const auto held = std::make_shared<OnednnBackend>(Tensors{w, b});
+  graph::Region region({.backend = held});
+  for (int call = 0; call < 4; ++call) region.run(run(96, at::kFloat));
+  check(70, false);  // it is there packed for 96
 }
 
 TEST(OnednnLinearTest, ReadsPartsOfInputsAndWeights) {

@@ -49,6 +49,23 @@ TEST(Parallel, WithinItselfItIsSerial) {
   EXPECT_EQ(calls, 12);
 }
 
+TEST(Parallel, RangesAreEveryPlaceOnceAndNoneIsShort) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  for (const int64_t count : {0, 1, 7, 63, 64, 100, 1000}) {
+    std::vector<std::atomic<int>> calls(static_cast<size_t>(count));
+    std::atomic<int> ranges = 0;
+    parallel_ranges(count, 32, [&](int64_t begin, int64_t end) {
+      ++ranges;
+      EXPECT_TRUE(end - begin >= 32 || count < 64) << begin << " to " << end;
+      for (int64_t i = begin; i < end; ++i) ++calls[static_cast<size_t>(i)];
+    });
+    for (const auto& c : calls) EXPECT_EQ(c, 1) << count;
+    EXPECT_EQ(ranges, count == 0 ? 0 : count < 64 ? 1 : count < 96 ? 2 : 3) << count;
+  }
+  at::set_num_threads(before);
+}
+
 TEST(Parallel, PassesAnErrorOn) {
   EXPECT_THROW(parallel_chunks(100,
                                [](int64_t i) {
