@@ -1,8 +1,11 @@
 #include "bellows/compile/backend.h"
+#include "bellows/compile/compile.h"
+#include "bellows/tap/deferral.h"
 #include "tests/graph/random_program.h"
 #include "tests/tap/bits_cases.h"
 
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 namespace bellows::compile_detail::testing {
@@ -141,6 +144,58 @@ TEST(GeneratedPrograms, OfAllOperatorsGiveNearlyTheSameValues) {
       }
     }
     EXPECT_THAT(region.explain().to_text(), ::testing::ContainsRegex("kernels: [1-9]"));
+  }
+}
+
+/// A library that knows nothing of libtorch.
+void foreign_squeeze(const float* from, float* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from[i] / (1 + std::abs(from[i]));
+}
+
+struct Squeeze : torch::autograd::Function<Squeeze> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& y) {
+    const at::Tensor dense = y.contiguous();
+    at::Tensor made = at::empty_like(dense);
+    tap::sync();
+    foreign_squeeze(dense.const_data_ptr<float>(), made.mutable_data_ptr<float>(), dense.numel());
+    context->save_for_backward({y});
+    return made;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {gradients[0] / (1 + context->get_saved_variables()[0].abs()).pow(2)};
+  }
+};
+
+/// What tracing gets wrong and scripting refuses: `if x.sum() < 0: return -y; return our_lib.squeeze(y)`
+at::Tensor f1(const at::Tensor& x, const at::Tensor& y) {
+  if (x.sum().item<float>() < 0) return -y;
+  return Squeeze::apply(y);
+}
+
+TEST(Compile, F1BranchesOnDataAndCallsForeignCode) {
+  torch::manual_seed(5);
+  const at::Tensor x = torch::rand({7, 5}), y = torch::randn({7, 5}), w = torch::randn({5, 5});
+  const auto body = [&](double sign) {
+    const at::Tensor leaf = w.detach().requires_grad_();
+    const at::Tensor out = f1(x * sign, at::mm(y, leaf).tanh() * 2) * 3;
+    out.sum().backward();
+    return Tensors{out.detach(), leaf.grad()};
+  };
+  for (const CompileOptions& options : {CompileOptions{}, {.exact = true}, {.generate = false}}) {
+    const auto compiled = compile(body, options);
+    for (const double sign : {1, -1, 1, 1, -1, -1, 1, -1, 1, -1, 1, -1}) {
+      const Tensors got = compiled(sign), expected = body(sign);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        const bool exact = options.exact || !options.generate;
+        EXPECT_TRUE(exact ? at::equal(got[i], expected[i]) : at::allclose(got[i], expected[i], 1e-5, 1e-6))
+            << i << sign;
+      }
+      while (!compiled.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    const std::string said = compiled.explain().to_text();
+    EXPECT_LE(compiled.explain().recordings, 2) << said;
+    EXPECT_NE(said.find("aten::_local_scalar_dense"), std::string::npos) << said;
   }
 }
 
