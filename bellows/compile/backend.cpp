@@ -12,6 +12,7 @@
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/graph/autocast.h"
 #include "bellows/graph/frozen.h"
 #include "bellows/graph/functionalize.h"
 
@@ -42,14 +43,11 @@ std::string names_of(const graph::Program& program) {
   return text;
 }
 
-const std::vector<graph::Pass>& cpu_passes() {
-  static const auto* const made = [] {
-    auto* const list = new std::vector<graph::Pass>(passes_with_onednn());
-    const auto groups = std::find_if(list->begin(), list->end(), [](const auto& pass) { return pass.name == "loops"; });
-    list->insert(groups, embedding_pass());
-    return list;
-  }();
-  return *made;
+std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
+  std::vector<graph::Pass> list = passes_with_onednn();
+  graph::insert_before("loops", embedding_pass(), list);
+  if (options.autocast) graph::insert_before("constants", graph::autocast_pass(*options.autocast), list);
+  return list;
 }
 
 /// The same memory without the guard that a region puts on its inputs while operators are pending.
@@ -104,7 +102,10 @@ class CpuBackend::Swapped : public graph::Executable {
   std::unique_ptr<graph::Executable> next_;
 };
 
-CpuBackend::CpuBackend(BackendOptions options) : options_(std::move(options)) {}
+CpuBackend::CpuBackend(BackendOptions options) : options_(std::move(options)), passes_(cpu_passes(options_)) {
+  TORCH_CHECK_VALUE(!options_.exact || !options_.autocast,
+                    "compile: got both exact and autocast: products in lower precision change bits; leave one out.");
+}
 CpuBackend::~CpuBackend() = default;
 
 std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, std::span<const c10::Storage> inputs) {
@@ -169,7 +170,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   const bool generates = !options_.exact && kernel_cache().can_compile();
   graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
   if (!generates) options.without.insert(options.without.end(), {"loops", "updates", "reuse"});
-  const graph::PassReport passes = graph::run_passes(program, options, cpu_passes());
+  const graph::PassReport passes = graph::run_passes(program, options, passes_);
   std::string report = c10::str("program of ", before, " operators:\n", passes.to_text());
   if (generates) report += generate_kernels(program, kernel_cache(), stop).to_text();
   report += names_of(program);

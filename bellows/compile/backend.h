@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,8 +18,9 @@
 namespace bellows::compile_detail {
 
 struct BackendOptions {
-  bool exact = false;                ///< only passes that leave every bit as it is, and no generated code
-  std::vector<at::Tensor> frozen{};  ///< keep their values: what depends on them only is computed once
+  bool exact = false;                         ///< only passes that leave every bit as it is, and no generated code
+  std::vector<at::Tensor> frozen{};           ///< keep their values: what depends on them only is computed once
+  std::optional<c10::ScalarType> autocast{};  ///< as CompileOptions
 };
 
 /// Runs programs on a CPU: functional form, passes, groups, generated kernels, and a ProgramRunner for the rest. A program runs as it came
@@ -47,6 +49,7 @@ class CpuBackend : public graph::Backend {
   void make(Job& job, const std::stop_token& stop);
 
   const BackendOptions options_;
+  const std::vector<graph::Pass> passes_;
   mutable std::mutex mutex_;
   std::deque<Job> jobs_;
   bool working_ = false;       ///< a thread is at the jobs, or about to be

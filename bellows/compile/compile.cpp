@@ -5,12 +5,18 @@
 namespace bellows::compile_detail {
 
 CompiledRegion::CompiledRegion(const CompileOptions& options)
-    : backend_(options.generate ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen})
-                                : nullptr),
+    : backend_(options.generate
+                   ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen, options.autocast})
+                   : nullptr),
       region_(std::make_shared<graph::Region>(graph::RegionOptions{.max_recordings = options.max_recordings,
                                                                    .max_operators = options.max_operators,
                                                                    .guard_inputs = options.guard_inputs,
-                                                                   .backend = backend_})) {}
+                                                                   .backend = backend_})) {
+  TORCH_CHECK_VALUE(
+      options.generate || !options.autocast,
+      "compile: got autocast without generate: operators in order run as they were called; use an autocast "
+      "guard in the function instead.");
+}
 
 bool CompiledRegion::ready() const {
   return !backend_ || backend_->ready();

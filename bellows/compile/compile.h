@@ -25,6 +25,9 @@ struct CompileOptions {
   /// With `generate`: tensors that keep their values from the first call on, as weights do in inference. What depends on them only is
   /// computed once. A call that brings other tensors in their place is computed from those.
   std::vector<at::Tensor> frozen{};
+  /// With `generate`: bf16 or half. Products of fp32 run in it, and what follows them, as they would under libtorch's autocast
+  /// (graph/autocast.h); your tensors, and what comes out, stay fp32. Calls are in fp32 until ready().
+  std::optional<c10::ScalarType> autocast{};
   size_t max_recordings = 16;      ///< as graph::RegionOptions
   size_t max_operators = 100'000;  ///< as graph::RegionOptions
   bool guard_inputs = true;        ///< as graph::RegionOptions
@@ -97,7 +100,7 @@ class Compiled : public compile_detail::CompiledRegion {
 /// Cost:     following takes about a microsecond an operator (bench/compile). A thread and child processes compile in the background; calls run
 ///           operators in order until that is ready
 /// Threads:  safe if the function's own calls are
-/// Throws:   c10::ValueError – an option below 1; calls: what the function and its operators throw, the latter when they run
+/// Throws:   c10::ValueError – an option below 1, `autocast` with another type, with `exact` or without `generate`; calls: what the function and its operators throw, the latter when they run
 /// Ref:      torch.compile
 template <class Function>
 auto compile(Function&& function, const CompileOptions& options = {}) {

@@ -325,15 +325,15 @@ OnednnReport use_onednn(graph::Program& program) {
 
 std::vector<graph::Pass> passes_with_onednn() {
   std::vector<graph::Pass> list = graph::passes();
-  const auto groups =
-      std::find_if(list.begin(), list.end(), [](const graph::Pass& pass) { return pass.name == "loops"; });
-  list.insert(groups, {.name = "onednn",
-                       .what = "runs convolutional networks, and linears of known weights, on oneDNN's primitives",
-                       .tolerance = 1e-4,
-                       .run = [](graph::Program& program, const graph::PassOptions&) -> int64_t {
-                         const OnednnReport report = use_onednn(program);
-                         return report.convolutions + report.norms + report.pools + report.linears;
-                       }});
+  graph::insert_before("loops",
+                       {.name = "onednn",
+                        .what = "runs convolutional networks, and linears of known weights, on oneDNN's primitives",
+                        .tolerance = 1e-4,
+                        .run = [](graph::Program& program, const graph::PassOptions&) -> int64_t {
+                          const OnednnReport report = use_onednn(program);
+                          return report.convolutions + report.norms + report.pools + report.linears;
+                        }},
+                       list);
   return list;
 }
 

@@ -76,6 +76,12 @@ const std::vector<Pass>& passes() {
   return all;
 }
 
+void insert_before(std::string_view name, Pass pass, std::vector<Pass>& list) {
+  const auto place = std::find_if(list.begin(), list.end(), [&](const Pass& one) { return one.name == name; });
+  TORCH_CHECK_VALUE(place != list.end(), "insert_before: got the pass \"", name, "\", expected one of the list.");
+  list.insert(place, std::move(pass));
+}
+
 PassReport run_passes(Program& program, const PassOptions& options, std::span<const Pass> list) {
   check_names(options, list);
   PassReport report;

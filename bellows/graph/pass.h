@@ -48,6 +48,10 @@ struct PassReport {
 /// The passes of Bellows, in the order in which they run. A list of your own may hold some of them and others.
 const std::vector<Pass>& passes();
 
+/// Puts a pass in front of the first one of this name.
+/// Throws: c10::ValueError – the list has none
+void insert_before(std::string_view name, Pass pass, std::vector<Pass>& list);
+
 /// Runs passes one after another, each that the options let run.
 /// Throws: c10::ValueError – a name in `without` that no pass has; with `check`, what Program::check() throws, with the pass named
 PassReport run_passes(Program& program, const PassOptions& options = {}, std::span<const Pass> list = passes());

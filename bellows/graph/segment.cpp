@@ -63,12 +63,12 @@ void Plan::run(const Segment& segment, BufferTable& buffers, Explanation& counts
 void Plan::hand_out(BufferTable& buffers, const std::string& error) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i] < 0) continue;
-    const auto handed_out = buffers[outputs[i]].weak.lock();
-    if (!handed_out) continue;
+    const auto held = buffers[outputs[i]].weak.lock();
+    if (!held) continue;
     if (output_storages[i])
-      tap::fulfil(*handed_out, *output_storages[i].unsafeGetStorageImpl());
+      tap::fulfil(*held, *output_storages[i].unsafeGetStorageImpl());
     else
-      tap::abandon(*handed_out,
+      tap::abandon(*held,
                    "this tensor has no value: an operator of its region failed before it was computed: " + error);
   }
 }

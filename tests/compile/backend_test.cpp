@@ -142,6 +142,21 @@ TEST(BackendTest, TrainsATransformerAsPlainCode) {
       100, 2e-3, 1e-3, generating);
 }
 
+/// As far from fp32 as bf16 is: 2^-8 a product, and gradients that follow.
+TEST(BackendTest, TrainsInLowerPrecisionWithoutAGuard) {
+  for (const auto& make : {mlp_training, conv_training}) {
+    torch::manual_seed(3);
+    auto compiled = compile(make(), {.autocast = at::kBFloat16});
+    ASSERT_TRUE(warm_up(compiled));
+    EXPECT_EQ(compiled(0).dtype(), at::kFloat);
+    EXPECT_THAT(compiled.explain().to_text(), ::testing::ContainsRegex("autocast +[1-9]"));
+    expect_alike(make, 60, 3e-2, 3e-2, {.autocast = at::kBFloat16});
+  }
+  EXPECT_THROW(compile([] {}, {.exact = true, .autocast = at::kBFloat16}), c10::ValueError);
+  EXPECT_THROW(compile([] {}, {.generate = false, .autocast = at::kBFloat16}), c10::ValueError);
+  EXPECT_THROW(compile([] {}, {.autocast = at::kInt}), c10::ValueError);
+}
+
 TEST(BackendTest, IsExactWhenAsked) {
   expect_alike(mlp_training, 20, 0, 0, {.exact = true});
   expect_alike(conv_training, 20, 0, 0, {.exact = true});

@@ -19,6 +19,7 @@ struct PassBackend : Backend {
 
   PassOptions options;
   Kernels kernels;
+  std::vector<Pass> list = passes();
   std::vector<PassReport> reports{};
   std::vector<graph::Program> programs{};  ///< as they run
   std::set<std::string> evaluated{};       ///< names of operators that expressions stood for
@@ -37,7 +38,7 @@ struct PassBackend : Backend {
     if (kernels == Kernels::single) {
       for (Instruction& one : program.instructions) put_single(one);
     } else {
-      reports.push_back(run_passes(program, options));
+      reports.push_back(run_passes(program, options, list));
       if (kernels == Kernels::groups) put_groups(program);
     }
     programs.push_back(program);

@@ -1,0 +1,202 @@
+#include "bellows/graph/autocast.h"
+
+#include "bellows/amp/autocast.h"
+#include "tests/graph/pass_support.h"
+#include "tests/graph/training.h"
+
+namespace bellows::graph::testing {
+namespace {
+
+PassBackend rewriting(c10::ScalarType dtype = at::kBFloat16, PassOptions options = {}) {
+  PassBackend backend(std::move(options));
+  backend.list.insert(
+      std::find_if(backend.list.begin(), backend.list.end(), [](const Pass& pass) { return pass.name == "constants"; }),
+      autocast_pass(dtype));
+  return backend;
+}
+
+using Forward = std::function<at::Tensor(const at::Tensor&)>;
+
+/// A function of fp32, rewritten, gives what the same function gives under libtorch's autocast.
+std::shared_ptr<PassBackend> expect_autocast(const Forward& forward, const at::Tensor& x, double tolerance = 0,
+                                             c10::ScalarType dtype = at::kBFloat16, PassOptions pass_options = {}) {
+  const auto backend = std::make_shared<PassBackend>(rewriting(dtype, std::move(pass_options)));
+  RegionOptions options;
+  options.backend = backend;
+  Region region(options);
+  const at::NoGradGuard no_grad;
+  for (int call = 0; call < 4; ++call) {
+    const at::Tensor input = x * (1 + 0.1 * call), plain = forward(input);
+    const at::Tensor cast = [&] {
+      const amp::autocast guard(at::kCPU, dtype);
+      return forward(input).to(at::kFloat);
+    }();
+    at::Tensor passed;
+    region.run([&] { passed = forward(input); });
+    EXPECT_EQ(passed.dtype(), plain.dtype());
+    const double difference = (passed - (call ? cast : plain)).abs().max().item<double>();
+    EXPECT_LE(difference, tolerance * plain.abs().max().item<double>()) << "call " << call << "\n"
+                                                                        << backend->to_text();
+    EXPECT_FALSE(same_bits(plain, cast));
+  }
+  return backend;
+}
+
+TEST(AutocastPass, GivesTheBitsOfAutocast) {
+  nn::Sequential net = mlp();
+  net->eval();
+  const auto linears = expect_autocast([&](const at::Tensor& x) { return net->forward(x); }, torch::randn({8, 16}));
+  EXPECT_EQ(linears->reports.back().fired("autocast"), 3);
+  expect_autocast([&](const at::Tensor& x) { return net->forward(x); }, torch::randn({8, 16}), 0, at::kHalf);
+
+  nn::Sequential images = conv_net();
+  images->eval();
+  const auto convolutions =
+      expect_autocast([&](const at::Tensor& x) { return images->forward(x); }, torch::randn({2, 3, 8, 8}));
+  EXPECT_EQ(convolutions->reports.back().fired("autocast"), 3) << convolutions->programs.back().to_text();
+}
+
+TEST(AutocastPass, OfOneWeightSeenInManyWays) {
+  const at::Tensor table = torch::randn({6, 8}), flat = torch::randn({200});
+  const auto backend = expect_autocast(
+      [&](const at::Tensor& x) {
+        const at::Tensor a = flat.narrow(0, 8, 64).view({8, 8}), b = flat.narrow(0, 100, 64).view({8, 8});
+        return at::mm(at::mm(at::mm(at::mm(x, table), a), b.t()), a.t()) + at::mm(x, table);
+      },
+      torch::randn({4, 6}), 0, at::kBFloat16, {.without = {"loops"}});
+  int64_t casts = 0;
+  for (const Instruction& one : backend->programs.back().instructions)
+    casts += one.op && one.op->name == "aten::_to_copy";
+  EXPECT_EQ(casts, 4 + 1) << "x, the table and two parts of a buffer, each once, and the result\n"
+                          << backend->programs.back().to_text();
+}
+
+/// Softmax and reductions stay in fp32, where autocast rounds them: close, not equal.
+TEST(AutocastPass, OfAttention) {
+  const at::Tensor w = torch::randn({16, 48}) / 4;
+  const auto attention = [&](const at::Tensor& x) {
+    const auto parts = at::mm(x, w).chunk(3, 1);
+    return at::mm(at::softmax(at::mm(parts[0], parts[1].t()) / 4, -1), parts[2]).sum(0);
+  };
+  const auto backend = expect_autocast(attention, torch::randn({12, 16}), 2e-2);
+  EXPECT_EQ(backend->reports.back().fired("autocast"), 3);
+  const auto fused = [&](const at::Tensor& x) {
+    const auto parts = at::mm(x, w).view({1, 12, 3, 2, 8}).permute({2, 0, 3, 1, 4}).unbind(0);
+    return at::scaled_dot_product_attention(parts[0], parts[1], parts[2]);
+  };
+  EXPECT_EQ(expect_autocast(fused, torch::randn({12, 16}))->reports.back().fired("autocast"), 2);
+}
+
+/// What training leaves, plainly, under libtorch's autocast, and rewritten.
+struct Trained {
+  Tensors plain, cast, passed;
+  std::shared_ptr<PassBackend> backend;
+};
+
+using Step = std::function<at::Tensor(int)>;
+
+Trained train(const std::function<std::pair<std::shared_ptr<nn::Module>, Step>()>& make) {
+  const auto program = [&](bool cast) {
+    return [=] {
+      const auto [module, loss] = make();
+      const Step forward = loss;
+      return training<SGD>(
+          module,
+          [=](int call) {
+            if (!cast) return forward(call);
+            const amp::autocast guard(at::kCPU, at::kBFloat16);
+            return forward(call).to(at::kFloat);
+          },
+          SGDOptions(0.05).momentum(0.9));
+    };
+  };
+  Trained all{.backend = std::make_shared<PassBackend>(rewriting())};
+  RegionOptions options;
+  options.backend = all.backend;
+  Region region(options);
+  all.plain = outcome(program(false), 6, nullptr);
+  all.cast = outcome(program(true), 6, nullptr);
+  all.passed = outcome(program(false), 6, &region);
+  return all;
+}
+
+double distance(const Tensors& a, const Tensors& b) {
+  double square = 0, of = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!a[i].defined() || !a[i].is_floating_point()) continue;
+    square += (a[i] - b[i]).to(at::kDouble).square().sum().item<double>();
+    of += a[i].to(at::kDouble).square().sum().item<double>();
+  }
+  return std::sqrt(square / of);
+}
+
+/// The rewritten steps are as far from fp32 as autocast's are, and not further from these than both are from fp32.
+void expect_trained(const Trained& all, int64_t products) {
+  ASSERT_EQ(all.plain.size(), all.passed.size());
+  for (size_t i = 0; i < all.plain.size(); ++i) {
+    if (all.plain[i].defined()) {
+      EXPECT_EQ(all.plain[i].dtype(), all.passed[i].dtype());
+    }
+  }
+  const double cast = distance(all.plain, all.cast), passed = distance(all.plain, all.passed);
+  EXPECT_GT(passed, 0);
+  EXPECT_LE(passed, 1.5 * cast);
+  EXPECT_LE(distance(all.cast, all.passed), cast + passed);
+  EXPECT_LE(cast, 3e-2) << "six steps in bf16";
+  EXPECT_EQ(all.backend->reports.back().fired("autocast"), products) << all.backend->to_text();
+}
+
+TEST(AutocastPass, TrainsAsAutocastDoes) {
+  expect_trained(train([]() -> std::pair<std::shared_ptr<nn::Module>, Step> {
+                   const nn::Sequential net = mlp();
+                   return {net.ptr(), classify(net, torch::randn({8, 16}))};
+                 }),
+                 3 + 5);
+  expect_trained(train([]() -> std::pair<std::shared_ptr<nn::Module>, Step> {
+                   const nn::Sequential net = conv_net();
+                   return {net.ptr(), classify(net, torch::randn({8, 3, 8, 8}))};
+                 }),
+                 3 + 4);
+}
+
+TEST(AutocastPass, LeavesOthersAsTheyAre) {
+  const at::Tensor w = torch::randn({8, 8}), doubles = w.to(at::kDouble), ids = torch::randint(0, 9, {8, 8}, at::kLong);
+  const auto program = [=]() -> Program {
+    return {[=](int call) -> Tensors {
+      const amp::autocast guard(at::kCPU, at::kBFloat16);
+      return {at::mm(w * call, w), at::relu(w)};
+    }};
+  };
+  EXPECT_EQ(expect_passed(program, rewriting())->fired("autocast"), 0);
+  const auto others = [=]() -> Program {
+    return {[=](int call) -> Tensors { return {at::mm(doubles * call, doubles), at::mm(ids, ids), at::relu(w)}; }};
+  };
+  EXPECT_EQ(expect_passed(others, rewriting())->fired("autocast"), 0);
+  const auto products = [=]() -> Program { return {[=](int call) -> Tensors { return {at::mm(w * call, w)}; }}; };
+  EXPECT_EQ(expect_passed(products, rewriting(at::kBFloat16, {.exact = true}))->fired("autocast"), 0);
+  EXPECT_EQ(expect_passed(products, rewriting(at::kBFloat16, {.without = {"autocast"}}))->fired("autocast"), 0);
+}
+
+/// A result that is written later, one that a view of other numbers looks at, one of zero elements.
+TEST(AutocastPass, OfWritesAndViews) {
+  const at::Tensor w = torch::randn({8, 8});
+  const auto program = [=]() -> Program {
+    const at::Tensor kept = torch::zeros({8, 8});
+    return {[=](int call) -> Tensors {
+              at::Tensor y = at::mm(w * (call + 1), w);
+              const at::Tensor bits = y.view(at::kInt).clone();
+              y.select(0, 1).mul_(2);
+              kept.add_(at::mm(y, w));
+              return {y, (bits >= 0).any(), at::mm(w.narrow(0, 0, 0), w), at::mm(y.t(), kept)};
+            },
+            [=] { return Tensors{kept}; }};
+  };
+  expect_passed(program, rewriting(), 0.3);
+}
+
+TEST(AutocastPass, RefusesOtherTypes) {
+  EXPECT_THAT(error_of([] { autocast_pass(at::kDouble); }), ::testing::HasSubstr("expected bf16 or half"));
+}
+
+}  // namespace
+}  // namespace bellows::graph::testing
