@@ -196,6 +196,9 @@ TEST(AutocastPass, OfWritesAndViews) {
 
 TEST(AutocastPass, RefusesOtherTypes) {
   EXPECT_THAT(error_of([] { autocast_pass(at::kDouble); }), ::testing::HasSubstr("expected bf16 or half"));
+  std::vector<Pass> list = passes();
+  EXPECT_THAT(error_of([&] { insert_before("none", autocast_pass(at::kHalf), list); }),
+              ::testing::HasSubstr("expected one of the list"));
 }
 
 }  // namespace
