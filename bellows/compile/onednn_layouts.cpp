@@ -255,8 +255,9 @@ Operand Layouts::packed(const Operand& weight, const Desc& plain, const Desc& wa
   if (plain == wanted && !factor && weight.geometry.offset == 0) return weight;
   auto& known = packed_[weight.value];
   if (!factor) {
-    const auto found = std::find_if(known.begin(), known.end(),
-                                    [&](const Packed& one) { return one.weight == weight && one.wanted == wanted; });
+    const auto found = std::find_if(known.begin(), known.end(), [&](const Packed& one) {
+      return one.weight == weight && one.plain == plain && one.wanted == wanted;
+    });
     if (found != known.end()) return found->made;
   }
   const Operand made = opaque(wanted.get_size(), weight.geometry);
@@ -265,7 +266,7 @@ Operand Layouts::packed(const Operand& weight, const Desc& plain, const Desc& wa
   if (factor) operands.push_back(*factor);
   const int mask = !factor ? 0 : plain.get_ndims() == 5 ? 3 : 1;
   emit("reorder", make_reorder(plain, wanted, "pack weight", offset, mask), operands, {made});
-  if (!factor) known.push_back({weight, made, wanted});
+  if (!factor) known.push_back({weight, made, plain, wanted});
   return made;
 }
 

@@ -104,7 +104,7 @@ class Layouts {
   std::unordered_map<ValueId, Twin> twins_;
   struct Packed {
     Operand weight, made;
-    Desc wanted;
+    Desc plain, wanted;  ///< a convolution and a transposed one read the same weight with other dims
   };
   std::unordered_map<ValueId, std::vector<Packed>> packed_;
   std::unordered_map<ValueId, Operand> workspaces_;  ///< by the value of indices that they stand for

@@ -138,11 +138,23 @@ TEST(OnednnConvolutionTest, IsLeftToLibtorchWhereUsersTurnOnednnOff) {
   EXPECT_EQ(ours.report.convolutions, 0) << ours.text;
 }
 
-struct NormCase {
-  std::string name;
-  at::IntArrayRef sizes;
-  bool affine, tracked;
-};
+// As in an autoencoder with tied weights: as many channels in as out, so the packed weights differ in their contents alone.
+TEST(OnednnConvolutionTest, AndATransposedOneShareAWeight) {
+  torch::manual_seed(3);
+  const Tensors data{torch::randn({2, 8, 6, 6}), torch::randn({8, 8, 3, 3})};
+  const auto run = [](const Tensors& in) {
+    return [=] {
+      const at::Tensor x = in[0].detach().requires_grad_(), w = in[1].detach().requires_grad_();
+      const at::Tensor y = at::conv_transpose2d(at::conv2d(x * 1, w, {}, 1, 1).tanh(), w, {}, 1, 1) * 1;
+      y.backward(at::ones_like(y));
+      return Tensors{y.detach(), x.grad(), w.grad()};
+    };
+  };
+  const Outcome ours = with_onednn(run(data));
+  EXPECT_EQ(ours.report.convolutions, 6) << ours.text;
+  const Tensors plain = run(data)(), exact = run(in_double(data))();
+  for (size_t i = 0; i < 3; ++i) expect_as_exact(ours.tensors[i], plain[i], exact[i], c10::str("tensor ", i));
+}
 
 class OnednnBatchNorm : public ::testing::TestWithParam<bool> {};
 
