@@ -59,7 +59,7 @@ double furthest(const Tensors& expected, const Tensors& got) {
   return result;
 }
 
-// Branches on data are left out, as rounding may take another one.
+// Branches on data are left out, as rounding may take another one. A quarter runs without what changes bits.
 RC_GTEST_PROP(GeneratedPrograms, LeaveNearlyTheSameValues, ()) {
   const auto instructions =
       *rc::gen::container<std::vector<graph::testing::Instruction>>(graph::testing::instruction());
@@ -68,18 +68,20 @@ RC_GTEST_PROP(GeneratedPrograms, LeaveNearlyTheSameValues, ()) {
     program.body = [body = std::move(program.body)](int call) { return body(call % 3); };
     return program;
   };
-  const auto backend = std::make_shared<CpuBackend>();
+  const bool exact = *rc::gen::inRange(0, 4) == 3;
+  const double allowed = exact ? 0 : 1;
+  const auto backend = std::make_shared<CpuBackend>(BackendOptions{.exact = exact});
   Region region({.backend = backend});
   const Tensors expected = outcome(make, 9, nullptr), got = outcome(waiting(backend, make), 9, &region);
   const double far = furthest(expected, got);
-  for (size_t i = 0; i < expected.size() && far > 1; ++i) {
-    if (distance(expected[i], got[i]) > 1) RC_LOG() << i << ": " << expected[i] << "\n" << got[i] << "\n";
+  for (size_t i = 0; i < expected.size() && far > allowed; ++i) {
+    if (distance(expected[i], got[i]) > allowed) RC_LOG() << i << ": " << expected[i] << "\n" << got[i] << "\n";
   }
-  if (far > 1) {
+  if (far > allowed) {
     RC_LOG() << region.explain().to_text();
     for (const auto& graph : region.graphs()) RC_LOG() << graph.to_text();
   }
-  RC_ASSERT(far <= 1);
+  RC_ASSERT(far <= allowed);
 }
 
 // A number, and a row, that are written and then read at all places of a matrix.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tests/graph/support.h"
+#include "tests/graph/random_layers.h"
 
 #include <rapidcheck/gtest.h>  // behind gtest
 
@@ -23,16 +23,17 @@ inline rc::Gen<Instruction> instruction() {
                                      rc::gen::set(&Instruction::b, number), rc::gen::set(&Instruction::detail, number));
 }
 
-/// What a program works on: inputs (a view of another one, one that does not own its elements alone, empty, 0-d, a parameter) and
-/// what the instructions so far made.
+/// What a program works on: inputs (a view of another one, one that does not own its elements alone, empty, 0-d, an image, a
+/// parameter), the weights of layers, and what the instructions so far made.
 class Machine {
  public:
   /// Params: looks_at_data – whether it branches on the sign of a sum, which rounding may change
-  Machine(const Tensors& inputs, bool looks_at_data) : values_(inputs), looks_at_data_(looks_at_data) {}
+  Machine(const Tensors& inputs, Layers& layers, bool looks_at_data)
+      : values_(inputs), layers_(layers), looks_at_data_(looks_at_data) {}
 
   void run(const Instruction& one, int call) {
     const at::Tensor a = pick(one.a), b = pick(one.b);
-    switch (one.op % 6) {
+    switch (one.op % 9) {
       case 0:
         return keep(pointwise(one.detail, a, b, call));
       case 1:
@@ -43,14 +44,23 @@ class Machine {
         return keep(reduced(one.detail, a, b));
       case 4:
         return control(one, a, b, call);
-      default:
+      case 5:
         return keep(made(one.detail, a, call));
+      case 6:
+        return train(one);
+      default:
+        return keep(layers_.run(one.detail, image(one.a)));
     }
   }
   const Tensors& values() const { return values_; }
 
  private:
   at::Tensor pick(uint16_t which) const { return values_[which % values_.size()]; }
+  at::Tensor image(uint16_t which) const {
+    Tensors images;
+    std::copy_if(values_.begin(), values_.end(), std::back_inserter(images), Layers::takes);
+    return images[which % images.size()];
+  }
   void keep(const at::Tensor& value) {
     if (value.defined() && value.numel() <= 4096) values_.push_back(value);
   }
@@ -171,7 +181,7 @@ class Machine {
     switch (one.detail % 6) {
       case 0:
         if (a.requires_grad() && a.numel()) {
-          const at::Tensor w = values_[0];
+          const at::Tensor w = one.b % 2 ? values_[0] : layers_.weights()[one.b / 2 % 3];
           const auto grads = torch::autograd::grad({(a * a).sum()}, {w}, {}, true, false, true);
           keep(grads[0].defined() ? grads[0] : at::zeros_like(w));
         }
@@ -188,6 +198,17 @@ class Machine {
         return keep(call % 3 ? a.detach() : at::cat({a.flatten(), b.flatten()}));
       default:
         return keep(at::dropout(a, 0.3, true));
+    }
+  }
+
+  /// What was made before has no gradients any more, as its weights are no longer what it was made with.
+  void train(const Instruction& one) {
+    const at::Tensor a = image(one.a), loss = layers_.run(one.b, layers_.run(one.detail, a)).tanh().pow(2).mean();
+    if (!loss.requires_grad()) return;
+    layers_.step(one.detail, loss);
+    keep(loss);
+    for (at::Tensor& value : values_) {
+      if (!value.is_leaf()) value = value.detach();
     }
   }
 
@@ -209,6 +230,7 @@ class Machine {
   }
 
   Tensors values_;
+  Layers& layers_;
   bool looks_at_data_;
 };
 
@@ -221,9 +243,11 @@ inline Program random_program(const std::vector<Instruction>& instructions, bool
                        torch::randn({4}).expand({3, 4}),
                        torch::randn({0, 4}),
                        torch::randn({}),
-                       torch::randn({4, 3}).t()};
+                       torch::randn({4, 3}).t(),
+                       torch::randn({2, 4, 6, 6})};
+  const auto layers = std::make_shared<Layers>();
   return {[=](int call) -> Tensors {
-            Machine machine(inputs, looks_at_data);
+            Machine machine(inputs, *layers, looks_at_data);
             std::string refused;
             try {
               for (const Instruction& one : instructions) machine.run(one, call);
@@ -235,7 +259,11 @@ inline Program random_program(const std::vector<Instruction>& instructions, bool
               results.push_back(at::scalar_tensor(static_cast<int>(letter)));
             return results;
           },
-          [=] { return inputs; }};
+          [=] {
+            Tensors all = inputs;
+            for (const at::Tensor& tensor : layers->state()) all.push_back(tensor);
+            return all;
+          }};
 }
 
 }  // namespace bellows::graph::testing
