@@ -41,4 +41,8 @@ struct MemoryPlan {
   static MemoryPlan of(const Program& program, const std::vector<bool>& lent = {});
 };
 
+/// For tests of what lives how long. Programs prepared while it is on fill each block that they place with NaN before its first
+/// instruction and after its last one, and scratch memory before each use: a value that is read too early or too late is seen.
+void poison_arenas(bool on);
+
 }  // namespace bellows::graph

@@ -2,6 +2,8 @@
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 
 #include "bellows/graph/program_edit_impl.h"
 #include "bellows/graph/runner_memory_impl.h"
@@ -14,6 +16,13 @@ using Home = MemoryPlan::Home;
 
 /// Outputs up to this size keep their memory from run to run; larger ones would be missed meanwhile.
 constexpr size_t small_bytes = 16 * 1024;
+
+std::atomic<bool> poisons = false;
+
+/// NaN, in all floating types.
+void poison(void* data, size_t nbytes, c10::Device device) {
+  if (device.is_cpu()) std::memset(data, 0xFF, nbytes);
+}
 
 c10::Storage storage_over(void* data, size_t nbytes, c10::Device device) {
   return {c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, device)};
@@ -45,6 +54,7 @@ c10::Storage copied(const c10::Storage& from, size_t nbytes) {
 RunnerMemory::RunnerMemory(const Program& program, const MemoryPlan& plan)
     : program_(program),
       plan_(plan),
+      poisoned_(poisons),
       blocks_(plan.blocks.size()),
       begins_(program.instructions.size()),
       ends_(program.instructions.size()) {
@@ -62,9 +72,10 @@ RunnerMemory::RunnerMemory(const Program& program, const MemoryPlan& plan)
     const MemoryPlan::Block& block = plan.blocks[i];
     if (block.home == Home::output) pool_ = ArenaPool::shared();
     if (block.home == Home::constant) blocks_[i].storage = program.constants[block.index].tensor.storage();
-    if (block.home == Home::output || block.home == Home::lent || block.copied >= 0)
+    const bool stays = block.home == Home::arena && !poisoned_;
+    if ((block.home >= Home::output && !stays) || block.copied >= 0)
       begins_[block.first].push_back(static_cast<int>(i));
-    const bool kept = block.home == Home::constant || block.home == Home::arena || block.last == MemoryPlan::end ||
+    const bool kept = block.home == Home::constant || stays || block.last == MemoryPlan::end ||
                       (block.home == Home::input && is_written_back(block.index));
     if (!kept && block.last >= 0) ends_[block.last].push_back(static_cast<int>(i));
   }
@@ -132,17 +143,28 @@ c10::Storage RunnerMemory::fresh_output(int block) {
   return handed_out.fresh(planned.nbytes, device, planned.nbytes <= small_bytes, pool_);
 }
 
+void RunnerMemory::poison_block(int block) {
+  poison(blocks_[block].storage.mutable_data(), plan_.blocks[block].nbytes, blocks_[block].nothing.device());
+}
+
 void RunnerMemory::before(int instruction) {
   for (const int i : begins_[instruction]) {
     const MemoryPlan::Block& block = plan_.blocks[i];
     if (block.home == Home::output || block.home == Home::lent) bind(blocks_[i], fresh_output(i));
+    if (poisoned_ && block.home >= Home::output) poison_block(i);
     if (block.copied >= 0) copy_bytes(blocks_[i].storage, blocks_[block.copied].storage, block.nbytes);
   }
+  const auto& kernel = program_.instructions[instruction].kernel;
+  if (poisoned_ && kernel && kernel->scratch_bytes() > 0)
+    poison(scratch(instruction), kernel->scratch_bytes(), c10::kCPU);
 }
 
 void RunnerMemory::after(int instruction) {
   for (const int i : ends_[instruction]) {
-    let_go(blocks_[i]);
+    if (plan_.blocks[i].home == Home::arena)
+      poison_block(i);
+    else
+      let_go(blocks_[i]);
     if (plan_.blocks[i].home == Home::input) inputs_[plan_.blocks[i].index] = {};
   }
 }
@@ -218,3 +240,11 @@ void RunnerMemory::clear() {
 }
 
 }  // namespace bellows::graph::detail
+
+namespace bellows::graph {
+
+void poison_arenas(bool on) {
+  detail::poisons = on;
+}
+
+}  // namespace bellows::graph

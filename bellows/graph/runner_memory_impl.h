@@ -56,11 +56,13 @@ class RunnerMemory {
   bool is_written_back(int input) const;
   void bind(Block& block, const c10::Storage& storage);
   void let_go(Block& block);
+  void poison_block(int block);
   void take_arena();
   c10::Storage fresh_output(int block);
 
   const Program& program_;
   const MemoryPlan& plan_;
+  const bool poisoned_;
   std::vector<Block> blocks_;
   std::vector<std::vector<int>> begins_, ends_;  ///< blocks, by instruction
   std::vector<HandOut> hand_outs_;               ///< by output

@@ -11,11 +11,14 @@
 #include "bellows/compile/onednn.h"
 #include "bellows/graph/frozen.h"
 #include "bellows/graph/functionalize.h"
+#include "bellows/graph/memory_plan.h"
 #include "bellows/graph/region.h"
 
 namespace bellows::compile_detail::testing {
 
 using Tensors = std::vector<at::Tensor>;
+
+[[maybe_unused]] inline const bool arenas_are_poisoned = (graph::poison_arenas(true), true);
 
 /// Puts oneDNN's primitives into programs, and changes nothing else.
 class OnednnBackend : public graph::Backend {

@@ -35,6 +35,46 @@ TEST(ProgramRunner, KernelsWorkInOneArena) {
   }
 }
 
+/// Of each result, before it is written: that it is NaN. And of the last instruction's operand but one, which is read too late.
+class NosyKernel : public Kernel {
+ public:
+  explicit NosyKernel(std::vector<bool>& seen, float*& before) : seen_(seen), before_(before) {}
+  std::string name() const override { return "nosy"; }
+  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
+           void* scratch) const override {
+    seen_.push_back(std::isnan(*static_cast<float*>(results[0])) && std::isnan(*static_cast<float*>(scratch)) &&
+                    (!before_ || std::isnan(*before_)));
+    before_ = seen_.size() > 1 ? static_cast<float*>(operands[0]) : nullptr;  // the first one's is the caller's
+    *static_cast<float*>(results[0]) = *static_cast<float*>(scratch) = 1;
+  }
+  size_t scratch_bytes() const override { return sizeof(float); }
+
+ private:
+  std::vector<bool>& seen_;
+  float*& before_;
+};
+
+TEST(ProgramRunner, PoisonIsReadBeforeAValueIsThereAndAfterItsLastUse) {
+  for (const bool poisoned : {true, false}) {
+    std::vector<bool> seen;
+    float* before = nullptr;
+    graph::Program program = kernel_chain(6, 1);
+    for (Instruction& one : program.instructions) one.kernel = std::make_shared<NosyKernel>(seen, before);
+    poison_arenas(poisoned);
+    ProgramRunner runner(std::move(program));
+    poison_arenas(true);
+    for (int call = 0; call < 2; ++call) {
+      seen.clear();
+      before = nullptr;
+      auto inputs = storages({torch::zeros({1})});
+      std::vector<c10::Storage> outputs(1);
+      runner.run(inputs, {}, outputs);
+    }
+    EXPECT_EQ(seen.size(), 6u);
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), poisoned), 6);
+  }
+}
+
 struct Cost {
   int64_t objects = 0, buffers = 0;
   bool operator==(const Cost& other) const = default;

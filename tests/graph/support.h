@@ -19,6 +19,9 @@ namespace bellows::graph::testing {
 
 using Tensors = std::vector<at::Tensor>;
 
+/// A program that includes this runs all of its tests so.
+[[maybe_unused]] inline const bool arenas_are_poisoned = (poison_arenas(true), true);
+
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.defined() != b.defined()) return false;
   if (!a.defined()) return true;
