@@ -119,21 +119,21 @@ std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, s
       job.seen.push_back(job.frozen[i] ? unguarded(inputs[i]) : c10::Storage());
     }
     // The last thread, if any, has ended, or does so without the mutex.
-    if (!std::exchange(working_, true)) worker_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+    if (jobs_.size() == 1) worker_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
   }
   return executable;
 }
 
 bool CpuBackend::ready() const {
   const std::lock_guard lock(mutex_);
-  return jobs_.empty() && !working_;
+  return jobs_.empty();
 }
 
 std::string CpuBackend::to_text() const {
   const std::lock_guard lock(mutex_);
   std::string text;
   for (const std::string& report : reports_) text += report;
-  if (!jobs_.empty() || working_) text += c10::str("being made: ", jobs_.size() + working_, " programs\n");
+  if (!jobs_.empty()) text += c10::str("being made: ", jobs_.size(), " programs\n");
   return text;
 }
 
@@ -141,24 +141,27 @@ std::string CpuBackend::to_text() const {
 // more than the cores each goes to sleep between two parallel regions, which costs every operator of the process 50 to 100 µs.
 void CpuBackend::work(const std::stop_token& stop) {
   for (;;) {
-    Job job;
-    {
-      const std::lock_guard lock(mutex_);
-      if (jobs_.empty() || stop.stop_requested()) {
-        working_ = false;
-        return;
-      }
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
-    }
-    static std::atomic<bool> said = false;
-    try {
-      if (!job.executable.expired()) make(job, stop);
-    } catch (const std::exception& error) {
-      if (!stop.stop_requested() && !said.exchange(true))
-        log_warn("compile: a program runs as it was recorded, since making it faster failed: ", user_message(error));
-    }
+    make_first(stop);
+    const std::lock_guard lock(mutex_);
+    jobs_.pop_front();
+    if (jobs_.empty() || stop.stop_requested()) return;
   }
+}
+
+void CpuBackend::make_first(const std::stop_token& stop) {
+  const auto first = [this]() -> Job& {
+    const std::lock_guard lock(mutex_);
+    return jobs_.front();
+  };
+  Job& job = first();
+  static std::atomic<bool> said = false;
+  try {
+    if (!job.executable.expired()) make(job, stop);
+  } catch (const std::exception& error) {
+    if (!stop.stop_requested() && !said.exchange(true))
+      log_warn("compile: a program runs as it was recorded, since making it faster failed: ", user_message(error));
+  }
+  job = {};  // lets go of its tensors without the mutex
 }
 
 void CpuBackend::make(Job& job, const std::stop_token& stop) {

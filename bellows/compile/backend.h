@@ -46,13 +46,13 @@ class CpuBackend : public graph::Backend {
   };
 
   void work(const std::stop_token& stop);
+  void make_first(const std::stop_token& stop);
   void make(Job& job, const std::stop_token& stop);
 
   const BackendOptions options_;
   const std::vector<graph::Pass> passes_;
   mutable std::mutex mutex_;
-  std::deque<Job> jobs_;
-  bool working_ = false;       ///< a thread is at the jobs, or about to be
+  std::deque<Job> jobs_;       ///< the first is the worker's, and being made
   SharedConstants constants_;  ///< the worker's
   std::vector<std::string> reports_;
   std::jthread worker_;  ///< while there are jobs; last: it ends before what it uses
