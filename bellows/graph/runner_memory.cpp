@@ -21,7 +21,7 @@ std::atomic<bool> poisons = false;
 
 /// NaN, in all floating types.
 void poison(void* data, size_t nbytes, c10::Device device) {
-  if (device.is_cpu()) std::memset(data, 0xFF, nbytes);
+  if (device.is_cpu() && nbytes > 0) std::memset(data, 0xFF, nbytes);
 }
 
 c10::Storage storage_over(void* data, size_t nbytes, c10::Device device) {
