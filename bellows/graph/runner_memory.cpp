@@ -21,7 +21,7 @@ std::atomic<bool> poisons = false;
 
 /// NaN, in all floating types.
 void poison(void* data, size_t nbytes, c10::Device device) {
-  if (device.is_cpu() && nbytes > 0) std::memset(data, 0xFF, nbytes);
+  if (device.is_cpu()) std::memset(data, 0xFF, nbytes);
 }
 
 c10::Storage storage_over(void* data, size_t nbytes, c10::Device device) {
@@ -144,6 +144,7 @@ c10::Storage RunnerMemory::fresh_output(int block) {
 }
 
 void RunnerMemory::poison_block(int block) {
+  if (plan_.blocks[block].nbytes == 0) return;  // it is nowhere
   poison(blocks_[block].storage.mutable_data(), plan_.blocks[block].nbytes, blocks_[block].nothing.device());
 }
 
