@@ -16,7 +16,7 @@ class Layers {
   }
 
   at::Tensor run(int which, const at::Tensor& image) const {
-    switch (which % 10) {
+    switch (which % 14) {
       case 0:
         return at::conv2d(image, kernel_, bias_, 1, 1);
       case 1:
@@ -30,13 +30,22 @@ class Layers {
       case 5:
         return normed(at::conv2d(image, kernel_, {}, 1, 1), false).relu();
       case 6:
-        return at::group_norm(image, 2, scale_, bias_, 0.1);
+        // libtorch's gradient of a channels-last image writes where nobody wants one.
+        return at::group_norm(image.contiguous(), 2, scale_, bias_, 0.1);
       case 7:
         return at::max_pool2d(image, {3, 3}, {1 + which / 10 % 2}, {1, 1});
       case 8:
         return at::avg_pool2d(image, {2, 2}, {2, 2});
-      default:
+      case 9:
         return at::upsample_nearest2d(image, {image.size(2) + 2, image.size(3) + 2});
+      case 10:
+        return image.contiguous(which / 14 % 2 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
+      case 11:
+        return at::cat({at::conv2d(image, kernel_, {}, 1, 1), image}, 1).narrow(1, which / 14 % 5, channels);
+      case 12:
+        return normed(at::conv2d(image, kernel_, bias_, 1, 1), true).relu_();
+      default:
+        return (at::conv2d(image, kernel_.flip(3), bias_, 1, 1) + image).relu_();
     }
   }
 
