@@ -108,7 +108,7 @@ bool Layouts::relu_backward(int at) {
                     gradient.geometry.dtype == made.geometry.dtype && one.arguments[2].constant.toScalar().equal(0) &&
                     kept->second.mean == operand(norm, 5).value;
   for (const size_t i : {1, 2, 5, 6}) {
-    if (fits && maker_[operand(norm, i).value] >= at) return follow(at);
+    if (fits && defined(norm, i) && maker_[operand(norm, i).value] >= at) return follow(at);
   }
   if (!fits || !norm_backward(norm, gradient, &kept->second.workspace)) return follow(at);
   taken_[reader] = true;
