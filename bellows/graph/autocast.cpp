@@ -13,10 +13,11 @@ namespace {
 
 /// What may run in lower precision. Arguments and results are bits: bit i is number i.
 struct Lowered {
-  uint32_t casts = 0;    ///< arguments that are given in it
-  uint32_t results = 1;  ///< those that it then has
-  uint32_t decides = 0;  ///< arguments that must be in it already; none: a product, which always runs in it
-  int weight = -1;       ///< must be there, in fp32: statistics have its type
+  uint32_t casts = 0;       ///< arguments that are given in it
+  uint32_t results = 1;     ///< those that it then has
+  uint32_t decides = 0;     ///< arguments that must be in it already; none: a product, which always runs in it
+  bool arithmetic = false;  ///< may be done to gradients by the user, too: not followed there
+  int weight = -1;          ///< must be there, in fp32: statistics have its type
 };
 
 constexpr uint32_t bits(std::initializer_list<int> places) {
@@ -32,6 +33,10 @@ constexpr Lowered product(uint32_t casts, uint32_t results = 1) {
 constexpr Lowered follows(uint32_t reads) {
   return {.casts = reads, .decides = reads};
 }
+/// The same, of layers' results only.
+constexpr Lowered computes(uint32_t reads) {
+  return {.casts = reads, .decides = reads, .arithmetic = true};
+}
 /// Runs in the type of what the forward pass read; the gradient, its first argument, is cast to that.
 constexpr Lowered gradient(int input, int weight = -1) {
   return {.casts = bits({0, input}), .decides = bits({input}), .weight = weight};
@@ -40,80 +45,84 @@ constexpr Lowered norm(int weight) {
   return {.casts = 1, .decides = 1, .weight = weight};
 }
 
+constexpr auto with_bias = product(bits({0, 1, 2})), layer = follows(bits({0})), unary = computes(bits({0})),
+               binary = computes(bits({0, 1}));
+
 /// Products are those of libtorch's list that arrive below autocast and autograd, and their gradients.
-const std::unordered_map<std::string_view, Lowered>& all_lowered() {
-  constexpr auto one = follows(bits({0})), two = follows(bits({0, 1})), three = product(bits({0, 1, 2}));
-  static const auto* const all = new std::unordered_map<std::string_view, Lowered>{
-      {"aten::mm", product(bits({0, 1}))},
-      {"aten::bmm", product(bits({0, 1}))},
-      {"aten::matmul", product(bits({0, 1}))},
-      {"aten::addmm", three},
-      {"aten::addbmm", three},
-      {"aten::baddbmm", three},
-      {"aten::linear", three},
-      {"aten::conv_tbc", three},
-      {"aten::convolution", three},
-      {"aten::convolution_backward", product(bits({0, 1, 2}), bits({0, 1, 2}))},
-      {"aten::scaled_dot_product_attention", product(bits({0, 1, 2, 3}))},
-      {"aten::_scaled_dot_product_flash_attention_for_cpu", product(bits({0, 1, 2, 5}))},
-      {"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-       product(bits({0, 1, 2, 3, 4, 8}), bits({0, 1, 2}))},
-      {"aten::relu", one},
-      {"aten::gelu", one},
-      {"aten::silu", one},
-      {"aten::tanh", one},
-      {"aten::sigmoid", one},
-      {"aten::hardtanh", one},
-      {"aten::hardswish", one},
-      {"aten::hardsigmoid", one},
-      {"aten::leaky_relu", one},
-      {"aten::elu", one},
-      {"aten::clamp", one},
-      {"aten::clamp_min", one},
-      {"aten::clamp_max", one},
-      {"aten::neg", one},
-      {"aten::abs", one},
-      {"aten::clone", one},
-      {"aten::mul.Scalar", one},
-      {"aten::div.Scalar", one},
-      {"aten::add.Scalar", one},
-      {"aten::sub.Scalar", one},
-      {"aten::add.Tensor", two},
-      {"aten::sub.Tensor", two},
-      {"aten::mul.Tensor", two},
-      {"aten::div.Tensor", two},
-      {"aten::maximum", two},
-      {"aten::minimum", two},
-      {"aten::where.self", follows(bits({1, 2}))},
-      {"aten::cat", one},
-      {"aten::constant_pad_nd", one},
-      {"aten::native_batch_norm", norm(1)},
-      {"aten::native_layer_norm", norm(2)},
-      {"aten::native_group_norm", norm(1)},
-      {"aten::max_pool2d_with_indices", one},
-      {"aten::avg_pool2d", one},
-      {"aten::_adaptive_avg_pool2d", one},
-      {"aten::upsample_nearest2d", one},
-      {"aten::upsample_nearest2d_backward", one},
-      {"aten::upsample_bilinear2d", one},
-      {"aten::upsample_bilinear2d_backward", one},
-      {"aten::threshold_backward", gradient(1)},
-      {"aten::gelu_backward", gradient(1)},
-      {"aten::silu_backward", gradient(1)},
-      {"aten::tanh_backward", gradient(1)},
-      {"aten::sigmoid_backward", gradient(1)},
-      {"aten::hardtanh_backward", gradient(1)},
-      {"aten::hardswish_backward", gradient(1)},
-      {"aten::hardsigmoid_backward", gradient(1)},
-      {"aten::leaky_relu_backward", gradient(1)},
-      {"aten::elu_backward", gradient(5)},
-      {"aten::native_batch_norm_backward", gradient(1, 2)},
-      {"aten::native_layer_norm_backward", gradient(1, 5)},
-      {"aten::native_group_norm_backward", gradient(1, 4)},
-      {"aten::max_pool2d_with_indices_backward", gradient(1)},
-      {"aten::avg_pool2d_backward", gradient(1)},
-      {"aten::_adaptive_avg_pool2d_backward", gradient(1)},
-  };
+constexpr std::pair<std::string_view, Lowered> all_lowered[] = {
+    {"aten::mm", product(bits({0, 1}))},
+    {"aten::bmm", product(bits({0, 1}))},
+    {"aten::matmul", product(bits({0, 1}))},
+    {"aten::addmm", with_bias},
+    {"aten::addbmm", with_bias},
+    {"aten::baddbmm", with_bias},
+    {"aten::linear", with_bias},
+    {"aten::conv_tbc", with_bias},
+    {"aten::convolution", with_bias},
+    {"aten::convolution_backward", product(bits({0, 1, 2}), bits({0, 1, 2}))},
+    {"aten::scaled_dot_product_attention", product(bits({0, 1, 2, 3}))},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", product(bits({0, 1, 2, 5}))},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", product(bits({0, 1, 2, 3, 4, 8}), bits({0, 1, 2}))},
+    {"aten::relu", layer},
+    {"aten::gelu", layer},
+    {"aten::silu", layer},
+    {"aten::tanh", layer},
+    {"aten::sigmoid", layer},
+    {"aten::hardtanh", layer},
+    {"aten::hardswish", layer},
+    {"aten::hardsigmoid", layer},
+    {"aten::leaky_relu", layer},
+    {"aten::elu", layer},
+    {"aten::clamp", unary},
+    {"aten::clamp_min", unary},
+    {"aten::clamp_max", unary},
+    {"aten::neg", unary},
+    {"aten::abs", unary},
+    {"aten::clone", unary},
+    {"aten::mul.Scalar", unary},
+    {"aten::div.Scalar", unary},
+    {"aten::add.Scalar", unary},
+    {"aten::sub.Scalar", unary},
+    {"aten::add.Tensor", binary},
+    {"aten::sub.Tensor", binary},
+    {"aten::mul.Tensor", binary},
+    {"aten::div.Tensor", binary},
+    {"aten::maximum", binary},
+    {"aten::minimum", binary},
+    {"aten::where.self", computes(bits({1, 2}))},
+    {"aten::cat", unary},
+    {"aten::constant_pad_nd", layer},
+    {"aten::native_batch_norm", norm(1)},
+    {"aten::native_layer_norm", norm(2)},
+    {"aten::native_group_norm", norm(1)},
+    {"aten::max_pool2d_with_indices", layer},
+    {"aten::avg_pool2d", layer},
+    {"aten::_adaptive_avg_pool2d", layer},
+    {"aten::upsample_nearest2d", layer},
+    {"aten::upsample_nearest2d_backward", layer},
+    {"aten::upsample_bilinear2d", layer},
+    {"aten::upsample_bilinear2d_backward", layer},
+    {"aten::threshold_backward", gradient(1)},
+    {"aten::gelu_backward", gradient(1)},
+    {"aten::silu_backward", gradient(1)},
+    {"aten::tanh_backward", gradient(1)},
+    {"aten::sigmoid_backward", gradient(1)},
+    {"aten::hardtanh_backward", gradient(1)},
+    {"aten::hardswish_backward", gradient(1)},
+    {"aten::hardsigmoid_backward", gradient(1)},
+    {"aten::leaky_relu_backward", gradient(1)},
+    {"aten::elu_backward", gradient(5)},
+    {"aten::native_batch_norm_backward", gradient(1, 2)},
+    {"aten::native_layer_norm_backward", gradient(1, 5)},
+    {"aten::native_group_norm_backward", gradient(1, 4)},
+    {"aten::max_pool2d_with_indices_backward", gradient(1)},
+    {"aten::avg_pool2d_backward", gradient(1)},
+    {"aten::_adaptive_avg_pool2d_backward", gradient(1)},
+};
+
+const std::unordered_map<std::string_view, Lowered>& lowered_by_name() {
+  static const auto* const all =
+      new std::unordered_map<std::string_view, Lowered>(std::begin(all_lowered), std::end(all_lowered));
   return *all;
 }
 
@@ -147,6 +156,7 @@ class Rewriting {
       : program_(program),
         dtype_(dtype),
         low_(program.values.size(), no_value),
+        of_layer_(program.values.size(), false),
         missing_(program.values.size(), false),
         handed_out_(program.values.size(), false) {
     for (const auto& output : program.outputs) handed_out_[output.value] = true;
@@ -159,12 +169,12 @@ class Rewriting {
       const Lowered rule = rule_for(one);
       for (size_t i = 0; i < one.arguments.size(); ++i) {
         for (Operand& operand : one.arguments[i].operands)
-          has(rule.casts, i) ? lower(operand, one) : widen(operand.value, one);
+          has(rule.casts, i) ? lower(operand, rule, one) : widen(operand.value, one);
       }
       for (const auto& update : one.updates) widen(update.before, one);
       std::vector<ValueId> needed;
       for (size_t i = 0; i < one.results.size(); ++i) {
-        if (has(rule.results, i)) lower_result(one.results[i], needed);
+        if (has(rule.results, i)) lower_result(one.results[i], is_of_layer(one), needed);
       }
       fired_ += rule.casts && !rule.decides;
       made_.push_back(std::move(one));
@@ -179,8 +189,8 @@ class Rewriting {
   Lowered rule_for(const Instruction& one) const {
     constexpr Lowered stays{.results = 0};
     if (!one.op || one.kernel) return stays;
-    const auto found = all_lowered().find(one.op->name);
-    return found != all_lowered().end() && fits(one, found->second) ? found->second : stays;
+    const auto found = lowered_by_name().find(one.op->name);
+    return found != lowered_by_name().end() && fits(one, found->second) ? found->second : stays;
   }
 
   bool fits(const Instruction& one, const Lowered& rule) const {
@@ -189,9 +199,10 @@ class Rewriting {
     for (size_t i = 0; i < one.arguments.size(); ++i) {
       for (const Operand& operand : one.arguments[i].operands) {
         if (operand.value == no_value || !has(rule.casts, i)) continue;
-        all = all && (is_fp32(operand) || is_beside(operand)) && !is_written(one, operand.value);
-        if (!has(rule.decides, i) || is_beside(operand)) continue;
-        all = all && is_low(operand);
+        const bool beside = rule.decides && is_beside(operand);
+        all = all && (is_fp32(operand) || beside) && !is_written(one, operand.value);
+        if (!has(rule.decides, i) || beside) continue;
+        all = all && is_low(operand) && (of_layer_[operand.value] || !rule.arithmetic);
         any = true;
       }
     }
@@ -228,13 +239,21 @@ class Rewriting {
     return geometry;
   }
 
-  void lower_result(Instruction::Result& result, std::vector<ValueId>& needed) {
+  /// In a pass that somebody differentiates, or in inference mode. What is made elsewhere may be the gradient of a parameter, which is fp32
+  /// under autocast: scaled back, added up or clipped in half, it would vanish.
+  bool is_of_layer(const Instruction& one) const {
+    const Ambient& ambient = program_.states[one.state].ambient;
+    return ambient.grad || ambient.inference;
+  }
+
+  void lower_result(Instruction::Result& result, bool of_layer, std::vector<ValueId>& needed) {
     for (Operand& operand : result.operands) {
       if (operand.value == no_value) continue;
       const ValueId wide = operand.value;
       operand.geometry = in_low(operand.geometry);
       operand.value = low_[wide] = detail::add_value(program_, operand.geometry, operand.geometry.reach());
       missing_[wide] = true;
+      of_layer_[wide] = of_layer;
       if (handed_out_[wide]) needed.push_back(wide);
     }
   }
@@ -247,8 +266,8 @@ class Rewriting {
     cast({low_[value], in_low(wide)}, {value, wide}, reader);
   }
 
-  void lower(Operand& operand, const Instruction& reader) {
-    if (!is_fp32(operand) || is_beside(operand)) return widen(operand.value, reader);
+  void lower(Operand& operand, const Lowered& rule, const Instruction& reader) {
+    if (!is_fp32(operand) || (rule.decides && is_beside(operand))) return widen(operand.value, reader);
     if (is_low(operand)) {
       operand = {low_[operand.value], in_low(operand.geometry)};
       return;
@@ -300,8 +319,9 @@ class Rewriting {
 
   Program& program_;
   const c10::ScalarType dtype_;
-  std::vector<ValueId> low_;   ///< of each value that was fp32: what it was made as
-  std::vector<bool> missing_;  ///< made in lower precision only, so far
+  std::vector<ValueId> low_;    ///< of each value that was fp32: what it was made as
+  std::vector<bool> of_layer_;  ///< of these: no gradient
+  std::vector<bool> missing_;   ///< made in lower precision only, so far
   std::vector<bool> handed_out_;
   std::unordered_map<std::string, ValueId> casts_;
   std::vector<Instruction> made_;

@@ -24,7 +24,7 @@ std::shared_ptr<PassBackend> expect_autocast(const Forward& forward, const at::T
   RegionOptions options;
   options.backend = backend;
   Region region(options);
-  const at::NoGradGuard no_grad;
+  const c10::InferenceMode inference;
   for (int call = 0; call < 4; ++call) {
     const at::Tensor input = x * (1 + 0.1 * call), plain = forward(input);
     const at::Tensor cast = [&] {
@@ -177,9 +177,40 @@ TEST(AutocastPass, LeavesOthersAsTheyAre) {
   EXPECT_EQ(expect_passed(products, rewriting(at::kBFloat16, {.without = {"autocast"}}))->fired("autocast"), 0);
 }
 
+/// Unscaled in the same call: in half, 2^-20 of a gradient would be 0.
+TEST(AutocastPass, KeepsGradientsOfParametersInFp32) {
+  const at::Tensor start = torch::randn({8, 8}), x = torch::randn({4, 8});
+  const auto gradient = [=](Region* region) {
+    at::Tensor w = start.clone().requires_grad_();
+    at::Tensor kept;
+    const auto step = [&] {
+      w.mutable_grad() = at::Tensor();
+      (at::mm(torch::relu(at::mm(x, w)), w).pow(2).mean() * 0x1p12).backward();
+      w.grad().mul_(0x1p-12 * 0x1p-20).mul_(0x1p20);
+      kept = at::cat({w.grad().flatten(), w.grad().flatten() * 2}).neg();
+    };
+    for (int call = 0; call < 4; ++call) region ? region->run(step) : step();
+    return kept;
+  };
+  const auto backend = std::make_shared<PassBackend>(rewriting(at::kHalf));
+  RegionOptions options;
+  options.backend = backend;
+  Region region(options);
+  const at::Tensor plain = gradient(nullptr), passed = gradient(&region);
+  EXPECT_LE((plain - passed).abs().max().item<double>(), 5e-3 * plain.abs().max().item<double>());
+  EXPECT_EQ(backend->reports.back().fired("autocast"), 2 + 3);
+}
+
+TEST(AutocastPass, CastsBiasesOfOneNumber) {
+  const at::Tensor w = torch::randn({8, 8}), bias = torch::randn({});
+  expect_autocast([&](const at::Tensor& x) { return at::addmm(bias, x, w); }, torch::randn({4, 8}));
+  expect_autocast([&](const at::Tensor& x) { return at::baddbmm(bias, x.unsqueeze(0), w.unsqueeze(0)); },
+                  torch::randn({4, 8}));
+}
+
 /// A result that is written later, one that a view of other numbers looks at, one of zero elements.
 TEST(AutocastPass, OfWritesAndViews) {
-  const at::Tensor w = torch::randn({8, 8});
+  const at::Tensor w = torch::randn({8, 8}) / 8;
   const auto program = [=]() -> Program {
     const at::Tensor kept = torch::zeros({8, 8});
     return {[=](int call) -> Tensors {
@@ -191,7 +222,7 @@ TEST(AutocastPass, OfWritesAndViews) {
             },
             [=] { return Tensors{kept}; }};
   };
-  expect_passed(program, rewriting(), 0.3);
+  expect_passed(program, rewriting(), 0.1);
 }
 
 TEST(AutocastPass, RefusesOtherTypes) {
