@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "bellows/compile/onednn_layers_impl.h"
 
 namespace bellows::compile_detail::onednn {
@@ -16,8 +18,15 @@ dnnl::algorithm algorithm_of(PostOp::Kind kind) {
     case PostOp::Kind::silu:
       return dnnl::algorithm::eltwise_swish;
     default:
-      return dnnl::algorithm::eltwise_relu;
+      return dnnl::algorithm::eltwise_hardswish;
   }
+}
+
+/// ReLU as x times a step, x · min(max(alpha · x, 0), 1): oneDNN's own makes 0 of NaN, by which what has gone wrong would look sound. That of
+/// -Inf is NaN.
+float alpha_of(PostOp::Kind kind) {
+  if (kind == PostOp::Kind::relu) return std::numeric_limits<float>::max();
+  return kind == PostOp::Kind::silu ? 1 : 0;
 }
 
 }  // namespace
@@ -26,7 +35,7 @@ dnnl::primitive_attr attributes(const std::vector<PostOp>& post, const Desc& res
   dnnl::primitive_attr attr = attributes();
   dnnl::post_ops ops;
   for (const PostOp& one : post) {
-    const float alpha = one.kind == PostOp::Kind::silu ? 1 : 0;
+    const float alpha = alpha_of(one.kind);
     if (one.is_add())
       ops.append_binary(dnnl::algorithm::binary_add, result);
     else

@@ -28,12 +28,19 @@ float* floats(void* memory) {
 }
 
 /// The primitive's ReLU makes 0 of NaN, by which a diverging model would look sound.
+/// Params: let_through – a bit, or a byte, for each number of the image: ReLU let it through, and so does its gradient
 template <class T>
-void spread_nan(std::span<const float> channels, T* image, memory::dim places) {
+void spread_nan(std::span<const float> channels, T* image, uint8_t* let_through, bool in_bits, memory::dim places) {
   const size_t count = channels.size();
   for (size_t c = 0; c < count; ++c) {
     if (!std::isnan(channels[c])) continue;
-    for (memory::dim i = 0; i < places; ++i) image[i * count + c] = std::numeric_limits<T>::quiet_NaN();
+    for (size_t at = c; at < places * count; at += count) {
+      image[at] = std::numeric_limits<T>::quiet_NaN();
+      if (in_bits)
+        let_through[at / 8] |= static_cast<uint8_t>(1U << at % 8);
+      else
+        let_through[at] = 1;
+    }
   }
 }
 
@@ -44,7 +51,9 @@ class BatchNormTraining final : public PrimitiveKernel {
                     std::vector<Slot> slots)
       : PrimitiveKernel(std::string(shape.relu ? "batch norm relu " : "batch norm ") + desc.impl_info_str(),
                         dnnl::batch_normalization_forward(desc), std::move(slots), desc.scratchpad_desc()),
-        shape_(shape) {}
+        shape_(shape),
+        in_bits_(desc.workspace_desc().get_size() <
+                 static_cast<size_t>(shape.sizes[0] * shape.sizes[1] * shape.sizes[2] * shape.sizes[3])) {}
 
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue> numbers,
            void* scratch) const override {
@@ -73,13 +82,15 @@ class BatchNormTraining final : public PrimitiveKernel {
       made[c] = mean[c] * invstd[c];
       if (shape_.affine) made[c] += floats(operands[1])[c] * invstd[c] + floats(operands[2])[c];
     }
+    auto* const let_through = static_cast<uint8_t*>(results[3]);
     if (shape_.type == memory::data_type::f32)
-      spread_nan(made, floats(results[0]), places);
+      spread_nan(made, floats(results[0]), let_through, in_bits_, places);
     else
-      spread_nan(made, static_cast<c10::BFloat16*>(results[0]), places);
+      spread_nan(made, static_cast<c10::BFloat16*>(results[0]), let_through, in_bits_, places);
   }
 
   BatchNorm shape_;
+  bool in_bits_;  ///< what ReLU let through
 };
 
 /// The primitive wants the variance, and adds eps to it again.
@@ -144,6 +155,9 @@ std::optional<KeepingPass> batch_norm_training(const BatchNorm& shape) {
   const auto desc = forward_desc(shape, /*inference=*/false);
   if (!is_fast(desc)) return {};
   const Desc image = channels_last(shape.sizes, shape.type), channel = vector_of(shape.sizes[1]);
+  const auto count = static_cast<size_t>(shape.sizes[0] * shape.sizes[1] * shape.sizes[2] * shape.sizes[3]);
+  const size_t kept = shape.relu ? desc.workspace_desc().get_size() : 0;
+  if (shape.relu && kept != count && kept != (count + 7) / 8) return {};
   std::vector<Slot> slots{{DNNL_ARG_SRC, image, Place::operand, 0},
                           {DNNL_ARG_DST, image, Place::result, 0},
                           {DNNL_ARG_MEAN, channel, Place::result, 1},

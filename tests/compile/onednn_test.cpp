@@ -237,6 +237,52 @@ TEST(OnednnBatchNormTest, ReluBehindHidesNoNan) {
   }
 }
 
+/// Gradients that NaN has reached are as in plain code, too.
+TEST(OnednnBatchNormTest, ReluBehindHidesNoNanOfGradients) {
+  torch::manual_seed(3);
+  at::Tensor x = torch::randn({2, 32, 3, 3}), g = torch::randn({2, 32, 3, 3});
+  x.select(1, 5)[1][2][2] = std::numeric_limits<float>::quiet_NaN();
+  const auto run = [&] {
+    const at::Tensor w = torch::ones({32}).requires_grad_(), b = torch::zeros({32}).requires_grad_();
+    const at::Tensor leaf = x.clone().requires_grad_();
+    at::relu(at::batch_norm(leaf * 1, w, b, {}, {}, true, 0.1, 1e-5, false)).backward(g);
+    return Tensors{w.grad() * 1, b.grad() * 1, leaf.grad() * 1};
+  };
+  const Outcome ours = with_onednn(run);
+  EXPECT_EQ(ours.report.fused, 2) << ours.text;
+  const Tensors plain = run();
+  for (size_t i = 0; i < plain.size(); ++i)
+    EXPECT_TRUE(at::allclose(ours.tensors[i], plain[i], 1e-4, 1e-4, /*equal_nan=*/true)) << i << ours.tensors[i];
+}
+
+/// ReLU within a convolution or linear, sums in front of it, and pooling behind.
+TEST(OnednnTest, NanGoesThroughConvolutionsLinearsAndPooling) {
+  torch::manual_seed(3);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    at::Tensor x = torch::randn({2, 16, 8, 8}).to(type), rows = torch::randn({64, 64}).to(type);
+    x[1][3][2][2] = rows[5][3] = std::numeric_limits<float>::quiet_NaN();
+    x[0][4][6][6] = rows[9][3] = std::numeric_limits<float>::infinity();
+    const at::Tensor w = (torch::randn({16, 16, 3, 3}) / 8).to(type), v = (torch::randn({64, 64}) / 8).to(type);
+    const auto run = [&] {
+      const c10::InferenceMode inference;
+      const at::Tensor y = at::conv2d(x, w, {}, 1, 1), z = at::linear(rows, v);
+      return Tensors{at::relu(y) * 1,          at::relu(at::conv2d(x, w, {}, 1, 1) + x) * 1,
+                     at::max_pool2d(y, 2) * 1, at::max_pool2d(x, 3, 2, 1, 1, true) * 1,
+                     at::relu(z) * 1,          (at::relu(at::linear(rows, v)) + rows) * 1};
+    };
+    const Outcome ours = with_onednn(run, {w, v});
+    const Tensors plain = run();
+    EXPECT_GE(ours.report.fused, 2) << ours.text;
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_TRUE(at::equal(ours.tensors[i].isnan() | ours.tensors[i].isinf(), plain[i].isnan() | plain[i].isinf()) ||
+                  i == 0 || i == 1 || i == 4 || i == 5)
+          << i << type;
+      EXPECT_TRUE(plain[i].isnan().logical_and(ours.tensors[i].isnan().logical_not()).sum().item<int64_t>() == 0)
+          << i << type << ours.text;
+    }
+  }
+}
+
 TEST(OnednnBatchNormTest, OfRunningStatisticsIsAsExact) {
   torch::manual_seed(3);
   const at::Tensor x = torch::randn({2, 24, 5, 5}), w = torch::rand({24}), b = torch::randn({24}),
