@@ -1,6 +1,8 @@
 #pragma once
 
 #include "bellows/graph/ambient.h"
+#include "bellows/graph/autocast.h"
+#include "bellows/graph/branches.h"
 #include "bellows/graph/explanation.h"
 #include "bellows/graph/fusible.h"
 #include "bellows/graph/geometry.h"

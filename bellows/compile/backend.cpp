@@ -13,6 +13,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/graph/autocast.h"
+#include "bellows/graph/branches.h"
 #include "bellows/graph/frozen.h"
 #include "bellows/graph/functionalize.h"
 
@@ -176,6 +177,8 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   const graph::PassReport passes = graph::run_passes(program, options, passes_);
   std::string report = c10::str("program of ", before, " operators:\n", passes.to_text());
   if (generates) report += generate_kernels(program, kernel_cache(), stop).to_text();
+  const std::vector<graph::Pass> behind_kernels{graph::branches_pass()};
+  report += graph::run_passes(program, {.exact = options_.exact}, behind_kernels).to_text();
   report += names_of(program);
   if (const size_t bytes = constants_.share(program, job.seen))
     report += c10::str("constants: ", bytes / 1'000'000, " MB shared with other programs\n");

@@ -20,6 +20,7 @@ class GeneratedKernel : public graph::Kernel {
   void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue> numbers,
            void* scratch) const override;
   size_t scratch_bytes() const override { return scratch_bytes_; }
+  bool may_run_beside() const override { return true; }
 
  private:
   using Call = void (*)(char* const*, char* const*, const double*, char*, int64_t, int64_t);

@@ -104,6 +104,7 @@ class MemoryPlanner {
       : program_(program), lent_(lent), stays_(program.inputs.size()) {
     plan_.block_of.assign(program.values.size(), -1);
     plan_.scratch_offset.assign(program.instructions.size(), 0);
+    find_stretches();
   }
 
   MemoryPlan run() && {
@@ -119,12 +120,24 @@ class MemoryPlanner {
   }
 
  private:
+  /// What runs at the same time is needed from the first of a stretch to its last.
+  void find_stretches() {
+    const auto& all = program_.instructions;
+    const int count = static_cast<int>(all.size());
+    first_.resize(all.size());
+    last_.resize(all.size());
+    for (int i = 0; i < count; ++i)
+      first_[i] = i > 0 && all[i].stretch >= 0 && all[i].stretch == all[i - 1].stretch ? first_[i - 1] : i;
+    for (int i = count; i-- > 0;) last_[i] = i + 1 < count && first_[i + 1] == first_[i] ? last_[i + 1] : i;
+  }
+
   MemoryPlan::Block& block(ValueId value) { return plan_.blocks[plan_.block_of[value]]; }
 
   MemoryPlan::Block& add(ValueId value, Home home, int at, int index = -1) {
     plan_.block_of[value] = static_cast<int>(plan_.blocks.size());
-    plan_.blocks.push_back(
-        {.home = home, .index = index, .first = at, .last = at, .nbytes = program_.values[value].nbytes});
+    plan_.blocks.push_back({.home = home, .index = index, .nbytes = program_.values[value].nbytes});
+    plan_.blocks.back().first = at < 0 ? at : first_[at];
+    plan_.blocks.back().last = at < 0 ? at : last_[at];
     return plan_.blocks.back();
   }
 
@@ -145,7 +158,7 @@ class MemoryPlanner {
   void plan(const Instruction& one, int at) {
     for (const auto& argument : one.arguments) {
       for (const Operand& operand : argument.operands) {
-        if (operand.value >= 0) block(operand.value).last = at;
+        if (operand.value >= 0) block(operand.value).last = last_[at];
       }
     }
     for (const auto& update : one.updates) plan(update, at);
@@ -154,7 +167,7 @@ class MemoryPlanner {
         if (operand.value < 0) continue;
         if (plan_.block_of[operand.value] < 0)
           add(operand.value, one.kernel || out_form_of(one) ? Home::arena : Home::allocated, at);
-        block(operand.value).last = at;
+        block(operand.value).last = last_[at];
       }
     }
   }
@@ -163,7 +176,7 @@ class MemoryPlanner {
     MemoryPlan::Block& before = block(update.before);
     const bool kept = before.home == Home::constant || (before.home == Home::input && !stays_[before.index]);
     const int original = plan_.block_of[update.before];
-    before.last = at;
+    before.last = last_[at];
     if (kept)
       add(update.after, Home::arena, at).copied = original;
     else
@@ -185,9 +198,8 @@ class MemoryPlanner {
     }
     for (size_t i = 0; i < program_.instructions.size(); ++i) {
       const auto& kernel = program_.instructions[i].kernel;
-      const int at = static_cast<int>(i);
       if (kernel && kernel->scratch_bytes() > 0)
-        pieces.push_back({aligned(kernel->scratch_bytes()), at, at, &plan_.scratch_offset[i]});
+        pieces.push_back({aligned(kernel->scratch_bytes()), first_[i], last_[i], &plan_.scratch_offset[i]});
     }
     plan_.least_bytes = most_at_once(pieces);
     plan_.arena_bytes = place_well(pieces, static_cast<int>(program_.instructions.size()));
@@ -199,6 +211,7 @@ class MemoryPlanner {
   const Program& program_;
   const std::vector<bool>& lent_;
   std::vector<bool> stays_;
+  std::vector<int> first_, last_;  ///< of each instruction: of what runs at the same time
   MemoryPlan plan_;
 };
 

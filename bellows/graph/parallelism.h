@@ -6,7 +6,7 @@
 
 namespace bellows::graph {
 
-/// How much of a program may run at the same time: an analysis only, programs run one instruction after the other.
+/// How much of a program may run at the same time: an analysis only (branches.h makes it so, where it pays).
 struct Parallelism {
   int levels = 0;      ///< the longest chain of instructions that need each other
   int widest = 0;      ///< the most instructions of one level

@@ -40,6 +40,8 @@ class Kernel {
   virtual void run(std::span<void* const> operands, std::span<void* const> results,
                    std::span<const c10::IValue> numbers, void* scratch) const = 0;
   virtual size_t scratch_bytes() const { return 0; }
+  /// Whether it computes the same on one thread, while others run other kernels.
+  virtual bool may_run_beside() const { return false; }
 };
 
 class Program;
@@ -76,6 +78,8 @@ struct Instruction {
   std::vector<Argument> arguments{};  ///< of a group: one for each of its inputs, then one for each of its numbers
   std::vector<Result> results{};      ///< of a group: one for each of its outputs that is no update
   std::vector<Update> updates{};
+  /// Instructions that follow each other in one stretch (-1: none) may run at the same time but for those of the same branch (branches.h).
+  int stretch = -1, branch = 0;
   int state = 0;                                ///< of libtorch, that it runs in: which of the program's
   c10::ScalarType default_dtype = c10::kFloat;  ///< of that state: what numbers make of integers
 };

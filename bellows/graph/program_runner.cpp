@@ -1,14 +1,18 @@
 #include "bellows/graph/program_runner.h"
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
+#include <unordered_map>
 
 #include "bellows/graph/functionalize.h"
 #include "bellows/graph/lending_impl.h"
 #include "bellows/graph/runner_memory_impl.h"
+#include "bellows/kernels/parallel.h"
 #include "bellows/tap/op_tap.h"
 
 namespace bellows::graph {
@@ -53,13 +57,14 @@ class ProgramRunner::Impl {
         memory_(program_, plan_) {
     prepared_.reserve(program_.instructions.size());
     for (const Instruction& one : program_.instructions) prepared_.push_back(prepare(one));
+    find_stretches();
   }
 
   void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers, std::span<c10::Storage> outputs) {
     struct Cleared {
       Impl& self;
       ~Cleared() {
-        self.stack_.clear();
+        for (Lane& lane : self.lanes_) lane.stack.clear();
         self.ambient_.reset();
         self.memory_.clear();
       }
@@ -68,10 +73,13 @@ class ProgramRunner::Impl {
     memory_.begin(inputs);
     int at = 0;
     try {
-      for (; at < static_cast<int>(prepared_.size()); ++at) {
-        memory_.before(at);
-        run_one(prepared_[at], at, numbers);
-        memory_.after(at);
+      for (; at < static_cast<int>(prepared_.size()); at = ends_[at]) {
+        for (int each = at; each < ends_[at]; ++each) memory_.before(each);
+        if (ends_[at] == at + 1)
+          run_one(prepared_[at], at, numbers, lanes_[0]);
+        else
+          run_branches(branches_.at(at), numbers);
+        for (int each = at; each < ends_[at]; ++each) memory_.after(each);
       }
     } catch (...) {
       memory_.finish_before(at, outputs);
@@ -108,9 +116,35 @@ class ProgramRunner::Impl {
     std::unique_ptr<ProgramRunner> group{};
   };
 
+  /// What running one instruction takes; one for each branch. It keeps its memory between calls.
+  struct Lane {
+    tap::Stack stack{};
+    std::vector<void*> operands{}, results{};
+    std::vector<c10::IValue> numbers{};
+    std::exception_ptr error = nullptr;
+  };
+
   static Program checked(Program program) {
     program.check();
     return program;
+  }
+
+  void find_stretches() {
+    const int count = static_cast<int>(program_.instructions.size());
+    ends_.resize(count);
+    for (int at = 0, end = 0; at < count; at = end) {
+      const int stretch = program_.instructions[at].stretch;
+      for (end = at + 1; stretch >= 0 && end < count && program_.instructions[end].stretch == stretch;) ++end;
+      ends_[at] = end;
+      if (end == at + 1) continue;
+      auto& branches = branches_[at];
+      for (int each = at; each < end; ++each) {
+        const auto branch = static_cast<size_t>(program_.instructions[each].branch);
+        if (branches.size() <= branch) branches.resize(branch + 1);
+        branches[branch].push_back(each);
+      }
+      lanes_.resize(std::max(lanes_.size(), branches.size()));
+    }
   }
 
   Prepared prepare(const Instruction& one) {
@@ -187,16 +221,42 @@ class ProgramRunner::Impl {
     }
   }
 
-  void run_one(const Prepared& prepared, int at, std::span<const c10::IValue> numbers) {
+  /// Each branch on some thread of libtorch's, in this one's state. All end before the first error, by the program's order, is thrown.
+  void run_branches(const std::vector<std::vector<int>>& branches, std::span<const c10::IValue> numbers) {
+    for (const auto& branch : branches) {
+      const auto of_state = std::find_if(branch.begin(), branch.end(), [&](int at) { return prepared_[at].one->op; });
+      if (of_state != branch.end()) enter(prepared_[*of_state].one->state);
+    }
+    const at::ThreadLocalState state;
+    std::vector<int> failed(branches.size(), static_cast<int>(prepared_.size()));
+    kernels::parallel_chunks(static_cast<int64_t>(branches.size()), [&](int64_t i) {
+      const at::ThreadLocalStateGuard same(state);
+      for (const int at : branches[i]) {
+        try {
+          run_one(prepared_[at], at, numbers, lanes_[i]);
+        } catch (...) {
+          lanes_[i].error = std::current_exception();
+          failed[i] = at;
+          return;
+        }
+      }
+    });
+    const auto first = std::min_element(failed.begin(), failed.end()) - failed.begin();
+    const std::exception_ptr error = lanes_[first].error;
+    for (Lane& lane : lanes_) lane.error = nullptr;
+    if (error) std::rethrow_exception(error);
+  }
+
+  void run_one(const Prepared& prepared, int at, std::span<const c10::IValue> numbers, Lane& lane) {
     const Instruction& one = *prepared.one;
     if (one.kernel) {
-      run_kernel(prepared, at, numbers);
+      run_kernel(prepared, at, numbers, lane);
     } else if (one.group) {
       run_group(prepared, numbers);
     } else {
       try {
-        enter(one.state);
-        run_operator(prepared, numbers);
+        if (one.stretch < 0) enter(one.state);
+        run_operator(prepared, numbers, lane.stack);
       } catch (c10::Error& error) {
         error.add_context("Running " + one.op->name +
                           ", which was called earlier in its region: what the operator was called by is not in this "
@@ -206,12 +266,12 @@ class ProgramRunner::Impl {
     }
   }
 
-  void run_operator(const Prepared& prepared, std::span<const c10::IValue> numbers) {
-    stack_.assign(prepared.arguments.begin(), prepared.arguments.end());
-    for (const auto& [place, number] : prepared.numbers) stack_[place] = numbers[number];
-    tap::OpCall(*prepared.op).next(stack_);
+  void run_operator(const Prepared& prepared, std::span<const c10::IValue> numbers, tap::Stack& stack) {
+    stack.assign(prepared.arguments.begin(), prepared.arguments.end());
+    for (const auto& [place, number] : prepared.numbers) stack[place] = numbers[number];
+    tap::OpCall(*prepared.op).next(stack);
     for (const MadeTensor& made : prepared.made) {
-      const c10::IValue& result = stack_[made.result];
+      const c10::IValue& result = stack[made.result];
       const at::Tensor& tensor = result.isTensor() ? result.toTensor() : result.toListRef()[made.item].toTensor();
       if (made.target.defined()) {
         made.target.copy_(tensor);
@@ -219,19 +279,19 @@ class ProgramRunner::Impl {
         memory_.put(made.operand->value, as_promised(*prepared.one->op, made.operand->geometry, tensor).storage());
       }
     }
-    stack_.clear();
+    stack.clear();
   }
 
-  void run_kernel(const Prepared& prepared, int at, std::span<const c10::IValue> numbers) {
-    operands_.clear();
-    results_.clear();
-    numbers_.clear();
-    for (const ValueId value : prepared.operands) operands_.push_back(data(value));
-    for (const ValueId value : prepared.results) results_.push_back(data(value));
+  void run_kernel(const Prepared& prepared, int at, std::span<const c10::IValue> numbers, Lane& lane) {
+    lane.operands.clear();
+    lane.results.clear();
+    lane.numbers.clear();
+    for (const ValueId value : prepared.operands) lane.operands.push_back(data(value));
+    for (const ValueId value : prepared.results) lane.results.push_back(data(value));
     for (const auto& argument : prepared.one->arguments) {
-      if (argument.number >= 0) numbers_.push_back(numbers[argument.number]);
+      if (argument.number >= 0) lane.numbers.push_back(numbers[argument.number]);
     }
-    prepared.one->kernel->run(operands_, results_, numbers_, memory_.scratch(at));
+    prepared.one->kernel->run(lane.operands, lane.results, lane.numbers, memory_.scratch(at));
   }
   void* data(ValueId value) const { return value == no_value ? nullptr : memory_.data(value); }
 
@@ -269,9 +329,9 @@ class ProgramRunner::Impl {
   std::vector<Prepared> prepared_;
   std::optional<AmbientScope> ambient_;
   int state_ = -1;
-  tap::Stack stack_;  // these four keep their memory between calls
-  std::vector<void*> operands_, results_;
-  std::vector<c10::IValue> numbers_;
+  std::vector<int> ends_;  ///< of each instruction that begins a stretch, or is none: the next one that does
+  std::unordered_map<int, std::vector<std::vector<int>>> branches_;  ///< by the first instruction of a stretch
+  std::vector<Lane> lanes_{1};
 };
 
 ProgramRunner::ProgramRunner(Program program) : impl_(std::make_unique<Impl>(std::move(program))) {}

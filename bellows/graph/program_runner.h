@@ -7,7 +7,7 @@
 
 namespace bellows::graph {
 
-/// Runs any program, one instruction after the other: kernels on raw pointers, operators through the dispatcher, groups without a
+/// Runs any program, one instruction after the other but for marked stretches (branches.h): kernels on raw pointers, operators through the dispatcher, groups without a
 /// kernel by their own instructions.
 ///
 /// Tensors, lists and the arena are made once and used in every call; what operators make themselves is theirs. Results of kernels get
