@@ -268,6 +268,7 @@ std::string train_embedding(const torch::nn::EmbeddingOptions& options, at::Scal
   torch::manual_seed(8);
   nn::Embedding table(options);
   std::vector<at::Tensor> ids;
+  ids.reserve(6);
   for (int i = 0; i < 6; ++i) ids.push_back(torch::randint(0, 3000, {40, 7}).to(ids_type).slice(1, 0, i % 2 ? 7 : 6));
   const at::Tensor scale = torch::randn({options.embedding_dim()});
   const auto body = [&](int i) {

@@ -34,6 +34,7 @@ at::Tensor tower(at::Tensor x, const Tensors& weights) {
 
 Tensors some_weights(int count, int64_t width = 128) {
   Tensors all;
+  all.reserve(count);
   for (int i = 0; i < count; ++i) all.push_back(torch::randn({width, width}) / 8);
   return all;
 }
@@ -41,6 +42,7 @@ Tensors some_weights(int count, int64_t width = 128) {
 std::function<Program()> towers(int count, int64_t rows = 1, int64_t width = 128) {
   return [=]() -> Program {
     std::vector<Tensors> weights;
+    weights.reserve(count);
     for (int i = 0; i < count; ++i) weights.push_back(some_weights(8, width));
     const at::Tensor x = torch::randn({rows, width});
     return {[=](int call) -> Tensors {
