@@ -5,6 +5,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <optional>
 
@@ -74,6 +75,7 @@ Ambient Ambient::capture() {
   return {.grad = autograd.get_grad_mode(),
           .inference = autograd.get_inference_mode(),
           .forward_grad = autograd.get_fw_grad_mode(),
+          .backward = torch::autograd::get_current_graph_task_id() >= 0,
           .deterministic = context.deterministicAlgorithms(),
           .deterministic_warns = context.deterministicAlgorithmsWarnOnly(),
           .fill_uninitialized = context.deterministicFillUninitializedMemory(),
@@ -92,6 +94,7 @@ std::string Ambient::difference(const Ambient& recorded) const {
   if (grad != recorded.grad) return flag("grad mode", grad);
   if (inference != recorded.inference) return flag("inference mode", inference);
   if (forward_grad != recorded.forward_grad) return flag("forward-mode gradients", forward_grad);
+  if (backward != recorded.backward) return flag("backward pass", backward);
   if (deterministic != recorded.deterministic) return flag("deterministic algorithms", deterministic);
   if (onednn != recorded.onednn) return flag("oneDNN", onednn);
   if (default_dtype != recorded.default_dtype)

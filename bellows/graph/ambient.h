@@ -12,6 +12,7 @@ namespace bellows::graph {
 /// was called runs under the state it was called in.
 struct Ambient {
   bool grad = true, inference = false, forward_grad = true;
+  bool backward = false;  ///< autograd calls: told, never put in place
   bool deterministic = false, deterministic_warns = false, fill_uninitialized = true;
   bool onednn = true;
   c10::ScalarType default_dtype = c10::kFloat, autocast_cpu = c10::kBFloat16, autocast_cuda = c10::kHalf;

@@ -239,11 +239,11 @@ class Rewriting {
     return geometry;
   }
 
-  /// In a pass that somebody differentiates, or in inference mode. What is made elsewhere may be the gradient of a parameter, which is fp32
-  /// under autocast: scaled back, added up or clipped in half, it would vanish.
+  /// In a forward pass that somebody differentiates, or in inference mode. What is made elsewhere may be the gradient of a parameter, which
+  /// is fp32 under autocast: scaled back, added up or clipped in half, it would vanish.
   bool is_of_layer(const Instruction& one) const {
     const Ambient& ambient = program_.states[one.state].ambient;
-    return ambient.grad || ambient.inference;
+    return (ambient.grad && !ambient.backward) || ambient.inference;
   }
 
   void lower_result(Instruction::Result& result, bool of_layer, std::vector<ValueId>& needed) {

@@ -29,6 +29,11 @@ Ref unary(Maker& m) {
 }
 
 template <F function>
+Ref rounding(Maker& m) {
+  return c10::isFloatingType(m.type) ? call(function, m.in(0)) : m.in(0);
+}
+
+template <F function>
 Ref binary(Maker& m) {
   return call(function, m.in(0), m.has(1) ? m.in(1) : m.number(1));
 }
@@ -296,10 +301,10 @@ constexpr NamedFormula named_formulas[] = {
     {"aten::tanh", unary<F::tanh>},
     {"aten::erf", unary<F::erf>},
     {"aten::erfc", unary<F::erfc>},
-    {"aten::floor", unary<F::floor>},
-    {"aten::ceil", unary<F::ceil>},
-    {"aten::round", unary<F::round>},
-    {"aten::trunc", unary<F::trunc>},
+    {"aten::floor", rounding<F::floor>},
+    {"aten::ceil", rounding<F::ceil>},
+    {"aten::round", rounding<F::round>},
+    {"aten::trunc", rounding<F::trunc>},
     {"aten::maximum", binary<F::maximum>},
     {"aten::minimum", binary<F::minimum>},
     {"aten::atan2", binary<F::atan2>},

@@ -27,9 +27,9 @@ constexpr std::array<std::string_view, 6> metadata_readers = {"aten::empty_like"
                                                               "aten::new_empty_strided", "aten::rand_like",
                                                               "aten::randn_like",        "aten::randint_like"};
 /// Running mean and variance, arguments 3 and 4, are written in training; the schema does not say so.
-constexpr std::array<std::string_view, 5> running_statistics = {"aten::native_batch_norm", "aten::cudnn_batch_norm",
-                                                                "aten::miopen_batch_norm", "aten::batch_norm",
-                                                                "aten::_batch_norm_impl_index"};
+constexpr std::array<std::string_view, 6> running_statistics = {
+    "aten::native_batch_norm", "aten::cudnn_batch_norm",       "aten::miopen_batch_norm",
+    "aten::batch_norm",        "aten::_batch_norm_impl_index", "aten::instance_norm"};
 /// Names that are contained in those of products and convolutions, whose precision in fp32 is a setting.
 constexpr std::array<std::string_view, 8> precise_parts = {"mm",    "matmul", "linear", "conv",
                                                            "addmv", "einsum", "rnn",    "lstm"};

@@ -49,6 +49,15 @@ TEST_P(CodeOfUnary, IsAsAtenComputes) {
 
 INSTANTIATE_TEST_SUITE_P(Types, CodeOfUnary, ::testing::Values(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf));
 
+TEST(CodeOfFunctions, RoundsNoIntegers) {
+  std::vector<OperatorCase> cases;
+  for (const char* name : {"floor", "ceil", "round", "trunc"}) {
+    for (const at::ScalarType type : {at::kLong, at::kInt, at::kByte})
+      cases.push_back(one_of(std::string("aten::") + name, {torch::arange(17).to(type)}));
+  }
+  expect_generated(cases);
+}
+
 TEST(CodeOfFunctions, KeepsInfinitiesAndNan) {
   const double inf = std::numeric_limits<double>::infinity();
   const at::Tensor x =

@@ -201,6 +201,27 @@ TEST(AutocastPass, KeepsGradientsOfParametersInFp32) {
   EXPECT_EQ(backend->reports.back().fired("autocast"), 2 + 3);
 }
 
+/// A penalty on gradients, which are themselves differentiated: made in grad mode, as layers' results are.
+TEST(AutocastPass, KeepsGradientsThatAreDifferentiatedInFp32) {
+  const at::Tensor start = torch::randn({8, 8}), x = torch::randn({4, 8});
+  const auto penalty = [=](Region* region) {
+    at::Tensor w = start.clone().requires_grad_();
+    at::Tensor kept;
+    const auto step = [&] {
+      const at::Tensor loss = torch::relu(at::mm(x, w)).pow(2).mean() * 0x1p12;
+      const at::Tensor gradient = torch::autograd::grad({loss}, {w}, {}, true, true)[0];
+      kept = ((gradient * (0x1p-12 * 0x1p-20)).pow(2).sum().sqrt() * 0x1p20).detach();
+    };
+    for (int call = 0; call < 4; ++call) region ? region->run(step) : step();
+    return kept;
+  };
+  RegionOptions options;
+  options.backend = std::make_shared<PassBackend>(rewriting(at::kHalf));
+  Region region(options);
+  const double plain = penalty(nullptr).item<double>(), passed = penalty(&region).item<double>();
+  EXPECT_NEAR(passed, plain, 5e-3 * plain);
+}
+
 TEST(AutocastPass, CastsBiasesOfOneNumber) {
   const at::Tensor w = torch::randn({8, 8}), bias = torch::randn({});
   expect_autocast([&](const at::Tensor& x) { return at::addmm(bias, x, w); }, torch::randn({4, 8}));

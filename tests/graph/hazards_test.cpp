@@ -210,6 +210,20 @@ TEST(RegionHazards, BatchNormWritesWhatItsSchemaDoesNotSay) {
   EXPECT_EQ(found->written().size(), 2u) << graph.to_text();
 }
 
+/// In inference mode composite operators arrive whole.
+TEST(RegionHazards, InstanceNormWritesWhatItsSchemaDoesNotSay) {
+  expect_same([]() -> Program {
+    torch::nn::InstanceNorm2d norm(torch::nn::InstanceNorm2dOptions(4).track_running_stats(true));
+    const at::Tensor x = torch::randn({2, 4, 3, 3});
+    return {[norm, x](int call) mutable -> Tensors {
+      const c10::InferenceMode inference;
+      const at::Tensor before = norm->running_mean * 2;
+      norm(x + call);
+      return {before, norm->running_mean * 2, norm->running_var + 0};
+    }};
+  });
+}
+
 TEST(RegionHazards, MetadataChangedInPlaceAndStoragesSwapped) {
   const auto make = [] {
     auto p = std::make_shared<at::Tensor>(torch::zeros({2}));
