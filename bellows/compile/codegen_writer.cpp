@@ -97,7 +97,11 @@ void PhaseWriter::write_terms(const std::vector<int>& roots) {
 
 std::string PhaseWriter::stored(size_t s) const {
   const Store& store = e_.stores[s];
-  return converted(text_of(store.term), e_.terms[store.term].type, store.type);
+  const Term& term = e_.terms[store.term];
+  const bool cast = term.function == Function::cast && kept(store.term).empty();
+  if (cast && graph::compute_type(store.type) != store.type && e_.terms[term.terms[0]].type == store.type)
+    return text_of(term.terms[0]);  // rounded to this type before
+  return converted(text_of(store.term), term.type, store.type);
 }
 
 void PhaseWriter::write_store(size_t s) {

@@ -6,6 +6,7 @@
 
 #include "bellows/core/call_site.h"
 #include "bellows/graph/count_cause_impl.h"
+#include "bellows/graph/data_look_impl.h"
 #include "bellows/graph/record_impl.h"
 
 namespace bellows::graph::detail {
@@ -239,7 +240,9 @@ void Follower::record(const tap::OpCall& op, tap::Stack& stack) {
   }
   NodeRecorder recorder(op, stack, buffers_);
   try {
+    const DataLook look(op.handle());
     run(op, stack);
+    if (look.seen()) recorder.note_look();
   } catch (...) {
     stand_at(at_);
     throw;

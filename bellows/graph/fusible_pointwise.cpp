@@ -60,6 +60,14 @@ Ref same(Maker& m) {
   return m.in(0);
 }
 
+/// A cast that somebody wrote rounds, also where it is cast back.
+Ref to_copy(Maker& m) {
+  const c10::ScalarType from = m.operand(0)->geometry.dtype.toScalarType(),
+                        to = m.result().geometry.dtype.toScalarType();
+  const Ref x = same(m);
+  return from != to && compute_type(to) != to ? m.cast(x, to) : x;
+}
+
 Ref copied(Maker& m) {
   m.type = compute_type(m.operand(1)->geometry.dtype.toScalarType());
   return m.in(1);
@@ -205,7 +213,7 @@ Ref elu_backward(Maker& m) {
   const Ref grad = m.in(0), x = m.in(5), height = m.number(1) * m.number(2), slope = grad * m.number(3);
   const bool from_result = m.constant(4).isBool() && m.constant(4).toBool();
   const Ref below = from_result ? slope * (x + height) : slope * height * call(F::exp, x * m.number(3));
-  return where(call(F::le, x, 0), below, grad * m.number(2));
+  return where(call(F::gt, x, 0), grad * m.number(2), below);
 }
 Ref softplus(Maker& m) {
   const Ref x = m.in(0), scaled = x * m.number(1);
@@ -273,7 +281,7 @@ constexpr NamedFormula named_formulas[] = {
     {"aten::where.self", chosen},
     {"aten::masked_fill.Scalar", masked_fill},
     {"aten::masked_fill.Tensor", masked_fill},
-    {"aten::_to_copy", same},
+    {"aten::_to_copy", to_copy},
     {"aten::clone", same},
     {"aten::copy", copied},
     {"aten::neg", unary<F::neg>},

@@ -19,10 +19,14 @@ bool is_one_of(std::string_view name, const std::array<std::string_view, count>&
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Sizes of their results depend on data, and no tag says so.
-constexpr std::array<std::string_view, 5> untagged_dynamic = {"aten::_unique", "aten::_pack_padded_sequence",
-                                                              "aten::_ctc_loss.Tensor", "aten::linalg_lstsq",
-                                                              "aten::segment_reduce"};
+/// Sizes of their results depend on data, and no tag says so. The last two are made of others (DataLook), but read memory themselves.
+constexpr std::array<std::string_view, 7> untagged_dynamic = {"aten::_unique",
+                                                              "aten::_pack_padded_sequence",
+                                                              "aten::_ctc_loss.Tensor",
+                                                              "aten::linalg_lstsq",
+                                                              "aten::segment_reduce",
+                                                              "aten::tensor_split.tensor_indices_or_sections",
+                                                              "aten::_pad_packed_sequence"};
 constexpr std::array<std::string_view, 6> metadata_readers = {"aten::empty_like",        "aten::new_empty",
                                                               "aten::new_empty_strided", "aten::rand_like",
                                                               "aten::randn_like",        "aten::randint_like"};

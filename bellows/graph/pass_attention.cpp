@@ -25,13 +25,12 @@ class AttentionFuser {
   explicit AttentionFuser(Program& program) : program_(program) {}
 
   int64_t run() {
-    const OperatorFacts* const op = operator_named("aten::_scaled_dot_product_flash_attention_for_cpu");
     int64_t fired = 0;
-    for (size_t i = 0; op && i < program_.instructions.size(); ++i) {
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
       if (!is_product(program_.instructions[i]) || !is_pure(program_.instructions[i])) continue;
       const Uses uses(program_);
       Attention found;
-      fired += match(uses, static_cast<int>(i), found) && replace(*op, static_cast<int>(i), found);
+      fired += match(uses, static_cast<int>(i), found) && replace(static_cast<int>(i), found);
     }
     return fired;
   }
@@ -142,30 +141,22 @@ class AttentionFuser {
     return one;
   }
 
-  bool replace(const OperatorFacts& op, int product, const Attention& found) {
+  bool replace(int product, const Attention& found) {
     const int64_t heads = found.weights[1];
     const auto tensor = [](const Operand& one) {
       return Instruction::Argument{.kind = OperatorFacts::Kind::tensor, .operands = {one}};
     };
-    const auto constant = [](size_t at, const OperatorFacts& facts, c10::IValue value) {
-      return Instruction::Argument{.kind = facts.arguments[at], .constant = std::move(value)};
-    };
     const Geometry::Numbers& sizes = found.query.geometry.sizes;
     const Instruction& replaced = program_.instructions[product];
-    Instruction one{.op = &op, .state = replaced.state, .default_dtype = replaced.default_dtype};
-    one.arguments = {
-        tensor(found.query),         tensor(found.key),
-        tensor(found.value),         constant(3, op, 0.0),
-        constant(4, op, false),      found.mask.value == no_value ? Instruction::Argument{} : tensor(found.mask),
-        constant(6, op, found.scale)};
+    Instruction one{.op = &attention_operator(), .state = replaced.state, .default_dtype = replaced.default_dtype};
+    one.arguments = {tensor(found.query), tensor(found.key), tensor(found.value),
+                     found.mask.value == no_value ? Instruction::Argument{} : tensor(found.mask),
+                     Instruction::Argument{.kind = one.op->arguments[4], .constant = found.scale}};
     Operand out = result(product);
     out.geometry.sizes = {sizes[0], heads, sizes[2], sizes[3]};
     const int64_t row = sizes[3], head = sizes[2] * row;
     out.geometry.strides = {heads * head, head, row, 1};
-    Geometry sums = out.geometry;
-    sums.sizes = {sizes[0], heads, sizes[2]};
-    sums.strides = {heads * sizes[2], 1, heads};
-    one.results = {{.operands = {out}}, {.operands = {{add_value(program_, sums, sums.reach()), sums}}}};
+    one.results = {{.operands = {out}}};
     program_.values[out.value].geometry = out.geometry;
     program_.instructions[product] = std::move(one);
     return true;

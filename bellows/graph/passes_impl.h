@@ -19,6 +19,8 @@ int64_t merge_casts(Program& program, const PassOptions& options);
 int64_t say_evaluations(Program& program, const PassOptions& options);
 int64_t fold_batch_norm(Program& program, const PassOptions& options);
 int64_t fuse_attention(Program& program, const PassOptions& options);
+/// "bellows::attention", which the pass puts in the place of products and softmax.
+const OperatorFacts& attention_operator();
 int64_t join_linears(Program& program, const PassOptions& options);
 int64_t fuse_loops(Program& program, const PassOptions& options);
 int64_t join_updates(Program& program, const PassOptions& options);

@@ -25,7 +25,8 @@ NodeRecorder::NodeRecorder(const tap::OpCall& op, tap::Stack& stack, BufferTable
     node_.arguments.push_back(argument(values[i], node_.op->arguments[i], buffers));
 }
 
-NodeRecorder::NodeRecorder(const Node& other, std::span<const c10::IValue> arguments) : node_(other) {
+NodeRecorder::NodeRecorder(const Node& other, std::span<const c10::IValue> arguments)
+    : node_(other), looked_(other.when == When::flush) {
   node_.results.clear();
   for (size_t i = 0; i < arguments.size(); ++i) {
     Argument& mine = node_.arguments[i];
@@ -104,7 +105,8 @@ bool NodeRecorder::needs_flush() const {
     return value.geometry.dtype == caffe2::TypeMeta::Make<bool>() ||
            value.geometry.dtype == caffe2::TypeMeta::Make<uint8_t>();
   });
-  if (uncommon_ || !op.known || (op.host_value && (masked || !op.masks_only)) || op.changes_metadata) return true;
+  if (uncommon_ || looked_ || !op.known || (op.host_value && (masked || !op.masks_only)) || op.changes_metadata)
+    return true;
   const auto first =
       std::find_if(tensors_.begin(), tensors_.end(), [](const Value& value) { return value.buffer >= 0; });
   const c10::Device device = first == tensors_.end() ? c10::Device(c10::kCPU) : first->geometry.device;

@@ -15,6 +15,8 @@ class NodeRecorder {
   /// After it ran, of an operator whose tensors were those of another node; `arguments` as they were before.
   NodeRecorder(const Node& other, std::span<const c10::IValue> arguments);
 
+  /// While it ran, the host, or a result's sizes, came from data.
+  void note_look() { looked_ = true; }
   /// After it ran.
   Node finish(std::span<const c10::IValue> results, BufferTable& buffers) &&;
 
@@ -29,7 +31,8 @@ class NodeRecorder {
   std::vector<Value> tensors_;  ///< of all arguments, in order
   std::vector<const c10::TensorImpl*> identities_;
   BufferId first_new_ = 0;  ///< buffers from here on are the operator's own
-  bool uncommon_ = false;   ///< something that no rule covers
+  bool looked_ = false;
+  bool uncommon_ = false;  ///< something that no rule covers
 };
 
 /// Whether an operator's results are those that a node has: kinds, buffers and geometries. New buffers are numbered; take them

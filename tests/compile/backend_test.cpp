@@ -175,6 +175,48 @@ TEST(BackendTest, RoundsBothProductsOfADifference) {
       6, 0, 0, generating);
 }
 
+/// Casts that are written down are computed, also where they are taken back: what they lose, and what they cannot hold.
+TEST(BackendTest, RoundsWhereItIsCast) {
+  expect_alike(
+      [] {
+        const at::Tensor x = torch::randn({64, 40}) * 50000;
+        return [=](int i) {
+          const at::NoGradGuard no_grad;
+          const at::Tensor y = x * (1 + 0.01 * i), low = y.to(at::kBFloat16), rest = y - low.to(at::kFloat);
+          const at::Tensor twice = rest.to(at::kBFloat16).to(at::kFloat) + low.to(at::kFloat);
+          const at::Tensor over = at::isinf(y.to(at::kHalf).to(at::kFloat)).to(at::kFloat);
+          return at::cat({rest, twice - y, over, (low * 2).to(at::kFloat)}, 1);
+        };
+      },
+      12, 1e-6, 1e-6, generating);
+}
+
+/// Whatever libtorch makes of it: its vector code and its scalar code differ.
+TEST(BackendTest, KeepsNanInGradients) {
+  const at::Tensor x = at::tensor({NAN, -2.F, 0.5F, NAN, 0.F, 7.F, -9.F}).repeat({30}), grad = torch::ones({210});
+  for (const bool from_result : {false, true}) {
+    auto compiled = compile([&](int) { return at::elu_backward(grad, 1, 1, 1, from_result, x) * 2; });
+    ASSERT_TRUE(warm_up(compiled));
+    EXPECT_TRUE(at::isnan(compiled(0)).equal(at::isnan(x))) << compiled.explain().to_text();
+  }
+}
+
+/// Of a row that the mask leaves nothing of, and of a query.
+TEST(BackendTest, KeepsNanOfAttention) {
+  expect_alike(
+      [] {
+        const at::Tensor q = torch::randn({2, 3, 8, 16}), k = torch::randn({2, 3, 8, 16}), mask = torch::zeros({8, 8});
+        mask[3].fill_(-INFINITY);
+        q[1][2][5][0] = NAN;
+        return [=](int i) {
+          const at::NoGradGuard no_grad;
+          const at::Tensor scores = torch::matmul(q, k.transpose(-1, -2)) * 0.25 + mask;
+          return at::isnan(torch::matmul(scores.softmax(-1), k)).to(at::kFloat) * (i + 1);
+        };
+      },
+      12, 0, 0, generating);
+}
+
 TEST(BackendTest, KeepsAllDigitsOfIntegersThatChange) {
   expect_alike(
       [] {

@@ -224,6 +224,26 @@ TEST(RegionHazards, InstanceNormWritesWhatItsSchemaDoesNotSay) {
   });
 }
 
+/// Whole, without a tag that says that data decides about their results.
+TEST(RegionHazards, CompositesThatLookAtDataInInferenceMode) {
+  expect_same([]() -> Program {
+    const at::Tensor x = torch::arange(24.0).view({12, 2}), values = torch::randn({40});
+    return {[=](int call) -> Tensors {
+      const c10::InferenceMode inference;
+      const at::Tensor start = torch::full({}, call % 3, at::kLong);
+      const at::Tensor cuts = torch::tensor({1 + call % 4, 7});
+      const at::Tensor found = at::where(values > 0.2 * (call % 4 - 1))[0];
+      const auto parts = at::tensor_split(x, cuts);
+      return {at::narrow(x, 0, start, 2) * 1,
+              parts[0] * 2,
+              parts[1] + 1,
+              found + 1,
+              values.clamp_min(0).sum() / found.size(0),
+              at::repeat_interleave(x, (x.select(1, 0) > call).to(at::kLong), 0)};
+    }};
+  });
+}
+
 TEST(RegionHazards, MetadataChangedInPlaceAndStoragesSwapped) {
   const auto make = [] {
     auto p = std::make_shared<at::Tensor>(torch::zeros({2}));
