@@ -118,6 +118,7 @@ std::vector<int> PhaseWriter::reductions_at(int level) const {
 
 std::vector<int> PhaseWriter::arguments_of(const std::vector<int>& reductions) const {
   std::vector<int> result;
+  result.reserve(reductions.size());
   for (const int t : reductions) result.push_back(e_.terms[t].terms[0]);
   return result;
 }
