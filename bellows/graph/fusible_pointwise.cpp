@@ -225,8 +225,8 @@ Ref softplus_backward(Maker& m) {
 }
 Ref hardtanh_backward(Maker& m) {
   const Ref grad = m.in(0), x = m.in(1);
-  const Ref outside = call(F::logical_or, call(F::le, x, m.number(2)), call(F::ge, x, m.number(3)));
-  return where(outside, zero_of(grad), grad);
+  const Ref inside = call(F::logical_and, call(F::gt, x, m.number(2)), call(F::lt, x, m.number(3)));
+  return where(inside, grad, zero_of(grad));
 }
 Ref hardsigmoid(Maker& m) {
   return cap_at(floor_at(m.in(0) + 3.0, 0), 6) / 6.0;

@@ -1,12 +1,7 @@
-#include "bellows/compile/backend.h"
 #include "bellows/compile/compile.h"
 #include "bellows/tap/deferral.h"
+#include "tests/compile/distance.h"
 #include "tests/graph/random_program.h"
-#include "tests/tap/bits_cases.h"
-
-#include <chrono>
-#include <cmath>
-#include <thread>
 
 namespace bellows::compile_detail::testing {
 namespace {
@@ -14,17 +9,12 @@ namespace {
 using graph::testing::outcome;
 using graph::testing::Program;
 using graph::testing::Region;
-using graph::testing::Tensors;
 
 /// A few programs, the same in each run; RC_PARAMS in the environment asks for others.
 [[maybe_unused]] const int fixed_seed = setenv("RC_PARAMS",
                                                std::getenv("BELLOWS_SLOW") ? "seed=20261123 max_success=300 max_size=60"
                                                                            : "seed=20261123 max_success=30 max_size=60",
                                                0);
-
-void wait_for(const CpuBackend& backend) {
-  while (!backend.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-}
 
 /// As a program, but that each call waits until all that is made faster is ready.
 std::function<Program()> waiting(const std::shared_ptr<CpuBackend>& backend, const std::function<Program()>& make) {
@@ -36,27 +26,6 @@ std::function<Program()> waiting(const std::shared_ptr<CpuBackend>& backend, con
     };
     return program;
   };
-}
-
-/// How far a tensor is from what is expected, in units of 1e-5 of the largest value and of 1e-5; of other types or sizes: very far.
-double distance(const at::Tensor& expected, const at::Tensor& got) {
-  if (expected.defined() != got.defined()) return HUGE_VAL;
-  if (!expected.defined() || expected.numel() == 0) return 0;
-  if (expected.sizes() != got.sizes() || expected.strides() != got.strides() || expected.dtype() != got.dtype())
-    return HUGE_VAL;
-  if (!expected.is_floating_point()) return at::equal(expected, got) ? 0 : HUGE_VAL;
-  const at::Tensor a = expected.detach().to(at::kDouble), b = got.detach().to(at::kDouble), finite = a.isfinite();
-  if (!at::equal(finite, b.isfinite())) return HUGE_VAL;
-  if (!at::equal(a.masked_fill(finite, 0).nan_to_num(7), b.masked_fill(finite, 0).nan_to_num(7))) return HUGE_VAL;
-  const at::Tensor x = a.masked_fill(~finite, 0), y = b.masked_fill(~finite, 0);
-  return (x - y).abs().max().item<double>() / (1e-5 * (1 + x.abs().max().item<double>()));
-}
-
-double furthest(const Tensors& expected, const Tensors& got) {
-  double result = expected.size() == got.size() ? 0 : HUGE_VAL;
-  for (size_t i = 0; i < std::min(expected.size(), got.size()); ++i)
-    result = std::max(result, distance(expected[i], got[i]));
-  return result;
 }
 
 // Branches on data are left out, as rounding may take another one. A quarter runs without what changes bits.
@@ -103,50 +72,6 @@ TEST(GeneratedPrograms, WriteOnceWhatIsReadAtManyPlaces) {
   Region region({.backend = backend});
   EXPECT_LE(furthest(outcome(make, 6, nullptr), outcome(waiting(backend, make), 6, &region)), 1);
   EXPECT_THAT(region.explain().to_text(), ::testing::ContainsRegex("kernels: [1-9]"));
-}
-
-/// Results and gradients of all cases, one case after the other, with the places where they begin.
-Tensors run_all(const std::vector<tap::testing::BitsCase>& cases, std::vector<size_t>& begins) {
-  Tensors all;
-  begins.clear();
-  for (const auto& one : cases) {
-    begins.push_back(all.size());
-    const tap::testing::BitsInputs inputs;
-    const Tensors results = one.run_with_backward(inputs);
-    all.insert(all.end(), results.begin(), results.end());
-    for (const auto& leaf : inputs.leaves()) all.push_back(leaf.grad());
-  }
-  begins.push_back(all.size());
-  return all;
-}
-
-/// Casts to bf16 and back inside of a kernel do not round: half a unit of its last place.
-double allowed(const std::string& name) {
-  return name.find("bfloat16") == std::string::npos ? 10 : 400;
-}
-
-TEST(GeneratedPrograms, OfAllOperatorsGiveNearlyTheSameValues) {
-  for (const auto* cases : {&tap::testing::pointwise_cases, &tap::testing::reduction_cases,
-                            &tap::testing::indexing_cases, &tap::testing::matrix_cases, &tap::testing::network_cases}) {
-    const auto backend = std::make_shared<CpuBackend>();
-    Region region({.backend = backend});
-    std::vector<size_t> begins;
-    for (int call = 0; call < 3; ++call) {
-      torch::manual_seed(5);
-      const Tensors expected = run_all(*cases, begins);
-      torch::manual_seed(5);
-      Tensors got;
-      region.run([&] { got = run_all(*cases, begins); });
-      wait_for(*backend);
-      ASSERT_EQ(expected.size(), got.size());
-      for (size_t i = 0; i < cases->size(); ++i) {
-        for (size_t at = begins[i]; at < begins[i + 1]; ++at)
-          EXPECT_LE(distance(expected[at], got[at]), allowed((*cases)[i].name))
-              << (*cases)[i].name << ", tensor " << at - begins[i] << ", call " << call;
-      }
-    }
-    EXPECT_THAT(region.explain().to_text(), ::testing::ContainsRegex("kernels: [1-9]"));
-  }
 }
 
 /// A library that knows nothing of libtorch.
