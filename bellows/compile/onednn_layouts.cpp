@@ -191,6 +191,7 @@ bool Layouts::owned(const Instruction& one) const {
 }
 
 Operand Layouts::channels_last_of(const Operand& operand) {
+  join(operand.value);
   if (is_channels_last(operand.geometry) && operand.geometry.offset == 0) {
     need_plain(operand.value);
     return {operand.value, channels_last_geometry(operand.geometry)};
@@ -202,8 +203,7 @@ Operand Layouts::channels_last_of(const Operand& operand) {
     const auto known =
         std::find_if(parts_.begin(), parts_.end(), [&](const auto& one) { return one.first == operand; });
     if (known != parts_.end()) return known->second;
-    const Operand made{static_cast<ValueId>(program_.values.size()), wanted};
-    program_.values.push_back({wanted, bytes_of(wanted)});
+    const Operand made = temporary(wanted);
     const size_t offset = static_cast<size_t>(part->geometry.offset) * wanted.dtype.itemsize();
     emit("reorder", make_reorder(desc_of(part->geometry), desc_of(wanted), "part of channels", offset), {*part},
          {made});
@@ -211,8 +211,7 @@ Operand Layouts::channels_last_of(const Operand& operand) {
     return made;
   }
   need_plain(operand.value);
-  const Operand made{static_cast<ValueId>(program_.values.size()), wanted};
-  program_.values.push_back({wanted, bytes_of(wanted)});
+  const Operand made = temporary(wanted);
   Geometry from = operand.geometry;
   const size_t offset = static_cast<size_t>(from.offset) * from.dtype.itemsize();
   emit("reorder", make_reorder(desc_of(from), desc_of(wanted), "to channels last", offset), {operand}, {made});
@@ -226,13 +225,13 @@ Operand Layouts::made_channels_last(const Operand& result) {
     there_[result.value] = true;
     return {result.value, wanted};
   }
-  const Operand made{static_cast<ValueId>(program_.values.size()), wanted};
-  program_.values.push_back({wanted, bytes_of(wanted)});
+  const Operand made = temporary(wanted);
   twins_.insert_or_assign(result.value, Twin{made, result.geometry});
   return made;
 }
 
 void Layouts::need_plain(ValueId value) {
+  join(value);
   if (value < 0 || value >= static_cast<ValueId>(there_.size()) || there_[value]) return;
   const auto found = twins_.find(value);
   if (found == twins_.end()) return;
@@ -240,6 +239,11 @@ void Layouts::need_plain(ValueId value) {
   there_[value] = true;
   emit("reorder", make_reorder(desc_of(twin.operand.geometry), desc_of(twin.plain), "from channels last"),
        {twin.operand}, {{value, twin.plain}});
+}
+
+Operand Layouts::temporary(const Geometry& geometry) {
+  program_.values.push_back({geometry, bytes_of(geometry)});
+  return {static_cast<ValueId>(program_.values.size() - 1), geometry};
 }
 
 Operand Layouts::opaque(size_t nbytes, const Geometry& like) {

@@ -157,30 +157,59 @@ bool Layouts::follow(int at) {
   return true;
 }
 
-/// libtorch's kernel for this order runs on one thread.
+/// Waits until somebody asks for it: a convolution may do without (convolve_parts).
 bool Layouts::concatenate(int at) {
   const Instruction& one = program_.instructions[at];
   const auto& images = one.arguments[0].operands;
   const int64_t dim = one.arguments[1].constant.toInt();
   if (!owned(one) || (dim != 1 && dim != -3)) return follow(at);
   const Operand& result = one.results[0].operands[0];
-  const Geometry& whole = result.geometry;
   for (const Operand& image : images) {
-    if (!is_image(image) || image.geometry.dtype != whole.dtype) return follow(at);
+    if (!is_image(image) || image.geometry.dtype != result.geometry.dtype) return follow(at);
   }
   if (std::none_of(images.begin(), images.end(), [&](const Operand& image) { return waits(image); })) return false;
+  cats_[result.value] = at;
+  if (!may_wait(at)) join(result.value);
+  return true;
+}
+
+/// Whether only a convolution reads a concatenation, and nothing is written over its parts before.
+bool Layouts::may_wait(int at) const {
+  const Instruction& one = program_.instructions[at];
+  const Operand& result = one.results[0].operands[0];
+  const int reader = sole_reader(result.value);
+  if (reader < 0 || taken_[reader] || !program_.instructions[reader].op) return false;
+  if (program_.instructions[reader].op->name != "aten::convolution") return false;
+  const auto& images = one.arguments[0].operands;
+  const auto is_part = [&](const auto& update) {
+    return std::any_of(images.begin(), images.end(), [&](const auto& image) { return image.value == update.before; });
+  };
+  for (int between = at + 1; between < reader; ++between) {
+    const auto& updates = program_.instructions[between].updates;
+    if (std::any_of(updates.begin(), updates.end(), is_part)) return false;
+  }
+  return operand(program_.instructions[reader], 0) == result;
+}
+
+/// libtorch's kernel for this order runs on one thread.
+void Layouts::join(ValueId value) {
+  const auto found = cats_.find(value);
+  if (found == cats_.end()) return;
+  const Instruction& one = program_.instructions[found->second];
+  cats_.erase(found);
+  const Operand& result = one.results[0].operands[0];
+  const Geometry& whole = result.geometry;
   std::vector<size_t> widths;
   std::vector<Operand> operands;
-  widths.reserve(images.size());
-  operands.reserve(images.size());
-  for (const Operand& image : images) {
+  widths.reserve(one.arguments[0].operands.size());
+  operands.reserve(one.arguments[0].operands.size());
+  for (const Operand& image : one.arguments[0].operands) {
     widths.push_back(static_cast<size_t>(image.geometry.sizes[1]) * whole.dtype.itemsize());
     operands.push_back(channels_last_of(image));
   }
   emit("cat", std::make_shared<ChannelCat>(whole.sizes[0] * whole.sizes[2] * whole.sizes[3], std::move(widths)),
        operands, {made_channels_last(result)});
   ++report_.followed;
-  return true;
 }
 
 }  // namespace bellows::compile_detail::onednn

@@ -61,11 +61,17 @@ class Layouts {
   bool blas_linear_with(const LinearCall& call, const Epilogue& epilogue);
   void put_linear(const LinearCall& call, const KernelPointer& kernel, const Operand& weight, const Epilogue& epilogue);
   bool convolve(int at, Epilogue& epilogue);
+  struct Part;
+  std::vector<Part> parts_of(const Instruction& one, const Convolution& shape, const Epilogue& epilogue) const;
+  bool convolve_parts(const Instruction& one, const Convolution& shape, const Operand& bias, const Epilogue& epilogue);
+  void take(const Epilogue& epilogue);
   int widening_of(const Operand& gradient) const;
   bool weight_gradient(const Instruction& one, Convolution shape);
   Operand fold(const Epilogue& epilogue, const Convolution& shape, const Operand& bias, Operand& factor);
   bool keeps_image_order(const Instruction& one, const Operand& result) const;
   bool waits(const Operand& operand) const;
+  bool may_wait(int at) const;
+  void join(ValueId value);
 
   bool is_image(const Operand& operand) const;
   /// The same part of the twin, if the operand is a part of an image that has one.
@@ -79,6 +85,8 @@ class Layouts {
   void need_plain(ValueId value);
   Operand packed(const Operand& weight, const Desc& plain, const Desc& wanted, const Operand* factor = nullptr);
   Operand opaque(size_t nbytes, const Geometry& like);
+  /// A new value of its own, seen like this.
+  Operand temporary(const Geometry& geometry);
   Operand channel_vector(int64_t size, const Geometry& like);
   std::optional<Convolution> shape_of(const Instruction& one, int first, const Operand& input, const Operand& weight,
                                       const Operand& output) const;
@@ -113,6 +121,7 @@ class Layouts {
     ValueId mean;  ///< of the norm before
   };
   std::unordered_map<ValueId, LetThrough> let_through_;  ///< by the ReLU's result
+  std::unordered_map<ValueId, int> cats_;                ///< instructions that concatenate channels, not yet run
   std::vector<std::pair<Operand, Operand>> parts_;       ///< of images, and their copies
   std::unordered_map<ValueId, at::Tensor> constants_;
 };

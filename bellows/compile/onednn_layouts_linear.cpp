@@ -194,8 +194,7 @@ void Layouts::put_linear(const LinearCall& call, const KernelPointer& kernel, co
   for (const Operand& each : operands) need_plain(each.value);
   there_[epilogue.result.value] = true;
   emit("linear", kernel, operands, {epilogue.result});
-  for (const int taken : epilogue.taken) taken_[taken] = true;
-  report_.fused += static_cast<int>(epilogue.taken.size());
+  take(epilogue);
   ++report_.linears;
 }
 

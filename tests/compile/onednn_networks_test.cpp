@@ -138,18 +138,49 @@ TEST(OnednnNetworks, CatsOfImagesStayChannelsLast) {
         const at::NoGradGuard no_grad;
         const auto in = [&](const at::Tensor& t) { return t.to(as); };
         const at::Tensor left = at::conv2d(in(x), in(a), {}, 1, 1), right = at::conv2d(in(x), in(b));
-        return Tensors{at::conv2d(at::cat({left, right, in(x)}, 1), in(c)), at::cat({right, left}, 1)};
+        const at::Tensor all = at::cat({left, right, in(x)}, 1);
+        return Tensors{at::conv2d(all, in(c)) + at::conv2d(all, in(c)), at::cat({right, left}, 1)};
       };
     };
     const Outcome ours = with_onednn(run(type), {a, b, c});
     const Tensors exact = run(at::kDouble)();
-    EXPECT_EQ(ours.report.convolutions, 3) << ours.text;
+    EXPECT_EQ(ours.report.convolutions, 4) << ours.text;
     EXPECT_EQ(ours.report.followed, 2) << ours.text;
     EXPECT_EQ(ours.report.reorders, 3) << "x, and both results: " << ours.text;
     for (size_t i = 0; i < 2; ++i)
       EXPECT_LE(largest(ours.tensors[i].to(at::kDouble) - exact[i]),
                 largest(exact[i]) * (type == at::kFloat ? 1e-6 : 1e-2))
           << i;
+  }
+}
+
+// A part may be written before the convolution runs: then there is a copy.
+TEST(OnednnNetworks, ConvolutionsOfCatsAddUpTheirParts) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool frozen : {true, false}) {
+      for (const bool written : {false, true}) {
+        torch::manual_seed(1);
+        const at::Tensor x = torch::randn({2, 16, 7, 5}).to(type), a = torch::randn({16, 16, 3, 3}).to(type) / 12,
+                         b = torch::randn({48, 16, 1, 1}).to(type) / 4, bias = torch::randn({16}).to(type),
+                         c = torch::randn({16, 80, 3, 3}).to(type) / 27;
+        const auto run = [&](at::ScalarType as) {
+          return [=] {
+            const at::NoGradGuard no_grad;
+            const auto in = [&](const at::Tensor& t) { return t.to(as); };
+            const at::Tensor left = at::conv2d(in(x), in(a), {}, 1, 1), right = at::conv2d(in(x), in(b)),
+                             all = at::cat({left, in(x), right}, 1);
+            if (written) left.mul_(2);
+            return Tensors{(at::conv2d(all, in(c), in(bias), 1, 1) + left).relu(), left.clone()};
+          };
+        };
+        const Outcome ours = with_onednn(run(type), frozen ? Tensors{a, b, c, bias} : Tensors{});
+        const Tensors exact = run(at::kDouble)(), plain = run(type)();
+        EXPECT_EQ(ours.report.convolutions, written ? 3 : 5) << ours.text;
+        EXPECT_EQ(ours.text.find("cat of channels") != std::string::npos, written) << ours.text;
+        const double error = largest(plain[0].to(at::kDouble) - exact[0]);
+        EXPECT_LE(largest(ours.tensors[0].to(at::kDouble) - exact[0]), 2 * error + 1e-6 * largest(exact[0]));
+      }
+    }
   }
 }
 
