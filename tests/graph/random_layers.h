@@ -16,7 +16,7 @@ class Layers {
   }
 
   at::Tensor run(int which, const at::Tensor& image) const {
-    switch (which % 14) {
+    switch (which % 15) {
       case 0:
         return at::conv2d(image, kernel_, bias_, 1, 1);
       case 1:
@@ -43,6 +43,9 @@ class Layers {
       case 11:
         return at::cat({at::conv2d(image, kernel_, {}, 1, 1), image}, 1).narrow(1, which / 14 % 5, channels);
       case 12:
+        return at::conv2d(at::cat({at::conv2d(image, kernel_, {}, 1, 1), image}, 1),
+                          at::cat({kernel_.flip(2), kernel_}, 1), bias_, 1, 1);
+      case 13:
         return normed(at::conv2d(image, kernel_, bias_, 1, 1), true).relu_();
       default:
         return (at::conv2d(image, kernel_.flip(3), bias_, 1, 1) + image).relu_();
