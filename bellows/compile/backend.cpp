@@ -2,6 +2,8 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -107,7 +109,25 @@ CpuBackend::CpuBackend(BackendOptions options) : options_(std::move(options)), p
   TORCH_CHECK_VALUE(!options_.exact || !options_.autocast,
                     "compile: got both exact and autocast: products in lower precision change bits; leave one out.");
 }
-CpuBackend::~CpuBackend() = default;
+CpuBackend::~CpuBackend() {
+  forget_worker_of_parent();
+}
+
+// A child of fork() has no other threads: what is left of the worker cannot be joined there. Where the parent was making something, the
+// child begins anew.
+void CpuBackend::forget_worker_of_parent() {
+  if (process_ != ::getpid()) static_cast<void>(worker_.release());
+}
+
+/// With the mutex.
+void CpuBackend::start_worker() {
+  const bool forked = process_ != ::getpid();
+  forget_worker_of_parent();
+  // The last thread, if any, has ended, or does so without the mutex.
+  if (forked || jobs_.size() == 1)
+    worker_ = std::make_unique<std::jthread>([this](const std::stop_token& stop) { work(stop); });
+  process_ = ::getpid();
+}
 
 std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, std::span<const c10::Storage> inputs) {
   const auto executable = std::make_shared<Swapped>(program);
@@ -119,8 +139,7 @@ std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, s
       job.inputs.push_back(job.frozen[i] ? inputs[i] : c10::Storage());
       job.seen.push_back(job.frozen[i] ? unguarded(inputs[i]) : c10::Storage());
     }
-    // The last thread, if any, has ended, or does so without the mutex.
-    if (jobs_.size() == 1) worker_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
+    start_worker();
   }
   return executable;
 }

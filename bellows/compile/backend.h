@@ -45,6 +45,8 @@ class CpuBackend : public graph::Backend {
     std::vector<c10::Storage> seen;    ///< the same memory as the worker may read it at any time
   };
 
+  void start_worker();
+  void forget_worker_of_parent();
   void work(const std::stop_token& stop);
   void make_first(const std::stop_token& stop);
   void make(Job& job, const std::stop_token& stop);
@@ -55,7 +57,8 @@ class CpuBackend : public graph::Backend {
   std::deque<Job> jobs_;       ///< the first is the worker's, and being made
   SharedConstants constants_;  ///< the worker's
   std::vector<std::string> reports_;
-  std::jthread worker_;  ///< while there are jobs; last: it ends before what it uses
+  int process_ = 0;                       ///< that the worker belongs to
+  std::unique_ptr<std::jthread> worker_;  ///< while there are jobs; last: it ends before what it uses
 };
 
 }  // namespace bellows::compile_detail

@@ -17,7 +17,7 @@ struct Lowered {
   uint32_t results = 1;     ///< those that it then has
   uint32_t decides = 0;     ///< arguments that must be in it already; none: a product, which always runs in it
   bool arithmetic = false;  ///< may be done to gradients by the user, too: not followed there
-  int weight = -1;          ///< must be there, in fp32: statistics have its type
+  int weight = -1;          ///< where it is not there, or not in fp32, all stays as it is: statistics have its type
 };
 
 constexpr uint32_t bits(std::initializer_list<int> places) {
@@ -194,7 +194,10 @@ class Rewriting {
   }
 
   bool fits(const Instruction& one, const Lowered& rule) const {
-    if (rule.weight >= 0 && !is_fp32(one.arguments[rule.weight].operands[0])) return false;
+    const auto is_weight = [](const Instruction::Argument& argument) {  // without operands: None
+      return !argument.operands.empty() && is_fp32(argument.operands[0]);
+    };
+    if (rule.weight >= 0 && !is_weight(one.arguments[rule.weight])) return false;
     bool all = true, any = false;
     for (size_t i = 0; i < one.arguments.size(); ++i) {
       for (const Operand& operand : one.arguments[i].operands) {

@@ -1,5 +1,8 @@
 #include "bellows/graph/geometry.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "bellows/tap/pending_storage.h"
 
 namespace bellows::graph {
@@ -67,12 +70,17 @@ bool Geometry::is_contiguous() const {
 }
 
 size_t Geometry::reach() const {
-  int64_t last = offset;
+  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return 0;
+  int64_t end = 0, places = 1, bytes = 0;
+  bool beyond = __builtin_add_overflow(offset, 1, &end);
   for (size_t dim = 0; dim < sizes.size(); ++dim) {
-    if (sizes[dim] == 0) return 0;
-    last += (sizes[dim] - 1) * strides[dim];
+    int64_t span = 0;
+    beyond |= __builtin_mul_overflow(sizes[dim] - 1, strides[dim], &span);
+    beyond |= __builtin_add_overflow(end, span, &end);
+    beyond |= __builtin_mul_overflow(places, sizes[dim], &places);
   }
-  return static_cast<size_t>(last + 1) * dtype.itemsize();
+  beyond |= __builtin_mul_overflow(end, static_cast<int64_t>(dtype.itemsize()), &bytes);
+  return beyond ? SIZE_MAX : static_cast<size_t>(bytes);
 }
 
 at::Tensor Geometry::over(c10::Storage storage) const {

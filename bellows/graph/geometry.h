@@ -23,7 +23,7 @@ struct Geometry {
   bool operator==(const Geometry& other) const;
   /// Row-major, without gaps.
   bool is_contiguous() const;
-  /// Bytes from the beginning of the buffer to the end of the last element.
+  /// Bytes from the beginning of the buffer to the end of the last element; SIZE_MAX where 64 bits do not count them, or the elements.
   size_t reach() const;
   /// A tensor of this kind.
   at::Tensor over(c10::Storage storage) const;

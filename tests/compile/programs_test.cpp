@@ -1,3 +1,6 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "bellows/compile/compile.h"
 #include "bellows/tap/deferral.h"
 #include "tests/compile/distance.h"
@@ -124,6 +127,54 @@ TEST(Compile, F1BranchesOnDataAndCallsForeignCode) {
     EXPECT_LE(compiled.explain().recordings, 2) << said;
     EXPECT_NE(said.find("aten::_local_scalar_dense"), std::string::npos) << said;
   }
+}
+
+template <class Compiled>
+void wait_for(const Compiled& compiled) {
+  while (!compiled.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+TEST(Compile, RewritesNormsWithoutWeightsToBf16) {
+  torch::manual_seed(5);
+  const at::Tensor x = torch::randn({4, 8}), w = torch::randn({8, 8}), image = torch::randn({2, 8, 5, 5}),
+                   kernel = torch::randn({8, 8, 3, 3});
+  const auto body = [&] {
+    const at::Tensor v = w.detach().requires_grad_();
+    const at::Tensor rows = at::layer_norm(at::linear(x, v), {8}), made = at::conv2d(image, kernel, {}, 1, 1);
+    const at::Tensor groups = std::get<0>(at::native_group_norm(made, {}, {}, 2, 8, 25, 2, 1e-5)),
+                     batch = std::get<0>(at::native_batch_norm(made, {}, {}, {}, {}, true, 0.1, 1e-5));
+    (rows.pow(3).sum() + groups.sum() + batch.sum()).backward();
+    return Tensors{rows.detach(), groups, batch, v.grad()};
+  };
+  const auto compiled = compile(body, {.autocast = at::kBFloat16});
+  for (int call = 0; call < 6; ++call) {
+    EXPECT_LE(furthest(body(), compiled()), 4000) << "within 4e-2, in call " << call;
+    wait_for(compiled);
+  }
+}
+
+// A child has no thread but the one that forked. What is made anew in it needs another.
+TEST(Compile, GoesOnInAChildOfFork) {
+  const at::Tensor x = torch::rand({64});
+  const auto compiled = compile([&](double factor) { return (x * factor + 1).tanh().sum(); });
+  for (int call = 0; call < 5; ++call) {
+    compiled(2.0);
+    wait_for(compiled);
+  }
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::alarm(60);
+    bool right = true;
+    for (const double factor : {2.0, 3.0, 4.0, 5.0, 3.0}) {
+      right = right && at::allclose(compiled(factor), (x * factor + 1).tanh().sum());
+      wait_for(compiled);
+    }
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 }  // namespace

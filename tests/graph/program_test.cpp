@@ -63,6 +63,15 @@ TEST(FunctionalProgram, CheckFindsWhatIsWrong) {
       HasSubstr("an operand is used after its update: %0"));
   EXPECT_THAT(error([](auto& p) { p.instructions[0].arguments[0].operands[0].geometry.offset = 1; }),
               HasSubstr("reaches to byte 20 of 16"));
+  for (const int64_t stride : {0, 1}) {
+    EXPECT_THAT(error([&](auto& p) {
+                  Geometry& seen = p.instructions[0].arguments[0].operands[0].geometry;
+                  seen.sizes = {4, INT64_MAX};
+                  seen.strides = {1, stride};
+                }),
+                HasSubstr("of 16"))
+        << "beyond 64 bits";
+  }
   EXPECT_THAT(error([](auto& p) { p.instructions[2].updates.clear(); }), HasSubstr("argument 0 is written"));
   EXPECT_THAT(error([](auto& p) { p.instructions[1].arguments.pop_back(); }), HasSubstr("0 arguments instead of 1"));
   EXPECT_THAT(error([](auto& p) { p.instructions[1].results.clear(); }), HasSubstr("0 results instead of 1"));
