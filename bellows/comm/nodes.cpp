@@ -21,6 +21,10 @@ using namespace std::chrono_literals;
 constexpr double meet_timeout_s = 300, reconnect_timeout_s = 10, leave_timeout_s = 5, lost_s = 2;
 constexpr auto beat_period = 500ms, meet_period = 20ms;
 
+Failure store_gone() {
+  return {.how = "Node 0, which serves the store, is gone", .is_last = true};
+}
+
 /// "HOST:PORT", also "[::1]:PORT".
 std::pair<std::string, int> split_address(const std::string& text) {
   const size_t colon = text.rfind(':');
@@ -127,7 +131,7 @@ void Nodes::give_sign_of_life() {
 bool Nodes::has_to_stop(const Interrupted& interrupted) {
   give_sign_of_life();
   if (!over_) over_ = interrupted();
-  if (!over_ && view_->is_gone()) over_ = Failure{.how = "Node 0, which serves the store, is gone", .is_last = true};
+  if (!over_ && view_->is_gone()) over_ = store_gone();
   if (node_rank_ == 0 || over_) return over_.has_value();
   if (const auto text = view_->value("over")) over_ = failure_of(*text);
   return over_.has_value();
@@ -234,15 +238,15 @@ std::optional<int> Nodes::meet(int ranks, const Interrupted& interrupted) {
 Failure Nodes::report(const Failure& failure) {
   if (!view_) return failure;
   view_->set_first(key("failed"), to_json(failure));
-  const auto first = view_->wait_for(key("failed"), 1);
-  return first ? failure_of(*first) : failure;
+  if (const auto first = view_->wait_for(key("failed"), 1)) return failure_of(*first);
+  return view_->is_gone() ? store_gone() : failure;  // ranks may notice before their launcher does
 }
 
 std::optional<Failure> Nodes::heard() {
   if (!view_) return std::nullopt;
   give_sign_of_life();
   if (const auto failed = view_->value(key("failed"))) return failure_of(*failed);
-  if (view_->is_gone()) return Failure{.how = "Node 0, which serves the store, is gone", .is_last = true};
+  if (view_->is_gone()) return store_gone();
   if (node_rank_ == 0) return lost_node();
   if (view_->silent_s() < node_timeout_s_) return std::nullopt;
   return Failure{.how = "Node 0, which serves the store, has not answered for " + seconds_text(node_timeout_s_)};
