@@ -113,19 +113,9 @@ CpuBackend::~CpuBackend() {
   forget_worker_of_parent();
 }
 
-// A child of fork() has no other threads: what is left of the worker cannot be joined there. Where the parent was making something, the
-// child begins anew.
+// A child of fork() has no other threads: what is left of the worker cannot be joined there.
 void CpuBackend::forget_worker_of_parent() {
   if (process_ != ::getpid()) static_cast<void>(worker_.release());
-}
-
-/// With the mutex.
-void CpuBackend::start_worker() {
-  const bool forked = process_ != ::getpid();
-  forget_worker_of_parent();
-  // The last thread, if any, has ended, or does so without the mutex.
-  if (forked || jobs_.size() == 1)
-    worker_ = std::make_unique<std::jthread>([this](const std::stop_token& stop) { work(stop); });
   process_ = ::getpid();
 }
 
@@ -139,7 +129,10 @@ std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, s
       job.inputs.push_back(job.frozen[i] ? inputs[i] : c10::Storage());
       job.seen.push_back(job.frozen[i] ? unguarded(inputs[i]) : c10::Storage());
     }
-    start_worker();
+    forget_worker_of_parent();
+    // The last thread, if any, has ended, or does so without the mutex.
+    if (jobs_.size() == 1)
+      worker_ = std::make_unique<std::jthread>([this](const std::stop_token& stop) { work(stop); });
   }
   return executable;
 }

@@ -45,7 +45,6 @@ class CpuBackend : public graph::Backend {
     std::vector<c10::Storage> seen;    ///< the same memory as the worker may read it at any time
   };
 
-  void start_worker();
   void forget_worker_of_parent();
   void work(const std::stop_token& stop);
   void make_first(const std::stop_token& stop);

@@ -156,7 +156,6 @@ std::vector<Layouts::Part> Layouts::parts_of(const Instruction& one, const Convo
                                              const Epilogue& epilogue) const {
   const auto cat = cats_.find(operand(one, 0).value);
   if (cat == cats_.end() || shape.transposed || shape.weight.size() != 4 || epilogue.norm) return {};
-  if (prefers_product(shape) && !constants_.contains(operand(one, 1).value)) return {};
   const auto& images = program_.instructions[cat->second].arguments[0].operands;
   if (static_cast<int64_t>(images.size() - 1) * shape.output[1] > shape.input[1]) return {};
   std::vector<Part> parts;
@@ -220,8 +219,8 @@ bool Layouts::convolve(int at, Epilogue& epilogue) {
   if (!shape || !one.updates.empty()) return false;
   if (bias.value >= 0 && (!same_type(bias, input) || !is_vector(bias, shape->output[1]))) return false;
   shape->bias = bias.value >= 0 || epilogue.norm;
-  if (convolve_parts(one, *shape, bias, epilogue)) return true;
   const bool product = prefers_product(*shape) && !constants_.contains(weight.value) && is_plain(epilogue.post);
+  if (!product && convolve_parts(one, *shape, bias, epilogue)) return true;
   auto pass = product ? product_forward(*shape, epilogue.post, epilogue.norm) : std::nullopt;
   if (!pass) pass = convolution_forward(*shape, epilogue.post);
   if (!pass) return false;

@@ -197,13 +197,14 @@ void Layouts::join(ValueId value) {
   if (found == cats_.end()) return;
   const Instruction& one = program_.instructions[found->second];
   cats_.erase(found);
+  const auto& images = one.arguments[0].operands;
   const Operand& result = one.results[0].operands[0];
   const Geometry& whole = result.geometry;
   std::vector<size_t> widths;
   std::vector<Operand> operands;
-  widths.reserve(one.arguments[0].operands.size());
-  operands.reserve(one.arguments[0].operands.size());
-  for (const Operand& image : one.arguments[0].operands) {
+  widths.reserve(images.size());
+  operands.reserve(images.size());
+  for (const Operand& image : images) {
     widths.push_back(static_cast<size_t>(image.geometry.sizes[1]) * whole.dtype.itemsize());
     operands.push_back(channels_last_of(image));
   }

@@ -11,8 +11,10 @@ namespace bellows::compile_detail::testing {
 
 using graph::testing::Tensors;
 
-inline void wait_for(const CpuBackend& backend) {
-  while (!backend.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+/// Until all that a back end or a compiled function makes faster is ready.
+template <class Maker>
+void wait_for(const Maker& maker) {
+  while (!maker.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
 /// How far a tensor is from what is expected, in units of 1e-5 of the largest value and of 1e-5; of other types or sizes, or with other

@@ -52,8 +52,9 @@ bool differs(const std::string& name) {
          name == "max_pool1d" || name == "max_pool2d";
 }
 
-/// Those that plain libtorch takes: a few refuse NaN.
+/// Those that plain libtorch takes: a few refuse NaN, or gradients in inference mode.
 std::vector<BitsCase> taken(const std::vector<BitsCase>& cases, const Way& way) {
+  if (!way.special && !way.inference) return cases;
   std::vector<BitsCase> result;
   std::copy_if(cases.begin(), cases.end(), std::back_inserter(result), [&](const BitsCase& one) {
     if (way.special && differs(one.name)) return false;

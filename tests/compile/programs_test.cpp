@@ -121,17 +121,12 @@ TEST(Compile, F1BranchesOnDataAndCallsForeignCode) {
         EXPECT_TRUE(exact ? at::equal(got[i], expected[i]) : at::allclose(got[i], expected[i], 1e-5, 1e-6))
             << i << sign;
       }
-      while (!compiled.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      wait_for(compiled);
     }
     const std::string said = compiled.explain().to_text();
     EXPECT_LE(compiled.explain().recordings, 2) << said;
     EXPECT_NE(said.find("aten::_local_scalar_dense"), std::string::npos) << said;
   }
-}
-
-template <class Compiled>
-void wait_for(const Compiled& compiled) {
-  while (!compiled.ready()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
 TEST(Compile, RewritesNormsWithoutWeightsToBf16) {
