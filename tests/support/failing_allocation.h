@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+namespace bellows::test {
+
+enum class FailOn { this_thread, any_thread };
+
+/// Makes the k-th operator new after its construction throw std::bad_alloc, once. Link failing_allocation.cpp, which replaces operator new
+/// for the whole program, libtorch included. One guard at a time in a process.
+///
+///     for (int64_t k = 1; k <= 300; ++k) {
+///       FailAllocation guard(k);
+///       try { step(); } catch (const std::bad_alloc&) {}
+///       if (!guard.fired()) break;  // the step has fewer allocations
+///     }
+///
+/// libtorch's tensor memory does not come from operator new, but each tensor and storage object does.
+class FailAllocation {
+ public:
+  /// Params: k – from 1; 0: none fails, they are only counted
+  explicit FailAllocation(int64_t k, FailOn threads = FailOn::this_thread);
+  ~FailAllocation();
+  FailAllocation(const FailAllocation&) = delete;
+  FailAllocation& operator=(const FailAllocation&) = delete;
+
+  bool fired() const;
+  /// Allocations since the construction, of the guarded threads.
+  int64_t count() const;
+  /// From now on none fails and none is counted. The destructor does the same.
+  void stop();
+};
+
+}  // namespace bellows::test
