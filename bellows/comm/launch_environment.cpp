@@ -30,25 +30,25 @@ std::optional<std::string> find(const Variables& variables, const char* name) {
   return found->second;
 }
 
-/// Throws unless it is a number in [low, high].
-int parse(const char* name, const std::string& text, int low, int high) {
+/// Nothing unless it is a number in [low, high].
+std::optional<int> parse(std::string_view text, int low, int high) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool whole = error == std::errc() && end == text.data() + text.size() && number >= low && number <= high;
-  TORCH_CHECK_VALUE(
-      whole, "init: the environment has ", name, "=\"", text, "\", expected a number ",
-      high == std::numeric_limits<int>::max() ? c10::str("of at least ", low) : c10::str("in [", low, ", ", high, "]"),
-      ".");
-  return number;
+  return whole ? std::optional(number) : std::nullopt;
 }
 
 int number_of(const Variables& variables, const char* name, int low, std::optional<int> otherwise = {},
               int high = std::numeric_limits<int>::max()) {
   const auto text = find(variables, name);
-  if (text) return parse(name, *text, low, high);
-  TORCH_CHECK_VALUE(otherwise, "init: the environment lacks ", name,
+  const auto number = text ? parse(*text, low, high) : otherwise;
+  TORCH_CHECK_VALUE(
+      number || !text, "init: the environment has ", name, "=\"", *text, "\", expected a number ",
+      high == std::numeric_limits<int>::max() ? c10::str("of at least ", low) : c10::str("in [", low, ", ", high, "]"),
+      ".");
+  TORCH_CHECK_VALUE(number, "init: the environment lacks ", name,
                     ", expected it beside the launcher's other variables. Start with `bellows launch`, or set it.");
-  return *otherwise;
+  return *number;
 }
 
 void read_ranks(const Variables& variables, const Names& names, LaunchEnvironment& place) {
@@ -76,19 +76,23 @@ int port_of(const std::string& job) {
 
 /// "4(x2),3": how many ranks each node has, in the order of the nodes.
 int slurm_tasks_of_this_node(const Variables& variables, int otherwise) {
-  const auto text = find(variables, "SLURM_STEP_TASKS_PER_NODE");
+  constexpr const char* name = "SLURM_STEP_TASKS_PER_NODE";
+  constexpr int most = 1 << 20;
+  const auto text = find(variables, name);
   const int node = number_of(variables, "SLURM_NODEID", 0, 0);
   if (!text) return otherwise;
-  int first = 0;
-  for (size_t at = 0; at < text->size();) {
-    const std::string part = text->substr(at, text->find(',', at) - at);
+  int64_t first = 0;
+  for (size_t at = 0; at <= text->size();) {
+    const std::string_view part = std::string_view(*text).substr(at, text->find(',', at) - at);
     const size_t times = part.find("(x");
-    const int tasks = parse("SLURM_STEP_TASKS_PER_NODE", part.substr(0, times), 1, 1 << 20);
-    const int nodes = times == part.npos ? 1
-                                         : parse("SLURM_STEP_TASKS_PER_NODE",
-                                                 part.substr(times + 2, part.find(')') - times - 2), 1, 1 << 20);
-    first += nodes;
-    if (node < first) return tasks;
+    const auto tasks = parse(part.substr(0, times), 1, most);
+    std::optional<int> nodes = 1;
+    if (times != part.npos)
+      nodes = part.ends_with(')') ? parse(part.substr(times + 2, part.size() - times - 3), 1, most) : std::nullopt;
+    TORCH_CHECK_VALUE(tasks && nodes, "init: the environment has ", name, "=\"", *text,
+                      "\", expected the tasks of each node such as 4(x2),3, got \"", part, "\".");
+    first += *nodes;
+    if (node < first) return *tasks;
     at += part.size() + 1;
   }
   return otherwise;

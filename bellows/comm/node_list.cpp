@@ -9,7 +9,7 @@ namespace bellows::comm {
 
 namespace {
 
-constexpr size_t most_names = 100000;
+constexpr size_t most_names = 100000, most_digits = 18;
 
 /// A list's parts: split at commas that stand outside of brackets.
 std::vector<std::string_view> split_outside_brackets(std::string_view list) {
@@ -31,8 +31,9 @@ std::vector<std::string_view> split_outside_brackets(std::string_view list) {
 int64_t bound(std::string_view digits, std::string_view list) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  TORCH_CHECK_VALUE(error == std::errc() && end == digits.data() + digits.size() && number >= 0, "node list \"", list,
-                    "\": expected a number or a range such as 01-12 in brackets, got \"", digits, "\".");
+  const bool whole = error == std::errc() && end == digits.data() + digits.size() && number >= 0;
+  TORCH_CHECK_VALUE(whole && digits.size() <= most_digits, "node list \"", list, "\": expected a number of at most ",
+                    most_digits, " digits, or a range such as 01-12, in brackets, got \"", digits, "\".");
   return number;
 }
 
@@ -42,8 +43,9 @@ void append_range(std::string_view range, std::string_view list, std::vector<std
   const std::string_view first = range.substr(0, dash), last = dash == range.npos ? first : range.substr(dash + 1);
   const int64_t from = bound(first, list), to = bound(last, list);
   TORCH_CHECK_VALUE(from <= to, "node list \"", list, "\": the range ", range, " runs backwards.");
-  TORCH_CHECK_VALUE(to - from < static_cast<int64_t>(most_names), "node list \"", list, "\": the range ", range,
-                    " has more than ", most_names, " nodes.");
+  const size_t count = static_cast<size_t>(to - from) + 1 + numbers.size();
+  TORCH_CHECK_VALUE(count <= most_names, "node list \"", list, "\": with the range ", range, " it has more than ",
+                    most_names, " nodes.");
   for (int64_t i = from; i <= to; ++i) {
     std::string digits = std::to_string(i);
     digits.insert(0, first.size() > digits.size() ? first.size() - digits.size() : 0, '0');

@@ -136,8 +136,12 @@ TEST(LaunchEnvironment, SaysWhichVariableIsWrong) {
   EXPECT_THAT(error_of(with(torchrun, {{"LOCAL_WORLD_SIZE", "9"}})), HasSubstr("LOCAL_WORLD_SIZE=9 and WORLD_SIZE=8"));
   EXPECT_THAT(error_of(with(torchrun, {{"MASTER_PORT", "70000"}})),
               HasSubstr("MASTER_PORT=\"70000\", expected a number in [1, 65535]"));
-  EXPECT_THAT(error_of(with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", "4(xx),3"}})),
-              HasSubstr("SLURM_STEP_TASKS_PER_NODE"));
+  for (const std::string tasks : {"4(xx),3", "4(x),3", "4(x2", "4)(x2", "(x2)", "4,,3", "0", "4,"}) {
+    EXPECT_THAT(error_of(with(slurm, {{"SLURM_STEP_TASKS_PER_NODE", tasks}, {"SLURM_NODEID", "5"}})),
+                HasSubstr("the environment has SLURM_STEP_TASKS_PER_NODE=\"" + tasks + "\", expected the tasks of"));
+  }
+  EXPECT_THAT(error_of(with(slurm, {{"SLURM_PROCID", "five"}})),
+              HasSubstr("SLURM_PROCID=\"five\", expected a number of at least 0"));
   EXPECT_THAT(error_of(with(slurm, {{"SLURM_JOB_NODELIST", "gpu[07"}})), HasSubstr("gpu[07"));
 }
 

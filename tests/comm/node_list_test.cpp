@@ -32,7 +32,17 @@ TEST(NodeList, SaysWhatIsWrong) {
   EXPECT_THAT(error("a,,b"), HasSubstr("a name is empty"));
   EXPECT_THAT(error("gpu[1-99999999]"), HasSubstr("more than"));
   EXPECT_THAT(error("gpu[1-999][1-999]"), HasSubstr("more than"));
+  EXPECT_THAT(error("gpu[1-60000,1-60000]"), HasSubstr("with the range 1-60000 it has more than"));
   EXPECT_THAT(error(""), HasSubstr("a name is empty"));
+}
+
+TEST(NodeList, HoldsAtTheLargestNumbers) {
+  const auto error = [](const std::string& list) { return message_of([&] { expand_node_list(list); }); };
+  EXPECT_THAT(error("n[9223372036854775806-9223372036854775807]"), HasSubstr("got \"9223372036854775806\""));
+  EXPECT_THAT(error("n[18446744073709551614-18446744073709551615]"), HasSubstr("got \"18446744073709551614\""));
+  EXPECT_THAT(error("n[" + std::string(1000, '0') + "1-99999]"), HasSubstr("at most 18 digits"));
+  EXPECT_THAT(expand_node_list("n[999999999999999998-999999999999999999]"),
+              ElementsAre("n999999999999999998", "n999999999999999999"));
 }
 
 }  // namespace bellows::comm
