@@ -14,4 +14,6 @@
 #include "bellows/core/registry.h"
 #include "bellows/core/seed.h"
 #include "bellows/core/stats.h"
+#include "bellows/core/stop.h"
+#include "bellows/core/thread.h"
 #include "bellows/core/trace_writer.h"
