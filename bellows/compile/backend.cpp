@@ -2,18 +2,25 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <map>
+#include <mutex>
+#include <thread>
 
 #include "bellows/compile/embedding.h"
+#include "bellows/compile/kernel_cache.h"
 #include "bellows/compile/onednn.h"
 #include "bellows/compile/program_kernels.h"
+#include "bellows/compile/shared_constants.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/thread.h"
 #include "bellows/graph/autocast.h"
 #include "bellows/graph/branches.h"
 #include "bellows/graph/frozen.h"
@@ -24,10 +31,36 @@ namespace {
 
 constexpr size_t kept_reports = 32, most_names = 24;
 
-/// One for the process: kernels are shared. Never destroyed, as libraries may be in use when the process ends.
+/// The process's, shared by all back ends. Locked for moments only, and while the process forks: a child finds it free, and what it guards
+/// whole.
+std::mutex& process_mutex() {
+  static auto* const mutex = new std::mutex;  // never destroyed: threads may outlive static objects
+  return *mutex;
+}
+
+struct SharedCache {
+  std::once_flag made;
+  std::unique_ptr<KernelCache> cache;
+};
+
+/// The thread that made it may hold the parent's, which a child must not wait for. Never destroyed, as libraries may be in use when the
+/// process ends.
+std::atomic<SharedCache*> shared_cache = new SharedCache;
+
+/// Kernels are shared by all back ends of a process.
 KernelCache& kernel_cache() {
-  static auto* const cache = new KernelCache;
-  return *cache;
+  SharedCache& shared = *shared_cache.load();
+  std::call_once(shared.made, [&] { shared.cache = std::make_unique<KernelCache>(); });
+  return *shared.cache;
+}
+
+void watch_forks() {
+  static const int registered = ::pthread_atfork([] { process_mutex().lock(); }, [] { process_mutex().unlock(); },
+                                                 [] {
+                                                   process_mutex().unlock();
+                                                   shared_cache = new SharedCache;
+                                                 });
+  TORCH_CHECK(registered == 0, "compile: cannot prepare for fork(): ", errno_message(registered), ".");
 }
 
 /// What a program runs, by name: of each kernel the operators that it holds.
@@ -53,6 +86,12 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   return list;
 }
 
+/// For want of memory, perhaps: there may be none for the message either.
+void warn(const char* what, const std::exception& error) noexcept try {
+  log_warn("compile: ", what, ": ", user_message(error));
+} catch (...) {
+}
+
 /// The same memory without the guard that a region puts on its inputs while operators are pending.
 c10::Storage unguarded(const c10::Storage& storage) {
   const auto let_go = [](void* held) { delete static_cast<c10::Storage*>(held); };
@@ -68,11 +107,13 @@ class CpuBackend::Swapped : public graph::Executable {
  public:
   explicit Swapped(graph::Program program) : plain_(std::make_unique<graph::ProgramRunner>(std::move(program))) {}
 
+  ~Swapped() override { delete next_.load(); }
+  Swapped(const Swapped&) = delete;
+  Swapped& operator=(const Swapped&) = delete;
+
   /// Params: frozen – of each input: null, or what it must be for `better`
   void put(std::unique_ptr<graph::Executable> better, std::vector<c10::Storage> frozen) {
-    const std::lock_guard lock(mutex_);
-    next_ = std::move(better);
-    frozen_ = std::move(frozen);
+    delete next_.exchange(new Better{std::move(better), std::move(frozen)});
   }
 
   void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
@@ -83,10 +124,16 @@ class CpuBackend::Swapped : public graph::Executable {
   }
 
  private:
+  struct Better {
+    std::unique_ptr<graph::Executable> executable;
+    std::vector<c10::Storage> frozen;
+  };
+
   void take_over() {
-    const std::lock_guard lock(mutex_);
-    if (!next_) return;
-    better_ = std::move(next_);
+    const std::unique_ptr<Better> next(next_.exchange(nullptr));
+    if (!next) return;
+    better_ = std::move(next->executable);
+    frozen_ = std::move(next->frozen);
     const bool always = std::none_of(frozen_.begin(), frozen_.end(), [](const auto& one) { return bool(one); });
     if (always) plain_.reset();
   }
@@ -100,53 +147,81 @@ class CpuBackend::Swapped : public graph::Executable {
   }
 
   std::unique_ptr<graph::Executable> plain_, better_;
-  std::vector<c10::Storage> frozen_;  // changes with better_, before the first call that looks
-  std::mutex mutex_;
-  std::unique_ptr<graph::Executable> next_;
+  std::vector<c10::Storage> frozen_;     // changes with better_, before the first call that looks
+  std::atomic<Better*> next_ = nullptr;  // no mutex: a child of fork() would find it locked
 };
 
-CpuBackend::CpuBackend(BackendOptions options) : options_(std::move(options)), passes_(cpu_passes(options_)) {
+/// What a back end's thread and its callers share.
+struct CpuBackend::Queue {
+  const int process = ::getpid();
+  std::deque<Job> jobs;       ///< the first is the worker's, and being made
+  SharedConstants constants;  ///< the worker's
+  std::vector<std::string> reports;
+  std::unique_ptr<std::jthread> worker;  ///< while there are jobs; last: it ends before what it uses
+};
+
+CpuBackend::CpuBackend(BackendOptions options)
+    : options_(std::move(options)), passes_(cpu_passes(options_)), queue_(std::make_unique<Queue>()) {
+  watch_forks();
   TORCH_CHECK_VALUE(!options_.exact || !options_.autocast,
                     "compile: got both exact and autocast: products in lower precision change bits; leave one out.");
 }
 CpuBackend::~CpuBackend() {
-  forget_worker_of_parent();
+  if (queue_->process != ::getpid()) static_cast<void>(queue_.release());
 }
 
-// A child of fork() has no other threads: what is left of the worker cannot be joined there.
-void CpuBackend::forget_worker_of_parent() {
-  if (process_ != ::getpid()) static_cast<void>(worker_.release());
-  process_ = ::getpid();
+// A child of fork() has no other threads: what is left of the worker cannot be joined there, and its job may be half changed.
+CpuBackend::Queue& CpuBackend::own_queue() const {
+  if (queue_->process != ::getpid()) {
+    auto fresh = std::make_unique<Queue>();
+    static_cast<void>(queue_.release());
+    queue_ = std::move(fresh);
+  }
+  return *queue_;
 }
 
 std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, std::span<const c10::Storage> inputs) {
   const auto executable = std::make_shared<Swapped>(program);
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back({executable, std::move(program), graph::are_frozen(inputs, options_.frozen)});
-    Job& job = jobs_.back();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      job.inputs.push_back(job.frozen[i] ? inputs[i] : c10::Storage());
-      job.seen.push_back(job.frozen[i] ? unguarded(inputs[i]) : c10::Storage());
-    }
-    forget_worker_of_parent();
-    // The last thread, if any, has ended, or does so without the mutex.
-    if (jobs_.size() == 1)
-      worker_ = std::make_unique<std::jthread>([this](const std::stop_token& stop) { work(stop); });
+  Job job{executable, std::move(program), graph::are_frozen(inputs, options_.frozen), {}, {}};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    job.inputs.push_back(job.frozen[i] ? inputs[i] : c10::Storage());
+    job.seen.push_back(job.frozen[i] ? unguarded(inputs[i]) : c10::Storage());
+  }
+  static std::atomic<bool> said = false;
+  try {
+    enqueue(std::move(job));
+  } catch (const std::exception& error) {
+    if (!said.exchange(true)) warn("programs run as they were recorded", error);
   }
   return executable;
 }
 
+void CpuBackend::enqueue(Job job) {
+  const std::lock_guard lock(process_mutex());
+  Queue& queue = own_queue();
+  queue.jobs.push_back(std::move(job));
+  if (queue.jobs.size() > 1) return;
+  // The last thread, if any, has ended, or does so without the mutex.
+  try {
+    const auto run = [this](const std::stop_token& stop) { work(stop); };
+    queue.worker = std::make_unique<std::jthread>(start_thread<std::jthread>("compile", run));
+  } catch (...) {
+    queue.jobs.clear();
+    throw;
+  }
+}
+
 bool CpuBackend::ready() const {
-  const std::lock_guard lock(mutex_);
-  return jobs_.empty();
+  const std::lock_guard lock(process_mutex());
+  return own_queue().jobs.empty();
 }
 
 std::string CpuBackend::to_text() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(process_mutex());
+  const Queue& queue = own_queue();
   std::string text;
-  for (const std::string& report : reports_) text += report;
-  if (!jobs_.empty()) text += c10::str("being made: ", jobs_.size(), " programs\n");
+  for (const std::string& report : queue.reports) text += report;
+  if (!queue.jobs.empty()) text += c10::str("being made: ", queue.jobs.size(), " programs\n");
   return text;
 }
 
@@ -155,16 +230,16 @@ std::string CpuBackend::to_text() const {
 void CpuBackend::work(const std::stop_token& stop) {
   for (;;) {
     make_first(stop);
-    const std::lock_guard lock(mutex_);
-    jobs_.pop_front();
-    if (jobs_.empty() || stop.stop_requested()) return;
+    const std::lock_guard lock(process_mutex());
+    queue_->jobs.pop_front();
+    if (queue_->jobs.empty() || stop.stop_requested()) return;
   }
 }
 
 void CpuBackend::make_first(const std::stop_token& stop) {
   const auto first = [this]() -> Job& {
-    const std::lock_guard lock(mutex_);
-    return jobs_.front();
+    const std::lock_guard lock(process_mutex());
+    return queue_->jobs.front();
   };
   Job& job = first();
   static std::atomic<bool> said = false;
@@ -172,7 +247,7 @@ void CpuBackend::make_first(const std::stop_token& stop) {
     if (!job.executable.expired()) make(job, stop);
   } catch (const std::exception& error) {
     if (!stop.stop_requested() && !said.exchange(true))
-      log_warn("compile: a program runs as it was recorded, since making it faster failed: ", user_message(error));
+      warn("a program runs as it was recorded, since making it faster failed", error);
   }
   job = {};  // lets go of its tensors without the mutex
 }
@@ -192,16 +267,17 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   const std::vector<graph::Pass> behind_kernels{graph::branches_pass()};
   report += graph::run_passes(program, {.exact = options_.exact}, behind_kernels).to_text();
   report += names_of(program);
-  if (const size_t bytes = constants_.share(program, job.seen))
+  if (const size_t bytes = queue_->constants.share(program, job.seen))
     report += c10::str("constants: ", bytes / 1'000'000, " MB shared with other programs\n");
   if (!program.constants.empty()) trim_heap();  // of what was packed on the way
   auto better = std::make_unique<graph::FrozenRunner>(std::move(program), std::move(left));
   const auto executable = job.executable.lock();
   if (!executable) return;
   executable->put(std::move(better), std::move(job.inputs));
-  const std::lock_guard lock(mutex_);
-  if (reports_.size() == kept_reports) reports_.erase(reports_.begin());
-  reports_.push_back(std::move(report));
+  const std::lock_guard lock(process_mutex());
+  std::vector<std::string>& reports = queue_->reports;
+  if (reports.size() == kept_reports) reports.erase(reports.begin());
+  reports.push_back(std::move(report));
 }
 
 }  // namespace bellows::compile_detail

@@ -2,16 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "bellows/compile/kernel_cache.h"
-#include "bellows/compile/shared_constants.h"
 #include "bellows/graph/pass.h"
 #include "bellows/graph/program.h"
 
@@ -24,7 +20,8 @@ struct BackendOptions {
 };
 
 /// Runs programs on a CPU: functional form, passes, groups, generated kernels, and a ProgramRunner for the rest. A program runs as it came
-/// until all of that is ready; it is made by a thread of the back end, and put in its place between two calls.
+/// until all of that is ready; it is made by a thread of the back end, and put in its place between two calls. A program for which the system
+/// gives no thread, and one that was being made when the process forked, stays as it came; a warning is logged once.
 class CpuBackend : public graph::Backend {
  public:
   explicit CpuBackend(BackendOptions options = {});
@@ -45,19 +42,19 @@ class CpuBackend : public graph::Backend {
     std::vector<c10::Storage> seen;    ///< the same memory as the worker may read it at any time
   };
 
-  void forget_worker_of_parent();
+  struct Queue;
+
+  /// The queue of this process: a child of fork() begins with an empty one.
+  Queue& own_queue() const;
+  /// Throws: c10::Error if the system gives no thread; nothing is queued then
+  void enqueue(Job job);
   void work(const std::stop_token& stop);
   void make_first(const std::stop_token& stop);
   void make(Job& job, const std::stop_token& stop);
 
   const BackendOptions options_;
   const std::vector<graph::Pass> passes_;
-  mutable std::mutex mutex_;
-  std::deque<Job> jobs_;       ///< the first is the worker's, and being made
-  SharedConstants constants_;  ///< the worker's
-  std::vector<std::string> reports_;
-  int process_ = 0;                       ///< that the worker belongs to
-  std::unique_ptr<std::jthread> worker_;  ///< while there are jobs; last: it ends before what it uses
+  mutable std::unique_ptr<Queue> queue_;  ///< last: its thread ends before what it uses
 };
 
 }  // namespace bellows::compile_detail

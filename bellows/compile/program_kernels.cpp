@@ -17,6 +17,7 @@
 #include "bellows/compile/generated_kernel.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/thread.h"
 
 namespace bellows::compile_detail {
 namespace {
@@ -133,7 +134,7 @@ std::vector<std::shared_ptr<const Library>> compile_all(const std::vector<std::v
   const size_t workers = std::clamp<size_t>(std::thread::hardware_concurrency(), 2, 8);
   std::vector<std::future<void>> running;
   for (size_t i = 1; i < std::min(workers, sources.size()); ++i)
-    running.push_back(std::async(std::launch::async, work));
+    running.push_back(start_async_or_run(work));
   work();
   for (auto& each : running) each.get();
   return libraries;
