@@ -15,9 +15,11 @@
 #include "bellows/core/file.h"
 #include "bellows/core/machine.h"
 #include "bellows/core/spinning.h"
+#include "bellows/core/stop.h"
 #include "bellows/core/version.h"
 #include "bellows/train/recipe_error.h"
 #include "cli/help_texts.h"
+#include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/plugin.h"
 #include "cli/size_option.h"
@@ -303,6 +305,9 @@ int guarded(const std::string& verb, Action action) {
     return usage(error.what(), verb);
   } catch (const train::RecipeError& error) {
     return usage(user_message(error), verb);
+  } catch (const Stopped& stopped) {
+    print_error(stopped.what());
+    return Interrupt::exit_code();
   } catch (const std::bad_alloc&) {
     print_error("out of memory.");
   } catch (const std::exception& error) {

@@ -6,6 +6,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "bellows/core/stop.h"
+
 namespace bellows::cli {
 
 namespace {
@@ -27,13 +29,15 @@ void on_signal(int signal) {
   say("\nbellows: stopping: ");
   say(stop_words);
   say(" (once more to leave at once)\n");
-  if (stop_action) stop_action(stop_context);
+  if (stop_action) return stop_action(stop_context);
+  request_stop();
 }
 
 }  // namespace
 
 Interrupt::Interrupt(const char* what, void (*action)(void*), void* context) {
   first_signal = 0;
+  clear_stop();
   stop_words = what;
   stop_action = action;
   stop_context = context;

@@ -6,7 +6,7 @@ namespace bellows::cli {
 /// Threads: one at a time in the process
 class Interrupt {
  public:
-  /// Params: action – called from the signal handler at the first signal: only what is safe there; may be null
+  /// Params: action – called from the signal handler at the first signal, instead of request_stop(): only what is safe there
   ///         what – said on standard error at the first signal: "saving a checkpoint"
   explicit Interrupt(const char* what, void (*action)(void*) = nullptr, void* context = nullptr);
   ~Interrupt();

@@ -4,6 +4,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/stats.h"
+#include "bellows/core/stop.h"
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/select/subset.h"
 #include "cli/interrupt.h"
@@ -98,7 +99,12 @@ int run_pack(const PackArguments& arguments) {
   std::atomic<bool> stop{false};
   options.stop = &stop;
   const Interrupt interrupt(
-      "ending at a whole sample", [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &stop);
+      "ending at a whole sample",
+      [](void* flag) {
+        static_cast<std::atomic<bool>*>(flag)->store(true);
+        request_stop();
+      },
+      &stop);
   const ConvertResult result = data::convert(open_source(arguments), arguments.destination, options);
   if (arguments.json != "-") print_pack_result(arguments, result);
   write_json(arguments.json, pack_json(arguments, result));

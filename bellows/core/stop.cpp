@@ -36,6 +36,10 @@ void throw_if_stopped(const std::string& what) {
 
 void LongWait::check() {
   if (stop_requested()) throw Stopped("stopped on request while waiting for " + what_ + ".");
+  note();
+}
+
+void LongWait::note() {
   if (said_ || Clock::now() - begin_ < silence) return;
   said_ = true;
   log_warn("Waiting for ", what_, " for ", silence.count(), " s", note_.empty() ? "." : " (" + note_ + ").");

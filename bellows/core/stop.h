@@ -36,8 +36,10 @@ class LongWait {
   /// To be called at least ten times a second while the wait lasts.
   /// Throws: Stopped – after request_stop()
   void check();
+  /// Logs what is waited for if it is time to; check() does so, too.
+  void note();
   /// Something came: the ten seconds begin again.
-  void restart() { begin_ = Clock::now(); }
+  void restart() { begin_ = Clock::now(), said_ = false; }
   /// Waits, and checks meanwhile.
   void sleep(std::chrono::milliseconds time);
 

@@ -15,6 +15,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/stop.h"
 #include "bellows/io/crc32.h"
 
 namespace bellows::io {
@@ -34,6 +35,7 @@ uint64_t bytes_in(const std::string& path) {
 
 void check_stop(const std::string& url, const std::stop_token& stop) {
   TORCH_CHECK(!stop.stop_requested(), "cache: ", public_url(url), ": stopped on request.");
+  throw_if_stopped("getting " + public_url(url));
 }
 
 /// The longest that one fetch may go on without a byte.
@@ -239,6 +241,7 @@ bool FileCache::drop_idle() {
 FileLock FileCache::lock_key(const std::string& url, const std::stop_token& stop) const {
   const std::string key = CacheFolder::key_of(url);
   uint64_t seen = 0;
+  LongWait wait(public_url(url) + ", which another process is fetching", "lock file: " + folder_.lock_path(key));
   for (auto changed = CacheClock::now();;) {
     if (auto lock = FileLock::try_lock(folder_.lock_path(key))) return std::move(*lock);
     check_stop(url, stop);
@@ -249,13 +252,14 @@ FileLock FileCache::lock_key(const std::string& url, const std::stop_token& stop
     TORCH_CHECK(CacheClock::now() - changed < patience(options_.http), "cache: ", public_url(url),
                 " is being fetched by another process, which has stood still at byte ", seen, " (",
                 folder_.lock_path(key), "). End that process.");
-    std::this_thread::sleep_for(milliseconds(20));
+    wait.sleep(milliseconds(20));
   }
 }
 
 bool FileCache::reserve(const std::string& url, const HttpFile& version, IfFull if_full, const std::stop_token& stop) {
   const std::string key = CacheFolder::key_of(url);
   const auto end = CacheClock::now() + milliseconds(options_.http.stall_timeout_ms);
+  LongWait wait("room in " + folder_.path());
   while (!folder_.reserve(key, version)) {
     const bool dropped = drop_idle();
     if (!dropped && if_full == IfFull::give_up) return false;
@@ -264,7 +268,7 @@ bool FileCache::reserve(const std::string& url, const HttpFile& version, IfFull 
                 folder_.path(), ": files that are in use leave less than that of its ", folder_.limit_bytes(),
                 " bytes. Raise cache_bytes.");
     if (dropped) continue;
-    std::this_thread::sleep_for(milliseconds(20));
+    wait.sleep(milliseconds(20));
   }
   return true;
 }

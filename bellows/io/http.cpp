@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "bellows/core/log.h"
 #include "bellows/core/seed.h"
+#include "bellows/core/stop.h"
 #include "bellows/core/text.h"
 #include "bellows/io/http_transfer.h"
 
@@ -49,17 +48,21 @@ class TrackedSink final : public HttpSink {
 };
 
 /// Waits before repetition number `failures`; returns early when a stop is requested.
-void wait_before(int failures, const HttpAnswer& answer, const HttpOptions& options, const std::stop_token& stop) {
+void wait_before(int failures, const std::string& url, const HttpAnswer& answer, const HttpOptions& options,
+                 const std::stop_token& stop) {
   const int64_t full = std::min(options.backoff_ms << std::min(failures - 1, 20), most_backoff_ms);
   // Not reproducible on purpose: clients that failed together must not come back together.
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   RandomStream random(static_cast<uint64_t>(now));
   const int64_t jittered = full / 2 + static_cast<int64_t>(random.uniform() * 0.5 * static_cast<double>(full));
   const int64_t asked = std::min(answer.retry_after_s * 1000, most_retry_after_ms);
-  std::mutex mutex;
-  std::unique_lock lock(mutex);
-  std::condition_variable_any().wait_for(lock, stop, std::chrono::milliseconds(std::max(jittered, asked)),
-                                         [] { return false; });
+  const std::chrono::milliseconds wait(std::max(jittered, asked));
+  if (wait >= std::chrono::seconds(5))
+    log_warn("http: ", public_url(url), ": ", answer.trouble, ". The next attempt begins in ", wait.count() / 1000,
+             " s (", failures + 1, " of ", options.attempts, ").");
+  LongWait pause(public_url(url) + ": " + answer.trouble);
+  const auto end = LongWait::Clock::now() + wait;
+  while (LongWait::Clock::now() < end && !stop.stop_requested()) pause.sleep(std::chrono::milliseconds(5));
 }
 
 std::string failure_text(const std::string& url, const HttpAnswer& answer, const TrackedSink& sink) {
@@ -90,7 +93,7 @@ HttpAnswer get_all(const std::string& url, TrackedSink& sink, std::optional<uint
     TORCH_CHECK(++failures < options.attempts, text, " ", options.attempts, " attempts failed.");
     log_debug(text, " Trying again.");
     if (answer.start_again) sink.forget();
-    wait_before(failures, answer, options, stop);
+    wait_before(failures, url, answer, options, stop);
   }
 }
 

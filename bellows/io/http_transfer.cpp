@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "bellows/core/no_sigpipe.h"
+#include "bellows/core/stop.h"
 
 namespace bellows::io {
 
@@ -99,9 +100,11 @@ bool HttpTransfer::may_go_on(int64_t bytes) {
   if (bytes != last_bytes_) {
     last_bytes_ = bytes;
     last_change_ = now;
+    silence_.restart();
   }
   stalled_ = now - last_change_ > std::chrono::milliseconds(options_.stall_timeout_ms);
-  return !stalled_ && !stop_.stop_requested();
+  silence_.note();
+  return !stalled_ && !stop_.stop_requested() && !stop_requested();
 }
 
 /// Whether the answer's bytes are what the sink waits for; calls its begin().
@@ -192,9 +195,11 @@ HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::option
   set_options(reason.data());
   curl_easy_setopt(handle.get(), CURLOPT_HTTPHEADER, headers.get());
   last_change_ = Clock::now();
+  silence_.restart();
   const CURLcode code = curl_easy_perform(handle.get());
   if (sink_error_) std::rethrow_exception(sink_error_);
   TORCH_CHECK(!stop_.stop_requested(), "http: ", public_url(url_), ": stopped on request.");
+  throw_if_stopped("getting " + public_url(url_));
   HttpAnswer answer{.status = status()};
   const bool has_body = answer.status == 200 || answer.status == 206;
   if (code == CURLE_OK && has_body && !begun_) begin();

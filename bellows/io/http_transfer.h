@@ -1,11 +1,14 @@
 #pragma once
 
+#include <c10/util/StringUtil.h>
+
 #include <chrono>
 #include <exception>
 #include <optional>
 #include <stop_token>
 #include <string>
 
+#include "bellows/core/stop.h"
 #include "bellows/io/http_headers.h"
 
 namespace bellows::io {
@@ -25,7 +28,11 @@ struct HttpAnswer {
 class HttpTransfer {
  public:
   HttpTransfer(const std::string& url, const HttpOptions& options, const std::stop_token& stop)
-      : url_(url), options_(options), stop_(stop) {}
+      : url_(url),
+        options_(options),
+        stop_(stop),
+        silence_(public_url(url) + ", which sends nothing",
+                 c10::str("the attempt ends after ", options.stall_timeout_ms / 1000, " s")) {}
 
   /// Params: known, offset – as http_get's
   ///         end – asks for the bytes from `offset` up to here only; where it is set, an answer with the whole file is
@@ -56,6 +63,7 @@ class HttpTransfer {
   std::optional<uint64_t> end_;
   int64_t last_bytes_ = -1;
   Clock::time_point last_change_;
+  LongWait silence_;
   bool stalled_ = false;
   bool begun_ = false, wanted_ = true, start_again_ = false;
   std::string mismatch_;  ///< why the answer does not fit the question

@@ -9,6 +9,7 @@
 
 #include "bellows/core/file.h"
 #include "bellows/core/log.h"
+#include "bellows/core/stop.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/optim/state.h"
 #include "bellows/train/job_data_impl.h"
@@ -118,10 +119,18 @@ bool FitRun::done() const {
   return epoch_ >= recipe_.epochs || result_.reached_target || result_.stopped_early;
 }
 
-FitResult FitRun::go() {
+void FitRun::run_epochs() {
   while (!done() && !stopped()) {
     if (loop_.epoch() == epoch_) train_epoch();
     if (loop_.epoch() > epoch_ && !stopped() && !done()) finish_epoch();
+  }
+}
+
+FitResult FitRun::go() {
+  try {
+    run_epochs();
+  } catch (const Stopped&) {  // while data was waited for
+    if (!stopped() || !loop_.between_steps() || loop_.ranks().size() > 1) throw;
   }
   result_.stopped = stopped() && !done();
   if (folder_ && saved_step_ != loop_.step_count()) save();

@@ -25,6 +25,7 @@ class FitRun {
   bool stopped();
   bool is_first();
   void say_cut_texts();
+  void run_epochs();
   void train_epoch();
   void take_step();
   void finish_epoch();

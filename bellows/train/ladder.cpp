@@ -166,6 +166,8 @@ class Climb {
     result.note.clear();
     try {
       measure_and_judge(technique, recipe, rung);
+    } catch (const LadderStopped&) {
+      throw;
     } catch (const c10::Error& error) {  // a run that blew up, or does not fit into memory
       result.verdict = Verdict::failed;
       result.note = user_message(error);

@@ -34,7 +34,7 @@ LadderMeasure::LadderMeasure(const LadderOptions& options, const LadderInstrumen
 }
 
 void LadderMeasure::check_stop() const {
-  if (instruments_.stop()) throw LadderStopped{};
+  if (instruments_.stop()) throw LadderStopped("ladder: stopped on request.");
 }
 
 /// Only the interval's width may end a comparison. If "1 lies outside" did, noise would sooner or later end it there.

@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "bellows/core/stop.h"
 #include "bellows/train/ladder.h"
 
 namespace bellows::train {
 
 /// Thrown, and caught by run_ladder, when the instruments' stop() says so.
-struct LadderStopped {};
+using LadderStopped = Stopped;
 
 /// Seconds per sample of jobs that took turns, window by window.
 struct TimedWindows {

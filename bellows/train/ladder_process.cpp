@@ -1,6 +1,7 @@
 #include "bellows/train/ladder_process.h"
 
 #include <c10/util/Exception.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 #include <string>
 
 #include "bellows/core/error.h"
+#include "bellows/core/stop.h"
 #include "bellows/train/ladder_job.h"
 #include "bellows/train/recipe_error.h"
 
@@ -74,6 +76,14 @@ bool receive_all(int fd, void* data, size_t bytes) {
     bytes -= static_cast<size_t>(got);
   }
   return true;
+}
+
+/// Waits until the other side has answered, or is gone. Throws: Stopped
+void await_answer(int fd) {
+  pollfd end{fd, POLLIN, 0};
+  do {
+    throw_if_stopped("a training run was measured");
+  } while (poll(&end, 1, 50) <= 0);
 }
 
 /// Params: text – where one goes
@@ -170,7 +180,9 @@ class ChildJob final : public LadderJob {
  private:
   Answer ask(const Question& question, std::string* text = nullptr) const {
     Answer reply;
-    const bool answered = send_all(fd_, &question, sizeof question) && receive_all(fd_, &reply, sizeof reply);
+    const bool asked = send_all(fd_, &question, sizeof question);
+    if (asked) await_answer(fd_);
+    const bool answered = asked && receive_all(fd_, &reply, sizeof reply);
     std::string message(static_cast<size_t>(reply.text_bytes), '\0');
     TORCH_CHECK(answered && receive_all(fd_, message.data(), message.size()),
                 "ladder: the process of a training run ended early; it may have run out of memory.");

@@ -186,6 +186,7 @@ bool TrainLoop::step(bool stop) {
   std::optional<data::Batch> first = next_batch();
   if (!first) return false;
   rates_.set(step_, first->epoch());
+  between_steps_ = false;
   PhaseClock deferred;
   compiled_.step([&] {
     take_step(std::move(*first), stop);
@@ -195,6 +196,7 @@ bool TrainLoop::step(bool stop) {
   losses_.push_back(last_loss_);
   samples_ += last_batch_size_;
   ++step_;
+  between_steps_ = true;
   return true;
 }
 

@@ -66,6 +66,8 @@ class TrainLoop {
 
   /// Some rank wanted to end in the last step: the same on all.
   bool stop() const { return stop_; }
+  /// False after a step that threw once it had a batch: gradients and buffers are then not those of any step.
+  bool between_steps() const { return between_steps_; }
   /// Who take the steps together.
   Ranks& ranks() { return ranks_; }
   /// Nothing of the recipe's `compile` is being made in the background any more.
@@ -166,7 +168,7 @@ class TrainLoop {
   std::vector<int64_t> last_ids_;
   int64_t step_ = 0, samples_ = 0, skipped_ = 0, last_batch_size_ = 0;
   int64_t epoch_ = 0, batch_ = 0;
-  bool stop_ = false;
+  bool stop_ = false, between_steps_ = true;
   bool started_ = false;    ///< the loader stands at (epoch_, batch_)
   bool delivered_ = false;  ///< it gave a batch in this epoch
 };

@@ -29,12 +29,13 @@ FitResult Trainer::fit(const Model& model, torch::optim::Optimizer& optimizer, L
 
 FitResult Trainer::fit(Job job) {
   struct Reset {  // a stop is for one fit, however that ends
-    std::atomic<bool>& stop;
-    ~Reset() { stop = false; }
-  } reset{stop_};
+    std::atomic<bool>&stop, &in_steps;
+    ~Reset() { stop = in_steps = false; }
+  } reset{stop_, in_steps_};
   if (ranks_) job.ranks = ranks_;
   FitRun run(std::move(job), callbacks_, stop_);
   run.begin(resume_, accept_changes_);
+  in_steps_ = true;
   return run.go();
 }
 

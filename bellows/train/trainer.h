@@ -88,6 +88,8 @@ class Trainer {
   /// The fit ends after the step that is running, saves a checkpoint and returns with `stopped`. Safe in a signal
   /// handler.
   void request_stop() noexcept { stop_ = true; }
+  /// True while fit() takes steps, not while it opens data. May be called from a signal handler.
+  bool in_steps() const noexcept { return in_steps_; }
 
   const Recipe& recipe() const { return recipe_; }
 
@@ -96,7 +98,7 @@ class Trainer {
   Callbacks callbacks_;
   std::optional<comm::Group> ranks_;
   bool resume_ = false, accept_changes_ = false;
-  std::atomic<bool> stop_ = false;
+  std::atomic<bool> stop_ = false, in_steps_ = false;
   static_assert(std::atomic<bool>::is_always_lock_free);
 };
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "bellows/core/seed.h"
+#include "bellows/core/stop.h"
 #include "bellows/data/step_error.h"
 
 namespace bellows::data {
@@ -103,6 +104,8 @@ bool BatchJob::prepare_row(size_t row, Workspace& workspace) {
     return true;
   } catch (const StepError&) {
     throw;
+  } catch (const Stopped&) {
+    throw;
   } catch (...) {
     if (context_.options.on_bad_sample == OnBadSample::fail) throw;
     troubles_[row] = {current_message(), workspace.clock.stage()};
@@ -116,6 +119,8 @@ void BatchJob::read_row(size_t row, Workspace& workspace) {
       context_.source.read(plan_.positions[row], workspace.sample);
       return;
     } catch (const StepError&) {
+      throw;
+    } catch (const Stopped&) {
       throw;
     } catch (...) {
       if (attempt >= context_.options.retries || cancelled_) throw;

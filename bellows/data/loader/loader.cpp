@@ -6,6 +6,7 @@
 
 #include "bellows/core/log.h"
 #include "bellows/core/machine.h"
+#include "bellows/core/stop.h"
 #include "bellows/data/picture.h"
 #include "bellows/data/step_error.h"
 #include "bellows/io/image.h"
@@ -87,6 +88,8 @@ void Loader::Impl::learn() {
         source_->read(i, workspace_.sample);
         if (may_speak(workspace_.sample)) writer_ = std::make_unique<SampleWriter>(pipeline_, workspace_);
       } catch (const StepError&) {
+        throw;
+      } catch (const Stopped&) {
         throw;
       } catch (...) {
         if (!first_error) first_error = std::current_exception();
