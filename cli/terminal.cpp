@@ -73,6 +73,14 @@ void print_result(std::string_view text) {
   TORCH_CHECK(written, "cannot write standard output: ", errno_message(errno), ".");
 }
 
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,@%+=";
+  if (!text.empty() && text.find_first_not_of(plain) == text.npos) return text;
+  std::string quoted = "'";
+  for (const char letter : text) quoted += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return quoted + "'";
+}
+
 void print_error(const std::string& message) {
   std::string text;
   for (const std::string& line :

@@ -35,6 +35,9 @@ class Terminal {
 void print_result(std::string_view text);
 
 /// "bellows: " and the message to standard error; on a terminal broken at spaces into lines of 79 letters.
+/// The text as one word of a POSIX shell: in quotes where it needs them.
+std::string shell_word(const std::string& text);
+
 void print_error(const std::string& message);
 
 /// Columns on a screen: letters, not bytes.

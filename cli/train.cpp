@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,7 @@
 #include "bellows/core/file.h"
 #include "bellows/core/log.h"
 #include "bellows/core/stats.h"
+#include "bellows/core/stop.h"
 #include "bellows/models/registry.h"
 #include "bellows/train/trainer.h"
 #include "cli/interrupt.h"
@@ -69,6 +71,37 @@ class TrainSink final : public LogSink {
   std::shared_ptr<LogSink> usual_ = make_default_log_sink();
 };
 
+/// What a signal stops: before training all that waits, then the run, which ends after a step.
+class Stopping {
+ public:
+  /// While it lives, the trainer is stopped, too.
+  class Of {
+   public:
+    Of(Stopping& stopping, train::Trainer& trainer, bool several_ranks) : stopping_(stopping) {
+      stopping.several_ranks_ = several_ranks;
+      stopping.trainer_ = &trainer;
+    }
+    ~Of() { stopping_.trainer_ = nullptr; }
+    Of(const Of&) = delete;
+    Of& operator=(const Of&) = delete;
+
+   private:
+    Stopping& stopping_;
+  };
+
+  static void on_signal(void* self) {
+    auto& stopping = *static_cast<Stopping*>(self);
+    train::Trainer* const trainer = stopping.trainer_;
+    if (trainer) trainer->request_stop();
+    // Several ranks finish a step together: a wait that ended in one of them would leave the others without it.
+    if (!trainer || !stopping.several_ranks_ || !trainer->in_steps()) request_stop();
+  }
+
+ private:
+  std::atomic<train::Trainer*> trainer_ = nullptr;
+  std::atomic<bool> several_ranks_ = false;
+};
+
 std::string epoch_line(const EpochRecord& record) {
   const bool evaluated = record.eval_seconds > 0;
   return pad_left(std::to_string(record.epoch + 1), 5) + pad_left(std::to_string(record.steps), 9) +
@@ -117,8 +150,8 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
 /// How a job that was stopped goes on: as many ranks, under the same launcher.
 std::string resume_hint(const std::string& folder, const std::vector<std::string>& plugins, const World& world) {
   const auto& place = world.environment();
-  std::string command = "bellows train --out " + folder + " --resume";
-  for (const std::string& plugin : plugins) command += " --plugin " + plugin;
+  std::string command = "bellows train --out " + shell_word(folder) + " --resume";
+  for (const std::string& plugin : plugins) command += " --plugin " + shell_word(plugin);
   if (world.size() == 1) return "Go on with: " + command;
   if (place.launcher == "bellows launch" && place.local_world_size == world.size())
     return c10::str("Go on with: bellows launch -n ", world.size(), " -- ", command);
@@ -176,6 +209,10 @@ void apply_overrides(Recipe& recipe, const RecipeOverrides& overrides) {
 int run_train(const TrainArguments& arguments) {
   Recipe recipe = recipe_of(arguments);
   check_json_target(arguments.json);
+  const char* words =
+      recipe.run_folder.empty() ? "no --out, so nothing is saved" : "saving a checkpoint, if training has begun";
+  Stopping stopping;
+  const Interrupt interrupt(words, &Stopping::on_signal, &stopping);
   const World world = init();
   const bool first = world.rank() == 0;
   if (world.size() > 1 && recipe.device == "cuda") recipe.device = world.device().str();
@@ -191,9 +228,8 @@ int run_train(const TrainArguments& arguments) {
   trainer.with(world);
   trainer.resume(arguments.resume);
   trainer.accept_changes(arguments.accept_changes);
-  const char* words = recipe.run_folder.empty() ? "no --out, so nothing is saved" : "saving a checkpoint";
-  Interrupt interrupt(
-      words, [](void* running) { static_cast<train::Trainer*>(running)->request_stop(); }, &trainer);
+  const Stopping::Of while_it_runs(stopping, trainer, world.size() > 1);
+  throw_if_stopped("training was prepared");
   const FitResult result = trainer.fit();
   if (!first) return result.stopped ? Interrupt::exit_code() : exit_done;
   if (arguments.json != "-") print_result(recipe, result, resume_hint(recipe.run_folder, arguments.plugins, world));
