@@ -11,6 +11,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
+#include "bellows/io/number_text.h"
 #include "bellows/train/recipe_check_impl.h"
 
 namespace bellows::train {
@@ -18,6 +19,7 @@ namespace bellows::train {
 namespace {
 
 constexpr double any = std::numeric_limits<double>::infinity();
+constexpr double any_float = std::numeric_limits<float>::max();  // what fp32 weights are computed with
 
 /// What a value may be: numbers a range, texts one of a list (empty: any).
 struct Allowed {
@@ -68,9 +70,9 @@ constexpr Row table[] = {
      {},
      "texts of similar length share a batch, so that few places are empty"},
     {"optimizer", &Recipe::optimizer, "sgd, adam, adamw, rmsprop, adagrad, lion, adafactor", "which optimizer"},
-    {"lr", &Recipe::lr, {0, any}, "learning rate"},
+    {"lr", &Recipe::lr, {0, any_float}, "learning rate"},
     {"momentum", &Recipe::momentum, {0, 1}, "of sgd and rmsprop"},
-    {"weight_decay", &Recipe::weight_decay, {0, any}, "pull of the weights towards 0"},
+    {"weight_decay", &Recipe::weight_decay, {0, any_float}, "pull of the weights towards 0"},
     {"warmup_epochs", &Recipe::warmup_epochs, {0, any}, "epochs over which the learning rate rises in a straight line"},
     {"schedule", &Recipe::schedule, "constant, linear, cosine, step, inverse_sqrt, one_cycle, plateau",
      "of the learning rate, behind the warm-up. step: a tenth at 50 and 75 % of the epochs; plateau: a tenth after 3 "
@@ -79,8 +81,8 @@ constexpr Row table[] = {
     {"accumulate", &Recipe::accumulate, {1, 1 << 20}, "batches whose gradients make one step: as one large batch"},
     {"accumulate_dtype", &Recipe::accumulate_dtype, "auto, fp32, bf16",
      "what gradients are added up in, on one process; auto: as the weights"},
-    {"clip_norm", &Recipe::clip_norm, {0, any}, "largest norm of all gradients together; 0: not clipped"},
-    {"clip_value", &Recipe::clip_value, {0, any}, "largest magnitude of a gradient's elements; 0: not clipped"},
+    {"clip_norm", &Recipe::clip_norm, {0, any_float}, "largest norm of all gradients together; 0: not clipped"},
+    {"clip_value", &Recipe::clip_value, {0, any_float}, "largest magnitude of a gradient's elements; 0: not clipped"},
     {"label_smoothing", &Recipe::label_smoothing, {0, 1}, "share of the label that is spread over all classes"},
     {"ema_decay", &Recipe::ema_decay, {0, 1}, "of the moving average of the weights, which is evaluated; 0: none"},
     {"sync_batch_norm",
@@ -125,7 +127,7 @@ constexpr Row table[] = {
      {-1, 1024},
      "threads that make batches; 0: the training thread makes them; -1: as many as help",
      false},
-    {"prefetch", &Recipe::prefetch, {0, 1024}, "batches made ahead", false},
+    {"prefetch", &Recipe::prefetch, {1, 1024}, "batches made ahead", false},
     {"cache_mb", &Recipe::cache_mb, {0, 1 << 24}, "MiB of decoded images to keep; 0: none", false},
     {"keep_freed_memory",
      &Recipe::keep_freed_memory,
@@ -212,7 +214,7 @@ std::string number_text(double value) {
 std::string allowed_of(const Row& row) {
   const auto& [low, high, choices] = row.allowed;
   if (row.member.index() > 1) return std::string(choices);
-  return high == any ? "at least " + number_text(low) : number_text(low) + " to " + number_text(high);
+  return high >= any_float ? "at least " + number_text(low) : number_text(low) + " to " + number_text(high);
 }
 
 std::vector<std::string> choices_of(const Row& row) {
@@ -255,7 +257,7 @@ void check(const Row& row, const Recipe& recipe, const Origin& origin) {
         } else if constexpr (!std::is_same_v<T, bool>) {
           const auto number = static_cast<double>(value);
           if (!(number >= row.allowed.low && number <= row.allowed.high) || std::isinf(number))
-            refuse(row, number_text(number), origin);
+            refuse(row, number_text(number), origin, number > any_float ? " Larger numbers do not fit into fp32." : "");
         }
       },
       row.member);
@@ -299,10 +301,24 @@ bool plain_in_yaml(const std::string& text) {
          text.find_first_not_of(std::string(letters) + "-{},") == std::string::npos;
 }
 
+constexpr const char* binary_tag = "tag:yaml.org,2002:binary";
+
+/// File names may hold any bytes; YAML text is UTF-8.
 std::string quoted(const std::string& text) {
   YAML::Emitter emitter;
+  if (!io::is_utf8(text)) {
+    emitter << YAML::Binary(reinterpret_cast<const unsigned char*>(text.data()), text.size());
+    return emitter.c_str();
+  }
   emitter << YAML::DoubleQuoted << text;
   return emitter.c_str();
+}
+
+std::string text_of(const YAML::Node& value) {
+  if (value.IsNull()) return "";
+  if (value.Tag() != binary_tag) return value.Scalar();
+  const auto bytes = value.as<YAML::Binary>();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 std::string value_text(const Row& row, const Recipe& recipe) {
@@ -349,7 +365,7 @@ Recipe Recipe::parse(std::string_view text, std::string_view where) {
                       "\" stands there twice.");
     TORCH_CHECK_VALUE(item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
                       ": expected one value (", type_of(row), "), got a list or a map.");
-    assign(row, recipe, item.second.IsNull() ? "" : item.second.Scalar(), origin);
+    assign(row, recipe, text_of(item.second), origin);
   }
   check_together(recipe, std::string(where));
   return recipe;

@@ -38,7 +38,7 @@ void check_resume(const checkpoint::State& state, const RunRecord& now, bool acc
   if (other_ranks)
     log_warn("resume: ", ranks, " ranks then, ", ranks_now,
              " now: the same samples in the same steps; numbers are rounded differently.");
-  for (const RunDifference& difference : differences(then, now)) {
+  for (const RunDifference& difference : differences(then, run_record_from_json(to_json(now), "resume"))) {
     if (other_ranks && goes_with_ranks(difference.what)) continue;
     if (difference.what == "recipe.run_folder") continue;  // a run may be moved or copied
     TORCH_CHECK_VALUE(!decides_order(difference.what) || state.batch == 0,

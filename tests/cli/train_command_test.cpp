@@ -57,6 +57,26 @@ TEST(TrainCommand, PathsNeedNotBeUtf8) {
   EXPECT_EQ(nlohmann::json::parse(outcome.out)["epochs"].size(), 1u);
 }
 
+TEST(TrainCommand, PathsThatAreNotUtf8Resume) {
+  const Scratch folder;
+  const std::string data = folder / "d\xff\xfe";
+  std::filesystem::copy(digits(), data, std::filesystem::copy_options::recursive);
+  const Outcome first =
+      run_bellows({"train", "--data", data, "--model", "mlp", "--set", "epochs=1", "--out", folder / "run"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Outcome second = run_bellows({"train", "--out", folder / "run", "--resume", "--set", "epochs=2", "--json"});
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_EQ(nlohmann::json::parse(second.out)["epochs"].size(), 2u);
+}
+
+TEST(TrainCommand, RefusesBeforeTrainingWhatTheLoaderOrATensorCannotHold) {
+  for (const std::string item : {"prefetch=0", "clip_value=1e300", "lr=1e300"}) {
+    const Outcome outcome = run_bellows({"train", "--data", digits(), "--model", "mlp", "--set", item});
+    EXPECT_EQ(outcome.exit_code, 2) << item << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(item.substr(0, item.find('='))));
+  }
+}
+
 TEST(TrainCommand, UnknownRecipeKeyNamesTheNearest) {
   const Scratch folder;
   std::ofstream(folder / "r.yaml") << "epochs: 1\nbatchsize: 32\n";
