@@ -1,6 +1,7 @@
 #include "bellows/core/error.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -45,9 +46,44 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
   return match.empty() ? "" : " Did you mean \"" + match + "\"?";
 }
 
+namespace {
+
+/// A message of libtorch or the system, by words in it, and what it means for a training run.
+struct Translation {
+  std::string_view words, meaning;
+};
+
+constexpr std::string_view no_memory =
+    "Out of memory. Use a smaller batch_size (and accumulate, for steps as large as before), or recompute: blocks.";
+
+constexpr std::array translations = {
+    Translation{"DefaultCPUAllocator: ", no_memory},
+    Translation{"enforce fail at alloc_cpu", no_memory},
+    Translation{"CUDA out of memory", no_memory},
+    Translation{
+        "Expected more than 1 value per channel when training",
+        "Batch norm cannot train on a batch of one sample. The last batch of an epoch may have only one: choose "
+        "another batch_size, or drop the last batch."},
+    Translation{"Resource temporarily unavailable",
+                "The system refuses another thread or process. Raise the limit (ulimit -u), or use fewer threads "
+                "(OMP_NUM_THREADS, loader_threads)."},
+};
+
+/// With libtorch's own words behind it: they hold the figures.
+std::string translated(std::string message) {
+  for (const auto& [words, meaning] : translations) {
+    const size_t at = message.find(words);
+    if (at == message.npos || message.find(meaning) != message.npos) continue;
+    return std::string(meaning) + " (" + message + ")";
+  }
+  return message;
+}
+
+}  // namespace
+
 std::string user_message(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error ? torch_error->what_without_backtrace() : error.what();
+  return translated(torch_error ? torch_error->what_without_backtrace() : error.what());
 }
 
 std::string errno_message(int error_number) {

@@ -1,5 +1,6 @@
 #include "bellows/core/error.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "bellows/core/registry.h"
@@ -25,6 +26,18 @@ TEST(Error, UserMessageCarriesNoBacktrace) {
     EXPECT_EQ(user_message(error), "load: expected 3, got 4");
   }
   EXPECT_EQ(user_message(std::runtime_error("plain")), "plain");
+}
+
+TEST(UserMessage, SaysWhatErrorsOfLibtorchMean) {
+  const auto of = [](const std::string& text) { return user_message(std::runtime_error(text)); };
+  EXPECT_THAT(of("DefaultCPUAllocator: can't allocate memory: you tried to allocate 123 bytes."),
+              testing::AllOf(testing::StartsWith("Out of memory."), testing::HasSubstr("batch_size"),
+                             testing::HasSubstr("123 bytes")));
+  EXPECT_THAT(of("[enforce fail at alloc_cpu.cpp:121] err == 0."), testing::StartsWith("Out of memory."));
+  EXPECT_THAT(of("Expected more than 1 value per channel when training, got input size [1, 8]"),
+              testing::AllOf(testing::StartsWith("Batch norm cannot"), testing::HasSubstr("[1, 8]")));
+  EXPECT_THAT(of("Resource temporarily unavailable"), testing::HasSubstr("ulimit -u"));
+  EXPECT_EQ(of(of("Resource temporarily unavailable")), of("Resource temporarily unavailable")) << "said once";
 }
 
 TEST(Registry, KeepsOrderRefusesTwinsAndSuggests) {
