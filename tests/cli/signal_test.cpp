@@ -2,15 +2,22 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
 
 #include "process.h"
+#include "tests/support/http_server.h"
 
 namespace bellows::cli {
 
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// Far more epochs than anybody waits for; a checkpoint after each.
 std::vector<std::string> long_run(const std::string& out) {
@@ -69,7 +76,7 @@ TEST(Signals, SecondCtrlCLeavesAtOnce) {
   process.signal(SIGTERM);
   process.signal(SIGCONT);
   const Outcome outcome = process.finish(20);
-  EXPECT_THAT(outcome.exit_code, testing::AnyOf(130, 143));
+  EXPECT_THAT(outcome.exit_code, ::testing::AnyOf(130, 143));
   EXPECT_EQ(outcome.out, "") << "an orderly end would have printed its result";
 }
 
@@ -91,7 +98,7 @@ TEST(Signals, ASecondRunKeepsOutOfAFolderInUse) {
   ASSERT_TRUE(process.wait_until(epoch_done));
   const Outcome second = run_bellows({"train", "--data", digits(), "--out", folder / "run", "--resume"});
   EXPECT_EQ(second.exit_code, 1) << second.err;
-  EXPECT_THAT(second.err, testing::ContainsRegex("another run \\(pid [0-9]+ on .+\\) works in .+/run"));
+  EXPECT_THAT(second.err, ::testing::ContainsRegex("another run \\(pid [0-9]+ on .+\\) works in .+/run"));
   process.signal(SIGKILL);
   EXPECT_EQ(process.finish().exit_code, -SIGKILL);
   expect_it_resumes(folder / "run");
@@ -104,6 +111,178 @@ TEST(Signals, TerminateEndsInOrderToo) {
   process.signal(SIGTERM);
   EXPECT_EQ(process.finish().exit_code, 143);
   EXPECT_TRUE(has_checkpoint(folder / "run"));
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using bellows::testing::HttpServer;
+
+constexpr double generous_s = 30;  // for a machine that is busy; the aim is one second
+
+/// 25 signals a verb, 100 in the slow tests.
+int64_t signals_to_send() {
+  const char* slow = std::getenv("BELLOWS_SLOW");
+  return slow && std::string(slow) != "0" ? 100 : 25;
+}
+
+/// Trains on a URL with a cache of its own.
+Launch train_from(const HttpServer& server, const Scratch& folder) {
+  return {.arguments = {"train", "--data", server.url("/d.tar"), "--model", "mlp"},
+          .environment = {"BELLOWS_CACHE=" + (folder / "cache")}};
+}
+
+/// Sends the signal and expects an end in order, with words.
+Outcome expect_end(Process& process) {
+  process.signal(SIGTERM);
+  Outcome outcome = process.finish(generous_s);
+  EXPECT_EQ(outcome.exit_code, 143) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("stopping"));
+  return outcome;
+}
+
+/// How long runs took to end after a signal.
+class EndTimes {
+ public:
+  explicit EndTimes(std::string verb) : verb_(std::move(verb)) {}
+  ~EndTimes() {
+    if (seconds_.empty()) return;
+    std::sort(seconds_.begin(), seconds_.end());
+    std::cout << verb_ << ": " << seconds_.size() << " signals, from signal to end: median "
+              << seconds_[seconds_.size() / 2] << " s, longest " << seconds_.back() << " s\n";
+  }
+
+  /// Starts a run, sends a signal at some time of it, and checks how it ends.
+  /// Params: longest_s – of the time from the run's start to the signal
+  Outcome interrupted(const Launch& launch, double longest_s) {
+    Process process(launch);
+    if (!process.wait_for_handler()) return process.finish(generous_s);
+    const double wait_s = std::uniform_real_distribution(0.0, longest_s)(random_);
+    process.wait_until([](const Outcome&) { return false; }, wait_s);
+    const auto begin = Clock::now();
+    process.signal(SIGTERM);
+    Outcome outcome = process.finish(generous_s);
+    seconds_.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    EXPECT_THAT(outcome.exit_code, ::testing::AnyOf(0, 143)) << outcome.err;
+    if (outcome.exit_code != 0) {
+      EXPECT_THAT(outcome.err, HasSubstr("stop")) << "after " << wait_s << " s";
+    }
+    return outcome;
+  }
+
+ private:
+  const std::string verb_;
+  std::vector<double> seconds_;
+  std::mt19937 random_{7};
+};
+
+void write_program(const std::string& path, const std::string& text) {
+  std::ofstream(path) << text;
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+}
+
+}  // namespace
+
+TEST(Signals, EndTheWaitForAServerThatSendsNothing) {
+  const Scratch folder;
+  HttpServer server;
+  server.put("/d.tar", std::string(100'000, 'x'));
+  server.always("/d.tar", {.stall_after = 0});
+  Process process(train_from(server, folder));
+  ASSERT_TRUE(process.wait_until([&](const Outcome&) { return !server.served().empty(); }));
+  EXPECT_THAT(expect_end(process).err, HasSubstr("stopped on request while getting http://127.0.0.1"));
+}
+
+TEST(Signals, AWaitForAServerIsSaid) {
+  const Scratch folder;
+  HttpServer server;
+  server.put("/d.tar", std::string(100'000, 'x'));
+  server.always("/d.tar", {.stall_after = 0});
+  Process process(train_from(server, folder));
+  EXPECT_TRUE(process.wait_until([](const Outcome& so_far) {
+    return so_far.err.find("/d.tar, which sends nothing, for 10 s") != std::string::npos;
+  }));
+  expect_end(process);
+}
+
+TEST(Signals, EndTheWaitThatAServerAskedFor) {
+  const Scratch folder;
+  HttpServer server;
+  server.always("/d.tar", {.status = 503, .retry_after_s = 600});
+  Process process(train_from(server, folder));
+  ASSERT_TRUE(process.wait_until(
+      [](const Outcome& so_far) { return so_far.err.find("The next attempt begins in") != std::string::npos; }));
+  EXPECT_THAT(expect_end(process).err, HasSubstr("status 503"));
+}
+
+TEST(Signals, EndTheWaitForACompilerThatHangs) {
+  const Scratch folder;
+  const std::string begun = folder / "begun";
+  write_program(folder / "c++",
+                "#!/bin/sh\ncase $1 in --version) echo 'c++ 1';; *) : >" + begun + "; sleep 600;; esac\n");
+  Launch launch{.arguments = long_run(folder / "run"),
+                .environment = {"BELLOWS_CXX=" + (folder / "c++"), "BELLOWS_CACHE=" + (folder / "cache")}};
+  launch.arguments.insert(launch.arguments.end(), {"--set", "compile=step"});
+  Process process(launch);
+  ASSERT_TRUE(process.wait_until([&](const Outcome&) { return std::filesystem::exists(begun); }));
+  expect_end(process);
+  EXPECT_TRUE(has_checkpoint(folder / "run"));
+}
+
+TEST(Signals, EndTheWaitForARankThatNeverComes) {
+  Process process({.arguments = {"train", "--data", digits(), "--model", "mlp"},
+                   .environment = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0"}});
+  if (!process.wait_for_handler()) GTEST_SKIP() << process.finish().err;
+  process.wait_until([](const Outcome&) { return false; }, 1);
+  expect_end(process);
+}
+
+TEST(Signals, TrainEndsAtAnyTime) {
+  const Scratch folder;
+  EndTimes times("train");
+  std::vector<std::string> arguments = long_run(folder / "run");
+  arguments.push_back("--resume");
+  for (int64_t i = 0; i < signals_to_send(); ++i) times.interrupted({.arguments = arguments}, 1.5);
+  if (has_checkpoint(folder / "run")) expect_it_resumes(folder / "run");
+}
+
+TEST(Signals, LadderEndsAtAnyTime) {
+  const Scratch folder;
+  EndTimes times("ladder");
+  const std::string json = folder / "ladder.json";
+  for (int64_t i = 0; i < signals_to_send(); ++i) {
+    times.interrupted({.arguments = {"ladder", "--data", digits(), "--quick", "--json", json}}, 3);
+    if (!std::filesystem::exists(json)) continue;
+    std::ifstream file(json);
+    EXPECT_TRUE(nlohmann::json::accept(file)) << "half a file";
+    std::filesystem::remove(json);
+  }
+}
+
+TEST(Signals, PackEndsAtAnyTime) {
+  const Scratch folder;
+  EndTimes times("pack");
+  const Launch launch{.arguments = {"pack", digits(), folder / "d.tar", "--split", "train"}};
+  for (int64_t i = 0; i < signals_to_send(); ++i) {
+    times.interrupted(launch, 0.5);
+    if (!std::filesystem::exists(folder / "d.tar")) continue;
+    std::filesystem::remove_all(folder.path());
+    std::filesystem::create_directory(folder.path());
+  }
+  Process last(launch);
+  const Outcome outcome = last.finish();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("compared with the source: all"));
+}
+
+TEST(Signals, LaunchEndsAtAnyTime) {
+  const Scratch folder;
+  EndTimes times("launch");
+  std::vector<std::string> arguments = {"launch", "-n", "2", "--", BELLOWS_BIN_DIR "/bellows"};
+  const std::vector<std::string> run = long_run(folder / "run");
+  arguments.insert(arguments.end(), run.begin(), run.end());
+  arguments.push_back("--resume");
+  for (int64_t i = 0; i < signals_to_send(); ++i) times.interrupted({.arguments = arguments}, 3);
 }
 
 }  // namespace bellows::cli

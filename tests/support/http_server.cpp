@@ -155,6 +155,7 @@ void HttpServer::answer(int connection, const std::string& request) {
   } else if (fault.status != 0 || !file) {
     served.status = fault.status ? fault.status : 404;
     body = fault.body;
+    if (fault.retry_after_s > 0) head += "Retry-After: " + std::to_string(fault.retry_after_s) + "\r\n";
   } else if (!file->etag.empty() && served.if_none_match == file->etag) {
     served.status = 304;
   } else {

@@ -20,6 +20,7 @@ struct HttpFault {
   int64_t bytes_per_step = 0;  ///< sends the body in steps of 10 ms
   int64_t claim_more = 0;      ///< says that the body has so many bytes more than it has
   int64_t stall_after = -1;    ///< sends nothing more after so many bytes, until the server ends
+  int retry_after_s = 0;
   std::string redirect;
   std::string set_etag;  ///< the file has this ETag from now on
 };
