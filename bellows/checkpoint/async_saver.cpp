@@ -8,6 +8,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/log.h"
+#include "bellows/core/thread.h"
 
 namespace bellows::checkpoint {
 
@@ -30,14 +31,14 @@ AsyncSaver::~AsyncSaver() {
 
 void AsyncSaver::save(Folder& folder, const State& state) {
   wait();  // before the copy, too: it goes where the save in flight reads
-  in_flight_ = std::async(std::launch::async, [&folder, copied = copy(state)] { folder.save(copied); });
+  in_flight_ = start_async_or_run([&folder, copied = copy(state)] { folder.save(copied); });
 }
 
 bool AsyncSaver::save_best(Folder& folder, const State& state, double score, int64_t k) {
   wait();
   if (!folder.is_among_best(state.step, score, k)) return false;
   in_flight_ =
-      std::async(std::launch::async, [&folder, score, k, copied = copy(state)] { folder.save_best(copied, score, k); });
+      start_async_or_run([&folder, score, k, copied = copy(state)] { folder.save_best(copied, score, k); });
   return true;
 }
 

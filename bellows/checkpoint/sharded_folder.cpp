@@ -10,6 +10,7 @@
 #include "bellows/checkpoint/sharded_write_impl.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/thread.h"
 
 namespace bellows::checkpoint {
 
@@ -64,7 +65,7 @@ void ShardedFolder::save_async(const ShardedState& state) {
   } catch (const std::exception& error) {
     trouble = user_message(error);
   }
-  in_flight_ = std::async(std::launch::async, [this, plan, trouble] { write(*plan, trouble); });
+  in_flight_ = start_async_or_run([this, plan, trouble] { write(*plan, trouble); });
 }
 
 void ShardedFolder::wait() {

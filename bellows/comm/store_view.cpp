@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bellows/core/no_sigpipe.h"
+#include "bellows/core/thread.h"
 
 namespace bellows::comm {
 
@@ -109,7 +110,7 @@ bool StoreView::State::turn(const Store& store, int64_t of) {
 }
 
 void StoreView::start(const std::shared_ptr<State>& state) {
-  std::thread([state, generation = state->generation, runs = state->runs] {
+  start_thread("process group", [state, generation = state->generation, runs = state->runs] {
     const NoSigpipe no_signal;  // where a write meets a connection that broke
     run(state, generation);
     const std::lock_guard lock(state->mutex);

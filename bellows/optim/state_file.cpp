@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bellows/core/error.h"
+#include "bellows/core/thread.h"
 #include "bellows/optim/state_file_impl.h"
 #include "bellows/tap/deferral.h"
 
@@ -78,7 +79,7 @@ int64_t StateFile::resident_bytes(FilePart part) const {
 // --- written in the background
 
 StateWriter::StateWriter(std::shared_ptr<const StateFile> file, int64_t most_bytes)
-    : file_(std::move(file)), most_bytes_(most_bytes), thread_([this] { run(); }) {}
+    : file_(std::move(file)), most_bytes_(most_bytes), thread_(start_thread("optimizer state in files", [this] { run(); })) {}
 
 StateWriter::~StateWriter() {
   {

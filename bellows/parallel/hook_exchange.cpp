@@ -11,6 +11,8 @@
 #include <optional>
 #include <utility>
 
+#include "bellows/core/thread.h"
+
 namespace bellows::parallel {
 
 /// What the two threads share. It outlives a hook that hangs in a collective.
@@ -90,7 +92,7 @@ void HookExchange::Work::run() {
 }
 
 HookExchange::HookExchange(std::shared_ptr<GradientHook> hook, const comm::Group& group)
-    : work_(std::make_shared<Work>(std::move(hook), group)), thread_([work = work_] { work->run(); }) {}
+    : work_(std::make_shared<Work>(std::move(hook), group)), thread_(start_thread("gradient exchange", [work = work_] { work->run(); })) {}
 
 HookExchange::~HookExchange() {
   bool busy = false;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty_strided.h>
 
+#include "bellows/core/thread.h"
 #include "bellows/tap/deferral.h"
 
 namespace bellows::recompute::detail {
@@ -33,7 +34,7 @@ at::Tensor SpilledTensor::read_from_file() const {
 
 SpillStore::SpillStore(const std::string& folder, int64_t reserve_bytes, int64_t in_flight_bytes)
     : file_(folder, reserve_bytes), in_flight_bytes_(in_flight_bytes) {
-  thread_ = std::thread(&SpillStore::run, shared_, this);
+  thread_ = start_thread("offload", [this, shared = shared_] { run(shared, this); });
 }
 
 SpillStore::~SpillStore() {

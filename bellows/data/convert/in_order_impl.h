@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "bellows/core/thread.h"
+
 namespace bellows::data {
 
 /// What in_order() shares with its threads.
@@ -16,7 +18,7 @@ class OrderedWork {
   OrderedWork(int64_t begin, int64_t end, int64_t threads, const Make& make)
       : make_(make), end_(end), claimed_(begin), consumed_(begin), cells_(static_cast<size_t>(4 * threads)) {
     try {
-      for (int64_t i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
+      for (int64_t i = 0; i < threads; ++i) workers_.push_back(start_thread("convert", [this] { work(); }));
     } catch (...) {
       finish();
       throw;

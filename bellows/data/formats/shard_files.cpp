@@ -12,6 +12,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/progress.h"
+#include "bellows/core/thread.h"
 
 namespace bellows::data {
 
@@ -108,7 +109,7 @@ std::vector<io::PartialFile> ShardFiles::open_parts(const std::function<void(io:
     const size_t first = parts.size(), count = is_remote(first) ? std::min(opened_at_a_time, size() - first) : 1;
     std::vector<std::future<io::PartialFile>> others;
     others.reserve(count - 1);
-    for (size_t i = 1; i < count; ++i) others.push_back(std::async(std::launch::async, open_one, first + i));
+    for (size_t i = 1; i < count; ++i) others.push_back(start_async_or_run([&, file = first + i] { return open_one(file); }));
     parts.push_back(open_one(first));
     for (auto& other : others) parts.push_back(other.get());
     if (progress) progress->advance(static_cast<int64_t>(count));
@@ -153,8 +154,12 @@ void ShardFiles::read_ahead(size_t file) const {
   const bool in_order = file == 0 || (last_ != SIZE_MAX && file == last_ + 1);
   last_ = file;
   if (!in_order || file + 1 >= size() || !is_remote(file + 1)) return;
+  try {
+    if (!ahead_.joinable()) ahead_ = std::jthread([this](const std::stop_token& stop) { fetch_ahead(stop); });
+  } catch (const std::system_error&) {
+    return;  // no thread to be had: files are fetched when they are read
+  }
   wanted_ = file + 1;
-  if (!ahead_.joinable()) ahead_ = std::jthread([this](const std::stop_token& stop) { fetch_ahead(stop); });
   work_.notify_one();
 }
 

@@ -10,6 +10,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/progress.h"
 #include "bellows/core/text.h"
+#include "bellows/core/thread.h"
 #include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/tar_shards.h"
 #include "bellows/data/formats/touch_impl.h"
@@ -115,7 +116,7 @@ class WebDatasetSource final : public Source {
   void add_shards(size_t first, size_t count) {
     std::vector<std::future<io::TarIndex>> indexes;
     for (size_t i = 1; i < count; ++i)
-      indexes.push_back(std::async(std::launch::async, [this, shard = first + i] { return shards_.index(shard); }));
+      indexes.push_back(start_async_or_run([this, shard = first + i] { return shards_.index(shard); }));
     add_shard(first, shards_.index(first));
     for (size_t i = 1; i < count; ++i) add_shard(first + i, indexes[i - 1].get());
   }

@@ -41,6 +41,7 @@ bool ReadAhead::helps(const Source& source) {
 }
 
 void ReadAhead::add(const std::vector<int64_t>& positions) {
+  if (threads_.empty()) return;  // the system gave none: nothing takes what would be queued
   bool worth_it = false;
   {
     std::lock_guard lock(mutex_);

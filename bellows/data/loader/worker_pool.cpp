@@ -3,6 +3,7 @@
 #include <system_error>
 #include <utility>
 
+#include "bellows/core/error.h"
 #include "bellows/core/log.h"
 
 namespace bellows::data {
@@ -33,7 +34,7 @@ void WorkerPool::resize(int64_t threads) {
       worker->thread = std::thread([this, mine = worker.get()] { work(*mine); });
     } catch (const std::system_error& error) {
       if (!std::exchange(warned_, true))
-        log_warn("Loader: the system gives no more threads (", error.what(), "); it goes on with ", workers_.size(),
+        log_warn("Loader: the system gives no more threads (", errno_message(error.code().value()), "); it goes on with ", workers_.size(),
                  " of ", threads, ".");
       threads = static_cast<int64_t>(workers_.size());
       break;
