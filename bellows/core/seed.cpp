@@ -38,6 +38,10 @@ uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c) {
   return scramble(state ^ (c + 3 * golden_gamma));
 }
 
+uint64_t rank_seed(uint64_t seed, int rank) {
+  return rank == 0 ? seed : mix_seed(seed, static_cast<uint64_t>(rank));
+}
+
 uint64_t RandomStream::next() {
   return scramble(state_ += golden_gamma);
 }

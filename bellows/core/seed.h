@@ -16,6 +16,10 @@ bool seeded();
 /// Pure; the same on every machine.
 uint64_t mix_seed(uint64_t a, uint64_t b, uint64_t c = 0);
 
+/// The seed of a rank's own random numbers, such as its dropout masks: `seed` itself on rank 0, so that one process draws what
+/// it draws alone; unrelated to that of other ranks and other seeds elsewhere.
+uint64_t rank_seed(uint64_t seed, int rank);
+
 /// A small random stream that is the same on every machine and needs no torch generator (splitmix64).
 /// Threads: one stream a thread.
 class RandomStream {

@@ -29,6 +29,15 @@ TEST(Seed, StreamsAreTheSameOnEveryMachine) {
   EXPECT_NE(mix_seed(0, 0), mix_seed(0, 1));
 }
 
+TEST(Seed, RanksOfNeighbouringSeedsHaveStreamsOfTheirOwn) {
+  std::set<uint64_t> seeds;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    EXPECT_EQ(rank_seed(seed, 0), seed) << "one process draws what it always drew";
+    for (int rank = 0; rank < 16; ++rank) seeds.insert(rank_seed(seed, rank));
+  }
+  EXPECT_EQ(seeds.size(), 1600u);
+}
+
 TEST(Seed, PermutationHoldsEveryIndexOnce) {
   for (const int64_t n : {0, 1, 2, 17, 1000}) {
     const auto order = random_permutation(n, 42);
