@@ -34,8 +34,9 @@ class LadderJob {
   /// Takes `n` optimizer steps, across the ends of epochs, and returns when their work is done.
   /// Returns: samples that went through the model
   virtual int64_t run_steps(int64_t n) = 0;
-  /// Takes steps until what is made in the background for later ones is there.
-  virtual void settle() {}
+  /// Takes a step if code for later ones is still being compiled in the background.
+  /// Returns: none is
+  virtual bool settle() { return true; }
   virtual int64_t steps_per_epoch() const = 0;
   virtual int64_t samples_per_epoch() const = 0;
   /// Share of the held-out samples that are classified correctly, in [0, 1]. The run goes on as if it had not been
@@ -61,7 +62,8 @@ class LadderJobs {
 /// What the ladder measures with. Tests replace them.
 struct LadderInstruments {
   std::function<double()> seconds;  ///< a steady clock; empty: the system's
-  std::function<bool()> stop;       ///< asked between windows and evaluations; true ends the ladder early, in order
+  /// Asked between windows, evaluations, and steps before compiled code is ready; true ends the ladder early, in order.
+  std::function<bool()> stop;
 };
 
 enum class LadderGoal {

@@ -113,8 +113,9 @@ class RecipeLadderJob final : public LadderJob {
     return loop_.sample_count() - before;
   }
 
-  void settle() override {
-    while (!loop_.is_compiled()) run_steps(1);
+  bool settle() override {
+    if (!loop_.is_compiled()) run_steps(1);
+    return loop_.is_compiled();
   }
 
   int64_t steps_per_epoch() const override { return loop_.steps_per_epoch(); }

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "bellows/core/log.h"
+
 namespace bellows::train {
 
 namespace {
@@ -11,6 +13,7 @@ namespace {
 constexpr double tight = 1.05;        // ends of an interval over one another: as far as a 90 % interval has to be known
 constexpr double granularity = 0.03;  // of the time to the target
 constexpr double far_off = 4;         // times the errors that the target allows
+constexpr double longest_settling_s = 600;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -47,6 +50,19 @@ bool LadderMeasure::enough(const TimedWindows& windows) const {
   return ratio.high / ratio.low <= tight;
 }
 
+/// A run whose compiled code does not come is measured as it is.
+/// Returns: it came
+bool LadderMeasure::settle(LadderJob& job) const {
+  const double begin = seconds();
+  while (!job.settle()) {
+    check_stop();
+    if (seconds() - begin < longest_settling_s) continue;
+    log_warn("ladder: code is still being compiled after ", longest_settling_s, " s; steps are measured without it.");
+    return false;
+  }
+  return true;
+}
+
 int64_t LadderMeasure::samples_per_window(LadderJob& job) const {
   double elapsed = 0;
   int64_t samples = 0;
@@ -61,9 +77,10 @@ int64_t LadderMeasure::samples_per_window(LadderJob& job) const {
 
 TimedWindows LadderMeasure::windows(const std::vector<LadderJob*>& jobs) const {
   progress_({.activity = "warm-up", .total = options_.pairs});
+  std::vector<bool> settles;
   for (LadderJob* job : jobs) {
     job->run_steps(4);
-    job->settle();
+    settles.push_back(settle(*job));
   }
   const int64_t samples = samples_per_window(*jobs.back());
   TimedWindows result{std::vector<std::vector<double>>(jobs.size())};
@@ -73,7 +90,7 @@ TimedWindows LadderMeasure::windows(const std::vector<LadderJob*>& jobs) const {
       check_stop();
       const int64_t steps = steps_for(*jobs[i], samples);
       jobs[i]->run_steps(std::max<int64_t>(1, steps / 5));  // untimed: uses up what was prefetched while the other ran
-      jobs[i]->settle();
+      settles[i] = settles[i] && settle(*jobs[i]);
       const double start = seconds();
       const int64_t done = jobs[i]->run_steps(steps);
       result.seconds_per_sample[i].push_back((seconds() - start) / static_cast<double>(done));

@@ -71,6 +71,7 @@ class LadderMeasure {
   int64_t samples_per_window(LadderJob& job) const;
   int64_t samples_to_evaluation(const TargetRun& run, int64_t samples_per_epoch, bool rough) const;
   bool enough(const TimedWindows& windows) const;
+  bool settle(LadderJob& job) const;
   void check_stop() const;
 
   const LadderOptions& options_;

@@ -94,8 +94,7 @@ Answer answer(LadderJob& job, const Question& question, std::string& text) {
     case Request::run_steps:
       return {.integer = job.run_steps(question.argument)};
     case Request::settle:
-      job.settle();
-      return {};
+      return {.integer = job.settle()};
     case Request::steps_per_epoch:
       return {.integer = job.steps_per_epoch()};
     case Request::samples_per_epoch:
@@ -165,7 +164,7 @@ class ChildJob final : public LadderJob {
   ~ChildJob() override { end(); }
 
   int64_t run_steps(int64_t n) override { return ask({Request::run_steps, n}).integer; }
-  void settle() override { ask({Request::settle}); }
+  bool settle() override { return ask({Request::settle}).integer != 0; }
   int64_t steps_per_epoch() const override { return ask({Request::steps_per_epoch}).integer; }
   int64_t samples_per_epoch() const override { return ask({Request::samples_per_epoch}).integer; }
   double evaluate() override { return ask({Request::evaluate}).number; }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tests/support/captured_log.h"
 #include "tests/train/ladder_world.h"
 
 namespace bellows::train {
@@ -186,6 +187,25 @@ TEST(Ladder, SharesOfAStepComeFromTheRunsToTheTarget) {
   EXPECT_NEAR(shares.backward_ms, 3, 1e-9);
   EXPECT_NEAR(shares.total_ms(), 1000.0 / 32, 0.8);  // 1 ms a sample
   EXPECT_NEAR(shares.other_ms, shares.total_ms() - 6.5, 1e-9);
+}
+
+TEST(Ladder, StopsWhileCodeIsCompiled) {
+  LadderWorld world;
+  world.compiles_for_ever = true;
+  int asked = 0;
+  const LadderReport report = climb(world, {sets_channels_last()}, {}, [&] { return ++asked > 20; });
+  EXPECT_TRUE(report.interrupted);
+  EXPECT_GE(asked, 21);
+}
+
+TEST(Ladder, MeasuresWithoutCodeThatIsNeverReady) {
+  LadderWorld world;
+  world.compiles_for_ever = true;
+  world.ms_per_sample = [](const Recipe* recipe) { return recipe ? 5 : 10.0; };
+  const CapturedLog log;
+  const LadderReport report = climb(world, {sets_channels_last()}, {.pairs = 2, .max_pairs = 2});
+  EXPECT_TRUE(report.rungs[0].kept());
+  EXPECT_THAT(log.text(), ::testing::HasSubstr("code is still being compiled after 600 s"));
 }
 
 TEST(Ladder, TwoLaddersShareTheTechniques) {

@@ -16,7 +16,8 @@ struct LadderWorld {
   double noise = 0.01;
   int64_t live_bytes = 0, peak = 0;
   int64_t evaluation_factor = 10;  ///< what an evaluation holds, over what training does
-  int64_t bytes_later = 0;         ///< more of them once a job has taken ten steps
+  bool compiles_for_ever = false;
+  int64_t bytes_later = 0;  ///< more of them once a job has taken ten steps
   RandomStream random{7};
   std::vector<double> evaluations;
   std::function<double(const Recipe*)> ms_per_sample = [](const Recipe*) { return 1.0; };
@@ -42,6 +43,10 @@ class FakeLadderJob final : public LadderJob {
     const double jitter = 1 + world_.noise * (world_.random.uniform() - 0.5);
     world_.clock_s += 1e-3 * static_cast<double>(samples) * world_.ms_per_sample(which()) * jitter;
     return samples;
+  }
+  bool settle() override {
+    if (world_.compiles_for_ever) run_steps(1);
+    return !world_.compiles_for_ever;
   }
   int64_t steps_per_epoch() const override {
     return (samples_per_epoch() + recipe_.batch_size - 1) / recipe_.batch_size;
