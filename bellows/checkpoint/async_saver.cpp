@@ -37,8 +37,7 @@ void AsyncSaver::save(Folder& folder, const State& state) {
 bool AsyncSaver::save_best(Folder& folder, const State& state, double score, int64_t k) {
   wait();
   if (!folder.is_among_best(state.step, score, k)) return false;
-  in_flight_ =
-      start_async_or_run([&folder, score, k, copied = copy(state)] { folder.save_best(copied, score, k); });
+  in_flight_ = start_async_or_run([&folder, score, k, copied = copy(state)] { folder.save_best(copied, score, k); });
   return true;
 }
 

@@ -109,7 +109,8 @@ std::vector<io::PartialFile> ShardFiles::open_parts(const std::function<void(io:
     const size_t first = parts.size(), count = is_remote(first) ? std::min(opened_at_a_time, size() - first) : 1;
     std::vector<std::future<io::PartialFile>> others;
     others.reserve(count - 1);
-    for (size_t i = 1; i < count; ++i) others.push_back(start_async_or_run([&, file = first + i] { return open_one(file); }));
+    for (size_t i = 1; i < count; ++i)
+      others.push_back(start_async_or_run([&, file = first + i] { return open_one(file); }));
     parts.push_back(open_one(first));
     for (auto& other : others) parts.push_back(other.get());
     if (progress) progress->advance(static_cast<int64_t>(count));
