@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/graph/follower_impl.h"
 
@@ -61,7 +62,8 @@ void Region::run(const std::function<void()>& function) {
     follower->finish();
   } catch (const std::exception& error) {
     if (failure)
-      log_error("Region: an operator that was pending when the function threw failed, too: ", error.what());
+      log_error("Region: an operator that was pending when the function threw failed, too: ",
+                user_message(error));
     else
       failure = std::current_exception();
   }
