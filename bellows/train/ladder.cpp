@@ -72,7 +72,7 @@ class Climb {
       compare_with_plain();
     } catch (const LadderStopped&) {
       report_.interrupted = true;
-    } catch (const c10::Error& error) {
+    } catch (const std::exception& error) {
       if (runs_[0].empty()) throw;  // plain itself: there is nothing to report
       report_.failure = user_message(error);
     }
@@ -168,7 +168,7 @@ class Climb {
       measure_and_judge(technique, recipe, rung);
     } catch (const LadderStopped&) {
       throw;
-    } catch (const c10::Error& error) {  // a run that blew up, or does not fit into memory
+    } catch (const std::exception& error) {  // the run diverged or ran out of memory, or a job of the caller's threw
       result.verdict = Verdict::failed;
       result.note = user_message(error);
       return;

@@ -151,6 +151,42 @@ TEST(Ladder, StopsInOrderWithWhatItHas) {
   EXPECT_TRUE(nlohmann::json::parse(to_json(report))["interrupted"]);
 }
 
+/// Jobs of a caller's own, of which those with bf16 throw what is no c10::Error.
+class ThrowingJobs final : public LadderJobs {
+ public:
+  ThrowingJobs(LadderWorld& world, std::function<void()> fail) : jobs_(world), fail_(std::move(fail)) {}
+  std::unique_ptr<LadderJob> plain(uint64_t seed) override { return jobs_.plain(seed); }
+  std::unique_ptr<LadderJob> with(const Recipe& recipe, uint64_t seed) override {
+    if (is_bf16(&recipe)) fail_();
+    return jobs_.with(recipe, seed);
+  }
+
+ private:
+  FakeLadderJobs jobs_;
+  std::function<void()> fail_;
+};
+
+TEST(Ladder, AnyExceptionOfAJobFailsItsRungAlone) {
+  const std::pair<std::function<void()>, const char*> faults[] = {
+      {[] { throw std::bad_alloc(); }, "bad_alloc"},
+      {[] { throw std::runtime_error("the caller's own trouble"); }, "the caller's own trouble"}};
+  for (const auto& [fail, message] : faults) {
+    LadderWorld world;
+    world.ms_per_sample = [](const Recipe* recipe) { return recipe ? 0.5 : 1.0; };
+    ThrowingJobs jobs(world, fail);
+    Recipe base;
+    base.batch_size = 32;
+    LadderInstruments instruments;
+    instruments.seconds = [&world] { return world.clock_s; };
+    const LadderReport report = run_ladder(base, {sets_channels_last(), sets_bf16()}, jobs, {}, instruments, {});
+    EXPECT_TRUE(report.rungs[0].kept());
+    EXPECT_EQ(report.rungs[1].verdict, Verdict::failed);
+    EXPECT_THAT(report.rungs[1].note, HasSubstr(message));
+    EXPECT_EQ(report.failure, "");
+    EXPECT_GT(report.speedup.low, 1) << "the total was measured all the same";
+  }
+}
+
 TEST(Ladder, TimeLimitLeavesRungsOut) {
   LadderWorld world;
   const LadderReport report = climb(world, {sets_channels_last(), sets_bf16()}, {.max_seconds = 1});
