@@ -12,6 +12,7 @@
 #include "bellows/core/stats.h"
 #include "bellows/parallel/reducer_impl.h"
 #include "bellows/parallel/same_model.h"
+#include "bellows/parallel/same_weights_impl.h"
 
 namespace bellows::parallel {
 
@@ -26,11 +27,14 @@ struct DistributedDataParallel::State {
   Model model;
   comm::Group group;
   DistributedOptions options;
-  std::unique_ptr<Reducer> reducer;    ///< null in a world of one
-  std::optional<JoinOptions> joining;  ///< inside join()
-  Present last;                        ///< of its meetings at which a rank had data
-  bool exchange = true;                ///< false in no_sync()
-  bool buffers_due = true;             ///< the last forward was a step's last
+  std::unique_ptr<Reducer> reducer;      ///< null in a world of one
+  std::unique_ptr<SameWeights> weights;  ///< null in a world of one
+  std::optional<JoinOptions> joining;    ///< inside join()
+  Present last;                          ///< of its meetings at which a rank had data
+  int no_syncs = 0;                      ///< NoSync guards that live; nothing is exchanged then
+  bool buffers_due = true;               ///< no forward came since the last exchange
+
+  bool exchanges() const { return no_syncs == 0; }
 };
 
 namespace {
@@ -63,7 +67,7 @@ Present present_of(const at::Tensor& all) {
 
 Present meet(Ranks& state, bool has_data) {
   const Present present =
-      present_of(comm::all_gather(at::tensor({int64_t{has_data}, int64_t{state.exchange}}), state.group));
+      present_of(comm::all_gather(at::tensor({int64_t{has_data}, int64_t{state.exchanges()}}), state.group));
   if (present.ranks == 0) return present;
   state.reducer->divide_by(state.joining->divide_by_all ? state.group.size() : present.ranks);
   return state.last = present;
@@ -74,14 +78,16 @@ void begin_forward(Ranks& state, bool exchange, int buffers_from) {
   state.reducer->begin_forward(exchange);
   if (state.options.broadcast_buffers && state.buffers_due)
     broadcast_tensors(state.model.named_buffers(), buffers_from, state.group);
-  state.buffers_due = exchange;
+  state.buffers_due = false;
 }
 
 /// A rank that is done, until all are.
 void take_part(Ranks& state) {
   for (Present present; (present = meet(state, false)).ranks > 0;) {
     begin_forward(state, present.exchange, present.first);
-    if (present.exchange) state.reducer->take_part_with_zeros();
+    if (!present.exchange) continue;
+    state.reducer->take_part_with_zeros();
+    state.buffers_due = true;
   }
   const bool all_to_the_end = state.last.ranks == 0 || state.last.ranks == state.group.size();
   if (!all_to_the_end) broadcast_tensors(state.model.state_dict(), state.last.first, state.group);
@@ -124,6 +130,7 @@ DistributedDataParallel::DistributedDataParallel(const Model& model, const comm:
   if (group.size() == 1) return;
   broadcast_tensors(model.state_dict(), 0, group);
   state_->reducer = std::make_unique<Reducer>(trained, group, options);
+  state_->weights = std::make_unique<SameWeights>(trained, state_->reducer->group());
 }
 
 at::Tensor DistributedDataParallel::forward(const at::Tensor& input) const {
@@ -135,24 +142,32 @@ at::Tensor DistributedDataParallel::forward(const at::Tensor& input) const {
 
 void DistributedDataParallel::before_forward() const {
   if (!state_->reducer || !c10::GradMode::is_enabled()) return;
+  state_->weights->check();
   const int buffers_from = state_->joining ? meet(*state_, true).first : 0;
-  begin_forward(*state_, state_->exchange, buffers_from);
+  begin_forward(*state_, state_->exchanges(), buffers_from);
 }
 
 void DistributedDataParallel::before_backward(const std::vector<at::Tensor>& outputs) const {
-  if (!state_->reducer || !c10::GradMode::is_enabled() || !state_->exchange) return;
+  if (!state_->reducer || !c10::GradMode::is_enabled() || !state_->exchanges()) return;
   const DistributedOptions& options = state_->options;
   TORCH_CHECK_VALUE(!outputs.empty() || !(options.find_unused_parameters || options.static_graph),
                     "before_backward: expected what backward starts ",
                     "from, since find_unused_parameters or static_graph is set; got nothing.");
   state_->reducer->begin_backward(outputs);
+  // Until then a rank may throw and come again without another broadcast, for which no other rank would be there.
+  const auto began = [state = std::weak_ptr<State>(state_)] {
+    if (const auto alive = state.lock()) alive->buffers_due = true;
+  };
+  if (state_->joining) return began();  // ranks that are done hold other weights until join() ends
+  state_->weights->watch(outputs, began);
 }
 
-DistributedDataParallel::NoSync::NoSync(std::shared_ptr<State> state)
-    : state_(std::move(state)), before_(std::exchange(state_->exchange, false)) {}
+DistributedDataParallel::NoSync::NoSync(std::shared_ptr<State> state) : state_(std::move(state)) {
+  ++state_->no_syncs;
+}
 
 DistributedDataParallel::NoSync::~NoSync() {
-  state_->exchange = before_;
+  --state_->no_syncs;
 }
 
 void DistributedDataParallel::join(const std::function<void()>& steps, const JoinOptions& options) const {

@@ -35,8 +35,8 @@ struct JoinOptions {
 ///     loss_of(ddp.forward(x), y).backward();                // or, where the loop calls the model itself:
 ///     ddp.before_forward();  auto loss = loss_of(model(x), y);  ddp.before_backward({loss});  loss.backward();
 ///
-/// For a mean over the whole batch the ranks' batches are of the same size; else weigh each loss by its share times the
-/// number of ranks. Without gradients (NoGradGuard, inference mode) nothing is exchanged: evaluation is each rank's own.
+/// For a mean over the whole batch the ranks' batches are of the same size; else multiply each mean loss by the loader's
+/// Batch::loss_weight(). Without gradients (NoGradGuard, inference mode) nothing is exchanged: evaluation is each rank's own.
 /// Parameters stay the same objects, keep shape and dtype, and are not replaced while this lives; sparse gradients are not
 /// taken. Sets of gradients to none are welcome. A world of one is the plain model, bit for bit, and the hook is not asked.
 /// A handle: copies are the same.
@@ -47,8 +47,12 @@ struct JoinOptions {
 /// Cost:     2 (n - 1) / n of the gradients' bytes sent and received a step by each of n ranks; their bytes once more in
 ///           memory until gradients lie in the buckets; a second set of connections, with a hook a third
 /// Threads:  one owner; backward may run on autograd's threads
-/// Throws:   from backward: c10::Error – a rank has ended, called something else, or does not come: which one; what the hook
-///           throws
+/// A caller may catch an exception and continue. Ranks that threw before backward exchange gradients again in the next step.
+/// If backward threw, the next forward on that rank throws. If the optimizer's step threw on some ranks only, the next
+/// backward throws on all of them; so does each forward behind it. Ranks must not diverge without an error: pass
+/// before_backward() the tensors from which backward starts, as forward() does.
+/// Throws:   from backward: c10::Error – a rank has ended, called something else, or does not come: which one; the ranks
+///           hold different weights: which parameter; what the hook throws
 /// Ref:      torch.nn.parallel.DistributedDataParallel
 class DistributedDataParallel {
  public:
@@ -80,7 +84,6 @@ class DistributedDataParallel {
 
    private:
     std::shared_ptr<State> state_;
-    bool before_;
   };
   [[nodiscard]] NoSync no_sync() const { return NoSync(state_); }
 

@@ -224,6 +224,10 @@ void Reducer::take_part_with_zeros() {
   if (!first_of_static) reducer.push_rebuilt_params_for_all_indices();
 }
 
+const comm::Group& Reducer::group() const {
+  return state_->group;
+}
+
 std::vector<int64_t> Reducer::bucket_bytes() const {
   std::vector<int64_t> bytes;
   const auto buckets = state_->reducer->get_grad_buckets(/*return_zero_tensors=*/false);

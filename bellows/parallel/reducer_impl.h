@@ -34,6 +34,8 @@ class Reducer {
   /// begin_backward() and backward of a rank that has no data left.
   void take_part_with_zeros();
 
+  /// The gradients' own.
+  const comm::Group& group() const;
   std::vector<int64_t> bucket_bytes() const;
   /// Numbers of the parameters in each bucket, as they lie there. Collective: first the buckets are made anew, if that is due.
   std::vector<std::vector<size_t>> buckets();

@@ -161,10 +161,15 @@ at::Tensor ShardedOptimizer::step(LossClosure closure) {
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     impl_->local->param_groups()[g].set_options(param_groups_[g].options().clone());
   }
+  TORCH_CHECK(!impl_->unfinished,
+              "ShardedOptimizer::step: an earlier step() ended with an error while the weights were ",
+              "updated, so the ranks may hold different weights. End all ranks and resume from the last checkpoint.");
   take_gradients();
+  impl_->unfinished = true;
   impl_->local->step();
   drop_gradients();
   gather();
+  impl_->unfinished = false;
   return loss;
 }
 

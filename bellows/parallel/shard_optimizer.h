@@ -62,7 +62,7 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   ~ShardedOptimizer() override;
 
   /// Collective. Throws: c10::ValueError – a sparse gradient, one of a parameter that was frozen when it was sharded (stage
-  /// 2), and as the optimizer; c10::Error – a backward() that had failed
+  /// 2), and as the optimizer; c10::Error – an earlier backward() or step() ended with an error
   at::Tensor step(LossClosure closure = nullptr) override;
 
   bool takes_grad_scale() const override;

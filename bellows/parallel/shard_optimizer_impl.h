@@ -17,6 +17,7 @@ struct ShardedOptimizer::Impl {
   Layout layout;
   std::vector<Place*> places;                 ///< of each of them; null: it stays whole
   std::unique_ptr<GradientShards> gradients;  ///< stage 2
+  bool unfinished = false;                    ///< a step() threw while weights were updated
   at::Tensor grad_scale, found_inf;           ///< for the next step
 };
 

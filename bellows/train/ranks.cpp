@@ -92,8 +92,8 @@ Ranks::Ranks(Job& job) {
   for (const at::Tensor& parameter : job.model.parameters()) {
     if (parameter.requires_grad()) state_->trained.push_back(parameter);
   }
-  // The weights were drawn alike; dropout is not to be.
-  seed_everything(static_cast<uint64_t>(recipe.seed) + static_cast<uint64_t>(group.rank()));
+  // All ranks drew the same weights, but each needs its own dropout masks. Rank 0 continues as one process does.
+  seed_everything(rank_seed(static_cast<uint64_t>(recipe.seed), group.rank()));
 }
 
 Ranks::~Ranks() = default;
@@ -108,6 +108,7 @@ const DataPrints* Ranks::data_prints() const {
 
 void Ranks::before_forward(bool last) {
   if (!state_ || !state_->ddp) return;
+  state_->quiet.reset();  // a batch that threw left it behind
   if (!last) state_->quiet.reset(new auto(state_->ddp->no_sync()));
   state_->ddp->before_forward();
 }

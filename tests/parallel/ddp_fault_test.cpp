@@ -115,9 +115,100 @@ TEST(DistributedFaults, ARankThatThrowsIsNamedByTheOthersBackward) {
   EXPECT_EQ(texts[1], "a bad sample");
   for (const int rank : {0, 2}) {
     EXPECT_THAT(texts[static_cast<size_t>(rank)],
-                ContainsRegex("^#[0-9]+ all_reduce Double\\[[0-9]+\\] failed on rank " + std::to_string(rank) +
-                              ", group world/gradients: .*"));
+                ContainsRegex("^#[0-9]+ all_(reduce Double|gather Long)\\[[0-9]+\\] failed on rank " +
+                              std::to_string(rank) + ", group world/gradients: .*"));
   }
+}
+
+enum class Phase { forward, loss, backward, step };
+
+/// A gradient that cannot be computed.
+void throw_in_backward(const at::Tensor& y) {
+  y.register_hook([](const at::Tensor&) { throw std::runtime_error("no gradient"); });
+}
+
+/// What each rank's later steps throw ("" if they do not), and its weights, when the third of six steps throws.
+struct Later {
+  std::string error;
+  std::vector<at::Tensor> weights;
+};
+std::vector<Later> after_a_throw(Phase phase, bool on_both) {
+  std::vector<Later> result(2);
+  run_ranks(2, [&](const comm::Group& group) {
+    const auto [model, module] = make_model<Layers>();
+    const DistributedDataParallel ddp(model, group);
+    auto optimizer = sgd(model);
+    Later& later = result[static_cast<size_t>(group.rank())];
+    const bool throws = on_both || group.rank() == 1;
+    const auto fail = [&](int step, Phase now) {
+      if (throws && step == 2 && now == phase) throw std::runtime_error("once");
+    };
+    for (int step = 0; step < 6 && later.error.empty(); ++step) {
+      try {
+        optimizer.zero_grad();
+        fail(step, Phase::forward);
+        const at::Tensor y = ddp.forward(numbers({4, 6}, 20 + static_cast<uint64_t>(group.rank())));
+        fail(step, Phase::loss);
+        const at::Tensor loss = loss_of(y);
+        if (throws && step == 2 && phase == Phase::backward) throw_in_backward(y);
+        loss.backward();
+        fail(step, Phase::step);
+        optimizer.step();
+      } catch (const std::exception& error) {
+        if (step > 2 || !throws) later.error = user_message(error);
+      }
+    }
+    later.weights = copies(model.parameters());
+  });
+  return result;
+}
+
+TEST(DistributedFaults, RanksThatThrewTogetherStayTogetherOrSaySo) {
+  for (const Phase phase : {Phase::forward, Phase::loss, Phase::backward, Phase::step}) {
+    SCOPED_TRACE(static_cast<int>(phase));
+    const auto ranks = after_a_throw(phase, true);
+    if (phase == Phase::backward) {
+      for (const Later& rank : ranks) EXPECT_THAT(rank.error, HasSubstr("an exception ended the last backward pass"));
+    } else {
+      EXPECT_EQ(ranks[0].error + ranks[1].error, "");
+    }
+    expect_equal(ranks[0].weights, ranks[1].weights);
+  }
+}
+
+TEST(DistributedFaults, AStepThatOneRankLeavesOutIsNoticedByBoth) {
+  const auto ranks = after_a_throw(Phase::step, false);
+  for (const Later& rank : ranks) {
+    EXPECT_THAT(rank.error, HasSubstr("the ranks hold different weights: parameter \"first_weight\" on rank 1"));
+  }
+}
+
+TEST(DistributedFaults, ARankThatThrewBeforeBackwardExchangesAgain) {
+  for (const Phase phase : {Phase::forward, Phase::loss}) {
+    const auto ranks = after_a_throw(phase, false);
+    EXPECT_EQ(ranks[1].error, "") << "it made one step less";
+    EXPECT_NE(ranks[0].error, "") << "nobody is there for its last step";
+    expect_equal(ranks[0].weights, ranks[1].weights);
+  }
+}
+
+/// Rank 0 alone swaps weights for an evaluation and puts them back.
+TEST(DistributedFaults, WeightsThatWerePutBackAreNoDivergence) {
+  run_ranks(2, [&](const comm::Group& group) {
+    const auto [model, module] = make_model<Layers>();
+    const DistributedDataParallel ddp(model, group);
+    for (int step = 0; step < 3; ++step) {
+      if (group.rank() == 0) {
+        const at::NoGradGuard no_grad;
+        for (at::Tensor& parameter : model.parameters()) {
+          const at::Tensor before = parameter.clone();
+          parameter.zero_();
+          parameter.copy_(before);
+        }
+      }
+      EXPECT_NO_THROW(loss_of(ddp.forward(numbers({4, 6}, 1))).backward());
+    }
+  });
 }
 
 }  // namespace

@@ -7,12 +7,22 @@
 namespace {
 
 std::atomic<bool> counts_any_thread{false};
-thread_local bool counts_this_thread = false;
 std::atomic<int64_t> counted{0}, failing{0};
 std::atomic<bool> has_fired{false};
 
+/// Of a guard of this thread alone.
+struct Own {
+  bool counts = false, fired = false;
+  int64_t counted = 0, failing = 0;
+};
+thread_local Own own;
+
 bool must_fail() {
-  if (!counts_this_thread && !counts_any_thread.load(std::memory_order_relaxed)) return false;
+  if (own.counts) {
+    own.fired |= ++own.counted == own.failing;
+    return own.counted == own.failing;
+  }
+  if (!counts_any_thread.load(std::memory_order_relaxed)) return false;
   if (counted.fetch_add(1) + 1 != failing.load()) return false;
   has_fired = true;
   return true;
@@ -81,25 +91,31 @@ void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
 
 namespace bellows::test {
 
-FailAllocation::FailAllocation(int64_t k, FailOn threads) {
+FailAllocation::FailAllocation(int64_t k, FailOn threads) : threads_(threads) {
+  if (threads == FailOn::this_thread) {
+    own = {.counts = true, .failing = k};
+    return;
+  }
   counted = 0;
   has_fired = false;
   failing = k;
-  counts_this_thread = threads == FailOn::this_thread;
-  counts_any_thread = threads == FailOn::any_thread;
+  counts_any_thread = true;
 }
 FailAllocation::~FailAllocation() {
   stop();
 }
 
 bool FailAllocation::fired() const {
-  return has_fired;
+  return threads_ == FailOn::this_thread ? own.fired : has_fired.load();
 }
 int64_t FailAllocation::count() const {
-  return counted;
+  return threads_ == FailOn::this_thread ? own.counted : counted.load();
 }
 void FailAllocation::stop() {
-  counts_this_thread = false;
+  if (threads_ == FailOn::this_thread) {
+    own.counts = false;
+    return;
+  }
   counts_any_thread = false;
   failing = 0;
 }

@@ -7,7 +7,7 @@ namespace bellows::test {
 enum class FailOn { this_thread, any_thread };
 
 /// Makes the k-th operator new after its construction throw std::bad_alloc, once. Link failing_allocation.cpp, which replaces operator new
-/// for the whole program, libtorch included. One guard at a time in a process.
+/// for the whole program, libtorch included. One guard at a time in a thread, one for any_thread in a process.
 ///
 ///     for (int64_t k = 1; k <= 300; ++k) {
 ///       FailAllocation guard(k);
@@ -29,6 +29,9 @@ class FailAllocation {
   int64_t count() const;
   /// From now on none fails and none is counted. The destructor does the same.
   void stop();
+
+ private:
+  FailOn threads_;
 };
 
 }  // namespace bellows::test

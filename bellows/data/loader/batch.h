@@ -34,6 +34,9 @@ class Batch {
   int64_t consumed() const { return place_.consumed; }
   /// Trailing rows that fill the batch up (Remainder::pad): another batch has them, too.
   int64_t padding() const { return place_.padding; }
+  /// Multiply the batch's mean loss by it: the mean of the ranks' gradients is then that of one process that takes the
+  /// samples of all ranks as one batch. 1 where the ranks' batches are of one size. Samples that on_bad_sample skips count.
+  double loss_weight() const { return place_.loss_weight; }
   const BatchPlace& place() const { return place_; }
 
   /// A copy on `device`; itself where all is there already.

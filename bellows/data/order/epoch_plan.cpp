@@ -77,8 +77,9 @@ BatchPlan EpochPlan::batch(int64_t step) const {
   const int64_t size = positions_.size(), rank = division_.rank, world = division_.world_size;
   const int64_t all = step_size(size - consumed_, division_);
   const int64_t taken = consumed_ + step * all, rest = size - taken;
+  const bool full = rest >= all || division_.remainder == Remainder::pad;
   int64_t begin = taken, end = taken;
-  if (rest >= all || division_.remainder == Remainder::pad) {
+  if (full) {
     begin += share_begin(division_, rank);
     end += share_begin(division_, rank + 1);
   } else if (division_.share_batch) {
@@ -94,7 +95,9 @@ BatchPlan EpochPlan::batch(int64_t step) const {
   plan.place = {.epoch = epoch_,
                 .index = step,
                 .consumed = taken + std::min(all, rest),
-                .padding = std::clamp<int64_t>(end - size, 0, end - begin)};
+                .padding = std::clamp<int64_t>(end - size, 0, end - begin),
+                .loss_weight = static_cast<double>((end - begin) * world) /
+                               static_cast<double>(full ? samples_per_step(division_) : rest)};
   plan.first = begin;
   plan.repeats = repeats_;
   return plan;

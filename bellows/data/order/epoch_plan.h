@@ -37,8 +37,9 @@ int64_t count_delivered(int64_t samples, const Division& division);
 struct BatchPlace {
   int64_t epoch = 0;
   int64_t index = 0;
-  int64_t consumed = 0;  ///< samples that all ranks have taken with this batch
-  int64_t padding = 0;   ///< trailing rows that are there a second time, to fill the batch
+  int64_t consumed = 0;    ///< samples that all ranks have taken with this batch
+  int64_t padding = 0;     ///< trailing rows that are there a second time, to fill the batch
+  double loss_weight = 1;  ///< rows of this rank in the step over the mean of all ranks
 };
 
 /// What one rank takes in one step.
