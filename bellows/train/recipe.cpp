@@ -11,8 +11,8 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
-#include "bellows/io/number_text.h"
 #include "bellows/train/recipe_check_impl.h"
+#include "bellows/train/yaml_text_impl.h"
 
 namespace bellows::train {
 
@@ -294,40 +294,13 @@ const Row& find_row(const std::string& key, const Origin& origin) {
                                        nearest.empty() ? " Known keys: " + all + "." : nearest));
 }
 
-/// True for text that YAML reads back as it stands.
-bool plain_in_yaml(const std::string& text) {
-  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./";
-  return !text.empty() && letters.find(text[0]) != std::string_view::npos && YAML::Load(text).IsScalar() &&
-         text.find_first_not_of(std::string(letters) + "-{},") == std::string::npos;
-}
-
-constexpr const char* binary_tag = "tag:yaml.org,2002:binary";
-
-/// File names may hold any bytes; YAML text is UTF-8.
-std::string quoted(const std::string& text) {
-  YAML::Emitter emitter;
-  if (!io::is_utf8(text)) {
-    emitter << YAML::Binary(reinterpret_cast<const unsigned char*>(text.data()), text.size());
-    return emitter.c_str();
-  }
-  emitter << YAML::DoubleQuoted << text;
-  return emitter.c_str();
-}
-
-std::string text_of(const YAML::Node& value) {
-  if (value.IsNull()) return "";
-  if (value.Tag() != binary_tag) return value.Scalar();
-  const auto bytes = value.as<YAML::Binary>();
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 std::string value_text(const Row& row, const Recipe& recipe) {
   return std::visit(
       [&](auto member) -> std::string {
         const auto& value = recipe.*member;
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, std::string>) {
-          return plain_in_yaml(value) ? value : quoted(value);
+          return plain_in_yaml(value) ? value : quoted_in_yaml(value);
         } else if constexpr (std::is_same_v<T, bool>) {
           return value ? "true" : "false";
         } else if constexpr (std::is_same_v<T, double>) {
@@ -365,7 +338,7 @@ Recipe Recipe::parse(std::string_view text, std::string_view where) {
                       "\" stands there twice.");
     TORCH_CHECK_VALUE(item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
                       ": expected one value (", type_of(row), "), got a list or a map.");
-    assign(row, recipe, text_of(item.second), origin);
+    assign(row, recipe, text_in_yaml(item.second), origin);
   }
   check_together(recipe, std::string(where));
   return recipe;
