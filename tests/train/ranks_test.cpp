@@ -6,16 +6,12 @@
 #include <ATen/ops/nan_to_num.h>
 
 #include <functional>
-#include <optional>
 
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/core/seed.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/parallel/distributed_data_parallel.h"
-#include "bellows/parallel/shard_optimizer.h"
 #include "bellows/train/train_loop.h"
-#include "tests/parallel/ranks.h"
-#include "tests/train/support.h"
+#include "tests/train/ranks_jobs.h"
 
 namespace bellows::train {
 
@@ -23,33 +19,6 @@ namespace {
 
 using parallel::testing::run_ranks;
 using ::testing::HasSubstr;
-
-constexpr int64_t points = 77;
-
-data::Dataset ranks_points() {
-  at::manual_seed(6);
-  const at::Tensor x = torch::randn({points, 8}, at::kDouble);
-  return data::Dataset(data::from_tensors({{"image", x}, {"label", x.slice(1, 0, 3).argmax(1)}}));
-}
-
-/// Jobs are made one after the other: ranks on threads share the generators.
-Job ranks_job(const Recipe& recipe) {
-  seed_everything(3);
-  torch::nn::Sequential net(torch::nn::Linear(8, 15), torch::nn::Tanh(), torch::nn::Linear(15, 3));
-  if (recipe.sync_batch_norm) net->push_back(torch::nn::BatchNorm1d(3));
-  net->to(at::kDouble);
-  const Model model = Model::of(net, "net");
-  auto optimizer = std::make_shared<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = recipe.lr});
-  const data::Dataset data = ranks_points().batch(recipe.batch_size).threads(0);
-  return Job{recipe, model, {optimizer}, cross_entropy_loss(model), data.shuffle(2), data};
-}
-
-std::vector<Job> ranks_jobs(const Recipe& recipe, int ranks) {
-  std::vector<Job> jobs;
-  jobs.reserve(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(ranks_job(recipe));
-  return jobs;
-}
 
 struct Outcome {
   std::vector<at::Tensor> weights;
@@ -80,13 +49,6 @@ void expect_alike(const Outcome& ranks, const Outcome& alone) {
   EXPECT_DOUBLE_EQ(ranks.evaluation.accuracy, alone.evaluation.accuracy);
   EXPECT_EQ(ranks.epoch, alone.epoch);
   EXPECT_EQ(ranks.samples, alone.samples);
-}
-
-Recipe ranks_recipe() {
-  Recipe recipe;
-  recipe.batch_size = 10;  // 77 points: the last batch has 7; four ranks share 10 as 2, 3, 2, 3
-  recipe.lr = 0.01;
-  return recipe;
 }
 
 using Change = std::function<void(Job&)>;
@@ -286,85 +248,6 @@ TEST(TrainRanks, ThreeGoOnBitForBit) {
                b = checkpoint::SavedCheckpoint(expected.checkpoint).state().model;
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(a[i].second.equal(b[i].second)) << a[i].first;
-  }
-}
-
-/// README's loop for several processes over two epochs of 77 points in tens: the last batch of each has 7.
-std::vector<at::Tensor> plain_loop(Job job, const comm::Group* group, int stage) {
-  data::Dataset data = job.train;
-  if (group) data = data.distributed(group->rank(), group->size(), /*share_batch=*/true);
-  std::shared_ptr<torch::optim::Optimizer> optimizer = job.optimizers.front();
-  std::optional<parallel::DistributedDataParallel> ddp;
-  if (group && stage < 2) ddp.emplace(job.model, *group);
-  if (group && stage > 0) optimizer = parallel::shard_optimizer(optimizer, job.model, *group, {.stage = stage});
-  data::Loader loader = data.loader();
-  for (int64_t epoch = 0; epoch < 2; ++epoch) {
-    for (const data::Batch& batch : loader.epoch(epoch)) {
-      const at::Tensor scores = ddp ? ddp->forward(batch["image"]) : job.model.forward(batch["image"]);
-      const at::Tensor loss = at::cross_entropy_loss(scores, batch["label"]);
-      optimizer->zero_grad();
-      (loss * batch.loss_weight()).backward();
-      optimizer->step();
-    }
-  }
-  return copies_of(job.model);
-}
-
-TEST(TrainRanks, APlainLoopGivesWhatOneProcessGives) {
-  const std::vector<at::Tensor> alone = plain_loop(ranks_job(ranks_recipe()), nullptr, 0);
-  for (const int stage : {0, 1, 2}) {
-    for (const int ranks : {2, 3, 4}) {
-      SCOPED_TRACE(c10::str("ZeRO stage ", stage, " on ", ranks));
-      std::vector<Job> jobs = ranks_jobs(ranks_recipe(), ranks);
-      std::vector<std::vector<at::Tensor>> weights(jobs.size());
-      run_ranks(ranks, [&](const comm::Group& group) {
-        const auto rank = static_cast<size_t>(group.rank());
-        weights[rank] = plain_loop(std::move(jobs[rank]), &group, stage);
-      });
-      for (const auto& own : weights) {
-        for (size_t i = 0; i < alone.size(); ++i)
-          EXPECT_TRUE(at::allclose(own[i], alone[i], 1e-9, 1e-12)) << "tensor " << i;
-      }
-    }
-  }
-}
-
-/// Six steps of two batches; in the first batch of the second one the loss throws on both ranks.
-std::vector<std::vector<at::Tensor>> weights_after_a_throw(const std::string& strategy) {
-  Recipe recipe = ranks_recipe();
-  recipe.accumulate = 2;
-  recipe.data_parallel = strategy;
-  std::vector<Job> jobs = ranks_jobs(recipe, 2);
-  std::vector<std::vector<at::Tensor>> weights(2);
-  run_ranks(2, [&](const comm::Group& group) {
-    const auto rank = static_cast<size_t>(group.rank());
-    jobs[rank].ranks = group;
-    const auto loss = jobs[rank].loss;
-    int calls = 0;
-    jobs[rank].loss = [&](const data::Batch& batch) {
-      if (++calls == 3) throw std::runtime_error("a bad sample");
-      return loss(batch);
-    };
-    TrainLoop loop(std::move(jobs[rank]));
-    for (int step = 0; step < 6; ++step) {
-      try {
-        loop.step();
-      } catch (const std::runtime_error& error) {
-        EXPECT_THAT(error.what(), HasSubstr("a bad sample"));
-      }
-    }
-    weights[rank] = copies_of(loop.job().model);
-  });
-  return weights;
-}
-
-TEST(TrainRanks, ExchangeGradientsAgainAfterALossThatThrew) {
-  for (const char* strategy : {"ddp", "zero1", "zero2"}) {
-    SCOPED_TRACE(strategy);
-    const auto weights = weights_after_a_throw(strategy);
-    ASSERT_FALSE(weights[0].empty());
-    for (size_t i = 0; i < weights[0].size(); ++i)
-      EXPECT_TRUE(at::equal(weights[0][i], weights[1][i])) << "tensor " << i;
   }
 }
 

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <torch/nn.h>
+
+#include <utility>
+#include <vector>
+
+#include "bellows/core/seed.h"
+#include "bellows/optim/optimizers.h"
+#include "bellows/train/train_loop.h"
+#include "tests/parallel/ranks.h"
+#include "tests/train/support.h"
+
+namespace bellows::train {
+
+constexpr int64_t points = 77;
+
+inline data::Dataset ranks_points() {
+  at::manual_seed(6);
+  const at::Tensor x = torch::randn({points, 8}, at::kDouble);
+  return data::Dataset(data::from_tensors({{"image", x}, {"label", x.slice(1, 0, 3).argmax(1)}}));
+}
+
+/// Jobs are made one after the other: ranks on threads share the generators.
+inline Job ranks_job(const Recipe& recipe) {
+  seed_everything(3);
+  torch::nn::Sequential net(torch::nn::Linear(8, 15), torch::nn::Tanh(), torch::nn::Linear(15, 3));
+  if (recipe.sync_batch_norm) net->push_back(torch::nn::BatchNorm1d(3));
+  net->to(at::kDouble);
+  const Model model = Model::of(net, "net");
+  auto optimizer = std::make_shared<optim::AdamW>(model.parameters(), optim::AdamWOptions{.lr = recipe.lr});
+  const data::Dataset data = ranks_points().batch(recipe.batch_size).threads(0);
+  return Job{recipe, model, {optimizer}, cross_entropy_loss(model), data.shuffle(2), data};
+}
+
+inline std::vector<Job> ranks_jobs(const Recipe& recipe, int ranks) {
+  std::vector<Job> jobs;
+  jobs.reserve(static_cast<size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) jobs.push_back(ranks_job(recipe));
+  return jobs;
+}
+
+inline Recipe ranks_recipe() {
+  Recipe recipe;
+  recipe.batch_size = 10;  // 77 points: the last batch has 7; four ranks share 10 as 2, 3, 2, 3
+  recipe.lr = 0.01;
+  return recipe;
+}
+
+}  // namespace bellows::train
