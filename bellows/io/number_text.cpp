@@ -1,5 +1,6 @@
 #include "bellows/io/number_text.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -21,6 +22,17 @@ std::optional<T> parse_whole(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+/// Whether the magnitude of a decimal number is below 1: from_chars does not say on which side of the range it lies.
+bool is_below_one(std::string_view text) {
+  const size_t e = std::min(text.find_first_of("eE"), text.size());
+  const std::string_view digits = text.substr(0, e), exponent = text.substr(std::min(e + 1, text.size()));
+  const size_t first = digits.find_first_of("123456789"), point = std::min(digits.find('.'), digits.size());
+  const double places = static_cast<double>(point) - static_cast<double>(first) - (first > point ? 0 : 1);
+  if (exponent.empty()) return places < 0;
+  const auto shift = parse_whole<int64_t>(exponent);
+  return shift ? places + static_cast<double>(*shift) < 0 : exponent.starts_with('-');
 }
 
 }  // namespace
@@ -61,11 +73,7 @@ std::optional<double> parse_float(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || end != text.data() + text.size() || text.back() == ')') return std::nullopt;  // nan(…)
   if (error == std::errc::result_out_of_range) {
-    // from_chars does not say on which side the number lies; without a negative exponent it is the large one.
-    const size_t e = text.find_first_of("eE");
-    const bool tiny = e == std::string_view::npos ? text.find_first_of("123456789") > text.find('.')
-                                                  : text.substr(e + 1).starts_with('-');
-    const double limit = tiny ? 0.0 : std::numeric_limits<double>::infinity();
+    const double limit = is_below_one(text) ? 0.0 : std::numeric_limits<double>::infinity();
     return text[0] == '-' ? -limit : limit;
   }
   if (error != std::errc()) return std::nullopt;

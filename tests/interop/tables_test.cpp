@@ -73,6 +73,9 @@ TEST_F(TablesTest, NumbersReadAndWriteAsInPython) {
   }
   EXPECT_EQ(io::parse_float("1e999"), INFINITY);
   EXPECT_EQ(io::parse_float("-1e-999"), -0.0);
+  // The side on which a number leaves the range depends on its digits and its exponent.
+  EXPECT_EQ(io::parse_float("0." + std::string(400, '0') + "1e5"), 0.0);
+  EXPECT_EQ(io::parse_float("1" + std::string(700, '0') + "e-100"), INFINITY);
   for (const char* text : {"", "+", "x", "1x", "1 ", "0x10", "nan(1)", "+-1", "--1"})
     EXPECT_FALSE(io::parse_float(text)) << text;
   EXPECT_EQ(io::parse_int("+7"), 7);
