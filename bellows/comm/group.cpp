@@ -6,6 +6,7 @@
 
 #include "bellows/comm/group_impl.h"
 #include "bellows/comm/store_impl.h"
+#include "bellows/core/error.h"
 #include "bellows/core/no_sigpipe.h"
 
 namespace bellows::comm {
@@ -25,6 +26,23 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupParts& parts, const c10::
   return gloo;
 }
 
+/// Reported as call 0 of the group while it lasts, and where it fails.
+c10::intrusive_ptr<c10d::Backend> connect_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store,
+                                               Watchdog& watchdog) {
+  const Call call = watchdog.enter(parts.name, "connect");
+  try {
+    auto gloo = make_gloo(parts, store);
+    watchdog.finished(call);
+    return gloo;
+  } catch (const c10::DistNetworkError&) {
+    watchdog.finished(call);
+    throw;  // the store is gone: init() says who serves it
+  } catch (const std::exception& error) {
+    watchdog.finished(call);
+    TORCH_CHECK(false, watchdog.error_text(call, user_message(error)));
+  }
+}
+
 /// Params: traffic – where to count
 Group connect(const GroupParts& parts, const Store& store, const std::shared_ptr<Watchdog>& watchdog,
               std::shared_ptr<TrafficCount> traffic) {
@@ -42,7 +60,7 @@ Group connect(const GroupParts& parts, const Store& store, const std::shared_ptr
   state->watchdog = watchdog;
   state->process_group = c10::make_intrusive<c10d::ProcessGroup>(own_store, parts.rank, size);
   state->process_group->setBackend(c10::DeviceType::CPU, Type::GLOO,
-                                   watched(make_gloo(parts, own_store), parts, watchdog, state->traffic));
+                                   watched(connect_gloo(parts, own_store, *watchdog), parts, watchdog, state->traffic));
   if (parts.nccl) {
     state->process_group->setBackend(
         c10::DeviceType::CUDA, Type::NCCL,

@@ -109,8 +109,8 @@ void read_slurm(const Variables& variables, LaunchEnvironment& place) {
     const auto names = expand_node_list(*nodes);
     if (names.size() > 1) place.master_address = names.front();
   }
-  place.master_port =
-      port_of(find(variables, "SLURM_JOB_ID").value_or("") + "." + find(variables, "SLURM_STEP_ID").value_or(""));
+  place.job = find(variables, "SLURM_JOB_ID").value_or("") + "." + find(variables, "SLURM_STEP_ID").value_or("");
+  place.master_port = port_of(place.job);
 }
 
 void read_mpi(const Variables& variables, LaunchEnvironment& place) {
@@ -132,6 +132,7 @@ void read_torchrun(const Variables& variables, LaunchEnvironment& place) {
                         name, ", expected where rank 0 is found. Start with `bellows launch`, or set it.");
     }
   }
+  place.job = find(variables, "TORCHELASTIC_RUN_ID").value_or("");
   place.restart_count = number_of(variables, "TORCHELASTIC_RESTART_COUNT", 0, 0);
   place.launcher_has_store = find(variables, "TORCHELASTIC_USE_AGENT_STORE") == "True";
 }

@@ -19,6 +19,7 @@ struct LaunchEnvironment {
   int master_port = 0;
   bool launcher_has_store = false;  ///< the launcher serves the store; otherwise rank 0 does
   int restart_count = 0;            ///< how often all ranks were started anew
+  std::string job;                  ///< its id as SLURM or torchrun gives it; "" where there is none
   std::string token;                ///< BELLOWS_TOKEN: the job's secret; "" where there is none
   std::string store_file;           ///< BELLOWS_STORE=file:///…: a file that all ranks see, instead of a port
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "bellows/comm/nodes_impl.h"
 #include "bellows/comm/rank_process_impl.h"
 #include "bellows/comm/token.h"
+#include "bellows/comm/wait_report_impl.h"
 #include "bellows/core/log.h"
 #include "bellows/core/machine.h"
 
@@ -27,6 +29,10 @@ constexpr std::chrono::milliseconds grace_to_speak = 2s, grace_to_end = 2500ms, 
 
 bool asks_to_stop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+std::string signal_name(int signal) {
+  return "SIG" + std::string(sigabbrev_np(signal));
 }
 
 /// A rank that was told to stop, and did: killed by the signal, or in its own time.
@@ -46,7 +52,7 @@ std::string job_token(const LaunchOptions& options) {
 /// The ranks of this node, from their start to their end.
 class Round {
  public:
-  Round(int number, int ranks, const Signals& signals, const Guard& guard, Nodes& nodes, const OutputLine& on_line)
+  Round(int number, int ranks, const Signals& signals, Guard& guard, Nodes& nodes, const OutputLine& on_line)
       : number_(number), ranks_(ranks), signals_(signals), guard_(guard), nodes_(nodes), on_line_(on_line) {}
 
   /// Nothing, or what failed first, on whatever node.
@@ -57,6 +63,7 @@ class Round {
   bool running() const;
   void wait_for_events();
   void pass_on_signals();
+  std::string running_ranks() const;
   void reap();
   void end_the_others();
   void send(int signal) const;
@@ -65,11 +72,12 @@ class Round {
 
   const int number_, ranks_;
   const Signals& signals_;
-  const Guard& guard_;
+  Guard& guard_;
   Nodes& nodes_;
   const OutputLine& on_line_;
   std::vector<std::unique_ptr<RankProcess>> processes_;
   std::optional<Failure> failure_;
+  std::optional<WaitReport> ending_;            ///< since the ranks are to end
   std::optional<Clock::time_point> first_end_;  ///< of a rank that failed, or after a request to stop
   bool stop_ = false, terminated_ = false, killed_ = false;
 };
@@ -125,7 +133,11 @@ void Round::pass_on_signals() {
   while (const int signal = signals_.next()) {
     if (signal == SIGCHLD) continue;
     send(stop_ && asks_to_stop(signal) ? SIGKILL : signal);
-    stop_ = stop_ || asks_to_stop(signal);
+    if (!asks_to_stop(signal)) continue;
+    if (!stop_)
+      log_info("launch: got ", signal_name(signal), " and passed it on; waiting for ", running_ranks(),
+               " to end. A second signal kills them.");
+    stop_ = true;
   }
 }
 
@@ -136,6 +148,16 @@ void Round::send(int signal) const {
 void Round::note(const Failure& failure) {
   if (!failure_) failure_ = failure;
   if (!first_end_) first_end_ = Clock::now();
+}
+
+/// "rank 1 (pid 42)"
+std::string Round::running_ranks() const {
+  std::string ranks;
+  for (const auto& process : processes_) {
+    if (process->running())
+      ranks += c10::str(ranks.empty() ? "" : ", ", "rank ", process->rank(), " (pid ", process->pid(), ")");
+  }
+  return ranks;
 }
 
 void Round::reap() {
@@ -154,6 +176,10 @@ void Round::reap() {
 }
 
 void Round::end_the_others() {
+  if (stop_ || first_end_) {
+    if (!ending_) ending_.emplace("launch: node " + std::to_string(nodes_.node_rank()), 0);
+    ending_->report([&] { return running_ranks() + " to end"; });
+  }
   if (!first_end_) return;
   const auto since = Clock::now() - *first_end_;
   const auto patience = stop_ ? grace_after_stop : grace_to_speak;
@@ -171,10 +197,12 @@ void Round::end_the_others() {
 /// Theirs go on when this node's are done: one of them may fail yet.
 void Round::wait_for_other_nodes() {
   nodes_.ended();
+  WaitReport wait("launch: node " + std::to_string(nodes_.node_rank()), 0);
   while (!stop_ && !first_end_ && !nodes_.all_ended()) {
     wait_for_events();
     pass_on_signals();
     if (const auto heard = nodes_.heard()) note(*heard);
+    wait.report([&] { return nodes_.not_ended() + " to end"; });
   }
 }
 
@@ -184,6 +212,7 @@ std::optional<Failure> Round::run(const std::vector<std::string>& command, const
     wait_for_events();
     pass_on_signals();
     reap();
+    guard_.replace_if_lost();
     if (const auto heard = nodes_.heard()) note(*heard);
     end_the_others();
   }
@@ -224,7 +253,7 @@ void check_launch(const LaunchOptions& options) {
 LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
   check_launch(options);
   const std::string token = job_token(options);
-  const Guard guard;      // before there are threads
+  Guard guard;            // before there are threads
   const Signals signals;  // before the store's threads, which must not take them
   const auto interrupted = [&]() -> std::optional<Failure> {
     while (const int signal = signals.next()) {

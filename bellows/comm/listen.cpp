@@ -102,7 +102,7 @@ bool answers(const addrinfo& address) {
 
 }  // namespace
 
-bool wait_for_listener(const std::string& host, int port, double timeout_s) {
+bool wait_for_listener(const std::string& host, int port, double timeout_s, const std::stop_token& stop) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
   do {
     const Addresses addresses = resolve(host, port, SOCK_STREAM);
@@ -110,7 +110,7 @@ bool wait_for_listener(const std::string& host, int port, double timeout_s) {
       if (answers(*address)) return true;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  } while (std::chrono::steady_clock::now() < end);
+  } while (std::chrono::steady_clock::now() < end && !stop.stop_requested());
   return false;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <stop_token>
 #include <string>
 
 namespace bellows::comm {
@@ -21,8 +22,8 @@ class Listener {
   int fd_ = -1;
 };
 
-/// Waits until somebody listens there; false when the time is up.
-bool wait_for_listener(const std::string& host, int port, double timeout_s);
+/// Waits until somebody listens there; false when the time is up, or `stop` asks to end.
+bool wait_for_listener(const std::string& host, int port, double timeout_s, const std::stop_token& stop = {});
 /// Numeric address of this machine that packets to `host` leave from: 127.0.0.1 for a loopback address.
 std::string address_towards(const std::string& host);
 /// Resolves to an address that only this machine reaches?

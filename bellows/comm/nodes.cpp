@@ -9,6 +9,7 @@
 #include "bellows/comm/listen_impl.h"
 #include "bellows/comm/rendezvous_impl.h"
 #include "bellows/comm/token.h"
+#include "bellows/comm/wait_report_impl.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 
@@ -48,13 +49,26 @@ std::string to_json(const Failure& failure) {
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Failure failure_of(const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
-  return {.rank = json["rank"],
-          .exit_code = json["exit_code"],
-          .how = json["how"],
-          .last_lines = json["lines"],
-          .asked_for = json["asked_for"]};
+/// Gives `use` what the store has under a key, as JSON.
+template <class Use>
+auto read_entry(const std::string& key, const std::string& text, Use use) {
+  try {
+    return use(nlohmann::json::parse(text));
+  } catch (const nlohmann::json::exception&) {
+    TORCH_CHECK_VALUE(false, "launch: the store's entry \"", key, "\" is damaged: \"", text.substr(0, 100),
+                      "\", expected what another launcher of the same version writes. Does another program use the "
+                      "port? Start the job on all nodes again, or give another --rdzv.");
+  }
+}
+
+Failure failure_of(const std::string& key, const std::string& text) {
+  return read_entry(key, text, [](const nlohmann::json& json) -> Failure {
+    return {.rank = json.at("rank"),
+            .exit_code = json.at("exit_code"),
+            .how = json.at("how"),
+            .last_lines = json.at("lines"),
+            .asked_for = json.at("asked_for")};
+  });
 }
 
 std::string node_name(int node) {
@@ -91,11 +105,18 @@ Nodes::Nodes(const LaunchOptions& options, const std::string& token, const Inter
       id_(make_token()) {
   int port = 0;
   if (!options.rendezvous.empty()) std::tie(host_, port) = split_address(options.rendezvous);
-  if (node_rank_ > 0 && !wait_for_node_zero(port, interrupted)) return;
-  store_ = node_rank_ == 0 ? Store::serve(host_, port) : Store::join(host_, port, meet_timeout_s);
   const std::string who = node_name(node_rank_);
-  const Store job = enter_job(*store_, token, who).under("launch/");
-  check_same_nodes(job, node_rank_, nodes_);
+  const auto enter = [=, node = node_rank_, nodes = nodes_](const Store& store) {
+    const Store job = enter_job(store, token, who).under("launch/");
+    check_same_nodes(job, node, nodes);
+    return job;
+  };
+  if (node_rank_ == 0) {
+    store_ = Store::serve(host_, port);
+  } else if (!join_node_zero(port, enter, interrupted)) {
+    return;
+  }
+  const Store job = node_rank_ == 0 ? enter(*store_) : *job_;
   if (nodes_ == 1) return;
   view_.emplace([=, host = host_, first = node_rank_ == 0] {
     if (first) return job.another();
@@ -104,12 +125,26 @@ Nodes::Nodes(const LaunchOptions& options, const std::string& token, const Inter
 }
 
 /// False: over().
-bool Nodes::wait_for_node_zero(int port, const Interrupted& interrupted) {
-  const auto since = Clock::now();
-  while (!wait_for_listener(host_, port, 0)) {
-    if ((over_ = interrupted())) return false;
-    TORCH_CHECK(age_s(since) < meet_timeout_s, "launch: nobody listened at ", host_, ":", port, " for ", meet_timeout_s,
-                " s, expected node 0 there. Start it, or check --rdzv.");
+bool Nodes::join_node_zero(int port, const std::function<Store(const Store&)>& enter, const Interrupted& interrupted) {
+  WaitReport wait("launch: " + node_name(node_rank_), meet_timeout_s);
+  struct Stopped {};
+  const auto look = [&] {
+    if ((over_ = interrupted())) throw Stopped();
+    wait.report([&] { return c10::str("node 0 at ", host_, ":", port); });
+    TORCH_CHECK(wait.waited_s() < meet_timeout_s, "launch: nobody listened at ", host_, ":", port, " for ",
+                meet_timeout_s, " s, expected node 0 there. Start it, or check --rdzv.");
+  };
+  try {
+    const auto joined = in_background(
+        [host = host_, port, enter](const std::stop_token& stop) {
+          const Store store = Store::join(host, port, 2 * meet_timeout_s, stop);
+          return std::pair(store, enter(store));
+        },
+        look);
+    store_ = joined.first;
+    job_ = joined.second;
+  } catch (const Stopped&) {
+    return false;
   }
   return true;
 }
@@ -133,7 +168,7 @@ bool Nodes::has_to_stop(const Interrupted& interrupted) {
   if (!over_) over_ = interrupted();
   if (!over_ && view_->is_gone()) over_ = store_gone();
   if (node_rank_ == 0 || over_) return over_.has_value();
-  if (const auto text = view_->value("over")) over_ = failure_of(*text);
+  if (const auto text = view_->value("over")) over_ = failure_of("over", *text);
   return over_.has_value();
 }
 
@@ -141,23 +176,28 @@ bool Nodes::has_to_stop(const Interrupted& interrupted) {
 std::vector<Nodes::Member> Nodes::those_here(int ranks) {
   std::vector<Member> there = {{.node = 0, .ranks = ranks, .id = id_}};
   for (int node = 1; node < nodes_; ++node) {
-    const auto text = view_->latest(key("here/" + std::to_string(node)));
+    const std::string name = key("here/" + std::to_string(node));
+    const auto text = view_->latest(name);
     if (!text) continue;
-    const auto json = nlohmann::json::parse(*text);
-    there.push_back({.node = node, .ranks = json[0], .id = json[1]});
+    there.push_back(read_entry(name, *text, [&](const nlohmann::json& json) -> Member {
+      return {.node = node, .ranks = json.at(0), .id = json.at(1)};
+    }));
   }
   return there;
 }
 
-void Nodes::check_patience(Clock::time_point since, const std::vector<Member>& there) const {
-  if (age_s(since) < meet_timeout_s) return;
+std::string Nodes::missing_nodes(const std::vector<Member>& there) const {
   std::string missing;
   for (int node = 1; node < nodes_; ++node) {
     if (std::any_of(there.begin(), there.end(), [&](const Member& member) { return member.node == node; })) continue;
     missing += (missing.empty() ? "" : ", ") + node_name(node);
   }
-  TORCH_CHECK(false, "launch: waited ", meet_timeout_s, " s for ", nodes_, " nodes, at least ", min_nodes_, "; ",
-              missing, " did not come to ", host_, ":", port(), ".");
+  return missing;
+}
+
+void Nodes::check_patience(Clock::time_point since, const std::vector<Member>& there) const {
+  TORCH_CHECK(age_s(since) < meet_timeout_s, "launch: waited ", meet_timeout_s, " s for ", nodes_, " nodes, at least ",
+              min_nodes_, "; ", missing_nodes(there), " did not come to ", host_, ":", port(), ".");
 }
 
 /// Node 0 decides who takes part. False: over().
@@ -166,11 +206,15 @@ bool Nodes::gather(int ranks, const Interrupted& interrupted) {
   view_->set("round", std::to_string(round_));
   const double patience_s = round_ == 0 ? meet_timeout_s : node_timeout_s_;
   const auto since = Clock::now();
+  WaitReport wait("launch: node 0", meet_timeout_s);
   std::vector<Member> there = those_here(ranks);
   for (bool said = false; static_cast<int>(there.size()) < nodes_; there = those_here(ranks)) {
     if (has_to_stop(interrupted)) return false;
     if (age_s(since) > patience_s && static_cast<int>(there.size()) >= min_nodes_) break;
     check_patience(since, there);
+    wait.report([&] {
+      return c10::str(missing_nodes(there), "; ", there.size(), " of ", nodes_, " nodes are at ", host_, ":", port());
+    });
     if (round_ > 0 && !said && age_s(since) > 2) {
       said = true;
       log_info("launch: ", there.size(), " of ", nodes_, " nodes are ready for the next round; waiting at most ",
@@ -188,14 +232,17 @@ bool Nodes::gather(int ranks, const Interrupted& interrupted) {
 bool Nodes::attend(int ranks, const Interrupted& interrupted) {
   const int after = round_;
   const auto since = Clock::now();
+  WaitReport wait("launch: " + node_name(node_rank_), meet_timeout_s);
   for (auto renewed = since; !has_to_stop(interrupted); std::this_thread::sleep_for(meet_period)) {
     if (view_->silent_s() > node_timeout_s_ && age_s(renewed) > node_timeout_s_) {
       view_->renew();  // the network may be there again, and TCP not know of it for minutes
       renewed = Clock::now();
     }
+    wait.report([&] { return c10::str("node 0 at ", host_, ":", port(), " to start the ranks of all nodes"); });
     TORCH_CHECK(view_->silent_s() < meet_timeout_s, "launch: node 0 has not answered at ", host_, ":", port(), " for ",
                 meet_timeout_s, " s.");
-    const int now = std::stoi(view_->latest("round").value_or("-1"));
+    const int now = read_entry("round", view_->latest("round").value_or("-1"),
+                               [](const nlohmann::json& number) { return number.get<int>(); });
     if (now <= after) continue;
     if (now != round_) {
       round_ = now;
@@ -203,9 +250,11 @@ bool Nodes::attend(int ranks, const Interrupted& interrupted) {
     }
     const auto text = view_->value(key("members"));
     if (!text) continue;
-    std::vector<Member> members;
-    for (const auto& entry : nlohmann::json::parse(*text))
-      members.push_back({.node = entry[0], .ranks = entry[1], .id = entry[2]});
+    const auto members = read_entry(key("members"), *text, [](const nlohmann::json& list) {
+      std::vector<Member> all;
+      for (const auto& entry : list) all.push_back({.node = entry.at(0), .ranks = entry.at(1), .id = entry.at(2)});
+      return all;
+    });
     if (take_place(members)) return true;
   }
   return false;
@@ -238,14 +287,14 @@ std::optional<int> Nodes::meet(int ranks, const Interrupted& interrupted) {
 Failure Nodes::report(const Failure& failure) {
   if (!view_) return failure;
   view_->set_first(key("failed"), to_json(failure));
-  if (const auto first = view_->wait_for(key("failed"), 1)) return failure_of(*first);
+  if (const auto first = view_->wait_for(key("failed"), 1)) return failure_of(key("failed"), *first);
   return view_->is_gone() ? store_gone() : failure;  // ranks may notice before their launcher does
 }
 
 std::optional<Failure> Nodes::heard() {
   if (!view_) return std::nullopt;
   give_sign_of_life();
-  if (const auto failed = view_->value(key("failed"))) return failure_of(*failed);
+  if (const auto failed = view_->value(key("failed"))) return failure_of(key("failed"), *failed);
   if (view_->is_gone()) return store_gone();
   if (node_rank_ == 0) return lost_node();
   if (view_->silent_s() < node_timeout_s_) return std::nullopt;
@@ -278,9 +327,16 @@ void Nodes::ended() {
 
 bool Nodes::all_ended() {
   if (!view_) return true;
-  return std::all_of(members_.begin(), members_.end(), [this](const Member& member) {
-    return member.node == node_rank_ || view_->value(key("ended/" + std::to_string(member.node)));
-  });
+  return not_ended().empty();
+}
+
+std::string Nodes::not_ended() {
+  std::string names;
+  for (const Member& member : members_) {
+    if (member.node != node_rank_ && !view_->value(key("ended/" + std::to_string(member.node))))
+      names += (names.empty() ? "" : ", ") + node_name(member.node);
+  }
+  return names;
 }
 
 void Nodes::leave(const std::optional<Failure>& failure) {

@@ -49,6 +49,7 @@ class Nodes {
 
   const std::string& host() const { return host_; }
   int port() const { return store_->port(); }
+  int node_rank() const { return node_rank_; }
   int first_rank() const { return first_rank_; }  ///< of this node, in this round
   int world_size() const { return world_size_; }
 
@@ -59,6 +60,7 @@ class Nodes {
   /// This node's ranks of the round have ended.
   void ended();
   bool all_ended();
+  std::string not_ended();  ///< "node 1, node 2"
   /// Node 0 goes last: it serves the store.
   /// Params: failure – how the job ended
   void leave(const std::optional<Failure>& failure);
@@ -73,7 +75,7 @@ class Nodes {
     std::string text;
     Clock::time_point since;
   };
-  bool wait_for_node_zero(int port, const Interrupted& interrupted);
+  bool join_node_zero(int port, const std::function<Store(const Store&)>& enter, const Interrupted& interrupted);
   std::string key(const std::string& what) const;
   double age_s(Clock::time_point since) const;
   void give_sign_of_life();
@@ -82,6 +84,7 @@ class Nodes {
   bool attend(int ranks, const Interrupted& interrupted);
   bool has_to_stop(const Interrupted& interrupted);
   bool take_place(const std::vector<Member>& members);
+  std::string missing_nodes(const std::vector<Member>& there) const;
   void check_patience(Clock::time_point since, const std::vector<Member>& there) const;
   double silent_s(int node);
   std::optional<Failure> lost_node();
@@ -90,6 +93,7 @@ class Nodes {
   const double node_timeout_s_;
   std::string id_, host_ = "127.0.0.1";
   std::optional<Store> store_;
+  std::optional<Store> job_;       ///< its part for this job; not on node 0
   std::optional<StoreView> view_;  ///< of several nodes
   int round_ = -1, first_rank_ = 0, world_size_ = 0;
   std::vector<Member> members_;

@@ -12,6 +12,8 @@
 
 #include "bellows/comm/rank_process_impl.h"
 #include "bellows/core/error.h"
+#include "bellows/core/log.h"
+#include "bellows/core/no_sigpipe.h"
 
 namespace bellows::comm {
 
@@ -41,6 +43,13 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
+/// Of what waitpid() gave: "ended with exit code 3".
+std::string how_ended(int status) {
+  if (WIFEXITED(status)) return "ended with exit code " + std::to_string(WEXITSTATUS(status));
+  const int signal = WTERMSIG(status);
+  return "was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")";
+}
+
 /// In the child; only what is safe between fork and exec.
 [[noreturn]] void become(char** argv, char** environment, const sigset_t& mask, pid_t launcher, const int* outputs,
                          int error_pipe) {
@@ -60,8 +69,12 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }
 
 /// The guard's whole life: process groups come over the pipe, negative ones go; at its end all that are left die.
-[[noreturn]] void stand_guard(int from) {
+/// A guard that replaces another inherits connections and pipes of the job, which it must not hold open.
+[[noreturn]] void stand_guard(int pipe) {
   setsid();
+  constexpr int from = STDERR_FILENO + 1;
+  dup2(pipe, from);
+  close_range(from + 1, ~0u, 0);
   const int null = open("/dev/null", O_RDWR);
   for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, standard);
   std::set<pid_t> groups;
@@ -77,23 +90,48 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }  // namespace
 
 Guard::Guard() {
-  Pipe pipe;
-  pid_ = fork();
-  TORCH_CHECK(pid_ >= 0, "launch: no further process: ", errno_message(errno), ".");
-  if (pid_ == 0) {
-    close(pipe.ends[1]);
-    stand_guard(pipe.ends[0]);
-  }
-  pipe_ = std::exchange(pipe.ends[1], -1);
+  start();
 }
 
 Guard::~Guard() {
   close(pipe_);
-  waitpid(pid_, nullptr, 0);
+  if (pid_ > 0) waitpid(pid_, nullptr, 0);
+}
+
+void Guard::start() {
+  Pipe pipe;
+  const pid_t child = fork();
+  TORCH_CHECK(child >= 0, "launch: cannot start the helper process that ends the ranks if the launcher is killed: ",
+              errno_message(errno), ". Raise the limit of processes (ulimit -u), or end other programs.");
+  if (child == 0) stand_guard(pipe.ends[0]);
+  pid_ = child;
+  if (pipe_ >= 0) close(pipe_);
+  pipe_ = std::exchange(pipe.ends[1], -1);
+  for (const pid_t group : groups_) tell(group);
+}
+
+void Guard::add(pid_t group) {
+  groups_.insert(group);
+  tell(group);
+}
+
+void Guard::remove(pid_t group) {
+  groups_.erase(group);
+  tell(-group);
+}
+
+void Guard::replace_if_lost() {
+  int status = 0;
+  if (pid_ < 0 || waitpid(pid_, &status, WNOHANG) != pid_) return;
+  const pid_t lost = std::exchange(pid_, -1);
+  log_warn("launch: the helper process that ends the ranks if the launcher is killed (pid ", lost, ") ",
+           how_ended(status), ". Starting another one.");
+  start();
 }
 
 void Guard::tell(pid_t message) const {
-  if (write(pipe_, &message, sizeof message) < 0) return;  // somebody killed it: the rest works without
+  const NoSigpipe no_signal;
+  if (write(pipe_, &message, sizeof message) < 0) return;  // it was killed: replace_if_lost() tells the next one
 }
 
 Signals::Signals() {
@@ -205,9 +243,7 @@ int RankProcess::exit_code() const {
 }
 
 std::string RankProcess::how() const {
-  if (WIFEXITED(*status_)) return "ended with exit code " + std::to_string(WEXITSTATUS(*status_));
-  const int signal = WTERMSIG(*status_);
-  return "was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")";
+  return how_ended(*status_);
 }
 
 }  // namespace bellows::comm

@@ -6,6 +6,7 @@
 #include <array>
 #include <deque>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 
 namespace bellows::comm {
 
-/// Kills process groups when the process that made it ends in whatever way: a small process that waits for that.
+/// Kills process groups when the process that made it ends in whatever way: a small helper process that waits for that.
 class Guard {
  public:
   Guard();
@@ -21,14 +22,19 @@ class Guard {
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 
-  void add(pid_t group) const { tell(group); }
-  void remove(pid_t group) const { tell(-group); }
+  void add(pid_t group);
+  void remove(pid_t group);
+  /// Starts another helper process if this one was killed, and logs a warning. Call it a few times a second.
+  /// Throws: c10::Error – the system starts no further process
+  void replace_if_lost();
 
  private:
+  void start();
   void tell(pid_t message) const;
 
   int pipe_ = -1;
-  pid_t pid_ = -1;
+  pid_t pid_ = -1;  ///< -1: lost, and not replaced
+  std::set<pid_t> groups_;
 };
 
 /// Signals of this thread as a file descriptor.

@@ -3,7 +3,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "bellows/comm/listen_impl.h"
 #include "bellows/comm/store_impl.h"
@@ -39,10 +42,10 @@ Store Store::serve(const std::string& host, int port) {
   return make_store(c10::make_intrusive<c10d::TCPStore>(host, options), options.port);
 }
 
-Store Store::join(const std::string& host, int port, double timeout_s) {
+Store Store::join(const std::string& host, int port, double timeout_s, const std::stop_token& stop) {
   // libtorch's client would wait, too, but prints a stack for each time that it gets no answer.
-  TORCH_CHECK(wait_for_listener(host, port, timeout_s), "store: nobody serves one at ", host, ":", port, " within ",
-              timeout_s, " s, expected rank 0 or the launcher there.");
+  TORCH_CHECK(wait_for_listener(host, port, timeout_s, stop), "store: nobody serves one at ", host, ":", port,
+              " within ", timeout_s, " s, expected rank 0 or the launcher there.");
   c10d::TCPStoreOptions options;
   options.waitWorkers = false;
   options.port = static_cast<uint16_t>(port);
@@ -71,14 +74,15 @@ std::optional<std::string> Store::find(const std::string& key) const {
 }
 
 std::optional<std::string> Store::wait_for(const std::string& key, double timeout_s) const {
-  try {
-    state_->store->wait({key}, std::max(milliseconds(timeout_s), std::chrono::milliseconds(1)));
-  } catch (const c10::DistNetworkError&) {
-    throw;
-  } catch (const c10::Error&) {  // the time is up
-    return std::nullopt;
+  // libtorch's own wait prints lines of its own when the time is up.
+  const auto start = std::chrono::steady_clock::now();
+  for (;;) {
+    if (auto value = find(key)) return value;
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited > std::chrono::duration<double>(timeout_s)) return std::nullopt;
+    std::this_thread::sleep_for(
+        std::clamp<std::chrono::nanoseconds>(waited / 10, std::chrono::milliseconds(1), std::chrono::milliseconds(50)));
   }
-  return text_of(state_->store->get(key));
 }
 
 Store Store::under(const std::string& prefix) const {

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 namespace bellows::comm {
@@ -17,7 +18,8 @@ class Store {
   /// Throws: c10::ValueError – the port is in use, the address is not of this machine
   static Store serve(const std::string& host, int port);
   /// Joins a store that another process serves, or will serve before `timeout_s` seconds are over.
-  static Store join(const std::string& host, int port, double timeout_s);
+  /// Params: stop – ends the wait for that process
+  static Store join(const std::string& host, int port, double timeout_s, const std::stop_token& stop = {});
   /// In a file; the last of `users` processes that leaves removes it. It grows by a line for everything that is set.
   /// Throws: c10::ValueError – its folder is missing, or cannot be written
   static Store in_file(const std::string& path, int users);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -6,6 +7,7 @@
 
 #include "bellows/comm/watchdog_impl.h"
 #include "bellows/core/log.h"
+#include "bellows/core/thread.h"
 
 namespace bellows::comm {
 
@@ -29,7 +31,7 @@ std::string call_text(int64_t number, const std::string& what) {
 std::shared_ptr<Watchdog> Watchdog::start(const Store& store, int rank, std::vector<Peer> peers, double warn_after_s) {
   std::shared_ptr<Watchdog> watchdog(new Watchdog(store, rank, std::move(peers), warn_after_s));
   // Detached: a store that does not answer any more must not keep this process from ending.
-  std::thread([watchdog] { watchdog->run(); }).detach();
+  start_thread("process group", [watchdog] { watchdog->run(); }).detach();
   return watchdog;
 }
 
@@ -44,10 +46,10 @@ void Watchdog::add_group(const std::string& name, const std::vector<int>& ranks)
 Call Watchdog::enter(const std::string& group, std::string what) {
   std::lock_guard lock(mutex_);
   auto& calls = calls_[group];
-  const int64_t number = calls.empty() ? 1 : calls.back().number + 1;
+  const int64_t number = calls.empty() ? 0 : calls.back().number + 1;
   calls.push_back({group, number, std::move(what)});
   if (calls.size() > noted_calls) calls.pop_front();
-  running_.push_back({.call = calls.back(), .since = Clock::now()});
+  running_.push_back({.call = calls.back(), .since = Clock::now(), .next_warning_s = warn_after_s_});
   changed_ = true;
   return calls.back();
 }
@@ -114,19 +116,20 @@ void Watchdog::write_note(const Store& store) {
 }
 
 void Watchdog::warn_of_long_calls() {
-  std::optional<Call> late;
+  std::optional<std::pair<Call, double>> late;
   {
     std::lock_guard lock(mutex_);
     std::erase_if(running_, [](const Running& running) { return running.done && running.done(); });
     for (Running& running : running_) {
-      if (running.warned || Clock::now() - running.since < std::chrono::duration<double>(warn_after_s_)) continue;
-      running.warned = true;
-      if (!late) late = running.call;
+      const double waited_s = std::chrono::duration<double>(Clock::now() - running.since).count();
+      if (waited_s < running.next_warning_s) continue;
+      running.next_warning_s = 2 * waited_s;
+      if (!late) late = {running.call, waited_s};
     }
   }
   if (!late) return;
   // On a thread of its own: this one goes on with its signs of life.
-  std::thread([self = shared_from_this(), call = *late] {
+  const auto warn = [self = shared_from_this(), call = late->first, waited_s = late->second] {
     try {
       const Blame blame = self->examine(call);
       const std::vector<int> ranks = self->ranks_of(call.group);
@@ -135,11 +138,16 @@ void Watchdog::warn_of_long_calls() {
       });
       if (speaker == ranks.end() || *speaker != self->rank_) return;  // one voice is enough
       log_warn("group ", call.group, ": ", call_text(call.number, call.what), " has been waiting for ",
-               self->warn_after_s_, " s. ", blame.text.empty() ? "All ranks are in it." : blame.text);
+               std::round(10 * waited_s) / 10, " s. ", blame.text.empty() ? "All ranks are in it." : blame.text);
     } catch (const std::exception&) {
       // No store, no news.
     }
-  }).detach();
+  };
+  try {
+    std::thread(warn).detach();
+  } catch (const std::system_error&) {
+    // No thread, no news.
+  }
 }
 
 std::vector<int> Watchdog::ranks_of(const std::string& group) const {
@@ -180,7 +188,7 @@ Watchdog::Note Watchdog::fresh_note(int rank, Clock::time_point end, bool& silen
 std::string Watchdog::trouble_of(int rank, const Call& call, const Note& note, bool silent) const {
   const auto group = note.calls.find(call.group);
   const auto* calls = group == note.calls.end() ? nullptr : &group->second;
-  const int64_t last = calls ? calls->rbegin()->first : 0;
+  const int64_t last = calls ? calls->rbegin()->first : -1;
   const std::string last_text = calls ? call_text(last, calls->rbegin()->second) : "none";
   const PeerState state = look_up(peers_[rank]);
   std::string text;
@@ -232,13 +240,18 @@ Watchdog::Blame Watchdog::examine(const Call& call) const {
 std::string Watchdog::explain(const Call& call) {
   auto found = std::make_shared<std::promise<std::string>>();
   auto text = found->get_future();
-  std::thread([self = shared_from_this(), call, found] {
+  const auto examine_call = [self = shared_from_this(), call, found] {
     try {
       found->set_value(self->examine(call).text);
     } catch (const std::exception&) {
       found->set_value("The store that the ranks meet at is gone, and who keeps it (rank 0 or the launcher).");
     }
-  }).detach();
+  };
+  try {
+    std::thread(examine_call).detach();
+  } catch (const std::system_error& error) {
+    found->set_value("The cause is not known: " + no_thread_message(error));
+  }
   const bool in_time = text.wait_for(5s) == std::future_status::ready;
   {
     std::lock_guard lock(mutex_);

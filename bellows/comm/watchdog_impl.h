@@ -34,7 +34,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   static std::shared_ptr<Watchdog> start(const Store& store, int rank, std::vector<Peer> peers, double warn_after_s);
 
   void add_group(const std::string& name, const std::vector<int>& ranks);
-  /// This rank is about to call.
+  /// This rank is about to call. Number 0 is the connecting of the group, the first collective is number 1.
   Call enter(const std::string& group, std::string what);
   /// It runs, until done() says otherwise.
   void started(const Call& call, std::function<bool()> done);
@@ -56,7 +56,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
     Call call;
     Clock::time_point since;
     std::function<bool()> done;
-    bool warned = false;
+    double next_warning_s = 0;  ///< after how long a wait
   };
   /// What a rank wrote last.
   struct Note {

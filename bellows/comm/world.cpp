@@ -59,7 +59,7 @@ std::string store_text(const LaunchEnvironment& place) {
 void meet_and_connect(World::State& world, const InitOptions& options) {
   static std::atomic<int> times{0};  // a process may join, leave and join again
   const LaunchEnvironment& place = world.environment;
-  Meeting meeting = meet(open_store(place, options.join_timeout_s), place, times++, options.join_timeout_s);
+  Meeting meeting = meet(place, times++, options.join_timeout_s);
   world.store = meeting.store;
   world.parts.address = place.store_file.empty() ? address_towards(place.master_address) : "127.0.0.1";
   world.watchdog = Watchdog::start(meeting.store, place.rank, std::move(meeting.peers), options.warn_after_s);

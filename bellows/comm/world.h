@@ -17,7 +17,8 @@ struct InitOptions {
   Backend backend = Backend::automatic;  ///< NCCL beside Gloo where there are GPUs and this build has CUDA, else Gloo
   double join_timeout_s = 300;           ///< how long to wait for the other ranks
   double collective_timeout_s = 600;     ///< how long a collective waits for them; then it throws
-  double warn_after_s = 30;              ///< a collective that waits so long is reported, with who is missing
+  double warn_after_s = 10;              ///< a collective that waits so long is reported, with who is missing; again
+                                         ///< whenever it has taken twice as long
 };
 
 /// All processes of a job, and this one's place. A handle: copies are the same world, which this process leaves when the

@@ -70,6 +70,42 @@ TEST(Join, NamesTheRanksThatDoNotCome) {
   EXPECT_THAT(lonely.text, HasSubstr("within 1 s, expected rank 0 or the launcher there"));
 }
 
+TEST(Join, SaysAfterTenSecondsWhoIsMissing) {
+  const int port = free_port(), other = free_port();
+  const std::string here = std::to_string(port);
+  auto zero = start_rank(place(0, 4, port), "join 12"), two = start_rank(place(2, 4, port), "join 12"),
+       lonely = start_rank(place(1, 2, other), "join 12");
+  EXPECT_THAT(zero.get().text,
+              HasSubstr("init: rank 0 is waiting for ranks 1, 3; 2 of 4 ranks are there, at 127.0.0.1:" + here +
+                        " (10 s of 12 s)"));
+  EXPECT_THAT(two.get().text, HasSubstr("init: rank 2 is waiting for ranks 1, 3; 2 of 4 ranks are there, at "));
+  EXPECT_THAT(lonely.get().text, HasSubstr("init: rank 1 is waiting for rank 0 at 127.0.0.1:" + std::to_string(other) +
+                                           " (10 s of 12 s)"));
+}
+
+TEST(Join, TwoProcessesWithOneRankBothSaySo) {
+  for (const int rank : {0, 1}) {
+    const int port = free_port();
+    auto holder = start_rank(place(1 - rank, 3, port), "join 50"), first = start_rank(place(rank, 3, port), "join 50"),
+         second = start_rank(place(rank, 3, port), "join 50");
+    for (const Alone& one : {first.get(), second.get()}) {
+      EXPECT_EQ(one.exit_code, 1);
+      EXPECT_THAT(one.text, HasSubstr("init: rank " + std::to_string(rank) + " is there already (pid "));
+      EXPECT_THAT(one.text, HasSubstr("If these are two jobs, give each its own MASTER_PORT"));
+    }
+    EXPECT_EQ(holder.get().exit_code, 1) << "no wait for 50 s, which ends with another code";
+  }
+}
+
+TEST(Join, TwoJobsOnOnePortAreTold) {
+  const int port = free_port();
+  auto zero = start_rank(place(0, 2, port, "TORCHELASTIC_RUN_ID=a"), "join 30"),
+       one = start_rank(place(1, 2, port, "TORCHELASTIC_RUN_ID=b"), "join 30");
+  EXPECT_THAT(zero.get().text, ::testing::ContainsRegex(
+                                   "two jobs meet at 127.0.0.1:[0-9]+: rank 1 .* belongs to job b, rank 0 to job a"));
+  EXPECT_EQ(one.get().exit_code, 1);
+}
+
 TEST(Join, RefusesAnotherToken) {
   const int port = free_port();
   auto zero = start_rank(place(0, 2, port, "BELLOWS_TOKEN=right"), "join 5");

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include <map>
+
+#include "bellows/comm/listen_impl.h"
+#include "bellows/comm/rendezvous_impl.h"
 #include "launched.h"
 
 namespace bellows::comm::testing {
@@ -20,6 +24,19 @@ size_t count_of(const std::string& text, const std::string& part) {
   size_t count = 0;
   for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++count;
   return count;
+}
+
+/// The children of a launcher that are no ranks.
+std::vector<int> helpers_of(int launcher) {
+  const std::string id = std::to_string(launcher);
+  std::ifstream children("/proc/" + id + "/task/" + id + "/children");
+  std::vector<int> helpers;
+  for (int child = 0; children >> child;) {
+    std::ifstream name("/proc/" + std::to_string(child) + "/comm");
+    std::string text;
+    if (std::getline(name, text) && text == "bellows") helpers.push_back(child);
+  }
+  return helpers;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -194,6 +211,43 @@ TEST(Launch, WaitingForOtherNodesCanBeStopped) {
   }
 }
 
+TEST(Launch, SaysAfterTenSecondsWhatItWaitsFor) {
+  const int port = free_port();
+  const std::string place = "127.0.0.1:" + std::to_string(port);
+  const auto node = [&](const char* rank, const std::string& rendezvous) {
+    return launch_of({"-n", "1", "--nnodes", "3", "--node-rank", rank, "--rdzv", rendezvous}, {"true"},
+                     {"BELLOWS_TOKEN=secret"});
+  };
+  cli::Process zero(node("0", place)), two(node("2", "127.0.0.1:" + std::to_string(free_port()))),
+      job(launch_of({"-n", "2"}, shell("trap '' TERM; echo pid $$; while :; do sleep 0.1; done")));
+  const auto says = [](const std::string& text) {
+    return [=](const cli::Outcome& so_far) { return count_of(so_far.err, text) == 1; };
+  };
+  ASSERT_TRUE(job.wait_until([](const cli::Outcome& so_far) { return count_of(so_far.out, "pid") == 2; }));
+  job.signal(SIGTERM);
+  EXPECT_TRUE(job.wait_until(says("launch: got SIGTERM and passed it on; waiting for rank 0 (pid "), 9));
+  EXPECT_TRUE(
+      zero.wait_until(says("node 0 is waiting for node 1, node 2; 1 of 3 nodes are at " + place + " (10 s of")));
+  EXPECT_TRUE(two.wait_until(says("node 2 is waiting for node 0 at 127.0.0.1:")));
+  EXPECT_TRUE(job.wait_until(says("launch: node 0 is waiting for rank 0 (pid ")));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.finish(20).exit_code, 128 + SIGKILL);
+  for (cli::Process* waiting : {&zero, &two}) {
+    waiting->signal(SIGTERM);
+    EXPECT_EQ(waiting->finish(20).exit_code, 128 + SIGTERM);
+  }
+}
+
+TEST(Launch, ASignalEndsTheWaitForANodeThatDoesNotAnswer) {
+  const Listener silent("127.0.0.1", 0);  // it accepts connections, and says nothing
+  cli::Process node(launch_of(
+      {"-n", "1", "--nnodes", "2", "--node-rank", "1", "--rdzv", "127.0.0.1:" + std::to_string(silent.port())},
+      {"true"}, {"BELLOWS_TOKEN=secret"}));
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  node.signal(SIGTERM);
+  EXPECT_EQ(node.finish(10).exit_code, 128 + SIGTERM);
+}
+
 TEST(Launch, NodesThatWereToldOtherNumbersAreRefused) {
   const std::string place = "127.0.0.1:" + std::to_string(free_port());
   const auto node = [&](const char* nodes, const char* rank) {
@@ -206,6 +260,61 @@ TEST(Launch, NodesThatWereToldOtherNumbersAreRefused) {
   EXPECT_THAT(refused.err, HasSubstr("node 2 was started with --nnodes 3, node 0 with 2. Give all nodes the same"));
   EXPECT_EQ(cli::Process(node("2", "1")).finish(60).exit_code, 0);
   EXPECT_EQ(first.finish(60).exit_code, 0);
+}
+
+TEST(Launch, ADamagedEntryOfTheStoreIsNamed) {
+  const std::map<std::string, std::string> damaged = {
+      {"round", "first"}, {"0/members", "[[0,1"}, {"over", "{\"rank\":\"x\"}"}};
+  for (const auto& [entry, text] : damaged) {
+    const Store store = Store::serve("127.0.0.1", 0);
+    const Store job = enter_job(store, "secret", "node 0").under("launch/");
+    job.set("nodes", "2");
+    job.set("round", "0");
+    job.set(entry, text);
+    cli::Process node(launch_of(
+        {"-n", "1", "--nnodes", "2", "--node-rank", "1", "--rdzv", "127.0.0.1:" + std::to_string(store.port())},
+        {"true"}, {"BELLOWS_TOKEN=secret"}));
+    const auto outcome = node.finish(60);
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("the store's entry \"" + entry + "\" is damaged: \"" + text + "\""));
+  }
+}
+
+TEST(Launch, ReplacesAHelperProcessThatWasKilled) {
+  const cli::Scratch folder;
+  const std::string ready = folder / "killed";
+  // Round 0 fails after its helper was killed, which leads to a restart; round 1 succeeds after its helper was killed.
+  const auto script = shell("echo pid $$ launcher $PPID; while [ ! -e " + ready + "$TORCHELASTIC_RESTART_COUNT ]; do " +
+                            "sleep 0.05; done; test $TORCHELASTIC_RESTART_COUNT = 1");
+  cli::Process job(launch_of({"-n", "2", "--max-restarts", "1"}, script));
+  for (const size_t round : {0, 1}) {
+    cli::Outcome seen;
+    ASSERT_TRUE(job.wait_until([&](const cli::Outcome& so_far) {
+      return seen = so_far, count_of(so_far.out, "launcher") == 2 * (round + 1);
+    }));
+    const int launcher = std::stoi(seen.out.substr(seen.out.find("launcher ") + 9));
+    const std::vector<int> helpers = helpers_of(launcher);
+    ASSERT_EQ(helpers.size(), 1u);
+    kill(helpers.front(), SIGKILL);
+    ASSERT_TRUE(ends_within(helpers.front(), 20));
+    std::ofstream(ready + std::to_string(round)) << "x";
+  }
+  const auto outcome = job.finish(60);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("was killed by signal 9 (Killed). Starting another one."));
+}
+
+TEST(Launch, AReplacedHelperProcessEndsTheRanks) {
+  // The rank's child is in the rank's process group, but not the launcher's child: only the helper ends it.
+  cli::Process job(launch_of({"-n", "1"}, shell("sleep 1000 & echo inner $!; echo launcher $PPID; wait")));
+  cli::Outcome seen;
+  ASSERT_TRUE(job.wait_until([&](const auto& so_far) { return seen = so_far, count_of(so_far.out, "launcher") == 1; }));
+  const int launcher = number_of_rank(seen.out, 0, "launcher");
+  for (const int helper : helpers_of(launcher)) kill(helper, SIGKILL);
+  ASSERT_TRUE(job.wait_until([&](const auto& so_far) { return count_of(so_far.err, "Starting another one") == 1; }));
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.finish(20).exit_code, -SIGKILL);
+  EXPECT_TRUE(ends_within(number_of_rank(seen.out, 0, "inner"), 20));
 }
 
 TEST(Launch, SeveralNodesNeedATokenAndAPlace) {
