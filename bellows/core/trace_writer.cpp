@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
+#include "bellows/core/json_text.h"
 
 namespace bellows {
 
@@ -35,7 +36,7 @@ void TraceWriter::add(TraceEvent event) {
                            {"tid", event.thread ? event.thread : trace_thread_number()}};
   if (!event.args_json.empty()) record["args"] = nlohmann::json::parse(event.args_json);
   std::lock_guard lock(mutex_);
-  records_.push_back(record.dump());
+  records_.push_back(json_text(record));
 }
 
 void TraceWriter::name_thread(uint64_t thread, std::string name) {
@@ -45,21 +46,21 @@ void TraceWriter::name_thread(uint64_t thread, std::string name) {
                                  {"tid", thread},
                                  {"args", {{"name", std::move(name)}}}};
   std::lock_guard lock(mutex_);
-  records_.push_back(record.dump());
+  records_.push_back(json_text(record));
 }
 
 void TraceWriter::name_process(std::string name) {
   const nlohmann::json record = {
       {"ph", "M"}, {"name", "process_name"}, {"pid", ::getpid()}, {"args", {{"name", std::move(name)}}}};
   std::lock_guard lock(mutex_);
-  records_.push_back(record.dump());
+  records_.push_back(json_text(record));
 }
 
 void TraceWriter::counter(std::string_view name, double at_us, double value) {
   const nlohmann::json record = {
       {"ph", "C"}, {"name", name}, {"pid", ::getpid()}, {"ts", at_us}, {"args", {{"value", value}}}};
   std::lock_guard lock(mutex_);
-  records_.push_back(record.dump());
+  records_.push_back(json_text(record));
 }
 
 void TraceWriter::append(const TraceWriter& other) {

@@ -41,6 +41,18 @@ TEST(TraceWriter, TakesInWhatAnotherOneHolds) {
   EXPECT_EQ(nlohmann::json::parse(trace.to_json())["traceEvents"][1]["name"], "b");
 }
 
+TEST(TraceWriter, KeepsTheTraceIfANameIsNotUtf8) {
+  TraceWriter trace;
+  trace.add({.name = "scope \xff\xc3(", .category = "c\x80", .start_us = 1, .duration_us = 1});
+  trace.name_thread(1, "thread \xed\xa0\x80");
+  trace.name_process("process \xf5");
+  trace.counter("counter \xc0", 1, 2);
+  const auto events = nlohmann::json::parse(trace.to_json())["traceEvents"];
+  ASSERT_EQ(events.size(), 4U);
+  EXPECT_EQ(events[0]["name"], "scope \xef\xbf\xbd\xef\xbf\xbd(");
+  EXPECT_EQ(events[3]["name"], "counter \xef\xbf\xbd");
+}
+
 TEST(TraceWriter, EmptyTraceIsValidAndUnwritablePathIsNamed) {
   const TraceWriter trace;
   EXPECT_TRUE(nlohmann::json::parse(trace.to_json())["traceEvents"].empty());
