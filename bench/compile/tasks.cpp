@@ -161,8 +161,8 @@ Limit limit_of(const Task& task) {
     limit.bytes +=
         parameters * sizeof(float) * (task.is_bert() ? 7 : 5);  // the gradient is read, all else written, too
   }
-  limit.seconds = limit.flops / gemm_flops_per_s(task.bf16 ? at::kBFloat16 : at::kFloat) +
-                  limit.bytes / copy_bytes_per_s(size_t{256} << 20);
+  limit.seconds =
+      limit.flops / gemm_flops_per_s(task.bf16 ? at::kBFloat16 : at::kFloat) + limit.bytes / memory_bytes_per_s();
   return limit;
 }
 

@@ -38,7 +38,7 @@ std::function<at::Tensor()> function_of(const Task& task, std::vector<at::Tensor
 std::vector<double> checked_values(const Task& task, const std::function<at::Tensor()>& call);
 
 /// What a call has to do at least. Products and convolutions at the rate of a large product, and their operands, results and the optimizer's
-/// state once through memory at the rate of a large copy.
+/// state once through memory at the rate of the fastest loop over it.
 struct Limit {
   double flops = 0, bytes = 0;
   double seconds = 0;  ///< both after one another

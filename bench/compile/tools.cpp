@@ -26,7 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 using Call = std::function<at::Tensor()>;
 
-constexpr double slowest_tool_s = 900;
+constexpr double slowest_tool_s = 900, least_tool_s = 6;
+
+/// How long a tool of Python may take until it is ready. With --quick the windows need some of what is left.
+double time_for_tools_s() {
+  return std::min(slowest_tool_s, run_deadline().left_s() - 12);
+}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -68,7 +73,7 @@ Readiness call_until_ready(Compiled& compiled, bool is_step) {
   });
   const size_t asking = is_step ? 3 : 2;
   std::vector<double> ends;
-  while (ends.size() <= asking || (!compiled.ready() && seconds_since(start) < 300)) {
+  while (ends.size() <= asking || (!compiled.ready() && seconds_since(start) < 300 && !run_deadline().over())) {
     compiled();
     ends.push_back(seconds_since(start));
   }
@@ -113,6 +118,7 @@ class Contest {
     const Call plain = function_of(task_, weights);
     expected_ = checked_values(task_, plain);
     for (const char* cache : {"no kernels kept", "kernels kept"}) {
+      if (options_.quick) break;  // it makes all of them twice more
       PeerProcess alone({"/proc/self/exe", "--ready-of", task_.name});
       const std::vector<double> answer = alone.ask_numbers("ready", 400);
       note("ours with ", cache, " %.1f s, %.2f s beyond as many plain calls", answer.at(0),
@@ -131,11 +137,15 @@ class Contest {
 
   /// In a process of its own: what fails there takes nothing else down.
   void add_tool(const std::string& tool) {
+    if (time_for_tools_s() < least_tool_s) {
+      notes_ += tool + " left out for lack of time; ";
+      return;
+    }
     try {
       auto peer = std::make_shared<PeerProcess>(
           std::vector<std::string>{options_.peer_python, source_dir() + "/bench/peers/compile_tools.py"});
       if (tool == "aoti") return add_package(*peer);
-      const std::vector<double> answer = peer->ask_numbers("prepare " + task_.name + " " + tool, slowest_tool_s);
+      const std::vector<double> answer = peer->ask_numbers("prepare " + task_.name + " " + tool, time_for_tools_s());
       note(tool, "", " %.1f s", answer.front());
       check_values(tool, {answer.begin() + 1, answer.end()});
       sides_.push_back({"Python, " + tool, [peer](int64_t n) { return peer->run(n); }});
@@ -147,7 +157,8 @@ class Contest {
   /// Compiled by Python, loaded and run here.
   void add_package(PeerProcess& peer) {
     const std::string file = (fs::temp_directory_path() / ("bench_compile_" + task_.name + ".pt2")).string();
-    note("AOTInductor", "", " %.1f s", peer.ask_numbers("package " + task_.name + " " + file, slowest_tool_s).front());
+    note("AOTInductor", "", " %.1f s",
+         peer.ask_numbers("package " + task_.name + " " + file, time_for_tools_s()).front());
     const auto loader = std::make_shared<torch::inductor::AOTIModelPackageLoader>(file);
     const Call call = [loader, x = task_.input()] {
       const c10::InferenceMode no_autograd;
@@ -217,6 +228,7 @@ void add_tool_rows(Report& report, const Options& options) {
   std::vector<Row> rows;
   for (const Task& task : only.empty() ? all_tasks() : std::vector<Task>{task_named(only)}) {
     if (only.empty() && task.bf16 && options.extra.at("bf16") != "1") continue;
+    if (!report.has_time_for(task.about)) continue;
     try {
       rows.push_back(Contest(task, options).run());
     } catch (const std::exception& error) {

@@ -186,14 +186,21 @@ int run(const Options& options) {
   const std::vector<Work> all = {{"resnet18", "ResNet-18, 2 ranks x 16 pictures of 64x64"},
                                  {"bert", "BERT of 20 M, 2 ranks x 4 sequences of 128"},
                                  {"mlp", "MLP of 5 k, 2 ranks x 16 samples"}};
+  const auto add = [&](const std::string& name, const std::function<Row()>& row) {
+    if (report.has_time_for(name)) report.add(row());
+  };
   for (const Work& work : all) {
-    report.add(measure(work, "ddp", "ddp", options, ours, peer));
+    const auto against = [&](const char* strategy, const char* theirs_as) {
+      add(work.title + ", " + strategy, [&] { return measure(work, strategy, theirs_as, options, ours, peer); });
+    };
+    against("ddp", "ddp");
     if (work.task != "mlp") {
-      report.add(measure(work, "zero1", "zero", options, ours, peer));
-      report.add(measure(work, "zero2", "zero", options, ours, peer));
-      for (const char* strategy : {"ddp", "zero1", "zero2"}) report.add(measure_peak(work, strategy, ours));
+      against("zero1", "zero");
+      against("zero2", "zero");
+      for (const char* strategy : {"ddp", "zero1", "zero2"})
+        add(work.title + ", " + strategy + ", memory", [&] { return measure_peak(work, strategy, ours); });
     }
-    report.add(measure_one_process(work, options, ours));
+    add(work.title + ", one process", [&] { return measure_one_process(work, options, ours); });
   }
   return report.finish();
 }

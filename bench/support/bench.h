@@ -16,6 +16,28 @@
 /// What the benchmark programs share. They may print; the library may not.
 namespace bellows::bench {
 
+/// When something has to end. Threads: any.
+class Deadline {
+ public:
+  using Clock = std::function<double()>;  ///< seconds, from whenever
+  /// Never.
+  Deadline() = default;
+  /// So many seconds from now. Params: clock – for tests
+  explicit Deadline(double seconds, Clock clock = steady_seconds);
+
+  /// Not below 0; infinity: there is no end.
+  double left_s() const;
+  bool over() const { return left_s() <= 0; }
+
+ private:
+  static double steady_seconds();
+  Clock clock_;
+  double end_ = std::numeric_limits<double>::infinity();
+};
+
+/// When this run has to end: of --quick; else never.
+Deadline run_deadline();
+
 /// The flags that every benchmark program understands.
 struct Options {
   bool quick = false;                        ///< end within 60 s
@@ -32,6 +54,7 @@ struct Options {
 Options parse_options(int argc, char** argv, std::string_view about, std::map<std::string, std::string> extra = {});
 
 /// What main of a benchmark does: parses the flags, runs the program, turns an exception into a message and exit code 1.
+/// A run with --quick that did not end with its deadline is stopped a little later: rows so far are printed and written.
 /// Params: about, extra – as parse_options
 int bench_main(int argc, char** argv, std::string_view about, const std::function<int(const Options&)>& program,
                std::map<std::string, std::string> extra = {});
@@ -49,6 +72,9 @@ struct Plan {
   int windows = 11;       ///< timed windows a side
   int warmup = 1;         ///< windows a side before, thrown away
   double budget_s = 1e9;  ///< no new round of windows starts later than this, once there are two
+  /// Called before each round: measures the limit in the same minutes, which differ on shared machines.
+  std::function<void()> before_round{};
+  Deadline deadline = run_deadline();  ///< as budget_s
 };
 
 /// The timings of one side, in seconds per unit.
@@ -107,26 +133,38 @@ Row rate_row(std::string work, std::string metric, std::string unit, const Compa
 ///         each of theirs with a hook; at least five windows
 Row added_time_row(std::string work, std::string metric, const std::string& unit, const Comparison& all, bool equal);
 
-/// Collects rows, prints each as it comes in at 80 columns, writes the file.
+/// Collects rows, prints each as it comes in at 80 columns, writes `{"bench", "machine", "rows", "details"}` with each if a
+/// file was asked for.
 class Report {
  public:
-  Report(std::string name, Options options);
+  Report(std::string name, Options options, Deadline deadline = run_deadline());
   void add(Row row);
-  /// Writes `{"bench", "machine", "rows", "details"}` if a file was asked for. Returns the program's exit code: 0, or 1
-  /// if a row's results were not equal.
+  /// Whether the time left is as long as the longest row so far took; the first row always has time. A row that has none is
+  /// named at the end: the rows that show the most come first.
+  bool has_time_for(const std::string& row);
+  /// Names what was left out. Returns the program's exit code: 0, or 1 if a row's results were not equal.
   int finish() const;
 
  private:
+  void write_file() const;
+
   std::string name_;
   Options options_;
+  Deadline deadline_;
   std::vector<Row> rows_;
+  std::vector<std::string> left_out_;
+  double last_left_s_ = 0, longest_row_s_ = 0;  ///< of the deadline
 };
 
-/// Bytes read and written a second by copying `bytes` with as many threads as an operator uses, the best of several
-/// tries: what a sweep over memory can hope for. libtorch's own copy is no measure: it reads what it overwrites.
-double copy_bytes_per_s(size_t bytes);
+/// Bytes read and written a second, at most: the best of all the loops of streams.h, with as many threads as an operator
+/// uses, over arrays that together have `working_set` bytes. Later calls measure again, and can only raise it.
+/// Params: working_set – what the measured work touches: a part of it may lie in the caches
+double memory_bytes_per_s(size_t working_set);
+/// The same of arrays far larger than any cache.
+double memory_bytes_per_s();
 
-/// Floating-point operations a second of a large matrix product, the best of several tries: what one can hope for.
+/// Floating-point operations a second, at most: the best of matrix products of several shapes and of convolutions. Later
+/// calls measure again, and can only raise it.
 double gemm_flops_per_s(c10::ScalarType dtype);
 
 /// CPU, cores, features, memory, libtorch, threads, spin count, date: name and value, in order.

@@ -44,7 +44,8 @@ Comparison compare(const std::vector<Contestant>& contestants, const Plan& plan)
   const auto start = std::chrono::steady_clock::now();
   for (int window = -plan.warmup; window < plan.windows; ++window) {
     const std::chrono::duration<double> so_far = std::chrono::steady_clock::now() - start;
-    if (window >= 2 && so_far.count() > plan.budget_s) break;
+    if (window >= 2 && (so_far.count() > plan.budget_s || plan.deadline.over())) break;
+    if (plan.before_round) plan.before_round();
     for (size_t turn = 0; turn < count; ++turn) {
       const size_t i = (turn + static_cast<size_t>(window + plan.warmup)) % count;
       const double seconds = contestants[i].run(result.units);

@@ -1,10 +1,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 
 #include "bellows/core/error.h"
 #include "bellows/core/spinning.h"
 #include "bench/support/bench.h"
+#include "bench/support/quick.h"
 
 namespace bellows::bench {
 
@@ -64,6 +66,8 @@ int bench_main(int argc, char** argv, std::string_view about, const std::functio
                std::map<std::string, std::string> extra) {
   const Options options = parse_options(argc, argv, about, std::move(extra));
   try {
+    std::optional<QuickGuard> guard;
+    if (options.quick) guard.emplace();
     return program(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", user_message(error).c_str());

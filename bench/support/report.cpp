@@ -1,15 +1,20 @@
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/file.h"
 #include "bench/support/bench.h"
+#include "bench/support/quick.h"
 
 namespace bellows::bench {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+std::atomic<bool> some_row_unequal = false;
 
 std::string figure(double value) {
   char text[32];
@@ -72,7 +77,13 @@ Json details_json(const Row& row) {
 
 }  // namespace
 
-Report::Report(std::string name, Options options) : name_(std::move(name)), options_(std::move(options)) {
+bool rows_so_far_equal() {
+  return !some_row_unequal;
+}
+
+Report::Report(std::string name, Options options, Deadline deadline)
+    : name_(std::move(name)), options_(std::move(options)), deadline_(std::move(deadline)) {
+  last_left_s_ = deadline_.left_s();
   std::printf("%s\n", name_.c_str());
   for (const auto& [key, value] : machine_info()) {
     if (key != "cpu_flags") std::printf("  %s: %s\n", key.c_str(), value.c_str());
@@ -83,25 +94,37 @@ Report::Report(std::string name, Options options) : name_(std::move(name)), opti
 
 void Report::add(Row row) {
   print_row(row);
+  if (!row.equal) some_row_unequal = true;
   rows_.push_back(std::move(row));
+  write_file();
+  const double left = deadline_.left_s();
+  if (std::isfinite(left)) longest_row_s_ = std::max(longest_row_s_, last_left_s_ - left);
+  last_left_s_ = left;
+}
+
+bool Report::has_time_for(const std::string& row) {
+  if (rows_.empty() || deadline_.left_s() > longest_row_s_) return true;
+  left_out_.push_back(row);
+  return false;
 }
 
 int Report::finish() const {
-  bool equal = true;
-  Json rows = Json::array(), details = Json::array();
+  if (!left_out_.empty()) std::printf("left out, a minute does not hold it (run without --quick):\n");
+  for (const std::string& row : left_out_) std::printf("  %s\n", row.c_str());
+  return std::all_of(rows_.begin(), rows_.end(), [](const Row& row) { return row.equal; }) ? 0 : 1;
+}
+
+void Report::write_file() const {
+  if (options_.json.empty()) return;
+  Json rows = Json::array(), details = Json::array(), machine = Json::object();
   for (const Row& row : rows_) {
     rows.push_back(row_json(row));
     details.push_back(details_json(row));
-    equal = equal && row.equal;
   }
-  if (!options_.json.empty()) {
-    Json machine = Json::object();
-    for (const auto& [key, value] : machine_info()) machine[key] = value;
-    const Json file = {
-        {"bench", name_}, {"quick", options_.quick}, {"machine", machine}, {"rows", rows}, {"details", details}};
-    write_text_file(options_.json, file.dump(1) + "\n");
-  }
-  return equal ? 0 : 1;
+  for (const auto& [key, value] : machine_info()) machine[key] = value;
+  const Json file = {
+      {"bench", name_}, {"quick", options_.quick}, {"machine", machine}, {"rows", rows}, {"details", details}};
+  write_text_file(options_.json, file.dump(1) + "\n");
 }
 
 }  // namespace bellows::bench
