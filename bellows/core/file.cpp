@@ -50,6 +50,21 @@ std::string behind_links(const std::string& path) {
   return std::filesystem::path(path).parent_path() / std::filesystem::read_symlink(path);
 }
 
+/// Gives a new file the owner, group and permissions of the file that it replaces; without one, those of any new file.
+void take_ownership(int fd, const std::string& replaced) {
+  struct stat old {};
+  mode_t mode = 0666 & ~current_umask();  // mkostemp's 0600 would hide the result from others
+  if (::stat(replaced.c_str(), &old) == 0) {
+    mode = old.st_mode & 0777;
+    // Only root may keep another owner; the group needs to be one of the caller's.
+    const bool kept = ::fchown(fd, old.st_uid, old.st_gid) == 0;
+    const bool same_group = kept || ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) == 0;
+    // Another group must not get the permissions that the old group had.
+    if (!same_group) mode = (mode & ~mode_t{070}) | (mode & ((mode & 07) << 3));
+  }
+  ::fchmod(fd, mode);
+}
+
 std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path();
   return folder.empty() ? "." : folder;
@@ -108,7 +123,7 @@ void AtomicFile::open_temporary() {
   fd_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
   TORCH_CHECK(fd_ >= 0, "cannot write ", path_, ": ", errno_message(errno),
               ". The folder must exist and be writable: ", folder_of(path_));
-  ::fchmod(fd_, 0666 & ~current_umask());  // mkostemp's 0600 would hide the result from others
+  take_ownership(fd_, path_);
 }
 
 AtomicFile::~AtomicFile() {

@@ -36,8 +36,9 @@ class MappedFile {
 
 /// Writes a file so that its name holds either the old content or the whole new one, also after kill -9 or a power
 /// cut: a temporary file beside it (`NAME.tmp-aB3xYz`), fsync, rename, fsync of the folder. Without commit() nothing
-/// changes and nothing stays behind. A symbolic link stays one: the file behind it is replaced. What is no regular file
-/// (/dev/null, /dev/stdout, a pipe) is written to directly.
+/// changes and nothing stays behind. A symbolic link stays one: the file behind it is replaced. The new file has the
+/// permissions of the replaced one, and its owner and group where the system permits it; a name that is new follows the
+/// umask. What is no regular file (/dev/null, /dev/stdout, a pipe) is written to directly.
 class AtomicFile {
  public:
   /// Throws: c10::Error – the folder is missing or not writable

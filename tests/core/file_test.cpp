@@ -48,6 +48,30 @@ TEST_F(FileTest, WritesWholeOrNotAtAll) {
   EXPECT_EQ(fs::status(path("a")).permissions() & fs::perms::owner_read, fs::perms::owner_read);
 }
 
+TEST_F(FileTest, KeepsThePermissionsAndOwnerOfAReplacedFile) {
+  const auto status_of = [](const std::string& path) {
+    struct stat status {};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0);
+    return status;
+  };
+  for (const mode_t mode : {0600, 0660, 0444, 0755, 0666}) {
+    write_text_file(path("a"), "old");
+    ASSERT_EQ(::chmod(path("a").c_str(), mode), 0);
+    const bool root = ::geteuid() == 0;
+    if (root) ASSERT_EQ(::chown(path("a").c_str(), 4321, 1234), 0);
+    write_text_file(path("a"), "new");
+    EXPECT_EQ(read_text_file(path("a")), "new");
+    EXPECT_EQ(status_of(path("a")).st_mode & 07777, mode);
+    if (root) EXPECT_EQ(status_of(path("a")).st_uid, 4321U);
+    if (root) EXPECT_EQ(status_of(path("a")).st_gid, 1234U);
+    fs::remove(path("a"));
+  }
+  const mode_t before = ::umask(027);
+  write_text_file(path("new"), "new");
+  ::umask(before);
+  EXPECT_EQ(status_of(path("new")).st_mode & 07777, 0640U) << "a new file follows the umask";
+}
+
 TEST_F(FileTest, GoesBackToWhatItWrote) {
   const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text)); };
   AtomicFile file(path("a"));
