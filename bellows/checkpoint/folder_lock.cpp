@@ -30,7 +30,10 @@ std::string holder_of(int fd) {
 }  // namespace
 
 FolderLock::FolderLock(const std::string& folder)
-    : fd_(::open((folder + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    // The lock is truncated: a link would destroy the file that it leads to. Opening a pipe would wait.
+    : fd_(::open((folder + "/.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666)) {
+  TORCH_CHECK(fd_ >= 0 || errno != ELOOP, "checkpoint: cannot lock ", folder,
+              "/.lock: it is a symbolic link, a regular file was expected. Remove it.");
   TORCH_CHECK(fd_ >= 0, "checkpoint: cannot write ", folder, "/.lock: ", errno_message(errno),
               ". Choose another folder.");
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {

@@ -87,7 +87,10 @@ bool same_file(int fd, const std::string& path) {
 
 std::optional<FileLock> FileLock::try_lock(const std::string& path) {
   for (;;) {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    // A link could lead to any file of the user's, and opening a pipe would wait for its other end.
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    TORCH_CHECK(fd >= 0 || errno != ELOOP, "cannot lock ", path,
+                ": it is a symbolic link, a regular file was expected. Remove it.");
     TORCH_CHECK(fd >= 0, "cannot write ", path, ": ", errno_message(errno), ". Choose another folder.");
     FileLock lock(path, fd);
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -185,7 +188,7 @@ void CacheFolder::note(const std::string& key, const std::string& url, const Htt
 
 std::shared_ptr<const MappedFile> CacheFolder::map(const std::string& key, const HttpFile& version) const {
   const std::string path = whole_path(key, version);
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return nullptr;
   const auto held = std::make_shared<HeldFile>(fd);
   struct stat status {};
@@ -235,7 +238,7 @@ bool CacheFolder::evict(const Entry& entry, const std::string& own_key, bool las
   const std::optional<FileLock> fetching = own ? std::nullopt : FileLock::try_lock(lock_path(entry.key));
   if (!own && !fetching) return false;
   const std::string path = folder_ + "/" + entry.name;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return true;
   const HeldFile file(fd);
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) return false;  // mapped by somebody
@@ -265,7 +268,7 @@ bool CacheFolder::reserve(const std::string& key, const HttpFile& version) const
     if (evict(entry, key, of_key == 1)) total -= entry.bytes;
   }
   if (total > limit) return false;
-  const int fd = ::open((folder_ + "/" + own).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  const int fd = ::open((folder_ + "/" + own).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   TORCH_CHECK(fd >= 0, "cannot write ", folder_, "/", own, ": ", errno_message(errno), ".");
   ::close(fd);
   return true;

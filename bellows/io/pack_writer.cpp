@@ -21,7 +21,7 @@ namespace bellows::io {
 class PackPartialFile {
  public:
   explicit PackPartialFile(const std::string& path) : path_(path), partial_(path + ".partial") {
-    fd_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    fd_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     TORCH_CHECK(fd_ >= 0, "cannot write ", partial_, ": ", errno_message(errno), ".");
     TORCH_CHECK(::flock(fd_, LOCK_EX | LOCK_NB) == 0, "cannot write ", partial_, ": another program is writing it.");
   }

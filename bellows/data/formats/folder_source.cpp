@@ -64,7 +64,8 @@ bool is_split_name(const std::string& name) {
 
 class FileHandle {
  public:
-  explicit FileHandle(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  explicit FileHandle(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}  // a pipe would wait
   ~FileHandle() {
     if (fd_ >= 0) ::close(fd_);
   }
