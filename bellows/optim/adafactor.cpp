@@ -237,6 +237,7 @@ void Adafactor::step_fused(torch::optim::OptimizerParamGroup& group, const Fused
     state.step(state.step() + 1);
     work.emplace_back(p, internals.master_of(p)).add_to(tensors, state, o.beta1() != 0);
   }
+  if (step.begun) *step.begun = true;
   adafactor_on_cpu(tensors, o, step);
   for (const AdafactorWork& one : work) one.write_back();
 }

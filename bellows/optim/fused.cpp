@@ -190,7 +190,9 @@ void run(std::vector<FusedTensor<Rule>>& tensors, const FusedStep& step) {
     bump_versions(t);
     t.rule.grad_factor = t.param.is_cpu() ? step.grad_factor : (step.maximize ? -1 : 1);
   }
-  for (Bucket<Rule>& bucket : sort_into_buckets(tensors)) {
+  std::vector<Bucket<Rule>> buckets = sort_into_buckets(tensors);
+  if (step.begun) *step.begun = true;
+  for (Bucket<Rule>& bucket : buckets) {
     if (bucket.device.is_cpu()) {
       step_on_cpu(bucket, step.late);
     } else {

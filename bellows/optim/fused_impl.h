@@ -17,6 +17,7 @@ namespace bellows::optim {
 struct FusedStep {
   bool maximize = false;
   double grad_factor = 1;  ///< for the CPU: sign and 1 / scale in one
+  bool* begun = nullptr;   ///< set when weights start to change: all that a failed step can take back comes before
   // For a device, where the host does not wait; undefined if not given.
   at::Tensor lr, grad_scale, found_inf;
   /// For the CPU, where steps are deferred: what the host has not read. `skipped` is how many steps found_inf has skipped that the rules'

@@ -18,7 +18,7 @@ class Lend {
  private:
   void exchange() {
     std::swap(from_.param_groups(), to_.param_groups());
-    std::swap(from_.state(), to_.state());
+    from_.state().swap(to_.state());  // std::swap makes a third table, which allocates
   }
   torch::optim::Optimizer &from_, &to_;
 };

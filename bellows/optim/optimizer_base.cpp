@@ -9,6 +9,7 @@
 #include "bellows/optim/fused_impl.h"
 #include "bellows/optim/lend_impl.h"
 #include "bellows/optim/optimizers.h"
+#include "bellows/optim/step_guards_impl.h"
 #include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
@@ -187,6 +188,10 @@ void LibtorchOptimizer::check_gradients() const {
 }
 
 at::Tensor LibtorchOptimizer::step(LossClosure closure) {
+  TORCH_CHECK(
+      !incomplete_, common_.name,
+      "::step: an earlier step failed while it changed the weights, so weights and state belong to two different "
+      "steps. Load a checkpoint into the model and the optimizer, or construct both again.");
   at::Tensor loss;
   if (closure) {
     const c10::AutoGradMode enable_grad(true);
@@ -224,7 +229,11 @@ void LibtorchOptimizer::step_all_fused(const at::Tensor& grad_scale, const at::T
   step.grad_scale = grad_scale;
   step.found_inf = found_inf;
   if (common_.lr_tensor.defined() && !common_.lr_tensor.is_cpu()) step.lr = common_.lr_tensor;
+  Undo undo(*this);
+  step.begun = &incomplete_;
   for (OptimizerParamGroup& group : param_groups_) step_fused(group, step);
+  undo.drop();
+  incomplete_ = false;
   if (step.late.found_inf.defined()) skipped_steps_.add_(found_inf.gt(0));
   stepped_together_ = stepping_together();
 }
@@ -261,68 +270,19 @@ size_t LibtorchOptimizer::stepping_together() const {
   return rounds_at_random() ? 0 : parameters;
 }
 
-/// While it lives, the groups hold what a step that knows neither `maximize` nor master weights has to work on: master
-/// copies in place of parameters, negated gradients. The state goes with them.
-class LibtorchOptimizer::Working {
- public:
-  explicit Working(LibtorchOptimizer& optimizer) : optimizer_(optimizer) {
-    for (OptimizerParamGroup& group : optimizer.param_groups()) {
-      for (at::Tensor& p : group.params()) {
-        if (p.grad().defined()) substitute(p);
-      }
-    }
-  }
-  ~Working() {
-    for (auto& [slot, original] : substituted_) {
-      move_state(*slot, original);
-      slot->mutable_grad().reset();
-      *slot = original;
-    }
-  }
-  Working(const Working&) = delete;
-  Working& operator=(const Working&) = delete;
-  void write_back() const {
-    for (const auto& [slot, original] : substituted_) {
-      if (slot->scalar_type() != original.scalar_type()) original.copy_(*slot);
-    }
-  }
-
- private:
-  void substitute(at::Tensor& p) {
-    const at::Tensor master = optimizer_.master_of(p);
-    const bool maximize = optimizer_.common_.maximize;
-    if (!master.defined() && !maximize) return;
-    at::Tensor work = master.defined() ? master : p.detach();
-    const at::Tensor grad = p.grad().to(work.scalar_type());
-    work.mutable_grad() = maximize ? grad.neg() : grad;
-    move_state(p, work);
-    substituted_.emplace_back(&p, p);
-    p = work;
-  }
-  void move_state(const at::Tensor& from, const at::Tensor& to) {
-    auto& state = optimizer_.state();
-    const auto found = state.find(from.unsafeGetTensorImpl());
-    if (found == state.end()) return;
-    auto value = std::move(found->second);
-    state.erase(found);
-    state[to.unsafeGetTensorImpl()] = std::move(value);
-  }
-
-  LibtorchOptimizer& optimizer_;
-  std::vector<std::pair<at::Tensor*, at::Tensor>> substituted_;
-};
-
 void LibtorchOptimizer::step_unfused(Impl impl) {
   settle_steps();
   const Working working(*this);
+  if (impl == Impl::loop) before_loop();
+  incomplete_ = true;  // the operators below change weights one after the other
   if (impl == Impl::foreach) {
     for (OptimizerParamGroup& group : param_groups_) step_foreach(group);
   } else {
-    before_loop();
     const Lend lend(*this, *reference_);
     reference_->step();
   }
   working.write_back();
+  incomplete_ = false;
 }
 
 // --- lists

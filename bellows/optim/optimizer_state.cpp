@@ -16,15 +16,13 @@ using torch::optim::OptimizerParamGroup;
 /// Puts everything that a state consists of back as it was, unless it is dropped.
 class LibtorchOptimizer::Kept {
  public:
-  explicit Kept(LibtorchOptimizer& optimizer)
-      : optimizer_(optimizer),
-        masters_(std::move(optimizer.masters_)),
-        scales_(std::move(optimizer.scales_)),
-        rounding_count_(optimizer.rounding_count_) {
+  explicit Kept(LibtorchOptimizer& optimizer) : optimizer_(optimizer), rounding_count_(optimizer.rounding_count_) {
     optimizer.settle_steps();
+    for (const OptimizerParamGroup& group : optimizer.param_groups_) options_.push_back(group.options().clone());
+    // From here on nothing throws: the destructor does not run for a constructor that did.
+    masters_ = std::move(optimizer.masters_), scales_ = std::move(optimizer.scales_);
     state_ = std::move(optimizer.state_);
     optimizer.masters_.clear(), optimizer.scales_.clear(), optimizer.state_.clear();
-    for (const OptimizerParamGroup& group : optimizer.param_groups_) options_.push_back(group.options().clone());
   }
   ~Kept() {
     if (dropped_) return;
@@ -204,7 +202,8 @@ void LibtorchOptimizer::settle_steps() {
 
 void LibtorchOptimizer::settle_skipped() {
   if (!skipped_steps_.defined()) return;
-  const auto skipped = std::exchange(skipped_steps_, {}).item<int64_t>();
+  const auto skipped = skipped_steps_.item<int64_t>();
+  skipped_steps_.reset();
   for (const auto& [key, state] : state_) {
     if (int64_t* const count = step_count(*state)) *count -= skipped;
   }
@@ -283,6 +282,7 @@ void LibtorchOptimizer::load(torch::serialize::InputArchive& archive) {
   }
   check_loaded_state();
   kept.drop();
+  forget_incomplete_step();
 }
 
 }  // namespace bellows::optim

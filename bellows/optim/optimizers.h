@@ -154,6 +154,8 @@ struct FusedStep;
 /// Threads:  one thread at a time
 /// Throws:   c10::ValueError – no parameters; options out of range or not numbers; options of another class. step():
 ///           sparse gradients where the rule has no meaning for them; a gradient of another shape or device
+///           c10::Error – step() after one that failed (out of memory) while it changed weights, until state is loaded;
+///           one that failed before leaves all as it was
 class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
  public:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -207,6 +209,8 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   void set_rounding_count(int64_t count) { rounding_count_ = count; }
   /// Fetches step counts that a device, or deferred steps, keep while infinite gradients may skip steps. Saving does it by itself.
   void settle_steps();
+  /// To be called when weights and state were restored: ends the refusal of steps after one that failed half way.
+  void forget_incomplete_step() { incomplete_ = false; }
 
  protected:
   struct Common {
@@ -247,6 +251,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
 
  private:
   friend struct OptimizerInternals;
+  class Undo;
   class Working;
   class Kept;
 
@@ -272,6 +277,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   Impl impl_;
   at::Tensor grad_scale_, found_inf_;
   bool scaled_ = false;
+  bool incomplete_ = false;  ///< a step failed while it changed the weights
   std::unordered_map<void*, at::Tensor> masters_, device_steps_;
   at::Tensor skipped_steps_;     ///< of deferred steps, which state counts all the same; 0-d
   size_t stepped_together_ = 0;  ///< parameters in the last step, if that were all

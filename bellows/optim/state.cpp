@@ -235,6 +235,7 @@ bool read_known(to::Optimizer& optimizer, Reader& reader) {
   for (auto& [key, state] : loaded.states) optimizer.state()[key] = std::move(state);
   for (size_t g = 0; g < loaded.options.size(); ++g)
     optimizer.param_groups()[g].set_options(std::move(loaded.options[g]));
+  if (own) own->forget_incomplete_step();
   return true;
 }
 
