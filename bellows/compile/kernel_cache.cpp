@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bellows/compile/trusted_folder.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/log.h"
@@ -138,10 +139,13 @@ std::optional<std::string> KernelCache::read(const std::string& key) {
   const std::string path = folder_ + "/" + key + std::string(entry_suffix);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
+  if (!distrust_of(folder_).empty()) {  // which write() says, or mends
+    ::close(fd);
+    return std::nullopt;
+  }
   struct stat status {};
   std::string content;
-  const bool own = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
-                   (status.st_uid == ::geteuid() || status.st_uid == 0) && !(status.st_mode & S_IWOTH) &&
+  const bool own = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && is_trusted(status) &&
                    status.st_size <= options_.limit_bytes;
   if (own) {
     content.resize(static_cast<size_t>(status.st_size));
@@ -153,24 +157,31 @@ std::optional<std::string> KernelCache::read(const std::string& key) {
   const std::string said = content.size() > digest_digits ? content.substr(content.size() - digest_digits) : "";
   if (!said.empty()) content.resize(content.size() - digest_digits);
   if (!said.empty() && said == digest(key + content)) return content;
-  log_info("compile: ", path, " is damaged, or not this user's; the kernel is compiled anew.");
+  return refuse(
+      "compile: " + path +
+      (own ? " is damaged" : " belongs to another user, or other users can write to it (expected mode 0600)") +
+      "; the kernel is compiled anew.");
+}
+
+std::nullopt_t KernelCache::refuse(const std::string& why) {
+  log_info(why);
   const std::lock_guard lock(mutex_);
   ++counts_.refused;
   return std::nullopt;
 }
 
 void KernelCache::write(const std::string& key, const std::string& content) {
-  static std::atomic<bool> said = false;
   try {
     TORCH_CHECK(!folder_.empty(), "neither BELLOWS_CACHE nor HOME is set.");
+    make_trusted_folder(folder_);
     std::error_code error;
-    fs::create_directories(folder_, error);
     const std::string path = folder_ + "/" + key + std::string(entry_suffix);
     if (!fs::is_regular_file(fs::symlink_status(path, error))) fs::remove(path, error);  // a pipe would be written to
     write_text_file(path, content + digest(key + content));
+    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write, error);
     make_room();
   } catch (const std::exception& error) {
-    say_once(said, "compile: generated kernels are not kept: " + user_message(error));
+    say_once(said_, "compile: generated kernels are not cached: " + user_message(error));
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -37,14 +38,14 @@ struct KernelCacheOptions {
 /// Compiled kernels by the content of their source: in this process, then on disk, then from the compiler.
 ///
 /// An entry is a file whose name is the digest of the source, the compiler, its flags and the processor. Behind the library's bytes it
-/// holds a digest of them and of the name. What is cut short, altered, of another name, or another user's is compiled anew, never
-/// loaded. Processes may share a folder: an entry gets its name when it is whole.
+/// holds a digest of them and of the name. An entry that is cut short, altered, of another name, another user's, or that other users can write
+/// to is compiled anew, never loaded. A folder that other users can change is not used. Processes may share a folder: an entry gets its name when it is whole.
 /// Threads: safe
 class KernelCache {
  public:
   explicit KernelCache(KernelCacheOptions options = {});
 
-  /// Whether there is a compiler. That there is none, or that the folder cannot be written, is said once a process.
+  /// Whether there is a compiler. That there is none, or that the folder cannot be used, is logged once.
   bool can_compile() const { return compiler_.has_value(); }
   /// Throws: c10::Error – there is no compiler; as KernelCompiler::compile
   std::shared_ptr<const Library> load(const std::string& source, const std::stop_token& stop = {});
@@ -60,6 +61,7 @@ class KernelCache {
  private:
   std::shared_ptr<const Library> from_disk(const std::string& key);
   std::optional<std::string> read(const std::string& key);
+  std::nullopt_t refuse(const std::string& why);
   void write(const std::string& key, const std::string& content);
   void make_room();
 
@@ -69,6 +71,7 @@ class KernelCache {
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::weak_ptr<const Library>> loaded_;
   Counts counts_;
+  std::atomic<bool> said_ = false;  ///< that kernels are not cached
 };
 
 }  // namespace bellows::compile_detail

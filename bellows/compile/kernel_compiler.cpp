@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "bellows/compile/trusted_folder.h"
 #include "bellows/core/error.h"
 #include "bellows/core/file.h"
 #include "bellows/core/stop.h"
@@ -47,11 +48,11 @@ constexpr std::array compiler_flags = {"-std=c++20",
                                        "-nostdlib",
                                        "-w"};
 
-/// $TMPDIR and the like, or /tmp where they name no folder.
+/// $TMPDIR and the like, or /tmp where they name no folder, or one in which other users can replace this user's files.
 fs::path temporary_folder() {
   std::error_code none;
   const fs::path chosen = fs::temp_directory_path(none);
-  return none ? fs::path("/tmp") : chosen;
+  return none || !distrust_of(chosen).empty() ? fs::path("/tmp") : chosen;
 }
 
 /// A folder of this process alone, gone when this is.
