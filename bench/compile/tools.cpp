@@ -30,7 +30,7 @@ constexpr double slowest_tool_s = 900, least_tool_s = 6;
 
 /// How long a tool of Python may take until it is ready. With --quick the windows need some of what is left.
 double time_for_tools_s() {
-  return std::min(slowest_tool_s, run_deadline().left_s() - 12);
+  return std::min(slowest_tool_s, run_deadline().left_s() - 24);
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
