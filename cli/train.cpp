@@ -187,8 +187,11 @@ void check_usable(const Recipe& recipe) {
 }
 
 Recipe load_recipe(const std::string& path) {
+  const Interrupt interrupt("the recipe was not read");  // a pipe may wait for its writer
   try {
-    return Recipe::load(path);
+    const Recipe recipe = Recipe::load(path);
+    throw_if_stopped("the recipe was read");
+    return recipe;
   } catch (const c10::Error& error) {
     throw UsageError(user_message(error));
   }

@@ -1,6 +1,7 @@
 #include "bellows/core/file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +15,8 @@
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/core/replaced_file.h"
+#include "bellows/core/stop.h"
 
 namespace bellows {
 
@@ -28,6 +31,7 @@ struct FileHandle {
 };
 
 constexpr size_t pipe_limit_bytes = 16 << 20;  // /dev/zero never ends
+constexpr int poll_ms = 50;
 
 /// umask() could only be read by setting it, for all threads.
 mode_t current_umask() {
@@ -50,7 +54,25 @@ std::string behind_links(const std::string& path) {
   return std::filesystem::path(path).parent_path() / std::filesystem::read_symlink(path);
 }
 
-/// Gives a new file the owner, group and permissions of the file that it replaces; without one, those of any new file.
+/// Opens what is no regular file for writing. A pipe may have no reader yet: the wait for it ends with a stop.
+int open_special(const std::string& path) {
+  LongWait wait("a reader of " + path);
+  for (;; wait.sleep(std::chrono::milliseconds(poll_ms))) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK);
+    std::error_code ignored;
+    if (fd < 0 && errno == ENXIO && std::filesystem::is_fifo(path, ignored)) continue;
+    if (fd >= 0) ::fcntl(fd, F_SETFL, O_APPEND);  // the writes themselves may wait
+    return fd;
+  }
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+}  // namespace
+
 void take_ownership(int fd, const std::string& replaced) {
   struct stat old {};
   mode_t mode = 0666 & ~current_umask();  // mkostemp's 0600 would hide the result from others
@@ -64,13 +86,6 @@ void take_ownership(int fd, const std::string& replaced) {
   }
   ::fchmod(fd, mode);
 }
-
-std::string folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path();
-  return folder.empty() ? "." : folder;
-}
-
-}  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   // Non-blocking: opening a pipe that nobody writes to would wait for ever.
@@ -110,7 +125,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   const bool special =
       exists && (!S_ISREG(status.st_mode) || path_.starts_with("/dev/") || path_.starts_with("/proc/"));
   if (special) {
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND);
+    fd_ = open_special(path_);
     TORCH_CHECK(fd_ >= 0, "cannot write ", path_, ": ", errno_message(errno), ".");
   } else {
     open_temporary();
@@ -201,15 +216,21 @@ std::string read_text_file(const std::string& path) {
     const MappedFile file(path);
     return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   }
-  const FileHandle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Non-blocking: a pipe may have no writer yet. poll() reports the end of a pipe only after it has seen a writer.
+  const FileHandle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   TORCH_CHECK_VALUE(file.fd >= 0, "cannot open ", path, ": ", errno_message(errno), ".");
+  LongWait wait("text from " + path, "it is a pipe or a device that sends nothing");
   std::string text;
   std::array<char, 4096> buffer{};
   for (;;) {
+    wait.check();
+    pollfd ready{file.fd, POLLIN, 0};
+    if (::poll(&ready, 1, poll_ms) <= 0) continue;  // nothing yet, or a signal
     const ssize_t count = ::read(file.fd, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     TORCH_CHECK_VALUE(count >= 0, "cannot read ", path, ": ", errno_message(errno), ".");
     if (count == 0) return text;
+    wait.restart();
     text.append(buffer.data(), static_cast<size_t>(count));
     TORCH_CHECK_VALUE(text.size() <= pipe_limit_bytes, "cannot read ", path, ": it gave more than ", pipe_limit_bytes,
                       " bytes, a small text was expected.");

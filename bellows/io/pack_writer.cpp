@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/core/replaced_file.h"
 #include "bellows/core/write_state_impl.h"
 #include "bellows/io/crc32.h"
 #include "bellows/io/pack_impl.h"
@@ -49,6 +50,7 @@ class PackPartialFile {
     }
   }
   void commit() {
+    take_ownership(fd_, path_);
     TORCH_CHECK(::fsync(fd_) == 0, "cannot flush ", partial_, " to disk: ", errno_message(errno), ".");
     TORCH_CHECK(::rename(partial_.c_str(), path_.c_str()) == 0, "cannot rename ", partial_, " to ", path_, ": ",
                 errno_message(errno), ".");

@@ -128,7 +128,8 @@ std::string RowFile::text() const {
 void RowFile::replace(std::string_view text, size_t last_row) {
   write_text_file(path_, text);
   if (fd_ >= 0) ::close(fd_);
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  // A link is followed: write_text_file() did so, too. Opening a pipe would wait for its reader.
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
   TORCH_CHECK(fd_ >= 0, "cannot write ", path_, ": ", errno_message(errno), ".");
   last_row_ = last_row;
   size_ = text.size();

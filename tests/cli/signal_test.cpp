@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -53,6 +54,19 @@ void expect_it_resumes(const std::string& folder) {
 }
 
 }  // namespace
+
+TEST(Signals, EndTheWaitForARecipeFromAPipe) {
+  const Scratch folder;
+  const std::string pipe = folder / "recipe.yaml";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  Process process({.arguments = {"train", "--recipe", pipe, "--data", digits()}});
+  const std::string words = "Waiting for text from " + pipe;
+  ASSERT_TRUE(process.wait_until([&](const Outcome& so_far) { return so_far.err.find(words) != std::string::npos; }));
+  process.signal(SIGTERM);
+  const Outcome outcome = process.finish(60);
+  EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(outcome.err, HasSubstr("stopped on request while waiting for text from " + pipe));
+}
 
 TEST(Signals, CtrlCSavesACheckpointThatResumes) {
   const Scratch folder;

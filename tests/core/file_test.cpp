@@ -8,10 +8,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "bellows/core/error.h"
+#include "bellows/core/stop.h"
 #include "tests/support/errors.h"
 
 namespace bellows {
@@ -168,6 +172,39 @@ TEST_F(FileTest, TextComesOutOfAPipeButNothingIsMappedFromOne) {
   EXPECT_EQ(read_text_file(path("pipe")), "model: mlp");
   ::waitpid(child, nullptr, 0);
   EXPECT_NE(message_of([] { read_text_file("/dev/zero"); }).find("a small text was expected"), std::string::npos);
+}
+
+TEST_F(FileTest, AWaitForTheWriterOfAPipeEndsWithAStop) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  std::thread stopper([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    request_stop();
+  });
+  std::string said;
+  try {
+    read_text_file(path("pipe"));
+  } catch (const Stopped& stopped) {
+    said = stopped.what();
+  }
+  stopper.join();
+  EXPECT_EQ(said, "stopped on request while waiting for text from " + path("pipe") + ".");
+  EXPECT_THROW(AtomicFile file(path("pipe")), Stopped) << "there is no reader, either";
+  clear_stop();
+}
+
+TEST_F(FileTest, TextOfAPipeMayComeLateAndInParts) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  std::thread writer([name = path("pipe")] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const int fd = ::open(name.c_str(), O_WRONLY | O_CLOEXEC);  // waits for the reader
+    for (const char* part : {"model: ", "mlp"}) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      EXPECT_GT(::write(fd, part, std::strlen(part)), 0);
+    }
+    ::close(fd);
+  });
+  EXPECT_EQ(read_text_file(path("pipe")), "model: mlp");
+  writer.join();
 }
 
 TEST_F(FileTest, ACutFileIsNoticedAReplacedOneIsNot) {

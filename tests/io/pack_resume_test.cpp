@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <fstream>
 
 #include "pack_support.h"
@@ -54,6 +56,22 @@ TEST_F(PackResumeTest, DamagedPartialFilesCostWorkAndNothingElse) {
     for (size_t i = static_cast<size_t>(writer.size()); i < items.size(); ++i) add(writer, items[i]);
     writer.close();
     ASSERT_TRUE(slurp(path("a.pack")) == expected) << "round " << round;
+  }
+}
+
+TEST_F(PackResumeTest, KeepsThePermissionsOfAReplacedFile) {
+  PackWriterOptions resumable = small_pages;
+  resumable.resumable = true;
+  for (const mode_t mode : {0600, 0660, 0444}) {
+    std::ofstream(path("a.pack")) << "old";
+    ASSERT_EQ(::chmod(path("a.pack").c_str(), mode), 0);
+    PackWriter writer(path("a.pack"), resumable);
+    add(writer, many(1, 4)[0]);
+    writer.close();
+    struct stat status {};
+    ASSERT_EQ(::stat(path("a.pack").c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, mode);
+    std::filesystem::remove(path("a.pack"));
   }
 }
 
