@@ -84,6 +84,27 @@ TEST(BadSample, IsSkippedAndCountedAlikeForAnyNumberOfThreads) {
   set_log_sink(before);
 }
 
+TEST(BadSample, IsReportedOnceAndCountedInLaterEpochs) {
+  TemporaryFolder folder;
+  auto keeper = std::make_shared<LogKeeper>();
+  const auto before = set_log_sink(keeper);
+  for (const int64_t threads : {0, 2}) {
+    Loader loader = damaged(folder).on_bad_sample(OnBadSample::skip).shuffle(1).threads(threads).loader();
+    keeper->lines.clear();
+    for (const Batch& batch : loader.epoch(0)) EXPECT_GT(batch.size(), 0);
+    EXPECT_EQ(keeper->lines.size(), 3u);
+    for (const int64_t epoch : {1, 2}) {
+      keeper->lines.clear();
+      for (const Batch& batch : loader.epoch(epoch)) EXPECT_GT(batch.size(), 0);
+      EXPECT_EQ(loader.skipped(), 3);
+      EXPECT_THAT(keeper->lines,
+                  ElementsAre(c10::str("epoch ", epoch, ": 3 damaged samples skipped (already reported)")));
+    }
+    EXPECT_EQ(loader.report().skipped, 9);
+  }
+  set_log_sink(before);
+}
+
 TEST(BadSample, LeavesABatchOutWhenNothingIsLeftOfIt) {
   TemporaryFolder folder;
   const auto before = set_log_sink(nullptr);

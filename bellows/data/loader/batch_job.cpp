@@ -108,7 +108,7 @@ bool BatchJob::prepare_row(size_t row, Workspace& workspace) {
     throw;
   } catch (...) {
     if (context_.options.on_bad_sample == OnBadSample::fail) throw;
-    troubles_[row] = {current_message(), workspace.clock.stage()};
+    troubles_[row] = {current_message(), workspace.clock.stage(), plan_.positions[row]};
     return false;
   }
 }

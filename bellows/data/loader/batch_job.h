@@ -29,6 +29,7 @@ struct JobContext {
 struct BadSample {
   std::string message;
   LoadStage stage = LoadStage::read;
+  int64_t position = -1;  ///< in the source
 };
 
 /// One batch while it is being made, and afterwards the next. Slices of it are claimed and filled by different threads;

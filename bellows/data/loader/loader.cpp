@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "bellows/core/log.h"
 #include "bellows/core/machine.h"
@@ -15,8 +16,9 @@ namespace bellows::data {
 
 namespace {
 
-constexpr int64_t kMinSlice = 4;  // samples that are worth a turn of the lock
-constexpr int64_t kLoggedSkips = 5;
+constexpr int64_t kMinSlice = 4;            // samples that are worth a turn of the lock
+constexpr int64_t kLoggedSkips = 5;         // of an epoch
+constexpr size_t kKnownBadSamples = 65536;  // a bound for memory: later ones are only counted
 constexpr int64_t kMaxPrefetch = 65536;
 constexpr int64_t kLeadingSamples = 100;  // that are looked at for a typical one
 
@@ -128,6 +130,7 @@ void Loader::Impl::start(int64_t epoch, int64_t first_batch) {
 
 void Loader::Impl::start_at(int64_t epoch, int64_t first_batch, int64_t consumed) {
   const int64_t began_ns = now_ns();
+  report_repeated();  // of an epoch that was not finished
   learn();
   started_ = true;
   pool_->abandon();
@@ -142,7 +145,7 @@ void Loader::Impl::start_at(int64_t epoch, int64_t first_batch, int64_t consumed
   epoch_ = epoch;
   next_step_ = 0;
   first_batch_ = first_batch;
-  skipped_ = noted_ = 0;
+  skipped_ = noted_ = new_bad_ = 0;
   if (pool_->threads() > 0) schedule_if_possible(true);
   meter_.start(began_ns);
 }
@@ -195,9 +198,22 @@ void Loader::Impl::note_skipped(const BatchJob& job) {
   for (const BadSample& bad : job.skipped()) {
     ++skipped_in_[static_cast<size_t>(bad.stage)];
     ++all_skipped_;
-    if (++noted_ <= kLoggedSkips) log_warn("skipped a bad sample: ", bad.message);
-    if (noted_ == kLoggedSkips + 1) log_warn("further bad samples of this epoch are counted, not logged");
+    ++noted_;
+    if (known_bad_.size() >= kKnownBadSamples || !known_bad_.insert(bad.position).second) {
+      ++repeated_;
+      continue;
+    }
+    if (++new_bad_ <= kLoggedSkips) log_warn("skipped a bad sample: ", bad.message);
+    if (new_bad_ == kLoggedSkips + 1) log_warn("further bad samples of this epoch are counted, not logged");
   }
+}
+
+/// One line for the samples of an epoch that an earlier one skipped, too.
+void Loader::Impl::report_repeated() {
+  const int64_t count = std::exchange(repeated_, 0);
+  if (count == 0) return;
+  log_warn("epoch ", epoch_, ": ", count, count == 1 ? " damaged sample" : " damaged samples",
+           " skipped (already reported)");
 }
 
 Batch Loader::Impl::finish(BatchJob& job) {
@@ -226,7 +242,10 @@ Loader::Impl::Outcome Loader::Impl::make() {
     while (!outcome.batch) {
       BatchJob* const job = take_job();
       outcome.taken_ns = now_ns();
-      if (!job) break;
+      if (!job) {
+        report_repeated();
+        break;
+      }
       outcome.completed_ns = job->completed_ns;
       if (pool_->threads() > 0) schedule_if_possible(true);
       Batch batch = finish(*job);

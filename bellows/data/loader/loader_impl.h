@@ -5,6 +5,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <unordered_set>
 
 #include "bellows/data/loader/loader.h"
 #include "bellows/data/loader/loader_meter.h"
@@ -51,6 +52,7 @@ class Loader::Impl {
   Outcome fly();
   void send(Outcome outcome);
   void note_skipped(const BatchJob& job);
+  void report_repeated();
   void adjust_threads();
 
   const SourcePtr source_;
@@ -71,7 +73,9 @@ class Loader::Impl {
   std::optional<ThreadBudget> budget_;  // threads = kAuto
   StageSums last_sums_;                 // of the workers, when it decided last
   std::array<int64_t, kLoadStages> skipped_in_{};
-  int64_t all_skipped_ = 0, noted_ = 0;  // of all epochs; of this one, those on their way included
+  int64_t all_skipped_ = 0, noted_ = 0;    // of all epochs; of this one, those on their way included
+  std::unordered_set<int64_t> known_bad_;  // positions of samples that were skipped before, in any epoch
+  int64_t new_bad_ = 0, repeated_ = 0;     // of noted_: first skipped in this epoch; known, and not yet reported
   int64_t picture_bytes_ = 0;
   std::optional<JobContext> context_;
   std::unique_ptr<Transfer> transfer_;
