@@ -133,8 +133,7 @@ std::vector<std::shared_ptr<const Library>> compile_all(const std::vector<std::v
   };
   const size_t workers = std::clamp<size_t>(std::thread::hardware_concurrency(), 2, 8);
   std::vector<std::future<void>> running;
-  for (size_t i = 1; i < std::min(workers, sources.size()); ++i)
-    running.push_back(start_async_or_run(work));
+  for (size_t i = 1; i < std::min(workers, sources.size()); ++i) running.push_back(start_async_or_run(work));
   work();
   for (auto& each : running) each.get();
   return libraries;

@@ -62,8 +62,7 @@ void Region::run(const std::function<void()>& function) {
     follower->finish();
   } catch (const std::exception& error) {
     if (failure)
-      log_error("Region: an operator that was pending when the function threw failed, too: ",
-                user_message(error));
+      log_error("Region: an operator that was pending when the function threw failed, too: ", user_message(error));
     else
       failure = std::current_exception();
   }

@@ -92,7 +92,8 @@ void HookExchange::Work::run() {
 }
 
 HookExchange::HookExchange(std::shared_ptr<GradientHook> hook, const comm::Group& group)
-    : work_(std::make_shared<Work>(std::move(hook), group)), thread_(start_thread("gradient exchange", [work = work_] { work->run(); })) {}
+    : work_(std::make_shared<Work>(std::move(hook), group)),
+      thread_(start_thread("gradient exchange", [work = work_] { work->run(); })) {}
 
 HookExchange::~HookExchange() {
   bool busy = false;

@@ -203,9 +203,9 @@ TEST(Launch, WaitingForOtherNodesCanBeStopped) {
   for (const char* rank : {"1", "0"}) {  // before node 0 is there; before node 1 is
     cli::Process node(launch_of({"-n", "1", "--nnodes", "2", "--node-rank", rank, "--rdzv", place}, {"true"},
                                 {"BELLOWS_TOKEN=secret"}));
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    ASSERT_TRUE(node.wait_for_handler());
     node.signal(SIGTERM);
-    const auto outcome = node.finish(10);
+    const auto outcome = node.finish(60);
     EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
     EXPECT_THAT(outcome.err, HasSubstr("bellows: stopped, as asked: The launcher was told to stop."));
   }
@@ -243,9 +243,10 @@ TEST(Launch, ASignalEndsTheWaitForANodeThatDoesNotAnswer) {
   cli::Process node(launch_of(
       {"-n", "1", "--nnodes", "2", "--node-rank", "1", "--rdzv", "127.0.0.1:" + std::to_string(silent.port())},
       {"true"}, {"BELLOWS_TOKEN=secret"}));
-  std::this_thread::sleep_for(std::chrono::seconds(2));
+  ASSERT_TRUE(node.wait_for_handler());
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
   node.signal(SIGTERM);
-  EXPECT_EQ(node.finish(10).exit_code, 128 + SIGTERM);
+  EXPECT_EQ(node.finish(60).exit_code, 128 + SIGTERM);
 }
 
 TEST(Launch, NodesThatWereToldOtherNumbersAreRefused) {

@@ -34,8 +34,8 @@ void WorkerPool::resize(int64_t threads) {
       worker->thread = std::thread([this, mine = worker.get()] { work(*mine); });
     } catch (const std::system_error& error) {
       if (!std::exchange(warned_, true))
-        log_warn("Loader: the system gives no more threads (", errno_message(error.code().value()), "); it goes on with ", workers_.size(),
-                 " of ", threads, ".");
+        log_warn("Loader: the system gives no more threads (", errno_message(error.code().value()),
+                 "); it goes on with ", workers_.size(), " of ", threads, ".");
       threads = static_cast<int64_t>(workers_.size());
       break;
     }
