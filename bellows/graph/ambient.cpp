@@ -102,7 +102,13 @@ std::string Ambient::difference(const Ambient& recorded) const {
   return *this == recorded ? "" : "another state of autocast, of the dispatcher or of determinism";
 }
 
+/// Its end restores, also when the scope's constructor throws half-way.
 struct AmbientScope::Kept {
+  Kept() = default;
+  ~Kept();
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+
   Ambient before = Ambient::capture();
   c10::AutogradState autograd = c10::AutogradState::get_tls_state();
   bool autocast_cache = at::autocast::is_autocast_cache_enabled();
@@ -127,14 +133,16 @@ AmbientScope::AmbientScope(const Ambient& state, int precision) : kept_(std::mak
   kept_->keys.emplace(recorded_and(state.included, present.included_), recorded_and(state.excluded, present.excluded_));
 }
 
-AmbientScope::~AmbientScope() {
+AmbientScope::~AmbientScope() = default;
+
+AmbientScope::Kept::~Kept() {
   const Ambient inside = Ambient::capture();
-  kept_->keys.reset();
-  at::autocast::set_autocast_cache_enabled(kept_->autocast_cache);
-  put_autocast_dtypes(kept_->before);
-  if (kept_->precision) set_precisions(*kept_->precision);
-  put_process_state(kept_->before, inside);
-  c10::AutogradState::set_tls_state(kept_->autograd);
+  c10::AutogradState::set_tls_state(autograd);
+  keys.reset();
+  at::autocast::set_autocast_cache_enabled(autocast_cache);
+  put_autocast_dtypes(before);
+  put_process_state(before, inside);
+  if (precision) set_precisions(*precision);
 }
 
 }  // namespace bellows::graph

@@ -30,11 +30,13 @@ ArenaPool::Arena ArenaPool::take(size_t bytes, c10::Device device) {
   return {c10::GetAllocator(device.type())->allocate(bytes), bytes};
 }
 
-void ArenaPool::give_back(Arena arena) {
+// Destructors call it. An arena that the list has no memory for is let go of.
+void ArenaPool::give_back(Arena arena) noexcept try {
   const std::lock_guard lock(mutex_);
   const auto behind = std::upper_bound(idle_.begin(), idle_.end(), arena.bytes,
                                        [](size_t bytes, const Arena& one) { return bytes < one.bytes; });
   idle_.insert(behind, std::move(arena));
+} catch (const std::bad_alloc&) {
 }
 
 }  // namespace bellows::graph::detail

@@ -25,7 +25,7 @@ class ArenaPool {
 
   /// The smallest one that is large enough; else a new one, in the place of the largest that was too small.
   Arena take(size_t bytes, c10::Device device);
-  void give_back(Arena arena);
+  void give_back(Arena arena) noexcept;
 
   /// A program begins to run.
   void begin_run() { ++runs_; }

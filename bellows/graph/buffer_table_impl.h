@@ -36,8 +36,13 @@ class BufferTable {
   BufferId add(const c10::Storage& storage) {
     auto* const address = storage.unsafeGetStorageImpl();
     const auto id = static_cast<BufferId>(all_.size());
-    known_.emplace(address, id);
     all_.push_back({address, storage.getWeakStorageImpl()});
+    try {
+      known_.emplace(address, id);
+    } catch (...) {
+      all_.pop_back();
+      throw;
+    }
     return id;
   }
   /// Forgets the newest ones.

@@ -62,6 +62,25 @@ void run(const tap::OpCall& op, tap::Stack& stack) {
 void Follower::call(const tap::OpCall& op, tap::Stack& stack) {
   const std::lock_guard lock(mutex_);
   if (plain_ || ended_ || undeferred_ > 0) return run(op, stack);
+  const size_t nodes = pending_.nodes.size(), numbers = pending_.numbers.size();
+  try {
+    follow_or_record(op, stack);
+  } catch (...) {
+    undo(nodes, numbers);
+    throw;
+  }
+}
+
+/// After an error, which may be that of an allocation anywhere: the operator is not pending, and its buffers are forgotten.
+void Follower::undo(size_t nodes, size_t numbers) {
+  if (pending_.nodes.size() > nodes) pending_.nodes.resize(nodes);
+  if (pending_.numbers.size() > numbers) pending_.numbers.resize(numbers);
+  stand_at(at_);
+  std::erase_if(busy_, [&](BufferId id) { return static_cast<size_t>(id) >= buffers_.size(); });
+  if (pending_.nodes.empty()) settle();
+}
+
+void Follower::follow_or_record(const tap::OpCall& op, tap::Stack& stack) {
   const OperatorFacts* const facts = facts_among(at_->next, op.handle());
   if (!facts) {
     if (!at_->next.empty()) note_mismatch(op, nullptr);
@@ -127,9 +146,9 @@ bool Follower::wait_for(const Node& node, const Arrival& arrival) {
       const BufferId id = *next++;
       if (id < 0 || buffers_[id].busy()) return;
       borrows = borrows || is_borrowed(tensor.storage());
-      buffers_[id].real = tensor.storage();
-      holds_.hold(tensor.storage(), options_.guard_inputs);
       busy_.push_back(id);
+      holds_.hold(tensor.storage(), options_.guard_inputs);
+      buffers_[id].real = tensor.storage();
     });
   }
   return borrows;
@@ -168,9 +187,9 @@ at::Tensor Follower::answer(const Node& node, const Output& output, std::span<co
   }
   if (!output.made) return recorded_over(output, c10::Storage(buffers_[id].weak.lock()));
   c10::Storage storage(tap::make_pending_storage(output.nbytes, output.value.geometry.device));
+  busy_.push_back(id);
   buffers_.add(storage);
   buffers_[id].pending = true;
-  busy_.push_back(id);
   return recorded_over(output, std::move(storage));
 }
 
@@ -292,26 +311,36 @@ Plan* Follower::plan(bool diverged) {
   return found && found->executable && !found->inputs_overlap(buffers_) ? found : nullptr;
 }
 
+/// Nothing is pending any more.
+void Follower::settle() {
+  holds_.release();
+  for (const BufferId id : busy_) {
+    buffers_[id].real = {};
+    buffers_[id].pending = false;
+  }
+  busy_.clear();
+  pending_.nodes.clear();
+  pending_.numbers.clear();
+  from_ = at_;
+}
+
 void Follower::flush(bool diverged) {
   if (pending_.nodes.empty()) return;
   struct Done {
     Follower& self;
     bool failed = true;
     ~Done() {
-      self.holds_.release();
-      for (const BufferId id : self.busy_) {
-        self.buffers_[id].real = {};
-        self.buffers_[id].pending = false;
-      }
-      self.busy_.clear();
-      self.pending_.nodes.clear();
-      self.pending_.numbers.clear();
-      self.from_ = self.at_;
+      self.settle();
       self.plain_ = self.plain_ || failed;
     }
   } done{*this};
   holds_.open();
-  if (Plan* const planned = plan(diverged))
+  Plan* planned = nullptr;
+  try {
+    planned = plan(diverged);
+  } catch (const std::bad_alloc&) {  // operators run in order without a plan
+  }
+  if (planned)
     planned->run(pending_, buffers_, counts_);
   else
     run_in_order(pending_, buffers_, counts_);
@@ -338,7 +367,10 @@ void Follower::finish() {
       self.tree_.end_call(self.at_);
       self.counts_.calls = 1;
       self.counts_.followed_calls = self.counts_.recorded == 0 && self.counts_.abandoned == 0;
-      if (self.counts_.recorded > 0) self.counts_.dropped = self.tree_.prune(self.options_.max_recordings);
+      try {
+        if (self.counts_.recorded > 0) self.counts_.dropped = self.tree_.prune(self.options_.max_recordings);
+      } catch (const std::bad_alloc&) {  // a later call that records prunes
+      }
     }
   } ended{*this};
   flush();

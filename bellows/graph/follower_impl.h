@@ -44,10 +44,13 @@ class Follower : public tap::OpTap, public tap::Deferral {
   void defer(Step* step, const Arrival& arrival, tap::Stack& stack);
   void run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack);
   Step* step_with_results(Step* first, std::span<const c10::IValue> arguments, std::span<const c10::IValue> results);
+  void follow_or_record(const tap::OpCall& op, tap::Stack& stack);
   void record(const tap::OpCall& op, tap::Stack& stack);
   void note_mismatch(const tap::OpCall& op, const Arrival* arrival);
   void stand_at(Step* step);
   void flush(bool diverged = false);
+  void undo(size_t nodes, size_t numbers);
+  void settle();
   Plan* plan(bool diverged);
 
   using Answers = c10::SmallVector<c10::IValue, 3>;

@@ -119,11 +119,12 @@ void RunnerMemory::take_arena() {
   leased_ = std::make_shared<ArenaLease>(pool_, pool_->take(plan_.arena_bytes, device));
   auto* const arena = static_cast<char*>(leased_->arena.data.get());
   if (arena == arena_) return;
-  arena_ = arena;
+  arena_ = nullptr;  // until all blocks lie in the new one
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const MemoryPlan::Block& block = plan_.blocks[i];
-    if (block.home == Home::arena) bind(blocks_[i], storage_over(arena_ + block.offset, block.nbytes, device));
+    if (block.home == Home::arena) bind(blocks_[i], storage_over(arena + block.offset, block.nbytes, device));
   }
+  arena_ = arena;
 }
 
 void RunnerMemory::begin(std::span<c10::Storage> inputs) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/graph/program_builder_impl.h"
 #include "bellows/graph/segment_impl.h"
@@ -42,17 +43,14 @@ void Plan::run(const Segment& segment, BufferTable& buffers, Explanation& counts
     input_storages.clear();
     output_storages.clear();
   });
+  output_storages.resize(outputs.size());  // neither allocates: make() reserved them
   for (const BufferId id : inputs) input_storages.push_back(std::move(buffers[id].real));
-  output_storages.resize(outputs.size());
   ++counts.flushes;
   ++counts.program_runs;
   try {
     executable->run(input_storages, segment.numbers, output_storages);
-  } catch (const c10::Error& error) {
-    hand_out(buffers, error.what_without_backtrace());
-    throw;
   } catch (const std::exception& error) {
-    hand_out(buffers, error.what());
+    hand_out(buffers, user_message(error));
     throw;
   }
   hand_out(buffers, "");
@@ -98,13 +96,15 @@ Plan* Plans::make(Backend& backend, const Step* from, const Segment& segment, st
     if (built.program.outputs[i].input >= 0) plan->outputs[i] = no_buffer;
     plan->handed_out += plan->outputs[i] >= 0;
   }
+  plan->input_storages.reserve(plan->inputs.size());
+  plan->output_storages.reserve(plan->outputs.size());
   std::vector<c10::Storage> inputs;
   inputs.reserve(plan->inputs.size());
   for (const BufferId id : plan->inputs) inputs.push_back(buffers[id].real);
   try {
     plan->executable = backend.prepare(std::move(built.program), inputs);
   } catch (const std::exception& error) {
-    log_warn("Region: no program could be prepared, the operators run in order: ", error.what());
+    log_warn("Region: no program could be prepared, the operators run in order: ", user_message(error));
   }
   all_.push_back(std::move(plan));
   return all_.back().get();

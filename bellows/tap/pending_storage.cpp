@@ -113,7 +113,15 @@ void StorageHolds::hold(const c10::Storage& storage, bool guarded) {
   held_.push_back(storage.getWeakStorageImpl());
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  Held& held = all.storages[&impl];
+  const auto place = [&] {
+    try {
+      return all.storages.try_emplace(&impl).first;
+    } catch (...) {
+      held_.pop_back();  // release() finds each in the registry
+      throw;
+    }
+  }();
+  Held& held = place->second;
   if (held.clients++ == 0) {
     if (guarded) guard(impl, held);
   } else {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace {
 
@@ -118,6 +119,11 @@ void FailAllocation::stop() {
   }
   counts_any_thread = false;
   failing = 0;
+}
+
+SparedAllocations::SparedAllocations() : counted_(std::exchange(own.counts, false)) {}
+SparedAllocations::~SparedAllocations() {
+  own.counts = counted_;
 }
 
 }  // namespace bellows::test
