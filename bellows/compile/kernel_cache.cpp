@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <vector>
@@ -38,14 +37,8 @@ std::string digest(const std::string& text) {
 }
 
 std::string default_folder() {
-  const auto set = [](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value ? value : "";
-  };
-  if (const std::string chosen = set("BELLOWS_CACHE"); !chosen.empty()) return chosen + "/kernels";
-  if (const std::string cache = set("XDG_CACHE_HOME"); !cache.empty()) return cache + "/bellows/kernels";
-  const std::string home = set("HOME");
-  return home.empty() ? "" : home + "/.cache/bellows/kernels";
+  const std::string caches = io::default_cache_folder();
+  return caches.empty() ? "" : caches + "/kernels";
 }
 
 void say_once(std::atomic<bool>& said, const std::string& message) {

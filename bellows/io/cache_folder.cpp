@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -85,6 +86,17 @@ bool same_file(int fd, const std::string& path) {
 
 }  // namespace
 
+std::string default_cache_folder() {
+  const auto value = [](const char* name) -> std::string {
+    const char* const text = std::getenv(name);
+    return text ? text : "";
+  };
+  if (std::string chosen = value("BELLOWS_CACHE"); !chosen.empty()) return chosen;
+  if (const std::string caches = value("XDG_CACHE_HOME"); !caches.empty()) return caches + "/bellows";
+  const std::string home = value("HOME");
+  return home.empty() ? "" : home + "/.cache/bellows";
+}
+
 std::optional<FileLock> FileLock::try_lock(const std::string& path) {
   for (;;) {
     // A link could lead to any file of the user's, and opening a pipe would wait for its other end.
@@ -148,6 +160,7 @@ struct CacheFolder::Note {
   HttpFile version;
   std::string boot;
   std::optional<uint32_t> crc32c;
+  bool doubted = false;
 };
 
 std::optional<CacheFolder::Note> CacheFolder::read_note(const std::string& key) const {
@@ -156,7 +169,10 @@ std::optional<CacheFolder::Note> CacheFolder::read_note(const std::string& key) 
   if (!fs::exists(path, ignored)) return std::nullopt;
   try {
     const auto json = nlohmann::json::parse(read_text_file(path));
-    Note note{{json.at("size"), json.at("etag"), json.at("last_modified")}, json.at("boot"), {}};
+    Note note{{json.at("size"), json.at("etag"), json.at("last_modified")},
+              json.at("boot"),
+              {},
+              json.value("doubted", false)};
     if (json.contains("crc32c")) note.crc32c = json["crc32c"].get<uint32_t>();
     return note;
   } catch (const std::exception& error) {
@@ -176,14 +192,31 @@ std::optional<HttpFile> CacheFolder::noted(const std::string& key) const {
 
 void CacheFolder::note(const std::string& key, const std::string& url, const HttpFile& version,
                        std::optional<uint32_t> crc32c) const {
-  nlohmann::json note{{"url", public_url(url)},
-                      {"etag", version.etag},
-                      {"last_modified", version.last_modified},
-                      {"size", version.size},
-                      {"boot", boot_id()}};
-  if (crc32c) note["crc32c"] = *crc32c;
+  write_note(key, url, {version, boot_id(), crc32c});
+}
+
+void CacheFolder::write_note(const std::string& key, const std::string& url, const Note& note) const {
+  nlohmann::json json{{"url", public_url(url)},
+                      {"etag", note.version.etag},
+                      {"last_modified", note.version.last_modified},
+                      {"size", note.version.size},
+                      {"boot", note.boot}};
+  if (note.crc32c) json["crc32c"] = *note.crc32c;
+  if (note.doubted) json["doubted"] = true;
   write_text_file(folder_ + "/" + key + ".json",
-                  note.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+                  json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+bool CacheFolder::is_doubted(const std::string& key, const HttpFile& version) const {
+  const std::optional<Note> note = read_note(key);
+  return note && note->doubted && note->version == version;
+}
+
+void CacheFolder::doubt(const std::string& key, const std::string& url, const HttpFile& version) const {
+  std::optional<Note> note = read_note(key);
+  if (!note || note->version != version || note->doubted) return;
+  note->doubted = true;
+  write_note(key, url, *note);
 }
 
 std::shared_ptr<const MappedFile> CacheFolder::map(const std::string& key, const HttpFile& version) const {

@@ -12,6 +12,10 @@
 
 namespace bellows::io {
 
+/// Where what can be made or fetched again is kept: $BELLOWS_CACHE, else $XDG_CACHE_HOME/bellows, else
+/// $HOME/.cache/bellows; "" where none of them is set.
+std::string default_cache_folder();
+
 /// A lock (flock) on a file that is made for it. The kernel releases it however the process ends.
 class FileLock {
  public:
@@ -53,6 +57,11 @@ class CacheFolder {
   void note(const std::string& key, const std::string& url, const HttpFile& version,
             std::optional<uint32_t> crc32c = {}) const;
 
+  /// Notes that the whole file of this version is damaged, as far as somebody who read it can say. The note goes when
+  /// the file is fetched anew. The caller holds the key's lock.
+  void doubt(const std::string& key, const std::string& url, const HttpFile& version) const;
+  bool is_doubted(const std::string& key, const HttpFile& version) const;
+
   /// A whole file, mapped, and kept from being evicted while the mapping lives; null where it is not here
   /// with its size and its checksum. That is computed once a process and file; files that were fetched before
   /// checksums were noted have none.
@@ -72,6 +81,7 @@ class CacheFolder {
   struct Entry;
   struct Note;
   std::optional<Note> read_note(const std::string& key) const;
+  void write_note(const std::string& key, const std::string& url, const Note& note) const;
   bool is_intact(const std::string& key, const HttpFile& version, ByteSpan content) const;
   std::vector<Entry> list() const;
   bool evict(const Entry& entry, const std::string& own_key, bool last_of_key) const;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -38,6 +37,11 @@ void check_stop(const std::string& url, const std::stop_token& stop) {
   throw_if_stopped("getting " + public_url(url));
 }
 
+/// A link could lead to any file of the user's.
+int open_part(const std::string& path) {
+  return ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
 /// The longest that one fetch may go on without a byte.
 milliseconds patience(const HttpOptions& http) {
   return milliseconds(http.attempts * (http.connect_timeout_ms + http.stall_timeout_ms + 2 * http.backoff_ms));
@@ -46,17 +50,17 @@ milliseconds patience(const HttpOptions& http) {
 }  // namespace
 
 std::string cache_folder(const FileCacheOptions& options) {
-  if (!options.folder.empty()) return options.folder;
-  if (const char* chosen = std::getenv("BELLOWS_CACHE"); chosen && *chosen) return chosen;
-  if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/bellows";
-  TORCH_CHECK_VALUE(false, "cache: no folder for files from the network: set BELLOWS_CACHE, or HOME.");
+  const std::string folder = options.folder.empty() ? default_cache_folder() : options.folder;
+  TORCH_CHECK_VALUE(!folder.empty(), "cache: no folder for files from the network: set BELLOWS_CACHE, or HOME.");
+  return folder;
 }
 
 /// One file on its way into the folder. The key's lock is held while it lives.
 class FileCache::Download final : public HttpSink {
  public:
-  Download(FileCache& cache, const std::string& url, IfFull if_full, const std::stop_token& stop)
-      : cache_(cache), url_(url), key_(CacheFolder::key_of(url)), if_full_(if_full), stop_(stop) {}
+  /// Params: replace – the whole file that is here is not what is wanted, even if it is the server's version
+  Download(FileCache& cache, const std::string& url, IfFull if_full, bool replace, const std::stop_token& stop)
+      : cache_(cache), url_(url), key_(CacheFolder::key_of(url)), if_full_(if_full), replace_(replace), stop_(stop) {}
   ~Download() override { close(); }
   Download(const Download&) = delete;
   Download& operator=(const Download&) = delete;
@@ -64,17 +68,19 @@ class FileCache::Download final : public HttpSink {
   bool begin(const HttpFile& file, uint64_t offset) override {
     close();
     const CacheFolder& folder = cache_.folder_;
-    if (offset == 0 && file.size > 0 && folder.map(key_, file)) return false;
+    if (!replace_ && offset == 0 && file.size > 0 && folder.map(key_, file)) return false;
     const auto limit = static_cast<uint64_t>(folder.limit_bytes());
     TORCH_CHECK_VALUE(file.size <= limit, "cache: ", public_url(url_), " has ", file.size, " bytes; the cache in ",
                       folder.path(), " may have ", limit, " in all. Raise cache_bytes.");
+    // The note forgets why the whole file is replaced: that file goes first.
+    if (replace_) ::unlink(folder.whole_path(key_, file).c_str());
     if (offset == 0) folder.note(key_, url_, file);
     if (!cache_.reserve(url_, file, if_full_, stop_)) {
       full_ = true;
       return false;
     }
     path_ = folder.part_path(key_, file);
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+    fd_ = open_part(path_);
     TORCH_CHECK(fd_ >= 0 && ::ftruncate(fd_, static_cast<off_t>(offset)) == 0, "cache: cannot write ", path_, ": ",
                 errno_message(errno), ".");
     if (offset == 0) {
@@ -103,8 +109,9 @@ class FileCache::Download final : public HttpSink {
   void finish(const HttpFile& file) {
     close();
     const std::string part = cache_.folder_.part_path(key_, file), whole = cache_.folder_.whole_path(key_, file);
-    fd_ = ::open(part.c_str(), O_WRONLY | O_CLOEXEC);
-    if (fd_ < 0) return;  // it has been whole
+    fd_ = open_part(part);
+    if (fd_ < 0 && errno == ENOENT) return;  // it has been whole
+    TORCH_CHECK(fd_ >= 0, "cache: cannot write ", part, ": ", errno_message(errno), ".");
     TORCH_CHECK(bytes_in(part) == file.size, "cache: ", part, " has ", bytes_in(part), " bytes instead of ", file.size,
                 ".");
     TORCH_CHECK(::fsync(fd_) == 0, "cache: cannot write ", part, ": ", errno_message(errno), ".");
@@ -129,6 +136,7 @@ class FileCache::Download final : public HttpSink {
   const std::string& url_;
   const std::string key_;
   const IfFull if_full_;
+  const bool replace_;
   const std::stop_token& stop_;
   std::string path_;
   int fd_ = -1;
@@ -152,6 +160,11 @@ void FileCache::prefetch(const std::string& url, const std::stop_token& stop) {
 void FileCache::remember(const std::string& url, const HttpFile& version) {
   const std::lock_guard lock(mutex_);
   known_[url] = version;
+}
+
+void FileCache::settle(const std::string& url) {
+  const std::lock_guard lock(mutex_);
+  settled_.insert(url);
 }
 
 HttpFile FileCache::look(const std::string& url, const std::stop_token& stop) {
@@ -202,6 +215,8 @@ CachedFile FileCache::find_whole(const std::string& url) {
         return {std::move(content), version};
       }
     }
+    if (!settled_.contains(url) && folder_.is_doubted(CacheFolder::key_of(url), version)) return {};
+    settled_.insert(url);
   }
   return keep(url, {folder_.map(CacheFolder::key_of(url), version), version});
 }
@@ -212,6 +227,19 @@ CachedFile FileCache::keep(const std::string& url, CachedFile file) {
   open_[url] = file.content;
   note_use(file.content);
   return file;
+}
+
+std::string FileCache::doubt(const std::string& url, const HttpFile& version) {
+  const std::string key = CacheFolder::key_of(url), path = folder_.whole_path(key, version);
+  if (version.size == 0 || bytes_in(path) != version.size) return "";
+  settle(url);
+  try {
+    // Whoever holds the lock fetches the file anew.
+    if (const auto lock = FileLock::try_lock(folder_.lock_path(key))) folder_.doubt(key, url, version);
+  } catch (const c10::Error& error) {
+    log_warn("cache: ", path, " cannot be marked as damaged: ", user_message(error), " Remove it.");
+  }
+  return path;
 }
 
 /// Mapping a file anew costs its page tables: the few that were used last stay mapped. The caller holds the mutex.
@@ -279,26 +307,31 @@ CachedFile FileCache::fetch(const std::string& url, IfFull if_full, const std::s
   const std::string key = CacheFolder::key_of(url);
   const std::optional<HttpFile> noted = folder_.noted(key);
   const HttpFile here = noted.value_or(HttpFile{});
-  const bool whole = here.size > 0 && folder_.map(key, here);
-  if (!whole && here.size > 0 && bytes_in(folder_.whole_path(key, here)) == here.size)
+  const bool intact = here.size > 0 && folder_.map(key, here), doubted = intact && folder_.is_doubted(key, here);
+  const bool whole = intact && !doubted;
+  if (doubted)
+    log_warn("cache: the copy of ", public_url(url), " in ", folder_.whole_path(key, here),
+             " could not be read when it was last used. It is fetched anew.");
+  if (!intact && here.size > 0 && bytes_in(folder_.whole_path(key, here)) == here.size)
     log_warn("cache: the copy of ", public_url(url), " in ", folder_.whole_path(key, here),
              " is damaged: it is not what was fetched. It is fetched anew.");
   const uint64_t part = bytes_in(folder_.part_path(key, here));
-  const uint64_t have = whole ? here.size : part <= here.size ? part : 0;
-  Download download(*this, url, if_full, stop);
+  const uint64_t have = whole ? here.size : part <= here.size && !doubted ? part : 0;
+  Download download(*this, url, if_full, doubted, stop);
   HttpFile version;
   try {
     version = http_get(url, here, have, download, options_.http, stop);
   } catch (const c10::ValueError&) {
     throw;
   } catch (const c10::Error& error) {
-    if (!whole || stop.stop_requested()) throw;
+    if (stop.stop_requested() || !intact || !folder_.map(key, here)) throw;
     log_warn(user_message(error), " The copy in the cache is used.");
     version = here;
   }
   if (download.full()) return {};
   download.finish(version);
   remember(url, version);
+  settle(url);
   CachedFile file{folder_.map(key, version), version};
   TORCH_CHECK(file.content, "cache: ", folder_.whole_path(key, version), " was removed by somebody. Try again.");
   return keep(url, std::move(file));

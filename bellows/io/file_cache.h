@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -17,7 +18,7 @@ namespace bellows::io {
 
 /// Where files from the network are kept.
 struct FileCacheOptions {
-  std::string folder;                        ///< "": $BELLOWS_CACHE, else ~/.cache/bellows
+  std::string folder;                        ///< "": default_cache_folder()
   int64_t limit_bytes = int64_t{100} << 30;  ///< for all files in the folder, whole and partial
   HttpOptions http;
 };
@@ -35,7 +36,8 @@ struct CachedFile {
 /// fetch goes on where it stopped, by a range request that holds for the same version only. Several processes may use
 /// one folder: a lock (flock) on each file sees to it that nothing is fetched twice. To stay under the limit, files
 /// that were not used for longest are removed; never one that is mapped or being fetched, by any process. A file that is
-/// no longer as it was fetched (CRC-32C, compared once a process) is fetched anew, with a warning.
+/// no longer as it was fetched (CRC-32C, compared once a process) is fetched anew, with a warning; so is one that some
+/// reader could not make sense of, when another FileCache opens it.
 /// Threads:  safe
 class FileCache {
  public:
@@ -53,6 +55,10 @@ class FileCache {
   /// Returns: the content that they are of; where it is smaller than that, `out` is as it was
   /// Throws:  as open does
   HttpFile read(const std::string& url, uint64_t offset, std::span<std::byte> out, const std::stop_token& stop = {});
+  /// Says that the content of the whole file that is here makes no sense: it may have been damaged on its way. This
+  /// object uses it on; the next one fetches it anew.
+  /// Returns: the path of that file; "" where none of that version is here
+  std::string doubt(const std::string& url, const HttpFile& version);
   /// What the server has, asked once. Throws as http_look.
   HttpFile look(const std::string& url, const std::stop_token& stop = {});
 
@@ -68,6 +74,7 @@ class FileCache {
   bool reserve(const std::string& url, const HttpFile& version, IfFull if_full, const std::stop_token& stop);
   bool drop_idle();
   void remember(const std::string& url, const HttpFile& version);
+  void settle(const std::string& url);
 
   const FileCacheOptions options_;
   const CacheFolder folder_;
@@ -76,9 +83,10 @@ class FileCache {
   std::map<std::string, std::weak_ptr<const MappedFile>> open_;  // by URL
   std::deque<std::shared_ptr<const MappedFile>> recent_;         // those used last; up to a quarter of the limit
   uint64_t recent_bytes_ = 0;
+  std::set<std::string> settled_;  // URLs whose copy here is used, whatever others doubt
 };
 
-/// The folder that the options mean: theirs, or $BELLOWS_CACHE, or ~/.cache/bellows.
+/// The folder that the options mean: theirs, or default_cache_folder().
 /// Throws: c10::ValueError – none of them, and no home
 std::string cache_folder(const FileCacheOptions& options);
 

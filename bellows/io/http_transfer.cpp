@@ -2,11 +2,13 @@
 
 #include <c10/util/Exception.h>
 #include <curl/curl.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "bellows/core/no_sigpipe.h"
 #include "bellows/core/stop.h"
@@ -17,16 +19,61 @@ namespace {
 
 constexpr size_t most_refusal_bytes = 4096;
 
-using CurlHandle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
 using CurlHeaders = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
 
-CurlHandle make_handle() {
-  static std::once_flag once;
-  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
-  CurlHandle handle(curl_easy_init(), &curl_easy_cleanup);
-  TORCH_CHECK(handle, "http: out of memory.");
-  return handle;
-}
+/// Handles between two requests: each keeps its connections, so that the next request need not make one.
+/// Threads: safe. A child of fork() starts without handles: the connections are its parent's.
+class HandlePool {
+ public:
+  static HandlePool& instance() {
+    static auto* const pool = new HandlePool;  // never destroyed: threads may outlive main
+    return *pool;
+  }
+
+  CURL* take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        CURL* const handle = idle_.back();
+        idle_.pop_back();
+        return handle;
+      }
+    }
+    CURL* const handle = curl_easy_init();
+    TORCH_CHECK(handle, "http: out of memory.");
+    return handle;
+  }
+
+  void give_back(CURL* handle) {
+    curl_easy_reset(handle);  // keeps the connections, forgets what the caller's options point to
+    {
+      const std::lock_guard lock(mutex_);
+      if (idle_.size() < idle_.capacity()) return idle_.push_back(handle);
+    }
+    curl_easy_cleanup(handle);
+  }
+
+ private:
+  static constexpr size_t most_idle = 16;
+
+  HandlePool() {
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+    idle_.reserve(most_idle);
+    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                     [] {
+                       instance().idle_.clear();  // not cleaned up: that would say good-bye in the parent's name
+                       instance().mutex_.unlock();
+                     });
+  }
+
+  std::mutex mutex_;
+  std::vector<CURL*> idle_;
+};
+
+struct HandleReturn {
+  void operator()(CURL* handle) const { HandlePool::instance().give_back(handle); }
+};
+using CurlHandle = std::unique_ptr<CURL, HandleReturn>;
 
 /// Worth another try: the fault may lie with the network or a busy server.
 bool is_passing(CURLcode code) {
@@ -167,6 +214,7 @@ void HttpTransfer::set_options(char* reason) {
   set(CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
   set(CURLOPT_FOLLOWLOCATION, 1L);
   set(CURLOPT_MAXREDIRS, 10L);
+  set(CURLOPT_MAXCONNECTS, 2L);
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout_ms));
   set(CURLOPT_ERRORBUFFER, reason);
@@ -183,8 +231,8 @@ void HttpTransfer::set_options(char* reason) {
 
 HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::optional<uint64_t> end, HttpSink& sink) {
   const NoSigpipe no_sigpipe;
-  std::array<char, CURL_ERROR_SIZE> reason{};  // outlives the handle: ending a connection may write to it, too
-  const CurlHandle handle = make_handle();
+  std::array<char, CURL_ERROR_SIZE> reason{};  // in use until the handle is given back
+  const CurlHandle handle(HandlePool::instance().take());
   curl_ = handle.get();
   sink_ = &sink;
   known_ = known;

@@ -114,6 +114,45 @@ TEST_F(FileCacheTest, FetchesAnewWhatIsDamaged) {
   EXPECT_EQ(as_text(cache.open(server.url("/f")).content->bytes()), good);
 }
 
+TEST_F(FileCacheTest, AnotherOneFetchesAnewWhatIsDoubted) {
+  const std::string url = server.url("/f"), good = bytes_of('x', 5000), bad = bytes_of('y', 5000);
+  server.put("/f", bad);
+  FileCache first(options());
+  EXPECT_EQ(first.doubt(url, first.look(url)), "") << "none is here";
+  const HttpFile version = first.open(url).version;
+  const std::string path = folder / ("cache/files/" + files().front());
+  EXPECT_EQ(first.doubt(url, {version.size, "\"v2\"", ""}), "");
+  EXPECT_EQ(as_text(FileCache(options()).open(url).content->bytes()), bad) << "nobody doubts it yet";
+  EXPECT_EQ(first.doubt(url, version), path);
+  server.put("/f", good);
+  EXPECT_EQ(as_text(first.open(url).content->bytes()), bad) << "who doubted it goes on with it";
+  server.always("/f", {.status = 503});
+  EXPECT_EQ(as_text(FileCache(options()).open(url).content->bytes()), bad) << "there is nothing better";
+  server.always("/f", {});
+  const auto warnings = std::make_shared<WarningKeeper>();
+  set_log_sink(warnings);
+  EXPECT_EQ(as_text(FileCache(options()).open(url).content->bytes()), good);
+  set_log_sink(make_default_log_sink());
+  EXPECT_THAT(warnings->text, HasSubstr("the copy of " + url + " in " + path + " could not be read"));
+  const int64_t sent = server.body_bytes("/f");
+  FileCache(options()).open(url);
+  EXPECT_EQ(server.body_bytes("/f"), sent) << "the doubt went with the file";
+  EXPECT_EQ(files().size(), 1U);
+}
+
+TEST_F(FileCacheTest, ADoubtedFileGoesBeforeItsNoteDoes) {
+  const std::string url = server.url("/f"), good = bytes_of('x', 5000);
+  server.put("/f", bytes_of('y', 5000));
+  {
+    FileCache cache(options());
+    cache.doubt(url, cache.open(url).version);
+  }
+  server.put("/f", good);
+  for (int i = 0; i < 3; ++i) server.fault("/f", {.drop_after = 1000});
+  EXPECT_THAT(message_of([&] { FileCache(options()).open(url); }), HasSubstr("3 attempts failed"));
+  EXPECT_EQ(as_text(FileCache(options()).open(url).content->bytes()), good);
+}
+
 TEST_F(FileCacheTest, TakesFilesWithoutAChecksum) {
   server.put("/f", bytes_of('x', 1000));
   FileCache(options()).open(server.url("/f"));

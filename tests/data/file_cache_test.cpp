@@ -2,6 +2,8 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <optional>
 #include <span>
 
 #include "bellows/core/seed.h"
@@ -85,6 +87,58 @@ TEST_F(FileCacheTest, LeavesAFileOfAnotherSizeToWhoHoldsTheLock) {
   EXPECT_EQ(std::filesystem::file_size(path), 10U);
   EXPECT_EQ(as_text(FileCache(options()).open(server.url("/f")).content->bytes()), bytes_of('x', 1000));
   EXPECT_EQ(files().size(), 1U);
+}
+
+/// Sets an environment variable, or removes it, until it goes out of scope.
+class EnvironmentScope {
+ public:
+  EnvironmentScope(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    set(value);
+  }
+  ~EnvironmentScope() { set(old_ ? old_->c_str() : nullptr); }
+  EnvironmentScope(const EnvironmentScope&) = delete;
+  EnvironmentScope& operator=(const EnvironmentScope&) = delete;
+
+ private:
+  void set(const char* value) const {
+    if (value) {
+      ::setenv(name_, value, 1);
+    } else {
+      ::unsetenv(name_);
+    }
+  }
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+TEST(CacheFolderDefault, FollowsTheEnvironment) {
+  const EnvironmentScope home("HOME", "/home/a");
+  {
+    const EnvironmentScope chosen("BELLOWS_CACHE", "/chosen"), caches("XDG_CACHE_HOME", "/caches");
+    EXPECT_EQ(cache_folder({}), "/chosen");
+    EXPECT_EQ(cache_folder({.folder = "/option"}), "/option");
+    ::setenv("BELLOWS_CACHE", "", 1);
+    EXPECT_EQ(cache_folder({}), "/caches/bellows");
+    ::unsetenv("BELLOWS_CACHE");
+    EXPECT_EQ(cache_folder({}), "/caches/bellows");
+    ::setenv("XDG_CACHE_HOME", "", 1);
+    EXPECT_EQ(cache_folder({}), "/home/a/.cache/bellows");
+    ::unsetenv("HOME");
+    EXPECT_EQ(default_cache_folder(), "");
+    EXPECT_THROW(cache_folder({}), c10::ValueError);
+  }
+}
+
+TEST_F(FileCacheTest, DoesNotWriteThroughALink) {
+  server.put("/f", bytes_of('x', 1000));
+  FileCache(options()).open(server.url("/f"));
+  const std::string whole = folder / ("cache/files/" + files().front()), victim = folder / "victim";
+  write_text_file(victim, "mine");
+  std::filesystem::remove(whole);
+  std::filesystem::create_symlink(victim, whole + ".part");
+  EXPECT_THAT(message_of([&] { FileCache(options()).open(server.url("/f")); }), HasSubstr(whole + ".part"));
+  EXPECT_EQ(read_text_file(victim), "mine");
 }
 
 TEST_F(FileCacheTest, KeepsNoSecrets) {

@@ -1,6 +1,8 @@
 #include "bellows/io/http.h"
 
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <span>
@@ -53,6 +55,57 @@ class HttpTest : public ::testing::Test {
   MemorySink sink;
   const std::string content = numbers(300'000);
 };
+
+TEST_F(HttpTest, ReadsManyRangesOnOneConnection) {
+  server.keep_connections();
+  server.put("/f", content);
+  const HttpFile file = http_look(server.url("/f"), quick);
+  const int64_t before = server.connections();
+  for (uint64_t at = 0; at < 20; ++at) {
+    std::string out(100, '?');
+    ASSERT_TRUE(http_read(server.url("/f"), file, at * 1000, std::as_writable_bytes(std::span(out)), quick));
+    ASSERT_EQ(out, content.substr(at * 1000, 100));
+  }
+  EXPECT_LE(server.connections() - before, 1);
+  EXPECT_EQ(get().size, content.size());
+  EXPECT_LE(server.connections() - before, 1) << "nor has a whole file one of its own";
+}
+
+TEST_F(HttpTest, AConnectionThatTheServerEndedIsMadeAnew) {
+  server.keep_connections();
+  server.put("/f", content);
+  for (int i = 0; i < 3; ++i) {
+    server.fault("/f", {.drop_after = 1000});
+    sink = {};
+    get();
+    EXPECT_TRUE(sink.content == content);
+  }
+}
+
+TEST_F(HttpTest, AForkedChildMakesConnectionsOfItsOwn) {
+  server.keep_connections();
+  server.put("/f", content);
+  get();
+  const int64_t before = server.connections();
+  const pid_t child = fork();
+  if (child == 0) {
+    MemorySink mine;
+    try {
+      http_get(server.url("/f"), {}, 0, mine, quick);
+    } catch (...) {
+      _exit(2);
+    }
+    _exit(mine.content == content ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(server.connections(), before + 1);
+  sink = {};
+  get();
+  EXPECT_TRUE(sink.content == content);
+  EXPECT_EQ(server.connections(), before + 1) << "the parent's is as it was";
+}
 
 TEST_F(HttpTest, GetsAFile) {
   server.put("/f", content);

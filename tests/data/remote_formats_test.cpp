@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -206,6 +207,60 @@ TEST_P(RemoteFormat, SaysThatAFileChanged) {
   }
   EXPECT_THAT(message, HasSubstr("was changed on the server since it was opened"));
   EXPECT_THAT(message, HasSubstr("Open the data set again"));
+}
+
+/// Reads all samples; returns the error's text where one cannot be read.
+std::string read_all(const std::function<SourcePtr()>& open) {
+  return message_of([&] {
+    const SourcePtr source = open();
+    for (int64_t i = 0; i < source->size(); ++i) source->read(i);
+  });
+}
+
+TEST_P(RemoteFormat, IsFetchedAnewWhereItCameDamaged) {
+  if (kind() == "safetensors" || kind() == "npy" || kind() == "beton") GTEST_SKIP() << "has no checksums";
+  const std::string& name = names[1];
+  const std::string good = read_text_file(folder / ("set/" + name));
+  std::string bad = good;  // of the same size, under the same ETag
+  const bool by_structure = kind() == "csv" || kind() == "jsonl" || kind() == "mds";
+  for (size_t at = by_structure ? 0 : good.size() / 3; at < good.size() * 2 / 3; at += 16)
+    bad[at] = static_cast<char>(bad[at] ^ 0x55);
+  server.put("/" + name, bad);
+  const auto open_all = [&] {
+    const ShardFiles::CacheScope scope({folder / "cache", 1 << 26, kPatient});
+    return open_at(server.url());
+  };
+  for (int i = 0; i < 2; ++i) {
+    const std::string message = read_all(open_all);
+    EXPECT_THAT(message, HasSubstr("the copy in the cache, " + folder / "cache/files/"));
+    EXPECT_THAT(message, HasSubstr(server.url("/" + name)));
+  }
+  server.put("/" + name, good);
+  EXPECT_EQ(read_all(open_all), "no error");
+}
+
+TEST_P(RemoteFormat, DoesNotFetchAnewForAnErrorOfTheCaller) {
+  const auto open_all = [&] {
+    const ShardFiles::CacheScope scope({folder / "cache", 1 << 26, kPatient});
+    return open_at(server.url());
+  };
+  ASSERT_EQ(read_all(open_all), "no error");
+  {
+    const ShardFiles::CacheScope scope({folder / "cache", 1 << 26, kPatient});
+    const std::string url = server.url("/" + names[0]);
+    if (kind() == "csv") {
+      EXPECT_THROW(open_csv({url}, {.image_column = "none"}), c10::Error);
+      EXPECT_THROW(open_csv({url}, {.image_column = "x"})->read(0), c10::Error);
+    }
+    if (kind() == "jsonl") {
+      EXPECT_THROW(open_jsonl({url}, {.image_column = "none"}), c10::Error);
+    }
+  }
+  int64_t sent = 0, now = 0;
+  for (const auto& one : server.served()) sent += one.body_bytes;
+  EXPECT_EQ(read_all(open_all), "no error");
+  for (const auto& one : server.served()) now += one.body_bytes;
+  EXPECT_LE(now - sent, 2 * (kFiles + 1)) << "looked at";
 }
 
 TEST_P(RemoteFormatWithIndex, OpensByItAlone) {

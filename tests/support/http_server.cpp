@@ -104,12 +104,21 @@ void HttpServer::accept_all() {
     pollfd waiting{listener_, POLLIN, 0};
     if (::poll(&waiting, 1, 20) <= 0) continue;
     const int connection = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (connection >= 0) connections_.emplace_back([this, connection] { serve(connection); });
+    if (connection < 0) continue;
+    ++accepted_;
+    connections_.emplace_back([this, connection] { serve(connection); });
   }
 }
 
 void HttpServer::serve(int connection) {
-  std::string request;
+  bool again = true;
+  for (std::string request; again && read_request(connection, request); request.clear())
+    again = answer(connection, request) && keep_;
+  ::shutdown(connection, SHUT_RDWR);
+  ::close(connection);
+}
+
+bool HttpServer::read_request(int connection, std::string& request) const {
   while (!ending_ && request.find("\r\n\r\n") == std::string::npos) {
     pollfd waiting{connection, POLLIN, 0};
     if (::poll(&waiting, 1, 20) <= 0) continue;
@@ -118,9 +127,7 @@ void HttpServer::serve(int connection) {
     if (got <= 0) break;
     request.append(buffer, static_cast<size_t>(got));
   }
-  if (request.starts_with("GET ")) answer(connection, request);
-  ::shutdown(connection, SHUT_RDWR);
-  ::close(connection);
+  return request.starts_with("GET ");
 }
 
 /// What is to be done about a request for `path`.
@@ -139,7 +146,7 @@ std::pair<HttpFault, std::optional<HttpServer::File>> HttpServer::plan(const std
   return {fault, file};
 }
 
-void HttpServer::answer(int connection, const std::string& request) {
+bool HttpServer::answer(int connection, const std::string& request) {
   const std::string target = request.substr(4, request.find(' ', 4) - 4);
   HttpServed served{.path = target.substr(0, target.find('?')),
                     .range = header_of(request, "Range"),
@@ -147,7 +154,7 @@ void HttpServer::answer(int connection, const std::string& request) {
                     .if_none_match = header_of(request, "If-None-Match")};
   if (target.find('?') != std::string::npos) served.query = target.substr(target.find('?') + 1);
   const auto [fault, file] = plan(served.path);
-  std::string head = "Connection: close\r\n", body;
+  std::string head = keep_ ? "" : "Connection: close\r\n", body;
   served.status = 200;
   if (!fault.redirect.empty()) {
     served.status = 302;
@@ -168,8 +175,8 @@ void HttpServer::answer(int connection, const std::string& request) {
     head += "Content-Length: " + std::to_string(static_cast<int64_t>(body.size()) + fault.claim_more) + "\r\n";
   // Noted before it is sent: who gets the answer may look at once.
   const size_t number = note(served);
-  if (send_all(connection, "HTTP/1.1 " + std::to_string(served.status) + " x\r\n" + head + "\r\n"))
-    send_body(connection, body, fault, number);
+  return send_all(connection, "HTTP/1.1 " + std::to_string(served.status) + " x\r\n" + head + "\r\n") &&
+         send_body(connection, body, fault, number) && (!file || file->length) && fault.claim_more == 0;
 }
 
 size_t HttpServer::note(const HttpServed& served) {
@@ -178,7 +185,7 @@ size_t HttpServer::note(const HttpServed& served) {
   return served_.size() - 1;
 }
 
-void HttpServer::send_body(int connection, std::string_view body, const HttpFault& fault, size_t number) {
+bool HttpServer::send_body(int connection, std::string_view body, const HttpFault& fault, size_t number) {
   size_t most = body.size();
   for (const int64_t cut : {fault.drop_after, fault.stall_after}) {
     if (cut >= 0) most = std::min(most, static_cast<size_t>(cut));
@@ -190,10 +197,11 @@ void HttpServer::send_body(int connection, std::string_view body, const HttpFaul
       const std::lock_guard lock(mutex_);
       served_[number].body_bytes += static_cast<int64_t>(piece.size());
     }
-    if (!send_all(connection, piece)) return;
+    if (!send_all(connection, piece)) return false;
     if (fault.bytes_per_step > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   while (fault.stall_after >= 0 && !ending_) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return most == body.size();
 }
 
 }  // namespace bellows::testing

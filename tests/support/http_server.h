@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -50,6 +51,11 @@ class HttpServer {
   /// For all answers about `path` without a fault of their own.
   void always(const std::string& path, HttpFault fault);
 
+  /// From now on answers several requests on one connection.
+  void keep_connections() { keep_ = true; }
+  /// That clients have made.
+  int64_t connections() const { return accepted_; }
+
   std::string url(const std::string& path = "") const;
   std::vector<HttpServed> served() const;
   /// Bytes of bodies sent for `path`.
@@ -59,13 +65,16 @@ class HttpServer {
   void accept_all();
   void serve(int connection);
   std::pair<HttpFault, std::optional<File>> plan(const std::string& path);
-  void answer(int connection, const std::string& request);
+  bool read_request(int connection, std::string& request) const;
+  /// Whether the client got all of the answer.
+  bool answer(int connection, const std::string& request);
   size_t note(const HttpServed& served);
-  void send_body(int connection, std::string_view body, const HttpFault& fault, size_t number);
+  bool send_body(int connection, std::string_view body, const HttpFault& fault, size_t number);
 
   int listener_ = -1;
   int port_ = 0;
-  std::atomic<bool> ending_ = false;
+  std::atomic<bool> ending_ = false, keep_ = false;
+  std::atomic<int64_t> accepted_ = 0;
   mutable std::mutex mutex_;
   std::map<std::string, File> files_;
   std::map<std::string, std::vector<HttpFault>> faults_;

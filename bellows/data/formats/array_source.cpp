@@ -89,7 +89,8 @@ class ArraySource final : public Source {
 
   ArraySource(const std::vector<std::string>& paths, const ArraysOptions& options) : files_(paths) {
     const std::vector<io::PartialFile> headers = files_.open_parts(need_array_header);
-    for (size_t file = 0; file < files_.size(); ++file) add_file(headers[file].bytes(), file);
+    for (size_t file = 0; file < files_.size(); ++file)
+      parse_content(files_, file, [&] { add_file(headers[file].bytes(), file); });
     if (!options.names.empty()) choose(options.names);
     TORCH_CHECK_VALUE(!arrays_.empty(), "open_arrays: ", files_.describe(), " has no arrays.");
     check_names();
@@ -130,7 +131,7 @@ class ArraySource final : public Source {
       use.content = files_.content(stored.file, use.owner);
       use.file = stored.file;
     }
-    if (stored.member) stored.member->check(use.content);
+    if (stored.member) parse_content(files_, stored.file, [&] { stored.member->check(use.content); });
     return use.content.subspan(stored.offset + at, stored.row_bytes);
   }
 

@@ -20,7 +20,8 @@ class BetonSource final : public Source {
       : files_(paths), tables_(files_.open_parts(io::need_beton_tables)) {
     readers_.reserve(files_.size());
     for (size_t i = 0; i < files_.size(); ++i) {
-      const io::BetonReader& reader = readers_.emplace_back(tables_[i].bytes(), files_.name(i));
+      parse_content(files_, i, [&] { readers_.emplace_back(tables_[i].bytes(), files_.name(i)); });
+      const io::BetonReader& reader = readers_.back();
       TORCH_CHECK_VALUE(reader.fields() == readers_.front().fields(), "open_beton: ", reader.path(),
                         " has other fields than ", readers_.front().path(), ". Open them one by one.");
       add_blocks(reader);
@@ -50,12 +51,12 @@ class BetonSource final : public Source {
     sample.id = index;
     sample.file = files_.name(file);
     sample.shapes.reserve(3 * reader.fields().size());
-    read_naming([&] { return c10::str("sample ", index); },
-                [&] {
-                  const io::ByteSpan content = files_.content(file, sample.owner);
-                  for (size_t i = 0; i < reader.fields().size(); ++i)
-                    add_field(reader.fields()[i], reader.read(row, i, content), sample);
-                });
+    const auto take = [&] {
+      const io::ByteSpan content = files_.content(file, sample.owner);
+      for (size_t i = 0; i < reader.fields().size(); ++i)
+        add_field(reader.fields()[i], reader.read(row, i, content), sample);
+    };
+    read_naming([&] { return c10::str("sample ", index); }, [&] { parse_content(files_, file, take); });
   }
 
   std::string describe() const override { return files_.describe(); }

@@ -117,7 +117,8 @@ class CsvSource final : public Source {
   void fill(size_t file, uint64_t row, Sample& sample) const {
     thread_local std::vector<io::CsvCell> cells;
     const io::CsvReader reader(files_.content(file, sample.owner), files_.name(file), options_.separator);
-    const uint64_t end = read_cells(reader, row, cells);
+    uint64_t end = 0;
+    parse_content(files_, file, [&] { end = read_cells(reader, row, cells); });
     sample.buffer.reserve(end - row + 8 * cells.size());
     for (size_t i = 0; i < cells.size(); ++i) add_field(reader, file, i, cells[i], sample);
   }
@@ -138,15 +139,17 @@ class CsvSource final : public Source {
     if (!options_.columns.empty()) {
       if (file == 0) set_columns(options_.columns);
     } else {
-      at = reader.read_row(0, cells);
+      parse_content(files_, file, [&] { at = reader.read_row(0, cells); });
       read_header(file, content, cells);
     }
     rows_.add_file();
-    for (at = reader.row_start(at); at < content.size(); at = reader.row_start(at)) {
-      rows_.add(at);
-      at = read_cells(reader, at, cells);
-      for (size_t i = 0; i < cells.size(); ++i) see(reader, columns_[i], cells[i]);
-    }
+    parse_content(files_, file, [&] {
+      for (at = reader.row_start(at); at < content.size(); at = reader.row_start(at)) {
+        rows_.add(at);
+        at = read_cells(reader, at, cells);
+        for (size_t i = 0; i < cells.size(); ++i) see(reader, columns_[i], cells[i]);
+      }
+    });
   }
 
   void see(const io::CsvReader& reader, CsvColumn& column, const io::CsvCell& cell) const {
@@ -174,8 +177,10 @@ class CsvSource final : public Source {
     if (file == 0) return set_columns(names);
     const bool same = std::equal(names.begin(), names.end(), columns_.begin(), columns_.end(),
                                  [](const std::string& name, const CsvColumn& column) { return name == column.name; });
-    TORCH_CHECK_VALUE(same, "open_csv: ", files_.name(file), " has the columns ", c10::Join(", ", names), "; those of ",
-                      files_.name(0), " are others.");
+    parse_content(files_, file, [&] {
+      TORCH_CHECK_VALUE(same, "open_csv: ", files_.name(file), " has the columns ", c10::Join(", ", names),
+                        "; those of ", files_.name(0), " are others.");
+    });
   }
 
   void set_columns(const std::vector<std::string>& names) {

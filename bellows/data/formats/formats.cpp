@@ -10,6 +10,7 @@
 #include "bellows/data/formats/beton_source.h"
 #include "bellows/data/formats/mds_source.h"
 #include "bellows/data/formats/pack_source.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/recordio_source.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/table_source.h"
@@ -198,12 +199,16 @@ const FileFormat* recognise_first(const ShardFiles& files) {
     if (const FileFormat* format = recognise_head(files)) return format;
   }
   const auto content = files.map(0);
-  const FileFormat* format = recognise(content->bytes(), files.name(0));
-  TORCH_CHECK_VALUE(format, "open: ", files.name(0), ": expected a data set, found ",
-                    describe_file(content->bytes(), files.name(0)), ". Accepted: ", accepted_formats(),
-                    files.is_remote(0) ? "; of folders on a server those with an MDS index.json, URL/. Name a folder's "
-                                         "files, URL/train-{000..099}.tar; make such of pictures by bellows pack."
-                                       : ", and folders of these, of MDS shards and of JPEG or PNG pictures.");
+  const FileFormat* format = nullptr;
+  parse_content(files, 0, [&] {
+    format = recognise(content->bytes(), files.name(0));
+    TORCH_CHECK_VALUE(format, "open: ", files.name(0), ": expected a data set, found ",
+                      describe_file(content->bytes(), files.name(0)), ". Accepted: ", accepted_formats(),
+                      files.is_remote(0)
+                          ? "; of folders on a server those with an MDS index.json, URL/. Name a folder's "
+                            "files, URL/train-{000..099}.tar; make such of pictures by bellows pack."
+                          : ", and folders of these, of MDS shards and of JPEG or PNG pictures.");
+  });
   return format;
 }
 

@@ -56,7 +56,7 @@ class JsonlSource final : public Source {
   void fill(size_t file, uint64_t at, Sample& sample) const {
     const std::string_view text = io::as_text(files_.content(file, sample.owner));
     const auto here = [&] { return where(file, text, at); };
-    read_json_record(line_at(text, at), here, columns_, sample);
+    parse_content(files_, file, [&] { read_json_record(line_at(text, at), here, columns_, sample); });
     for (Field& field : sample.fields) field.offset = at;
     take_key(sample);
     if (!options_.image_column.empty()) take_picture(file, here, sample);
@@ -77,8 +77,8 @@ class JsonlSource final : public Source {
     for (uint64_t at = 0; at < text.size();) {
       const std::string_view line = line_at(text, at);
       if (line.find_first_not_of(" \t\r") != std::string_view::npos) {
-        learn_json_record(
-            line, [&] { return where(file, text, at); }, columns_);
+        const auto here = [&] { return where(file, text, at); };
+        parse_content(files_, file, [&] { learn_json_record(line, here, columns_); });
         lines_.add(at);
       }
       at += line.size() + 1;

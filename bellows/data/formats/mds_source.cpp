@@ -54,8 +54,8 @@ std::vector<std::string> shard_paths(const fs::path& folder, const std::vector<i
   return paths;
 }
 
-std::string read_remote_index(const std::string& folder) try {
-  return std::string(io::as_text(ShardFiles({folder + "/index.json"}).map(0)->bytes()));
+std::string fetch_index(const ShardFiles& index, const std::string& folder) try {
+  return std::string(io::as_text(index.map(0)->bytes()));
 } catch (const c10::ValueError& error) {
   TORCH_CHECK_VALUE(false, "open_mds: ", user_message(error), " A server does not list its folders: without an ",
                     "index.json, name the files (", io::public_url(folder),
@@ -64,7 +64,6 @@ std::string read_remote_index(const std::string& folder) try {
 
 std::string read_index(const fs::path& folder) {
   const fs::path index = folder / "index.json";
-  if (io::is_url(folder.string())) return read_remote_index(folder.string());
   std::error_code ignored;
   if (fs::exists(index, ignored)) return read_text_file(index.string());
   std::vector<std::string> splits;
@@ -78,14 +77,22 @@ std::string read_index(const fs::path& folder) {
                     ".");
 }
 
+std::vector<io::MdsShard> read_shards(const fs::path& folder) {
+  const std::string path = (folder / "index.json").string();
+  if (!io::is_url(path)) return io::parse_mds_index(read_index(folder), path);
+  const ShardFiles index({path});
+  const std::string text = fetch_index(index, folder.string());
+  std::vector<io::MdsShard> shards;
+  parse_content(index, 0, [&] { shards = io::parse_mds_index(text, index.name(0)); });
+  return shards;
+}
+
 class MdsSource final : public Source {
  public:
   using Source::read;
 
   MdsSource(const fs::path& folder, const MdsOptions& options)
-      : options_(options),
-        shards_(io::parse_mds_index(read_index(folder), (folder / "index.json").string())),
-        files_(shard_paths(folder, shards_)) {
+      : options_(options), shards_(read_shards(folder)), files_(shard_paths(folder, shards_)) {
     for (const io::MdsShard& shard : shards_) {
       if (options.verify == Verify::open) check_verifiable(shard);
       starts_.add(size_);
@@ -122,7 +129,7 @@ class MdsSource final : public Source {
                 [&] {
                   const Content shard = content(which);
                   sample.owner = shard.owner;
-                  fill(shard.bytes, which, row_of(index, which), sample);
+                  parse_content(files_, which, [&] { fill(shard.bytes, which, row_of(index, which), sample); });
                 });
   }
 
@@ -226,7 +233,7 @@ class MdsSource final : public Source {
     TORCH_CHECK_VALUE(verdict.damage.empty(), verdict.damage);
     if (verdict.good && !packed_[which]) return;
     try {
-      look();
+      parse_content(files_, which, look);
     } catch (const c10::ValueError& error) {
       verdict.damage = user_message(error);
       throw;

@@ -20,7 +20,7 @@ class PackSource final : public Source {
       : files_(files), indexes_(files_.open_parts(io::need_pack_index)) {
     packs_.reserve(files_.size());
     for (size_t i = 0; i < files_.size(); ++i) {
-      packs_.emplace_back(indexes_[i].bytes(), files_.name(i), verify);
+      parse_content(files_, i, [&] { packs_.emplace_back(indexes_[i].bytes(), files_.name(i), verify); });
       starts_.add(size_);
       size_ += packs_.back().size();
     }
@@ -48,13 +48,14 @@ class PackSource final : public Source {
   void read(int64_t index, Sample& sample) const override {
     sample.clear();
     sample.id = index;
-    sample.file = files_.name(starts_.file_of(index));
-    read_naming([&] { return c10::str("sample ", index); },
-                [&] {
-                  const io::PackRecord record = record_of(index, sample.owner);
-                  sample.key = record.key();
-                  fill(record, sample);
-                });
+    const size_t file = starts_.file_of(index);
+    sample.file = files_.name(file);
+    const auto take = [&] {
+      const io::PackRecord record = record_of(index, sample.owner);
+      sample.key = record.key();
+      fill(record, sample);
+    };
+    read_naming([&] { return c10::str("sample ", index); }, [&] { parse_content(files_, file, take); });
   }
 
  private:

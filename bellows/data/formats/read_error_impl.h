@@ -23,6 +23,20 @@ void read_naming(const Where& where, const Read& read) {
   }
 }
 
+/// Calls `parse`, which makes sense of the content of a file. What it throws where it cannot, a c10::ValueError, names
+/// the copy in the cache, too, if that is what was read: it may have been damaged on its way.
+template <class Parse>
+void parse_content(const ShardFiles& files, size_t file, const Parse& parse) {
+  try {
+    parse();
+  } catch (const c10::ValueError& error) {
+    const std::string copy = files.doubt(file);
+    if (copy.empty()) throw;
+    TORCH_CHECK_VALUE(false, user_message(error), " (That is the copy in the cache, ", copy,
+                      ". The next time the data set is opened, it is fetched anew.)");
+  }
+}
+
 /// Reads sample `index` of files of records: makes `sample` empty but for what tells it from others, and says in what
 /// `read` throws where its record begins.
 /// Params: read – called with the number of the file and the record's offset in it

@@ -57,11 +57,13 @@ class RecordioSource final : public Source {
 
   void read(int64_t index, Sample& sample) const override {
     read_record(files_, offsets_, index, sample, [&](size_t file, uint64_t offset) {
-      const auto record = io::recordio_at(files_.content(file, sample.owner), offset, "RecordIO", sample.buffer);
-      const bool joined = record.data.data() == sample.buffer.data();
-      const size_t used = joined ? record.data.size() : 0;
-      sample.buffer.resize(used + sizeof(int64_t));  // may move what was joined
-      fill(io::parse_image_record(joined ? io::ByteSpan(sample.buffer).first(used) : record.data), offset, sample);
+      parse_content(files_, file, [&] {
+        const auto record = io::recordio_at(files_.content(file, sample.owner), offset, "RecordIO", sample.buffer);
+        const bool joined = record.data.data() == sample.buffer.data();
+        const size_t used = joined ? record.data.size() : 0;
+        sample.buffer.resize(used + sizeof(int64_t));  // may move what was joined
+        fill(io::parse_image_record(joined ? io::ByteSpan(sample.buffer).first(used) : record.data), offset, sample);
+      });
     });
   }
 
@@ -105,8 +107,11 @@ class RecordioSource final : public Source {
   void add_file(size_t file, const std::optional<std::string>& index) {
     const std::string& name = files_.name(file);
     const auto mapped = files_.map(file);
-    std::vector<uint64_t> offsets = io::scan_recordio(mapped->bytes(), name);
-    for (const uint64_t offset : offsets) look_at_label(mapped->bytes(), offset, name);
+    std::vector<uint64_t> offsets;
+    parse_content(files_, file, [&] {
+      offsets = io::scan_recordio(mapped->bytes(), name);
+      for (const uint64_t offset : offsets) look_at_label(mapped->bytes(), offset, name);
+    });
     if (index) offsets = indexed(*index, offsets, name);
     offsets_.add_file();
     for (const uint64_t offset : offsets) offsets_.add(offset);

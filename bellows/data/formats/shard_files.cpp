@@ -135,6 +135,16 @@ void ShardFiles::check_version(size_t file, const io::HttpFile& version) const {
                     "). Open the data set again.");
 }
 
+std::string ShardFiles::doubt(size_t file) const {
+  if (!is_remote(file)) return "";
+  io::HttpFile version;
+  {
+    const std::lock_guard lock(mutex_);
+    version = versions_[file];
+  }
+  return cache_->doubt(names_[file], version);
+}
+
 std::string ShardFiles::version(size_t file) const {
   if (is_remote(file)) {
     const io::HttpFile version = cache_->look(names_[file]);

@@ -47,6 +47,9 @@ class ShardFiles {
   /// Which content a file has, in words that change with it: size, and ETag or time. Asks the server of a URL, once.
   /// Throws: as map does
   std::string version(size_t file) const;
+  /// Says that the content of a file makes no sense. A copy in the cache is fetched anew when the file is next opened.
+  /// Returns: the path of that copy; "" where there is none
+  std::string doubt(size_t file) const;
   /// Where things that are worth keeping may be kept: the cache's folder.
   const std::string& cache_folder() const { return cache_folder_; }
   /// In words, for messages: "4 shards (data/digits/train-000.tar, …)".

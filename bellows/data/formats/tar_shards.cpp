@@ -7,6 +7,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/data/formats/read_error_impl.h"
 #include "bellows/io/decompress.h"
 
 namespace bellows::data {
@@ -74,9 +75,12 @@ io::TarIndex TarShards::index(size_t shard) {
   } else if (const std::string dali = dali_path(files_.name(shard)); read_dali(dali, shard, index)) {
     index_paths_[shard] = dali;
   } else {
-    const View view = open_view(shard);
-    TORCH_CHECK_VALUE(!view.bytes.empty(), files_.name(shard), ": expected a tar archive, found an empty file.");
-    index = io::make_tar_index(view.bytes, files_.name(shard));
+    View view;
+    parse_content(files_, shard, [&] {
+      view = open_view(shard);
+      TORCH_CHECK_VALUE(!view.bytes.empty(), files_.name(shard), ": expected a tar archive, found an empty file.");
+      index = io::make_tar_index(view.bytes, files_.name(shard));
+    });
     index.version = version;
     const bool packed = view.bytes.data() != files_.map(shard)->bytes().data();
     if (files_.is_remote(shard) || packed || view.bytes.size() >= worth_keeping_bytes) keep(shard, index);

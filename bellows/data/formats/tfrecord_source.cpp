@@ -34,9 +34,11 @@ class TfrecordSource final : public Source {
   void read(int64_t index, Sample& sample) const override {
     thread_local ExampleWorkspace workspace;
     read_record(files_, offsets_, index, sample, [&](size_t file, uint64_t offset) {
-      const std::string_view bytes = content(file, sample.owner);
-      const std::string_view record = io::tfrecord_at(bytes, offset, "TFRecord");
-      workspace.example.parse(io::as_bytes(record));
+      std::string_view bytes;
+      parse_content(files_, file, [&] {
+        bytes = content(file, sample.owner);
+        workspace.example.parse(io::as_bytes(io::tfrecord_at(bytes, offset, "TFRecord")));
+      });
       make_example_fields(workspace, options_, bytes, sample);
     });
   }
@@ -59,14 +61,15 @@ class TfrecordSource final : public Source {
     std::string_view bytes = io::as_text(mapped->bytes());
     std::vector<io::TfrecordSpan> records;
     std::shared_ptr<const io::Bytes> kept;
-    if (auto unpacked = io::unpack_tfrecord(mapped->bytes(), name)) {
+    parse_content(files_, file, [&] {
+      auto unpacked = io::unpack_tfrecord(mapped->bytes(), name);
+      if (!unpacked) return;
       packed_[file] = true;
       kept = unpacked_.get(file, [&] { return std::move(*unpacked); });
       bytes = io::as_text(*kept);
       records = io::scan_tfrecord(bytes, name);
-    } else {
-      records = find_records(file, bytes);
-    }
+    });
+    if (!packed_[file]) records = find_records(file, bytes);
     offsets_.add_file();
     for (const auto& [offset, framed] : records) {
       TORCH_CHECK_VALUE(framed - 16 <= options_.max_record_bytes, "open_tfrecord: the record at byte ", offset, " of ",
@@ -84,7 +87,8 @@ class TfrecordSource final : public Source {
     std::error_code ignored;
     if (given || std::filesystem::exists(index, ignored))
       return io::parse_tfrecord_index(read_text_file(index), bytes, index, name);
-    auto records = io::scan_tfrecord(bytes, name);
+    std::vector<io::TfrecordSpan> records;
+    parse_content(files_, file, [&] { records = io::scan_tfrecord(bytes, name); });
     if (options_.save_index && !files_.is_remote(file)) write_text_file(index, io::format_tfrecord_index(records));
     return records;
   }

@@ -56,7 +56,8 @@ class WebDatasetSource final : public Source {
       field.name = suffixes_[members_[i].suffix];
       field.offset = members_[i].offset;
     }
-    read_naming([&] { return sample.where(); }, [&] { fill(entry, sample); });
+    read_naming([&] { return sample.where(); },
+                [&] { parse_content(shards_.files(), entry.shard, [&] { fill(entry, sample); }); });
   }
 
   std::string describe() const override { return shards_.files().describe(); }
