@@ -1,9 +1,14 @@
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <optional>
 
+#include "bellows/core/log.h"
 #include "bellows/core/progress.h"
 #include "bellows/core/trace_writer.h"
 #include "bellows/data/dataset.h"
+#include "bellows/data/picture.h"
+#include "bellows/io/image.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -22,16 +27,54 @@ int64_t parse_threads(const std::string& text) {
   return std::stoll(text);
 }
 
+constexpr int64_t most_examined = 256;
+constexpr int64_t shorter_side = 256, crop_side = 224;  // the usual sizes for evaluation on ImageNet
+
+/// Height and width of a sample's image; nothing where it has none that can be read.
+std::optional<std::array<int64_t, 2>> image_size(const data::Source& source, int64_t index) {
+  try {
+    const data::Sample sample = source.read(index);
+    const data::Field* image = data::find_picture(sample);
+    if (!image) return {};
+    if (image->is_array) return std::array{image->sizes[0], image->sizes[1]};
+    const io::ImageInfo info = io::image_info(image->bytes);
+    return std::array{info.height, info.width};
+  } catch (const c10::Error&) {
+    return {};  // the loader counts damaged samples
+  }
+}
+
+/// True if images differ in size, so that they cannot form a batch as they are. Examines samples from the whole source.
+bool sizes_differ(const data::Source& source) {
+  const int64_t count = std::min(source.size(), most_examined);
+  std::optional<std::array<int64_t, 2>> first;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto size = image_size(source, i * source.size() / count);
+    if (first && size && *size != *first) return true;
+    if (!first) first = size;
+  }
+  return false;
+}
+
+/// `dataset` with images of one size.
+data::Dataset of_one_size(const data::Dataset& dataset, int64_t crop) {
+  if (crop > 0) return dataset.random_resized_crop(crop, crop).flip();
+  if (!sizes_differ(*dataset.source())) return dataset;
+  log_info("Images differ in size: each is resized to ", shorter_side, " pixels at its shorter side, then cropped to ",
+           crop_side, " x ", crop_side, " at the center. Use --crop for another size.");
+  return dataset.resize_shorter(shorter_side).center_crop(crop_side, crop_side);
+}
+
 data::Dataset dataset_of(const BenchDataArguments& arguments) {
   const int64_t threads = parse_threads(arguments.threads);  // what was typed wrong is said first
-  data::Dataset dataset = data::open(arguments.url, {.split = arguments.split})
-                              .batch(arguments.batch)
-                              .threads(threads)
-                              .prefetch(arguments.prefetch)
-                              .cache(arguments.cache_mb << 20)
-                              .on_bad_sample(data::OnBadSample::skip);
-  if (arguments.crop > 0) dataset = dataset.random_resized_crop(arguments.crop, arguments.crop).flip();
-  return arguments.shuffle ? dataset.shuffle(1) : dataset;
+  const data::Dataset dataset = data::open(arguments.url, {.split = arguments.split})
+                                    .batch(arguments.batch)
+                                    .threads(threads)
+                                    .prefetch(arguments.prefetch)
+                                    .cache(arguments.cache_mb << 20)
+                                    .on_bad_sample(data::OnBadSample::skip);
+  const data::Dataset uniform = of_one_size(dataset, arguments.crop);
+  return arguments.shuffle ? uniform.shuffle(1) : uniform;
 }
 
 /// Whole epochs, or as long as asked for.

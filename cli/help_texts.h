@@ -84,7 +84,9 @@ Examples:
 
 inline constexpr const char* bench_data_footer =
     R"(Loads batches and does nothing with them: how fast that goes, where the time
-goes, and what would help most. Ctrl-C ends it with a report.
+goes, and what would help most. Ctrl-C ends it with a report. If images differ
+in size and you give no --crop, each image is resized to 256 pixels at its
+shorter side, then cropped to 224 x 224 at the center.
 
 Examples:
   bellows bench-data data/digits --split train --seconds 5
