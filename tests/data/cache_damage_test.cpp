@@ -143,10 +143,9 @@ TEST_F(FileCacheTest, AnotherOneFetchesAnewWhatIsDoubted) {
 TEST_F(FileCacheTest, ADoubtedFileGoesBeforeItsNoteDoes) {
   const std::string url = server.url("/f"), good = bytes_of('x', 5000);
   server.put("/f", bytes_of('y', 5000));
-  {
-    FileCache cache(options());
-    cache.doubt(url, cache.open(url).version);
-  }
+  FileCache first(options());
+  const CachedFile held = first.open(url);  // and so is not evicted
+  first.doubt(url, held.version);
   server.put("/f", good);
   for (int i = 0; i < 3; ++i) server.fault("/f", {.drop_after = 1000});
   EXPECT_THAT(message_of([&] { FileCache(options()).open(url); }), HasSubstr("3 attempts failed"));

@@ -134,11 +134,15 @@ TEST_F(FileCacheTest, DoesNotWriteThroughALink) {
   server.put("/f", bytes_of('x', 1000));
   FileCache(options()).open(server.url("/f"));
   const std::string whole = folder / ("cache/files/" + files().front()), victim = folder / "victim";
-  write_text_file(victim, "mine");
+  const std::string mine = bytes_of('m', 1000);  // as many bytes as are missing: only the name is
+  write_text_file(victim, mine);
   std::filesystem::remove(whole);
   std::filesystem::create_symlink(victim, whole + ".part");
   EXPECT_THAT(message_of([&] { FileCache(options()).open(server.url("/f")); }), HasSubstr(whole + ".part"));
-  EXPECT_EQ(read_text_file(victim), "mine");
+  EXPECT_EQ(read_text_file(victim), mine);
+  std::filesystem::resize_file(victim, 500);  // the rest would be written
+  EXPECT_THAT(message_of([&] { FileCache(options()).open(server.url("/f")); }), HasSubstr(whole + ".part"));
+  EXPECT_EQ(read_text_file(victim), mine.substr(500));
 }
 
 TEST_F(FileCacheTest, KeepsNoSecrets) {
