@@ -18,6 +18,7 @@
 #include "bellows/data/select/sample_stats.h"
 #include "bellows/data/select/subset.h"
 #include "bellows/io/safetensors.h"
+#include "tests/data/support.h"
 #include "tests/support/errors.h"
 
 namespace bellows::data {
@@ -30,7 +31,8 @@ using ::testing::HasSubstr;
 const double kNever = std::numeric_limits<double>::infinity();
 
 std::string temporary_path(const std::string& name) {
-  return (std::filesystem::path(::testing::TempDir()) / ("select_test_" + name)).string();
+  static const testing::TemporaryFolder folder;
+  return folder / name;
 }
 
 at::Tensor scores_of(int64_t rows, int64_t classes, uint64_t seed) {

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -207,9 +209,10 @@ TEST_P(GoldenState, GoesOnWherePythonStopped) {
 TEST_P(GoldenState, WritesWhatPythonWrote) {
   const auto ours = optimizer(Impl::fused);
   load_python_state_dict(*ours, file_.at("optimizer"));
-  const std::string path = testing::TempDir() + "/state_of_" + GetParam() + ".pt";
+  const std::string path = testing::TempDir() + c10::str("/state_of_", GetParam(), "_", getpid(), ".pt");
   io::torch_save(path, python_state_dict(*ours));
   const io::PickleValue written = io::torch_load(path), &python = file_.at("optimizer");
+  std::filesystem::remove(path);  // what is loaded stays mapped
   ASSERT_EQ(written.at("param_groups").size(), 2u);
   for (size_t g = 0; g < 2; ++g) {
     const auto& group = written.at("param_groups").at_index(g);

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "bellows/core/error.h"
@@ -141,9 +143,10 @@ TEST_P(LowBitState, GoesOnWithTheSameBits) {
     } else if (reference->master_weight(straight[0]).defined()) {
       continue;  // Python's files have no place for them
     } else {
-      const std::string path = testing::TempDir() + "/low_bit_state.pt";
+      const std::string path = testing::TempDir() + c10::str("/low_bit_state_", getpid(), ".pt");
       io::torch_save(path, python_state_dict(*first));
       load_python_state_dict(*second, io::torch_load(path));
+      std::filesystem::remove(path);
     }
     low_bit_steps(*second, broken, 3, 6);
     for (size_t i = 0; i < straight.size(); ++i) EXPECT_TRUE(torch::equal(straight[i], broken[i])) << i;

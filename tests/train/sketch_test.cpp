@@ -20,9 +20,10 @@ namespace {
 
 using models::Extent;
 
-/// A config.json in the test's own folder.
+/// A config.json in a folder of this program's own.
 std::string config_file(const std::string& name, const std::string& fields) {
-  const std::string path = testing::TempDir() + "bellows_sketch_" + name + ".json";
+  static const TemporaryFolder folder;
+  const std::string path = folder / (name + ".json");
   std::ofstream(path) << "{" << fields << "}";
   return path;
 }
