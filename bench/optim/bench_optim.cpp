@@ -76,6 +76,38 @@ std::vector<SmallState> all_small_states() {
            "Adafactor"}};
 }
 
+/// Two parameters, [side, side] and [side], where the fixed cost of a step is all there is.
+struct TinyWork {
+  const char* name;
+  MakeOptimizer make;
+  std::unique_ptr<torch::optim::Optimizer> (*make_libtorch)(BenchTensors);
+};
+
+template <class Optimizer, auto options>
+std::unique_ptr<torch::optim::Optimizer> make_libtorch(BenchTensors p) {
+  return std::make_unique<Optimizer>(std::move(p), options());
+}
+
+std::vector<TinyWork> all_tiny_work() {
+  using namespace torch::optim;
+  return {{"SGD", make<optim::SGD, [] { return optim::SGDOptions{.lr = 1e-3, .momentum = 0.9}; }>,
+           make_libtorch<SGD, [] { return SGDOptions(1e-3).momentum(0.9); }>},
+          {"Adam", make<optim::Adam, [] { return optim::AdamOptions{.lr = 1e-3}; }>,
+           make_libtorch<Adam, [] { return AdamOptions(1e-3); }>},
+          {"AdamW", make<optim::AdamW, [] { return optim::AdamWOptions{.lr = 1e-3}; }>,
+           make_libtorch<AdamW, [] { return AdamWOptions(1e-3); }>}};
+}
+
+BenchTensors tiny_parameters(int64_t side) {
+  BenchTensors result = {torch::arange(side * side, torch::kFloat32).sin().view({side, side}),
+                         torch::arange(side, torch::kFloat32).cos()};
+  for (at::Tensor& p : result) {
+    p.set_requires_grad(true);
+    p.mutable_grad() = p.detach() * 0.01;
+  }
+  return result;
+}
+
 struct Size {
   int64_t tensors, total;
   std::string text() const { return std::to_string(total / 1'000'000) + " M in " + std::to_string(tensors); }
@@ -165,6 +197,28 @@ class OptimBench {
       add_row(work, size, ours, Impl::loop, {"loop"}, equal);
     }
     if (peer_) peer_->ask("drop");
+  }
+
+  /// libtorch's optimizer of the same name in the same process.
+  void measure(const TinyWork& work, int64_t side) {
+    const BenchTensors ours = tiny_parameters(side), theirs = tiny_parameters(side);
+    const auto optimizer = work.make(ours);
+    const auto libtorch = work.make_libtorch(theirs);
+    const auto run = [](torch::optim::Optimizer& stepping) {
+      return [&stepping](int64_t n) {
+        return seconds_of([&] {
+          for (int64_t i = 0; i < n; ++i) stepping.step();
+        });
+      };
+    };
+    run (*optimizer)(3), run (*libtorch)(3);
+    const bool equal =
+        torch::allclose(ours[0], theirs[0], 1e-5, 1e-5) && torch::allclose(ours[1], theirs[1], 1e-5, 1e-5);
+    const Comparison comparison =
+        compare({{"ours, fused", run(*optimizer)}, {"torch::optim", run(*libtorch)}}, {.units = 2000, .windows = 9});
+    const std::string shape = std::to_string(side);
+    report_.add(time_row(std::string(work.name) + ", [" + shape + ", " + shape + "] and [" + shape + "]",
+                         "time per step", "us", comparison, equal));
   }
 
   /// Small state against fp32 state in the same run; Python's beside them where it can be waited for.
@@ -276,6 +330,12 @@ int run(const Options& options) {
       if (name.find(only) != std::string::npos && report.has_time_for(name)) bench.measure(work, size);
     }
   };
+  for (const int64_t side : {10, 64}) {
+    for (const TinyWork& work : all_tiny_work()) {
+      const std::string name = std::string(work.name) + ", tiny";
+      if (name.find(only) != std::string::npos && report.has_time_for(name)) bench.measure(work, side);
+    }
+  }
   for (const Size size : {Size{160, 25'000'000}, Size{200, 100'000'000}}) {
     if (options.quick && size.total > 25'000'000 && only.empty()) continue;
     measure(all_work(), size);
@@ -291,7 +351,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(argc, argv,
-                    "Optimizer steps over 25 M parameters in 160 tensors and 100 M in 200, with "
+                    "Optimizer steps over two tiny tensors, 25 M parameters in 160 and 100 M in 200, with "
                     "gradients that are there already. Ours against\nPython PyTorch's from the same "
                     "parameters; elements are compared after the same number of steps. --only TEXT: rows that hold it.",
                     run, {{"only", ""}});

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "bellows/core/error.h"
+#include "bellows/kernels/cpu/optimizer_chunks_impl.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state.h"
 #include "tests/optim/support.h"
@@ -302,6 +303,29 @@ TEST(ParamGroups, DividesByPattern) {
               testing::HasSubstr("gives eps"));
   EXPECT_THAT(fused_error([&] { SGD(param_groups(model, {{.pattern = "*", .lr = -1}}), {}); }),
               testing::HasSubstr("lr"));
+}
+
+TEST(FusedStep, WakesNoThreadsForSmallTensors) {
+  using Tensors = std::vector<kernels::StepTensor<kernels::SgdRule>>;
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  const auto in_team = [](const Tensors& tensors) {
+    std::atomic<bool> result = false;
+    std::atomic<size_t> elements = 0;
+    kernels::cpu::step_chunks(std::span(tensors), {}, [&](const auto&, kernels::StepTypes, size_t begin, size_t end) {
+      if (at::in_parallel_region()) result = true;
+      elements += end - begin;
+    });
+    size_t expected = 0;
+    for (const auto& t : tensors) expected += static_cast<size_t>(t.size);
+    EXPECT_EQ(elements, expected);
+    return result.load();
+  };
+  EXPECT_FALSE(in_team({{.size = 100}, {.size = 10}}));
+  EXPECT_FALSE(in_team({{.size = 4096}, {.size = 0}, {.size = 64}}));
+  EXPECT_FALSE(in_team({}));
+  EXPECT_TRUE(in_team({{.size = 16384}, {.size = 16384}}));
+  at::set_num_threads(threads);
 }
 
 }  // namespace bellows::optim

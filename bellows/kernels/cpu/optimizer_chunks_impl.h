@@ -10,10 +10,17 @@
 namespace bellows::kernels::cpu {
 
 /// Calls `kernel(tensor, types, begin, end)` on libtorch's threads for all tensors as one list of chunks, so that many
-/// small tensors cost one parallel region. A chunk begins at a multiple of 16384 elements.
+/// small tensors cost one parallel region; all on the calling thread if they are one chunk's work together. A chunk begins
+/// at a multiple of 16384 elements.
 template <class Rule, class Kernel>
 void step_chunks(std::span<const StepTensor<Rule>> tensors, StepTypes types, Kernel kernel) {
   constexpr int64_t chunk_size = 16384;
+  int64_t elements = 0;
+  for (const StepTensor<Rule>& t : tensors) elements += t.size;
+  if (elements <= chunk_size) {  // waking the other threads takes longer
+    for (const StepTensor<Rule>& t : tensors) kernel(t, types, size_t{0}, static_cast<size_t>(t.size));
+    return;
+  }
   std::vector<int64_t> first_chunk = {0};
   first_chunk.reserve(tensors.size() + 1);
   for (const StepTensor<Rule>& t : tensors)
