@@ -112,8 +112,8 @@ GradScaler::GradScaler(const GradScalerOptions& options) : options_(options) {
 
 void GradScaler::place(c10::Device device) {
   if (scale_.defined()) return;
-  scale_ = at::full({}, options_.init_scale, at::TensorOptions(device).dtype(at::kFloat));
   growth_tracker_ = at::full({}, init_growth_tracker_, at::TensorOptions(device).dtype(at::kInt));
+  scale_ = at::full({}, options_.init_scale, at::TensorOptions(device).dtype(at::kFloat));
 }
 
 void GradScaler::check_placed(std::string_view function) const {
@@ -127,6 +127,7 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
 
 std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
   if (!options_.enabled) return outputs.vec();
+  forget_failed_steps();
   std::vector<at::Tensor> scaled;
   for (const at::Tensor& output : outputs) {
     TORCH_CHECK_VALUE(output.defined() && output.is_floating_point(),
@@ -138,31 +139,47 @@ std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
   return scaled;
 }
 
-GradScaler::ByDevice GradScaler::check_gradients(torch::optim::Optimizer& optimizer, const at::Tensor& inverse_scale,
-                                                 bool allow_fp16) const {
-  const no_grad no_graph;
+/// Their stage tells of gradients that are unscaled, or half of them: the ones that come now are not.
+void GradScaler::forget_failed_steps() {
+  for (auto& [optimizer, state] : optimizers_) {
+    if (state.failed) state = {};
+  }
+}
+
+struct GradScaler::Gradients {
   std::unordered_map<c10::Device, std::unordered_map<at::ScalarType, std::vector<at::Tensor>>> lists;
+  std::vector<const ShardedGradients*> owners;
+};
+
+GradScaler::Gradients GradScaler::gradients_of(torch::optim::Optimizer& optimizer, bool allow_fp16) {
+  const no_grad no_graph;
+  Gradients result;
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       const at::Tensor values = values_of(parameter, allow_fp16);
-      lists[values.device()][values.scalar_type()].push_back(values);
+      result.lists[values.device()][values.scalar_type()].push_back(values);
     }
   }
-  const std::vector<const ShardedGradients*> owners = gradient_owners(parameters);
-  TORCH_CHECK_VALUE(!lists.empty() || !owners.empty(),
+  result.owners = gradient_owners(parameters);
+  TORCH_CHECK_VALUE(!result.lists.empty() || !result.owners.empty(),
                     "GradScaler: no inf checks were recorded for this optimizer: none of its ", parameters.size(),
                     " parameters has a gradient. Call scaler.scale(loss).backward() before step().");
+  return result;
+}
+
+GradScaler::ByDevice GradScaler::check_gradients(const Gradients& gradients, const at::Tensor& inverse_scale) const {
+  const no_grad no_graph;
   Replicas inverse(inverse_scale), found(at::zeros_like(scale_));
-  for (const auto& [device, by_dtype] : lists) {
+  for (const auto& [device, by_dtype] : gradients.lists) {
     for (const auto& [dtype, grads] : by_dtype) {
       at::_amp_foreach_non_finite_check_and_unscale_(grads, found.on(device), inverse.on(device));
     }
   }
   ByDevice result = found.take();
-  for (const ShardedGradients* owner : owners) {  // all ranks leave a step out, or none
+  for (const ShardedGradients* owner : gradients.owners) {  // all ranks leave a step out, or none
     const at::Tensor worst = owner->over_ranks(sum_of(result), ShardedGradients::Over::max);
     result = {{scale_.device(), worst}};
   }
@@ -179,10 +196,18 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   TORCH_CHECK_VALUE(state.stage != Stage::stepped,
                     "GradScaler::unscale_: is being called after step(). Call it between backward() and step(), and "
                     "update() at the end of each iteration.");
+  TORCH_CHECK_VALUE(
+      state.stage != Stage::unscaling,
+      "GradScaler::unscale_: an earlier call failed half way, so some gradients are unscaled and others are "
+      "not. Call zero_grad(), and begin the next iteration with scale().");
   // In float64: a float32 reciprocal may be off by a bit where division is compiled to be fast.
   const at::Tensor inverse = at::reciprocal(scale_.to(at::kDouble)).to(at::kFloat);
-  state.found_inf = check_gradients(optimizer, inverse, options_.allow_fp16);
+  const Gradients gradients = gradients_of(optimizer, options_.allow_fp16);
+  state.failed = true;
+  state.stage = Stage::unscaling;
+  state.found_inf = check_gradients(gradients, inverse);
   state.stage = Stage::unscaled;
+  state.failed = false;
 }
 
 at::Tensor GradScaler::sum_of(const ByDevice& found_inf) const {
@@ -203,12 +228,15 @@ at::Tensor GradScaler::step(torch::optim::Optimizer& optimizer, torch::optim::Op
                     "update() once at the end of each iteration.");
   at::Tensor result;
   auto* scaled = dynamic_cast<ScaledStep*>(&optimizer);
-  if (scaled && scaled->takes_grad_scale()) {
+  if (scaled && scaled->takes_grad_scale() && state.stage != Stage::unscaling) {
+    state.failed = true;
     result = step_scaled(optimizer, *scaled, state);
   } else {
-    if (state.stage == Stage::ready) unscale_(optimizer);
+    if (state.stage != Stage::unscaled) unscale_(optimizer);
+    state.failed = true;
     if (sum_of(state.found_inf).item<float>() == 0) result = optimizer.step();
   }
+  state.failed = false;
   state.stage = Stage::stepped;
   return result;
 }
@@ -216,7 +244,7 @@ at::Tensor GradScaler::step(torch::optim::Optimizer& optimizer, torch::optim::Op
 at::Tensor GradScaler::step_scaled(torch::optim::Optimizer& optimizer, ScaledStep& scaled, PerOptimizer& state) {
   at::Tensor scale_to_remove;
   if (state.stage == Stage::ready) {
-    state.found_inf = check_gradients(optimizer, at::ones_like(scale_), /*allow_fp16=*/true);
+    state.found_inf = check_gradients(gradients_of(optimizer, /*allow_fp16=*/true), at::ones_like(scale_));
     scale_to_remove = scale_;
   }
   scaled.set_grad_scale(std::move(scale_to_remove), sum_of(state.found_inf));

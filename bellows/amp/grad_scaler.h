@@ -62,7 +62,8 @@ class GradScaler {
   /// Throws: c10::ValueError – called twice, or behind step(); scale() was not called; fp16 gradients
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  /// Steps unless a gradient is infinite or NaN. Returns what the optimizer's step returned.
+  /// Steps unless a gradient is infinite or NaN. Returns what the optimizer's step returned. After one that threw, the next
+  /// scale() begins a new iteration: call zero_grad() before.
   /// Params: closure – must be null unless the scaler is disabled: it would be run with a wrong scale
   /// Throws: c10::ValueError – called twice before update(); scale() was not called; no parameter has a gradient
   at::Tensor step(torch::optim::Optimizer& optimizer, torch::optim::Optimizer::LossClosure closure = nullptr);
@@ -103,15 +104,19 @@ class GradScaler {
 
  private:
   using ByDevice = std::unordered_map<c10::Device, at::Tensor>;
-  enum class Stage { ready, unscaled, stepped };
+  enum class Stage { ready, unscaling, unscaled, stepped };
+  struct Gradients;
   struct PerOptimizer {
     Stage stage = Stage::ready;
-    ByDevice found_inf;  ///< by device of the gradients
+    bool failed = false;  ///< step() or unscale_(): the next scale() begins anew
+    ByDevice found_inf;   ///< by device of the gradients
   };
 
   void place(c10::Device device);
   void check_placed(std::string_view function) const;
-  ByDevice check_gradients(torch::optim::Optimizer& optimizer, const at::Tensor& inverse_scale, bool allow_fp16) const;
+  void forget_failed_steps();
+  static Gradients gradients_of(torch::optim::Optimizer& optimizer, bool allow_fp16);
+  ByDevice check_gradients(const Gradients& gradients, const at::Tensor& inverse_scale) const;
   at::Tensor sum_of(const ByDevice& found_inf) const;
   at::Tensor step_scaled(torch::optim::Optimizer& optimizer, ScaledStep& scaled, PerOptimizer& state);
 

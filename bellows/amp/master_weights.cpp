@@ -86,10 +86,11 @@ void MasterWeights::attach(torch::optim::Optimizer& optimizer) const {
       const auto master = master_of.find(key);
       if (master == master_of.end()) continue;
       auto& state = optimizer.state();
-      if (const auto old = state.find(key); old != state.end()) {
-        auto kept = std::move(old->second);
+      if (state.find(key) != state.end()) {
+        auto& slot = state[master->second.unsafeGetTensorImpl()];  // may throw, and may move the other entries
+        const auto old = state.find(key);
+        slot = std::move(old->second);
         state.erase(old);
-        state[master->second.unsafeGetTensorImpl()] = std::move(kept);
       }
       parameter = master->second;
       ++replaced;

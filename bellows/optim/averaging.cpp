@@ -68,7 +68,11 @@ void AveragedModel::update_parameters() {
   const c10::NoGradGuard no_grad;
   const NamedTensors current = model_.state_dict();
   check_same("AveragedModel::update_parameters", averaged_, current);
-  if (n_averaged_ == 0) {
+  TORCH_CHECK(
+      !incomplete_,
+      "AveragedModel::update_parameters: an earlier change of the average failed half way, so it holds a mixture "
+      "of two. Load a saved average, or construct it again.");
+  if (n_averaged_ == 0) {  // what was half written is written again
     at::_foreach_copy_(values_of(averaged_), values_of(current));
   } else {
     average_into(current);
@@ -81,7 +85,7 @@ void AveragedModel::average_into(const NamedTensors& current) {
   const double weight = options_.weight(n_averaged_);
   check::number("AveragedModel::update_parameters", "a weight", weight, 0, 1);
   std::map<std::pair<std::string, at::ScalarType>, Lists> averaged;  // by device and dtype
-  Lists copied;
+  Lists copied, converted;
   for (size_t i = 0; i < averaged_.size(); ++i) {
     at::Tensor average = averaged_[i].second;
     const at::Tensor value = current[i].second.detach();
@@ -90,15 +94,20 @@ void AveragedModel::average_into(const NamedTensors& current) {
       copied.first.push_back(average);
       copied.second.push_back(value);
     } else if (average.scalar_type() != value.scalar_type() || average.device() != value.device()) {
-      average.lerp_(value.to(average.options()), weight);
+      converted.first.push_back(average);
+      converted.second.push_back(value);
     } else {
       Lists& lists = averaged[{average.device().str(), average.scalar_type()}];
       lists.first.push_back(average);
       lists.second.push_back(value);
     }
   }
+  incomplete_ = true;
+  for (size_t i = 0; i < converted.first.size(); ++i)
+    converted.first[i].lerp_(converted.second[i].to(converted.first[i].options()), weight);
   for (auto& [key, lists] : averaged) at::_foreach_lerp_(lists.first, lists.second, at::Scalar(weight));
   if (!copied.first.empty()) at::_foreach_copy_(copied.first, copied.second);
+  incomplete_ = false;
 }
 
 void AveragedModel::copy_to(const Model& model) const {
@@ -131,8 +140,11 @@ void AveragedModel::load_state_dict(const NamedTensors& state) {
                     " tensors more than model \"", model_.name(), "\".");
   check_same(where, averaged_, loaded);
   const c10::NoGradGuard no_grad;
-  at::_foreach_copy_(values_of(averaged_), values_of(loaded));
+  const std::vector<at::Tensor> to = values_of(averaged_), from = values_of(loaded);
+  incomplete_ = true;
+  at::_foreach_copy_(to, from);
   n_averaged_ = n_averaged;
+  incomplete_ = false;
 }
 
 void AveragedModel::update_bn(const std::function<at::Tensor()>& next) {
@@ -147,7 +159,13 @@ AveragedWeights::AveragedWeights(const AveragedModel& average) : current_(values
   check_same("AveragedWeights", average.averaged(), average.model().state_dict());
   const c10::NoGradGuard no_grad;
   for (const at::Tensor& tensor : current_) saved_.push_back(tensor.clone());
-  at::_foreach_copy_(current_, values_of(average.averaged()));
+  const std::vector<at::Tensor> averaged = values_of(average.averaged());
+  try {
+    at::_foreach_copy_(current_, averaged);
+  } catch (...) {  // no destructor runs
+    at::_foreach_copy_(current_, saved_);
+    throw;
+  }
 }
 
 AveragedWeights::~AveragedWeights() {

@@ -78,6 +78,7 @@ class AveragedModel {
   NamedTensors averaged_;
   size_t parameters_ = 0;  ///< the first so many of averaged_ are parameters, the rest buffers
   int64_t n_averaged_ = 0;
+  bool incomplete_ = false;  ///< a change of averaged_ failed half way
 };
 
 /// While it lives, the model has the averaged weights and buffers: evaluate, save or export it. Gradients and identity

@@ -79,6 +79,8 @@ struct OptimizerInternals {
     if (!slot) slot = std::make_unique<State>(fresh());
     return static_cast<State&>(*slot);
   }
+  /// Until forget_incomplete_step(), step() refuses: who fails half way in a change leaves no optimizer to go on with.
+  void begin_change() const { optimizer.incomplete_ = true; }
   at::Tensor master_of(const at::Tensor& p) const { return optimizer.master_of(p); }
   /// A state tensor in the parameter's layout, in the type that state has.
   at::Tensor new_state(const at::Tensor& p, double value = 0) const;

@@ -92,7 +92,10 @@ void OffloadedState::lay_out() {
       bytes_ += bytes;
     }
   }
+  // All the room that arrived() needs: it cannot fail between two changes.
   came_.assign(places_.size(), false);
+  position_.assign(places_.size(), 0);
+  order_.reserve(places_.size()), coming_.reserve(places_.size());
 }
 
 at::Tensor OffloadedState::in_file(Place& place, size_t field, const at::Tensor& tensor) const {
@@ -139,7 +142,8 @@ void OffloadedState::after_step(const at::Tensor& parameter) {
 /// A gradient that comes for the second time begins the next pass.
 void OffloadedState::arrived(size_t index) {
   if (came_[index]) {
-    order_ = std::exchange(coming_, {});
+    order_.swap(coming_);
+    coming_.clear();
     came_.assign(places_.size(), false);
     position_.assign(places_.size(), order_.size());
     for (size_t at = 0; at < order_.size(); ++at) position_[order_[at]] = at;

@@ -188,17 +188,17 @@ void LibtorchOptimizer::check_gradients() const {
 }
 
 at::Tensor LibtorchOptimizer::step(LossClosure closure) {
+  const at::Tensor grad_scale = std::exchange(grad_scale_, {}), found_inf = std::exchange(found_inf_, {});
   TORCH_CHECK(
       !incomplete_, common_.name,
-      "::step: an earlier step failed while it changed the weights, so weights and state belong to two different "
-      "steps. Load a checkpoint into the model and the optimizer, or construct both again.");
+      "::step: an earlier step or load failed half way, so weights and state belong to two different steps. Load "
+      "a checkpoint into the model and the optimizer, or construct both again.");
   at::Tensor loss;
   if (closure) {
     const c10::AutoGradMode enable_grad(true);
     loss = closure();
   }
   const c10::NoGradGuard no_grad;
-  const at::Tensor grad_scale = std::exchange(grad_scale_, {}), found_inf = std::exchange(found_inf_, {});
   check_gradients();
   const Impl impl = next_impl();
   TORCH_CHECK_VALUE(impl == Impl::fused || !fused_only(), common_.name,

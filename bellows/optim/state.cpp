@@ -230,9 +230,13 @@ bool read_known(to::Optimizer& optimizer, Reader& reader) {
       count.defined())
     read(loaded.rounding_count, count, rounding_count_name, {});
   reader.check_empty();
-  if (own) loaded.give_to(*own);
-  optimizer.state().clear();
-  for (auto& [key, state] : loaded.states) optimizer.state()[key] = std::move(state);
+  std::decay_t<decltype(optimizer.state())> states;
+  for (auto& [key, state] : loaded.states) states[key] = std::move(state);
+  if (own) {
+    OptimizerInternals{*own}.begin_change();
+    loaded.give_to(*own);
+  }
+  optimizer.state().swap(states);
   for (size_t g = 0; g < loaded.options.size(); ++g)
     optimizer.param_groups()[g].set_options(std::move(loaded.options[g]));
   if (own) own->forget_incomplete_step();

@@ -22,19 +22,20 @@ using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 /// While it lives, the groups hold one parameter.
 class OnlyOne {
  public:
-  OnlyOne(Groups& groups, size_t group, const at::Tensor& parameter) : groups_(groups) {
-    for (auto& g : groups_) all_.push_back(std::exchange(g.params(), {}));
-    groups_[group].params().push_back(parameter);
+  OnlyOne(Groups& groups, size_t group, const at::Tensor& parameter) : groups_(groups), others_(groups.size()) {
+    others_[group].push_back(parameter);
+    exchange();  // allocates nothing: a constructor that throws would leave the groups empty
   }
-  ~OnlyOne() {
-    for (size_t g = 0; g < groups_.size(); ++g) groups_[g].params() = std::move(all_[g]);
-  }
+  ~OnlyOne() { exchange(); }
   OnlyOne(const OnlyOne&) = delete;
   OnlyOne& operator=(const OnlyOne&) = delete;
 
  private:
+  void exchange() {
+    for (size_t g = 0; g < groups_.size(); ++g) groups_[g].params().swap(others_[g]);
+  }
   Groups& groups_;
-  std::vector<std::vector<at::Tensor>> all_;
+  std::vector<std::vector<at::Tensor>> others_;
 };
 
 }  // namespace
@@ -81,6 +82,11 @@ class StepInBackward::Steps : public ShardedGradients {
     TORCH_CHECK_VALUE(!parameter.grad().requires_grad(),
                       "step_in_backward: this backward pass makes a graph of its own (create_graph), which would hold ",
                       "weights as they were before their step. End step_in_backward for it.");
+    TORCH_CHECK(
+        !incomplete_,
+        "step_in_backward: the step of a parameter failed in an earlier backward pass, so others may be a step ",
+        "ahead of it. Load a checkpoint into the model and the optimizer, and call step_in_backward() again.");
+    incomplete_ = true;
     if (state_) state_->before_step(parameter);
     {
       const OnlyOne only(optimizer_.param_groups(), group, parameter);
@@ -88,9 +94,11 @@ class StepInBackward::Steps : public ShardedGradients {
     }
     parameter.mutable_grad().reset();
     if (state_) state_->after_step(parameter);
+    incomplete_ = false;
   }
 
   torch::optim::Optimizer& optimizer_;
+  bool incomplete_ = false;  ///< the step of a parameter failed
   std::mutex mutex_;
   std::unique_ptr<OffloadedState> state_;
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;

@@ -83,6 +83,7 @@ std::unique_ptr<LibtorchOptimizer> make_low_bit(const std::string& name, const n
     if constexpr (requires { options.eps; }) options.eps = json.value("eps", options.eps);
     if constexpr (requires { options.momentum; }) options.momentum = json.value("momentum", 0.0);
     options.state_dtype = state;
+    options.min_8bit_size = json.value("min_8bit_size", options.min_8bit_size);
     return std::unique_ptr<LibtorchOptimizer>(std::make_unique<Optimizer>(parameters, options));
   };
   if (name == "SGD") return make(SGDOptions(), std::type_identity<SGD>());
