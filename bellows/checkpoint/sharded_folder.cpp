@@ -103,9 +103,16 @@ std::optional<std::string> ShardedFolder::newest() {
 std::optional<std::string> ShardedFolder::first_without_damage(
     const std::function<std::string(const std::string& path)>& damage_of) {
   wait();
-  const Outcomes listed = on_rank_zero(group_, [&] { return nlohmann::json(list()).dump(); });
+  // Names alone, which are plain text: the folder's path may hold any bytes, and JSON may not.
+  const Outcomes listed = on_rank_zero(group_, [&] {
+    auto names = nlohmann::json::array();
+    for (const std::string& path : list()) names.push_back(std::filesystem::path(path).filename().string());
+    return names.dump();
+  });
   listed.check("checkpoint: ");
-  const auto all = nlohmann::json::parse(listed.results[0]).get<std::vector<std::string>>();
+  std::vector<std::string> all;
+  for (const std::string name : nlohmann::json::parse(listed.results[0]))
+    all.push_back((std::filesystem::path(path_) / name).string());
   std::string of_newest;
   for (auto path = all.rbegin(); path != all.rend(); ++path) {
     const std::string damage = damage_of(*path);

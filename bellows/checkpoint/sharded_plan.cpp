@@ -10,6 +10,7 @@
 #include "bellows/checkpoint/sharded_plan_impl.h"
 #include "bellows/checkpoint/tiling_impl.h"
 #include "bellows/io/bytes.h"
+#include "bellows/io/number_text.h"
 #include "bellows/io/safetensors.h"
 
 namespace bellows::checkpoint {
@@ -72,14 +73,12 @@ std::string describe(const ShardedState& state, const Parts& parts) {
   json tensors = json::array();
   for (const Part& part : parts) {
     check_part(part);
+    TORCH_CHECK_VALUE(io::is_utf8(part.name), "the name ", io::printable(part.name),
+                      " is not UTF-8 text; rename that tensor.");
     tensors.push_back({part.name, io::safetensors_dtype_name(part.local.scalar_type()), part.spec.sizes,
                        kept_strides(part), part.spec.offset, part.spec.length});
   }
-  try {
-    return json{{"at", {state.step, state.epoch, state.batch, state.consumed}}, {"tensors", tensors}}.dump();
-  } catch (const json::exception&) {
-    TORCH_CHECK_VALUE(false, "a name is not UTF-8 text; rename that tensor.");
-  }
+  return json{{"at", {state.step, state.epoch, state.batch, state.consumed}}, {"tensors", tensors}}.dump();
 }
 
 /// What all ranks hold, out of their descriptions.

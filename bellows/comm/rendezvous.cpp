@@ -13,6 +13,7 @@
 #include "bellows/comm/rendezvous_impl.h"
 #include "bellows/comm/token.h"
 #include "bellows/comm/wait_report_impl.h"
+#include "bellows/core/json_text.h"
 #include "bellows/core/stop.h"
 
 namespace bellows::comm {
@@ -54,7 +55,7 @@ std::string make_hello(const LaunchEnvironment& place) {
   nlohmann::json hello = {
       {"rank", place.rank}, {"world_size", place.world_size}, {"host", peer.host}, {"machine", peer.machine},
       {"pid", peer.pid},    {"start", peer.start_ticks},      {"job", place.job}};
-  const std::string text = hello.dump();
+  const std::string text = json_text(hello);
   return sign(place.token, text) + text;
 }
 
@@ -70,10 +71,11 @@ Peer check_hello(const std::string& signed_text, int rank, const LaunchEnvironme
   TORCH_CHECK_VALUE(hello["world_size"] == place.world_size, "init: rank ", rank, " (", name_of(peer),
                     ") was started for a world of ", hello["world_size"].get<int>(), ", rank ", place.rank,
                     " for one of ", place.world_size, ". Give all ranks the same WORLD_SIZE.", one_job_a_port);
-  const std::string job = hello.value("job", "");
-  TORCH_CHECK_VALUE(!place.token.empty() || job.empty() || place.job.empty() || job == place.job,
-                    "init: two jobs meet at ", place_of(place), ": rank ", rank, " (", name_of(peer),
-                    ") belongs to job ", job, ", rank ", place.rank, " to job ", place.job, ".", one_job_a_port);
+  // Compared as JSON holds it, which is not the name itself where that is not UTF-8.
+  const std::string job = hello.value("job", ""), own_job = nlohmann::json::parse(json_text(nlohmann::json(place.job)));
+  TORCH_CHECK_VALUE(!place.token.empty() || job.empty() || own_job.empty() || job == own_job, "init: two jobs meet at ",
+                    place_of(place), ": rank ", rank, " (", name_of(peer), ") belongs to job ", job, ", rank ",
+                    place.rank, " to job ", place.job, ".", one_job_a_port);
   return peer;
 }
 

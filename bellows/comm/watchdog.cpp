@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bellows/comm/watchdog_impl.h"
+#include "bellows/core/json_text.h"
 #include "bellows/core/log.h"
 #include "bellows/core/thread.h"
 
@@ -112,7 +113,7 @@ void Watchdog::write_note(const Store& store) {
     }
     changed_ = false;
   }
-  store.set(note_key(rank_), note.dump());
+  store.set(note_key(rank_), json_text(note));
 }
 
 void Watchdog::warn_of_long_calls() {

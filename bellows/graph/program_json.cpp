@@ -302,7 +302,14 @@ Program program_of(const Json& json, int depth) {
 }  // namespace
 
 std::string program_to_json(const Program& program) {
-  return json_of(program).dump();
+  try {
+    return json_of(program).dump();
+  } catch (const Json::type_error& error) {
+    TORCH_CHECK_VALUE(false,
+                      "save_program: a text argument or a name of the program is not UTF-8, which JSON cannot "
+                      "hold. Rename it. (",
+                      error.what(), ")");
+  }
 }
 
 Program program_from_json(const std::string& text) {

@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "bellows/core/json_text.h"
 #include "bellows/core/stats.h"
 #include "bellows/inspect/op_counter.h"
 
@@ -115,7 +116,7 @@ std::string OpReport::to_json() const {
     object.update({{"module", row.module}, {"op", row.op}, {"backward", row.backward}});
     report["rows"].push_back(std::move(object));
   }
-  return report.dump(2);
+  return json_text(report, 2);
 }
 
 }  // namespace bellows::inspect

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "bellows/core/json_text.h"
 #include "bellows/core/stats.h"
 #include "bellows/inspect/tensor_timeline.h"
 
@@ -249,7 +250,7 @@ void TensorTimeline::draw(TraceWriter& writer, size_t largest) const {
                                  {"module", tensor->module},
                                  {"node", tensor->node}};
     writer.add({size_text(tensor->bytes) + " " + (tensor->name.empty() ? tensor->op : tensor->name), "memory",
-                tensor->born_us, tensor->died_us - tensor->born_us, first_row + index, args.dump()});
+                tensor->born_us, tensor->died_us - tensor->born_us, first_row + index, json_text(args)});
   }
 }
 

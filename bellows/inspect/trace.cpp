@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bellows/core/json_text.h"
 #include "bellows/inspect/memory.h"
 #include "bellows/inspect/op_info.h"
 #include "bellows/tap/observer.h"
@@ -58,7 +59,7 @@ class TracingObserver : public tap::Observer {
       stack.pop_back();
     }
     writer_.add({std::string(event.name), category_of(event.kind), event.start_us, now - event.start_us, 0,
-                 args.empty() ? "" : args.dump()});
+                 args.empty() ? "" : json_text(args)});
     if (memory_ && !options_.device.is_cpu()) memory_->sample();
   }
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "bellows/core/json_text.h"
 #include "bellows/core/stats.h"
 
 namespace bellows::data {
@@ -177,7 +178,7 @@ std::string LoaderReport::to_json() const {
   for (const QueuePoint& point : queue) json["queue"].push_back({point.at_s, point.ready});
   const Advice best = advice();
   json["advice"] = {{"remedy", data::to_string(best.remedy)}, {"sentence", best.sentence}, {"gain", best.gain}};
-  return json.dump(1) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 }  // namespace bellows::data

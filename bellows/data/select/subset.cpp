@@ -10,6 +10,7 @@
 #include "bellows/core/seed.h"
 #include "bellows/io/bytes.h"
 #include "bellows/io/json_impl.h"
+#include "bellows/io/number_text.h"
 
 namespace bellows::data {
 
@@ -53,6 +54,10 @@ void save_subset(const std::string& path, Subset subset) {
                          {"rule", subset.rule},
                          {"of", subset.of},
                          {"ids", subset.ids}};
+  for (const std::string& text : {subset.source, subset.rule}) {
+    TORCH_CHECK_VALUE(io::is_utf8(text), "save_subset: cannot write ", path, ": expected UTF-8 text, got ",
+                      io::printable(text), ". Choose another rule or rename the data set.");
+  }
   write_text_file(path, document.dump() + "\n");
 }
 
