@@ -113,9 +113,10 @@ class Dataset {
 };
 
 struct OpenOptions {
-  std::string split = "";         ///< "train", "test"; needed where a folder has several
-  std::string otherwise = "";     ///< the split that is taken where none is chosen and a folder has several
-  std::string cache_folder = "";  ///< where files from the network are kept; "": $BELLOWS_CACHE, $XDG_CACHE_HOME/bellows, or ~/.cache/bellows
+  std::string split = "";      ///< "train", "test"; needed where a folder has several
+  std::string otherwise = "";  ///< the split that is taken where none is chosen and a folder has several
+  /// Where files from the network are kept; "": $BELLOWS_CACHE, $XDG_CACHE_HOME/bellows, or ~/.cache/bellows.
+  std::string cache_folder = "";
   int64_t cache_bytes = int64_t{100} << 30;  ///< the most they may take there; see io::FileCache
 };
 

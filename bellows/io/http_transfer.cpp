@@ -248,6 +248,11 @@ HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::option
   if (sink_error_) std::rethrow_exception(sink_error_);
   TORCH_CHECK(!stop_.stop_requested(), "http: ", public_url(url_), ": stopped on request.");
   throw_if_stopped("getting " + public_url(url_));
+  return answer_of(code, reason.data());
+}
+
+/// Params: reason – libcurl's words for `code`, or ""
+HttpAnswer HttpTransfer::answer_of(int code, const char* reason) {
   HttpAnswer answer{.status = status()};
   const bool has_body = answer.status == 200 || answer.status == 206;
   if (code == CURLE_OK && has_body && !begun_) begin();
@@ -258,14 +263,14 @@ HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::option
     answer.can_repeat = start_again_;
   } else if (code != CURLE_OK && wanted_) {
     answer.trouble = stalled_    ? c10::str("nothing came for ", options_.stall_timeout_ms, " ms")
-                     : reason[0] ? std::string(reason.data())
-                                 : curl_easy_strerror(code);
-    answer.can_repeat = stalled_ || is_passing(code);
+                     : reason[0] ? std::string(reason)
+                                 : curl_easy_strerror(static_cast<CURLcode>(code));
+    answer.can_repeat = stalled_ || is_passing(static_cast<CURLcode>(code));
   } else if (!has_body && answer.status != 304) {
     describe_refusal(answer);
   }
   curl_off_t retry_after = 0;
-  curl_easy_getinfo(handle.get(), CURLINFO_RETRY_AFTER, &retry_after);
+  curl_easy_getinfo(static_cast<CURL*>(curl_), CURLINFO_RETRY_AFTER, &retry_after);
   answer.retry_after_s = retry_after;
   answer.file = headers_.file;
   if (answer.status == 416 && headers_.total) answer.file.size = *headers_.total;

@@ -50,6 +50,7 @@ class HttpTransfer {
   bool begin();
   long status() const;
   void describe_refusal(HttpAnswer& answer) const;
+  HttpAnswer answer_of(int code, const char* reason);
 
   const std::string& url_;
   const HttpOptions& options_;

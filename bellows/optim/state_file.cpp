@@ -79,7 +79,9 @@ int64_t StateFile::resident_bytes(FilePart part) const {
 // --- written in the background
 
 StateWriter::StateWriter(std::shared_ptr<const StateFile> file, int64_t most_bytes)
-    : file_(std::move(file)), most_bytes_(most_bytes), thread_(start_thread("optimizer state in files", [this] { run(); })) {}
+    : file_(std::move(file)),
+      most_bytes_(most_bytes),
+      thread_(start_thread("optimizer state in files", [this] { run(); })) {}
 
 StateWriter::~StateWriter() {
   {

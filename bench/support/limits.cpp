@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bellows/core/error.h"
+#include "bellows/kernels/parallel.h"
 #include "bench/support/bench.h"
 #include "bench/support/streams.h"
 
@@ -38,8 +39,8 @@ class StreamBuffer {
     TORCH_CHECK(data_ != nullptr, "The limit of the memory cannot be measured: no ", bytes_, " bytes for it.");
     ::madvise(data_.get(), bytes_, MADV_HUGEPAGE);
     const auto floats = static_cast<int64_t>(bytes_ / sizeof(float));
-    at::parallel_for(0, floats, 1 << 16,
-                     [&](int64_t begin, int64_t end) { std::fill(data_.get() + begin, data_.get() + end, 0.0F); });
+    kernels::parallel_ranges(
+        floats, 1 << 16, [&](int64_t begin, int64_t end) { std::fill(data_.get() + begin, data_.get() + end, 0.0F); });
   }
 
   size_t bytes() const { return bytes_; }
@@ -53,7 +54,7 @@ class StreamBuffer {
     const auto start_of = [&](int64_t part) { return lines * static_cast<size_t>(part) / threads * line_floats; };
     std::atomic<float> sink = 0;
     const double seconds = seconds_of([&] {
-      at::parallel_for(0, static_cast<int64_t>(threads), 1, [&](int64_t first, int64_t last) {
+      kernels::parallel_ranges(static_cast<int64_t>(threads), 1, [&](int64_t first, int64_t last) {
         sink = run_stream(kernel, arrays.data(), start_of(first), start_of(last));
       });
     });
