@@ -203,7 +203,7 @@ TEST(Ladder, MeasuresWithoutCodeThatIsNeverReady) {
   world.compiles_for_ever = true;
   world.ms_per_sample = [](const Recipe* recipe) { return recipe ? 5 : 10.0; };
   const CapturedLog log;
-  const LadderReport report = climb(world, {sets_channels_last()}, {.pairs = 2, .max_pairs = 2});
+  const LadderReport report = climb(world, {sets_channels_last()});
   EXPECT_TRUE(report.rungs[0].kept());
   EXPECT_THAT(log.text(), ::testing::HasSubstr("code is still being compiled after 600 s"));
 }
