@@ -124,9 +124,9 @@ void Guard::replace_if_lost() {
   int status = 0;
   if (pid_ < 0 || waitpid(pid_, &status, WNOHANG) != pid_) return;
   const pid_t lost = std::exchange(pid_, -1);
-  log_warn("launch: the helper process that ends the ranks if the launcher is killed (pid ", lost, ") ",
-           how_ended(status), ". Starting another one.");
   start();
+  log_warn("launch: the helper process that ends the ranks if the launcher is killed (pid ", lost, ") ",
+           how_ended(status), ". Started another one.");
 }
 
 void Guard::tell(pid_t message) const {

@@ -302,7 +302,7 @@ TEST(Launch, ReplacesAHelperProcessThatWasKilled) {
   }
   const auto outcome = job.finish(60);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("was killed by signal 9 (Killed). Starting another one."));
+  EXPECT_THAT(outcome.err, HasSubstr("was killed by signal 9 (Killed). Started another one."));
 }
 
 TEST(Launch, AReplacedHelperProcessEndsTheRanks) {
@@ -312,7 +312,7 @@ TEST(Launch, AReplacedHelperProcessEndsTheRanks) {
   ASSERT_TRUE(job.wait_until([&](const auto& so_far) { return seen = so_far, count_of(so_far.out, "launcher") == 1; }));
   const int launcher = number_of_rank(seen.out, 0, "launcher");
   for (const int helper : helpers_of(launcher)) kill(helper, SIGKILL);
-  ASSERT_TRUE(job.wait_until([&](const auto& so_far) { return count_of(so_far.err, "Starting another one") == 1; }));
+  ASSERT_TRUE(job.wait_until([&](const auto& so_far) { return count_of(so_far.err, "Started another one") == 1; }));
   job.signal(SIGKILL);
   EXPECT_EQ(job.finish(20).exit_code, -SIGKILL);
   EXPECT_TRUE(ends_within(number_of_rank(seen.out, 0, "inner"), 20));
