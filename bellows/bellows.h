@@ -1,6 +1,6 @@
 #pragma once
 
-// Everything at once. Each room's own header is lighter: <bellows/data.h>, <bellows/train.h>, …
+// Everything at once. Each component's own header is lighter: <bellows/data.h>, <bellows/train.h>, …
 #include "bellows/amp.h"
 #include "bellows/checkpoint.h"
 #include "bellows/comm.h"
@@ -10,11 +10,16 @@
 #include "bellows/graph.h"
 #include "bellows/inspect.h"
 #include "bellows/io.h"
+#include "bellows/ladder.h"
 #include "bellows/metrics.h"
 #include "bellows/models.h"
 #include "bellows/nn.h"
 #include "bellows/optim.h"
 #include "bellows/parallel.h"
+#include "bellows/plan.h"
 #include "bellows/recompute.h"
+#include "bellows/report.h"
+#include "bellows/system.h"
 #include "bellows/tap.h"
+#include "bellows/techniques.h"
 #include "bellows/train.h"

@@ -1,15 +1,12 @@
 #pragma once
 
+#include "bellows/train/data/selection.h"
 #include "bellows/train/job.h"
-#include "bellows/train/ladder.h"
-#include "bellows/train/ladder_page.h"
-#include "bellows/train/recipe.h"
-#include "bellows/train/run_log.h"
-#include "bellows/train/run_record.h"
-#include "bellows/train/selection.h"
-#include "bellows/train/step_trace.h"
-#include "bellows/train/technique.h"
-#include "bellows/train/train_loop.h"
+#include "bellows/train/recipe/recipe.h"
+#include "bellows/train/run/run_log.h"
+#include "bellows/train/run/run_record.h"
+#include "bellows/train/run/step_trace.h"
+#include "bellows/train/step/train_loop.h"
 #include "bellows/train/trainer.h"
 
 namespace bellows {

@@ -5,10 +5,10 @@
 
 #include "bellows/core/log.h"
 #include "bellows/core/progress.h"
-#include "bellows/core/trace_writer.h"
 #include "bellows/data/dataset.h"
 #include "bellows/data/picture.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
+#include "bellows/report/trace_writer.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
 #include "cli/terminal.h"

@@ -4,7 +4,7 @@
 
 #include "bellows/checkpoint/folder_names_impl.h"
 #include "bellows/checkpoint/saved_checkpoint.h"
-#include "bellows/io/safetensors_header.h"
+#include "bellows/io/tensors/safetensors_header.h"
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"

@@ -12,12 +12,12 @@
 #include <string>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
-#include "bellows/core/machine.h"
-#include "bellows/core/spinning.h"
-#include "bellows/core/stop.h"
 #include "bellows/core/version.h"
-#include "bellows/train/recipe_error.h"
+#include "bellows/system/file.h"
+#include "bellows/system/machine.h"
+#include "bellows/system/openmp_wait_policy.h"
+#include "bellows/system/stop.h"
+#include "bellows/train/recipe/recipe_error.h"
 #include "cli/help_texts.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"

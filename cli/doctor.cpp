@@ -8,8 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/machine.h"
 #include "bellows/core/stats.h"
+#include "bellows/system/machine.h"
 #include "bellows/tap/saved_tensor_tap.h"
 #include "cli/json_text.h"
 #include "cli/options.h"

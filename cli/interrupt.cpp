@@ -6,7 +6,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "bellows/core/stop.h"
+#include "bellows/system/stop.h"
 
 namespace bellows::cli {
 

@@ -2,15 +2,15 @@
 #include <filesystem>
 #include <utility>
 
-#include "bellows/comm/launch_environment.h"
+#include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
+#include "bellows/ladder/job.h"
+#include "bellows/ladder/page.h"
+#include "bellows/ladder/plain_libtorch.h"
+#include "bellows/ladder/process.h"
+#include "bellows/system/file.h"
 #include "bellows/tap/allocator.h"
-#include "bellows/train/data_split.h"
-#include "bellows/train/ladder_job.h"
-#include "bellows/train/ladder_page.h"
-#include "bellows/train/ladder_process.h"
-#include "bench/baseline/plain_libtorch.h"
+#include "bellows/train/data/data_split.h"
 #include "cli/interrupt.h"
 #include "cli/ladder_files.h"
 #include "cli/ladder_table.h"

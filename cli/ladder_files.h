@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "bellows/train/recipe.h"
+#include "bellows/train/recipe/recipe.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "bellows/train/ladder.h"
+#include "bellows/ladder/ladder.h"
 #include "cli/terminal.h"
 
 namespace bellows::cli {

@@ -1,11 +1,11 @@
-#include "bellows/train/ladder_target.h"
+#include "bellows/ladder/memory_target.h"
 
 #include <cmath>
 
 #include "bellows/core/stats.h"
+#include "bellows/ladder/process.h"
 #include "bellows/models/registry.h"
-#include "bellows/train/data_split.h"
-#include "bellows/train/ladder_process.h"
+#include "bellows/train/data/data_split.h"
 #include "cli/interrupt.h"
 #include "cli/ladder_files.h"
 

@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "bellows/comm/launcher.h"
+#include "bellows/comm/launch/launcher.h"
 #include "bellows/core/error.h"
 #include "cli/options.h"
 #include "cli/terminal.h"

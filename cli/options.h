@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bellows/comm/launcher.h"
+#include "bellows/comm/launch/launcher.h"
 
 namespace bellows::train {
 struct Recipe;

@@ -4,9 +4,9 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/stats.h"
-#include "bellows/core/stop.h"
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/select/subset.h"
+#include "bellows/system/stop.h"
 #include "cli/interrupt.h"
 #include "cli/json_text.h"
 #include "cli/options.h"

@@ -2,9 +2,9 @@
 #include <utility>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/stats.h"
 #include "bellows/models/registry.h"
+#include "bellows/system/file.h"
 #include "cli/options.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"

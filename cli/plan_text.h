@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "bellows/train/plan_decision.h"
+#include "bellows/plan/decision.h"
 
 namespace bellows::cli {
 

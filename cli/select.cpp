@@ -2,9 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/data/select/subset.h"
-#include "bellows/train/selection.h"
+#include "bellows/system/file.h"
+#include "bellows/train/data/selection.h"
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/terminal.h"

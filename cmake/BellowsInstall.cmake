@@ -1,15 +1,15 @@
-# The installed package: headers, one static library a room, the command, and bellowsConfig.cmake.
-get_property(_rooms GLOBAL PROPERTY BELLOWS_ROOMS)
+# The installed package: headers, one static library a component, the command, and bellowsConfig.cmake.
+get_property(_components GLOBAL PROPERTY BELLOWS_COMPONENTS)
 get_property(_libs GLOBAL PROPERTY BELLOWS_LIBS)
 
-# bellows::bellows is all rooms.
+# bellows::bellows is all components.
 add_library(bellows_all INTERFACE)
 add_library(bellows::bellows ALIAS bellows_all)
 set_target_properties(bellows_all PROPERTIES EXPORT_NAME bellows)
-list(TRANSFORM _rooms PREPEND bellows_ OUTPUT_VARIABLE _room_targets)
-target_link_libraries(bellows_all INTERFACE ${_room_targets})
+list(TRANSFORM _components PREPEND bellows_ OUTPUT_VARIABLE _component_targets)
+target_link_libraries(bellows_all INTERFACE ${_component_targets})
 
-# How a user's CMake finds each third-party target that a room links.
+# How a user's CMake finds each third-party target that a component links.
 set(BELLOWS_DEPENDENCIES "")
 list(REMOVE_DUPLICATES _libs)
 foreach(_lib IN LISTS _libs)
@@ -23,7 +23,7 @@ foreach(_lib IN LISTS _libs)
 endforeach()
 
 set(_config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/bellows)
-install(TARGETS bellows_all ${_room_targets} EXPORT bellowsTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS bellows_all ${_component_targets} EXPORT bellowsTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET bellows)
   install(TARGETS bellows RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   # What a command of the user's own links, and what a plugin for the command does.

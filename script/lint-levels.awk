@@ -1,21 +1,21 @@
-# Derives the include graph of the rooms and reports arrows that point up or sideways: `file:line: what, expected`.
-# First file: bellows/rooms.txt, lines `level room`. Then the sources.
+# Derives the include graph of the components and reports arrows that point up or sideways: `file:line: what, expected`.
+# First file: bellows/components.txt, lines `level component`. Then the sources.
 
 FNR == NR {
   if ($1 ~ /^[0-9]+$/) level[$2] = $1
   next
 }
-FNR == 1 { room = room_of(FILENAME) }
-room && /^[ \t]*#[ \t]*include[ \t]*["<](bellows|cli)\// {
+FNR == 1 { component = room_of(FILENAME) }
+component && /^[ \t]*#[ \t]*include[ \t]*["<](bellows|cli)\// {
   split($0, part, /["<>]/)
   used = room_of(part[2])
-  if (used == "" || used == room) next
-  if (!(used in level)) printf "%s:%d: includes %s, a room that bellows/rooms.txt does not list\n", FILENAME, FNR, part[2]
-  else if (level[used] >= level[room])
-    printf "%s:%d: room %s (level %d) includes %s (level %d), expected only lower levels\n", FILENAME, FNR, room, level[room], part[2], level[used]
+  if (used == "" || used == component) next
+  if (!(used in level)) printf "%s:%d: includes %s, a component that bellows/components.txt does not list\n", FILENAME, FNR, part[2]
+  else if (level[used] >= level[component])
+    printf "%s:%d: component %s (level %d) includes %s (level %d), expected only lower levels\n", FILENAME, FNR, component, level[component], part[2], level[used]
 }
 
-# bellows/io/tar.h and bellows/io.h belong to io, cli/main.cpp to cli; bellows/bellows.h and the tests to none.
+# bellows/io/archives/tar.h and bellows/io.h belong to io, cli/main.cpp to cli; bellows/bellows.h and the tests to none.
 function room_of(path,   part) {
   split(path, part, "/")
   if (part[1] == "cli") return "cli"

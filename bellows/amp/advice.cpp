@@ -3,7 +3,7 @@
 #include <c10/util/StringUtil.h>
 #include <c10/util/irange.h>
 
-#include "bellows/amp/module_types_impl.h"
+#include "bellows/amp/module_types.h"
 #include "bellows/core/error.h"
 
 namespace bellows::amp {

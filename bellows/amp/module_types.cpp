@@ -1,4 +1,4 @@
-#include "bellows/amp/module_types_impl.h"
+#include "bellows/amp/module_types.h"
 
 namespace bellows::amp {
 

@@ -1,7 +1,7 @@
 #include "bellows/amp/policy.h"
 
 #include "bellows/amp/autocast.h"
-#include "bellows/amp/module_types_impl.h"
+#include "bellows/amp/module_types.h"
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
 

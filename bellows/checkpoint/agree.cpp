@@ -1,6 +1,6 @@
 #include <c10/util/Exception.h>
 
-#include "bellows/checkpoint/agree_impl.h"
+#include "bellows/checkpoint/agree.h"
 #include "bellows/comm/collectives.h"
 #include "bellows/core/error.h"
 

@@ -8,7 +8,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/core/log.h"
-#include "bellows/core/thread.h"
+#include "bellows/system/thread.h"
 
 namespace bellows::checkpoint {
 

@@ -9,7 +9,7 @@
 
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/core/error.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 
 namespace bellows::checkpoint {
 

@@ -9,8 +9,8 @@
 
 #include "bellows/checkpoint/folder_names_impl.h"
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/log.h"
+#include "bellows/system/file.h"
 
 namespace bellows::checkpoint {
 

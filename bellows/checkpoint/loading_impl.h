@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "bellows/checkpoint/agree_impl.h"
+#include "bellows/checkpoint/agree.h"
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/checkpoint/sharded.h"
 

@@ -9,12 +9,12 @@
 #include <filesystem>
 #include <unordered_map>
 
-#include "bellows/checkpoint/tiling_impl.h"
+#include "bellows/checkpoint/tiling.h"
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/io/crc32.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/system/file.h"
 
 namespace bellows::checkpoint {
 

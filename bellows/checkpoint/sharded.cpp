@@ -5,10 +5,10 @@
 #include <set>
 
 #include "bellows/checkpoint/loading_impl.h"
-#include "bellows/checkpoint/sharded_plan_impl.h"
-#include "bellows/checkpoint/sharded_write_impl.h"
+#include "bellows/checkpoint/sharded_plan.h"
+#include "bellows/checkpoint/sharded_write.h"
 #include "bellows/core/error.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 
 namespace bellows::checkpoint {
 

@@ -7,10 +7,10 @@
 
 #include "bellows/checkpoint/folder_names_impl.h"
 #include "bellows/checkpoint/loading_impl.h"
-#include "bellows/checkpoint/sharded_write_impl.h"
+#include "bellows/checkpoint/sharded_write.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
-#include "bellows/core/thread.h"
+#include "bellows/system/thread.h"
 
 namespace bellows::checkpoint {
 

@@ -6,10 +6,10 @@
 #include <set>
 #include <utility>
 
-#include "bellows/checkpoint/tiling_impl.h"
+#include "bellows/checkpoint/tiling.h"
 #include "bellows/io/crc32.h"
-#include "bellows/io/json_impl.h"
-#include "bellows/io/safetensors_header.h"
+#include "bellows/io/tables/json_impl.h"
+#include "bellows/io/tensors/safetensors_header.h"
 
 namespace bellows::checkpoint {
 

@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "bellows/checkpoint/agree_impl.h"
-#include "bellows/checkpoint/sharded_plan_impl.h"
-#include "bellows/checkpoint/tiling_impl.h"
+#include "bellows/checkpoint/agree.h"
+#include "bellows/checkpoint/sharded_plan.h"
+#include "bellows/checkpoint/tiling.h"
 #include "bellows/io/bytes.h"
-#include "bellows/io/number_text.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tables/number_text.h"
+#include "bellows/io/tensors/safetensors.h"
 
 namespace bellows::checkpoint {
 

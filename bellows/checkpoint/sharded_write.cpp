@@ -11,13 +11,13 @@
 #include <numeric>
 #include <random>
 
-#include "bellows/checkpoint/agree_impl.h"
-#include "bellows/checkpoint/sharded_write_impl.h"
+#include "bellows/checkpoint/agree.h"
+#include "bellows/checkpoint/sharded_write.h"
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/grad_mode.h"
 #include "bellows/io/crc32.h"
-#include "bellows/io/safetensors_header.h"
+#include "bellows/io/tensors/safetensors_header.h"
+#include "bellows/system/file.h"
 
 namespace bellows::checkpoint {
 

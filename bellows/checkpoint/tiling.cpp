@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bellows/checkpoint/tiling_impl.h"
+#include "bellows/checkpoint/tiling.h"
 
 namespace bellows::checkpoint {
 

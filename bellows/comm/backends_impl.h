@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "bellows/comm/group.h"
-#include "bellows/comm/store.h"
-#include "bellows/comm/watchdog_impl.h"
+#include "bellows/comm/rendezvous/store.h"
+#include "bellows/comm/watchdog.h"
 
 namespace bellows::comm {
 

@@ -5,9 +5,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "bellows/comm/group_impl.h"
-#include "bellows/comm/store_impl.h"
+#include "bellows/comm/rendezvous/store_impl.h"
 #include "bellows/core/error.h"
-#include "bellows/core/no_sigpipe.h"
+#include "bellows/system/no_sigpipe.h"
 
 namespace bellows::comm {
 

@@ -3,7 +3,7 @@
 
 #include "bellows/comm/backends_impl.h"
 #include "bellows/comm/group_impl.h"
-#include "bellows/comm/store_impl.h"
+#include "bellows/comm/rendezvous/store_impl.h"
 
 // In builds with CUDA. Untested on several GPUs.
 

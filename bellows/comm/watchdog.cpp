@@ -5,10 +5,10 @@
 #include <optional>
 #include <thread>
 
-#include "bellows/comm/watchdog_impl.h"
-#include "bellows/core/json_text.h"
+#include "bellows/comm/watchdog.h"
 #include "bellows/core/log.h"
-#include "bellows/core/thread.h"
+#include "bellows/report/json_text.h"
+#include "bellows/system/thread.h"
 
 namespace bellows::comm {
 

@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "bellows/comm/backends_impl.h"
-#include "bellows/comm/listen_impl.h"
-#include "bellows/comm/rendezvous_impl.h"
+#include "bellows/comm/rendezvous/listen.h"
+#include "bellows/comm/rendezvous/rendezvous.h"
 #include "bellows/core/device.h"
 #include "bellows/core/log.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bellows/comm/group.h"
-#include "bellows/comm/launch_environment.h"
+#include "bellows/comm/launch/launch_environment.h"
 
 namespace bellows::comm {
 

@@ -13,18 +13,18 @@
 #include <thread>
 
 #include "bellows/compile/embedding.h"
-#include "bellows/compile/kernel_cache.h"
-#include "bellows/compile/onednn.h"
-#include "bellows/compile/program_kernels.h"
+#include "bellows/compile/jit/kernel_cache.h"
+#include "bellows/compile/jit/program_kernels.h"
+#include "bellows/compile/onednn/onednn.h"
 #include "bellows/compile/shared_constants.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
-#include "bellows/core/thread.h"
-#include "bellows/graph/autocast.h"
-#include "bellows/graph/branches.h"
-#include "bellows/graph/frozen.h"
-#include "bellows/graph/functionalize.h"
+#include "bellows/graph/execution/branches.h"
+#include "bellows/graph/passes/autocast.h"
+#include "bellows/graph/passes/functionalize.h"
+#include "bellows/graph/recording/frozen.h"
+#include "bellows/system/thread.h"
 
 namespace bellows::compile_detail {
 namespace {

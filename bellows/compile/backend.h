@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "bellows/graph/pass.h"
-#include "bellows/graph/program.h"
+#include "bellows/graph/passes/pass.h"
+#include "bellows/graph/program/program.h"
 
 namespace bellows::compile_detail {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "bellows/graph/region.h"
+#include "bellows/graph/recording/region.h"
 #include "bellows/tap/deferral.h"
 
 namespace bellows {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "bellows/graph/program_edit_impl.h"
+#include "bellows/graph/program/program_edit.h"
 #include "bellows/kernels/parallel.h"
 
 namespace bellows::compile_detail {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "bellows/graph/pass.h"
+#include "bellows/graph/passes/pass.h"
 
 namespace bellows::compile_detail {
 

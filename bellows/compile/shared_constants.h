@@ -6,7 +6,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "bellows/graph/program.h"
+#include "bellows/graph/program/program.h"
 
 namespace bellows::compile_detail {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "bellows/io/bytes.h"
-#include "bellows/io/json_impl.h"
+#include "bellows/io/tables/json_impl.h"
 
 namespace bellows::data {
 

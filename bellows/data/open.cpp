@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/data/dataset.h"
 #include "bellows/data/dataset_json.h"
 #include "bellows/data/formats/folder_source.h"
@@ -12,6 +11,7 @@
 #include "bellows/data/formats/mds_source.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/webdataset.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

@@ -8,7 +8,7 @@
 
 #include "bellows/core/device.h"
 #include "bellows/core/log.h"
-#include "bellows/core/trace_writer.h"
+#include "bellows/report/trace_writer.h"
 
 namespace bellows::inspect {
 

@@ -7,10 +7,10 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "bellows/core/call_site.h"
 #include "bellows/core/log.h"
 #include "bellows/inspect/bad_values.h"
 #include "bellows/inspect/module_tracker.h"
+#include "bellows/system/call_site.h"
 #include "bellows/tap/op_check.h"
 
 namespace bellows::inspect {

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "bellows/core/trace_writer.h"
 #include "bellows/inspect/module_tracker.h"
+#include "bellows/report/trace_writer.h"
 
 namespace bellows::inspect {
 

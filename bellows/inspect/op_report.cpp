@@ -3,9 +3,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/json_text.h"
 #include "bellows/core/stats.h"
 #include "bellows/inspect/op_counter.h"
+#include "bellows/report/json_text.h"
 
 namespace bellows::inspect {
 

@@ -3,9 +3,9 @@
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "bellows/core/call_site.h"
 #include "bellows/core/seed.h"
 #include "bellows/inspect/op_info.h"
+#include "bellows/system/call_site.h"
 #include "bellows/tap/op_check.h"
 
 namespace bellows::inspect {

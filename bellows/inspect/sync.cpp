@@ -8,9 +8,9 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "bellows/core/call_site.h"
 #include "bellows/core/log.h"
 #include "bellows/inspect/op_info.h"
+#include "bellows/system/call_site.h"
 #include "bellows/tap/observer.h"
 #include "bellows/tap/op_check.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bellows/core/model.h"
-#include "bellows/core/trace_writer.h"
+#include "bellows/report/trace_writer.h"
 
 namespace bellows::inspect {
 

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/json_text.h"
 #include "bellows/core/stats.h"
 #include "bellows/inspect/tensor_timeline.h"
+#include "bellows/report/json_text.h"
 
 namespace bellows::inspect {
 

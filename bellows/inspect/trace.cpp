@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "bellows/core/json_text.h"
 #include "bellows/inspect/memory.h"
 #include "bellows/inspect/op_info.h"
+#include "bellows/report/json_text.h"
 #include "bellows/tap/observer.h"
 
 namespace bellows::inspect {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "bellows/core/trace_writer.h"
+#include "bellows/report/trace_writer.h"
 
 namespace bellows::inspect {
 

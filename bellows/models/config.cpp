@@ -1,8 +1,8 @@
 #include "bellows/models/config.h"
 
-#include "bellows/core/file.h"
-#include "bellows/io/json_impl.h"
+#include "bellows/io/tables/json_impl.h"
 #include "bellows/models/layers_impl.h"
+#include "bellows/system/file.h"
 
 namespace bellows::models {
 

@@ -5,9 +5,9 @@
 #include <filesystem>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/io/bytes.h"
 #include "bellows/models/registry.h"
+#include "bellows/system/file.h"
 
 namespace bellows::models {
 

@@ -8,8 +8,8 @@
 #include <unordered_set>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
-#include "bellows/io/zip.h"
+#include "bellows/io/archives/zip.h"
+#include "bellows/system/file.h"
 
 namespace bellows::models {
 

@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "bellows/core/error.h"
-#include "bellows/optim/adafactor_op_impl.h"
+#include "bellows/optim/fused/adafactor_op.h"
 
 namespace bellows::optim {
 

@@ -1,7 +1,7 @@
 #include <torch/optim/adagrad.h>
 #include <torch/torch.h>
 
-#include "bellows/optim/fused_impl.h"
+#include "bellows/optim/fused/fused_impl.h"
 #include "bellows/optim/optimizers.h"
 
 namespace bellows::optim {

@@ -2,7 +2,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/torch.h>
 
-#include "bellows/optim/fused_impl.h"
+#include "bellows/optim/fused/fused_impl.h"
 #include "bellows/optim/optimizers.h"
 
 // Adam and AdamW: two classes for libtorch, one rule here.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bellows/core/model.h"
-#include "bellows/optim/schedule.h"
+#include "bellows/optim/schedules/schedule.h"
 
 namespace bellows::optim {
 

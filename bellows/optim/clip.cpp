@@ -20,7 +20,7 @@
 
 #include "bellows/core/scaled_step.h"
 #include "bellows/core/sharded_gradients.h"
-#include "bellows/optim/clip_op_impl.h"
+#include "bellows/optim/fused/clip_op.h"
 
 namespace bellows::optim {
 

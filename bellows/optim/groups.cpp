@@ -5,7 +5,7 @@
 #include <map>
 
 #include "bellows/core/error.h"
-#include "bellows/optim/fields_impl.h"
+#include "bellows/optim/state/fields_impl.h"
 
 namespace bellows::optim {
 

@@ -2,7 +2,7 @@
 
 #include <torch/torch.h>
 
-#include "bellows/optim/fused_impl.h"
+#include "bellows/optim/fused/fused_impl.h"
 #include "bellows/optim/optimizers.h"
 
 namespace bellows::optim {

@@ -5,10 +5,10 @@
 
 #include "bellows/core/error.h"
 #include "bellows/kernels/cuda/optimizers.h"
-#include "bellows/optim/fields_impl.h"
-#include "bellows/optim/fused_impl.h"
-#include "bellows/optim/lend_impl.h"
+#include "bellows/optim/fused/fused_impl.h"
 #include "bellows/optim/optimizers.h"
+#include "bellows/optim/state/fields_impl.h"
+#include "bellows/optim/state/lend_impl.h"
 #include "bellows/optim/step_guards_impl.h"
 #include "bellows/tap/deferral.h"
 

@@ -10,7 +10,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/named_state.h"
 #include "bellows/core/sharded_gradients.h"
-#include "bellows/optim/offloaded_state_impl.h"
+#include "bellows/optim/state/offloaded_state_impl.h"
 #include "bellows/tap/gradient_tap.h"
 
 namespace bellows::optim {

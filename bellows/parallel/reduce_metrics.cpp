@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "bellows/comm/collectives.h"
-#include "bellows/parallel/same_model.h"
+#include "bellows/parallel/ddp/same_model.h"
 
 namespace bellows::parallel {
 

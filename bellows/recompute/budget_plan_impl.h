@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bellows/recompute/budget.h"
-#include "bellows/recompute/region_trace_impl.h"
+#include "bellows/recompute/region_trace.h"
 
 namespace bellows::recompute::detail {
 

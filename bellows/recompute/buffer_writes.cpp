@@ -5,7 +5,7 @@
 #include <shared_mutex>
 #include <utility>
 
-#include "bellows/recompute/buffer_writes_impl.h"
+#include "bellows/recompute/buffer_writes.h"
 #include "bellows/recompute/selection_impl.h"
 
 namespace bellows::recompute::detail {

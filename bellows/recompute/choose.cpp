@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "bellows/recompute/region_trace_impl.h"
+#include "bellows/recompute/region_trace.h"
 
 namespace bellows::recompute::detail {
 

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "bellows/core/seed.h"
-#include "bellows/kernels/group_codes.h"
+#include "bellows/kernels/group_quantization.h"
 #include "bellows/recompute/left_alone_impl.h"
 
 namespace bellows::recompute {

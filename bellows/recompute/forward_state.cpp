@@ -9,7 +9,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/seed.h"
-#include "bellows/recompute/forward_state_impl.h"
+#include "bellows/recompute/forward_state.h"
 #include "bellows/recompute/selection_impl.h"
 
 namespace bellows::recompute::detail {

@@ -2,7 +2,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "bellows/recompute/host_store_impl.h"
+#include "bellows/recompute/host_store.h"
 
 // No machine with an accelerator has run this yet: it is written against libtorch's device-independent streams and events.
 namespace bellows::recompute::detail {

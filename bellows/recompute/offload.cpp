@@ -1,8 +1,8 @@
 #include "bellows/recompute/offload.h"
 
-#include "bellows/recompute/host_store_impl.h"
+#include "bellows/recompute/host_store.h"
 #include "bellows/recompute/left_alone_impl.h"
-#include "bellows/recompute/spill_store_impl.h"
+#include "bellows/recompute/spill_store.h"
 
 namespace bellows::recompute {
 

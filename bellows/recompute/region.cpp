@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "bellows/recompute/buffer_writes_impl.h"
+#include "bellows/recompute/buffer_writes.h"
 #include "bellows/recompute/region_impl.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/gradient_tap.h"

@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "bellows/recompute/checkpoint.h"
-#include "bellows/recompute/forward_state_impl.h"
+#include "bellows/recompute/forward_state.h"
 #include "bellows/recompute/selection_impl.h"
 #include "bellows/tap/saved_tensor_tap.h"
 

@@ -1,4 +1,4 @@
-#include "bellows/recompute/region_trace_impl.h"
+#include "bellows/recompute/region_trace.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/irange.h>

@@ -9,7 +9,7 @@
 
 #include "bellows/recompute/budget_plan_impl.h"
 #include "bellows/recompute/checkpoint.h"
-#include "bellows/recompute/forward_state_impl.h"
+#include "bellows/recompute/forward_state.h"
 #include "bellows/tap/op_tap.h"
 
 namespace bellows::recompute::detail {

@@ -1,4 +1,4 @@
-#include "bellows/recompute/spill_file_impl.h"
+#include "bellows/recompute/spill_file.h"
 
 #include <unistd.h>
 

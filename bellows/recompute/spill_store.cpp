@@ -1,8 +1,8 @@
-#include "bellows/recompute/spill_store_impl.h"
+#include "bellows/recompute/spill_store.h"
 
 #include <ATen/ops/empty_strided.h>
 
-#include "bellows/core/thread.h"
+#include "bellows/system/thread.h"
 #include "bellows/tap/deferral.h"
 
 namespace bellows::recompute::detail {

@@ -1,7 +1,7 @@
 #include "bellows/tap/observer.h"
 
 #include "bellows/core/error.h"
-#include "bellows/core/trace_writer.h"
+#include "bellows/report/trace_writer.h"
 #include "bellows/tap/carried_stack.h"
 #include "bellows/tap/redispatch.h"
 

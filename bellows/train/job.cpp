@@ -15,14 +15,14 @@
 #include "bellows/core/log.h"
 #include "bellows/core/seed.h"
 #include "bellows/data/order/packing.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/head.h"
 #include "bellows/models/weights.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/train/job_data_impl.h"
-#include "bellows/train/recipe_error.h"
+#include "bellows/train/data/data_assembly.h"
+#include "bellows/train/recipe/recipe_error.h"
 
 namespace bellows::train {
 

@@ -12,7 +12,7 @@
 #include "bellows/comm/group.h"
 #include "bellows/core/model.h"
 #include "bellows/data/dataset.h"
-#include "bellows/train/recipe.h"
+#include "bellows/train/recipe/recipe.h"
 
 namespace bellows::train {
 

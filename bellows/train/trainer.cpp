@@ -2,7 +2,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
-#include "bellows/train/fit_run.h"
+#include "bellows/train/run/fit_run.h"
 
 namespace bellows::train {
 

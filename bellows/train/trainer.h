@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bellows/train/job.h"
-#include "bellows/train/train_loop.h"
+#include "bellows/train/step/train_loop.h"
 
 namespace bellows::train {
 

@@ -7,9 +7,9 @@
 #include <filesystem>
 #include <sstream>
 
-#include "bellows/core/file.h"
+#include "bellows/io/archives/decompress.h"
 #include "bellows/io/bytes.h"
-#include "bellows/io/decompress.h"
+#include "bellows/system/file.h"
 
 namespace bellows::bench {
 

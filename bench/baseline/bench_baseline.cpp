@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <memory>
 
+#include "bellows/ladder/plain_libtorch.h"
 #include "bellows/models/formula_weights.h"
-#include "bench/baseline/plain_libtorch.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"
 

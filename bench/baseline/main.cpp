@@ -4,7 +4,7 @@
 #include <exception>
 #include <map>
 
-#include "bench/baseline/plain_libtorch.h"
+#include "bellows/ladder/plain_libtorch.h"
 
 namespace {
 

@@ -4,10 +4,10 @@
 #include <chrono>
 #include <memory>
 
-#include "bellows/compile/onednn.h"
-#include "bellows/graph/frozen.h"
-#include "bellows/graph/functionalize.h"
-#include "bellows/graph/region.h"
+#include "bellows/compile/onednn/onednn.h"
+#include "bellows/graph/passes/functionalize.h"
+#include "bellows/graph/recording/frozen.h"
+#include "bellows/graph/recording/region.h"
 #include "bellows/models/registry.h"
 #include "bench/support/bench.h"
 

@@ -15,7 +15,7 @@
 
 #include "bellows/compile.h"
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 #include "bench/compile/table.h"
 #include "bench/compile/tasks.h"
 #include "bench/support/peer_process.h"

@@ -10,10 +10,10 @@
 #include <sstream>
 #include <string_view>
 
-#include "bellows/comm/store.h"
+#include "bellows/comm/rendezvous/store.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/parallel/data_parallel.h"
-#include "bellows/parallel/shard_optimizer.h"
+#include "bellows/parallel/zero/zero_optimizer.h"
 #include "bench/ddp/side.h"
 #include "bench/ddp/tasks.h"
 #include "bench/support/bench.h"

@@ -13,8 +13,8 @@
 #include "bellows/comm/collectives.h"
 #include "bellows/comm/world.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/parallel/distributed_data_parallel.h"
-#include "bellows/parallel/shard_optimizer.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
+#include "bellows/parallel/zero/zero_optimizer.h"
 #include "bellows/tap/allocator.h"
 #include "bench/ddp/tasks.h"
 

@@ -6,10 +6,10 @@
 #include <functional>
 #include <memory>
 
-#include "bellows/core/freed_memory.h"
 #include "bellows/nn/activation.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/nn/dropout_norm.h"
+#include "bellows/system/allocator_reuse.h"
 #include "bellows/tap/allocator.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"

@@ -11,9 +11,9 @@
 #include <memory>
 #include <thread>
 
-#include "bellows/core/file.h"
-#include "bellows/core/machine.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
+#include "bellows/system/file.h"
+#include "bellows/system/machine.h"
 #include "bench/loader/photographs.h"
 #include "bench/loader/side.h"
 #include "bench/support/bench.h"

@@ -8,13 +8,13 @@
 #include <deque>
 #include <filesystem>
 
-#include "bellows/core/file.h"
 #include "bellows/core/seed.h"
 #include "bellows/data/formats/beton_source.h"
 #include "bellows/data/formats/pack_source.h"
-#include "bellows/io/image.h"
-#include "bellows/io/jpeg_restart.h"
-#include "bellows/io/tar.h"
+#include "bellows/io/archives/tar.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/images/jpeg_restart.h"
+#include "bellows/system/file.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {

@@ -9,12 +9,12 @@
 #include <iostream>
 #include <sstream>
 
-#include "bellows/core/file.h"
 #include "bellows/data/dataset.h"
 #include "bellows/data/formats/beton_source.h"
 #include "bellows/data/formats/pack_source.h"
 #include "bellows/data/formats/webdataset.h"
 #include "bellows/io/bytes.h"
+#include "bellows/system/file.h"
 
 namespace bellows::bench {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <sstream>
 
-#include "bellows/core/freed_memory.h"
+#include "bellows/system/allocator_reuse.h"
 #include "bench/memory/variants.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"

@@ -11,7 +11,7 @@
 #include "bellows/models/encoder_decoder.h"
 #include "bellows/models/formula_weights.h"
 #include "bellows/models/resnet.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/state.h"
 #include "bellows/optim/step_in_backward.h"
 #include "bellows/recompute/budget.h"
 #include "bellows/recompute/checkpoint.h"

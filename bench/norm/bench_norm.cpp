@@ -4,8 +4,8 @@
 #include <chrono>
 #include <memory>
 
-#include "bellows/core/freed_memory.h"
 #include "bellows/nn/norm.h"
+#include "bellows/system/allocator_reuse.h"
 #include "bellows/tap/saved_tensor_tap.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"

@@ -7,7 +7,7 @@
 
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/state.h"
 #include "bench/support/bench.h"
 #include "bench/support/peer_process.h"
 

@@ -1,4 +1,4 @@
-"""The digits in plain Python PyTorch: the same data, model and loop as bench/baseline/plain_libtorch.cpp."""
+"""The digits in plain Python PyTorch: the same data, model and loop as bellows/ladder/plain_libtorch.cpp."""
 
 import argparse
 import io

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <limits>
 
-#include "bellows/core/file.h"
 #include "bellows/data/images/placement.h"
-#include "bellows/io/image.h"
-#include "bellows/io/jpeg_restart.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/images/jpeg_restart.h"
+#include "bellows/system/file.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {

@@ -2,9 +2,9 @@
 // on, and two that keep less of what backward needs.
 #include <cmath>
 
+#include "bellows/plan/dry_run.h"
+#include "bellows/plan/plan.h"
 #include "bellows/tap/allocator.h"
-#include "bellows/train/plan.h"
-#include "bellows/train/rehearsal.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {

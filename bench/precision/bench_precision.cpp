@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "bellows/core/seed.h"
-#include "bellows/train/train_loop.h"
+#include "bellows/train/step/train_loop.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "bellows/core/grad_mode.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/bert.h"
 #include "bellows/models/weights.h"
 #include "bench/support/bench.h"

@@ -8,8 +8,8 @@
 #include "bellows/data/select/sample_stats.h"
 #include "bellows/data/select/subset.h"
 #include "bellows/models/mlp.h"
-#include "bellows/train/selection.h"
-#include "bellows/train/train_loop.h"
+#include "bellows/train/data/selection.h"
+#include "bellows/train/step/train_loop.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {

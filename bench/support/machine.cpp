@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <ctime>
 
-#include "bellows/core/machine.h"
 #include "bellows/core/stats.h"
+#include "bellows/system/machine.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {

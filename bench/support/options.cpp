@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "bellows/core/error.h"
-#include "bellows/core/spinning.h"
+#include "bellows/system/openmp_wait_policy.h"
 #include "bench/support/bench.h"
 #include "bench/support/quick.h"
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 #include "bench/support/bench.h"
 #include "bench/support/quick.h"
 

@@ -1,12 +1,12 @@
-#include "bench/baseline/plain_libtorch.h"
+#include "bellows/ladder/plain_libtorch.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 
-#include "bellows/core/file.h"
 #include "bellows/models/resnet.h"
+#include "bellows/system/file.h"
 
 namespace bellows {
 

@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "bellows/checkpoint/rng.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "tests/checkpoint/sample.h"
 #include "tests/checkpoint/support.h"
 

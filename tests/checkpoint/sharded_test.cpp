@@ -7,7 +7,7 @@
 
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/comm/collectives.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "tests/checkpoint/sharded_sample.h"
 
 namespace bellows::checkpoint {

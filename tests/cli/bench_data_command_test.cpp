@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
+#include "bellows/system/file.h"
 #include "process.h"
 
 namespace bellows::cli {

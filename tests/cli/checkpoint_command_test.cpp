@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/checkpoint/folder.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "tests/cli/process.h"
 
 namespace bellows::cli {

@@ -9,8 +9,8 @@
 #include <random>
 #include <thread>
 
-#include "bellows/core/file.h"
 #include "bellows/core/seed.h"
+#include "bellows/system/file.h"
 #include "process.h"
 
 namespace bellows::cli {

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 #include "process.h"
 
 namespace bellows::cli {

@@ -1,4 +1,4 @@
-#include "bellows/comm/launch_environment.h"
+#include "bellows/comm/launch/launch_environment.h"
 
 #include <gmock/gmock.h>
 

@@ -4,8 +4,8 @@
 
 #include <map>
 
-#include "bellows/comm/listen_impl.h"
-#include "bellows/comm/rendezvous_impl.h"
+#include "bellows/comm/rendezvous/listen.h"
+#include "bellows/comm/rendezvous/rendezvous.h"
 #include "launched.h"
 
 namespace bellows::comm::testing {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "bellows/comm/store.h"
+#include "bellows/comm/rendezvous/store.h"
 #include "tests/cli/process.h"
 
 namespace bellows::comm::testing {

@@ -1,4 +1,4 @@
-#include "bellows/comm/node_list.h"
+#include "bellows/comm/launch/node_list.h"
 
 #include <gmock/gmock.h>
 

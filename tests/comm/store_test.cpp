@@ -1,4 +1,4 @@
-#include "bellows/comm/store.h"
+#include "bellows/comm/rendezvous/store.h"
 
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <thread>
 
-#include "bellows/comm/token.h"
+#include "bellows/comm/rendezvous/token.h"
 #include "tests/support/errors.h"
 
 namespace bellows::comm {

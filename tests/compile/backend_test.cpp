@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "bellows/compile.h"
-#include "bellows/compile/onednn.h"
+#include "bellows/compile/onednn/onednn.h"
 #include "bellows/compile/shared_constants.h"
 #include "tests/models/small_models.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "bellows/compile/codegen.h"
-#include "bellows/compile/generated_kernel.h"
-#include "bellows/graph/fusible.h"
+#include "bellows/compile/codegen/codegen.h"
+#include "bellows/compile/jit/generated_kernel.h"
+#include "bellows/graph/passes/fusible.h"
 
 namespace bellows::compile_detail::testing {
 

@@ -8,9 +8,9 @@
 
 #include <c10/util/hash.h>
 
-#include "bellows/compile/program_kernels.h"
-#include "bellows/graph/functionalize.h"
-#include "bellows/graph/pass.h"
+#include "bellows/compile/jit/program_kernels.h"
+#include "bellows/graph/passes/functionalize.h"
+#include "bellows/graph/passes/pass.h"
 #include "tests/graph/kept_programs.h"
 
 /// What becomes of a program where the compiler is none.

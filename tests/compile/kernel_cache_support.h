@@ -14,7 +14,7 @@
 
 #include <c10/util/StringUtil.h>
 
-#include "bellows/compile/kernel_cache.h"
+#include "bellows/compile/jit/kernel_cache.h"
 
 namespace bellows::compile_detail::testing {
 

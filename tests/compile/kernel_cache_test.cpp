@@ -17,7 +17,7 @@
 #include <c10/util/StringUtil.h>
 #include <c10/util/hash.h>
 
-#include "bellows/compile/kernel_cache.h"
+#include "bellows/compile/jit/kernel_cache.h"
 #include "tests/compile/kernel_cache_support.h"
 
 namespace bellows::compile_detail::testing {

@@ -8,11 +8,11 @@
 #include <mutex>
 #include <vector>
 
-#include "bellows/compile/onednn.h"
-#include "bellows/graph/frozen.h"
-#include "bellows/graph/functionalize.h"
-#include "bellows/graph/memory_plan.h"
-#include "bellows/graph/region.h"
+#include "bellows/compile/onednn/onednn.h"
+#include "bellows/graph/execution/memory_plan.h"
+#include "bellows/graph/passes/functionalize.h"
+#include "bellows/graph/recording/frozen.h"
+#include "bellows/graph/recording/region.h"
 
 namespace bellows::compile_detail::testing {
 

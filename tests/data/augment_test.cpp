@@ -6,7 +6,7 @@
 
 #include "bellows/data/images/image_ops.h"
 #include "bellows/data/images/placement.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "tests/data/pictures.h"
 
 namespace bellows::data::testing {

@@ -1,8 +1,8 @@
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
-#include "bellows/data/text/bpe_impl.h"
+#include "bellows/data/text/bpe.h"
 #include "bellows/data/text/tokenizer.h"
+#include "bellows/system/file.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

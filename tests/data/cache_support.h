@@ -7,7 +7,7 @@
 #include <system_error>
 #include <vector>
 
-#include "bellows/io/file_cache.h"
+#include "bellows/io/network/file_cache.h"
 #include "tests/data/support.h"
 #include "tests/support/http_server.h"
 

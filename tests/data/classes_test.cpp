@@ -1,6 +1,6 @@
 #include "bellows/data/classes.h"
 
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

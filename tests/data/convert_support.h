@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "bellows/core/file.h"
 #include "bellows/data/convert/convert.h"
+#include "bellows/system/file.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

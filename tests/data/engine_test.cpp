@@ -8,7 +8,7 @@
 #include "bellows/core/log.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/loader/thread_budget.h"
-#include "bellows/io/compress.h"
+#include "bellows/io/archives/compress.h"
 #include "tests/data/allocation_count.h"
 #include "tests/data/slow_source.h"
 #include "tests/support/errors.h"

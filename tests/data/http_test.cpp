@@ -1,4 +1,4 @@
-#include "bellows/io/http.h"
+#include "bellows/io/network/http.h"
 
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-#include "bellows/io/partial_file.h"
+#include "bellows/io/network/partial_file.h"
 #include "tests/support/errors.h"
 #include "tests/support/http_server.h"
 

@@ -12,7 +12,7 @@
 
 #include "bellows/data/loader/batch_memory.h"
 #include "bellows/data/step_error.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

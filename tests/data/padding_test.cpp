@@ -3,9 +3,9 @@
 #include <limits>
 #include <map>
 
-#include "bellows/core/file.h"
 #include "bellows/core/log.h"
 #include "bellows/data/loader/batch_memory.h"
+#include "bellows/system/file.h"
 #include "tests/data/ragged_source.h"
 #include "tests/data/support.h"
 

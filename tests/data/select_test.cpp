@@ -12,12 +12,12 @@
 #include <numeric>
 #include <set>
 
-#include "bellows/core/file.h"
 #include "bellows/core/seed.h"
 #include "bellows/data/select/active.h"
 #include "bellows/data/select/sample_stats.h"
 #include "bellows/data/select/subset.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/system/file.h"
 #include "tests/data/support.h"
 #include "tests/support/errors.h"
 

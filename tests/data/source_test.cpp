@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
 #include "bellows/data/formats/webdataset.h"
+#include "bellows/system/file.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

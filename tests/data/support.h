@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bellows/data.h"
-#include "bellows/io/image.h"
-#include "bellows/io/tar.h"
+#include "bellows/io/archives/tar.h"
+#include "bellows/io/images/image.h"
 
 namespace bellows::data::testing {
 

@@ -6,9 +6,9 @@
 #include <cctype>
 #include <map>
 
-#include "bellows/core/file.h"
 #include "bellows/core/log.h"
 #include "bellows/data/step_error.h"
+#include "bellows/system/file.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

@@ -2,10 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
 #include "bellows/data/classes.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/data/text/text_source.h"
+#include "bellows/system/file.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

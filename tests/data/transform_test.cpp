@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "tests/data/pictures.h"
 
 namespace bellows::data::testing {

@@ -21,7 +21,7 @@
 #include "bellows/comm/collectives.h"
 #include "bellows/comm/world.h"
 #include "bellows/core/error.h"
-#include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "system_calls.h"
 
 namespace bellows::testing {

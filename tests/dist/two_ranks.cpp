@@ -1,6 +1,6 @@
 #include "two_ranks.h"
 
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@ for document in "$@"; do
   done < <(grep -oE '`bw::[A-Za-z_:.]+' "$document" | tr -d '`' | sort -u)
   while read -r key; do
     count=$((count + 1))
-    grep -qE "\{\"$key\"," bellows/train/recipe.cpp || miss "$document: the recipe has no key $key"
+    grep -qE "\{\"$key\"," bellows/train/recipe/recipe.cpp || miss "$document: the recipe has no key $key"
   done < <(grep -oE '`recipe: [a-z_]+' "$document" | sed 's/.* //' | sort -u)
   while read -r verb; do
     count=$((count + 1))

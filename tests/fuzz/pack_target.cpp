@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "bellows/io/crc32.h"
-#include "bellows/io/pack.h"
+#include "bellows/io/records/pack.h"
 #include "support.h"
 #include "targets.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 #include "mutate.h"
 #include "targets.h"
 

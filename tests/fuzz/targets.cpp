@@ -7,18 +7,18 @@
 
 #include <algorithm>
 
-#include "bellows/io/beton.h"
+#include "bellows/io/archives/decompress.h"
+#include "bellows/io/archives/tar.h"
+#include "bellows/io/archives/tar_index.h"
+#include "bellows/io/archives/zip.h"
 #include "bellows/io/crc32.h"
-#include "bellows/io/decompress.h"
-#include "bellows/io/event_file.h"
-#include "bellows/io/image.h"
-#include "bellows/io/safetensors_header.h"
-#include "bellows/io/tar.h"
-#include "bellows/io/tar_index.h"
-#include "bellows/io/tfrecord.h"
-#include "bellows/io/torch_file.h"
-#include "bellows/io/unpickler.h"
-#include "bellows/io/zip.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/records/beton.h"
+#include "bellows/io/records/event_file.h"
+#include "bellows/io/records/tfrecord.h"
+#include "bellows/io/tensors/safetensors_header.h"
+#include "bellows/io/tensors/torch_file.h"
+#include "bellows/io/tensors/unpickler.h"
 #include "tests/fuzz/support.h"
 
 namespace bellows::fuzz {

@@ -1,9 +1,9 @@
 #include <cstdlib>
 
 #include "bellows/data/dataset_json.h"
-#include "bellows/data/formats/example_fields_impl.h"
+#include "bellows/data/formats/example_fields.h"
 #include "bellows/data/select/subset.h"
-#include "bellows/io/http_headers.h"
+#include "bellows/io/network/http_headers.h"
 #include "support.h"
 #include "targets.h"
 

@@ -1,9 +1,9 @@
 #include <cstdlib>
 
-#include "bellows/io/decompress.h"
-#include "bellows/io/example.h"
-#include "bellows/io/recordio.h"
-#include "bellows/io/tfrecord.h"
+#include "bellows/io/archives/decompress.h"
+#include "bellows/io/records/example.h"
+#include "bellows/io/records/recordio.h"
+#include "bellows/io/records/tfrecord.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"
 

@@ -1,10 +1,10 @@
 #include <map>
 
 #include "bellows/data/formats/table_impl.h"
-#include "bellows/io/csv.h"
-#include "bellows/io/mds.h"
-#include "bellows/io/mds_value.h"
-#include "bellows/io/npy.h"
+#include "bellows/io/records/mds.h"
+#include "bellows/io/records/mds_value.h"
+#include "bellows/io/tables/csv.h"
+#include "bellows/io/tensors/npy.h"
 #include "support.h"
 #include "targets.h"
 

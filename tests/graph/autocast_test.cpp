@@ -1,4 +1,4 @@
-#include "bellows/graph/autocast.h"
+#include "bellows/graph/passes/autocast.h"
 
 #include "bellows/amp/autocast.h"
 #include "tests/graph/pass_support.h"

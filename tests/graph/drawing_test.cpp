@@ -1,4 +1,4 @@
-#include "bellows/graph/drawing.h"
+#include "bellows/graph/program/drawing.h"
 
 #include <fstream>
 #include <regex>

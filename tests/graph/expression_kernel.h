@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "bellows/graph/fusible.h"
+#include "bellows/graph/passes/fusible.h"
 
 namespace bellows::graph::testing {
 

@@ -1,4 +1,4 @@
-#include "bellows/graph/functionalize.h"
+#include "bellows/graph/passes/functionalize.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 

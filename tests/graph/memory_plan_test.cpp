@@ -1,4 +1,4 @@
-#include "bellows/graph/memory_plan.h"
+#include "bellows/graph/execution/memory_plan.h"
 
 #include <random>
 

@@ -1,5 +1,5 @@
-#include "bellows/graph/parallelism.h"
-#include "bellows/graph/rewrite.h"
+#include "bellows/graph/execution/parallelism.h"
+#include "bellows/graph/program/rewrite.h"
 #include "tests/graph/pass_support.h"
 
 namespace bellows::graph::testing {

@@ -2,8 +2,8 @@
 
 #include <set>
 
-#include "bellows/graph/frozen.h"
-#include "bellows/graph/pass.h"
+#include "bellows/graph/passes/pass.h"
+#include "bellows/graph/recording/frozen.h"
 #include "tests/graph/expression_kernel.h"
 #include "tests/graph/support.h"
 

@@ -1,10 +1,10 @@
-#include "bellows/graph/program_file.h"
+#include "bellows/graph/program/program_file.h"
 
 #include <filesystem>
 #include <fstream>
 #include <random>
 
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 #include "tests/graph/kept_programs.h"
 
 namespace bellows::graph::testing {

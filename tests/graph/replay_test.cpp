@@ -1,4 +1,4 @@
-#include "bellows/graph/replay.h"
+#include "bellows/graph/recording/replay.h"
 
 #include <torch/script.h>
 

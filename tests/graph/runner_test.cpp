@@ -1,4 +1,4 @@
-#include "bellows/graph/program_runner.h"
+#include "bellows/graph/execution/program_runner.h"
 
 #include "bellows/tap/allocator.h"
 #include "tests/data/allocation_count.h"

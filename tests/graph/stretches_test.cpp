@@ -1,6 +1,6 @@
 #include <ATen/Parallel.h>
 
-#include "bellows/graph/branches.h"
+#include "bellows/graph/execution/branches.h"
 #include "tests/graph/pass_support.h"
 
 namespace bellows::graph::testing {

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "bellows/graph/functionalize.h"
-#include "bellows/graph/pass.h"
-#include "bellows/graph/program_runner.h"
-#include "bellows/graph/region.h"
+#include "bellows/graph/execution/program_runner.h"
+#include "bellows/graph/passes/functionalize.h"
+#include "bellows/graph/passes/pass.h"
+#include "bellows/graph/recording/region.h"
 
 namespace bellows::graph::testing {
 

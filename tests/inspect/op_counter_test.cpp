@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "bellows/core/file.h"
 #include "bellows/inspect/flops.h"
 #include "bellows/inspect/module_map.h"
 #include "bellows/models/mlp.h"
 #include "bellows/models/resnet.h"
+#include "bellows/system/file.h"
 #include "small_models.h"
 
 namespace bellows::inspect {

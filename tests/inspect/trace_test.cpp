@@ -8,8 +8,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
 #include "bellows/inspect/module_map.h"
+#include "bellows/system/file.h"
 #include "fake_device.h"
 
 namespace bellows::inspect {

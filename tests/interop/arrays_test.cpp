@@ -1,6 +1,6 @@
 #include "bellows/data/formats/array_source.h"
-#include "bellows/io/npy.h"
-#include "bellows/io/zip.h"
+#include "bellows/io/archives/zip.h"
+#include "bellows/io/tensors/npy.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/targets.h"
 #include "tests/interop/support.h"

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "bellows/io/beton.h"
+#include "bellows/io/records/beton.h"
 #include "tests/fuzz/targets.h"
 #include "tests/interop/beton_support.h"
 #include "tests/io/support.h"

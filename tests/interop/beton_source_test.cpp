@@ -8,8 +8,8 @@
 
 #include "bellows/data/dataset.h"
 #include "bellows/data/formats/webdataset.h"
-#include "bellows/io/beton.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/records/beton.h"
 #include "tests/interop/beton_support.h"
 #include "tests/io/support.h"
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "bellows/core/file.h"
-#include "bellows/io/decompress.h"
+#include "bellows/io/archives/decompress.h"
+#include "bellows/system/file.h"
 
 namespace bellows::io {
 

@@ -1,10 +1,10 @@
-#include "bellows/io/beton.h"
+#include "bellows/io/records/beton.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "bellows/io/decompress.h"
-#include "bellows/io/image.h"
+#include "bellows/io/archives/decompress.h"
+#include "bellows/io/images/image.h"
 #include "tests/interop/beton_support.h"
 #include "tests/io/support.h"
 

@@ -1,6 +1,6 @@
 #include "bellows/data/formats/folder_source.h"
 #include "bellows/data/rename.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
 #include "tests/interop/support.h"
 
 namespace bellows::data::testing {

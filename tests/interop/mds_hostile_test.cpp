@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "bellows/data/formats/mds_source.h"
-#include "bellows/io/mds.h"
+#include "bellows/io/records/mds.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/targets.h"
 #include "tests/interop/support.h"

@@ -3,10 +3,10 @@
 
 #include "bellows/data/formats/mds_source.h"
 #include "bellows/data/rename.h"
-#include "bellows/io/compress.h"
+#include "bellows/io/archives/compress.h"
 #include "bellows/io/hash.h"
-#include "bellows/io/mds.h"
-#include "bellows/io/mds_value.h"
+#include "bellows/io/records/mds.h"
+#include "bellows/io/records/mds_value.h"
 #include "tests/interop/support.h"
 
 namespace bellows::data::testing {

@@ -1,4 +1,4 @@
-#include "bellows/io/recordio.h"
+#include "bellows/io/records/recordio.h"
 
 #include <random>
 

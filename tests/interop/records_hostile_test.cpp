@@ -1,4 +1,4 @@
-#include "bellows/io/tfrecord.h"
+#include "bellows/io/records/tfrecord.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/targets.h"
 #include "tests/interop/records_support.h"

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/data/source.h"
 #include "bellows/io/bytes.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

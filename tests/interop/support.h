@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "bellows/core/file.h"
 #include "bellows/data/source.h"
 #include "bellows/io/bytes.h"
+#include "bellows/system/file.h"
 #include "tests/data/support.h"
 
 namespace bellows::data::testing {

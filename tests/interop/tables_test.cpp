@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "bellows/data/formats/table_source.h"
-#include "bellows/io/csv.h"
-#include "bellows/io/number_text.h"
+#include "bellows/io/tables/csv.h"
+#include "bellows/io/tables/number_text.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/targets.h"
 #include "tests/interop/support.h"

@@ -3,8 +3,8 @@
 #include <list>
 #include <numeric>
 
-#include "bellows/io/example.h"
-#include "bellows/io/tfrecord.h"
+#include "bellows/io/records/example.h"
+#include "bellows/io/records/tfrecord.h"
 #include "tests/interop/records_support.h"
 
 namespace bellows::data {

@@ -1,6 +1,6 @@
-#include "bellows/io/tfrecord.h"
+#include "bellows/io/records/tfrecord.h"
 
-#include "bellows/io/example.h"
+#include "bellows/io/records/example.h"
 #include "tests/interop/records_support.h"
 
 namespace bellows::data {

@@ -2,8 +2,8 @@
 
 #include <thread>
 
-#include "bellows/io/decompress.h"
-#include "bellows/io/tar_index.h"
+#include "bellows/io/archives/decompress.h"
+#include "bellows/io/archives/tar_index.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/targets.h"
 #include "tests/interop/support.h"

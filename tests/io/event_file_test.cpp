@@ -1,4 +1,4 @@
-#include "bellows/io/event_file.h"
+#include "bellows/io/records/event_file.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -16,8 +16,8 @@
 #include <limits>
 
 #include "bellows/io/crc32.h"
-#include "bellows/io/image.h"
-#include "bellows/io/tfrecord.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/records/tfrecord.h"
 #include "tests/io/support.h"
 
 namespace bellows::io {

@@ -5,14 +5,14 @@
 
 #include <csignal>
 
-#include "bellows/io/decompress.h"
-#include "bellows/io/image.h"
-#include "bellows/io/safetensors.h"
-#include "bellows/io/tar.h"
-#include "bellows/io/tfrecord.h"
-#include "bellows/io/torch_file.h"
-#include "bellows/io/unpickler.h"
-#include "bellows/io/zip.h"
+#include "bellows/io/archives/decompress.h"
+#include "bellows/io/archives/tar.h"
+#include "bellows/io/archives/zip.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/records/tfrecord.h"
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/io/tensors/torch_file.h"
+#include "bellows/io/tensors/unpickler.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/targets.h"
 #include "tests/io/support.h"

@@ -8,8 +8,8 @@
 #include <jpeglib.h>  // wants FILE
 
 #include "bellows/core/seed.h"
-#include "bellows/io/image.h"
-#include "bellows/io/jpeg_restart.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/images/jpeg_restart.h"
 #include "tests/io/support.h"
 
 namespace bellows::io {

@@ -1,10 +1,10 @@
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "tests/io/support.h"
 
 namespace bellows::io {

@@ -2,7 +2,7 @@
 
 #include <random>
 
-#include "bellows/io/pack.h"
+#include "bellows/io/records/pack.h"
 #include "support.h"
 
 namespace bellows::io::pack_testing {

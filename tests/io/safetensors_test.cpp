@@ -1,11 +1,11 @@
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "tests/io/support.h"
 
 namespace bellows::io {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/io/bytes.h"
+#include "bellows/system/file.h"
 
 namespace bellows::io {
 

@@ -1,8 +1,8 @@
-#include "bellows/io/tar.h"
+#include "bellows/io/archives/tar.h"
 
 #include <iomanip>
 
-#include "bellows/io/decompress.h"
+#include "bellows/io/archives/decompress.h"
 #include "tests/io/support.h"
 
 namespace bellows::io {

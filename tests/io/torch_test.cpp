@@ -6,8 +6,8 @@
 
 #include <limits>
 
-#include "bellows/io/torch_file.h"
-#include "bellows/io/zip.h"
+#include "bellows/io/archives/zip.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "tests/io/support.h"
 
 namespace bellows::io {

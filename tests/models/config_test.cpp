@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 
 namespace bellows::models {
 

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/bert.h"
 #include "bellows/models/distilbert.h"
 #include "bellows/models/encoder_decoder.h"

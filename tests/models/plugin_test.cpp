@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "bellows/core/file.h"
 #include "bellows/models/register_model.h"
+#include "bellows/system/file.h"
 #include "tests/support/errors.h"
 
 namespace {

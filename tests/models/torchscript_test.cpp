@@ -9,11 +9,11 @@
 
 #include "bellows/amp/policy.h"
 #include "bellows/core/channels_last.h"
-#include "bellows/core/file.h"
-#include "bellows/io/safetensors.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/resnet.h"
 #include "bellows/models/summary.h"
+#include "bellows/system/file.h"
 #include "tests/models/golden.h"
 #include "tests/support/errors.h"
 

@@ -4,9 +4,8 @@
 
 #include <filesystem>
 
-#include "bellows/core/file.h"
 #include "bellows/core/seed.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/bert.h"
 #include "bellows/models/blocks.h"
 #include "bellows/models/config.h"
@@ -17,6 +16,7 @@
 #include "bellows/models/resnet.h"
 #include "bellows/models/unet.h"
 #include "bellows/models/weights.h"
+#include "bellows/system/file.h"
 #include "tests/models/golden.h"
 #include "tests/models/small_models.h"
 #include "tests/support/errors.h"

@@ -4,10 +4,10 @@
 
 #include <filesystem>
 
-#include "bellows/core/file.h"
-#include "bellows/io/safetensors.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "bellows/models/resnet.h"
+#include "bellows/system/file.h"
 #include "tests/models/golden.h"
 #include "tests/support/errors.h"
 

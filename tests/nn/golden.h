@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 
 /// Reading tests/goldens/nn, which tools/goldens/nn.py writes.
 namespace bellows::nn::golden {

@@ -7,9 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "bellows/io/torch_file.h"
-#include "bellows/optim/python_state.h"
-#include "bellows/optim/state.h"
+#include "bellows/io/tensors/torch_file.h"
+#include "bellows/optim/state/python_state.h"
+#include "bellows/optim/state/state.h"
 #include "tests/support/errors.h"
 
 namespace bellows::optim {

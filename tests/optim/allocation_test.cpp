@@ -9,7 +9,7 @@
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/averaging.h"
 #include "bellows/optim/gradient_accumulator.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/state.h"
 #include "bellows/optim/step_in_backward.h"
 #include "support.h"
 #include "tests/support/failing_allocation.h"

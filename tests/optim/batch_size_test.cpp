@@ -1,9 +1,9 @@
-#include "bellows/optim/batch_size.h"
+#include "bellows/optim/schedules/batch_size.h"
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
-#include "bellows/optim/schedule_compose.h"
+#include "bellows/optim/schedules/schedule_compose.h"
 
 namespace bellows::optim {
 

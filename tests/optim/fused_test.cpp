@@ -5,7 +5,7 @@
 #include "bellows/core/error.h"
 #include "bellows/kernels/cpu/optimizer_chunks_impl.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/state.h"
 #include "tests/optim/support.h"
 
 namespace bellows::optim {

@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/error.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/optim/python_state.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/python_state.h"
+#include "bellows/optim/state/state.h"
 #include "tests/optim/support.h"
 
 namespace bellows::optim {

@@ -8,10 +8,10 @@
 #include <fstream>
 
 #include "bellows/core/error.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "bellows/optim/clip.h"
-#include "bellows/optim/python_state.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/python_state.h"
+#include "bellows/optim/state/state.h"
 #include "tests/optim/support.h"
 #include "tests/support/errors.h"
 

@@ -1,4 +1,4 @@
-#include "bellows/optim/lr_scheduler.h"
+#include "bellows/optim/schedules/lr_scheduler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 
 #include "bellows/optim/lion.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/optim/schedule_compose.h"
+#include "bellows/optim/schedules/schedule_compose.h"
 
 namespace bellows::optim {
 

@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "bellows/core/error.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/state.h"
 
 namespace bellows::optim {
 

@@ -1,4 +1,4 @@
-#include "bellows/optim/schedule.h"
+#include "bellows/optim/schedules/schedule.h"
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "bellows/optim/lr_scheduler.h"
-#include "bellows/optim/schedule_compose.h"
+#include "bellows/optim/schedules/lr_scheduler.h"
+#include "bellows/optim/schedules/schedule_compose.h"
 #include "tests/optim/torch_golden.h"
 
 namespace bellows::optim {

@@ -14,7 +14,7 @@
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/clip.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/state.h"
 #include "tests/support/errors.h"
 
 namespace bellows::optim {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 
 namespace bellows::optim {
 

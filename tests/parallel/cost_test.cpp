@@ -3,8 +3,8 @@
 #include <torch/torch.h>
 
 #include "bellows/optim/optimizers.h"
-#include "bellows/parallel/distributed_data_parallel.h"
-#include "bellows/parallel/shard_optimizer.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
+#include "bellows/parallel/zero/zero_optimizer.h"
 #include "tests/parallel/ranks.h"
 
 namespace bellows::parallel::testing {

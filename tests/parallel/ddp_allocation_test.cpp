@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "bellows/optim/optimizers.h"
-#include "bellows/parallel/distributed_data_parallel.h"
-#include "bellows/parallel/shard_optimizer.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
+#include "bellows/parallel/zero/zero_optimizer.h"
 #include "tests/parallel/ddp_models.h"
 #include "tests/parallel/ranks.h"
 #include "tests/support/failing_allocation.h"

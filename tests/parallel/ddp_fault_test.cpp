@@ -4,8 +4,8 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/core/error.h"
-#include "bellows/parallel/distributed_data_parallel.h"
-#include "bellows/parallel/same_model.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
+#include "bellows/parallel/ddp/same_model.h"
 #include "tests/parallel/ddp_models.h"
 #include "tests/parallel/ranks.h"
 

@@ -2,7 +2,7 @@
 
 #include "bellows/amp/autocast.h"
 #include "bellows/comm/collectives.h"
-#include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "tests/parallel/ddp_models.h"
 #include "tests/parallel/ranks.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bellows/comm/collectives.h"
-#include "bellows/parallel/hooks.h"
+#include "bellows/parallel/hooks/hooks.h"
 #include "tests/parallel/ranks.h"
 
 namespace bellows::parallel::testing {

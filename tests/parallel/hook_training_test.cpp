@@ -2,7 +2,7 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "tests/parallel/hook_support.h"
 
 namespace bellows::parallel::testing {

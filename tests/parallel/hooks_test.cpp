@@ -1,4 +1,4 @@
-#include "bellows/parallel/hooks.h"
+#include "bellows/parallel/hooks/hooks.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "bellows/parallel/local_sgd.h"
+#include "bellows/parallel/ddp/local_sgd.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

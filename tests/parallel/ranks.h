@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "bellows/comm/backends_impl.h"
-#include "bellows/comm/store.h"
-#include "bellows/comm/watchdog_impl.h"
+#include "bellows/comm/rendezvous/store.h"
+#include "bellows/comm/watchdog.h"
 
 namespace bellows::parallel::testing {
 

@@ -4,8 +4,8 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include "bellows/models/resnet.h"
-#include "bellows/parallel/distributed_data_parallel.h"
-#include "bellows/parallel/shard_optimizer.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
+#include "bellows/parallel/zero/zero_optimizer.h"
 #include "tests/parallel/ddp_models.h"
 #include "tests/parallel/ranks.h"
 

@@ -5,7 +5,7 @@
 #include "bellows/checkpoint/sharded.h"
 #include "bellows/checkpoint/sharded_index.h"
 #include "bellows/optim/gradient_accumulator.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/state.h"
 #include "tests/checkpoint/support.h"
 #include "tests/parallel/zero_support.h"
 #include "tests/support/errors.h"

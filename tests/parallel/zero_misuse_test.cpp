@@ -2,7 +2,7 @@
 
 #include "bellows/amp/master_weights.h"
 #include "bellows/optim/adafactor.h"
-#include "bellows/parallel/shard_layout_impl.h"
+#include "bellows/parallel/zero/shard_layout.h"
 #include "tests/parallel/zero_support.h"
 #include "tests/support/errors.h"
 

@@ -7,8 +7,8 @@
 #include "bellows/core/model.h"
 #include "bellows/optim/averaging.h"
 #include "bellows/optim/clip.h"
-#include "bellows/optim/state.h"
-#include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/optim/state/state.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "tests/parallel/zero_support.h"
 
 // What a sharded optimizer gives is what one process gives on the same global batch.

@@ -1,4 +1,4 @@
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/state.h"
 
 #include <gmock/gmock.h>
 

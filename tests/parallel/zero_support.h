@@ -10,7 +10,7 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/parallel/shard_optimizer.h"
+#include "bellows/parallel/zero/zero_optimizer.h"
 #include "tests/parallel/ranks.h"
 #include "tests/parallel/zero_net.h"
 

@@ -1,4 +1,4 @@
-#include "bellows/kernels/group_codes.h"
+#include "bellows/kernels/group_quantization.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "bellows/comm/collectives.h"
-#include "bellows/parallel/distributed_data_parallel.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/parallel/sync_batch_norm.h"
 #include "tests/parallel/ranks.h"
 #include "tests/recompute/support.h"

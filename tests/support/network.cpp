@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "bellows/comm/store.h"
+#include "bellows/comm/rendezvous/store.h"
 #include "tests/support/tcp_proxy.h"
 
 namespace bellows::testing {

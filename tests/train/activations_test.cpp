@@ -1,5 +1,5 @@
 // What saves activations: computed again and offloaded bit for bit as plain, in fewer bits near it and reproducibly.
-#include "bellows/train/activations.h"
+#include "bellows/train/step/activations.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/tap/allocator.h"
-#include "bellows/train/train_loop.h"
+#include "bellows/train/step/train_loop.h"
 #include "tests/parallel/ranks.h"
 #include "tests/train/support.h"
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "bellows/checkpoint/folder.h"
-#include "bellows/io/torch_file.h"
+#include "bellows/io/tensors/torch_file.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/train/trainer.h"
 #include "tests/train/support.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
+#include "bellows/system/file.h"
 #include "bellows/train/job.h"
 #include "tests/train/support.h"
 

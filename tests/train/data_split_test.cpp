@@ -1,5 +1,5 @@
 // Which samples are trained on, and which are kept for evaluation.
-#include "bellows/train/data_split.h"
+#include "bellows/train/data/data_split.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/select/sample_stats.h"
-#include "bellows/train/selection.h"
+#include "bellows/train/data/selection.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {

@@ -1,9 +1,9 @@
 // What becomes of gradients as they arrive: the keys step_in_backward and accumulate_dtype.
 #include <gmock/gmock.h>
 
-#include "bellows/optim/state.h"
-#include "bellows/train/plan.h"
-#include "bellows/train/technique.h"
+#include "bellows/optim/state/state.h"
+#include "bellows/plan/plan.h"
+#include "bellows/techniques/technique.h"
 #include "support.h"
 
 namespace bellows::train {

@@ -1,11 +1,11 @@
 // Batches and images that grow, and the learning rates that go with every step.
-#include "bellows/train/growth.h"
+#include "bellows/train/step/growth.h"
 
 #include <gtest/gtest.h>
 
 #include "bellows/optim/optimizers.h"
-#include "bellows/optim/state.h"
-#include "bellows/train/train_loop.h"
+#include "bellows/optim/state/state.h"
+#include "bellows/train/step/train_loop.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {

@@ -7,12 +7,12 @@
 
 #include <filesystem>
 
-#include "bellows/core/file.h"
 #include "bellows/data/formats/webdataset.h"
-#include "bellows/io/tar.h"
-#include "bellows/train/data_split.h"
+#include "bellows/io/archives/tar.h"
+#include "bellows/system/file.h"
+#include "bellows/train/data/data_split.h"
 #include "bellows/train/job.h"
-#include "bellows/train/run_record.h"
+#include "bellows/train/run/run_record.h"
 #include "tests/support/captured_log.h"
 #include "tests/train/support.h"
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "bellows/optim/optimizers.h"
-#include "bellows/train/train_loop.h"
+#include "bellows/train/step/train_loop.h"
 #include "bellows/train/trainer.h"
 #include "tests/support/errors.h"
 #include "tests/train/support.h"

@@ -7,7 +7,7 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/train/train_loop.h"
+#include "bellows/train/step/train_loop.h"
 #include "tests/parallel/ranks.h"
 #include "tests/train/support.h"
 

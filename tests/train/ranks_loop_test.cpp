@@ -5,8 +5,8 @@
 
 #include <optional>
 
-#include "bellows/parallel/distributed_data_parallel.h"
-#include "bellows/parallel/shard_optimizer.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
+#include "bellows/parallel/zero/zero_optimizer.h"
 #include "tests/train/ranks_jobs.h"
 
 namespace bellows::train {

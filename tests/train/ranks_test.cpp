@@ -10,7 +10,7 @@
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/core/seed.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/train/train_loop.h"
+#include "bellows/train/step/train_loop.h"
 #include "tests/train/ranks_jobs.h"
 
 namespace bellows::train {

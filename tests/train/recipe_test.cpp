@@ -1,4 +1,4 @@
-#include "bellows/train/recipe.h"
+#include "bellows/train/recipe/recipe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

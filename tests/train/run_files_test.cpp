@@ -4,8 +4,8 @@
 #include <set>
 #include <sstream>
 
-#include "bellows/io/event_file.h"
-#include "bellows/train/run_record.h"
+#include "bellows/io/records/event_file.h"
+#include "bellows/train/run/run_record.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {

@@ -1,4 +1,4 @@
-#include "bellows/train/run_log.h"
+#include "bellows/train/run/run_log.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "bellows/io/event_file.h"
+#include "bellows/io/records/event_file.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {

@@ -1,4 +1,4 @@
-#include "bellows/train/run_record.h"
+#include "bellows/train/run/run_record.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <set>
 
-#include "bellows/core/file.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/data/label.h"
 #include "bellows/data/select/sample_stats.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/train/selection.h"
+#include "bellows/system/file.h"
+#include "bellows/train/data/selection.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {

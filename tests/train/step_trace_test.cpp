@@ -1,4 +1,4 @@
-#include "bellows/train/step_trace.h"
+#include "bellows/train/run/step_trace.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

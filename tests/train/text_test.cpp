@@ -5,15 +5,15 @@
 #include <cmath>
 #include <filesystem>
 
-#include "bellows/core/file.h"
 #include "bellows/data/order/packing.h"
 #include "bellows/data/text/text_source.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/ladder/job.h"
 #include "bellows/models/config.h"
-#include "bellows/train/ladder_job.h"
-#include "bellows/train/plan.h"
-#include "bellows/train/selection.h"
-#include "bellows/train/technique.h"
+#include "bellows/plan/plan.h"
+#include "bellows/system/file.h"
+#include "bellows/techniques/technique.h"
+#include "bellows/train/data/selection.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {

@@ -1,4 +1,4 @@
-#include "bellows/train/train_loop.h"
+#include "bellows/train/step/train_loop.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/optim/state.h"
+#include "bellows/optim/state/state.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {

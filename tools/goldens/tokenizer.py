@@ -71,7 +71,7 @@ def write_tables():
     as_text = {c: to for c, to in changed.items() if len(to) == 1 and left_to_right(c)}
     as_numbers = {c: to for c, to in changed.items() if to and c not in as_text}
     text = f"""// Written by tools/goldens/tokenizer.py from Unicode {unicodedata.unidata_version}. Not by hand.
-#include "bellows/data/text/unicode_impl.h"
+#include "bellows/data/text/unicode.h"
 
 namespace bellows::data::unicode {{
 

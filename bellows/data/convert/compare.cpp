@@ -16,9 +16,9 @@
 #include "bellows/data/label.h"
 #include "bellows/data/picture.h"
 #include "bellows/io/crc32.h"
-#include "bellows/io/image.h"
-#include "bellows/io/json_impl.h"
-#include "bellows/io/npy.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/tables/json_impl.h"
+#include "bellows/io/tensors/npy.h"
 
 namespace bellows::data {
 

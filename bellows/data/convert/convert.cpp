@@ -8,12 +8,12 @@
 #include <optional>
 
 #include "bellows/core/error.h"
-#include "bellows/core/machine.h"
 #include "bellows/core/stats.h"
 #include "bellows/data/convert/convert_impl.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/data/picture.h"
-#include "bellows/io/cache_folder.h"
+#include "bellows/io/network/cache_folder.h"
+#include "bellows/system/machine.h"
 
 namespace bellows::data {
 

@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
 #include "bellows/data/convert/convert_impl.h"
 #include "bellows/data/dataset_json.h"
 #include "bellows/io/bytes.h"
-#include "bellows/io/number_text.h"
+#include "bellows/io/tables/number_text.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

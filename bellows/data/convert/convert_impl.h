@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "bellows/data/convert/convert.h"
-#include "bellows/data/convert/convert_state_impl.h"
-#include "bellows/data/for_spread_impl.h"
+#include "bellows/data/convert/convert_state.h"
+#include "bellows/data/for_each_spaced_impl.h"
 
 namespace bellows::data {
 

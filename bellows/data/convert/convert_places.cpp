@@ -9,7 +9,7 @@
 #include "bellows/data/dataset_json.h"
 #include "bellows/data/formats/new_folder.h"
 #include "bellows/io/bytes.h"
-#include "bellows/io/number_text.h"
+#include "bellows/io/tables/number_text.h"
 
 namespace bellows::data {
 

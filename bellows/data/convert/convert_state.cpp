@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/file.h"
-#include "bellows/data/convert/convert_state_impl.h"
+#include "bellows/data/convert/convert_state.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

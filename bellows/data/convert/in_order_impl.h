@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "bellows/core/thread.h"
+#include "bellows/system/thread.h"
 
 namespace bellows::data {
 

@@ -10,8 +10,8 @@
 
 #include "bellows/core/error.h"
 #include "bellows/data/picture.h"
-#include "bellows/io/image.h"
-#include "bellows/io/jpeg_restart.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/images/jpeg_restart.h"
 
 namespace bellows::data {
 

@@ -11,14 +11,14 @@
 #include <memory>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/text.h"
-#include "bellows/core/write_state_impl.h"
 #include "bellows/data/formats/array_source.h"
 #include "bellows/data/label.h"
-#include "bellows/io/npy.h"
-#include "bellows/io/safetensors.h"
-#include "bellows/io/zip.h"
+#include "bellows/io/archives/zip.h"
+#include "bellows/io/tensors/npy.h"
+#include "bellows/io/tensors/safetensors.h"
+#include "bellows/system/file.h"
+#include "bellows/system/write_state.h"
 
 namespace bellows::data {
 

@@ -14,11 +14,11 @@
 #include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/touch_impl.h"
-#include "bellows/io/compress.h"
+#include "bellows/io/archives/compress.h"
+#include "bellows/io/archives/zip.h"
 #include "bellows/io/crc32.h"
-#include "bellows/io/npy.h"
-#include "bellows/io/safetensors.h"
-#include "bellows/io/zip.h"
+#include "bellows/io/tensors/npy.h"
+#include "bellows/io/tensors/safetensors.h"
 
 namespace bellows::data {
 

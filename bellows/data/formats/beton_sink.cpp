@@ -9,13 +9,13 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/seed.h"
-#include "bellows/core/write_state_impl.h"
 #include "bellows/data/formats/beton_source.h"
 #include "bellows/data/images/transform.h"
 #include "bellows/data/label.h"
 #include "bellows/data/picture.h"
-#include "bellows/io/beton.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
+#include "bellows/io/records/beton.h"
+#include "bellows/system/write_state.h"
 
 namespace bellows::data {
 

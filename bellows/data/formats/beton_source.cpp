@@ -6,7 +6,7 @@
 #include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/touch_impl.h"
-#include "bellows/io/beton.h"
+#include "bellows/io/records/beton.h"
 
 namespace bellows::data {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "bellows/data/formats/example_arrays_impl.h"
+#include "bellows/data/formats/example_arrays.h"
 #include "bellows/io/bytes.h"
 
 namespace bellows::data {

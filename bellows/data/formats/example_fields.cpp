@@ -1,4 +1,4 @@
-#include "bellows/data/formats/example_fields_impl.h"
+#include "bellows/data/formats/example_fields.h"
 
 #include <c10/util/Exception.h>
 

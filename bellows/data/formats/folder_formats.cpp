@@ -5,10 +5,10 @@
 #include <map>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
 #include "bellows/core/text.h"
 #include "bellows/data/formats/folder_source.h"
 #include "bellows/data/formats/formats.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

@@ -13,13 +13,13 @@
 #include <sstream>
 
 #include "bellows/core/error.h"
-#include "bellows/core/write_state_impl.h"
 #include "bellows/data/formats/folder_source.h"
 #include "bellows/data/formats/new_folder.h"
 #include "bellows/data/label.h"
 #include "bellows/data/picture.h"
 #include "bellows/io/bytes.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
+#include "bellows/system/write_state.h"
 
 namespace bellows::data {
 

@@ -16,12 +16,12 @@
 #include "bellows/data/formats/table_source.h"
 #include "bellows/data/formats/tfrecord_source.h"
 #include "bellows/data/formats/webdataset.h"
-#include "bellows/io/beton.h"
-#include "bellows/io/decompress.h"
-#include "bellows/io/pack_impl.h"
-#include "bellows/io/recordio.h"
-#include "bellows/io/tar.h"
-#include "bellows/io/tfrecord.h"
+#include "bellows/io/archives/decompress.h"
+#include "bellows/io/archives/tar.h"
+#include "bellows/io/records/beton.h"
+#include "bellows/io/records/pack_impl.h"
+#include "bellows/io/records/recordio.h"
+#include "bellows/io/records/tfrecord.h"
 
 namespace bellows::data {
 

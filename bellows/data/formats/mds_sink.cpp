@@ -6,17 +6,17 @@
 #include <sstream>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
-#include "bellows/core/write_state_impl.h"
 #include "bellows/data/formats/mds_source.h"
 #include "bellows/data/formats/new_folder.h"
 #include "bellows/data/formats/picture_name_impl.h"
 #include "bellows/data/picture.h"
-#include "bellows/io/compress.h"
+#include "bellows/io/archives/compress.h"
 #include "bellows/io/hash.h"
-#include "bellows/io/mds.h"
-#include "bellows/io/mds_value.h"
-#include "bellows/io/number_text.h"
+#include "bellows/io/records/mds.h"
+#include "bellows/io/records/mds_value.h"
+#include "bellows/io/tables/number_text.h"
+#include "bellows/system/file.h"
+#include "bellows/system/write_state.h"
 
 namespace bellows::data {
 

@@ -15,10 +15,10 @@
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/touch_impl.h"
 #include "bellows/data/formats/unpacked_files.h"
-#include "bellows/io/compress.h"
+#include "bellows/io/archives/compress.h"
 #include "bellows/io/hash.h"
-#include "bellows/io/mds.h"
-#include "bellows/io/mds_value.h"
+#include "bellows/io/records/mds.h"
+#include "bellows/io/records/mds_value.h"
 
 namespace bellows::data {
 

@@ -5,7 +5,7 @@
 
 #include "bellows/data/sink.h"
 #include "bellows/data/source.h"
-#include "bellows/io/pack.h"
+#include "bellows/io/records/pack.h"
 
 namespace bellows::data {
 

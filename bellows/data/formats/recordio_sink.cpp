@@ -4,11 +4,11 @@
 #include <cstring>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
-#include "bellows/data/formats/example_arrays_impl.h"
+#include "bellows/data/formats/example_arrays.h"
 #include "bellows/data/formats/recordio_source.h"
 #include "bellows/data/label.h"
-#include "bellows/io/recordio.h"
+#include "bellows/io/records/recordio.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

@@ -16,7 +16,7 @@
 #include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/touch_impl.h"
-#include "bellows/io/recordio.h"
+#include "bellows/io/records/recordio.h"
 
 namespace bellows::data {
 

@@ -12,7 +12,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/progress.h"
-#include "bellows/core/thread.h"
+#include "bellows/system/thread.h"
 
 namespace bellows::data {
 

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "bellows/core/file.h"
-#include "bellows/io/file_cache.h"
-#include "bellows/io/partial_file.h"
+#include "bellows/io/network/file_cache.h"
+#include "bellows/io/network/partial_file.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "bellows/data/formats/webdataset.h"
-#include "bellows/io/http.h"
+#include "bellows/io/network/http.h"
 
 namespace bellows::data {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "bellows/core/file.h"
-#include "bellows/core/write_state_impl.h"
 #include "bellows/data/sample.h"
+#include "bellows/system/file.h"
+#include "bellows/system/write_state.h"
 
 namespace bellows::data {
 

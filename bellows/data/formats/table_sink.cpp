@@ -9,8 +9,8 @@
 
 #include "bellows/data/formats/table_impl.h"
 #include "bellows/data/formats/table_source.h"
-#include "bellows/io/csv.h"
-#include "bellows/io/number_text.h"
+#include "bellows/io/tables/csv.h"
+#include "bellows/io/tables/number_text.h"
 
 namespace bellows::data {
 

@@ -8,7 +8,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/data/formats/read_error_impl.h"
-#include "bellows/io/decompress.h"
+#include "bellows/io/archives/decompress.h"
 
 namespace bellows::data {
 

@@ -6,7 +6,7 @@
 
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/data/formats/unpacked_files.h"
-#include "bellows/io/tar_index.h"
+#include "bellows/io/archives/tar_index.h"
 
 namespace bellows::data {
 

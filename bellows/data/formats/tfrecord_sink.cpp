@@ -4,11 +4,11 @@
 #include <cstring>
 
 #include "bellows/core/error.h"
-#include "bellows/core/file.h"
-#include "bellows/data/formats/example_arrays_impl.h"
+#include "bellows/data/formats/example_arrays.h"
 #include "bellows/data/formats/tfrecord_source.h"
-#include "bellows/io/example.h"
-#include "bellows/io/tfrecord.h"
+#include "bellows/io/records/example.h"
+#include "bellows/io/records/tfrecord.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

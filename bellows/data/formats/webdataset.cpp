@@ -10,10 +10,10 @@
 #include "bellows/core/error.h"
 #include "bellows/core/progress.h"
 #include "bellows/core/text.h"
-#include "bellows/core/thread.h"
 #include "bellows/data/formats/read_error_impl.h"
 #include "bellows/data/formats/tar_shards.h"
 #include "bellows/data/formats/touch_impl.h"
+#include "bellows/system/thread.h"
 
 namespace bellows::data {
 

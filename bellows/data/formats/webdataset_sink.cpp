@@ -9,12 +9,12 @@
 #include <set>
 
 #include "bellows/core/error.h"
-#include "bellows/core/write_state_impl.h"
 #include "bellows/data/formats/new_folder.h"
 #include "bellows/data/formats/webdataset.h"
-#include "bellows/io/npy.h"
-#include "bellows/io/tar.h"
-#include "bellows/io/tar_index.h"
+#include "bellows/io/archives/tar.h"
+#include "bellows/io/archives/tar_index.h"
+#include "bellows/io/tensors/npy.h"
+#include "bellows/system/write_state.h"
 
 namespace bellows::data {
 

@@ -5,7 +5,7 @@
 
 #include "bellows/data/images/augment.h"
 #include "bellows/data/images/draw_impl.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
 
 namespace bellows::data {
 

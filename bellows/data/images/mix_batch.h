@@ -2,7 +2,7 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/data/loader/batch.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
 
 namespace bellows::data {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "bellows/data/images/transform.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
 
 namespace bellows::data {
 

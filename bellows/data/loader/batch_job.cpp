@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "bellows/core/seed.h"
-#include "bellows/core/stop.h"
 #include "bellows/data/step_error.h"
+#include "bellows/system/stop.h"
 
 namespace bellows::data {
 

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "bellows/core/log.h"
-#include "bellows/core/machine.h"
-#include "bellows/core/stop.h"
 #include "bellows/data/picture.h"
 #include "bellows/data/step_error.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
+#include "bellows/system/machine.h"
+#include "bellows/system/stop.h"
 
 namespace bellows::data {
 

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "bellows/core/json_text.h"
 #include "bellows/core/stats.h"
+#include "bellows/report/json_text.h"
 
 namespace bellows::data {
 

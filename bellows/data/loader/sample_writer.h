@@ -4,7 +4,7 @@
 #include "bellows/data/loader/pipeline.h"
 #include "bellows/data/loader/stage_clock.h"
 #include "bellows/data/sample.h"
-#include "bellows/io/image.h"
+#include "bellows/io/images/image.h"
 
 #include <memory>
 #include <optional>

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string_view>
 
-#include "bellows/core/trace_writer.h"
+#include "bellows/report/trace_writer.h"
 
 namespace bellows::data {
 

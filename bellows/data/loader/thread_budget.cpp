@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bellows/core/machine.h"
+#include "bellows/system/machine.h"
 
 namespace bellows::data {
 

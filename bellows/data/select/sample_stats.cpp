@@ -13,7 +13,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
-#include "bellows/io/safetensors.h"
+#include "bellows/io/tensors/safetensors.h"
 
 namespace bellows::data {
 

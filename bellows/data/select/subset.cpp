@@ -6,11 +6,11 @@
 #include <map>
 #include <numeric>
 
-#include "bellows/core/file.h"
 #include "bellows/core/seed.h"
 #include "bellows/io/bytes.h"
-#include "bellows/io/json_impl.h"
-#include "bellows/io/number_text.h"
+#include "bellows/io/tables/json_impl.h"
+#include "bellows/io/tables/number_text.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

@@ -2,9 +2,9 @@
 #include <queue>
 #include <tuple>
 
-#include "bellows/data/text/bpe_impl.h"
+#include "bellows/data/text/bpe.h"
 #include "bellows/data/text/tokenizer.h"
-#include "bellows/data/text/unicode_impl.h"
+#include "bellows/data/text/unicode.h"
 
 namespace bellows::data {
 

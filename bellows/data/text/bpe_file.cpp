@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "bellows/core/file.h"
-#include "bellows/data/text/bpe_impl.h"
-#include "bellows/data/text/unicode_impl.h"
-#include "bellows/io/json_impl.h"
+#include "bellows/data/text/bpe.h"
+#include "bellows/data/text/unicode.h"
+#include "bellows/io/tables/json_impl.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <unordered_map>
 
-#include "bellows/core/file.h"
-#include "bellows/data/text/unicode_impl.h"
+#include "bellows/data/text/unicode.h"
 #include "bellows/io/bytes.h"
+#include "bellows/system/file.h"
 
 namespace bellows::data {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "bellows/data/text/unicode_impl.h"
+#include "bellows/data/text/unicode.h"
 
 namespace bellows::data::unicode {
 

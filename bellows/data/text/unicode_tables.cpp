@@ -1,5 +1,5 @@
 // Written by tools/goldens/tokenizer.py from Unicode 14.0.0. Not by hand.
-#include "bellows/data/text/unicode_impl.h"
+#include "bellows/data/text/unicode.h"
 
 namespace bellows::data::unicode {
 

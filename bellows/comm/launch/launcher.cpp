@@ -1,0 +1,288 @@
+#include "bellows/comm/launch/launcher.h"
+
+#include <c10/util/Exception.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "bellows/comm/launch/launch_environment.h"
+#include "bellows/comm/launch/nodes.h"
+#include "bellows/comm/launch/rank_process.h"
+#include "bellows/comm/rendezvous/token.h"
+#include "bellows/comm/rendezvous/wait_report.h"
+#include "bellows/core/log.h"
+#include "bellows/system/machine.h"
+
+namespace bellows::comm {
+
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds grace_to_speak = 2s, grace_to_end = 2500ms, grace_after_stop = 30s;
+
+bool asks_to_stop(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+std::string signal_name(int signal) {
+  return "SIG" + std::string(sigabbrev_np(signal));
+}
+
+/// A rank that was told to stop, and did: killed by the signal, or in its own time.
+bool ended_as_asked(const RankProcess& process) {
+  return process.exit_code() == 128 + SIGINT || process.exit_code() == 128 + SIGTERM;
+}
+
+/// Of the environment, or a new one where this node alone has to know it.
+std::string job_token(const LaunchOptions& options) {
+  const char* given = std::getenv("BELLOWS_TOKEN");
+  if (given && *given) return given;
+  TORCH_CHECK_VALUE(options.nodes == 1, "launch: the environment lacks BELLOWS_TOKEN, expected the same secret on all ",
+                    options.nodes, " nodes: export BELLOWS_TOKEN=$(openssl rand -hex 16), once, and copy it.");
+  return make_token();
+}
+
+/// The ranks of this node, from their start to their end.
+class Round {
+ public:
+  Round(int number, int ranks, const Signals& signals, Guard& guard, Nodes& nodes, const OutputLine& on_line)
+      : number_(number), ranks_(ranks), signals_(signals), guard_(guard), nodes_(nodes), on_line_(on_line) {}
+
+  /// Nothing, or what failed first, on whatever node.
+  std::optional<Failure> run(const std::vector<std::string>& command, const std::string& token, int max_restarts);
+
+ private:
+  void start(const std::vector<std::string>& command, const std::string& token, int max_restarts);
+  bool running() const;
+  void wait_for_events();
+  void pass_on_signals();
+  std::string running_ranks() const;
+  void reap();
+  void end_the_others();
+  void send(int signal) const;
+  void note(const Failure& failure);
+  void wait_for_other_nodes();
+
+  const int number_, ranks_;
+  const Signals& signals_;
+  Guard& guard_;
+  Nodes& nodes_;
+  const OutputLine& on_line_;
+  std::vector<std::unique_ptr<RankProcess>> processes_;
+  std::optional<Failure> failure_;
+  std::optional<WaitReport> ending_;            ///< since the ranks are to end
+  std::optional<Clock::time_point> first_end_;  ///< of a rank that failed, or after a request to stop
+  bool stop_ = false, terminated_ = false, killed_ = false;
+};
+
+std::vector<std::string> rank_environment(Variables variables, int local_rank, int ranks, int round, int max_restarts,
+                                          const Nodes& nodes, const std::string& token) {
+  const int rank = nodes.first_rank() + local_rank;
+  variables["RANK"] = variables["ROLE_RANK"] = std::to_string(rank);
+  variables["WORLD_SIZE"] = variables["ROLE_WORLD_SIZE"] = std::to_string(nodes.world_size());
+  variables["LOCAL_RANK"] = std::to_string(local_rank);
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(ranks);
+  variables["MASTER_ADDR"] = nodes.host();
+  variables["MASTER_PORT"] = std::to_string(nodes.port());
+  variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(round);
+  variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(max_restarts);
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  variables["BELLOWS_TOKEN"] = token;
+  variables["BELLOWS_LAUNCHER"] = "bellows launch";
+  variables.erase("BELLOWS_STORE");  // this job has a store
+  std::vector<std::string> environment;
+  environment.reserve(variables.size());
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  return environment;
+}
+
+void Round::start(const std::vector<std::string>& command, const std::string& token, int max_restarts) {
+  Variables shared = environment_variables();
+  if (shared["OMP_NUM_THREADS"].empty())
+    shared["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(this_machine().usable_threads() / ranks_, 1));
+  processes_.reserve(static_cast<size_t>(ranks_));
+  for (int local = 0; local < ranks_; ++local) {
+    processes_.push_back(std::make_unique<RankProcess>(
+        nodes_.first_rank() + local, command,
+        rank_environment(shared, local, ranks_, number_, max_restarts, nodes_, token), signals_));
+    guard_.add(processes_.back()->pid());
+  }
+}
+
+bool Round::running() const {
+  return std::any_of(processes_.begin(), processes_.end(), [](const auto& process) { return process->running(); });
+}
+
+void Round::wait_for_events() {
+  std::vector<pollfd> events = {{signals_.fd(), POLLIN, 0}};
+  for (const auto& process : processes_) {
+    for (const int output : process->outputs()) events.push_back({output, POLLIN, 0});
+  }
+  poll(events.data(), events.size(), 100);
+  for (const auto& process : processes_) process->read_output(on_line_);
+}
+
+void Round::pass_on_signals() {
+  while (const int signal = signals_.next()) {
+    if (signal == SIGCHLD) continue;
+    send(stop_ && asks_to_stop(signal) ? SIGKILL : signal);
+    if (!asks_to_stop(signal)) continue;
+    if (!stop_)
+      log_info("launch: got ", signal_name(signal), " and passed it on; waiting for ", running_ranks(),
+               " to end. A second signal kills them.");
+    stop_ = true;
+  }
+}
+
+void Round::send(int signal) const {
+  for (const auto& process : processes_) process->send(signal);
+}
+
+void Round::note(const Failure& failure) {
+  if (!failure_) failure_ = failure;
+  if (!first_end_) first_end_ = Clock::now();
+}
+
+/// "rank 1 (pid 42)"
+std::string Round::running_ranks() const {
+  std::string ranks;
+  for (const auto& process : processes_) {
+    if (process->running())
+      ranks += c10::str(ranks.empty() ? "" : ", ", "rank ", process->rank(), " (pid ", process->pid(), ")");
+  }
+  return ranks;
+}
+
+void Round::reap() {
+  for (const auto& process : processes_) {
+    if (!process->reap(on_line_)) continue;
+    guard_.remove(process->pid());
+    if (stop_ && !first_end_) first_end_ = Clock::now();
+    if (process->exit_code() == 0) continue;
+    const Failure failure{.rank = process->rank(),
+                          .exit_code = process->exit_code(),
+                          .how = process->how(),
+                          .last_lines = process->last_lines(),
+                          .asked_for = stop_ || ended_as_asked(*process)};
+    note(failure_ ? *failure_ : nodes_.report(failure));
+  }
+}
+
+void Round::end_the_others() {
+  if (stop_ || first_end_) {
+    if (!ending_) ending_.emplace("launch: node " + std::to_string(nodes_.node_rank()), 0);
+    ending_->report([&] { return running_ranks() + " to end"; });
+  }
+  if (!first_end_) return;
+  const auto since = Clock::now() - *first_end_;
+  const auto patience = stop_ ? grace_after_stop : grace_to_speak;
+  const auto more = !stop_ && failure_ && failure_->asked_for ? grace_after_stop : grace_to_end;
+  if (since > patience && !terminated_) {
+    terminated_ = true;
+    send(SIGTERM);
+  }
+  if (since > patience + more && !killed_) {
+    killed_ = true;
+    send(SIGKILL);
+  }
+}
+
+/// Theirs go on when this node's are done: one of them may fail yet.
+void Round::wait_for_other_nodes() {
+  nodes_.ended();
+  WaitReport wait("launch: node " + std::to_string(nodes_.node_rank()), 0);
+  while (!stop_ && !first_end_ && !nodes_.all_ended()) {
+    wait_for_events();
+    pass_on_signals();
+    if (const auto heard = nodes_.heard()) note(*heard);
+    wait.report([&] { return nodes_.not_ended() + " to end"; });
+  }
+}
+
+std::optional<Failure> Round::run(const std::vector<std::string>& command, const std::string& token, int max_restarts) {
+  start(command, token, max_restarts);
+  while (running()) {
+    wait_for_events();
+    pass_on_signals();
+    reap();
+    guard_.replace_if_lost();
+    if (const auto heard = nodes_.heard()) note(*heard);
+    end_the_others();
+  }
+  wait_for_other_nodes();
+  return failure_;
+}
+
+LaunchResult result_of(const std::optional<Failure>& failure, int restarts) {
+  if (!failure) return {.restarts = restarts};
+  return {.exit_code = failure->exit_code,
+          .failed_rank = failure->rank,
+          .asked_for = failure->asked_for,
+          .how = failure->how,
+          .last_lines = failure->last_lines,
+          .restarts = restarts};
+}
+
+}  // namespace
+
+void check_launch(const LaunchOptions& options) {
+  TORCH_CHECK_VALUE(!options.command.empty(), "launch: expected a program to start, got none.");
+  TORCH_CHECK_VALUE(options.ranks > 0, "launch: expected at least 1 rank, got ", options.ranks, ".");
+  TORCH_CHECK_VALUE(options.nodes > 0 && options.node_rank >= 0 && options.node_rank < options.nodes,
+                    "launch: got node ", options.node_rank, " of ", options.nodes, ", expected 0 to ",
+                    std::max(options.nodes, 1) - 1, ".");
+  TORCH_CHECK_VALUE(options.nodes == 1 || !options.rendezvous.empty(), "launch: ", options.nodes,
+                    " nodes need a place to meet: --rdzv HOST:PORT, an address of node 0.");
+  TORCH_CHECK_VALUE(options.max_restarts >= 0, "launch: expected 0 or more restarts, got ", options.max_restarts, ".");
+  TORCH_CHECK_VALUE(options.min_ranks >= 0 && options.min_ranks <= options.ranks,
+                    "launch: expected --min-ranks from 1 to ", options.ranks, ", got ", options.min_ranks, ".");
+  TORCH_CHECK_VALUE(options.min_ranks == 0 || options.nodes == 1, "launch: --min-ranks works on one node only.");
+  TORCH_CHECK_VALUE(options.min_nodes >= 0 && options.min_nodes <= options.nodes,
+                    "launch: expected --min-nodes from 1 to ", options.nodes, ", got ", options.min_nodes, ".");
+  TORCH_CHECK_VALUE(options.node_timeout_s > 0, "launch: expected a node timeout above 0 s, got ",
+                    options.node_timeout_s, ".");
+}
+
+LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
+  check_launch(options);
+  const std::string token = job_token(options);
+  Guard guard;            // before there are threads
+  const Signals signals;  // before the store's threads, which must not take them
+  const auto interrupted = [&]() -> std::optional<Failure> {
+    while (const int signal = signals.next()) {
+      if (asks_to_stop(signal))
+        return Failure{.exit_code = 128 + signal, .how = "The launcher was told to stop", .asked_for = true};
+    }
+    return std::nullopt;
+  };
+  Nodes nodes(options, token, interrupted);
+  int ranks = options.ranks;
+  std::optional<Failure> failure;
+  for (int restarts = 0;; ++restarts) {
+    const auto round = nodes.meet(ranks, interrupted);
+    if (!round) {
+      nodes.leave(nodes.over());
+      return result_of(nodes.over(), restarts);
+    }
+    restarts = *round;  // a node that was away has missed some
+    if (failure) {
+      log_warn("launch: ", failure->who_and_how(), ". Starting all ", nodes.world_size(), " ranks anew, ", restarts,
+               " of at most ", options.max_restarts, " times.");
+    }
+    failure = Round(restarts, ranks, signals, guard, nodes, on_line).run(options.command, token, options.max_restarts);
+    if (!failure || failure->asked_for || failure->is_last || restarts >= options.max_restarts) {
+      nodes.leave(failure);
+      return result_of(failure, restarts);
+    }
+    if (options.min_ranks > 0) ranks = std::max(ranks - 1, options.min_ranks);
+  }
+}
+
+}  // namespace bellows::comm

@@ -1,0 +1,234 @@
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "bellows/comm/rendezvous/listen.h"
+#include "bellows/comm/rendezvous/rendezvous.h"
+#include "bellows/comm/rendezvous/token.h"
+#include "bellows/comm/rendezvous/wait_report.h"
+#include "bellows/report/json_text.h"
+#include "bellows/system/stop.h"
+
+namespace bellows::comm {
+
+namespace {
+
+std::string hello_key(int rank) {
+  return "hello/" + std::to_string(rank);
+}
+
+std::string place_of(const LaunchEnvironment& place) {
+  if (!place.store_file.empty()) return "the file " + place.store_file;
+  return place.master_address + ":" + std::to_string(place.master_port);
+}
+
+constexpr const char* one_job_a_port =
+    " If these are two jobs, give each its own MASTER_PORT and BELLOWS_TOKEN (openssl rand -hex 16).";
+
+/// What the thread that meets the others waits for, as another thread reports it.
+class Awaited {
+ public:
+  void set(std::string what) {
+    const std::lock_guard lock(mutex_);
+    what_ = std::move(what);
+  }
+  std::string text() const {
+    const std::lock_guard lock(mutex_);
+    return what_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string what_;
+};
+
+/// What a rank says of itself, signed: a stranger can write into the store, but not this.
+std::string make_hello(const LaunchEnvironment& place) {
+  const Peer peer = this_peer();
+  nlohmann::json hello = {
+      {"rank", place.rank}, {"world_size", place.world_size}, {"host", peer.host}, {"machine", peer.machine},
+      {"pid", peer.pid},    {"start", peer.start_ticks},      {"job", place.job}};
+  const std::string text = json_text(hello);
+  return sign(place.token, text) + text;
+}
+
+/// Of the rank that is behind the key; compared with what this one knows.
+Peer check_hello(const std::string& signed_text, int rank, const LaunchEnvironment& place) {
+  constexpr size_t digits = 64;
+  const std::string text = signed_text.substr(std::min(digits, signed_text.size()));
+  TORCH_CHECK_VALUE(signed_text == sign(place.token, text) + text, "init: who claims to be rank ", rank,
+                    " does not know this job's token; expected the BELLOWS_TOKEN of rank ", place.rank, ".");
+  const auto hello = nlohmann::json::parse(text);
+  const Peer peer{
+      .host = hello["host"], .machine = hello["machine"], .pid = hello["pid"], .start_ticks = hello["start"]};
+  TORCH_CHECK_VALUE(hello["world_size"] == place.world_size, "init: rank ", rank, " (", name_of(peer),
+                    ") was started for a world of ", hello["world_size"].get<int>(), ", rank ", place.rank,
+                    " for one of ", place.world_size, ". Give all ranks the same WORLD_SIZE.", one_job_a_port);
+  // Compared as JSON holds it, which is not the name itself where that is not UTF-8.
+  const std::string job = hello.value("job", ""), own_job = nlohmann::json::parse(json_text(nlohmann::json(place.job)));
+  TORCH_CHECK_VALUE(!place.token.empty() || job.empty() || own_job.empty() || job == own_job, "init: two jobs meet at ",
+                    place_of(place), ": rank ", rank, " (", name_of(peer), ") belongs to job ", job, ", rank ",
+                    place.rank, " to job ", place.job, ".", one_job_a_port);
+  return peer;
+}
+
+std::vector<int> missing_ranks(const Store& job, const LaunchEnvironment& place) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < place.world_size; ++rank) {
+    if (!job.find(hello_key(rank))) missing.push_back(rank);
+  }
+  return missing;
+}
+
+[[noreturn]] void fail_missing(const Store& job, const Store& outside, const LaunchEnvironment& place,
+                               double timeout_s) {
+  const std::vector<int> missing = missing_ranks(job, place);
+  std::string refused;
+  for (const int rank : missing) {
+    if (outside.find("refused/rank " + std::to_string(rank)))
+      refused += (refused.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  TORCH_CHECK(false, "init: waited ", timeout_s, " s for ", place.world_size, " ranks, ", missing.size(),
+              " did not come: ", c10::Join(", ", missing),
+              refused.empty() ? "" : " (refused, because of another token: " + refused + ")",
+              ". Look at their output, or raise join_timeout_s.");
+}
+
+/// The second of two processes with one rank leaves its own hello here, so that all stop waiting.
+constexpr const char* twice_key = "twice";
+
+[[noreturn]] void fail_twice(int rank, const Peer& first, const Peer& second) {
+  TORCH_CHECK_VALUE(false, "init: rank ", rank, " is there already (", name_of(first), "), and was started again (",
+                    name_of(second), "). Give every process a RANK of its own.", one_job_a_port);
+}
+
+void check_nobody_twice(const Store& job, const LaunchEnvironment& place) {
+  const auto hello = job.find(twice_key);
+  if (!hello) return;
+  constexpr size_t digits = 64;
+  const int rank = nlohmann::json::parse(hello->substr(std::min(digits, hello->size()))).value("rank", 0);
+  const Peer second = check_hello(*hello, rank, place);
+  const auto first = job.find(hello_key(rank));
+  // The rank that serves the store goes last: the others look for the key several times a second.
+  if (place.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  fail_twice(rank, first ? check_hello(*first, rank, place) : second, second);
+}
+
+/// Waits for the hello of one rank.
+std::string wait_for_hello(const Store& job, const Store& outside, const LaunchEnvironment& place, int rank,
+                           const WaitReport& wait, double timeout_s, const std::stop_token& stop, Awaited& awaited) {
+  for (double listed_s = -1;;) {
+    if (auto hello = job.find(hello_key(rank))) return *hello;
+    check_nobody_twice(job, place);
+    TORCH_CHECK(!stop.stop_requested(), "init: stopped.");
+    const double waited_s = wait.waited_s();
+    if (waited_s > timeout_s) fail_missing(job, outside, place, timeout_s);
+    // In a large world only rank 0 asks for every rank: the store serves them all.
+    const bool lists = place.rank == 0 || place.world_size <= 64;
+    if (listed_s < 0 || waited_s > std::max(8.0, 1.9 * listed_s)) {
+      listed_s = waited_s;
+      const auto missing = lists && waited_s > 1 ? missing_ranks(job, place) : std::vector<int>{rank};
+      awaited.set(c10::str(missing.size() == 1 ? "rank " : "ranks ", c10::Join(", ", missing),
+                           lists && waited_s > 1 ? c10::str("; ", place.world_size - static_cast<int>(missing.size()),
+                                                            " of ", place.world_size, " ranks are there,")
+                                                 : "",
+                           " at ", place_of(place)));
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(waited_s / 10, 0.002, 0.2)));
+  }
+}
+
+/// Another process listens on this job's port: the store of this job, which a second rank 0 joins to tell the first; nothing
+/// where it is no store that knows of a job.
+std::optional<Store> join_as_second(const LaunchEnvironment& place) {
+  const WaitReport wait("", 0);
+  const auto look = [&] { TORCH_CHECK(wait.waited_s() < 3, "no answer"); };
+  try {
+    return in_background(
+        [place](const std::stop_token& stop) -> std::optional<Store> {
+          const Store store = Store::join(place.master_address, place.master_port, 2, stop);
+          return store.wait_for("job", 1) ? std::optional(store) : std::nullopt;
+        },
+        look);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+/// The store that the environment names: the launcher's, a file, or one that rank 0 serves here.
+Store open_store(const LaunchEnvironment& place, double timeout_s, const std::stop_token& stop) {
+  if (!place.store_file.empty()) return Store::in_file(place.store_file, place.world_size);
+  TORCH_CHECK_VALUE(!place.token.empty() || is_loopback(place.master_address), "init: the ranks meet at ",
+                    place.master_address,
+                    ", which other machines reach, and the job has no token. Export the same "
+                    "secret on every machine: BELLOWS_TOKEN=$(openssl rand -hex 16).");
+  if (place.rank > 0 || place.launcher_has_store)
+    return Store::join(place.master_address, place.master_port, timeout_s, stop);
+  try {
+    return Store::serve(place.master_address, place.master_port);
+  } catch (const c10::ValueError&) {
+    if (auto store = join_as_second(place)) return *store;
+    throw;
+  }
+}
+
+Meeting meet_at(const Store& store, const LaunchEnvironment& place, int time, double timeout_s,
+                const std::stop_token& stop, Awaited& awaited) {
+  const WaitReport wait("", timeout_s);
+  const Store job = enter_job(store, place.token, "rank " + std::to_string(place.rank))
+                        .under("round/" + std::to_string(place.restart_count) + "." + std::to_string(time) + "/");
+  const std::string mine = make_hello(place), there = job.set_first(hello_key(place.rank), mine);
+  if (there != mine) {
+    const Peer first = check_hello(there, place.rank, place);
+    job.set_first(twice_key, mine);
+    fail_twice(place.rank, first, this_peer());
+  }
+  Meeting meeting{.store = job};
+  meeting.peers.reserve(static_cast<size_t>(place.world_size));
+  for (int rank = 0; rank < place.world_size; ++rank) {
+    const std::string hello = wait_for_hello(job, store, place, rank, wait, timeout_s, stop, awaited);
+    meeting.peers.push_back(check_hello(hello, rank, place));
+  }
+  return meeting;
+}
+
+}  // namespace
+
+Store enter_job(const Store& store, const std::string& token, const std::string& who) {
+  const std::string mine = sign(token, "job");
+  if (store.set_first("job", mine) != mine) {
+    store.set("refused/" + who, "1");
+    TORCH_CHECK_VALUE(false, "init: ", who,
+                      " is refused: its token is not that of the job that meets here. Expected the "
+                      "same BELLOWS_TOKEN for all ranks; is another job using the port?");
+  }
+  return store.under(sign(token, "keys"));
+}
+
+Meeting meet(const LaunchEnvironment& place, int time, double timeout_s) {
+  const auto awaited = std::make_shared<Awaited>();
+  awaited->set((place.launcher_has_store ? "the launcher at " : "rank 0 at ") + place_of(place));
+  const std::string who = "init: rank " + std::to_string(place.rank);
+  WaitReport wait(who, timeout_s);
+  const auto look = [&] {
+    const auto text = [&] { return awaited->text(); };
+    wait.report(text);
+    throw_if_stopped(who + " waited for " + text());
+    TORCH_CHECK(wait.waited_s() < 2 * timeout_s + 10, who, " waited ", static_cast<int64_t>(wait.waited_s()), " s for ",
+                text(), ", which does not answer. Is the process there stopped, or the network cut?");
+  };
+  return in_background(
+      [place, time, timeout_s, awaited](const std::stop_token& abandoned) {
+        return meet_at(open_store(place, timeout_s, abandoned), place, time, timeout_s, abandoned, *awaited);
+      },
+      look);
+}
+
+}  // namespace bellows::comm

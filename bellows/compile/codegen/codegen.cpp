@@ -1,0 +1,83 @@
+#include "bellows/compile/codegen/codegen.h"
+
+#include <c10/util/StringUtil.h>
+#include <c10/util/hash.h>
+
+#include <algorithm>
+#include <set>
+
+#include "bellows/compile/codegen/table.h"
+#include "bellows/compile/jit/kernel_prelude.h"
+
+namespace bellows::compile_detail {
+namespace {
+
+using graph::Expression;
+
+bool can_write(const Expression& expression) {
+  return expression.loops.size() < 16 &&
+         std::all_of(expression.terms.begin(), expression.terms.end(),
+                     [](const auto& term) { return graph::is_known_type(term.type); }) &&
+         std::all_of(expression.stores.begin(), expression.stores.end(),
+                     [](const auto& store) { return graph::is_known_type(store.type); }) &&
+         std::all_of(expression.loops.begin(), expression.loops.end(), [](int64_t size) { return size > 0; });
+}
+
+KernelCode::Function function_of(const WrittenPhase& phase) {
+  const std::string symbol = "bellows_" + c10::sha1(phase.body).str().substr(0, 20);
+  return {.symbol = symbol,
+          .text = c10::str(
+              "extern \"C\" void ", symbol,
+              "(char* const* operands, char* const* results, const double* numbers, char* scratch, i64 begin, i64 end) "
+              "{\n",
+              phase.body, "}\n"),
+          .units = phase.units,
+          .unit_bytes = phase.unit_bytes};
+}
+
+}  // namespace
+
+std::optional<KernelCode> generate(const Expression& expression) {
+  return generate(std::vector<Expression>{expression});
+}
+
+std::optional<KernelCode> generate(const std::vector<Expression>& expressions) {
+  KernelCode code;
+  std::vector<Phase> phases;
+  for (const Expression& expression : expressions) {
+    if (!can_write(expression)) return std::nullopt;
+    const auto scheduled = schedule(expression);
+    if (!scheduled) return std::nullopt;
+    for (Phase phase : scheduled->phases) {
+      const auto shift = [&](auto& access) {
+        if (access.index >= scratch_index) access.offset += static_cast<int64_t>(code.scratch_bytes);
+      };
+      std::for_each(phase.nest.terms.begin(), phase.nest.terms.end(), shift);
+      std::for_each(phase.nest.stores.begin(), phase.nest.stores.end(), shift);
+      phases.push_back(std::move(phase));
+    }
+    code.scratch_bytes += scheduled->scratch_bytes;
+  }
+  std::vector<Table> tables;
+  if (expressions.size() > 1) {
+    tables = make_tables(phases);
+  } else {
+    for (const Phase& phase : phases) tables.emplace_back().alone = phase;
+  }
+  code.functions.reserve(tables.size());
+  for (const Table& table : tables) code.functions.push_back(function_of(write_table(table)));
+  return code;
+}
+
+std::string source_of(const std::vector<const KernelCode*>& kernels) {
+  std::string source(kernel_prelude());
+  std::set<std::string> written;
+  for (const KernelCode* kernel : kernels) {
+    for (const auto& function : kernel->functions) {
+      if (written.insert(function.symbol).second) source += function.text;
+    }
+  }
+  return source;
+}
+
+}  // namespace bellows::compile_detail

@@ -1,0 +1,205 @@
+#include "bellows/compile/jit/program_kernels.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <unordered_map>
+
+#include "bellows/compile/codegen/codegen.h"
+#include "bellows/compile/codegen/schedule.h"
+#include "bellows/compile/jit/generated_kernel.h"
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+#include "bellows/system/thread.h"
+
+namespace bellows::compile_detail {
+namespace {
+
+using graph::Expression;
+using graph::Function;
+using graph::Instruction;
+using graph::Program;
+
+constexpr size_t source_bytes = 40'000;  ///< of functions in one source: more are compiled at the same time
+
+/// The names of a group's operators, each once.
+std::string name_of(const Instruction& one) {
+  const auto short_name = [](const graph::OperatorFacts& op) {
+    const size_t begin = op.name.find("::");
+    return op.name.substr(begin == std::string::npos ? 0 : begin + 2, op.name.find('.') - begin - 2);
+  };
+  if (one.op) return short_name(*one.op);
+  std::vector<std::string> names;
+  const auto add = [&](const auto& self, const Program& group) -> void {
+    for (const Instruction& inside : group.instructions) {
+      if (inside.group) self(self, *inside.group);
+      if (!inside.op) continue;
+      const std::string name = short_name(*inside.op);
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+  };
+  add(add, *one.group);
+  return one.kind + " (" + c10::Join(", ", names) + ")";
+}
+
+/// Numbers of an operator's expression are those of its arguments: of a kernel they are counted.
+void count_numbers(const Instruction& one, Expression& expression) {
+  for (graph::Term& term : expression.terms) {
+    if (term.function != Function::number) continue;
+    term.index = static_cast<int>(std::count_if(one.arguments.begin(), one.arguments.begin() + term.index,
+                                                [](const auto& argument) { return argument.number >= 0; }));
+  }
+}
+
+std::optional<KernelCode> code_of(const Instruction& one) {
+  if (one.kernel) return std::nullopt;
+  for (const auto& argument : one.arguments) {
+    if (argument.number >= 0 && argument.constant.isList()) return std::nullopt;
+  }
+  if (one.group) {
+    const size_t inputs = one.group->inputs.size();
+    for (size_t i = inputs; i < one.arguments.size(); ++i) {
+      if (one.arguments[i].number < 0) return std::nullopt;
+    }
+    const std::vector<Expression> parts = graph::expressions_of(*one.group);
+    return parts.empty() ? std::nullopt : generate(parts);
+  }
+  auto expression = graph::expression_of(one);
+  if (!expression || !is_worth_generating(*expression)) return std::nullopt;
+  count_numbers(one, *expression);
+  return generate(*expression);
+}
+
+struct Planned {
+  Instruction* one = nullptr;
+  KernelCode code;
+  size_t source = 0;
+};
+
+/// Shares functions out over sources: all of a kernel are in one, and equal kernels in the same.
+std::vector<std::vector<const KernelCode*>> share_out(std::vector<Planned>& planned) {
+  std::vector<std::vector<const KernelCode*>> sources;
+  std::unordered_map<std::string, size_t> source_of_kernel;
+  size_t bytes = source_bytes;
+  for (Planned& each : planned) {
+    std::string key;
+    size_t length = 0;
+    for (const auto& function : each.code.functions) {
+      key += function.symbol;
+      length += function.text.size();
+    }
+    const auto [known, added] = source_of_kernel.emplace(key, sources.size());
+    if (added) {
+      if (bytes + length > source_bytes) {
+        sources.emplace_back();
+        bytes = 0;
+      }
+      known->second = sources.size() - 1;
+      sources.back().push_back(&each.code);
+      bytes += length;
+    }
+    each.source = known->second;
+  }
+  return sources;
+}
+
+/// Null: it could not be compiled, which is said once.
+std::shared_ptr<const Library> library_of(const std::string& source, KernelCache& cache, const std::stop_token& stop) {
+  static std::atomic<bool> said = false;
+  try {
+    return cache.load(source, stop);
+  } catch (const std::exception& error) {
+    if (stop.stop_requested()) throw;
+    if (!said.exchange(true))
+      log_warn("compile: operators run in the place of kernels that could not be made: ", user_message(error));
+    return nullptr;
+  }
+}
+
+std::vector<std::shared_ptr<const Library>> compile_all(const std::vector<std::vector<const KernelCode*>>& sources,
+                                                        KernelCache& cache, const std::stop_token& stop) {
+  std::vector<std::shared_ptr<const Library>> libraries(sources.size());
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < sources.size(); i = next++)
+      libraries[i] = library_of(source_of(sources[i]), cache, stop);
+  };
+  const size_t workers = std::clamp<size_t>(std::thread::hardware_concurrency(), 2, 8);
+  std::vector<std::future<void>> running;
+  for (size_t i = 1; i < std::min(workers, sources.size()); ++i) running.push_back(start_async_or_run(work));
+  work();
+  for (auto& each : running) each.get();
+  return libraries;
+}
+
+}  // namespace
+
+std::string KernelReport::to_text() const {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.2f", compile_s);
+  return c10::str("kernels: ", kernels, ", of ", functions, " different functions, ready after ", seconds, " s; ", left,
+                  " groups run by operators\n");
+}
+
+bool is_worth_generating(const Expression& expression) {
+  const auto scheduled = schedule(expression);
+  if (!scheduled) return false;
+  for (const Phase& phase : scheduled->phases) {
+    int64_t outer = 1, all = 1;
+    for (size_t i = 0; i < phase.nest.loops.size(); ++i) {
+      all *= phase.nest.loops[i];
+      if (i < phase.outer) outer *= phase.nest.loops[i];
+    }
+    if (outer < 8 && outer < all && all > 65536) return false;  // one thread would do it alone
+    int64_t in_order = 0, scattered = 0;
+    const auto count = [&](const graph::Term::Numbers& strides) {
+      if (strides.empty()) return;
+      const bool reduced_last = phase.outer < phase.nest.loops.size();
+      const bool near = strides.back() == 1 || (reduced_last && phase.outer > 0 && strides[phase.outer - 1] == 1);
+      const bool varies = std::any_of(strides.begin(), strides.end(), [](int64_t stride) { return stride != 0; });
+      if (varies && strides.back() != 0) ++(near ? in_order : scattered);
+    };
+    for (const graph::Term& term : phase.nest.terms) {
+      if (term.function == Function::load) count(term.strides);
+    }
+    for (const graph::Store& store : phase.nest.stores) count(store.strides);
+    if (scattered > in_order && all > 4096) return false;
+  }
+  return true;
+}
+
+KernelReport generate_kernels(Program& program, KernelCache& cache, const std::stop_token& stop) {
+  const auto start = std::chrono::steady_clock::now();
+  KernelReport report;
+  std::vector<Planned> planned;
+  planned.reserve(program.instructions.size());
+  for (Instruction& one : program.instructions) {
+    if (auto code = code_of(one))
+      planned.push_back({&one, std::move(*code)});
+    else
+      report.left += one.group && !one.kernel;
+  }
+  const auto libraries = compile_all(share_out(planned), cache, stop);
+  std::set<std::string> different;
+  for (const Planned& each : planned) {
+    if (!libraries[each.source]) {
+      report.left += bool(each.one->group);
+      continue;
+    }
+    ++report.kernels;
+    each.one->kernel = std::make_shared<const GeneratedKernel>(name_of(*each.one), each.code, libraries[each.source]);
+    for (const auto& function : each.code.functions) different.insert(function.symbol);
+  }
+  report.functions = static_cast<int64_t>(different.size());
+  report.compile_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace bellows::compile_detail

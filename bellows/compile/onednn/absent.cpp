@@ -1,0 +1,22 @@
+// In place of the other onednn sources where there is no oneDNN.
+#include "bellows/compile/onednn/onednn.h"
+
+namespace bellows::compile_detail {
+
+bool has_onednn() {
+  return false;
+}
+
+OnednnReport use_onednn(graph::Program&) {
+  return {};
+}
+
+std::vector<graph::Pass> passes_with_onednn() {
+  return graph::passes();
+}
+
+std::string OnednnReport::to_text() const {
+  return "oneDNN: not built in";
+}
+
+}  // namespace bellows::compile_detail

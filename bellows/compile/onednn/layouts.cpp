@@ -1,0 +1,351 @@
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "bellows/compile/onednn/layouts.h"
+
+namespace bellows::compile_detail {
+namespace onednn {
+
+namespace {
+
+using Order = std::array<size_t, 4>;
+
+/// Whether the dims lie one within the other in this order, outermost first.
+bool dense_in(const Geometry& geometry, const Order& order) {
+  int64_t expected = 1;
+  for (size_t i = 4; i-- > 0;) {
+    const size_t dim = order[i];
+    if (geometry.sizes[dim] != 1 && geometry.strides[dim] != expected) return false;
+    expected *= geometry.sizes[dim];
+  }
+  return true;
+}
+
+size_t bytes_of(const Geometry& geometry) {
+  return static_cast<size_t>(c10::multiply_integers(geometry.sizes)) * geometry.dtype.itemsize();
+}
+
+}  // namespace
+
+Geometry channels_last_geometry(const Geometry& geometry) {
+  Geometry made = geometry;
+  const int64_t c = geometry.sizes[1], h = geometry.sizes[2], w = geometry.sizes[3];
+  made.strides = {h * w * c, 1, w * c, c};
+  made.offset = 0;
+  return made;
+}
+
+bool is_channels_last(const Geometry& geometry) {
+  return dense_in(geometry, {0, 2, 3, 1});
+}
+
+bool is_plain_order(const Geometry& geometry) {
+  return dense_in(geometry, {0, 1, 2, 3});
+}
+
+memory::dims pair_of(const Instruction::Argument& argument, int64_t otherwise) {
+  const auto list = argument.constant.isNone() ? std::vector<int64_t>{} : argument.constant.toIntVector();
+  if (list.empty()) return {otherwise, otherwise};
+  return {list.front(), list.back()};
+}
+
+bool all_constant(const Instruction& one) {
+  return std::all_of(one.arguments.begin(), one.arguments.end(),
+                     [](const auto& argument) { return argument.number < 0; });
+}
+
+Layouts::Layouts(Program& program)
+    : program_(program),
+      readers_(program.values.size()),
+      maker_(program.values.size(), -1),
+      handed_out_(program.values.size()),
+      of_caller_(program.values.size()),
+      there_(program.values.size()),
+      taken_(program.instructions.size()) {
+  const auto before = [&](ValueId value) { of_caller_[value] = there_[value] = true; };
+  std::for_each(program.inputs.begin(), program.inputs.end(), before);
+  for (const auto& constant : program.constants) {
+    before(constant.value);
+    constants_[constant.value] = constant.tensor;
+  }
+  for (const auto& output : program.outputs) handed_out_[output.value] = true;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const int at = static_cast<int>(i);
+    const auto read = [&](ValueId value) {
+      if (value >= 0 && (readers_[value].empty() || readers_[value].back() != at)) readers_[value].push_back(at);
+    };
+    for (const auto& argument : program.instructions[i].arguments) {
+      for (const Operand& operand : argument.operands) read(operand.value);
+    }
+    for (const auto& update : program.instructions[i].updates) {
+      read(update.before);
+      of_caller_[update.after] = of_caller_[update.before];
+      maker_[update.after] = at;
+    }
+    for (const auto& result : program.instructions[i].results) {
+      for (const Operand& operand : result.operands) {
+        if (operand.value >= 0 && maker_[operand.value] < 0 && !there_[operand.value]) maker_[operand.value] = at;
+      }
+    }
+  }
+}
+
+OnednnReport Layouts::run() {
+  for (size_t i = 0; i < program_.instructions.size(); ++i) {
+    if (taken_[i]) continue;
+    state_ = program_.instructions[i].state;
+    if (!replace(static_cast<int>(i))) keep(static_cast<int>(i));
+  }
+  for (const auto& output : program_.outputs) need_plain(output.value);
+  program_.instructions = std::move(made_);
+  drop_unread_constants();
+  return report_;
+}
+
+/// Weights that are there packed are not kept as they were.
+void Layouts::drop_unread_constants() {
+  std::vector<bool> read(program_.values.size());
+  for (const auto& output : program_.outputs) read[output.value] = true;
+  for (const Instruction& one : program_.instructions) {
+    for (const auto& argument : one.arguments) {
+      for (const Operand& operand : argument.operands) {
+        if (operand.value >= 0) read[operand.value] = true;
+      }
+    }
+    for (const auto& update : one.updates) read[update.before] = true;
+  }
+  std::erase_if(program_.constants, [&](const auto& constant) { return !read[constant.value]; });
+}
+
+bool Layouts::replace(int at) {
+  const Instruction& one = program_.instructions[at];
+  if (!one.op || one.kernel || one.group || !program_.states[one.state].ambient.onednn) return false;
+  using Rule = bool (Layouts::*)(int);
+  static const std::unordered_map<std::string, Rule> rules{
+      {"aten::convolution", &Layouts::convolution},
+      {"aten::convolution_backward", &Layouts::convolution_backward},
+      {"aten::native_batch_norm", &Layouts::batch_norm},
+      {"aten::_native_batch_norm_legit_no_training", &Layouts::batch_norm},
+      {"aten::native_batch_norm_backward", &Layouts::batch_norm_backward},
+      {"aten::threshold_backward", &Layouts::relu_backward},
+      {"aten::max_pool2d_with_indices", &Layouts::max_pool},
+      {"aten::max_pool2d_with_indices_backward", &Layouts::max_pool_backward},
+      {"aten::avg_pool2d", &Layouts::average_pool},
+      {"aten::avg_pool2d_backward", &Layouts::average_pool_backward},
+      {"aten::cat", &Layouts::concatenate},
+      {"aten::linear", &Layouts::linear},
+      {"aten::addmm", &Layouts::linear},
+      {"aten::mm", &Layouts::linear},
+  };
+  const auto rule = rules.find(one.op->name);
+  if (rule == rules.end()) return follow(at);
+  return all_constant(one) && (this->*rule->second)(at);
+}
+
+void Layouts::keep(int at) {
+  const Instruction& one = program_.instructions[at];
+  for (const auto& argument : one.arguments) {
+    for (const Operand& operand : argument.operands) need_plain(operand.value);
+  }
+  for (const auto& update : one.updates) {
+    need_plain(update.before);
+    there_[update.after] = true;
+  }
+  for (const auto& result : one.results) {
+    for (const Operand& operand : result.operands) {
+      if (operand.value >= 0) there_[operand.value] = true;
+    }
+  }
+  made_.push_back(one);
+}
+
+const Operand& Layouts::operand(const Instruction& one, size_t argument) const {
+  static const Operand none;
+  const auto& operands = one.arguments[argument].operands;
+  return operands.empty() ? none : operands.front();
+}
+
+bool Layouts::is_image(const Operand& operand) const {
+  if (operand.value < 0) return false;
+  const Geometry& geometry = operand.geometry;
+  if (geometry.sizes.size() != 4 || !geometry.device.is_cpu() || data_type(geometry) == memory::data_type::undef ||
+      c10::multiply_integers(geometry.sizes) == 0)
+    return false;
+  return is_plain_order(geometry) || (is_channels_last(geometry) && geometry.offset == 0);
+}
+
+/// Whether the buffer holds nothing else.
+bool Layouts::whole(const Operand& operand) const {
+  return operand.geometry.offset == 0 && bytes_of(operand.geometry) == program_.values[operand.value].nbytes;
+}
+
+/// Whether what it updates may be somewhere else afterwards: its only result is all of it, and it is nobody's outside.
+bool Layouts::owned(const Instruction& one) const {
+  if (one.results.size() != 1 || one.results[0].list || !is_image(one.results[0].operands[0])) return false;
+  const Operand& result = one.results[0].operands[0];
+  return whole(result) && !of_caller_[result.value] &&
+         std::all_of(one.updates.begin(), one.updates.end(),
+                     [&](const auto& update) { return update.after == result.value; });
+}
+
+Operand Layouts::channels_last_of(const Operand& operand) {
+  join(operand.value);
+  if (is_channels_last(operand.geometry) && operand.geometry.offset == 0) {
+    need_plain(operand.value);
+    return {operand.value, channels_last_geometry(operand.geometry)};
+  }
+  const auto found = twins_.find(operand.value);
+  if (found != twins_.end() && found->second.plain == operand.geometry) return found->second.operand;
+  const Geometry wanted = channels_last_geometry(operand.geometry);
+  if (const auto part = part_of_twin(operand)) {
+    const auto known =
+        std::find_if(parts_.begin(), parts_.end(), [&](const auto& one) { return one.first == operand; });
+    if (known != parts_.end()) return known->second;
+    const Operand made = temporary(wanted);
+    const size_t offset = static_cast<size_t>(part->geometry.offset) * wanted.dtype.itemsize();
+    emit("reorder", make_reorder(desc_of(part->geometry), desc_of(wanted), "part of channels", offset), {*part},
+         {made});
+    parts_.emplace_back(operand, made);
+    return made;
+  }
+  need_plain(operand.value);
+  const Operand made = temporary(wanted);
+  Geometry from = operand.geometry;
+  const size_t offset = static_cast<size_t>(from.offset) * from.dtype.itemsize();
+  emit("reorder", make_reorder(desc_of(from), desc_of(wanted), "to channels last", offset), {operand}, {made});
+  twins_.insert_or_assign(operand.value, Twin{made, operand.geometry});
+  return made;
+}
+
+Operand Layouts::made_channels_last(const Operand& result) {
+  const Geometry wanted = channels_last_geometry(result.geometry);
+  if (is_channels_last(result.geometry)) {
+    there_[result.value] = true;
+    return {result.value, wanted};
+  }
+  const Operand made = temporary(wanted);
+  twins_.insert_or_assign(result.value, Twin{made, result.geometry});
+  return made;
+}
+
+void Layouts::need_plain(ValueId value) {
+  join(value);
+  if (value < 0 || value >= static_cast<ValueId>(there_.size()) || there_[value]) return;
+  const auto found = twins_.find(value);
+  if (found == twins_.end()) return;
+  const Twin twin = found->second;
+  there_[value] = true;
+  emit("reorder", make_reorder(desc_of(twin.operand.geometry), desc_of(twin.plain), "from channels last"),
+       {twin.operand}, {{value, twin.plain}});
+}
+
+Operand Layouts::temporary(const Geometry& geometry) {
+  program_.values.push_back({geometry, bytes_of(geometry)});
+  return {static_cast<ValueId>(program_.values.size() - 1), geometry};
+}
+
+Operand Layouts::opaque(size_t nbytes, const Geometry& like) {
+  Geometry geometry = like;
+  geometry.sizes = {static_cast<int64_t>(nbytes / geometry.dtype.itemsize())};
+  geometry.strides = {1};
+  geometry.offset = 0;
+  program_.values.push_back({geometry, nbytes});
+  return {static_cast<ValueId>(program_.values.size() - 1), geometry};
+}
+
+Operand Layouts::packed(const Operand& weight, const Desc& plain, const Desc& wanted, const Operand* factor) {
+  if (plain == wanted && !factor && weight.geometry.offset == 0) return weight;
+  auto& known = packed_[weight.value];
+  if (!factor) {
+    const auto found = std::find_if(known.begin(), known.end(), [&](const Packed& one) {
+      return one.weight == weight && one.plain == plain && one.wanted == wanted;
+    });
+    if (found != known.end()) return found->made;
+  }
+  const Operand made = opaque(wanted.get_size(), weight.geometry);
+  const size_t offset = static_cast<size_t>(weight.geometry.offset) * weight.geometry.dtype.itemsize();
+  std::vector<Operand> operands{weight};
+  if (factor) operands.push_back(*factor);
+  const int mask = !factor ? 0 : plain.get_ndims() == 5 ? 3 : 1;
+  emit("reorder", make_reorder(plain, wanted, "pack weight", offset, mask), operands, {made});
+  if (!factor) known.push_back({weight, made, plain, wanted});
+  return made;
+}
+
+int Layouts::sole_reader(ValueId value) const {
+  return !handed_out_[value] && readers_[value].size() == 1 ? readers_[value].front() : -1;
+}
+
+void Layouts::emit(const char* kind, KernelPointer kernel, const std::vector<Operand>& operands,
+                   const std::vector<Operand>& results, std::vector<Instruction::Update> updates) {
+  const bool reorder = std::string_view(kind) == "reorder";
+  if (updates.empty() && compute_now(*kernel, operands, results)) {
+    report_.packed += reorder ? 1 : 0;
+    return;
+  }
+  report_.reorders += reorder ? 1 : 0;
+  Instruction one{.kernel = std::move(kernel), .kind = kind, .updates = std::move(updates), .state = state_};
+  one.arguments.reserve(operands.size());
+  for (const Operand& operand : operands)
+    one.arguments.push_back({.kind = graph::OperatorFacts::Kind::tensor, .operands = {operand}});
+  one.results.reserve(results.size());
+  for (const Operand& result : results) one.results.push_back({.operands = {result}});
+  made_.push_back(std::move(one));
+}
+
+/// What depends on constants only is one.
+bool Layouts::compute_now(const graph::Kernel& kernel, const std::vector<Operand>& operands,
+                          const std::vector<Operand>& results) {
+  std::vector<void*> from, to;
+  from.reserve(operands.size());
+  for (const Operand& operand : operands) {
+    const auto found = constants_.find(operand.value);
+    if (found == constants_.end()) return false;
+    from.push_back(const_cast<void*>(found->second.storage().data()));
+  }
+  to.reserve(results.size());
+  for (const Operand& result : results) {
+    const at::Tensor bytes = at::empty({static_cast<int64_t>(program_.values[result.value].nbytes)}, at::kByte);
+    constants_[result.value] = bytes;
+    program_.constants.push_back({result.value, bytes});
+    to.push_back(bytes.mutable_data_ptr());
+  }
+  const at::Tensor scratch = at::empty({static_cast<int64_t>(kernel.scratch_bytes())}, at::kByte);
+  kernel.run(from, to, {}, scratch.mutable_data_ptr());
+  return true;
+}
+
+}  // namespace onednn
+
+bool has_onednn() {
+  return true;
+}
+
+OnednnReport use_onednn(graph::Program& program) {
+  at::init_num_threads();  // primitives are made for as many threads as this one may use
+  return onednn::Layouts(program).run();
+}
+
+std::vector<graph::Pass> passes_with_onednn() {
+  std::vector<graph::Pass> list = graph::passes();
+  graph::insert_before("loops",
+                       {.name = "onednn",
+                        .what = "runs convolutional networks, and linears of known weights, on oneDNN's primitives",
+                        .tolerance = 1e-4,
+                        .run = [](graph::Program& program, const graph::PassOptions&) -> int64_t {
+                          const OnednnReport report = use_onednn(program);
+                          return report.convolutions + report.norms + report.pools + report.linears;
+                        }},
+                       list);
+  return list;
+}
+
+std::string OnednnReport::to_text() const {
+  return c10::str("oneDNN: ", convolutions, " passes of convolutions, ", linears, " linears, ", norms, " batch norms, ",
+                  pools, " poolings; ", fused, " operators within them, ", followed, " between them channels last; ",
+                  reorders, " reorders a call, ", packed, " once");
+}
+
+}  // namespace bellows::compile_detail

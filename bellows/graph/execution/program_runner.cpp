@@ -1,0 +1,354 @@
+#include "bellows/graph/execution/program_runner.h"
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <unordered_map>
+
+#include "bellows/graph/execution/lending_impl.h"
+#include "bellows/graph/execution/runner_memory.h"
+#include "bellows/graph/passes/functionalize.h"
+#include "bellows/kernels/parallel.h"
+#include "bellows/tap/op_tap.h"
+
+namespace bellows::graph {
+namespace {
+
+using Kind = OperatorFacts::Kind;
+
+/// What an update writes is the same memory before and after, or has been copied to where it is to be afterwards.
+Operand in_memory(const Instruction& one, Operand operand) {
+  const auto update = std::find_if(one.updates.begin(), one.updates.end(),
+                                   [&](const auto& written) { return written.before == operand.value; });
+  if (update != one.updates.end()) operand.value = update->after;
+  return operand;
+}
+
+bool same_layout(const Geometry& geometry, const at::Tensor& tensor) {
+  return tensor.sizes() == at::IntArrayRef(geometry.sizes) && tensor.strides() == at::IntArrayRef(geometry.strides) &&
+         tensor.storage_offset() == geometry.offset && tensor.dtype() == geometry.dtype;
+}
+
+/// What follows was made for the recorded strides: a kernel that now prefers others does not change them.
+at::Tensor as_promised(const OperatorFacts& op, const Geometry& geometry, const at::Tensor& tensor) {
+  if (same_layout(geometry, tensor)) return tensor;
+  TORCH_CHECK(
+      tensor.sizes() == at::IntArrayRef(geometry.sizes) && tensor.dtype() == geometry.dtype && geometry.offset == 0,
+      "region: ", op.name, " was followed and gave ", Geometry::of(tensor).text(), ", expected ", geometry.text(),
+      " as when it was recorded. If its sizes depend on data, give the operator the tag ",
+      "at::Tag::dynamic_output_shape.");
+  at::Tensor copy = at::empty_strided(geometry.sizes, geometry.strides, tensor.options());
+  copy.copy_(tensor);
+  return copy;
+}
+
+}  // namespace
+
+class ProgramRunner::Impl {
+ public:
+  explicit Impl(Program program, detail::Lending lending = {})
+      : program_(checked(std::move(program))),
+        lending_(std::move(lending)),
+        plan_(MemoryPlan::of(program_, lending_.lent())),
+        memory_(program_, plan_) {
+    prepared_.reserve(program_.instructions.size());
+    for (const Instruction& one : program_.instructions) prepared_.push_back(prepare(one));
+    find_stretches();
+  }
+
+  void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers, std::span<c10::Storage> outputs) {
+    struct Cleared {
+      Impl& self;
+      ~Cleared() {
+        for (Lane& lane : self.lanes_) lane.stack.clear();
+        self.ambient_.reset();
+        self.memory_.clear();
+      }
+    } cleared{*this};
+    has_run_ = true;
+    memory_.begin(inputs);
+    int at = 0;
+    try {
+      for (; at < static_cast<int>(prepared_.size()); at = ends_[at]) {
+        for (int each = at; each < ends_[at]; ++each) memory_.before(each);
+        if (ends_[at] == at + 1)
+          run_one(prepared_[at], at, numbers, lanes_[0]);
+        else
+          run_branches(branches_.at(at), numbers);
+        for (int each = at; each < ends_[at]; ++each) memory_.after(each);
+      }
+    } catch (...) {
+      memory_.finish_before(at, outputs);
+      throw;
+    }
+    memory_.finish(outputs);
+  }
+
+  /// The same program, where the last run taught that other outputs can be lent out of the arena; null: it stays.
+  std::unique_ptr<Impl> relent() {
+    if (!has_run_ || lending_.is_settled() || !lending_.learn(memory_.came_back())) return nullptr;
+    return std::make_unique<Impl>(program_, lending_);
+  }
+
+  const Program& program() const { return program_; }
+  const MemoryPlan& plan() const { return plan_; }
+
+ private:
+  /// A tensor that an operator makes: where among its results, and the value that it is.
+  struct MadeTensor {
+    size_t result = 0, item = 0;
+    const Operand* operand = nullptr;
+    at::Tensor target{};  ///< defined: it is to be copied there
+  };
+
+  /// An instruction with what it takes to run it, as far as that is the same in each call.
+  struct Prepared {
+    const Instruction* one = nullptr;
+    const c10::OperatorHandle* op = nullptr;
+    tap::Stack arguments{};
+    std::vector<std::pair<size_t, int>> numbers{};  ///< places among the arguments
+    std::vector<MadeTensor> made{};
+    std::vector<ValueId> operands{}, results{};  ///< of a kernel or a group
+    std::unique_ptr<ProgramRunner> group{};
+  };
+
+  /// What running one instruction takes; one for each branch. It keeps its memory between calls.
+  struct Lane {
+    tap::Stack stack{};
+    std::vector<void*> operands{}, results{};
+    std::vector<c10::IValue> numbers{};
+    std::exception_ptr error = nullptr;
+  };
+
+  static Program checked(Program program) {
+    program.check();
+    return program;
+  }
+
+  void find_stretches() {
+    const int count = static_cast<int>(program_.instructions.size());
+    ends_.resize(count);
+    for (int at = 0, end = 0; at < count; at = end) {
+      const int stretch = program_.instructions[at].stretch;
+      for (end = at + 1; stretch >= 0 && end < count && program_.instructions[end].stretch == stretch;) ++end;
+      ends_[at] = end;
+      if (end == at + 1) continue;
+      auto& branches = branches_[at];
+      for (int each = at; each < end; ++each) {
+        const auto branch = static_cast<size_t>(program_.instructions[each].branch);
+        if (branches.size() <= branch) branches.resize(branch + 1);
+        branches[branch].push_back(each);
+      }
+      lanes_.resize(std::max(lanes_.size(), branches.size()));
+    }
+  }
+
+  Prepared prepare(const Instruction& one) {
+    Prepared made{.one = &one};
+    if (one.kernel || one.group) {
+      if (!one.kernel) made.group = std::make_unique<ProgramRunner>(*one.group);
+      for (const auto& argument : one.arguments) {
+        for (const Operand& operand : argument.operands) made.operands.push_back(in_memory(one, operand).value);
+      }
+      for (const auto& result : one.results) {
+        for (const Operand& operand : result.operands) made.results.push_back(operand.value);
+      }
+      return made;
+    }
+    const OperatorFacts* in_place = one.updates.empty() || !one.op->writes.empty() ? nullptr : in_place_of(one);
+    const OperatorFacts* const out_form = out_form_of(one);
+    made.op = (in_place ? in_place : out_form ? out_form : one.op)->handle.get();
+    made.arguments.reserve(one.arguments.size() + 1);
+    for (const auto& argument : one.arguments) {
+      if (argument.number >= 0) made.numbers.emplace_back(made.arguments.size(), argument.number);
+      made.arguments.push_back(value_of(one, argument));
+    }
+    if (out_form)
+      made.arguments.emplace_back(memory_.seen(one.results[0].operands[0]));
+    else if (!in_place)
+      note_made(one, made);
+    return made;
+  }
+
+  c10::IValue value_of(const Instruction& one, const Instruction::Argument& argument) {
+    const auto seen = [&](const Operand& operand) { return memory_.seen(in_memory(one, operand)); };
+    switch (argument.kind) {
+      case Kind::tensor:
+        return seen(argument.operands[0]);
+      case Kind::tensor_list: {
+        c10::List<at::Tensor> list;
+        for (const Operand& operand : argument.operands) list.push_back(seen(operand));
+        return list;
+      }
+      case Kind::optional_tensor_list: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const Operand& operand : argument.operands)
+          list.push_back(operand.value == no_value ? std::nullopt : std::make_optional(seen(operand)));
+        return list;
+      }
+      default:
+        return argument.constant;
+    }
+  }
+
+  /// Values that begin here, and updates by an operator that writes nothing itself.
+  void note_made(const Instruction& one, Prepared& made) {
+    const auto read = [&](ValueId value) {
+      return std::any_of(one.arguments.begin(), one.arguments.end(), [&](const auto& argument) {
+        return std::any_of(argument.operands.begin(), argument.operands.end(),
+                           [&](const Operand& operand) { return operand.value == value; });
+      });
+    };
+    const auto updated = [&](ValueId value) {
+      return std::any_of(one.updates.begin(), one.updates.end(),
+                         [&](const auto& update) { return update.after == value; });
+    };
+    std::vector<ValueId> seen;
+    for (size_t i = 0; i < one.results.size(); ++i) {
+      for (size_t item = 0; item < one.results[i].operands.size(); ++item) {
+        const Operand& operand = one.results[i].operands[item];
+        const bool again = std::find(seen.begin(), seen.end(), operand.value) != seen.end();
+        if (operand.value == no_value || again || read(operand.value)) continue;
+        const bool written = updated(operand.value);
+        if (written && !one.op->writes.empty()) continue;
+        seen.push_back(operand.value);
+        made.made.push_back({i, item, &operand, written ? memory_.seen(operand) : at::Tensor()});
+      }
+    }
+  }
+
+  /// Each branch on some thread of libtorch's, in this one's state. All end before the first error, by the program's order, is thrown.
+  void run_branches(const std::vector<std::vector<int>>& branches, std::span<const c10::IValue> numbers) {
+    for (const auto& branch : branches) {
+      const auto of_state = std::find_if(branch.begin(), branch.end(), [&](int at) { return prepared_[at].one->op; });
+      if (of_state != branch.end()) enter(prepared_[*of_state].one->state);
+    }
+    const at::ThreadLocalState state;
+    std::vector<int> failed(branches.size(), static_cast<int>(prepared_.size()));
+    kernels::parallel_chunks(static_cast<int64_t>(branches.size()), [&](int64_t i) {
+      const at::ThreadLocalStateGuard same(state);
+      for (const int at : branches[i]) {
+        try {
+          run_one(prepared_[at], at, numbers, lanes_[i]);
+        } catch (...) {
+          lanes_[i].error = std::current_exception();
+          failed[i] = at;
+          return;
+        }
+      }
+    });
+    const auto first = std::min_element(failed.begin(), failed.end()) - failed.begin();
+    const std::exception_ptr error = lanes_[first].error;
+    for (Lane& lane : lanes_) lane.error = nullptr;
+    if (error) std::rethrow_exception(error);
+  }
+
+  void run_one(const Prepared& prepared, int at, std::span<const c10::IValue> numbers, Lane& lane) {
+    const Instruction& one = *prepared.one;
+    if (one.kernel) {
+      run_kernel(prepared, at, numbers, lane);
+    } else if (one.group) {
+      run_group(prepared, numbers);
+    } else {
+      try {
+        if (one.stretch < 0) enter(one.state);
+        run_operator(prepared, numbers, lane.stack);
+      } catch (c10::Error& error) {
+        error.add_context("Running " + one.op->name +
+                          ", which was called earlier in its region: what the operator was called by is not in this "
+                          "trace.");
+        throw;
+      }
+    }
+  }
+
+  void run_operator(const Prepared& prepared, std::span<const c10::IValue> numbers, tap::Stack& stack) {
+    stack.assign(prepared.arguments.begin(), prepared.arguments.end());
+    for (const auto& [place, number] : prepared.numbers) stack[place] = numbers[number];
+    tap::OpCall(*prepared.op).next(stack);
+    for (const MadeTensor& made : prepared.made) {
+      const c10::IValue& result = stack[made.result];
+      const at::Tensor& tensor = result.isTensor() ? result.toTensor() : result.toListRef()[made.item].toTensor();
+      if (made.target.defined()) {
+        made.target.copy_(tensor);
+      } else {
+        memory_.put(made.operand->value, as_promised(*prepared.one->op, made.operand->geometry, tensor).storage());
+      }
+    }
+    stack.clear();
+  }
+
+  void run_kernel(const Prepared& prepared, int at, std::span<const c10::IValue> numbers, Lane& lane) {
+    lane.operands.clear();
+    lane.results.clear();
+    lane.numbers.clear();
+    for (const ValueId value : prepared.operands) lane.operands.push_back(data(value));
+    for (const ValueId value : prepared.results) lane.results.push_back(data(value));
+    for (const auto& argument : prepared.one->arguments) {
+      if (argument.number >= 0) lane.numbers.push_back(numbers[argument.number]);
+    }
+    prepared.one->kernel->run(lane.operands, lane.results, lane.numbers, memory_.scratch(at));
+  }
+  void* data(ValueId value) const { return value == no_value ? nullptr : memory_.data(value); }
+
+  void run_group(const Prepared& prepared, std::span<const c10::IValue> numbers) {
+    const Instruction& one = *prepared.one;
+    const Program& group = *one.group;
+    std::vector<c10::Storage> inputs, outputs(group.outputs.size());
+    std::vector<c10::IValue> own_numbers;
+    inputs.reserve(group.inputs.size());
+    own_numbers.reserve(group.numbers.size());
+    for (const ValueId value : prepared.operands) inputs.push_back(memory_.storage(value));
+    for (size_t i = group.inputs.size(); i < one.arguments.size(); ++i)
+      own_numbers.push_back(one.arguments[i].number >= 0 ? numbers[one.arguments[i].number]
+                                                         : one.arguments[i].constant);
+    ambient_.reset();
+    prepared.group->run(inputs, own_numbers, outputs);
+    size_t result = 0;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (group.outputs[i].input < 0) memory_.put(prepared.results[result++], outputs[i]);
+    }
+  }
+
+  void enter(int state) {
+    if (ambient_ && state_ == state) return;
+    ambient_.reset();
+    ambient_.emplace(program_.states[state].ambient, program_.states[state].float32_precision);
+    state_ = state;
+  }
+
+  const Program program_;
+  detail::Lending lending_;
+  bool has_run_ = false;
+  const MemoryPlan plan_;
+  detail::RunnerMemory memory_;
+  std::vector<Prepared> prepared_;
+  std::optional<AmbientScope> ambient_;
+  int state_ = -1;
+  std::vector<int> ends_;  ///< of each instruction that begins a stretch, or is none: the next one that does
+  std::unordered_map<int, std::vector<std::vector<int>>> branches_;  ///< by the first instruction of a stretch
+  std::vector<Lane> lanes_{1};
+};
+
+ProgramRunner::ProgramRunner(Program program) : impl_(std::make_unique<Impl>(std::move(program))) {}
+ProgramRunner::~ProgramRunner() = default;
+
+void ProgramRunner::run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
+                        std::span<c10::Storage> outputs) {
+  if (auto other = impl_->relent()) impl_ = std::move(other);
+  impl_->run(inputs, numbers, outputs);
+}
+
+const Program& ProgramRunner::program() const {
+  return impl_->program();
+}
+
+const MemoryPlan& ProgramRunner::memory() const {
+  return impl_->plan();
+}
+
+}  // namespace bellows::graph

@@ -1,0 +1,252 @@
+#include <ATen/ops/empty.h>
+#include <c10/core/Allocator.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "bellows/graph/execution/runner_memory.h"
+#include "bellows/graph/program/program_edit.h"
+#include "bellows/tap/pending_storage.h"
+
+namespace bellows::graph::detail {
+namespace {
+
+using Home = MemoryPlan::Home;
+
+/// Outputs up to this size keep their memory from run to run; larger ones would be missed meanwhile.
+constexpr size_t small_bytes = 16 * 1024;
+
+std::atomic<bool> poisons = false;
+
+/// NaN, in all floating types.
+void poison(void* data, size_t nbytes, c10::Device device) {
+  if (device.is_cpu()) std::memset(data, 0xFF, nbytes);
+}
+
+c10::Storage storage_over(void* data, size_t nbytes, c10::Device device) {
+  return {c10::Storage::use_byte_size_t(), nbytes, c10::DataPtr(data, device)};
+}
+
+c10::Storage new_storage(size_t nbytes, c10::Device device) {
+  return {c10::Storage::use_byte_size_t(), static_cast<int64_t>(nbytes), c10::GetAllocator(device.type()), true};
+}
+
+at::Tensor bytes_of(const c10::Storage& storage, size_t nbytes) {
+  at::Tensor made = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(storage.device()));
+  made.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+  made.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(nbytes)});
+  return made;
+}
+
+void copy_bytes(const c10::Storage& to, const c10::Storage& from, size_t nbytes) {
+  bytes_of(to, nbytes).copy_(bytes_of(from, nbytes));
+}
+
+c10::Storage copied(const c10::Storage& from, size_t nbytes) {
+  c10::Storage made = new_storage(nbytes, from.device());
+  copy_bytes(made, from, nbytes);
+  return made;
+}
+
+}  // namespace
+
+RunnerMemory::RunnerMemory(const Program& program, const MemoryPlan& plan)
+    : program_(program),
+      plan_(plan),
+      poisoned_(poisons),
+      blocks_(plan.blocks.size()),
+      begins_(program.instructions.size()),
+      ends_(program.instructions.size()) {
+  for (size_t value = 0; value < plan.block_of.size(); ++value) {
+    if (plan.block_of[value] < 0) continue;
+    Block& block = blocks_[plan.block_of[value]];
+    if (!block.nothing) block.nothing = storage_over(nullptr, 0, program.values[value].geometry.device);
+  }
+  for (const Instruction& one : program.instructions) {
+    for (const auto& update : one.updates) blocks_[plan.block_of[update.after]].written = true;
+  }
+  decide_hand_outs();
+  if (plan.arena_bytes > 0) pool_ = ArenaPool::shared();
+  for (size_t i = 0; i < plan.blocks.size(); ++i) {
+    const MemoryPlan::Block& block = plan.blocks[i];
+    if (block.home == Home::output) pool_ = ArenaPool::shared();
+    if (block.home == Home::constant) blocks_[i].storage = program.constants[block.index].tensor.storage();
+    const bool stays = block.home == Home::arena && !poisoned_;
+    if ((block.home >= Home::output && !stays) || block.copied >= 0)
+      begins_[block.first].push_back(static_cast<int>(i));
+    const bool kept = block.home == Home::constant || stays || block.last == MemoryPlan::end ||
+                      (block.home == Home::input && is_written_back(block.index));
+    if (!kept && block.last >= 0) ends_[block.last].push_back(static_cast<int>(i));
+  }
+}
+
+bool RunnerMemory::is_written_back(int input) const {
+  return std::any_of(program_.outputs.begin(), program_.outputs.end(),
+                     [&](const Program::Output& output) { return output.input == input; });
+}
+
+at::Tensor RunnerMemory::seen(const Operand& operand) {
+  if (operand.value == no_value) return {};
+  Block& block = blocks_[plan_.block_of[operand.value]];
+  const auto found = std::find(block.geometries.begin(), block.geometries.end(), operand.geometry);
+  if (found != block.geometries.end()) return block.tensors[found - block.geometries.begin()];
+  block.geometries.push_back(operand.geometry);
+  block.tensors.push_back(operand.geometry.over(block.storage ? block.storage : block.nothing));
+  return block.tensors.back();
+}
+
+void RunnerMemory::bind(Block& block, const c10::Storage& storage) {
+  block.storage = storage;
+  for (const at::Tensor& tensor : block.tensors) tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(storage);
+}
+
+void RunnerMemory::let_go(Block& block) {
+  if (!block.storage) return;
+  for (const at::Tensor& tensor : block.tensors) tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(block.nothing);
+  block.storage = {};
+}
+
+void RunnerMemory::take_arena() {
+  if (!pool_) return;
+  pool_->begin_run();
+  if (plan_.arena_bytes == 0) return;
+  const auto in_arena = std::find_if(plan_.blocks.begin(), plan_.blocks.end(), [](const auto& block) {
+    return block.home == Home::arena || block.home == Home::lent;
+  });
+  const c10::Device device = in_arena == plan_.blocks.end() ? c10::Device(c10::kCPU)
+                                                            : blocks_[in_arena - plan_.blocks.begin()].nothing.device();
+  leased_ = std::make_shared<ArenaLease>(pool_, pool_->take(plan_.arena_bytes, device));
+  auto* const arena = static_cast<char*>(leased_->arena.data.get());
+  if (arena == arena_) return;
+  arena_ = nullptr;  // until all blocks lie in the new one
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const MemoryPlan::Block& block = plan_.blocks[i];
+    if (block.home == Home::arena) bind(blocks_[i], storage_over(arena + block.offset, block.nbytes, device));
+  }
+  arena_ = arena;
+}
+
+void RunnerMemory::begin(std::span<c10::Storage> inputs) {
+  take_arena();
+  inputs_ = inputs;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (plan_.blocks[i].home == Home::input) bind(blocks_[i], inputs[plan_.blocks[i].index]);
+  }
+}
+
+c10::Storage RunnerMemory::fresh_output(int block) {
+  const MemoryPlan::Block& planned = plan_.blocks[block];
+  HandedOut& handed_out = blocks_[block].handed_out;
+  const c10::Device device = blocks_[block].nothing.device();
+  if (planned.home == Home::lent)
+    return handed_out.over(arena_ + planned.offset, planned.nbytes, device, leased_, pool_);
+  return handed_out.fresh(planned.nbytes, device, planned.nbytes <= small_bytes, pool_);
+}
+
+void RunnerMemory::poison_block(int block) {
+  if (plan_.blocks[block].nbytes == 0) return;  // it is nowhere
+  poison(blocks_[block].storage.mutable_data(), plan_.blocks[block].nbytes, blocks_[block].nothing.device());
+}
+
+void RunnerMemory::before(int instruction) {
+  for (const int i : begins_[instruction]) {
+    const MemoryPlan::Block& block = plan_.blocks[i];
+    if (block.home == Home::output || block.home == Home::lent) bind(blocks_[i], fresh_output(i));
+    if (poisoned_ && block.home >= Home::output) poison_block(i);
+    if (block.copied >= 0) copy_bytes(blocks_[i].storage, blocks_[block.copied].storage, block.nbytes);
+  }
+  const auto& kernel = program_.instructions[instruction].kernel;
+  if (poisoned_ && kernel && kernel->scratch_bytes() > 0)
+    poison(scratch(instruction), kernel->scratch_bytes(), c10::kCPU);
+}
+
+void RunnerMemory::after(int instruction) {
+  for (const int i : ends_[instruction]) {
+    if (plan_.blocks[i].home == Home::arena)
+      poison_block(i);
+    else
+      let_go(blocks_[i]);
+    if (plan_.blocks[i].home == Home::input) inputs_[plan_.blocks[i].index] = {};
+  }
+}
+
+void* RunnerMemory::data(ValueId value) const {
+  const int i = plan_.block_of[value];
+  if (plan_.blocks[i].home == Home::arena || plan_.blocks[i].home == Home::lent) return arena_ + plan_.blocks[i].offset;
+  const Block& block = blocks_[i];
+  return block.written ? block.storage.mutable_data() : const_cast<void*>(block.storage.data());
+}
+
+std::vector<bool> RunnerMemory::came_back() const {
+  std::vector<bool> result;
+  result.reserve(hand_outs_.size());
+  for (size_t i = 0; i < hand_outs_.size(); ++i) {
+    const int block = plan_.block_of[program_.outputs[i].value];
+    const bool large = plan_.blocks[block].nbytes > small_bytes && plan_.blocks[block].home >= Home::output;
+    result.push_back(large && hand_outs_[i] == HandOut::given && blocks_[block].handed_out.came_back_after(last_run_));
+  }
+  return result;
+}
+
+/// One block is handed out once; what else is to have its contents gets a copy.
+void RunnerMemory::decide_hand_outs() {
+  const Uses uses(program_);
+  std::vector<bool> given(blocks_.size());
+  for (const Program::Output& output : program_.outputs) {
+    made_by_.push_back(uses.maker[output.value]);
+    const int i = plan_.block_of[output.value];
+    const MemoryPlan::Block& block = plan_.blocks[i];
+    if (output.input >= 0) {
+      const bool there = block.home == Home::input && block.index == output.input;
+      hand_outs_.push_back(there ? HandOut::stays : HandOut::written_back);
+    } else {
+      const bool own = block.home == Home::output || block.home == Home::lent || block.home == Home::allocated;
+      hand_outs_.push_back(own && !given[i] ? HandOut::given : HandOut::copied);
+      given[i] = true;
+    }
+  }
+}
+
+void RunnerMemory::hand_out(size_t output, std::span<c10::Storage> outputs) {
+  const ValueId value = program_.outputs[output].value;
+  if (hand_outs_[output] == HandOut::given) outputs[output] = storage(value);
+  if (hand_outs_[output] == HandOut::copied) outputs[output] = copied(storage(value), program_.values[value].nbytes);
+}
+
+/// Copies are made before inputs are written over.
+void RunnerMemory::finish(std::span<c10::Storage> outputs) {
+  std::vector<std::pair<c10::Storage, const Program::Output*>> late;
+  for (size_t i = 0; i < program_.outputs.size(); ++i) {
+    const Program::Output& output = program_.outputs[i];
+    hand_out(i, outputs);
+    if (hand_outs_[i] == HandOut::written_back)
+      late.emplace_back(copied(storage(output.value), program_.values[output.value].nbytes), &output);
+  }
+  for (const auto& [from, output] : late) copy_bytes(inputs_[output->input], from, from.nbytes());
+}
+
+void RunnerMemory::finish_before(int instruction, std::span<c10::Storage> outputs) {
+  for (size_t i = 0; i < program_.outputs.size(); ++i) {
+    if (made_by_[i] < instruction) hand_out(i, outputs);
+  }
+}
+
+void RunnerMemory::clear() {
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (plan_.blocks[i].home != Home::arena && plan_.blocks[i].home != Home::constant) let_go(blocks_[i]);
+  }
+  inputs_ = {};
+  leased_.reset();
+  if (pool_) last_run_ = pool_->runs();
+}
+
+}  // namespace bellows::graph::detail
+
+namespace bellows::graph {
+
+void poison_arenas(bool on) {
+  detail::poisons = on;
+}
+
+}  // namespace bellows::graph

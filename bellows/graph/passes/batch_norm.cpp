@@ -1,0 +1,158 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/rsqrt.h>
+
+#include <algorithm>
+
+#include "bellows/graph/passes/constants_impl.h"
+#include "bellows/graph/passes/passes.h"
+
+namespace bellows::graph::detail {
+namespace {
+
+/// Where a product has its weights, its bias, and which of the weights' dims is that of the results.
+struct Product {
+  int weight = -1, bias = -1;
+  int64_t dim = 0;
+};
+
+std::optional<Product> product_of(const Instruction& one) {
+  if (calls(one, "aten::linear") || calls(one, "aten::conv1d") || calls(one, "aten::conv2d") ||
+      calls(one, "aten::conv3d"))
+    return Product{1, 2, 0};
+  if (calls(one, "aten::convolution") && !one.arguments[6].constant.toBool()) return Product{1, 2, 0};
+  const auto is_one = [&](int argument) {
+    const auto& number = one.arguments[argument];
+    return number.number < 0 && number.constant.isInt() && number.constant.toInt() == 1;
+  };
+  if (calls(one, "aten::addmm") && is_one(3) && is_one(4)) return Product{2, 0, 1};
+  return std::nullopt;
+}
+
+class BatchNormFolder {
+ public:
+  explicit BatchNormFolder(Program& program) : program_(program), known_(program) {}
+
+  int64_t run() {
+    if (!known_.any()) return 0;
+    std::vector<bool> gone(program_.instructions.size(), false);
+    int64_t fired = 0;
+    for (size_t i = 0; i < gone.size(); ++i) {
+      const Instruction& one = program_.instructions[i];
+      gone[i] = calls(one, "aten::_native_batch_norm_legit_no_training") && fold(static_cast<int>(i));
+      fired += gone[i];
+    }
+    erase_instructions(program_, gone);
+    return fired;
+  }
+
+ private:
+  /// An argument that is left out is an undefined tensor, too.
+  const Operand& operand(const Instruction& one, int argument) const {
+    static const Operand none;
+    const auto& operands = one.arguments[argument].operands;
+    return operands.empty() ? none : operands[0];
+  }
+
+  bool known_or_none(const Operand& one) const { return one.value == no_value || known_.contains(one); }
+
+  bool fold(int at) {
+    const Uses uses(program_);
+    const Instruction& norm = program_.instructions[at];
+    const Operand& input = operand(norm, 0);
+    const int maker = uses.maker[input.value];
+    if (maker < 0 || !uses.read_only_by(input.value, at)) return false;
+    Instruction& product = program_.instructions[maker];
+    const auto where = product_of(product);
+    if (!where || product.results.size() != 1 || !product.updates.empty()) return false;
+    const Operand& made = product.results[0].operands[0];
+    const Operand& result = norm.results[0].operands[0];
+    if (!same_places(made.geometry, input.geometry) || !same_places(made.geometry, result.geometry)) return false;
+    if (!known_.contains(operand(product, where->weight)) || !known_or_none(operand(product, where->bias)))
+      return false;
+    for (int i = 1; i < 5; ++i) {
+      if (!known_or_none(operand(norm, i))) return false;
+    }
+    if (operand(norm, 3).value == no_value || operand(norm, 4).value == no_value || is_read(uses, norm)) return false;
+    if (!replace_value(program_, uses, result.value, input.value)) return false;
+    put_weights(product, *where, norm);
+    return true;
+  }
+
+  /// Somebody reads the other results, which are empty.
+  bool is_read(const Uses& uses, const Instruction& norm) const {
+    for (size_t i = 1; i < norm.results.size(); ++i) {
+      const ValueId value = norm.results[i].operands[0].value;
+      if (value != no_value && (!uses.readers[value].empty() || uses.outputs[value])) return true;
+    }
+    return false;
+  }
+
+  void put_weights(Instruction& product, const Product& where, const Instruction& norm) {
+    const c10::InferenceMode plain(false);
+    const at::NoGradGuard no_grad;
+    Operand& weight = product.arguments[where.weight].operands[0];
+    const at::Tensor w = known_[weight];
+    at::Tensor scale = at::rsqrt(known_[operand(norm, 4)] + norm.arguments[6].constant.toDouble());
+    if (const at::Tensor factor = known_[operand(norm, 1)]; factor.defined()) scale = scale * factor;
+    std::vector<int64_t> along(w.dim(), 1);
+    along[where.dim] = w.size(where.dim);
+    const at::Tensor scaled = at::empty_strided(w.sizes(), w.strides(), w.options());
+    scaled.copy_(w * scale.view(along));
+    at::Tensor bias = known_[operand(product, where.bias)];
+    bias = (bias.defined() ? bias - known_[operand(norm, 3)] : -known_[operand(norm, 3)]) * scale;
+    if (const at::Tensor shift = known_[operand(norm, 2)]; shift.defined()) bias = bias + shift;
+    const auto keys = weight.geometry.keys;
+    weight = known_.add(scaled, keys);
+    product.arguments[where.bias] = {.kind = OperatorFacts::Kind::tensor,
+                                     .operands = {known_.add(bias.to(w.scalar_type()).contiguous(), keys)}};
+  }
+
+  Program& program_;
+  KnownValues known_;
+};
+
+/// Where batch norm writes nothing, another operator says so.
+bool say_evaluation(Program& program, Instruction& norm, const OperatorFacts& op) {
+  const bool composite = calls(norm, "aten::batch_norm");  // whole under inference mode
+  if (!(composite || calls(norm, "aten::native_batch_norm")) || norm.arguments[5].constant.toBool()) return false;
+  for (const int statistics : {3, 4}) {
+    const auto& operands = norm.arguments[statistics].operands;
+    if (operands.empty() || operands[0].value == no_value) return false;
+  }
+  for (const auto& update : norm.updates) {
+    for (Instruction& one : program.instructions) {
+      for_each_operand(one, [&](Operand& operand) {
+        if (operand.value == update.after) operand.value = update.before;
+      });
+      for (auto& each : one.updates) {
+        if (each.before == update.after) each.before = update.before;
+      }
+    }
+    for (auto& output : program.outputs) {
+      if (output.value == update.after) output.value = update.before;
+    }
+  }
+  norm.updates.clear();
+  norm.arguments.erase(norm.arguments.begin() + 5);
+  norm.arguments.resize(op.arguments.size());
+  norm.results.resize(op.results, {.operands = {Operand{}}});  // nobody reads what a composite does not hand out
+  norm.op = &op;
+  return true;
+}
+
+}  // namespace
+
+int64_t say_evaluations(Program& program, const PassOptions&) {
+  const OperatorFacts* const op = operator_named("aten::_native_batch_norm_legit_no_training");
+  int64_t fired = 0;
+  for (Instruction& one : program.instructions) fired += op && say_evaluation(program, one, *op);
+  return fired;
+}
+
+int64_t fold_batch_norm(Program& program, const PassOptions&) {
+  return BatchNormFolder(program).run();
+}
+
+}  // namespace bellows::graph::detail

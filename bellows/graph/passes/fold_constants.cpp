@@ -1,0 +1,106 @@
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+
+#include "bellows/graph/passes/passes.h"
+#include "bellows/graph/program/program_edit.h"
+#include "bellows/tap/op_tap.h"
+
+namespace bellows::graph::detail {
+namespace {
+
+using Kind = OperatorFacts::Kind;
+
+constexpr size_t small_elements = 4096;
+
+class ConstantFolder {
+ public:
+  explicit ConstantFolder(Program& program) : program_(program) {
+    for (const auto& constant : program.constants) known_.emplace(constant.value, constant.tensor);
+  }
+
+  int64_t run() {
+    if (known_.empty()) return 0;
+    std::vector<bool> gone(program_.instructions.size(), false);
+    int64_t fired = 0;
+    for (size_t i = 0; i < program_.instructions.size(); ++i) {
+      gone[i] = fold(program_.instructions[i]);
+      fired += gone[i];
+    }
+    erase_instructions(program_, gone);
+    return fired;
+  }
+
+ private:
+  bool depends_on_constants_only(const Instruction& one) const {
+    bool any = false, all = true;
+    size_t read = 0, made = 0;
+    for (const auto& argument : one.arguments) all = all && argument.number < 0;
+    for_each_operand(one, [&](const Operand& operand) {
+      any = true;
+      all = all && known_.contains(operand.value);
+      read += elements(operand);
+    });
+    for_each_result(one, [&](const Operand& result) { made += elements(result); });
+    return any && all && made <= std::max(read, small_elements);  // what grows costs more to keep than to make
+  }
+
+  size_t elements(const Operand& operand) const {
+    return program_.values[operand.value].nbytes / operand.geometry.dtype.itemsize();
+  }
+
+  at::Tensor seen(const Operand& operand) const {
+    return operand.value == no_value ? at::Tensor() : operand.geometry.over(known_.at(operand.value).storage());
+  }
+
+  c10::IValue value_of(const Instruction::Argument& argument) const {
+    if (argument.kind == Kind::tensor) return seen(argument.operands[0]);
+    if (argument.kind == Kind::tensor_list) {
+      c10::List<at::Tensor> list;
+      for (const Operand& operand : argument.operands) list.push_back(seen(operand));
+      return list;
+    }
+    if (argument.kind != Kind::optional_tensor_list) return argument.constant;
+    c10::List<std::optional<at::Tensor>> list;
+    for (const Operand& operand : argument.operands)
+      list.push_back(operand.value == no_value ? std::nullopt : std::make_optional(seen(operand)));
+    return list;
+  }
+
+  bool fold(const Instruction& one) {
+    if (!is_pure(one) || !depends_on_constants_only(one)) return false;
+    tap::Stack stack;
+    for (const auto& argument : one.arguments) stack.push_back(value_of(argument));
+    {
+      const Program::State& state = program_.states[one.state];
+      const AmbientScope scope(state.ambient, state.float32_precision);
+      one.op->handle->callBoxed(stack);
+    }
+    std::vector<at::Tensor> made;
+    for (size_t i = 0; i < one.results.size(); ++i) {
+      if (one.results[i].list) return false;
+      const Operand& result = one.results[i].operands[0];
+      made.push_back(result.value == no_value ? at::Tensor() : stack[i].toTensor());
+      if (made[i].defined() && !same_places(Geometry::of(made[i]), result.geometry)) return false;
+    }
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (!made[i].defined()) continue;
+      program_.constants.push_back({.value = one.results[i].operands[0].value, .tensor = made[i].detach()});
+      known_.emplace(program_.constants.back().value, program_.constants.back().tensor);
+    }
+    return true;
+  }
+
+  Program& program_;
+  std::unordered_map<ValueId, at::Tensor> known_;
+};
+
+}  // namespace
+
+int64_t fold_constants(Program& program, const PassOptions&) {
+  return ConstantFolder(program).run();
+}
+
+}  // namespace bellows::graph::detail

@@ -1,0 +1,225 @@
+#include "bellows/graph/passes/group_writer.h"
+
+#include <algorithm>
+
+namespace bellows::graph::detail {
+namespace {
+
+using Numbers = Term::Numbers;
+
+int64_t places(const Numbers& loops, uint64_t which) {
+  int64_t count = 1;
+  for (size_t i = 0; i < loops.size(); ++i) {
+    if (which >> i & 1) count *= loops[i];
+  }
+  return count;
+}
+
+uint64_t all_of(const Numbers& loops) {
+  return (uint64_t{1} << loops.size()) - 1;
+}
+
+Numbers spread(const Numbers& strides, const std::vector<size_t>& loops, size_t count) {
+  Numbers result(count, 0);
+  for (size_t i = 0; i < strides.size(); ++i) result[loops[i]] = strides[i];
+  return result;
+}
+
+std::vector<const Operand*> operands_of(const Instruction& instruction) {
+  std::vector<const Operand*> result;
+  for (const auto& argument : instruction.arguments) {
+    for (const Operand& operand : argument.operands) result.push_back(&operand);
+  }
+  return result;
+}
+
+}  // namespace
+
+bool GroupWriter::add(const Instruction& instruction) {
+  const auto one = expression_of(instruction);
+  return one && add(instruction, *one);
+}
+
+bool GroupWriter::add(const Instruction& instruction, Expression one) {
+  drop_single_loops(one);
+  GroupWriter before = *this;
+  const auto operands = operands_of(instruction);
+  const auto which = loops_for(one, operands);
+  const auto loops = which ? align(one, *which) : std::nullopt;
+  if (loops && expression_.loops.size() < 60 && take_terms(one, *loops, instruction, operands) &&
+      take_stores(one, *loops, instruction, operands))
+    return true;
+  *this = std::move(before);
+  return false;
+}
+
+/// The loops that an instruction runs over; of one that works on less, those that a value varies along that it reads.
+std::optional<uint64_t> GroupWriter::loops_for(const Expression& one, const std::vector<const Operand*>& operands) {
+  const int64_t count = places(one.loops, ~uint64_t{0});
+  const int64_t here = places(expression_.loops, ~uint64_t{0});
+  if (count == here) return all_of(expression_.loops);
+  if (count == 1) return 0;
+  if (here == 1) {
+    expression_.loops = one.loops;
+    for (Term& term : expression_.terms) term.strides.assign(term.function == Function::load ? one.loops.size() : 0, 0);
+    for (Store& store : expression_.stores) store.strides.assign(one.loops.size(), 0);
+    return all_of(expression_.loops);
+  }
+  const auto varies = expression_.varies();
+  for (const Operand* operand : operands) {
+    const int at = find(operand->value);
+    if (at < 0) continue;
+    const uint64_t loops = varies[expression_.stores[at].term];
+    if (places(expression_.loops, loops) == count) return loops;
+  }
+  return std::nullopt;
+}
+
+/// Brings an instruction's loops and those of the group to the same sizes, and gives the group's of each.
+std::optional<GroupWriter::Loops> GroupWriter::align(Expression& one, uint64_t which) {
+  std::vector<size_t> targets;
+  for (size_t i = 0; i < expression_.loops.size(); ++i) {
+    if (which >> i & 1) targets.push_back(i);
+  }
+  Loops found;  // innermost first
+  size_t i = one.loops.size(), j = targets.size();
+  while (i > 0 && j > 0) {
+    const int64_t mine = one.loops[i - 1], theirs = expression_.loops[targets[j - 1]];
+    const int64_t small = std::min(mine, theirs);
+    if (std::max(mine, theirs) % small) return std::nullopt;
+    size_t target = targets[j - 1];
+    if (theirs > small) {
+      split_loop(expression_, target, small);
+      for (size_t& loop : found) ++loop;
+      ++target;
+    } else {
+      --j;
+    }
+    if (mine > small) {
+      split_loop(one, i - 1, small);
+    } else {
+      --i;
+    }
+    found.push_back(target);
+  }
+  if (i || j) return std::nullopt;
+  std::reverse(found.begin(), found.end());
+  return found;
+}
+
+int GroupWriter::find(ValueId value) const {
+  const auto at = std::find(made_.begin(), made_.end(), value);
+  return at == made_.end() ? -1 : static_cast<int>(at - made_.begin());
+}
+
+int GroupWriter::input(ValueId value) {
+  const auto at = std::find(inputs_.begin(), inputs_.end(), value);
+  if (at != inputs_.end()) return static_cast<int>(at - inputs_.begin());
+  inputs_.push_back(value);
+  return static_cast<int>(inputs_.size()) - 1;
+}
+
+int GroupWriter::add_term(Term term) {
+  auto& terms = expression_.terms;
+  const auto at = std::find(terms.begin(), terms.end(), term);
+  if (at != terms.end()) return static_cast<int>(at - terms.begin());
+  terms.push_back(std::move(term));
+  return static_cast<int>(terms.size()) - 1;
+}
+
+/// What stands for a load: `already`, if the group made the value and stores it at the same places; none, if at others.
+std::optional<Term> GroupWriter::load(Term term, ValueId value, int& already) {
+  const int at = find(value);
+  if (at < 0) {
+    term.index = input(value);
+    return term;
+  }
+  const Store& store = expression_.stores[at];
+  if (store.type != term.type || store.strides != term.strides || store.offset != term.offset) return std::nullopt;
+  already = store.term;
+  return term;
+}
+
+bool GroupWriter::take_terms(const Expression& one, const Loops& loops, const Instruction& instruction,
+                             const std::vector<const Operand*>& operands) {
+  term_of_.clear();
+  for (Term term : one.terms) {
+    int already = -1;
+    if (term.function == Function::load) {
+      term.strides = spread(term.strides, loops, expression_.loops.size());
+      const auto loaded = load(term, operands[term.index]->value, already);
+      if (!loaded) return false;
+      term = *loaded;
+    } else if (term.function == Function::number) {
+      term.index = instruction.arguments[term.index].number;
+    }
+    uint64_t reduced = 0;
+    for (size_t i = 0; i < loops.size(); ++i) reduced |= (term.reduced >> i & 1) << loops[i];
+    term.reduced = reduced;
+    for (int i = 0; i < arity(term.function); ++i) term.terms[i] = term_of_[term.terms[i]];
+    if (term.function == Function::cast && expression_.terms[term.terms[0]].type == term.type) already = term.terms[0];
+    if (is_reduction(term.function) && !reduced) already = term.terms[0];  // of one place
+    term_of_.push_back(already >= 0 ? already : add_term(std::move(term)));
+  }
+  return true;
+}
+
+bool GroupWriter::put(ValueId before, ValueId value, Store store) {
+  ValueId root = before;
+  const int at = before == no_value ? -1 : find(before);
+  if (at >= 0) {
+    const Store& old = expression_.stores[at];
+    if (store.type != old.type || store.strides != old.strides || store.offset != old.offset) return false;
+    root = roots_[at];
+  } else if (before != no_value) {
+    input(before);
+  }
+  expression_.stores.push_back(std::move(store));
+  made_.push_back(value);
+  roots_.push_back(root);
+  return true;
+}
+
+bool GroupWriter::take_stores(const Expression& one, const Loops& loops, const Instruction& instruction,
+                              const std::vector<const Operand*>& operands) {
+  std::vector<const Operand*> results;
+  for (const auto& result : instruction.results) {
+    for (const Operand& operand : result.operands) results.push_back(&operand);
+  }
+  for (Store store : one.stores) {
+    store.term = term_of_[store.term];
+    store.strides = spread(store.strides, loops, expression_.loops.size());
+    const ValueId before = store.update ? operands[store.index]->value : no_value;
+    ValueId value = before;
+    if (!store.update) value = results[store.index]->value;
+    for (const auto& update : instruction.updates) {
+      if (store.update && update.before == before) value = update.after;
+    }
+    if (!put(before, value, std::move(store))) return false;
+  }
+  return std::all_of(instruction.updates.begin(), instruction.updates.end(),
+                     [&](const auto& update) { return find(update.after) >= 0; });
+}
+
+bool GroupWriter::is_sound() const {
+  const auto& terms = expression_.terms;
+  for (size_t i = 0; i < made_.size(); ++i) {
+    if (roots_[i] == no_value) continue;
+    const auto at = std::find(inputs_.begin(), inputs_.end(), roots_[i]);
+    const int index = static_cast<int>(at - inputs_.begin());
+    const Store& store = expression_.stores[i];
+    std::vector<bool> from(terms.size(), false);  // depends on what the update overwrites
+    for (size_t t = 0; t < terms.size(); ++t) {
+      const Term& term = terms[t];
+      if (term.function == Function::load && term.index == index) {
+        if (term.strides != store.strides || term.offset != store.offset || term.type != store.type) return false;
+        from[t] = true;
+      }
+      for (int k = 0; k < arity(term.function); ++k) from[t] = from[t] || from[term.terms[k]];
+      if (from[t] && is_reduction(term.function)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace bellows::graph::detail

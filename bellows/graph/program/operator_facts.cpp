@@ -1,0 +1,120 @@
+#include "bellows/graph/program/operator_facts.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+namespace bellows::graph {
+namespace {
+
+using Kind = OperatorFacts::Kind;
+
+template <size_t count>
+bool is_one_of(std::string_view name, const std::array<std::string_view, count>& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Sizes of their results depend on data, and no tag says so. The last two are made of others (DataLook), but read memory themselves.
+constexpr std::array<std::string_view, 7> untagged_dynamic = {"aten::_unique",
+                                                              "aten::_pack_padded_sequence",
+                                                              "aten::_ctc_loss.Tensor",
+                                                              "aten::linalg_lstsq",
+                                                              "aten::segment_reduce",
+                                                              "aten::tensor_split.tensor_indices_or_sections",
+                                                              "aten::_pad_packed_sequence"};
+constexpr std::array<std::string_view, 6> metadata_readers = {"aten::empty_like",        "aten::new_empty",
+                                                              "aten::new_empty_strided", "aten::rand_like",
+                                                              "aten::randn_like",        "aten::randint_like"};
+/// Running mean and variance, arguments 3 and 4, are written in training; the schema does not say so.
+constexpr std::array<std::string_view, 6> running_statistics = {
+    "aten::native_batch_norm", "aten::cudnn_batch_norm",       "aten::miopen_batch_norm",
+    "aten::batch_norm",        "aten::_batch_norm_impl_index", "aten::instance_norm"};
+/// Names that are contained in those of products and convolutions, whose precision in fp32 is a setting.
+constexpr std::array<std::string_view, 8> precise_parts = {"mm",    "matmul", "linear", "conv",
+                                                           "addmv", "einsum", "rnn",    "lstm"};
+
+Kind kind_of(c10::TypePtr type, bool known) {
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  if (type->kind() == c10::TypeKind::TensorType) return Kind::tensor;
+  if (known && (type->kind() == c10::TypeKind::NumberType || type->kind() == c10::TypeKind::FloatType))
+    return Kind::number;
+  const auto list = type->cast<c10::ListType>();
+  if (!list) return Kind::constant;
+  const c10::TypePtr& element = list->getElementType();
+  if (element->kind() == c10::TypeKind::TensorType) return Kind::tensor_list;
+  if (known && element->kind() == c10::TypeKind::NumberType) return Kind::number;  // of foreach operators
+  const auto optional = element->cast<c10::OptionalType>();
+  const bool tensors = optional && optional->getElementType()->kind() == c10::TypeKind::TensorType;
+  return tensors ? Kind::optional_tensor_list : Kind::constant;
+}
+
+bool is_tensor_kind(Kind kind) {
+  return kind == Kind::tensor || kind == Kind::tensor_list || kind == Kind::optional_tensor_list;
+}
+
+bool returns_tensors_only(const c10::FunctionSchema& schema) {
+  return std::all_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& result) {
+    const Kind kind = kind_of(result.type(), false);
+    return kind == Kind::tensor || kind == Kind::tensor_list;
+  });
+}
+
+/// A number that follows a tensor may be an input: that of a factory makes sizes.
+void read_arguments(OperatorFacts& facts, const c10::FunctionSchema& schema) {
+  bool tensors = false;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    Kind kind = kind_of(argument.type(), facts.known);
+    tensors = tensors || is_tensor_kind(kind);
+    if (kind == Kind::number && !tensors) kind = Kind::constant;
+    // Of operators that are a function of the seed they are given: another one, another value, no other shape.
+    if (facts.known && argument.name() == "seed" && argument.type()->kind() == c10::TypeKind::IntType)
+      kind = Kind::number;
+    if (argument.name() == "dropout_p" || argument.name() == "dropout") {
+      facts.dropout_argument = static_cast<int>(i);
+      kind = Kind::constant;
+    }
+    if (argument.name() == "train") facts.train_argument = static_cast<int>(i);
+    if (argument.alias_info() && argument.alias_info()->isWrite()) facts.writes.push_back(static_cast<int>(i));
+    facts.arguments.push_back(kind);
+  }
+  facts.factory = !tensors;
+  if (is_one_of(facts.name, running_statistics)) facts.writes.insert(facts.writes.end(), {3, 4});
+}
+
+OperatorFacts look_up(const c10::OperatorHandle& handle) {
+  const c10::FunctionSchema& schema = handle.schema();
+  OperatorFacts facts;
+  facts.name = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
+  facts.handle = std::make_shared<const c10::OperatorHandle>(handle);
+  facts.known = schema.name().rfind("aten::", 0) == 0 || handle.hasTag(at::Tag::pt2_compliant_tag);
+  read_arguments(facts, schema);
+  facts.results = schema.returns().size();
+  facts.reads_no_data = is_one_of(facts.name, metadata_readers);
+  facts.random = handle.hasTag(at::Tag::nondeterministic_seeded);
+  facts.host_value = handle.hasTag(at::Tag::dynamic_output_shape) || handle.hasTag(at::Tag::data_dependent_output) ||
+                     is_one_of(facts.name, untagged_dynamic) || !returns_tensors_only(schema);
+  facts.masks_only = facts.name == "aten::index.Tensor";
+  facts.changes_metadata = handle.hasTag(at::Tag::inplace_view);
+  facts.reads_float32_precision = std::any_of(precise_parts.begin(), precise_parts.end(), [&](std::string_view part) {
+    return facts.name.find(part) != std::string::npos;
+  });
+  return facts;
+}
+
+}  // namespace
+
+const OperatorFacts& operator_facts(const c10::OperatorHandle& handle) {
+  static std::mutex mutex;
+  static auto* const known = new std::unordered_map<const c10::FunctionSchema*, OperatorFacts>;  // never destroyed
+  const std::lock_guard lock(mutex);
+  const auto found = known->find(&handle.schema());
+  return found != known->end() ? found->second : known->emplace(&handle.schema(), look_up(handle)).first->second;
+}
+
+}  // namespace bellows::graph

@@ -1,0 +1,169 @@
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <optional>
+
+#include "bellows/graph/recording/interpreter.h"
+#include "bellows/tap/op_tap.h"
+#include "bellows/tap/pending_storage.h"
+
+namespace bellows::graph::detail {
+namespace {
+
+using Kind = OperatorFacts::Kind;
+
+class Interpreter {
+ public:
+  Interpreter(const Segment& segment, BufferTable& buffers, Explanation& counts)
+      : pending_(segment.nodes),
+        numbers_(segment.numbers),
+        buffers_(buffers),
+        counts_(counts),
+        last_use_(buffers.size(), -1) {
+    for (size_t i = 0; i < pending_.size(); ++i) {
+      for_each_buffer(*pending_[i], [&](BufferId buffer) { last_use_[buffer] = static_cast<int>(i); });
+    }
+  }
+
+  void run() {
+    for (at_ = 0; at_ < pending_.size(); ++at_) {
+      try {
+        run_node(*pending_[at_]);
+      } catch (c10::Error& error) {
+        error.add_context(
+            "Running " + pending_[at_]->op->name +
+            ", which was called earlier in its region: what the operator was called by is not in this trace.");
+        give_up(error.what_without_backtrace());
+        throw;
+      } catch (const std::exception& error) {
+        give_up(error.what());
+        throw;
+      }
+    }
+  }
+
+ private:
+  template <class Visit>
+  static void for_each_buffer(const Node& node, const Visit& visit) {
+    for (const Argument& argument : node.arguments) {
+      for (const Value& value : argument.tensors) {
+        if (value.buffer >= 0) visit(value.buffer);
+      }
+    }
+    for (const Result& result : node.results) {
+      for (const Output& output : result.outputs) {
+        if (output.value.buffer >= 0) visit(output.value.buffer);
+      }
+    }
+  }
+
+  void run_node(const Node& node) {
+    if (!ambient_ || !(*ambient_of_ == node.ambient) || node.float32_precision != precision_of_) enter(node);
+    for (const Argument& argument : node.arguments)
+      stack_.push_back(argument.lifted ? numbers_[number_++] : value_of(argument));
+    tap::OpCall(*node.op->handle).next(stack_);
+    for (size_t i = 0; i < node.results.size(); ++i) take(node.results[i], stack_[i]);
+    stack_.clear();
+    for_each_buffer(node, [&](BufferId buffer) {
+      if (last_use_[buffer] == static_cast<int>(at_)) buffers_[buffer].real = {};
+    });
+  }
+
+  void enter(const Node& node) {
+    ambient_.reset();
+    ambient_.emplace(node.ambient, node.float32_precision);
+    ambient_of_ = &node.ambient;
+    precision_of_ = node.float32_precision;
+  }
+
+  at::Tensor tensor_of(const Value& value) {
+    return value.buffer == no_buffer ? at::Tensor() : value.geometry.over(buffers_[value.buffer].real);
+  }
+
+  c10::IValue value_of(const Argument& argument) {
+    switch (argument.kind) {
+      case Kind::tensor:
+        return tensor_of(argument.tensors[0]);
+      case Kind::tensor_list: {
+        c10::List<at::Tensor> list;
+        for (const Value& value : argument.tensors) list.push_back(tensor_of(value));
+        return list;
+      }
+      case Kind::optional_tensor_list: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const Value& value : argument.tensors)
+          list.push_back(value.buffer == no_buffer ? std::nullopt : std::make_optional(tensor_of(value)));
+        return list;
+      }
+      default:
+        return argument.constant;
+    }
+  }
+
+  void take(const Result& result, const c10::IValue& value) {
+    size_t at = 0;
+    for_each_tensor(value, [&](const at::Tensor& tensor) { take(result.outputs.at(at++), tensor); });
+  }
+
+  void take(const Output& output, const at::Tensor& tensor) {
+    if (!output.made) return;
+    ++counts_.results;
+    const at::Tensor fitting = as_recorded(output.value.geometry, tensor);
+    Buffer& buffer = buffers_[output.value.buffer];
+    buffer.pending = false;
+    if (auto handed_out = buffer.weak.lock()) {
+      tap::fulfil(*handed_out, *fitting.storage().unsafeGetStorageImpl());
+      buffer.real = c10::Storage(std::move(handed_out));
+    } else {
+      ++counts_.never_seen;
+      buffer.real = fitting.storage();
+    }
+  }
+
+  /// Tensors with the recorded strides have been handed out: a kernel that now prefers others does not change them.
+  at::Tensor as_recorded(const Geometry& geometry, const at::Tensor& tensor) const {
+    if (geometry.fits(tensor)) return tensor;
+    TORCH_CHECK(
+        tensor.sizes() == at::IntArrayRef(geometry.sizes) && tensor.dtype() == geometry.dtype && geometry.offset == 0,
+        "region: ", pending_[at_]->op->name, " was followed and gave ", Geometry::of(tensor).text(), ", expected ",
+        geometry.text(), " as when it was recorded. If its sizes depend on data, give the operator the tag ",
+        "at::Tag::dynamic_output_shape.");
+    at::Tensor copy = at::empty_strided(geometry.sizes, geometry.strides, tensor.options());
+    copy.copy_(tensor);
+    return copy;
+  }
+
+  void give_up(const std::string& why) {
+    ambient_.reset();
+    const std::string message =
+        "this tensor has no value: an operator of its region failed before it was computed: " + why;
+    for (; at_ < pending_.size(); ++at_) {
+      for (const Result& result : pending_[at_]->results) {
+        for (const Output& output : result.outputs) {
+          if (!output.made || !buffers_[output.value.buffer].pending) continue;
+          if (auto handed_out = buffers_[output.value.buffer].weak.lock()) tap::abandon(*handed_out, message);
+        }
+      }
+    }
+  }
+
+  const std::vector<const Node*>& pending_;
+  const std::vector<c10::IValue>& numbers_;
+  BufferTable& buffers_;
+  Explanation& counts_;
+  std::vector<int> last_use_;
+  size_t at_ = 0, number_ = 0;
+  std::optional<AmbientScope> ambient_;
+  const Ambient* ambient_of_ = nullptr;
+  int precision_of_ = -1;
+  tap::Stack stack_;  // keeps its memory from one operator to the next
+};
+
+}  // namespace
+
+void run_in_order(const Segment& segment, BufferTable& buffers, Explanation& counts) {
+  ++counts.flushes;
+  Interpreter(segment, buffers, counts).run();
+}
+
+}  // namespace bellows::graph::detail

@@ -1,0 +1,58 @@
+#include <algorithm>
+
+#include "bellows/graph/recording/recording_tree.h"
+
+namespace bellows::graph::detail {
+
+Step* RecordingTree::append(Step* parent, Node node) {
+  auto made = std::make_unique<Step>();
+  made->node = std::move(node);
+  made->parent = parent;
+  made->depth = parent->depth + 1;
+  return parent->next.insert(parent->next.begin(), std::move(made))->get();
+}
+
+void RecordingTree::end_call(Step* last) {
+  ++calls_;
+  ++last->ended;
+  most_buffers_ = std::max(most_buffers_, static_cast<size_t>(last->node.buffers_after));
+  for (Step* step = last; step; step = step->parent) step->last_used = calls_;
+}
+
+std::vector<const Step*> RecordingTree::leaves() const {
+  std::vector<const Step*> found, open{&root_};
+  while (!open.empty()) {
+    const Step* const step = open.back();
+    open.pop_back();
+    if (step->next.empty() && step != &root_) found.push_back(step);
+    for (const auto& next : step->next) open.push_back(next.get());
+  }
+  return found;
+}
+
+int RecordingTree::prune(size_t most) {
+  auto all = leaves();
+  if (all.size() <= most) return 0;
+  std::sort(all.begin(), all.end(), [](const Step* a, const Step* b) { return a->last_used < b->last_used; });
+  const auto count = static_cast<int>(all.size() - most);
+  for (int i = 0; i < count; ++i) {
+    const Step* cut = all[i];  // up to where another recording branches off
+    while (cut->parent != &root_ && cut->parent->next.size() == 1) cut = cut->parent;
+    std::erase_if(cut->parent->next, [&](const auto& step) { return step.get() == cut; });
+  }
+  return count;
+}
+
+std::vector<Graph> RecordingTree::graphs() const {
+  std::vector<Graph> result;
+  for (const Step* leaf : leaves()) {
+    Graph graph{.calls = leaf->ended};
+    graph.nodes.reserve(leaf->depth);
+    for (const Step* step = leaf; step != &root_; step = step->parent) graph.nodes.push_back(step->node);
+    std::reverse(graph.nodes.begin(), graph.nodes.end());
+    result.push_back(std::move(graph));
+  }
+  return result;
+}
+
+}  // namespace bellows::graph::detail

@@ -1,0 +1,90 @@
+#include "bellows/graph/recording/region.h"
+
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+#include "bellows/graph/recording/replay_guard.h"
+
+namespace bellows::graph {
+
+/// Each running call has a tree of recordings to itself; the one that was given back last is taken first, so calls that follow
+/// each other share one.
+struct Region::State {
+  explicit State(const RegionOptions& the_options) : options(the_options) {}
+
+  std::unique_ptr<detail::RecordingTree> take() {
+    const std::lock_guard lock(mutex);
+    if (idle.empty()) return std::make_unique<detail::RecordingTree>();
+    auto taken = std::move(idle.back());
+    idle.pop_back();
+    return taken;
+  }
+  void give_back(std::unique_ptr<detail::RecordingTree> tree, const Explanation& counts) {
+    const std::lock_guard lock(mutex);
+    idle.push_back(std::move(tree));
+    total += counts;
+  }
+
+  const RegionOptions options;
+  mutable std::mutex mutex;
+  std::vector<std::unique_ptr<detail::RecordingTree>> idle;
+  Explanation total;
+};
+
+Region::Region(const RegionOptions& options) : state_(std::make_shared<State>(options)) {
+  TORCH_CHECK_VALUE(options.max_recordings > 0, "Region: expected max_recordings of at least 1, got 0.");
+}
+
+void Region::run(const std::function<void()>& function) {
+  const std::shared_ptr<State> state = state_;
+  if (tap::active_deferral()) {
+    {
+      const std::lock_guard lock(state->mutex);
+      ++state->total.nested_calls;
+    }
+    return function();
+  }
+  auto tree = state->take();
+  const auto follower = std::make_shared<detail::Follower>(*tree, state->options);
+  std::exception_ptr failure;
+  {
+    const tap::OpTapGuard guard(follower);
+    try {
+      function();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  try {
+    follower->finish();
+  } catch (const std::exception& error) {
+    if (failure)
+      log_error("Region: an operator that was pending when the function threw failed, too: ", user_message(error));
+    else
+      failure = std::current_exception();
+  }
+  state->give_back(std::move(tree), follower->counts());
+  if (failure) std::rethrow_exception(failure);
+}
+
+Explanation Region::explain() const {
+  const std::lock_guard lock(state_->mutex);
+  Explanation result = state_->total;
+  if (state_->options.backend) result.backend = state_->options.backend->to_text();
+  for (const auto& tree : state_->idle) result.recordings += static_cast<int64_t>(tree->recordings());
+  return result;
+}
+
+std::vector<Graph> Region::graphs() const {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<Graph> result;
+  for (const auto& tree : state_->idle) {
+    for (Graph& graph : tree->graphs()) result.push_back(std::move(graph));
+  }
+  return result;
+}
+
+}  // namespace bellows::graph

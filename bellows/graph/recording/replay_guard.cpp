@@ -1,0 +1,379 @@
+#include "bellows/graph/recording/replay_guard.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+
+#include "bellows/graph/recording/count_cause_impl.h"
+#include "bellows/graph/recording/data_dependence.h"
+#include "bellows/graph/recording/record.h"
+#include "bellows/system/call_site.h"
+
+namespace bellows::graph::detail {
+namespace {
+
+/// Facts of an operator that may be the next step, without asking for those of one that is not.
+const OperatorFacts* facts_among(const std::vector<std::unique_ptr<Step>>& steps, const c10::OperatorHandle& handle) {
+  const auto found =
+      std::find_if(steps.begin(), steps.end(), [&](const auto& step) { return *step->node.op->handle == handle; });
+  return found == steps.end() ? nullptr : (*found)->node.op;
+}
+
+/// The storages of an operator's plain tensors while it runs: no other region's hold makes them throw.
+class InUse {
+ public:
+  InUse(const tap::OpCall& op, tap::Stack& stack) {
+    for (const c10::IValue& value : op.arguments(stack)) {
+      if (!value.isTensor() && !(value.isList() && !value.isIntList() && !value.isDoubleList() && !value.isBoolList()))
+        continue;
+      for_each_tensor(value, [&](const at::Tensor& tensor) {
+        if (tensor.defined() && is_plain(tensor)) holds_.hold(tensor.storage(), false);
+      });
+    }
+    holds_.open();
+  }
+
+ private:
+  tap::StorageHolds holds_;
+};
+
+/// A tensor as it was recorded, over another storage. The constructor gives version counters to those that it thinks need one.
+at::Tensor recorded_over(const Output& output, c10::Storage storage) {
+  at::Tensor made = output.value.geometry.over(std::move(storage));
+  c10::TensorImpl& impl = *made.unsafeGetTensorImpl();
+  if (impl.version_counter().enabled() == output.counted) return made;
+  const c10::VariableVersion counter = output.counted ? c10::VariableVersion(0) : c10::VariableVersion();
+  return at::Tensor(impl.shallow_copy_and_detach(counter, impl.allow_tensor_metadata_change()));
+}
+
+/// Memory that the storage does not own (from_blob): its owner may free it, or write to it, as soon as the operator has been called.
+bool is_borrowed(const c10::Storage& storage) {
+  const c10::DataPtr& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  return data.get() && !data.get_context();
+}
+
+void run(const tap::OpCall& op, tap::Stack& stack) {
+  const InUse in_use(op, stack);
+  op.next(stack);
+}
+
+}  // namespace
+
+void Follower::call(const tap::OpCall& op, tap::Stack& stack) {
+  const std::lock_guard lock(mutex_);
+  if (plain_ || ended_ || undeferred_ > 0) return run(op, stack);
+  const size_t nodes = pending_.nodes.size(), numbers = pending_.numbers.size();
+  try {
+    follow_or_record(op, stack);
+  } catch (...) {
+    undo(nodes, numbers);
+    throw;
+  }
+}
+
+/// After an error, which may be that of an allocation anywhere: the operator is not pending, and its buffers are forgotten.
+void Follower::undo(size_t nodes, size_t numbers) {
+  if (pending_.nodes.size() > nodes) pending_.nodes.resize(nodes);
+  if (pending_.numbers.size() > numbers) pending_.numbers.resize(numbers);
+  stand_at(at_);
+  std::erase_if(busy_, [&](BufferId id) { return static_cast<size_t>(id) >= buffers_.size(); });
+  if (pending_.nodes.empty()) settle();
+}
+
+void Follower::follow_or_record(const tap::OpCall& op, tap::Stack& stack) {
+  const OperatorFacts* const facts = facts_among(at_->next, op.handle());
+  if (!facts) {
+    if (!at_->next.empty()) note_mismatch(op, nullptr);
+    return record(op, stack);
+  }
+  const Arrival arrival(op, *facts, stack, buffers_);
+  if (const Found found = find(arrival); found.step) {
+    if (found.agreement == Agreement::tensors) counts_.lifted += lift_numbers(found.step->node, arrival);
+    return follow(found.step, arrival, op, stack);
+  }
+  stand_at(at_);
+  note_mismatch(op, &arrival);
+  record(op, stack);
+}
+
+/// A step that agrees in all comes before one whose numbers would have to become inputs.
+Follower::Found Follower::find(const Arrival& arrival) const {
+  Found best;
+  if (arrival.foreign) return best;
+  for (const auto& step : at_->next) {
+    const Agreement agreement = compare(step->node, arrival);
+    if (agreement > best.agreement) best = {step.get(), agreement};
+    if (agreement == Agreement::all) break;
+  }
+  return best;
+}
+
+void Follower::follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
+  if (step->node.when == When::later) {
+    defer(step, arrival, stack);
+  } else {
+    run_now(step, arrival, op, stack);
+  }
+}
+
+void Follower::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
+  const Node& node = step->node;
+  bool borrows = false;
+  if (node.view) {
+    ++counts_.views;
+  } else {
+    ++counts_.deferred;
+    borrows = wait_for(node, arrival);
+    pending_.nodes.push_back(&node);
+    add_lifted_numbers(node, arrival, pending_.numbers);
+  }
+  ++counts_.followed;
+  auto results = answers(node, stack);
+  stack.resize(stack.size() - node.arguments.size());
+  for (c10::IValue& value : results) stack.push_back(std::move(value));
+  stand_at(step);
+  if (borrows) flush();
+}
+
+/// The operator's tensors are needed when it runs: their data must live till then, and the host must not reach it before.
+/// Returns: that cannot be had of some of them
+bool Follower::wait_for(const Node& node, const Arrival& arrival) {
+  bool borrows = false;
+  const BufferId* next = arrival.buffers.data();
+  for (size_t i = 0; i < node.arguments.size(); ++i) {
+    if (!node.arguments[i].is_tensors()) continue;
+    for_each_tensor(arrival.arguments[i], [&](const at::Tensor& tensor) {
+      const BufferId id = *next++;
+      if (id < 0 || buffers_[id].busy()) return;
+      borrows = borrows || is_borrowed(tensor.storage());
+      busy_.push_back(id);
+      holds_.hold(tensor.storage(), options_.guard_inputs);
+      buffers_[id].real = tensor.storage();
+    });
+  }
+  return borrows;
+}
+
+Follower::Answers Follower::answers(const Node& node, const tap::Stack& stack) {
+  const std::span<const c10::IValue> arguments(stack.data() + stack.size() - node.arguments.size(),
+                                               node.arguments.size());
+  Answers results;
+  for (const Result& result : node.results) {
+    if (!result.list) {
+      results.emplace_back(answer(node, result.outputs[0], arguments));
+      continue;
+    }
+    c10::List<at::Tensor> list;
+    list.reserve(result.outputs.size());
+    for (const Output& output : result.outputs) list.push_back(answer(node, output, arguments));
+    results.emplace_back(std::move(list));
+  }
+  return results;
+}
+
+at::Tensor Follower::answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments) {
+  const BufferId id = output.value.buffer;
+  if (id == no_buffer) return {};
+  if (output.argument >= 0) {
+    int number = 0;
+    at::Tensor handed_back;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!node.arguments[i].is_tensors()) continue;
+      for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+        if (number++ == output.argument) handed_back = tensor;
+      });
+    }
+    return handed_back;
+  }
+  if (!output.made) return recorded_over(output, c10::Storage(buffers_[id].weak.lock()));
+  c10::Storage storage(tap::make_pending_storage(output.nbytes, output.value.geometry.device));
+  busy_.push_back(id);
+  buffers_.add(storage);
+  buffers_[id].pending = true;
+  return recorded_over(output, std::move(storage));
+}
+
+void Follower::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
+  const Node& node = step->node;
+  bool waits = node.when == When::flush;
+  if (!node.op->reads_no_data) {
+    for (const BufferId id : arrival.buffers) waits = waits || (id >= 0 && buffers_[id].busy());
+  }
+  if (waits) flush();
+  const std::vector<c10::IValue> arguments(arrival.arguments.begin(), arrival.arguments.end());
+  try {
+    node.op->reads_no_data ? op.next(stack) : run(op, stack);
+  } catch (...) {
+    stand_at(at_);
+    throw;
+  }
+  const int64_t followed = counts_.followed;
+  Step* const agreeing = step_with_results(step, arguments, op.results(stack));
+  if (counts_.followed > followed) {
+    ++(waits ? counts_.barriers : counts_.at_once);
+    if (waits && !step->site) step->site = call_site();
+    if (waits) count_cause(counts_.barrier_causes, node.op->name, "", *step->site);
+  }
+  stand_at(agreeing);
+}
+
+/// The next step whose results are those that an operator gave; if there is none, it is recorded.
+Step* Follower::step_with_results(Step* first, std::span<const c10::IValue> arguments,
+                                  std::span<const c10::IValue> results) {
+  const size_t known = buffers_.size();
+  const auto fits = [&](const Step& step) {
+    if (results_fit(step.node, results, buffers_)) return true;
+    buffers_.truncate(known);
+    return false;
+  };
+  if (fits(*first)) {
+    ++counts_.followed;
+    return first;
+  }
+  for (const auto& step : at_->next) {
+    const bool same_arguments =
+        step.get() != first && step->node.op == first->node.op && step->node.when != When::later;
+    if (!same_arguments || step->node.arguments.size() != first->node.arguments.size()) continue;
+    const bool same_tensors =
+        std::equal(step->node.arguments.begin(), step->node.arguments.end(), first->node.arguments.begin(),
+                   [](const Argument& a, const Argument& b) { return a.kind == b.kind && a.tensors == b.tensors; });
+    if (same_tensors && fits(*step)) {
+      ++counts_.followed;
+      return step.get();
+    }
+  }
+  flush(true);
+  ++counts_.recorded;
+  ++counts_.mismatches;
+  count_cause(counts_.mismatch_causes, first->node.op->name, "results of other sizes, or of other tensors",
+              call_site());
+  return tree_.append(at_, NodeRecorder(first->node, arguments).finish(results, buffers_));
+}
+
+void Follower::record(const tap::OpCall& op, tap::Stack& stack) {
+  flush(true);
+  if (at_->depth >= options_.max_operators) {
+    plain_ = true;
+    counts_.abandoned = 1;
+    return run(op, stack);
+  }
+  NodeRecorder recorder(op, stack, buffers_);
+  try {
+    const DataLook look(op.handle());
+    run(op, stack);
+    if (look.seen()) recorder.note_look();
+  } catch (...) {
+    stand_at(at_);
+    throw;
+  }
+  ++counts_.recorded;
+  stand_at(tree_.append(at_, std::move(recorder).finish(op.results(stack), buffers_)));
+}
+
+/// Goes to a step; buffers of operators that did not lead there are forgotten.
+void Follower::stand_at(Step* step) {
+  if (step->parent == at_ && at_->next.front().get() != step) {
+    const auto found =
+        std::find_if(at_->next.begin(), at_->next.end(), [&](const auto& one) { return one.get() == step; });
+    std::rotate(at_->next.begin(), found, found + 1);  // tried first by the next call
+  }
+  at_ = step;
+  buffers_.truncate(step->node.buffers_after);
+}
+
+void Follower::note_mismatch(const tap::OpCall& op, const Arrival* arrival) {
+  ++counts_.mismatches;
+  const Node& expected = at_->next.front()->node;
+  std::string why;
+  if (!arrival) {
+    why = "instead of " + expected.op->name;
+  } else if (arrival->foreign) {
+    why = "a tensor without a value, from elsewhere";
+  } else {
+    why = difference(expected, *arrival);
+  }
+  count_cause(counts_.mismatch_causes, op.qualified_name(), why, call_site());
+}
+
+/// What runs in the place of the pending operators, or null: they run in order. A way that no recording goes on from is not worth
+/// a program: the next call will not go it.
+Plan* Follower::plan(bool diverged) {
+  if (!options_.backend) return nullptr;
+  alive_.clear();
+  for (const BufferId id : busy_) {
+    if (buffers_[id].pending) alive_.push_back(buffers_[id].weak.use_count() > 0);
+  }
+  Plan* found = at_->plans.find(from_, alive_, pending_.numbers.size());
+  if (!found && !diverged) {
+    found = at_->plans.make(*options_.backend, from_, pending_, alive_, buffers_);
+    counts_.programs += found && found->executable;
+  }
+  return found && found->executable && !found->inputs_overlap(buffers_) ? found : nullptr;
+}
+
+/// Nothing is pending any more.
+void Follower::settle() {
+  holds_.release();
+  for (const BufferId id : busy_) {
+    buffers_[id].real = {};
+    buffers_[id].pending = false;
+  }
+  busy_.clear();
+  pending_.nodes.clear();
+  pending_.numbers.clear();
+  from_ = at_;
+}
+
+void Follower::flush(bool diverged) {
+  if (pending_.nodes.empty()) return;
+  struct Done {
+    Follower& self;
+    bool failed = true;
+    ~Done() {
+      self.settle();
+      self.plain_ = self.plain_ || failed;
+    }
+  } done{*this};
+  holds_.open();
+  Plan* planned = nullptr;
+  try {
+    planned = plan(diverged);
+  } catch (const std::bad_alloc&) {  // operators run in order without a plan
+  }
+  if (planned)
+    planned->run(pending_, buffers_, counts_);
+  else
+    run_in_order(pending_, buffers_, counts_);
+  done.failed = false;
+}
+
+void Follower::sync() {
+  const std::lock_guard lock(mutex_);
+  if (!ended_) flush();
+}
+
+/// What runs meanwhile is no part of the recording: its results are new inputs where they are used later.
+void Follower::set_deferring(bool on) {
+  const std::lock_guard lock(mutex_);
+  undeferred_ += on ? -1 : 1;
+}
+
+void Follower::finish() {
+  const std::lock_guard lock(mutex_);
+  struct Ended {
+    Follower& self;
+    ~Ended() {
+      self.ended_ = true;
+      self.tree_.end_call(self.at_);
+      self.counts_.calls = 1;
+      self.counts_.followed_calls = self.counts_.recorded == 0 && self.counts_.abandoned == 0;
+      try {
+        if (self.counts_.recorded > 0) self.counts_.dropped = self.tree_.prune(self.options_.max_recordings);
+      } catch (const std::bad_alloc&) {  // a later call that records prunes
+      }
+    }
+  } ended{*this};
+  flush();
+}
+
+}  // namespace bellows::graph::detail

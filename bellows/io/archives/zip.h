@@ -1,0 +1,82 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "bellows/io/bytes.h"
+#include "bellows/system/file.h"
+
+namespace bellows::io {
+
+/// One file of a zip archive.
+struct ZipEntry {
+  std::string name;
+  ByteSpan data;        ///< points into the archive
+  uint64_t offset = 0;  ///< of `data` from the start of the archive
+  uint64_t size = 0;    ///< unpacked
+  uint32_t crc32 = 0;
+  bool stored = true;     ///< false: `data` is compressed or encrypted
+  bool deflated = false;  ///< `data` is a deflate stream (io/compress.h: inflate_raw), and not encrypted
+};
+
+/// Reads zip archives, zip64 included. Files are for use only when they are stored, not compressed, as torch.save's
+/// are.
+/// Threads:  safe from all threads.
+class ZipReader {
+ public:
+  /// Reads and checks the central directory.
+  /// Params: bytes – the whole archive; it outlives the reader
+  ///         where – names it in errors
+  /// Throws: c10::ValueError – where, byte offset, expected, found
+  ZipReader(ByteSpan bytes, std::string where);
+
+  /// In the order of the central directory.
+  const std::vector<ZipEntry>& entries() const { return entries_; }
+  /// Null when there is none.
+  const ZipEntry* find(std::string_view name) const;
+  /// Checks the data against its CRC-32, except in an archive where all checksums are 0: one that was written without
+  /// them (torch.serialization.set_crc32_options(False)). ZipWriter always writes them.
+  /// Throws: c10::ValueError – compressed data, or data that does not have the checksum that the archive gives
+  void verify(const ZipEntry& entry) const;
+
+ private:
+  void read_directory(uint64_t offset, uint64_t size, uint64_t count);
+  uint64_t read_entry(uint64_t offset, uint64_t end);
+
+  ByteSpan bytes_;
+  std::string where_;
+  std::vector<ZipEntry> entries_;
+  std::unordered_map<std::string, size_t> index_;
+  bool has_checksums_ = false;
+};
+
+/// Writes a zip archive with stored, aligned files; it appears under its name only by close().
+class ZipWriter {
+ public:
+  /// Params: zip64_from – sizes and offsets from here on use zip64 fields (smaller only in tests)
+  explicit ZipWriter(const std::string& path, uint64_t zip64_from = 0xffffffff);
+
+  /// Params: alignment – of the data's offset in the archive: a power of two
+  void add(std::string_view name, ByteSpan data, size_t alignment = 64);
+  void add(std::string_view name, std::string_view text) { add(name, as_bytes(text)); }
+  /// Writes the central directory and puts the archive in place. Without it, nothing is left behind.
+  void close();
+
+ private:
+  struct Record {
+    std::string name;
+    uint64_t offset, size;
+    uint32_t crc32;
+  };
+  bool is_large(uint64_t value) const { return value >= zip64_from_; }
+  std::string directory_entry(const Record& record) const;
+
+  AtomicFile file_;
+  uint64_t zip64_from_;
+  std::vector<Record> records_;
+};
+
+}  // namespace bellows::io

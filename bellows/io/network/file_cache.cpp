@@ -1,0 +1,340 @@
+#include "bellows/io/network/file_cache.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+#include "bellows/io/crc32.h"
+#include "bellows/system/stop.h"
+
+namespace bellows::io {
+
+namespace {
+
+using CacheClock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr size_t most_recent = 64;
+
+/// Bytes that are in the file, 0 where there is none.
+uint64_t bytes_in(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 ? static_cast<uint64_t>(status.st_size) : 0;
+}
+
+void check_stop(const std::string& url, const std::stop_token& stop) {
+  TORCH_CHECK(!stop.stop_requested(), "cache: ", public_url(url), ": stopped on request.");
+  throw_if_stopped("getting " + public_url(url));
+}
+
+/// A link could lead to any file of the user's.
+int open_part(const std::string& path) {
+  return ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+}
+
+/// The longest that one fetch may go on without a byte.
+milliseconds patience(const HttpOptions& http) {
+  return milliseconds(http.attempts * (http.connect_timeout_ms + http.stall_timeout_ms + 2 * http.backoff_ms));
+}
+
+}  // namespace
+
+std::string cache_folder(const FileCacheOptions& options) {
+  const std::string folder = options.folder.empty() ? default_cache_folder() : options.folder;
+  TORCH_CHECK_VALUE(!folder.empty(), "cache: no folder for files from the network: set BELLOWS_CACHE, or HOME.");
+  return folder;
+}
+
+/// One file on its way into the folder. The key's lock is held while it lives.
+class FileCache::Download final : public HttpSink {
+ public:
+  /// Params: replace – the whole file that is here is not what is wanted, even if it is the server's version
+  Download(FileCache& cache, const std::string& url, IfFull if_full, bool replace, const std::stop_token& stop)
+      : cache_(cache), url_(url), key_(CacheFolder::key_of(url)), if_full_(if_full), replace_(replace), stop_(stop) {}
+  ~Download() override { close(); }
+  Download(const Download&) = delete;
+  Download& operator=(const Download&) = delete;
+
+  bool begin(const HttpFile& file, uint64_t offset) override {
+    close();
+    const CacheFolder& folder = cache_.folder_;
+    if (!replace_ && offset == 0 && file.size > 0 && folder.map(key_, file)) return false;
+    const auto limit = static_cast<uint64_t>(folder.limit_bytes());
+    TORCH_CHECK_VALUE(file.size <= limit, "cache: ", public_url(url_), " has ", file.size, " bytes; the cache in ",
+                      folder.path(), " may have ", limit, " in all. Raise cache_bytes.");
+    // The note forgets why the whole file is replaced: that file goes first.
+    if (replace_) ::unlink(folder.whole_path(key_, file).c_str());
+    if (offset == 0) folder.note(key_, url_, file);
+    if (!cache_.reserve(url_, file, if_full_, stop_)) {
+      full_ = true;
+      return false;
+    }
+    path_ = folder.part_path(key_, file);
+    fd_ = open_part(path_);
+    TORCH_CHECK(fd_ >= 0 && ::ftruncate(fd_, static_cast<off_t>(offset)) == 0, "cache: cannot write ", path_, ": ",
+                errno_message(errno), ".");
+    if (offset == 0) {
+      crc_ = 0;
+    } else if (offset != position_) {
+      crc_.reset();
+    }
+    position_ = offset;
+    return true;
+  }
+
+  void write(ByteSpan bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(position_));
+      if (written < 0 && errno == EINTR) continue;
+      TORCH_CHECK(written >= 0, "cache: cannot write ", path_, " at byte ", position_, ": ", errno_message(errno),
+                  ". Free some space, lower cache_bytes, or choose another cache folder.");
+      const auto count = static_cast<size_t>(written);
+      if (crc_) crc_ = crc32c(bytes.first(count), *crc_);
+      bytes = bytes.subspan(count);
+      position_ += count;
+    }
+  }
+
+  /// Gives the whole file its name.
+  void finish(const HttpFile& file) {
+    close();
+    const std::string part = cache_.folder_.part_path(key_, file), whole = cache_.folder_.whole_path(key_, file);
+    fd_ = open_part(part);
+    if (fd_ < 0 && errno == ENOENT) return;  // it has been whole
+    TORCH_CHECK(fd_ >= 0, "cache: cannot write ", part, ": ", errno_message(errno), ".");
+    TORCH_CHECK(bytes_in(part) == file.size, "cache: ", part, " has ", bytes_in(part), " bytes instead of ", file.size,
+                ".");
+    TORCH_CHECK(::fsync(fd_) == 0, "cache: cannot write ", part, ": ", errno_message(errno), ".");
+    const auto end = CacheClock::now() + milliseconds(cache_.options_.http.stall_timeout_ms);
+    while (!cache_.folder_.make_whole(key_, file)) {
+      check_stop(url_, stop_);
+      TORCH_CHECK(CacheClock::now() < end, "cache: another process has stood still while it made room in ",
+                  cache_.folder_.path(), " (", cache_.folder_.folder_lock_path(), "). End that process.");
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    cache_.folder_.note(key_, url_, file, crc_ ? *crc_ : crc32c(MappedFile(whole).bytes()));
+  }
+
+  bool full() const { return full_; }
+
+ private:
+  void close() {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+
+  FileCache& cache_;
+  const std::string& url_;
+  const std::string key_;
+  const IfFull if_full_;
+  const bool replace_;
+  const std::stop_token& stop_;
+  std::string path_;
+  int fd_ = -1;
+  uint64_t position_ = 0;
+  std::optional<uint32_t> crc_;  // of all before position_; none where another process wrote the beginning
+  bool full_ = false;
+};
+
+FileCache::FileCache(FileCacheOptions options)
+    : options_(std::move(options)), folder_(cache_folder(options_) + "/files", options_.limit_bytes) {}
+
+CachedFile FileCache::open(const std::string& url, const std::stop_token& stop) {
+  if (CachedFile file = find_whole(url); file.content) return file;
+  return fetch(url, IfFull::wait, stop);
+}
+
+void FileCache::prefetch(const std::string& url, const std::stop_token& stop) {
+  if (!find_whole(url).content) fetch(url, IfFull::give_up, stop);
+}
+
+void FileCache::remember(const std::string& url, const HttpFile& version) {
+  const std::lock_guard lock(mutex_);
+  known_[url] = version;
+}
+
+void FileCache::settle(const std::string& url) {
+  const std::lock_guard lock(mutex_);
+  settled_.insert(url);
+}
+
+HttpFile FileCache::look(const std::string& url, const std::stop_token& stop) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = known_.find(url); known != known_.end()) return known->second;
+  }
+  HttpFile version;
+  try {
+    version = http_look(url, options_.http, stop);
+  } catch (const c10::ValueError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    const std::string key = CacheFolder::key_of(url);
+    const auto noted = folder_.noted(key);
+    if (stop.stop_requested() || !noted || bytes_in(folder_.whole_path(key, *noted)) != noted->size) throw;
+    log_warn(user_message(error), " The copy in the cache is used.");
+    version = *noted;
+  }
+  remember(url, version);
+  return version;
+}
+
+HttpFile FileCache::read(const std::string& url, uint64_t offset, std::span<std::byte> out,
+                         const std::stop_token& stop) {
+  const HttpFile version = look(url, stop);
+  CachedFile file = find_whole(url);
+  const bool part = out.size() < version.size && offset <= version.size - out.size();
+  if (!file.content && part && http_read(url, version, offset, out, options_.http, stop)) return version;
+  if (!file.content) file = open(url, stop);
+  const ByteSpan bytes = file.content->bytes();
+  if (out.size() <= bytes.size() && offset <= bytes.size() - out.size())
+    std::ranges::copy(bytes.subspan(offset, out.size()), out.begin());
+  return file.version;
+}
+
+/// The file that is mapped already, or was said by the server to be as it is here; else null.
+CachedFile FileCache::find_whole(const std::string& url) {
+  HttpFile version;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = known_.find(url);
+    if (known == known_.end()) return {};
+    version = known->second;
+    if (const auto open = open_.find(url); open != open_.end()) {
+      if (auto content = open->second.lock()) {
+        note_use(content);
+        return {std::move(content), version};
+      }
+    }
+    if (!settled_.contains(url) && folder_.is_doubted(CacheFolder::key_of(url), version)) return {};
+    settled_.insert(url);
+  }
+  return keep(url, {folder_.map(CacheFolder::key_of(url), version), version});
+}
+
+CachedFile FileCache::keep(const std::string& url, CachedFile file) {
+  if (!file.content) return file;
+  const std::lock_guard lock(mutex_);
+  open_[url] = file.content;
+  note_use(file.content);
+  return file;
+}
+
+std::string FileCache::doubt(const std::string& url, const HttpFile& version) {
+  const std::string key = CacheFolder::key_of(url), path = folder_.whole_path(key, version);
+  if (version.size == 0 || bytes_in(path) != version.size) return "";
+  settle(url);
+  try {
+    // Whoever holds the lock fetches the file anew.
+    if (const auto lock = FileLock::try_lock(folder_.lock_path(key))) folder_.doubt(key, url, version);
+  } catch (const c10::Error& error) {
+    log_warn("cache: ", path, " cannot be marked as damaged: ", user_message(error), " Remove it.");
+  }
+  return path;
+}
+
+/// Mapping a file anew costs its page tables: the few that were used last stay mapped. The caller holds the mutex.
+void FileCache::note_use(const std::shared_ptr<const MappedFile>& content) {
+  if (!recent_.empty() && recent_.back() == content) return;
+  if (const auto known = std::find(recent_.begin(), recent_.end(), content); known != recent_.end()) {
+    std::rotate(known, known + 1, recent_.end());
+    return;
+  }
+  recent_.push_back(content);
+  recent_bytes_ += content->bytes().size();
+  while (recent_.size() > most_recent || recent_bytes_ > static_cast<uint64_t>(options_.limit_bytes) / 4) {
+    recent_bytes_ -= recent_.front()->bytes().size();
+    recent_.pop_front();
+  }
+}
+
+/// False where there was nothing to drop.
+bool FileCache::drop_idle() {
+  const std::lock_guard lock(mutex_);
+  const bool had = !recent_.empty();
+  recent_.clear();
+  recent_bytes_ = 0;
+  return had;
+}
+
+FileLock FileCache::lock_key(const std::string& url, const std::stop_token& stop) const {
+  const std::string key = CacheFolder::key_of(url);
+  uint64_t seen = 0;
+  LongWait wait(public_url(url) + ", which another process is fetching", "lock file: " + folder_.lock_path(key));
+  for (auto changed = CacheClock::now();;) {
+    if (auto lock = FileLock::try_lock(folder_.lock_path(key))) return std::move(*lock);
+    check_stop(url, stop);
+    const auto noted = folder_.noted(key);
+    const uint64_t now = noted ? bytes_in(folder_.part_path(key, *noted)) : 0;
+    if (now != seen) changed = CacheClock::now();
+    seen = now;
+    TORCH_CHECK(CacheClock::now() - changed < patience(options_.http), "cache: ", public_url(url),
+                " is being fetched by another process, which has stood still at byte ", seen, " (",
+                folder_.lock_path(key), "). End that process.");
+    wait.sleep(milliseconds(20));
+  }
+}
+
+bool FileCache::reserve(const std::string& url, const HttpFile& version, IfFull if_full, const std::stop_token& stop) {
+  const std::string key = CacheFolder::key_of(url);
+  const auto end = CacheClock::now() + milliseconds(options_.http.stall_timeout_ms);
+  LongWait wait("room in " + folder_.path());
+  while (!folder_.reserve(key, version)) {
+    const bool dropped = drop_idle();
+    if (!dropped && if_full == IfFull::give_up) return false;
+    check_stop(url, stop);
+    TORCH_CHECK(CacheClock::now() < end, "cache: no room for ", public_url(url), " (", version.size, " bytes) in ",
+                folder_.path(), ": files that are in use leave less than that of its ", folder_.limit_bytes(),
+                " bytes. Raise cache_bytes.");
+    if (dropped) continue;
+    wait.sleep(milliseconds(20));
+  }
+  return true;
+}
+
+CachedFile FileCache::fetch(const std::string& url, IfFull if_full, const std::stop_token& stop) {
+  const FileLock lock = lock_key(url, stop);
+  if (CachedFile file = find_whole(url); file.content) return file;  // another thread fetched it meanwhile
+  const std::string key = CacheFolder::key_of(url);
+  const std::optional<HttpFile> noted = folder_.noted(key);
+  const HttpFile here = noted.value_or(HttpFile{});
+  const bool intact = here.size > 0 && folder_.map(key, here), doubted = intact && folder_.is_doubted(key, here);
+  const bool whole = intact && !doubted;
+  if (doubted)
+    log_warn("cache: the copy of ", public_url(url), " in ", folder_.whole_path(key, here),
+             " could not be read when it was last used. It is fetched anew.");
+  if (!intact && here.size > 0 && bytes_in(folder_.whole_path(key, here)) == here.size)
+    log_warn("cache: the copy of ", public_url(url), " in ", folder_.whole_path(key, here),
+             " is damaged: it is not what was fetched. It is fetched anew.");
+  const uint64_t part = bytes_in(folder_.part_path(key, here));
+  const uint64_t have = whole ? here.size : part <= here.size && !doubted ? part : 0;
+  Download download(*this, url, if_full, doubted, stop);
+  HttpFile version;
+  try {
+    version = http_get(url, here, have, download, options_.http, stop);
+  } catch (const c10::ValueError&) {
+    throw;
+  } catch (const c10::Error& error) {
+    if (stop.stop_requested() || !intact || !folder_.map(key, here)) throw;
+    log_warn(user_message(error), " The copy in the cache is used.");
+    version = here;
+  }
+  if (download.full()) return {};
+  download.finish(version);
+  remember(url, version);
+  settle(url);
+  CachedFile file{folder_.map(key, version), version};
+  TORCH_CHECK(file.content, "cache: ", folder_.whole_path(key, version), " was removed by somebody. Try again.");
+  return keep(url, std::move(file));
+}
+
+}  // namespace bellows::io

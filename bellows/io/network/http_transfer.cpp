@@ -1,0 +1,280 @@
+#include "bellows/io/network/http_transfer.h"
+
+#include <c10/util/Exception.h>
+#include <curl/curl.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "bellows/system/no_sigpipe.h"
+#include "bellows/system/stop.h"
+
+namespace bellows::io {
+
+namespace {
+
+constexpr size_t most_refusal_bytes = 4096;
+
+using CurlHeaders = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
+
+/// Handles between two requests: each keeps its connections, so that the next request need not make one.
+/// Threads: safe. A child of fork() starts without handles: the connections are its parent's.
+class HandlePool {
+ public:
+  static HandlePool& instance() {
+    static auto* const pool = new HandlePool;  // never destroyed: threads may outlive main
+    return *pool;
+  }
+
+  CURL* take() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        CURL* const handle = idle_.back();
+        idle_.pop_back();
+        return handle;
+      }
+    }
+    CURL* const handle = curl_easy_init();
+    TORCH_CHECK(handle, "http: out of memory.");
+    return handle;
+  }
+
+  void give_back(CURL* handle) {
+    curl_easy_reset(handle);  // keeps the connections, forgets what the caller's options point to
+    {
+      const std::lock_guard lock(mutex_);
+      if (idle_.size() < idle_.capacity()) return idle_.push_back(handle);
+    }
+    curl_easy_cleanup(handle);
+  }
+
+ private:
+  static constexpr size_t most_idle = 16;
+
+  HandlePool() {
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+    idle_.reserve(most_idle);
+    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                     [] {
+                       instance().idle_.clear();  // not cleaned up: that would say good-bye in the parent's name
+                       instance().mutex_.unlock();
+                     });
+  }
+
+  std::mutex mutex_;
+  std::vector<CURL*> idle_;
+};
+
+struct HandleReturn {
+  void operator()(CURL* handle) const { HandlePool::instance().give_back(handle); }
+};
+using CurlHandle = std::unique_ptr<CURL, HandleReturn>;
+
+/// Worth another try: the fault may lie with the network or a busy server.
+bool is_passing(CURLcode code) {
+  constexpr std::array passing{CURLE_COULDNT_RESOLVE_PROXY,
+                               CURLE_COULDNT_RESOLVE_HOST,
+                               CURLE_COULDNT_CONNECT,
+                               CURLE_PARTIAL_FILE,
+                               CURLE_OPERATION_TIMEDOUT,
+                               CURLE_SSL_CONNECT_ERROR,
+                               CURLE_GOT_NOTHING,
+                               CURLE_SEND_ERROR,
+                               CURLE_RECV_ERROR,
+                               CURLE_HTTP2,
+                               CURLE_HTTP2_STREAM,
+                               CURLE_WEIRD_SERVER_REPLY};
+  return std::find(passing.begin(), passing.end(), code) != passing.end();
+}
+
+bool is_passing(long status) {
+  return status == 408 || status == 425 || status == 429 || status == 500 || status == 502 || status == 503 ||
+         status == 504;
+}
+
+/// A strong validator, as If-Range demands it; "" where there is none.
+std::string strong_validator(const HttpFile& file) {
+  if (!file.etag.empty() && !file.etag.starts_with("W/")) return file.etag;
+  return file.last_modified;
+}
+
+CurlHeaders make_headers(const HttpFile& known, uint64_t offset, bool part) {
+  curl_slist* list = curl_slist_append(nullptr, "Accept-Encoding: identity");
+  const auto add = [&](const std::string& line) { list = curl_slist_append(list, line.c_str()); };
+  if (offset > 0 && offset == known.size) {
+    if (!known.etag.empty()) {
+      add("If-None-Match: " + known.etag);
+    } else if (!known.last_modified.empty()) {
+      add("If-Modified-Since: " + known.last_modified);
+    }
+  } else if ((offset > 0 || part) && !strong_validator(known).empty()) {
+    add("If-Range: " + strong_validator(known));
+  }
+  return {list, &curl_slist_free_all};
+}
+
+}  // namespace
+
+/// What libcurl calls: no exception may pass through it.
+struct HttpTransfer::Callbacks {
+  static size_t header(char* data, size_t, size_t count, void* self) {
+    static_cast<HttpTransfer*>(self)->headers_.take({data, count});
+    return count;
+  }
+  static size_t body(char* data, size_t, size_t count, void* self) {
+    auto* transfer = static_cast<HttpTransfer*>(self);
+    try {
+      return transfer->take_body(as_bytes({data, count})) ? count : CURL_WRITEFUNC_ERROR;
+    } catch (...) {
+      transfer->sink_error_ = std::current_exception();
+      return CURL_WRITEFUNC_ERROR;
+    }
+  }
+  static int progress(void* self, curl_off_t, curl_off_t bytes, curl_off_t, curl_off_t) {
+    return static_cast<HttpTransfer*>(self)->may_go_on(bytes) ? 0 : 1;
+  }
+};
+
+/// False where a stop is requested, and where nothing has come for too long. libcurl's own measure of that is a mean over
+/// seconds.
+bool HttpTransfer::may_go_on(int64_t bytes) {
+  const auto now = Clock::now();
+  if (bytes != last_bytes_) {
+    last_bytes_ = bytes;
+    last_change_ = now;
+    silence_.restart();
+  }
+  stalled_ = now - last_change_ > std::chrono::milliseconds(options_.stall_timeout_ms);
+  silence_.note();
+  return !stalled_ && !stop_.stop_requested() && !stop_requested();
+}
+
+/// Whether the answer's bytes are what the sink waits for; calls its begin().
+bool HttpTransfer::begin() {
+  begun_ = true;
+  const long status = this->status();
+  const std::optional<uint64_t> size = status == 206 ? headers_.total : headers_.length;
+  if (!size) {
+    mismatch_ = "it does not say how large the file is";
+    return false;
+  }
+  headers_.file.size = *size;
+  if (end_ && status == 200) {  // no ranges, or another file
+    wanted_ = false;
+    return false;
+  }
+  const bool same = headers_.file.size == known_.size && (known_.etag.empty() || headers_.file.etag == known_.etag);
+  if (status == 206 && (headers_.range_begin != offset_ || (known_.size > 0 && !same))) {
+    start_again_ = true;
+    mismatch_ = "it answered with a part of another file";
+    return false;
+  }
+  wanted_ = sink_->begin(headers_.file, status == 206 ? offset_ : 0);
+  return wanted_;
+}
+
+bool HttpTransfer::take_body(ByteSpan bytes) {
+  const long status = this->status();
+  if (status != 200 && status != 206) {
+    refusal_ += as_text(bytes.first(std::min(bytes.size(), most_refusal_bytes - refusal_.size())));
+    return true;
+  }
+  if (!begun_ && !begin()) return false;
+  sink_->write(bytes);
+  received_ += bytes.size();
+  return true;
+}
+
+long HttpTransfer::status() const {
+  long status = 0;
+  curl_easy_getinfo(static_cast<CURL*>(curl_), CURLINFO_RESPONSE_CODE, &status);
+  return status;
+}
+
+/// S3 and its kin name their reason as <Code>; the rest of the text may quote signatures.
+void HttpTransfer::describe_refusal(HttpAnswer& answer) const {
+  answer.trouble = c10::str("the server answered with status ", answer.status);
+  const size_t begin = refusal_.find("<Code>"), end = refusal_.find("</Code>");
+  if (begin < end && end != std::string::npos)
+    answer.trouble += " " + printable(std::string_view(refusal_).substr(begin + 6, end - begin - 6));
+  answer.can_repeat = is_passing(answer.status) || (answer.status == 416 && offset_ > 0);
+  answer.start_again = answer.status == 416;
+}
+
+void HttpTransfer::set_options(char* reason) {
+  const auto set = [&](CURLoption option, auto value) { curl_easy_setopt(static_cast<CURL*>(curl_), option, value); };
+  set(CURLOPT_URL, url_.c_str());
+  set(CURLOPT_USERAGENT, "bellows");
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_FOLLOWLOCATION, 1L);
+  set(CURLOPT_MAXREDIRS, 10L);
+  set(CURLOPT_MAXCONNECTS, 2L);
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout_ms));
+  set(CURLOPT_ERRORBUFFER, reason);
+  set(CURLOPT_HEADERFUNCTION, &Callbacks::header);
+  set(CURLOPT_HEADERDATA, this);
+  set(CURLOPT_WRITEFUNCTION, &Callbacks::body);
+  set(CURLOPT_WRITEDATA, this);
+  set(CURLOPT_NOPROGRESS, 0L);
+  set(CURLOPT_XFERINFOFUNCTION, &Callbacks::progress);
+  set(CURLOPT_XFERINFODATA, this);
+  const std::string range = c10::str(offset_, "-", end_ ? std::to_string(*end_ - 1) : "");  // libcurl keeps a copy
+  if (end_ || offset_ > 0) set(CURLOPT_RANGE, range.c_str());
+}
+
+HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::optional<uint64_t> end, HttpSink& sink) {
+  const NoSigpipe no_sigpipe;
+  std::array<char, CURL_ERROR_SIZE> reason{};  // in use until the handle is given back
+  const CurlHandle handle(HandlePool::instance().take());
+  curl_ = handle.get();
+  sink_ = &sink;
+  known_ = known;
+  const bool complete = offset > 0 && offset == known.size;
+  offset_ = complete || (!end && strong_validator(known).empty()) ? 0 : offset;
+  end_ = end;
+  const CurlHeaders headers = make_headers(known, complete ? offset : offset_, end.has_value());
+  set_options(reason.data());
+  curl_easy_setopt(handle.get(), CURLOPT_HTTPHEADER, headers.get());
+  last_change_ = Clock::now();
+  silence_.restart();
+  const CURLcode code = curl_easy_perform(handle.get());
+  if (sink_error_) std::rethrow_exception(sink_error_);
+  TORCH_CHECK(!stop_.stop_requested(), "http: ", public_url(url_), ": stopped on request.");
+  throw_if_stopped("getting " + public_url(url_));
+  return answer_of(code, reason.data());
+}
+
+/// Params: reason – libcurl's words for `code`, or ""
+HttpAnswer HttpTransfer::answer_of(int code, const char* reason) {
+  HttpAnswer answer{.status = status()};
+  const bool has_body = answer.status == 200 || answer.status == 206;
+  if (code == CURLE_OK && has_body && !begun_) begin();
+  answer.wanted = wanted_;
+  answer.start_again = start_again_;
+  if (!mismatch_.empty()) {
+    answer.trouble = "the server answered with status " + std::to_string(answer.status) + ", but " + mismatch_;
+    answer.can_repeat = start_again_;
+  } else if (code != CURLE_OK && wanted_) {
+    answer.trouble = stalled_    ? c10::str("nothing came for ", options_.stall_timeout_ms, " ms")
+                     : reason[0] ? std::string(reason)
+                                 : curl_easy_strerror(static_cast<CURLcode>(code));
+    answer.can_repeat = stalled_ || is_passing(static_cast<CURLcode>(code));
+  } else if (!has_body && answer.status != 304) {
+    describe_refusal(answer);
+  }
+  curl_off_t retry_after = 0;
+  curl_easy_getinfo(static_cast<CURL*>(curl_), CURLINFO_RETRY_AFTER, &retry_after);
+  answer.retry_after_s = retry_after;
+  answer.file = headers_.file;
+  if (answer.status == 416 && headers_.total) answer.file.size = *headers_.total;
+  return answer;
+}
+
+}  // namespace bellows::io

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <c10/util/StringUtil.h>
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "bellows/io/network/http_headers.h"
+#include "bellows/system/stop.h"
+
+namespace bellows::io {
+
+/// How one request ended.
+struct HttpAnswer {
+  long status = 0;           ///< 0: no answer came
+  std::string trouble;       ///< "" when all went well
+  bool can_repeat = false;   ///< another request may succeed
+  bool start_again = false;  ///< … if it asks for the whole file
+  bool wanted = true;        ///< false: the sink wanted no bytes
+  int64_t retry_after_s = 0;
+  HttpFile file;
+};
+
+/// One request by libcurl.
+class HttpTransfer {
+ public:
+  HttpTransfer(const std::string& url, const HttpOptions& options, const std::stop_token& stop)
+      : url_(url),
+        options_(options),
+        stop_(stop),
+        silence_(public_url(url) + ", which sends nothing",
+                 c10::str("the attempt ends after ", options.stall_timeout_ms / 1000, " s")) {}
+
+  /// Params: known, offset – as http_get's
+  ///         end – asks for the bytes from `offset` up to here only; where it is set, an answer with the whole file is
+  ///               one that is not wanted
+  HttpAnswer run(const HttpFile& known, uint64_t offset, std::optional<uint64_t> end, HttpSink& sink);
+  /// Bytes that the sink got.
+  uint64_t received() const { return received_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Callbacks;
+  bool may_go_on(int64_t bytes);
+  void set_options(char* reason);
+  bool take_body(ByteSpan bytes);
+  bool begin();
+  long status() const;
+  void describe_refusal(HttpAnswer& answer) const;
+  HttpAnswer answer_of(int code, const char* reason);
+
+  const std::string& url_;
+  const HttpOptions& options_;
+  const std::stop_token& stop_;
+
+  void* curl_ = nullptr;
+  HttpSink* sink_ = nullptr;
+  HttpFile known_;
+  HttpHeaders headers_;
+  uint64_t offset_ = 0, received_ = 0;
+  std::optional<uint64_t> end_;
+  int64_t last_bytes_ = -1;
+  Clock::time_point last_change_;
+  LongWait silence_;
+  bool stalled_ = false;
+  bool begun_ = false, wanted_ = true, start_again_ = false;
+  std::string mismatch_;  ///< why the answer does not fit the question
+  std::string refusal_;   ///< the start of an error's body
+  std::exception_ptr sink_error_;
+};
+
+}  // namespace bellows::io

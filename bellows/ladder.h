@@ -1,0 +1,4 @@
+#pragma once
+
+#include "bellows/ladder/ladder.h"
+#include "bellows/ladder/page.h"

@@ -1,0 +1,200 @@
+#include "bellows/ladder/job.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "bellows/data/text/text_source.h"
+#include "bellows/inspect/memory.h"
+#include "bellows/models/registry.h"
+#include "bellows/tap/allocator.h"
+#include "bellows/train/step/train_loop.h"
+
+namespace bellows::train {
+
+namespace {
+
+/// Of those whose text or list of tokens has the most bytes, the one with the most tokens: only these are tokenized.
+int64_t longest_text_of(const data::TextSource& texts) {
+  std::vector<std::pair<size_t, int64_t>> by_bytes;
+  by_bytes.reserve(static_cast<size_t>(texts.size()));
+  data::Sample sample;
+  const auto try_sample = [&](const data::Source& source, int64_t i, const auto& use) {
+    try {
+      source.read(i, sample);
+      use();
+    } catch (const c10::ValueError&) {  // whoever reads it for training says so
+    }
+  };
+  for (int64_t i = 0; i < texts.size(); ++i)
+    try_sample(*texts.origin(), i, [&] {
+      const data::Field* text = sample.find(texts.options().field);
+      if (text) by_bytes.emplace_back(text->bytes.size(), i);
+    });
+  const size_t tried = std::min<size_t>(by_bytes.size(), 64);
+  std::ranges::partial_sort(by_bytes, by_bytes.begin() + static_cast<std::ptrdiff_t>(tried), std::greater<>());
+  by_bytes.resize(tried);
+  std::pair<int64_t, int64_t> longest(0, 0);
+  for (const auto& [bytes, position] : by_bytes) {
+    const int64_t at = position;
+    try_sample(texts, at, [&] { longest = std::max(longest, {sample.find("tokens")->sizes[0], at}); });
+  }
+  return longest.second;
+}
+
+/// Of series with the most steps the first.
+int64_t longest_series_of(const data::Source& source) {
+  std::pair<int64_t, int64_t> longest(0, 0);
+  data::Sample sample;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    try {
+      source.read(i, sample);
+    } catch (const c10::ValueError&) {  // whoever reads it for training says so
+      continue;
+    }
+    const data::Field* series = sample.find("series");
+    const int64_t steps = series && !series->sizes.empty() ? series->sizes[0] : 0;
+    if (steps > longest.first) longest = {steps, i};
+  }
+  return longest.second;
+}
+
+/// Another order, whose epochs begin with one sample.
+class BeginningWith final : public data::Order {
+ public:
+  BeginningWith(data::OrderPtr order, int64_t first) : order_(std::move(order)), first_(first) {}
+
+  int64_t length(const data::Source& source, int64_t epoch) const override { return order_->length(source, epoch); }
+  data::Positions positions(const data::Source& source, uint64_t seed, int64_t epoch) const override {
+    data::Positions positions = order_->positions(source, seed, epoch);
+    int64_t at = 0;
+    while (at < positions.size() && positions[at] != first_) ++at;
+    if (at > 0 && at < positions.size()) positions.swap(0, at);
+    return positions;
+  }
+  bool repeats() const override { return order_->repeats(); }
+
+ private:
+  data::OrderPtr order_;
+  int64_t first_;
+};
+
+/// Batches of texts and of series are as large as their longest one. The first has the longest of all, for what follows is
+/// measured for a few batches only, and their peak has to be that of training.
+Job largest_batch_first(Job job) {
+  const auto* texts = dynamic_cast<const data::TextSource*>(job.train.source().get());
+  const bool series = models::model_entry(job.recipe.model).input == models::InputKind::series;
+  const data::LoaderOptions& options = job.train.loader_options();
+  if (!options.order || !(texts || series)) return job;
+  const int64_t longest = texts ? longest_text_of(*texts) : longest_series_of(*job.train.source());
+  job.train = job.train.order(std::make_shared<BeginningWith>(options.order, longest), options.seed);
+  return job;
+}
+
+class RecipeLadderJob final : public LadderJob {
+ public:
+  /// From the first tensor on, all are counted.
+  explicit RecipeLadderJob(const Recipe& recipe)
+      : device_(recipe.device),
+        before_(inspect::memory_stats(device_).current_bytes),
+        loop_(largest_batch_first(make_job(recipe))) {
+    inspect::reset_peak(device_);
+    TORCH_CHECK_VALUE(loop_.job().eval,
+                      "ladder: expected held-out data to measure the accuracy on, and there is none "
+                      "beside the files ",
+                      recipe.data, ". Name a folder, of which a part is held out, or eval_data.");
+  }
+
+  int64_t run_steps(int64_t n) override {
+    const int64_t before = loop_.sample_count();
+    loop_.run_steps(n);
+    loop_.take_losses();  // waits for the device, and notices a run that has blown up
+    return loop_.sample_count() - before;
+  }
+
+  bool settle() override {
+    if (!loop_.is_compiled()) run_steps(1);
+    return loop_.is_compiled();
+  }
+
+  int64_t steps_per_epoch() const override { return loop_.steps_per_epoch(); }
+
+  int64_t samples_per_epoch() const override {
+    const data::LoaderOptions& options = loop_.job().train.loader_options();
+    return options.remainder == data::Remainder::drop ? steps_per_epoch() * options.batch_size
+                                                      : loop_.job().train.size();
+  }
+
+  double evaluate() override { return loop_.evaluate().accuracy; }
+  /// Of the device, above what was there before.
+  int64_t take_peak_bytes() override {
+    const int64_t peak = inspect::memory_stats(device_).peak_bytes;
+    inspect::reset_peak(device_);
+    return std::max<int64_t>(0, peak - before_);
+  }
+
+  StepShares phases() override {
+    const PhaseSeconds& seconds = loop_.phase_seconds();
+    return {.load_ms = 1e3 * seconds.load,
+            .forward_ms = 1e3 * seconds.forward,
+            .backward_ms = 1e3 * seconds.backward,
+            .optimizer_ms = 1e3 * seconds.update};
+  }
+
+  std::string bottleneck() override { return loop_.loader_report().bottleneck(); }
+
+ private:
+  const c10::Device device_;
+  const int64_t before_;
+  TrainLoop loop_;
+};
+
+}  // namespace
+
+Recipe without_techniques(Recipe recipe) {
+  recipe.precision = "fp32";
+  recipe.precision_level = "O1";
+  if (recipe.train_metrics == "device") recipe.train_metrics = "sync";
+  recipe.channels_last = false;
+  recipe.optimizer_impl = "loop";
+  recipe.optimizer_state = "auto";
+  recipe.loader_threads = 0;
+  recipe.cache_mb = 0;
+  recipe.length_buckets = false;
+  recipe.keep_freed_memory = false;
+  recipe.compile = "none";
+  recipe.step_in_backward = false;
+  recipe.recompute = "none";
+  recipe.recompute_keep = 0;
+  recipe.recompute_keep_mb = 0;
+  recipe.activations = "full";
+  recipe.offload_folder.clear();
+  recipe.offload_reserve_mb = 0;
+  recipe.batch_size_start = recipe.image_size_start = 0;
+  recipe.growth_epochs = 0;
+  recipe.run_folder.clear();
+  return recipe;
+}
+
+Recipe at_full_size(Recipe recipe) {
+  recipe.batch_size_start = recipe.image_size_start = 0;
+  recipe.growth_epochs = 0;
+  recipe.run_folder.clear();
+  recipe.sample_stats = false;
+  return recipe;
+}
+
+std::unique_ptr<LadderJob> make_ladder_job(Recipe recipe, uint64_t seed) {
+  recipe.seed = static_cast<int64_t>(seed);
+  return std::make_unique<RecipeLadderJob>(recipe);
+}
+
+int64_t take_cpu_peak_bytes() {
+  tap::install_cpu_allocator();
+  const int64_t peak = tap::cpu_allocation_counters().peak_bytes;
+  tap::reset_cpu_allocation_peak();
+  return peak;
+}
+
+}  // namespace bellows::train

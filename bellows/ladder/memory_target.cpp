@@ -1,0 +1,388 @@
+#include "bellows/ladder/memory_target.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "bellows/core/error.h"
+#include "bellows/ladder/estimate.h"
+#include "bellows/ladder/job.h"
+#include "bellows/ladder/measurement.h"
+#include "bellows/ladder/results.h"
+#include "bellows/train/recipe/recipe.h"
+
+namespace bellows::train {
+
+namespace {
+
+constexpr double prediction_margin = 1.1;  // peaks are predicted to 5 %, offload by formula alone
+constexpr double close_by = 1.1;           // steps that windows alone do not tell apart
+constexpr double nearly = 1.05, hopeless = 1.5;
+constexpr size_t most_finalists = 3, last_resorts = 3;
+constexpr size_t as_it_is = 0;  // the first candidate
+
+void check_target(const std::vector<PlanCandidate>& candidates, const MemoryTarget& target) {
+  TORCH_CHECK_VALUE(!candidates.empty(), "find_recipe_under: expected at least one candidate, the recipe as it is.");
+  TORCH_CHECK_VALUE(target.bytes > 0, "find_recipe_under: expected a target above 0 bytes, got ", target.bytes, ".");
+  TORCH_CHECK_VALUE(target.target_accuracy >= 0 && target.target_accuracy <= 1,
+                    "find_recipe_under: expected target_accuracy in [0, 1], got ", target.target_accuracy, ".");
+  TORCH_CHECK_VALUE(target.windows >= 1 && target.pairs >= 5 && target.window_s > 0 && target.max_epochs >= 1,
+                    "find_recipe_under: expected at least 1 window, 5 pairs and 1 epoch, and window_s above 0, got ",
+                    target.windows, ", ", target.pairs, ", ", target.max_epochs, " and ", target.window_s, ".");
+}
+
+class TargetSearch {
+ public:
+  TargetSearch(const std::vector<PlanCandidate>& candidates, LadderJobs& jobs, const MemoryTarget& target,
+               const LadderInstruments& instruments, std::function<void(const MemoryTargetEvent&)> on_event)
+      : candidates_(candidates),
+        rung_of_(candidates.size()),
+        jobs_(jobs),
+        on_event_(std::move(on_event)),
+        alone_{.target_accuracy = target.target_accuracy,
+               .max_epochs = target.max_epochs,
+               .pairs = target.windows,
+               .max_pairs = target.windows,
+               .window_s = target.window_s},
+        in_turns_(alone_),
+        measure_(alone_, instruments, candidates[as_it_is].recipe.batch_size, [this](const auto& news) { show(news); }),
+        compare_(in_turns_, instruments, candidates[as_it_is].recipe.batch_size,
+                 [this](const auto& news) { show(news); }),
+        evaluations_(candidates) {
+    in_turns_.pairs = in_turns_.max_pairs = target.pairs;
+    report_.machine = this_machine();
+    report_.model = candidates[as_it_is].recipe.model;
+    report_.data = candidates[as_it_is].recipe.data;
+    report_.target = target;
+    report_.rungs.reserve(candidates.size());  // events point into it
+  }
+
+  MemoryTargetReport run() {
+    start_ = measure_.seconds();
+    try {
+      measure_start();
+      if (!choose_among({as_it_is}))
+        choose_among(alike(false)) || choose_among(alike(true)) || choose_among(smallest_ones());
+    } catch (const LadderStopped&) {
+      report_.interrupted = true;
+      report_.certain = false;
+    }
+    count_the_rest();
+    report_.seconds = measure_.seconds() - start_;
+    return std::move(report_);
+  }
+
+ private:
+  // ---- what is asked of the candidates
+
+  TargetRung& rung(size_t candidate) { return report_.rungs[*rung_of_[candidate]]; }
+  bool fits(size_t candidate) { return rung_of_[candidate] && rung(candidate).verdict == TargetVerdict::fits; }
+
+  std::vector<size_t> alike(bool other_training) const {
+    std::vector<size_t> result;
+    for (size_t i = 1; i < candidates_.size(); ++i) {
+      if (candidates_[i].other_training == other_training && !too_large(i)) result.push_back(i);
+    }
+    return result;
+  }
+
+  double predicted(size_t candidate) const {
+    return scale_ * static_cast<double>(candidates_[candidate].predicted_bytes);
+  }
+  bool too_large(size_t candidate) const {
+    return predicted(candidate) > prediction_margin * static_cast<double>(report_.target.bytes) ||
+           evaluations_.above(candidate, report_.target.bytes, scale_);
+  }
+
+  /// Nothing that was thought to fit does: those that come nearest, and may fit after all; far off, one, to say how far.
+  std::vector<size_t> smallest_ones() {
+    last_resort_ = true;
+    std::vector<size_t> result;
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t i = 1; i < candidates_.size(); ++i) {
+      if (rung_of_[i] || evaluations_.above(i, report_.target.bytes, scale_)) continue;
+      least = std::min(least, predicted(i));
+      result.push_back(i);
+    }
+    std::erase_if(result, [&](size_t i) { return predicted(i) > nearly * least; });
+    std::ranges::stable_sort(result, [this](size_t a, size_t b) { return expected_ms(a) < expected_ms(b); });
+    const bool far_off = least > hopeless * static_cast<double>(report_.target.bytes);
+    result.resize(std::min(result.size(), far_off ? 1 : last_resorts));
+    return result;
+  }
+
+  /// Measured or not, it would not be faster than one that fits.
+  bool only_adds(size_t candidate) {
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      if (fits(i) && adds_to(candidates_[candidate].measures, candidates_[i].measures) &&
+          !(times_.estimate_ms(candidates_[candidate]) < times_.estimate_ms(candidates_[i])))
+        return true;
+    }
+    return false;
+  }
+
+  double best_ms() {
+    double best = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      if (fits(i)) best = std::min(best, rung(i).step_ms);
+    }
+    return best;
+  }
+
+  /// Before anything was timed the table's order is all there is.
+  double expected_ms(size_t candidate) const {
+    const double ms = times_.estimate_ms(candidates_[candidate]);
+    return std::isfinite(ms) ? ms : candidates_[candidate].time_factor;
+  }
+
+  std::optional<size_t> next_of(const std::vector<size_t>& group) {
+    std::optional<size_t> next;
+    for (const size_t i : group) {
+      if (rung_of_[i] || (!last_resort_ && too_large(i)) || only_adds(i)) continue;
+      if (!next || expected_ms(i) < expected_ms(*next)) next = i;
+    }
+    if (next && expected_ms(*next) > close_by * best_ms()) return {};
+    return next;
+  }
+
+  bool time_is_up() const { return measure_.seconds() - start_ > report_.target.max_seconds; }
+
+  // ---- measurements
+
+  void show(const MeasureProgress& news) {
+    if (!on_event_ || !now_) return;
+    on_event_({.rung = &rung(*now_), .activity = activity_, .done = news.done, .total = news.total});
+  }
+
+  std::unique_ptr<LadderJob> job(size_t candidate) {
+    return jobs_.with(at_full_size(candidates_[candidate].recipe), report_.target.seed);
+  }
+
+  void begin(size_t candidate, const char* activity) {
+    now_ = candidate;
+    activity_ = activity;
+    show({.activity = activity});
+  }
+
+  void measure_start() {
+    const auto available = static_cast<double>(report_.machine.memory_available_bytes);
+    if (available > 0 && predicted(as_it_is) > 0.9 * available) {
+      TargetRung& start = add_rung(as_it_is);
+      start.verdict = TargetVerdict::too_large;
+      start.note = c10::str("not measured: predicted to need ", format_bytes(predicted(as_it_is)),
+                            " of this machine's ", format_bytes(available));
+      announce(start);
+      return;
+    }
+    measure(as_it_is);
+  }
+
+  TargetRung& add_rung(size_t candidate) {
+    rung_of_[candidate] = report_.rungs.size();
+    return report_.rungs.emplace_back(TargetRung{.candidate = candidates_[candidate]});
+  }
+
+  void announce(const TargetRung& result, const char* activity = "measured") {
+    if (on_event_) on_event_({.rung = &result, .activity = activity, .finished = true});
+  }
+
+  void measure(size_t candidate) {
+    TargetRung& result = add_rung(candidate);
+    begin(candidate, "windows");
+    try {
+      const auto run = job(candidate);
+      run->take_peak_bytes();  // of what was
+      run->run_steps(3);
+      const TimedWindows windows = measure_.windows({run.get()});
+      result.peak_bytes = run->take_peak_bytes();
+      result.step_ms = step_ms(candidate, windows.seconds_per_sample[0]);
+      result.verdict = result.peak_bytes <= report_.target.bytes ? TargetVerdict::fits : TargetVerdict::too_large;
+      learn(candidate);
+    } catch (const c10::Error& error) {  // a run that blew up, or does not fit into the machine
+      result.verdict = TargetVerdict::failed;
+      result.note = user_message(error);
+    }
+    announce(result);
+  }
+
+  void learn(size_t candidate) {
+    const TargetRung& result = rung(candidate);
+    times_.learn(candidates_[candidate], result.step_ms);
+    if (!scaled_ && candidates_[candidate].predicted_bytes > 0)
+      scale_ = static_cast<double>(result.peak_bytes) / static_cast<double>(candidates_[candidate].predicted_bytes);
+    scaled_ = true;
+  }
+
+  double step_ms(size_t candidate, const std::vector<double>& seconds_per_sample) const {
+    const Recipe& recipe = candidates_[candidate].recipe;
+    return 1e3 * median(seconds_per_sample) * static_cast<double>(recipe.batch_size * recipe.accumulate);
+  }
+
+  // ---- the choice
+
+  /// Measures of a group what may be the fastest that fits, and chooses it.
+  bool choose_among(const std::vector<size_t>& group) {
+    while (true) {
+      while (const auto next = next_of(group)) {
+        if (time_is_up()) {
+          report_.certain = false;
+          break;
+        }
+        measure(*next);
+      }
+      const auto finalists = the_fastest();
+      if (finalists.empty()) return false;
+      if (std::ranges::count_if(finalists, [this](size_t i) { return !evaluates_below(i); }) > 0) continue;
+      const size_t winner = in_turns(finalists);
+      if (winner != as_it_is && report_.target.target_accuracy > 0 && !reaches(winner)) continue;
+      rung(winner).verdict = TargetVerdict::chosen;
+      report_.recipe_yaml = candidates_[winner].recipe.to_yaml();
+      announce(rung(winner), "chosen");
+      return true;
+    }
+  }
+
+  std::vector<size_t> the_fastest() {
+    std::vector<size_t> result;
+    const double best = best_ms();
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      if (fits(i) && rung(i).step_ms <= close_by * best) result.push_back(i);
+    }
+    std::ranges::sort(result, [this](size_t a, size_t b) { return rung(a).step_ms < rung(b).step_ms; });
+    if (result.size() > most_finalists) result.resize(most_finalists);
+    return result;
+  }
+
+  /// Side by side they need more memory than one after another.
+  bool side_by_side(const std::vector<size_t>& some) {
+    double bytes = 0;
+    for (const size_t i : some) bytes += static_cast<double>(rung(i).peak_bytes);
+    const auto available = static_cast<double>(report_.machine.memory_available_bytes);
+    return available == 0 || bytes < 0.8 * available;
+  }
+
+  /// Who take turns: the finalists and, behind them, the recipe as it is; fewer where memory is short.
+  std::vector<size_t> who_take_turns(const std::vector<size_t>& finalists) {
+    std::vector<size_t> all = finalists;
+    if (std::isfinite(rung(as_it_is).step_ms)) all.push_back(as_it_is);
+    if (!side_by_side(all) && all.back() == as_it_is) all.pop_back();
+    while (all.size() > 1 && !side_by_side(all)) all.pop_back();
+    return all;
+  }
+
+  /// Returns: the fastest; of those that cannot be told from it the one with the fewest changes
+  size_t in_turns(const std::vector<size_t>& finalists) {
+    if (finalists.front() == as_it_is) return as_it_is;
+    const std::vector<size_t> all = who_take_turns(finalists);
+    if (all.size() < 2) return all.front();
+    const TimedWindows windows = windows_of(all);
+    const auto& seconds = windows.seconds_per_sample;
+    const bool with_start = all.back() == as_it_is;
+    std::vector<size_t> changes;
+    for (size_t i = 0; i < all.size(); ++i) {
+      rung(all[i]).step_ms = step_ms(all[i], seconds[i]);
+      if (with_start && i + 1 == all.size()) continue;
+      if (with_start) rung(all[i]).time_over_start = paired_ratio(seconds[i], seconds.back());
+      changes.push_back(candidates_[all[i]].techniques.size());
+    }
+    return all[fastest_with_fewest_changes(seconds, changes)];
+  }
+
+  TimedWindows windows_of(const std::vector<size_t>& all) {
+    begin(all.front(), "in turns");
+    std::vector<std::unique_ptr<LadderJob>> runs;
+    std::vector<LadderJob*> pointers;
+    for (const size_t i : all) {
+      runs.push_back(job(i));
+      pointers.push_back(runs.back().get());
+    }
+    return compare_.windows(pointers);
+  }
+
+  /// Under the target while it evaluates, too.
+  bool evaluates_below(size_t candidate) {
+    if (std::ranges::find(evaluated_, candidate) != evaluated_.end()) return true;
+    evaluated_.push_back(candidate);
+    TargetRung& result = rung(candidate);
+    begin(candidate, "evaluation");
+    try {
+      const auto run = job(candidate);
+      run->run_steps(1);
+      run->take_peak_bytes();
+      run->evaluate();
+      result.evaluation_bytes = run->take_peak_bytes();
+      result.peak_bytes = std::max(result.peak_bytes, result.evaluation_bytes);
+    } catch (const c10::Error& error) {
+      return refuse(result, TargetVerdict::failed, user_message(error));
+    }
+    if (result.evaluation_bytes <= report_.target.bytes) return true;
+    evaluations_.add(candidate, result.evaluation_bytes);
+    return refuse(result, TargetVerdict::too_large,
+                  format_bytes(static_cast<double>(result.evaluation_bytes)) + " while it evaluates");
+  }
+
+  bool reaches(size_t candidate) {
+    TargetRung& result = rung(candidate);
+    begin(candidate, "target");
+    try {
+      Recipe recipe = candidates_[candidate].recipe;
+      recipe.run_folder.clear();
+      const auto with = [&](uint64_t seed) { return jobs_.with(recipe, seed); };
+      const TargetRun run = measure_.to_target(with, report_.target.seed, "target", /*rough=*/true);
+      result.accuracy = run.accuracy;
+      result.peak_bytes = std::max(result.peak_bytes, run.peak_bytes);
+      if (!run.reached)
+        return refuse(result, TargetVerdict::misses_target,
+                      c10::str("ended at ", run.accuracy, " after ", format_seconds(run.seconds), " of training"));
+      result.time_to_target_s = run.seconds;
+    } catch (const c10::Error& error) {
+      return refuse(result, TargetVerdict::failed, user_message(error));
+    }
+    if (result.peak_bytes > report_.target.bytes)
+      return refuse(result, TargetVerdict::too_large, "later in its training");
+    return true;
+  }
+
+  bool refuse(TargetRung& result, TargetVerdict verdict, std::string note) {
+    result.verdict = verdict;
+    result.note = std::move(note);
+    announce(result, "refused");
+    return false;
+  }
+
+  void count_the_rest() {
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      if (rung_of_[i]) continue;
+      (too_large(i) ? report_.predicted_too_large : report_.certain ? report_.expected_slower : report_.left) += 1;
+    }
+  }
+
+  const std::vector<PlanCandidate>& candidates_;
+  std::vector<std::optional<size_t>> rung_of_;  ///< of each candidate, once it is measured
+  LadderJobs& jobs_;
+  std::function<void(const MemoryTargetEvent&)> on_event_;
+  const LadderOptions alone_;
+  LadderOptions in_turns_;
+  LadderMeasure measure_, compare_;
+  MemoryTargetReport report_;
+  StepTimes times_;
+  double scale_ = 1;  ///< measured over predicted peak
+  bool scaled_ = false, last_resort_ = false;
+  double start_ = 0;
+  std::vector<size_t> evaluated_;
+  EvaluationPeaks evaluations_;
+  std::optional<size_t> now_;  ///< what is being measured
+  std::string activity_;
+};
+
+}  // namespace
+
+MemoryTargetReport find_recipe_under(const std::vector<PlanCandidate>& candidates, LadderJobs& jobs,
+                                     const MemoryTarget& target, const LadderInstruments& instruments,
+                                     const std::function<void(const MemoryTargetEvent&)>& on_event) {
+  check_target(candidates, target);
+  return TargetSearch(candidates, jobs, target, instruments, on_event).run();
+}
+
+}  // namespace bellows::train

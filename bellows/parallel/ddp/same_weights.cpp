@@ -1,0 +1,142 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sum.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "bellows/comm/collectives.h"
+#include "bellows/core/seed.h"
+#include "bellows/parallel/ddp/same_weights.h"
+
+namespace bellows::parallel {
+
+struct SameWeights::State {
+  NamedTensors parameters;
+  comm::Group group;
+  std::vector<uint32_t> versions;  ///< of the parameters, at the last comparison
+  std::vector<uint64_t> samples;   ///< an element of each, as bits: torch::optim writes without a new version
+  int64_t pass = 0;                ///< the backward pass that is watched
+  int64_t begun = 0, ended = 0;    ///< the last ones that did
+  std::optional<comm::Pending> pending = {};
+  std::string failure = {};  ///< what all later steps throw
+
+  uint64_t changes() const;
+  void note();
+  void begin();
+  void end();
+  void compare_values();
+};
+
+namespace {
+
+bool rows_agree(const at::Tensor& rows) {
+  return rows.eq(rows.select(0, 0)).all().item<bool>();
+}
+
+/// The first bytes of a tensor; of one on an accelerator none, which would have to be waited for.
+uint64_t sample_of(const at::Tensor& tensor) {
+  uint64_t bits = 0;
+  if (tensor.is_cpu() && tensor.numel() > 0)
+    std::memcpy(&bits, tensor.const_data_ptr(), std::min(sizeof bits, tensor.itemsize()));
+  return bits;
+}
+
+/// The sum of the tensor's bytes.
+int64_t digest_of(const at::Tensor& tensor) {
+  return at::sum(tensor.detach().reshape({-1}).contiguous().view(at::kByte), at::kLong).item<int64_t>();
+}
+
+}  // namespace
+
+/// Which parameters were written since the last comparison, how often, and whether a sample changed.
+uint64_t SameWeights::State::changes() const {
+  uint64_t result = 0;
+  bool changed = false;
+  for (size_t i = 0; i < versions.size(); ++i) {
+    const at::Tensor& parameter = parameters[i].second;
+    result = mix_seed(result, static_cast<uint32_t>(parameter._version()) - versions[i]);
+    changed |= sample_of(parameter) != samples[i];
+  }
+  return mix_seed(result, changed ? 1 : 0);
+}
+
+void SameWeights::State::note() {
+  for (size_t i = 0; i < versions.size(); ++i) {
+    versions[i] = static_cast<uint32_t>(parameters[i].second._version());
+    samples[i] = sample_of(parameters[i].second);
+  }
+}
+
+void SameWeights::State::begin() {
+  const at::NoGradGuard no_grad;
+  pending = comm::all_gather_async(at::scalar_tensor(static_cast<int64_t>(changes()), at::kLong).view({1}), group);
+  note();  // only now: a rank that runs out of memory above has not compared
+}
+
+void SameWeights::State::end() {
+  const at::NoGradGuard no_grad;
+  if (!rows_agree(std::exchange(pending, std::nullopt)->wait())) compare_values();
+  ended = pass;
+}
+
+/// Rank 0 alone may have written weights and put them back, as an evaluation with averaged weights does.
+void SameWeights::State::compare_values() {
+  at::Tensor digests = at::empty({static_cast<int64_t>(parameters.size())}, at::kLong);
+  for (size_t i = 0; i < parameters.size(); ++i)
+    digests.mutable_data_ptr<int64_t>()[i] = digest_of(parameters[i].second);
+  const at::Tensor all = comm::all_gather(digests, group);
+  for (int64_t rank = 1; rank < all.size(0); ++rank) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto column = static_cast<int64_t>(i);
+      if (all[rank][column].item<int64_t>() == all[0][column].item<int64_t>()) continue;
+      failure = c10::str("DistributedDataParallel: the ranks hold different weights: parameter \"", parameters[i].first,
+                         "\" on rank ", rank, " is not that of rank 0 (group ", group.name(),
+                         "). An optimizer step failed or was left out on some of the ranks. ",
+                         "End all ranks and resume from the last checkpoint.");
+      TORCH_CHECK(false, failure);
+    }
+  }
+}
+
+SameWeights::SameWeights(NamedTensors parameters, const comm::Group& group)
+    : state_(std::make_shared<State>(
+          State{.parameters = std::move(parameters), .group = group, .versions = {}, .samples = {}})) {
+  state_->versions.resize(state_->parameters.size());
+  state_->samples.resize(state_->parameters.size());
+  state_->note();
+}
+
+void SameWeights::watch(const std::vector<at::Tensor>& outputs, std::function<void()> began) {
+  const int64_t pass = ++state_->pass;
+  const auto begin = [weak = std::weak_ptr<State>(state_), began = std::move(began), pass](const at::Tensor&) {
+    const auto state = weak.lock();
+    if (!state || state->pass != pass || std::exchange(state->begun, pass) == pass) return;
+    began();
+    state->begin();
+    torch::autograd::Engine::get_default_engine().queue_callback([state] { state->end(); });
+  };
+  bool watched = false;
+  for (const at::Tensor& output : outputs) {
+    if (!output.requires_grad()) continue;
+    output.register_hook(begin);
+    watched = true;
+  }
+  if (!watched) began();
+}
+
+void SameWeights::check() const {
+  TORCH_CHECK(state_->failure.empty(), state_->failure);
+  TORCH_CHECK(state_->begun == state_->ended,
+              "DistributedDataParallel: an exception ended the last backward pass while the ranks exchanged gradients "
+              "(group ",
+              state_->group.name(), "). End all ranks and resume from the last checkpoint.");
+}
+
+}  // namespace bellows::parallel

@@ -1,0 +1,146 @@
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "bellows/parallel/zero/gradient_buckets.h"
+
+namespace bellows::parallel {
+
+GradientShards::GradientShards(Layout& layout, const comm::Group& group)
+    : layout_(layout),
+      group_(group),
+      means_(comm::duplicate(group, "gradients")),
+      index_in_unit_(layout.places.size()),
+      buffers_(layout.units.size()),
+      used_(layout.places.size()) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> parts;
+  parts.reserve(layout.places.size());
+  taps_.reserve(layout.places.size());
+  for (const Unit& unit : layout.units) {
+    for (size_t i = 0; i < unit.places.size(); ++i) index_in_unit_[unit.places[i]] = i;
+  }
+  for (size_t i = 0; i < layout.places.size(); ++i) {
+    const Place& place = layout.places[i];
+    parts.emplace_back(place.parameter, place.piece);
+    taps_.push_back(std::make_unique<tap::GradientTap>(
+        place.parameter, [this, i](const at::Tensor& parameter) { arrived(i, parameter); }));
+  }
+  entry_ = std::make_unique<ShardedGradientsEntry>(*this, std::move(parts));
+}
+
+at::Tensor GradientShards::over_ranks(at::Tensor number, Over op) const {
+  return comm::all_reduce(std::move(number), group_, op == Over::sum ? comm::Reduce::sum : comm::Reduce::max);
+}
+
+void GradientShards::check_ended(const char* where) const {
+  TORCH_CHECK(!open_ || !alive_.expired(), where,
+              ": a backward pass ended with an error after some gradients had been ",
+              "exchanged, so the ranks no longer agree. End this rank and go on from the last checkpoint.");
+}
+
+void GradientShards::arrived(size_t place, const at::Tensor& parameter) {
+  const c10::NoGradGuard no_grad;
+  const std::lock_guard lock(mutex_);
+  check_ended("backward");
+  at::Tensor& gradient = parameter.mutable_grad();
+  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "shard_optimizer: parameter \"", layout_.places[place].name,
+                    "\" has a sparse gradient, which cannot be sharded. Make the embedding's gradient dense "
+                    "(sparse(false)), or leave it to an optimizer of its own.");
+  follow_backward();
+  put(place, gradient);
+  gradient.reset();
+  while (next_ < buffers_.size() && buffers_[next_].flat.defined() && buffers_[next_].missing == 0) send_next();
+}
+
+/// The end of a backward inside another one ends this one, too: what comes after is added as another one's.
+void GradientShards::follow_backward() {
+  if (open_ && backward_ == tap::backward_id()) return;
+  open_ = true;
+  backward_ = tap::backward_id();
+  const auto alive = std::make_shared<int>();
+  alive_ = alive;
+  tap::at_end_of_backward([this, alive] {
+    const std::lock_guard lock(mutex_);
+    if (open_) end();
+  });
+}
+
+void GradientShards::put(size_t place, const at::Tensor& gradient) {
+  const Place& where = layout_.places[place];
+  Unit& unit = layout_.units[where.unit];
+  Buffer& buffer = buffers_[where.unit];
+  if (!buffer.flat.defined()) {
+    buffer.flat = at::empty_like(unit.flat);
+    buffer.came.assign(unit.places.size(), false);
+    buffer.missing = unit.places.size();
+  }
+  at::Tensor view = where.view_of(buffer.flat);
+  std::vector<bool>::reference came = buffer.came[index_in_unit_[place]];
+  if (came) {
+    view.add_(gradient);
+    return;
+  }
+  view.copy_(gradient);
+  came = true;
+  used_[place] = true;
+  --buffer.missing;
+}
+
+void GradientShards::send_next() {
+  constexpr size_t most_under_way = 2;
+  while (under_way_.size() >= most_under_way) keep_oldest();
+  const Unit& unit = layout_.units[next_];
+  Buffer& buffer = buffers_[next_];
+  if (!buffer.flat.defined()) {
+    buffer.flat = at::zeros_like(unit.flat);
+  } else if (buffer.missing > 0) {
+    for (size_t i = 0; i < unit.places.size(); ++i) {
+      if (!buffer.came[i]) layout_.places[unit.places[i]].view_of(buffer.flat).zero_();
+    }
+  }
+  under_way_.push_back({next_, comm::reduce_scatter_async(buffer.flat, means_, comm::Reduce::mean)});
+  buffer = {};
+  ++next_;
+}
+
+void GradientShards::keep_oldest() {
+  const at::Tensor slice = under_way_.front().mean.wait();
+  const Unit& unit = layout_.units[under_way_.front().unit];
+  under_way_.pop_front();
+  for (const size_t index : unit.places) {
+    Place& place = layout_.places[index];
+    if (place.count == 0) continue;
+    const at::Tensor part = slice.narrow(0, place.offset + place.begin - unit.slice * group_.rank(), place.count);
+    at::Tensor& sum = place.piece.mutable_grad();
+    if (sum.defined()) {
+      sum.add_(part);
+    } else {
+      sum = part.variable_data();  // libtorch's zero_grad() takes no views
+    }
+  }
+}
+
+void GradientShards::end() {
+  const c10::NoGradGuard no_grad;
+  while (next_ < buffers_.size()) send_next();
+  while (!under_way_.empty()) keep_oldest();
+  next_ = 0;
+  open_ = false;
+  backward_ = -1;
+}
+
+std::vector<bool> GradientShards::take_used() {
+  check_ended("ShardedOptimizer::step");
+  at::Tensor flags = at::zeros({static_cast<int64_t>(used_.size())}, at::kByte);
+  auto* flag = flags.mutable_data_ptr<uint8_t>();
+  for (size_t i = 0; i < used_.size(); ++i) flag[i] = used_[i] ? 1 : 0;
+  comm::all_reduce(flags, group_, comm::Reduce::max);
+  std::vector<bool> used(flag, flag + used_.size());
+  used_.assign(used_.size(), false);
+  return used;
+}
+
+}  // namespace bellows::parallel

@@ -1,0 +1,5 @@
+#pragma once
+
+#include "bellows/plan/candidates.h"
+#include "bellows/plan/decision.h"
+#include "bellows/plan/plan.h"

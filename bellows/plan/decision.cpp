@@ -1,0 +1,210 @@
+#include "bellows/plan/decision.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "bellows/core/stats.h"
+#include "bellows/plan/candidates.h"
+#include "bellows/system/machine.h"
+
+namespace bellows::train {
+
+namespace {
+
+using Peak = std::function<int64_t(const Measures&)>;
+using Precision = Measures::Precision;
+using Saved = Measures::Saved;
+using State = Measures::State;
+
+std::string size_words(int64_t bytes) {
+  return format_bytes(static_cast<double>(bytes));
+}
+
+/// Several ranks, and one step fits on each: does it pay to use them?
+void choose_ranks(Decision& decision, const Situation& situation) {
+  decision.strategy = "alone";
+  if (situation.ranks == 1) return;
+  const double backward = situation.step_seconds * 2 / 3;
+  const double exchange = 3 * static_cast<double>(situation.gradient_bytes) / situation.bandwidth;
+  if (situation.step_seconds > 0 && situation.step_seconds < 0.01) {
+    decision.reasons.push_back(c10::str("A step takes ", format_seconds(situation.step_seconds),
+                                        ": ranks would wait for each other longer than they compute. First a larger "
+                                        "batch."));
+  } else if (situation.step_seconds > 0 && exchange > backward) {
+    decision.strategy = "ddp with a hook";
+    decision.reasons.push_back(c10::str("DDP, but the exchange of ", size_words(situation.gradient_bytes), " (",
+                                        format_seconds(exchange), ") is longer than backward (",
+                                        format_seconds(backward), "): compress gradients, or local SGD."));
+  } else {
+    decision.strategy = "ddp";
+    decision.reasons.emplace_back(
+        "DDP: the exchange of gradients hides behind backward. ZeRO would save memory that is "
+        "not needed.");
+  }
+}
+
+void suggest_larger_batch(Decision& decision, const Situation& situation) {
+  if (decision.peak_bytes > situation.capacity / 2) return;
+  decision.reasons.emplace_back(
+      "More than half of the memory stays free: if learning bears it, a larger batch uses the "
+      "machine better.");
+}
+
+/// The fewest parts of the batch that fit; 0: none does.
+int64_t parts_that_fit(const Situation& situation, Measures measures, const Peak& peak) {
+  for (int64_t k = 1; k <= situation.batch; k *= 2) {
+    measures.accumulate = k;
+    if (peak(measures) <= situation.capacity) return k;
+  }
+  return 0;
+}
+
+struct Level {
+  bool applies;
+  std::function<void(Measures&)> add, drop;
+  std::string reason;
+};
+
+std::vector<Level> levels(const Situation& situation) {
+  const int64_t n = situation.ranks;
+  return {{situation.fp32 && situation.bf16_arithmetic,
+           [](Measures& m) { m.precision = Precision::bf16; },
+           {},
+           "bf16: activations take less, and this processor is faster with it."},
+          {situation.batch > 1,
+           [](Measures&) {},
+           {},
+           "Accumulation: parts of the batch one after another, the same mean gradient."},
+          {situation.adam, [](Measures& m) { m.state = State::eight_bit; },
+           [](Measures& m) { m.state = State::as_it_is; }, "8-bit state: 2 bytes a parameter in place of 8."},
+          {true, [](Measures& m) { m.saved = Saved::recomputed; }, [](Measures& m) { m.saved = Saved::as_it_is; },
+           "Recompute: lossless, about a quarter slower."},
+          {n > 1, [n](Measures& m) { m.stage = 1, m.ranks = n; }, [](Measures& m) { m.stage = 0, m.ranks = 1; },
+           "ZeRO-1: each rank has its share of the optimizer's state."},
+          {n > 1, [n](Measures& m) { m.stage = 2, m.ranks = n; }, [n](Measures& m) { m.stage = 1, m.ranks = n; },
+           "ZeRO-2: and of the gradients."},
+          {true, [](Measures& m) { m.saved = Saved::offloaded; }, [](Measures& m) { m.saved = Saved::recomputed; },
+           "Offload: activations wait outside of the device's memory."}};
+}
+
+/// Leaves out what the later measures, or more parts, have made needless, the dearest first.
+void prune(Measures& measures, const std::vector<Level>& tried, const Situation& situation, const Peak& peak) {
+  for (auto level = tried.rbegin(); level != tried.rend(); ++level) {
+    if (!level->drop) continue;
+    Measures without = measures;
+    level->drop(without);
+    if (without == measures) continue;
+    without.accumulate = parts_that_fit(situation, without, peak);
+    if (without.accumulate > 0) measures = without;
+  }
+}
+
+std::string strategy_of(const Measures& measures, const Situation& situation) {
+  if (measures.stage > 0) return c10::str("zero", measures.stage);
+  return situation.ranks > 1 ? "ddp" : "alone";
+}
+
+Decision make_it_fit(Decision decision, const Situation& situation, const Peak& peak) {
+  Measures measures;
+  std::vector<Level> tried;
+  bool divided = false;
+  for (const Level& level : levels(situation)) {
+    if (!level.applies) continue;
+    level.add(measures);
+    tried.push_back(level);
+    divided = divided || level.reason.starts_with("Accumulation");
+    const int64_t parts = divided ? parts_that_fit(situation, measures, peak) : peak(measures) <= situation.capacity;
+    if (parts == 0) continue;
+    measures.accumulate = parts;
+    prune(measures, tried, situation, peak);
+    decision.fits = true;
+    break;
+  }
+  while (!decision.fits && divided && 2 * measures.accumulate <= situation.batch) measures.accumulate *= 2;
+  decision.measures = measures;
+  decision.peak_bytes = peak(measures);
+  decision.strategy = decision.fits ? strategy_of(measures, situation) : "none";
+  for (const Level& level : tried) {
+    Measures with = measures;
+    level.add(with);
+    const bool accumulation = level.reason.starts_with("Accumulation");
+    if (accumulation ? measures.accumulate > 1 || !decision.fits : with == measures || measures.stage > with.stage)
+      decision.reasons.push_back(level.reason);
+  }
+  decision.reasons.push_back(
+      decision.fits
+          ? c10::str("So it fits: ", size_words(decision.peak_bytes), " of ", size_words(situation.capacity), ".")
+          : c10::str("Even all of it takes ", size_words(decision.peak_bytes),
+                     ". What is left is a larger device, more ranks, or sharded parameters, which are not "
+                     "here yet."));
+  return decision;
+}
+
+// ---- recipes that fit
+
+/// Nothing where the model cannot be trained so: blocks that it does not know.
+std::optional<MemoryPlan> planned(const Recipe& recipe, const MemoryPlan& like) {
+  try {
+    return plan_memory(recipe, {recipe.batch_size, like.size.length}, like.ranks);
+  } catch (const c10::ValueError&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+std::string Decision::to_string() const {
+  return train::to_string(measures) + "; " + strategy;
+}
+
+Decision decide(const Situation& situation, const Peak& peak) {
+  Decision decision{.peak_bytes = peak({})};
+  decision.fits = decision.peak_bytes <= situation.capacity;
+  const std::string figures = size_words(decision.peak_bytes) + " of " + size_words(situation.capacity);
+  if (!decision.fits) {
+    decision.reasons.push_back("It does not fit: " + figures + ".");
+    return make_it_fit(std::move(decision), situation, peak);
+  }
+  decision.reasons.push_back("It fits, " + figures +
+                             ": keep it simple. Sharding, recompute and accumulation would only make it slower.");
+  choose_ranks(decision, situation);
+  suggest_larger_batch(decision, situation);
+  return decision;
+}
+
+Situation situation_of(const MemoryPlan& plan) {
+  const Machine machine = this_machine();
+  return {.capacity = machine.memory_bytes,
+          .batch = plan.size.batch,
+          .ranks = plan.ranks,
+          .gradient_bytes =
+              plan.parameters * (plan.recipe.precision_level == "O1" || plan.recipe.precision == "fp32" ? 4 : 2),
+          .step_seconds = plan.step_seconds,
+          .fp32 = plan.recipe.precision == "fp32",
+          .bf16_arithmetic = machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16"),
+          .adam = plan.recipe.optimizer.starts_with("adam")};
+}
+
+Decision decide(const MemoryPlan& plan, const Situation& situation) {
+  return decide(situation, [&plan](const Measures& measures) { return peak_with(plan, measures); });
+}
+
+std::optional<FittingRecipe> cheapest_that_fits(const MemoryPlan& given, int64_t bytes) {
+  MemoryPlan plan = given;
+  rehearse_bf16(plan);
+  for (const PlanCandidate& candidate : plan_candidates(plan)) {
+    if (candidate.measures.saved == Measures::Saved::offloaded)
+      continue;  // which tensors are large enough no law knows
+    const bool as_it_is = candidate.measures == Measures{};
+    const auto guess = static_cast<double>(peak_with(plan, candidate.measures));
+    if (guess > (as_it_is ? 1.0 : 1.05) * static_cast<double>(bytes)) continue;
+    auto own = planned(candidate.recipe, plan);
+    if (own && own->peak_bytes() <= bytes)
+      return FittingRecipe{candidate.recipe, *std::move(own), candidate.time_factor, candidate.changes};
+  }
+  return {};
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,210 @@
+#include "bellows/plan/plan.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/irange.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "bellows/models/model_skeleton.h"
+#include "bellows/plan/depth_extrapolation.h"
+#include "bellows/train/recipe/recipe_error.h"
+
+namespace bellows::train {
+
+namespace {
+
+using inspect::TensorKind;
+using inspect::TensorLife;
+using models::Extent;
+using models::InputKind;
+using models::ModelEntry;
+
+constexpr int64_t long_from = 64, short_length = 32;
+constexpr int64_t tried_up_to = 1024;  // of pictures and series, whose single sample may need more than the machine has
+
+/// Sizes that are small, and tell the laws apart. Pictures keep what is left over when they are halved five times.
+std::vector<StepSize> small_sizes(InputKind input, int64_t length) {
+  if (length <= long_from) return {{2, length}, {3, length}};
+  const int64_t rest = input == InputKind::image ? length % 32 : 0;
+  const int64_t first = (input == InputKind::image ? 64 : short_length) + rest;
+  return {{2, first}, {3, first}, {2, 2 * first - rest}};
+}
+
+bool takes(Rehearsal& rehearsal, int64_t length) {
+  try {
+    rehearsal.try_length(length);
+  } catch (const c10::Error&) {
+    return false;
+  }
+  return true;
+}
+
+/// Short ones stand for long ones where the model takes them; one with a linear layer over all of a picture does not.
+std::vector<StepSize> rehearsed_sizes(Rehearsal& rehearsal, int64_t length) {
+  const ModelEntry& entry = rehearsal.entry();
+  std::vector<StepSize> sizes = small_sizes(entry.input, length);
+  if (length <= long_from || entry.extent) return sizes;
+  if (entry.input == InputKind::tokens || length <= tried_up_to) rehearsal.try_length(length);
+  if (!takes(rehearsal, sizes.front().length)) sizes = {{2, length}, {3, length}};
+  return sizes;
+}
+
+/// What the rehearsals of one plan saw.
+struct Rehearsals {
+  std::vector<RecordedStep> steps;  ///< those of the sketch's other extents first, then one of each size
+  std::vector<StepSize> sizes;
+  std::vector<double> seconds;  ///< of each size
+  std::vector<Shape> shapes;    ///< of the parameters
+  bool few_scores = false;
+};
+
+Rehearsals rehearse(const Recipe& recipe, int64_t length, const models::ModelSkeleton* sketch) {
+  Rehearsals seen;
+  std::vector<NamedShapes> shapes;
+  const size_t others = sketch ? sketch->others.size() : 0;
+  for (const auto i : c10::irange(others)) {
+    const Extent& extent = sketch->others[i].extent;
+    const StepSize size = small_sizes(InputKind::tokens, length).front();
+    Rehearsal rehearsal(recipe, extent);
+    seen.steps.push_back({size, extent, rehearsal.record(size)});
+    shapes.push_back(rehearsal.parameter_shapes());
+  }
+  Rehearsal rehearsal(recipe, sketch ? std::optional(sketch->small) : std::nullopt);
+  seen.sizes = rehearsed_sizes(rehearsal, length);
+  for (const StepSize& size : seen.sizes) {
+    seen.steps.push_back({size, sketch ? sketch->small : Extent{}, rehearsal.record(size)});
+    seen.seconds.push_back(rehearsal.seconds());
+  }
+  seen.few_scores = rehearsal.holds_few_scores();
+  seen.shapes = full_shapes(sketch ? *sketch : models::ModelSkeleton{}, rehearsal.parameter_shapes(), shapes);
+  return seen;
+}
+
+void count_parameters(MemoryPlan& plan, const std::vector<Shape>& shapes) {
+  for (const Shape& shape : shapes) {
+    const int64_t count = shape.elements();
+    plan.parameters += shape.count * count;
+    const size_t dims = shape.sizes.size();
+    const int64_t factored = dims < 2 ? count : count / shape.sizes[dims - 1] + count / shape.sizes[dims - 2];
+    plan.factored += shape.count * factored;
+  }
+}
+
+/// What a step of this extent computes for a token beside one of another: its products with matrices.
+double products(const Extent& extent, bool scores_words) {
+  const Extent own{
+      .layers = extent.layers, .heads = extent.heads, .head_width = extent.head_width, .inner = extent.inner};
+  return own.parameters() + (scores_words ? static_cast<double>(extent.words * extent.width()) : 0);
+}
+
+/// Time of the step from those of the small ones: a constant, and a part that grows with what is computed.
+double extrapolated_seconds(InputKind input, const std::vector<StepSize>& sizes, const std::vector<double>& seconds,
+                            const StepSize& wanted) {
+  const auto work = [&](const StepSize& size) {
+    const auto length = static_cast<double>(size.length);
+    return static_cast<double>(size.batch) * (input == InputKind::image ? length * length : length);
+  };
+  const auto by_work = [&](size_t a, size_t b) { return work(sizes[a]) < work(sizes[b]); };
+  std::vector<size_t> order(sizes.size());
+  for (const auto i : c10::irange(order.size())) order[i] = i;
+  const auto [low, high] = std::minmax_element(order.begin(), order.end(), by_work);
+  const double slope = (seconds[*high] - seconds[*low]) / (work(sizes[*high]) - work(sizes[*low]));
+  const double most = seconds[*high] / work(sizes[*high]);  // no constant at all
+  const double used = std::clamp(slope, 0.25 * most, most);
+  return seconds[*high] + used * (work(wanted) - work(sizes[*high]));
+}
+
+void list_activations(MemoryPlan& plan) {
+  std::map<std::string, size_t> index;
+  for (const TensorLife& tensor : plan.step.tensors) {
+    if (tensor.kind != TensorKind::activation) continue;
+    const auto [place, is_new] = index.try_emplace(tensor.module, plan.activations.size());
+    if (is_new) plan.activations.push_back({tensor.module, 0});
+    plan.activations[place->second].bytes += tensor.bytes;
+  }
+}
+
+void list_unfitted(MemoryPlan& plan) {
+  for (const auto i : c10::irange(plan.step.tensors.size())) {
+    const TensorLife& tensor = plan.step.tensors[i];
+    if (plan.model.laws()[i].fits || tensor.bytes < plan.peak.bytes / 1000) continue;
+    plan.unfitted.push_back({tensor.op, tensor.module, tensor.bytes});
+  }
+}
+
+/// What docs/strategies.md says of n ranks, about the moment of the peak.
+void share_between_ranks(MemoryPlan& plan) {
+  if (plan.ranks == 1 || plan.recipe.data_parallel == "ddp") return;
+  const auto others = [&](int64_t bytes) { return bytes - bytes / plan.ranks; };
+  plan.saved_by_sharding = others(plan.peak.of(TensorKind::optimizer) + plan.peak.of(TensorKind::master));
+  if (plan.recipe.data_parallel != "zero2") return;
+  plan.saved_by_sharding += others(plan.peak.of(TensorKind::gradient));
+  plan.communication = std::min(4 * (plan.recipe.bucket_mb << 20), plan.peak.of(TensorKind::gradient));
+}
+
+/// As the model itself would say it. Params: sketch – whose model has fewer positions
+void check_length(const ModelEntry& entry, const std::optional<models::ModelSkeleton>& sketch, int64_t length) {
+  check_recipe(!sketch || length <= sketch->full.positions, "plan_memory: ", entry.name, ": expected 1 to ",
+               sketch ? sketch->full.positions : 0, " tokens a sample, which it has positions for, got ", length, ".");
+}
+
+/// More than this no sum of bytes may be.
+void check_total(const inspect::TensorTimeline& step, const StepSize& size) {
+  double sum = 0;
+  for (const TensorLife& tensor : step.tensors) sum += static_cast<double>(tensor.bytes);
+  TORCH_CHECK_VALUE(sum < 1e18, "plan_memory: expected a step that handles less than 10^18 bytes, got ", sum,
+                    " for a batch of ", size.batch, " samples of ", size.length, ".");
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks) {
+  TORCH_CHECK_VALUE(size.batch >= 1 && ranks >= 1 && size.batch % ranks == 0,
+                    "plan_memory: expected a batch of at least 1 that the ranks can share, got a batch of ", size.batch,
+                    " and ", ranks, ranks == 1 ? " rank." : " ranks.");
+  TORCH_CHECK_VALUE(size.length >= 0, "plan_memory: expected a length of at least 0, got ", size.length, ".");
+  const ModelEntry entry = rehearsed_entry(recipe);
+  const std::optional<models::ModelSkeleton> sketch = models::model_skeleton(entry);
+  const StepSize wanted{size.batch / ranks, rehearsed_length(recipe, entry, size)};
+  check_length(entry, sketch, wanted.length);
+  Rehearsals seen = rehearse(recipe, wanted.length, sketch ? &*sketch : nullptr);
+  StepModel model(std::move(seen.steps), sketch ? sketch->full : Extent{}, seen.few_scores);
+  inspect::TensorTimeline step = model.at(wanted);
+  check_total(step, wanted);
+  const auto peak = step.peak();
+  MemoryPlan plan{.recipe = recipe,
+                  .size = wanted,
+                  .ranks = ranks,
+                  .model = std::move(model),
+                  .step = std::move(step),
+                  .peak = peak,
+                  .step_seconds = extrapolated_seconds(entry.input, seen.sizes, seen.seconds, wanted),
+                  .rehearsed = seen.sizes};
+  if (sketch) {
+    const bool scores_words = entry.output == models::OutputKind::token;
+    plan.extent = sketch->full;
+    plan.small_extent = sketch->small;
+    plan.step_seconds *= products(sketch->full, scores_words) / products(sketch->small, scores_words);
+  }
+  count_parameters(plan, seen.shapes);
+  list_activations(plan);
+  list_unfitted(plan);
+  share_between_ranks(plan);
+  for (const TensorLife& tensor : plan.step.tensors) {
+    if (tensor.kind == TensorKind::input && tensor.born >= 0) plan.waiting += recipe.prefetch * tensor.bytes;
+  }
+  return plan;
+}
+
+void rehearse_bf16(MemoryPlan& plan) {
+  if (plan.recipe.precision != "fp32" || plan.in_bf16) return;
+  Recipe recipe = plan.recipe;
+  recipe.precision = "bf16";
+  recipe.precision_level = "O1";
+  plan.in_bf16 = std::make_shared<const MemoryPlan>(
+      plan_memory(recipe, {plan.size.batch * plan.ranks, plan.size.length}, plan.ranks));
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "bellows/report/trace_writer.h"

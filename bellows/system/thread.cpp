@@ -1,0 +1,20 @@
+#include "bellows/system/thread.h"
+
+#include <c10/util/Exception.h>
+
+#include "bellows/core/error.h"
+
+namespace bellows {
+
+std::string no_thread_message(const std::system_error& error) {
+  return "cannot start a thread: " + errno_message(error.code().value()) +
+         ". The process has reached its limit of threads (ulimit -u, or pids.max of its cgroup) or of memory (ulimit "
+         "-v). "
+         "Raise the limit, or use fewer threads.";
+}
+
+void throw_no_thread(std::string_view purpose, const std::system_error& error) {
+  TORCH_CHECK(false, purpose, ": ", no_thread_message(error));
+}
+
+}  // namespace bellows

@@ -1,0 +1,3 @@
+#pragma once
+
+#include "bellows/techniques/technique.h"

@@ -1,0 +1,61 @@
+#include "bellows/train/run/resume_check.h"
+
+#include <algorithm>
+
+#include "bellows/core/error.h"
+#include "bellows/core/log.h"
+
+namespace bellows::train {
+
+namespace {
+
+/// Keys that decide which samples the rest of an epoch has.
+bool decides_order(const std::string& what) {
+  return what == "recipe.batch_size" || what == "recipe.seed" || what == "recipe.bad_samples" ||
+         what == "recipe.batch_size_start" || what == "recipe.growth_epochs" || what == "data";
+}
+
+/// Another number of ranks takes the same samples in the same steps, and sums in another order: a job may shrink and grow.
+bool goes_with_ranks(const std::string& what) {
+  return what == "ranks" || what == "threads" || what == "env.OMP_NUM_THREADS";
+}
+
+std::string fact(const RunRecord& record, const std::string& name) {
+  const auto found = record.facts.find(name);
+  return found == record.facts.end() ? "" : found->second;
+}
+
+}  // namespace
+
+void check_resume(const checkpoint::State& state, const RunRecord& now, bool accept_changes) {
+  RunRecord then = now;
+  if (!state.environment.empty())
+    then = run_record_from_json(state.environment, "resume: the checkpoint's environment");
+  then.recipe = state.recipe;
+  std::string harmless, harmful;
+  const std::string ranks = fact(then, "ranks"), ranks_now = fact(now, "ranks");
+  const bool other_ranks = !ranks.empty() && !ranks_now.empty() && ranks != ranks_now;
+  if (other_ranks)
+    log_warn("resume: ", ranks, " ranks then, ", ranks_now,
+             " now: the same samples in the same steps; numbers are rounded differently.");
+  for (const RunDifference& difference : differences(then, run_record_from_json(to_json(now), "resume"))) {
+    if (other_ranks && goes_with_ranks(difference.what)) continue;
+    if (difference.what == "recipe.run_folder") continue;  // a run may be moved or copied
+    TORCH_CHECK_VALUE(!decides_order(difference.what) || state.batch == 0,
+                      "resume: the checkpoint stands inside epoch ", state.epoch + 1, " (batch ", state.batch,
+                      "), and there is another ", difference.to_string(),
+                      ": the rest of the epoch would be other samples. Resume with the old value; change it after an "
+                      "epoch's end.");
+    TORCH_CHECK_VALUE(difference.what != "recipe.optimizer" && difference.what != "recipe.model",
+                      "resume: the checkpoint is of another ", difference.to_string(),
+                      ". Start a new run; the recipe's `weights` can begin with the old one's.");
+    std::string& list = difference.changes_bits ? harmful : harmless;
+    list += (list.empty() ? "" : "; ") + difference.to_string();
+  }
+  TORCH_CHECK_VALUE(harmful.empty() || accept_changes, "resume: this would not go on with the same bits: ", harmful,
+                    ". Put it back, or accept changes (Trainer::accept_changes, --accept-changes).");
+  if (!harmful.empty()) log_warn("resume: the run will not be what it would have been; changed: ", harmful);
+  if (!harmless.empty()) log_info("resume: changed, without effect on the result: ", harmless);
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,117 @@
+#include "bellows/train/step/activations.h"
+
+#include <c10/util/Exception.h>
+
+#include "bellows/checkpoint/rng.h"
+#include "bellows/core/error.h"
+#include "bellows/core/seed.h"
+#include "bellows/models/blocks.h"
+#include "bellows/models/model_skeleton.h"
+#include "bellows/models/registry.h"
+#include "bellows/recompute/checkpoint.h"
+#include "bellows/train/recipe/recipe.h"
+#include "bellows/train/recipe/recipe_error.h"
+
+namespace bellows::train {
+
+namespace {
+
+std::optional<recompute::ActivationBits> activation_bits(const Recipe& recipe) {
+  if (recipe.activations == "bf16") return recompute::ActivationBits::bf16;
+  if (recipe.activations == "int8") return recompute::ActivationBits::int8;
+  if (recipe.activations == "int4") return recompute::ActivationBits::int4;
+  return {};
+}
+
+/// What the recipe lets the blocks keep; none: their inputs only.
+std::optional<recompute::BudgetOptions> kept_by_blocks(const Recipe& recipe) {
+  if (recipe.recompute_keep > 0) return recompute::BudgetOptions{.fraction = recipe.recompute_keep};
+  if (recipe.recompute_keep_mb > 0) return recompute::BudgetOptions{.target_bytes = recipe.recompute_keep_mb << 20};
+  return {};
+}
+
+/// It is there whether autograd saves it or not.
+std::vector<at::Tensor> frozen_tensors(const Model& model) {
+  std::vector<at::Tensor> result;
+  for (const auto& [name, tensor] : model.state_dict()) {
+    if (!tensor.requires_grad()) result.push_back(tensor);
+  }
+  return result;
+}
+
+}  // namespace
+
+Activations::Activations(const Recipe& recipe, const Model& model, int rank)
+    : model_(model),
+      bits_(activation_bits(recipe)),
+      folder_(recipe.offload_folder),
+      reserve_bytes_(recipe.offload_reserve_mb << 20),
+      seed_(mix_seed(static_cast<uint64_t>(recipe.seed), static_cast<uint64_t>(rank))),
+      frozen_(frozen_tensors(model)) {
+  if (!folder_.empty()) {
+    try {
+      const recompute::offload probe({.folder = folder_, .reserve_bytes = reserve_bytes_});
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(false, "train: offload_folder = ", folder_, ": ", user_message(error));
+    }
+  }
+  if (recipe.recompute != "blocks") return;
+  if (const auto kept = kept_by_blocks(recipe)) {
+    keep_.emplace(*kept);
+    kept_ = recipe.recompute_keep > 0 ? c10::str(100 * recipe.recompute_keep, " % of their bytes")
+                                      : c10::str(recipe.recompute_keep_mb, " MiB");
+  }
+  blocks_ = models::run_blocks_by(
+      model_, [](const models::Block& block, const at::Tensor& input) { return recompute::checkpoint(block, input); });
+  check_recipe(blocks_ > 0, "train: recompute = blocks, but the model \"", model_.name(),
+               "\" knows no blocks that could be computed again. Those of the models room with residual blocks, "
+               "transformer layers or stages do (resnet18, digits_resnet, bert, gpt, unet); a model of your own "
+               "calls recompute::checkpoint itself. Or set recompute: none.");
+}
+
+Activations::~Activations() {
+  if (blocks_ > 0) models::run_blocks_by(model_, nullptr);
+}
+
+Activations::Forward::Forward(const Activations& activations, int64_t step, int64_t batch) {
+  if (activations.keep_) budget_.emplace(*activations.keep_);
+  if (!activations.folder_.empty())
+    offload_.emplace(recompute::OffloadOptions{
+        .folder = activations.folder_, .reserve_bytes = activations.reserve_bytes_, .leave = activations.frozen_});
+  if (!activations.bits_) return;
+  const uint64_t seed = mix_seed(activations.seed_, static_cast<uint64_t>(step), static_cast<uint64_t>(batch));
+  compress_.emplace(recompute::CompressOptions{.bits = *activations.bits_, .seed = seed, .leave = activations.frozen_});
+}
+
+std::string Activations::describe() const {
+  std::string words;
+  const auto add = [&words](const std::string& part) { words += (words.empty() ? "activations: " : "; ") + part; };
+  if (blocks_ > 0) {
+    add(c10::str(blocks_, blocks_ == 1 ? " block" : " blocks", " computed again in backward",
+                 keep_ ? ", keeping " + kept_ : ""));
+  }
+  if (bits_) {
+    const bool half = *bits_ == recompute::ActivationBits::bf16;
+    add(c10::str("kept as ", half ? "bf16" : *bits_ == recompute::ActivationBits::int8 ? "int8" : "int4"));
+  }
+  if (!folder_.empty()) add("waiting for backward in " + folder_);
+  return words;
+}
+
+std::string recompute_obstacle(const Recipe& recipe) {
+  const auto generators = checkpoint::rng_state();
+  int64_t blocks = 0;
+  try {
+    const models::ModelEntry entry = models::model_entry(recipe.model);
+    const int64_t width = entry.input_shape[0] > 0 ? entry.input_shape[0] : 3;
+    const auto sketch = models::model_skeleton(entry);
+    blocks = models::run_blocks_by(sketch ? entry.make_sized(sketch->small, 10) : entry.make(10, width), nullptr);
+  } catch (const c10::Error& error) {
+    checkpoint::set_rng_state(generators);
+    return user_message(error);
+  }
+  checkpoint::set_rng_state(generators);
+  return blocks > 0 ? "" : "the model " + recipe.model + " knows no blocks";
+}
+
+}  // namespace bellows::train

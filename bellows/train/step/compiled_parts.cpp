@@ -1,0 +1,55 @@
+#include "bellows/train/step/compiled_parts.h"
+
+#include "bellows/train/recipe/recipe.h"
+
+namespace bellows::train {
+
+namespace {
+
+void call_body(const CompiledParts::Body& body) {
+  body();
+}
+
+void run(auto& part, const CompiledParts::Body& body) {
+  if (part)
+    (*part)(body);
+  else
+    body();
+}
+
+}  // namespace
+
+CompiledParts::CompiledParts(const Recipe& recipe) {
+  const auto part = [] { return compile(&call_body); };
+  if (recipe.compile == "none") return;
+  evaluation_.emplace(part());
+  (recipe.compile == "step" ? step_ : forward_).emplace(part());
+}
+
+void CompiledParts::step(const Body& body) {
+  run(step_, body);
+}
+
+void CompiledParts::forward(const Body& body) {
+  run(forward_, body);
+}
+
+void CompiledParts::evaluation(const Body& body) {
+  run(evaluation_, body);
+}
+
+bool CompiledParts::ready() const {
+  return (!step_ || step_->ready()) && (!forward_ || forward_->ready());
+}
+
+std::string compile_conflict(const Recipe& recipe) {
+  if (!recipe.device.starts_with("cpu")) return "code is generated for the CPU only, got device = " + recipe.device;
+  if (recipe.recompute != "none") return "recompute = " + recipe.recompute + " runs forward passes again";
+  if (recipe.activations != "full") return "activations = " + recipe.activations + " rounds between operators";
+  if (!recipe.offload_folder.empty()) return "offload_folder writes between operators";
+  if (recipe.compile != "step") return "";
+  if (recipe.step_in_backward) return "step_in_backward takes its steps one by one";
+  return recipe.accumulate_dtype == "auto" ? "" : "accumulate_dtype = " + recipe.accumulate_dtype + " sums one by one";
+}
+
+}  // namespace bellows::train

@@ -1,0 +1,163 @@
+#include "bellows/train/step/ranks.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sum.h>
+#include <c10/util/Exception.h>
+
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "bellows/checkpoint/sharded.h"
+#include "bellows/core/seed.h"
+#include "bellows/optim/state/state.h"
+#include "bellows/parallel/ddp/distributed_data_parallel.h"
+#include "bellows/parallel/ddp/same_model.h"
+#include "bellows/parallel/hooks/hooks.h"
+#include "bellows/parallel/sync_batch_norm.h"
+#include "bellows/parallel/zero/zero_optimizer.h"
+
+namespace bellows::train {
+
+using parallel::DistributedDataParallel;
+
+struct Ranks::State {
+  comm::Group group;
+  Model model;
+  std::string strategy;
+  DataPrints prints{};
+  bool skips_samples = false;                  ///< of which the other ranks know nothing
+  bool synchronizes_norms = false;             ///< and there are some
+  std::optional<DistributedDataParallel> ddp;  ///< not with zero2, where backward itself shares gradients
+  std::unique_ptr<const DistributedDataParallel::NoSync> quiet;
+  std::vector<at::Tensor> trained;
+};
+
+namespace {
+
+std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
+  const std::string& name = recipe.gradient_compression;
+  if (name == "bf16") return parallel::bf16_hook();
+  if (name == "fp16") return parallel::fp16_hook();
+  if (name == "int8") return parallel::int8_hook();
+  if (name == "power_sgd") return parallel::power_sgd_hook();
+  if (name == "top_k") return parallel::top_k_hook();
+  return nullptr;
+}
+
+/// What decides when ranks meet and what they compute, a line each; where files lie may differ between machines.
+std::vector<std::string> common_part(const Job& job, const DataPrints& prints) {
+  const std::set<std::string_view> own = {"data",     "eval_data",  "subset",         "weights",
+                                          "model",    "device",     "loader_threads", "prefetch",
+                                          "cache_mb", "run_folder", "offload_folder", "offload_reserve_mb"};
+  std::vector<std::string> lines = {
+      "training data: " + prints.train, "held-out data: " + (job.eval ? prints.eval : "none"),
+      std::string("checkpoints: ") + (job.recipe.run_folder.empty() ? "none" : "in a run_folder")};
+  std::istringstream yaml(job.recipe.to_yaml());
+  for (std::string line; std::getline(yaml, line);) {
+    if (!own.contains(std::string_view(line).substr(0, line.find(':')))) lines.push_back(line);
+  }
+  return lines;
+}
+
+void check_same_recipe(const Job& job, const DataPrints& prints, const comm::Group& group) {
+  parallel::check_same_lines("train: the ranks train differently", "line", common_part(job, prints), group,
+                             "Give all ranks the same recipe and the same data.");
+}
+
+}  // namespace
+
+Ranks::Ranks(Job& job) {
+  if (!job.ranks || job.ranks->size() == 1) return;
+  const Recipe& recipe = job.recipe;
+  TORCH_CHECK_VALUE(!recipe.sample_stats, "train: sample_stats are kept by one process; train alone to collect them.");
+  state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model, .strategy = recipe.data_parallel});
+  const comm::Group& group = state_->group;
+  state_->prints = train::data_prints(job);
+  check_same_recipe(job, state_->prints, group);
+  state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
+  job.train = job.train.distributed(group.rank(), group.size(), /*share_batch=*/true);
+  if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*share_batch=*/true);
+  if (recipe.sync_batch_norm) state_->synchronizes_norms = parallel::convert_sync_batch_norm(job.model, group) > 0;
+  const int stage = recipe.data_parallel == "zero1" ? 1 : recipe.data_parallel == "zero2" ? 2 : 0;
+  if (stage < 2) {
+    state_->ddp.emplace(job.model, group,
+                        parallel::DistributedOptions{.hook = hook_of(recipe), .bucket_bytes = recipe.bucket_mb << 20});
+  }
+  for (auto& optimizer : job.optimizers) {
+    if (stage > 0)
+      optimizer = parallel::shard_optimizer(optimizer, job.model, group,
+                                            {.stage = stage, .bucket_bytes = recipe.bucket_mb << 20});
+  }
+  for (const at::Tensor& parameter : job.model.parameters()) {
+    if (parameter.requires_grad()) state_->trained.push_back(parameter);
+  }
+  // All ranks drew the same weights, but each needs its own dropout masks. Rank 0 continues as one process does.
+  seed_everything(rank_seed(static_cast<uint64_t>(recipe.seed), group.rank()));
+}
+
+Ranks::~Ranks() = default;
+
+const comm::Group* Ranks::group() const {
+  return state_ ? &state_->group : nullptr;
+}
+
+const DataPrints* Ranks::data_prints() const {
+  return state_ ? &state_->prints : nullptr;
+}
+
+void Ranks::before_forward(bool last) {
+  if (!state_ || !state_->ddp) return;
+  state_->quiet.reset();  // a batch that threw left it behind
+  if (!last) state_->quiet.reset(new auto(state_->ddp->no_sync()));
+  state_->ddp->before_forward();
+}
+
+void Ranks::before_backward(const at::Tensor& loss) {
+  if (state_ && state_->ddp) state_->ddp->before_backward({loss});
+}
+
+void Ranks::after_backward() {
+  if (state_) state_->quiet.reset();
+}
+
+void Ranks::before_evaluation() {
+  if (state_) parallel::broadcast_buffers(state_->model, state_->group);
+}
+
+at::Tensor Ranks::loss_of_nothing() const {
+  TORCH_CHECK_VALUE(!state_->synchronizes_norms, "train: rank ", rank(), " of ", size(),
+                    " has no sample in this step, and sync_batch_norm needs one of each rank. Choose a batch_size that "
+                    "leaves enough for an epoch's last step, fewer ranks, or set sync_batch_norm: false.");
+  at::Tensor loss;
+  for (const at::Tensor& parameter : state_->trained) {
+    const at::Tensor none = at::sum(parameter.reshape({-1}).narrow(0, 0, 0)).to(at::kFloat);
+    loss = loss.defined() ? loss.add(none) : none;
+  }
+  return loss;
+}
+
+bool Ranks::has_equal_share(const data::Batch& batch, int64_t batch_size) const {
+  return !state_ || (!state_->skips_samples && batch_size % size() == 0 && batch.size() * size() == batch_size &&
+                     batch.consumed() == (batch.index() + 1) * batch_size);
+}
+
+std::vector<comm::Shard> Ranks::parts_of(const torch::optim::Optimizer& optimizer) {
+  if (const auto* sharded = dynamic_cast<const parallel::ShardedOptimizer*>(&optimizer)) return sharded->state_shards();
+  return checkpoint::whole_parts(optim::state_dict(optimizer));
+}
+
+NamedTensors Ranks::state() const {
+  return state_ && state_->ddp ? state_->ddp->state() : NamedTensors();
+}
+
+void Ranks::restore(const NamedTensors& state) {
+  if (state_ && state_->ddp) state_->ddp->restore(state);
+}
+
+std::string Ranks::describe() const {
+  if (!state_) return "";
+  return state_->strategy + ": " + (state_->ddp ? state_->ddp->describe() : c10::str(size(), " ranks"));
+}
+
+}  // namespace bellows::train

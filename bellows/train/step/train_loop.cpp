@@ -1,0 +1,385 @@
+#include "bellows/train/step/train_loop.h"
+
+#include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/where.h>
+#include <c10/util/irange.h>
+
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "bellows/amp/autocast.h"
+#include "bellows/comm/collectives.h"
+#include "bellows/core/device.h"
+#include "bellows/core/error.h"
+#include "bellows/core/grad_mode.h"
+#include "bellows/inspect/trace.h"
+#include "bellows/optim/state/state.h"
+#include "bellows/system/allocator_reuse.h"
+#include "bellows/train/data/data_assembly.h"
+#include "bellows/train/step/failure_localization.h"
+
+namespace bellows::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The guard that the policy asks for; none for fp32, so that a guard of the caller's stays in force, and none for low
+/// weights: amp::apply() gave the model its own.
+std::unique_ptr<amp::autocast> make_precision_guard(const amp::Policy& policy, c10::Device device) {
+  if (!policy.autocast || policy.low_weights) return nullptr;
+  return std::make_unique<amp::autocast>(device.type(), policy.dtype);
+}
+
+/// On the device and in the memory order of the recipe; most loaders deliver it so.
+data::Batch placed(data::Batch batch, const Recipe& recipe, c10::Device device) {
+  batch = batch.to(device);
+  if (!recipe.channels_last) return batch;
+  NamedTensors tensors = batch.tensors();
+  bool changed = false;
+  for (auto& [name, tensor] : tensors) {
+    if (tensor.dim() != 4 || tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) continue;
+    tensor = tensor.contiguous(at::MemoryFormat::ChannelsLast);
+    changed = true;
+  }
+  return changed ? data::Batch(std::move(tensors), batch.ids(), batch.place()) : batch;
+}
+
+/// Adds the time since it was made, or since the last call.
+class PhaseClock {
+ public:
+  void add_to(double& seconds) {
+    const auto now = Clock::now();
+    seconds += std::chrono::duration<double>(now - begin_).count();
+    begin_ = now;
+  }
+
+ private:
+  Clock::time_point begin_ = Clock::now();
+};
+
+/// Images at `size`, where they are to be smaller than they come. Shapes: [N, C, H, W]
+data::Batch resized(data::Batch batch, int64_t size) {
+  if (size == 0) return batch;
+  NamedTensors tensors = batch.tensors();
+  for (auto& [name, tensor] : tensors) {
+    if (tensor.dim() == 4) tensor = at::_upsample_bilinear2d_aa(tensor, {size, size}, /*align_corners=*/false);
+  }
+  return data::Batch(std::move(tensors), batch.ids(), batch.place());
+}
+
+/// Adds up what was made of packed texts. Returns the number of tokens that were to be told.
+at::Tensor add_tokens(const at::Tensor& scores, const data::Batch& batch, at::Tensor& loss, at::Tensor& correct) {
+  const TokenLoss told = next_token_loss(scores, batch);
+  loss.add_(told.sum);
+  correct.add_(at::sum(at::eq(at::argmax(scores, 2), told.targets)));
+  return told.count;
+}
+
+at::Tensor scores_of(const Model& model, const data::Batch& batch, CompiledParts* compiled) {
+  at::Tensor scores;
+  const auto forward = [&] { scores = model.forward(model_input(batch)); };
+  if (compiled)
+    compiled->evaluation(forward);
+  else
+    forward();
+  return scores;
+}
+
+}  // namespace
+
+Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks,
+                    CompiledParts* compiled) {
+  const auto begin = Clock::now();
+  const c10::Device device = parse_device(recipe.device);
+  const EvalMode eval_mode(model);
+  const inference_mode no_graph;
+  const amp::Policy policy = precision_policy(recipe);
+  Evaluation result;
+  at::Tensor loss = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kDouble));
+  at::Tensor correct = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kLong));
+  at::Tensor tokens;  // that were to be told; undefined: samples are
+  loader.start(0);
+  while (auto next = loader.next()) {
+    const data::Batch batch = placed(std::move(*next), recipe, device);
+    if (batch.size() == 0) continue;
+    const auto precision = make_precision_guard(policy, device);
+    const at::Tensor logits = scores_of(model, batch, compiled);
+    result.samples += batch.size();
+    if (batch.contains("segment_ids")) {
+      const at::Tensor told = add_tokens(logits, batch, loss, correct);
+      tokens = tokens.defined() ? tokens.add(told) : told;
+      continue;
+    }
+    loss.add_(at::cross_entropy_loss(logits, batch["label"]), static_cast<double>(batch.size()));
+    correct.add_(count_hits(logits, batch["label"]));
+  }
+  if (tokens.defined()) result.samples = tokens.item<int64_t>();
+  if (ranks) {
+    const at::Tensor samples = at::scalar_tensor(result.samples, loss.options());
+    const at::Tensor sums = comm::all_reduce(at::stack({loss, correct.to(at::kDouble), samples}), *ranks);
+    loss = sums[0];
+    correct = sums[1].to(at::kLong);
+    result.samples = sums[2].to(at::kLong).item<int64_t>();
+  }
+  TORCH_CHECK_VALUE(result.samples > 0, "evaluate: none of the ", loader.size(), " samples could be used.");
+  result.loss = loss.item<double>() / static_cast<double>(result.samples);
+  result.accuracy = static_cast<double>(correct.item<int64_t>()) / static_cast<double>(result.samples);
+  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return result;
+}
+
+TrainLoop::TrainLoop(Job job)
+    : job_(std::move(job)),
+      ranks_(job_),
+      device_(parse_device(job_.recipe.device)),
+      growth_(job_.recipe, job_.train.channels_last(job_.recipe.channels_last)),
+      loader_(growth_.data(0).loader()),
+      policy_(precision_policy(job_.recipe)),
+      activations_(job_.recipe, job_.model, ranks_.rank()),
+      compiled_(job_.recipe),
+      update_(job_.recipe),
+      rates_(job_.recipe, growth_, job_.optimizers),
+      metrics_(job_.recipe.train_metrics) {
+  TORCH_CHECK_VALUE(!job_.optimizers.empty() && job_.loss, "TrainLoop: expected an optimizer and a loss, got none.");
+  TORCH_CHECK_VALUE(job_.recipe.compile == "none" || !ranks_.group(), "train: compile = ", job_.recipe.compile,
+                    " is for one process: several ranks exchange their gradients, got ", ranks_.size(),
+                    " ranks. Set compile: none.");
+  if (job_.recipe.keep_freed_memory) keep_freed_memory();
+  if (job_.recipe.sample_stats) sample_stats_.emplace(job_.train.source()->id_bound());
+  if (job_.recipe.ema_decay > 0) {
+    average_.emplace(job_.model, optim::AveragingOptions{.weight = optim::ema_weight(job_.recipe.ema_decay, true),
+                                                         .buffers = optim::AverageBuffers::average});
+  }
+  take_gradients();
+  if (!job_.model.training()) job_.model.train();  // parts that the caller froze stay so
+}
+
+/// What becomes of gradients as they arrive.
+void TrainLoop::take_gradients() {
+  const Recipe& recipe = job_.recipe;
+  const bool ordinary = !recipe.step_in_backward && recipe.accumulate_dtype == "auto";
+  TORCH_CHECK_VALUE(ordinary || !ranks_.group(),
+                    "train: ", recipe.step_in_backward ? "step_in_backward" : "accumulate_dtype",
+                    " is for one process: several ranks exchange their gradients, got ", ranks_.size(), " ranks.");
+  std::vector<at::Tensor> parameters;
+  for (const auto& optimizer : job_.optimizers) {
+    for (const auto& group : optimizer->param_groups())
+      parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  if (recipe.accumulate_dtype != "auto")
+    sums_.emplace(parameters,
+                  optim::AccumulatorOptions{recipe.accumulate_dtype == "fp32" ? at::kFloat : at::kBFloat16});
+  if (!recipe.step_in_backward) return;
+  for (const auto& optimizer : job_.optimizers) stepping_.push_back(optim::step_in_backward(*optimizer));
+}
+
+bool TrainLoop::step(bool stop) {
+  std::optional<data::Batch> first = next_batch();
+  if (!first) return false;
+  rates_.set(step_, first->epoch());
+  between_steps_ = false;
+  PhaseClock deferred;
+  compiled_.step([&] {
+    take_step(std::move(*first), stop);
+    deferred = {};
+  });
+  deferred.add_to(phases_.update);
+  losses_.push_back(last_loss_);
+  samples_ += last_batch_size_;
+  ++step_;
+  between_steps_ = true;
+  return true;
+}
+
+void TrainLoop::take_step(data::Batch first, bool stop) {
+  std::optional<data::Batch> batch = std::move(first);
+  const int64_t epoch = batch->epoch();
+  for (const auto& optimizer : job_.optimizers) optimizer->zero_grad();
+  if (job_.recipe.on_nan == "skip") keep_buffers();
+  const int64_t batches = job_.recipe.accumulate;
+  const bool single = batches == 1 || epoch_ != epoch;
+  const bool alone = single && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
+  GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.size(), 1), stop,
+                 (policy_.loss_scaling && policy_.low_weights && ranks_.group()) || !stepping_.empty());
+  last_ids_.clear();
+  for (int64_t i = 1; batch; ++i) {
+    const bool last = i == batches || epoch_ != epoch;
+    forward_backward(*batch, i - 1, mean, alone, last);
+    batch = last ? std::nullopt : next_batch();
+  }
+  last_loss_ = mean.loss();
+  stop_ = mean.stop();
+  last_batch_size_ = mean.samples();
+  if (job_.recipe.on_nan == "skip") put_back_buffers(last_loss_);
+  PhaseClock clock;
+  const inspect::TraceScope scope("optimizer");
+  if (stepping_.empty()) update_.step(job_.optimizers, mean.divisor());
+  if (average_) average_->update_parameters();
+  clock.add_to(phases_.update);
+}
+
+void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, GroupMean& mean, bool alone, bool last) {
+  PhaseClock clock;
+  std::optional<StepOutput> output;
+  ranks_.before_forward(last);
+  {
+    const inspect::TraceScope scope("forward");
+    const auto precision = make_precision_guard(policy_, device_);
+    const Activations::Forward forward(activations_, step_, number);
+    compiled_.forward([&] {
+      output = batch.size() > 0 ? job_.loss(batch) : StepOutput::sum(ranks_.loss_of_nothing(), at::scalar_tensor(0));
+    });
+  }
+  const at::Tensor loss = mean.weigh(*output, batch.size(), alone);
+  clock.add_to(phases_.forward);
+  check_finite(loss, batch);
+  if (last) mean.exchange();
+  ranks_.before_backward(loss);
+  {
+    const inspect::TraceScope scope("backward");
+    update_.scaled(loss).backward();
+  }
+  ranks_.after_backward();
+  check_gradient(batch);
+  clock.add_to(phases_.backward);
+  if (batch.size() > 0 && batch.contains("label"))
+    metrics_.update(output->loss.detach(), output->predictions, batch["label"]);
+  if (sample_stats_) note_samples(batch, output->predictions);
+  last_ids_.insert(last_ids_.end(), batch.ids().begin(), batch.ids().end());
+}
+
+void TrainLoop::note_samples(const data::Batch& batch, const at::Tensor& predictions) {
+  TORCH_CHECK_VALUE(predictions.defined() && batch.contains("label"),
+                    "TrainLoop: sample_stats needs a loss function that gives predictions [N, C], and labels.");
+  sample_stats_->update(batch.ids(), predictions, batch["label"]);
+}
+
+void TrainLoop::run_steps(int64_t n) {
+  for (int64_t i = 0; i < n; i += step() ? 1 : 0) {
+  }
+}
+
+std::optional<data::Batch> TrainLoop::next_batch() {
+  const inspect::TraceScope scope("load");
+  const undeferred guard;  // loaders work on memory
+  PhaseClock clock;
+  if (!started_) {
+    if (loader_.batch_size() != growth_.batch_size(epoch_)) loader_ = growth_.data(epoch_).loader();
+    loader_.start(epoch_, batch_);
+    delivered_ = batch_ > 0;
+    started_ = true;
+  }
+  std::optional<data::Batch> batch = loader_.next();
+  TORCH_CHECK_VALUE(batch || delivered_, "TrainLoop: no sample of epoch ", epoch_ + 1, " could be used (",
+                    loader_.size(), " in the data set). Check the data, or set bad_samples to fail to see why.");
+  const int64_t size = growth_.image_size(epoch_);
+  delivered_ = true;
+  if (batch) batch_ = batch->index() + 1;
+  if (!batch || batch_ >= loader_.batches_per_epoch()) {
+    // The next epoch starts with the next step: nothing is loaded behind an evaluation's back.
+    skipped_ += loader_.skipped();
+    ++epoch_;
+    batch_ = 0;
+    started_ = false;
+  }
+  if (batch) batch = resized(placed(std::move(*batch), job_.recipe, device_), size);
+  clock.add_to(phases_.load);
+  return batch;
+}
+
+void TrainLoop::replay(const data::Batch& batch) {
+  stepping_.clear();  // this backward pass only looks for the cause
+  const auto precision = make_precision_guard(policy_, device_);
+  job_.loss(batch).loss.backward();
+}
+
+/// An accelerator would have to be waited for, and a compiled step would be cut in pieces.
+bool TrainLoop::looks_at_once() const {
+  return device_.is_cpu() && job_.recipe.on_nan == "stop" && !compiled_.has_whole_steps();
+}
+
+void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) {
+  if (!looks_at_once()) return;
+  const auto value = loss.item<double>();
+  if (std::isfinite(value)) return;
+  TORCH_CHECK(false, "train: the loss became ", std::isnan(value) ? "NaN" : "infinite", " at step ", step_ + 1,
+              " (epoch ", batch.epoch() + 1, ", batch ", batch.index(), ", learning rate ",
+              optim::get_lr(*job_.optimizers.front()), ", samples ", id_list(batch.ids()), "). ",
+              blame_bad_value(job_, batch, [&] { replay(batch); }),
+              " A checkpoint that was written is from before. To leave such steps out, set on_nan: skip.");
+}
+
+void TrainLoop::check_gradient(const data::Batch& batch) {
+  constexpr int64_t cheap = 1 << 13;
+  if (!looks_at_once() || policy_.loss_scaling) return;
+  const bool stepped = !stepping_.empty();  // the gradient is gone, and its weight shows what it was
+  // What breaks in backward travels to the first layers: one small gradient there tells, at no cost.
+  for (const at::Tensor& parameter : job_.optimizers.front()->param_groups().front().params()) {
+    const at::Tensor looked_at = !stepped ? parameter.grad() : parameter.requires_grad() ? parameter : at::Tensor();
+    if (!looked_at.defined() || looked_at.is_sparse() || looked_at.numel() > cheap) continue;
+    if (std::isfinite(at::sum(looked_at.detach(), at::kDouble).item<double>())) return;
+    TORCH_CHECK(
+        false, "train: a gradient became NaN or infinite at step ", step_ + 1, " (epoch ", batch.epoch() + 1,
+        ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
+        stepped ? std::string("The weights have taken it (step_in_backward): without that, what made it is named.")
+                : blame_bad_value(job_, batch, [&] { replay(batch); }),
+        " A checkpoint that was written is from before.", stepped ? "" : " To leave such steps out, set on_nan: skip.");
+  }
+}
+
+// A forward pass over bad values spoils running statistics, which no skipped step brings back.
+void TrainLoop::keep_buffers() {
+  kept_buffers_.clear();
+  for (const auto& [name, buffer] : job_.model.named_buffers()) kept_buffers_.push_back(buffer.clone());
+}
+
+void TrainLoop::put_back_buffers(const at::Tensor& loss) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor good = at::isfinite(loss);
+  const NamedTensors buffers = job_.model.named_buffers();
+  for (const auto i : c10::irange(buffers.size())) {
+    at::Tensor buffer = buffers[i].second;
+    buffer.copy_(at::where(good, buffer, kept_buffers_[i]));
+  }
+}
+
+std::vector<double> TrainLoop::take_losses() {
+  if (losses_.empty()) return {};
+  const at::Tensor values = at::stack(losses_).to(at::kCPU, at::kDouble);
+  const int64_t first = step_ - static_cast<int64_t>(losses_.size());
+  losses_.clear();
+  std::vector<double> result(values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel());
+  if (job_.recipe.on_nan == "skip") {
+    std::erase_if(result, [](double loss) { return !std::isfinite(loss); });
+    return result;
+  }
+  for (const auto i : c10::irange(result.size())) {
+    TORCH_CHECK(std::isfinite(result[i]), "train: the loss became ", std::isnan(result[i]) ? "NaN" : "infinite",
+                " at step ", first + static_cast<int64_t>(i) + 1, " (learning rate ",
+                optim::get_lr(*job_.optimizers.front()),
+                "). Try a smaller lr, a warm-up, or precision fp32. A checkpoint that was written is from before.");
+  }
+  return result;
+}
+
+Evaluation TrainLoop::evaluate() {
+  TORCH_CHECK_VALUE(job_.eval, "TrainLoop::evaluate: there is no held-out data. Set eval_data.");
+  if (!eval_loader_) eval_loader_ = job_.eval->channels_last(job_.recipe.channels_last).loader();
+  std::optional<optim::AveragedWeights> averaged;
+  if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);
+  ranks_.before_evaluation();
+  const Evaluation result = train::evaluate(job_.model, *eval_loader_, job_.recipe, ranks_.group(), &compiled_);
+  rates_.note_evaluation(result.loss);
+  return result;
+}
+
+}  // namespace bellows::train

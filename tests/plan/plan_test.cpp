@@ -1,0 +1,218 @@
+#include "bellows/plan/candidates.h"
+#include "bellows/plan/decision.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "bellows/plan/dry_run.h"
+
+namespace bellows::train {
+
+namespace {
+
+Recipe recipe_for(const std::string& model, const std::string& optimizer = "adamw",
+                  const std::string& precision = "fp32") {
+  Recipe recipe;
+  recipe.model = model;
+  recipe.optimizer = optimizer;
+  recipe.precision = precision;
+  return recipe;
+}
+
+struct Configuration {
+  Recipe recipe;
+  StepSize size;
+};
+
+/// Bytes by the documents' formulas: weights, gradients and AdamW's state 16 a parameter; the rest grows with the batch.
+struct Formula {
+  double parameters, activations_a_sample;
+  int64_t batch;
+  int64_t operator()(const Measures& m) const {
+    const double n = parameters, share = 1.0 / static_cast<double>(m.ranks);
+    const double state = (m.state == Measures::State::eight_bit ? 2 : 8) * (m.stage > 0 ? share : 1);
+    const double saved =
+        (m.precision == Measures::Precision::bf16 ? 0.5 : 1) * (m.saved == Measures::Saved::recomputed  ? 0.2
+                                                                : m.saved == Measures::Saved::offloaded ? 0.02
+                                                                                                        : 1);
+    const double copies = m.precision == Measures::Precision::bf16 ? 2 : 0;
+    const double a = activations_a_sample * static_cast<double>(batch) / static_cast<double>(m.accumulate);
+    return static_cast<int64_t>(n * (4 + copies + 4 * (m.stage > 1 ? share : 1) + state) + a * saved);
+  }
+};
+
+struct DecisionCase {
+  const char* what;
+  double parameters, activations_a_sample;  // of a sample, in bytes
+  Situation situation;
+  const char* expected;
+};
+
+constexpr double million = 1e6, billion = 1e9;
+
+Situation at(int64_t gigabytes, int64_t batch, int64_t ranks = 1, double step_s = 0.2, double bandwidth = 10e9,
+             bool bf16 = true) {
+  return {.capacity = gigabytes * 1'000'000'000,
+          .batch = batch,
+          .ranks = ranks,
+          .bandwidth = bandwidth,
+          .step_seconds = step_s,
+          .bf16_arithmetic = bf16};
+}
+
+const DecisionCase decision_cases[] = {
+    // It fits: keep it simple.
+    {"small model, one device", 10 * million, 1e6, at(8, 32), "nothing; alone"},
+    {"small model, steps of 2 ms: ranks only slow it down", million, 1e5, at(8, 32, 4, 0.002), "nothing; alone"},
+    {"small model that could be sharded is not", 10 * million, 1e6, at(8, 32, 8, 0.05), "nothing; ddp"},
+    {"ResNet-50 on eight devices", 25 * million, 90e6, at(16, 64, 8), "nothing; ddp"},
+    {"fits just so", 100 * million, 10e6, at(2, 32), "nothing; alone"},
+    {"BERT over a slow network", 110 * million, 50e6, at(16, 32, 4, 0.2, 1e9), "nothing; ddp with a hook"},
+    {"no time known: DDP", 110 * million, 50e6, at(16, 32, 4, 0), "nothing; ddp"},
+    // Activations are too many.
+    {"half of them is enough", 110 * million, 200e6, at(6, 32), "bf16 autocast; alone"},
+    {"an eighth of them", 110 * million, 500e6, at(5, 32), "bf16 autocast, accumulation of 4; alone"},
+    {"no bf16 in this processor", 110 * million, 500e6, at(6, 32, 1, 0.2, 1e9, false), "accumulation of 4; alone"},
+    {"the same on ranks stays DDP", 110 * million, 500e6, at(5, 32, 4), "bf16 autocast, accumulation of 4; ddp"},
+    {"down to single samples", 110 * million, 6e9, at(6, 32), "bf16 autocast, accumulation of 32; alone"},
+    // The state is too large, too.
+    {"8-bit state", 400 * million, 200e6, at(6, 16), "bf16 autocast, accumulation of 2, 8-bit state; alone"},
+    {"8-bit state, batch of one", 400 * million, 100e6, at(6, 1), "bf16 autocast, 8-bit state; alone"},
+    {"one sample is too large: recompute rather than round the state", 110 * million, 12e9, at(4, 8),
+     "bf16 autocast, accumulation of 8, recompute; alone"},
+    {"small state and recompute", 400 * million, 7e9, at(6, 8),
+     "bf16 autocast, accumulation of 8, 8-bit state, recompute; alone"},
+    // Not on one device.
+    {"ZeRO-1", billion, 100e6, at(12, 4, 8), "bf16 autocast, ZeRO-1 on 8; zero1"},
+    {"ZeRO-2", billion, 100e6, at(8, 4, 8), "bf16 autocast, ZeRO-2 on 8; zero2"},
+    {"offload is the last", 100 * million, 40e9, at(3, 1), "bf16 autocast, offload; alone"},
+    {"nothing helps", 10 * billion, 1e6, at(16, 4, 2),
+     "bf16 autocast, accumulation of 4, 8-bit state, offload, ZeRO-2 on 2; none"}};
+
+}  // namespace
+
+TEST(Plan, LawsAreFoundThroughTheHeapsRounding) {
+  const std::vector<StepSize> sizes = {{2, 32}, {3, 32}, {2, 64}};
+  const StepSize wanted{32, 512};
+  const auto predicted = [&](auto bytes) {
+    std::vector<int64_t> seen;
+    for (const StepSize& size : sizes) seen.push_back(bytes(size) + (bytes(size) > (128 << 10) ? 4000 : 24));
+    const SizeLaw law = fit_size(sizes, seen);
+    EXPECT_TRUE(law.fits) << law.to_string();
+    return static_cast<double>(law.bytes(wanted)) / static_cast<double>(bytes(wanted));
+  };
+  EXPECT_NEAR(predicted([](StepSize) { return 1 << 20; }), 1, 0.01);
+  EXPECT_NEAR(predicted([](StepSize s) { return 4 * 5000 * s.batch; }), 1, 0.01);
+  EXPECT_NEAR(predicted([](StepSize s) { return 4 * 768 * s.batch * s.length; }), 1, 0.03);
+  EXPECT_NEAR(predicted([](StepSize s) { return 48 * s.batch * s.length * s.length; }), 1, 0.01);
+  EXPECT_NEAR(predicted([](StepSize s) { return (1 << 20) + 4 * 768 * s.batch * s.length; }), 1, 0.03);
+  EXPECT_FALSE(fit_size(sizes, {1 << 20, 1 << 19, 3 << 20}).fits);
+}
+
+TEST(Plan, PredictsStepsThatWereNotTaken) {
+  const std::vector<Configuration> configurations = {{recipe_for("mlp", "sgd"), {512, 0}},
+                                                     {recipe_for("digits_resnet"), {64, 0}},
+                                                     {recipe_for("bert-20m", "adamw", "bf16"), {6, 72}},
+                                                     {recipe_for("gpt2"), {4, 80}},
+                                                     {recipe_for("encoder_decoder"), {16, 13}}};
+  for (const auto& [recipe, size] : configurations) {
+    const MemoryPlan plan = plan_memory(recipe, size);
+    const auto measured = static_cast<double>(Rehearsal(recipe).measure(size));
+    EXPECT_NEAR(static_cast<double>(plan.peak_bytes()) / measured, 1, 0.05) << recipe.model << "\n"
+                                                                            << plan.step.to_string();
+    for (const StepSize& small : plan.rehearsed) EXPECT_LT(small.batch, size.batch);
+  }
+}
+
+TEST(Plan, AModelOfOneSizeIsRehearsedAtThatSize) {
+  models::register_model(
+      {.name = "flat_96", .description = "", .input_shape = {1, 96, 96}, .make = [](int64_t classes, int64_t channels) {
+         return Model::of(torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(channels * 96 * 96, classes)),
+                          "flat_96");
+       }});
+  const Recipe recipe = recipe_for("flat_96");
+  const MemoryPlan plan = plan_memory(recipe, {64, 0});
+  EXPECT_THAT(plan.rehearsed, testing::ElementsAre(StepSize{2, 96}, StepSize{3, 96}));
+  const auto measured = static_cast<double>(Rehearsal(recipe).measure({64, 0}));
+  EXPECT_NEAR(static_cast<double>(plan.peak_bytes()) / measured, 1, 0.05);
+  EXPECT_THROW(plan_memory(recipe, {64, 128}), c10::Error) << "it takes no others";
+}
+
+TEST(Plan, MeasuresAgreeWithPlansOfTheirOwn) {
+  const StepSize size{64, 26};
+  const Recipe recipe = recipe_for("encoder_decoder");
+  MemoryPlan plain = plan_memory(recipe, size);
+  EXPECT_LT(peak_with(plain, {.precision = Measures::Precision::bf16}), plain.peak_bytes()) << "by the formula alone";
+  rehearse_bf16(plain);
+  const auto ratio = [&](const Measures& measures, const char* setting, StepSize of) {
+    Recipe own = recipe;
+    own.set(setting);
+    if (own.precision == "bf16") own.precision_level = "O2";
+    return static_cast<double>(peak_with(plain, measures)) / static_cast<double>(plan_memory(own, of).peak_bytes());
+  };
+  using State = Measures::State;
+  EXPECT_NEAR(ratio({.precision = Measures::Precision::bf16_weights}, "precision=bf16", size), 1, 0.03);
+  EXPECT_NEAR(ratio({.state = State::eight_bit}, "optimizer_state=int8", size), 1, 0.03);
+  EXPECT_NEAR(ratio({.state = State::four_bit}, "optimizer_state=int4", size), 1, 0.03);
+  EXPECT_NEAR(ratio({.saved = Measures::Saved::in_int8}, "activations=int8", size), 1, 0.1);
+  EXPECT_NEAR(ratio({.saved = Measures::Saved::in_int4}, "activations=int4", size), 1, 0.1);
+  EXPECT_NEAR(ratio({.state = State::factored}, "optimizer=adafactor", size), 1, 0.03);
+  EXPECT_NEAR(ratio({.accumulate = 4}, "accumulate=4", {16, 26}), 1, 0.03);
+  EXPECT_NEAR(ratio({.in_backward = true}, "step_in_backward=true", size), 1, 0.03);
+  EXPECT_EQ(peak_with(plain, {}), plain.peak_bytes());
+  for (const PredictedTechnique& row : predict_techniques(plain)) {
+    EXPECT_LE(static_cast<double>(row.peak_bytes), 1.05 * static_cast<double>(plain.peak_bytes())) << row.name;
+    EXPECT_LE(row.name.size(), 20u) << row.name;
+    EXPECT_LE(row.cost.size(), 26u) << row.cost;
+  }
+}
+
+TEST(Plan, DecidesAsTheDocumentsDo) {
+  static_assert(std::size(decision_cases) == 20);
+  for (const DecisionCase& c : decision_cases) {
+    Situation situation = c.situation;
+    situation.gradient_bytes = static_cast<int64_t>(4 * c.parameters);
+    const Decision decision = decide(situation, Formula{c.parameters, c.activations_a_sample, situation.batch});
+    EXPECT_EQ(decision.to_string(), c.expected) << c.what;
+    EXPECT_GE(decision.reasons.size(), 1u) << c.what;
+    EXPECT_EQ(decision.fits, decision.strategy != "none") << c.what;
+  }
+}
+
+TEST(Plan, CheapestThatFitsIsARecipeThatFits) {
+  const Recipe recipe = recipe_for("digits_resnet");
+  const MemoryPlan plan = plan_memory(recipe, {64, 0});
+  const int64_t bytes = plan.peak_bytes() / 2;
+  const auto fitting = cheapest_that_fits(plan, bytes);
+  ASSERT_TRUE(fitting);
+  EXPECT_LE(Rehearsal(fitting->recipe).measure({fitting->recipe.batch_size, 0}, 3), bytes * 21 / 20);
+  EXPECT_EQ(fitting->recipe.batch_size * fitting->recipe.accumulate, 64);
+  EXPECT_EQ(Recipe::parse(fitting->recipe.to_yaml()), fitting->recipe);
+  EXPECT_FALSE(cheapest_that_fits(plan, 1000));
+  EXPECT_TRUE(cheapest_that_fits(plan, plan.peak_bytes())->recipe.accumulate <= 1);
+}
+
+TEST(Plan, AtNearlyEqualTimesTheOneThatRoundsLessComesFirst) {
+  const auto cost = [](const Measures& measures) {
+    return expected_cost({.measures = measures, .time_factor = time_factor(measures, true)});
+  };
+  using Saved = Measures::Saved;
+  using State = Measures::State;
+  EXPECT_LT(time_factor({.saved = Saved::in_int4}, true), time_factor({.saved = Saved::in_int8}, true));
+  EXPECT_LT(cost({.saved = Saved::in_int8}), cost({.saved = Saved::in_int4})) << "8 bits before 4";
+  EXPECT_LT(time_factor({.saved = Saved::in_bf16}, true), time_factor({.saved = Saved::half_recomputed}, true));
+  EXPECT_LT(cost({.saved = Saved::half_recomputed}), cost({.saved = Saved::in_bf16})) << "the same bits before others";
+  EXPECT_LT(cost({.state = State::eight_bit, .accumulate = 16}), cost({.state = State::four_bit, .accumulate = 8}));
+  EXPECT_LT(cost({.saved = Saved::in_int8}), cost({.saved = Saved::recomputed})) << "but not where it costs time";
+  EXPECT_EQ(roughness({.saved = Saved::recomputed, .accumulate = 4, .in_backward = true}), 0);
+}
+
+TEST(Plan, SaysWhatCannotBePlanned) {
+  EXPECT_THROW(plan_memory(recipe_for("bert-20m"), {0, 16}), c10::ValueError);
+  EXPECT_THROW(plan_memory(recipe_for("bert-20m"), {6, 16}, 4), c10::ValueError);
+  EXPECT_THROW(plan_memory(recipe_for("bert-20m"), {4, 5000}), c10::Error) << "more tokens than it has positions";
+  EXPECT_THROW(plan_memory(recipe_for("no such model"), {4, 16}), c10::ValueError);
+}
+
+}  // namespace bellows::train
