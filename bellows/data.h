@@ -11,6 +11,7 @@
 #include "bellows/data/formats/pack_source.h"
 #include "bellows/data/formats/recordio_source.h"
 #include "bellows/data/formats/shard_files.h"
+#include "bellows/data/formats/shard_pattern.h"
 #include "bellows/data/formats/table_source.h"
 #include "bellows/data/formats/tfrecord_source.h"
 #include "bellows/data/formats/torch_adapter.h"

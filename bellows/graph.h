@@ -3,7 +3,7 @@
 #include "bellows/graph/execution/branches.h"
 #include "bellows/graph/execution/parallelism.h"
 #include "bellows/graph/passes/autocast.h"
-#include "bellows/graph/passes/fusible.h"
+#include "bellows/graph/passes/expression.h"
 #include "bellows/graph/passes/pass.h"
 #include "bellows/graph/program/explanation.h"
 #include "bellows/graph/program/operator_facts.h"

@@ -8,5 +8,6 @@
 #include "bellows/inspect/op_counter.h"
 #include "bellows/inspect/random_guard.h"
 #include "bellows/inspect/sync.h"
+#include "bellows/inspect/tensor_recorder.h"
 #include "bellows/inspect/tensor_timeline.h"
 #include "bellows/inspect/trace.h"

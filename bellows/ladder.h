@@ -1,4 +1,5 @@
 #pragma once
 
+#include "bellows/ladder/html_report.h"
+#include "bellows/ladder/json_report.h"
 #include "bellows/ladder/ladder.h"
-#include "bellows/ladder/page.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "bellows/train/data/data_assembly.h"
 #include "bellows/train/data/selection.h"
 #include "bellows/train/job.h"
 #include "bellows/train/recipe/recipe.h"

@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "bellows/core/error.h"
 #include "bellows/core/version.h"
@@ -297,21 +298,44 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, cha
   return usage(c10::str("no verb is called \"", first, "\".", did_you_mean(first, verbs)), "");
 }
 
+/// The command's options by their names in the library, which errors put in backquotes.
+constexpr std::pair<const char*, const char*> option_names[] = {{"accept_changes", "--accept-changes"},
+                                                                {"encode", "--encode"},
+                                                                {"format", "--format"},
+                                                                {"max_epochs", "--max-epochs"},
+                                                                {"min_nodes", "--min-nodes"},
+                                                                {"min_ranks", "--min-ranks"},
+                                                                {"nodes", "--nnodes"},
+                                                                {"rendezvous", "--rdzv"},
+                                                                {"resize", "--resize"},
+                                                                {"target_accuracy", "--target-accuracy"}};
+
+/// `message` with the options of `verb` instead of the library's: "`min_ranks`" becomes "--min-ranks".
+std::string with_option_names(std::string message, const CLI::App& verb) {
+  for (const auto& [name, option] : option_names) {
+    if (!verb.get_option_no_throw(option)) continue;
+    const std::string quoted = c10::str("`", name, "`");
+    for (size_t at = message.find(quoted); at != std::string::npos; at = message.find(quoted, at))
+      message.replace(at, quoted.size(), option);
+  }
+  return message;
+}
+
 template <class Action>
-int guarded(const std::string& verb, Action action) {
+int guarded(const CLI::App& verb, Action action) {
   try {
     return action();
   } catch (const UsageError& error) {
-    return usage(error.what(), verb);
+    return usage(with_option_names(error.what(), verb), verb.get_name());
   } catch (const train::RecipeError& error) {
-    return usage(user_message(error), verb);
+    return usage(user_message(error), verb.get_name());
   } catch (const Stopped& stopped) {
     print_error(stopped.what());
     return Interrupt::exit_code();
   } catch (const std::bad_alloc&) {
     print_error("out of memory.");
   } catch (const std::exception& error) {
-    print_error(user_message(error));
+    print_error(with_option_names(user_message(error), verb));
   }
   return exit_failed;
 }
@@ -381,7 +405,7 @@ int run(int argc, char** argv) {
   }
   const auto chosen = std::find_if(verbs.begin(), verbs.end(), [](const Verb& verb) { return verb.parsed->parsed(); });
   if (chosen->parsed != doctor_verb) bound_spinning(argv);
-  return guarded(chosen->parsed->get_name(), chosen->run);
+  return guarded(*chosen->parsed, chosen->run);
 }
 
 }  // namespace bellows::cli

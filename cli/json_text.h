@@ -3,12 +3,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "bellows/report/json_text.h"
+
 namespace bellows::cli {
 
-/// As the command writes JSON: two spaces deep, a line break at the end; bytes that are not UTF-8, as in a path, are
-/// replaced.
+/// JSON as the command writes it: two spaces deep, with a line break at the end.
 inline std::string json_text(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return bellows::json_text(json, 2) + "\n";
 }
 
 }  // namespace bellows::cli

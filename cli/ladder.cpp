@@ -4,8 +4,9 @@
 
 #include "bellows/comm/launch/launch_environment.h"
 #include "bellows/core/error.h"
+#include "bellows/ladder/html_report.h"
 #include "bellows/ladder/job.h"
-#include "bellows/ladder/page.h"
+#include "bellows/ladder/json_report.h"
 #include "bellows/ladder/plain_libtorch.h"
 #include "bellows/ladder/process.h"
 #include "bellows/system/file.h"

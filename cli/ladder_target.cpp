@@ -3,6 +3,8 @@
 #include <cmath>
 
 #include "bellows/core/stats.h"
+#include "bellows/ladder/html_report.h"
+#include "bellows/ladder/json_report.h"
 #include "bellows/ladder/process.h"
 #include "bellows/models/registry.h"
 #include "bellows/train/data/data_split.h"

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/core/stats.h"
+#include "bellows/plan/depth_extrapolation.h"
 #include "cli/json_text.h"
 #include "cli/terminal.h"
 

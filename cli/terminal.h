@@ -34,10 +34,10 @@ class Terminal {
 /// Throws: c10::Error – it is closed, or what is behind it is full
 void print_result(std::string_view text);
 
-/// "bellows: " and the message to standard error; on a terminal broken at spaces into lines of 79 letters.
 /// The text as one word of a POSIX shell: in quotes where it needs them.
 std::string shell_word(const std::string& text);
 
+/// "bellows: " and the message to standard error; on a terminal broken at spaces into lines of 79 letters.
 void print_error(const std::string& message);
 
 /// Columns on a screen: letters, not bytes.

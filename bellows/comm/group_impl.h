@@ -1,6 +1,6 @@
 #pragma once
 
-// Behind group.h: for sources that see c10d, of this room and of rooms that give libtorch a process group.
+// Behind group.h: for sources that see c10d, of this component and of components that give libtorch a process group.
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <mutex>

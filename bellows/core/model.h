@@ -20,7 +20,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 /// Class names of modules by their path: {"", "ResNet"}, {"bn1", "BatchNorm2d"}.
 using ModuleTypes = std::vector<std::pair<std::string, std::string>>;
 
-/// A model as the rest of the house sees it: something with named parameters and buffers that turns one tensor into
+/// A model as the rest of Bellows sees it: something with named parameters and buffers that turns one tensor into
 /// another.
 ///
 /// A handle with shared ownership: copies are the same model. Any `torch::nn` module becomes one with Model::of(module);

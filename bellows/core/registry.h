@@ -11,7 +11,7 @@ namespace bellows {
 
 /// An ordered table of named rows: techniques, models, operators. `Row` has a member `std::string name`.
 ///
-/// Rooms fill it in a function `register_…()` that the owner of the table calls: static initialisers would vanish from
+/// Components fill it in a function `register_…()` that the owner of the table calls: static initialisers would vanish from
 /// static libraries. References to rows stay valid while the registry lives.
 /// Threads: fill it from one thread; reading is then safe from all.
 template <class Row>

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "bellows/core/seed.h"
-#include "bellows/data/for_each_spaced_impl.h"
+#include "bellows/data/spread.h"
 #include "bellows/io/bytes.h"
 #include "bellows/io/crc32.h"
 

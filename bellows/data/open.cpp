@@ -10,7 +10,7 @@
 #include "bellows/data/formats/formats.h"
 #include "bellows/data/formats/mds_source.h"
 #include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/webdataset.h"
+#include "bellows/data/formats/shard_pattern.h"
 #include "bellows/system/file.h"
 
 namespace bellows::data {

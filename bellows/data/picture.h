@@ -1,6 +1,9 @@
 #pragma once
 
+#include <string_view>
+
 #include "bellows/data/sample.h"
+#include "bellows/io/bytes.h"
 
 namespace bellows::data {
 
@@ -9,5 +12,11 @@ bool is_picture(const Field& field);
 
 /// The sample's first picture; null when it has none.
 const Field* find_picture(const Sample& sample);
+
+/// The field name of an encoded picture, "jpg" or "png"; `other` when it is neither.
+inline std::string_view picture_name(io::ByteSpan file, std::string_view other) {
+  const std::string_view text = io::as_text(file);
+  return text.starts_with("\xff\xd8\xff") ? "jpg" : text.starts_with("\x89PNG\r\n") ? "png" : other;
+}
 
 }  // namespace bellows::data

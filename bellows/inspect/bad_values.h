@@ -5,7 +5,7 @@
 
 namespace bellows::inspect {
 
-/// Whether values that no computation should make are among some. Private to the room.
+/// Whether values that no computation should make are among some. Private to the component.
 struct BadValues {
   bool nan = false;
   bool inf = false;

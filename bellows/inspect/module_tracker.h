@@ -25,7 +25,7 @@ struct Place {
 };
 using PlacePtr = std::shared_ptr<Place>;
 
-/// One operator, node or scope that is running. What the observers of this room keep of it.
+/// One operator, node or scope that is running. What the observers of this component keep of it.
 struct Frame {
   tap::OpEvent::Kind kind = tap::OpEvent::Kind::op;
   const OpInfo* info = nullptr;  ///< operators only
@@ -37,7 +37,7 @@ struct Frame {
   bool only_weights = false;     ///< all tensors it reads are a module's
 };
 
-/// Follows the operators of all threads and assigns each to a module: docs/inspect.md, "Modules". Private to the room.
+/// Follows the operators of all threads and assigns each to a module: docs/inspect.md, "Modules". Private to the component.
 /// Threads: not thread-safe: its observer's lock
 class ModuleTracker {
  public:

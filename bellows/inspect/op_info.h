@@ -15,7 +15,7 @@ struct FunctionSchema;
 
 namespace bellows::inspect {
 
-/// What this room wants to know of an operator, looked up once. Private to the room.
+/// What this component needs to know of an operator, looked up once. Private to the component.
 struct OpInfo {
   std::string name;                             ///< "aten::add"
   const c10::FunctionSchema* schema = nullptr;  ///< null: an operator that the dispatcher does not know

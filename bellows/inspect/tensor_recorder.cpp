@@ -1,3 +1,5 @@
+#include "bellows/inspect/tensor_recorder.h"
+
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 #include <unordered_map>
 
 #include "bellows/inspect/module_tracker.h"
-#include "bellows/inspect/tensor_timeline.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/tap/saved_tensor_tap.h"
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "bellows/report/html.h"
+
 namespace bellows::train {
 
 namespace {
@@ -138,29 +140,6 @@ std::string one_line(const ChartLine& line, const HorizontalScale& x, const Plot
 }
 
 }  // namespace
-
-std::string escape_html(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += static_cast<unsigned char>(c) < ' ' && c != '\n' ? ' ' : c;
-    }
-  }
-  return result;
-}
 
 std::string chart_number(const char* format, double value) {
   if (!std::isfinite(value)) return "–";

@@ -47,8 +47,6 @@ struct ChartStack {
 /// One horizontal bar a row, made of parts that stand side by side.
 std::string stack_chart(const ChartText& text, const std::string& unit, const std::vector<ChartStack>& stacks);
 
-/// For HTML and SVG, in text and in attributes.
-std::string escape_html(std::string_view text);
 /// printf for one number, "–" when it is not finite.
 std::string chart_number(const char* format, double value);
 

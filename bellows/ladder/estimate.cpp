@@ -15,7 +15,7 @@ struct Part {
   double times = 1;
 };
 
-std::vector<Part> parts_of(const Measures& measures) {
+std::vector<Part> parts_of(const MemoryOptions& measures) {
   std::vector<Part> parts;
   const auto add = [&parts](char kind, int value) {
     if (value > 0) parts.push_back({{kind, value}});
@@ -52,10 +52,10 @@ void StepTimes::learn(const PlanCandidate& candidate, double step_ms) {
 }
 
 bool EvaluationPeaks::above(size_t candidate, int64_t bytes, double scale) const {
-  const Measures& own = candidates_[candidate].measures;
+  const MemoryOptions& own = candidates_[candidate].measures;
   return std::ranges::any_of(too_high_, [&](const auto& known) {
     const PlanCandidate& other = candidates_[known.first];
-    Measures like_it = other.measures;
+    MemoryOptions like_it = other.measures;
     if (own.precision != like_it.precision || (own.accumulate > like_it.accumulate && parts_help())) return false;
     like_it.state = own.state;
     const auto twin = std::ranges::find(candidates_, like_it, &PlanCandidate::measures);
@@ -69,8 +69,8 @@ bool EvaluationPeaks::above(size_t candidate, int64_t bytes, double scale) const
 bool EvaluationPeaks::parts_help() const {
   return std::ranges::none_of(too_high_, [this](const auto& few) {
     return std::ranges::any_of(too_high_, [&](const auto& many) {
-      const Measures& alike = candidates_[many.first].measures;
-      const Measures& fewer = candidates_[few.first].measures;
+      const MemoryOptions& alike = candidates_[many.first].measures;
+      const MemoryOptions& fewer = candidates_[few.first].measures;
       if (alike.accumulate <= fewer.accumulate || alike.precision != fewer.precision || alike.state != fewer.state)
         return false;
       return static_cast<double>(many.second) > 0.95 * static_cast<double>(few.second);
@@ -78,11 +78,11 @@ bool EvaluationPeaks::parts_help() const {
   });
 }
 
-bool adds_to(const Measures& measures, const Measures& other) {
+bool adds_to(const MemoryOptions& measures, const MemoryOptions& other) {
   const auto more = [](auto mine, auto theirs, auto nothing) { return theirs == nothing || mine == theirs; };
-  return more(measures.precision, other.precision, Measures::Precision::as_it_is) &&
-         more(measures.state, other.state, Measures::State::as_it_is) &&
-         more(measures.saved, other.saved, Measures::Saved::as_it_is) && measures.accumulate >= other.accumulate &&
+  return more(measures.precision, other.precision, MemoryOptions::Precision::as_it_is) &&
+         more(measures.state, other.state, MemoryOptions::State::as_it_is) &&
+         more(measures.saved, other.saved, MemoryOptions::Saved::as_it_is) && measures.accumulate >= other.accumulate &&
          !(measures == other);
 }
 

@@ -40,7 +40,7 @@ class EvaluationPeaks {
 };
 
 /// `measures` are those of `other` and more.
-bool adds_to(const Measures& measures, const Measures& other);
+bool adds_to(const MemoryOptions& measures, const MemoryOptions& other);
 
 /// The fastest, by paired windows; of those that cannot be told from it the one with the fewest changes.
 /// Shapes: changes – of the first ones alone that `seconds` has windows of; those are who can win

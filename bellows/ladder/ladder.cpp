@@ -143,7 +143,7 @@ class Climb {
     const TargetRun run = to_target(std::nullopt, 0, 1, "target");
     TORCH_CHECK_VALUE(run.reached, "run_ladder: the plain program did not reach an accuracy of ",
                       options_.target_accuracy, " within ", options_.max_epochs, " epochs; it ended at ", run.accuracy,
-                      ". Ask for less, or allow more epochs: max_epochs, or ladder --max-epochs.");
+                      ". Lower `target_accuracy` or raise `max_epochs`.");
     add_runs(0, {run});
     level_ = rate_of(runs_[0]);
     fill_rate(plain, level_, mean_step_samples(runs_[0]));
@@ -327,6 +327,20 @@ class Climb {
 };
 
 }  // namespace
+
+const RungResult& LadderReport::top() const {
+  const auto last = std::find_if(rungs.rbegin(), rungs.rend(), [](const RungResult& rung) { return rung.kept(); });
+  return last == rungs.rend() ? plain : *last;
+}
+
+std::vector<Technique> techniques_for(const Registry<Technique>& registry, LadderGoal goal) {
+  std::vector<Technique> result;
+  for (const Technique& row : registry.rows()) {
+    const bool costs_time = expected_effect(row.expected.time_factor) == Effect::costs;
+    if (goal == LadderGoal::memory ? row.saves_memory : !(row.saves_memory && costs_time)) result.push_back(row);
+  }
+  return result;
+}
 
 LadderReport run_ladder(const Recipe& recipe, const std::vector<Technique>& techniques, LadderJobs& jobs,
                         const LadderOptions& options, const LadderInstruments& instruments,

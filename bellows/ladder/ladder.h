@@ -9,6 +9,7 @@
 
 #include "bellows/core/registry.h"
 #include "bellows/core/stats.h"
+#include "bellows/ladder/verdict.h"
 #include "bellows/system/machine.h"
 #include "bellows/techniques/technique.h"
 
@@ -91,28 +92,6 @@ struct LadderOptions {
   int64_t eval_every_steps = 0;
   double max_seconds = std::numeric_limits<double>::infinity();  ///< no further rung is started after this long
 };
-
-enum class Verdict {
-  kept,
-  no_effect,
-  slower,
-  more_memory,
-  misses_target,
-  later_at_target,
-  does_not_apply,
-  failed,  ///< a run ended with an error
-  not_measured
-};
-/// "kept", "no effect", "slower", "more memory", "misses the target", "later at target", "does not apply", "failed",
-/// "not measured".
-std::string_view to_string(Verdict verdict);
-
-/// What a technique does to time or to memory.
-enum class Effect { helps, none, costs, unknown };
-/// "yes", "no", "costs", "-": the answer to "does it help?".
-std::string_view to_string(Effect effect);
-/// Params: factor – an Expectation's; what changes less than 2 % is no effect
-Effect expected_effect(double factor);
 
 /// The least and the greatest of several runs, or the ends of an interval; NaN when there is none.
 struct Range {
@@ -225,9 +204,5 @@ std::vector<Technique> techniques_for(const Registry<Technique>& registry, Ladde
 LadderReport run_ladder(const Recipe& recipe, const std::vector<Technique>& techniques, LadderJobs& jobs,
                         const LadderOptions& options, const LadderInstruments& instruments,
                         const std::function<void(const LadderEvent&)>& on_event = {});
-
-/// The report as JSON: machine, baseline, rungs, speedup, speedup_equal_batch, and what explains them. NaN becomes
-/// null.
-std::string to_json(const LadderReport& report);
 
 }  // namespace bellows::train

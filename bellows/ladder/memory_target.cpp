@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/ladder/chart.h"
 #include "bellows/ladder/estimate.h"
 #include "bellows/ladder/job.h"
 #include "bellows/ladder/measurement.h"
-#include "bellows/ladder/results.h"
+#include "bellows/techniques/technique.h"
 #include "bellows/train/recipe/recipe.h"
 
 namespace bellows::train {
@@ -107,8 +108,8 @@ class TargetSearch {
     }
     std::erase_if(result, [&](size_t i) { return predicted(i) > nearly * least; });
     std::ranges::stable_sort(result, [this](size_t a, size_t b) { return expected_ms(a) < expected_ms(b); });
-    const bool far_off = least > hopeless * static_cast<double>(report_.target.bytes);
-    result.resize(std::min(result.size(), far_off ? 1 : last_resorts));
+    const bool out_of_reach = least > hopeless * static_cast<double>(report_.target.bytes);
+    result.resize(std::min(result.size(), out_of_reach ? 1 : last_resorts));
     return result;
   }
 
@@ -376,13 +377,127 @@ class TargetSearch {
   std::string activity_;
 };
 
+// ---- what came of it, in words
+
+std::string bytes_words(int64_t bytes) {
+  return format_bytes(static_cast<double>(bytes));
+}
+
+/// "1.06 times as long (90 %: 1.02 to 1.10)".
+std::string times_as_long(const RatioInterval& ratio) {
+  if (!std::isfinite(ratio.ratio)) return "";
+  return chart_number("%.2f times as long", ratio.ratio) + " as it is now (90 %: " + chart_number("%.2f", ratio.low) +
+         " to " + chart_number("%.2f", ratio.high) + ")";
+}
+
+/// What the choice does to the results: one paragraph, or none.
+void add_caveats(std::vector<std::string>& words, const TargetRung& choice, double target_accuracy) {
+  std::string text;
+  bool lossy = false;
+  for (const std::string& name : choice.candidate.techniques) {
+    const Technique& technique = technique_table().at(name);
+    if (technique.exactness == Exactness::exact) continue;
+    text +=
+        c10::str(text.empty() ? "Not bit for bit as before. " : " ", technique.title, ": ", technique.tolerance, ".");
+    lossy = true;
+  }
+  if (lossy) words.push_back(text);
+  if (lossy && target_accuracy == 0)
+    words.emplace_back("Whether it learns as well was not measured; set target_accuracy to train the choice to it.");
+}
+
+std::string choice_words(const MemoryTargetReport& report, const TargetRung& choice) {
+  const std::string peak =
+      c10::str("the peak is ", bytes_words(choice.peak_bytes), " of ", bytes_words(report.target.bytes));
+  if (&choice == &report.rungs.front())
+    return "It stays under the target as it is: " + peak + ". Nothing has to change.";
+  std::string text = "Chosen: " + choice.candidate.changes + ". T" + peak.substr(1);
+  const TargetRung& start = report.rungs.front();
+  if (start.peak_bytes > 0) text += "; as it is now, " + bytes_words(start.peak_bytes);
+  text += ". A step takes " + format_seconds(1e-3 * choice.step_ms);
+  const std::string times = times_as_long(choice.time_over_start);
+  text += times.empty() ? "." : ", " + times + ".";
+  if (std::isfinite(choice.time_to_target_s))
+    text += c10::str(" It reached an accuracy of ", report.target.target_accuracy, " after ",
+                     format_seconds(choice.time_to_target_s), " of training.");
+  return text;
+}
+
+std::string failure_words(const MemoryTargetReport& report) {
+  const TargetRung* least = report.smallest();
+  const bool missed = std::ranges::any_of(
+      report.rungs, [](const TargetRung& rung) { return rung.verdict == TargetVerdict::misses_target; });
+  std::string text =
+      c10::str("No recipe stays under ", bytes_words(report.target.bytes),
+               missed ? c10::str(" and reaches an accuracy of ", report.target.target_accuracy) : "", ".");
+  if (least) {
+    const std::string& changes = least->candidate.changes;
+    text += c10::str(" The smallest that was measured takes ", bytes_words(least->peak_bytes), ": ",
+                     changes == "nothing" ? "the recipe as it is" : changes, ".");
+  }
+  int64_t evaluation = 0;
+  for (const TargetRung& rung : report.rungs) {
+    if (rung.evaluation_bytes > report.target.bytes && (evaluation == 0 || rung.evaluation_bytes < evaluation))
+      evaluation = rung.evaluation_bytes;
+  }
+  if (evaluation > 0)
+    text += " Some do while they train, but their evaluation takes " + bytes_words(evaluation) + " or more.";
+  return text +
+         " What is left is a smaller model or picture, or ZeRO over several ranks: `bellows plan` says what "
+         "they would bring.";
+}
+
 }  // namespace
+
+std::string_view to_string(TargetVerdict verdict) {
+  static constexpr std::string_view words[] = {"chosen", "fits",        "too large", "misses the target",
+                                               "failed", "not measured"};
+  return words[static_cast<size_t>(verdict)];
+}
+
+const TargetRung* MemoryTargetReport::chosen() const {
+  const auto found = std::ranges::find(rungs, TargetVerdict::chosen, &TargetRung::verdict);
+  return found == rungs.end() ? nullptr : &*found;
+}
+
+const TargetRung* MemoryTargetReport::smallest() const {
+  const TargetRung* least = nullptr;
+  for (const TargetRung& rung : rungs) {
+    if (rung.peak_bytes > 0 && (!least || rung.peak_bytes < least->peak_bytes)) least = &rung;
+  }
+  return least;
+}
 
 MemoryTargetReport find_recipe_under(const std::vector<PlanCandidate>& candidates, LadderJobs& jobs,
                                      const MemoryTarget& target, const LadderInstruments& instruments,
                                      const std::function<void(const MemoryTargetEvent&)>& on_event) {
   check_target(candidates, target);
   return TargetSearch(candidates, jobs, target, instruments, on_event).run();
+}
+
+std::string not_measured_words(const MemoryTargetReport& report) {
+  std::vector<std::string> parts;
+  const auto add = [&parts](int64_t count, const char* why) {
+    if (count > 0) parts.push_back(c10::str(count, why));
+  };
+  add(report.predicted_too_large, " predicted above the target");
+  add(report.expected_slower, " expected to take longer");
+  add(report.left, " for want of time");
+  return parts.empty() ? "" : "Not measured: " + c10::Join(", ", parts) + ".";
+}
+
+std::vector<std::string> target_words(const MemoryTargetReport& report) {
+  std::vector<std::string> words;
+  if (report.interrupted) {
+    words.push_back(c10::str("Stopped after ", format_seconds(report.seconds), "; what stands above was measured."));
+    return words;
+  }
+  const TargetRung* choice = report.chosen();
+  words.push_back(choice ? choice_words(report, *choice) : failure_words(report));
+  if (choice) add_caveats(words, *choice, report.target.target_accuracy);
+  if (std::string rest = not_measured_words(report); !rest.empty()) words.push_back(std::move(rest));
+  if (!report.certain) words.emplace_back("Time was up: one that was not measured may be faster, or fit.");
+  return words;
 }
 
 }  // namespace bellows::train

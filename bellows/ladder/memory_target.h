@@ -88,13 +88,7 @@ MemoryTargetReport find_recipe_under(const std::vector<PlanCandidate>& candidate
 /// What the choice is and what it costs, or why there is none, first; then what else there is to know: a paragraph each.
 std::vector<std::string> target_words(const MemoryTargetReport& report);
 
-/// The report as JSON: machine, target_bytes, rungs, chosen (null if none), recipe.
-std::string to_json(const MemoryTargetReport& report);
-/// The same as one HTML page, as ladder_page().
-std::string ladder_page(const MemoryTargetReport& report);
-
-/// plan_candidates(recipe, length), in a process of its own where that is possible: what predicts starts threads, and
-/// then in_own_process() is of no use any more.
-std::vector<PlanCandidate> candidates_in_own_process(const Recipe& recipe, int64_t length);
+/// Which recipes were not measured, and why; "": none.
+std::string not_measured_words(const MemoryTargetReport& report);
 
 }  // namespace bellows::train

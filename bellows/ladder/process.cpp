@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "bellows/core/error.h"
@@ -214,10 +215,6 @@ bool has_one_thread() {
   return threads == 1;
 }
 
-}  // namespace
-
-namespace {
-
 /// Nothing but a text, told as the bottleneck is.
 class TextJob final : public LadderJob {
  public:
@@ -232,6 +229,38 @@ class TextJob final : public LadderJob {
   std::string text_;
 };
 
+// ---- candidates on their way from one process to the other
+
+using CandidateJson = nlohmann::ordered_json;
+
+CandidateJson candidate_json(const PlanCandidate& candidate) {
+  const MemoryOptions& m = candidate.measures;
+  return {candidate.recipe.to_yaml(),
+          static_cast<int>(m.precision),
+          static_cast<int>(m.state),
+          static_cast<int>(m.saved),
+          m.accumulate,
+          candidate.changes,
+          candidate.techniques,
+          candidate.time_factor,
+          candidate.predicted_bytes,
+          candidate.other_training};
+}
+
+PlanCandidate candidate_from(const CandidateJson& json) {
+  PlanCandidate candidate{.recipe = Recipe::parse(json.at(0).get<std::string>()), .measures = {}};
+  candidate.measures.precision = static_cast<MemoryOptions::Precision>(json.at(1).get<int>());
+  candidate.measures.state = static_cast<MemoryOptions::State>(json.at(2).get<int>());
+  candidate.measures.saved = static_cast<MemoryOptions::Saved>(json.at(3).get<int>());
+  json.at(4).get_to(candidate.measures.accumulate);
+  json.at(5).get_to(candidate.changes);
+  json.at(6).get_to(candidate.techniques);
+  json.at(7).get_to(candidate.time_factor);
+  json.at(8).get_to(candidate.predicted_bytes);
+  json.at(9).get_to(candidate.other_training);
+  return candidate;
+}
+
 }  // namespace
 
 std::unique_ptr<LadderJob> ladder_job_in_own_process(const Recipe& recipe, uint64_t seed) {
@@ -245,6 +274,17 @@ std::string text_of_own_process(const std::function<std::string()>& make) {
 
 std::unique_ptr<LadderJob> in_own_process(const std::function<std::unique_ptr<LadderJob>()>& make) {
   return has_one_thread() ? std::make_unique<ChildJob>(make) : make();
+}
+
+std::vector<PlanCandidate> candidates_in_own_process(const Recipe& recipe, int64_t length) {
+  const std::string text = text_of_own_process([&] {
+    CandidateJson json = CandidateJson::array();
+    for (const PlanCandidate& candidate : plan_candidates(recipe, length)) json.push_back(candidate_json(candidate));
+    return json.dump();
+  });
+  std::vector<PlanCandidate> result;
+  for (const CandidateJson& json : CandidateJson::parse(text)) result.push_back(candidate_from(json));
+  return result;
 }
 
 }  // namespace bellows::train

@@ -3,8 +3,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bellows/ladder/ladder.h"
+#include "bellows/plan/candidates.h"
 
 namespace bellows::train {
 
@@ -22,5 +24,9 @@ std::unique_ptr<LadderJob> ladder_job_in_own_process(const Recipe& recipe, uint6
 /// not possible, as above, it is called here.
 /// Throws: as in_own_process()
 std::string text_of_own_process(const std::function<std::string()>& make);
+
+/// plan_candidates(recipe, length), in a process of its own where that is possible: what predicts starts threads, and
+/// then in_own_process() is of no use any more.
+std::vector<PlanCandidate> candidates_in_own_process(const Recipe& recipe, int64_t length);
 
 }  // namespace bellows::train

@@ -1,17 +1,13 @@
 #include "bellows/ladder/results.h"
 
+#include <c10/util/StringUtil.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include "bellows/core/error.h"
 
 namespace bellows::train {
 
 namespace {
-
-constexpr double noticeable = 0.02;  // a change below this is called none
-constexpr double saving = 1.01;      // of the peak, before memory counts as saved
-constexpr double one_seed = 1.1;     // a single pair of runs has to differ by this much
 
 template <class Value>
 std::vector<double> values_of(const std::vector<TargetRun>& runs, Value value) {
@@ -52,33 +48,18 @@ StepShares step_shares(const std::vector<TargetRun>& runs) {
   return sum;
 }
 
-}  // namespace
-
-std::string_view to_string(Verdict verdict) {
-  static constexpr std::string_view words[] = {
-      "kept",           "no effect", "slower",      "more memory", "misses the target", "later at target",
-      "does not apply", "failed",    "not measured"};
-  return words[static_cast<size_t>(verdict)];
-}
-
-std::string_view to_string(Effect effect) {
-  static constexpr std::string_view words[] = {"yes", "no", "costs", "-"};
-  return words[static_cast<size_t>(effect)];
-}
-
-const RungResult& LadderReport::top() const {
-  const auto last = std::find_if(rungs.rbegin(), rungs.rend(), [](const RungResult& rung) { return rung.kept(); });
-  return last == rungs.rend() ? plain : *last;
-}
-
-std::vector<Technique> techniques_for(const Registry<Technique>& registry, LadderGoal goal) {
-  std::vector<Technique> result;
-  for (const Technique& row : registry.rows()) {
-    const bool costs_time = expected_effect(row.expected.time_factor) == Effect::costs;
-    if (goal == LadderGoal::memory ? row.saves_memory : !(row.saves_memory && costs_time)) result.push_back(row);
+std::string runs_again(const std::vector<TargetRun>& runs) {
+  std::string text;
+  for (const TargetRun& run : runs) {
+    if (run.earlier_s.empty()) continue;
+    text += c10::str(text.empty() ? "" : "; ", "seed ", run.seed, " took ");
+    for (const double seconds : run.earlier_s) text += format_seconds(seconds) + ", ";
+    text += format_seconds(run.seconds);
   }
-  return result;
+  return text;
 }
+
+}  // namespace
 
 bool all_reached(const std::vector<TargetRun>& runs) {
   return std::all_of(runs.begin(), runs.end(), [](const TargetRun& run) { return run.reached; });
@@ -121,39 +102,6 @@ double mean_step_samples(const std::vector<TargetRun>& runs) {
   return samples / steps;
 }
 
-Effect measured_effect(const RatioInterval& speedup) {
-  if (!std::isfinite(speedup.low)) {
-    if (speedup.ratio > one_seed) return Effect::helps;
-    return speedup.ratio < 1 / one_seed ? Effect::costs : Effect::unknown;
-  }
-  if (!speedup.excludes_one()) return Effect::none;
-  return speedup.low > 1 ? Effect::helps : Effect::costs;
-}
-
-Effect measured_effect(double memory_ratio) {
-  return std::isfinite(memory_ratio) ? expected_effect(1 / memory_ratio) : Effect::unknown;
-}
-
-Effect expected_effect(double factor) {
-  if (factor < 1 - noticeable) return Effect::helps;
-  return factor > 1 + noticeable ? Effect::costs : Effect::none;
-}
-
-namespace {
-
-std::string runs_again(const std::vector<TargetRun>& runs) {
-  std::string text;
-  for (const TargetRun& run : runs) {
-    if (run.earlier_s.empty()) continue;
-    text += c10::str(text.empty() ? "" : "; ", "seed ", run.seed, " took ");
-    for (const double seconds : run.earlier_s) text += format_seconds(seconds) + ", ";
-    text += format_seconds(run.seconds);
-  }
-  return text;
-}
-
-}  // namespace
-
 void fill_target(RungResult& result, const std::vector<TargetRun>& runs) {
   const std::vector<double> accuracies = values_of(runs, [](const TargetRun& run) { return run.accuracy; });
   result.accuracy = median(accuracies);
@@ -192,64 +140,6 @@ void fill_over_start(LadderReport& report, const std::vector<TargetRun>& runs) {
     if (plain.curves.size() >= 2 && rung.curves.size() >= 2) {
       rung.target_over_start = plain.time_to_target_s / rung.time_to_target_s;
     }
-  }
-}
-
-namespace {
-
-std::string missed(const TargetRun& run) {
-  return c10::str("ended at ", run.accuracy, " after ", format_seconds(run.seconds), " of training");
-}
-
-}  // namespace
-
-void judge_by_rate(RungResult& result, const PairedRuns& runs) {
-  const RatioInterval& speedup = result.speedup;
-  if (!all_reached(runs.rung)) {
-    result.verdict = Verdict::misses_target;
-    result.note = missed(runs.rung.back());
-  } else if (!speedup.excludes_one()) {
-    result.verdict = Verdict::no_effect;
-    result.note = "the 90 % interval of the ratio contains 1";
-  } else if (speedup.high < 1) {
-    result.verdict = Verdict::slower;
-    result.note = "the 90 % interval of the ratio lies below 1";
-  } else if (!runs.below.empty() && median_seconds(runs.rung) >= median_seconds(runs.below)) {
-    result.verdict = Verdict::later_at_target;
-    result.note = c10::str("more samples a second, but the target took ", format_seconds(median_seconds(runs.rung)),
-                           " instead of ", format_seconds(median_seconds(runs.below)));
-  } else {
-    result.verdict = Verdict::kept;
-  }
-}
-
-void judge_by_target(RungResult& result, const PairedRuns& runs) {
-  if (!all_reached(runs.rung)) {
-    result.verdict = Verdict::misses_target;
-    result.note = missed(runs.rung.back());
-  } else if (measured_effect(result.speedup) == Effect::helps) {
-    result.verdict = Verdict::kept;
-  } else if (median_seconds(runs.rung) >= median_seconds(runs.below)) {
-    result.verdict = Verdict::later_at_target;
-    result.note = c10::str("the target took ", format_seconds(median_seconds(runs.rung)), " instead of ",
-                           format_seconds(median_seconds(runs.below)));
-  } else {
-    result.verdict = Verdict::no_effect;
-    result.note = "the target came sooner, but not with every seed by so much that it could not be chance";
-  }
-}
-
-void judge_by_memory(RungResult& result) {
-  if (result.verdict == Verdict::misses_target) return;
-  result.note.clear();
-  if (result.memory_ratio > saving) {
-    result.verdict = Verdict::kept;
-  } else if (result.memory_ratio < 1 / saving) {
-    result.verdict = Verdict::more_memory;
-    result.note = "the peak is higher than that of the rung below";
-  } else {
-    result.verdict = Verdict::no_effect;
-    result.note = "the peak changed by less than 1 %";
   }
 }
 

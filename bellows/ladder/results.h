@@ -32,10 +32,6 @@ RatioInterval rate_of(const std::vector<TargetRun>& runs);
 /// Samples of the mean step.
 double mean_step_samples(const std::vector<TargetRun>& runs);
 
-/// "helps" where the interval lies above 1; without an interval, where one pair of runs says enough.
-Effect measured_effect(const RatioInterval& speedup);
-Effect measured_effect(double memory_ratio);
-
 /// Fills what runs to the target say: time, accuracy, epochs, peak, curves.
 void fill_target(RungResult& result, const std::vector<TargetRun>& runs);
 /// Fills samples per second and the mean step's time.
@@ -43,13 +39,5 @@ void fill_target(RungResult& result, const std::vector<TargetRun>& runs);
 void fill_rate(RungResult& result, const RatioInterval& samples_per_s, double step_samples);
 /// Sets plain, and with it all rungs, to the level of plain's `runs`, and fills what compares the target's medians.
 void fill_over_start(LadderReport& report, const std::vector<TargetRun>& runs);
-
-// Verdicts: each sets `verdict` and, where it is not kept, `note`.
-
-/// By samples per second, and by the target where a rung changes what is computed.
-void judge_by_rate(RungResult& result, const PairedRuns& runs);
-void judge_by_target(RungResult& result, const PairedRuns& runs);
-/// By the peak; a rung that misses the target stays one.
-void judge_by_memory(RungResult& result);
 
 }  // namespace bellows::train

@@ -11,7 +11,7 @@
 
 namespace bellows::metrics {
 
-/// A number (or a few) about a whole run of batches: `update` with each batch, then `compute`. The metrics of this room
+/// A number (or a few) about a whole run of batches: `update` with each batch, then `compute`. The metrics of this component
 /// derive from it without members of their own, so that any of them is kept as a Metric by value. A copy counts on its
 /// own.
 ///

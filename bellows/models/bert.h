@@ -29,7 +29,7 @@ struct BertOptions {
   int64_t pad_token_id = 0;
   bool mask_padding =
       true;            ///< ids alone: where they are pad_token_id, nobody looks; false: as transformers without a mask
-  bool fused = false;  ///< with the layers of the room nn: less memory, other rounding
+  bool fused = false;  ///< with the layers of the component nn: less memory, other rounding
 };
 
 /// BERT, with Hugging Face's names and order of parameters: its files load with load_weights() (weights.h).

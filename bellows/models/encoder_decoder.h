@@ -20,7 +20,7 @@ struct EncoderDecoderOptions {
   int64_t dim_feedforward = 512;
   std::string activation = "relu";  ///< "relu", "gelu" or "gelu_new"
   double dropout = 0.1;
-  bool fused = false;  ///< layer norms of the room nn, with dropout and residual in one pass
+  bool fused = false;  ///< layer norms of the component nn, with dropout and residual in one pass
 };
 
 /// A transformer with encoder and decoder for time series: forecasts, or classes of whole series. The encoder reads all

@@ -23,7 +23,7 @@ struct GptOptions {
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;
   bool logits = true;  ///< false: what the last layer would read, [N, T, n_embd], for nn::linear_cross_entropy
-  bool fused = false;  ///< with the layers of the room nn: less memory, other rounding
+  bool fused = false;  ///< with the layers of the component nn: less memory, other rounding
 };
 
 /// GPT-2: each token sees itself and those before. With Hugging Face's names, order and shapes of parameters (`c_attn` and

@@ -15,7 +15,7 @@ struct DistilBertOptions;
 struct GptOptions;
 }  // namespace bellows::models
 
-/// What the transformers of this room are made of. Names of parameters are torch::nn's.
+/// What the transformers of this component are made of. Names of parameters are torch::nn's.
 namespace bellows::models::layers {
 
 /// The root of a model whose blocks can be run by somebody else; see run_blocks_by().
@@ -50,7 +50,7 @@ class LinearImpl : public torch::nn::LinearImpl {
 };
 TORCH_MODULE(Linear);
 
-/// Layer normalization over the last dim, by libtorch's kernels or by those of the room nn.
+/// Layer normalization over the last dim, by libtorch's kernels or by those of the component nn.
 class LayerNormImpl : public torch::nn::Module {
  public:
   LayerNormImpl(int64_t features, double eps, bool fused = false);

@@ -5,7 +5,7 @@
 
 #include "bellows/nn/norm.h"
 
-/// The room's layers as torch::nn modules, for models that are written in torch::nn. Names of parameters, defaults and
+/// The component's layers as torch::nn modules, for models that are written in torch::nn. Names of parameters, defaults and
 /// initial values are PyTorch's, so state dicts of both fit each other. Heavy: not part of bellows/nn.h.
 namespace bellows::nn {
 

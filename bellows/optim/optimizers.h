@@ -146,7 +146,7 @@ struct LionOptions {
 /// What a fused step heeds beside a group's options (fused_impl.h).
 struct FusedStep;
 
-/// What the optimizers of this room share. Options and state are of libtorch's own classes, so `param_groups()`,
+/// What the optimizers of this component share. Options and state are of libtorch's own classes, so `param_groups()`,
 /// `state()`, `torch::save` and `torch::load` see what libtorch's optimizer of the same name would show them.
 /// Parameters of a group may differ in device and type.
 /// Numerics: loop and foreach are bit for bit libtorch's optimizer on the CPU; fused differs from them by the rounding

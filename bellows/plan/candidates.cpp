@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "bellows/plan/decision.h"
 #include "bellows/system/machine.h"
 #include "bellows/techniques/technique.h"
 
@@ -15,9 +14,9 @@ namespace bellows::train {
 
 namespace {
 
-using Precision = Measures::Precision;
-using Saved = Measures::Saved;
-using State = Measures::State;
+using Precision = MemoryOptions::Precision;
+using Saved = MemoryOptions::Saved;
+using State = MemoryOptions::State;
 
 /// A measure, and the row of the table of techniques that says how recipes take it; null: as it is.
 template <class Kind>
@@ -41,7 +40,7 @@ constexpr Choice<Saved> saved_choices[] = {{Saved::as_it_is, nullptr},
 
 class Combinations {
  public:
-  explicit Combinations(const MemoryPlan& plan) : plan_(plan), situation_(situation_of(plan)) {}
+  explicit Combinations(const MemoryPlan& plan) : plan_(plan) {}
 
   std::vector<PlanCandidate> all() {
     for (const auto& precision : precision_choices) {
@@ -101,17 +100,17 @@ class Combinations {
     }
     candidate.changes = to_string(candidate.measures);
     if (candidate.other_training) candidate.changes += " (another optimizer)";
-    candidate.time_factor = time_factor(candidate.measures, situation_.bf16_arithmetic);
-    if (!situation_.fp32 && candidate.measures.precision != Precision::as_it_is)  // it has bf16 products already
-      candidate.time_factor /= time_factor({.precision = Precision::bf16}, situation_.bf16_arithmetic);
+    candidate.time_factor = time_factor(candidate.measures, bf16_arithmetic_);
+    if (plan_.recipe.precision != "fp32" && candidate.measures.precision != Precision::as_it_is)  // it has bf16 products already
+      candidate.time_factor /= time_factor({.precision = Precision::bf16}, bf16_arithmetic_);
     const int64_t waiting = candidate.recipe.loader_threads == 0 ? 0 : plan_.waiting / parts;
     candidate.predicted_bytes = peak_with(plan_, candidate.measures) + waiting;
     result_.push_back(std::move(candidate));
   }
 
   const MemoryPlan& plan_;
-  const Situation situation_;
   const Machine machine_ = this_machine();
+  const bool bf16_arithmetic_ = has_bf16_arithmetic(machine_);
   std::optional<std::string> no_blocks_;
   std::vector<PlanCandidate> result_;
 };

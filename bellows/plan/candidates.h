@@ -11,7 +11,7 @@ namespace bellows::train {
 /// A recipe that is the plan's with some measures, those that recipes have keys for.
 struct PlanCandidate {
   Recipe recipe;
-  Measures measures;
+  MemoryOptions measures;
   std::string changes;                  ///< in words; "nothing"
   std::vector<std::string> techniques;  ///< rows of the table of techniques that it takes
   double time_factor = 1;               ///< of the time a sample, as the table expects

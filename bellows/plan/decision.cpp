@@ -8,15 +8,16 @@
 #include "bellows/core/stats.h"
 #include "bellows/plan/candidates.h"
 #include "bellows/system/machine.h"
+#include "bellows/techniques/technique.h"
 
 namespace bellows::train {
 
 namespace {
 
-using Peak = std::function<int64_t(const Measures&)>;
-using Precision = Measures::Precision;
-using Saved = Measures::Saved;
-using State = Measures::State;
+using Peak = std::function<int64_t(const MemoryOptions&)>;
+using Precision = MemoryOptions::Precision;
+using Saved = MemoryOptions::Saved;
+using State = MemoryOptions::State;
 
 std::string size_words(int64_t bytes) {
   return format_bytes(static_cast<double>(bytes));
@@ -53,7 +54,7 @@ void suggest_larger_batch(Decision& decision, const Situation& situation) {
 }
 
 /// The fewest parts of the batch that fit; 0: none does.
-int64_t parts_that_fit(const Situation& situation, Measures measures, const Peak& peak) {
+int64_t parts_that_fit(const Situation& situation, MemoryOptions measures, const Peak& peak) {
   for (int64_t k = 1; k <= situation.batch; k *= 2) {
     measures.accumulate = k;
     if (peak(measures) <= situation.capacity) return k;
@@ -63,37 +64,37 @@ int64_t parts_that_fit(const Situation& situation, Measures measures, const Peak
 
 struct Level {
   bool applies;
-  std::function<void(Measures&)> add, drop;
+  std::function<void(MemoryOptions&)> add, drop;
   std::string reason;
 };
 
 std::vector<Level> levels(const Situation& situation) {
   const int64_t n = situation.ranks;
   return {{situation.fp32 && situation.bf16_arithmetic,
-           [](Measures& m) { m.precision = Precision::bf16; },
+           [](MemoryOptions& m) { m.precision = Precision::bf16; },
            {},
            "bf16: activations take less, and this processor is faster with it."},
           {situation.batch > 1,
-           [](Measures&) {},
+           [](MemoryOptions&) {},
            {},
            "Accumulation: parts of the batch one after another, the same mean gradient."},
-          {situation.adam, [](Measures& m) { m.state = State::eight_bit; },
-           [](Measures& m) { m.state = State::as_it_is; }, "8-bit state: 2 bytes a parameter in place of 8."},
-          {true, [](Measures& m) { m.saved = Saved::recomputed; }, [](Measures& m) { m.saved = Saved::as_it_is; },
+          {situation.adam, [](MemoryOptions& m) { m.state = State::eight_bit; },
+           [](MemoryOptions& m) { m.state = State::as_it_is; }, "8-bit state: 2 bytes a parameter in place of 8."},
+          {true, [](MemoryOptions& m) { m.saved = Saved::recomputed; }, [](MemoryOptions& m) { m.saved = Saved::as_it_is; },
            "Recompute: lossless, about a quarter slower."},
-          {n > 1, [n](Measures& m) { m.stage = 1, m.ranks = n; }, [](Measures& m) { m.stage = 0, m.ranks = 1; },
+          {n > 1, [n](MemoryOptions& m) { m.stage = 1, m.ranks = n; }, [](MemoryOptions& m) { m.stage = 0, m.ranks = 1; },
            "ZeRO-1: each rank has its share of the optimizer's state."},
-          {n > 1, [n](Measures& m) { m.stage = 2, m.ranks = n; }, [n](Measures& m) { m.stage = 1, m.ranks = n; },
+          {n > 1, [n](MemoryOptions& m) { m.stage = 2, m.ranks = n; }, [n](MemoryOptions& m) { m.stage = 1, m.ranks = n; },
            "ZeRO-2: and of the gradients."},
-          {true, [](Measures& m) { m.saved = Saved::offloaded; }, [](Measures& m) { m.saved = Saved::recomputed; },
+          {true, [](MemoryOptions& m) { m.saved = Saved::offloaded; }, [](MemoryOptions& m) { m.saved = Saved::recomputed; },
            "Offload: activations wait outside of the device's memory."}};
 }
 
 /// Leaves out what the later measures, or more parts, have made needless, the dearest first.
-void prune(Measures& measures, const std::vector<Level>& tried, const Situation& situation, const Peak& peak) {
+void prune(MemoryOptions& measures, const std::vector<Level>& tried, const Situation& situation, const Peak& peak) {
   for (auto level = tried.rbegin(); level != tried.rend(); ++level) {
     if (!level->drop) continue;
-    Measures without = measures;
+    MemoryOptions without = measures;
     level->drop(without);
     if (without == measures) continue;
     without.accumulate = parts_that_fit(situation, without, peak);
@@ -101,13 +102,13 @@ void prune(Measures& measures, const std::vector<Level>& tried, const Situation&
   }
 }
 
-std::string strategy_of(const Measures& measures, const Situation& situation) {
+std::string strategy_of(const MemoryOptions& measures, const Situation& situation) {
   if (measures.stage > 0) return c10::str("zero", measures.stage);
   return situation.ranks > 1 ? "ddp" : "alone";
 }
 
 Decision make_it_fit(Decision decision, const Situation& situation, const Peak& peak) {
-  Measures measures;
+  MemoryOptions measures;
   std::vector<Level> tried;
   bool divided = false;
   for (const Level& level : levels(situation)) {
@@ -127,7 +128,7 @@ Decision make_it_fit(Decision decision, const Situation& situation, const Peak& 
   decision.peak_bytes = peak(measures);
   decision.strategy = decision.fits ? strategy_of(measures, situation) : "none";
   for (const Level& level : tried) {
-    Measures with = measures;
+    MemoryOptions with = measures;
     level.add(with);
     const bool accumulation = level.reason.starts_with("Accumulation");
     if (accumulation ? measures.accumulate > 1 || !decision.fits : with == measures || measures.stage > with.stage)
@@ -183,21 +184,21 @@ Situation situation_of(const MemoryPlan& plan) {
               plan.parameters * (plan.recipe.precision_level == "O1" || plan.recipe.precision == "fp32" ? 4 : 2),
           .step_seconds = plan.step_seconds,
           .fp32 = plan.recipe.precision == "fp32",
-          .bf16_arithmetic = machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16"),
+          .bf16_arithmetic = has_bf16_arithmetic(machine),
           .adam = plan.recipe.optimizer.starts_with("adam")};
 }
 
 Decision decide(const MemoryPlan& plan, const Situation& situation) {
-  return decide(situation, [&plan](const Measures& measures) { return peak_with(plan, measures); });
+  return decide(situation, [&plan](const MemoryOptions& measures) { return peak_with(plan, measures); });
 }
 
 std::optional<FittingRecipe> cheapest_that_fits(const MemoryPlan& given, int64_t bytes) {
   MemoryPlan plan = given;
   rehearse_bf16(plan);
   for (const PlanCandidate& candidate : plan_candidates(plan)) {
-    if (candidate.measures.saved == Measures::Saved::offloaded)
+    if (candidate.measures.saved == MemoryOptions::Saved::offloaded)
       continue;  // which tensors are large enough no law knows
-    const bool as_it_is = candidate.measures == Measures{};
+    const bool as_it_is = candidate.measures == MemoryOptions{};
     const auto guess = static_cast<double>(peak_with(plan, candidate.measures));
     if (guess > (as_it_is ? 1.0 : 1.05) * static_cast<double>(bytes)) continue;
     auto own = planned(candidate.recipe, plan);

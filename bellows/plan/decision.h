@@ -26,7 +26,7 @@ struct Situation {
 /// What to do, and why.
 struct Decision {
   bool fits = false;  ///< with the measures
-  Measures measures;
+  MemoryOptions measures;
   std::string strategy;  ///< "alone", "ddp", "ddp with a hook", "zero1", "zero2", "none"
   int64_t peak_bytes = 0;
   std::vector<std::string> reasons;  ///< a sentence each
@@ -38,7 +38,7 @@ struct Decision {
 /// thirds of a step. It does not: in this order, until it fits, bf16 (where the processor has it), accumulation, 8-bit
 /// state, recompute, ZeRO-1, ZeRO-2, offload. What turns out not to be needed is left out again.
 /// Params: peak – of one rank, with measures: peak_with(), or a formula
-Decision decide(const Situation& situation, const std::function<int64_t(const Measures&)>& peak);
+Decision decide(const Situation& situation, const std::function<int64_t(const MemoryOptions&)>& peak);
 Decision decide(const MemoryPlan& plan, const Situation& situation);
 /// The plan's own figures; this machine's memory, and its bf16.
 Situation situation_of(const MemoryPlan& plan);
@@ -46,7 +46,7 @@ Situation situation_of(const MemoryPlan& plan);
 /// A recipe whose step fits into so many bytes.
 struct FittingRecipe {
   Recipe recipe;
-  MemoryPlan plan;         ///< rehearsed with this very recipe
+  MemoryPlan plan;         ///< from dry runs of this very recipe
   double time_factor = 1;  ///< of the time a sample, predicted
   std::string changes;     ///< in words
 };

@@ -4,12 +4,11 @@
 #include <c10/util/irange.h>
 
 #include <algorithm>
-#include <numeric>
+#include <array>
+#include <cctype>
 #include <set>
 #include <string>
 #include <utility>
-
-#include "bellows/plan/memory_options.h"
 
 namespace bellows::train {
 
@@ -176,7 +175,16 @@ std::string renamed(const std::string& name, const std::string& list, int64_t la
 
 }  // namespace
 
-Deepened deepen(const TensorTimeline& step, int64_t layers) {
+std::string repeated_block(const std::string& module) {
+  size_t end = 0;
+  for (size_t begin = 0; begin < module.size(); begin = end + 1) {
+    end = std::min(module.find('.', begin), module.size());
+    if (std::isdigit(static_cast<unsigned char>(module[begin]))) return module.substr(0, end);
+  }
+  return "";
+}
+
+ExtrapolatedStep extrapolate_depth(const TensorTimeline& step, int64_t layers) {
   TORCH_CHECK_VALUE(layers >= recorded_layers, "deepen: expected ", recorded_layers, " layers or more, got ", layers,
                     ".");
   const Stretch stretch(step, layers);
@@ -203,7 +211,7 @@ Deepened deepen(const TensorTimeline& step, int64_t layers) {
   std::stable_sort(lives.begin(), lives.end(),
                    [](const auto& a, const auto& b) { return a.first.born < b.first.born; });
   const auto end = stretch.place(step.events, nowhere, nowhere);
-  Deepened result{.step = {.events = end.event, .begin_us = step.begin_us, .end_us = end.us}};
+  ExtrapolatedStep result{.step = {.events = end.event, .begin_us = step.begin_us, .end_us = end.us}};
   result.step.tensors.reserve(lives.size());
   result.like.reserve(lives.size());
   for (auto& [life, index] : lives) {
@@ -219,21 +227,21 @@ int64_t Shape::elements() const {
   return product;
 }
 
-std::vector<Shape> full_shapes(const models::ModelSkeleton& sketch, const NamedShapes& small,
+std::vector<Shape> full_shapes(const models::ModelSkeleton& skeleton, const NamedShapes& small,
                                const std::vector<NamedShapes>& others) {
   std::vector<Shape> result;
   result.reserve(small.size());
   for (const auto i : c10::irange(small.size())) {
     Shape shape{.sizes = small[i].second};
     for (const auto k : c10::irange(others.size())) {
-      const int64_t models::Extent::*what = sketch.others[k].what;
+      const int64_t models::Extent::*what = skeleton.others[k].what;
       for (const auto d : c10::irange(shape.sizes.size())) {
         const bool grows = others[k][i].second[d] != small[i].second[d];
-        if (grows) shape.sizes[d] = shape.sizes[d] / (sketch.small.*what) * (sketch.full.*what);
+        if (grows) shape.sizes[d] = shape.sizes[d] / (skeleton.small.*what) * (skeleton.full.*what);
       }
     }
-    const bool repeated = sketch.full.layers > sketch.small.layers && repeated_block(small[i].first).ends_with(".1");
-    if (repeated) shape.count = sketch.full.layers - 2;
+    const bool repeated = skeleton.full.layers > skeleton.small.layers && repeated_block(small[i].first).ends_with(".1");
+    if (repeated) shape.count = skeleton.full.layers - 2;
     result.push_back(std::move(shape));
   }
   return result;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "bellows/inspect/tensor_timeline.h"
@@ -9,8 +10,11 @@
 
 namespace bellows::train {
 
+/// The repeated block that a module lies in: "encoder.layer.3" of "encoder.layer.3.output"; "" outside of any.
+std::string repeated_block(const std::string& module);
+
 /// A step of a deeper model.
-struct Deepened {
+struct ExtrapolatedStep {
   inspect::TensorTimeline step;
   std::vector<size_t>
       like;  ///< for each tensor of `step` the one of the shallow model's step that it is a copy of, or is
@@ -22,7 +26,7 @@ struct Deepened {
 /// layers from its own as it did; what dies outside of the layers dies all at once. What was there before belongs to the layer that its name begins with.
 /// Throws: c10::ValueError – fewer than three layers are wanted; c10::Error – the step knows no list of just three layers (the
 ///         modules "encoder.layer.0" to "encoder.layer.2"), or does not go through them one after another
-Deepened deepen(const inspect::TensorTimeline& step, int64_t layers);
+ExtrapolatedStep extrapolate_depth(const inspect::TensorTimeline& step, int64_t layers);
 
 /// A parameter's shape, and how many parameters have it.
 struct Shape {
@@ -31,8 +35,8 @@ struct Shape {
   int64_t elements() const;
 };
 
-/// Shapes of the large model's parameters from those of the small ones. Params: others – as in the sketch
-std::vector<Shape> full_shapes(const models::ModelSkeleton& sketch, const NamedShapes& small,
+/// Shapes of the large model's parameters from those of the small ones. Params: others – as in the skeleton
+std::vector<Shape> full_shapes(const models::ModelSkeleton& skeleton, const NamedShapes& small,
                                const std::vector<NamedShapes>& others);
 
 }  // namespace bellows::train

@@ -13,11 +13,13 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/data/source.h"
+#include "bellows/inspect/tensor_recorder.h"
 #include "bellows/inspect/trace.h"
 #include "bellows/models/head.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/data/data_assembly.h"
+#include "bellows/train/loss.h"
 #include "bellows/train/step/train_loop.h"
 
 namespace bellows::train {
@@ -35,7 +37,7 @@ using models::ModelEntry;
 using models::OutputKind;
 
 /// What decides memory stays; the rest must not get in the way.
-Recipe for_rehearsal(Recipe recipe) {
+Recipe for_dry_run(Recipe recipe) {
   recipe.validate();
   recipe.device = "cpu";
   recipe.data = recipe.eval_data = recipe.subset = recipe.weights = recipe.run_folder = "";
@@ -60,7 +62,7 @@ std::vector<int64_t> label_shape(const ModelEntry& entry, const at::Tensor& inpu
   return {input.size(0), input.size(2), input.size(3)};
 }
 
-LossFn rehearsed_loss(const Model& model, const ModelEntry& entry, const Recipe& recipe,
+LossFn dry_run_loss(const Model& model, const ModelEntry& entry, const Recipe& recipe,
                       std::shared_ptr<MadeUpBatch> batch) {
   return [model, entry, recipe, batch = std::move(batch)](const data::Batch&) -> StepOutput {
     {
@@ -87,7 +89,7 @@ ModelEntry sized_entry(ModelEntry entry, const std::optional<models::Extent>& ex
 
 }  // namespace
 
-ModelEntry rehearsed_entry(const Recipe& recipe) {
+ModelEntry dry_run_entry(const Recipe& recipe) {
   ModelEntry entry = models::model_entry(recipe.model);
   check_input_keys(recipe, entry.input);
   entry.input_shape[0] = input_width(entry, {}, tokenizer_of(recipe, entry));
@@ -95,17 +97,17 @@ ModelEntry rehearsed_entry(const Recipe& recipe) {
   return entry;
 }
 
-int64_t rehearsed_length(const Recipe& recipe, const ModelEntry& entry, const StepSize& size) {
+int64_t dry_run_length(const Recipe& recipe, const ModelEntry& entry, const StepSize& size) {
   if (size.length > 0) return size.length;
   if (entry.input == InputKind::image && recipe.image_size > 0) return recipe.image_size;
   if (entry.input_shape[1] > 0) return entry.input_shape[1];
   return entry.input == InputKind::image ? 224 : entry.input == InputKind::tokens ? 128 : 13;
 }
 
-struct Rehearsal::State {
+struct DryRun::State {
   State(Recipe the_recipe, const std::optional<models::Extent>& extent)
-      : recipe(for_rehearsal(std::move(the_recipe))),
-        entry(sized_entry(rehearsed_entry(recipe), extent)),
+      : recipe(for_dry_run(std::move(the_recipe))),
+        entry(sized_entry(dry_run_entry(recipe), extent)),
         rows(data::from_tensors({{"image", at::zeros({1 << 12, 1})}})) {
     tap::install_cpu_allocator();
     seed_everything(static_cast<uint64_t>(recipe.seed));
@@ -128,7 +130,7 @@ struct Rehearsal::State {
     batch.reset();
     const int64_t before = tap::cpu_allocation_counters().current_bytes;
     batch = std::make_shared<MadeUpBatch>();
-    batch->input = models::example_input(entry, size.batch, rehearsed_length(recipe, entry, size));
+    batch->input = models::example_input(entry, size.batch, dry_run_length(recipe, entry, size));
     if (recipe.channels_last && batch->input.dim() == 4)
       batch->input = batch->input.contiguous(at::MemoryFormat::ChannelsLast);
     batch->labels = at::zeros(label_shape(entry, batch->input), at::kLong);
@@ -140,7 +142,7 @@ struct Rehearsal::State {
     return TrainLoop({.recipe = recipe,
                       .model = *model,
                       .optimizers = {optimizer},
-                      .loss = rehearsed_loss(*model, entry, recipe, batch),
+                      .loss = dry_run_loss(*model, entry, recipe, batch),
                       .train = data::Dataset(rows).batch(1).threads(0)});
   }
 
@@ -181,11 +183,11 @@ struct Rehearsal::State {
   double seconds = 0;
 };
 
-Rehearsal::Rehearsal(Recipe recipe, const std::optional<models::Extent>& extent)
+DryRun::DryRun(Recipe recipe, const std::optional<models::Extent>& extent)
     : state_(std::make_unique<State>(std::move(recipe), extent)) {}
-Rehearsal::~Rehearsal() = default;
+DryRun::~DryRun() = default;
 
-inspect::TensorTimeline Rehearsal::record(const StepSize& size) {
+inspect::TensorTimeline DryRun::record(const StepSize& size) {
   const bool first = !state_->recorder;
   if (first) {
     state_->recorder.emplace(*state_->model);
@@ -203,7 +205,7 @@ inspect::TensorTimeline Rehearsal::record(const StepSize& size) {
   return result;
 }
 
-int64_t Rehearsal::measure(const StepSize& size, int64_t steps) {
+int64_t DryRun::measure(const StepSize& size, int64_t steps) {
   TrainLoop loop = state_->loop(size);
   for (int64_t i = 1; i < steps; ++i) state_->step(loop);
   tap::reset_cpu_allocation_peak();
@@ -211,13 +213,13 @@ int64_t Rehearsal::measure(const StepSize& size, int64_t steps) {
   return tap::cpu_allocation_counters().peak_bytes - state_->bytes_before - state_->sample_bytes;
 }
 
-void Rehearsal::try_length(int64_t length) {
+void DryRun::try_length(int64_t length) {
   const EvalMode eval_mode(*state_->model);
   const c10::InferenceMode no_graph;
   state_->model->forward(models::example_input(state_->entry, 1, length));
 }
 
-bool Rehearsal::holds_few_scores() const {
+bool DryRun::holds_few_scores() const {
   if (state_->entry.output != OutputKind::token) return false;
   const EvalMode eval_mode(*state_->model);
   const c10::InferenceMode no_graph;
@@ -225,15 +227,15 @@ bool Rehearsal::holds_few_scores() const {
   return models::forward_into(*state_->model, models::example_input(state_->entry, 1, 1), hidden_states).defined();
 }
 
-double Rehearsal::seconds() const {
+double DryRun::seconds() const {
   return state_->seconds;
 }
 
-const models::ModelEntry& Rehearsal::entry() const {
+const models::ModelEntry& DryRun::entry() const {
   return state_->entry;
 }
 
-NamedShapes Rehearsal::parameter_shapes() const {
+NamedShapes DryRun::parameter_shapes() const {
   NamedShapes result;
   const NamedTensors parameters = state_->model->named_parameters();
   result.reserve(parameters.size());

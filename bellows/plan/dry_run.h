@@ -24,27 +24,27 @@ using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
 /// The recipe's model, reading what the recipe's data would have it read.
 /// Throws: c10::ValueError – no such model; a text model without a number of words
-models::ModelEntry rehearsed_entry(const Recipe& recipe);
+models::ModelEntry dry_run_entry(const Recipe& recipe);
 
 /// The length that a size means: its own, the recipe's image_size, or what the model is meant for.
-int64_t rehearsed_length(const Recipe& recipe, const models::ModelEntry& entry, const StepSize& size);
+int64_t dry_run_length(const Recipe& recipe, const models::ModelEntry& entry, const StepSize& size);
 
 /// Takes steps of a recipe's model on made-up samples, in TrainLoop, as a training would: the recipe's precision,
 /// optimizer, accumulation, clipping and averages. Data are not read. Models of all kinds of input and output can be
-/// rehearsed, not only those that a recipe alone can train.
+/// run so, not only those that a recipe alone can train.
 ///
 /// The batch is there through forward and backward; a loader that works ahead is not. More than two accumulated batches
 /// are as two: the same tensors again.
 /// Threads: one owner
-class Rehearsal {
+class DryRun {
  public:
   /// Params: recipe – batch_size, data and what is kept and shown do not matter; the device is the CPU
-  ///         extent – of a model of the same make, where rehearsed_entry() knows how to make one; none: the recipe's own
+  ///         extent – of a model of the same make, where dry_run_entry() knows how to make one; none: the recipe's own
   /// Throws: c10::ValueError – no such model, a recipe out of range
-  explicit Rehearsal(Recipe recipe, const std::optional<models::Extent>& extent = {});
-  ~Rehearsal();
-  Rehearsal(const Rehearsal&) = delete;
-  Rehearsal& operator=(const Rehearsal&) = delete;
+  explicit DryRun(Recipe recipe, const std::optional<models::Extent>& extent = {});
+  ~DryRun();
+  DryRun(const DryRun&) = delete;
+  DryRun& operator=(const DryRun&) = delete;
 
   /// What lives in one step. The first call takes a step before, which makes the optimizer's state.
   /// Throws: c10::ValueError – the model does not take such a batch

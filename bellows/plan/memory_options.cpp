@@ -4,15 +4,14 @@
 #include <c10/util/irange.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
 
+#include "bellows/plan/depth_extrapolation.h"
 #include "bellows/system/machine.h"
 #include "bellows/techniques/technique.h"
-#include "bellows/train/recipe/recipe_check.h"
 
 namespace bellows::train {
 
@@ -21,9 +20,9 @@ namespace {
 using inspect::TensorKind;
 using inspect::TensorLife;
 using inspect::TensorTimeline;
-using Precision = Measures::Precision;
-using Saved = Measures::Saved;
-using State = Measures::State;
+using Precision = MemoryOptions::Precision;
+using Saved = MemoryOptions::Saved;
+using State = MemoryOptions::State;
 
 bool grows_with_batch(const SizeLaw& law) {
   return law.factors[1] + law.factors[3] + law.factors[5] > 0;
@@ -143,11 +142,11 @@ void recompute_blocks(TensorTimeline& step, double kept) {
   for (auto& [name, members] : blocks) {
     int64_t first_use = step.events;
     for (const size_t i : members) first_use = std::min(first_use, step.tensors[i].died);
-    const auto middle = members.begin() + static_cast<int64_t>(members.size() / 2);
-    std::nth_element(members.begin(), middle, members.end(),
+    const auto median = members.begin() + static_cast<int64_t>(members.size() / 2);
+    std::nth_element(members.begin(), median, members.end(),
                      [&](size_t a, size_t b) { return step.tensors[a].bytes < step.tensors[b].bytes; });
     for (auto member = members.begin(); member != members.end(); ++member) {
-      if (member != middle) keep_share(step, *member, kept, first_use - in_use);
+      if (member != median) keep_share(step, *member, kept, first_use - in_use);
     }
   }
 }
@@ -168,7 +167,7 @@ void keep_less(TensorTimeline& step, Saved saved) {
   }
 }
 
-void share_state(TensorTimeline& step, const MemoryPlan& plan, const Measures& measures) {
+void share_state(TensorTimeline& step, const MemoryPlan& plan, const MemoryOptions& measures) {
   if (measures.stage == 0 || measures.ranks < 2) return;
   const double share = 1.0 / static_cast<double>(measures.ranks);
   scale(step, TensorKind::optimizer, share);
@@ -188,25 +187,11 @@ bool has_moments(const Recipe& recipe) {
          (recipe.optimizer == "sgd" && recipe.momentum > 0);
 }
 
-bool has_bf16_arithmetic() {
-  const Machine machine = this_machine();
-  return machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16");
-}
-
 }  // namespace
 
-std::string repeated_block(const std::string& module) {
-  size_t end = 0;
-  for (size_t begin = 0; begin < module.size(); begin = end + 1) {
-    end = std::min(module.find('.', begin), module.size());
-    if (std::isdigit(static_cast<unsigned char>(module[begin]))) return module.substr(0, end);
-  }
-  return "";
-}
-
-int64_t peak_with(const MemoryPlan& plan, const Measures& measures) {
+int64_t peak_with(const MemoryPlan& plan, const MemoryOptions& measures) {
   if (plan.in_bf16 && measures.precision != Precision::as_it_is) {
-    Measures rest = measures;
+    MemoryOptions rest = measures;
     if (rest.precision == Precision::bf16) rest.precision = Precision::as_it_is;
     return peak_with(*plan.in_bf16, rest);
   }
@@ -224,7 +209,7 @@ int64_t peak_with(const MemoryPlan& plan, const Measures& measures) {
   return step.peak().bytes + shared_already;
 }
 
-double time_factor(const Measures& measures, bool bf16_arithmetic) {
+double time_factor(const MemoryOptions& measures, bool bf16_arithmetic) {
   constexpr double emulated = 1.3;
   double factor = std::pow(expected_time("accumulation"), std::log2(static_cast<double>(measures.accumulate)) / 2);
   if (measures.precision != Precision::as_it_is) factor *= bf16_arithmetic ? expected_time("bf16_autocast") : emulated;
@@ -242,7 +227,7 @@ double time_factor(const Measures& measures, bool bf16_arithmetic) {
   return measures.stage > 0 ? std::numeric_limits<double>::quiet_NaN() : factor;
 }
 
-int roughness(const Measures& measures) {
+int roughness(const MemoryOptions& measures) {
   const int precision = static_cast<int>(measures.precision);  // as it is, products, weights too
   const int state = measures.state == State::four_bit ? 2 : measures.state == State::eight_bit ? 1 : 0;
   const int saved = measures.saved == Saved::in_int4                                       ? 2
@@ -251,7 +236,7 @@ int roughness(const Measures& measures) {
   return precision + state + saved;
 }
 
-std::string to_string(const Measures& measures) {
+std::string to_string(const MemoryOptions& measures) {
   std::vector<std::string> words;
   if (measures.precision == Precision::bf16) words.emplace_back("bf16 autocast");
   if (measures.precision == Precision::bf16_weights) words.emplace_back("bf16 weights (O2)");
@@ -274,9 +259,9 @@ std::string to_string(const Measures& measures) {
 
 std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64_t ranks) {
   const bool adam = plan.recipe.optimizer.starts_with("adam"), fp32 = plan.recipe.precision == "fp32";
-  const bool arithmetic = has_bf16_arithmetic();
+  const bool arithmetic = has_bf16_arithmetic(this_machine());
   std::vector<PredictedTechnique> rows;
-  const auto add = [&](bool applies, const Measures& measures, std::string cost) {
+  const auto add = [&](bool applies, const MemoryOptions& measures, std::string cost) {
     if (!applies) return;
     rows.push_back(
         {to_string(measures), measures, peak_with(plan, measures), time_factor(measures, arithmetic), std::move(cost)});

@@ -9,7 +9,7 @@
 namespace bellows::train {
 
 /// What can be done about a step's memory, all at once. Nothing is done by default.
-struct Measures {
+struct MemoryOptions {
   enum class Precision { as_it_is, bf16, bf16_weights };                     ///< autocast (O1), low weights (O2)
   enum class State { as_it_is, eight_bit, four_bit, factored, one_moment };  ///< of the moments; Adafactor; SGD's
   /// What becomes of activations.
@@ -22,7 +22,7 @@ struct Measures {
   int stage = 0;             ///< ZeRO-1, ZeRO-2
   int64_t ranks = 1;         ///< that share what the stage says
   bool in_backward = false;  ///< a step for each gradient as it comes
-  bool operator==(const Measures&) const = default;
+  bool operator==(const MemoryOptions&) const = default;
 };
 
 /// The peak with these measures: the lives of the plan's tensors replayed with other sizes. N parameters, n ranks.
@@ -40,12 +40,12 @@ struct Measures {
 /// - ZeRO-1: state and masters 1/n; ZeRO-2: gradients too, and up to four buckets.
 /// Numerics: against plans of their own to 3 %, activations in fewer bits to 10 % (tests/plan/plan_test.cpp), but bf16 without
 ///           `in_bf16`: up to 20 % too little; offload and ZeRO are formulas only
-int64_t peak_with(const MemoryPlan& plan, const Measures& measures);
+int64_t peak_with(const MemoryPlan& plan, const MemoryOptions& measures);
 
 /// One row of what could be done.
 struct PredictedTechnique {
   std::string name;  ///< "bf16 autocast"
-  Measures measures;
+  MemoryOptions measures;
   int64_t peak_bytes = 0;
   double time_factor = 1;  ///< of a step, from the table of techniques; NaN: depends on the network
   std::string cost;        ///< in words: what it costs beside time; ""
@@ -57,16 +57,13 @@ std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64
 
 /// What the measures do to the time of a step: the product of what the table of techniques expects of each.
 /// Params: bf16_arithmetic – the processor has it
-double time_factor(const Measures& measures, bool bf16_arithmetic);
+double time_factor(const MemoryOptions& measures, bool bf16_arithmetic);
 
 /// How much they round, in steps: one for each of bf16 products, bf16 weights and what is kept in 16 or 8 bits, two for what
 /// is kept in 4. 0: the same mathematics.
-int roughness(const Measures& measures);
-
-/// The repeated block that a module lies in: "encoder.layer.3" of "encoder.layer.3.output"; "" outside of any.
-std::string repeated_block(const std::string& module);
+int roughness(const MemoryOptions& measures);
 
 /// "bf16 autocast, accumulation of 4, recompute"; "nothing".
-std::string to_string(const Measures& measures);
+std::string to_string(const MemoryOptions& measures);
 
 }  // namespace bellows::train

@@ -32,9 +32,9 @@ std::vector<StepSize> small_sizes(InputKind input, int64_t length) {
   return {{2, first}, {3, first}, {2, 2 * first - rest}};
 }
 
-bool takes(Rehearsal& rehearsal, int64_t length) {
+bool takes(DryRun& dry_run, int64_t length) {
   try {
-    rehearsal.try_length(length);
+    dry_run.try_length(length);
   } catch (const c10::Error&) {
     return false;
   }
@@ -42,43 +42,43 @@ bool takes(Rehearsal& rehearsal, int64_t length) {
 }
 
 /// Short ones stand for long ones where the model takes them; one with a linear layer over all of a picture does not.
-std::vector<StepSize> rehearsed_sizes(Rehearsal& rehearsal, int64_t length) {
-  const ModelEntry& entry = rehearsal.entry();
+std::vector<StepSize> dry_run_sizes(DryRun& dry_run, int64_t length) {
+  const ModelEntry& entry = dry_run.entry();
   std::vector<StepSize> sizes = small_sizes(entry.input, length);
   if (length <= long_from || entry.extent) return sizes;
-  if (entry.input == InputKind::tokens || length <= tried_up_to) rehearsal.try_length(length);
-  if (!takes(rehearsal, sizes.front().length)) sizes = {{2, length}, {3, length}};
+  if (entry.input == InputKind::tokens || length <= tried_up_to) dry_run.try_length(length);
+  if (!takes(dry_run, sizes.front().length)) sizes = {{2, length}, {3, length}};
   return sizes;
 }
 
-/// What the rehearsals of one plan saw.
-struct Rehearsals {
-  std::vector<RecordedStep> steps;  ///< those of the sketch's other extents first, then one of each size
+/// What the dry runs of one plan saw.
+struct DryRuns {
+  std::vector<RecordedStep> steps;  ///< those of the skeleton's other extents first, then one of each size
   std::vector<StepSize> sizes;
   std::vector<double> seconds;  ///< of each size
   std::vector<Shape> shapes;    ///< of the parameters
   bool few_scores = false;
 };
 
-Rehearsals rehearse(const Recipe& recipe, int64_t length, const models::ModelSkeleton* sketch) {
-  Rehearsals seen;
+DryRuns take_dry_runs(const Recipe& recipe, int64_t length, const models::ModelSkeleton* skeleton) {
+  DryRuns seen;
   std::vector<NamedShapes> shapes;
-  const size_t others = sketch ? sketch->others.size() : 0;
+  const size_t others = skeleton ? skeleton->others.size() : 0;
   for (const auto i : c10::irange(others)) {
-    const Extent& extent = sketch->others[i].extent;
+    const Extent& extent = skeleton->others[i].extent;
     const StepSize size = small_sizes(InputKind::tokens, length).front();
-    Rehearsal rehearsal(recipe, extent);
-    seen.steps.push_back({size, extent, rehearsal.record(size)});
-    shapes.push_back(rehearsal.parameter_shapes());
+    DryRun dry_run(recipe, extent);
+    seen.steps.push_back({size, extent, dry_run.record(size)});
+    shapes.push_back(dry_run.parameter_shapes());
   }
-  Rehearsal rehearsal(recipe, sketch ? std::optional(sketch->small) : std::nullopt);
-  seen.sizes = rehearsed_sizes(rehearsal, length);
+  DryRun dry_run(recipe, skeleton ? std::optional(skeleton->small) : std::nullopt);
+  seen.sizes = dry_run_sizes(dry_run, length);
   for (const StepSize& size : seen.sizes) {
-    seen.steps.push_back({size, sketch ? sketch->small : Extent{}, rehearsal.record(size)});
-    seen.seconds.push_back(rehearsal.seconds());
+    seen.steps.push_back({size, skeleton ? skeleton->small : Extent{}, dry_run.record(size)});
+    seen.seconds.push_back(dry_run.seconds());
   }
-  seen.few_scores = rehearsal.holds_few_scores();
-  seen.shapes = full_shapes(sketch ? *sketch : models::ModelSkeleton{}, rehearsal.parameter_shapes(), shapes);
+  seen.few_scores = dry_run.holds_few_scores();
+  seen.shapes = full_shapes(skeleton ? *skeleton : models::ModelSkeleton{}, dry_run.parameter_shapes(), shapes);
   return seen;
 }
 
@@ -144,10 +144,10 @@ void share_between_ranks(MemoryPlan& plan) {
   plan.communication = std::min(4 * (plan.recipe.bucket_mb << 20), plan.peak.of(TensorKind::gradient));
 }
 
-/// As the model itself would say it. Params: sketch – whose model has fewer positions
-void check_length(const ModelEntry& entry, const std::optional<models::ModelSkeleton>& sketch, int64_t length) {
-  check_recipe(!sketch || length <= sketch->full.positions, "plan_memory: ", entry.name, ": expected 1 to ",
-               sketch ? sketch->full.positions : 0, " tokens a sample, which it has positions for, got ", length, ".");
+/// As the model itself would say it. Params: skeleton – whose model has fewer positions
+void check_length(const ModelEntry& entry, const std::optional<models::ModelSkeleton>& skeleton, int64_t length) {
+  check_recipe(!skeleton || length <= skeleton->full.positions, "plan_memory: ", entry.name, ": expected 1 to ",
+               skeleton ? skeleton->full.positions : 0, " tokens a sample, which it has positions for, got ", length, ".");
 }
 
 /// More than this no sum of bytes may be.
@@ -165,12 +165,12 @@ MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks
                     "plan_memory: expected a batch of at least 1 that the ranks can share, got a batch of ", size.batch,
                     " and ", ranks, ranks == 1 ? " rank." : " ranks.");
   TORCH_CHECK_VALUE(size.length >= 0, "plan_memory: expected a length of at least 0, got ", size.length, ".");
-  const ModelEntry entry = rehearsed_entry(recipe);
-  const std::optional<models::ModelSkeleton> sketch = models::model_skeleton(entry);
-  const StepSize wanted{size.batch / ranks, rehearsed_length(recipe, entry, size)};
-  check_length(entry, sketch, wanted.length);
-  Rehearsals seen = rehearse(recipe, wanted.length, sketch ? &*sketch : nullptr);
-  StepModel model(std::move(seen.steps), sketch ? sketch->full : Extent{}, seen.few_scores);
+  const ModelEntry entry = dry_run_entry(recipe);
+  const std::optional<models::ModelSkeleton> skeleton = models::model_skeleton(entry);
+  const StepSize wanted{size.batch / ranks, dry_run_length(recipe, entry, size)};
+  check_length(entry, skeleton, wanted.length);
+  DryRuns seen = take_dry_runs(recipe, wanted.length, skeleton ? &*skeleton : nullptr);
+  StepModel model(std::move(seen.steps), skeleton ? skeleton->full : Extent{}, seen.few_scores);
   inspect::TensorTimeline step = model.at(wanted);
   check_total(step, wanted);
   const auto peak = step.peak();
@@ -182,11 +182,11 @@ MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks
                   .peak = peak,
                   .step_seconds = extrapolated_seconds(entry.input, seen.sizes, seen.seconds, wanted),
                   .rehearsed = seen.sizes};
-  if (sketch) {
+  if (skeleton) {
     const bool scores_words = entry.output == models::OutputKind::token;
-    plan.extent = sketch->full;
-    plan.small_extent = sketch->small;
-    plan.step_seconds *= products(sketch->full, scores_words) / products(sketch->small, scores_words);
+    plan.extent = skeleton->full;
+    plan.small_extent = skeleton->small;
+    plan.step_seconds *= products(skeleton->full, scores_words) / products(skeleton->small, scores_words);
   }
   count_parameters(plan, seen.shapes);
   list_activations(plan);

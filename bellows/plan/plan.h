@@ -38,8 +38,8 @@ struct MemoryPlan {
   int64_t waiting = 0;                   ///< batches that a loader makes ahead
   double step_seconds = 0;               ///< of one forward and backward pass and update on this machine, about
   std::vector<StepSize> rehearsed;       ///< the steps that were taken
-  models::Extent extent;                 ///< of the model; all 0: not known, it was rehearsed as it is
-  models::Extent small_extent;           ///< of the model that was rehearsed in its place
+  models::Extent extent;                 ///< of the model; all 0: not known, it was run as it is
+  models::Extent small_extent;           ///< of the model that was run in its place
   std::vector<ModuleBytes> activations;  ///< by module, in the order of the forward pass
   std::vector<UnfittedTensor> unfitted;  ///< those of at least a thousandth of the peak
 
@@ -54,11 +54,11 @@ struct MemoryPlan {
 /// each tensor as a law of batch and length, and the lives of the tensors replayed at the size wanted.
 ///
 /// A model whose extent is known (BERT, DistilBERT, GPT-2, by name or config.json) never is there in full: a small one takes
-/// the steps (sketch.h). Of all others weights, gradients and state are allocated, the full batch is not.
+/// the steps (models/model_skeleton.h). Of all others weights, gradients and state are allocated, the full batch is not.
 /// Params: size – batch: samples of a forward pass of all ranks together; length 0: what the model is meant for
 /// Numerics: within 5 % of the measured peak for batch sizes from 4 on (tests/plan/plan_test.cpp, bench/plan)
 /// Cost:     three or four small steps, and one of each other small extent
-/// Throws:   c10::ValueError – as Rehearsal; a batch or ranks below 1, a batch that the ranks cannot share, a text longer than the
+/// Throws:   c10::ValueError – as DryRun; a batch or ranks below 1, a batch that the ranks cannot share, a text longer than the
 ///           model's positions, an extent or a size beyond all machines
 MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks = 1);
 

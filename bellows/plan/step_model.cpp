@@ -254,7 +254,7 @@ StepModel::StepModel(std::vector<RecordedStep> steps, const Extent& wanted, bool
   for (const auto i : c10::irange(pattern_.tensors.size()))
     laws_.push_back(law_of(steps, likes, i, wanted, few_scores));
   if (steps.back().extent.layers == wanted.layers) return;
-  Deepened deep = deepen(pattern_, wanted.layers);
+  ExtrapolatedStep deep = extrapolate_depth(pattern_, wanted.layers);
   std::vector<SizeLaw> laws;
   laws.reserve(deep.like.size());
   for (const size_t i : deep.like) laws.push_back(laws_[i]);

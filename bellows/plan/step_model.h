@@ -41,13 +41,13 @@ struct RecordedStep {
 ///
 /// Where the steps are those of smaller models of the same make, a law is one of the extent, too: of heads, inner width, words
 /// and positions as far as they differ among the steps. Layers do not become a law: with less of them than wanted, and three at
-/// least, what lives in the second one lives in each that is added between the second and the third (deepen.h).
+/// least, what lives in the second one lives in each that is added between the second and the third (depth_extrapolation.h).
 class StepModel {
  public:
   /// Params: steps – the last is the pattern for the order; all have the same number of layers
   ///         wanted – the extent of the model that is meant
   ///         few_scores – what grows with batch, length and words is nn::linear_cross_entropy()'s buffer, and has its limit
-  /// Throws: c10::ValueError – fewer than two steps; c10::Error – as deepen()
+  /// Throws: c10::ValueError – fewer than two steps; c10::Error – as extrapolate_depth()
   explicit StepModel(std::vector<RecordedStep> steps, const models::Extent& wanted = {}, bool few_scores = false);
 
   /// What the step would look like. Times are the recorded step's.

@@ -106,7 +106,7 @@ struct StoredCall {
 ///
 /// Regions nest, and go with autocast (the second run has the first one's), gradient accumulation, retain_graph (each
 /// backward pass runs the function again), backward of some of the outputs, DistributedDataParallel, and the guards of
-/// this room: inputs of a region are compressed and offloaded as other saved tensors are. In no-grad mode this is a
+/// this component: inputs of a region are compressed and offloaded as other saved tensors are. In no-grad mode this is a
 /// plain call.
 /// Params:   options – in front: checkpoint({.budget = 0.5}, function, x)
 ///           inputs – tensors, optional tensors and vectors of tensors are kept for the second run; all else is copied

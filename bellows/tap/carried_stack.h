@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-/// Internal to the room: the clients of one kind of tap that are installed on a thread.
+/// Internal to the component: the clients of one kind of tap that are installed on a thread.
 ///
 /// They hang on c10::ThreadLocalDebugInfo, an immutable list whose head at::ThreadLocalState copies: to autograd's
 /// workers, to JIT continuations, to whoever restores a captured state. Nodes are shared by those threads, so a node

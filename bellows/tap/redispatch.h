@@ -1,6 +1,6 @@
 #pragma once
 
-/// Internal to the room: lets OpTap and Observer agree on what is one operator.
+/// Internal to the component: lets OpTap and Observer agree on what is one operator.
 namespace bellows::tap {
 
 /// The schema's name (by address) of the operator that an OpTap is about to dispatch again on this thread, or null.

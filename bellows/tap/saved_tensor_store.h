@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
-/// Internal to the room: the rules of SavedTensorTap about layout and duplicates.
+/// Internal to the component: the rules of SavedTensorTap about layout and duplicates.
 namespace bellows::tap {
 
 /// Sizes, strides and dtype of a saved tensor, and the way back to them.

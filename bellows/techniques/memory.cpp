@@ -3,7 +3,6 @@
 
 #include "bellows/techniques/technique_rows.h"
 #include "bellows/train/recipe/recipe.h"
-#include "bellows/train/recipe/recipe_check.h"
 #include "bellows/train/step/activations.h"
 
 namespace bellows::train {

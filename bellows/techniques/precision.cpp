@@ -7,8 +7,7 @@ namespace {
 
 /// Empty where bf16 products are faster than emulated ones.
 std::string bf16_obstacle(const Recipe& recipe, const Machine& machine) {
-  const bool hardware = machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16");
-  if (hardware || !recipe.device.starts_with("cpu")) return "";
+  if (has_bf16_arithmetic(machine) || !recipe.device.starts_with("cpu")) return "";
   return "this processor has no bfloat16 arithmetic (AMX-BF16, AVX512-BF16): it would be emulated";
 }
 
@@ -56,6 +55,10 @@ Technique bf16_weights() {
 }
 
 }  // namespace
+
+bool has_bf16_arithmetic(const Machine& machine) {
+  return machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16");
+}
 
 std::vector<Technique> precision_techniques() {
   return {bf16_autocast(), bf16_weights()};

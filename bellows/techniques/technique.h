@@ -49,6 +49,9 @@ struct Technique {
 /// "exact", "rounding", "lossy".
 std::string_view to_string(Exactness exactness);
 
+/// The processor multiplies bfloat16 matrices itself (AMX-BF16, AVX512-BF16 or Arm's BF16); others emulate it.
+bool has_bf16_arithmetic(const Machine& machine);
+
 /// Adds all techniques, in the order in which the ladder climbs them: what computes the same faster, what
 /// trains otherwise, what saves memory.
 void register_techniques(Registry<Technique>& registry);

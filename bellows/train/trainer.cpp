@@ -1,10 +1,393 @@
 #include "bellows/train/trainer.h"
 
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <limits>
+#include <numeric>
+#include <optional>
+
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
-#include "bellows/train/run/fit_run.h"
+#include "bellows/core/progress.h"
+#include "bellows/data/fingerprint.h"
+#include "bellows/optim/state/state.h"
+#include "bellows/system/file.h"
+#include "bellows/system/stop.h"
+#include "bellows/train/data/data_assembly.h"
+#include "bellows/train/run/resume_check.h"
+#include "bellows/train/run/run_folder.h"
+#include "bellows/train/run/run_log.h"
+#include "bellows/train/run/run_record.h"
+#include "bellows/train/run/step_trace.h"
 
 namespace bellows::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A record as a row of numbers, in the order of its members.
+constexpr int64_t record_width = 8;
+
+void append(std::vector<double>& row, const EpochRecord& r) {
+  row.insert(row.end(), {static_cast<double>(r.epoch), static_cast<double>(r.steps), r.train_loss, r.train_accuracy,
+                         r.eval_loss, r.eval_accuracy, r.train_seconds, r.eval_seconds});
+}
+
+EpochRecord record_of(const double* row) {
+  return {static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), row[2], row[3], row[4], row[5], row[6], row[7]};
+}
+
+at::Tensor to_tensor(const std::vector<double>& values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<double>());
+  return tensor;
+}
+
+std::vector<double> to_vector(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.contiguous();
+  return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
+}
+
+double mean_of(const std::vector<double>& values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void check_folder_keys(const Recipe& recipe) {
+  const bool needs_one = !recipe.trace_steps.empty() || recipe.keep_best > 0 || recipe.checkpoint_every > 0;
+  TORCH_CHECK_VALUE(!needs_one || !recipe.run_folder.empty(),
+                    "fit: trace_steps, keep_best and checkpoint_every need run_folder, where their files go.");
+}
+
+/// One fit of a Trainer, from its first step, or its last checkpoint, to its end.
+class FitRun {
+ public:
+  FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop);
+
+  void begin(bool resume, bool accept_changes);
+  FitResult go();
+
+ private:
+  bool done() const;
+  bool stopped();
+  bool is_first();
+  void say_cut_texts();
+  void run_epochs();
+  void train_epoch();
+  void take_step();
+  void finish_epoch();
+  void read_losses();
+  void log_step();
+  void evaluate();
+  void note(const Evaluation& evaluation);
+  void save();
+  void save_sample_stats();
+  RunFolder::Notes notes() const;
+  void restore(const checkpoint::State& state, bool own_options);
+  std::vector<double> numbers() const;
+  void restore_numbers(const std::vector<double>& values);
+
+  TrainLoop loop_;
+  const Recipe& recipe_;
+  const Callbacks& callbacks_;
+  const std::atomic<bool>& stop_;
+  std::optional<RunFolder> folder_;
+  std::optional<RunLog> log_;
+  std::optional<StepTrace> trace_;
+  RunRecord record_;
+  FitResult result_;
+  int64_t epoch_ = 0;  ///< the one whose record is in progress; the loop may already stand at the next one's start
+  std::vector<double> losses_;  ///< of its steps so far
+  double recent_loss_ = 0;      ///< mean of those that were read last
+  double epoch_seconds_ = 0;    ///< of its steps so far
+  double epoch_eval_seconds_ = 0;
+  Evaluation last_evaluation_;
+  int64_t evaluated_step_ = -1, saved_step_ = -1;
+  double best_loss_ = std::numeric_limits<double>::infinity();  ///< of all evaluations
+  bool said_cut_texts_ = false;
+  int64_t not_better_ = 0;  ///< evaluations since then
+};
+
+FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop)
+    : loop_(std::move(job)), recipe_(loop_.job().recipe), callbacks_(callbacks), stop_(stop) {
+  const bool needs_evaluation = recipe_.target_accuracy > 0 || recipe_.eval_every > 0 || recipe_.patience > 0 ||
+                                recipe_.keep_best > 0 || recipe_.schedule == "plateau";
+  TORCH_CHECK_VALUE(
+      !needs_evaluation || loop_.job().eval,
+      "fit: target_accuracy, eval_every, patience, keep_best and the schedule plateau need held-out data, "
+      "and there is none. Set eval_data.");
+  check_folder_keys(recipe_);
+  if (!recipe_.run_folder.empty()) folder_.emplace(recipe_, loop_.ranks().group());
+}
+
+void FitRun::begin(bool resume, bool accept_changes) {
+  if (is_first() && loop_.ranks().size() > 1) log_info(loop_.ranks().describe());
+  const std::string activations = loop_.activations().describe();
+  if (is_first() && !activations.empty()) log_info(activations);
+  if (!folder_) {
+    TORCH_CHECK_VALUE(!resume, "fit: nothing to resume from: the recipe has no run_folder.");
+    return;
+  }
+  const DataPrints* const compared = loop_.ranks().data_prints();
+  const DataPrints prints = compared ? *compared : data_prints(loop_.job());
+  record_ = this_run(recipe_, prints.train);
+  record_.facts["ranks"] = std::to_string(loop_.ranks().size());
+  if (loop_.job().eval) record_.facts["eval_data"] = prints.eval;
+  const size_t existing = folder_->count();
+  TORCH_CHECK_VALUE(resume || existing == 0, "fit: ", folder_->path(), " holds ", existing,
+                    " checkpoints of an earlier run. Resume it, remove them, or choose another run_folder.");
+  if (const auto newest = folder_->newest()) {
+    if (is_first()) check_resume(*newest, record_, accept_changes);  // it wrote down its own machine
+    restore(*newest, accept_changes);
+    result_.checkpoint = folder_->path_of(newest->step);
+    log_info("resume: from step ", newest->step, " (epoch ", newest->epoch + 1, ", batch ", newest->batch, ") in ",
+             folder_->path(), ".");
+  } else if (resume) {
+    log_info("resume: no checkpoint in ", folder_->path(), "; the run begins at its start.");
+  }
+  trace_.emplace(recipe_.trace_steps, folder_->path(), loop_.ranks().group());
+  if (!is_first()) return;
+  log_.emplace(recipe_.log, folder_->path(), saved_step_);
+  write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());  // nothing can be refused any more
+  write_text_file(folder_->path() + "/run.json", to_json(record_));
+  if (saved_step_ < 0) log_->text("recipe", "```yaml\n" + recipe_.to_yaml() + "```", 0);
+}
+
+bool FitRun::is_first() {
+  return loop_.ranks().rank() == 0;
+}
+
+// Several ranks end after the same step: when one of them was asked to.
+bool FitRun::stopped() {
+  return loop_.ranks().size() > 1 ? loop_.stop() : stop_.load();
+}
+
+bool FitRun::done() const {
+  return epoch_ >= recipe_.epochs || result_.reached_target || result_.stopped_early;
+}
+
+void FitRun::run_epochs() {
+  while (!done() && !stopped()) {
+    if (loop_.epoch() == epoch_) train_epoch();
+    if (loop_.epoch() > epoch_ && !stopped() && !done()) finish_epoch();
+  }
+}
+
+FitResult FitRun::go() {
+  try {
+    run_epochs();
+  } catch (const Stopped&) {  // while data was waited for
+    if (!stopped() || !loop_.between_steps() || loop_.ranks().size() > 1) throw;
+  }
+  result_.stopped = stopped() && !done();
+  if (folder_ && saved_step_ != loop_.step_count()) save();
+  if (folder_) folder_->wait();
+  save_sample_stats();
+  result_.steps = loop_.step_count();
+  result_.skipped_steps = loop_.skipped_steps();
+  if (evaluated_step_ >= 0) result_.evaluation = last_evaluation_;
+  if (log_ && done()) {
+    log_->hyperparameters(recipe_, {{"accuracy", last_evaluation_.accuracy}, {"loss", last_evaluation_.loss}},
+                          loop_.step_count());
+  }
+  return std::move(result_);
+}
+
+void FitRun::save_sample_stats() {
+  if (!folder_ || !loop_.sample_stats()) return;
+  // The ids are those of the whole data set, and so is the fingerprint beside them.
+  const data::Dataset& train = loop_.job().train;
+  const bool whole = train.size() == train.source()->id_bound();
+  const std::string source = whole                       ? record_.data
+                             : !recipe_.subset.empty()   ? data::load_subset(recipe_.subset).source
+                             : !loop_.job().note.empty() ? data::fingerprint(split_data(recipe_).whole)
+                                                         : "";
+  loop_.sample_stats()->save(folder_->path() + "/sample_stats.safetensors", source);
+}
+
+void FitRun::train_epoch() {
+  const int64_t left = loop_.job().train.size() - loop_.batch() * loop_.batch_size();
+  std::optional<Progress> progress;
+  if (is_first()) progress.emplace(c10::str("epoch ", epoch_ + 1, "/", recipe_.epochs), left, "samples");
+  while (loop_.epoch() == epoch_ && !stopped() && !done()) {
+    take_step();
+    char detail[48];
+    std::snprintf(detail, sizeof detail, "loss %.4f, waits %.0f %% for data", recent_loss_, 100 * loop_.wait_share());
+    if (progress) progress->advance(loop_.last_batch_size(), detail);
+    const bool at_end = loop_.epoch() != epoch_;
+    if (recipe_.eval_every > 0 && !at_end && loop_.step_count() % recipe_.eval_every == 0) evaluate();
+    if (folder_ && recipe_.checkpoint_every > 0 && loop_.step_count() % recipe_.checkpoint_every == 0) save();
+  }
+}
+
+void FitRun::take_step() {
+  const auto begin = Clock::now();
+  if (trace_) {
+    const bool traced = trace_->active();
+    trace_->before(loop_.step_count() + 1);
+    if (trace_->active() && !traced) loop_.trace_loader(trace_->loader_writer());
+  }
+  if (!loop_.step(stop_)) return;  // what was left of the epoch could not be used
+  if (trace_ && trace_->active()) {
+    trace_->after(loop_.step_count());
+    if (!trace_->active()) loop_.trace_loader(nullptr);
+  }
+  const bool at_end = loop_.epoch() != epoch_;
+  if (at_end || loop_.step_count() % recipe_.log_every == 0) read_losses();
+  const double seconds = seconds_since(begin);
+  epoch_seconds_ += seconds;
+  result_.train_seconds += seconds;
+  if (callbacks_.on_step) callbacks_.on_step(loop_);
+}
+
+void FitRun::read_losses() {
+  const std::vector<double> fresh = loop_.take_losses();
+  if (fresh.empty()) return;
+  losses_.insert(losses_.end(), fresh.begin(), fresh.end());
+  recent_loss_ = mean_of(fresh);
+  log_step();
+}
+
+void FitRun::log_step() {
+  if (!log_ || !*log_) return;
+  NamedValues values = {{"loss", recent_loss_}, {"lr", optim::get_lr(*loop_.job().optimizers.front())}};
+  if (loop_.last_grad_norm().defined()) values.emplace_back("grad_norm", loop_.last_grad_norm().item<double>());
+  log_->step(loop_.step_count(), values);
+  if (callbacks_.on_log) callbacks_.on_log(*log_, loop_);
+}
+
+void FitRun::evaluate() {
+  if (evaluated_step_ == loop_.step_count()) return;
+  read_losses();
+  last_evaluation_ = loop_.evaluate();
+  evaluated_step_ = loop_.step_count();
+  epoch_eval_seconds_ += last_evaluation_.seconds;
+  note(last_evaluation_);
+  if (log_)
+    log_->step(evaluated_step_, {{"eval_loss", last_evaluation_.loss}, {"eval_accuracy", last_evaluation_.accuracy}});
+  if (callbacks_.on_evaluation) callbacks_.on_evaluation(evaluated_step_, last_evaluation_);
+  if (folder_ && recipe_.keep_best > 0) folder_->save_best(loop_, notes(), last_evaluation_.accuracy);
+}
+
+void FitRun::note(const Evaluation& evaluation) {
+  if (recipe_.target_accuracy > 0 && evaluation.accuracy >= recipe_.target_accuracy && !result_.reached_target) {
+    result_.reached_target = true;
+    result_.time_to_target_s = result_.train_seconds;
+  }
+  const bool better = evaluation.loss < best_loss_;
+  best_loss_ = better ? evaluation.loss : best_loss_;
+  not_better_ = better ? 0 : not_better_ + 1;
+  result_.stopped_early = recipe_.patience > 0 && not_better_ >= recipe_.patience;
+}
+
+// Behind the first epoch all of them were read.
+void FitRun::say_cut_texts() {
+  if (said_cut_texts_ || !is_first()) return;
+  said_cut_texts_ = true;
+  if (const std::string note = cut_texts_note(loop_.job().train); !note.empty()) log_info(note);
+}
+
+void FitRun::finish_epoch() {
+  say_cut_texts();
+  read_losses();
+  EpochRecord record{.epoch = epoch_,
+                     .steps = loop_.step_count(),
+                     .train_loss = mean_of(losses_),
+                     .train_accuracy = loop_.take_accuracy(),
+                     .train_seconds = epoch_seconds_};
+  if (loop_.job().eval) {
+    evaluate();
+    record.eval_loss = last_evaluation_.loss;
+    record.eval_accuracy = last_evaluation_.accuracy;
+    record.eval_seconds = epoch_eval_seconds_;
+  }
+  result_.history.push_back(record);
+  ++epoch_;
+  losses_.clear();
+  epoch_seconds_ = epoch_eval_seconds_ = 0;
+  if (log_) log_->epoch(record);
+  if (log_) log_->histograms(loop_.job().model, record.steps);
+  if (folder_ && (recipe_.checkpoint_every == 0 || done())) save();
+  if (callbacks_.on_epoch) callbacks_.on_epoch(record);
+}
+
+void FitRun::save() {
+  read_losses();  // throws before a bad state takes a good one's place
+  if (log_) log_->flush();
+  folder_->save(loop_, notes());
+  saved_step_ = loop_.step_count();
+  result_.checkpoint = folder_->path_of(saved_step_);
+  if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(result_.checkpoint);
+}
+
+std::vector<double> FitRun::numbers() const {
+  return {static_cast<double>(epoch_),
+          epoch_seconds_,
+          result_.train_seconds,
+          epoch_eval_seconds_,
+          best_loss_,
+          static_cast<double>(not_better_),
+          static_cast<double>(evaluated_step_),
+          last_evaluation_.loss,
+          last_evaluation_.accuracy,
+          result_.time_to_target_s,
+          recent_loss_};
+}
+
+void FitRun::restore_numbers(const std::vector<double>& values) {
+  TORCH_CHECK_VALUE(values.size() == numbers().size(), "resume: the checkpoint's progress has ", values.size(),
+                    " numbers, expected ", numbers().size(),
+                    ". It was written by another version; start the run anew.");
+  epoch_ = static_cast<int64_t>(values[0]);
+  epoch_seconds_ = values[1];
+  result_.train_seconds = values[2];
+  epoch_eval_seconds_ = values[3];
+  best_loss_ = values[4];
+  not_better_ = static_cast<int64_t>(values[5]);
+  evaluated_step_ = static_cast<int64_t>(values[6]);
+  last_evaluation_.loss = values[7];
+  last_evaluation_.accuracy = values[8];
+  result_.time_to_target_s = values[9];
+  recent_loss_ = values[10];
+  // What ended the run then may not end it now: the target and the patience are the recipe's of today.
+  result_.reached_target = recipe_.target_accuracy > 0 && last_evaluation_.accuracy >= recipe_.target_accuracy;
+  result_.stopped_early = recipe_.patience > 0 && not_better_ >= recipe_.patience;
+}
+
+RunFolder::Notes FitRun::notes() const {
+  std::vector<double> history;
+  for (const EpochRecord& record : result_.history) append(history, record);
+  return {.extra = {{"history", to_tensor(history).view({-1, record_width})},
+                    {"epoch_losses", to_tensor(losses_)},
+                    {"progress", to_tensor(numbers())}},
+          .environment = to_json(record_)};
+}
+
+void FitRun::restore(const checkpoint::State& state, bool own_options) {
+  loop_.restore(state, own_options);
+  for (const auto& [name, tensor] : state.extra) {
+    if (name == "epoch_losses") losses_ = to_vector(tensor);
+    if (name == "progress") restore_numbers(to_vector(tensor));
+    if (name == "history") {
+      TORCH_CHECK_VALUE(tensor.dim() == 2 && (tensor.size(0) == 0 || tensor.size(1) == record_width),
+                        "resume: the checkpoint's history has shape ", tensor.sizes(), ", expected [epochs, ",
+                        record_width, "]. It was written by another version; start the run anew.");
+      const std::vector<double> rows = to_vector(tensor);
+      for (size_t i = 0; i < rows.size(); i += record_width) result_.history.push_back(record_of(rows.data() + i));
+    }
+  }
+  saved_step_ = state.step;
+}
+
+}  // namespace
 
 Trainer::Trainer(Recipe recipe, Callbacks callbacks) : recipe_(std::move(recipe)), callbacks_(std::move(callbacks)) {
   recipe_.validate();

@@ -1,4 +1,4 @@
-// The fused layers of the room nn, forward and backward through autograd, against libtorch's operators one after the other in
+// The fused layers of the component nn, forward and backward through autograd, against libtorch's operators one after the other in
 // C++ and in Python: time, and the most memory that a step takes.
 #include <torch/torch.h>
 

@@ -13,7 +13,6 @@
 #include "bellows/data/formats/pack_source.h"
 #include "bellows/io/archives/tar.h"
 #include "bellows/io/images/image.h"
-#include "bellows/io/images/jpeg_restart.h"
 #include "bellows/system/file.h"
 #include "bench/support/bench.h"
 

@@ -12,7 +12,7 @@
 #include "bellows/data/dataset.h"
 #include "bellows/data/formats/beton_source.h"
 #include "bellows/data/formats/pack_source.h"
-#include "bellows/data/formats/webdataset.h"
+#include "bellows/data/formats/shard_pattern.h"
 #include "bellows/io/bytes.h"
 #include "bellows/system/file.h"
 

@@ -9,7 +9,6 @@
 
 #include "bellows/data/images/placement.h"
 #include "bellows/io/images/image.h"
-#include "bellows/io/images/jpeg_restart.h"
 #include "bellows/system/file.h"
 #include "bench/support/bench.h"
 

@@ -69,7 +69,7 @@ int program(const Options& options) {
     const train::MemoryPlan plan = train::plan_memory(recipe, configuration.size);
     const int64_t own = tap::cpu_allocation_counters().peak_bytes - before;
     const auto predicted = static_cast<double>(plan.peak_bytes());
-    const auto measured = static_cast<double>(train::Rehearsal(recipe).measure(configuration.size));
+    const auto measured = static_cast<double>(train::DryRun(recipe).measure(configuration.size));
     report.add({.work = words(configuration, plan),
                 .metric = "predicted peak, beside the measured one",
                 .unit = "MB",

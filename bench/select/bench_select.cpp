@@ -8,6 +8,7 @@
 #include "bellows/data/select/sample_stats.h"
 #include "bellows/data/select/subset.h"
 #include "bellows/models/mlp.h"
+#include "bellows/train/data/data_assembly.h"
 #include "bellows/train/data/selection.h"
 #include "bellows/train/step/train_loop.h"
 #include "bench/support/bench.h"

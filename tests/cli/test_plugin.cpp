@@ -6,7 +6,7 @@
 
 namespace {
 
-/// Norms from a room that the command itself does not call: they must be in it all the same.
+/// Norms from a component that the command itself does not call: they must be in it all the same.
 struct PluginNetImpl : torch::nn::Module {
   PluginNetImpl(int64_t num_classes, int64_t in_channels)
       : conv(register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(in_channels, 8, 3).padding(1)))),

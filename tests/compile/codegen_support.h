@@ -10,7 +10,7 @@
 
 #include "bellows/compile/codegen/codegen.h"
 #include "bellows/compile/jit/generated_kernel.h"
-#include "bellows/graph/passes/fusible.h"
+#include "bellows/graph/passes/expression.h"
 
 namespace bellows::compile_detail::testing {
 

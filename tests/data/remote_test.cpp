@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "bellows/core/log.h"
+#include "bellows/data/formats/shard_pattern.h"
 #include "tests/data/cache_support.h"
 #include "tests/data/support.h"
 #include "tests/support/errors.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # paths.sh [DOCUMENT…]: every file that the documents (all) and the comments of sources name must exist. Paths begin at the root, in
-# bellows/ or in the document's folder; files and folders may stand as bare names: then they lie in the document's room, or in any.
+# bellows/ or in the document's folder; files and folders may stand as bare names: then they lie in the document's component, or in any.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 (($#)) || set -- README.md */README.md bellows/*/README.md docs/*.md

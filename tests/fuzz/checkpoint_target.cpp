@@ -2,8 +2,8 @@
 
 #include "bellows/checkpoint/sharded_index.h"
 #include "bellows/io/crc32.h"
-#include "support.h"
-#include "targets.h"
+#include "tests/fuzz/support.h"
+#include "tests/fuzz/targets.h"
 
 namespace bellows::fuzz {
 

@@ -2,8 +2,8 @@
 
 #include "bellows/io/crc32.h"
 #include "bellows/io/records/pack.h"
-#include "support.h"
-#include "targets.h"
+#include "tests/fuzz/support.h"
+#include "tests/fuzz/targets.h"
 
 namespace bellows::fuzz {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bellows/system/file.h"
-#include "mutate.h"
-#include "targets.h"
+#include "tests/fuzz/mutate.h"
+#include "tests/fuzz/targets.h"
 
 namespace bellows::fuzz {
 

@@ -3,9 +3,9 @@
 #include "bellows/data/dataset_json.h"
 #include "bellows/data/formats/example_fields.h"
 #include "bellows/data/select/subset.h"
-#include "bellows/io/network/http_headers.h"
-#include "support.h"
-#include "targets.h"
+#include "bellows/io/network/http_transfer.h"
+#include "tests/fuzz/support.h"
+#include "tests/fuzz/targets.h"
 
 namespace bellows::fuzz {
 

@@ -1,12 +1,12 @@
 #include <map>
 
-#include "bellows/data/formats/table_impl.h"
+#include "bellows/data/formats/json_record.h"
 #include "bellows/io/records/mds.h"
 #include "bellows/io/records/mds_value.h"
 #include "bellows/io/tables/csv.h"
 #include "bellows/io/tensors/npy.h"
-#include "support.h"
-#include "targets.h"
+#include "tests/fuzz/support.h"
+#include "tests/fuzz/targets.h"
 
 namespace bellows::fuzz {
 

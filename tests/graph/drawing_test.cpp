@@ -74,7 +74,7 @@ TEST(DrawnProgram, BoxesOfALargeProgramDoNotOverlapAndStayOnThePage) {
   });
   EXPECT_GT(program.instructions.size(), 60u);
   const std::string html = to_html(program, "ResNet-18 <eval>");
-  EXPECT_THAT(html, HasSubstr("<title>ResNet-18 &lt;eval></title>"));
+  EXPECT_THAT(html, HasSubstr("<title>ResNet-18 &lt;eval&gt;</title>"));
   const auto all = boxes(html);
   EXPECT_EQ(count(html, "<g class=\"one\"") + count(html, "<g class=\"group\""), program.instructions.size());
   EXPECT_EQ(count(html, ">4 inputs</text>"), 20u) << "of each batch norm";

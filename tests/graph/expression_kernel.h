@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "bellows/graph/passes/fusible.h"
+#include "bellows/graph/passes/expression.h"
 
 namespace bellows::graph::testing {
 

@@ -1,4 +1,4 @@
-#include "bellows/inspect/tensor_timeline.h"
+#include "bellows/inspect/tensor_recorder.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "bellows/data/formats/shard_pattern.h"
 #include "bellows/io/archives/decompress.h"
 #include "bellows/io/archives/tar_index.h"
 #include "tests/fuzz/mutate.h"

@@ -9,7 +9,6 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/io/images/image.h"
-#include "bellows/io/images/jpeg_restart.h"
 #include "tests/io/support.h"
 
 namespace bellows::io {

@@ -2,8 +2,8 @@
 
 #include <fstream>
 
-#include "pack_support.h"
 #include "tests/fuzz/mutate.h"
+#include "tests/io/pack_support.h"
 
 namespace bellows::io {
 

@@ -3,7 +3,7 @@
 #include <random>
 
 #include "bellows/io/records/pack.h"
-#include "support.h"
+#include "tests/io/support.h"
 
 namespace bellows::io::pack_testing {
 

@@ -1,9 +1,9 @@
 #include <bit>
 
 #include "bellows/io/crc32.h"
-#include "pack_support.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/targets.h"
+#include "tests/io/pack_support.h"
 
 namespace bellows::io {
 

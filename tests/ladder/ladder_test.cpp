@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "bellows/ladder/json_report.h"
 #include "tests/ladder/ladder_world.h"
 
 namespace bellows::train {

@@ -10,6 +10,8 @@
 #include "bellows/core/error.h"
 #include "bellows/ladder/estimate.h"
 #include "bellows/ladder/job.h"
+#include "bellows/ladder/json_report.h"
+#include "bellows/ladder/process.h"
 #include "tests/ladder/ladder_world.h"
 #include "tests/train/support.h"
 
@@ -18,14 +20,14 @@ namespace bellows::train {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using Saved = Measures::Saved;
-using State = Measures::State;
+using Saved = MemoryOptions::Saved;
+using State = MemoryOptions::State;
 
 namespace {
 
 /// One recipe of a world: what is expected of it, and what is true.
 struct Offer {
-  Measures measures;
+  MemoryOptions measures;
   double factor = 1;         ///< of the time, as the table expects
   int64_t predicted = 0;     ///< bytes
   int64_t bytes = 0;         ///< 0: as predicted
@@ -284,7 +286,7 @@ TEST(MemoryTarget, CandidatesAreRecipesThatGoTogether) {
   recipe.batch_size = 8;
   const auto candidates = candidates_in_own_process(recipe, 8);
   EXPECT_EQ(candidates[0].recipe, recipe);
-  EXPECT_EQ(candidates[0].measures, Measures{});
+  EXPECT_EQ(candidates[0].measures, MemoryOptions{});
   EXPECT_GT(candidates.size(), 50u);
   double last = 0;
   bool other = false, offloads = false;

@@ -1,4 +1,4 @@
-#include "bellows/ladder/page.h"
+#include "bellows/ladder/html_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/ladder/chart.h"
+#include "bellows/ladder/json_report.h"
 #include "bellows/ladder/memory_target.h"
 #include "bellows/ladder/process.h"
 #include "tests/ladder/ladder_world.h"
@@ -138,7 +139,7 @@ TEST(LadderPage, AMemoryTargetShowsWhatWasMeasuredAndChosen) {
   expect_well_formed(page.substr(page.find("<body>"), page.find("</html>") - page.find("<body>")));
   for (const char* words :
        {"<strong>2.0 MiB</strong> of 3.0 MiB", "a &lt;model&gt;", "1. accumulation of 4, 8-bit state",
-        "1.20 times as long", "moments to about 1 %", "--target-accuracy", "optimizer_state: int8"}) {
+        "1.20 times as long", "moments to about 1 %", "set target_accuracy", "optimizer_state: int8"}) {
     EXPECT_THAT(page, HasSubstr(words));
   }
   EXPECT_EQ(count_of(page, "class=\"mark top\""), 2) << "in memory and in time";

@@ -76,7 +76,7 @@ class Net final : public Model::Impl {
   NamedTensors named_;
 };
 
-/// A net, and the handle by which the rest of the house sees it.
+/// A net, and the handle by which the rest of Bellows sees it.
 struct NetModel {
   std::shared_ptr<Net> net;
   Model model;

@@ -87,12 +87,12 @@ TEST(Sketch, ThreeLayersGrowIntoTheDeepModelsOwnStep) {
   for (const auto& setting : settings) {
     const Recipe recipe = recipe_with(path, setting);
     SCOPED_TRACE(testing::PrintToString(setting));
-    const Extent full = rehearsed_entry(recipe).extent(300);
+    const Extent full = dry_run_entry(recipe).extent(300);
     Extent three = full;
     three.layers = 3;
     const StepSize size{2, 24};
-    const inspect::TensorTimeline real = Rehearsal(recipe, full).record(size);
-    const Deepened grown = deepen(Rehearsal(recipe, three).record(size), full.layers);
+    const inspect::TensorTimeline real = DryRun(recipe, full).record(size);
+    const ExtrapolatedStep grown = extrapolate_depth(DryRun(recipe, three).record(size), full.layers);
     EXPECT_EQ(grown.like.size(), grown.step.tensors.size());
     const std::vector<int64_t> expected = bytes_at_births(real), got = bytes_at_births(grown.step);
     ASSERT_EQ(got.size(), expected.size());
@@ -106,21 +106,21 @@ TEST(Sketch, ThreeLayersGrowIntoTheDeepModelsOwnStep) {
 
 TEST(Sketch, ShapesOfParametersAreTheLargeModels) {
   for (const char* name : {"gpt2", "bert-base", "distilbert-base"}) {
-    const models::ModelEntry entry = rehearsed_entry(recipe_with(name, {}));
-    const auto sketch = models::model_skeleton(entry);
-    ASSERT_TRUE(sketch) << name;
-    EXPECT_LT(sketch->small.parameters(), 0.4 * sketch->full.parameters()) << name;
+    const models::ModelEntry entry = dry_run_entry(recipe_with(name, {}));
+    const auto skeleton = models::model_skeleton(entry);
+    ASSERT_TRUE(skeleton) << name;
+    EXPECT_LT(skeleton->small.parameters(), 0.4 * skeleton->full.parameters()) << name;
     std::vector<NamedShapes> others;
-    for (const models::ModelSkeleton::Other& other : sketch->others)
-      others.push_back(Rehearsal(recipe_with(name, {}), other.extent).parameter_shapes());
+    for (const models::ModelSkeleton::Other& other : skeleton->others)
+      others.push_back(DryRun(recipe_with(name, {}), other.extent).parameter_shapes());
     int64_t elements = 0, expected = 0;
     for (const Shape& shape :
-         full_shapes(*sketch, Rehearsal(recipe_with(name, {}), sketch->small).parameter_shapes(), others))
+         full_shapes(*skeleton, DryRun(recipe_with(name, {}), skeleton->small).parameter_shapes(), others))
       elements += shape.count * shape.elements();
     for (const at::Tensor& parameter : entry.make(10, entry.input_shape[0]).parameters()) expected += parameter.numel();
     EXPECT_EQ(elements, expected) << name;
   }
-  EXPECT_FALSE(models::model_skeleton(rehearsed_entry(recipe_with("resnet18", {}))));
+  EXPECT_FALSE(models::model_skeleton(dry_run_entry(recipe_with("resnet18", {}))));
 }
 
 /// Fewer heads and a smaller inner width, too: three layers of full width would be 38 million parameters.
@@ -130,7 +130,7 @@ TEST(Sketch, PlansAWideModelFromANarrowOne) {
   const MemoryPlan plan = plan_memory(recipe, size);
   EXPECT_LT(plan.small_extent.heads, 16);
   EXPECT_LT(plan.small_extent.inner, 4096);
-  const auto measured = static_cast<double>(Rehearsal(recipe).measure(size));
+  const auto measured = static_cast<double>(DryRun(recipe).measure(size));
   EXPECT_NEAR(static_cast<double>(plan.peak_bytes()) / measured, 1, 0.05) << plan.step.to_string();
   EXPECT_TRUE(plan.unfitted.empty());
 }
@@ -168,8 +168,8 @@ TEST(Sketch, SaysWhatItCannotDeepen) {
   inspect::TensorTimeline step{.events = 2};
   step.tensors = {{.bytes = 8, .module = "net.layer.0", .phase = "forward", .born = 0, .died = 2},
                   {.bytes = 8, .module = "net.layer.1", .phase = "forward", .born = 1, .died = 2}};
-  EXPECT_THROW(deepen(step, 5), c10::Error) << "two layers";
-  EXPECT_THROW(deepen(step, 2), c10::ValueError);
+  EXPECT_THROW(extrapolate_depth(step, 5), c10::Error) << "two layers";
+  EXPECT_THROW(extrapolate_depth(step, 2), c10::ValueError);
 }
 
 }  // namespace bellows::train

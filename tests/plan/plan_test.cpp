@@ -29,14 +29,14 @@ struct Configuration {
 struct Formula {
   double parameters, activations_a_sample;
   int64_t batch;
-  int64_t operator()(const Measures& m) const {
+  int64_t operator()(const MemoryOptions& m) const {
     const double n = parameters, share = 1.0 / static_cast<double>(m.ranks);
-    const double state = (m.state == Measures::State::eight_bit ? 2 : 8) * (m.stage > 0 ? share : 1);
+    const double state = (m.state == MemoryOptions::State::eight_bit ? 2 : 8) * (m.stage > 0 ? share : 1);
     const double saved =
-        (m.precision == Measures::Precision::bf16 ? 0.5 : 1) * (m.saved == Measures::Saved::recomputed  ? 0.2
-                                                                : m.saved == Measures::Saved::offloaded ? 0.02
+        (m.precision == MemoryOptions::Precision::bf16 ? 0.5 : 1) * (m.saved == MemoryOptions::Saved::recomputed  ? 0.2
+                                                                : m.saved == MemoryOptions::Saved::offloaded ? 0.02
                                                                                                         : 1);
-    const double copies = m.precision == Measures::Precision::bf16 ? 2 : 0;
+    const double copies = m.precision == MemoryOptions::Precision::bf16 ? 2 : 0;
     const double a = activations_a_sample * static_cast<double>(batch) / static_cast<double>(m.accumulate);
     return static_cast<int64_t>(n * (4 + copies + 4 * (m.stage > 1 ? share : 1) + state) + a * saved);
   }
@@ -118,7 +118,7 @@ TEST(Plan, PredictsStepsThatWereNotTaken) {
                                                      {recipe_for("encoder_decoder"), {16, 13}}};
   for (const auto& [recipe, size] : configurations) {
     const MemoryPlan plan = plan_memory(recipe, size);
-    const auto measured = static_cast<double>(Rehearsal(recipe).measure(size));
+    const auto measured = static_cast<double>(DryRun(recipe).measure(size));
     EXPECT_NEAR(static_cast<double>(plan.peak_bytes()) / measured, 1, 0.05) << recipe.model << "\n"
                                                                             << plan.step.to_string();
     for (const StepSize& small : plan.rehearsed) EXPECT_LT(small.batch, size.batch);
@@ -134,7 +134,7 @@ TEST(Plan, AModelOfOneSizeIsRehearsedAtThatSize) {
   const Recipe recipe = recipe_for("flat_96");
   const MemoryPlan plan = plan_memory(recipe, {64, 0});
   EXPECT_THAT(plan.rehearsed, testing::ElementsAre(StepSize{2, 96}, StepSize{3, 96}));
-  const auto measured = static_cast<double>(Rehearsal(recipe).measure({64, 0}));
+  const auto measured = static_cast<double>(DryRun(recipe).measure({64, 0}));
   EXPECT_NEAR(static_cast<double>(plan.peak_bytes()) / measured, 1, 0.05);
   EXPECT_THROW(plan_memory(recipe, {64, 128}), c10::Error) << "it takes no others";
 }
@@ -143,20 +143,20 @@ TEST(Plan, MeasuresAgreeWithPlansOfTheirOwn) {
   const StepSize size{64, 26};
   const Recipe recipe = recipe_for("encoder_decoder");
   MemoryPlan plain = plan_memory(recipe, size);
-  EXPECT_LT(peak_with(plain, {.precision = Measures::Precision::bf16}), plain.peak_bytes()) << "by the formula alone";
+  EXPECT_LT(peak_with(plain, {.precision = MemoryOptions::Precision::bf16}), plain.peak_bytes()) << "by the formula alone";
   rehearse_bf16(plain);
-  const auto ratio = [&](const Measures& measures, const char* setting, StepSize of) {
+  const auto ratio = [&](const MemoryOptions& measures, const char* setting, StepSize of) {
     Recipe own = recipe;
     own.set(setting);
     if (own.precision == "bf16") own.precision_level = "O2";
     return static_cast<double>(peak_with(plain, measures)) / static_cast<double>(plan_memory(own, of).peak_bytes());
   };
-  using State = Measures::State;
-  EXPECT_NEAR(ratio({.precision = Measures::Precision::bf16_weights}, "precision=bf16", size), 1, 0.03);
+  using State = MemoryOptions::State;
+  EXPECT_NEAR(ratio({.precision = MemoryOptions::Precision::bf16_weights}, "precision=bf16", size), 1, 0.03);
   EXPECT_NEAR(ratio({.state = State::eight_bit}, "optimizer_state=int8", size), 1, 0.03);
   EXPECT_NEAR(ratio({.state = State::four_bit}, "optimizer_state=int4", size), 1, 0.03);
-  EXPECT_NEAR(ratio({.saved = Measures::Saved::in_int8}, "activations=int8", size), 1, 0.1);
-  EXPECT_NEAR(ratio({.saved = Measures::Saved::in_int4}, "activations=int4", size), 1, 0.1);
+  EXPECT_NEAR(ratio({.saved = MemoryOptions::Saved::in_int8}, "activations=int8", size), 1, 0.1);
+  EXPECT_NEAR(ratio({.saved = MemoryOptions::Saved::in_int4}, "activations=int4", size), 1, 0.1);
   EXPECT_NEAR(ratio({.state = State::factored}, "optimizer=adafactor", size), 1, 0.03);
   EXPECT_NEAR(ratio({.accumulate = 4}, "accumulate=4", {16, 26}), 1, 0.03);
   EXPECT_NEAR(ratio({.in_backward = true}, "step_in_backward=true", size), 1, 0.03);
@@ -186,7 +186,7 @@ TEST(Plan, CheapestThatFitsIsARecipeThatFits) {
   const int64_t bytes = plan.peak_bytes() / 2;
   const auto fitting = cheapest_that_fits(plan, bytes);
   ASSERT_TRUE(fitting);
-  EXPECT_LE(Rehearsal(fitting->recipe).measure({fitting->recipe.batch_size, 0}, 3), bytes * 21 / 20);
+  EXPECT_LE(DryRun(fitting->recipe).measure({fitting->recipe.batch_size, 0}, 3), bytes * 21 / 20);
   EXPECT_EQ(fitting->recipe.batch_size * fitting->recipe.accumulate, 64);
   EXPECT_EQ(Recipe::parse(fitting->recipe.to_yaml()), fitting->recipe);
   EXPECT_FALSE(cheapest_that_fits(plan, 1000));
@@ -194,11 +194,11 @@ TEST(Plan, CheapestThatFitsIsARecipeThatFits) {
 }
 
 TEST(Plan, AtNearlyEqualTimesTheOneThatRoundsLessComesFirst) {
-  const auto cost = [](const Measures& measures) {
+  const auto cost = [](const MemoryOptions& measures) {
     return expected_cost({.measures = measures, .time_factor = time_factor(measures, true)});
   };
-  using Saved = Measures::Saved;
-  using State = Measures::State;
+  using Saved = MemoryOptions::Saved;
+  using State = MemoryOptions::State;
   EXPECT_LT(time_factor({.saved = Saved::in_int4}, true), time_factor({.saved = Saved::in_int8}, true));
   EXPECT_LT(cost({.saved = Saved::in_int8}), cost({.saved = Saved::in_int4})) << "8 bits before 4";
   EXPECT_LT(time_factor({.saved = Saved::in_bf16}, true), time_factor({.saved = Saved::half_recomputed}, true));

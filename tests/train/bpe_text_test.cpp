@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/system/file.h"
+#include "bellows/train/data/data_assembly.h"
 #include "bellows/train/job.h"
 #include "tests/train/support.h"
 

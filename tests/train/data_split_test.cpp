@@ -9,6 +9,7 @@
 
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/select/sample_stats.h"
+#include "bellows/train/data/data_assembly.h"
 #include "bellows/train/data/selection.h"
 #include "tests/train/support.h"
 

@@ -10,6 +10,7 @@
 #include "bellows/data/formats/webdataset.h"
 #include "bellows/io/archives/tar.h"
 #include "bellows/system/file.h"
+#include "bellows/train/data/data_assembly.h"
 #include "bellows/train/data/data_split.h"
 #include "bellows/train/job.h"
 #include "bellows/train/run/run_record.h"

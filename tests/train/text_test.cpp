@@ -13,6 +13,7 @@
 #include "bellows/plan/plan.h"
 #include "bellows/system/file.h"
 #include "bellows/techniques/technique.h"
+#include "bellows/train/data/data_assembly.h"
 #include "bellows/train/data/selection.h"
 #include "tests/train/support.h"
 

@@ -8,6 +8,7 @@
 #include "bellows/core/seed.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/state.h"
+#include "bellows/train/data/data_assembly.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {

@@ -239,13 +239,13 @@ void check_launch(const LaunchOptions& options) {
                     "launch: got node ", options.node_rank, " of ", options.nodes, ", expected 0 to ",
                     std::max(options.nodes, 1) - 1, ".");
   TORCH_CHECK_VALUE(options.nodes == 1 || !options.rendezvous.empty(), "launch: ", options.nodes,
-                    " nodes need a place to meet: --rdzv HOST:PORT, an address of node 0.");
+                    " nodes need a place to meet: `rendezvous` HOST:PORT, an address of node 0.");
   TORCH_CHECK_VALUE(options.max_restarts >= 0, "launch: expected 0 or more restarts, got ", options.max_restarts, ".");
   TORCH_CHECK_VALUE(options.min_ranks >= 0 && options.min_ranks <= options.ranks,
-                    "launch: expected --min-ranks from 1 to ", options.ranks, ", got ", options.min_ranks, ".");
-  TORCH_CHECK_VALUE(options.min_ranks == 0 || options.nodes == 1, "launch: --min-ranks works on one node only.");
+                    "launch: expected `min_ranks` from 1 to ", options.ranks, ", got ", options.min_ranks, ".");
+  TORCH_CHECK_VALUE(options.min_ranks == 0 || options.nodes == 1, "launch: `min_ranks` works on one node only.");
   TORCH_CHECK_VALUE(options.min_nodes >= 0 && options.min_nodes <= options.nodes,
-                    "launch: expected --min-nodes from 1 to ", options.nodes, ", got ", options.min_nodes, ".");
+                    "launch: expected `min_nodes` from 1 to ", options.nodes, ", got ", options.min_nodes, ".");
   TORCH_CHECK_VALUE(options.node_timeout_s > 0, "launch: expected a node timeout above 0 s, got ",
                     options.node_timeout_s, ".");
 }

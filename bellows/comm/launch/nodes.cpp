@@ -34,7 +34,7 @@ std::pair<std::string, int> split_address(const std::string& text) {
     const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
     if (error != std::errc() || end != text.data() + text.size()) port = -1;
   }
-  TORCH_CHECK_VALUE(colon != 0 && port >= 0 && port <= 65535, "launch: expected --rdzv HOST:PORT, got \"", text, "\".");
+  TORCH_CHECK_VALUE(colon != 0 && port >= 0 && port <= 65535, "launch: expected `rendezvous` HOST:PORT, got \"", text, "\".");
   std::string host = text.substr(0, colon);
   if (host.starts_with("[") && host.ends_with("]")) host = host.substr(1, host.size() - 2);
   return {host, port};
@@ -57,7 +57,7 @@ auto read_entry(const std::string& key, const std::string& text, Use use) {
   } catch (const nlohmann::json::exception&) {
     TORCH_CHECK_VALUE(false, "launch: the store's entry \"", key, "\" is damaged: \"", text.substr(0, 100),
                       "\", expected what another launcher of the same version writes. Does another program use the "
-                      "port? Start the job on all nodes again, or give another --rdzv.");
+                      "port? Start the job on all nodes again, or give another `rendezvous`.");
   }
 }
 
@@ -91,7 +91,7 @@ void check_same_nodes(const Store& job, int node, int nodes) {
     return;
   }
   const auto expected = job.wait_for("nodes", meet_timeout_s);
-  TORCH_CHECK_VALUE(expected == std::to_string(nodes), "launch: ", node_name(node), " was started with --nnodes ",
+  TORCH_CHECK_VALUE(expected == std::to_string(nodes), "launch: ", node_name(node), " was started with `nodes` ",
                     nodes, ", node 0 with ", expected.value_or("none"), ". Give all nodes the same number.");
 }
 
@@ -132,7 +132,7 @@ bool Nodes::join_node_zero(int port, const std::function<Store(const Store&)>& e
     if ((over_ = interrupted())) throw Stopped();
     wait.report([&] { return c10::str("node 0 at ", host_, ":", port); });
     TORCH_CHECK(wait.waited_s() < meet_timeout_s, "launch: nobody listened at ", host_, ":", port, " for ",
-                meet_timeout_s, " s, expected node 0 there. Start it, or check --rdzv.");
+                meet_timeout_s, " s, expected node 0 there. Start it, or check `rendezvous`.");
   };
   try {
     const auto joined = in_background(

@@ -30,7 +30,7 @@ Addresses resolve(const std::string& host, int port, int kind) {
   hints.ai_socktype = kind;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   TORCH_CHECK_VALUE(error == 0, "store: the host \"", host, "\" cannot be resolved: ", gai_strerror(error),
-                    ". Check MASTER_ADDR or --rdzv.");
+                    ". Check MASTER_ADDR, or the launcher's `rendezvous`.");
   return {found, &freeaddrinfo};
 }
 
@@ -65,7 +65,7 @@ Listener::Listener(const std::string& host, int port) {
                     "what listens there.");
   TORCH_CHECK_VALUE(fd_ >= 0 || reason != EADDRNOTAVAIL, "store: ", host,
                     " is no address of this machine, expected one: the store is served where rank 0 is. Check "
-                    "MASTER_ADDR or --rdzv.");
+                    "MASTER_ADDR, or the launcher's `rendezvous`.");
   TORCH_CHECK_VALUE(fd_ >= 0, "store: cannot listen on ", host, ":", port, ": ", errno_message(reason), ".");
 }
 

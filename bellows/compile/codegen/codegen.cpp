@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <set>
 
-#include "bellows/compile/codegen/table.h"
-#include "bellows/compile/jit/kernel_prelude.h"
+#include "bellows/compile/codegen/kernel_prelude.h"
+#include "bellows/compile/codegen/phase_writer.h"
 
 namespace bellows::compile_detail {
 namespace {

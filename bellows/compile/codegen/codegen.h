@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bellows/graph/passes/fusible.h"
+#include "bellows/graph/passes/expression.h"
 
 namespace bellows::compile_detail {
 

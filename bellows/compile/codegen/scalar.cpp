@@ -1,10 +1,10 @@
+#include "bellows/compile/codegen/scalar.h"
+
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
 #include <cstdio>
 #include <map>
-
-#include "bellows/compile/codegen/scalar.h"
 
 namespace bellows::compile_detail {
 namespace {

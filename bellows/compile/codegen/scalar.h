@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "bellows/graph/passes/fusible.h"
+#include "bellows/graph/passes/expression.h"
 
 namespace bellows::compile_detail {
 

@@ -1,10 +1,10 @@
+#include "bellows/compile/codegen/schedule.h"
+
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
 #include <tuple>
-
-#include "bellows/compile/codegen/schedule.h"
 
 namespace bellows::compile_detail {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "bellows/graph/passes/fusible.h"
+#include "bellows/graph/passes/expression.h"
 
 namespace bellows::compile_detail {
 

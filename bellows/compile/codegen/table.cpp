@@ -1,9 +1,8 @@
+#include "bellows/compile/codegen/table.h"
+
 #include <c10/util/StringUtil.h>
 
 #include <map>
-
-#include "bellows/compile/codegen/table.h"
-#include "bellows/compile/codegen/writer.h"
 
 namespace bellows::compile_detail {
 namespace {

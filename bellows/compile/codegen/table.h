@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "bellows/compile/codegen/writer.h"
+#include "bellows/compile/codegen/schedule.h"
 
 namespace bellows::compile_detail {
 
@@ -32,7 +33,5 @@ struct Table {
 
 /// Puts phases without order among them together where their code is the same.
 std::vector<Table> make_tables(const std::vector<Phase>& phases);
-std::unique_ptr<PhaseWriter> make_table_writer(const Phase& phase, const Table& table);
-WrittenPhase write_table(const Table& table);
 
 }  // namespace bellows::compile_detail

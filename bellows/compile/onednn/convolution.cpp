@@ -1,4 +1,4 @@
-#include "bellows/compile/onednn/layers_impl.h"
+#include "bellows/compile/onednn/primitives_impl.h"
 
 namespace bellows::compile_detail::onednn {
 namespace {

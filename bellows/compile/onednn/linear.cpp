@@ -1,63 +1,115 @@
-#include <limits>
+#include <dlfcn.h>
 
-#include "bellows/compile/onednn/layers_impl.h"
+#include <algorithm>
+#include <cstring>
+
+#include "bellows/compile/onednn/primitives_impl.h"
+#include "bellows/kernels/parallel.h"
 
 namespace bellows::compile_detail::onednn {
 namespace {
 
-dnnl::algorithm algorithm_of(PostOp::Kind kind) {
-  switch (kind) {
-    case PostOp::Kind::gelu:
-      return dnnl::algorithm::eltwise_gelu_erf;
-    case PostOp::Kind::gelu_tanh:
-      return dnnl::algorithm::eltwise_gelu_tanh;
-    case PostOp::Kind::tanh:
-      return dnnl::algorithm::eltwise_tanh;
-    case PostOp::Kind::sigmoid:
-      return dnnl::algorithm::eltwise_logistic;
-    case PostOp::Kind::silu:
-      return dnnl::algorithm::eltwise_swish;
-    default:
-      return dnnl::algorithm::eltwise_hardswish;
-  }
+// As cblas.h of MKL, which libtorch holds and exports without a header, has them.
+constexpr int row_major = 101, plain = 111, transposed = 112, packed = 151, second_matrix = 162;
+
+/// Products of a matrix that is packed once. Null in builds of libtorch on another BLAS.
+struct PackedProducts {
+  size_t (*size)(int which, int m, int n, int k);
+  void (*pack)(int layout, int which, int trans, int m, int n, int k, float alpha, const float* from, int stride,
+               float* to);
+  void (*compute)(int layout, int trans_a, int trans_b, int m, int n, int k, const float* a, int stride_a,
+                  const float* b, int stride_b, float beta, float* c, int stride_c);
+};
+
+template <class Function>
+void find(const char* name, Function*& function) {
+  function = reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
-/// ReLU as x times a step, x · min(max(alpha · x, 0), 1): oneDNN's own makes 0 of NaN, by which what has gone wrong would look sound. That of
-/// -Inf is NaN.
-float alpha_of(PostOp::Kind kind) {
-  if (kind == PostOp::Kind::relu) return std::numeric_limits<float>::max();
-  return kind == PostOp::Kind::silu ? 1 : 0;
+const PackedProducts& packed_products() {
+  static const PackedProducts found = [] {
+    PackedProducts made{};
+    find("cblas_sgemm_pack_get_size", made.size);
+    find("cblas_sgemm_pack", made.pack);
+    find("cblas_sgemm_compute", made.compute);
+    return made;
+  }();
+  return found;
 }
+
+class Pack final : public graph::Kernel {
+ public:
+  Pack(const Linear& shape, bool by_columns, memory::dim stride)
+      : shape_(shape), trans_(by_columns ? transposed : plain), stride_(static_cast<int>(stride)) {}
+  std::string name() const override { return "pack weight"; }
+
+  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
+           void*) const override {
+    packed_products().pack(row_major, second_matrix, trans_, static_cast<int>(shape_.rows),
+                           static_cast<int>(shape_.columns), static_cast<int>(shape_.inner), 1,
+                           static_cast<const float*>(operands[0]), stride_, static_cast<float*>(results[0]));
+  }
+
+ private:
+  Linear shape_;
+  int trans_, stride_;
+};
+
+class PackedLinear final : public graph::Kernel {
+ public:
+  PackedLinear(const Linear& shape, bool adds) : shape_(shape), adds_(adds) {}
+  std::string name() const override { return adds_ ? "linear add blas" : "linear blas"; }
+
+  void run(std::span<void* const> operands, std::span<void* const> results, std::span<const c10::IValue>,
+           void*) const override {
+    const auto* const input = reinterpret_cast<const float*>(static_cast<const char*>(operands[0]) + shape_.offset);
+    auto* const result = static_cast<float*>(results[0]);
+    const bool onto = shape_.bias || adds_;
+    if (onto) begin(operands, result);
+    const auto columns = static_cast<int>(shape_.columns);
+    packed_products().compute(row_major, plain, packed, static_cast<int>(shape_.rows), columns,
+                              static_cast<int>(shape_.inner), input, static_cast<int>(shape_.row_stride),
+                              static_cast<const float*>(operands[1]), columns, onto ? 1.0F : 0.0F, result, columns);
+  }
+
+ private:
+  /// What the product is added to.
+  void begin(std::span<void* const> operands, float* result) const {
+    const float* const bias = shape_.bias ? static_cast<const float*>(operands[2]) : nullptr;
+    const float* const added = adds_ ? static_cast<const float*>(operands[shape_.bias ? 3 : 2]) : nullptr;
+    const size_t columns = shape_.columns;
+    kernels::parallel_ranges(shape_.rows, std::max<int64_t>(1, 32768 / shape_.columns),
+                             [&](int64_t first, int64_t last) {
+                               for (int64_t row = first; row < last; ++row) {
+                                 float* const to = result + row * columns;
+                                 std::memcpy(to, added ? added + row * columns : bias, columns * sizeof(float));
+                                 if (!added || !bias) continue;
+                                 for (size_t i = 0; i < columns; ++i) to[i] += bias[i];
+                               }
+                             });
+  }
+
+  Linear shape_;
+  bool adds_;
+};
 
 }  // namespace
 
-dnnl::primitive_attr attributes(const std::vector<PostOp>& post, const Desc& result) {
-  dnnl::primitive_attr attr = attributes();
-  dnnl::post_ops ops;
-  for (const PostOp& one : post) {
-    const float alpha = alpha_of(one.kind);
-    if (one.is_add())
-      ops.append_binary(dnnl::algorithm::binary_add, result);
-    else
-      ops.append_eltwise(algorithm_of(one.kind), alpha, 0);
-  }
-  attr.set_post_ops(ops);
-  return attr;
+bool prefers_blas(const Linear& shape) {
+  constexpr memory::dim least_rows = 64, least_weights = 512 * 512;
+  return __builtin_cpu_is("intel") && packed_products().compute && shape.type == memory::data_type::f32 &&
+         shape.rows >= least_rows && shape.inner * shape.columns >= least_weights &&
+         std::max({shape.rows, shape.inner, shape.columns, shape.row_stride}) <= INT32_MAX;
 }
 
-std::string name_of(const std::vector<PostOp>& post) {
-  static constexpr const char* names[] = {" relu", " gelu", " gelu", " tanh", " sigmoid", " silu", " add"};
-  std::string made;
-  for (const PostOp& one : post) made += names[static_cast<size_t>(one.kind)];
-  return made;
-}
-
-void add_slots(std::vector<PrimitiveKernel::Slot>& slots, const std::vector<PostOp>& post, const Desc& result,
-               int next) {
-  for (size_t i = 0; i < post.size(); ++i) {
-    const int arg = DNNL_ARG_ATTR_MULTIPLE_POST_OP(static_cast<int>(i)) | DNNL_ARG_SRC_1;
-    if (post[i].is_add()) slots.push_back({arg, result, PrimitiveKernel::Place::operand, next++});
-  }
+std::optional<BlasLinear> blas_linear(const Linear& shape, bool adds, const memory::dims& strides) {
+  const bool by_columns = strides[0] == 1;
+  const memory::dim stride = strides[by_columns ? 1 : 0], least = by_columns ? shape.inner : shape.columns;
+  if ((!by_columns && strides[1] != 1) || stride < least || stride > INT32_MAX) return {};
+  const size_t bytes = packed_products().size(second_matrix, static_cast<int>(shape.rows),
+                                              static_cast<int>(shape.columns), static_cast<int>(shape.inner));
+  return BlasLinear{std::make_shared<Pack>(shape, by_columns, stride), std::make_shared<PackedLinear>(shape, adds),
+                    bytes};
 }
 
 std::optional<LayerPass> linear_forward(const Linear& shape, const std::vector<PostOp>& post) {

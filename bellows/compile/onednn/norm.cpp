@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "bellows/compile/onednn/layers_impl.h"
+#include "bellows/compile/onednn/primitives_impl.h"
 
 namespace bellows::compile_detail::onednn {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "bellows/compile/onednn/layers_impl.h"
+#include "bellows/compile/onednn/primitives_impl.h"
 #include "bellows/kernels/parallel.h"
 
 namespace bellows::compile_detail::onednn {

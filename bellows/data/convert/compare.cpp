@@ -12,7 +12,7 @@
 #include <optional>
 
 #include "bellows/core/seed.h"
-#include "bellows/data/formats/table_impl.h"
+#include "bellows/data/formats/table_files.h"
 #include "bellows/data/label.h"
 #include "bellows/data/picture.h"
 #include "bellows/io/crc32.h"

@@ -1,18 +1,32 @@
 #include "bellows/data/convert/convert.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "bellows/core/error.h"
+#include "bellows/core/progress.h"
 #include "bellows/core/stats.h"
-#include "bellows/data/convert/convert_impl.h"
+#include "bellows/data/convert/compare.h"
+#include "bellows/data/convert/convert_places.h"
+#include "bellows/data/convert/convert_state.h"
+#include "bellows/data/convert/in_order.h"
+#include "bellows/data/convert/verify.h"
+#include "bellows/data/dataset_json.h"
 #include "bellows/data/fingerprint.h"
+#include "bellows/data/formats/pack_source.h"
 #include "bellows/data/picture.h"
+#include "bellows/data/spread.h"
+#include "bellows/io/bytes.h"
 #include "bellows/io/network/cache_folder.h"
+#include "bellows/io/tables/number_text.h"
+#include "bellows/system/file.h"
 #include "bellows/system/machine.h"
 
 namespace bellows::data {
@@ -65,11 +79,17 @@ class MadeFolders {
   std::vector<std::filesystem::path> made_;  // the deepest first
 };
 
+/// A sample on its way from the source to the sink, and what it points into.
+struct ConvertSlot {
+  Sample sample;
+  Recoder::Work work;
+};
+
 void check_fits(const OutputFormat& format, const Sample& sample) {
   const Field* picture = find_picture(sample);
   TORCH_CHECK_VALUE(!picture || !picture->is_array || format.keeps_pixels, "convert: ", sample.where(picture),
                     ": a picture as pixels would not be read as a picture from ", format.name,
-                    ". Encode it (--encode png loses nothing), or choose another format, such as pack.");
+                    ". Encode it (`encode` png loses nothing), or choose another format, such as pack.");
 }
 
 /// Looks at some samples: whether the format can hold them, and the disk all of them.
@@ -121,6 +141,165 @@ void check_options(const ConvertOptions& options, const ConvertPlaces& places, c
                     "convert: ", places.destination(), " is ",
                     format.is_folder() ? "a folder that " + format.name + " cuts itself" : "one file",
                     "; a size of shards can be chosen where the destination is a folder of shards.");
+}
+
+/// "train-{000000..000003}.tar"
+std::string shard_pattern(const std::string& first, const std::string& last) {
+  const size_t number = first.rfind('-') + 1, end = first.find('.', number);
+  if (first == last) return first;
+  return first.substr(0, number) + "{" + first.substr(number, end - number) + ".." + last.substr(number, end - number) +
+         "}" + first.substr(end);
+}
+
+void check_text(const char* what, const std::string& text) {
+  TORCH_CHECK_VALUE(io::is_utf8(text), "convert: the ", what, " ", io::printable(text),
+                    " is not UTF-8, and dataset.json cannot hold it. Rename it, or write one file.");
+}
+
+/// Where both say something, it has to be the same.
+template <class T>
+void check_equal(const char* what, const T& ours, const T& there, const ConvertPlaces& places) {
+  constexpr size_t most_shown = 200;
+  TORCH_CHECK_VALUE(ours.empty() || there.empty() || ours == there, "convert: ", places.description(),
+                    " describes a data set of other ", what, ": expected those of the source, ",
+                    io::printable(c10::Join(", ", ours), most_shown), ", found ",
+                    io::printable(c10::Join(", ", there), most_shown), ". Choose another folder.");
+}
+
+/// What dataset.json says of the samples as they are written.
+DatasetInfo written_info(const Dataset& data, const RecodeOptions& picture) {
+  DatasetInfo info = data.info();
+  if (picture.height > 0 && info.image_size.size() == 3) {
+    info.image_size = {picture.height, picture.width, info.image_size[2]};
+  } else if (picture.shorter > 0) {
+    info.image_size.clear();
+  }
+  return info;
+}
+
+/// Throws: c10::ValueError – a text that is not UTF-8, or a folder of shards of another data set, or in another format
+void check_description(const DatasetInfo& info, const OutputFormat& format, const ConvertPlaces& places) {
+  check_text("name of the data set", info.name);
+  for (const std::string& name : info.classes) check_text("class", name);
+  std::error_code ignored;
+  if (!std::filesystem::exists(places.description(), ignored)) return;
+  DatasetInfo there;
+  const auto splits = parse_dataset_json(read_text_file(places.description()), places.description(), there);
+  check_equal("classes", info.classes, there.classes, places);
+  check_equal("image_size", info.image_size, there.image_size, places);
+  check_equal("mean", info.mean, there.mean, places);
+  check_equal("std", info.std, there.std, places);
+  for (const auto& [split, pattern] : splits) {
+    for (const OutputFormat& other : output_formats())
+      TORCH_CHECK_VALUE(other.name == format.name || !other.names_file(pattern), "convert: the split \"", split,
+                        "\" in ", places.description(), " is ", other.name, ", ", io::printable(pattern), "; expected ",
+                        format.name, ". Choose the same format, or another folder.");
+  }
+}
+
+/// dataset.json beside the shards, as open() reads it; one that describes other splits keeps them.
+void write_description(const DatasetInfo& info, const ConvertPlaces& places, const std::vector<FinishedShard>& shards) {
+  std::error_code ignored;
+  nlohmann::ordered_json json;
+  if (std::filesystem::exists(places.description(), ignored)) {
+    json = nlohmann::ordered_json::parse(read_text_file(places.description()));
+  } else {
+    if (!info.name.empty()) json["name"] = info.name;
+    if (!info.classes.empty()) json["classes"] = info.classes;
+    if (!info.image_size.empty()) json["image_size"] = info.image_size;
+    if (!info.mean.empty()) json["mean"] = info.mean;
+    if (!info.std.empty()) json["std"] = info.std;
+  }
+  json["splits"][places.split()] = shard_pattern(shards.front().name, shards.back().name);
+  write_text_file(places.description(), json.dump(2) + "\n");
+}
+
+constexpr int64_t usual_shard_bytes = int64_t{1} << 30;
+
+/// Cuts the samples into shards and writes them.
+class ShardsWriter {
+ public:
+  ShardsWriter(const OutputFormat& format, const ConvertPlaces& places, const ConvertOptions& options,
+               ConvertState& state, ConvertResult& result)
+      : format_(format), places_(places), options_(options), state_(state), result_(result) {
+    limit_ = options.shard_bytes > 0 ? options.shard_bytes : usual_shard_bytes;
+    position_ = result.samples;
+  }
+
+  /// Begins a shard. Where it is a pack that was left unfinished, goes on with it.
+  void begin() {
+    shard_ = {.name = places_.shard_name(state_.shards().size())};
+    sink_ = format_.sink(places_.staged(shard_.name));
+    pack_ = dynamic_cast<PackSink*>(sink_.get());
+    payload_ = 0;
+    if (!pack_) return;
+    shard_.kept = shard_.samples = pack_->size();
+    position_ += shard_.kept;
+  }
+
+  /// The sample that is to be written next.
+  int64_t position() const { return position_; }
+
+  void write(const Sample& sample) {
+    if (!sink_) begin();
+    sink_->write(sample);
+    shard_.digest += sample_digest(format_, sample, position_);
+    shard_.unnamed += sample.key.empty() ? 1 : 0;
+    for (const Field& field : sample.fields) payload_ += static_cast<int64_t>(field.bytes.size());
+    ++shard_.samples;
+    ++position_;
+    const int64_t bytes = pack_ ? static_cast<int64_t>(pack_->bytes()) : payload_;
+    if (places_.sharded() && (bytes >= limit_ || shard_.samples == options_.shard_samples)) end();
+  }
+
+  void end() {
+    if (!sink_) return;
+    sink_->close();
+    sink_.reset();
+    result_.samples += shard_.samples;
+    state_.add(std::move(shard_));
+  }
+
+ private:
+  const OutputFormat& format_;
+  const ConvertPlaces& places_;
+  const ConvertOptions& options_;
+  ConvertState& state_;
+  ConvertResult& result_;
+  int64_t limit_, position_ = 0, payload_ = 0;
+  FinishedShard shard_;
+  std::unique_ptr<Sink> sink_;
+  PackSink* pack_ = nullptr;
+};
+
+/// Writes what is missing. False: it was stopped.
+bool write_shards(const Source& source, const OutputFormat& format, const ConvertPlaces& places,
+                  const ConvertOptions& options, int64_t threads, ConvertState& state, ConvertResult& result) {
+  ShardsWriter writer(format, places, options, state, result);
+  if (writer.position() == source.size()) return true;
+  writer.begin();
+  result.kept = writer.position();
+  TORCH_CHECK_VALUE(result.kept <= source.size(), "convert: ", places.destination(), " holds ", result.kept,
+                    " samples of an unfinished conversion, the source has ", source.size(),
+                    ". Remove it and start anew.");
+  const Recoder recoder(options.picture);
+  Progress progress("writing", source.size() - writer.position(), "samples");
+  bool stopped = false;
+  in_order<ConvertSlot>(
+      writer.position(), source.size(), threads,
+      [&](int64_t index, ConvertSlot& slot) {
+        source.read(index, slot.sample);
+        recoder.run(slot.sample, slot.work);
+      },
+      [&](int64_t, ConvertSlot& slot) {
+        stopped = options.stop && options.stop->load();
+        if (stopped) return false;
+        writer.write(slot.sample);
+        progress.advance(1);
+        return true;
+      });
+  if (!stopped) writer.end();
+  return !stopped;
 }
 
 /// Writes and verifies what is missing. Leaves nothing behind where it fails before something is whole.

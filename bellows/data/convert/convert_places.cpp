@@ -1,3 +1,5 @@
+#include "bellows/data/convert/convert_places.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 #include <filesystem>
 
 #include "bellows/core/error.h"
-#include "bellows/data/convert/convert_impl.h"
 #include "bellows/data/dataset_json.h"
 #include "bellows/data/formats/new_folder.h"
 #include "bellows/io/bytes.h"

@@ -1,9 +1,10 @@
+#include "bellows/data/convert/convert_state.h"
+
 #include <c10/util/Exception.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "bellows/data/convert/convert_state.h"
 #include "bellows/system/file.h"
 
 namespace bellows::data {

@@ -37,7 +37,7 @@ void check_no_foreign_suffix(const std::string& path) {
     for (const std::string& known : format.suffixes) all += (all.empty() ? "" : ", ") + known;
   }
   TORCH_CHECK_VALUE(false, "convert: ", path, ": no format is written as ", suffix, " files. There are: ", all,
-                    ". For a folder of this name, choose its format: --format pack.");
+                    ". For a folder of this name, set `format`, such as pack.");
 }
 
 /// One shard of this name, whatever is in it.

@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "bellows/core/error.h"
+#include "bellows/data/images/bad_image.h"
 #include "bellows/data/picture.h"
 #include "bellows/io/images/image.h"
-#include "bellows/io/images/jpeg_restart.h"
 
 namespace bellows::data {
 
@@ -49,7 +49,7 @@ RecodeOptions parse_recode(const std::string& resize, const std::string& encode)
     const auto first = whole_number(std::string_view(resize).substr(0, cross));
     const auto second = cross == std::string::npos ? first : whole_number(std::string_view(resize).substr(cross + 1));
     TORCH_CHECK_VALUE(first && second && *first > 0 && *second > 0,
-                      "--resize: expected the shorter side, such as 256, or height x width, such as 224x224, got \"",
+                      "`resize`: expected the shorter side, such as 256, or height x width, such as 224x224, got \"",
                       resize, "\".");
     (cross == std::string::npos ? options.shorter : options.height) = *first;
     if (cross != std::string::npos) options.width = *second;
@@ -60,7 +60,7 @@ RecodeOptions parse_recode(const std::string& resize, const std::string& encode)
     options.coding = Coding::jpg;
     const auto quality = colon == std::string::npos ? 0 : whole_number(std::string_view(encode).substr(colon + 1));
     TORCH_CHECK_VALUE(quality && *quality <= 100 && (*quality >= 1 || colon == std::string::npos),
-                      "--encode: expected jpg:QUALITY with a quality from 1 to 100, got \"", encode, "\".");
+                      "`encode`: expected jpg:QUALITY with a quality from 1 to 100, got \"", encode, "\".");
     options.quality = *quality;
   } else if (encode == "png" || encode == "raw") {
     options.coding = encode == "png" ? Coding::png : Coding::raw;
@@ -68,7 +68,7 @@ RecodeOptions parse_recode(const std::string& resize, const std::string& encode)
     options.coding = Coding::restart;
   } else {
     TORCH_CHECK_VALUE(encode.empty() || encode == "keep",
-                      "--encode: expected jpg, jpg:QUALITY, png, raw, restart or keep, got \"", encode, "\".",
+                      "`encode`: expected jpg, jpg:QUALITY, png, raw, restart or keep, got \"", encode, "\".",
                       did_you_mean(encode, {"jpg", "jpeg", "png", "raw", "restart", "keep"}));
   }
   return options;
@@ -117,7 +117,7 @@ void Recoder::run(Sample& sample, Work& work) const {
     }
     if (restarts && wanted == Coding::jpg) field.bytes = work.bytes = io::jpeg_with_restarts(field.bytes, "picture");
   } catch (const std::exception& error) {
-    TORCH_CHECK_VALUE(false, "convert: ", sample.where(picture), ": ", user_message(error));
+    throw_bad_image("convert", sample, picture, error);
   }
 }
 

@@ -22,7 +22,7 @@ struct RecodeOptions {
   bool active() const { return shorter > 0 || height > 0 || coding != Coding::keep; }
 };
 
-/// Reads `--resize` ("256", "224x224" for height x width) and `--encode` ("jpg", "jpg:90", "png", "raw", "restart",
+/// Reads `resize` ("256", "224x224" for height x width) and `encode` ("jpg", "jpg:90", "png", "raw", "restart",
 /// "keep"); empty texts change nothing.
 /// Throws: c10::ValueError – something else; says what was expected
 RecodeOptions parse_recode(const std::string& resize, const std::string& encode);

@@ -11,9 +11,8 @@
 #include <optional>
 
 #include "bellows/core/error.h"
-#include "bellows/data/formats/read_error_impl.h"
+#include "bellows/data/formats/read_sample.h"
 #include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/touch_impl.h"
 #include "bellows/io/archives/compress.h"
 #include "bellows/io/archives/zip.h"
 #include "bellows/io/crc32.h"

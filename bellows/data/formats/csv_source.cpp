@@ -9,12 +9,11 @@
 #include <optional>
 
 #include "bellows/core/error.h"
-#include "bellows/data/formats/file_starts_impl.h"
-#include "bellows/data/formats/read_error_impl.h"
+#include "bellows/data/formats/file_starts.h"
+#include "bellows/data/formats/read_sample.h"
 #include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/table_impl.h"
+#include "bellows/data/formats/table_files.h"
 #include "bellows/data/formats/table_source.h"
-#include "bellows/data/formats/touch_impl.h"
 #include "bellows/io/tables/csv.h"
 #include "bellows/io/tables/number_text.h"
 

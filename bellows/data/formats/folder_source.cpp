@@ -14,7 +14,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/text.h"
-#include "bellows/data/formats/file_starts_impl.h"
+#include "bellows/data/formats/file_starts.h"
 
 namespace bellows::data {
 

@@ -1,3 +1,5 @@
+#include "bellows/data/formats/json_record.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "bellows/data/formats/table_impl.h"
 #include "bellows/io/bytes.h"
 
 namespace bellows::data {

@@ -1,16 +1,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "bellows/core/error.h"
-#include "bellows/data/formats/file_starts_impl.h"
-#include "bellows/data/formats/new_folder.h"
-#include "bellows/data/formats/read_error_impl.h"
+#include "bellows/data/formats/file_starts.h"
+#include "bellows/data/formats/json_record.h"
+#include "bellows/data/formats/read_sample.h"
 #include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/table_impl.h"
+#include "bellows/data/formats/table_files.h"
 #include "bellows/data/formats/table_source.h"
-#include "bellows/data/formats/touch_impl.h"
 #include "bellows/io/bytes.h"
 
 namespace bellows::data {
@@ -113,26 +111,6 @@ class JsonlSource final : public Source {
 
 SourcePtr open_jsonl(const std::vector<std::string>& paths, const JsonlOptions& options) {
   return std::make_shared<JsonlSource>(paths, options);
-}
-
-PictureFolder::PictureFolder(const std::string& folder, const std::string& table) : folder_(folder) {
-  const size_t slash = table.rfind('/');
-  if (folder_.empty()) folder_ = slash == std::string::npos ? "." : table.substr(0, slash + 1);
-  if (!folder_.ends_with('/')) folder_ += '/';
-}
-
-void PictureFolder::add(std::string_view path, Sample& sample) const {
-  while (path.starts_with("./")) path.remove_prefix(2);
-  TORCH_CHECK_VALUE(stays_inside(path), "expected the path of a picture below ", folder_, ", found ",
-                    io::printable(path, 200), ". Say where paths start (image_folder); \"..\" is not followed.");
-  auto map = std::make_shared<const MappedFile>(folder_ + std::string(path));
-  sample.fields.push_back({.name = "image", .bytes = map->bytes()});
-  if (!sample.owner) {
-    sample.owner = std::move(map);
-  } else {  // the table is not the source's to keep
-    sample.owner = std::make_shared<const std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
-        std::move(sample.owner), std::move(map));
-  }
 }
 
 }  // namespace bellows::data

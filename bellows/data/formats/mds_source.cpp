@@ -10,10 +10,9 @@
 #include <mutex>
 
 #include "bellows/core/error.h"
-#include "bellows/data/formats/file_starts_impl.h"
-#include "bellows/data/formats/read_error_impl.h"
+#include "bellows/data/formats/file_starts.h"
+#include "bellows/data/formats/read_sample.h"
 #include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/touch_impl.h"
 #include "bellows/data/formats/unpacked_files.h"
 #include "bellows/io/archives/compress.h"
 #include "bellows/io/hash.h"

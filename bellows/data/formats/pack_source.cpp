@@ -3,10 +3,9 @@
 #include <c10/util/Exception.h>
 
 #include "bellows/core/error.h"
-#include "bellows/data/formats/file_starts_impl.h"
-#include "bellows/data/formats/read_error_impl.h"
+#include "bellows/data/formats/file_starts.h"
+#include "bellows/data/formats/read_sample.h"
 #include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/touch_impl.h"
 
 namespace bellows::data {
 

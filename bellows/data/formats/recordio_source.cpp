@@ -11,11 +11,10 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
-#include "bellows/data/formats/file_starts_impl.h"
-#include "bellows/data/formats/picture_name_impl.h"
-#include "bellows/data/formats/read_error_impl.h"
+#include "bellows/data/formats/file_starts.h"
+#include "bellows/data/formats/read_sample.h"
 #include "bellows/data/formats/shard_files.h"
-#include "bellows/data/formats/touch_impl.h"
+#include "bellows/data/picture.h"
 #include "bellows/io/records/recordio.h"
 
 namespace bellows::data {

@@ -21,8 +21,8 @@ namespace bellows::data {
 /// shuffle them by blocks. Shards may be URLs (see ShardFiles).
 /// Params:   shards – paths and URLs of tar files, in order
 /// Cost:     opening reads the headers of all members once; of a shard that is remote, compressed or larger than 64 MiB
-///           the index is kept (see TarShards). About 60 bytes a sample and its two members in memory. Reading copies
-///           nothing and asks the system once for the size of the shard
+///           the index is kept (see TarShards in webdataset.cpp). About 60 bytes a sample and its two members in memory.
+///           Reading copies nothing and asks the system once for the size of the shard
 /// Throws:   c10::ValueError – no shards, a shard missing or corrupt (path and byte offset), a name with `..`, a suffix
 ///           twice in one sample, a compressed shard that unpacks to a thousand times its size; read() – the sample's
 ///           shard was cut short or changed since it was opened. c10::Error – the network failed
@@ -50,11 +50,5 @@ std::unique_ptr<Sink> webdataset_sink(const std::string& pattern, const WebDatas
 
 /// Splits a member's name as WebDataset does. False when it takes no part in a sample.
 bool split_member_name(std::string_view name, std::string_view& key, std::string_view& suffix);
-
-/// Shards that a pattern names: brace ranges `{000..015}` and lists `{a,b}`, several patterns joined by `::`, globs
-/// (sorted). URLs know ranges, lists and `::`, but no globs. A file or a folder that exists under exactly the name given is taken literally, whatever is in its name.
-/// Params:   folder – where relative patterns start, taken literally; "": the current one
-/// Throws:   c10::ValueError – a glob that matches nothing, an unbalanced brace or an impossible range
-std::vector<std::string> expand_shards(const std::string& pattern, const std::string& folder = "");
 
 }  // namespace bellows::data

@@ -60,7 +60,7 @@ inline constexpr int kAugmentOps = 14;
 
 /// `ops` random steps of 14, at one strength; those with a direction go either way.
 /// Params:   magnitude – in [0, 31)
-/// Numerics: each step equals torchvision's on a PIL image (tests/data/augment_test.cpp)
+/// Numerics: each step equals torchvision's on a PIL image (tests/data/images/augment_test.cpp)
 /// Throws:   c10::ValueError – ops outside [0, 100], magnitude out of range
 /// Ref:      torchvision.transforms.RandAugment; arXiv:1909.13719
 Transform rand_augment(int ops = 2, int magnitude = 9);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
+#include <numbers>
 
 namespace bellows::data {
 
@@ -180,6 +182,143 @@ ImageView autocontrast(const ImageView& image, Scratch& scratch) {
 
 ImageView equalize(const ImageView& image, Scratch& scratch) {
   return map_by_histogram(image, scratch, equalized);
+}
+
+namespace {
+
+// Hue by way of Pillow's 8-bit HSV, with its types: floats, doubles where it has them.
+
+struct Hsv {
+  uint8_t h = 0, s = 0, v = 0;
+};
+
+Hsv to_hsv(const uint8_t* rgb) {
+  const uint8_t r = rgb[0], g = rgb[1], b = rgb[2];
+  const uint8_t most = std::max({r, g, b}), least = std::min({r, g, b});
+  if (most == least) return {0, 0, most};
+  const auto range = static_cast<float>(most - least), s = range / static_cast<float>(most);
+  const float rc = static_cast<float>(most - r) / range, gc = static_cast<float>(most - g) / range,
+              bc = static_cast<float>(most - b) / range;
+  float h = 0;
+  if (r == most) {
+    h = bc - gc;
+  } else if (g == most) {
+    h = static_cast<float>(2.0 + rc - bc);
+  } else {
+    h = static_cast<float>(4.0 + gc - rc);
+  }
+  h = static_cast<float>(std::fmod(h / 6.0 + 1.0, 1.0));
+  return {static_cast<uint8_t>(std::clamp(static_cast<int>(h * 255.0), 0, 255)),
+          static_cast<uint8_t>(std::clamp(static_cast<int>(s * 255.0), 0, 255)), most};
+}
+
+void to_rgb(const Hsv& hsv, uint8_t* rgb) {
+  if (hsv.s == 0) {
+    rgb[0] = rgb[1] = rgb[2] = hsv.v;
+    return;
+  }
+  const auto h = static_cast<float>(hsv.h), v = static_cast<float>(hsv.v);
+  const auto sector = static_cast<int>(std::floor(h * 6.0 / 255.0));
+  const auto f = static_cast<float>(h * 6.0 / 255.0 - static_cast<float>(sector));
+  const auto s = static_cast<float>(static_cast<float>(hsv.s) / 255.0);
+  const auto level = [v](double share) {
+    return static_cast<uint8_t>(std::clamp(static_cast<int>(std::round(v * share)), 0, 255));
+  };
+  const uint8_t p = level(1.0 - s), q = level(1.0 - s * f), t = level(1.0 - s * (1.0 - f));
+  const uint8_t parts[6][3] = {{hsv.v, t, p}, {q, hsv.v, p}, {p, hsv.v, t},
+                               {p, q, hsv.v}, {t, p, hsv.v}, {hsv.v, p, q}};
+  std::copy_n(parts[sector % 6], 3, rgb);
+}
+
+}  // namespace
+
+ImageView adjust_hue(const ImageView& image, double turn, Scratch& scratch) {
+  if (image.channels < 3) return image;
+  const auto shift = static_cast<uint8_t>(static_cast<int>(turn * 255));
+  uint8_t* out = scratch.next(static_cast<size_t>(image.height * image.width * 3));
+  uint8_t* to = out;
+  for (int64_t y = 0; y < image.height; ++y) {
+    for (int64_t x = 0; x < image.width; ++x, to += 3) {
+      Hsv hsv = to_hsv(image.at(y, x));
+      hsv.h = static_cast<uint8_t>(hsv.h + shift);
+      to_rgb(hsv, to);
+    }
+  }
+  return {out, image.height, image.width, 3, image.width * 3, 3};
+}
+
+namespace {
+
+// Pillow's affine transform with the nearest pixel, and torchvision's matrices for it.
+
+/// The pixel at (x, y) of the result comes from (m0 x + m1 y + m2, m3 x + m4 y + m5).
+using Matrix = std::array<double, 6>;
+
+struct Fixed {  // 16 bits behind the point
+  int64_t x, y;
+};
+
+int64_t to_fixed(double value) {
+  return static_cast<int64_t>(std::floor(value * 65536.0 + 0.5));
+}
+
+uint8_t* black(const ImageView& image, Scratch& scratch) {
+  const auto bytes = static_cast<size_t>(image.height * image.width * image.channels);
+  uint8_t* out = scratch.next(bytes);
+  std::memset(out, 0, bytes);
+  return out;
+}
+
+ImageView affine(const ImageView& image, const Matrix& m, Scratch& scratch) {
+  const int64_t c = image.channels;
+  uint8_t* const out = black(image, scratch);
+  uint8_t* to = out;
+  const Fixed right{to_fixed(m[0]), to_fixed(m[3])}, down{to_fixed(m[1]), to_fixed(m[4])};
+  Fixed row{to_fixed(m[2] + m[0] * 0.5 + m[1] * 0.5), to_fixed(m[5] + m[3] * 0.5 + m[4] * 0.5)};
+  for (int64_t y = 0; y < image.height; ++y, row = {row.x + down.x, row.y + down.y}) {
+    Fixed at = row;
+    for (int64_t x = 0; x < image.width; ++x, to += c, at = {at.x + right.x, at.y + right.y}) {
+      const int64_t from_x = at.x >> 16, from_y = at.y >> 16;
+      if (from_x < 0 || from_x >= image.width || from_y < 0 || from_y >= image.height) continue;
+      std::copy_n(image.at(from_y, from_x), c, to);
+    }
+  }
+  return {out, image.height, image.width, c, image.width * c, c};
+}
+
+double round_15(double value) {
+  return std::nearbyint(value * 1e15) / 1e15;
+}
+
+}  // namespace
+
+ImageView shear_x(const ImageView& image, double slope, Scratch& scratch) {
+  return affine(image, {1, std::tan(std::atan(slope)), 0, 0, 1, 0}, scratch);
+}
+
+ImageView shear_y(const ImageView& image, double slope, Scratch& scratch) {
+  const double angle = std::atan(slope), cosine = std::cos(angle);
+  return affine(image, {1, 0, 0, std::sin(angle) / cosine, std::cos(angle) / cosine, 0}, scratch);
+}
+
+ImageView translate(const ImageView& image, int64_t right, int64_t down, Scratch& scratch) {
+  const int64_t c = image.channels;
+  uint8_t* const out = black(image, scratch);
+  for (int64_t y = std::max<int64_t>(0, down); y < std::min(image.height, image.height + down); ++y) {
+    for (int64_t x = std::max<int64_t>(0, right); x < std::min(image.width, image.width + right); ++x)
+      std::copy_n(image.at(y - down, x - right), c, out + (y * image.width + x) * c);
+  }
+  return {out, image.height, image.width, c, image.width * c, c};
+}
+
+ImageView rotate(const ImageView& image, double degrees, Scratch& scratch) {
+  const double turn = std::fmod(degrees, 360.0), angle = -(turn < 0 ? turn + 360.0 : turn) * std::numbers::pi / 180.0;
+  const double x = static_cast<double>(image.width) / 2.0, y = static_cast<double>(image.height) / 2.0;
+  Matrix m{round_15(std::cos(angle)),  round_15(std::sin(angle)), 0,
+           round_15(-std::sin(angle)), round_15(std::cos(angle)), 0};
+  m[2] = m[0] * -x + m[1] * -y + x;
+  m[5] = m[3] * -x + m[4] * -y + y;
+  return affine(image, m, scratch);
 }
 
 }  // namespace bellows::data

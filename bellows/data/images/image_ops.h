@@ -6,7 +6,7 @@ namespace bellows::data {
 
 // Steps on pictures without anything random: what color_jitter and rand_augment are made of. Each equals Pillow's and
 // torchvision's function of that name on 8-bit pictures of one or three channels, bit for bit
-// (tests/data/augment_test.cpp), and returns a view of `scratch` or of `image`.
+// (tests/data/images/augment_test.cpp), and returns a view of `scratch` or of `image`.
 
 /// Params: factor – 0: black, 1: as it is
 ImageView adjust_brightness(const ImageView& image, double factor, Scratch& scratch);

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "bellows/data/images/draw_impl.h"
+#include "bellows/data/images/random_draw.h"
 
 namespace bellows::data {
 

@@ -21,7 +21,7 @@ struct MixOptions {
 /// ranks differ. Without an alpha, the batch as it is.
 /// Params:   batch – with "image" float or, for cutmix, of any type [N, C, H, W], changed in place; "label" int64 [N]
 /// Numerics: equal to torchvision.transforms.v2 MixUp and CutMix for the same share and box, bit for bit
-///           (tests/data/mix_batch_test.cpp)
+///           (tests/data/images/mix_batch_test.cpp)
 /// Cost:     reads and writes the pictures once
 /// Throws:   c10::ValueError – no such tensors; a negative alpha or num_classes; a label outside [0, num_classes)
 /// Ref:      arXiv:1710.09412, arXiv:1905.04899

@@ -94,7 +94,7 @@ auto step_for(const S& step, const ImageView& image, RandomStream& random) {
 /// steps into the batch's memory. A step is a function object or lambda: float(float value), float(float value, int64_t
 /// channel), or Pixel(Pixel), or has draw(const ImageView&, RandomStream&), which makes one of these for each picture.
 /// Numerics: the bits of running the steps one after the other over all pixels, unless the user's flags let the compiler
-///           contract a·b + c across statements (tests/data/pixel_chain_test.cpp)
+///           contract a·b + c across statements (tests/data/images/pixel_chain_test.cpp)
 /// Cost:     reads and writes once; 1.5 KiB in between
 /// Throws:   c10::ValueError – when run, a picture with other than one or three channels
 template <class... Steps>

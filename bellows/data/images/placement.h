@@ -44,7 +44,7 @@ Transform placed(std::function<bool(Placement&, RandomStream&)> add, bool determ
 /// Params:   image – `have` of the picture that the placement is about, in pixels of that picture shrunk by `shrink`;
 ///           it covers placement.needed(), at a shrink above 1 all of placement.cut
 /// Numerics: at shrink 1, the bits of cutting, scaling and mirroring one after the other
-///           (tests/data/placement_test.cpp)
+///           (tests/data/images/placement_test.cpp)
 /// Throws:   c10::ValueError – a picture above the limits on the way
 ImageView place(const ImageView& image, const io::ImageRegion& have, int64_t shrink, const Placement& placement,
                 Scratch& scratch);

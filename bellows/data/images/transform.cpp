@@ -3,10 +3,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
-#include "bellows/data/images/draw_impl.h"
 #include "bellows/data/images/placement.h"
+#include "bellows/data/images/random_draw.h"
 #include "bellows/kernels/pixels.h"
 
 namespace bellows::data {
@@ -72,6 +74,25 @@ Transform random_crop_unpadded(int64_t height, int64_t width) {
 
 }  // namespace
 
+Transform resize(int64_t height, int64_t width) {
+  check_image_sides("resize", height, width);
+  return placed([=](Placement& placement, RandomStream&) { return placement.scale(height, width); }, true);
+}
+
+Transform resize_shorter(int64_t side) {
+  TORCH_CHECK_VALUE(side > 0 && side <= kMaxImageSide, "resize_shorter: expected a side from 1 to ", kMaxImageSide,
+                    ", got ", side, ".");
+  return placed(
+      [=](Placement& placement, RandomStream&) {
+        const int64_t height = placement.window.height, width = placement.window.width;
+        const bool tall = height > width;
+        const int64_t longer = side * (tall ? height : width) / (tall ? width : height);
+        check_image_sides("resize_shorter", tall ? longer : side, tall ? side : longer);
+        return placement.scale(tall ? longer : side, tall ? side : longer);
+      },
+      true);
+}
+
 Transform center_crop(int64_t height, int64_t width) {
   check_image_sides("center_crop", height, width);
   return placed(
@@ -97,6 +118,60 @@ Transform random_crop(int64_t height, int64_t width, int64_t padding, uint8_t fi
     const int64_t x = draw_below(random, image.width + 2 * padding - width + 1) - padding;
     return cut_filled(image, y, x, height, width, fill, scratch);
   }};
+}
+
+namespace {
+
+/// As Python rounds: halves to even.
+int64_t rounded(double value) {
+  return static_cast<int64_t>(std::nearbyint(value));
+}
+
+io::ImageRegion middle(int64_t height, int64_t width, std::pair<double, double> ratio) {
+  const double own = static_cast<double>(width) / static_cast<double>(height);
+  int64_t h = height, w = width;
+  if (own < ratio.first) h = std::clamp<int64_t>(rounded(static_cast<double>(width) / ratio.first), 1, height);
+  if (own > ratio.second) w = std::clamp<int64_t>(rounded(static_cast<double>(height) * ratio.second), 1, width);
+  return {(height - h) / 2, (width - w) / 2, h, w};
+}
+
+void check_range(const char* name, std::pair<double, double> range) {
+  TORCH_CHECK_VALUE(range.first > 0 && range.second >= range.first && std::isfinite(range.second),
+                    "random_resized_crop: expected ", name, " with 0 < least <= most, got ", range.first, " and ",
+                    range.second, ".");
+}
+
+}  // namespace
+
+io::ImageRegion draw_resized_crop(int64_t height, int64_t width, std::pair<double, double> scale,
+                                  std::pair<double, double> ratio, RandomStream& random) {
+  const double area = static_cast<double>(height) * static_cast<double>(width);
+  for (int tries = 0; tries < 10; ++tries) {
+    const double target = area * draw_between(random, scale.first, scale.second);
+    const double shape = std::exp(draw_between(random, std::log(ratio.first), std::log(ratio.second)));
+    const double w = std::nearbyint(std::sqrt(target * shape)), h = std::nearbyint(std::sqrt(target / shape));
+    if (!(w > 0 && w <= static_cast<double>(width) && h > 0 && h <= static_cast<double>(height))) continue;
+    const auto rows = static_cast<int64_t>(h), columns = static_cast<int64_t>(w);
+    const int64_t y = draw_below(random, height - rows + 1), x = draw_below(random, width - columns + 1);
+    return {y, x, rows, columns};
+  }
+  return middle(height, width, ratio);
+}
+
+Transform random_resized_crop(int64_t height, int64_t width, std::pair<double, double> scale,
+                              std::pair<double, double> ratio) {
+  check_image_sides("random_resized_crop", height, width);
+  check_range("scale", scale);
+  check_range("ratio", ratio);
+  return placed(
+      [=](Placement& placement, RandomStream& random) {
+        Placement cut = placement;
+        cut.crop(draw_resized_crop(cut.window.height, cut.window.width, scale, ratio, random));
+        if (!cut.scale(height, width)) return false;
+        placement = cut;
+        return true;
+      },
+      false);
 }
 
 Transform random_flip(double p) {

@@ -75,7 +75,7 @@ void check_image_sides(const char* what, int64_t height, int64_t width);
 /// Antialiased bilinear scaling to exactly height × width.
 /// Throws:   c10::ValueError – as check_image_sides
 /// Numerics: equal to Pillow's Image.resize(…, BILINEAR) bit for bit; Pillow 13 and later scale the height first where
-///           that is cheaper, which changes values by at most 1 (tests/data/transform_test.cpp)
+///           that is cheaper, which changes values by at most 1 (tests/data/images/transform_test.cpp)
 /// Ref:      torchvision.transforms.functional.resize on a PIL image
 Transform resize(int64_t height, int64_t width);
 

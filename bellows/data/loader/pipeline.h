@@ -43,7 +43,7 @@ struct PipelineOptions {
   int64_t num_classes = 0;                         ///< labels outside [0, num_classes) are bad samples; 0: not checked
   std::vector<std::string> required;               ///< tensors that batches have; empty: see above
   /// JPEGs are decoded at 1/2, 1/4 or 1/8 of their size where the leading transforms shrink them by as much, and with a
-  /// rougher transform. Pixels differ slightly from those of exact decoding (tests/data/fast_decode_test.cpp).
+  /// rougher transform. Pixels differ slightly from those of exact decoding (tests/data/images/fast_decode_test.cpp).
   bool fast_decode = false;
   int64_t cache_bytes = 0;  ///< keep this much of decoded pictures, after the leading deterministic transforms; 0: none
 };

@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "bellows/core/error.h"
+#include "bellows/data/images/bad_image.h"
 #include "bellows/data/images/placement.h"
 #include "bellows/data/label.h"
 #include "bellows/data/picture.h"
@@ -65,15 +66,13 @@ void check_class(int64_t label, int64_t classes) {
                     label, ". Check the number of classes, or the data.");
 }
 
-/// Runs `body`; says in which sample and where an error happened.
+/// Runs `body`; says which sample's label is bad and where it is.
 template <class F>
-void with_context(const char* what, const Sample& sample, const Field* field, const F& body) {
+void run_on_label(const Sample& sample, const Field* label, const F& body) {
   try {
     body();
-  } catch (const StepError&) {
-    throw;
   } catch (const std::exception& error) {
-    TORCH_CHECK_VALUE(false, what, ": ", sample.where(field), ": ", user_message(error));
+    TORCH_CHECK_VALUE(false, "label: ", sample.where(label), ": ", user_message(error));
   }
 }
 
@@ -201,21 +200,21 @@ size_t SampleWriter::decode(Workspace& workspace, const Field& field, size_t end
   size_t done = 0;
   Placement placement;
   io::ImageInfo info;
-  with_context("decode", workspace.sample, &field, [&] { info = io::image_info(field.bytes); });
+  run_on_image("decode", workspace.sample, &field, [&] { info = io::image_info(field.bytes); });
   placement = Placement::whole(info.height, info.width);
-  with_context("transform", workspace.sample, &field,
+  run_on_image("transform", workspace.sample, &field,
                [&] { done = collect(workspace.sample, placement, 0, end, seed); });
   const bool shrinks = options_.fast_decode && info.format == io::ImageFormat::jpeg;
   const int64_t shrink = shrinks ? placement.shrink() : 1;
   io::ImagePart part;
-  with_context("decode", workspace.sample, &field, [&] {
+  run_on_image("decode", workspace.sample, &field, [&] {
     const io::ImageRegion region = shrink > 1 ? placement.cut : placement.needed();
     part = io::decode_image_part(field.bytes, {mode_, region, shrink, options_.fast_decode}, workspace.decoded);
   });
   const ImageView view{part.pixels,   part.region.height, part.region.width,
                        part.channels, part.row_stride,    part.channels};
   workspace.clock.enter(LoadStage::transform);
-  with_context("transform", workspace.sample, &field,
+  run_on_image("transform", workspace.sample, &field,
                [&] { workspace.image = place(view, part.region, shrink, placement, workspace.scratch); });
   return done;
 }
@@ -237,7 +236,7 @@ void SampleWriter::run_steps(Workspace& workspace, size_t begin, size_t end, uin
   if (begin == end) return;
   workspace.clock.enter(LoadStage::transform);
   ImageView& image = workspace.image;
-  with_context("transform", workspace.sample, nullptr, [&] {
+  run_on_image("transform", workspace.sample, nullptr, [&] {
     while (begin < end) {
       Placement placement = Placement::whole(image.height, image.width);
       const io::ImageRegion all = placement.cut;
@@ -259,7 +258,7 @@ void SampleWriter::prepare_label(Workspace& workspace) const {
   const Sample& sample = workspace.sample;
   const Field* field = find_label_text(sample);
   TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no label; it holds ", field_names(sample), ".");
-  with_context("label", sample, field, [&] {
+  run_on_label(sample, field, [&] {
     workspace.label = parse_label(*field, options_.label_key);
     check_class(workspace.label, options_.num_classes);
   });
@@ -270,7 +269,7 @@ void SampleWriter::check_array_label(const Sample& sample) const {
   if (!field || !field->is_array || field->dtype != c10::ScalarType::Long || !field->sizes.empty()) return;
   int64_t label = 0;
   std::memcpy(&label, field->bytes.data(), sizeof(label));
-  with_context("label", sample, field, [&] { check_class(label, options_.num_classes); });
+  run_on_label(sample, field, [&] { check_class(label, options_.num_classes); });
 }
 
 size_t SampleWriter::bytes(size_t which, const Workspace& workspace) const {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "bellows/data/order/order_impl.h"
+#include "bellows/data/order/shuffle.h"
 
 namespace bellows::data {
 

@@ -3,8 +3,12 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <numeric>
 
-#include "bellows/data/order/order_impl.h"
+#include "bellows/data/order/shuffle.h"
 
 namespace bellows::data {
 
@@ -50,49 +54,10 @@ int64_t Order::length(const Source& source, int64_t) const {
   return source.size();
 }
 
-namespace {
-
-constexpr uint64_t kOrderStream = 0x6f72646572;  // keeps an order's seed apart from the samples'
-
-}  // namespace
-
-uint64_t epoch_seed(uint64_t seed, int64_t epoch) {
-  return mix_seed(seed, static_cast<uint64_t>(epoch), kOrderStream);
-}
-
-uint64_t order_seed(uint64_t seed) {
-  return mix_seed(seed, kOrderStream);
-}
-
-void check_size(const char* who, const char* what, int64_t expected, const Source& source) {
+void Order::check_size(const char* who, const char* what, int64_t expected, const Source& source) {
   TORCH_CHECK_VALUE(expected == source.size(), who, ": this order was made of ", expected, " ", what,
                     ", the source has ", source.size(), " samples (", source.describe(),
                     "). Give one for each sample.");
-}
-
-Positions permutation(int64_t size, uint64_t seed) {
-  Positions positions(size, size);
-  for (int64_t i = 0; i < size; ++i) positions.set(i, i);
-  RandomStream random(seed);
-  for (int64_t i = size; i > 1; --i)
-    positions.swap(i - 1, static_cast<int64_t>(random.below(static_cast<uint64_t>(i))));
-  return positions;
-}
-
-Passes::Passes(int64_t size, uint64_t seed, int64_t which, int64_t taken)
-    : size_(size),
-      pass_(taken / size),
-      at_(taken % size),
-      seed_(mix_seed(seed, static_cast<uint64_t>(which))),
-      order_(permutation(size, mix_seed(seed_, static_cast<uint64_t>(pass_)))) {}
-
-int64_t Passes::next() {
-  if (at_ == size_) {
-    order_ = Positions::ascending(0);  // its memory first
-    order_ = permutation(size_, mix_seed(seed_, static_cast<uint64_t>(++pass_)));
-    at_ = 0;
-  }
-  return order_[at_++];
 }
 
 namespace {
@@ -212,6 +177,195 @@ class PageShuffledOrder final : public Order {
   PageShuffle options_;
 };
 
+/// Weights of which single ones can be taken out (a Fenwick tree).
+class WeightTree {
+ public:
+  explicit WeightTree(const std::vector<uint64_t>& cumulative) : sums_(cumulative.size() + 1) {
+    for (size_t i = 1; i < sums_.size(); ++i)
+      sums_[i] = cumulative[i - 1] - (i == lowest_bit(i) ? 0 : cumulative[i - lowest_bit(i) - 1]);
+  }
+
+  /// The position whose stretch of the cumulative sum holds `value`.
+  size_t find(uint64_t value) const {
+    size_t at = 0;
+    for (size_t step = std::bit_floor(sums_.size()); step > 0; step /= 2) {
+      if (at + step >= sums_.size() || sums_[at + step] > value) continue;
+      at += step;
+      value -= sums_[at];
+    }
+    return at;
+  }
+
+  void remove(size_t position, uint64_t weight) {
+    for (size_t i = position + 1; i < sums_.size(); i += lowest_bit(i)) sums_[i] -= weight;
+  }
+
+ private:
+  static size_t lowest_bit(size_t i) { return i & (~i + 1); }
+  std::vector<uint64_t> sums_;  // of the lowest_bit(i) weights up to the i-th, counted from 1
+};
+
+class WeightedOrder final : public Order {
+ public:
+  WeightedOrder(const std::vector<double>& weights, const Weighted& options)
+      : options_(options), cumulative_(integer_weights("weighted", weights, 0x1p61)) {
+    const auto size = static_cast<int64_t>(weights.size());
+    const int64_t drawable = size - std::count(cumulative_.begin(), cumulative_.end(), uint64_t{0});
+    for (size_t i = 1; i < cumulative_.size(); ++i) cumulative_[i] += cumulative_[i - 1];
+    TORCH_CHECK_VALUE(options.samples >= 0 && options.samples <= kMaxDrawnEpoch, "weighted: expected 0 to ",
+                      kMaxDrawnEpoch, " samples an epoch, got ", options.samples, ".");
+    TORCH_CHECK_VALUE(options.replacement || options.samples <= drawable, "weighted: ", options.samples,
+                      " samples an epoch were asked for without replacement, but only ", drawable,
+                      " have a weight above 0. Draw fewer, or with replacement.");
+    if (options.samples == 0) options_.samples = options.replacement ? size : drawable;
+  }
+
+  int64_t length(const Source& source, int64_t) const override {
+    check_size("weighted", "weights", static_cast<int64_t>(cumulative_.size()), source);
+    return options_.samples;
+  }
+  bool repeats() const override { return options_.replacement; }
+
+  Positions positions(const Source& source, uint64_t seed, int64_t epoch) const override {
+    Positions drawn(length(source, epoch), source.size());
+    RandomStream random(epoch_seed(seed, epoch));
+    if (options_.replacement) {
+      draw(drawn, random);
+    } else {
+      draw_once(drawn, random);
+    }
+    return drawn;
+  }
+
+ private:
+  void draw(Positions& drawn, RandomStream& random) const {
+    for (int64_t i = 0; i < drawn.size(); ++i) {
+      const auto found = std::upper_bound(cumulative_.begin(), cumulative_.end(), random.below(cumulative_.back()));
+      drawn.set(i, found - cumulative_.begin());
+    }
+  }
+
+  void draw_once(Positions& drawn, RandomStream& random) const {
+    WeightTree tree(cumulative_);
+    uint64_t total = cumulative_.back();
+    for (int64_t i = 0; i < drawn.size(); ++i) {
+      const size_t found = tree.find(random.below(total));
+      const uint64_t weight = cumulative_[found] - (found > 0 ? cumulative_[found - 1] : 0);
+      tree.remove(found, weight);
+      total -= weight;
+      drawn.set(i, static_cast<int64_t>(found));
+    }
+  }
+
+  Weighted options_;
+  std::vector<uint64_t> cumulative_;
+};
+
+class ClassBalancedOrder final : public Order {
+ public:
+  ClassBalancedOrder(const std::vector<int64_t>& labels, int64_t per_class)
+      : members_(static_cast<int64_t>(labels.size()), static_cast<int64_t>(labels.size())) {
+    TORCH_CHECK_VALUE(!labels.empty(), "class_balanced: expected a label for each sample, got none.");
+    std::vector<int64_t> classes(labels);
+    std::sort(classes.begin(), classes.end());
+    classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+    const auto class_of = [&](int64_t label) {
+      return static_cast<size_t>(std::lower_bound(classes.begin(), classes.end(), label) - classes.begin());
+    };
+    starts_.assign(classes.size() + 1, 0);
+    for (const int64_t label : labels) ++starts_[class_of(label) + 1];
+    std::partial_sum(starts_.begin(), starts_.end(), starts_.begin());
+    std::vector<int64_t> filled(starts_);
+    for (size_t i = 0; i < labels.size(); ++i) members_.set(filled[class_of(labels[i])]++, static_cast<int64_t>(i));
+    const int64_t most = kMaxDrawnEpoch / classes_count();
+    TORCH_CHECK_VALUE(per_class >= 0 && per_class <= most, "class_balanced: expected 0 to ", most,
+                      " samples of each of ", classes_count(), " classes, got ", per_class, ".");
+    per_class_ = per_class > 0 ? per_class : (members_.size() - 1) / classes_count() + 1;
+  }
+
+  int64_t length(const Source& source, int64_t) const override {
+    check_size("class_balanced", "labels", members_.size(), source);
+    return per_class_ * classes_count();
+  }
+  bool repeats() const override { return true; }
+
+  Positions positions(const Source& source, uint64_t seed, int64_t epoch) const override {
+    const int64_t classes = classes_count();
+    Positions order(length(source, epoch), source.size()), turns(order.size(), source.size());
+    for (int64_t c = 0; c < classes; ++c) take_turns(c, order_seed(seed), epoch, turns);
+    RandomStream random(epoch_seed(seed, epoch));
+    Positions round(classes, classes);
+    for (int64_t c = 0; c < classes; ++c) round.set(c, c);
+    for (int64_t r = 0; r < per_class_; ++r) {
+      shuffle_within(round, 0, classes, random, [classes](int64_t) { return classes; });
+      for (int64_t i = 0; i < classes; ++i) order.set(r * classes + i, turns[round[i] * per_class_ + r]);
+    }
+    return order;
+  }
+
+ private:
+  int64_t classes_count() const { return static_cast<int64_t>(starts_.size()) - 1; }
+
+  /// Writes what class `c` gives in this epoch at turns[c · per_class_ …].
+  void take_turns(int64_t c, uint64_t seed, int64_t epoch, Positions& turns) const {
+    const int64_t first = starts_[static_cast<size_t>(c)], size = starts_[static_cast<size_t>(c) + 1] - first;
+    Passes passes(size, seed, c, epoch * per_class_);
+    for (int64_t i = 0; i < per_class_; ++i) turns.set(c * per_class_ + i, members_[first + passes.next()]);
+  }
+
+  Positions members_;            // class after class
+  std::vector<int64_t> starts_;  // of each class in members_, and the end
+  int64_t per_class_ = 0;
+};
+
+class CurriculumOrder final : public Order {
+ public:
+  CurriculumOrder(const std::vector<double>& difficulty, Pacing pacing)
+      : easiest_first_(static_cast<int64_t>(difficulty.size()), static_cast<int64_t>(difficulty.size())),
+        pacing_(std::move(pacing)) {
+    TORCH_CHECK_VALUE(pacing_, "curriculum: expected a pacing function, got an empty one.");
+    std::vector<std::pair<double, int64_t>> ranking;
+    ranking.reserve(difficulty.size());
+    for (size_t i = 0; i < difficulty.size(); ++i) {
+      TORCH_CHECK_VALUE(!std::isnan(difficulty[i]), "curriculum: the difficulty of sample ", i, " is not a number.");
+      ranking.emplace_back(difficulty[i], static_cast<int64_t>(i));
+    }
+    std::sort(ranking.begin(), ranking.end());
+    for (size_t i = 0; i < ranking.size(); ++i) easiest_first_.set(static_cast<int64_t>(i), ranking[i].second);
+  }
+
+  int64_t length(const Source& source, int64_t epoch) const override {
+    check_size("curriculum", "difficulties", easiest_first_.size(), source);
+    return let_in(static_cast<double>(epoch) + 1);
+  }
+
+  Positions positions(const Source& source, uint64_t seed, int64_t epoch) const override {
+    const int64_t end = length(source, epoch);
+    Positions positions = easiest_first_;
+    positions.truncate(end);
+    RandomStream random(epoch_seed(seed, epoch));
+    shuffle_within(positions, 0, end, random, [&](int64_t i) {
+      const double progress = static_cast<double>(epoch) + static_cast<double>(i) / static_cast<double>(end);
+      return std::clamp(let_in(progress), i + 1, end);
+    });
+    return positions;
+  }
+
+ private:
+  /// Samples that may be drawn.
+  int64_t let_in(double progress) const {
+    const double share = pacing_(progress);
+    TORCH_CHECK_VALUE(share > 0 && share <= 1,
+                      "curriculum: expected the pacing function to give a share in (0, 1], got ", share,
+                      " at progress ", progress, ".");
+    const double samples = std::ceil(share * static_cast<double>(easiest_first_.size()));
+    return std::min(static_cast<int64_t>(samples), easiest_first_.size());
+  }
+
+  Positions easiest_first_;
+  Pacing pacing_;
+};
+
 }  // namespace
 
 OrderPtr sequential() {
@@ -228,6 +382,31 @@ OrderPtr buffered(int64_t buffer) {
 
 OrderPtr page_shuffled(PageShuffle options) {
   return std::make_shared<PageShuffledOrder>(options);
+}
+
+OrderPtr weighted(const std::vector<double>& weights, Weighted options) {
+  return std::make_shared<WeightedOrder>(weights, options);
+}
+
+OrderPtr class_balanced(const std::vector<int64_t>& labels, int64_t per_class) {
+  return std::make_shared<ClassBalancedOrder>(labels, per_class);
+}
+
+OrderPtr curriculum(const std::vector<double>& difficulty, Pacing pacing) {
+  return std::make_shared<CurriculumOrder>(difficulty, std::move(pacing));
+}
+
+Pacing growing_pacing(double start, double epochs, bool root) {
+  TORCH_CHECK_VALUE(start > 0 && start <= 1, "growing_pacing: expected a share in (0, 1] to start with, got ", start,
+                    ".");
+  TORCH_CHECK_VALUE(epochs > 0 && std::isfinite(epochs), "growing_pacing: expected a positive number of epochs, got ",
+                    epochs, ".");
+  return [=](double progress) {
+    const double done = std::clamp(progress / epochs, 0.0, 1.0);
+    if (done >= 1) return 1.0;
+    if (!root) return start + (1 - start) * done;
+    return std::sqrt(start * start + (1 - start * start) * done);
+  };
 }
 
 }  // namespace bellows::data

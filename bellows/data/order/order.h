@@ -53,6 +53,13 @@ class Order {
   virtual Positions positions(const Source& source, uint64_t seed, int64_t epoch) const = 0;
   /// Whether an epoch may take a sample more than once. Each time it then gets random transforms of its own.
   virtual bool repeats() const { return false; }
+
+ protected:
+  /// Samples that an epoch may have where samples come again.
+  static constexpr int64_t kMaxDrawnEpoch = int64_t{1} << 33;
+  /// Params: what – of which the order has one a sample
+  /// Throws: c10::ValueError – an order for `expected` samples is used on a source of another size
+  static void check_size(const char* who, const char* what, int64_t expected, const Source& source);
 };
 
 using OrderPtr = std::shared_ptr<const Order>;

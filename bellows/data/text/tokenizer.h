@@ -29,7 +29,8 @@ TextTokenizer byte_tokenizer();
 /// BERT's: words, and where one is not in the vocabulary the longest pieces that are, between [CLS] and [SEP]. A vocabulary
 /// without capital letters folds case and accents, one with them does neither. Marks that are written out in a text are text.
 /// Params:   path – vocab.txt of a model, a token a line; the first is [PAD]
-/// Numerics: equal to transformers' BertTokenizerFast (tests/data/tokenizer_test.cpp), by the characters of Unicode 14
+/// Numerics: equal to transformers' BertTokenizerFast (tests/data/text/tokenizer_test.cpp), by the characters of
+///           Unicode 14
 /// Throws:   c10::ValueError – no such file, a token twice, one of the marks missing; pieces() – no UTF-8
 /// Ref:      transformers.BertTokenizer; arXiv:1810.04805
 TextTokenizer wordpiece_tokenizer(const std::string& path);
@@ -38,7 +39,7 @@ TextTokenizer wordpiece_tokenizer(const std::string& path);
 /// pair. Any text is known. Behind each text comes <|endoftext|> where there is such a mark; marks that a template puts around
 /// texts come in its place. Marks that are written out in a text are text.
 /// Params:   path – Hugging Face's tokenizer.json with a model of type BPE and a pre-tokenizer of type ByteLevel
-/// Numerics: equal to the package tokenizers (tests/data/bpe_test.cpp), by the characters of Unicode 14
+/// Numerics: equal to the package tokenizers (tests/data/text/bpe_test.cpp), by the characters of Unicode 14
 /// Throws:   c10::ValueError – no such file, no JSON, another kind of tokenizer or an option that is not read here: which one and what
 ///           was found; a merge of unknown tokens, a byte without a token; pieces() – no UTF-8
 /// Ref:      Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; huggingface/tokenizers, BPE and ByteLevel

@@ -38,4 +38,16 @@ class ArenaPool {
   std::vector<Arena> idle_;  ///< by size
 };
 
+/// An arena out of the pool, until nobody holds anything in it.
+struct ArenaLease {
+  ArenaLease(std::shared_ptr<ArenaPool> the_pool, ArenaPool::Arena the_arena)
+      : pool(std::move(the_pool)), arena(std::move(the_arena)) {}
+  ~ArenaLease() { pool->give_back(std::move(arena)); }
+  ArenaLease(const ArenaLease&) = delete;
+  ArenaLease& operator=(const ArenaLease&) = delete;
+
+  std::shared_ptr<ArenaPool> pool;
+  ArenaPool::Arena arena;
+};
+
 }  // namespace bellows::graph::detail

@@ -1,3 +1,5 @@
+#include "bellows/graph/execution/runner_memory.h"
+
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 
@@ -5,7 +7,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "bellows/graph/execution/runner_memory.h"
 #include "bellows/graph/program/program_edit.h"
 #include "bellows/tap/pending_storage.h"
 
@@ -49,7 +50,35 @@ c10::Storage copied(const c10::Storage& from, size_t nbytes) {
   return made;
 }
 
+/// What a storage that was handed out owns.
+struct Hold {
+  std::shared_ptr<ArenaPool> pool;
+  std::shared_ptr<void> owner;
+  std::shared_ptr<std::atomic<uint64_t>> returned;
+
+  ~Hold() { *returned = pool->runs(); }
+};
+
 }  // namespace
+
+c10::Storage HandedOut::over(void* data, size_t nbytes, c10::Device device, std::shared_ptr<void> owner,
+                             const std::shared_ptr<ArenaPool>& pool) {
+  returned_ = std::make_shared<std::atomic<uint64_t>>(0);
+  auto* const hold = new Hold{pool, std::move(owner), returned_};
+  c10::DataPtr held(
+      data, hold, [](void* one) { delete static_cast<Hold*>(one); }, device);
+  return {c10::Storage::use_byte_size_t(), nbytes, std::move(held), c10::GetAllocator(device.type()), true};
+}
+
+c10::Storage HandedOut::fresh(size_t nbytes, c10::Device device, bool keeps, const std::shared_ptr<ArenaPool>& pool) {
+  std::shared_ptr<c10::DataPtr> memory = std::move(kept_);
+  if (!memory || memory.use_count() > 1)
+    memory = std::make_shared<c10::DataPtr>(c10::GetAllocator(device.type())->allocate(nbytes));
+  std::atomic_thread_fence(std::memory_order_acquire);  // whoever let go of it is done with it
+  if (keeps) kept_ = memory;
+  void* const data = memory->get();
+  return over(data, nbytes, device, std::move(memory), pool);
+}
 
 RunnerMemory::RunnerMemory(const Program& program, const MemoryPlan& plan)
     : program_(program),

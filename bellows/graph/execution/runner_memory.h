@@ -1,14 +1,35 @@
 #pragma once
 
+#include <c10/core/Storage.h>
+
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "bellows/graph/execution/arena_pool.h"
 #include "bellows/graph/execution/memory_plan.h"
-#include "bellows/graph/execution/output_buffers.h"
 
 namespace bellows::graph::detail {
+
+/// The memory that one output of a program was handed out in last, and whether somebody holds it still.
+/// Threads: one program's; what was handed out may be let go of on any
+class HandedOut {
+ public:
+  /// Memory of its own.
+  /// Params: keeps – it has the same memory each time, unless that is still held
+  c10::Storage fresh(size_t nbytes, c10::Device device, bool keeps, const std::shared_ptr<ArenaPool>& pool);
+  /// Memory that stays while `owner` lives.
+  c10::Storage over(void* data, size_t nbytes, c10::Device device, std::shared_ptr<void> owner,
+                    const std::shared_ptr<ArenaPool>& pool);
+  /// It was let go of after the run `last` and before any other one, as the pool counts.
+  bool came_back_after(uint64_t last) const { return returned_ && *returned_ == last; }
+
+ private:
+  std::shared_ptr<c10::DataPtr> kept_;
+  std::shared_ptr<std::atomic<uint64_t>> returned_;  ///< how many runs there had been; 0: it is held
+};
 
 /// The blocks of a memory plan in one run after the other, and the tensors through which operators see them. The tensors are made
 /// once; what changes is the storage below.

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "bellows/graph/passes/constants_impl.h"
+#include "bellows/graph/passes/known_values.h"
 #include "bellows/graph/passes/passes.h"
 
 namespace bellows::graph::detail {

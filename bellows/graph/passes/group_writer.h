@@ -3,7 +3,7 @@
 #include <optional>
 #include <vector>
 
-#include "bellows/graph/passes/fusible_impl.h"
+#include "bellows/graph/passes/expression.h"
 
 namespace bellows::graph::detail {
 

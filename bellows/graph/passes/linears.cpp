@@ -1,3 +1,5 @@
+#include "bellows/graph/passes/linears.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
@@ -5,9 +7,8 @@
 #include <map>
 #include <sstream>
 
-#include "bellows/graph/passes/constants_impl.h"
+#include "bellows/graph/passes/known_values.h"
 #include "bellows/graph/passes/passes.h"
-#include "bellows/graph/program/linear.h"
 
 namespace bellows::graph::detail {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "bellows/graph/execution/schedule.h"
+#include "bellows/graph/passes/expression.h"
 #include "bellows/graph/passes/functionalize.h"
-#include "bellows/graph/passes/fusible.h"
 #include "bellows/graph/passes/passes.h"
 
 namespace bellows::graph::detail {

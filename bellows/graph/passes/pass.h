@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bellows/graph/passes/fusible.h"
+#include "bellows/graph/passes/expression.h"
 #include "bellows/graph/program/program.h"
 
 namespace bellows::graph {

@@ -1,14 +1,10 @@
 #pragma once
 
-#include <vector>
-
 #include "bellows/graph/passes/pass.h"
 
 namespace bellows::graph::detail {
 
-std::vector<Pass> all_passes();
-
-// Each changes the program and returns how often it found something to do; passes.cpp says what they do.
+// Each changes the program and returns how often it found something to do; pass.cpp says what they do.
 int64_t say_composites(Program& program, const PassOptions& options);
 int64_t drop_dead_code(Program& program, const PassOptions& options);
 int64_t renew_values(Program& program, const PassOptions& options);
@@ -19,8 +15,6 @@ int64_t merge_casts(Program& program, const PassOptions& options);
 int64_t say_evaluations(Program& program, const PassOptions& options);
 int64_t fold_batch_norm(Program& program, const PassOptions& options);
 int64_t fuse_attention(Program& program, const PassOptions& options);
-/// "bellows::attention", which the pass puts in the place of products and softmax.
-const OperatorFacts& attention_operator();
 int64_t join_linears(Program& program, const PassOptions& options);
 int64_t fuse_loops(Program& program, const PassOptions& options);
 int64_t join_updates(Program& program, const PassOptions& options);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <sstream>
 
-#include "bellows/graph/recording/count_cause_impl.h"
-
 namespace bellows::graph {
 namespace {
 

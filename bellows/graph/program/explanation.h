@@ -42,4 +42,10 @@ struct Explanation {
   std::string to_text() const;
 };
 
+namespace detail {
+/// Adds a cause, or counts one that is there already.
+void count_cause(std::vector<Explanation::Cause>& causes, const std::string& op, const std::string& why,
+                 const std::string& site, int64_t times = 1);
+}  // namespace detail
+
 }  // namespace bellows::graph

@@ -11,7 +11,7 @@ class OperatorHandle;
 
 namespace bellows::graph {
 
-/// What this room wants to know of an operator, looked up once in its schema and tags.
+/// What this component needs to know of an operator, looked up once in its schema and tags.
 struct OperatorFacts {
   enum class Kind : uint8_t { tensor, tensor_list, optional_tensor_list, number, constant };
 

@@ -122,6 +122,11 @@ class Program {
   void check() const;
 };
 
+namespace detail {
+/// One instruction as Program::to_text() writes it, with the geometries of all that it reads and makes.
+std::string instruction_text(const Program& program, const Instruction& one);
+}  // namespace detail
+
 /// Something that runs a program's calls.
 class Executable {
  public:

@@ -1,7 +1,7 @@
+#include "bellows/graph/program/program_builder.h"
+
 #include <algorithm>
 #include <unordered_map>
-
-#include "bellows/graph/program/program_builder.h"
 
 namespace bellows::graph::detail {
 namespace {

@@ -1,8 +1,8 @@
+#include "bellows/graph/program/program_edit.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
-
-#include "bellows/graph/program/program_edit.h"
 
 namespace bellows::graph::detail {
 

@@ -1,9 +1,10 @@
+#include "bellows/graph/recording/interpreter.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <optional>
 
-#include "bellows/graph/recording/interpreter.h"
 #include "bellows/tap/op_tap.h"
 #include "bellows/tap/pending_storage.h"
 

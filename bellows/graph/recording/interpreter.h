@@ -1,7 +1,7 @@
 #pragma once
 
 #include "bellows/graph/program/explanation.h"
-#include "bellows/graph/recording/buffer_table_impl.h"
+#include "bellows/graph/recording/buffer_table.h"
 #include "bellows/graph/recording/segment.h"
 
 namespace bellows::graph::detail {

@@ -5,7 +5,6 @@
 
 #include <cstring>
 
-#include "bellows/graph/recording/record.h"
 #include "bellows/tap/pending_storage.h"
 
 namespace bellows::graph::detail {

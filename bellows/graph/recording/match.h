@@ -3,7 +3,7 @@
 #include <span>
 #include <string>
 
-#include "bellows/graph/recording/buffer_table_impl.h"
+#include "bellows/graph/recording/buffer_table.h"
 #include "bellows/tap/op_tap.h"
 
 namespace bellows::graph::detail {
@@ -35,6 +35,10 @@ void add_lifted_numbers(const Node& node, const Arrival& arrival, std::vector<c1
 
 /// Why an operator does not agree with a node, for explain().
 std::string difference(const Node& node, const Arrival& arrival);
+
+/// Whether an operator's results are those that a node has: kinds, buffers and geometries. New buffers are numbered; take them
+/// back by BufferTable::truncate() if not.
+bool results_fit(const Node& node, std::span<const c10::IValue> results, BufferTable& buffers);
 
 /// Whether two values of the same argument can be told apart: not, if they are objects of classes that are unknown here.
 bool comparable(const c10::IValue& value);

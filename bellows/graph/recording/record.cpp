@@ -1,9 +1,10 @@
+#include "bellows/graph/recording/record.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
 
 #include "bellows/graph/recording/match.h"
-#include "bellows/graph/recording/record.h"
 
 namespace bellows::graph::detail {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "bellows/graph/recording/buffer_table_impl.h"
+#include "bellows/graph/recording/buffer_table.h"
 #include "bellows/tap/op_tap.h"
 
 namespace bellows::graph::detail {
@@ -34,9 +34,5 @@ class NodeRecorder {
   bool looked_ = false;
   bool uncommon_ = false;  ///< something that no rule covers
 };
-
-/// Whether an operator's results are those that a node has: kinds, buffers and geometries. New buffers are numbered; take them
-/// back by BufferTable::truncate() if not.
-bool results_fit(const Node& node, std::span<const c10::IValue> results, BufferTable& buffers);
 
 }  // namespace bellows::graph::detail

@@ -1,6 +1,6 @@
-#include <algorithm>
-
 #include "bellows/graph/recording/recording_tree.h"
+
+#include <algorithm>
 
 namespace bellows::graph::detail {
 

@@ -1,11 +1,11 @@
 #include "bellows/graph/recording/replay_guard.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 
-#include "bellows/graph/recording/count_cause_impl.h"
-#include "bellows/graph/recording/data_dependence.h"
 #include "bellows/graph/recording/record.h"
 #include "bellows/system/call_site.h"
 
@@ -50,6 +50,45 @@ at::Tensor recorded_over(const Output& output, c10::Storage storage) {
 bool is_borrowed(const c10::Storage& storage) {
   const c10::DataPtr& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   return data.get() && !data.get_context();
+}
+
+thread_local bool* seen_here = nullptr;
+
+std::unique_ptr<at::ObserverContext> look(const at::RecordFunction& function) {
+  const auto name = function.operator_name();
+  const auto op = name ? c10::Dispatcher::singleton().findSchema(*name) : std::nullopt;
+  if (op && (op->hasTag(at::Tag::data_dependent_output) || op->hasTag(at::Tag::dynamic_output_shape)))
+    *seen_here = true;
+  return nullptr;
+}
+
+/// Notices, while it lives, operators on this thread that look at data: that give a number of a tensor, or results whose sizes data decides.
+/// In inference mode an operator that is made of others arrives whole, and no tag says that one of them does.
+class DataLook {
+ public:
+  /// Params: op – made of others; nothing is noticed of one that is not
+  explicit DataLook(const c10::OperatorHandle& op);
+  ~DataLook();
+  DataLook(const DataLook&) = delete;
+  DataLook& operator=(const DataLook&) = delete;
+  bool seen() const { return seen_; }
+
+ private:
+  uint64_t callback_ = 0;  ///< 0: none
+  bool* outer_ = nullptr;
+  bool seen_ = false;
+};
+
+DataLook::DataLook(const c10::OperatorHandle& op) : outer_(seen_here) {
+  if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return;
+  seen_here = &seen_;
+  callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(look).scopes({at::RecordScope::FUNCTION}));
+}
+
+DataLook::~DataLook() {
+  if (callback_ == 0) return;
+  at::removeCallback(callback_);
+  seen_here = outer_;
 }
 
 void run(const tap::OpCall& op, tap::Stack& stack) {

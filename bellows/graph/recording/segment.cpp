@@ -1,3 +1,5 @@
+#include "bellows/graph/recording/segment.h"
+
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/graph/program/program_builder.h"
-#include "bellows/graph/recording/segment.h"
 #include "bellows/tap/pending_storage.h"
 
 namespace bellows::graph::detail {

@@ -5,7 +5,7 @@
 
 #include "bellows/graph/program/explanation.h"
 #include "bellows/graph/program/program.h"
-#include "bellows/graph/recording/buffer_table_impl.h"
+#include "bellows/graph/recording/buffer_table.h"
 
 namespace bellows::graph::detail {
 

@@ -3,15 +3,27 @@
 #include <c10/util/StringUtil.h>
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 
-#include "bellows/io/network/http_headers.h"
+#include "bellows/io/network/http.h"
 #include "bellows/system/stop.h"
 
 namespace bellows::io {
+
+/// What the headers of an answer say of a file.
+struct HttpHeaders {
+  HttpFile file;                               ///< its size is not known from one line
+  std::optional<uint64_t> length;              ///< Content-Length
+  std::optional<uint64_t> range_begin, total;  ///< of Content-Range: "bytes 5-9/10", or "bytes */10"
+
+  /// Takes one line. A status line forgets all before it: another answer begins, behind a redirect.
+  void take(std::string_view line);
+};
 
 /// How one request ended.
 struct HttpAnswer {

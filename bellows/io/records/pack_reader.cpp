@@ -5,7 +5,7 @@
 #include <bit>
 
 #include "bellows/io/crc32.h"
-#include "bellows/io/records/pack_impl.h"
+#include "bellows/io/records/pack_layout.h"
 
 namespace bellows::io {
 

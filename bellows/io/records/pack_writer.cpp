@@ -12,7 +12,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/io/crc32.h"
-#include "bellows/io/records/pack_impl.h"
+#include "bellows/io/records/pack_layout.h"
 #include "bellows/system/replaced_file.h"
 #include "bellows/system/write_state.h"
 

@@ -31,14 +31,6 @@ struct PickleStorage : PickleValue::Opaque {
   c10::ScalarType dtype;  ///< Byte for an untyped storage
 };
 
-/// What the name `module.name` in a pickle stands for: a dtype, or a PickleGlobal.
-/// Throws: c10::ValueError – not in the table
-PickleValue resolve_pickle_global(const std::string& module, const std::string& name);
-
-/// What calling `function` gives: a container, a tensor, a device.
-/// Throws: c10::ValueError – not a function of the table, or arguments that it cannot have
-PickleValue call_pickle_global(const PickleValue& function, const PickleValue& arguments);
-
 /// The element type of "torch.FloatStorage" and its like; of "torch.storage.UntypedStorage": Byte.
 /// Throws: c10::ValueError – not a storage class
 c10::ScalarType storage_dtype(const std::string& class_name);

@@ -9,7 +9,7 @@
 
 #include "bellows/optim/schedules/schedule.h"
 
-/// Checks that the schedules share. Private to the room.
+/// Checks that the schedules share. Private to the component.
 namespace bellows::optim::check {
 
 /// Finite and within [low, high].

@@ -2,9 +2,22 @@
 
 #include "bellows/models/registry.h"
 #include "bellows/train/data/data_split.h"
-#include "bellows/train/job.h"
 
 namespace bellows::train {
+
+// ---- the data of a recipe
+
+/// Training data as the recipe's model reads it, shuffled, in batches. Which samples these are says data_split.h.
+/// - Pictures: scaled, augmented, normalised by their own mean and std.
+/// - Texts: tokenized, cut, and padded with 0 to the longest of the batch, as "tokens" [N, T]; for models of the next
+///   token packed, rows of several texts: "tokens" and "segment_ids" [N, T].
+/// - Series: "series" [N, T, C], filled up with NaN.
+data::Dataset open_train_data(const Recipe& recipe);
+/// Held-out data: `eval_data`; or, of a folder, the split "test" (else "val", "valid", "validation"), or what is held
+/// out of one without. Nothing where `data` names files, and `eval_data` nothing.
+std::optional<data::Dataset> open_eval_data(const Recipe& recipe);
+
+// ---- its parts, for make_job() and for dry runs
 
 /// Outputs of the model: the recipe's, or as many as the data have classes; 0: nobody says.
 int64_t classes_of(const Recipe& recipe, const data::DatasetInfo& info);
@@ -27,15 +40,6 @@ int64_t longest_text(const Recipe& recipe, const models::ModelEntry& entry);
 
 data::Dataset train_part(const Recipe& recipe, const DataSplit& split);
 std::optional<data::Dataset> eval_part(const Recipe& recipe, const DataSplit& split);
-
-/// Cross-entropy of scores [N, T, words] of packed texts with the token that follows each one.
-struct TokenLoss {
-  at::Tensor sum, count;  ///< 0-d, over all that have one
-  at::Tensor targets;     ///< [N, T], -100: none
-};
-TokenLoss next_token_loss(const at::Tensor& scores, const data::Batch& batch);
-/// The sum over targets [N, T], -100: none, of a forward pass, without all scores at once where the model says what its head is.
-at::Tensor token_loss(const Model& model, const at::Tensor& input, const at::Tensor& targets, double label_smoothing);
 
 /// Of the texts of a data set, how many were cut so far, as a line for people; "": none.
 std::string cut_texts_note(const data::Dataset& dataset);

@@ -18,7 +18,7 @@
 #include "bellows/data/order/labels.h"
 #include "bellows/data/select/active.h"
 #include "bellows/data/select/sample_stats.h"
-#include "bellows/train/data/data_split.h"
+#include "bellows/train/data/data_assembly.h"
 #include "bellows/train/job.h"
 
 namespace bellows::train {
@@ -113,7 +113,7 @@ int64_t position_of(int64_t id, const std::vector<int64_t>& ascending) {
 }
 
 /// What is chosen from, and by which run.
-struct Origin {
+struct SelectionOrigin {
   Recipe recipe;
   data::Dataset whole;
   std::string source;                ///< its fingerprint
@@ -122,7 +122,7 @@ struct Origin {
   data::DatasetInfo info;            ///< of `whole`, with its classes
 };
 
-Origin origin_of(const Selection& selection) {
+SelectionOrigin origin_of(const Selection& selection) {
   Recipe recipe;
   if (!selection.run.empty()) {
     recipe = Recipe::load(selection.run + "/recipe.yaml");
@@ -145,7 +145,7 @@ int64_t wanted_count(const Selection& selection, int64_t of) {
 }
 
 /// Hardness of all samples, by the run's statistics; all equal for `random`.
-std::vector<double> hardness(const Selection& selection, const Origin& origin) {
+std::vector<double> hardness(const Selection& selection, const SelectionOrigin& origin) {
   if (selection.by == "random") return std::vector<double>(static_cast<size_t>(origin.whole.size()));
   const data::Difficulty by = data::parse_difficulty(selection.by);
   data::SavedStats saved = data::load_sample_stats(selection.run + "/sample_stats.safetensors");
@@ -163,7 +163,7 @@ Model model_of(const std::string& run, const Recipe& recipe, const data::Dataset
   return model;
 }
 
-std::vector<int64_t> with_next_to_label(const Selection& selection, Origin origin) {
+std::vector<int64_t> with_next_to_label(const Selection& selection, SelectionOrigin origin) {
   TORCH_CHECK_VALUE(!origin.recipe.subset.empty(), "select: ", selection.run, " was trained on all samples: none is ",
                     "left to be labelled. Train on a subset first: its samples are those that have labels.");
   Recipe plain = origin.recipe;
@@ -236,7 +236,7 @@ void check_selection(const Selection& selection) {
 
 data::Subset select_samples(const Selection& selection) {
   check_selection(selection);
-  Origin origin = origin_of(selection);
+  SelectionOrigin origin = origin_of(selection);
   const auto of = static_cast<int64_t>(origin.in_training.size());
   const int64_t size = origin.whole.size(), wanted = wanted_count(selection, of);
   data::Subset subset{.source = origin.source, .rule = {}, .of = size, .ids = {}};

@@ -119,4 +119,7 @@ struct RecipeField {
 /// All keys, in the order of the struct.
 std::vector<RecipeField> recipe_fields();
 
+/// What of the recipe needs gradients that outlive backward: "clip_norm = 1 needs …"; "": nothing.
+std::string step_in_backward_conflict(const Recipe& recipe);
+
 }  // namespace bellows::train

@@ -53,7 +53,7 @@ void check_resume(const checkpoint::State& state, const RunRecord& now, bool acc
     list += (list.empty() ? "" : "; ") + difference.to_string();
   }
   TORCH_CHECK_VALUE(harmful.empty() || accept_changes, "resume: this would not go on with the same bits: ", harmful,
-                    ". Put it back, or accept changes (Trainer::accept_changes, --accept-changes).");
+                    ". Restore the old values, or accept the changes with `accept_changes`.");
   if (!harmful.empty()) log_warn("resume: the run will not be what it would have been; changed: ", harmful);
   if (!harmless.empty()) log_info("resume: changed, without effect on the result: ", harmless);
 }

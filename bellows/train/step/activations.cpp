@@ -64,7 +64,7 @@ Activations::Activations(const Recipe& recipe, const Model& model, int rank)
   blocks_ = models::run_blocks_by(
       model_, [](const models::Block& block, const at::Tensor& input) { return recompute::checkpoint(block, input); });
   check_recipe(blocks_ > 0, "train: recompute = blocks, but the model \"", model_.name(),
-               "\" knows no blocks that could be computed again. Those of the models room with residual blocks, "
+               "\" knows no blocks that could be computed again. Bellows' models with residual blocks, "
                "transformer layers or stages do (resnet18, digits_resnet, bert, gpt, unet); a model of your own "
                "calls recompute::checkpoint itself. Or set recompute: none.");
 }
@@ -104,8 +104,8 @@ std::string recompute_obstacle(const Recipe& recipe) {
   try {
     const models::ModelEntry entry = models::model_entry(recipe.model);
     const int64_t width = entry.input_shape[0] > 0 ? entry.input_shape[0] : 3;
-    const auto sketch = models::model_skeleton(entry);
-    blocks = models::run_blocks_by(sketch ? entry.make_sized(sketch->small, 10) : entry.make(10, width), nullptr);
+    const auto skeleton = models::model_skeleton(entry);
+    blocks = models::run_blocks_by(skeleton ? entry.make_sized(skeleton->small, 10) : entry.make(10, width), nullptr);
   } catch (const c10::Error& error) {
     checkpoint::set_rng_state(generators);
     return user_message(error);

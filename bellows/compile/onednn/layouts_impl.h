@@ -1,0 +1,150 @@
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bellows/compile/onednn/onednn.h"
+#include "bellows/compile/onednn/primitives_impl.h"
+
+namespace bellows::compile_detail::onednn {
+
+using graph::Geometry;
+using graph::Instruction;
+using graph::Operand;
+using graph::Program;
+using graph::ValueId;
+
+/// Goes through a program once and writes it anew. Of an image that a primitive makes there is a second value, its twin, which is
+/// channels last; the value itself is made from it when the first instruction asks that knows nothing of this.
+class Layouts {
+ public:
+  explicit Layouts(Program& program);
+  OnednnReport run();
+
+ private:
+  struct Twin {
+    Operand operand;
+    Geometry plain;
+  };
+
+  // Each says whether it has put something in the instruction's place.
+  bool replace(int at);
+  bool convolution(int at);
+  bool convolution_backward(int at);
+  bool batch_norm(int at);
+  bool batch_norm_backward(int at);
+  bool relu_backward(int at);
+  bool max_pool(int at);
+  bool max_pool_backward(int at);
+  bool average_pool(int at);
+  bool average_pool_backward(int at);
+  bool concatenate(int at);
+  bool linear(int at);
+  bool follow(int at);
+  void keep(int at);
+  void drop_unread_constants();
+
+  // What later instructions do to a convolution's result, and nobody else sees in between.
+  struct Epilogue;
+  Epilogue epilogue_of(int at, bool fold_norm);
+  bool take_addition(Epilogue& epilogue, const Instruction& one, int at, int reader);
+  bool take_norm(Epilogue& epilogue, const Instruction& one);
+  bool norm_training(int at, BatchNorm shape, std::vector<Operand> operands);
+  bool norm_inference(int at, const BatchNorm& shape, std::vector<Operand> operands);
+  int relu_behind(int at) const;
+  bool norm_backward(const Instruction& one, const Operand& gradient, const Operand* let_through);
+  Epilogue linear_epilogue_of(int at) const;
+  struct LinearCall;
+  std::optional<LinearCall> linear_call(int at) const;
+  bool linear_with(const LinearCall& call, const Epilogue& epilogue);
+  bool blas_linear_with(const LinearCall& call, const Epilogue& epilogue);
+  void put_linear(const LinearCall& call, const KernelPointer& kernel, const Operand& weight, const Epilogue& epilogue);
+  bool convolve(int at, Epilogue& epilogue);
+  struct Part;
+  std::vector<Part> parts_of(const Instruction& one, const Convolution& shape, const Epilogue& epilogue) const;
+  bool convolve_parts(const Instruction& one, const Convolution& shape, const Operand& bias, const Epilogue& epilogue);
+  void take(const Epilogue& epilogue);
+  int widening_of(const Operand& gradient) const;
+  bool weight_gradient(const Instruction& one, Convolution shape);
+  Operand fold(const Epilogue& epilogue, const Convolution& shape, const Operand& bias, Operand& factor);
+  bool keeps_image_order(const Instruction& one, const Operand& result) const;
+  bool waits(const Operand& operand) const;
+  bool may_wait(int at) const;
+  void join(ValueId value);
+
+  bool is_image(const Operand& operand) const;
+  /// The same part of the twin, if the operand is a part of an image that has one.
+  std::optional<Operand> part_of_twin(const Operand& operand) const;
+  bool whole(const Operand& operand) const;
+  bool owned(const Instruction& one) const;
+  /// Of an operand: dense and channels last; copied, if it is not.
+  Operand channels_last_of(const Operand& operand);
+  /// Of a result: what a primitive makes in its place.
+  Operand made_channels_last(const Operand& result);
+  void need_plain(ValueId value);
+  Operand packed(const Operand& weight, const Desc& plain, const Desc& wanted, const Operand* factor = nullptr);
+  Operand opaque(size_t nbytes, const Geometry& like);
+  /// A new value of its own, seen like this.
+  Operand temporary(const Geometry& geometry);
+  Operand channel_vector(int64_t size, const Geometry& like);
+  std::optional<Convolution> shape_of(const Instruction& one, int first, const Operand& input, const Operand& weight,
+                                      const Operand& output) const;
+  std::optional<Pooling> pooling_of(const Instruction& one, int first, const Operand& input,
+                                    const Operand& output) const;
+
+  int sole_reader(ValueId value) const;
+  bool is_unread(ValueId value) const { return value < 0 || (!handed_out_[value] && readers_[value].empty()); }
+  void emit(const char* kind, KernelPointer kernel, const std::vector<Operand>& operands,
+            const std::vector<Operand>& results, std::vector<Instruction::Update> updates = {});
+  bool compute_now(const graph::Kernel& kernel, const std::vector<Operand>& operands,
+                   const std::vector<Operand>& results);
+  const Operand& operand(const Instruction& one, size_t argument) const;
+  bool defined(const Instruction& one, size_t argument) const { return operand(one, argument).value >= 0; }
+
+  Program& program_;
+  OnednnReport report_;
+  std::vector<Instruction> made_;
+  int state_ = 0;
+  std::vector<std::vector<int>> readers_;  ///< of each value
+  std::vector<int> maker_;                 ///< of each value; -1: it is there before
+  std::vector<bool> handed_out_, of_caller_, there_, taken_;
+  std::unordered_map<ValueId, Twin> twins_;
+  struct Packed {
+    Operand weight, made;
+    Desc plain, wanted;  ///< a convolution and a transposed one read the same weight with other dims
+  };
+  std::unordered_map<ValueId, std::vector<Packed>> packed_;
+  std::unordered_map<ValueId, Operand> workspaces_;  ///< by the value of indices that they stand for
+  struct LetThrough {
+    Operand workspace;
+    ValueId mean;  ///< of the norm before
+  };
+  std::unordered_map<ValueId, LetThrough> let_through_;  ///< by the ReLU's result
+  std::unordered_map<ValueId, int> cats_;                ///< instructions that concatenate channels, not yet run
+  std::vector<std::pair<Operand, Operand>> parts_;       ///< of images, and their copies
+  std::unordered_map<ValueId, at::Tensor> constants_;
+};
+
+/// What becomes part of a convolution.
+struct Layouts::Epilogue {
+  std::vector<PostOp> post{};
+  std::vector<Operand> added{};
+  const Instruction* norm = nullptr;
+  Operand result{};
+  std::vector<int> taken{};
+
+  bool adds_only() const { return post.size() == 1 && post[0].is_add(); }
+};
+
+/// The geometry of the same image, channels last.
+Geometry channels_last_geometry(const Geometry& geometry);
+bool is_channels_last(const Geometry& geometry);
+bool is_plain_order(const Geometry& geometry);
+memory::dims pair_of(const Instruction::Argument& argument, int64_t otherwise = 1);
+bool all_constant(const Instruction& one);
+bool is_evaluation(const Instruction& one);
+/// What an activation is behind a primitive.
+std::optional<PostOp> post_op_of(const Instruction& one);
+
+}  // namespace bellows::compile_detail::onednn

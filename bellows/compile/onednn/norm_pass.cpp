@@ -1,0 +1,160 @@
+#include "bellows/compile/onednn/layouts_impl.h"
+
+namespace bellows::compile_detail::onednn {
+namespace {
+
+bool is_channel_vector(const Operand& operand, int64_t channels) {
+  const Geometry& geometry = operand.geometry;
+  return data_type(geometry) == memory::data_type::f32 && geometry.sizes.size() == 1 && geometry.sizes[0] == channels &&
+         geometry.strides[0] == 1 && geometry.offset == 0;
+}
+
+}  // namespace
+
+/// As the pass "evaluation" writes it.
+bool is_evaluation(const Instruction& one) {
+  return one.op->name == "aten::_native_batch_norm_legit_no_training";
+}
+
+bool Layouts::batch_norm(int at) {
+  const Instruction& one = program_.instructions[at];
+  const Operand &x = operand(one, 0), &y = one.results[0].operands[0];
+  if (!is_image(x) || !is_image(y)) return false;
+  const bool training = !is_evaluation(one);
+  if (training && !one.arguments[5].constant.toBool()) return false;
+  const BatchNorm shape{.sizes = dims_of(x.geometry.sizes),
+                        .type = data_type(x.geometry),
+                        .eps = one.arguments[training ? 7 : 6].constant.toDouble(),
+                        .momentum = one.arguments[training ? 6 : 5].constant.toDouble(),
+                        .affine = defined(one, 1),
+                        .tracked = defined(one, 3)};
+  std::vector<Operand> operands;
+  operands.reserve(5);
+  for (const size_t i : {1, 2, 3, 4}) {
+    const bool expected = i < 3 ? shape.affine : shape.tracked;
+    if (defined(one, i) != expected || (expected && !is_channel_vector(operand(one, i), shape.sizes[1]))) return false;
+    if (expected) operands.push_back(operand(one, i));
+  }
+  const Operand &mean = one.results[1].operands[0], &invstd = one.results[2].operands[0];
+  const bool fits = training ? mean.value >= 0 && is_channel_vector(mean, shape.sizes[1]) &&
+                                   is_channel_vector(invstd, shape.sizes[1]) &&
+                                   shape.sizes[0] * shape.sizes[2] * shape.sizes[3] > 1
+                             : shape.tracked && is_unread(mean.value) && is_unread(invstd.value) && one.updates.empty();
+  if (!fits) return false;
+  for (const Operand& vector : operands) need_plain(vector.value);
+  return training ? norm_training(at, shape, std::move(operands)) : norm_inference(at, shape, std::move(operands));
+}
+
+bool Layouts::norm_inference(int at, const BatchNorm& shape, std::vector<Operand> operands) {
+  const Instruction& one = program_.instructions[at];
+  const KernelPointer kernel = batch_norm_inference(shape);
+  if (!kernel) return false;
+  operands.insert(operands.begin(), channels_last_of(operand(one, 0)));
+  emit("batch_norm", kernel, operands, {made_channels_last(one.results[0].operands[0])});
+  ++report_.norms;
+  return true;
+}
+
+/// With the ReLU behind it, if nobody else reads what the norm gives.
+bool Layouts::norm_training(int at, BatchNorm shape, std::vector<Operand> operands) {
+  const Instruction& one = program_.instructions[at];
+  const Operand &mean = one.results[1].operands[0], &invstd = one.results[2].operands[0];
+  const int relu = relu_behind(at);
+  shape.relu = relu >= 0;
+  const auto pass = batch_norm_training(shape);
+  if (!pass) return false;
+  const Operand& y = (shape.relu ? program_.instructions[relu] : one).results[0].operands[0];
+  operands.insert(operands.begin(), channels_last_of(operand(one, 0)));
+  std::vector<Operand> results{made_channels_last(y), mean, invstd};
+  if (shape.relu) {
+    Geometry bytes = y.geometry;
+    bytes.dtype = caffe2::TypeMeta::Make<uint8_t>();
+    results.push_back(opaque(pass->workspace, bytes));
+    let_through_[y.value] = {.workspace = results.back(), .mean = mean.value};
+    taken_[relu] = true;
+    ++report_.fused;
+  }
+  there_[mean.value] = there_[invstd.value] = true;
+  for (const auto& update : one.updates) there_[update.after] = true;
+  emit("batch_norm", pass->kernel, operands, results, one.updates);
+  ++report_.norms;
+  return true;
+}
+
+/// Which instruction is the ReLU of a result that nobody else reads; -1: none.
+int Layouts::relu_behind(int at) const {
+  const Instruction& one = program_.instructions[at];
+  const Operand& y = one.results[0].operands[0];
+  const int reader = sole_reader(y.value);
+  if (reader < 0 || taken_[reader]) return -1;
+  const Instruction& next = program_.instructions[reader];
+  const bool is_relu = next.op && !next.kernel && next.op->name == "aten::relu" && next.op->writes.empty();
+  return is_relu && next.state == one.state && owned(next) && operand(next, 0) == y ? reader : -1;
+}
+
+/// ReLU's gradient is part of that of the norm before it, which is brought forward to here.
+bool Layouts::relu_backward(int at) {
+  const Instruction& one = program_.instructions[at];
+  const Operand &gradient = operand(one, 0), &made = one.results[0].operands[0];
+  const auto kept = let_through_.find(operand(one, 1).value);
+  const int reader = sole_reader(made.value);
+  if (kept == let_through_.end() || reader < 0 || taken_[reader] || !one.updates.empty()) return follow(at);
+  const Instruction& norm = program_.instructions[reader];
+  const bool fits = norm.op && !norm.kernel && norm.op->name == "aten::native_batch_norm_backward" &&
+                    norm.state == one.state && all_constant(norm) && operand(norm, 0) == made && is_image(made) &&
+                    (is_image(gradient) || part_of_twin(gradient)) && gradient.geometry.sizes == made.geometry.sizes &&
+                    gradient.geometry.dtype == made.geometry.dtype && one.arguments[2].constant.toScalar().equal(0) &&
+                    kept->second.mean == operand(norm, 5).value;
+  for (const size_t i : {1, 2, 5, 6}) {
+    if (fits && defined(norm, i) && maker_[operand(norm, i).value] >= at) return follow(at);
+  }
+  if (!fits || !norm_backward(norm, gradient, &kept->second.workspace)) return follow(at);
+  taken_[reader] = true;
+  ++report_.fused;
+  return true;
+}
+
+bool Layouts::batch_norm_backward(int at) {
+  const Instruction& one = program_.instructions[at];
+  return is_image(operand(one, 0)) && norm_backward(one, operand(one, 0), nullptr);
+}
+
+/// Params: gradient – of the norm's result, or of its ReLU's
+///         let_through – what forward kept of that ReLU; nullptr: there is none
+bool Layouts::norm_backward(const Instruction& one, const Operand& gradient, const Operand* let_through) {
+  const Operand &x = operand(one, 1), &weight = operand(one, 2), &mean = operand(one, 5), &invstd = operand(one, 6);
+  if (!is_image(x) || !one.arguments[7].constant.toBool() || !one.updates.empty()) return false;
+  const BatchNorm shape{.sizes = dims_of(x.geometry.sizes),
+                        .type = data_type(x.geometry),
+                        .eps = one.arguments[8].constant.toDouble(),
+                        .affine = weight.value >= 0,
+                        .relu = let_through != nullptr};
+  const auto vector = [&](const Operand& operand) { return is_channel_vector(operand, shape.sizes[1]); };
+  const Operand& to_x = one.results[0].operands[0];
+  bool fits = is_image(to_x) && gradient.geometry.dtype == x.geometry.dtype && vector(mean) && vector(invstd) &&
+              (!shape.affine || vector(weight));
+  for (const size_t i : {1, 2}) {
+    const Operand& made = one.results[i].operands[0];
+    fits = fits && (shape.affine ? made.value >= 0 && vector(made) : made.value < 0);
+  }
+  const KernelPointer kernel = fits ? onednn::batch_norm_backward(shape) : nullptr;
+  if (!kernel) return false;
+  std::vector<Operand> operands{channels_last_of(gradient), channels_last_of(x)};
+  for (const Operand* channel : {&weight, &mean, &invstd}) {
+    if (channel->value < 0) continue;
+    need_plain(channel->value);
+    operands.push_back(*channel);
+  }
+  if (let_through) operands.push_back(*let_through);
+  std::vector<Operand> results{made_channels_last(to_x)};
+  for (const size_t i : {1, 2}) {
+    if (!shape.affine) continue;
+    results.push_back(one.results[i].operands[0]);
+    there_[results.back().value] = true;
+  }
+  emit("batch_norm", kernel, operands, results);
+  ++report_.norms;
+  return true;
+}
+
+}  // namespace bellows::compile_detail::onednn

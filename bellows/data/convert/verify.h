@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bellows/data/convert/convert.h"
+#include "bellows/data/convert/convert_state.h"
+
+namespace bellows::data {
+
+/// Reads everything back. Returns how many samples were compared with the source; nothing where it was stopped.
+/// Throws: as convert
+std::optional<int64_t> verify_shards(const Source& source, const OutputFormat& format,
+                                     const std::vector<std::string>& files, const ConvertOptions& options,
+                                     int64_t threads, const std::vector<FinishedShard>& shards);
+
+}  // namespace bellows::data

@@ -1,0 +1,152 @@
+#include "bellows/ladder/json_report.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "bellows/ladder/ladder.h"
+#include "bellows/ladder/memory_target.h"
+#include "bellows/report/json_text.h"
+#include "bellows/system/machine.h"
+
+namespace bellows::train {
+
+namespace {
+
+using LadderJson = nlohmann::ordered_json;
+
+LadderJson number_or_null(double value) {
+  return std::isfinite(value) ? LadderJson(value) : LadderJson(nullptr);
+}
+
+template <class Interval>  // RatioInterval or Range
+LadderJson interval_json(const Interval& interval) {
+  return {number_or_null(interval.low), number_or_null(interval.high)};
+}
+
+LadderJson machine_json(const Machine& machine) {
+  return {{"cpu", machine.cpu},
+          {"cores", machine.cores},
+          {"threads", machine.hardware_threads},
+          {"torch_threads", machine.torch_threads},
+          {"isa", machine.isa},
+          {"memory_bytes", machine.memory_bytes},
+          {"os", machine.os},
+          {"libtorch", machine.libtorch}};
+}
+
+LadderJson curves_json(const RungResult& rung) {
+  LadderJson curves = LadderJson::array();
+  for (const AccuracyCurve& curve : rung.curves) {
+    LadderJson points = LadderJson::array();
+    for (const auto& point : curve.points) points.push_back({point.seconds, point.samples, point.accuracy});
+    curves.push_back({{"seed", curve.seed}, {"seconds_samples_accuracy", points}});
+  }
+  return curves;
+}
+
+LadderJson shares_json(const StepShares& shares) {
+  if (shares.total_ms() == 0) return nullptr;
+  return {{"load", shares.load_ms},
+          {"forward", shares.forward_ms},
+          {"backward", shares.backward_ms},
+          {"optimizer", shares.optimizer_ms},
+          {"other", shares.other_ms}};
+}
+
+LadderJson figures(const RungResult& rung) {
+  LadderJson json = {{"technique", rung.technique},        {"title", rung.title}, {"kept", rung.kept()},
+                     {"verdict", to_string(rung.verdict)}, {"note", rung.note},   {"batch_size", rung.batch_size},
+                     {"learning_rate", rung.learning_rate}};
+  json["step_ms"] = number_or_null(rung.step_ms);
+  json["step_ms_interval"] = interval_json(rung.step_ms_interval);
+  json["samples_per_s"] = number_or_null(rung.samples_per_s);
+  json["samples_per_s_interval"] = interval_json(rung.samples_per_s_interval);
+  json["peak_bytes"] = rung.peak_bytes;
+  json["time_to_target_s"] = number_or_null(rung.time_to_target_s);
+  json["time_to_target_range"] = interval_json(rung.time_to_target_range);
+  json["accuracy"] = number_or_null(rung.accuracy);
+  json["accuracy_range"] = interval_json(rung.accuracy_range);
+  json["epochs_to_target"] = number_or_null(rung.epochs);
+  json["judged_by"] = rung.judged_by_target ? "time to target" : "samples per second";
+  json["speedup"] = number_or_null(rung.speedup.ratio);
+  json["interval"] = interval_json(rung.speedup);
+  json["samples_per_s_over_start"] = number_or_null(rung.samples_per_s_over_start.ratio);
+  json["samples_per_s_over_start_interval"] = interval_json(rung.samples_per_s_over_start);
+  json["time_to_target_over_start"] = number_or_null(rung.target_over_start);
+  json["runs_again"] = rung.runs_again;
+  json["memory_ratio"] = number_or_null(rung.memory_ratio);
+  json["memory_ratio_over_start"] = number_or_null(rung.memory_over_start);
+  json["helps_speed"] = {{"expected", to_string(rung.expected_speed)}, {"measured", to_string(rung.measured_speed)}};
+  json["helps_memory"] = {{"expected", to_string(rung.expected_memory)}, {"measured", to_string(rung.measured_memory)}};
+  json["step_shares_ms"] = shares_json(rung.shares);
+  json["loader_bottleneck"] = rung.bottleneck;
+  json["curves"] = curves_json(rung);
+  return json;
+}
+
+LadderJson rung_json(const TargetRung& rung) {
+  return {{"changes", rung.candidate.changes},
+          {"techniques", rung.candidate.techniques},
+          {"verdict", to_string(rung.verdict)},
+          {"note", rung.note},
+          {"batch_size", rung.candidate.recipe.batch_size},
+          {"accumulate", rung.candidate.recipe.accumulate},
+          {"predicted_peak_bytes", rung.candidate.predicted_bytes},
+          {"peak_bytes", rung.peak_bytes},
+          {"evaluation_peak_bytes", rung.evaluation_bytes},
+          {"step_ms", number_or_null(rung.step_ms)},
+          {"time_over_start", number_or_null(rung.time_over_start.ratio)},
+          {"time_over_start_interval", interval_json(rung.time_over_start)},
+          {"accuracy", number_or_null(rung.accuracy)},
+          {"time_to_target_s", number_or_null(rung.time_to_target_s)}};
+}
+
+}  // namespace
+
+std::string to_json(const LadderReport& report) {
+  LadderJson json;
+  json["goal"] = report.options.goal == LadderGoal::memory ? "memory" : "speed";
+  json["machine"] = machine_json(report.machine);
+  json["baseline"] = figures(report.plain);
+  json["rungs"] = LadderJson::array();
+  for (const RungResult& rung : report.rungs) json["rungs"].push_back(figures(rung));
+  json["speedup"] = number_or_null(report.speedup.ratio);
+  json["speedup_equal_batch"] = number_or_null(report.speedup_equal_batch.ratio);
+  json["speedup_interval"] = interval_json(report.speedup);
+  json["speedup_equal_batch_interval"] = interval_json(report.speedup_equal_batch);
+  json["model"] = report.model;
+  json["data"] = report.data;
+  json["target_accuracy"] = report.options.target_accuracy;
+  json["pairs"] = report.options.pairs;
+  json["window_s"] = report.options.window_s;
+  json["seeds"] = report.options.seeds;
+  json["eval_every_steps"] = report.options.eval_every_steps;
+  json["seconds"] = report.seconds;
+  json["interrupted"] = report.interrupted;
+  json["failure"] = report.failure;
+  json["recipe"] = report.recipe_yaml;
+  return json_text(json, 1) + "\n";
+}
+
+std::string to_json(const MemoryTargetReport& report) {
+  const TargetRung* choice = report.chosen();
+  LadderJson json = {{"goal", "memory target"},
+                     {"target_bytes", report.target.bytes},
+                     {"target_accuracy", report.target.target_accuracy},
+                     {"model", report.model},
+                     {"data", report.data},
+                     {"machine", machine_json(report.machine)}};
+  json["rungs"] = LadderJson::array();
+  for (const TargetRung& rung : report.rungs) json["rungs"].push_back(rung_json(rung));
+  json["chosen"] = choice ? rung_json(*choice) : LadderJson(nullptr);
+  json["recipe"] = choice ? LadderJson(report.recipe_yaml) : LadderJson(nullptr);
+  json["certain"] = report.certain;
+  json["not_measured"] = {{"predicted_too_large", report.predicted_too_large},
+                          {"expected_slower", report.expected_slower},
+                          {"out_of_time", report.left}};
+  json["seconds"] = report.seconds;
+  json["interrupted"] = report.interrupted;
+  return json_text(json, 1) + "\n";
+}
+
+}  // namespace bellows::train
