@@ -405,6 +405,7 @@ int run(int argc, char** argv) {
   }
   const auto chosen = std::find_if(verbs.begin(), verbs.end(), [](const Verb& verb) { return verb.parsed->parsed(); });
   if (chosen->parsed != doctor_verb) bound_spinning(argv);
+  end_on_signals();  // after bound_spinning(), which may start the program anew
   return guarded(*chosen->parsed, chosen->run);
 }
 

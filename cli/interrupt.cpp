@@ -33,7 +33,27 @@ void on_signal(int signal) {
   request_stop();
 }
 
+void end_process(int signal) {
+  say("\nbellows: stopping\n");
+  _exit(128 + signal);
+}
+
+/// A job in the background was started with SIGINT ignored: keys typed at the terminal are not for it.
+void handle(int signal, void (*handler)(int), struct sigaction& before) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(signal, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+}
+
 }  // namespace
+
+void end_on_signals() {
+  struct sigaction before;
+  for (const int signal : {SIGINT, SIGTERM}) handle(signal, end_process, before);
+}
 
 Interrupt::Interrupt(const char* what, void (*action)(void*), void* context) {
   first_signal = 0;
@@ -41,16 +61,8 @@ Interrupt::Interrupt(const char* what, void (*action)(void*), void* context) {
   stop_words = what;
   stop_action = action;
   stop_context = context;
-  struct sigaction handler {};
-  handler.sa_handler = on_signal;
-  handler.sa_flags = SA_RESTART;
-  sigemptyset(&handler.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM}) {
-    struct sigaction& before = signal == SIGINT ? earlier_int : earlier_term;
-    sigaction(signal, nullptr, &before);
-    // A job in the background was started with SIGINT ignored: what is typed at the terminal is not for it.
-    if (before.sa_handler != SIG_IGN) sigaction(signal, &handler, nullptr);
-  }
+  handle(SIGINT, on_signal, earlier_int);
+  handle(SIGTERM, on_signal, earlier_term);
 }
 
 Interrupt::~Interrupt() {

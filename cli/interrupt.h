@@ -2,6 +2,10 @@
 
 namespace bellows::cli {
 
+/// From now on SIGINT and SIGTERM end the process with a message and the exit code 128 + signal, also before and after the work
+/// that an Interrupt guards. Signals that are ignored stay ignored.
+void end_on_signals();
+
 /// While it lives, the first SIGINT or SIGTERM asks for an orderly stop, the second ends the process at once.
 /// Threads: one at a time in the process
 class Interrupt {

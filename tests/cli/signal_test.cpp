@@ -291,7 +291,7 @@ TEST(Signals, PackEndsAtAnyTime) {
   Process last(launch);
   const Outcome outcome = last.finish();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("compared with the source: all"));
+  EXPECT_THAT(outcome.out, HasSubstr("Read back: all; compared with the source: "));
 }
 
 TEST(Signals, LaunchEndsAtAnyTime) {

@@ -60,7 +60,7 @@ void expect_fused(const std::string& name, int fused, const Layer& layer) {
   torch::manual_seed(3);
   const Tensors data{torch::randn({2, 9, 24}), torch::randn({40, 24}) / 5, torch::randn({40}),
                      torch::randn({2, 9, 40})};
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType type : primitive_types()) {
     Tensors typed;
     for (const at::Tensor& tensor : data) typed.push_back(tensor.to(type));
     const auto run = [&](at::ScalarType as) {

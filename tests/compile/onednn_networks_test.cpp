@@ -129,7 +129,7 @@ TEST(OnednnNetworks, ResNet18LearnsAlikeOverTenSteps) {
 }
 
 TEST(OnednnNetworks, CatsOfImagesStayChannelsLast) {
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType type : primitive_types()) {
     torch::manual_seed(1);
     const at::Tensor x = torch::randn({3, 16, 7, 5}).to(type), a = torch::randn({16, 16, 3, 3}).to(type) / 12,
                      b = torch::randn({48, 16, 1, 1}).to(type) / 4, c = torch::randn({16, 80, 3, 3}).to(type) / 27;
@@ -156,7 +156,7 @@ TEST(OnednnNetworks, CatsOfImagesStayChannelsLast) {
 
 // A part may be written before the convolution runs: then there is a copy.
 TEST(OnednnNetworks, ConvolutionsOfCatsAddUpTheirParts) {
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+  for (const at::ScalarType type : primitive_types()) {
     for (const bool frozen : {true, false}) {
       for (const bool written : {false, true}) {
         torch::manual_seed(1);

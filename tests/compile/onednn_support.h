@@ -42,6 +42,17 @@ class OnednnBackend : public graph::Backend {
   Tensors frozen_;
 };
 
+/// oneDNN has fast bf16 code from AVX-512 on. On other processors bf16 is left to libtorch's operators.
+inline bool has_bf16_primitives() {
+  return __builtin_cpu_supports("avx512bw") != 0;
+}
+
+/// The types that oneDNN computes in on this processor.
+inline std::vector<at::ScalarType> primitive_types() {
+  if (has_bf16_primitives()) return {at::kFloat, at::kBFloat16};
+  return {at::kFloat};
+}
+
 struct Outcome {
   Tensors tensors;  ///< of the last call
   OnednnReport report;

@@ -82,12 +82,12 @@ TEST_P(KilledRank, TheJobGoesOnWithTheSameBits) {
   expect_no_process_left(scratch.path());
 }
 
-INSTANTIATE_TEST_SUITE_P(In, KilledRank,
-                         ::testing::Values(Point{"forward", "all_reduce Float\\[[0-9]+\\]"},
-                                           Point{"backward", "all_reduce Float\\[[0-9]+\\]"},
-                                           Point{"all_reduce", "all_reduce Float\\[[0-9]+\\]"},
-                                           Point{"save", "all_gather [A-Za-z]+\\[[0-9]+\\]"}),
-                         [](const auto& point) { return std::string(point.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    In, KilledRank,
+    ::testing::Values(Point{"forward", "all_gather Long\\[1\\]"},  // do all weights come from equal steps?
+                      Point{"backward", "all_gather Long\\[1\\]"}, Point{"all_reduce", "all_reduce Float\\[[0-9]+\\]"},
+                      Point{"save", "all_gather [A-Za-z]+\\[[0-9]+\\]"}),
+    [](const auto& point) { return std::string(point.param.name); });
 
 TEST(KilledInSave, WithoutARestartTheJobEndsAndTheCheckpointBeforeIsWhole) {
   const cli::Scratch scratch;
@@ -129,11 +129,11 @@ TEST(StoppedRank, LongerThanTheTimeoutItIsNamedAndTheJobGoesOnWithoutIt) {
   EXPECT_LT(seconds_since(start), timeout_s + 30);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::string words = "Rank 1 (pid " + std::to_string(stopped) + " on ";
-  const size_t warning = outcome.err.find("has been waiting for " + std::to_string(timeout_s / 3) + " s. " + words);
+  const size_t warning = outcome.err.find(" s. " + words, outcome.err.find("has been waiting for "));
   const size_t error = outcome.err.find("failed on rank 0, group world/gradients: " + words);
   ASSERT_NE(warning, std::string::npos) << outcome.err;
   EXPECT_LT(warning, error) << "said before the timeout ends the round";
-  EXPECT_THAT(outcome.err.substr(warning), ContainsRegex("all_reduce Float.* is stopped \\(SIGSTOP or a debugger\\)"));
+  EXPECT_THAT(outcome.err.substr(warning), ContainsRegex("all_gather Long.* is stopped \\(SIGSTOP or a debugger\\)"));
   expect_same_bits(scratch.path(), 12);
   expect_no_process_left(scratch.path());
 }

@@ -143,9 +143,10 @@ TEST(NormKernel, LargeMeanCostsNoDigits) {
     exact.x.copy_(data.x);
     data.run();
     kernels::ref::norm_forward(exact.forward());
-    // The mean itself is rounded to half a unit in the last place of 1e4: 5e-4 of the standard deviation of 1.
+    // The mean is one of the two floats next to the exact one, on every width of vectors: a unit in the last place of 1e4 is
+    // 9.8e-4, for a standard deviation of 1.
     EXPECT_TRUE(at::allclose(data.rstd.to(at::kDouble), exact.rstd, 1e-5, 0));
-    EXPECT_LT((data.y.to(at::kDouble) - exact.y).abs().max().item<double>(), 6e-4);
+    EXPECT_LT((data.y.to(at::kDouble) - exact.y).abs().max().item<double>(), 1e-3);
   }
 }
 
