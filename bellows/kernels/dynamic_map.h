@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "bellows/kernels/host_device_impl.h"
+#include "bellows/kernels/host_device.h"
 
 // Numbers of low-bit optimizer state. Values lie between -1 and 1 (or 0 and 1) and are multiplied by the scale of their
 // block: the largest magnitude among its elements.

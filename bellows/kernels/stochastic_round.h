@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "bellows/kernels/host_device_impl.h"
+#include "bellows/kernels/host_device.h"
 
 // Rounding at random, such that the mean of many roundings is the number itself. The bits are a function of a seed and
 // of the element's index: the same on any number of threads, on every rank, and whenever it is done again.

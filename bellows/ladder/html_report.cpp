@@ -106,7 +106,7 @@ double mebibytes(int64_t bytes) {
 
 /// Nothing where there is no chart.
 std::string figure(const std::string& caption, const std::string& explanation, const std::string& key,
-                          const std::string& chart) {
+                   const std::string& chart) {
   const std::string content = key + "</div>\n" + chart;
   return chart.empty() ? ""
                        : "<figure>\n<h2>" + caption + "</h2>\n<figcaption>" + explanation + "</figcaption>\n" +
@@ -137,7 +137,7 @@ std::string header(std::initializer_list<const char*> names) {
 
 /// A table that can be pushed sideways where the screen is narrow.
 std::string panel(const std::string& title, const std::string& explanation, const std::string& rows,
-                         const char* css = "") {
+                  const char* css = "") {
   return "<div class=\"panel " + std::string(css) + "\">\n<h2>" + title + "</h2>\n<p class=\"soft\">" + explanation +
          "</p>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + title + "\">\n<table>\n" + rows +
          "</tbody>\n</table>\n</div>\n</div>\n";
@@ -456,10 +456,10 @@ std::string charts(const MemoryTargetReport& report) {
       report, {.id = "time", .title = "Time of a step by recipe", .description = "One bar a recipe that was measured."},
       "ms", [](const TargetRung& rung) { return rung.step_ms; });
   return "<div class=\"charts\">\n" +
-         figure("Peak memory",
-                "The highest sum of live tensor bytes in its steps; " + size_text(report.target.bytes) +
-                    " is the target.",
-                key_of_marks(), memory) +
+         figure(
+             "Peak memory",
+             "The highest sum of live tensor bytes in its steps; " + size_text(report.target.bytes) + " is the target.",
+             key_of_marks(), memory) +
          figure("Time of a step", "Of one optimizer step, with all parts of its batch: the median of timed windows.",
                 key_of_marks(), time) +
          "</div>\n";
@@ -529,8 +529,8 @@ std::string ladder_page(const MemoryTargetReport& report) {
   std::string paragraphs;
   for (const std::string& words : target_words(report)) paragraphs += "<p>" + escape_html(words) + "</p>\n";
   return begin_report(subject, "bellows ladder, under a memory target") + "<h1>" + target_headline(report) +
-         "</h1>\n<p class=\"soft\">" + escape_html(subject) + "</p>\n" + paragraphs + charts(report) + target_table(report) +
-         target_conditions(report) + "</main>\n</body>\n</html>\n";
+         "</h1>\n<p class=\"soft\">" + escape_html(subject) + "</p>\n" + paragraphs + charts(report) +
+         target_table(report) + target_conditions(report) + "</main>\n</body>\n</html>\n";
 }
 
 }  // namespace bellows::train

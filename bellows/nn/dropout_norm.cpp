@@ -13,7 +13,7 @@
 #include "bellows/nn/dropout_norm_op.h"
 #include "bellows/nn/loss_check.h"
 #include "bellows/nn/norm.h"
-#include "bellows/nn/norm_check_impl.h"
+#include "bellows/nn/norm_check.h"
 
 namespace bellows::nn {
 

@@ -12,7 +12,7 @@
 
 #include "bellows/kernels/cuda/available.h"
 #include "bellows/nn/autocast_impl.h"
-#include "bellows/nn/norm_check_impl.h"
+#include "bellows/nn/norm_check.h"
 #include "bellows/nn/norm_op.h"
 
 namespace bellows::nn {

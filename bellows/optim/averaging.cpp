@@ -9,7 +9,7 @@
 #include <cmath>
 #include <map>
 
-#include "bellows/optim/schedules/schedule_check_impl.h"
+#include "bellows/optim/schedules/schedule_check.h"
 
 namespace bellows::optim {
 

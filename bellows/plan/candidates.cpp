@@ -101,7 +101,8 @@ class Combinations {
     candidate.changes = to_string(candidate.measures);
     if (candidate.other_training) candidate.changes += " (another optimizer)";
     candidate.time_factor = time_factor(candidate.measures, bf16_arithmetic_);
-    if (plan_.recipe.precision != "fp32" && candidate.measures.precision != Precision::as_it_is)  // it has bf16 products already
+    if (plan_.recipe.precision != "fp32" &&
+        candidate.measures.precision != Precision::as_it_is)  // it has bf16 products already
       candidate.time_factor /= time_factor({.precision = Precision::bf16}, bf16_arithmetic_);
     const int64_t waiting = candidate.recipe.loader_threads == 0 ? 0 : plan_.waiting / parts;
     candidate.predicted_bytes = peak_with(plan_, candidate.measures) + waiting;

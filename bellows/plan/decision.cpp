@@ -70,24 +70,26 @@ struct Level {
 
 std::vector<Level> levels(const Situation& situation) {
   const int64_t n = situation.ranks;
-  return {{situation.fp32 && situation.bf16_arithmetic,
-           [](MemoryOptions& m) { m.precision = Precision::bf16; },
-           {},
-           "bf16: activations take less, and this processor is faster with it."},
-          {situation.batch > 1,
-           [](MemoryOptions&) {},
-           {},
-           "Accumulation: parts of the batch one after another, the same mean gradient."},
-          {situation.adam, [](MemoryOptions& m) { m.state = State::eight_bit; },
-           [](MemoryOptions& m) { m.state = State::as_it_is; }, "8-bit state: 2 bytes a parameter in place of 8."},
-          {true, [](MemoryOptions& m) { m.saved = Saved::recomputed; }, [](MemoryOptions& m) { m.saved = Saved::as_it_is; },
-           "Recompute: lossless, about a quarter slower."},
-          {n > 1, [n](MemoryOptions& m) { m.stage = 1, m.ranks = n; }, [](MemoryOptions& m) { m.stage = 0, m.ranks = 1; },
-           "ZeRO-1: each rank has its share of the optimizer's state."},
-          {n > 1, [n](MemoryOptions& m) { m.stage = 2, m.ranks = n; }, [n](MemoryOptions& m) { m.stage = 1, m.ranks = n; },
-           "ZeRO-2: and of the gradients."},
-          {true, [](MemoryOptions& m) { m.saved = Saved::offloaded; }, [](MemoryOptions& m) { m.saved = Saved::recomputed; },
-           "Offload: activations wait outside of the device's memory."}};
+  return {
+      {situation.fp32 && situation.bf16_arithmetic,
+       [](MemoryOptions& m) { m.precision = Precision::bf16; },
+       {},
+       "bf16: activations take less, and this processor is faster with it."},
+      {situation.batch > 1,
+       [](MemoryOptions&) {},
+       {},
+       "Accumulation: parts of the batch one after another, the same mean gradient."},
+      {situation.adam, [](MemoryOptions& m) { m.state = State::eight_bit; },
+       [](MemoryOptions& m) { m.state = State::as_it_is; }, "8-bit state: 2 bytes a parameter in place of 8."},
+      {true, [](MemoryOptions& m) { m.saved = Saved::recomputed; }, [](MemoryOptions& m) { m.saved = Saved::as_it_is; },
+       "Recompute: lossless, about a quarter slower."},
+      {n > 1, [n](MemoryOptions& m) { m.stage = 1, m.ranks = n; }, [](MemoryOptions& m) { m.stage = 0, m.ranks = 1; },
+       "ZeRO-1: each rank has its share of the optimizer's state."},
+      {n > 1, [n](MemoryOptions& m) { m.stage = 2, m.ranks = n; }, [n](MemoryOptions& m) { m.stage = 1, m.ranks = n; },
+       "ZeRO-2: and of the gradients."},
+      {true, [](MemoryOptions& m) { m.saved = Saved::offloaded; },
+       [](MemoryOptions& m) { m.saved = Saved::recomputed; },
+       "Offload: activations wait outside of the device's memory."}};
 }
 
 /// Leaves out what the later measures, or more parts, have made needless, the dearest first.

@@ -240,7 +240,8 @@ std::vector<Shape> full_shapes(const models::ModelSkeleton& skeleton, const Name
         if (grows) shape.sizes[d] = shape.sizes[d] / (skeleton.small.*what) * (skeleton.full.*what);
       }
     }
-    const bool repeated = skeleton.full.layers > skeleton.small.layers && repeated_block(small[i].first).ends_with(".1");
+    const bool repeated =
+        skeleton.full.layers > skeleton.small.layers && repeated_block(small[i].first).ends_with(".1");
     if (repeated) shape.count = skeleton.full.layers - 2;
     result.push_back(std::move(shape));
   }

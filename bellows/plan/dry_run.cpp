@@ -63,7 +63,7 @@ std::vector<int64_t> label_shape(const ModelEntry& entry, const at::Tensor& inpu
 }
 
 LossFn dry_run_loss(const Model& model, const ModelEntry& entry, const Recipe& recipe,
-                      std::shared_ptr<MadeUpBatch> batch) {
+                    std::shared_ptr<MadeUpBatch> batch) {
   return [model, entry, recipe, batch = std::move(batch)](const data::Batch&) -> StepOutput {
     {
       const inspect::TraceScope load("load");

@@ -147,7 +147,8 @@ void share_between_ranks(MemoryPlan& plan) {
 /// As the model itself would say it. Params: skeleton – whose model has fewer positions
 void check_length(const ModelEntry& entry, const std::optional<models::ModelSkeleton>& skeleton, int64_t length) {
   check_recipe(!skeleton || length <= skeleton->full.positions, "plan_memory: ", entry.name, ": expected 1 to ",
-               skeleton ? skeleton->full.positions : 0, " tokens a sample, which it has positions for, got ", length, ".");
+               skeleton ? skeleton->full.positions : 0, " tokens a sample, which it has positions for, got ", length,
+               ".");
 }
 
 /// More than this no sum of bytes may be.

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "bellows/core/log.h"
-#include "bellows/recompute/budget_plan_impl.h"
+#include "bellows/recompute/budget_plan.h"
 
 namespace bellows::recompute {
 

@@ -15,7 +15,7 @@
 
 #include "bellows/core/seed.h"
 #include "bellows/kernels/group_quantization.h"
-#include "bellows/recompute/left_alone_impl.h"
+#include "bellows/recompute/left_alone.h"
 
 namespace bellows::recompute {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "bellows/recompute/budget_plan_impl.h"
+#include "bellows/recompute/budget_plan.h"
 #include "bellows/tap/weight_casts.h"
 
 namespace bellows::recompute::detail {

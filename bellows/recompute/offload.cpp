@@ -1,7 +1,7 @@
 #include "bellows/recompute/offload.h"
 
 #include "bellows/recompute/host_store.h"
-#include "bellows/recompute/left_alone_impl.h"
+#include "bellows/recompute/left_alone.h"
 #include "bellows/recompute/spill_store.h"
 
 namespace bellows::recompute {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "bellows/recompute/budget_plan_impl.h"
+#include "bellows/recompute/budget_plan.h"
 #include "bellows/recompute/checkpoint.h"
 #include "bellows/recompute/forward_state.h"
 #include "bellows/tap/op_tap.h"

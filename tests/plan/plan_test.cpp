@@ -34,8 +34,8 @@ struct Formula {
     const double state = (m.state == MemoryOptions::State::eight_bit ? 2 : 8) * (m.stage > 0 ? share : 1);
     const double saved =
         (m.precision == MemoryOptions::Precision::bf16 ? 0.5 : 1) * (m.saved == MemoryOptions::Saved::recomputed  ? 0.2
-                                                                : m.saved == MemoryOptions::Saved::offloaded ? 0.02
-                                                                                                        : 1);
+                                                                     : m.saved == MemoryOptions::Saved::offloaded ? 0.02
+                                                                                                                  : 1);
     const double copies = m.precision == MemoryOptions::Precision::bf16 ? 2 : 0;
     const double a = activations_a_sample * static_cast<double>(batch) / static_cast<double>(m.accumulate);
     return static_cast<int64_t>(n * (4 + copies + 4 * (m.stage > 1 ? share : 1) + state) + a * saved);
@@ -143,7 +143,8 @@ TEST(Plan, MeasuresAgreeWithPlansOfTheirOwn) {
   const StepSize size{64, 26};
   const Recipe recipe = recipe_for("encoder_decoder");
   MemoryPlan plain = plan_memory(recipe, size);
-  EXPECT_LT(peak_with(plain, {.precision = MemoryOptions::Precision::bf16}), plain.peak_bytes()) << "by the formula alone";
+  EXPECT_LT(peak_with(plain, {.precision = MemoryOptions::Precision::bf16}), plain.peak_bytes())
+      << "by the formula alone";
   rehearse_bf16(plain);
   const auto ratio = [&](const MemoryOptions& measures, const char* setting, StepSize of) {
     Recipe own = recipe;

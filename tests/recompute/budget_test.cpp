@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "bellows/recompute/budget_plan_impl.h"
+#include "bellows/recompute/budget_plan.h"
 #include "tests/recompute/support.h"
 #include "tests/support/errors.h"
 

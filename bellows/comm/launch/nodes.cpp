@@ -34,7 +34,8 @@ std::pair<std::string, int> split_address(const std::string& text) {
     const auto [end, error] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
     if (error != std::errc() || end != text.data() + text.size()) port = -1;
   }
-  TORCH_CHECK_VALUE(colon != 0 && port >= 0 && port <= 65535, "launch: expected `rendezvous` HOST:PORT, got \"", text, "\".");
+  TORCH_CHECK_VALUE(colon != 0 && port >= 0 && port <= 65535, "launch: expected `rendezvous` HOST:PORT, got \"", text,
+                    "\".");
   std::string host = text.substr(0, colon);
   if (host.starts_with("[") && host.ends_with("]")) host = host.substr(1, host.size() - 2);
   return {host, port};
@@ -91,8 +92,8 @@ void check_same_nodes(const Store& job, int node, int nodes) {
     return;
   }
   const auto expected = job.wait_for("nodes", meet_timeout_s);
-  TORCH_CHECK_VALUE(expected == std::to_string(nodes), "launch: ", node_name(node), " was started with `nodes` ",
-                    nodes, ", node 0 with ", expected.value_or("none"), ". Give all nodes the same number.");
+  TORCH_CHECK_VALUE(expected == std::to_string(nodes), "launch: ", node_name(node), " was started with `nodes` ", nodes,
+                    ", node 0 with ", expected.value_or("none"), ". Give all nodes the same number.");
 }
 
 }  // namespace

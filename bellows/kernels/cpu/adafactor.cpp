@@ -13,7 +13,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "bellows/kernels/cpu/adafactor_tile_impl.h"
+#include "bellows/kernels/cpu/adafactor_tile.h"
 #include "bellows/kernels/cpu/optimizer_rules_impl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,7 +1,7 @@
 // Value by value. Compiled, but not yet run on a device.
 #include "bellows/kernels/cuda/activation.h"
 
-#include "bellows/kernels/activation_formula_impl.h"
+#include "bellows/kernels/activation_formula.h"
 #include "bellows/kernels/cuda/block_impl.h"
 
 namespace bellows::kernels::cuda {

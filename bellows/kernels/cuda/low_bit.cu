@@ -3,7 +3,7 @@
 
 #include "bellows/kernels/cuda/optimizer_batch_impl.h"
 #include "bellows/kernels/dynamic_map.h"
-#include "bellows/kernels/ref/element_impl.h"
+#include "bellows/kernels/ref/element.h"
 
 namespace bellows::kernels::cuda {
 

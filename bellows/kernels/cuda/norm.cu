@@ -3,8 +3,8 @@
 #include "bellows/kernels/cuda/norm.h"
 
 #include "bellows/kernels/cuda/block_impl.h"
-#include "bellows/kernels/dropout_hash_impl.h"
-#include "bellows/kernels/norm_formula_impl.h"
+#include "bellows/kernels/dropout_hash.h"
+#include "bellows/kernels/norm_formula.h"
 
 namespace bellows::kernels::cuda {
 

@@ -4,7 +4,7 @@
 
 #include "bellows/kernels/cuda/block_impl.h"
 #include "bellows/kernels/cuda/optimizers.h"
-#include "bellows/kernels/optimizer_formula_impl.h"
+#include "bellows/kernels/optimizer_formula.h"
 
 // One launch for every 16 tensors: their addresses travel as the kernel's parameters, a block finds its tensor by its number.
 namespace bellows::kernels::cuda {

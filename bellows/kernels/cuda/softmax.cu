@@ -2,7 +2,7 @@
 #include "bellows/kernels/cuda/softmax.h"
 
 #include "bellows/kernels/cuda/block_impl.h"
-#include "bellows/kernels/softmax_formula_impl.h"
+#include "bellows/kernels/softmax_formula.h"
 
 namespace bellows::kernels::cuda {
 

@@ -1,8 +1,8 @@
 // Activations and their slopes as the formulas stand, in double.
 #include "bellows/kernels/activation.h"
 
-#include "bellows/kernels/activation_formula_impl.h"
-#include "bellows/kernels/ref/values_impl.h"
+#include "bellows/kernels/activation_formula.h"
+#include "bellows/kernels/ref/values.h"
 
 namespace bellows::kernels::ref {
 

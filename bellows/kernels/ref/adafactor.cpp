@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "bellows/kernels/ref/element_impl.h"
+#include "bellows/kernels/ref/element.h"
 
 namespace bellows::kernels::ref {
 

@@ -1,8 +1,8 @@
 // Dropout, residual and norm as the formulas stand, in double.
 #include "bellows/kernels/dropout_norm.h"
 
-#include "bellows/kernels/dropout_hash_impl.h"
-#include "bellows/kernels/ref/values_impl.h"
+#include "bellows/kernels/dropout_hash.h"
+#include "bellows/kernels/ref/values.h"
 
 namespace bellows::kernels::ref {
 

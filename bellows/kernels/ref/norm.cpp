@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "bellows/kernels/norm.h"
-#include "bellows/kernels/norm_formula_impl.h"
-#include "bellows/kernels/ref/values_impl.h"
+#include "bellows/kernels/norm_formula.h"
+#include "bellows/kernels/ref/values.h"
 
 namespace bellows::kernels::ref {
 

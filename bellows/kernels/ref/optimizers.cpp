@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "bellows/kernels/dynamic_map.h"
-#include "bellows/kernels/optimizer_formula_impl.h"
-#include "bellows/kernels/ref/element_impl.h"
+#include "bellows/kernels/optimizer_formula.h"
+#include "bellows/kernels/ref/element.h"
 
 namespace bellows::kernels::ref {
 

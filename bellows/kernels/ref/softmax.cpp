@@ -1,7 +1,7 @@
 // Statistics and gradient of cross-entropy as the formulas stand, in double.
 #include "bellows/kernels/softmax.h"
-#include "bellows/kernels/ref/values_impl.h"
-#include "bellows/kernels/softmax_formula_impl.h"
+#include "bellows/kernels/ref/values.h"
+#include "bellows/kernels/softmax_formula.h"
 
 namespace bellows::kernels::ref {
 

@@ -13,7 +13,7 @@
 
 #include "bellows/optim/lion.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/optim/schedules/schedule_check_impl.h"
+#include "bellows/optim/schedules/schedule_check.h"
 
 namespace bellows::optim {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numbers>
 
-#include "bellows/optim/schedules/schedule_check_impl.h"
+#include "bellows/optim/schedules/schedule_check.h"
 
 namespace bellows::optim {
 

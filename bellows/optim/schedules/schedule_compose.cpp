@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bellows/optim/schedules/schedule_check_impl.h"
+#include "bellows/optim/schedules/schedule_check.h"
 
 namespace bellows::optim {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "bellows/kernels/host_device_impl.h"
+#include "bellows/kernels/host_device.h"
 
 // Softmax, once, in scalar C++: what kernels/ref computes, and what kernels/cuda computes on the device.
 namespace bellows::kernels {

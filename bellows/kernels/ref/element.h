@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "bellows/kernels/host_device_impl.h"
+#include "bellows/kernels/host_device.h"
 #include "bellows/kernels/optimizer_step.h"
 #include "bellows/kernels/stochastic_round.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "bellows/kernels/host_device_impl.h"
+#include "bellows/kernels/host_device.h"
 
 // LayerNorm and RMSNorm of one value, once, in scalar C++: what kernels/ref computes, and what kernels/cuda computes on the
 // device.

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "bellows/kernels/host_device_impl.h"
+#include "bellows/kernels/host_device.h"
 #include "bellows/kernels/optimizer_step.h"
 
 // The rules, once, in scalar C++: what kernels/ref computes, and what kernels/cuda computes on the device.

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "bellows/kernels/activation.h"
-#include "bellows/kernels/host_device_impl.h"
+#include "bellows/kernels/host_device.h"
 
 // Activations and their slopes, once, in scalar C++: what kernels/ref computes, and what kernels/cuda computes on the device.
 namespace bellows::kernels {

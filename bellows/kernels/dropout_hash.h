@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "bellows/kernels/dropout_norm.h"
-#include "bellows/kernels/host_device_impl.h"
+#include "bellows/kernels/host_device.h"
 
 // The random bits of dropout: a hash of 32 bits over the column, with two keys a row. Multipliers and shifts are
 // lowbias32's (https://nullprogram.com/blog/2018/07/31/, improved by TheIronBorn).
