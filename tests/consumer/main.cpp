@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/rand.h>
 #include <bellows/core.h>
+#include <bellows/system.h>
 
 #include <cstdio>
 #include <exception>

@@ -17,7 +17,7 @@ fi
 
 cmake -S "$here" -B "$work" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release
 cmake --build "$work"
-for program in consumer consumer_core; do
+for program in consumer consumer_system; do
   output=$("$work/$program" "$work")
   echo "$output"
   [[ $output == "bellows works: "* ]] || { echo "$program: unexpected output" >&2; exit 1; }

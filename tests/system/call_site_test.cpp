@@ -26,7 +26,7 @@ TEST(CallSite, NamesTheFunctionThatCalled) {
 }
 
 TEST(CallSite, GivesAnAddressInTheProgram) {
-  EXPECT_THAT(asks_for_its_place(), testing::ContainsRegex("\\(core_test\\+0x[0-9a-f]+\\)"));
+  EXPECT_THAT(asks_for_its_place(), testing::ContainsRegex("\\(system_test\\+0x[0-9a-f]+\\)"));
 }
 
 TEST(CallSite, SkipsTheStandardLibraryAndFindsStaticFunctions) {
