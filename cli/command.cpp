@@ -365,11 +365,15 @@ void on_bus_error(int) {
   _exit(exit_failed);
 }
 
+void handle_file_signals() {
+  std::signal(SIGXFSZ, SIG_IGN);  // writing a file that grows too large then fails with an error, as on a full disk
+  std::signal(SIGBUS, on_bus_error);
+}
+
 }  // namespace
 
 int run(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error in words, as on a full disk
-  std::signal(SIGBUS, on_bus_error);
+  handle_file_signals();
   CLI::App app{"Bellows: trains faster with libtorch, and proves it.", "bellows"};
   app.set_version_flag("--version", std::string("bellows " BELLOWS_VERSION ", libtorch ") + this_machine().libtorch);
   app.get_formatter()->column_width(30);

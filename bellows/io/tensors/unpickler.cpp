@@ -415,6 +415,7 @@ bool Unpickler::load_text(unsigned char code) {
   }
 }
 
+// NOLINTNEXTLINE(readability-function-size): one case per opcode, in the order of the format
 bool Unpickler::load_container(unsigned char code) {
   switch (code) {
     case '(':
