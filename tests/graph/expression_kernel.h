@@ -95,7 +95,7 @@ class ExpressionKernel : public Kernel {
                                       arity(term.function) > 2 ? x(2) : 0));
   }
 
-// NOLINTNEXTLINE(readability-function-size): one case per function of expressions
+  // NOLINTNEXTLINE(readability-function-size): one case per function of expressions
   static double compute(const Term& term, double a, double b, double c) {
     using F = Function;
     switch (term.function) {
