@@ -39,20 +39,22 @@ void end_process(int signal) {
 }
 
 /// A job in the background was started with SIGINT ignored: keys typed at the terminal are not for it.
-void handle(int signal, void (*handler)(int), struct sigaction& before) {
+/// Returns: what the signal did before
+struct sigaction handle(int signal, void (*handler)(int)) {
   struct sigaction action {};
+  struct sigaction before {};
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigaction(signal, nullptr, &before);
   if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  return before;
 }
 
 }  // namespace
 
 void end_on_signals() {
-  struct sigaction before;
-  for (const int signal : {SIGINT, SIGTERM}) handle(signal, end_process, before);
+  for (const int signal : {SIGINT, SIGTERM}) handle(signal, end_process);
 }
 
 Interrupt::Interrupt(const char* what, void (*action)(void*), void* context) {
@@ -61,8 +63,8 @@ Interrupt::Interrupt(const char* what, void (*action)(void*), void* context) {
   stop_words = what;
   stop_action = action;
   stop_context = context;
-  handle(SIGINT, on_signal, earlier_int);
-  handle(SIGTERM, on_signal, earlier_term);
+  earlier_int = handle(SIGINT, on_signal);
+  earlier_term = handle(SIGTERM, on_signal);
 }
 
 Interrupt::~Interrupt() {

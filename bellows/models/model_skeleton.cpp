@@ -22,8 +22,8 @@ std::string words_for(const Extent& extent) {
 }
 
 /// Heads, and the inner width with them, halved until three layers are small enough; twice as much of each is tried, too.
-void narrow(ModelSkeleton& sketch) {
-  Extent& small = sketch.small;
+void narrow(ModelSkeleton& skeleton) {
+  Extent& small = skeleton.small;
   const auto twice = [&] {
     Extent other = small;
     other.heads *= 2;
@@ -33,7 +33,7 @@ void narrow(ModelSkeleton& sketch) {
   if (small.parameters() <= small_enough) return;
   do {
     small.heads = std::max<int64_t>(1, small.heads / 2);
-    small.inner = std::max<int64_t>(16, sketch.full.inner * small.heads / sketch.full.heads);
+    small.inner = std::max<int64_t>(16, skeleton.full.inner * small.heads / skeleton.full.heads);
   } while (small.heads > 1 && twice() > small_enough);
 }
 
@@ -41,32 +41,32 @@ void narrow(ModelSkeleton& sketch) {
 
 std::optional<ModelSkeleton> model_skeleton(const ModelEntry& entry) {
   if (!entry.extent) return {};
-  ModelSkeleton sketch{.full = entry.extent(entry.input_shape[0])};
-  const Extent& full = sketch.full;
+  ModelSkeleton skeleton{.full = entry.extent(entry.input_shape[0])};
+  const Extent& full = skeleton.full;
   TORCH_CHECK_VALUE(full.parameters() <= beyond_all, "plan_memory: ", entry.name,
                     ": expected a model of at most 10^15 parameters, got ", words_for(full), ".");
-  Extent& small = sketch.small = full;
+  Extent& small = skeleton.small = full;
   small.layers = std::min(full.layers, least_layers);
   if (full.words > few_words) small.words = few_words;
   if (full.positions > 2 * few_positions) small.positions = few_positions;
-  narrow(sketch);
+  narrow(skeleton);
   TORCH_CHECK_VALUE(small.parameters() <= too_large, "plan_memory: ", entry.name,
                     ": expected a model whose small likeness has at most 2^28 parameters, got ", words_for(full),
                     ", of which the smallest has ", words_for(small), ". More heads make it smaller.");
   const auto vary = [&](int64_t Extent::*what, int64_t more) {
     if (small.*what == full.*what) return;
-    sketch.others.push_back({what, small});
-    sketch.others.back().extent.*what = std::min(more, full.*what);
+    skeleton.others.push_back({what, small});
+    skeleton.others.back().extent.*what = std::min(more, full.*what);
   };
   vary(&Extent::heads, 2 * small.heads);
   vary(&Extent::inner, 2 * small.inner);
   vary(&Extent::words, small.words * 2);
   // How many scores a loss has at a time depends on the words, however few they are.
   const bool scores_words = entry.output == OutputKind::token && small.words == full.words && full.words > 1;
-  if (scores_words) sketch.others.push_back({&Extent::words, small});
-  if (scores_words) sketch.others.back().extent.words /= 2;
+  if (scores_words) skeleton.others.push_back({&Extent::words, small});
+  if (scores_words) skeleton.others.back().extent.words /= 2;
   vary(&Extent::positions, small.positions * 3 / 2);
-  return sketch;
+  return skeleton;
 }
 
 }  // namespace bellows::models

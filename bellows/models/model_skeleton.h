@@ -22,7 +22,7 @@ struct ModelSkeleton {
 };
 
 /// Returns: nothing – the entry does not say what makes the model large
-/// Throws:  c10::ValueError – more than 10^15 parameters; heads so wide that even a sketch of one has more than 2^28
+/// Throws:  c10::ValueError – more than 10^15 parameters; heads so wide that even a skeleton of one has more than 2^28
 std::optional<ModelSkeleton> model_skeleton(const ModelEntry& entry);
 
 }  // namespace bellows::models

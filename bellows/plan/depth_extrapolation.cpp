@@ -30,8 +30,8 @@ std::string list_of_layers(const TensorTimeline& step) {
     layers.insert(block);
     lists.insert(block.substr(0, block.rfind('.') + 1));
   }
-  TORCH_CHECK(lists.size() == 1 && layers.size() == recorded_layers, "deepen: expected one list of ", recorded_layers,
-              " layers in the step, found ", layers.size(), " in ", lists.size(), " lists.");
+  TORCH_CHECK(lists.size() == 1 && layers.size() == recorded_layers, "extrapolate_depth: expected one list of ",
+              recorded_layers, " layers in the step, found ", layers.size(), " in ", lists.size(), " lists.");
   return *lists.begin();
 }
 
@@ -122,7 +122,7 @@ class Stretch {
       const bool whole = end < runs.size() && runs[i].layer + runs[end].layer == last_recorded &&
                          runs[i + middle].layer == middle && runs[i].layer != middle &&
                          runs[i].phase == runs[end].phase;
-      TORCH_CHECK(whole || runs[i].phase == "optimizer", "deepen: expected the step's ", runs[i].phase,
+      TORCH_CHECK(whole || runs[i].phase == "optimizer", "extrapolate_depth: expected the step's ", runs[i].phase,
                   " to go through layer after layer of ", list_, "*, found layer ", runs[i].layer, " alone.");
       if (whole) {
         Sweep sweep{.ascending = runs[i].layer == 0};
@@ -185,8 +185,8 @@ std::string repeated_block(const std::string& module) {
 }
 
 ExtrapolatedStep extrapolate_depth(const TensorTimeline& step, int64_t layers) {
-  TORCH_CHECK_VALUE(layers >= recorded_layers, "deepen: expected ", recorded_layers, " layers or more, got ", layers,
-                    ".");
+  TORCH_CHECK_VALUE(layers >= recorded_layers, "extrapolate_depth: expected ", recorded_layers, " layers or more, got ",
+                    layers, ".");
   const Stretch stretch(step, layers);
   std::vector<std::pair<TensorLife, size_t>> lives;
   const auto add = [&](size_t index, int64_t owner, int64_t now) {

@@ -13,6 +13,7 @@
 #include "bellows/graph/passes/functionalize.h"
 #include "bellows/graph/recording/frozen.h"
 #include "bellows/graph/recording/region.h"
+#include "bellows/system/machine.h"
 
 namespace bellows::compile_detail::testing {
 
@@ -44,7 +45,7 @@ class OnednnBackend : public graph::Backend {
 
 /// oneDNN has fast bf16 code from AVX-512 on. On other processors bf16 is left to libtorch's operators.
 inline bool has_bf16_primitives() {
-  return __builtin_cpu_supports("avx512bw") != 0;
+  return this_machine().has("avx512f");
 }
 
 /// The types that oneDNN computes in on this processor.

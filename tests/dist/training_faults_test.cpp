@@ -129,10 +129,14 @@ TEST(StoppedRank, LongerThanTheTimeoutItIsNamedAndTheJobGoesOnWithoutIt) {
   EXPECT_LT(seconds_since(start), timeout_s + 30);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::string words = "Rank 1 (pid " + std::to_string(stopped) + " on ";
-  const size_t warning = outcome.err.find(" s. " + words, outcome.err.find("has been waiting for "));
+  const std::string waits = "has been waiting for ";
+  const size_t warning = outcome.err.find(waits);
   const size_t error = outcome.err.find("failed on rank 0, group world/gradients: " + words);
   ASSERT_NE(warning, std::string::npos) << outcome.err;
   EXPECT_LT(warning, error) << "said before the timeout ends the round";
+  size_t digits = 0;
+  EXPECT_GE(std::stod(outcome.err.substr(warning + waits.size()), &digits), timeout_s / 3);
+  EXPECT_EQ(outcome.err.find(" s. " + words, warning), warning + waits.size() + digits);
   EXPECT_THAT(outcome.err.substr(warning), ContainsRegex("all_gather Long.* is stopped \\(SIGSTOP or a debugger\\)"));
   expect_same_bits(scratch.path(), 12);
   expect_no_process_left(scratch.path());

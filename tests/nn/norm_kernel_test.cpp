@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "bellows/kernels/norm.h"
+#include "bellows/system/machine.h"
 #include "tests/nn/targets.h"
 
 namespace bellows::nn {
@@ -143,10 +144,11 @@ TEST(NormKernel, LargeMeanCostsNoDigits) {
     exact.x.copy_(data.x);
     data.run();
     kernels::ref::norm_forward(exact.forward());
-    // The mean is one of the two floats next to the exact one, on every width of vectors: a unit in the last place of 1e4 is
-    // 9.8e-4, for a standard deviation of 1.
+    // Rounding the mean to fp32 costs half a unit in the last place of 1e4: 5e-4 of the standard deviation of 1. Its sum is rounded,
+    // too: AVX2 adds up twice as many values in each lane as AVX-512 does, and came to 7.2e-4.
     EXPECT_TRUE(at::allclose(data.rstd.to(at::kDouble), exact.rstd, 1e-5, 0));
-    EXPECT_LT((data.y.to(at::kDouble) - exact.y).abs().max().item<double>(), 1e-3);
+    EXPECT_LT((data.y.to(at::kDouble) - exact.y).abs().max().item<double>(),
+              this_machine().has("avx512f") ? 6e-4 : 1e-3);
   }
 }
 
