@@ -1,5 +1,6 @@
 #include "cli/command.h"
 
+#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -18,6 +19,7 @@
 #include "bellows/system/machine.h"
 #include "bellows/system/openmp_wait_policy.h"
 #include "bellows/system/stop.h"
+#include "bellows/system/thread.h"
 #include "bellows/train/recipe/recipe_error.h"
 #include "cli/help_texts.h"
 #include "cli/interrupt.h"
@@ -410,7 +412,10 @@ int run(int argc, char** argv) {
   const auto chosen = std::find_if(verbs.begin(), verbs.end(), [](const Verb& verb) { return verb.parsed->parsed(); });
   if (chosen->parsed != doctor_verb) bound_spinning(argv);
   end_on_signals();  // after bound_spinning(), which may start the program anew
-  return guarded(*chosen->parsed, chosen->run);
+  return guarded(*chosen->parsed, [&] {
+    if (chosen->parsed != doctor_verb) check_threads(at::get_num_threads());
+    return chosen->run();
+  });
 }
 
 }  // namespace bellows::cli

@@ -4,8 +4,9 @@
 namespace bellows::cli {
 
 inline constexpr const char* train_footer =
-    R"(Trains and evaluates after every epoch. Ctrl-C saves a checkpoint, if --out is
-given, and exits with 130; a second Ctrl-C leaves at once.
+    R"(Trains and evaluates after every epoch. Ctrl-C or SIGTERM saves a
+checkpoint, if --out is given, and exits with 130 or 143; a second one ends the
+program at once.
 Text models (bert-20m, distilbert-base, config.json) read a text and a label of
 each sample, with a vocab.txt, a tokenizer.json or as bytes: --set tokenizer=…,
 sequence_length=….
@@ -123,7 +124,8 @@ inline constexpr const char* overview = R"(Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
   bellows train --recipe digits.yaml --out runs/digits
   bellows doctor
-Exit codes: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C,
+143 by SIGTERM.
 `bellows VERB --help` explains one verb.
 )";
 

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -234,10 +235,12 @@ int run_train(const TrainArguments& arguments) {
   const Stopping::Of while_it_runs(stopping, trainer, world.size() > 1);
   throw_if_stopped("training was prepared");
   const FitResult result = trainer.fit();
-  if (!first) return result.stopped ? Interrupt::exit_code() : exit_done;
+  // Another rank may have had the signal: this one has not done its work either.
+  const int code = !result.stopped ? exit_done : Interrupt::requested() ? Interrupt::exit_code() : 128 + SIGTERM;
+  if (!first) return code;
   if (arguments.json != "-") print_result(recipe, result, resume_hint(recipe.run_folder, arguments.plugins, world));
   write_json(arguments.json, result_json(recipe, result));
-  return result.stopped ? Interrupt::exit_code() : exit_done;
+  return code;
 }
 
 }  // namespace bellows::cli

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <future>
 #include <nlohmann/json.hpp>
@@ -162,7 +163,11 @@ Watchdog::Note Watchdog::read_note(int rank) const {
   const auto json = nlohmann::json::parse(*text);
   Note note{.beat = json["beat"], .end = json["end"]};
   for (const auto& [group, calls] : json["calls"].items()) {
-    for (const auto& [number, what] : calls.items()) note.calls[group][std::stoll(number)] = what;
+    for (const auto& [number, what] : calls.items()) {
+      int64_t parsed = 0;
+      const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), parsed);
+      if (error == std::errc() && end == number.data() + number.size()) note.calls[group][parsed] = what;
+    }
   }
   return note;
 }

@@ -69,8 +69,15 @@ constexpr std::array translations = {
                 "(OMP_NUM_THREADS, loader_threads)."},
 };
 
-/// With libtorch's own words behind it: they hold the figures.
+/// Without the stack that libtorch's network errors carry in their text.
+std::string without_stack(std::string message) {
+  const size_t stack = message.find("\nException raised from ");
+  return stack == message.npos ? message : message.substr(0, stack);
+}
+
+/// With libtorch's own words behind it: they hold the figures. A message that names the limit needs no advice.
 std::string translated(std::string message) {
+  if (message.find("ulimit") != message.npos) return message;
   for (const auto& [words, meaning] : translations) {
     const size_t at = message.find(words);
     if (at == message.npos || message.find(meaning) != message.npos) continue;
@@ -83,7 +90,7 @@ std::string translated(std::string message) {
 
 std::string user_message(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return translated(torch_error ? torch_error->what_without_backtrace() : error.what());
+  return translated(without_stack(torch_error ? torch_error->what_without_backtrace() : error.what()));
 }
 
 std::string errno_message(int error_number) {

@@ -36,6 +36,8 @@ void Sample::clear() {
   buffer.clear();
   shapes.clear();
   owner.reset();
+  origin = nullptr;
+  origin_file = 0;
 }
 
 }  // namespace bellows::data

@@ -25,6 +25,16 @@ struct Field {
   static Field of(std::string_view name, const at::Tensor& array);
 };
 
+/// Asked when the bytes of a sample turn out to be damaged after the source has handed it out: an image that cannot be
+/// decoded. Implemented by what reads files.
+class SampleOrigin {
+ public:
+  virtual ~SampleOrigin() = default;
+  /// Says that the content of a file is damaged. A downloaded copy is fetched anew when the file is next opened.
+  /// Returns: a sentence for the error message that names the copy, with a space in front; "" where there is none
+  virtual std::string doubt(size_t file) const = 0;
+};
+
 /// One sample as a source hands it out, without copying: all views point into the source's memory.
 ///
 /// Views stay valid while the source lives and, where `owner` is set, while a copy of `owner` does.
@@ -33,7 +43,9 @@ struct Sample {
   std::string_view key;   ///< the name that its files share; "" when the source has no names
   std::string_view file;  ///< the shard's path; "" when there is no file
   std::vector<Field> fields;
-  std::shared_ptr<const void> owner;  ///< keeps the views alive where the source itself does not
+  const SampleOrigin* origin = nullptr;  ///< null: the bytes were not downloaded, or the source looks after them
+  size_t origin_file = 0;                ///< for origin->doubt()
+  std::shared_ptr<const void> owner;     ///< keeps the views alive where the source itself does not
   /// Memory for what a source unpacks, and for the sizes of its arrays; views may point into it, and the next sample
   /// uses it again. Reserve before taking views.
   std::vector<std::byte> buffer;

@@ -2,6 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <latch>
+#include <vector>
+
 #include "bellows/core/error.h"
 
 namespace bellows {
@@ -15,6 +18,19 @@ std::string no_thread_message(const std::system_error& error) {
 
 void throw_no_thread(std::string_view purpose, const std::system_error& error) {
   TORCH_CHECK(false, purpose, ": ", no_thread_message(error));
+}
+
+void check_threads(int count) {
+  std::latch end(1);
+  std::vector<std::jthread> threads;
+  threads.reserve(static_cast<size_t>(count));
+  try {
+    for (int i = 0; i < count; ++i) threads.emplace_back([&end] { end.wait(); });
+  } catch (const std::system_error& error) {
+    end.count_down();
+    throw_no_thread(c10::str("thread ", threads.size() + 1, " of ", count), error);
+  }
+  end.count_down();
 }
 
 }  // namespace bellows

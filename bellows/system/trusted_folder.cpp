@@ -9,7 +9,7 @@
 
 #include "bellows/core/error.h"
 
-namespace bellows::compile_detail {
+namespace bellows {
 namespace {
 
 namespace fs = std::filesystem;
@@ -29,13 +29,18 @@ std::string distrust_of(const fs::path& folder, const struct stat& status) {
   return c10::str("other users can write to the folder ", folder.string(), ". Run: chmod go-w '", folder.string(), "'");
 }
 
-void make_folder(const fs::path& folder) {
+void make_private_path(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return;
   if (errno == ENOENT && folder.has_relative_path()) {
-    make_folder(folder.parent_path());
+    make_private_path(folder.parent_path());
     if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return;
   }
   TORCH_CHECK(false, "cannot make the folder ", folder.string(), ": ", errno_message(errno), ".");
+}
+
+fs::path absolute_path(const std::string& folder) {
+  fs::path path = fs::absolute(folder).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
 }
 
 }  // namespace
@@ -59,10 +64,13 @@ std::string distrust_of(const std::string& folder) {
   }
 }
 
+void make_private_folder(const std::string& folder) {
+  make_private_path(absolute_path(folder));
+}
+
 void make_trusted_folder(const std::string& folder) {
-  fs::path path = fs::absolute(folder).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  make_folder(path);
+  const fs::path path = absolute_path(folder);
+  make_private_path(path);
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   struct stat status {};
   if (fd >= 0 && ::fstat(fd, &status) == 0 && is_of_this_user(status) && (status.st_mode & others_may_write))
@@ -72,4 +80,4 @@ void make_trusted_folder(const std::string& folder) {
   TORCH_CHECK(why.empty(), why);
 }
 
-}  // namespace bellows::compile_detail
+}  // namespace bellows

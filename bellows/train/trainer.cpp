@@ -188,6 +188,7 @@ FitResult FitRun::go() {
     if (!stopped() || !loop_.between_steps() || loop_.ranks().size() > 1) throw;
   }
   result_.stopped = stopped() && !done();
+  if (result_.stopped && !stop_) log_warn("stopped: another rank was asked to stop.");
   if (folder_ && saved_step_ != loop_.step_count()) save();
   if (folder_) folder_->wait();
   save_sample_stats();

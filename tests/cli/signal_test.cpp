@@ -132,7 +132,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using bellows::testing::HttpServer;
 
-constexpr double generous_s = 30;  // for a machine that is busy; the aim is one second
+constexpr double generous_s = 30;  // for a single run on a machine that is busy; the aim is one second
 
 /// 25 signals a verb, 100 in the slow tests.
 int64_t signals_to_send() {
@@ -162,6 +162,8 @@ class EndTimes {
   ~EndTimes() {
     if (seconds_.empty()) return;
     std::sort(seconds_.begin(), seconds_.end());
+    // A wait that does not listen to signals shows in most of them. Single ones may be late on a busy machine.
+    EXPECT_LE(seconds_[seconds_.size() / 2], 1) << verb_;
     std::cout << verb_ << ": " << seconds_.size() << " signals, from signal to end: median "
               << seconds_[seconds_.size() / 2] << " s, longest " << seconds_.back() << " s\n";
   }
@@ -254,6 +256,27 @@ TEST(Signals, EndTheWaitForARankThatNeverComes) {
   if (!process.wait_for_handler()) GTEST_SKIP() << process.finish().err;
   process.wait_until([](const Outcome&) { return false; }, 1);
   expect_end(process);
+}
+
+TEST(Signals, ARankStopsWithTheOneThatWasAsked) {
+  std::string port;
+  {
+    const HttpServer free;
+    port = free.url().substr(free.url().rfind(':') + 1);
+  }
+  const auto rank = [&](int number) {
+    return Launch{
+        .arguments = {"train", "--data", digits(), "--model", "mlp", "--set", "epochs=1000000"},
+        .environment = {"RANK=" + std::to_string(number), "WORLD_SIZE=2", "LOCAL_RANK=" + std::to_string(number),
+                        "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port}};
+  };
+  Process first(rank(0)), second(rank(1));
+  ASSERT_TRUE(first.wait_until(epoch_done));
+  second.signal(SIGTERM);
+  EXPECT_EQ(second.finish().exit_code, 143);
+  const Outcome outcome = first.finish();
+  EXPECT_EQ(outcome.exit_code, 143);
+  EXPECT_THAT(outcome.err, HasSubstr("another rank was asked to stop"));
 }
 
 TEST(Signals, TrainEndsAtAnyTime) {

@@ -305,6 +305,25 @@ TEST(Launch, ReplacesAHelperProcessThatWasKilled) {
   EXPECT_THAT(outcome.err, HasSubstr("was killed by signal 9 (Killed). Started another one."));
 }
 
+TEST(Launch, EndsAlthoughItsHelperProcessIsStopped) {
+  for (const bool by_signal : {false, true}) {
+    const cli::Scratch folder;
+    const std::string ready = folder / "ready";
+    const auto script = shell("echo pid $$ launcher $PPID; while [ ! -e " + ready + " ]; do sleep 0.05; done");
+    cli::Process job(launch_of({"-n", "2"}, script));
+    cli::Outcome seen;
+    ASSERT_TRUE(
+        job.wait_until([&](const auto& so_far) { return seen = so_far, count_of(so_far.out, "launcher") == 2; }));
+    const int launcher = std::stoi(seen.out.substr(seen.out.find("launcher ") + 9));
+    const std::vector<int> helpers = helpers_of(launcher);
+    ASSERT_EQ(helpers.size(), 1u);
+    kill(helpers.front(), SIGSTOP);
+    by_signal ? job.signal(SIGTERM) : static_cast<void>(std::ofstream(ready) << "x");
+    EXPECT_EQ(job.finish(60).exit_code, by_signal ? 143 : 0);
+    EXPECT_TRUE(ends_within(helpers.front(), 20));
+  }
+}
+
 TEST(Launch, AReplacedHelperProcessEndsTheRanks) {
   // The rank's child is in the rank's process group, but not the launcher's child: only the helper ends it.
   cli::Process job(launch_of({"-n", "1"}, shell("sleep 1000 & echo inner $!; echo launcher $PPID; wait")));

@@ -56,6 +56,9 @@ TEST(KernelCacheTest, NeverLoadsWhatAnotherUserOwns) {
   const ForgedFolder entry_of_other, folder_of_other;
   ASSERT_EQ(::chown(entry_of_other.entry.c_str(), 12345, 0), 0);
   EXPECT_EQ(entry_of_other.number(), 7);
+  KernelCache next({.folder = entry_of_other.path});
+  EXPECT_EQ(load_number(next, 7), 7);
+  EXPECT_EQ(next.counts().from_disk, 1) << "the entry was given back to the other user, and is compiled each time";
   ASSERT_EQ(::chown(folder_of_other.path.c_str(), 12345, 0), 0);
   EXPECT_EQ(folder_of_other.number(), 7);
 }

@@ -93,12 +93,12 @@ TEST(BadSample, IsReportedOnceAndCountedInLaterEpochs) {
     keeper->lines.clear();
     for (const Batch& batch : loader.epoch(0)) EXPECT_GT(batch.size(), 0);
     EXPECT_EQ(keeper->lines.size(), 3u);
+    keeper->lines.clear();
     for (const int64_t epoch : {1, 2}) {
-      keeper->lines.clear();
       for (const Batch& batch : loader.epoch(epoch)) EXPECT_GT(batch.size(), 0);
       EXPECT_EQ(loader.skipped(), 3);
-      EXPECT_THAT(keeper->lines,
-                  ElementsAre(c10::str("epoch ", epoch, ": 3 damaged samples skipped (already reported)")));
+      EXPECT_THAT(keeper->lines, ElementsAre("epoch 1: 3 damaged samples skipped (already reported)"))
+          << "said again only if their number changes";
     }
     EXPECT_EQ(loader.report().skipped, 9);
   }

@@ -118,12 +118,12 @@ TEST_F(FileCacheTest, AnotherOneFetchesAnewWhatIsDoubted) {
   const std::string url = server.url("/f"), good = bytes_of('x', 5000), bad = bytes_of('y', 5000);
   server.put("/f", bad);
   FileCache first(options());
-  EXPECT_EQ(first.doubt(url, first.look(url)), "") << "none is here";
+  EXPECT_EQ(first.doubt(url, first.look(url)).path, "") << "none is here";
   const HttpFile version = first.open(url).version;
   const std::string path = folder / ("cache/files/" + files().front());
-  EXPECT_EQ(first.doubt(url, {version.size, "\"v2\"", ""}), "");
+  EXPECT_EQ(first.doubt(url, {version.size, "\"v2\"", ""}).path, "");
   EXPECT_EQ(as_text(FileCache(options()).open(url).content->bytes()), bad) << "nobody doubts it yet";
-  EXPECT_EQ(first.doubt(url, version), path);
+  EXPECT_EQ(first.doubt(url, version).path, path);
   server.put("/f", good);
   EXPECT_EQ(as_text(first.open(url).content->bytes()), bad) << "who doubted it goes on with it";
   server.always("/f", {.status = 503});

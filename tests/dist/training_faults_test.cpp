@@ -137,7 +137,8 @@ TEST(StoppedRank, LongerThanTheTimeoutItIsNamedAndTheJobGoesOnWithoutIt) {
   size_t digits = 0;
   EXPECT_GE(std::stod(outcome.err.substr(warning + waits.size()), &digits), timeout_s / 3);
   EXPECT_EQ(outcome.err.find(" s. " + words, warning), warning + waits.size() + digits);
-  EXPECT_THAT(outcome.err.substr(warning), ContainsRegex("all_gather Long.* is stopped \\(SIGSTOP or a debugger\\)"));
+  EXPECT_THAT(outcome.err.substr(warning),
+              ContainsRegex("all_(gather Long|reduce Float).* is stopped \\(SIGSTOP or a debugger\\)"));
   expect_same_bits(scratch.path(), 12);
   expect_no_process_left(scratch.path());
 }

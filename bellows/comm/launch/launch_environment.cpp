@@ -109,7 +109,10 @@ void read_slurm(const Variables& variables, LaunchEnvironment& place) {
     const auto names = expand_node_list(*nodes);
     if (names.size() > 1) place.master_address = names.front();
   }
-  place.job = find(variables, "SLURM_JOB_ID").value_or("") + "." + find(variables, "SLURM_STEP_ID").value_or("");
+  const std::string job = find(variables, "SLURM_JOB_ID").value_or("");
+  TORCH_CHECK_VALUE(job.find_first_not_of("0123456789") == job.npos, "init: the environment has SLURM_JOB_ID=\"", job,
+                    "\", expected a number.");
+  place.job = job + "." + find(variables, "SLURM_STEP_ID").value_or("");
   place.master_port = port_of(place.job);
 }
 

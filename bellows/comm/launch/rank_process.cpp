@@ -94,8 +94,13 @@ Guard::Guard() {
 }
 
 Guard::~Guard() {
+  // What it would do at the end of its pipe; it may be stopped, and would never do it.
+  for (const pid_t group : groups_) kill(-group, SIGKILL);
+  if (pid_ > 0) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
   close(pipe_);
-  if (pid_ > 0) waitpid(pid_, nullptr, 0);
 }
 
 void Guard::start() {

@@ -169,7 +169,10 @@ void KernelCache::write(const std::string& key, const std::string& content) {
     make_trusted_folder(folder_);
     std::error_code error;
     const std::string path = folder_ + "/" + key + std::string(entry_suffix);
-    if (!fs::is_regular_file(fs::symlink_status(path, error))) fs::remove(path, error);  // a pipe would be written to
+    // A pipe would be written to, and a file of another user's would be given back to them.
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) == 0 && !(S_ISREG(status.st_mode) && status.st_uid == ::geteuid()))
+      fs::remove(path, error);
     write_text_file(path, content + digest(key + content));
     fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write, error);
     make_room();

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,7 +61,7 @@ class PrivateFolder {
  public:
   PrivateFolder() {
     const fs::path parent = temporary_folder();
-    path_ = (parent / "bellows-kernel-XXXXXX").string();
+    path_ = (parent / (std::string(name_start) + "XXXXXX")).string();
     TORCH_CHECK(::mkdtemp(path_.data()), "compile: cannot make a folder in ", parent.string(), ": ",
                 errno_message(errno), ". Set TMPDIR to a folder that can be written.");
   }
@@ -73,7 +74,20 @@ class PrivateFolder {
   std::string operator/(const char* name) const { return path_ + "/" + name; }
   const std::string& path() const { return path_; }
 
+  /// Removes those of processes that were killed: no compiler runs for an hour.
+  static void remove_old() {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(temporary_folder(), error)) {
+      struct stat status {};
+      const bool ours = entry.path().filename().string().starts_with(name_start) &&
+                        ::lstat(entry.path().c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+                        status.st_uid == ::geteuid();
+      if (ours && ::time(nullptr) - status.st_mtim.tv_sec > 3600) fs::remove_all(entry.path(), error);
+    }
+  }
+
  private:
+  static constexpr std::string_view name_start = "bellows-kernel-";
   std::string path_;
 };
 
@@ -102,6 +116,9 @@ int wait_for(pid_t child, const std::stop_token& stop, int timeout_s) {
   }
 }
 
+constexpr const char* no_process = "compile: cannot start the compiler: ";
+constexpr const char* more_processes = ". Raise the limit of processes (ulimit -u), or end other programs.";
+
 /// A pipe whose ends close with it, and in children.
 struct Pipe {
   Pipe() { TORCH_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "compile: no pipe: ", errno_message(errno), "."); }
@@ -114,7 +131,8 @@ struct Pipe {
   int ends[2];
 };
 
-/// Starts /bin/sh with signals as they are by default, as the leader of a group. Returns its process; -1: not started.
+/// Starts /bin/sh with signals as they are by default, as the leader of a group. Returns its process.
+/// Throws: c10::Error – the system gives no process
 pid_t start_shell(std::vector<std::string> words, const std::string& output, const Pipe& alive) {
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
@@ -139,18 +157,8 @@ pid_t start_shell(std::vector<std::string> words, const std::string& output, con
   const int error = ::posix_spawn(&child, "/bin/sh", &files, &attributes, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&files);
   posix_spawnattr_destroy(&attributes);
-  return error ? -1 : child;
-}
-
-/// Runs a program whose output goes to a file. Returns its status as waitpid() has it; -1: not started, stopped, or too slow.
-/// Params: folder – for its temporary files; removed if this process is killed meanwhile
-int run_program(const std::vector<std::string>& words, const PrivateFolder& folder, const std::string& output,
-                const std::stop_token& stop, int timeout_s) {
-  const Pipe alive;
-  std::vector<std::string> all{"sh", "-c", guarded_program, "sh", folder.path()};
-  all.insert(all.end(), words.begin(), words.end());
-  const pid_t child = start_shell(std::move(all), output, alive);
-  return child < 0 ? -1 : wait_for(child, stop, timeout_s);
+  TORCH_CHECK(error == 0, no_process, errno_message(error), more_processes);
+  return child;
 }
 
 std::string read_if_there(const std::string& path) {
@@ -164,6 +172,21 @@ std::string first_lines(const std::string& text, int count) {
   size_t end = 0;
   while (count-- > 0 && end < text.size()) end = std::min(text.find('\n', end), text.size() - 1) + 1;
   return text.substr(0, end);
+}
+
+/// Runs a program whose output goes to a file. Returns its status as waitpid() has it; -1: stopped, or too slow.
+/// Params: folder – for its temporary files; removed if this process is killed meanwhile
+int run_program(const std::vector<std::string>& words, const PrivateFolder& folder, const std::string& output,
+                const std::stop_token& stop, int timeout_s) {
+  const Pipe alive;
+  std::vector<std::string> all{"sh", "-c", guarded_program, "sh", folder.path()};
+  all.insert(all.end(), words.begin(), words.end());
+  const int status = wait_for(start_shell(std::move(all), output, alive), stop, timeout_s);
+  if (status != 0) {
+    const std::string said = first_lines(read_if_there(output), 1);  // of the shell, which starts two processes
+    TORCH_CHECK(said.find("annot fork") == said.npos, no_process, said, more_processes);
+  }
+  return status;
 }
 
 /// What the compiler looks at for -march=native: the same words, the same code.
@@ -188,6 +211,7 @@ std::string version_of(const std::string& program, int timeout_s) {
 }  // namespace
 
 std::optional<KernelCompiler> KernelCompiler::find(int timeout_s) {
+  PrivateFolder::remove_old();
   const char* const chosen = std::getenv("BELLOWS_CXX");
   std::vector<std::string> candidates{"g++", "c++", "clang++"};
   if (chosen && *chosen) candidates = {chosen};
@@ -213,7 +237,7 @@ std::string KernelCompiler::compile(const std::string& source, const std::stop_t
   const int status = run_program(words, folder, said, stop, timeout_s);
   TORCH_CHECK(!stop.stop_requested(), "compile: stopped while a kernel was compiled.");
   throw_if_stopped("compiling a kernel");
-  TORCH_CHECK(status != -1, "compile: ", path, " did not start, or took longer than ", timeout_s, " s for a kernel.");
+  TORCH_CHECK(status != -1, "compile: ", path, " took longer than ", timeout_s, " s for a kernel.");
   std::string result = read_if_there(library);
   TORCH_CHECK(status == 0 && !result.empty(), "compile: ", path, " cannot compile a generated kernel:\n",
               first_lines(read_if_there(said), 8));

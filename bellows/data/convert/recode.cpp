@@ -117,7 +117,7 @@ void Recoder::run(Sample& sample, Work& work) const {
     }
     if (restarts && wanted == Coding::jpg) field.bytes = work.bytes = io::jpeg_with_restarts(field.bytes, "picture");
   } catch (const std::exception& error) {
-    throw_bad_image("convert", sample, picture, error);
+    throw_bad_image(ImageStep::convert, sample, picture, error);
   }
 }
 

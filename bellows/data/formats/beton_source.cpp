@@ -46,9 +46,7 @@ class BetonSource final : public Source {
     const size_t file = starts_.file_of(index);
     const io::BetonReader& reader = readers_[file];
     const int64_t row = index - starts_.first(file);
-    sample.clear();
-    sample.id = index;
-    sample.file = files_.name(file);
+    begin_sample(files_, file, index, sample);
     sample.shapes.reserve(3 * reader.fields().size());
     const auto take = [&] {
       const io::ByteSpan content = files_.content(file, sample.owner);

@@ -84,9 +84,9 @@ void read_into(const std::string& path, std::vector<std::byte>& buffer) {
   TORCH_CHECK_VALUE(file.get() >= 0 && ::fstat(file.get(), &status) == 0, "read: cannot open ", path, ": ",
                     errno_message(errno), ".");
   const auto size = static_cast<uint64_t>(status.st_size);
-  TORCH_CHECK_VALUE(S_ISREG(status.st_mode) && size <= kMaxPictureBytes, "read: ", path,
-                    ": expected a file of at most 2 GiB, found ",
-                    S_ISREG(status.st_mode) ? c10::str(size, " bytes") : std::string("something else"), ".");
+  TORCH_CHECK_VALUE(S_ISREG(status.st_mode), "read: ", path, ": expected a regular file, found a ",
+                    S_ISDIR(status.st_mode) ? "folder" : "pipe, a socket or a device", ".");
+  TORCH_CHECK_VALUE(size <= kMaxPictureBytes, "read: ", path, ": expected at most 2 GiB, found ", size, " bytes.");
   buffer.resize(size);
   for (uint64_t at = 0; at < size;) {
     const ssize_t got = ::read(file.get(), buffer.data() + at, size - at);

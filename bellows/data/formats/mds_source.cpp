@@ -121,9 +121,7 @@ class MdsSource final : public Source {
 
   void read(int64_t index, Sample& sample) const override {
     const size_t which = starts_.file_of(index);
-    sample.clear();
-    sample.id = index;
-    sample.file = files_.name(which);
+    begin_sample(files_, which, index, sample);
     read_naming([&] { return sample.where(); },
                 [&] {
                   const Content shard = content(which);

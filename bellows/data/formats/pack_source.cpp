@@ -45,10 +45,8 @@ class PackSource final : public Source {
   }
 
   void read(int64_t index, Sample& sample) const override {
-    sample.clear();
-    sample.id = index;
     const size_t file = starts_.file_of(index);
-    sample.file = files_.name(file);
+    begin_sample(files_, file, index, sample);
     const auto take = [&] {
       const io::PackRecord record = record_of(index, sample.owner);
       sample.key = record.key();

@@ -37,9 +37,17 @@ void parse_content(const ShardFiles& files, size_t file, const Parse& parse) {
   } catch (const c10::ValueError& error) {
     const std::string copy = files.doubt(file);
     if (copy.empty()) throw;
-    TORCH_CHECK_VALUE(false, user_message(error), " (That is the copy in the cache, ", copy,
-                      ". The next time the data set is opened, it is fetched anew.)");
+    TORCH_CHECK_VALUE(false, user_message(error), copy);
   }
+}
+
+/// Makes `sample` empty but for what tells it from others. `files` outlive it.
+inline void begin_sample(const ShardFiles& files, size_t file, int64_t id, Sample& sample) {
+  sample.clear();
+  sample.id = id;
+  sample.file = files.name(file);
+  sample.origin = &files;
+  sample.origin_file = file;
 }
 
 /// Reads sample `index` of files of records: makes `sample` empty but for what tells it from others, and says in what
@@ -50,9 +58,7 @@ void read_record(const ShardFiles& files, const SampleOffsets& offsets, int64_t 
                  const Read& read) {
   const size_t file = offsets.file_of(index);
   const uint64_t offset = offsets[index];
-  sample.clear();
-  sample.id = index;
-  sample.file = files.name(file);
+  begin_sample(files, file, index, sample);
   read_naming([&] { return c10::str("sample (id ", index, "), record at byte ", offset, " of ", files.name(file)); },
               [&] { read(file, offset); });
 }

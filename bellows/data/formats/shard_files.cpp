@@ -142,7 +142,11 @@ std::string ShardFiles::doubt(size_t file) const {
     const std::lock_guard lock(mutex_);
     version = versions_[file];
   }
-  return cache_->doubt(names_[file], version);
+  const io::DoubtedCopy copy = cache_->doubt(names_[file], version);
+  if (copy.path.empty()) return "";
+  return c10::str(" (That is the copy in the cache, ", copy.path,
+                  copy.fetch_anew ? ". The next time the data set is opened, it is fetched anew.)"
+                                  : ". The server has sent the same bytes again and again.)");
 }
 
 std::string ShardFiles::version(size_t file) const {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "bellows/data/sample.h"
 #include "bellows/io/network/file_cache.h"
 #include "bellows/io/network/partial_file.h"
 #include "bellows/system/file.h"
@@ -23,11 +24,11 @@ namespace bellows::data {
 /// before each sample, not while one is decoded. Replace files instead (AtomicFile does). Those in the cache are never
 /// written to once they have their name.
 /// Threads: safe.
-class ShardFiles {
+class ShardFiles final : public SampleOrigin {
  public:
   /// Params: names – paths and URLs
   explicit ShardFiles(std::vector<std::string> names);
-  ~ShardFiles();
+  ~ShardFiles() override;
 
   size_t size() const { return names_.size(); }
   /// As it may be shown: of a URL without what may be secret in it.
@@ -47,9 +48,7 @@ class ShardFiles {
   /// Which content a file has, in words that change with it: size, and ETag or time. Asks the server of a URL, once.
   /// Throws: as map does
   std::string version(size_t file) const;
-  /// Says that the content of a file makes no sense. A copy in the cache is fetched anew when the file is next opened.
-  /// Returns: the path of that copy; "" where there is none
-  std::string doubt(size_t file) const;
+  std::string doubt(size_t file) const override;
   /// Where things that are worth keeping may be kept: the cache's folder.
   const std::string& cache_folder() const { return cache_folder_; }
   /// In words, for messages: "4 shards (data/digits/train-000.tar, …)".

@@ -188,7 +188,7 @@ void TarShards::keep(size_t shard, const io::TarIndex& index) const {
   const std::string path = kept_path(shard);
   try {
     if (path.empty() || files_.version(shard) != index.version) return;  // it changes while it is read
-    fs::create_directories(fs::path(path).parent_path());
+    io::make_cache_folder(fs::path(path).parent_path());
     write_text_file(path, io::encode_tar_index(index));
   } catch (const std::exception& error) {
     log_debug("index of ", files_.name(shard), " cannot be kept: ", user_message(error));
@@ -223,10 +223,8 @@ class WebDatasetSource final : public Source {
     const auto at = static_cast<size_t>(index);
     const Entry& entry = samples_[at];
     const size_t end = end_of(at);
-    sample.clear();
-    sample.id = index;
+    begin_sample(shards_.files(), entry.shard, index, sample);
     sample.key = std::string_view(keys_).substr(entry.key, entry.key_bytes);
-    sample.file = shards_.files().name(entry.shard);
     for (size_t i = entry.first; i < end; ++i) {
       Field& field = sample.fields.emplace_back();
       field.name = suffixes_[members_[i].suffix];

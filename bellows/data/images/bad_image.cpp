@@ -4,8 +4,27 @@
 
 namespace bellows::data {
 
-void throw_bad_image(const char* step, const Sample& sample, const Field* image, const std::exception& reason) {
-  TORCH_CHECK_VALUE(false, step, ": ", sample.where(image), ": ", user_message(reason));
+namespace {
+
+const char* name_of(ImageStep step) {
+  switch (step) {
+    case ImageStep::decode:
+      return "decode";
+    case ImageStep::transform:
+      return "transform";
+    case ImageStep::convert:
+      return "convert";
+  }
+  return "";
+}
+
+}  // namespace
+
+void throw_bad_image(ImageStep step, const Sample& sample, const Field* image, const std::exception& reason) {
+  // What a transform refuses, such as a crop larger than the image, says nothing about the file.
+  const bool may_be_damaged = step != ImageStep::transform && sample.origin;
+  TORCH_CHECK_VALUE(false, name_of(step), ": ", sample.where(image), ": ", user_message(reason),
+                    may_be_damaged ? sample.origin->doubt(sample.origin_file) : "");
 }
 
 }  // namespace bellows::data

@@ -136,6 +136,7 @@ class Loader::Impl {
   int64_t all_skipped_ = 0, noted_ = 0;    // of all epochs; of this one, those on their way included
   std::unordered_set<int64_t> known_bad_;  // positions of samples that were skipped before, in any epoch
   int64_t new_bad_ = 0, repeated_ = 0;     // of noted_: first skipped in this epoch; known, and not yet reported
+  int64_t reported_repeats_ = 0;           // the number that was logged last
   int64_t picture_bytes_ = 0;
   std::optional<JobContext> context_;
   std::unique_ptr<Transfer> transfer_;
@@ -289,10 +290,10 @@ void Loader::Impl::note_skipped(const BatchJob& job) {
   }
 }
 
-/// One line for the samples of an epoch that an earlier one skipped, too.
+/// One line for the samples of an epoch that an earlier one skipped, too, if they are not as many as in the one before.
 void Loader::Impl::report_repeated() {
   const int64_t count = std::exchange(repeated_, 0);
-  if (count == 0) return;
+  if (count == std::exchange(reported_repeats_, count) || count == 0) return;
   log_warn("epoch ", epoch_, ": ", count, count == 1 ? " damaged sample" : " damaged samples",
            " skipped (already reported)");
 }

@@ -200,21 +200,21 @@ size_t SampleWriter::decode(Workspace& workspace, const Field& field, size_t end
   size_t done = 0;
   Placement placement;
   io::ImageInfo info;
-  run_on_image("decode", workspace.sample, &field, [&] { info = io::image_info(field.bytes); });
+  run_on_image(ImageStep::decode, workspace.sample, &field, [&] { info = io::image_info(field.bytes); });
   placement = Placement::whole(info.height, info.width);
-  run_on_image("transform", workspace.sample, &field,
+  run_on_image(ImageStep::transform, workspace.sample, &field,
                [&] { done = collect(workspace.sample, placement, 0, end, seed); });
   const bool shrinks = options_.fast_decode && info.format == io::ImageFormat::jpeg;
   const int64_t shrink = shrinks ? placement.shrink() : 1;
   io::ImagePart part;
-  run_on_image("decode", workspace.sample, &field, [&] {
+  run_on_image(ImageStep::decode, workspace.sample, &field, [&] {
     const io::ImageRegion region = shrink > 1 ? placement.cut : placement.needed();
     part = io::decode_image_part(field.bytes, {mode_, region, shrink, options_.fast_decode}, workspace.decoded);
   });
   const ImageView view{part.pixels,   part.region.height, part.region.width,
                        part.channels, part.row_stride,    part.channels};
   workspace.clock.enter(LoadStage::transform);
-  run_on_image("transform", workspace.sample, &field,
+  run_on_image(ImageStep::transform, workspace.sample, &field,
                [&] { workspace.image = place(view, part.region, shrink, placement, workspace.scratch); });
   return done;
 }
@@ -236,7 +236,7 @@ void SampleWriter::run_steps(Workspace& workspace, size_t begin, size_t end, uin
   if (begin == end) return;
   workspace.clock.enter(LoadStage::transform);
   ImageView& image = workspace.image;
-  run_on_image("transform", workspace.sample, nullptr, [&] {
+  run_on_image(ImageStep::transform, workspace.sample, nullptr, [&] {
     while (begin < end) {
       Placement placement = Placement::whole(image.height, image.width);
       const io::ImageRegion all = placement.cut;

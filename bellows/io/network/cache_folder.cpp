@@ -22,6 +22,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/io/crc32.h"
+#include "bellows/system/trusted_folder.h"
 
 namespace bellows::io {
 
@@ -31,6 +32,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view part_suffix = ".part";
 constexpr size_t key_digits = 40, version_digits = 16;
+constexpr int64_t most_repeats = 2, seconds_before_next_doubt = 24 * 3600;
 
 std::string hex_digest(const std::string& text) {
   return c10::sha1(text).str();
@@ -97,6 +99,15 @@ std::string default_cache_folder() {
   return home.empty() ? "" : home + "/.cache/bellows";
 }
 
+void make_cache_folder(const std::string& folder) {
+  const std::string usual = default_cache_folder();
+  if (!usual.empty() && folder.starts_with(usual)) make_private_folder(usual);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  TORCH_CHECK(!error, "cannot make the folder ", folder, ": ", errno_message(error.value()),
+              ". Choose another one: cache_folder, or BELLOWS_CACHE.");
+}
+
 std::optional<FileLock> FileLock::try_lock(const std::string& path) {
   for (;;) {
     // A link could lead to any file of the user's, and opening a pipe would wait for its other end.
@@ -137,10 +148,7 @@ struct CacheFolder::Entry {
 CacheFolder::CacheFolder(std::string folder, int64_t limit_bytes)
     : folder_(std::move(folder)), limit_bytes_(limit_bytes) {
   TORCH_CHECK_VALUE(limit_bytes_ > 0, "FileCache: expected a limit of at least 1 byte, got ", limit_bytes_, ".");
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  TORCH_CHECK(!error, "FileCache: cannot make the folder ", folder_, ": ", errno_message(error.value()),
-              ". Choose another one: cache_folder, or BELLOWS_CACHE.");
+  make_cache_folder(folder_);
 }
 
 std::string CacheFolder::key_of(const std::string& url) {
@@ -156,23 +164,17 @@ std::string CacheFolder::part_path(const std::string& key, const HttpFile& versi
   return whole_path(key, version) + std::string(part_suffix);
 }
 
-struct CacheFolder::Note {
-  HttpFile version;
-  std::string boot;
-  std::optional<uint32_t> crc32c;
-  bool doubted = false;
-};
-
-std::optional<CacheFolder::Note> CacheFolder::read_note(const std::string& key) const {
+std::optional<DownloadNote> CacheFolder::read_note(const std::string& key) const {
   const std::string path = folder_ + "/" + key + ".json";
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return std::nullopt;
   try {
     const auto json = nlohmann::json::parse(read_text_file(path));
-    Note note{{json.at("size"), json.at("etag"), json.at("last_modified")},
-              json.at("boot"),
-              {},
-              json.value("doubted", false)};
+    DownloadNote note{{json.at("size"), json.at("etag"), json.at("last_modified")},
+                      json.at("boot"),
+                      {},
+                      json.value("doubted", false),
+                      json.value("repeats", int64_t{0})};
     if (json.contains("crc32c")) note.crc32c = json["crc32c"].get<uint32_t>();
     return note;
   } catch (const std::exception& error) {
@@ -182,7 +184,7 @@ std::optional<CacheFolder::Note> CacheFolder::read_note(const std::string& key) 
 }
 
 std::optional<HttpFile> CacheFolder::noted(const std::string& key) const {
-  const std::optional<Note> note = read_note(key);
+  const std::optional<DownloadNote> note = read_note(key);
   if (!note) return std::nullopt;
   std::error_code ignored;
   // A file that is whole was flushed before it got its name.
@@ -190,12 +192,17 @@ std::optional<HttpFile> CacheFolder::noted(const std::string& key) const {
   return note->version;
 }
 
-void CacheFolder::note(const std::string& key, const std::string& url, const HttpFile& version,
-                       std::optional<uint32_t> crc32c) const {
-  write_note(key, url, {version, boot_id(), crc32c});
+void CacheFolder::note(const std::string& key, const std::string& url, const HttpFile& version) const {
+  write_note(key, url, {version, boot_id()});
 }
 
-void CacheFolder::write_note(const std::string& key, const std::string& url, const Note& note) const {
+void CacheFolder::note_whole(const std::string& key, const std::string& url, const HttpFile& version, uint32_t crc32c,
+                             const std::optional<DownloadNote>& before) const {
+  const bool same = before && before->version == version && before->crc32c == crc32c;
+  write_note(key, url, {version, boot_id(), crc32c, false, same ? before->repeats + 1 : 0});
+}
+
+void CacheFolder::write_note(const std::string& key, const std::string& url, const DownloadNote& note) const {
   nlohmann::json json{{"url", public_url(url)},
                       {"etag", note.version.etag},
                       {"last_modified", note.version.last_modified},
@@ -203,20 +210,27 @@ void CacheFolder::write_note(const std::string& key, const std::string& url, con
                       {"boot", note.boot}};
   if (note.crc32c) json["crc32c"] = *note.crc32c;
   if (note.doubted) json["doubted"] = true;
+  if (note.repeats > 0) json["repeats"] = note.repeats;
   write_text_file(folder_ + "/" + key + ".json",
                   json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 bool CacheFolder::is_doubted(const std::string& key, const HttpFile& version) const {
-  const std::optional<Note> note = read_note(key);
+  const std::optional<DownloadNote> note = read_note(key);
   return note && note->doubted && note->version == version;
 }
 
-void CacheFolder::doubt(const std::string& key, const std::string& url, const HttpFile& version) const {
-  std::optional<Note> note = read_note(key);
-  if (!note || note->version != version || note->doubted) return;
+bool CacheFolder::doubt(const std::string& key, const std::string& url, const HttpFile& version) const {
+  std::optional<DownloadNote> note = read_note(key);
+  if (!note || note->version != version || note->doubted) return true;
+  // Data sets with a few damaged images are common: their files must not be fetched anew by every run.
+  struct stat status {};
+  const bool recent = ::stat((folder_ + "/" + key + ".json").c_str(), &status) == 0 &&
+                      ::time(nullptr) - status.st_mtim.tv_sec < seconds_before_next_doubt;
+  if (note->repeats >= most_repeats && recent) return false;
   note->doubted = true;
   write_note(key, url, *note);
+  return true;
 }
 
 std::shared_ptr<const MappedFile> CacheFolder::map(const std::string& key, const HttpFile& version) const {
@@ -239,7 +253,7 @@ std::shared_ptr<const MappedFile> CacheFolder::map(const std::string& key, const
 }
 
 bool CacheFolder::is_intact(const std::string& key, const HttpFile& version, ByteSpan content) const {
-  const std::optional<Note> note = read_note(key);
+  const std::optional<DownloadNote> note = read_note(key);
   return !note || note->version != version || !note->crc32c || *note->crc32c == crc32c(content);
 }
 

@@ -16,6 +16,10 @@ namespace bellows::io {
 /// $HOME/.cache/bellows; "" where none of them is set.
 std::string default_cache_folder();
 
+/// Makes `folder` with missing parents. default_cache_folder() gets the mode 0700: it holds compiled kernels, too, which are
+/// used only where no other user can write. Throws: c10::Error – the system's refusal
+void make_cache_folder(const std::string& folder);
+
 /// A lock (flock) on a file that is made for it. The kernel releases it however the process ends.
 class FileLock {
  public:
@@ -31,6 +35,15 @@ class FileLock {
   FileLock(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
   std::string path_;
   int fd_;
+};
+
+/// What is kept about a downloaded file beside it.
+struct DownloadNote {
+  HttpFile version;
+  std::string boot;                ///< the machine's start during which it was written
+  std::optional<uint32_t> crc32c;  ///< of the whole file
+  bool doubted = false;            ///< somebody could not read it
+  int64_t repeats = 0;             ///< how often in a row it was doubted, fetched anew, and came with the same bytes
 };
 
 /// The files of a FileCache's folder: their names, locks, and how they make room for each other.
@@ -53,13 +66,16 @@ class CacheFolder {
 
   /// What was noted about the file, or nothing: no note, a damaged one, one from before the machine's last start.
   std::optional<HttpFile> noted(const std::string& key) const;
-  /// Params: crc32c – of the whole file
-  void note(const std::string& key, const std::string& url, const HttpFile& version,
-            std::optional<uint32_t> crc32c = {}) const;
+  void note(const std::string& key, const std::string& url, const HttpFile& version) const;
+  /// Notes that the file is whole. Params: before – what read_note() had of the file that it replaces after a doubt
+  void note_whole(const std::string& key, const std::string& url, const HttpFile& version, uint32_t crc32c,
+                  const std::optional<DownloadNote>& before) const;
+  std::optional<DownloadNote> read_note(const std::string& key) const;
 
   /// Notes that the whole file of this version is damaged, as far as somebody who read it can say. The note goes when
   /// the file is fetched anew. The caller holds the key's lock.
-  void doubt(const std::string& key, const std::string& url, const HttpFile& version) const;
+  /// Returns: false – the server has sent these bytes twice in a row after a doubt; it is asked again a day later
+  bool doubt(const std::string& key, const std::string& url, const HttpFile& version) const;
   bool is_doubted(const std::string& key, const HttpFile& version) const;
 
   /// A whole file, mapped, and kept from being evicted while the mapping lives; null where it is not here
@@ -79,9 +95,7 @@ class CacheFolder {
 
  private:
   struct Entry;
-  struct Note;
-  std::optional<Note> read_note(const std::string& key) const;
-  void write_note(const std::string& key, const std::string& url, const Note& note) const;
+  void write_note(const std::string& key, const std::string& url, const DownloadNote& note) const;
   bool is_intact(const std::string& key, const HttpFile& version, ByteSpan content) const;
   std::vector<Entry> list() const;
   bool evict(const Entry& entry, const std::string& own_key, bool last_of_key) const;

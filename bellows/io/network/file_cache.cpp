@@ -73,7 +73,10 @@ class FileCache::Download final : public HttpSink {
     TORCH_CHECK_VALUE(file.size <= limit, "cache: ", public_url(url_), " has ", file.size, " bytes; the cache in ",
                       folder.path(), " may have ", limit, " in all. Raise cache_bytes.");
     // The note forgets why the whole file is replaced: that file goes first.
-    if (replace_) ::unlink(folder.whole_path(key_, file).c_str());
+    if (replace_) {
+      if (!replaced_) replaced_ = folder.read_note(key_);
+      ::unlink(folder.whole_path(key_, file).c_str());
+    }
     if (offset == 0) folder.note(key_, url_, file);
     if (!cache_.reserve(url_, file, if_full_, stop_)) {
       full_ = true;
@@ -122,7 +125,7 @@ class FileCache::Download final : public HttpSink {
                   cache_.folder_.path(), " (", cache_.folder_.folder_lock_path(), "). End that process.");
       std::this_thread::sleep_for(milliseconds(1));
     }
-    cache_.folder_.note(key_, url_, file, crc_ ? *crc_ : crc32c(MappedFile(whole).bytes()));
+    cache_.folder_.note_whole(key_, url_, file, crc_ ? *crc_ : crc32c(MappedFile(whole).bytes()), replaced_);
   }
 
   bool full() const { return full_; }
@@ -141,7 +144,8 @@ class FileCache::Download final : public HttpSink {
   std::string path_;
   int fd_ = -1;
   uint64_t position_ = 0;
-  std::optional<uint32_t> crc_;  // of all before position_; none where another process wrote the beginning
+  std::optional<DownloadNote> replaced_;  // of the whole file that is replaced
+  std::optional<uint32_t> crc_;           // of all before position_; none where another process wrote the beginning
   bool full_ = false;
 };
 
@@ -229,17 +233,18 @@ CachedFile FileCache::keep(const std::string& url, CachedFile file) {
   return file;
 }
 
-std::string FileCache::doubt(const std::string& url, const HttpFile& version) {
+DoubtedCopy FileCache::doubt(const std::string& url, const HttpFile& version) {
   const std::string key = CacheFolder::key_of(url), path = folder_.whole_path(key, version);
-  if (version.size == 0 || bytes_in(path) != version.size) return "";
+  if (version.size == 0 || bytes_in(path) != version.size) return {};
   settle(url);
+  bool fetch_anew = true;
   try {
     // Whoever holds the lock fetches the file anew.
-    if (const auto lock = FileLock::try_lock(folder_.lock_path(key))) folder_.doubt(key, url, version);
+    if (const auto lock = FileLock::try_lock(folder_.lock_path(key))) fetch_anew = folder_.doubt(key, url, version);
   } catch (const c10::Error& error) {
     log_warn("cache: ", path, " cannot be marked as damaged: ", user_message(error), " Remove it.");
   }
-  return path;
+  return {path, fetch_anew};
 }
 
 /// Mapping a file anew costs its page tables: the few that were used last stay mapped. The caller holds the mutex.

@@ -29,6 +29,12 @@ struct CachedFile {
   HttpFile version;
 };
 
+/// The copy of a file that a reader could not make sense of.
+struct DoubtedCopy {
+  std::string path;        ///< "": no copy of that version is here
+  bool fetch_anew = true;  ///< when another FileCache opens it; false: the server sent the same bytes every time
+};
+
 /// Whole files from the network in a local folder of bounded size.
 ///
 /// A file is called after its URL (without signature), its version (ETag, or time, and size) and its size; it appears
@@ -57,8 +63,7 @@ class FileCache {
   HttpFile read(const std::string& url, uint64_t offset, std::span<std::byte> out, const std::stop_token& stop = {});
   /// Says that the content of the whole file that is here makes no sense: it may have been damaged on its way. This
   /// object uses it on; the next one fetches it anew.
-  /// Returns: the path of that file; "" where none of that version is here
-  std::string doubt(const std::string& url, const HttpFile& version);
+  DoubtedCopy doubt(const std::string& url, const HttpFile& version);
   /// What the server has, asked once. Throws as http_look.
   HttpFile look(const std::string& url, const std::stop_token& stop = {});
 
