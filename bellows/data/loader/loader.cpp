@@ -293,7 +293,7 @@ void Loader::Impl::note_skipped(const BatchJob& job) {
 /// One line for the samples of an epoch that an earlier one skipped, too, if they are not as many as in the one before.
 void Loader::Impl::report_repeated() {
   const int64_t count = std::exchange(repeated_, 0);
-  if (count == std::exchange(reported_repeats_, count) || count == 0) return;
+  if (count == 0 || count == std::exchange(reported_repeats_, count)) return;
   log_warn("epoch ", epoch_, ": ", count, count == 1 ? " damaged sample" : " damaged samples",
            " skipped (already reported)");
 }

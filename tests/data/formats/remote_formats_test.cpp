@@ -296,7 +296,7 @@ class RemoteImages : public ::testing::TestWithParam<const char*> {
  protected:
   RemoteImages() {
     const std::string kind = GetParam(), path = folder / ("set." + kind);
-    const auto sink = kind == "tar" ? webdataset_sink(path) : beton_sink(path, {.page_size = 2 << 20});
+    const auto sink = kind == "tar" ? webdataset_sink(path) : recordio_sink(path);
     fill_sink(*sink, "beton", 0, kRows);  // images without a payload behind them
     good = read_text_file(path);
   }
@@ -344,7 +344,7 @@ TEST_P(RemoteImages, DamagedAtTheServerAreNotFetchedByEveryRun) {
   EXPECT_LT(sent, static_cast<int64_t>(good.size())) << "looked at only";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RemoteImages, ::testing::Values("tar", "beton"),
+INSTANTIATE_TEST_SUITE_P(All, RemoteImages, ::testing::Values("tar", "recordio"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(RemoteRecordio, ComesInTheOrderOfItsIndex) {
