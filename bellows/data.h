@@ -3,6 +3,7 @@
 #include "bellows/data/classes.h"
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/dataset.h"
+#include "bellows/data/field_groups.h"
 #include "bellows/data/fingerprint.h"
 #include "bellows/data/formats/array_source.h"
 #include "bellows/data/formats/beton_source.h"

@@ -6,7 +6,7 @@
 #include "bellows/kernels/cuda/optimizers.h"
 #include "bellows/kernels/grad_norm.h"
 #include "bellows/kernels/group_quantization.h"
-#include "bellows/kernels/norm.h"
+#include "bellows/kernels/layer_norm.h"
 #include "bellows/kernels/optimizer_step.h"
 #include "bellows/kernels/parallel.h"
 #include "bellows/kernels/ref/grad_norm.h"

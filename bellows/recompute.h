@@ -1,7 +1,7 @@
 #pragma once
 
+#include "bellows/recompute/activation_checkpoint.h"
 #include "bellows/recompute/budget.h"
-#include "bellows/recompute/checkpoint.h"
 #include "bellows/recompute/compress.h"
 #include "bellows/recompute/offload.h"
 #include "bellows/recompute/policy.h"

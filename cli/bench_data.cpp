@@ -66,7 +66,7 @@ data::Dataset of_one_size(const data::Dataset& dataset, int64_t crop) {
 }
 
 data::Dataset dataset_of(const BenchDataArguments& arguments) {
-  const int64_t threads = parse_threads(arguments.threads);  // what was typed wrong is said first
+  const int64_t threads = parse_threads(arguments.threads);  // usage errors come before any work
   const data::Dataset dataset = data::open(arguments.url, {.split = arguments.split})
                                     .batch(arguments.batch)
                                     .threads(threads)
@@ -77,12 +77,12 @@ data::Dataset dataset_of(const BenchDataArguments& arguments) {
   return arguments.shuffle ? uniform.shuffle(1) : uniform;
 }
 
-/// Whole epochs, or as long as asked for.
+/// Loads whole epochs, or for the requested time.
 void run_loader(data::Loader& loader, const BenchDataArguments& arguments) {
   const auto end = Clock::now() + std::chrono::duration<double>(arguments.seconds);
   const int64_t epochs = arguments.epochs;
   const auto over = [&] { return Interrupt::requested() || (epochs == 0 && Clock::now() >= end); };
-  Progress progress("load", epochs * loader.samples_per_epoch(), "samples");
+  Progress progress("loading", epochs * loader.samples_per_epoch(), "samples");
   for (int64_t epoch = 0; (epochs == 0 || epoch < epochs) && !over(); ++epoch) {
     loader.start(epoch);
     while (!over()) {
@@ -102,7 +102,7 @@ int run_bench_data(const BenchDataArguments& arguments) {
   const auto trace = arguments.trace.empty() ? nullptr : std::make_shared<TraceWriter>();
   if (trace) loader.trace(trace);
   {
-    const Interrupt interrupt("ending with a report");
+    const Interrupt interrupt("printing the report");
     run_loader(loader, arguments);
   }
   const data::LoaderReport report = loader.report();

@@ -2,7 +2,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "bellows/checkpoint/folder_names_impl.h"
+#include "bellows/checkpoint/folder.h"
 #include "bellows/checkpoint/saved_checkpoint.h"
 #include "bellows/io/tensors/safetensors_header.h"
 #include "cli/json_text.h"
@@ -16,7 +16,7 @@ namespace {
 using checkpoint::SavedTensor;
 using nlohmann::ordered_json;
 
-/// A run's folder means its newest checkpoint.
+/// The newest checkpoint, if `path` is a run folder.
 std::string checkpoint_at(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_directory(path, error) || std::filesystem::exists(path + "/index.json", error)) return path;
@@ -63,7 +63,7 @@ std::string info_text(const checkpoint::SavedCheckpoint& saved, bool verified) {
   for (const auto& [name, section] : sections)
     text += pad_right(name, 10) + pad_left(std::to_string(section.tensors), 7) + " tensors" +
             pad_left(std::to_string(section.bytes), 16) + " bytes\n";
-  return text + (verified ? "All checksums are right.\n" : "");
+  return text + (verified ? "All checksums match.\n" : "");
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ int run_checkpoint_export(const CheckpointArguments& arguments) {
   check_json_target(arguments.json);
   const std::string path = checkpoint_at(arguments.path);
   checkpoint::export_safetensors(path, arguments.out);
-  if (arguments.json != "-") Terminal().print(c10::str("The model of ", path, ": ", arguments.out, "\n"));
+  if (arguments.json != "-") Terminal().print(c10::str("Exported the weights of ", path, " to ", arguments.out, "\n"));
   write_json(arguments.json, json_text({{"path", path}, {"file", arguments.out}}));
   return exit_done;
 }

@@ -21,6 +21,7 @@
 #include "bellows/system/stop.h"
 #include "bellows/system/thread.h"
 #include "bellows/train/recipe/recipe_error.h"
+#include "cli/help_format.h"
 #include "cli/help_texts.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
@@ -41,230 +42,354 @@ std::string number_problem(const std::string& text, double most, const char* exp
 }
 
 std::string share_problem(const std::string& text) {
-  return number_problem(text, 1, "a share above 0 and up to 1, such as 0.97");
+  return number_problem(text, 1, "a number above 0 and at most 1, such as 0.97");
 }
 
 std::string seconds_problem(const std::string& text) {
-  return number_problem(text, 1e9, "seconds above 0, such as 300");
+  return number_problem(text, 1e9, "a number of seconds above 0, such as 300");
 }
 
 std::string positive_problem(const std::string& text) {
-  return number_problem(text, 1e9, "a number above 0, up to 10^9");
+  return number_problem(text, 1e9, "a number above 0 and at most 10^9");
+}
+
+CLI::Validator whole_number(int64_t low, int64_t high) {
+  return CLI::Range(low, high).description("");
+}
+
+/// The options that follow have this title in the help.
+void begin_group(CLI::App* verb, const char* title) {
+  verb->option_defaults()->group(title);
 }
 
 void add_json(CLI::App* verb, JsonTarget& json) {
-  verb->add_option("--json", json, "Result as JSON, to FILE or standard output")
+  verb->add_option("--json", json, "Write the result as JSON to FILE, or to standard output if FILE is omitted")
       ->type_name("[FILE]")
       ->expected(0, 1)
       ->default_str("-");
 }
 
 void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
-  verb->add_option("--plugin", plugins, "Library with your own models; may be repeated")
+  verb->add_option("--plugin", plugins, "Load your own models from this shared library; can be repeated")
       ->type_name("FILE")
       ->expected(1, 1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
-/// What a run is made of, the same for all verbs that train or plan to.
+/// Adds the options that describe a training run, which several verbs share.
 template <class Arguments>
 void add_job(CLI::App* verb, Arguments& arguments) {
-  verb->add_option("--recipe", arguments.recipe, "Recipe (YAML); all keys have defaults")->type_name("FILE");
-  if constexpr (requires { arguments.data; })
-    verb->add_option("--data", arguments.data, "Data set, instead of the recipe's")->type_name("PATH");
-  verb->add_option("--model", arguments.model, "Model: a name, or a TorchScript file")->type_name("NAME|FILE");
+  begin_group(verb, "Data and model");
+  verb->add_option("--recipe", arguments.recipe,
+                   "Read settings from this YAML file; `bellows train --keys` lists all keys and their defaults")
+      ->type_name("FILE");
+  if constexpr (requires { arguments.data; }) {
+    verb->add_option("--data", arguments.data,
+                     "Dataset: a folder, a file or a pattern of shards [default: the recipe's]")
+        ->type_name("PATH");
+  }
+  verb->add_option("--model", arguments.model,
+                   "Name of a model, TorchScript file or config.json [default: the recipe's]")
+      ->type_name("NAME|FILE");
   add_plugins(verb, arguments.plugins);
-  verb->add_option("--set", arguments.set, "Any key of the recipe; may be repeated")
+  verb->add_option("--set", arguments.set, "Set a recipe key; overrides the recipe file; can be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1, 1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("train", "Train a model by a recipe")->footer(train_footer);
+  CLI::App* verb = app.add_subcommand("train", "Train a model from a recipe")->footer(train_footer);
   add_job(verb, arguments);
-  verb->add_option("--out", arguments.out, "Folder for checkpoints, logs and the recipe")->type_name("DIR");
-  verb->add_flag("--resume", arguments.resume, "Go on from the newest checkpoint in --out");
-  verb->add_flag("--accept-changes", arguments.accept_changes, "Resume though what differs changes the bits");
+  begin_group(verb, "Resuming");
+  verb->add_flag("--resume", arguments.resume, "Resume from the newest checkpoint in --out");
+  verb->add_flag("--accept-changes", arguments.accept_changes,
+                 "Resume even though the changed settings make results differ from the original run");
+  begin_group(verb, "Output");
+  verb->add_option("--out", arguments.out,
+                   "Save checkpoints, logs and the recipe in this run folder [default: the recipe's run_folder]")
+      ->type_name("DIR");
   add_json(verb, arguments.json);
+  verb->add_flag("--keys", arguments.keys, "List all recipe keys with their defaults and exit");
   return verb;
+}
+
+void add_ladder_goal(CLI::App* verb, LadderArguments& arguments) {
+  begin_group(verb, "Goal");
+  verb->add_option("--target-accuracy", arguments.target_accuracy,
+                   "Held-out accuracy that training must reach, such as 0.97 [default: the recipe's, otherwise 0.97]")
+      ->type_name("SHARE")
+      ->check(CLI::Validator(share_problem, ""));
+  verb->add_flag("--memory", arguments.memory, "Measure the techniques that save memory, even if they cost time");
+  add_size(verb, "--memory-target", arguments.memory_target,
+           "Find the fastest recipe whose peak memory is at most this size, such as 2GB");
 }
 
 CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("ladder", "Measure what each technique brings")->footer(ladder_footer);
+  CLI::App* verb =
+      app.add_subcommand("ladder", "Measure the speedup of each technique on your model")->footer(ladder_footer);
   add_job(verb, arguments);
-  verb->add_option("--target-accuracy", arguments.target_accuracy, "Held-out accuracy to train to; 0.97")
-      ->type_name("SHARE")
-      ->check(CLI::Validator(share_problem, ""));
-  verb->add_flag("--memory", arguments.memory, "Climb what saves memory at a cost in time");
-  add_size(verb, "--memory-target", arguments.memory_target, "Find the fastest recipe under this peak: 2GB");
-  verb->add_option("--eval-every-steps", arguments.eval_every_steps, "Steps between looks at the held-out accuracy")
+  add_ladder_goal(verb, arguments);
+  begin_group(verb, "Measurement");
+  verb->add_option("--eval-every-steps", arguments.eval_every_steps,
+                   "Steps between evaluations on held-out data [default: automatic]")
       ->type_name("STEPS")
-      ->check(CLI::Range(1, 1000000).description(""));
-  verb->add_option("--max-seconds", arguments.max_seconds, "Start no further rung after this")
+      ->check(whole_number(1, 1000000));
+  verb->add_option("--max-seconds", arguments.max_seconds,
+                   "Stop adding techniques after this many seconds [default: no limit]")
       ->type_name("SECONDS")
       ->check(CLI::Validator(seconds_problem, ""));
-  verb->add_option("--max-epochs", arguments.max_epochs, "Epochs after which a run has missed the target; 30")
+  verb->add_option("--max-epochs", arguments.max_epochs,
+                   "Epochs after which a run counts as not having reached the target [default: 30]")
       ->type_name("EPOCHS")
-      ->check(CLI::Range(1, 1000000).description(""));
-  verb->add_flag("--quick", arguments.quick, "Shorter windows, one seed: a rough answer");
-  verb->add_flag("--list", arguments.list, "Explain the techniques (Markdown), measure nothing");
-  verb->add_option("--html", arguments.html, "A page with charts, to FILE")->type_name("FILE");
-  verb->add_option("--write-recipe", arguments.write_recipe, "The recipe that was found, to FILE")->type_name("FILE");
+      ->check(whole_number(1, 1000000));
+  verb->add_flag("--quick", arguments.quick,
+                 "Use shorter timed windows and one seed, for a faster but less precise result");
+  begin_group(verb, "Output");
+  verb->add_option("--html", arguments.html, "Write a report with charts to this HTML file")->type_name("FILE");
+  verb->add_option("--write-recipe", arguments.write_recipe, "Write the resulting recipe to this YAML file")
+      ->type_name("FILE");
   add_json(verb, arguments.json);
+  verb->add_flag("--list", arguments.list, "Describe all techniques in Markdown and exit");
   return verb;
+}
+
+void add_planned_step(CLI::App* verb, PlanArguments& arguments) {
+  const CLI::Validator count = whole_number(1, int64_t{1} << 20);
+  begin_group(verb, "Step");
+  verb->add_option("--batch", arguments.batch, "Samples per batch, over all ranks [default: the recipe's batch_size]")
+      ->type_name("N")
+      ->check(count);
+  verb->add_option("--seq", arguments.seq,
+                   "Tokens of a text, or steps of a time series [default: the model's usual size]")
+      ->type_name("N")
+      ->check(count);
+  verb->add_option("--image", arguments.image, "Height and width of images in pixels [default: the model's usual size]")
+      ->type_name("N")
+      ->check(whole_number(1, 16384));
+  verb->add_option("--ranks", arguments.ranks, "Devices that share the batch [default: 1]")
+      ->type_name("N")
+      ->check(count);
 }
 
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("plan", "Predict the memory that training needs")->footer(plan_footer);
-  const auto count = CLI::Range(int64_t{1}, int64_t{1} << 20).description("");
+  CLI::App* verb = app.add_subcommand("plan", "Predict a training step's peak memory")->footer(plan_footer);
   add_job(verb, arguments);
-  verb->add_option("--batch", arguments.batch, "Samples, of all ranks; the recipe's")->type_name("N")->check(count);
-  verb->add_option("--seq", arguments.seq, "Tokens, or steps of a series")->type_name("N")->check(count);
-  verb->add_option("--image", arguments.image, "Height and width of pictures")
-      ->type_name("N")
-      ->check(CLI::Range(1, 16384).description(""));
-  verb->add_option("--ranks", arguments.ranks, "Devices that share the batch; 1")->type_name("N")->check(count);
-  add_size(verb, "--memory", arguments.memory, "Of one device, such as 16GB; this machine's");
-  add_size(verb, "--fit", arguments.fit, "Search the cheapest recipe that fits");
-  verb->add_option("--price-per-hour", arguments.price, "Of one device: cost per sample")
-      ->type_name("PRICE")
-      ->check(CLI::Validator(positive_problem, ""));
-  verb->add_option("--step-ms", arguments.step_ms, "Measured time of a step; estimated")
+  add_planned_step(verb, arguments);
+  begin_group(verb, "Limits and cost");
+  add_size(verb, "--memory", arguments.memory, "Memory per device, such as 16GB [default: this machine's]");
+  add_size(verb, "--fit", arguments.fit,
+           "Search for the cheapest recipe that fits into this size, and write it to standard output");
+  verb->add_option("--step-ms", arguments.step_ms,
+                   "Measured time of a step in milliseconds [default: estimated from the dry run]")
       ->type_name("MS")
       ->check(CLI::Validator(positive_problem, ""));
-  verb->add_option("--html", arguments.html, "Which tensor lives when, as a page, to FILE")->type_name("FILE");
-  verb->add_option("--trace", arguments.trace, "The same as a Chrome trace, to FILE")->type_name("FILE");
+  verb->add_option("--price-per-hour", arguments.price, "Price of one device per hour; adds the cost to the result")
+      ->type_name("PRICE")
+      ->check(CLI::Validator(positive_problem, ""));
+  begin_group(verb, "Output");
+  verb->add_option("--html", arguments.html, "Write a page that draws the lifetime of each tensor to this HTML file")
+      ->type_name("FILE");
+  verb->add_option("--trace", arguments.trace, "Write the same as a Chrome trace (ui.perfetto.dev) to this file")
+      ->type_name("FILE");
   add_json(verb, arguments.json);
   return verb;
+}
+
+/// Exactly one option of each part has to be given.
+void add_selection_parts(CLI::App* verb, SelectArguments& arguments) {
+  CLI::App* from = verb->add_option_group("samples from")->require_option(1);
+  begin_group(from, "Data");
+  from->add_option("--run", arguments.run,
+                   "Run folder that provides the dataset, the model and the sample statistics; excludes --data")
+      ->type_name("DIR");
+  from->add_option("--data", arguments.data, "Dataset to choose from without a run, with --by random; excludes --run")
+      ->type_name("PATH");
+  CLI::App* how_many = verb->add_option_group("how many")->require_option(1);
+  begin_group(how_many, "Number of samples (exactly one of these)");
+  how_many->add_option("--keep", arguments.keep, "Keep this share of the samples, hardest first, such as 0.6")
+      ->type_name("SHARE")
+      ->check(CLI::Validator(share_problem, ""));
+  how_many->add_option("--count", arguments.count, "Keep this many samples, hardest first")
+      ->type_name("N")
+      ->check(whole_number(1, INT64_MAX));
+  how_many
+      ->add_option("--add", arguments.add, "Choose this many samples to label next, in addition to the run's subset")
+      ->type_name("N")
+      ->check(whole_number(1, INT64_MAX));
 }
 
 CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("select", "Choose samples to train on, or to label")->footer(select_footer);
-  auto* from = verb->add_option_group("samples from")->require_option(1);
-  from->add_option("--run", arguments.run, "Folder of a run: its data, model and statistics")->type_name("DIR");
-  from->add_option("--data", arguments.data, "Data set, for --by random without a run")->type_name("PATH");
-  verb->add_option("--split", arguments.split, "Of --data, where it has several; train")->type_name("NAME");
-  verb->add_option("--by", arguments.by, "Rule, one of those below")->type_name("RULE")->required();
-  auto* how_many = verb->add_option_group("how many")->require_option(1);
-  how_many->add_option("--keep", arguments.keep, "Share to keep, hardest first")
-      ->type_name("SHARE")
-      ->check(CLI::Validator(share_problem, ""));
-  const auto positive = CLI::Range(int64_t{1}, INT64_MAX).description("");
-  how_many->add_option("--count", arguments.count, "How many to keep")->type_name("N")->check(positive);
-  how_many->add_option("--add", arguments.add, "How many to label next, beside the run's subset")
-      ->type_name("N")
-      ->check(positive);
-  verb->add_flag("--per-class", arguments.per_class, "Each class keeps its share");
-  verb->add_option("--passes", arguments.passes, "Of bald, with dropout on; 20")
-      ->type_name("N")
-      ->check(CLI::Range(2, 1000000).description(""));
+  CLI::App* verb = app.add_subcommand("select", "Choose samples to train on or to label")->footer(select_footer);
+  add_selection_parts(verb, arguments);
+  begin_group(verb, "Data");
+  verb->add_option("--split", arguments.split, "Split of --data, if it has several [default: train]")
+      ->type_name("NAME");
   add_plugins(verb, arguments.plugins);
-  verb->add_option("--seed", arguments.seed, "Of what is drawn; 1")
+  begin_group(verb, "Selection");
+  verb->add_option("--by", arguments.by, "Rule that ranks the samples; the rules are listed below")
+      ->type_name("RULE")
+      ->required();
+  verb->add_flag("--per-class", arguments.per_class, "Keep the proportions of the classes");
+  verb->add_option("--passes", arguments.passes, "Number of Monte Carlo dropout passes for bald [default: 20]")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{0}, INT64_MAX).description(""));
-  verb->add_option("--out", arguments.out, "The subset")->type_name("FILE")->required();
+      ->check(whole_number(2, 1000000));
+  verb->add_option("--seed", arguments.seed, "Seed of random choices [default: 1]")
+      ->type_name("N")
+      ->check(whole_number(0, INT64_MAX));
+  begin_group(verb, "Output");
+  verb->add_option("--out", arguments.out,
+                   "Write the subset to this file; replaces an existing subset, but no other file")
+      ->type_name("FILE")
+      ->required();
   add_json(verb, arguments.json);
   return verb;
+}
+
+void add_pack_output(CLI::App* verb, PackArguments& arguments) {
+  begin_group(verb, "Output");
+  verb->add_option("--format", arguments.format, "Output format [default: by the suffix of DST, otherwise pack]")
+      ->type_name("NAME");
+  auto* size = add_size(verb, "--shard-size", arguments.shard_bytes, "Size of a shard, such as 256MB [default: 1GB]");
+  verb->add_option("--shard-samples", arguments.shard_samples, "Samples per shard; excludes --shard-size")
+      ->type_name("N")
+      ->check(whole_number(1, INT64_MAX))
+      ->excludes(size);
+  verb->add_flag("--verify", arguments.verify,
+                 "Compare every sample with SRC at the end; without it, only some are compared");
+  add_json(verb, arguments.json);
 }
 
 CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("pack", "Convert a data set to another format")->footer(pack_footer);
-  verb->add_option("SRC", arguments.source, "Data set: a folder, a file, a pattern of shards")->required();
-  verb->add_option("DST", arguments.destination, "What is written: a file or a folder")->required();
-  verb->add_option("--format", arguments.format, "Format; by DST's suffix, or pack")->type_name("NAME");
-  verb->add_option("--split", arguments.split, "Of SRC, where it has several")->type_name("NAME");
-  verb->add_option("--select", arguments.select, "Only these samples (bellows select)")->type_name("FILE");
-  verb->add_option("--resize", arguments.resize, "Shorter side at most, or height x width")->type_name("SIDE|HxW");
-  verb->add_option("--encode", arguments.encode, "Pictures: jpg[:QUALITY], png, raw, restart, keep")
+  CLI::App* verb = app.add_subcommand("pack", "Convert a dataset to another format")->footer(pack_footer);
+  verb->add_option("SRC", arguments.source, "Dataset to convert: a folder, a file or a pattern of shards")->required();
+  verb->add_option("DST", arguments.destination, "File or folder to write")->required();
+  begin_group(verb, "Samples");
+  verb->add_option("--split", arguments.split, "Split of SRC; needed if it has several")->type_name("NAME");
+  verb->add_option("--select", arguments.select, "Convert only the samples of this subset (see `bellows select`)")
+      ->type_name("FILE");
+  begin_group(verb, "Images");
+  verb->add_option("--resize", arguments.resize,
+                   "Shrink images to this shorter side in pixels, or resize them to height x width, such as 224x224")
+      ->type_name("SIDE|HxW");
+  verb->add_option(
+          "--encode", arguments.encode,
+          "Encoding: jpg[:QUALITY], png, raw (pixels), restart (JPEG with restart markers), keep [default: keep]")
       ->type_name("CODING");
-  auto* size = add_size(verb, "--shard-size", arguments.shard_bytes, "Bytes of a shard, such as 256MB; 1GB");
-  verb->add_option("--shard-samples", arguments.shard_samples, "Samples of a shard")
+  add_pack_output(verb, arguments);
+  begin_group(verb, "Parallel");
+  verb->add_option("--threads", arguments.threads, "Threads that read, resize and encode [default: one per core]")
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, INT64_MAX).description(""))
-      ->excludes(size);
-  verb->add_option("--threads", arguments.threads, "Threads that read, scale and encode; all")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1024).description(""));
-  verb->add_flag("--verify", arguments.verify, "Compare every sample with SRC at the end");
-  add_json(verb, arguments.json);
+      ->check(whole_number(1, 1024));
   return verb;
+}
+
+void add_loader(CLI::App* verb, BenchDataArguments& arguments) {
+  begin_group(verb, "Loader");
+  verb->add_option("--batch", arguments.batch, "Samples per batch [default: 64]")
+      ->type_name("N")
+      ->check(whole_number(1, 1 << 20));
+  verb->add_option(
+          "--threads", arguments.threads,
+          "Worker threads in addition to the calling thread; auto adds threads while they help [default: auto]")
+      ->type_name("N|auto");
+  verb->add_option("--prefetch", arguments.prefetch, "Batches to prepare in advance [default: 4]")
+      ->type_name("N")
+      ->check(whole_number(1, 65536));
+  verb->add_option("--cache-mb", arguments.cache_mb, "Size of the decoded-image cache in MiB [default: 0]")
+      ->type_name("MIB")
+      ->check(whole_number(0, 1 << 24));
 }
 
 CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("bench-data", "Measure how fast a data set loads")->footer(bench_data_footer);
-  verb->add_option("URL", arguments.url, "Data set: a folder, a file, a pattern of shards")->required();
-  verb->add_option("--split", arguments.split, "Of it, where it has several")->type_name("NAME");
-  verb->add_option("--batch", arguments.batch, "Samples of a batch; 64")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20).description(""));
-  verb->add_option("--threads", arguments.threads, "Threads beside the caller; auto: as many as help")
-      ->type_name("N|auto");
-  verb->add_option("--prefetch", arguments.prefetch, "Batches made ahead; 4")
-      ->type_name("N")
-      ->check(CLI::Range(1, 65536).description(""));
-  verb->add_option("--crop", arguments.crop, "Random resized crop of this side, and flip")
+  CLI::App* verb =
+      app.add_subcommand("bench-data", "Measure how fast a dataset loads, and why")->footer(bench_data_footer);
+  verb->add_option("URL", arguments.url, "Dataset to load: a folder, a file or a pattern of shards")->required();
+  begin_group(verb, "Samples");
+  verb->add_option("--split", arguments.split, "Split of the dataset; needed if it has several")->type_name("NAME");
+  verb->add_option("--crop", arguments.crop, "Random resized crop to this side in pixels, and random horizontal flip")
       ->type_name("SIDE")
-      ->check(CLI::Range(1, 16384).description(""));
-  verb->add_option("--cache-mb", arguments.cache_mb, "MiB of decoded pictures to keep; 0")
-      ->type_name("MIB")
-      ->check(CLI::Range(0, 1 << 24).description(""));
-  verb->add_flag("--shuffle", arguments.shuffle, "Another order each epoch");
-  auto* seconds = verb->add_option("--seconds", arguments.seconds, "How long; 10")
+      ->check(whole_number(1, 16384));
+  verb->add_flag("--shuffle", arguments.shuffle, "Shuffle the samples differently in each epoch");
+  add_loader(verb, arguments);
+  begin_group(verb, "Duration");
+  auto* seconds = verb->add_option("--seconds", arguments.seconds, "Measure for this many seconds [default: 10]")
                       ->type_name("SECONDS")
                       ->check(CLI::Validator(seconds_problem, ""));
-  verb->add_option("--epochs", arguments.epochs, "Instead: so many times all samples")
+  verb->add_option("--epochs", arguments.epochs, "Load the dataset this many times; excludes --seconds")
       ->type_name("N")
-      ->check(CLI::Range(1, 1000000).description(""))
+      ->check(whole_number(1, 1000000))
       ->excludes(seconds);
-  verb->add_option("--trace", arguments.trace, "A Chrome trace, to FILE")->type_name("FILE");
+  begin_group(verb, "Output");
+  verb->add_option("--trace", arguments.trace, "Write a Chrome trace (ui.perfetto.dev) to this file")
+      ->type_name("FILE");
   add_json(verb, arguments.json);
   return verb;
 }
 
-CLI::App* add_launch(CLI::App& app, LaunchArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("launch", "Start a program in many processes")->footer(launch_footer);
-  comm::LaunchOptions& options = arguments.options;
-  const auto at_least = [](int low) { return CLI::Range(low, 1000000).description(""); };
-  verb->add_option("-n,--ranks", options.ranks, "Processes on this machine")
-      ->type_name("N")
-      ->required()
-      ->check(at_least(1));
-  verb->add_option("--nnodes", options.nodes, "Machines; 1")->type_name("N")->check(at_least(1));
-  verb->add_option("--node-rank", options.node_rank, "Which of them this is; 0")->type_name("R")->check(at_least(0));
-  verb->add_option("--rdzv", options.rendezvous, "Where node 0 is; loopback, any free port")->type_name("HOST:PORT");
-  verb->add_option("--max-restarts", options.max_restarts, "Starts of all anew after a failure; 0")
+void add_restarts(CLI::App* verb, comm::LaunchOptions& options) {
+  begin_group(verb, "Restarts");
+  verb->add_option("--max-restarts", options.max_restarts,
+                   "Number of times that all ranks are restarted after a failure [default: 0]")
       ->type_name("K")
-      ->check(at_least(0));
-  verb->add_option("--min-ranks", options.min_ranks, "Each with a rank less, down to M; as many")
+      ->check(whole_number(0, 1000000));
+  verb->add_option("--min-ranks", options.min_ranks,
+                   "After each failure, restart with one rank fewer, but never fewer than M; on one node [default: N]")
       ->type_name("M")
-      ->check(at_least(1));
-  verb->add_option("--min-nodes", options.min_nodes, "Each without the nodes lost, down to M; all")
+      ->check(whole_number(1, 1000000));
+  verb->add_option("--min-nodes", options.min_nodes,
+                   "After a failure, restart without the lost nodes if at least M nodes are left [default: all]")
       ->type_name("M")
-      ->check(at_least(1));
-  verb->add_option("--node-timeout", options.node_timeout_s, "Until a silent node is lost, and may return; 30")
+      ->check(whole_number(1, 1000000));
+  verb->add_option("--node-timeout", options.node_timeout_s,
+                   "Seconds without a heartbeat after which a node counts as lost [default: 30]")
       ->type_name("S")
       ->check(CLI::PositiveNumber.description(""));
-  verb->add_option("COMMAND", options.command, "Behind --: the program and its arguments")->required();
+}
+
+CLI::App* add_launch(CLI::App& app, LaunchArguments& arguments) {
+  CLI::App* verb = app.add_subcommand("launch", "Start a program in several processes")->footer(launch_footer);
+  comm::LaunchOptions& options = arguments.options;
+  begin_group(verb, "Processes");
+  verb->add_option("-n,--ranks", options.ranks, "Number of processes on this machine")
+      ->type_name("N")
+      ->required()
+      ->check(whole_number(1, 1000000));
+  verb->add_option("--nnodes", options.nodes, "Number of machines [default: 1]")
+      ->type_name("N")
+      ->check(whole_number(1, 1000000));
+  verb->add_option("--node-rank", options.node_rank, "Number of this machine, starting at 0 [default: 0]")
+      ->type_name("R")
+      ->check(whole_number(0, 1000000));
+  verb->add_option("--rdzv", options.rendezvous, "Address of node 0 [default: loopback, any free port]")
+      ->type_name("HOST:PORT");
+  add_restarts(verb, options);
+  verb->add_option("COMMAND", options.command, "Program to start, and its arguments")->required();
   return verb;
 }
 
 CLI::App* add_checkpoint(CLI::App& app, CheckpointArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("checkpoint", "Look at a checkpoint, export it")->footer(checkpoint_footer);
+  CLI::App* verb =
+      app.add_subcommand("checkpoint", "Inspect a checkpoint or export its weights")->footer(checkpoint_footer);
   verb->require_subcommand(1);
-  CLI::App* info = verb->add_subcommand("info", "What is in it, and where its run was")->footer(checkpoint_footer);
-  info->add_flag("--verify", arguments.verify, "Compare all checksums");
-  CLI::App* exported = verb->add_subcommand("export", "Its weights, for Python")->footer(checkpoint_footer);
+  CLI::App* info =
+      verb->add_subcommand("info", "Show the contents of a checkpoint and its step")->footer(checkpoint_footer);
+  CLI::App* exported =
+      verb->add_subcommand("export", "Write the model's weights to a safetensors file")->footer(checkpoint_footer);
   for (CLI::App* action : {info, exported}) {
-    action->add_option("PATH", arguments.path, "A checkpoint, or a run's folder")->required();
+    action->add_option("PATH", arguments.path, "Checkpoint, or a run folder for its newest checkpoint")->required();
+    begin_group(action, "Output");
     add_json(action, arguments.json);
   }
-  exported->add_option("FILE", arguments.out, "The safetensors file")->required();
+  begin_group(info, "Checks");
+  info->add_flag("--verify", arguments.verify, "Read all data and verify their checksums");
+  exported->add_option("FILE", arguments.out, "The safetensors file to write")->required();
   return verb;
 }
 
 CLI::App* add_doctor(CLI::App& app, DoctorArguments& arguments) {
-  CLI::App* verb = app.add_subcommand("doctor", "Look at the machine and libtorch")->footer(doctor_footer);
+  CLI::App* verb = app.add_subcommand("doctor", "Check the machine and libtorch")->footer(doctor_footer);
+  begin_group(verb, "Output");
   add_json(verb, arguments.json);
   return verb;
 }
@@ -275,7 +400,7 @@ int with_plugins(const std::vector<std::string>& plugins, Action verb) {
   return verb();
 }
 
-/// What a verb does once its arguments are read.
+/// A verb, and the function that runs it after its arguments were parsed.
 struct Verb {
   CLI::App* parsed;
   std::function<int()> run;
@@ -283,7 +408,7 @@ struct Verb {
 
 int usage(const std::string& message, const std::string& verb) {
   print_error(message);
-  std::fprintf(stderr, "Try `bellows %s--help`.\n", verb.empty() ? "" : (verb + " ").c_str());
+  std::fprintf(stderr, "Run `bellows %s--help` for help.\n", verb.empty() ? "" : (verb + " ").c_str());
   return exit_usage;
 }
 
@@ -297,10 +422,10 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, cha
   }
   const bool known = std::find(verbs.begin(), verbs.end(), first) != verbs.end();
   if (known || first.starts_with("-")) return usage(error.what(), known ? first : "");
-  return usage(c10::str("no verb is called \"", first, "\".", did_you_mean(first, verbs)), "");
+  return usage(c10::str("unknown verb \"", first, "\".", did_you_mean(first, verbs)), "");
 }
 
-/// The command's options by their names in the library, which errors put in backquotes.
+/// Maps names of library options, which errors put in backquotes, to the command's options.
 constexpr std::pair<const char*, const char*> option_names[] = {{"accept_changes", "--accept-changes"},
                                                                 {"encode", "--encode"},
                                                                 {"format", "--format"},
@@ -312,7 +437,7 @@ constexpr std::pair<const char*, const char*> option_names[] = {{"accept_changes
                                                                 {"resize", "--resize"},
                                                                 {"target_accuracy", "--target-accuracy"}};
 
-/// `message` with the options of `verb` instead of the library's: "`min_ranks`" becomes "--min-ranks".
+/// Replaces library options in `message` with the verb's options: "`min_ranks`" becomes "--min-ranks".
 std::string with_option_names(std::string message, const CLI::App& verb) {
   for (const auto& [name, option] : option_names) {
     if (!verb.get_option_no_throw(option)) continue;
@@ -345,7 +470,7 @@ int guarded(const CLI::App& verb, Action action) {
 }  // namespace
 
 void check_json_target(const JsonTarget& target) {
-  if (!target.empty() && target != "-") AtomicFile probe(target);  // leaves nothing behind
+  if (!target.empty() && target != "-") AtomicFile probe(target);  // deletes its temporary file
 }
 
 void write_json(const JsonTarget& target, const std::string& text) {
@@ -360,15 +485,24 @@ namespace {
 
 void on_bus_error(int) {
   constexpr std::string_view words =
-      "\nbellows: a file was cut short while it was read, or its disk failed. Write data sets anew and rename them; do "
-      "not "
-      "change them in place.\n";
+      "\nbellows: a file was truncated while it was being read, or its disk failed. Do not change dataset files in "
+      "place: write a new file and rename it.\n";
   if (write(STDERR_FILENO, words.data(), words.size()) < 0) _exit(exit_failed);
   _exit(exit_failed);
 }
 
+void describe(CLI::App& app) {
+  app.description("Bellows speeds up libtorch training and inference, and measures each speedup on your model.");
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.set_version_flag("--version", std::string("bellows " BELLOWS_VERSION ", libtorch ") + this_machine().libtorch,
+                       "Print the versions of Bellows and libtorch and exit");
+  app.formatter_fn(help_text);
+  app.footer(overview);
+  app.require_subcommand(1);
+}
+
 void handle_file_signals() {
-  std::signal(SIGXFSZ, SIG_IGN);  // writing a file that grows too large then fails with an error, as on a full disk
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that exceeds the size limit then fails with an error, as on a full disk
   std::signal(SIGBUS, on_bus_error);
 }
 
@@ -376,11 +510,8 @@ void handle_file_signals() {
 
 int run(int argc, char** argv) {
   handle_file_signals();
-  CLI::App app{"Bellows: trains faster with libtorch, and proves it.", "bellows"};
-  app.set_version_flag("--version", std::string("bellows " BELLOWS_VERSION ", libtorch ") + this_machine().libtorch);
-  app.get_formatter()->column_width(30);
-  app.footer(overview);
-  app.require_subcommand(1);
+  CLI::App app{"", "bellows"};
+  describe(app);
   TrainArguments train;
   LadderArguments ladder;
   PlanArguments plan;
@@ -390,7 +521,6 @@ int run(int argc, char** argv) {
   LaunchArguments launch;
   CheckpointArguments checkpoint;
   DoctorArguments doctor;
-  CLI::App* doctor_verb = add_doctor(app, doctor);
   const std::vector<Verb> verbs = {
       {add_train(app, train), [&] { return with_plugins(train.plugins, [&] { return run_train(train); }); }},
       {add_ladder(app, ladder), [&] { return with_plugins(ladder.plugins, [&] { return run_ladder(ladder); }); }},
@@ -401,7 +531,7 @@ int run(int argc, char** argv) {
       {add_launch(app, launch), [&] { return run_launch(launch); }},
       {add_checkpoint(app, checkpoint),
        [&] { return checkpoint.out.empty() ? run_checkpoint_info(checkpoint) : run_checkpoint_export(checkpoint); }},
-      {doctor_verb, [&] { return run_doctor(doctor); }}};
+      {add_doctor(app, doctor), [&] { return run_doctor(doctor); }}};
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
@@ -410,10 +540,11 @@ int run(int argc, char** argv) {
     return usage_error(app, error, argc, argv);
   }
   const auto chosen = std::find_if(verbs.begin(), verbs.end(), [](const Verb& verb) { return verb.parsed->parsed(); });
-  if (chosen->parsed != doctor_verb) bound_spinning(argv);
-  end_on_signals();  // after bound_spinning(), which may start the program anew
+  const bool runs_doctor = chosen->parsed == verbs.back().parsed;
+  if (!runs_doctor) set_openmp_wait_policy(argv);
+  end_on_signals();  // after set_openmp_wait_policy(), which may restart the program
   return guarded(*chosen->parsed, [&] {
-    if (chosen->parsed != doctor_verb) check_threads(at::get_num_threads());
+    if (!runs_doctor) check_threads(at::get_num_threads());
     return chosen->run();
   });
 }

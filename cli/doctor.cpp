@@ -25,7 +25,7 @@ struct Finding {
   std::string what;  ///< "threads"
   Health health = Health::ok;
   std::string found;  ///< "2 of 2 usable"
-  std::string fix;    ///< what to do; "" when nothing
+  std::string fix;    ///< what to do; "" if nothing
 };
 
 const char* health_word(Health health) {
@@ -38,7 +38,7 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-/// The version of the library that was loaded, as its own configuration text has it.
+/// The version of the loaded library, from its own configuration text.
 std::string loaded_libtorch() {
   const std::string text = at::show_config();
   const std::string key = "TORCH_VERSION=";
@@ -53,10 +53,10 @@ Finding check_libtorch(const Machine& machine) {
   if (!loaded.empty() && !loaded.starts_with(machine.libtorch)) {
     finding.health = Health::failure;
     finding.found = "built with " + machine.libtorch + ", loaded " + loaded + " from " + machine.libtorch_path;
-    finding.fix = "Build against the libtorch that is loaded, or take the other one off LD_LIBRARY_PATH.";
+    finding.fix = "Build against the loaded libtorch, or remove that one from LD_LIBRARY_PATH.";
   } else if (!machine.libtorch.starts_with("2.11.")) {
     finding.health = Health::warning;
-    finding.fix = "2.11.0 is what is tested. Run script/test before you rely on another one.";
+    finding.fix = "Bellows is tested with 2.11.0. Run script/test before you rely on another version.";
   }
   return finding;
 }
@@ -65,8 +65,8 @@ Finding check_autograd_engine() {
   if (!tap::foreign_autograd_engine()) return {.what = "autograd engine", .found = "libtorch's own"};
   return {.what = "autograd engine",
           .health = Health::warning,
-          .found = "another one is in place: Python's torch shares this process",
-          .fix = "Techniques that look at tensors saved for backward cannot work here. Run without Python's torch."};
+          .found = "replaced by another engine, because Python's torch runs in this process",
+          .fix = "Techniques that change saved tensors do not work in this process. Run without Python's torch."};
 }
 
 Finding check_vector_units(const Machine& machine) {
@@ -75,25 +75,25 @@ Finding check_vector_units(const Machine& machine) {
   if (!forced.empty()) {
     finding.health = Health::warning;
     finding.found += ", forced by ATEN_CPU_CAPABILITY=" + forced;
-    finding.fix = "Unset ATEN_CPU_CAPABILITY, so that libtorch takes the best kernels.";
+    finding.fix = "Unset ATEN_CPU_CAPABILITY so that libtorch uses its fastest kernels.";
   } else if (capability == "DEFAULT" && !machine.has("asimd")) {
     finding.health = Health::warning;
-    finding.fix = "This processor has no AVX2: expect a fraction of the usual speed.";
+    finding.fix = "This processor has no AVX2, so training is much slower than on others.";
   }
   return finding;
 }
 
 Finding check_threads(const Machine& machine) {
-  Finding finding{
-      .what = "threads",
-      .found = c10::str(machine.torch_threads, " an operator, ", machine.usable_threads(), " can run at a time")};
+  Finding finding{.what = "threads",
+                  .found = c10::str(machine.torch_threads, " per operator, ", machine.usable_threads(),
+                                    " can run at the same time")};
   if (machine.torch_threads > machine.usable_threads()) {
     finding.health = Health::warning;
-    finding.fix = c10::str(
-        "More threads than processors wait for each other. Set OMP_NUM_THREADS=", machine.usable_threads(), ".");
+    finding.fix = c10::str("More threads than usable processors slow each other down. Set OMP_NUM_THREADS=",
+                           machine.usable_threads(), ".");
   } else if (machine.torch_threads < std::min(machine.usable_threads(), machine.cores)) {
     finding.health = Health::note;
-    finding.fix = "Cores stay idle. Unset OMP_NUM_THREADS unless that is wanted.";
+    finding.fix = "Some cores stay idle. Unset OMP_NUM_THREADS, unless this is intended.";
   }
   return finding;
 }
@@ -109,10 +109,10 @@ Finding check_spinning(const Machine& machine) {
   getloadavg(&load, 1);
   const bool shared = load > 0.5 * static_cast<double>(machine.usable_threads());
   finding.health = shared ? Health::warning : Health::note;
-  finding.found = c10::str("GOMP_SPINCOUNT is unset; load ", number("%.1f", load));
+  finding.found = c10::str("GOMP_SPINCOUNT is not set; system load ", number("%.1f", load));
   finding.fix =
-      "On a machine that others use, idle threads that spin make steps 5 to 10 times slower. Set GOMP_SPINCOUNT=20000 "
-      "for programs of your own; `bellows train` and `bellows ladder` do so by themselves.";
+      "If other programs use the cores, spinning threads make steps 5 to 10 times slower. Set GOMP_SPINCOUNT=20000 for "
+      "your own programs. `bellows train` and `bellows ladder` set it themselves.";
   return finding;
 }
 
@@ -122,7 +122,7 @@ Finding check_memory(const Machine& machine) {
                            format_bytes(static_cast<double>(machine.memory_bytes))};
   if (machine.memory_available_bytes < (int64_t{1} << 30)) {
     finding.health = Health::warning;
-    finding.fix = "Less than 1 GiB is free: end other programs, or train with smaller batches.";
+    finding.fix = "Less than 1 GiB is free. End other programs, or use smaller batches.";
   }
   return finding;
 }
@@ -133,7 +133,7 @@ Finding check_open_files() {
   Finding finding{.what = "open files", .found = c10::str(limit.rlim_cur, " allowed")};
   if (limit.rlim_cur < 1024) {
     finding.health = Health::warning;
-    finding.fix = "Every shard is an open file. Raise it: ulimit -n 4096.";
+    finding.fix = "Each shard needs an open file. Raise the limit: ulimit -n 4096.";
   }
   return finding;
 }
@@ -141,17 +141,17 @@ Finding check_open_files() {
 Finding check_disk(const std::string& label, const std::string& path, double enough) {
   struct statvfs disk {};
   if (statvfs(path.c_str(), &disk) != 0)
-    return {.what = label, .health = Health::note, .found = path + " cannot be looked at"};
+    return {.what = label, .health = Health::note, .found = path + " cannot be examined"};
   const double free = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
   Finding finding{.what = label, .found = format_bytes(free) + " free in " + path};
   if (free < enough) {
     finding.health = Health::warning;
-    finding.fix = "Less than " + format_bytes(enough) + " is free: checkpoints may not find room.";
+    finding.fix = "Less than " + format_bytes(enough) + " is free, so checkpoints may not fit.";
   }
   if (access(path.c_str(), W_OK) != 0) {
     finding.health = Health::note;
     finding.found += ", not writable";
-    finding.fix = "Give `--out` a folder that you may write to.";
+    finding.fix = "Pass a folder to `--out` that you can write to.";
   }
   return finding;
 }
@@ -176,8 +176,8 @@ std::vector<Finding> examine(const Machine& machine) {
   if (!at::hasMKLDNN()) {
     findings.push_back({.what = "oneDNN",
                         .health = Health::warning,
-                        .found = "this libtorch was built without it",
-                        .fix = "Convolutions and bf16 will be slow. Take the official libtorch or wheel."});
+                        .found = "not included in this libtorch",
+                        .fix = "Convolutions and bf16 are slow without it. Use an official libtorch or wheel."});
   }
   return findings;
 }
@@ -223,7 +223,7 @@ void print_report(const Machine& machine, const std::vector<Finding>& findings) 
     std::string& list = there ? present : absent;
     list += (list.empty() ? "" : ", ") + name;
   }
-  print_lines(terminal, "features", present + (absent.empty() ? "" : " (not there: " + absent + ")"));
+  print_lines(terminal, "features", present + (absent.empty() ? "" : " (not available: " + absent + ")"));
   static constexpr Colour colours[] = {Colour::green, Colour::none, Colour::yellow, Colour::red};
   int to_fix = 0;
   for (const Finding& finding : findings) {
@@ -232,8 +232,8 @@ void print_report(const Machine& machine, const std::vector<Finding>& findings) 
                 colours[static_cast<int>(finding.health)]);
     to_fix += finding.health >= Health::warning;
   }
-  terminal.print(to_fix == 0 ? "\nNothing to fix.\n"
-                             : c10::str("\n", to_fix, to_fix == 1 ? " thing" : " things", " to fix.\n"));
+  terminal.print(to_fix == 0 ? "\nNo problems found.\n"
+                             : c10::str("\n", to_fix, to_fix == 1 ? " problem" : " problems", " to fix.\n"));
 }
 
 }  // namespace

@@ -1,15 +1,17 @@
 #pragma once
 
-/// What `bellows VERB --help` says below the options.
+/// The text below the options in `bellows VERB --help`. help_format.h fills the paragraphs to the terminal's width.
 namespace bellows::cli {
 
 inline constexpr const char* train_footer =
-    R"(Trains and evaluates after every epoch. Ctrl-C or SIGTERM saves a
-checkpoint, if --out is given, and exits with 130 or 143; a second one ends the
-program at once.
-Text models (bert-20m, distilbert-base, config.json) read a text and a label of
-each sample, with a vocab.txt, a tokenizer.json or as bytes: --set tokenizer=…,
-sequence_length=….
+    R"(Trains the model and evaluates it after every epoch. If neither --out nor run_folder in the recipe names a
+folder, nothing is saved. With --resume and without --recipe, the recipe in --out applies.
+
+Ctrl-C or SIGTERM saves a checkpoint, if there is a run folder, and exits with 130 or 143. A second signal ends the
+program immediately.
+
+Text models (bert-20m, distilbert-base, config.json) read the text and the label of each sample. Set the recipe keys
+tokenizer (a vocab.txt, a tokenizer.json, or bytes) and max_length.
 
 Examples:
   bellows train --recipe digits.yaml --out runs/digits
@@ -17,15 +19,16 @@ Examples:
   bellows train --out runs/digits --resume
   bellows train --data mails --model bert-20m --set tokenizer=vocab.txt
   bellows train --data data/digits --plugin build/libmynet.so --model mynet
+  bellows train --keys
 )";
 
 inline constexpr const char* ladder_footer =
-    R"(Starts from the plain program and switches on one technique after another, each
-over the last one that was kept: alternating timed windows, then training from
-scratch to the target. What does not help is dropped, and said.
-With --memory-target it finds the recipe that stays under a peak of memory at
-the least time a step: predicted by `plan`, then measured. With an accuracy the
-choice has to reach it, too. Exit code 1 when there is none.
+    R"(Starts from the plain libtorch program and adds one technique after another to the last configuration that was
+kept. The new configuration and the previous one take turns in timed windows. Then training must still reach the
+target accuracy. Techniques that do not help are dropped, and the report says why.
+
+With --memory-target, the command predicts the memory of many recipes and measures those that may fit, the fastest
+first. If you give a target accuracy, too, the chosen recipe must reach it. The exit code is 1 if no recipe fits.
 
 Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
@@ -34,10 +37,9 @@ Examples:
 )";
 
 inline constexpr const char* plan_footer =
-    R"(Predicts what a step will need, from a few steps with 2 and 3 samples that are
-made up; no data are read, and no step of full size is taken. Prints what the
-peak consists of, what each technique would change, and what to do. With --fit
-standard output is a recipe that `train` takes.
+    R"(Predicts the peak memory of a training step by running it on synthetic batches of 2 and 3 samples. It reads no
+data and never runs a step of full size. The output shows the composition of the peak, the predicted effect of each
+technique, and a recommendation. With --fit, standard output is a recipe for `bellows train`.
 
 Examples:
   bellows plan --model bert-base --batch 32 --seq 512
@@ -47,20 +49,22 @@ Examples:
 )";
 
 inline constexpr const char* doctor_footer =
-    R"(What this machine and this libtorch offer, what limits them, what to fix.
+    R"(Shows what this machine and this libtorch support, which settings make training slower, and how to fix them.
 
-Example:
+Examples:
+  bellows doctor
   bellows doctor --json
 )";
 
 inline constexpr const char* select_footer =
-    R"(Out of samples with labels: the hardest of them, by what a run noted while it
-trained (its recipe has sample_stats: true). Out of samples without: those whose
-label would tell a run's model most. The result is a small file that the
-recipe's `subset` and data sets take.
+    R"(With --keep or --count, chooses the hardest samples among those with labels. Their difficulty comes from the
+statistics of a run whose recipe has sample_stats: true. With --add, chooses the samples without labels that are most
+informative for the model of a run. The result is a small file for the recipe key subset and for `bellows pack
+--select`.
 
-Rules with labels: forgetting, el2n, loss, margin, entropy, random. To label:
-least_confidence, margin, entropy, bald, k_center, random.
+Rules for samples with labels: forgetting, el2n, loss, margin, entropy, random.
+
+Rules for samples to label: least_confidence, margin, entropy, bald, k_center, random.
 
 Examples:
   bellows select --run runs/all --by forgetting --keep 0.6 --out hard.json
@@ -70,11 +74,11 @@ Examples:
 )";
 
 inline constexpr const char* pack_footer =
-    R"(Reads any data set that training reads, and writes it in any of the formats:
-pack (pages with checksums, the default), webdataset, tfrecord, recordio, beton,
-mds, folder, arrays, csv, jsonl. DST is one file if its name ends in the
-format's suffix, else a folder of shards. Killed or stopped, the same command
-goes on where it was. At the end all is read back and compared.
+    R"(Reads any dataset that `bellows train` reads, and writes it in one of these formats: pack (pages with
+checksums, the default), webdataset, tfrecord, recordio, beton, mds, folder, arrays, csv, jsonl.
+
+DST is one file if its name ends in the format's suffix, otherwise a folder of shards. After an interruption, the same
+command resumes where it stopped. At the end, all written samples are read back and verified.
 
 Examples:
   bellows pack data/digits digits --split train
@@ -84,10 +88,11 @@ Examples:
 )";
 
 inline constexpr const char* bench_data_footer =
-    R"(Loads batches and does nothing with them: how fast that goes, where the time
-goes, and what would help most. Ctrl-C ends it with a report. If images differ
-in size and you give no --crop, each image is resized to 256 pixels at its
-shorter side, then cropped to 224 x 224 at the center.
+    R"(Loads batches without training on them. The report shows the throughput, the time of each stage, and the change
+that would help most. Ctrl-C ends the measurement and prints the report.
+
+If images differ in size and you give no --crop, each image is resized to 256 pixels at its shorter side, then cropped
+to 224 x 224 at the center.
 
 Examples:
   bellows bench-data data/digits --split train --seconds 5
@@ -96,13 +101,15 @@ Examples:
 )";
 
 inline constexpr const char* launch_footer =
-    R"(Starts N processes of a program, as torchrun does: RANK, WORLD_SIZE, LOCAL_RANK,
-MASTER_ADDR, MASTER_PORT in their environment, and BELLOWS_TOKEN, the secret of
-who may join. Output comes line by line with its rank in front. When a
-rank fails, all others end within 5 s, then the command, with the exit code of
-the first that failed. Several nodes: the same command on each, with its own
---node-rank and the same BELLOWS_TOKEN. A node that is lost may be started
-again, or, with --min-nodes, the others go on without it; node 0 has to stay.
+    R"(Starts N processes of a program and sets the same environment variables as torchrun: RANK, WORLD_SIZE,
+LOCAL_RANK, MASTER_ADDR, MASTER_PORT. In addition, BELLOWS_TOKEN holds the secret that a process needs to join the
+job. Each line of output starts with its rank.
+
+If a rank fails, all other ranks are stopped within 5 s, and the command exits with the exit code of the first rank
+that failed.
+
+For several nodes, run the same command on each node, with its own --node-rank and the same BELLOWS_TOKEN. You can
+restart a lost node, or let the other nodes continue without it (--min-nodes). Node 0 must keep running.
 
 Examples:
   bellows launch -n 4 -- ./train --epochs 3
@@ -111,9 +118,8 @@ Examples:
 )";
 
 inline constexpr const char* checkpoint_footer =
-    R"(PATH is a checkpoint, step-…, of one process or of many ranks, or the folder of
-a run: then its newest. export writes the weights as one safetensors file, which
-Python reads with safetensors.torch.load_file.
+    R"(PATH is a checkpoint (step-…) that one process or several ranks wrote, or a run folder. For a run folder, the
+newest checkpoint is used. `export` writes one safetensors file, which Python reads with safetensors.torch.load_file.
 
 Examples:
   bellows checkpoint info runs/digits --verify
@@ -124,8 +130,9 @@ inline constexpr const char* overview = R"(Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --json ladder.json
   bellows train --recipe digits.yaml --out runs/digits
   bellows doctor
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C,
-143 by SIGTERM.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
+
 `bellows VERB --help` explains one verb.
 )";
 

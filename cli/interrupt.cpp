@@ -12,7 +12,7 @@ namespace bellows::cli {
 
 namespace {
 
-// What the handler touches: plain addresses, and atomics that need no lock.
+// The handler uses only plain addresses and lock-free atomics.
 std::atomic<int> first_signal{0};
 void (*stop_action)(void*) = nullptr;
 void* stop_context = nullptr;
@@ -20,7 +20,7 @@ const char* stop_words = "";
 struct sigaction earlier_int, earlier_term;
 
 void say(const char* text) {
-  if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // nowhere left to complain
+  if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // there is no other place to report it
 }
 
 void on_signal(int signal) {
@@ -28,7 +28,7 @@ void on_signal(int signal) {
   if (!first_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
   say("\nbellows: stopping: ");
   say(stop_words);
-  say(" (once more to leave at once)\n");
+  say(". A second signal exits immediately.\n");
   if (stop_action) return stop_action(stop_context);
   request_stop();
 }
@@ -38,8 +38,8 @@ void end_process(int signal) {
   _exit(128 + signal);
 }
 
-/// A job in the background was started with SIGINT ignored: keys typed at the terminal are not for it.
-/// Returns: what the signal did before
+/// Sets a handler, unless the signal is ignored: shells start background jobs with SIGINT ignored.
+/// Returns: the previous action
 struct sigaction handle(int signal, void (*handler)(int)) {
   struct sigaction action {};
   struct sigaction before {};

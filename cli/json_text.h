@@ -7,7 +7,7 @@
 
 namespace bellows::cli {
 
-/// JSON as the command writes it: two spaces deep, with a line break at the end.
+/// The JSON format of the command: indented by two spaces, with a line break at the end.
 inline std::string json_text(const nlohmann::ordered_json& json) {
   return bellows::json_text(json, 2) + "\n";
 }

@@ -11,7 +11,7 @@
 #include "bellows/ladder/process.h"
 #include "bellows/system/file.h"
 #include "bellows/tap/allocator.h"
-#include "bellows/train/data/data_split.h"
+#include "bellows/train/resolved_job.h"
 #include "cli/interrupt.h"
 #include "cli/ladder_files.h"
 #include "cli/ladder_table.h"
@@ -25,7 +25,7 @@ namespace {
 using train::LadderReport;
 using train::Recipe;
 
-/// Rung 0: the program in bench/baseline.
+/// Rung 0: the plain libtorch program.
 class PlainProgram final : public train::LadderJob {
  public:
   explicit PlainProgram(const plain_libtorch::Options& options) : before_(live_bytes()), training_(options) {
@@ -67,9 +67,9 @@ class PlainProgram final : public train::LadderJob {
   int64_t steps_ = 0;
 };
 
-/// The plain program trains one model on one data set. For others the same loop stands in: Bellows with all off.
+/// The plain program trains one model on one dataset. For others, Bellows with all techniques off replaces it.
 bool plain_program_fits(const Recipe& recipe, const std::string& name) {
-  Recipe like_it;  // what may differ
+  Recipe like_it;  // the settings that may differ
   like_it.data = recipe.data;
   like_it.image_size = recipe.image_size;
   like_it.batch_size = recipe.batch_size;
@@ -79,7 +79,7 @@ bool plain_program_fits(const Recipe& recipe, const std::string& name) {
   like_it.seed = recipe.seed;
   like_it.epochs = recipe.epochs;
   like_it.target_accuracy = recipe.target_accuracy;
-  like_it.log_every = recipe.log_every;
+  like_it.logging_steps = recipe.logging_steps;
   return name == "digits" && train::without_techniques(like_it) == recipe;
 }
 
@@ -87,7 +87,7 @@ class Jobs final : public train::LadderJobs {
  public:
   Jobs(Recipe base, const train::DataSplit& split)
       : base_(std::move(base)), plain_(split.held_out.empty() && plain_program_fits(base_, split.whole.info().name)) {
-    with(base_, static_cast<uint64_t>(base_.seed));  // says what is missing before anything is printed
+    with(base_, static_cast<uint64_t>(base_.seed));  // reports missing data before anything is printed
   }
 
   bool plain_program() const { return plain_; }
@@ -121,7 +121,7 @@ bool same_file(const std::string& a, const std::string& b) {
   return !a.empty() && !b.empty() && fs::weakly_canonical(fs::absolute(a)) == fs::weakly_canonical(fs::absolute(b));
 }
 
-/// Options with the files that they name.
+/// The options that name files, with these files.
 std::vector<std::pair<const char*, std::string>> targets_of(const LadderArguments& arguments) {
   return {{"--json", arguments.json}, {"--html", arguments.html}, {"--write-recipe", arguments.write_recipe}};
 }
@@ -131,17 +131,19 @@ void check_targets(const LadderArguments& arguments) {
   for (size_t i = 0; i < targets.size(); ++i) {
     const auto& [option, file] = targets[i];
     if (arguments.list && !file.empty())
-      throw UsageError("--list measures nothing: leave out " + std::string(option) + ".");
-    if (i > 0 && file == "-") throw UsageError(std::string(option) + " needs a file; standard output has the table.");
+      throw UsageError("--list only describes techniques; it cannot be combined with " + std::string(option) + ".");
+    if (i > 0 && file == "-")
+      throw UsageError(std::string(option) + " needs the name of a file, because standard output has the table.");
     for (size_t j = 0; j < i; ++j) {
       if (same_file(file, targets[j].second))
-        throw UsageError(c10::str(targets[j].first, " and ", option, " name one file, ", file, ": give them two."));
+        throw UsageError(
+            c10::str(targets[j].first, " and ", option, " name the same file, ", file, ". Choose two files."));
     }
   }
   if (arguments.memory && arguments.memory_target > 0)
-    throw UsageError("--memory climbs step by step, --memory-target searches: give one of them.");
+    throw UsageError("--memory cannot be combined with --memory-target.");
   if (arguments.list && arguments.memory_target > 0)
-    throw UsageError("--list measures nothing: leave out --memory-target.");
+    throw UsageError("--list only describes techniques; it cannot be combined with --memory-target.");
 }
 
 train::LadderOptions ladder_options(const LadderArguments& arguments, const Recipe& recipe) {
@@ -149,7 +151,7 @@ train::LadderOptions ladder_options(const LadderArguments& arguments, const Reci
   options.seed = static_cast<uint64_t>(recipe.seed);
   options.goal = arguments.memory ? train::LadderGoal::memory : train::LadderGoal::speed;
   options.eval_every_steps = arguments.eval_every_steps;
-  if (arguments.memory) options.pairs = options.max_pairs = 7;  // only to say what it costs
+  if (arguments.memory) options.pairs = options.max_pairs = 7;  // windows only measure the cost in time
   if (recipe.target_accuracy > 0) options.target_accuracy = recipe.target_accuracy;
   if (arguments.target_accuracy > 0) options.target_accuracy = arguments.target_accuracy;
   if (arguments.max_epochs > 0) options.max_epochs = arguments.max_epochs;
@@ -175,12 +177,12 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
             79)) {
     terminal.print(line + "\n");
   }
-  for (const std::string& line : wrap(
-           c10::str("Each rung against the one below it: ", options.pairs,
-                    options.max_pairs > options.pairs ? " or more" : "", " pairs of windows, training to ",
-                    number("%.1f %%", 100 * options.target_accuracy), "; what changes the course of training, and the ",
-                    "total, with ", options.seeds, options.seeds == 1 ? " seed." : " seeds."),
-           79)) {
+  for (const std::string& line :
+       wrap(c10::str("Each technique is compared with the previous configuration: ", options.pairs,
+                     options.max_pairs > options.pairs ? " or more" : "", " pairs of timed windows, then training to ",
+                     number("%.1f %%", 100 * options.target_accuracy), " accuracy. The total, and techniques that ",
+                     "change the course of training, use ", options.seeds, options.seeds == 1 ? " seed." : " seeds."),
+            79)) {
     terminal.print(line + "\n");
   }
   if (!held_out.empty()) {
@@ -189,20 +191,22 @@ void print_start(Terminal& terminal, const Recipe& recipe, const train::LadderOp
   terminal.print("\n");
   if (!plain_program) {
     terminal.print(
-        "Rung 0 is Bellows' loop with all techniques off: the plain program in\nbench/baseline trains digits_resnet "
-        "with sgd on the digits, and nothing else.\n\n");
+        "Rung 0 is Bellows' training loop with all techniques off, because the plain\nlibtorch program only trains "
+        "digits_resnet with SGD on the digits.\n\n");
   }
   terminal.print(terminal.paint(Colour::bold, ladder_head(options.goal)));
 }
 
 int measure(const LadderArguments& arguments, const Registry<train::Technique>& techniques) {
-  const Recipe recipe = starting_recipe(arguments);
-  const train::LadderOptions options = ladder_options(arguments, recipe);
+  const Recipe asked = starting_recipe(arguments);
+  const train::LadderOptions options = ladder_options(arguments, asked);
   for (const auto& [option, file] : targets_of(arguments)) check_json_target(file);
   const bool quiet = arguments.json == "-";
   Terminal terminal;
-  Interrupt interrupt("what was measured is kept");
-  const train::DataSplit split = train::split_data(recipe);
+  Interrupt interrupt("keeping the results");
+  const train::ResolvedJob job = train::resolve(asked);
+  const Recipe& recipe = job.recipe;
+  const train::DataSplit& split = job.split();
   Jobs jobs(recipe, split);
   if (!quiet) print_start(terminal, recipe, options, split.held_out_note(), jobs.plain_program());
   const auto show = [&](const train::LadderEvent& event) {
@@ -221,13 +225,13 @@ int measure(const LadderArguments& arguments, const Registry<train::Technique>& 
   return report.failure.empty() ? exit_done : exit_failed;
 }
 
-/// Ranks that climb side by side would measure each other's load, and write the same files.
+/// Several ranks would disturb each other's measurements and write the same files.
 void check_alone() {
   const comm::LaunchEnvironment place = comm::read_launch_environment();
   if (place.world_size == 1) return;
-  throw UsageError(c10::str("ladder: expected to be the only process, for it measures one; ", place.launcher,
+  throw UsageError(c10::str("ladder: must run as a single process, because it measures times; ", place.launcher,
                             " started it as rank ", place.rank, " of ", place.world_size,
-                            ". Run `bellows ladder` by itself."));
+                            ". Run `bellows ladder` without a launcher."));
 }
 
 }  // namespace
@@ -235,7 +239,7 @@ void check_alone() {
 train::Recipe ladder_recipe(const LadderArguments& arguments) {
   Recipe recipe = arguments.recipe.empty() ? Recipe{} : load_recipe(arguments.recipe);
   apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
-  if (recipe.data.empty()) throw UsageError("ladder needs data: --data, or `data` in the recipe.");
+  if (recipe.data.empty()) throw UsageError("ladder needs a dataset: pass --data, or set `data` in the recipe.");
   check_usable(recipe);
   return recipe;
 }
@@ -247,7 +251,7 @@ void write_ladder_files(Terminal& terminal, const LadderArguments& arguments, co
   if (recipe) write_text_file(arguments.write_recipe, files.recipe);
   if (arguments.json == "-") return;
   for (const std::string& file : {arguments.json, arguments.html, recipe ? arguments.write_recipe : ""}) {
-    if (!file.empty()) terminal.print("Written: " + file + "\n");
+    if (!file.empty()) terminal.print("Wrote " + file + "\n");
   }
 }
 

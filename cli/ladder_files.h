@@ -8,18 +8,19 @@
 
 namespace bellows::cli {
 
-/// The recipe that the command line names, with its data. Throws: UsageError – no data, what check_usable() says
+/// Returns the recipe of the command line, with its data. Throws: UsageError if there is no data, or like
+/// check_usable()
 train::Recipe ladder_recipe(const LadderArguments& arguments);
 
-/// What a ladder leaves behind.
+/// The output files of a ladder.
 struct LadderFiles {
   std::string json, html;
-  std::string recipe;  ///< "": there is none
+  std::string recipe;  ///< "" if there is none
 };
-/// Writes what the command line asks for, and says so.
+/// Writes the requested files and prints their names.
 void write_ladder_files(Terminal& terminal, const LadderArguments& arguments, const LadderFiles& files);
 
-/// `bellows ladder --memory-target`.
+/// Implements `bellows ladder --memory-target`.
 int run_ladder_target(const LadderArguments& arguments);
 
 }  // namespace bellows::cli

@@ -17,7 +17,7 @@ std::string percent(double share) {
   return number("%.1f %%", 100 * share);
 }
 
-/// Three digits or more.
+/// At least three digits.
 std::string brief(double value) {
   return number(value < 9.995 ? "%.2f" : value < 99.95 ? "%.1f" : "%.0f", value);
 }
@@ -35,11 +35,9 @@ const char* short_word(Verdict verdict) {
     case Verdict::slower:
       return "slower";
     case Verdict::more_memory:
-      return "more";
     case Verdict::misses_target:
-      return "misses";
     case Verdict::later_at_target:
-      return "later";
+      return "dropped";
     case Verdict::does_not_apply:
       return "skipped";
     case Verdict::failed:
@@ -55,25 +53,52 @@ Colour colour_of(const RungResult& rung) {
   return rung.verdict == Verdict::no_effect ? Colour::dim : Colour::yellow;
 }
 
-/// "1.25 (1.22-1.30)"; "1.25" without an interval.
-std::string with_ends(const RatioInterval& ratio, const char* mark = " ") {
-  if (!std::isfinite(ratio.low)) return brief(ratio.ratio) + (*mark == ' ' ? "" : mark);
-  return brief(ratio.ratio) + mark + "(" + brief(ratio.low) + "-" + brief(ratio.high) + ")";
+/// "1.25×"; "-" if there is none.
+std::string ratio_text(double ratio) {
+  return std::isfinite(ratio) ? brief(ratio) + "×" : "-";
 }
 
-/// What the rung is judged by, over the rung below.
+/// "1.25× (1.22-1.30)"; "1.25×" without an interval.
+std::string with_ends(const RatioInterval& ratio, const char* mark = " ") {
+  if (!std::isfinite(ratio.low)) return ratio_text(ratio.ratio) + (*mark == ' ' ? "" : mark);
+  return ratio_text(ratio.ratio) + mark + "(" + brief(ratio.low) + "-" + brief(ratio.high) + ")";
+}
+
+/// The gain over the previous configuration by which the rung is judged.
 std::string gain(const RungResult& rung, LadderGoal goal) {
   if (rung.technique == "plain") return "";
-  if (goal == LadderGoal::memory) return number("%.2f", rung.memory_ratio);
+  if (goal == LadderGoal::memory) return ratio_text(rung.memory_ratio);
   if (!std::isfinite(rung.step_ms)) return "-";
   return with_ends(rung.speedup, rung.judged_by_target ? "*" : " ");
 }
 
-/// 68 letters.
+constexpr size_t title_width = 17;
+
+/// A long title takes several lines; the numbers follow the last one.
+std::string title_column(const RungResult& rung) {
+  const std::vector<std::string> lines = wrap(rung.title, title_width);
+  std::string text;
+  for (size_t i = 0; i + 1 < lines.size(); ++i) text += lines[i] + "\n";
+  return text + pad_right(lines.back(), title_width);
+}
+
+/// The title in one line, cut after the last word that fits.
+std::string short_title(const RungResult& rung) {
+  if (display_width(rung.title) <= title_width) return pad_right(rung.title, title_width);
+  return pad_right(wrap(rung.title, title_width - 1).front() + "…", title_width);
+}
+
+/// The columns after the title: 51 columns of the terminal.
+std::string measured_columns(const std::string& step, const std::string& samples, const std::string& peak,
+                             const std::string& target, const std::string& accuracy, const std::string& speedup) {
+  return pad_left(step, 6) + pad_left(samples, 8) + pad_left(peak, 6) + pad_left(target, 7) + pad_left(accuracy, 6) +
+         pad_left(speedup, 18);
+}
+
+/// The numbers after the title.
 std::string figures(const RungResult& rung, const std::string& target, double accuracy, LadderGoal goal) {
-  return pad_right(rung.title, 17) + pad_left(brief(rung.step_ms), 7) +
-         pad_left(number("%.0f", rung.samples_per_s), 7) + pad_left(mebibytes(rung.peak_bytes), 6) +
-         pad_left(target, 8) + pad_left(number("%.1f", 100 * accuracy), 6) + pad_left(gain(rung, goal), 17);
+  return measured_columns(brief(rung.step_ms), number("%.0f", rung.samples_per_s), mebibytes(rung.peak_bytes), target,
+                          number("%.1f", 100 * accuracy), gain(rung, goal));
 }
 
 /// "3.41 s (3.20 to 3.66)".
@@ -83,30 +108,30 @@ std::string with_range(double value, const train::Range& range) {
   return text + " (" + number("%.2f", range.low) + " to " + number("%.2f", range.high) + ")";
 }
 
-std::string times(const RatioInterval& ratio) {
-  if (!std::isfinite(ratio.ratio)) return "-";
-  const std::string text = number("%.2f times", ratio.ratio);
+/// "3.21× faster (90 % interval 2.90 to 3.50)".
+std::string speedup_text(const RatioInterval& ratio) {
+  if (!std::isfinite(ratio.ratio)) return "not measured";
+  const bool faster = ratio.ratio >= 1;
+  const std::string text = faster ? number("%.2f× faster", ratio.ratio) : number("%.2f× slower", 1 / ratio.ratio);
   if (!std::isfinite(ratio.low)) return text + " (one seed)";
-  return text + " (90 %: " + number("%.2f", ratio.low) + " to " + number("%.2f", ratio.high) + ")";
+  const double low = faster ? ratio.low : 1 / ratio.high, high = faster ? ratio.high : 1 / ratio.low;
+  return text + " (90 % interval " + number("%.2f", low) + " to " + number("%.2f", high) + ")";
 }
 
 std::string over_start_line(const RungResult& rung) {
-  return pad_right(rung.title, 17) + pad_left(with_ends(rung.samples_per_s_over_start), 17) +
-         pad_left(brief(rung.target_over_start), 8) + pad_left(brief(rung.memory_over_start), 8) +
-         pad_left(std::string(to_string(rung.expected_speed)), 9) +
-         pad_left(std::string(to_string(rung.measured_speed)), 6) +
-         pad_left(std::string(to_string(rung.expected_memory)), 8) +
-         pad_left(std::string(to_string(rung.measured_memory)), 6) + "\n";
+  return title_column(rung) + pad_left(with_ends(rung.samples_per_s_over_start), 18) +
+         pad_left(ratio_text(rung.target_over_start), 10) + pad_left(ratio_text(rung.memory_over_start), 8) +
+         pad_left(to_string(rung.expected_speed), 7) + pad_left(to_string(rung.measured_speed), 6) +
+         pad_left(to_string(rung.expected_memory), 7) + pad_left(to_string(rung.measured_memory), 6) + "\n";
 }
 
 std::string over_start_block(const Terminal& terminal, const LadderReport& report) {
-  std::string text =
-      "\n" +
-      terminal.paint(Colour::bold, pad_left("helps speed?", 65) + pad_left("memory?", 14) + "\n" +
-                                       pad_right("over the start", 17) + pad_left("samples/s (90 %)", 17) +
-                                       pad_left("target", 8) + pad_left("memory", 8) + pad_left("exp.", 9) +
-                                       pad_left("is", 6) + pad_left("exp.", 8) + pad_left("is", 6)) +
-      "\n";
+  const std::string head = pad_right("compared with", title_width) + pad_left("samples/s", 18) +
+                           pad_left("faster", 10) + pad_left("less", 8) + pad_left("helps speed", 13) +
+                           pad_left("helps memory", 13) + "\n" + pad_right("plain libtorch", title_width) +
+                           pad_left("(90 % interval)", 18) + pad_left("to target", 10) + pad_left("memory", 8) +
+                           pad_left("exp.", 7) + pad_left("meas.", 6) + pad_left("exp.", 7) + pad_left("meas.", 6);
+  std::string text = "\n" + terminal.paint(Colour::bold, head) + "\n";
   for (const RungResult& rung : report.rungs) {
     if (std::isfinite(rung.step_ms)) text += over_start_line(rung);
   }
@@ -122,7 +147,7 @@ std::string wrapped(const std::string& text) {
 std::string shares_text(const RungResult& rung) {
   const train::StepShares& shares = rung.shares;
   if (shares.total_ms() == 0) return "";
-  return wrapped("A step of " + rung.title + ": " + number("%.1f ms", shares.total_ms()) + "; load " +
+  return wrapped("A step of " + rung.title + " takes " + number("%.1f ms", shares.total_ms()) + ": load " +
                  number("%.1f", shares.load_ms) + ", forward " + number("%.1f", shares.forward_ms) + ", backward " +
                  number("%.1f", shares.backward_ms) + ", optimizer " + number("%.1f", shares.optimizer_ms) +
                  ", other " + number("%.1f", shares.other_ms) + ".");
@@ -133,13 +158,13 @@ std::string target_text(const LadderReport& report) {
   std::string text = "Time to " + percent(report.options.target_accuracy) + ": plain libtorch " +
                      with_range(report.plain.time_to_target_s, report.plain.time_to_target_range);
   if (&top != &report.plain) {
-    text += ", all that was kept " + with_range(top.time_to_target_s, top.time_to_target_range);
+    text += ", all kept techniques " + with_range(top.time_to_target_s, top.time_to_target_range);
   }
   return wrapped(text + c10::str("; median of ", report.plain.curves.size(),
-                                 report.plain.curves.size() == 1 ? " seed." : " seeds (least to greatest)."));
+                                 report.plain.curves.size() == 1 ? " seed." : " seeds (minimum to maximum)."));
 }
 
-/// What the table alone would leave in doubt.
+/// Explanations of the table.
 std::string remarks(const LadderReport& report) {
   std::string left_out, text;
   bool starred = false;
@@ -147,14 +172,16 @@ std::string remarks(const LadderReport& report) {
     if (rung.verdict == Verdict::not_measured) left_out += (left_out.empty() ? "" : ", ") + rung.title;
     starred |= rung.judged_by_target && std::isfinite(rung.step_ms);
   }
-  if (!left_out.empty()) text += wrapped("Not run (time limit): " + left_out + ".");
-  if (starred) text += "* judged by the time to the target, not by samples/s\n";
+  if (!left_out.empty()) text += wrapped("Not measured because of the time limit: " + left_out + ".");
+  if (starred) text += "* judged by the time to target instead of samples/s\n";
   if (report.plain.curves.size() > 1) {
-    text += wrapped("Step ms and samples/s of the table go by plain's first run, those in the files by all its runs: " +
-                    number("%.1f ms", report.plain.step_ms) + " a step.");
+    text += wrapped(
+        "Step times and samples/s in the table are based on the first run of plain libtorch. The written files use "
+        "all of its runs: " +
+        number("%.1f ms", report.plain.step_ms) + " per step.");
   }
   for (const RungResult* rung : {&report.plain, &report.top()}) {
-    if (!rung->runs_again.empty()) text += wrapped("Run again, " + rung->title + ": " + rung->runs_again + ".");
+    if (!rung->runs_again.empty()) text += wrapped("Repeated runs of " + rung->title + ": " + rung->runs_again + ".");
     if (&report.top() == &report.plain) break;
   }
   if (!report.failure.empty()) text += wrapped("The last comparison failed: " + report.failure);
@@ -162,46 +189,52 @@ std::string remarks(const LadderReport& report) {
 }
 
 std::string totals(const Terminal& terminal, const LadderReport& report) {
-  if (&report.top() == &report.plain) return terminal.paint(Colour::bold, "Nothing was kept.") + "\n";
-  std::string text;
+  if (&report.top() == &report.plain) return terminal.paint(Colour::bold, "No technique was kept.") + "\n";
+  constexpr size_t label_width = 35;
+  std::string text = "Compared with plain libtorch:\n";
   if (report.options.goal == LadderGoal::memory) {
-    text += "Peak memory, against plain libtorch:           " +
-            terminal.paint(Colour::bold, number("%.2f times less", report.top().memory_over_start)) + "\n";
+    text += pad_right("  Peak memory:", label_width) +
+            terminal.paint(Colour::bold, number("%.2f× less", report.top().memory_over_start)) + "\n";
   }
-  return text + pad_right("Time to " + percent(report.options.target_accuracy) + ", against plain libtorch:", 47) +
-         terminal.paint(Colour::bold, times(report.speedup)) +
-         "\nSamples/s at equal batch and learning rate:    " + times(report.speedup_equal_batch) + "\n";
+  return text + pad_right("  Time to " + percent(report.options.target_accuracy) + " accuracy:", label_width) +
+         terminal.paint(Colour::bold, speedup_text(report.speedup)) + "\n" +
+         pad_right("  Samples/s at equal batch and lr:", label_width) + speedup_text(report.speedup_equal_batch) + "\n";
 }
 
 }  // namespace
 
 std::string ladder_head(LadderGoal goal) {
-  return pad_right("technique", 16) + pad_left("step ms", 7) + pad_left("samples/s", 10) + pad_left("MiB", 4) +
-         pad_left("target", 8) + pad_left("acc.", 6) +
-         pad_left(goal == LadderGoal::memory ? "less MiB" : "speed-up (90 %)", 17) + "\n";
+  const bool memory = goal == LadderGoal::memory;
+  return pad_right("", title_width) +
+         measured_columns("step", "samples", "peak", "target", "acc.", memory ? "less memory" : "speedup") + "\n" +
+         pad_right("technique", title_width) +
+         measured_columns("ms", "per s", "MiB", "s", "%", memory ? "" : "(90 % interval)") + "\n";
 }
 
 std::string ladder_live_line(const train::LadderEvent& event, LadderGoal goal) {
   const bool running = std::isfinite(event.run_seconds);
-  const std::string target = running ? number("%.1f", event.run_seconds) + "…" : brief(event.rung->time_to_target_s);
-  return figures(*event.rung, target, running ? event.run_accuracy : event.rung->accuracy, goal) + " " + event.activity;
+  const char* format = event.run_seconds < 99.95 ? "%.1f" : "%.0f";
+  const std::string target = running ? number(format, event.run_seconds) + "…" : brief(event.rung->time_to_target_s);
+  return short_title(*event.rung) +
+         figures(*event.rung, target, running ? event.run_accuracy : event.rung->accuracy, goal) + " " + event.activity;
 }
 
 std::string ladder_row(const Terminal& terminal, const RungResult& rung, LadderGoal goal) {
-  std::string text = figures(rung, brief(rung.time_to_target_s), rung.accuracy, goal);
+  std::string text = title_column(rung) + figures(rung, brief(rung.time_to_target_s), rung.accuracy, goal);
   if (rung.technique != "plain") text += " " + terminal.paint(colour_of(rung), short_word(rung.verdict));
   text += "\n";
   if (rung.is_about_loading && !rung.bottleneck.empty()) {
     for (const std::string& line : wrap(rung.bottleneck, 76)) text += terminal.paint(Colour::dim, "  " + line) + "\n";
   }
   if (rung.kept() || rung.verdict == Verdict::no_effect) return text;
-  for (const std::string& line : wrap(rung.note, 76)) text += terminal.paint(Colour::dim, "  " + line) + "\n";
+  const std::string reason = std::string(to_string(rung.verdict)) + (rung.note.empty() ? "" : ": " + rung.note);
+  for (const std::string& line : wrap(reason, 76)) text += terminal.paint(Colour::dim, "  " + line) + "\n";
   return text;
 }
 
 std::string ladder_foot(const Terminal& terminal, const LadderReport& report) {
   if (report.interrupted) {
-    return "\nStopped after " + format_seconds(report.seconds) + "; what stands above was measured.\n";
+    return "\nStopped after " + format_seconds(report.seconds) + "; only the results so far are shown.\n";
   }
   const RungResult& top = report.top();
   const std::string text = over_start_block(terminal, report) + "\n" + remarks(report) + totals(terminal, report) +

@@ -5,15 +5,15 @@
 
 namespace bellows::cli {
 
-// The ladder on a terminal: lines of at most 79 letters.
+// The ladder on a terminal, in lines of at most 79 letters.
 
-/// The names of the columns.
+/// The column names.
 std::string ladder_head(train::LadderGoal goal);
-/// What is known of the rung in progress, and what is going on.
+/// The results so far of the rung in progress, and the current activity.
 std::string ladder_live_line(const train::LadderEvent& event, train::LadderGoal goal);
-/// A finished rung; where it was not kept, the reason follows.
+/// The row of a finished rung. If the rung was not kept, the reason follows.
 std::string ladder_row(const Terminal& terminal, const train::RungResult& rung, train::LadderGoal goal);
-/// After the last rung: every rung against the start and against what was expected, and the total.
+/// The text after the last rung: each rung compared with the start and with its expected effect, and the total.
 std::string ladder_foot(const Terminal& terminal, const train::LadderReport& report);
 
 }  // namespace bellows::cli

@@ -6,8 +6,7 @@
 #include "bellows/ladder/html_report.h"
 #include "bellows/ladder/json_report.h"
 #include "bellows/ladder/process.h"
-#include "bellows/models/registry.h"
-#include "bellows/train/data/data_split.h"
+#include "bellows/train/resolved_job.h"
 #include "cli/interrupt.h"
 #include "cli/ladder_files.h"
 
@@ -31,10 +30,10 @@ class RecipeJobs final : public train::LadderJobs {
   const Recipe base_;
 };
 
-/// Of one sample, as a plan wants it: what the data has where the recipe does not scale; 0: what the model is meant for.
-int64_t length_of(const Recipe& recipe, const train::DataSplit& split) {
-  if (models::model_entry(recipe.model).input != models::InputKind::image || recipe.image_size > 0) return 0;
-  const std::vector<int64_t>& size = split.whole.info().image_size;
+/// The side of images for the plan: that of the data if the recipe does not resize them; 0: the model's usual size.
+int64_t length_of(const train::ResolvedJob& job) {
+  if (job.model.input != models::InputKind::image || job.recipe.image_size > 0) return 0;
+  const std::vector<int64_t>& size = job.split().whole.info().image_size;
   return size.empty() ? 0 : size.front();
 }
 
@@ -61,19 +60,24 @@ std::string wrapped(const std::string& text, const std::string& indent = "") {
 constexpr size_t name_width = 40;
 
 std::string target_head() {
-  return pad_right("recipe", name_width) + pad_left("MiB", 9) + pad_left("predicted", 11) + pad_left("step ms", 9) +
-         "\n";
+  return pad_right("recipe", name_width) + pad_left("peak MiB", 9) + pad_left("predicted", 11) +
+         pad_left("step ms", 9) + "\n";
 }
 
 std::string mebibytes(int64_t bytes) {
   return bytes > 0 ? number("%.2f", static_cast<double>(bytes) / (1 << 20)) : "-";
 }
 
-/// 79 letters at most; a long name takes several lines, the figures stand in the last.
+/// The changes to the recipe, in words.
+std::string changes_text(const TargetRung& rung) {
+  const std::string& changes = rung.candidate.changes;
+  return changes == "nothing" ? "unchanged recipe" : changes;
+}
+
+/// A row of at most 79 columns. A long name takes several lines; the numbers are in the last one.
 std::string target_row(const Terminal& terminal, const TargetRung& rung) {
   std::string text;
-  const std::string& changes = rung.candidate.changes;
-  std::vector<std::string> names = wrap(changes == "nothing" ? "as it is" : changes, name_width);
+  std::vector<std::string> names = wrap(changes_text(rung), name_width);
   for (size_t i = 0; i + 1 < names.size(); ++i) text += names[i] + "\n";
   const bool fits = rung.verdict == TargetVerdict::fits;
   text +=
@@ -86,8 +90,7 @@ std::string target_row(const Terminal& terminal, const TargetRung& rung) {
 }
 
 void show_event(Terminal& terminal, const train::MemoryTargetEvent& event) {
-  const std::string& changes = event.rung->candidate.changes;
-  const std::string name = changes == "nothing" ? "as it is" : changes;
+  const std::string name = changes_text(*event.rung);
   if (!event.finished) {
     const std::string count = event.total > 0 ? c10::str(" ", event.done, "/", event.total) : "";
     terminal.live(name + ": " + event.activity, name + ": " + event.activity + count);
@@ -107,8 +110,8 @@ void print_target_start(Terminal& terminal, const Recipe& recipe, const train::M
   terminal.print(
       wrapped(c10::str(machine.cpu, ", ", machine.torch_threads, machine.torch_threads == 1 ? " thread" : " threads",
                        ", libtorch ", machine.libtorch)));
-  terminal.print(wrapped(c10::str(candidates, " recipes are predicted; those that may stay under ", size,
-                                  " are measured, what is expected to be fastest first.")));
+  terminal.print(wrapped(c10::str("Predicted the memory of ", candidates, " recipes. Those that may fit into ", size,
+                                  " are measured, in the order of their expected speed.")));
   if (!held_out.empty()) terminal.print(wrapped(held_out));
   terminal.print("\n" + terminal.paint(Colour::bold, target_head()));
 }
@@ -121,13 +124,13 @@ int run_ladder_target(const LadderArguments& arguments) {
   for (const std::string& file : {arguments.json, arguments.html, arguments.write_recipe}) check_json_target(file);
   const bool quiet = arguments.json == "-";
   Terminal terminal;
-  Interrupt interrupt("what was measured is kept");
-  const train::DataSplit split = train::split_data(recipe);
+  Interrupt interrupt("keeping the results");
+  const train::ResolvedJob job = train::resolve(recipe);
   RecipeJobs jobs(recipe);
-  jobs.plain(target.seed);  // says what is missing before anything is printed
-  if (!quiet) terminal.status("predicting", "the peaks of all recipes");
-  const auto candidates = train::candidates_in_own_process(recipe, length_of(recipe, split));
-  if (!quiet) print_target_start(terminal, recipe, target, split.held_out_note(), candidates.size());
+  jobs.plain(target.seed);  // reports missing data before anything is printed
+  if (!quiet) terminal.status("predicting the peak memory of all recipes", "");
+  const auto candidates = train::candidates_in_own_process(recipe, length_of(job));
+  if (!quiet) print_target_start(terminal, recipe, target, job.split().held_out_note(), candidates.size());
   const auto show = [&](const train::MemoryTargetEvent& event) {
     if (!quiet) show_event(terminal, event);
   };

@@ -19,7 +19,7 @@ namespace {
 using data::ConvertOptions;
 using data::ConvertResult;
 
-/// What was typed wrong is wrong use.
+/// Throws: UsageError if an option is invalid.
 ConvertOptions pack_options(const PackArguments& arguments) {
   try {
     data::find_output_format(arguments.format, arguments.destination);
@@ -34,7 +34,7 @@ ConvertOptions pack_options(const PackArguments& arguments) {
   }
 }
 
-/// The destination must not be in the way of itself, nor become part of what is read.
+/// Throws: UsageError if a file is where a folder is needed, or if the destination is inside the source.
 void check_destination(const PackArguments& arguments) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -46,10 +46,10 @@ void check_destination(const PackArguments& arguments) {
   for (fs::path at = destination; at.has_relative_path(); at = at.parent_path()) {
     const bool folder = fs::is_directory(at, ignored);
     if (fs::exists(at, ignored) && !folder && (at != destination || !is_file))
-      throw UsageError(c10::str("DST: ", at.string(), " is a file; expected a folder, or a new name."));
+      throw UsageError(c10::str("DST: ", at.string(), " is a file; expected a folder or a new name."));
     if (folder && at == source)
-      throw UsageError(c10::str("DST: ", name, " lies in SRC, ", arguments.source,
-                                ", and would become part of it. Choose a place outside."));
+      throw UsageError(c10::str("DST: ", name, " is inside SRC (", arguments.source,
+                                ") and would become part of the dataset. Choose a path outside of it."));
   }
 }
 
@@ -65,7 +65,7 @@ std::string counted(int64_t count, const char* what) {
 void print_pack_result(const PackArguments& arguments, const ConvertResult& result) {
   Terminal terminal;
   if (result.stopped) {
-    terminal.print("Stopped. What is whole is kept; the same command goes on.\n");
+    terminal.print("Stopped. Finished parts are kept: run the same command again to resume.\n");
     return;
   }
   const double rate = result.seconds > 0 ? static_cast<double>(result.samples - result.kept) / result.seconds : 0;
@@ -75,10 +75,11 @@ void print_pack_result(const PackArguments& arguments, const ConvertResult& resu
                               folder ? "1 folder" : counted(static_cast<int64_t>(result.files.size()), "file"), " (",
                               format_bytes(static_cast<double>(result.bytes)), "), ", result.format, ", ",
                               format_seconds(result.seconds), ", ", number("%.0f", rate), " samples/s");
-  if (result.kept > 0) text += c10::str("; ", result.kept, " of them were there");
-  text += c10::str(". Read back: all; compared with the source: ",
-                   result.compared == result.samples ? "all" : std::to_string(result.compared), ".\n");
-  terminal.print(text + "Data set: " + arguments.destination + "\n");
+  if (result.kept > 0) text += c10::str("; ", counted(result.kept, "sample"), " from an interrupted run");
+  const bool all = result.compared == result.samples;
+  text += c10::str(".\nRead back all samples; compared ", all ? "all" : std::to_string(result.compared),
+                   " with the source.\n");
+  terminal.print(text + "Dataset: " + arguments.destination + "\n");
 }
 
 std::string pack_json(const PackArguments& arguments, const ConvertResult& result) {
@@ -99,7 +100,7 @@ int run_pack(const PackArguments& arguments) {
   std::atomic<bool> stop{false};
   options.stop = &stop;
   const Interrupt interrupt(
-      "ending at a whole sample",
+      "finishing the current sample",
       [](void* flag) {
         static_cast<std::atomic<bool>*>(flag)->store(true);
         request_stop();

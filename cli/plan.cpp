@@ -3,8 +3,8 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/stats.h"
-#include "bellows/models/registry.h"
 #include "bellows/system/file.h"
+#include "bellows/train/resolved_job.h"
 #include "cli/options.h"
 #include "cli/plan_text.h"
 #include "cli/terminal.h"
@@ -20,22 +20,24 @@ Recipe planned_recipe(const PlanArguments& arguments) {
   apply_overrides(recipe, {.data = "", .model = arguments.model, .set = arguments.set});
   if (arguments.batch > 0) recipe.batch_size = arguments.batch;
   if (arguments.image > 0) recipe.image_size = arguments.image;
-  if (arguments.seq > 0) recipe.sequence_length = arguments.seq;
+  if (arguments.seq > 0) recipe.max_length = arguments.seq;
   check_usable(recipe);
   if (recipe.batch_size % arguments.ranks != 0) {
-    throw UsageError(c10::str("plan: ", arguments.ranks, " ranks cannot share a batch of ", recipe.batch_size,
-                              " samples equally. Choose a multiple."));
+    throw UsageError(c10::str("plan: a batch of ", recipe.batch_size, " samples cannot be divided among ",
+                              arguments.ranks, " ranks. Choose a multiple of ", arguments.ranks, "."));
   }
   return recipe;
 }
 
-/// What a sample's length is called depends on what the model reads.
+/// The length of a sample: --image for models that read images, otherwise --seq.
 int64_t length_of(const PlanArguments& arguments, const Recipe& recipe) {
-  const bool images = models::model_entry(recipe.model).input == models::InputKind::image;
+  Recipe model_alone = recipe;
+  model_alone.image_size = 0;  // said below where it does not fit
+  const bool images = train::resolve_model(model_alone).model.input == models::InputKind::image;
   if (images && arguments.seq > 0)
-    throw UsageError("plan: " + recipe.model + " reads pictures. Give --image, not --seq.");
+    throw UsageError("plan: " + recipe.model + " reads images. Use --image instead of --seq.");
   if (!images && arguments.image > 0)
-    throw UsageError("plan: " + recipe.model + " reads sequences. Give --seq, not --image.");
+    throw UsageError("plan: " + recipe.model + " reads sequences. Use --seq instead of --image.");
   return images ? arguments.image : arguments.seq;
 }
 
@@ -43,30 +45,30 @@ std::string size_text(int64_t bytes) {
   return format_bytes(static_cast<double>(bytes));
 }
 
-/// Throws: c10::Error – there is none
+/// Throws: c10::Error if no recipe fits
 train::FittingRecipe fitting_recipe(const train::MemoryPlan& plan, int64_t bytes) {
   auto fitting = train::cheapest_that_fits(plan, bytes);
-  TORCH_CHECK(fitting, "plan: no recipe fits ", size_text(bytes), ": as it is, the step takes ",
-              size_text(plan.peak_bytes()),
-              ", and precision, accumulation, fewer activations and another optimizer do not suffice. `bellows plan` "
-              "without --fit says what else there is.");
+  TORCH_CHECK(
+      fitting, "plan: no recipe fits into ", size_text(bytes), ". The unchanged step needs ",
+      size_text(plan.peak_bytes()),
+      ", and lower precision, gradient accumulation, smaller activations and other optimizers do not save enough. "
+      "`bellows plan` without --fit lists more options.");
   return *std::move(fitting);
 }
 
-/// What another state of the optimizer asks of who trains with it.
+/// A comment on a changed optimizer or optimizer state.
 std::string words_on_state(const Recipe& now, const Recipe& before) {
-  if (now.optimizer != before.optimizer)
-    return "# Another optimizer: its lr has to be found anew, and the accuracy compared.\n";
+  if (now.optimizer != before.optimizer) return "# Another optimizer: tune lr again, and compare the accuracy.\n";
   if (now.optimizer_state == before.optimizer_state) return "";
-  return c10::str("# optimizer_state: ", now.optimizer_state, " keeps lr, but moments to about ",
+  return c10::str("# optimizer_state: ", now.optimizer_state, " needs no other lr, but stores moments to about ",
                   now.optimizer_state == "int8" ? "1 %" : "10 %", " only. Compare the accuracy with fp32 state.\n");
 }
 
-/// A recipe for `bellows train`, and nothing else, on standard output.
+/// Prints a recipe for `bellows train` to standard output, and nothing else.
 void print_fitting(const train::FittingRecipe& fitting, const train::MemoryPlan& plan, int64_t bytes) {
-  print_result(c10::str("# Predicted peak ", size_text(fitting.plan.peak_bytes()), " of ", size_text(bytes),
-                        "; as it was ", size_text(plan.peak_bytes()), ".\n# Changed: ", fitting.changes,
-                        ". Predicted time a sample: ", number("%.2f", fitting.time_factor), " of what it was.\n",
+  print_result(c10::str("# Predicted peak: ", size_text(fitting.plan.peak_bytes()), " of ", size_text(bytes),
+                        "; before: ", size_text(plan.peak_bytes()), ".\n# Changed: ", fitting.changes,
+                        ". Expected time per sample: ", number("%.2f×", fitting.time_factor), " the original.\n",
                         words_on_state(fitting.recipe, plan.recipe), fitting.recipe.to_yaml()));
 }
 
@@ -86,7 +88,7 @@ PlanReport report_on(const PlanArguments& arguments, train::MemoryPlan plan) {
 void write_plan_files(const PlanArguments& arguments, const PlanReport& report) {
   if (!arguments.html.empty())
     write_text_file(arguments.html,
-                    report.plan.step.to_html("Predicted memory of a step of " + report.plan.recipe.model));
+                    report.plan.step.to_html("Predicted memory of a training step of " + report.plan.recipe.model));
   if (!arguments.trace.empty()) {
     TraceWriter writer;
     report.plan.step.draw(writer);
@@ -99,7 +101,7 @@ void write_plan_files(const PlanArguments& arguments, const PlanReport& report) 
 
 int run_plan(const PlanArguments& arguments) {
   if (arguments.fit > 0 && arguments.json == "-")
-    throw UsageError("plan: with --fit standard output is a recipe. Give --json a file.");
+    throw UsageError("plan: with --fit, standard output is the recipe. Pass a file to --json.");
   const Recipe recipe = planned_recipe(arguments);
   const int64_t length = length_of(arguments, recipe);
   for (const std::string& file : {arguments.json, arguments.html, arguments.trace}) check_json_target(file);

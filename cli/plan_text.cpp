@@ -26,7 +26,7 @@ std::string share_of(int64_t bytes, int64_t whole) {
 }
 
 std::string size_words(const train::StepSize& size) {
-  return std::to_string(size.batch) + " x " + std::to_string(size.length);
+  return std::to_string(size.batch) + " × " + std::to_string(size.length);
 }
 
 std::string row(std::string_view name, int64_t bytes, int64_t whole) {
@@ -39,9 +39,9 @@ std::string paragraph(const std::string& text, const std::string& indent = "") {
   return result;
 }
 
-/// What took the steps.
+/// The model of the dry run.
 std::string model_words(const MemoryPlan& plan) {
-  const models::Extent &full = plan.extent, &little = plan.small_extent;
+  const models::ModelSize &full = plan.model_size, &little = plan.small_model_size;
   std::string less;
   const auto add = [&less](int64_t few, int64_t all, const char* what) {
     if (few < all) less += c10::str(less.empty() ? "" : ", ", few, " of ", all, what);
@@ -49,24 +49,24 @@ std::string model_words(const MemoryPlan& plan) {
   add(little.layers, full.layers, " layers");
   add(little.heads, full.heads, " heads");
   add(little.inner, full.inner, " inner features");
-  add(little.words, full.words, " words");
+  add(little.words, full.words, " tokens of the vocabulary");
   add(little.positions, full.positions, " positions");
-  return less.empty() ? "by the model itself; no batch of full size was allocated."
-                      : "by a model with " + less + ". Nothing of full size was allocated.";
+  return less.empty() ? "with the full model. No batch of full size was allocated."
+                      : "with " + less + ". Nothing of full size was allocated.";
 }
 
 std::string heading(const MemoryPlan& plan) {
   std::string small;
   for (const train::StepSize& size : plan.rehearsed) small += (small.empty() ? "" : ", ") + size_words(size);
   const std::string precision =
-      plan.recipe.precision == "fp32" ? "fp32" : plan.recipe.precision + " " + plan.recipe.precision_level;
-  std::string text = paragraph(c10::str(plan.recipe.model, ", batch x length ", size_words(plan.size),
-                                        plan.ranks > 1 ? c10::str(" on each of ", plan.ranks, " ranks") : "", ", ",
-                                        plan.recipe.optimizer, ", ", precision, "; ", plan.parameters, " parameters"));
-  return text + paragraph("Predicted from steps of " + small + " on this CPU, " + model_words(plan)) + "\n";
+      plan.recipe.precision == "fp32" ? "fp32" : plan.recipe.precision + " " + plan.recipe.amp_level;
+  const std::string ranks = plan.ranks > 1 ? c10::str(" on each of ", plan.ranks, " ranks") : "";
+  std::string text = paragraph(c10::str(plan.recipe.model, ": batch × length ", size_words(plan.size), ranks, ", ",
+                                        plan.recipe.optimizer, ", ", precision, ", ", plan.parameters, " parameters"));
+  return text + paragraph("Predicted from a dry run of " + small + " on this CPU, " + model_words(plan)) + "\n";
 }
 
-/// Operator and module of the tensor whose birth made the peak.
+/// Operator and module of the tensor whose allocation reached the peak.
 std::string place_of_peak(const MemoryPlan& plan) {
   for (const inspect::TensorLife& tensor : plan.step.tensors) {
     if (tensor.born != plan.peak.event || tensor.born < 0) continue;
@@ -78,7 +78,7 @@ std::string place_of_peak(const MemoryPlan& plan) {
 
 std::string anatomy(const MemoryPlan& plan) {
   const int64_t peak = plan.peak_bytes();
-  std::string text = paragraph("At the peak" + place_of_peak(plan) + ":");
+  std::string text = paragraph("Memory at the peak" + place_of_peak(plan) + ":");
   for (const auto i : c10::irange(inspect::tensor_kinds)) {
     const auto kind = static_cast<Kind>(i);
     if (plan.peak.of(kind) > 0) text += row(inspect::to_string(kind), plan.peak.of(kind), peak);
@@ -87,18 +87,18 @@ std::string anatomy(const MemoryPlan& plan) {
   if (plan.communication > 0) text += row("communication buffers", plan.communication, peak);
   text += row("predicted peak", peak, peak);
   if (plan.waiting > 0) {
-    text += paragraph(c10::str("Beside it: ", size_of(plan.waiting), " for ", plan.recipe.prefetch,
-                               " batches that a loader makes ahead (prefetch)."));
+    text += paragraph(c10::str("In addition: ", size_of(plan.waiting), " for ", plan.recipe.prefetch,
+                               " batches that the loader prefetches."));
   }
   return text + "\n";
 }
 
-/// Up to what the heap's rounding explains.
+/// Equal except for the heap's rounding.
 bool alike(int64_t a, int64_t b) {
   return std::abs(a - b) <= std::max(a, b) / 100;
 }
 
-/// Modules that repeat stand together: "encoder.layer.0", "encoder.layer.1" … are one row when they save the same.
+/// One row for repeated modules that save the same: "encoder.layer.0", "encoder.layer.1" …
 std::string activations(const MemoryPlan& plan) {
   struct Block {
     std::string first, last;
@@ -130,27 +130,33 @@ std::string activations(const MemoryPlan& plan) {
       rows.push_back(block);
     }
   }
-  std::string text = "Activations that the forward pass saves, by module:\n";
+  std::string text = "Activations saved for backward, by module:\n";
   for (const Block& block : rows) {
     std::string name = block.first.empty() ? "(the model itself)" : block.first;
     if (block.count > 1)
-      name += " to " + block.last.substr(block.last.rfind('.') + 1) + c10::str(", ", block.count, " alike");
+      name += " to " + block.last.substr(block.last.rfind('.') + 1) + c10::str(" (", block.count, " equal)");
     text += row(name, block.bytes, all);
   }
-  return text + row("all", all, all) + "\n";
+  return text + row("total", all, all) + "\n";
+}
+
+/// A long name takes several lines; the numbers are in the last one.
+std::string technique_row(const train::PredictedTechnique& technique, int64_t peak) {
+  constexpr size_t name_width = 21;
+  std::string text;
+  const std::vector<std::string> names = wrap(technique.name, name_width);
+  for (size_t i = 0; i + 1 < names.size(); ++i) text += "  " + names[i] + "\n";
+  const double change = 100.0 * static_cast<double>(technique.peak_bytes - peak) / static_cast<double>(peak);
+  return text + "  " + pad_right(names.back(), name_width) + pad_left(size_of(technique.peak_bytes), 11) +
+         pad_left(number("%+.1f %%", change), 10) + pad_left(number("%.2f×", technique.time_factor), 7) + "  " +
+         technique.cost + "\n";
 }
 
 std::string technique_table(const PlanReport& report) {
-  std::string text =
-      "Predicted, each alone:" + pad_left("peak", 13) + pad_left("change", 11) + pad_left("time", 7) + "  cost\n";
+  std::string text = "Predicted effect of each technique alone:\n" + pad_left("peak", 34) + pad_left("change", 10) +
+                     pad_left("time", 7) + "  trade-off\n";
   const int64_t peak = report.plan.peak_bytes();
-  for (const train::PredictedTechnique& technique : report.techniques) {
-    text += "  " + pad_right(technique.name, 21) + pad_left(size_of(technique.peak_bytes), 12) +
-            pad_left(number("%+.1f %%",
-                            100.0 * static_cast<double>(technique.peak_bytes - peak) / static_cast<double>(peak)),
-                     11) +
-            pad_left(number("%.2f", technique.time_factor), 7) + "  " + technique.cost + "\n";
-  }
+  for (const train::PredictedTechnique& technique : report.techniques) text += technique_row(technique, peak);
   return text + "\n";
 }
 
@@ -158,22 +164,35 @@ double step_cost(const PlanReport& report) {
   return report.price_per_hour / 3600 * report.situation.step_seconds * static_cast<double>(report.plan.ranks);
 }
 
+/// The measures and the strategy of a decision.
+std::string recommendation(const PlanReport& report) {
+  const train::Decision& decision = report.decision;
+  const std::string measures = train::to_string(decision.measures), &strategy = decision.strategy;
+  if (!decision.fits) return "nothing fits, not even " + measures + ".";
+  std::string text = measures == "nothing" ? "keep the recipe as it is" : "use " + measures;
+  if (strategy == "alone") text += ", on a single device";
+  if (strategy.starts_with("ddp")) text += c10::str(", with DDP on ", report.situation.ranks, " ranks");
+  if (strategy == "ddp with a hook") text += " and compressed gradients";
+  return text + ".";
+}
+
 std::string verdict(const PlanReport& report) {
-  std::string text = "Decision: " + report.decision.to_string() + "\n";
+  std::string text = paragraph("Recommendation: " + recommendation(report));
   for (const std::string& reason : report.decision.reasons) text += paragraph(reason, "  ");
   const train::Situation& situation = report.situation;
   text += paragraph(c10::str(report.measured_step ? "A step takes " : "A step takes about ",
                              format_seconds(situation.step_seconds),
-                             report.measured_step ? "." : " on this CPU, estimated from the small ones."));
+                             report.measured_step ? "." : " on this CPU, estimated from the dry run."));
   if (report.price_per_hour > 0) {
     const double samples = static_cast<double>(report.plan.size.batch * report.plan.ranks);
-    text += paragraph(c10::str("At ", number("%g", report.price_per_hour), " an hour and device: ",
-                               number("%.3g", 1e6 * step_cost(report) / samples), " for a million samples."));
+    text +=
+        paragraph(c10::str("At ", number("%g", report.price_per_hour), " per device and hour, a million samples cost ",
+                           number("%.3g", 1e6 * step_cost(report) / samples), "."));
   }
   for (const train::UnfittedTensor& tensor : report.plan.unfitted) {
-    text += paragraph(c10::str("No law fits what ", tensor.op.empty() ? "the loop" : tensor.op,
-                               tensor.module.empty() ? "" : " in ", tensor.module, " makes: ", size_of(tensor.bytes),
-                               " guessed."));
+    text += paragraph(c10::str("No size law fits the tensors of ", tensor.op.empty() ? "the loop" : tensor.op,
+                               tensor.module.empty() ? "" : " in ", tensor.module, "; their size of ",
+                               size_of(tensor.bytes), " is a guess."));
   }
   return text;
 }

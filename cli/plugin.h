@@ -5,8 +5,8 @@
 
 namespace bellows::cli {
 
-/// Loads the plugins of a command line, so that their models can be asked for.
-/// Throws: UsageError – one that cannot be loaded: what it is, or what it was built with
+/// Loads the plugins of a command line and registers their models.
+/// Throws: UsageError if a plugin cannot be loaded (the message has the reason, such as the versions it was built with)
 void load_plugins(const std::vector<std::string>& paths);
 
 }  // namespace bellows::cli

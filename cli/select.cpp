@@ -13,7 +13,7 @@ namespace bellows::cli {
 
 namespace {
 
-/// What was typed wrong is wrong use.
+/// Throws: UsageError if an option is invalid.
 train::Selection selection_of(const SelectArguments& arguments) {
   train::Selection selection{.run = arguments.run,
                              .data = arguments.data,
@@ -33,7 +33,7 @@ train::Selection selection_of(const SelectArguments& arguments) {
   return selection;
 }
 
-/// A subset may be made anew; what else is there was not meant.
+/// Throws: UsageError if `path` exists and is not a subset file.
 void check_replaceable(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return;
@@ -41,7 +41,7 @@ void check_replaceable(const std::string& path) {
     data::load_subset(path);
   } catch (const c10::Error& error) {
     throw UsageError(c10::str("--out: ", path,
-                              " is there already and is no subset. Choose another name, or remove it. (",
+                              " already exists and is not a subset file. Choose another name or remove it. (",
                               user_message(error), ")"));
   }
 }
@@ -52,12 +52,12 @@ int run_select(const SelectArguments& arguments) {
   const train::Selection selection = selection_of(arguments);
   check_json_target(arguments.json);
   check_replaceable(arguments.out);
-  AtomicFile(arguments.out);  // a folder that is not there is found before the work
+  AtomicFile(arguments.out);  // finds a missing folder before the work
   const data::Subset subset = train::select_samples(selection);
   data::save_subset(arguments.out, subset);
   if (arguments.json != "-") {
-    Terminal().print(
-        c10::str(subset.ids.size(), " of ", subset.of, " samples (", subset.rule, ").\nSubset: ", arguments.out, "\n"));
+    Terminal().print(c10::str("Chose ", subset.ids.size(), " of ", subset.of, " samples (", subset.rule,
+                              ").\nSubset: ", arguments.out, "\n"));
   }
   const nlohmann::ordered_json json = {{"file", arguments.out},
                                        {"samples", subset.ids.size()},

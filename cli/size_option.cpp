@@ -13,7 +13,7 @@ std::string size_problem(const std::string& size) {
   return "expected a size from 1 byte to 10^18 bytes, such as 256MB, got " + size;
 }
 
-/// CLI11 would take it for a number of 20 digits.
+/// CLI11 would read a negative number as one of 20 digits.
 std::string negative_size_problem(const std::string& size) {
   return size.find('-') == std::string::npos ? "" : size_problem(size);
 }
@@ -22,7 +22,7 @@ std::string shard_size_problem(const std::string& bytes) {
   return bytes != "0" && bytes.size() < 19 ? "" : size_problem(bytes + " bytes");
 }
 
-/// "1.5GB" and "1e9" in bytes, for CLI11 reads whole numbers only; it would also say all the units that it knows.
+/// Converts "1.5GB" and "1e9" to bytes: CLI11 reads whole numbers only, and its errors list all units.
 std::string in_bytes(std::string& size) {
   char* end = nullptr;
   const double number = std::strtod(size.c_str(), &end);
@@ -46,7 +46,7 @@ CLI::Option* add_size(CLI::App* verb, const char* name, uint64_t& bytes, const c
   return verb->add_option(name, bytes, what)
       ->type_name("BYTES")
       ->transform(CLI::AsSizeValue(false).description(""))
-      ->transform(CLI::Validator(in_bytes, ""))  // goes before the one above, as the next does
+      ->transform(CLI::Validator(in_bytes, ""))  // runs before the one above, like the next one
       ->transform(CLI::Validator(negative_size_problem, ""))
       ->check(CLI::Validator(shard_size_problem, ""));
 }

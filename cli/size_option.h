@@ -9,7 +9,7 @@ class Option;
 
 namespace bellows::cli {
 
-/// An option of bytes: 5000000, 256MB, 1.5GB, 1e9; units are powers of 1024.
+/// Adds an option for a number of bytes: 5000000, 256MB, 1.5GB, 1e9; units are powers of 1024.
 CLI::Option* add_size(CLI::App* verb, const char* name, uint64_t& bytes, const char* what);
 
 }  // namespace bellows::cli

@@ -17,7 +17,7 @@ namespace bellows::cli {
 
 namespace {
 
-/// Of the terminal behind standard error.
+/// The width of the terminal on standard error.
 size_t error_columns() {
   winsize size{};
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;

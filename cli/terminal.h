@@ -8,18 +8,18 @@ namespace bellows::cli {
 
 enum class Colour { none, bold, dim, green, yellow, red };
 
-/// Standard output for results, standard error for what is going on. Control characters go to terminals only.
+/// Prints results to standard output, and progress to standard error. Control characters are only sent to terminals.
 class Terminal {
  public:
   Terminal();
   ~Terminal();
 
   void print(std::string_view text);
-  /// One line that is drawn again and again on a terminal. Elsewhere a line is written when `stage` changes.
+  /// Shows a status line, which is redrawn on a terminal. Elsewhere, a line is written when `stage` changes.
   void status(const std::string& stage, const std::string& detail);
-  /// The same with a line of its own; what does not fit on the terminal, as wide as it is now, is left out.
+  /// Like status(), with a complete line, which is truncated to the current width of the terminal.
   void live(const std::string& stage, std::string line);
-  /// Coloured on a terminal, unless NO_COLOR is set.
+  /// Adds color on a terminal, unless NO_COLOR is set.
   std::string paint(Colour colour, std::string_view text) const;
 
  private:
@@ -30,24 +30,24 @@ class Terminal {
   std::string stage_;
 };
 
-/// Writes to standard output, all of it.
-/// Throws: c10::Error – it is closed, or what is behind it is full
+/// Writes the complete text to standard output.
+/// Throws: c10::Error if standard output is closed or its disk is full
 void print_result(std::string_view text);
 
-/// The text as one word of a POSIX shell: in quotes where it needs them.
+/// Quotes the text as one word of a POSIX shell if necessary.
 std::string shell_word(const std::string& text);
 
-/// "bellows: " and the message to standard error; on a terminal broken at spaces into lines of 79 letters.
+/// Prints "bellows: " and the message to standard error. On a terminal, the message is wrapped at 79 letters.
 void print_error(const std::string& message);
 
-/// Columns on a screen: letters, not bytes.
+/// The width on a screen: letters, not bytes.
 size_t display_width(std::string_view utf8);
-/// Padded with spaces to `width`; longer text stays as it is.
+/// Pads with spaces to `width`; longer text does not change.
 std::string pad_left(std::string_view text, size_t width);
 std::string pad_right(std::string_view text, size_t width);
-/// `text` broken at spaces into lines of at most `width` letters.
+/// Breaks `text` at spaces into lines of at most `width` letters.
 std::vector<std::string> wrap(std::string_view text, size_t width);
-/// printf for one number: number("%.1f", x); "-" when it is not finite.
+/// printf for one number: number("%.1f", x); "-" if it is not finite.
 std::string number(const char* format, double value);
 
 }  // namespace bellows::cli

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -11,7 +12,6 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/core/stats.h"
-#include "bellows/models/registry.h"
 #include "bellows/system/file.h"
 #include "bellows/system/stop.h"
 #include "bellows/train/trainer.h"
@@ -37,22 +37,22 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
-/// The recipe of the command line; a run that is resumed brings its own.
+/// The recipe of the command line. Without --recipe, a resumed run uses the recipe in its folder.
 Recipe recipe_of(const TrainArguments& arguments) {
   if (arguments.resume && arguments.out.empty())
-    throw UsageError("--resume needs --out, the folder of the run to go on with.");
+    throw UsageError("--resume needs --out, the folder of the run to resume.");
   std::string path = arguments.recipe;
   if (path.empty() && arguments.resume && exists(recipe_in(arguments.out))) path = recipe_in(arguments.out);
   Recipe recipe = path.empty() ? Recipe{} : load_recipe(path);
   apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
   if (!arguments.out.empty()) recipe.run_folder = arguments.out;
-  if (recipe.data.empty()) throw UsageError("train needs data: --data, or `data` in the recipe.");
+  if (recipe.data.empty()) throw UsageError("train needs a dataset: pass --data, or set `data` in the recipe.");
   check_usable(recipe);
   return recipe;
 }
 
-/// The usual sink, but a finished epoch leaves no bar behind: its row in the table says it all. Of several ranks only the
-/// first has more to say than warnings.
+/// The default sink, but it erases the progress bar of a finished epoch, because the table has a row for it. Of several
+/// ranks, only the first one logs more than warnings.
 class TrainSink final : public LogSink {
  public:
   explicit TrainSink(bool first) : first_(first) {}
@@ -72,10 +72,10 @@ class TrainSink final : public LogSink {
   std::shared_ptr<LogSink> usual_ = make_default_log_sink();
 };
 
-/// What a signal stops: before training all that waits, then the run, which ends after a step.
+/// Handles stop signals: before training, they end all waits; during training, the run ends after the current step.
 class Stopping {
  public:
-  /// While it lives, the trainer is stopped, too.
+  /// During its lifetime, signals also stop the trainer.
   class Of {
    public:
     Of(Stopping& stopping, train::Trainer& trainer, bool several_ranks) : stopping_(stopping) {
@@ -94,7 +94,7 @@ class Stopping {
     auto& stopping = *static_cast<Stopping*>(self);
     train::Trainer* const trainer = stopping.trainer_;
     if (trainer) trainer->request_stop();
-    // Several ranks finish a step together: a wait that ended in one of them would leave the others without it.
+    // Several ranks finish a step together, so waits must not end in only one of them.
     if (!trainer || !stopping.several_ranks_ || !trainer->in_steps()) request_stop();
   }
 
@@ -103,17 +103,36 @@ class Stopping {
   std::atomic<bool> several_ranks_ = false;
 };
 
+/// JSON has no NaN.
+nlohmann::ordered_json number_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+}
+
+/// ", mae 0.1234, r2 0.9876"
+std::string metrics_text(const std::vector<std::pair<std::string, double>>& metrics) {
+  std::string text;
+  for (const auto& [name, value] : metrics) text += ", " + name + " " + number("%.4f", value);
+  return text;
+}
+
+nlohmann::ordered_json metrics_json(const std::vector<std::pair<std::string, double>>& metrics) {
+  auto json = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : metrics) json[name] = number_or_null(value);
+  return json;
+}
+
 std::string epoch_line(const EpochRecord& record) {
-  const bool evaluated = record.eval_seconds > 0;
+  const bool evaluated = record.eval_seconds > 0, accuracy = evaluated && std::isfinite(record.eval_accuracy);
+  const std::string metrics = metrics_text(record.eval_metrics);
   return pad_left(std::to_string(record.epoch + 1), 5) + pad_left(std::to_string(record.steps), 9) +
          pad_left(number("%.4f", record.train_loss), 12) +
          pad_left(std::isfinite(record.train_accuracy) ? number("%.2f %%", 100 * record.train_accuracy) : "-", 12) +
          pad_left(evaluated ? number("%.4f", record.eval_loss) : "-", 12) +
-         pad_left(evaluated ? number("%.2f %%", 100 * record.eval_accuracy) : "-", 11) +
-         pad_left(format_seconds(record.train_seconds), 12);
+         pad_left(accuracy ? number("%.2f %%", 100 * record.eval_accuracy) : "-", 11) +
+         pad_left(format_seconds(record.train_seconds), 12) + (metrics.empty() ? "" : "  " + metrics.substr(2));
 }
 
-constexpr const char* epoch_head = "epoch    steps  train loss  train acc.   eval loss   accuracy        time";
+constexpr const char* epoch_head = "epoch    steps  train loss  train acc.   eval loss  eval acc.        time";
 
 std::string result_json(const Recipe& recipe, const FitResult& result) {
   nlohmann::ordered_json json;
@@ -121,21 +140,21 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
   json["data"] = recipe.data;
   json["epochs"] = nlohmann::ordered_json::array();
   for (const EpochRecord& record : result.history) {
-    json["epochs"].push_back(
-        {{"epoch", record.epoch},
-         {"steps", record.steps},
-         {"train_loss", record.train_loss},
-         {"train_accuracy", std::isfinite(record.train_accuracy) ? nlohmann::ordered_json(record.train_accuracy)
-                                                                 : nlohmann::ordered_json(nullptr)},
-         {"eval_loss", record.eval_loss},
-         {"eval_accuracy", record.eval_accuracy},
-         {"train_seconds", record.train_seconds},
-         {"eval_seconds", record.eval_seconds}});
+    json["epochs"].push_back({{"epoch", record.epoch},
+                              {"steps", record.steps},
+                              {"train_loss", record.train_loss},
+                              {"train_accuracy", number_or_null(record.train_accuracy)},
+                              {"eval_loss", record.eval_loss},
+                              {"eval_accuracy", number_or_null(record.eval_accuracy)},
+                              {"train_seconds", record.train_seconds},
+                              {"eval_seconds", record.eval_seconds}});
+    if (!record.eval_metrics.empty()) json["epochs"].back()["metrics"] = metrics_json(record.eval_metrics);
   }
   json["steps"] = result.steps;
   if (result.evaluation) {
     json["eval_loss"] = result.evaluation->loss;
-    json["eval_accuracy"] = result.evaluation->accuracy;
+    json["eval_accuracy"] = number_or_null(result.evaluation->accuracy);
+    if (!result.evaluation->metrics.empty()) json["metrics"] = metrics_json(result.evaluation->metrics);
   }
   json["skipped_steps"] = result.skipped_steps;
   json["stopped"] = result.stopped;
@@ -148,28 +167,35 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
   return json_text(json);
 }
 
-/// How a job that was stopped goes on: as many ranks, under the same launcher.
+/// The command that resumes a stopped job with as many ranks, under the same launcher.
 std::string resume_hint(const std::string& folder, const std::vector<std::string>& plugins, const World& world) {
   const auto& place = world.environment();
   std::string command = "bellows train --out " + shell_word(folder) + " --resume";
   for (const std::string& plugin : plugins) command += " --plugin " + shell_word(plugin);
-  if (world.size() == 1) return "Go on with: " + command;
+  if (world.size() == 1) return "Resume with: " + command;
   if (place.launcher == "bellows launch" && place.local_world_size == world.size())
-    return c10::str("Go on with: bellows launch -n ", world.size(), " -- ", command);
-  return c10::str("Go on with, under ", place.launcher, " as before (", world.size(), " ranks): ", command);
+    return c10::str("Resume with: bellows launch -n ", world.size(), " -- ", command);
+  return c10::str("Resume under ", place.launcher, " with ", world.size(), " ranks: ", command);
 }
 
 void print_result(const Recipe& recipe, const FitResult& result, const std::string& go_on) {
   Terminal terminal;
   std::string text = c10::str(result.steps, " steps in ", format_seconds(result.train_seconds), " of training");
   if (recipe.target_accuracy > 0) {
-    text += result.reached_target ? c10::str(", ", number("%.1f %%", 100 * recipe.target_accuracy), " after ",
-                                             format_seconds(result.time_to_target_s))
-                                  : c10::str(", ", number("%.1f %%", 100 * recipe.target_accuracy), " not reached");
+    const std::string target = number("%.1f %%", 100 * recipe.target_accuracy);
+    text += result.reached_target ? c10::str(", reached ", target, " after ", format_seconds(result.time_to_target_s))
+                                  : c10::str(", did not reach ", target);
   }
-  if (result.evaluation) text += ", accuracy " + number("%.2f %%", 100 * result.evaluation->accuracy);
-  if (result.stopped_early) text += c10::str(", ended after ", recipe.patience, " evaluations without a better loss");
-  if (result.skipped_steps > 0) text += c10::str(", ", result.skipped_steps, " steps left out for NaN or infinity");
+  if (result.evaluation) {
+    const double accuracy = result.evaluation->accuracy;
+    text += std::isfinite(accuracy) ? ", accuracy " + number("%.2f %%", 100 * accuracy)
+                                    : ", loss " + number("%.4f", result.evaluation->loss);
+    text += metrics_text(result.evaluation->metrics);
+  }
+  if (result.stopped_early)
+    text += c10::str(", stopped early after ", recipe.early_stopping_patience, " evaluations without a lower loss");
+  if (result.skipped_steps > 0)
+    text += c10::str(", ", result.skipped_steps, " steps skipped because of NaN or infinity");
   terminal.print(text + ".\n");
   if (!result.checkpoint.empty()) terminal.print("Checkpoint: " + result.checkpoint + "\n");
   if (result.stopped && !result.checkpoint.empty()) terminal.print(go_on + "\n");
@@ -180,7 +206,6 @@ void print_result(const Recipe& recipe, const FitResult& result, const std::stri
 void check_usable(const Recipe& recipe) {
   try {
     recipe.validate();
-    models::model_entry(recipe.model);
     parse_device(recipe.device);
   } catch (const c10::Error& error) {
     throw UsageError(user_message(error));
@@ -188,10 +213,10 @@ void check_usable(const Recipe& recipe) {
 }
 
 Recipe load_recipe(const std::string& path) {
-  const Interrupt interrupt("the recipe was not read");  // a pipe may wait for its writer
+  const Interrupt interrupt("the recipe was not read completely");  // a pipe may wait for its writer
   try {
     const Recipe recipe = Recipe::load(path);
-    throw_if_stopped("the recipe was read");
+    throw_if_stopped("reading the recipe");
     return recipe;
   } catch (const c10::Error& error) {
     throw UsageError(user_message(error));
@@ -211,10 +236,11 @@ void apply_overrides(Recipe& recipe, const RecipeOverrides& overrides) {
 }
 
 int run_train(const TrainArguments& arguments) {
+  if (arguments.keys) return run_recipe_keys(arguments.json);
   Recipe recipe = recipe_of(arguments);
   check_json_target(arguments.json);
   const char* words =
-      recipe.run_folder.empty() ? "no --out, so nothing is saved" : "saving a checkpoint, if training has begun";
+      recipe.run_folder.empty() ? "nothing is saved without --out" : "saving a checkpoint if training has started";
   Stopping stopping;
   const Interrupt interrupt(words, &Stopping::on_signal, &stopping);
   const World world = init();
@@ -229,13 +255,13 @@ int run_train(const TrainArguments& arguments) {
     log_info(epoch_line(record));
   };
   train::Trainer trainer(recipe, std::move(callbacks));
-  trainer.with(world);
+  trainer.set_process_group(world);
   trainer.resume(arguments.resume);
   trainer.accept_changes(arguments.accept_changes);
   const Stopping::Of while_it_runs(stopping, trainer, world.size() > 1);
-  throw_if_stopped("training was prepared");
+  throw_if_stopped("preparing the training");
   const FitResult result = trainer.fit();
-  // Another rank may have had the signal: this one has not done its work either.
+  // If another rank received the signal, this one has not finished, either.
   const int code = !result.stopped ? exit_done : Interrupt::requested() ? Interrupt::exit_code() : 128 + SIGTERM;
   if (!first) return code;
   if (arguments.json != "-") print_result(recipe, result, resume_hint(recipe.run_folder, arguments.plugins, world));

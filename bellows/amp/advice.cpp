@@ -16,11 +16,11 @@ std::string reason(int64_t size) {
   return c10::str(size, " is not a multiple of ", unit, "; pad it to ", (size + unit - 1) / unit * unit);
 }
 
-/// The dimensions of a weight that become sides of a matrix product.
+/// The dims of a weight that become sides of a matrix multiplication.
 std::vector<int64_t> product_dims(const at::Tensor& weight, const std::string& type) {
   if (weight.dim() < 2) return {};
-  if (type.starts_with("Embedding")) return {1};            // rows are looked up
-  if (weight.dim() > 2 && weight.size(1) == 1) return {0};  // one input a group: no product over it
+  if (type.starts_with("Embedding")) return {1};            // rows are looked up, not multiplied
+  if (weight.dim() > 2 && weight.size(1) == 1) return {0};  // one input per group: no matmul over it
   return {0, 1};
 }
 

@@ -4,7 +4,7 @@
 
 namespace bellows::amp {
 
-autocast::autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled, bool cache)
+AutocastGuard::AutocastGuard(c10::DeviceType device, c10::ScalarType dtype, bool enabled, bool cache)
     : device_(device),
       outer_dtype_(at::autocast::get_autocast_dtype(device)),
       outer_enabled_(at::autocast::is_autocast_enabled(device)),
@@ -12,7 +12,7 @@ autocast::autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled, 
       weight_casts_(enabled && cache) {
   TORCH_CHECK_VALUE(!enabled || dtype == at::kBFloat16 || dtype == at::kHalf, "autocast: expected bf16 or fp16, got ",
                     dtype, ". For full precision, pass enabled = false.");
-  // libtorch's cache does not know for which dtype a cast was made.
+  // libtorch's cache does not store the dtype of a cast.
   if (enabled && dtype != outer_dtype_) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device, enabled);
   if (enabled) at::autocast::set_autocast_dtype(device, dtype);
@@ -20,7 +20,7 @@ autocast::autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled, 
   at::autocast::increment_nesting();
 }
 
-autocast::~autocast() {
+AutocastGuard::~AutocastGuard() {
   const bool outermost = at::autocast::decrement_nesting() == 0;
   if (outermost || at::autocast::get_autocast_dtype(device_) != outer_dtype_) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(device_, outer_enabled_);

@@ -7,27 +7,28 @@
 
 namespace bellows::amp {
 
-/// While the guard lives, operators that profit run in `dtype` and operators that need the range run in fp32, by
-/// libtorch's lists: matrix products and convolutions low; losses, distances and products of many numbers in fp32; on
-/// CUDA sums, norms, softmax, powers and reciprocals, too. On the CPU these keep their input's dtype: their kernels
-/// add up in fp32 and round the result. Run the forward pass and the loss under the guard, backward outside.
+/// While the guard lives, operators run in `dtype` or fp32 according to libtorch's lists. Matrix multiplications and
+/// convolutions run in `dtype`; losses, distances and products over many elements run in fp32. On CUDA, sums, norms,
+/// softmax, powers and reciprocals also run in fp32. On the CPU these keep their input's dtype, because their kernels
+/// accumulate in fp32 and round the result. Run the forward pass and the loss under the guard, and backward outside it.
 ///
-/// Guards nest; the outermost one drops the cache of cast weights when it ends, so a weight is cast once a step and not
-/// once a call, in torch::nn::Linear too (tap/weight_casts.h). To accumulate gradients over several forward passes
-/// with one cast of each weight, put a guard with enabled = false around them and their backward passes, and end it
-/// before the optimizer's step.
-/// Params:   enabled – false: operators run as if there were no guard, inside an outer guard, too
-///           cache – false: weights are cast at every use (needed while operators are recorded)
-/// Numerics: disabled, bit for bit plain libtorch; dtypes as Python's (tests/amp/autocast_ops_test.cpp)
-/// Threads:  per thread; the cache of casts is the process's, so the end of one thread's guard may cost another a cast
-/// Throws:   c10::ValueError – a dtype other than bf16 and fp16
+/// Guards nest. When the outermost guard ends, it clears the cache of cast weights. A weight is therefore cast once per
+/// step and not once per call, also in torch::nn::Linear (tap/weight_casts.h). To accumulate gradients over several
+/// forward passes with one cast per weight, put a guard with enabled = false around these passes and their backward
+/// passes. End it before the optimizer's step.
+/// Params:   enabled – false: operators run as if there were no guard, also inside another guard
+///           cache – false: weights are cast at every use (required while operators are recorded)
+/// Numerics: if disabled, bit-identical to plain libtorch; dtypes as in Python (tests/amp/autocast_ops_test.cpp)
+/// Threads:  affects the current thread. The cache of casts belongs to the process, so the end of a guard can cause
+///           another thread to repeat a cast.
+/// Throws:   c10::ValueError if `dtype` is neither bf16 nor fp16
 /// Ref:      torch.autocast
-class autocast {
+class AutocastGuard {
  public:
-  autocast(c10::DeviceType device, c10::ScalarType dtype, bool enabled = true, bool cache = true);
-  ~autocast();
-  autocast(const autocast&) = delete;
-  autocast& operator=(const autocast&) = delete;
+  AutocastGuard(c10::DeviceType device, c10::ScalarType dtype, bool enabled = true, bool cache = true);
+  ~AutocastGuard();
+  AutocastGuard(const AutocastGuard&) = delete;
+  AutocastGuard& operator=(const AutocastGuard&) = delete;
 
  private:
   c10::DeviceType device_;

@@ -50,7 +50,7 @@ void check_options(const GradScalerOptions& options, const char* where) {
   check_growth_interval(options.growth_interval, where);
 }
 
-/// The tensor in which a gradient's numbers stand.
+/// The tensor that contains a gradient's values.
 at::Tensor values_of(const at::Tensor& parameter, bool allow_fp16) {
   at::Tensor& grad = parameter.mutable_grad();
   TORCH_CHECK_VALUE(allow_fp16 || grad.scalar_type() != at::kHalf, "GradScaler::unscale_: a parameter of shape ",
@@ -60,14 +60,14 @@ at::Tensor values_of(const at::Tensor& parameter, bool allow_fp16) {
   if (grad.layout() == at::kStrided) return grad;
   TORCH_CHECK_VALUE(grad.layout() == at::kSparse, "GradScaler: expected a dense or sparse COO gradient, got layout ",
                     grad.layout(), " (parameter of shape ", parameter.sizes(), ").");
-  // Values of equal indices add up when the optimizer coalesces; in fp16 the sum may overflow.
+  // When the optimizer coalesces, values with equal indices are added; in fp16 the sum may overflow.
   if (grad.scalar_type() == at::kHalf) grad = grad.coalesce();
   return grad._values();
 }
 
 constexpr const char* load_name = "GradScaler::load_state_dict";
 
-/// Every entry of a state, by name; checks that it is one and that its numbers can be counted with.
+/// Reads all entries of a state by name. Checks that each is one number in the range of float.
 std::map<std::string, double> read_state(const NamedTensors& state) {
   TORCH_CHECK_VALUE(!state.empty(), load_name,
                     ": the state is empty, possibly because a disabled GradScaler saved it.");
@@ -88,7 +88,7 @@ std::map<std::string, double> read_state(const NamedTensors& state) {
   return values;
 }
 
-/// Copies of a scalar, one a device.
+/// Copies of a scalar, one per device.
 class Replicas {
  public:
   explicit Replicas(at::Tensor master) : master_(std::move(master)) {}
@@ -139,7 +139,7 @@ std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
   return scaled;
 }
 
-/// Their stage tells of gradients that are unscaled, or half of them: the ones that come now are not.
+/// Their stage describes gradients that are completely or partly unscaled. The gradients of the new iteration are not.
 void GradScaler::forget_failed_steps() {
   for (auto& [optimizer, state] : optimizers_) {
     if (state.failed) state = {};
@@ -179,7 +179,7 @@ GradScaler::ByDevice GradScaler::check_gradients(const Gradients& gradients, con
     }
   }
   ByDevice result = found.take();
-  for (const ShardedGradients* owner : gradients.owners) {  // all ranks leave a step out, or none
+  for (const ShardedGradients* owner : gradients.owners) {  // either all ranks skip a step or none
     const at::Tensor worst = owner->over_ranks(sum_of(result), ShardedGradients::Over::max);
     result = {{scale_.device(), worst}};
   }
@@ -198,9 +198,9 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
                     "update() at the end of each iteration.");
   TORCH_CHECK_VALUE(
       state.stage != Stage::unscaling,
-      "GradScaler::unscale_: an earlier call failed half way, so some gradients are unscaled and others are "
-      "not. Call zero_grad(), and begin the next iteration with scale().");
-  // In float64: a float32 reciprocal may be off by a bit where division is compiled to be fast.
+      "GradScaler::unscale_: an earlier call failed halfway, so some gradients are unscaled and others are "
+      "not. Call zero_grad(), and start the next iteration with scale().");
+  // In float64, because a float32 reciprocal may be inexact if division is compiled for speed.
   const at::Tensor inverse = at::reciprocal(scale_.to(at::kDouble)).to(at::kFloat);
   const Gradients gradients = gradients_of(optimizer, options_.allow_fp16);
   state.failed = true;
@@ -219,8 +219,8 @@ at::Tensor GradScaler::sum_of(const ByDevice& found_inf) const {
 at::Tensor GradScaler::step(torch::optim::Optimizer& optimizer, torch::optim::Optimizer::LossClosure closure) {
   if (!options_.enabled) return optimizer.step(std::move(closure));
   TORCH_CHECK_VALUE(!closure,
-                    "GradScaler::step: closures are not supported while scaling is enabled: the optimizer would run "
-                    "backward with gradients that nobody unscales. Call backward() before step().");
+                    "GradScaler::step: closures are not supported while scaling is enabled, because gradients "
+                    "computed in a closure would not be unscaled. Call backward() before step().");
   check_placed("step");
   PerOptimizer& state = optimizers_[&optimizer];
   TORCH_CHECK_VALUE(state.stage != Stage::stepped,
@@ -254,8 +254,8 @@ at::Tensor GradScaler::step_scaled(torch::optim::Optimizer& optimizer, ScaledSte
 at::Tensor GradScaler::found_inf(const torch::optim::Optimizer& optimizer) const {
   const auto found = optimizers_.find(&optimizer);
   TORCH_CHECK_VALUE(found != optimizers_.end() && !found->second.found_inf.empty(),
-                    "GradScaler::found_inf: this optimizer was not checked since the last update(). Ask between "
-                    "step() and update().");
+                    "GradScaler::found_inf: this optimizer was not checked since the last update(). Call it "
+                    "between step() and update().");
   return sum_of(found->second.found_inf);
 }
 

@@ -87,7 +87,7 @@ void MasterWeights::attach(torch::optim::Optimizer& optimizer) const {
       if (master == master_of.end()) continue;
       auto& state = optimizer.state();
       if (state.find(key) != state.end()) {
-        auto& slot = state[master->second.unsafeGetTensorImpl()];  // may throw, and may move the other entries
+        auto& slot = state[master->second.unsafeGetTensorImpl()];  // may throw, and may invalidate other entries
         const auto old = state.find(key);
         slot = std::move(old->second);
         state.erase(old);
@@ -97,8 +97,8 @@ void MasterWeights::attach(torch::optim::Optimizer& optimizer) const {
     }
   }
   TORCH_CHECK_VALUE(replaced > 0,
-                    "MasterWeights::attach: the optimizer holds none of the low-precision parameters. Make it from the "
-                    "parameters of the same model, and attach once.");
+                    "MasterWeights::attach: the optimizer contains none of the low-precision parameters. Create it "
+                    "from the parameters of the same model, and call attach() once.");
 }
 
 void MasterWeights::take_gradients() const {

@@ -7,8 +7,8 @@
 
 namespace bellows::amp {
 
-/// Class of each module by its path, without namespace and "Impl": "layer1.0.bn1" → "BatchNorm2d". Empty where the kind
-/// of model does not know its modules.
+/// Class of each module by path, without namespace and "Impl": "layer1.0.bn1" → "BatchNorm2d". Empty if the kind of
+/// model has no information about its modules.
 std::map<std::string, std::string> module_types(const Model& model);
 
 /// The module that a parameter belongs to: "fc.weight" → "fc".

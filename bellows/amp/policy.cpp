@@ -25,41 +25,39 @@ void check(const Policy& policy) {
                     low ? " is of low precision and needs dtype bf16 or fp16" : " keeps fp32 and needs dtype fp32",
                     ", got ", policy.dtype, ".");
   TORCH_CHECK_VALUE(policy.low_weights || !(policy.norms_fp32 || policy.master_weights), "amp: policy ", policy.name,
-                    " asks for fp32 norms or master weights beside weights that are fp32 anyway. Set low_weights, or "
+                    " requests fp32 norms or master weights, but its weights are fp32 already. Set low_weights, or "
                     "leave both out.");
 }
 
-/// The same model with casts at its boundary.
-class PolicyModel final : public Model::Impl {
+/// The same model, with casts of its inputs and outputs.
+class PolicyModel final : public ModelWrapper {
  public:
-  PolicyModel(Model inner, Policy policy) : inner_(std::move(inner)), policy_(std::move(policy)) {}
+  PolicyModel(Model inner, Policy policy) : ModelWrapper(std::move(inner)), policy_(std::move(policy)) {}
 
-  at::Tensor forward(const at::Tensor& input) override {
-    std::unique_ptr<autocast> guard;
-    if (policy_.autocast) guard = std::make_unique<autocast>(input.device().type(), policy_.dtype);
-    const bool cast = policy_.low_weights && input.is_floating_point();
-    const at::Tensor output = inner_.forward(cast ? input.to(policy_.dtype) : input);
-    return output.scalar_type() == policy_.dtype ? output.to(at::kFloat) : output;
+  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
+    std::unique_ptr<AutocastGuard> guard;
+    if (policy_.autocast) guard = std::make_unique<AutocastGuard>(inputs.front().device().type(), policy_.dtype);
+    std::vector<at::Tensor> cast = inputs;
+    for (at::Tensor& input : cast) {
+      if (policy_.low_weights && input.defined() && input.is_floating_point()) input = input.to(policy_.dtype);
+    }
+    std::vector<at::Tensor> outputs = inner().forward_all(cast);
+    for (at::Tensor& output : outputs) {
+      if (output.scalar_type() == policy_.dtype) output = output.to(at::kFloat);
+    }
+    return outputs;
   }
-  NamedTensors named_parameters() const override { return inner_.named_parameters(); }
-  NamedTensors named_buffers() const override { return inner_.named_buffers(); }
-  void set_training(bool on) override { inner_.train(on); }
-  bool training() const override { return inner_.training(); }
-  void to(c10::Device device) override { inner_.to(device); }
-  std::shared_ptr<torch::nn::Module> module() const override { return inner_.module_or_null(); }
-  ModuleTypes module_types() const override { return inner_.module_types(); }
 
  private:
-  Model inner_;
   Policy policy_;
 };
 
-/// Which tensors of `model` are cast: floating-point ones, without those of norms if these stay.
+/// The tensors of `model` to cast: floating-point tensors, except those of norms if norms stay in fp32.
 NamedTensors chosen(const Model& model, const NamedTensors& tensors, const Policy& policy) {
   const auto types = module_types(model);
   TORCH_CHECK_VALUE(!policy.norms_fp32 || !types.empty(), "amp::apply: policy ", policy.name,
                     " keeps norms in fp32, but model \"", model.name(),
-                    "\" does not know its modules: nobody can tell which parameters are norms'. Use O0, O1 or O3.");
+                    "\" has no information about its modules, so norms cannot be found. Use O0, O1 or O3.");
   NamedTensors result;
   for (const auto& [name, tensor] : tensors) {
     const auto type = types.find(owner_of(name));
@@ -102,8 +100,8 @@ std::string describe(const Policy& policy) {
   const std::string norms = policy.norms_fp32 ? "; of norms fp32" : "";
   std::string forward = "all operators in " + weights;
   if (policy.autocast) {
-    forward = "autocast: products and convolutions in " + dtype + "; losses and what overflows in fp32" +
-              (policy.low_weights ? "" : "; weights are cast once a step");
+    forward = "autocast: matmuls and convolutions in " + dtype + "; losses and operators that may overflow in fp32" +
+              (policy.low_weights ? "" : "; weights are cast once per step");
   }
   return policy.name + " " + dtype + line("weights", weights + norms) + line("forward", forward) +
          line("boundary", policy.low_weights ? "input is cast to " + dtype + ", output to fp32"
@@ -113,7 +111,8 @@ std::string describe(const Policy& policy) {
          line("optimizer", policy.master_weights
                                ? "works on fp32 master weights, rounded to " + dtype + " after each step"
                                : "works on the " + weights + " weights") +
-         line("loss", policy.loss_scaling ? "scaled by a GradScaler, small gradients would become zero" : "not scaled");
+         line("loss",
+              policy.loss_scaling ? "scaled by a GradScaler, because small gradients would become zero" : "not scaled");
 }
 
 GradScalerOptions scaler_options(const Policy& policy) {

@@ -8,21 +8,21 @@
 
 namespace bellows::checkpoint {
 
-/// What became of something that all ranks have done: the same on each.
+/// The outcome of an action that all ranks have run. It is the same on each rank.
 struct Outcomes {
-  std::vector<std::string> results;  ///< by rank of the group
-  std::string error;                 ///< "" where all went well: "rank 2: …"
-  bool bad_value = false;            ///< the first error was a c10::ValueError
+  std::vector<std::string> results;  ///< by rank in the group
+  std::string error;                 ///< "rank 2: …", or "" if no rank failed
+  bool bad_value = false;            ///< whether the first error was a c10::ValueError
 
-  /// Throws: c10::ValueError or c10::Error – where there is an error, behind `what`
+  /// Throws: c10::ValueError or c10::Error if there is an error, with `what` as the start of the message
   void check(const std::string& what) const;
 };
 
-/// Runs `action` on every rank and tells all of them how it went, on this one and on the others.
-/// Throws: c10::Error – a rank has ended
+/// Runs `action` on every rank. Every rank gets the outcomes of all ranks.
+/// Throws: c10::Error if a rank has ended
 Outcomes on_all_ranks(const comm::Group& group, const std::function<std::string()>& action);
 
-/// The same, where rank 0 alone does something.
+/// Runs `action` on rank 0 only. Every rank gets its outcome.
 Outcomes on_rank_zero(const comm::Group& group, const std::function<std::string()>& action);
 
 }  // namespace bellows::checkpoint

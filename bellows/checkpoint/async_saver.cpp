@@ -30,7 +30,7 @@ AsyncSaver::~AsyncSaver() {
 }
 
 void AsyncSaver::save(Folder& folder, const State& state) {
-  wait();  // before the copy, too: it goes where the save in flight reads
+  wait();  // before the copy, because the save in flight reads the same buffers
   in_flight_ = start_async_or_run([&folder, copied = copy(state)] { folder.save(copied); });
 }
 
@@ -50,7 +50,7 @@ void AsyncSaver::wait() {
 }
 
 State AsyncSaver::copy(const State& state) {
-  const inference_mode ordinary_tensors(false);  // the buffers outlive whatever guard the caller is under
+  const inference_mode ordinary_tensors(false);  // the buffers outlive the caller's guards
   const no_grad guard;
   copied_.clear();
   State result = state;
@@ -69,11 +69,11 @@ NamedTensors AsyncSaver::copy(const NamedTensors& tensors) {
   return result;
 }
 
-/// Whole storages are copied, once each, as a file holds them: tensors that share one share its copy, and any strides
-/// survive.
+/// Copies each storage once, as a file stores it. Tensors that share a storage share its copy, and strides are
+/// preserved.
 at::Tensor AsyncSaver::copy(const at::Tensor& tensor) {
   const bool refused = !tensor.defined() || !tensor.has_storage() || tensor.is_meta() || tensor.is_quantized();
-  if (refused) return tensor;  // by the writer, in words
+  if (refused) return tensor;  // the writer throws an error for it
   if (tensor.is_conj() || tensor.is_neg()) return tensor.resolve_conj().resolve_neg();
   const c10::Storage& storage = tensor.storage();
   const auto [place, is_new] = copied_.try_emplace(storage.unsafeGetStorageImpl(), copied_.size());

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "bellows/checkpoint/folder_names_impl.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/system/file.h"
@@ -21,7 +20,7 @@ constexpr std::string_view prefix = "step-", suffix = ".pt";
 constexpr size_t digits = 12;
 constexpr int64_t step_limit = 1'000'000'000'000;
 
-/// Of a file, or of a folder of many ranks.
+/// Names of files and of folders of several ranks.
 bool is_checkpoint_name(std::string_view name) {
   if (name.ends_with(suffix)) name.remove_suffix(suffix.size());
   return name.size() == prefix.size() + digits && name.starts_with(prefix) &&
@@ -32,8 +31,8 @@ std::string file_name(int64_t step) {
   return step_name(step) + std::string(suffix);
 }
 
-/// What a write leaves that was killed: AtomicFile's temporary file, of those that a run writes, or the folder of ranks
-/// that were not done.
+/// Leftovers of killed writes: temporary files of AtomicFile with names that a run writes, or incomplete folders of
+/// several ranks.
 bool is_leftover_name(std::string_view name) {
   if (name.starts_with(".step-") && name.find(".partial-") != name.npos) return true;
   constexpr std::string_view mark = ".tmp-";
@@ -52,7 +51,8 @@ void remove_leftovers(const std::string& folder) {
   }
 }
 
-/// A folder goes first under the name of a leftover: half a checkpoint never has a checkpoint's name.
+/// Renames a folder to a leftover's name before deletion, so that an incomplete checkpoint never has a checkpoint's
+/// name.
 void remove_checkpoint(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
@@ -98,7 +98,7 @@ Folder::Folder(std::string path, int64_t keep) : path_(std::move(path)), keep_(k
   TORCH_CHECK_VALUE(keep >= 1, "checkpoint::Folder: expected to keep at least 1 checkpoint, got ", keep, ".");
   make_folder(path_);
   lock_.emplace(path_);
-  const AtomicFile probe((fs::path(path_) / ".writable").string());  // fails now rather than after the first epoch
+  const AtomicFile probe((fs::path(path_) / ".writable").string());  // to fail now rather than after the first epoch
   remove_leftovers(path_);
   remove_leftovers(best_folder());
 }
@@ -138,11 +138,11 @@ std::optional<State> Folder::newest() {
     } catch (const c10::Error& error) {
       if (of_newest.empty()) of_newest = user_message(error);
       damaged_.insert(*path);
-      log_warn("checkpoint: ", *path, " is damaged and passed over, the one before it is tried. ", user_message(error));
+      log_warn("checkpoint: ", *path, " is damaged and skipped; trying the previous one. ", user_message(error));
     }
   }
   TORCH_CHECK_VALUE(all.empty(), "checkpoint: none of the ", all.size(), " checkpoints in ", path_,
-                    " can be read; of the newest: ", of_newest, " Mend that, or remove them to begin anew.");
+                    " can be read. The newest one: ", of_newest, " Repair it, or remove them to start again.");
   return {};
 }
 
@@ -182,11 +182,12 @@ std::vector<ScoredCheckpoint> Folder::best() const {
     const auto scores = nlohmann::json::parse(read_text_file(path));
     for (const auto& [name, score] : scores.items()) {
       const std::string file = best_folder() + "/" + name;
-      if (!is_checkpoint_name(name) || !fs::exists(file)) continue;  // a person removed it
+      if (!is_checkpoint_name(name) || !fs::exists(file)) continue;  // the file was deleted by the user
       ranking.push_back({file, std::stoll(name.substr(prefix.size(), digits)), score.get<double>()});
     }
   } catch (const nlohmann::json::exception& error) {
-    log_warn("checkpoint: ", path, " is damaged; what is in ", best_folder(), " is taken for unscored. ", error.what());
+    log_warn("checkpoint: ", path, " is damaged; the checkpoints in ", best_folder(), " count as unscored. ",
+             error.what());
     ranking.clear();
   }
   std::sort(ranking.begin(), ranking.end(), ranks_before);

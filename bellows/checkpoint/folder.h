@@ -11,51 +11,59 @@
 
 namespace bellows::checkpoint {
 
-/// One of the checkpoints that a run keeps for what they score.
+/// The name of a checkpoint without suffix: "step-000000001200".
+/// Throws: c10::ValueError if step is outside [0, 10^12)
+std::string step_name(int64_t step);
+
+/// Paths of the checkpoints in a folder, oldest first.
+std::vector<std::string> list_checkpoints(const std::string& folder);
+
+/// A checkpoint that is kept because of its score.
 struct ScoredCheckpoint {
   std::string path;
   int64_t step = 0;
   double score = 0;
 };
 
-/// A run's checkpoints: files `step-000000001200.pt` in one folder, of which the newest few are kept, and in its folder
-/// `best/` those with the highest scores. Step counts give the order, never clocks. Folders `step-000000001200` of many
-/// ranks (sharded_folder.h) are among them: one process goes on from what many have saved.
-/// Threads: one owner; other processes and other objects are kept out by FolderLock
+/// The checkpoints of a run: files `step-000000001200.pt` in one folder, of which the newest are kept, and in its
+/// subfolder `best/` those with the highest scores. They are ordered by step, not by time. Checkpoint folders
+/// `step-000000001200` of several ranks (sharded_folder.h) are included, so a single process can resume the run of
+/// several ranks.
+/// Threads: one owner; FolderLock excludes other processes and objects
 class Folder {
  public:
-  /// Makes the folder where it is missing, locks it, and removes what interrupted writes left behind.
-  /// Params: keep – how many stay, at least 1
-  /// Throws: c10::ValueError – keep < 1; c10::Error – the folder cannot be made or written; another run works in it
+  /// Creates the folder if it is missing, locks it, and deletes the leftovers of interrupted writes.
+  /// Params: keep – number of checkpoints to keep, at least 1
+  /// Throws: c10::ValueError if keep < 1; c10::Error if the folder cannot be created or written, or another run uses it
   explicit Folder(std::string path, int64_t keep = 3);
 
-  /// Saves under State::step, then removes the oldest beyond `keep`; those that newest() found damaged do not count.
-  /// Returns the file's path.
-  /// Throws: as checkpoint::save(); what was there stays
+  /// Saves the state under State::step, then deletes the oldest checkpoints beyond `keep`. Checkpoints that newest()
+  /// found damaged do not count. Returns the file's path.
+  /// Throws: like checkpoint::save(); existing checkpoints stay
   std::string save(const State& state);
 
   /// Paths, oldest first, without those in `best/`.
   std::vector<std::string> list() const;
 
-  /// The newest one that is whole, or nothing where there are none. A warning names each damaged one that is passed
-  /// over.
-  /// Throws:   c10::ValueError – there are checkpoints, and none can be read
+  /// Loads the newest undamaged checkpoint; returns nothing if there are none. Logs a warning for each damaged
+  /// checkpoint that is skipped.
+  /// Throws:   c10::ValueError if there are checkpoints, but none can be read
   std::optional<State> newest();
 
-  /// Saves into `best/` if the state is among the `k` with the highest scores, then removes what no longer is. The
-  /// older one wins a tie; a score that is not finite never gets in. For a loss, give its negative.
-  /// Returns:  the file's path, or nothing if it was not among them
-  /// Throws:   c10::ValueError – k < 1; as checkpoint::save(); what was there stays
+  /// Saves into `best/` if the state is among the `k` with the highest scores, then deletes those that no longer are.
+  /// If scores are equal, the older one wins. A score that is not finite is never saved. For a loss, pass its negative.
+  /// Returns:  the file's path, or nothing if the state is not among the best
+  /// Throws:   c10::ValueError if k < 1; like checkpoint::save(); existing checkpoints stay
   std::optional<std::string> save_best(const State& state, double score, int64_t k);
 
-  /// True if save_best() would save a state of that step.
+  /// Whether save_best() would save a state of that step.
   bool is_among_best(int64_t step, double score, int64_t k) const;
 
-  /// What `best/` holds, highest score first. Scores stand in `best/scores.json`.
+  /// The checkpoints in `best/`, highest score first. `best/scores.json` has the scores.
   std::vector<ScoredCheckpoint> best() const;
 
-  /// Where save() puts the state after `step` steps.
-  /// Throws: c10::ValueError – step outside [0, 10^12)
+  /// The path under which save() stores the state after `step` steps.
+  /// Throws: c10::ValueError if step is outside [0, 10^12)
   std::string path_of(int64_t step) const;
 
   const std::string& path() const { return path_; }
@@ -69,7 +77,7 @@ class Folder {
   std::string path_;
   int64_t keep_;
   std::optional<FolderLock> lock_;
-  std::set<std::string> damaged_;  ///< paths that newest() passed over
+  std::set<std::string> damaged_;  ///< paths that newest() skipped
 };
 
 }  // namespace bellows::checkpoint

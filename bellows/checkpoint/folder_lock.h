@@ -4,12 +4,13 @@
 
 namespace bellows::checkpoint {
 
-/// Keeps a folder for one run: a lock (flock) on its file `.lock`, in which process and host are written for whoever
-/// comes next. The kernel releases it however the process ends; the file stays. Where the file system has no locks, a
-/// warning says so.
+/// Reserves a folder for one run with a lock (flock) on its file `.lock`, which contains process and host of the
+/// holder. The kernel releases the lock when the process ends for any reason; the file stays. If the file system does
+/// not support locks, a warning is logged.
 class FolderLock {
  public:
-  /// Throws: c10::Error – another run holds it (its process and host); the file cannot be written
+  /// Throws: c10::Error if another run holds the lock (the message has its process and host) or the file cannot be
+  ///         written
   explicit FolderLock(const std::string& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

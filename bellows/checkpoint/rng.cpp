@@ -50,7 +50,7 @@ void set_rng_state(const NamedTensors& state) {
     const auto device = find_device(name);
     if (!device) {
       log_warn("checkpoint: the state of the random generator of ", name,
-               " is passed over: this machine has no such device.");
+               " is skipped: this machine has no such device.");
       continue;
     }
     at::Generator generator = generator_of(*device);

@@ -4,11 +4,11 @@
 
 namespace bellows::checkpoint {
 
-/// The state of libtorch's default generators: "cpu" and those of every accelerator: "cuda:0", "cuda:1", …
+/// The state of libtorch's default generators: "cpu" and those of all accelerators: "cuda:0", "cuda:1", …
 NamedTensors rng_state();
 
-/// Puts generators back. A generator that this machine lacks is passed over with a warning.
-/// Throws: c10::ValueError – a state of another size or type
+/// Restores generators. A generator that this machine lacks is skipped with a warning.
+/// Throws: c10::ValueError if a state has another size or dtype
 void set_rng_state(const NamedTensors& state);
 
 }  // namespace bellows::checkpoint

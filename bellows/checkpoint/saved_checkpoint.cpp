@@ -29,7 +29,7 @@ Runs runs_of(const ShardSpec& spec) {
   return run ? Runs{*run} : spec.runs();
 }
 
-/// Calls action(element of `a`, element of `b`, count) for each stretch of the tensor that both hold.
+/// Calls action(element of `a`, element of `b`, count) for each run of elements that both contain.
 template <class Action>
 void each_common_run(const Runs& a, const Runs& b, const Action& action) {
   int64_t a_at = 0, b_at = 0;  // elements before the current runs
@@ -47,7 +47,7 @@ void each_common_run(const Runs& a, const Runs& b, const Action& action) {
 
 }  // namespace
 
-/// One rank's file: mapped, its header compared with the index.
+/// The file of one rank: memory-mapped, with its header compared with the index.
 class RankFile {
  public:
   RankFile(const std::string& folder, const SavedFile& saved) : file_(folder + "/" + saved.name) {
@@ -97,7 +97,7 @@ void verify_chunks(io::ByteSpan bytes, uint64_t begin, uint64_t end, uint64_t ch
 
 std::string read_index(const std::string& path) {
   const std::string index = path + "/index.json";
-  std::error_code error;  // of a folder that may not be looked into: read_text_file() says it in words
+  std::error_code error;  // for unreadable folders, where read_text_file() reports the error
   TORCH_CHECK_VALUE(std::filesystem::exists(index, error) || error, "checkpoint: ", path,
                     " has no index.json: expected a checkpoint's file, or the folder step-… of one of many ranks.");
   return read_text_file(index);
@@ -105,10 +105,10 @@ std::string read_index(const std::string& path) {
 
 }  // namespace
 
-/// What is behind the index: files of ranks, opened when needed, or the tensors of a file of one process.
+/// The data of the index: files of ranks, opened on demand, or the tensors of a single-process file.
 struct SavedCheckpoint::Files {
   std::vector<std::unique_ptr<RankFile>> ranks;
-  std::vector<at::Tensor> tensors;  ///< row-major, by number in the index
+  std::vector<at::Tensor> tensors;  ///< row-major, in index order
   std::unordered_map<std::string_view, size_t> numbers;
 
   const RankFile& open(const SavedCheckpoint& saved, size_t number) {
@@ -153,10 +153,6 @@ struct SavedCheckpoint::Files {
   }
 };
 
-c10::ScalarType SavedTensor::scalar_type() const {
-  return io::safetensors_dtype({.name = name, .dtype = dtype}, "checkpoint");
-}
-
 SavedCheckpoint::SavedCheckpoint(const std::string& path) : path_(path), files_(std::make_unique<Files>()) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
@@ -176,7 +172,7 @@ const SavedTensor* SavedCheckpoint::find(std::string_view name) const {
 }
 
 void SavedCheckpoint::verify(const SavedTensor& tensor, const ShardSpec& part) const {
-  if (!files_->tensors.empty()) return;  // load() has
+  if (!files_->tensors.empty()) return;  // already verified by load()
   const Runs wanted = runs_of(part);
   const auto width = static_cast<uint64_t>(io::safetensors_bits(tensor.dtype) / 8);
   for (const SavedPiece& piece : tensor.pieces) {

@@ -5,18 +5,19 @@
 #include <string_view>
 
 #include "bellows/checkpoint/checkpoint.h"
-#include "bellows/checkpoint/sharded_index.h"
+#include "bellows/checkpoint/format.h"
 
 namespace bellows::checkpoint {
 
-/// A checkpoint, opened: a folder of many ranks or a file of one. Tensors are read when they are asked for, and only the
-/// elements that are.
-/// Threads: one at a time
+/// An open checkpoint: a folder of several ranks or a file of one process. Tensors are read on request, and only the
+/// requested elements.
+/// Threads: not thread-safe
 class SavedCheckpoint {
  public:
-  /// Reads the index of a folder, or the whole of a file.
-  /// Throws: c10::ValueError – missing, damaged, another format, a newer version; so do all functions below, where a
-  ///         file of a rank is missing, cut off or has flipped bits: which file, where
+  /// Reads the index of a folder, or a complete file.
+  /// Throws: c10::ValueError if the checkpoint is missing, damaged, of another format or of a newer version. All
+  ///         functions below throw it if a rank's file is missing, truncated or damaged (the message has file and
+  ///         position)
   explicit SavedCheckpoint(const std::string& path);
   ~SavedCheckpoint();
   SavedCheckpoint(const SavedCheckpoint&) = delete;
@@ -24,21 +25,21 @@ class SavedCheckpoint {
 
   const std::string& path() const { return path_; }
   const ShardedIndex& index() const { return index_; }
-  /// By its name with the section: "model/fc.weight". Null where there is none.
+  /// Finds a tensor by its name with section: "model/fc.weight". Returns null if there is none.
   const SavedTensor* find(std::string_view name) const;
 
-  /// Compares the checksums of what reading a part would touch, or of every byte that belongs to the checkpoint.
+  /// Verifies the checksums of the data that reading a part would touch, or of the complete checkpoint.
   void verify(const SavedTensor& tensor, const comm::ShardSpec& part) const;
   void verify() const;
 
-  /// Fills `local` with the elements of a part, in place; checksums are not compared.
-  /// Params: local – of the saved dtype and the part's number of elements, any strides and device
-  /// Throws: c10::ValueError – another dtype, a part of another tensor
+  /// Copies the elements of a part into `local`, without verifying checksums.
+  /// Params: local – has the saved dtype and the part's number of elements; any strides and device
+  /// Throws: c10::ValueError if the dtype differs or the part belongs to another tensor
   void read(const SavedTensor& tensor, const comm::ShardSpec& part, const at::Tensor& local) const;
-  /// The whole tensor on the CPU, with the strides that it had; checksums are compared.
+  /// Reads a complete tensor onto the CPU, with its saved strides. Verifies its checksums.
   at::Tensor read(const SavedTensor& tensor) const;
-  /// All of it, as one process holds it, with the generators of a rank; none where fewer ranks have saved. Every byte is
-  /// verified.
+  /// Reads and verifies the complete state, as a single process holds it, with the generators of `rank`. If fewer ranks
+  /// were saved, the generators are empty.
   State state(int rank = 0) const;
 
  private:
@@ -50,11 +51,11 @@ class SavedCheckpoint {
   std::unique_ptr<Files> files_;
 };
 
-/// Writes the model of a checkpoint as one safetensors file, row-major, under the model's names; Python:
-/// `safetensors.torch.load_file(file)`.
-/// Params: path – a folder of many ranks or a file of one
+/// Exports the model of a checkpoint to one safetensors file, row-major, with the model's names. To load it in Python,
+/// use `safetensors.torch.load_file(file)`.
+/// Params: path – a folder of several ranks or a file of one process
 /// Cost:   memory for one tensor at a time
-/// Throws: c10::ValueError – as SavedCheckpoint; c10::Error – `file` cannot be written; then it is as it was
+/// Throws: c10::ValueError like SavedCheckpoint; c10::Error if `file` cannot be written; it is unchanged then
 void export_safetensors(const std::string& path, const std::string& file);
 
 }  // namespace bellows::checkpoint

@@ -5,9 +5,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "bellows/checkpoint/folder_names_impl.h"
-#include "bellows/checkpoint/loading_impl.h"
-#include "bellows/checkpoint/sharded_write.h"
+#include "bellows/checkpoint/loading.h"
+#include "bellows/checkpoint/saving.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/system/thread.h"
@@ -24,7 +23,7 @@ ShardedFolder::ShardedFolder(std::string path, const comm::Group& group, int64_t
     std::error_code error;
     TORCH_CHECK_VALUE(std::filesystem::is_directory(path_, error), "checkpoint: ", path_, ", which rank ",
                       group_.ranks()[0], " has made, is no folder here (", error.message(),
-                      "). Give all ranks one folder, on a file system that all see.");
+                      "). Give all ranks the same folder, on a shared file system.");
     return std::string();
   }).check("");
 }
@@ -44,7 +43,7 @@ void ShardedFolder::write(SavePlan& plan, const std::string& trouble) {
   folder_->damaged_.erase(path);
   try {
     folder_->remove_oldest(path);
-  } catch (const std::exception& error) {  // the others go on: so does rank 0
+  } catch (const std::exception& error) {  // rank 0 must continue like the other ranks
     log_warn("checkpoint: old checkpoints in ", path_, " stay. ", user_message(error));
   }
 }
@@ -57,9 +56,9 @@ std::string ShardedFolder::save(const ShardedState& state) {
 }
 
 void ShardedFolder::save_async(const ShardedState& state) {
-  wait();  // before the copy, too: it goes where the save in flight reads
+  wait();  // before the copy, because the save in flight reads the same buffers
   auto plan = std::make_shared<SavePlan>(plan_save(state, group_));
-  std::string trouble;  // the other ranks are told of it where they wait for this one
+  std::string trouble;  // reported to the other ranks when they wait for this one
   try {
     copy_own(*plan, buffers_);
   } catch (const std::exception& error) {
@@ -99,11 +98,11 @@ std::optional<std::string> ShardedFolder::newest() {
   });
 }
 
-/// Params: damage_of – collective; what is wrong with a checkpoint, the same on all ranks, or ""
+/// Params: damage_of – collective; returns the damage of a checkpoint, the same on all ranks, or ""
 std::optional<std::string> ShardedFolder::first_without_damage(
     const std::function<std::string(const std::string& path)>& damage_of) {
   wait();
-  // Names alone, which are plain text: the folder's path may hold any bytes, and JSON may not.
+  // Only names, which are plain text. The folder's path may contain any bytes, which JSON does not support.
   const Outcomes listed = on_rank_zero(group_, [&] {
     auto names = nlohmann::json::array();
     for (const std::string& path : list()) names.push_back(std::filesystem::path(path).filename().string());
@@ -120,10 +119,10 @@ std::optional<std::string> ShardedFolder::first_without_damage(
     if (of_newest.empty()) of_newest = damage;
     if (!folder_) continue;
     folder_->damaged_.insert(*path);
-    log_warn("checkpoint: ", *path, " is damaged and passed over, the one before it is tried. ", damage);
+    log_warn("checkpoint: ", *path, " is damaged and skipped; trying the previous one. ", damage);
   }
   TORCH_CHECK_VALUE(all.empty(), "checkpoint: none of the ", all.size(), " checkpoints in ", path_,
-                    " can be read; of the newest: ", of_newest, " Mend that, or remove them to begin anew.");
+                    " can be read. The newest one: ", of_newest, " Repair it, or remove them to start again.");
   return {};
 }
 

@@ -13,46 +13,47 @@ namespace bellows::checkpoint {
 
 struct SavePlan;
 
-/// The checkpoints of a job of many ranks: folders `step-000000001200` in one folder that all ranks see, of which the
-/// newest few are kept. Files of Folder may lie among them: a job may grow from one process to many, and shrink. All calls
-/// but list() are collective; what one rank throws, all throw.
-/// Cost:    save_async(): memory for one copy of what this rank writes, used again by the next; the caller's time is that
-///          of one exchange of what the ranks hold, of the copy, and of the wait where the disk is slower than the saves
-/// Threads: one owner. What the ranks exchange goes over connections of its own, so training may go on with collectives of
-///          the group while save_async() works
+/// The checkpoints of a job with several ranks: folders `step-000000001200` in one folder that all ranks can access, of
+/// which the newest are kept. The folder may also contain files of Folder, because the number of ranks may change
+/// between one and many. All calls except list() are collective; an exception on one rank is thrown on all.
+/// Cost:    save_async(): memory for a copy of the data that this rank writes, which the next save reuses. The caller
+///          waits for one exchange of descriptions, for the copy, and for the previous save if that is still in flight
+/// Threads: one owner. It has its own connections, so training may use collectives of the group while save_async() runs
 class ShardedFolder {
  public:
-  /// Rank 0 makes the folder where it is missing, locks it, and removes what interrupted writes left behind.
-  /// Params: keep – how many stay, at least 1
-  /// Throws: as Folder; c10::ValueError – a rank does not see the folder
+  /// Rank 0 creates the folder if it is missing, locks it, and deletes the leftovers of interrupted writes.
+  /// Params: keep – number of checkpoints to keep, at least 1
+  /// Throws: like Folder; c10::ValueError if a rank cannot access the folder
   ShardedFolder(std::string path, const comm::Group& group, int64_t keep = 3);
-  /// Waits. An error that nobody asked for is logged.
+  /// Waits for the save in flight. Logs an error that was not reported yet.
   ~ShardedFolder();
   ShardedFolder(const ShardedFolder&) = delete;
   ShardedFolder& operator=(const ShardedFolder&) = delete;
 
-  /// save_sharded() under ShardedState::step, then removes the oldest beyond `keep`. Returns the folder's path.
-  /// Throws: as save_sharded(); what was there stays
+  /// Calls save_sharded() under ShardedState::step, then deletes the oldest checkpoints beyond `keep`. Returns the
+  /// folder's path.
+  /// Throws: like save_sharded(); existing checkpoints stay
   std::string save(const ShardedState& state);
 
-  /// The same in the background. The state may change as soon as this returns. At most one save is in flight; the next
-  /// one waits for it.
-  /// Throws: what the save before threw in the background; then nothing is begun
+  /// Like save(), in the background. The state may change as soon as this call returns. At most one save is in flight;
+  /// the next one waits for it.
+  /// Throws: the error of the previous save; then no new save is started
   void save_async(const ShardedState& state);
 
-  /// Returns when nothing is in flight: the last checkpoint is on disk.
-  /// Throws: what the save in flight threw
+  /// Waits until the save in flight is on disk.
+  /// Throws: the error of the save in flight
   void wait();
 
-  /// Fills the state as load_sharded() does from the newest checkpoint of which every rank can read what it needs. A
-  /// warning of rank 0 names each damaged one that is passed over. Returns its path, or nothing where there are none.
-  /// Throws: c10::ValueError – there are checkpoints, and none can be read; a state of another kind
+  /// Fills the state like load_sharded() from the newest checkpoint that every rank can read. Rank 0 logs a warning for
+  /// each damaged checkpoint that is skipped. Returns its path, or nothing if there are none.
+  /// Throws: c10::ValueError if there are checkpoints, but none can be read, or if the state does not fit the
+  ///         checkpoint
   std::optional<std::string> newest(ShardedState& state, const Prepare& prepare = {});
-  /// The newest that is whole; the ranks share the work of comparing all checksums.
+  /// Finds the newest undamaged checkpoint. The ranks divide the verification of the checksums.
   std::optional<std::string> newest();
 
-  /// Where save() puts the state after `step` steps.
-  /// Throws: c10::ValueError – step outside [0, 10^12)
+  /// The path under which save() stores the state after `step` steps.
+  /// Throws: c10::ValueError if step is outside [0, 10^12)
   std::string path_of(int64_t step) const;
 
   /// Paths, oldest first.
@@ -64,9 +65,9 @@ class ShardedFolder {
 
   std::string path_;
   comm::Group group_;
-  std::optional<Folder> folder_;  ///< rank 0's
+  std::optional<Folder> folder_;  ///< only on rank 0
   std::vector<at::Tensor> buffers_;
-  std::future<void> in_flight_;  ///< last: it ends before what it reads
+  std::future<void> in_flight_;  ///< last member, so that it ends before the buffers that it reads
 };
 
 }  // namespace bellows::checkpoint

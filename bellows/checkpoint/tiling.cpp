@@ -32,13 +32,13 @@ void check_runs(std::vector<HeldRun> runs, int64_t numel, const std::string& whe
   for (const HeldRun& run : runs) {
     TORCH_CHECK_VALUE(run.begin >= at, where, ": elements ", run.begin, " to ", std::min(at, run.end),
                       " are held twice, by ", who(before), " and by ", who(run.part), ".");
-    TORCH_CHECK_VALUE(run.begin == at, where, ": elements ", at, " to ", run.begin, " of ", numel,
-                      " are held by nobody; ", who(run.part), " has those from ", run.begin, " on.");
+    TORCH_CHECK_VALUE(run.begin == at, where, ": elements ", at, " to ", run.begin, " of ", numel, " are missing; ",
+                      who(run.part), " has those from ", run.begin, " on.");
     at = run.end;
     before = run.part;
   }
-  TORCH_CHECK_VALUE(at == numel, where, ": elements ", at, " to ", numel, " of ", numel, " are held by nobody",
-                    runs.empty() ? "." : "; the last ones before them are those of " + who(before) + ".");
+  TORCH_CHECK_VALUE(at == numel, where, ": elements ", at, " to ", numel, " of ", numel, " are missing",
+                    runs.empty() ? "." : "; the elements before them belong to " + who(before) + ".");
 }
 
 void check_boxes(const std::vector<const ShardSpec*>& parts, int64_t numel, const std::string& where, const Who& who) {
@@ -52,7 +52,7 @@ void check_boxes(const std::vector<const ShardSpec*>& parts, int64_t numel, cons
                         " and of ", who(i), " overlap.");
     held += parts[i]->numel();
   }
-  TORCH_CHECK_VALUE(held == numel, where, ": ", numel - held, " of ", numel, " elements are held by nobody.");
+  TORCH_CHECK_VALUE(held == numel, where, ": ", numel - held, " of ", numel, " elements are missing.");
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ int64_t checked_numel(const std::vector<int64_t>& sizes, const std::string& wher
 std::optional<std::pair<int64_t, int64_t>> single_run(const ShardSpec& spec) {
   if (spec.is_run()) return std::pair(spec.offset[0], spec.length[0]);
   if (spec.numel() == 0) return std::pair<int64_t, int64_t>(0, 0);
-  size_t split = spec.sizes.size();  // behind the last dim of which a part is held
+  size_t split = spec.sizes.size();  // after the last dim that is held partly
   while (split > 0 && spec.length[split - 1] == spec.sizes[split - 1]) --split;
   int64_t begin = 0, stride = 1;
   for (size_t dim = spec.sizes.size(); dim-- > 0; stride *= spec.sizes[dim]) {

@@ -14,12 +14,12 @@ namespace bellows::comm {
 
 struct Pending::State {
   Group group;
-  at::Tensor result;                    ///< what wait() returns
-  at::Tensor buffer;                    ///< dense copy of a result that is not, or the same
-  at::Tensor source;                    ///< kept until the work is done
-  int divisor = 1;                      ///< of a mean
-  c10::intrusive_ptr<c10d::Work> work;  ///< null when it is done
-  std::exception_ptr failure;           ///< that it is done with
+  at::Tensor result;                    ///< returned by wait()
+  at::Tensor buffer;                    ///< a dense copy of a result that is not dense, else the result itself
+  at::Tensor source;                    ///< kept alive until the work is done
+  int divisor = 1;                      ///< number of ranks for a mean, else 1
+  c10::intrusive_ptr<c10d::Work> work;  ///< null after the end
+  std::exception_ptr failure;           ///< the exception that wait() threw
 };
 
 namespace {
@@ -33,7 +33,7 @@ c10d::ReduceOp c10d_op(Reduce op) {
     case Reduce::max:
       return c10d::ReduceOp::MAX;
     default:
-      return c10d::ReduceOp::SUM;  // Gloo has no mean: wait() divides
+      return c10d::ReduceOp::SUM;  // Gloo has no mean, so wait() divides
   }
 }
 
@@ -132,7 +132,7 @@ Pending all_gather_async(const at::Tensor& tensor, const Group& group) {
   if (tensor.numel() == 0) return done(group, result);
   return begin({.group = group, .result = result, .buffer = result, .source = tensor.contiguous()},
                [](c10d::ProcessGroup& ranks, Pending::State& state) {
-                 // Gloo wants the ranks' parts along a dim that is there.
+                 // Gloo needs the ranks' parts along an existing dim.
                  at::Tensor out = state.result.view({-1}), in = state.source.view({-1});
                  return ranks._allgather_base(out, in);
                });

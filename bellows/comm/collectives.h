@@ -8,63 +8,64 @@
 
 #include "bellows/comm/group.h"
 
-/// What the ranks of a group compute together. All ranks call the same function in the same order with tensors of the same
-/// dtype and shape. A World serves as the group of all.
+/// Collectives of a group. All ranks of the group call the same functions in the same order, with tensors of the same
+/// dtype and shape. A World can be passed as the group of all ranks.
 ///
-/// Throws: c10::ValueError – arguments that no rank could use; c10::Error – a rank has ended, called something else, or
-///         did not come within the World's timeout: which one, and what it called last
+/// Throws: c10::ValueError if the arguments are invalid on every rank. c10::Error if a rank ended, called another
+///         collective or exceeded the World's timeout (the message names the rank and its last call)
 /// Ref:    torch.distributed
 namespace bellows::comm {
 
 enum class Reduce { sum, mean, product, min, max };
 
-/// A collective that runs while this rank goes on.
+/// A collective that runs in the background.
 class Pending {
  public:
   struct State;
   explicit Pending(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  /// Waits until it is done; the tensors must not be touched before.
-  /// Returns: the collective's result. Throws: as the collective, and the same once more when it is called again
+  /// Waits until the collective is done. Do not touch its tensors before.
+  /// Returns: the result of the collective. Throws: like the collective; later calls throw the same exception again
   at::Tensor wait();
 
  private:
   std::shared_ptr<State> state_;
 };
 
-/// Every rank gets the ranks' tensors reduced elementwise, in place; mean is for floating-point tensors.
-/// Numerics: the same bits on every rank; the order of the sum depends on the number of ranks
-/// Cost:     2 (n - 1) / n of the tensor's bytes sent and received by each of n ranks
+/// Reduces the ranks' tensors elementwise, in place on every rank. `mean` requires floating-point tensors.
+/// Numerics: bit-identical on every rank; the order of the sum depends on the number of ranks
+/// Cost:     each of n ranks sends and receives 2 (n - 1) / n of the tensor's bytes
 at::Tensor all_reduce(at::Tensor tensor, const Group& group, Reduce op = Reduce::sum);
 [[nodiscard]] Pending all_reduce_async(at::Tensor tensor, const Group& group, Reduce op = Reduce::sum);
 
-/// Every rank gets the tensor of `root`, in place.
+/// Copies the tensor of `root` to every rank, in place.
 /// Params: root – rank in the group
 at::Tensor broadcast(at::Tensor tensor, int root, const Group& group);
 [[nodiscard]] Pending broadcast_async(at::Tensor tensor, int root, const Group& group);
 
-/// Every rank gets all ranks' tensors: [D0, …] → [size, D0, …].
+/// Collects the tensors of all ranks on every rank: [D0, …] → [size, D0, …].
 at::Tensor all_gather(const at::Tensor& tensor, const Group& group);
 [[nodiscard]] Pending all_gather_async(const at::Tensor& tensor, const Group& group);
 
-/// Every rank's r-th part of the tensor becomes that of rank r, in place: [size · D0, …], contiguous.
+/// Replaces the r-th part of the tensor by that of rank r, in place on every rank: [size · D0, …], contiguous.
 at::Tensor all_gather_in_place(at::Tensor tensor, const Group& group);
 [[nodiscard]] Pending all_gather_in_place_async(at::Tensor tensor, const Group& group);
 
-/// Rank r gets the r-th part of every rank's tensor, in the ranks' order: [size, …] → [size, …].
-/// Cost: (n - 1) / n of the tensor's bytes sent and received by each of n ranks
+/// Sends the r-th part of each rank's tensor to rank r, which gets the parts in rank order: [size, …] → [size, …].
+/// Cost: each of n ranks sends and receives (n - 1) / n of the tensor's bytes
 at::Tensor all_to_all(const at::Tensor& tensor, const Group& group);
 
-/// Rank r gets the r-th part of the reduced tensor: [size · D0, …] → [D0, …].
-/// Numerics: with Gloo summed in the ranks' order
-/// Cost: (n - 1) / n of the tensor's bytes sent and received by each of n ranks; with Gloo as much memory as the tensor
+/// Reduces the tensors and returns the r-th part on rank r: [size · D0, …] → [D0, …].
+/// Numerics: Gloo sums in rank order
+/// Cost: each of n ranks sends and receives (n - 1) / n of the tensor's bytes; Gloo needs temporary memory of the
+///       tensor's size
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);
 [[nodiscard]] Pending reduce_scatter_async(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);
 
-/// No rank goes on before all have come.
+/// Returns after all ranks have called it.
 void barrier(const Group& group);
 
-/// Any bytes: every rank gets those of `root`, or all of them by rank. The lengths may differ.
+/// Broadcast and all-gather of byte strings. The ranks' strings may differ in length.
 std::string broadcast_string(const std::string& bytes, int root, const Group& group);
 std::vector<std::string> all_gather_strings(const std::string& bytes, const Group& group);
 

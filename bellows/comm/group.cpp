@@ -13,9 +13,10 @@ namespace bellows::comm {
 
 namespace {
 
-/// Returns when all ranks are connected: one that left earlier would break the connections of those that are not yet.
+/// Returns when all ranks are connected: if a rank left earlier, it would break the connections of ranks that still
+/// connect.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store) {
-  const NoSigpipe threads_of_gloo;  // they write to ranks that may have ended
+  const NoSigpipe threads_of_gloo;  // its threads write to ranks that may have ended
   auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(parts.timeout_s));
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   options->devices = {interface && *interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
@@ -26,7 +27,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const GroupParts& parts, const c10::
   return gloo;
 }
 
-/// Reported as call 0 of the group while it lasts, and where it fails.
+/// Registers connecting as call 0 of the group, so that the watchdog reports delays and failures.
 c10::intrusive_ptr<c10d::Backend> connect_gloo(const GroupParts& parts, const c10::intrusive_ptr<c10d::Store>& store,
                                                Watchdog& watchdog) {
   const Call call = watchdog.enter(parts.name, "connect");
@@ -36,22 +37,23 @@ c10::intrusive_ptr<c10d::Backend> connect_gloo(const GroupParts& parts, const c1
     return gloo;
   } catch (const c10::DistNetworkError&) {
     watchdog.finished(call);
-    throw;  // the store is gone: init() says who serves it
+    throw;  // the store failed; init() reports its owner
   } catch (const std::exception& error) {
     watchdog.finished(call);
     TORCH_CHECK(false, watchdog.error_text(call, user_message(error)));
   }
 }
 
-/// Params: traffic – where to count
-Group connect(const GroupParts& parts, const Store& store, const std::shared_ptr<Watchdog>& watchdog,
-              std::shared_ptr<TrafficCount> traffic) {
+/// Params: traffic – counter for the group's calls
+Group connect_group(const GroupParts& parts, const Store& store, const std::shared_ptr<Watchdog>& watchdog,
+                    std::shared_ptr<TrafficCount> traffic) {
   auto state = std::make_shared<Group::State>();
   static_cast<GroupParts&>(*state) = parts;
   state->traffic = std::move(traffic);
   const int size = static_cast<int>(parts.ranks.size());
   if (size == 1) return Group(state);
-  // libtorch's record of collectives breaks when two threads use new groups at once. The watchdog knows the same.
+  // libtorch's flight recorder breaks when two threads use new groups at once. The watchdog records the same
+  // information.
   [[maybe_unused]] static const int no_record = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
   using Type = c10d::ProcessGroup::BackendType;
   const auto own_store = c10::make_intrusive<c10d::PrefixStore>("group/" + parts.name, store.state()->store);
@@ -74,7 +76,7 @@ Group connect(const GroupParts& parts, const Store& store, const std::shared_ptr
 }  // namespace
 
 Group make_group(const GroupParts& parts, const Store& store, const std::shared_ptr<Watchdog>& watchdog) {
-  return connect(parts, store, watchdog, std::make_shared<TrafficCount>());
+  return connect_group(parts, store, watchdog, std::make_shared<TrafficCount>());
 }
 
 Group duplicate(const Group& group, const std::string& purpose) {
@@ -83,7 +85,7 @@ Group duplicate(const Group& group, const std::string& purpose) {
   GroupParts parts = state;
   parts.name += "/" + purpose;
   if (const int before = state.duplicates[purpose]++) parts.name += "#" + std::to_string(before + 1);
-  return connect(parts, *state.store, state.watchdog, state.traffic);
+  return connect_group(parts, *state.store, state.watchdog, state.traffic);
 }
 
 std::map<std::string, Traffic> traffic(const Group& group) {

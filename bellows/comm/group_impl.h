@@ -1,12 +1,13 @@
 #pragma once
 
-// Behind group.h: for sources that see c10d, of this component and of components that give libtorch a process group.
+// Internals of group.h that depend on c10d, for this component and for components that pass a process group to
+// libtorch.
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <mutex>
 #include <optional>
 
-#include "bellows/comm/backends_impl.h"
+#include "bellows/comm/group_parts.h"
 
 namespace bellows::comm {
 
@@ -22,24 +23,24 @@ class TrafficCount {
 
 struct Group::State : GroupParts {
   std::shared_ptr<TrafficCount> traffic;
-  /// In a group of one there are none of these.
+  /// The following members are empty in a group of one.
   std::optional<Store> store;
   std::shared_ptr<Watchdog> watchdog;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
-  std::map<std::string, int> duplicates;  ///< how many there are of each name
+  std::map<std::string, int> duplicates;  ///< number of duplicates by name
 
-  /// A collective that is still running would hold this thread until its timeout: then, after a second, the connections
-  /// are left to the end of the process.
+  /// Closes the connections. If a collective is still running after a second, the connections stay open until the
+  /// process ends, because closing them would block this thread until the collective's timeout.
   ~State();
 };
 
-/// A back end that counts what is called on it and tells `watchdog` before the one that does the work is called, and whose
-/// errors say which rank is to blame.
+/// Wraps a back end: counts the calls, reports them to `watchdog` before they are executed, and adds the rank that
+/// caused a failure to errors.
 c10::intrusive_ptr<c10d::Backend> watched(c10::intrusive_ptr<c10d::Backend> backend, const GroupParts& parts,
                                           std::shared_ptr<Watchdog> watchdog, std::shared_ptr<TrafficCount> traffic);
 
-/// libtorch's NCCL.
-/// Throws: c10::Error – this build has no CUDA
+/// Creates libtorch's NCCL back end.
+/// Throws: c10::Error if this build has no CUDA
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             double timeout_s);
 

@@ -12,16 +12,17 @@ struct MeshAxis {
   int size = 1;
 };
 
-/// The ranks laid out along named axes, the last one running fastest: in {{"data", 2}, {"tensor", 2}} rank 1 stands at
-/// data 0, tensor 1. Each axis has a group: the ranks that differ from this one along it alone.
+/// Arranges the ranks along named axes; the last axis varies fastest. In {{"data", 2}, {"tensor", 2}}, rank 1 has the
+/// coordinates data 0 and tensor 1. Each axis has a group: the ranks that differ from this one only along that axis.
 class Mesh {
  public:
-  /// Makes the groups. Collective.
-  /// Throws: c10::ValueError – sizes whose product is not the world's, an axis without name or twice
+  /// Creates the groups. Collective.
+  /// Throws: c10::ValueError if the product of the sizes is not the world's size, or if an axis name is empty or used
+  ///         twice
   Mesh(const World& world, std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  /// All three throw c10::ValueError where there is no such axis.
+  /// size(), coordinate() and group() throw c10::ValueError if there is no such axis.
   int size(const std::string& axis) const;
   int coordinate(const std::string& axis) const;  ///< of this rank
   const Group& group(const std::string& axis) const;

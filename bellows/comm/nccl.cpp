@@ -1,11 +1,10 @@
 #include <ATen/Context.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "bellows/comm/backends_impl.h"
 #include "bellows/comm/group_impl.h"
 #include "bellows/comm/rendezvous/store_impl.h"
 
-// In builds with CUDA. Untested on several GPUs.
+// Compiled in builds with CUDA. Not tested on several GPUs.
 
 namespace bellows::comm {
 

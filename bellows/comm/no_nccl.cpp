@@ -1,7 +1,6 @@
-#include "bellows/comm/backends_impl.h"
 #include "bellows/comm/group_impl.h"
 
-// In builds without CUDA.
+// Compiled in builds without CUDA.
 
 namespace bellows::comm {
 

@@ -26,7 +26,7 @@ std::vector<int64_t> read_numbers(std::istringstream& in) {
   return numbers;
 }
 
-/// Two lines a part: its name, and all about it but its numbers.
+/// Two lines per part: its name, and its metadata.
 std::string describe(const std::vector<Shard>& shards) {
   std::ostringstream out;
   for (const auto& [name, local, spec] : shards) {
@@ -44,10 +44,10 @@ at::Tensor bytes_of(const std::vector<Shard>& shards) {
   return at::cat(bytes);
 }
 
-/// The whole tensors as they come together.
+/// The complete tensors during assembly.
 class Assembly {
  public:
-  /// Params: bytes – of the shards that `description` names, one behind the other
+  /// Params: bytes – of the shards in `description`, concatenated
   void add(const std::string& description, const at::Tensor& bytes) {
     std::istringstream in(description);
     int64_t at = 0;
@@ -63,7 +63,7 @@ class Assembly {
       const at::Tensor part = part_of(whole(name, spec, dtype), spec);
       if (size > 0 && seen_.insert({name, spec.offset}).second) {
         part.copy_(
-            bytes.narrow(0, at, size).clone().view(dtype).view(spec.length));  // a copy begins where any dtype may
+            bytes.narrow(0, at, size).clone().view(dtype).view(spec.length));  // the copy aligns the data for any dtype
         filled_[name] += spec.numel();
       }
       at += size;
@@ -91,7 +91,7 @@ class Assembly {
   NamedTensors tensors_;
   std::map<std::string, size_t> index_;
   std::map<std::string, int64_t> filled_;
-  std::set<std::pair<std::string, std::vector<int64_t>>> seen_;  ///< where parts begin
+  std::set<std::pair<std::string, std::vector<int64_t>>> seen_;  ///< names and offsets of parts
 };
 
 }  // namespace

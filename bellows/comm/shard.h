@@ -11,23 +11,24 @@
 
 namespace bellows::comm {
 
-/// One rank's part of a named tensor. A rank may hold several parts of one.
+/// A part of a named tensor on one rank. A rank may hold several parts of a tensor.
 struct Shard {
   std::string name;
-  at::Tensor local;  ///< in the box's shape; [count] where the box is a run of elements
+  at::Tensor local;  ///< in the shape of the box; [count] if the box is a run of elements
   ShardSpec spec;
 };
 
-/// The part of a tensor, in the shape of Shard::local. A view, unless it is a run of elements of a tensor that is not
-/// row-major.
-/// Throws: c10::ValueError – the tensor has other sizes than the spec, the box is not inside
+/// Returns the part of a tensor in the shape of Shard::local. The result is a view, except for runs of elements of a
+/// tensor that is not row-major.
+/// Throws: c10::ValueError if the sizes of the tensor and of the spec differ, or if the box is not inside the tensor
 at::Tensor part_of(const at::Tensor& whole, const ShardSpec& spec);
 
-/// Puts the ranks' parts together: whole tensors, row-major, on the CPU, in the order in which their names come, rank after
-/// rank. The same on every rank. Parts that several ranks hold alike are taken to be equal. Collective.
+/// Assembles complete tensors from the parts of all ranks: row-major, on the CPU, in the order in which the names occur
+/// on rank 0, 1, …. All ranks get the same result. If several ranks hold the same part, the parts are assumed to be
+/// equal. Collective.
 /// Numerics: exact
-/// Cost:     each rank's parts are sent to all others; memory of all whole tensors and of one rank's parts
-/// Throws:   c10::ValueError – parts of one name that disagree about its sizes or dtype; elements that no rank holds
+/// Cost:     each rank's parts are sent to all others; memory for all complete tensors and for the parts of one rank
+/// Throws:   c10::ValueError if parts of one name differ in sizes or dtype, or if no rank holds some of the elements
 NamedTensors gather(const std::vector<Shard>& shards, const Group& group);
 
 }  // namespace bellows::comm

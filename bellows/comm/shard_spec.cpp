@@ -7,7 +7,7 @@ namespace bellows::comm {
 
 namespace {
 
-/// What offset and length count in.
+/// The sizes in which offset and length are counted.
 std::vector<int64_t> extents(const ShardSpec& spec) {
   return spec.is_run() ? std::vector<int64_t>{c10::multiply_integers(spec.sizes)} : spec.sizes;
 }
@@ -47,7 +47,7 @@ std::vector<std::pair<int64_t, int64_t>> ShardSpec::runs() const {
   std::vector<int64_t> strides(whole.size());
   int64_t stride = 1;
   for (size_t dim = whole.size(); dim-- > 0; stride *= whole[dim]) strides[dim] = stride;
-  // Trailing dims that are held whole run on into each other, and one more, of which a part is held, goes with them.
+  // Trailing dims that are held completely form one run, together with the next dim, which may be held partly.
   size_t outer = whole.size();
   while (outer > 0 && length[outer - 1] == whole[outer - 1]) --outer;
   if (outer > 0) --outer;

@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr size_t noted_calls = 8;  // of each group
+constexpr size_t noted_calls = 8;  // per group
 constexpr auto note_period = 250ms, life_period = 1000ms;
 
 std::string note_key(int rank) {
@@ -32,7 +32,7 @@ std::string call_text(int64_t number, const std::string& what) {
 
 std::shared_ptr<Watchdog> Watchdog::start(const Store& store, int rank, std::vector<Peer> peers, double warn_after_s) {
   std::shared_ptr<Watchdog> watchdog(new Watchdog(store, rank, std::move(peers), warn_after_s));
-  // Detached: a store that does not answer any more must not keep this process from ending.
+  // Detached, so that a store that does not respond cannot prevent the process from ending.
   start_thread("process group", [watchdog] { watchdog->run(); }).detach();
   return watchdog;
 }
@@ -97,7 +97,7 @@ void Watchdog::run() {
     lock.unlock();
     write_note(own);
   } catch (const std::exception&) {
-    // The store is gone: whoever kept it has ended, and the next collective says so.
+    // The store failed because its owner ended. The next collective reports it.
   }
   std::lock_guard lock(mutex_);
   ended_ = true;
@@ -130,7 +130,7 @@ void Watchdog::warn_of_long_calls() {
     }
   }
   if (!late) return;
-  // On a thread of its own: this one goes on with its signs of life.
+  // On another thread, because this one must keep sending heartbeats.
   const auto warn = [self = shared_from_this(), call = late->first, waited_s = late->second] {
     try {
       const Blame blame = self->examine(call);
@@ -138,17 +138,17 @@ void Watchdog::warn_of_long_calls() {
       const auto speaker = std::find_if(ranks.begin(), ranks.end(), [&](int rank) {
         return std::find(blame.ranks.begin(), blame.ranks.end(), rank) == blame.ranks.end();
       });
-      if (speaker == ranks.end() || *speaker != self->rank_) return;  // one voice is enough
+      if (speaker == ranks.end() || *speaker != self->rank_) return;  // only the first unaffected rank logs
       log_warn("group ", call.group, ": ", call_text(call.number, call.what), " has been waiting for ",
                std::round(10 * waited_s) / 10, " s. ", blame.text.empty() ? "All ranks are in it." : blame.text);
     } catch (const std::exception&) {
-      // No store, no news.
+      // Without the store there is nothing to report.
     }
   };
   try {
     std::thread(warn).detach();
   } catch (const std::system_error&) {
-    // No thread, no news.
+    // Without a thread the warning is skipped.
   }
 }
 
@@ -172,13 +172,14 @@ Watchdog::Note Watchdog::read_note(int rank) const {
   return note;
 }
 
-/// Ended or stopped by itself, not after another rank's failure. The same machine tells at once.
+/// Whether the rank ended or stopped for its own reasons, not after another rank's failure. Only known on the same
+/// machine.
 bool Watchdog::is_gone(int rank, const Note& note) const {
   const PeerState state = look_up(peers_[rank]);
   return state == PeerState::stopped || (state == PeerState::ended && note.end != "failed");
 }
 
-/// Waits until there is a note that was written after this was called; `silent` where there is none before `end`.
+/// Waits for a note that was written after this call; sets `silent` if there is none before `end`.
 Watchdog::Note Watchdog::fresh_note(int rank, Clock::time_point end, bool& silent) const {
   Note note = read_note(rank);
   const int64_t first = note.beat;
@@ -190,7 +191,7 @@ Watchdog::Note Watchdog::fresh_note(int rank, Clock::time_point end, bool& silen
   return note;
 }
 
-/// "" where the rank takes part in the call as it should.
+/// Returns "" if the rank takes part in the call correctly.
 std::string Watchdog::trouble_of(int rank, const Call& call, const Note& note, bool silent) const {
   const auto group = note.calls.find(call.group);
   const auto* calls = group == note.calls.end() ? nullptr : &group->second;
@@ -199,11 +200,11 @@ std::string Watchdog::trouble_of(int rank, const Call& call, const Note& note, b
   const PeerState state = look_up(peers_[rank]);
   std::string text;
   if (state == PeerState::stopped) {
-    text = "is stopped (SIGSTOP or a debugger); the last call it told of is " + last_text;
+    text = "is stopped (SIGSTOP or a debugger); its last reported call is " + last_text;
   } else if (state == PeerState::ended && note.end.empty()) {
-    text = "has ended without a word; the last call it told of is " + last_text;
+    text = "has ended unexpectedly; its last reported call is " + last_text;
   } else if (silent && state != PeerState::ended) {
-    text = "gives no sign of life; the last call it told of is " + last_text;
+    text = "sends no heartbeat; its last reported call is " + last_text;
   } else if (last < call.number) {
     text = (note.end.empty() ? "" : "has " + note.end + " and ") + "did not call it; its last call in this group was " +
            last_text;
@@ -227,16 +228,16 @@ Watchdog::Blame Watchdog::examine(const Call& call) const {
   Blame gone, first, followers;
   for (const int rank : others) {
     const PeerState state = look_up(peers_[rank]);
-    if (state != PeerState::stopped && state != PeerState::ended) continue;  // saves reading its note
+    if (state != PeerState::stopped && state != PeerState::ended) continue;  // no need to read its note
     const Note note = read_note(rank);
     if (is_gone(rank, note)) gone.add(rank, trouble_of(rank, call, note, false));
   }
-  if (!gone.ranks.empty()) return gone;  // what the others wrote may be older than the call
+  if (!gone.ranks.empty()) return gone;  // notes of the others may be older than the call
   const auto end = Clock::now() + 3s;
   for (const int rank : others) {
     bool silent = false;
     const Note note = fresh_note(rank, end, silent);
-    // A rank that failed, or came no further, because of another is not the one to look at first.
+    // Ranks that failed or are late because of another rank are listed only if there is no other cause.
     (note.end == "failed" ? followers : silent ? gone : first).add(rank, trouble_of(rank, call, note, silent));
   }
   if (!gone.ranks.empty()) return gone;
@@ -250,7 +251,7 @@ std::string Watchdog::explain(const Call& call) {
     try {
       found->set_value(self->examine(call).text);
     } catch (const std::exception&) {
-      found->set_value("The store that the ranks meet at is gone, and who keeps it (rank 0 or the launcher).");
+      found->set_value("The job's store is gone: the process that serves it (rank 0 or the launcher) has ended.");
     }
   };
   try {
@@ -268,7 +269,7 @@ std::string Watchdog::explain(const Call& call) {
   std::vector<int> others = ranks_of(call.group);
   std::erase(others, rank_);
   return c10::str(
-      "The store that the ranks meet at does not answer: who keeps it (rank 0 or the launcher) hangs, or rank ", rank_,
+      "The job's store does not answer: the process that serves it (rank 0 or the launcher) hangs, or rank ", rank_,
       " is cut off from it, and so from rank ", c10::Join(", ", others), ".");
 }
 

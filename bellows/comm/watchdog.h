@@ -16,38 +16,38 @@
 
 namespace bellows::comm {
 
-/// A collective as one rank called it: the n-th of its group.
+/// A collective as one rank called it: the n-th call of its group.
 struct Call {
   std::string group;
   int64_t number = 0;
   std::string what;  ///< "all_reduce Float[128]"
 };
 
-/// Knows what each rank is doing. Every rank writes its last calls into the store: a quarter of a second after they
-/// changed, and once a second as a sign of life. When a call takes long, or fails, the notes of the others tell who is
-/// missing in it, who called something else, who has ended or was stopped.
-/// Cost:    of a call: a lock and a line of text; nothing goes over the network for it
+/// Diagnoses hanging and failed collectives. Every rank writes its last calls to the store: 0.25 s after a change, and
+/// every second as a heartbeat. If a call takes long or fails, the watchdog reads the notes of the other ranks. It
+/// reports ranks that did not call the collective, called another one, ended or were stopped.
+/// Cost:    a lock and a line of text per call, no network traffic
 /// Threads: safe. Its thread keeps it alive until leave()
 class Watchdog : public std::enable_shared_from_this<Watchdog> {
  public:
-  /// Params: peers – one a rank of the world; warn_after_s – when a call is long enough for a warning
+  /// Params: peers – one per rank of the world; warn_after_s – a call that takes longer is reported
   static std::shared_ptr<Watchdog> start(const Store& store, int rank, std::vector<Peer> peers, double warn_after_s);
 
   void add_group(const std::string& name, const std::vector<int>& ranks);
-  /// This rank is about to call. Number 0 is the connecting of the group, the first collective is number 1.
+  /// Registers a call before it starts. Number 0 is connecting the group; the first collective is number 1.
   Call enter(const std::string& group, std::string what);
-  /// It runs, until done() says otherwise.
+  /// The call has started; it runs until done() returns true.
   void started(const Call& call, std::function<bool()> done);
   void finished(const Call& call);
-  /// Does a call of this group run?
+  /// Returns whether a call of this group is running.
   bool is_busy(const std::string& group);
 
-  /// Who is to blame for a call that failed, in words; "" where nobody is. Waits until the others' notes are fresh, at
-  /// most 5 s. Tells the others that this rank failed, too.
+  /// Describes which ranks caused a failed call; "" if none did. Waits at most 5 s for new notes of the others. Marks
+  /// this rank as failed for the others.
   std::string explain(const Call& call);
-  /// The same as the call's error. The group's first failure explains its later ones, too.
+  /// Formats explain() as an error. Later failures of the group repeat the explanation of its first failure.
   std::string error_text(const Call& call, const std::string& reason);
-  /// This rank goes.
+  /// Reports that this rank leaves.
   void leave();
 
  private:
@@ -56,12 +56,12 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
     Call call;
     Clock::time_point since;
     std::function<bool()> done;
-    double next_warning_s = 0;  ///< after how long a wait
+    double next_warning_s = 0;  ///< waiting time until the next warning
   };
-  /// What a rank wrote last.
+  /// The last note of a rank.
   struct Note {
     int64_t beat = 0;
-    std::string end;  ///< "left", "failed", or "" while it is there
+    std::string end;  ///< "left", "failed", or "" while it runs
     std::map<std::string, std::map<int64_t, std::string>> calls;
   };
   struct Blame {
@@ -88,9 +88,9 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::map<std::string, std::vector<int>> groups_;
-  std::map<std::string, std::deque<Call>> calls_;  ///< the last of each group
+  std::map<std::string, std::deque<Call>> calls_;  ///< the last calls of each group
   std::deque<Running> running_;
-  std::map<std::string, std::string> blames_;  ///< of the groups that failed
+  std::map<std::string, std::string> blames_;  ///< explanations, by failed group
   std::string end_;
   int64_t beat_ = 0;
   bool changed_ = true, ended_ = false;

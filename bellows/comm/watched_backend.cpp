@@ -1,6 +1,10 @@
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/mul.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "bellows/comm/exchanged_sum_impl.h"
 #include "bellows/comm/group_impl.h"
 #include "bellows/core/error.h"
 
@@ -27,7 +31,7 @@ int64_t bytes_of(const Tensors& tensors) {
   return bytes;
 }
 
-/// Work whose error says who is to blame, for those who wait for it and for those who take its future.
+/// A work handle whose errors name the rank that caused them, both in wait() and in the future.
 class ExplainedWork final : public c10d::Work {
  public:
   ExplainedWork(WorkHandle inner, Call call, std::shared_ptr<Watchdog> watchdog)
@@ -78,7 +82,66 @@ class ExplainedWork final : public c10d::Work {
   std::shared_ptr<Watchdog> watchdog_;
 };
 
-/// What DistributedDataParallel calls is seen here, too, and whatever else takes the process group.
+void combine(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, c10d::ReduceOp::RedOpType op) {
+  switch (op) {
+    case c10d::ReduceOp::SUM:
+      at::add_out(out, a, b);
+      break;
+    case c10d::ReduceOp::PRODUCT:
+      at::mul_out(out, a, b);
+      break;
+    case c10d::ReduceOp::MIN:
+      at::minimum_out(out, a, b);
+      break;
+    case c10d::ReduceOp::MAX:
+      at::maximum_out(out, a, b);
+      break;
+    default:
+      TORCH_CHECK_VALUE(false, "reduce_scatter: Gloo has no such reduction; there are sum, product, min and max.");
+  }
+}
+
+class ExchangedSum final : public c10d::Work {
+ public:
+  ExchangedSum(WorkHandle exchange, at::Tensor out, Tensors parts, c10d::ReduceOp::RedOpType op)
+      : exchange_(std::move(exchange)), out_(std::move(out)), parts_(std::move(parts)), op_(op) {}
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const bool done = exchange_->wait(timeout);
+    if (!done || parts_.empty()) return done;
+    const at::NoGradGuard no_grad;
+    for (size_t i = 1; i < parts_.size(); ++i) combine(out_, i == 1 ? parts_[0] : out_, parts_[i], op_);
+    parts_.clear();
+    return true;
+  }
+  bool isCompleted() override { return exchange_->isCompleted(); }
+  bool isSuccess() const override { return exchange_->isSuccess(); }
+  std::exception_ptr exception() const override { return exchange_->exception(); }
+  void abort() override { exchange_->abort(); }
+
+ private:
+  WorkHandle exchange_;
+  at::Tensor out_;
+  Tensors parts_;  ///< received parts by rank, at least two; empty after they are reduced
+  c10d::ReduceOp::RedOpType op_;
+};
+
+/// A reduce-scatter by all-to-all: each rank sends the others their parts and reduces the parts that it received in
+/// rank order. Gloo's own reduce-scatter is an all-reduce of a copy, which sends twice the bytes.
+/// Params: out – [D0, …]; in – [size · D0, …], unchanged until wait() returns; both contiguous
+/// Cost:   (n - 1) / n of `in` sent and received, and temporary memory of the size of `in` until wait() returns. The
+///         waiting thread computes the reduction
+WorkHandle reduce_scatter_by_exchange(c10d::Backend& backend, at::Tensor& out, at::Tensor& in,
+                                      const c10d::ReduceScatterOptions& options) {
+  at::Tensor received = at::empty_like(in);
+  std::vector<int64_t> even;
+  auto exchange = backend.alltoall_base(received, in, even, even, {.timeout = options.timeout});
+  Tensors parts = received.view({backend.getSize(), -1}).unbind(0);
+  for (at::Tensor& part : parts) part = part.view(out.sizes());
+  return c10::make_intrusive<ExchangedSum>(std::move(exchange), out, std::move(parts), options.reduceOp.op_);
+}
+
+/// Wraps the back end itself, so that it also sees the calls of other users of the process group.
 class WatchedBackend final : public c10d::Backend {
  public:
   WatchedBackend(c10::intrusive_ptr<c10d::Backend> inner, std::string group, std::shared_ptr<Watchdog> watchdog,
@@ -141,7 +204,7 @@ class WatchedBackend final : public c10d::Backend {
                                              const c10d::ReduceScatterOptions& options) override {
     return note("reduce_scatter", "", in, [&] { return inner_->reduce_scatter_tensor_coalesced(out, in, options); });
   }
-  // The ranks' shapes may differ, so messages leave them out.
+  // Messages omit the shapes, because the ranks' shapes may differ.
   WorkHandle alltoall_base(at::Tensor& out, at::Tensor& in, std::vector<int64_t>& out_sizes,
                            std::vector<int64_t>& in_sizes, const c10d::AllToAllOptions& options) override {
     traffic_->add("all_to_all", bytes_of({in}));
@@ -155,7 +218,7 @@ class WatchedBackend final : public c10d::Backend {
     return note("barrier", [&] { return inner_->barrier(options); });
   }
 
-  // Between two ranks; not counted, since the others do not call them.
+  // Point-to-point calls are not numbered, because the other ranks do not call them.
   WorkHandle send(Tensors& tensors, int to, int tag) override { return inner_->send(tensors, to, tag); }
   WorkHandle recv(Tensors& tensors, int from, int tag) override { return inner_->recv(tensors, from, tag); }
   WorkHandle recvAnysource(Tensors& tensors, int tag) override { return inner_->recvAnysource(tensors, tag); }
@@ -183,7 +246,7 @@ class WatchedBackend final : public c10d::Backend {
     const Call call = watchdog_->enter(group_, std::move(what));
     try {
       WorkHandle work = action();
-      // Weak: its tensors are not kept for the watchdog.
+      // A weak reference, so that the watchdog does not keep the tensors alive.
       watchdog_->started(call, [weak = c10::weak_intrusive_ptr<c10d::Work>(work)] {
         const WorkHandle running = weak.lock();
         return !running || running->isCompleted();

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <optional>
 
-#include "bellows/comm/backends_impl.h"
+#include "bellows/comm/group_parts.h"
 #include "bellows/comm/rendezvous/listen.h"
 #include "bellows/comm/rendezvous/rendezvous.h"
 #include "bellows/core/device.h"
@@ -24,12 +24,12 @@ struct World::State {
   }
 
   LaunchEnvironment environment;
-  GroupParts parts;  ///< of the group of all
+  GroupParts parts;  ///< of the group of all ranks
   std::optional<Store> store;
   std::shared_ptr<Watchdog> watchdog;
   std::optional<Group> all;
   std::mutex mutex;
-  std::map<std::string, int> subgroups;  ///< how many there are of each name
+  std::map<std::string, int> subgroups;  ///< number of subgroups by name
 };
 
 namespace {
@@ -57,7 +57,7 @@ std::string store_text(const LaunchEnvironment& place) {
 }
 
 void meet_and_connect(World::State& world, const InitOptions& options) {
-  static std::atomic<int> times{0};  // a process may join, leave and join again
+  static std::atomic<int> times{0};  // number of joins; a process may join, leave and join again
   const LaunchEnvironment& place = world.environment;
   Meeting meeting = meet(place, times++, options.join_timeout_s);
   world.store = meeting.store;
@@ -66,7 +66,7 @@ void meet_and_connect(World::State& world, const InitOptions& options) {
   world.all = make_group(world.parts, meeting.store, world.watchdog);
 }
 
-void connect(World::State& world, const InitOptions& options) {
+void connect_world(World::State& world, const InitOptions& options) {
   try {
     meet_and_connect(world, options);
   } catch (const c10::DistNetworkError&) {
@@ -138,11 +138,12 @@ World init(const InitOptions& options) {
   GroupParts parts{.name = "world", .ranks = first_ranks(place.world_size), .rank = place.rank};
   parts.nccl = options.backend != Backend::gloo && has_nccl();
   parts.timeout_s = options.collective_timeout_s;
-  if (parts.nccl) parse_device("cuda:" + std::to_string(place.local_rank));  // are there as many GPUs as ranks?
+  // Checks that there are as many GPUs as ranks.
+  if (parts.nccl) parse_device("cuda:" + std::to_string(place.local_rank));
   auto state = std::make_shared<World::State>(std::move(place), std::move(parts));
   const LaunchEnvironment& environment = state->environment;
   if (environment.world_size > 1) {
-    connect(*state, options);
+    connect_world(*state, options);
   } else {
     state->all = make_group(state->parts, Store(nullptr), nullptr);
   }

@@ -14,15 +14,17 @@ namespace bellows::comm {
 enum class Backend { automatic, gloo, nccl };
 
 struct InitOptions {
-  Backend backend = Backend::automatic;  ///< NCCL beside Gloo where there are GPUs and this build has CUDA, else Gloo
-  double join_timeout_s = 300;           ///< how long to wait for the other ranks
-  double collective_timeout_s = 600;     ///< how long a collective waits for them; then it throws
-  double warn_after_s = 10;              ///< a collective that waits so long is reported, with who is missing; again
-                                         ///< whenever it has taken twice as long
+  /// NCCL in addition to Gloo if there are GPUs and this build has CUDA, else Gloo.
+  Backend backend = Backend::automatic;
+  double join_timeout_s = 300;        ///< timeout for the other ranks to join
+  double collective_timeout_s = 600;  ///< timeout of a collective, after which it throws
+  /// A collective that waits this long is reported, with the missing ranks; then again each time the waiting time has
+  /// doubled.
+  double warn_after_s = 10;
 };
 
-/// All processes of a job, and this one's place. A handle: copies are the same world, which this process leaves when the
-/// last copy is gone. Collectives (collectives.h) and meshes (mesh.h) are made of it.
+/// All processes of a job, and the place of this process among them. World is a handle: copies refer to the same world,
+/// and the process leaves it when the last copy is destroyed. Collectives (collectives.h) and meshes (mesh.h) use it.
 class World {
  public:
   struct State;
@@ -30,34 +32,38 @@ class World {
 
   int rank() const;
   int size() const;
-  int local_rank() const;              ///< among the ranks of this machine
-  int restart_count() const;           ///< how often the launcher has started all ranks anew
-  c10::Device device() const;          ///< cuda:local_rank under NCCL, else cpu
-  const std::string& backend() const;  ///< "gloo", "nccl" or, in a world of one, "none"
+  int local_rank() const;              ///< rank within this machine
+  int restart_count() const;           ///< number of times that the launcher restarted all ranks
+  c10::Device device() const;          ///< cuda:local_rank with NCCL, else cpu
+  const std::string& backend() const;  ///< "gloo", "nccl", or "none" in a world of one
   const LaunchEnvironment& environment() const;
 
-  /// All ranks.
+  /// The group of all ranks.
   const Group& group() const;
   operator const Group&() const { return group(); }
 
-  /// Some of the ranks, of which this is one. Collective for those, with the same list on each.
+  /// Creates a group of some of the ranks, including this one. Collective for these ranks, with the same list on each.
   /// Params: ranks – in the world, ascending; name – for messages
-  /// Throws: c10::ValueError – ranks that are not there, not ascending, or without this one
+  /// Throws: c10::ValueError if ranks do not exist, are not ascending or do not include this rank
   Group subgroup(const std::vector<int>& ranks, const std::string& name) const;
 
  private:
   std::shared_ptr<State> state_;
 };
 
-/// Joins the job that this process was started for: reads the launcher's environment (launch_environment.h), meets the
-/// other ranks at a store, connects them, and says so in one line on rank 0. Without a launcher: a world of one, at once.
+/// Joins the job of this process: reads the launcher's environment (launch_environment.h), meets the other ranks at a
+/// store and connects them. Rank 0 logs one line about it. Without a launcher, it returns a world of one immediately.
 ///
-/// The store is the launcher's, or rank 0's at MASTER_ADDR and MASTER_PORT, or a file (BELLOWS_STORE=file:///…). It and
-/// the ranks listen on the address that MASTER_ADDR names, thus on loopback unless another one is given. Who joins has to
-/// know BELLOWS_TOKEN, which `bellows launch` makes; ranks on several machines are refused without one. The token keeps
-/// strangers and mistakes out of the group; what the ranks send each other is not encrypted.
-/// Throws: c10::ValueError – the environment is incomplete or contradicts itself, ranks disagree about the world's size, two
-///         claim one rank, another token, a port in use; c10::Error – ranks that did not come in time, by number
+/// The store is served by the launcher, or by rank 0 at MASTER_ADDR and MASTER_PORT, or is a file
+/// (BELLOWS_STORE=file:///…). Store and ranks listen on the address that MASTER_ADDR names, so only on loopback by
+/// default.
+///
+/// To join, a process needs the job's BELLOWS_TOKEN, which `bellows launch` generates. Ranks on several machines are
+/// refused without a token. The token protects against other users and configuration mistakes; the traffic between
+/// ranks is not encrypted.
+/// Throws: c10::ValueError if the environment is incomplete or inconsistent, the ranks disagree about the world's size,
+///         two processes have the same rank, the tokens differ or the port is in use. c10::Error if ranks did not join
+///         in time (the message lists them)
 /// Ref:    torch.distributed.init_process_group
 World init(const InitOptions& options = {});
 

@@ -31,8 +31,8 @@ namespace {
 
 constexpr size_t kept_reports = 32, most_names = 24;
 
-/// The process's, shared by all back ends. Locked for moments only, and while the process forks: a child finds it free, and what it guards
-/// whole.
+/// The process-wide mutex of all back ends. It is locked only briefly, and during fork(). In a child process it is
+/// therefore free, and the data that it protects is consistent.
 std::mutex& process_mutex() {
   static auto* const mutex = new std::mutex;  // never destroyed: threads may outlive static objects
   return *mutex;
@@ -43,11 +43,11 @@ struct SharedCache {
   std::unique_ptr<KernelCache> cache;
 };
 
-/// The thread that made it may hold the parent's, which a child must not wait for. Never destroyed, as libraries may be in use when the
-/// process ends.
+/// Replaced after fork(): a thread of the parent may hold the old cache, and the child must not wait for it. Never
+/// destroyed, because libraries may be in use when the process ends.
 std::atomic<SharedCache*> shared_cache = new SharedCache;
 
-/// Kernels are shared by all back ends of a process.
+/// The kernel cache of all back ends of this process.
 KernelCache& kernel_cache() {
   SharedCache& shared = *shared_cache.load();
   std::call_once(shared.made, [&] { shared.cache = std::make_unique<KernelCache>(); });
@@ -63,7 +63,7 @@ void watch_forks() {
   TORCH_CHECK(registered == 0, "compile: cannot prepare for fork(): ", errno_message(registered), ".");
 }
 
-/// What a program runs, by name: of each kernel the operators that it holds.
+/// The names of a program's instructions with their counts; for kernels, with the operators that they contain.
 std::string names_of(const graph::Program& program) {
   std::map<std::string, int64_t> times;
   for (const graph::Instruction& one : program.instructions)
@@ -86,13 +86,13 @@ std::vector<graph::Pass> cpu_passes(const BackendOptions& options) {
   return list;
 }
 
-/// For want of memory, perhaps: there may be none for the message either.
+/// Logs a warning if possible. After an out-of-memory error, even the message may fail.
 void warn(const char* what, const std::exception& error) noexcept try {
   log_warn("compile: ", what, ": ", user_message(error));
 } catch (...) {
 }
 
-/// The same memory without the guard that a region puts on its inputs while operators are pending.
+/// The same memory without the guard that a region sets on its inputs while operators are pending.
 c10::Storage unguarded(const c10::Storage& storage) {
   const auto let_go = [](void* held) { delete static_cast<c10::Storage*>(held); };
   void* const data = const_cast<void*>(storage.data());
@@ -102,7 +102,8 @@ c10::Storage unguarded(const c10::Storage& storage) {
 
 }  // namespace
 
-/// A program as it came until there is a better one, and after that only for calls that bring other tensors than the frozen ones.
+/// Runs a program unchanged until there is a better one. After that, the original is used only for calls with other
+/// tensors than the frozen ones.
 class CpuBackend::Swapped : public graph::Executable {
  public:
   explicit Swapped(graph::Program program) : plain_(std::make_unique<graph::ProgramRunner>(std::move(program))) {}
@@ -111,7 +112,7 @@ class CpuBackend::Swapped : public graph::Executable {
   Swapped(const Swapped&) = delete;
   Swapped& operator=(const Swapped&) = delete;
 
-  /// Params: frozen – of each input: null, or what it must be for `better`
+  /// Params: frozen – for each input: null, or the storage that `better` requires
   void put(std::unique_ptr<graph::Executable> better, std::vector<c10::Storage> frozen) {
     delete next_.exchange(new Better{std::move(better), std::move(frozen)});
   }
@@ -147,30 +148,31 @@ class CpuBackend::Swapped : public graph::Executable {
   }
 
   std::unique_ptr<graph::Executable> plain_, better_;
-  std::vector<c10::Storage> frozen_;     // changes with better_, before the first call that looks
-  std::atomic<Better*> next_ = nullptr;  // no mutex: a child of fork() would find it locked
+  std::vector<c10::Storage> frozen_;     // changes together with better_, before the first call that compares them
+  std::atomic<Better*> next_ = nullptr;  // not a mutex, because a child of fork() could find it locked
 };
 
-/// What a back end's thread and its callers share.
+/// The state that a back end's thread shares with callers.
 struct CpuBackend::Queue {
   const int process = ::getpid();
-  std::deque<Job> jobs;       ///< the first is the worker's, and being made
-  SharedConstants constants;  ///< the worker's
+  std::deque<Job> jobs;       ///< the worker is compiling the first one
+  SharedConstants constants;  ///< used by the worker
   std::vector<std::string> reports;
-  std::unique_ptr<std::jthread> worker;  ///< while there are jobs; last: it ends before what it uses
+  /// Exists while there are jobs; last member, so that it ends before the members that it uses
+  std::unique_ptr<std::jthread> worker;
 };
 
 CpuBackend::CpuBackend(BackendOptions options)
     : options_(std::move(options)), passes_(cpu_passes(options_)), queue_(std::make_unique<Queue>()) {
   watch_forks();
   TORCH_CHECK_VALUE(!options_.exact || !options_.autocast,
-                    "compile: got both exact and autocast: products in lower precision change bits; leave one out.");
+                    "compile: exact and autocast cannot be combined, because lower precision changes results.");
 }
 CpuBackend::~CpuBackend() {
   if (queue_->process != ::getpid()) static_cast<void>(queue_.release());
 }
 
-// A child of fork() has no other threads: what is left of the worker cannot be joined there, and its job may be half changed.
+// A child of fork() has no other threads. The rest of the worker cannot be joined there, and its job may be incomplete.
 CpuBackend::Queue& CpuBackend::own_queue() const {
   if (queue_->process != ::getpid()) {
     auto fresh = std::make_unique<Queue>();
@@ -191,7 +193,7 @@ std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, s
   try {
     enqueue(std::move(job));
   } catch (const std::exception& error) {
-    if (!said.exchange(true)) warn("programs run as they were recorded", error);
+    if (!said.exchange(true)) warn("cannot optimize programs; they run as recorded", error);
   }
   return executable;
 }
@@ -201,7 +203,7 @@ void CpuBackend::enqueue(Job job) {
   Queue& queue = own_queue();
   queue.jobs.push_back(std::move(job));
   if (queue.jobs.size() > 1) return;
-  // The last thread, if any, has ended, or does so without the mutex.
+  // A previous thread has ended, or will end without locking the mutex.
   try {
     const auto run = [this](const std::stop_token& stop) { work(stop); };
     queue.worker = std::make_unique<std::jthread>(start_thread<std::jthread>("compile", run));
@@ -221,12 +223,13 @@ std::string CpuBackend::to_text() const {
   const Queue& queue = own_queue();
   std::string text;
   for (const std::string& report : queue.reports) text += report;
-  if (!queue.jobs.empty()) text += c10::str("being made: ", queue.jobs.size(), " programs\n");
+  if (!queue.jobs.empty()) text += c10::str("compiling: ", queue.jobs.size(), " programs\n");
   return text;
 }
 
-// It ends when nothing is left to make, and its team of OpenMP threads with it: libgomp counts the threads of all teams, and where they are
-// more than the cores each goes to sleep between two parallel regions, which costs every operator of the process 50 to 100 µs.
+// The thread ends when no jobs are left, and with it its team of OpenMP threads. libgomp counts the threads of all
+// teams. If they exceed the number of cores, each thread sleeps between two parallel regions. This would cost every
+// operator of the process 50 to 100 µs.
 void CpuBackend::work(const std::stop_token& stop) {
   for (;;) {
     make_first(stop);
@@ -246,10 +249,9 @@ void CpuBackend::make_first(const std::stop_token& stop) {
   try {
     if (!job.executable.expired()) make(job, stop);
   } catch (const std::exception& error) {
-    if (!stop.stop_requested() && !said.exchange(true))
-      warn("a program runs as it was recorded, since making it faster failed", error);
+    if (!stop.stop_requested() && !said.exchange(true)) warn("optimizing a program failed; it runs as recorded", error);
   }
-  job = {};  // lets go of its tensors without the mutex
+  job = {};  // releases its tensors without locking the mutex
 }
 
 void CpuBackend::make(Job& job, const std::stop_token& stop) {
@@ -257,7 +259,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   const size_t before = program.instructions.size();
   graph::functionalize(program);
   graph::Remaining left = graph::freeze_inputs(program, job.seen, job.frozen);
-  for (const int input : left.inputs) job.inputs[input] = {};  // may be another one in each call
+  for (const int input : left.inputs) job.inputs[input] = {};  // may differ in each call
   const bool generates = !options_.exact && kernel_cache().can_compile();
   graph::PassOptions options{.exact = options_.exact, .can_generate = is_worth_generating};
   if (!generates) options.without.insert(options.without.end(), {"loops", "updates", "reuse"});
@@ -269,7 +271,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   report += names_of(program);
   if (const size_t bytes = queue_->constants.share(program, job.seen))
     report += c10::str("constants: ", bytes / 1'000'000, " MB shared with other programs\n");
-  if (!program.constants.empty()) trim_heap();  // of what was packed on the way
+  if (!program.constants.empty()) trim_heap();  // frees memory of temporary packed copies
   auto better = std::make_unique<graph::FrozenRunner>(std::move(program), std::move(left));
   const auto executable = job.executable.lock();
   if (!executable) return;

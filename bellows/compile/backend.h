@@ -14,14 +14,16 @@
 namespace bellows::compile_detail {
 
 struct BackendOptions {
-  bool exact = false;                         ///< only passes that leave every bit as it is, and no generated code
-  std::vector<at::Tensor> frozen{};           ///< keep their values: what depends on them only is computed once
+  bool exact = false;  ///< only passes that keep results bit-identical, and no generated code
+  /// Tensors that keep their values; operators that depend only on them are computed once
+  std::vector<at::Tensor> frozen{};
   std::optional<c10::ScalarType> autocast{};  ///< as CompileOptions
 };
 
-/// Runs programs on a CPU: functional form, passes, groups, generated kernels, and a ProgramRunner for the rest. A program runs as it came
-/// until all of that is ready; it is made by a thread of the back end, and put in its place between two calls. A program for which the system
-/// gives no thread, and one that was being made when the process forked, stays as it came; a warning is logged once.
+/// Runs programs on a CPU: functional form, passes, groups, generated kernels, and a ProgramRunner for everything else.
+/// A thread of the back end optimizes each program. Until it is ready, the recorded program runs unchanged; it is
+/// replaced between two calls. A program stays unchanged if the system cannot start a thread, if optimizing it fails,
+/// or if the process forked meanwhile. In the first two cases, a warning is logged once.
 class CpuBackend : public graph::Backend {
  public:
   explicit CpuBackend(BackendOptions options = {});
@@ -29,7 +31,7 @@ class CpuBackend : public graph::Backend {
 
   std::shared_ptr<graph::Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override;
   std::string to_text() const override;
-  /// Nothing is being made. What is ready is used from the next call on.
+  /// True if no program is being compiled. Finished programs are used from the next call on.
   bool ready() const;
 
  private:
@@ -37,16 +39,16 @@ class CpuBackend : public graph::Backend {
   struct Job {
     std::weak_ptr<Swapped> executable;
     graph::Program program;
-    std::vector<bool> frozen;          ///< which inputs keep their values
-    std::vector<c10::Storage> inputs;  ///< these; others null
-    std::vector<c10::Storage> seen;    ///< the same memory as the worker may read it at any time
+    std::vector<bool> frozen;          ///< whether each input keeps its values
+    std::vector<c10::Storage> inputs;  ///< the inputs that do; others are null
+    std::vector<c10::Storage> seen;    ///< the same memory, which the worker may read at any time
   };
 
   struct Queue;
 
-  /// The queue of this process: a child of fork() begins with an empty one.
+  /// The queue of this process. A child of fork() starts with an empty one.
   Queue& own_queue() const;
-  /// Throws: c10::Error if the system gives no thread; nothing is queued then
+  /// Throws: c10::Error if the system cannot start a thread; then nothing is queued
   void enqueue(Job job);
   void work(const std::stop_token& stop);
   void make_first(const std::stop_token& stop);
@@ -54,7 +56,7 @@ class CpuBackend : public graph::Backend {
 
   const BackendOptions options_;
   const std::vector<graph::Pass> passes_;
-  mutable std::unique_ptr<Queue> queue_;  ///< last: its thread ends before what it uses
+  mutable std::unique_ptr<Queue> queue_;  ///< last member, so that its thread ends before the members that it uses
 };
 
 }  // namespace bellows::compile_detail

@@ -2,20 +2,26 @@
 
 #include "bellows/compile/backend.h"
 
+namespace bellows {
+
+FrozenTensors::FrozenTensors(const Model& model) : tensors_(model.parameters()) {
+  for (at::Tensor& buffer : model.buffers()) tensors_.push_back(std::move(buffer));
+}
+
+}  // namespace bellows
+
 namespace bellows::compile_detail {
 
 CompiledRegion::CompiledRegion(const CompileOptions& options)
-    : backend_(options.generate
-                   ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen, options.autocast})
-                   : nullptr),
+    : backend_(options.generate ? std::make_shared<CpuBackend>(
+                                      BackendOptions{options.exact, options.frozen.tensors(), options.autocast})
+                                : nullptr),
       region_(std::make_shared<graph::Region>(graph::RegionOptions{.max_recordings = options.max_recordings,
                                                                    .max_operators = options.max_operators,
                                                                    .guard_inputs = options.guard_inputs,
                                                                    .backend = backend_})) {
-  TORCH_CHECK_VALUE(
-      options.generate || !options.autocast,
-      "compile: got autocast without generate: operators in order run as they were called; use an autocast "
-      "guard in the function instead.");
+  TORCH_CHECK_VALUE(options.generate || !options.autocast,
+                    "compile: autocast requires generate. Without generate, use an autocast guard in the function.");
 }
 
 bool CompiledRegion::ready() const {

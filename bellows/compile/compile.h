@@ -1,12 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "bellows/core/model.h"
 #include "bellows/graph/recording/region.h"
 #include "bellows/tap/deferral.h"
 
@@ -16,30 +18,45 @@ namespace compile_detail {
 class CpuBackend;
 }
 
+/// Tensors that keep their values. A model stands for its parameters and buffers.
+class FrozenTensors {
+ public:
+  constexpr FrozenTensors() = default;
+  FrozenTensors(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {}
+  FrozenTensors(std::initializer_list<at::Tensor> tensors) : tensors_(tensors) {}
+  FrozenTensors(const Model& model);
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+ private:
+  std::vector<at::Tensor> tensors_;
+};
+
 struct CompileOptions {
-  /// Whether operators that were followed are made faster: passes over the program, generated kernels. Without, they run in order, with
-  /// the bits of plain code.
+  /// Optimizes followed operators by passes over the program and generated kernels. Without it, they run in order and
+  /// are bit-identical to eager code.
   bool generate = true;
-  /// Only passes that leave every bit as plain code has it, and no generated code.
+  /// Uses only passes that are bit-identical to eager code, and generates no code.
   bool exact = false;
-  /// With `generate`: tensors that keep their values from the first call on, as weights do in inference. What depends on them only is
-  /// computed once. A call that brings other tensors in their place is computed from those.
-  std::vector<at::Tensor> frozen{};
-  /// With `generate`: bf16 or half. Products of fp32 run in it, and what follows them, as they would under libtorch's autocast
-  /// (graph/autocast.h); your tensors, and what comes out, stay fp32. Calls are in fp32 until ready().
+  /// With `generate`: tensors that keep their values from the first call on, such as weights in inference. Operators
+  /// that depend only on them are computed once. If a call uses other tensors in their place, it is computed from
+  /// those. `.frozen = model` lists all weights and buffers of a model.
+  FrozenTensors frozen{};
+  /// With `generate`: bf16 or half. Matmuls and convolutions in fp32, and operators that follow them, run in this dtype
+  /// as under libtorch's autocast (graph/autocast.h). Your tensors and the results stay fp32. Calls run in fp32 until
+  /// ready() returns true.
   std::optional<c10::ScalarType> autocast{};
   size_t max_recordings = 16;      ///< as graph::RegionOptions
   size_t max_operators = 100'000;  ///< as graph::RegionOptions
   bool guard_inputs = true;        ///< as graph::RegionOptions
 };
 
-/// Runs what a compiled function on this thread has answered but not run yet. Call it there before code that reaches tensors'
-/// data by pointer, or hands them to another thread.
+/// Runs all pending operators of a compiled function on this thread. Call it there before code that accesses data by
+/// pointer, or passes tensors to another thread.
 using tap::sync;
 
-/// While it lives, operators of a compiled function on this thread run when they are called. For code that mixes operators and
-/// pointers: printing a tensor, libraries that know nothing of this.
-using undeferred = tap::UndeferredGuard;
+/// While it lives, operators of a compiled function on this thread run when they are called. Use it for code that mixes
+/// operators and pointers, such as printing a tensor, or calling libraries that take pointers.
+using eager_guard = tap::EagerGuard;
 
 namespace compile_detail {
 
@@ -47,11 +64,11 @@ namespace compile_detail {
 class CompiledRegion {
  public:
   explicit CompiledRegion(const CompileOptions& options);
-  /// What happened in all calls so far.
+  /// Returns: statistics of all calls so far
   graph::Explanation explain() const;
-  /// The recordings that are kept.
+  /// Returns: the recordings in memory
   std::vector<graph::Graph> graphs() const;
-  /// Whether all that is being made faster in the background has been made. Calls are right before, too.
+  /// True if all background compilation has finished. Calls are also correct before.
   bool ready() const;
 
  protected:
@@ -64,7 +81,7 @@ class CompiledRegion {
 
 }  // namespace compile_detail
 
-/// A function in whose place this one is called; made by compile(). Copies share their recordings.
+/// A compiled function, made by compile(). You call it instead of the original one. Copies share their recordings.
 template <class Function>
 class Compiled : public compile_detail::CompiledRegion {
  public:
@@ -92,15 +109,18 @@ class Compiled : public compile_detail::CompiledRegion {
   std::shared_ptr<Function> function_;
 };
 
-/// A function to be called in place of another one: a forward pass, or a whole training step. Its operators are recorded by the first call
-/// and followed in later ones, in which the function runs, too, as graph::Region tells. docs/compile.md says what a function may do.
-/// Params:   function – copied; called with the arguments that the result is called with
-/// Numerics: within the tolerances of docs/compile.md (tests/compile); with `exact`, or without `generate`, the bits of plain code (tests/graph),
-///           but for the operators that docs/tap-bits.md names
-/// Cost:     following takes about a microsecond an operator (bench/compile). A thread and child processes compile in the background; calls run
-///           operators in order until that is ready
-/// Threads:  safe if the function's own calls are
-/// Throws:   c10::ValueError – an option below 1, `autocast` with another type, with `exact` or without `generate`; calls: what the function and its operators throw, the latter when they run
+/// Compiles a function: a forward pass, or a whole training step. Call the result instead of the function. The first
+/// call records the operators; later calls follow the recording. The function runs in every call (graph::Region).
+/// docs/compile.md states the rules for the function.
+/// Params:   function – copied; called with the arguments of the call
+/// Numerics: within the tolerances of docs/compile.md (tests/compile). With `exact`, or without `generate`:
+///           bit-identical to eager code (tests/graph), except for the operators listed in docs/tap-bits.md
+/// Cost:     following takes about one microsecond per operator (bench/compile). A thread and child processes compile
+///           in the background. Until they finish, the operators run in order.
+/// Threads:  safe if concurrent calls of the function are safe
+/// Throws:   c10::ValueError if `max_recordings` is 0, or if `autocast` is another dtype, or is combined with `exact`
+///           or used without `generate`. Calls: exceptions of the function and of its operators; the latter are thrown
+///           when the operators run
 /// Ref:      torch.compile
 template <class Function>
 auto compile(Function&& function, const CompileOptions& options = {}) {

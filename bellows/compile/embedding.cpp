@@ -12,10 +12,10 @@ namespace {
 using graph::Geometry;
 using graph::Instruction;
 
-/// ids[i] says to which row of the table the i-th row of the gradient is added.
+/// Row i of the gradient is added to row ids[i] of the table.
 struct EmbeddingShape {
   int64_t rows = 0, columns = 0, ids = 0;
-  int64_t padding = -1;                        ///< a row that gets nothing; -1: none
+  int64_t padding = -1;                        ///< a row without gradient; -1: none
   int64_t gradient_offset = 0, id_offset = 0;  ///< in elements
 };
 
@@ -29,7 +29,7 @@ class EmbeddingGradient final : public graph::Kernel {
     const auto* const gradient = static_cast<const float*>(operands[0]) + shape_.gradient_offset;
     const auto* const ids = static_cast<const int64_t*>(operands[1]) + shape_.id_offset;
     auto* const table = static_cast<float*>(results[0]);
-    constexpr int64_t fewest_rows = 1000;  // of a thread: each looks at all ids
+    constexpr int64_t fewest_rows = 1000;  // per thread, because each thread reads all ids
     kernels::parallel_ranges(shape_.rows, fewest_rows, [&](int64_t begin, int64_t end) {
       std::fill(table + begin * shape_.columns, table + end * shape_.columns, 0.0F);
       for (int64_t i = 0; i < shape_.ids; ++i) {
@@ -87,7 +87,7 @@ int64_t use_kernels(graph::Program& program) {
 
 graph::Pass embedding_pass() {
   return {.name = "embeddings",
-          .what = "makes gradients of embeddings in memory that the program has",
+          .what = "computes gradients of embeddings in the program's memory",
           .run = [](graph::Program& program, const graph::PassOptions&) { return use_kernels(program); }};
 }
 

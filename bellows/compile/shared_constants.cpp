@@ -7,7 +7,7 @@
 namespace bellows::compile_detail {
 namespace {
 
-constexpr size_t least_bytes = 4096;  ///< smaller ones are not worth it
+constexpr size_t least_bytes = 4096;  ///< smaller constants are not shared
 
 bool same_bytes(const c10::StorageImpl& a, const c10::StorageImpl& b) {
   return a.nbytes() == b.nbytes() && (a.data() == b.data() || std::memcmp(a.data(), b.data(), a.nbytes()) == 0);

@@ -10,17 +10,19 @@
 
 namespace bellows::compile_detail {
 
-/// Of 64 pieces from all over it, at least 16 bytes: alike for equal bytes, and nearly never else.
+/// Returns: a digest of 64 pieces from the whole storage, which must have at least 16 bytes. Equal for equal bytes, and
+///          almost always different otherwise.
 uint64_t digest_of(const c10::Storage& storage);
 
-/// Constants that several programs hold are there once: programs of one function for inputs of other sizes pack the same weights.
+/// Stores equal constants of several programs once. Programs of one function for different input sizes pack the same
+/// weights.
 /// Threads: one at a time
 class SharedConstants {
  public:
-  /// Puts constants of earlier programs in the place of equal ones of this program, and keeps its others in mind as long as a program
-  /// holds them. Those of the caller stay what they are.
-  /// Cost:    reads the bytes of those that are equal
-  /// Returns: bytes that are now shared
+  /// Replaces constants of this program by equal ones of earlier programs. Its other constants are remembered as long
+  /// as a program uses them. Constants that belong to the caller are not replaced.
+  /// Cost:    reads the bytes of equal constants
+  /// Returns: the number of bytes that are now shared
   size_t share(graph::Program& program, std::span<const c10::Storage> of_caller);
 
  private:

@@ -17,7 +17,7 @@ std::vector<at::Tensor> convolution_weights(const std::vector<std::shared_ptr<to
   return weights;
 }
 
-/// Other kinds of models tell by the names of their classes.
+/// For models without a torch module: finds convolutions by their class names.
 std::vector<at::Tensor> convolution_weights(const Model& model) {
   std::vector<at::Tensor> weights;
   const ModuleTypes types = model.module_types();
@@ -38,7 +38,7 @@ int64_t to_channels_last(const Model& model) {
   const auto module = model.module_or_null();
   for (at::Tensor& weight : module ? convolution_weights(module->modules()) : convolution_weights(model)) {
     if (weight.is_contiguous(at::MemoryFormat::ChannelsLast)) continue;
-    // set_data keeps the identity of the parameter: optimizers that hold it go on working.
+    // set_data keeps the identity of the parameter, so optimizers that hold it stay valid.
     weight.set_data(weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
     if (weight.grad().defined()) weight.mutable_grad() = weight.grad().contiguous(at::MemoryFormat::ChannelsLast);
     ++converted;

@@ -6,19 +6,21 @@
 
 namespace bellows {
 
-/// Parses "cpu", "cuda", "cuda:1"; checks that such a device is there.
-/// Throws: c10::ValueError – what was given, what this build and machine have
+/// Parses "cpu", "cuda" or "cuda:1" and checks that the device exists.
+/// Throws: c10::ValueError if `text` is not a device or the device does not exist (the message lists the devices of
+///         this machine)
 c10::Device parse_device(std::string_view text);
 
-/// Waits until all work queued on `device` is done. Nothing to wait for on the CPU.
+/// Waits until all work queued on `device` is done. Returns immediately for the CPU.
 /// Ref: torch.cuda.synchronize
 void synchronize(c10::Device device);
 
-/// Gives cached, unused memory back: the accelerator's caching allocator and, on Linux, the C heap (malloc_trim).
-/// Cost: the next allocations are slower. Do this between phases, never inside a step.
+/// Releases cached, unused memory: that of the accelerator's caching allocator and, on Linux, that of the C heap
+/// (`malloc_trim`).
+/// Cost: the next allocations are slower. Call it between phases, never inside a step.
 /// Ref: torch.cuda.empty_cache
 void empty_cache();
-/// The latter alone: what was freed after much was allocated for a short while.
+/// Releases the unused memory of the C heap only. Call it after large temporary allocations were freed.
 void trim_heap();
 
 }  // namespace bellows

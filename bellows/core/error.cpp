@@ -9,7 +9,7 @@ namespace bellows {
 
 namespace {
 
-/// Insertions, deletions, substitutions and swaps of neighbours ("trian") that lead from one to the other.
+/// Number of insertions, deletions, substitutions and swaps of adjacent letters ("trian") that turn `a` into `b`.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before, above, row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -28,7 +28,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest_match(std::string_view name, const std::vector<std::string>& candidates) {
-  // A third of the letters may differ: "batchsize" finds "batch_size", "foo" finds nothing.
+  // Up to a third of the letters may differ: "batchsize" finds "batch_size", "foo" finds nothing.
   size_t best = std::max<size_t>(1, name.size() / 3) + 1;
   std::string found;
   for (const std::string& candidate : candidates) {
@@ -48,13 +48,14 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
 
 namespace {
 
-/// A message of libtorch or the system, by words in it, and what it means for a training run.
+/// Words that identify a message of libtorch or the system, and its explanation for a training run.
 struct Translation {
   std::string_view words, meaning;
 };
 
 constexpr std::string_view no_memory =
-    "Out of memory. Use a smaller batch_size (and accumulate, for steps as large as before), or recompute: blocks.";
+    "Out of memory. Use a smaller batch_size (and more gradient_accumulation_steps, for steps as large as before), or "
+    "recompute: blocks.";
 
 constexpr std::array translations = {
     Translation{"DefaultCPUAllocator: ", no_memory},
@@ -66,16 +67,17 @@ constexpr std::array translations = {
         "another batch_size, or drop the last batch."},
     Translation{"Resource temporarily unavailable",
                 "The system refuses another thread or process. Raise the limit (ulimit -u), or use fewer threads "
-                "(OMP_NUM_THREADS, loader_threads)."},
+                "(OMP_NUM_THREADS, num_workers)."},
 };
 
-/// Without the stack that libtorch's network errors carry in their text.
+/// Removes the stack trace that libtorch's network errors contain in their text.
 std::string without_stack(std::string message) {
   const size_t stack = message.find("\nException raised from ");
   return stack == message.npos ? message : message.substr(0, stack);
 }
 
-/// With libtorch's own words behind it: they hold the figures. A message that names the limit needs no advice.
+/// Puts the explanation before libtorch's message, which contains the figures. Messages that name the limit need no
+/// advice.
 std::string translated(std::string message) {
   if (message.find("ulimit") != message.npos) return message;
   for (const auto& [words, meaning] : translations) {

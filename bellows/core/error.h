@@ -8,17 +8,17 @@
 
 namespace bellows {
 
-/// The candidate that is closest to `name` by edit distance, or "" when none is close enough to be a likely slip.
+/// Returns the candidate with the smallest edit distance to `name`, or "" if none is close enough to be a likely typo.
 std::string nearest_match(std::string_view name, const std::vector<std::string>& candidates);
 
-/// ` Did you mean "x"?` for use at the end of an error message, or "" when nothing is close.
+/// Returns ` Did you mean "x"?` to append to an error message, or "" if no candidate is close.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
-/// The text of an exception for a person: no backtrace, no C++ source position; errors of libtorch that
-/// users meet begin with what they mean and what to do.
+/// Returns the message of an exception without backtrace and C++ source position. Common libtorch errors start with an
+/// explanation and advice.
 std::string user_message(const std::exception& error);
 
-/// `errno` in words with its number: "No space left on device (28)".
+/// Describes `errno` in words, with its number: "No space left on device (28)".
 std::string errno_message(int error_number);
 
 }  // namespace bellows

@@ -33,8 +33,8 @@ std::string progress_text(const ProgressState& state, int bar_width) {
   return text;
 }
 
-/// Standard error through spdlog; progress is one line that is drawn again on a terminal, and a line every few seconds
-/// elsewhere.
+/// Writes to standard error through spdlog. On a terminal, progress is one line that is redrawn; elsewhere, a new line
+/// every few seconds.
 class StandardErrorSink final : public LogSink {
  public:
   StandardErrorSink() : logger_("bellows", std::make_shared<spdlog::sinks::stderr_color_sink_st>()) {
@@ -45,7 +45,7 @@ class StandardErrorSink final : public LogSink {
 
   void write(LogLevel level, std::string_view message) override {
     clear_line();
-    // Plain information needs no prefix; a warning does.
+    // Info messages need no prefix.
     static constexpr spdlog::level::level_enum levels[] = {spdlog::level::debug, spdlog::level::info,
                                                            spdlog::level::warn, spdlog::level::err, spdlog::level::off};
     logger_.set_pattern(level == LogLevel::info ? "%v" : "%^%l%$: %v");
@@ -95,7 +95,7 @@ struct LogState {
 };
 
 LogState& log_state() {
-  static auto* state = new LogState;  // outlives static destructors that still log
+  static auto* state = new LogState;  // never destroyed: static destructors may still log
   return *state;
 }
 

@@ -11,20 +11,20 @@ namespace bellows {
 
 enum class LogLevel { debug, info, warn, error, off };
 
-/// One state of a long piece of work, as a LogSink gets it.
+/// The state of a long task, as a LogSink receives it.
 struct ProgressState {
-  std::string_view label;   ///< what is being done: "epoch 3"
+  std::string_view label;   ///< description of the task: "epoch 3"
   int64_t done = 0;         ///< units finished
-  int64_t total = 0;        ///< units in all; 0 when unknown
+  int64_t total = 0;        ///< number of units; 0 if unknown
   std::string_view unit;    ///< "samples", "bytes"
-  double rate = 0;          ///< units a second, over the whole of this work
-  double eta_s = 0;         ///< seconds to the end; negative when unknown
-  std::string_view detail;  ///< free text behind the figures: "loss 0.132"
+  double rate = 0;          ///< units per second since the start of the task
+  double eta_s = 0;         ///< seconds until the end; negative if unknown
+  std::string_view detail;  ///< free text after the figures: "loss 0.132"
   bool finished = false;
 };
 
-/// Where everything that the library has to say goes. The library never prints by itself.
-/// Threads: both calls may come from any thread, one at a time.
+/// Receives all messages and progress reports of the library. The library never prints directly.
+/// Threads: write() and progress() may be called from any thread, but never concurrently.
 class LogSink {
  public:
   virtual ~LogSink() = default;
@@ -32,14 +32,14 @@ class LogSink {
   virtual void progress(const ProgressState&) {}
 };
 
-/// Replaces the sink; null silences the library. Returns the sink that was there.
-/// The first sink writes to standard error through spdlog: a progress bar on a terminal, a line now and then elsewhere.
+/// Replaces the sink and returns the previous one; null silences the library. The default sink writes to standard error
+/// through spdlog: a progress bar on a terminal, otherwise an occasional line.
 std::shared_ptr<LogSink> set_log_sink(std::shared_ptr<LogSink> sink);
 
-/// The sink that is there when a program starts, made anew.
+/// Creates a new sink like the one that is set when the program starts.
 std::shared_ptr<LogSink> make_default_log_sink();
 
-/// Messages below `level` are dropped before they are formatted. Returns the level before. Default: info.
+/// Drops messages below `level` before they are formatted, and returns the previous level. Default: info.
 LogLevel set_log_level(LogLevel level);
 bool log_enabled(LogLevel level);
 
@@ -63,7 +63,7 @@ void log_error(const Args&... args) {
   if (log_enabled(LogLevel::error)) log(LogLevel::error, c10::str(args...));
 }
 
-/// How many bytes the first `letters` letters take: where a line for a terminal may be cut.
+/// Returns the size in bytes of the first `letters` characters, at which a terminal line can be truncated.
 size_t prefix_bytes(std::string_view utf8, size_t letters);
 
 }  // namespace bellows

@@ -2,6 +2,7 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -11,17 +12,17 @@ namespace bellows {
 
 namespace {
 
-class NnModel final : public Model::Impl {
+/// A torch::nn module, except for its forward.
+class NnModule : public Model::Impl {
  public:
-  NnModel(std::shared_ptr<torch::nn::Module> module, Model::Forward forward)
-      : module_(std::move(module)), forward_(std::move(forward)) {}
+  explicit NnModule(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
 
-  at::Tensor forward(const at::Tensor& input) override { return forward_(input); }
   NamedTensors named_parameters() const override { return listed(module_->named_parameters()); }
   NamedTensors named_buffers() const override { return listed(module_->named_buffers()); }
   void set_training(bool on) override { module_->train(on); }
   bool training() const override { return module_->is_training(); }
   void to(c10::Device device) override { module_->to(device); }
+  using Model::Impl::to;
   std::shared_ptr<torch::nn::Module> module() const override { return module_; }
   ModuleTypes module_types() const override {
     ModuleTypes types;
@@ -43,8 +44,62 @@ class NnModel final : public Model::Impl {
   }
 
   std::shared_ptr<torch::nn::Module> module_;
+};
+
+class NnModel final : public NnModule {
+ public:
+  NnModel(std::shared_ptr<torch::nn::Module> module, Model::Forward forward)
+      : NnModule(std::move(module)), forward_(std::move(forward)) {}
+  at::Tensor forward(const at::Tensor& input) override { return forward_(input); }
+
+ private:
   Model::Forward forward_;
 };
+
+/// A module with several inputs or outputs.
+class NnModelWithNames final : public NnModule {
+ public:
+  NnModelWithNames(std::shared_ptr<torch::nn::Module> module, std::vector<ModelInput> inputs,
+                   std::vector<std::string> outputs, Model::ForwardAll forward)
+      : NnModule(std::move(module)),
+        inputs_(std::move(inputs)),
+        outputs_(std::move(outputs)),
+        forward_(std::move(forward)) {}
+
+  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
+    TORCH_CHECK_VALUE(inputs.size() <= inputs_.size(), "Model: expected at most ", inputs_.size(), " inputs, got ",
+                      inputs.size(), ".");
+    std::vector<at::Tensor> all = inputs;
+    all.resize(inputs_.size());  // optional ones may be left out at the end
+    std::vector<at::Tensor> results = forward_(all);
+    TORCH_CHECK_VALUE(results.size() == outputs_.size(), "Model: expected forward to return ", outputs_.size(),
+                      " tensors (", c10::Join(", ", outputs_), "), got ", results.size(), ".");
+    return results;
+  }
+  std::vector<ModelInput> inputs() const override { return inputs_; }
+  std::vector<std::string> outputs() const override { return outputs_; }
+
+ private:
+  std::vector<ModelInput> inputs_;
+  std::vector<std::string> outputs_;
+  Model::ForwardAll forward_;
+};
+
+void check_names(const std::string& model, const char* what, std::vector<std::string> names) {
+  TORCH_CHECK_VALUE(!names.empty(), "Model \"", model, "\": expected at least one ", what, ", got none.");
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  TORCH_CHECK_VALUE(twice == names.end(), "Model \"", model, "\": two ", what, "s are called \"",
+                    twice == names.end() ? "" : *twice, "\".");
+  TORCH_CHECK_VALUE(!names.front().empty(), "Model \"", model, "\": the name of an ", what, " is empty.");
+}
+
+std::vector<std::string> names_of(const std::vector<ModelInput>& inputs) {
+  std::vector<std::string> names;
+  names.reserve(inputs.size());
+  for (const ModelInput& input : inputs) names.push_back(input.name);
+  return names;
+}
 
 void append_names(std::ostringstream& out, const char* title, const std::vector<std::string>& names) {
   if (names.empty()) return;
@@ -88,6 +143,71 @@ Model::Model(std::string name, std::shared_ptr<Impl> impl) : name_(std::move(nam
 
 Model::Model(std::string name, std::shared_ptr<torch::nn::Module> module, Forward forward)
     : Model(std::move(name), std::make_shared<NnModel>(std::move(module), std::move(forward))) {}
+
+Model::Model(std::string name, std::shared_ptr<torch::nn::Module> module, std::vector<ModelInput> inputs,
+             std::vector<std::string> outputs, ForwardAll forward)
+    : name_(std::move(name)) {
+  check_names(name_, "input", names_of(inputs));
+  check_names(name_, "output", outputs);
+  impl_ =
+      std::make_shared<NnModelWithNames>(std::move(module), std::move(inputs), std::move(outputs), std::move(forward));
+}
+
+at::Tensor Model::Impl::forward(const at::Tensor& input) {
+  const std::vector<ModelInput> names = inputs();
+  const auto needed = std::count_if(names.begin(), names.end(), [](const ModelInput& one) { return !one.optional; });
+  TORCH_CHECK_VALUE(needed <= 1, "Model: expected the inputs ", c10::Join(", ", names_of(names)),
+                    ", got one tensor. Call forward({{\"", names.front().name, "\", …}, …}).");
+  std::vector<at::Tensor> all(names.size());
+  all.front() = input;
+  return forward_all(all).front();
+}
+
+std::vector<at::Tensor> Model::Impl::forward_all(const std::vector<at::Tensor>& inputs) {
+  TORCH_CHECK_VALUE(inputs.size() == 1, "Model: expected one input, got ", inputs.size(), ".");
+  return {forward(inputs.front())};
+}
+
+void Model::Impl::to(c10::ScalarType dtype) {
+  const c10::NoGradGuard no_grad;
+  for (const NamedTensors& tensors : {named_parameters(), named_buffers()}) {
+    for (auto [name, tensor] : tensors) {
+      if (!tensor.is_floating_point() || tensor.scalar_type() == dtype) continue;
+      tensor.mutable_grad().reset();
+      tensor.set_data(tensor.detach().to(dtype));
+    }
+  }
+}
+
+NamedTensors Model::forward(const NamedTensors& inputs) const {
+  const std::vector<ModelInput> expected = impl_->inputs();
+  const std::vector<std::string> names = names_of(expected);
+  std::vector<at::Tensor> ordered(expected.size());
+  for (const auto& [name, tensor] : inputs) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    TORCH_CHECK_VALUE(found != names.end(), "Model \"", name_, "\": expected the inputs ", c10::Join(", ", names),
+                      ", got \"", name, "\".", did_you_mean(name, names));
+    at::Tensor& slot = ordered[static_cast<size_t>(found - names.begin())];
+    TORCH_CHECK_VALUE(!slot.defined(), "Model \"", name_, "\": input \"", name, "\" is given twice.");
+    slot = tensor;
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    TORCH_CHECK_VALUE(ordered[i].defined() || expected[i].optional, "Model \"", name_, "\": input \"", names[i],
+                      "\" is missing; expected ", c10::Join(", ", names), ".");
+  }
+  const std::vector<at::Tensor> results = impl_->forward_all(ordered);
+  const std::vector<std::string> output_names = impl_->outputs();
+  NamedTensors outputs;
+  outputs.reserve(results.size());
+  for (size_t i = 0; i < results.size(); ++i) outputs.emplace_back(output_names.at(i), results[i]);
+  return outputs;
+}
+
+std::vector<at::Tensor> Model::buffers() const {
+  std::vector<at::Tensor> result;
+  for (auto& [name, tensor] : named_buffers()) result.push_back(tensor);
+  return result;
+}
 
 std::vector<at::Tensor> Model::parameters() const {
   std::vector<at::Tensor> result;
@@ -146,7 +266,7 @@ EvalMode::~EvalMode() {
     model_.train(modes_.front());
     return;
   }
-  const auto parts = module->modules();  // each before its children, which its own train() changes, too
+  const auto parts = module->modules();  // parents come first, because train() of a parent also changes its children
   for (size_t i = 0; i < parts.size() && i < modes_.size(); ++i) parts[i]->train(modes_[i]);
 }
 

@@ -3,10 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "bellows/core/model_call.h"
 
 namespace torch::nn {
 class Module;
@@ -20,33 +23,53 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 /// Class names of modules by their path: {"", "ResNet"}, {"bn1", "BatchNorm2d"}.
 using ModuleTypes = std::vector<std::pair<std::string, std::string>>;
 
-/// A model as the rest of Bellows sees it: something with named parameters and buffers that turns one tensor into
-/// another.
+/// An input of a model. A call may omit optional inputs.
+struct ModelInput {
+  std::string name;
+  bool optional = false;
+  bool operator==(const ModelInput&) const = default;
+};
+
+/// A model with named inputs, outputs, parameters and buffers, as the other components of Bellows use it. Most models
+/// have one input and one output: they take a tensor and return one.
 ///
-/// A handle with shared ownership: copies are the same model. Any `torch::nn` module becomes one with Model::of(module);
-/// other kinds (TorchScript, compiled) derive from Model::Impl.
-/// Threads:  as the module itself; forward from several threads is safe only if the module's is.
+/// Model is a handle with shared ownership: copies refer to the same model. Model::of(module) wraps any `torch::nn`
+/// module; other kinds (TorchScript, compiled) derive from Model::Impl.
+/// Threads:  as the module itself; forward from several threads is safe only if the module's forward is
 class Model {
  public:
-  /// What a model has to be able to do. Parameters and buffers share storage with the model.
+  /// Interface of all kinds of models. An implementation overrides forward(), forward_all(), or both. Parameters and
+  /// buffers share storage with the model.
   class Impl {
    public:
     virtual ~Impl() = default;
-    virtual at::Tensor forward(const at::Tensor& input) = 0;
+    /// Returns the first output for the first input; the other inputs are omitted.
+    virtual at::Tensor forward(const at::Tensor& input);
+    /// Params:  inputs – in the order of inputs(); undefined tensors are omitted inputs
+    /// Returns: the outputs, in the order of outputs()
+    virtual std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs);
+    virtual std::vector<ModelInput> inputs() const { return {{"input"}}; }
+    virtual std::vector<std::string> outputs() const { return {"output"}; }
     virtual NamedTensors named_parameters() const = 0;
     virtual NamedTensors named_buffers() const = 0;
     virtual void set_training(bool on) = 0;
     virtual bool training() const = 0;
     virtual void to(c10::Device device) = 0;
-    /// Of all submodules; nothing where the kind of model does not know them.
+    /// Casts the floating-point parameters and buffers in place: the tensor objects stay the same.
+    virtual void to(c10::ScalarType dtype);
+    /// Types of all submodules; empty if this kind of model cannot list them.
     virtual ModuleTypes module_types() const { return {}; }
-    /// The torch module behind it, or null.
+    /// The underlying torch module, or null.
     virtual std::shared_ptr<torch::nn::Module> module() const { return nullptr; }
   };
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
+  using ForwardAll = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
   Model(std::string name, std::shared_ptr<Impl> impl);
   Model(std::string name, std::shared_ptr<torch::nn::Module> module, Forward forward);
+  /// Params: forward – takes the inputs and returns the outputs in the order of their names
+  Model(std::string name, std::shared_ptr<torch::nn::Module> module, std::vector<ModelInput> inputs,
+        std::vector<std::string> outputs, ForwardAll forward);
 
   /// Params: module – a std::shared_ptr to a module or a torch::nn holder, with `at::Tensor forward(at::Tensor)`
   template <class Holder>
@@ -55,24 +78,66 @@ class Model {
     return Model(std::move(name), shared, [shared](const at::Tensor& x) { return shared->forward(x); });
   }
 
+  /// A module with several inputs or outputs.
+  /// ```
+  /// const Model model = Model::of(siamese, {"left", "right"}, {"distance"});
+  /// const at::Tensor distance = model.forward({{"left", a}, {"right", b}}).front().second;
+  /// ```
+  /// Params: module  – its forward takes 1 to 8 tensors and returns a tensor, a pair or tuple of tensors, or a
+  ///                   vector of them
+  ///         inputs  – names of forward's parameters, in order; parameters with a default value may be omitted
+  ///         outputs – names of its results, in order
+  /// Throws: c10::ValueError if forward takes another number of tensors, or if a name is empty or used twice
+  template <class Holder>
+  static Model of(const Holder& module, std::vector<std::string> inputs, std::vector<std::string> outputs = {"output"},
+                  std::string name = "model") {
+    auto shared = as_shared(module);
+    std::vector<ModelInput> all;
+    for (std::string& input : inputs) all.push_back({std::move(input)});
+    return Model(std::move(name), shared, std::move(all), std::move(outputs),
+                 [shared](const std::vector<at::Tensor>& x) { return model_detail::call(*shared, x); });
+  }
+  template <class Holder>
+  static Model of(const Holder& module, std::initializer_list<const char*> inputs,
+                  std::vector<std::string> outputs = {"output"}, std::string name = "model") {
+    return of(module, std::vector<std::string>(inputs.begin(), inputs.end()), std::move(outputs), std::move(name));
+  }
+
   const std::string& name() const { return name_; }
+  /// The same model under another name.
+  Model renamed(std::string name) const { return Model(std::move(name), impl_); }
+  /// Throws: c10::ValueError if the model needs several inputs
   at::Tensor forward(const at::Tensor& input) const { return impl_->forward(input); }
   at::Tensor operator()(const at::Tensor& input) const { return impl_->forward(input); }
+  /// Params:  inputs – by name, in any order
+  /// Returns: all outputs, in the order of outputs()
+  /// Throws:  c10::ValueError if an input is missing, unknown (the message suggests the nearest name) or given twice
+  NamedTensors forward(const NamedTensors& inputs) const;
+  NamedTensors operator()(const NamedTensors& inputs) const { return forward(inputs); }
+  /// The same without names. Params: inputs – in the order of inputs(); undefined, or missing at the end: left out
+  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) const {
+    return impl_->forward_all(inputs);
+  }
+  std::vector<ModelInput> inputs() const { return impl_->inputs(); }
+  std::vector<std::string> outputs() const { return impl_->outputs(); }
   NamedTensors named_parameters() const { return impl_->named_parameters(); }
   NamedTensors named_buffers() const { return impl_->named_buffers(); }
   std::vector<at::Tensor> parameters() const;
-  /// Parameters, then buffers: what a checkpoint holds.
+  std::vector<at::Tensor> buffers() const;
+  /// Parameters, then buffers: the contents of a checkpoint.
   NamedTensors state_dict() const;
   void train(bool on = true) const { impl_->set_training(on); }
   void eval() const { impl_->set_training(false); }
   bool training() const { return impl_->training(); }
   void to(c10::Device device) const { impl_->to(device); }
+  /// Casts the floating-point parameters and buffers in place: the tensor objects stay the same. Gradients are dropped.
+  void to(c10::ScalarType dtype) const { impl_->to(dtype); }
   ModuleTypes module_types() const { return impl_->module_types(); }
-  /// Throws: c10::ValueError – not a torch::nn module
+  /// Throws: c10::ValueError if the model is not a torch::nn module
   std::shared_ptr<torch::nn::Module> module() const;
   std::shared_ptr<torch::nn::Module> module_or_null() const { return impl_->module(); }
 
-  /// So that a model reads like a torch::nn holder: `model->forward(x)`.
+  /// Allows the syntax of torch::nn holders: `model->forward(x)`.
   const Model* operator->() const { return this; }
 
  private:
@@ -90,8 +155,34 @@ class Model {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Puts a model into evaluation mode while it lives. Afterwards every submodule is in the mode that it was in: a frozen
-/// batch normalization stays frozen.
+/// A model that forwards every call to another model. Override the functions that differ; an override of forward_all()
+/// also serves forward().
+class ModelWrapper : public Model::Impl {
+ public:
+  explicit ModelWrapper(Model inner) : inner_(std::move(inner)) {}
+  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
+    return inner_.forward_all(inputs);
+  }
+  std::vector<ModelInput> inputs() const override { return inner_.inputs(); }
+  std::vector<std::string> outputs() const override { return inner_.outputs(); }
+  NamedTensors named_parameters() const override { return inner_.named_parameters(); }
+  NamedTensors named_buffers() const override { return inner_.named_buffers(); }
+  void set_training(bool on) override { inner_.train(on); }
+  bool training() const override { return inner_.training(); }
+  void to(c10::Device device) override { inner_.to(device); }
+  void to(c10::ScalarType dtype) override { inner_.to(dtype); }
+  ModuleTypes module_types() const override { return inner_.module_types(); }
+  std::shared_ptr<torch::nn::Module> module() const override { return inner_.module_or_null(); }
+
+ protected:
+  const Model& inner() const { return inner_; }
+
+ private:
+  Model inner_;
+};
+
+/// Puts a model into evaluation mode while the guard lives, then restores the mode of every submodule. Frozen batch
+/// normalization stays frozen.
 class EvalMode {
  public:
   explicit EvalMode(Model model);
@@ -101,22 +192,23 @@ class EvalMode {
 
  private:
   Model model_;
-  std::vector<bool> modes_;  ///< of the submodules in order; of the whole model where there is no torch module
+  std::vector<bool> modes_;  ///< modes of the submodules in order; of the whole model if there is no torch module
 };
 
-/// What load_state_dict found to differ.
+/// Differences found by load_state_dict().
 struct LoadReport {
-  std::vector<std::string> missing;     ///< the model has them, the file does not
-  std::vector<std::string> unexpected;  ///< the file has them, the model does not
-  std::vector<std::string> mismatched;  ///< other shape, in words: "fc.weight: file [1000, 512], model [10, 512]"
+  std::vector<std::string> missing;     ///< names that the model has and the file does not
+  std::vector<std::string> unexpected;  ///< names that the file has and the model does not
+  std::vector<std::string> mismatched;  ///< different shapes: "fc.weight: file [1000, 512], model [10, 512]"
   bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
   std::string to_string() const;
 };
 
-/// Copies `tensors` into the model's parameters and buffers of the same name, converting dtype and device.
-/// Params:   strict – true: throw if anything is missing, unexpected or of another shape, before anything is copied
-/// Numerics: exact when dtypes are equal
-/// Throws:   c10::ValueError – strict, with the whole report and the nearest names
+/// Copies `tensors` into the model's parameters and buffers of the same name. Converts dtype and device.
+/// Params:   strict – if true, check before copying and throw if a tensor is missing, unexpected or has another shape
+/// Numerics: exact if dtypes are equal
+/// Throws:   c10::ValueError if `strict` is set and the tensors differ (the message has the full report and the nearest
+///           names)
 /// Ref:      torch.nn.Module.load_state_dict
 LoadReport load_state_dict(const Model& model, const NamedTensors& tensors, bool strict = true);
 

@@ -4,8 +4,8 @@
 
 namespace bellows {
 
-/// An optimizer whose state optim::state_dict() cannot see by itself, because it lies on several ranks: it gives and takes
-/// it under the names, and whole, as the optimizer would that runs alone.
+/// Interface of optimizers whose state is sharded over ranks, so that optim::state_dict() cannot read it. They save and
+/// load the complete state by name, as an optimizer on a single rank would.
 class NamedState {
  public:
   virtual NamedTensors state_dict() const = 0;

@@ -7,18 +7,18 @@
 
 namespace bellows {
 
-/// Progress of one long piece of work, reported through the log sink at most ten times a second.
-/// Threads: not thread-safe; one owner.
+/// Reports the progress of a long task to the log sink, at most ten times a second.
+/// Threads: not thread-safe
 class Progress {
  public:
-  /// Params: total – units in all, 0 when unknown
+  /// Params: total – number of units; 0 if unknown
   Progress(std::string label, int64_t total, std::string unit);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void advance(int64_t units, std::string_view detail = {});
-  /// Reports the end; the destructor does so if this was not called.
+  /// Reports the end. The destructor does so if finish() was not called.
   void finish(std::string_view detail = {});
 
  private:

@@ -11,23 +11,23 @@ namespace bellows {
 
 /// An ordered table of named rows: techniques, models, operators. `Row` has a member `std::string name`.
 ///
-/// Components fill it in a function `register_…()` that the owner of the table calls: static initialisers would vanish from
-/// static libraries. References to rows stay valid while the registry lives.
-/// Threads: fill it from one thread; reading is then safe from all.
+/// Components fill it in a function `register_…()` that the owner of the table calls, because linkers drop unused
+/// static initializers from static libraries. References to rows stay valid while the registry lives.
+/// Threads: fill it from one thread; afterwards, reading is safe from all threads
 template <class Row>
 class Registry {
  public:
-  /// Params: what – the kind of row, in words, for messages: "technique"
+  /// Params: what – the kind of row for error messages: "technique"
   explicit Registry(std::string what) : what_(std::move(what)) {}
 
-  /// Throws: c10::ValueError – the name is taken
+  /// Throws: c10::ValueError if the name is already registered
   const Row& add(Row row) {
     TORCH_CHECK_VALUE(!find(row.name), "Registry: ", what_, " \"", row.name,
                       "\" is registered twice. Give one another name.");
     return rows_.emplace_back(std::move(row));
   }
 
-  /// The row, or null.
+  /// Returns the row, or null.
   const Row* find(std::string_view name) const {
     for (const Row& row : rows_) {
       if (row.name == name) return &row;
@@ -35,7 +35,7 @@ class Registry {
     return nullptr;
   }
 
-  /// Throws: c10::ValueError – no such row; names the nearest one and lists all
+  /// Throws: c10::ValueError if there is no such row (the message suggests the nearest name and lists all names)
   const Row& at(std::string_view name) const {
     const Row* row = find(name);
     if (!row) {

@@ -13,7 +13,7 @@ namespace {
 
 std::atomic<bool> seeded_flag{false};
 
-uint64_t scramble(uint64_t x) {  // splitmix64's finaliser
+uint64_t scramble(uint64_t x) {  // finalizer of splitmix64
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
@@ -24,7 +24,7 @@ constexpr uint64_t golden_gamma = 0x9e3779b97f4a7c15ULL;
 }  // namespace
 
 void seed_everything(uint64_t seed) {
-  at::manual_seed(seed);  // the CPU's, and every device's that is present
+  at::manual_seed(seed);  // seeds the CPU and all devices that are present
   seeded_flag = true;
 }
 
@@ -50,7 +50,8 @@ uint64_t RandomStream::below(uint64_t bound) {
   TORCH_CHECK_VALUE(bound > 0, "RandomStream::below: expected a bound of at least 1, got 0.");
   for (;;) {
     const uint64_t value = next();
-    // The first 2^64 mod bound values would make some results likelier. They are below bound: no need to count them else.
+    // The first 2^64 mod bound values would bias the result. They are smaller than `bound`, so larger values need no
+    // check.
     if (value >= bound || value >= -bound % bound) return value % bound;
   }
 }

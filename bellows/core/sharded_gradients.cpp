@@ -9,7 +9,7 @@ namespace bellows {
 
 namespace {
 
-/// Tensors are known by address: their entries keep them alive.
+/// Maps tensors by address. ShardedGradientsEntry keeps the tensors alive.
 struct ScatteredGradients {
   std::shared_mutex mutex;
   std::unordered_map<const at::TensorImpl*, GradientPart> parts;

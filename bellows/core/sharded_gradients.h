@@ -7,36 +7,39 @@
 
 namespace bellows {
 
-/// What clipping and a GradScaler ask the owner of gradients that lie scattered over the ranks of a job (ZeRO-2): each
-/// rank holds a part, none the whole.
+/// Interface that gradient clipping and GradScaler use for gradients that are sharded over ranks (ZeRO-2), so that no
+/// rank has a complete gradient.
 class ShardedGradients {
  public:
   enum class Over { sum, max };
-  /// One number a rank becomes their sum, or the largest: the same on all. Collective.
+  /// All-reduces one scalar per rank (sum or maximum). All ranks get the same result. Collective.
   virtual at::Tensor over_ranks(at::Tensor number, Over op) const = 0;
 
  protected:
   ~ShardedGradients() = default;
 };
 
-/// Where a parameter's gradient is to be found.
+/// Location of a parameter's gradient.
 struct GradientPart {
-  const ShardedGradients* owner = nullptr;  ///< null: it is whole
-  at::Tensor part;  ///< its grad() is this rank's part, [n], perhaps of no elements; without owner the parameter itself
+  const ShardedGradients* owner = nullptr;  ///< null if the gradient is complete on this rank
+  /// If `owner` is set: a tensor whose grad() is this rank's shard, [n], possibly empty. Otherwise the parameter
+  /// itself.
+  at::Tensor part;
 };
 
-/// Params: parameter – of a model, or a part as it stands in its optimizer's groups
-/// Cost:   nothing while no gradient of the process is scattered
+/// Returns the location of a parameter's gradient.
+/// Params:  parameter – of a model, or the shard that the optimizer has in its groups
+/// Cost:    none unless gradients in this process are sharded
 /// Threads: safe
 GradientPart gradient_part(const at::Tensor& parameter);
 
-/// The distinct owners of the parameters' gradients, in the order in which they are met, without null.
+/// Returns the distinct owners of the parameters' gradients in order of first use, without null.
 std::vector<const ShardedGradients*> gradient_owners(const std::vector<at::Tensor>& parameters);
 
-/// While it lives, gradient_part() knows of an owner's parameters.
+/// Makes the shards of an owner visible to gradient_part() while the object lives.
 class ShardedGradientsEntry {
  public:
-  /// Params: parts – each parameter with this rank's part
+  /// Params: parts – each parameter with this rank's shard
   ShardedGradientsEntry(const ShardedGradients& owner, std::vector<std::pair<at::Tensor, at::Tensor>> parts);
   ~ShardedGradientsEntry();
   ShardedGradientsEntry(const ShardedGradientsEntry&) = delete;

@@ -12,10 +12,10 @@ namespace bellows {
 
 namespace {
 
-constexpr double tail = 0.05;  // on either side of the interval
+constexpr double tail = 0.05;  // on each side of the interval
 
 RatioInterval by_students_t(const std::vector<double>& logs) {
-  static constexpr std::array quantile_95 = {6.314, 2.920, 2.353};  // of 1, 2 and 3 degrees of freedom
+  static constexpr std::array quantile_95 = {6.314, 2.920, 2.353};  // for 1, 2 and 3 degrees of freedom
   const auto n = static_cast<double>(logs.size());
   const double mean = std::accumulate(logs.begin(), logs.end(), 0.0) / n;
   double square = 0;
@@ -24,7 +24,8 @@ RatioInterval by_students_t(const std::vector<double>& logs) {
   return {.ratio = std::exp(mean), .low = std::exp(mean - half), .high = std::exp(mean + half)};
 }
 
-/// The largest w with P(W <= w) <= tail, where W sums those of the ranks 1 … n whose sign a fair coin made positive.
+/// The largest w with P(W <= w) <= tail, where W is the sum of a random subset of the ranks 1 … n (signed-rank
+/// statistic).
 size_t critical_rank_sum(size_t n) {
   std::vector<double> probability(n * (n + 1) / 2 + 1, 0.0);  // of each sum
   probability[0] = 1;
@@ -38,9 +39,9 @@ size_t critical_rank_sum(size_t n) {
   return w;
 }
 
-/// The centre of `values` and the ends of its interval.
+/// The center of `values` and the limits of its interval.
 DifferenceInterval by_ranks(const std::vector<double>& values) {
-  std::vector<double> averages;  // of every two, and of each with itself
+  std::vector<double> averages;  // of every pair, and of each value with itself (Walsh averages)
   for (size_t i = 0; i < values.size(); ++i) {
     for (size_t j = i; j < values.size(); ++j) averages.push_back((values[i] + values[j]) / 2);
   }

@@ -1,4 +1,4 @@
 #pragma once
 
-/// Bellows' own version; CMake's project version is read from here.
+/// The version of Bellows. CMake reads the project version from this line.
 #define BELLOWS_VERSION "0.1.0"

@@ -20,7 +20,7 @@ namespace {
 /// A class's number, or its name.
 using Label = std::variant<int64_t, std::string>;
 
-/// Of a sample's fields, the one that says its class.
+/// The field that holds the sample's class.
 const Field* label_field(const Sample& sample) {
   const Field* named = sample.find("label");
   return named ? named : find_label_text(sample);
@@ -54,7 +54,7 @@ void for_each_label(const Source& source, int64_t most, Action action) {
     try {
       source.read(i, sample);
       if (const Field* field = label_field(sample)) action(label_in(*field));
-    } catch (const c10::ValueError&) {  // a bad sample: whoever reads it for training says so
+    } catch (const c10::ValueError&) {  // a bad sample: training reports it
     }
   }
 }

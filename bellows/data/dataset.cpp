@@ -8,7 +8,7 @@ namespace bellows::data {
 
 namespace {
 
-/// A copy of `dataset` that `change` was run on.
+/// Returns a copy of `dataset` after applying `change`.
 template <class F>
 Dataset changed(Dataset dataset, const F& change) {
   change(dataset);
@@ -38,11 +38,11 @@ Dataset Dataset::order(OrderPtr order, uint64_t seed) const {
   });
 }
 
-Dataset Dataset::distributed(int64_t rank, int64_t world_size, bool share_batch) const {
+Dataset Dataset::distributed(int64_t rank, int64_t world_size, bool global_batch) const {
   return changed(*this, [&](Dataset& d) {
     d.loader_.rank = rank;
     d.loader_.world_size = world_size;
-    d.loader_.share_batch = share_batch;
+    d.loader_.global_batch = global_batch;
   });
 }
 
@@ -178,7 +178,7 @@ Dataset Dataset::subset(const Subset& chosen) const {
   const std::string own = chosen.source.empty() ? "" : fingerprint(*this);
   TORCH_CHECK_VALUE(chosen.of == size() && chosen.source == own, "subset: it was chosen from ", chosen.of, " samples (",
                     chosen.source.empty() ? "no fingerprint" : chosen.source, "), but this data set has ", size(), " (",
-                    own.empty() ? "not looked at" : own, "). Choose it anew: bellows select.");
+                    own.empty() ? "not looked at" : own, "). Choose it again: bellows select.");
   return subset(chosen.ids);
 }
 

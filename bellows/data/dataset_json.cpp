@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// dataset.json while it is read.
+/// Parser of dataset.json.
 class Description {
  public:
   Description(std::string_view text, const std::string& path) : path_(path) {
@@ -51,7 +51,7 @@ class Description {
   }
 
  private:
-  /// T() where the key is missing.
+  /// Returns T() if the key is missing.
   template <class T, class Fits>
   T get(const char* key, const char* expected, const Fits& fits) const {
     const auto found = document_.find(key);

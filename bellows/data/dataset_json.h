@@ -9,15 +9,16 @@
 
 namespace bellows::data {
 
-/// Shards by split.
+/// The shards of each split, by the split's name.
 using Splits = std::map<std::string, std::vector<std::string>>;
 
-/// Fills `info` from the text of a dataset.json and returns the splits it names, each with its pattern of shards.
-/// Params: path – of the file, for messages
-/// Throws: c10::ValueError – no JSON, or not what is expected: key, what was found
+/// Fills `info` from the text of a dataset.json. Returns the pattern of shards of each split that it names.
+/// Params: path – of the file, for error messages
+/// Throws: c10::ValueError if the text is not JSON or a key has an unexpected value (the message names the key and what
+///         was found)
 std::map<std::string, std::string> parse_dataset_json(std::string_view text, const std::string& path,
                                                       DatasetInfo& info);
-/// The same of a file, with the shards.
+/// Like parse_dataset_json(), but reads the text from a file and returns the shards.
 Splits read_dataset_json(const std::string& path, DatasetInfo& info);
 
 }  // namespace bellows::data

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "bellows/core/seed.h"
-#include "bellows/data/spread.h"
+#include "bellows/data/for_each_spaced.h"
 #include "bellows/io/bytes.h"
 #include "bellows/io/crc32.h"
 
@@ -33,7 +33,7 @@ class Mixture {
   uint64_t value_ = 0;
 };
 
-/// False where the sample cannot be read: such a one has a fingerprint, too.
+/// Returns false if the sample cannot be read; datasets with such samples have a fingerprint, too.
 bool read_sample(const Source& source, int64_t index, Sample& sample) {
   try {
     source.read(index, sample);
@@ -57,10 +57,10 @@ void add_description(const Sample& sample, Mixture& mixture) {
 
 void add_samples(const Source& source, Mixture& mixture) {
   Sample sample;
-  for_spread(source.size(), most_described, [&](int64_t index) {
+  for_each_spaced(source.size(), most_described, [&](int64_t index) {
     if (read_sample(source, index, sample)) add_description(sample, mixture);
   });
-  for_spread(source.size(), most_read, [&](int64_t index) {
+  for_each_spaced(source.size(), most_read, [&](int64_t index) {
     if (!read_sample(source, index, sample)) return;
     for (const Field& field : sample.fields) mixture.add(field.bytes);
   });

@@ -6,21 +6,21 @@
 
 namespace bellows::data {
 
-/// A source that makes its samples of another's at a cost: its fingerprint is that of what is stored there.
+/// A source that computes its samples from those of another source. Its fingerprint is that of the origin.
 class Derived {
  public:
   virtual ~Derived() = default;
   virtual const SourcePtr& origin() const = 0;
 };
 
-/// A short text that tells data sets apart: "1437 samples, 0123456789abcdef". The same on every machine and in every
-/// folder; neither times nor paths above the shards' own names count, nor what is done to the samples later.
+/// A short text that identifies a dataset: "1437 samples, 0123456789abcdef". It is the same on every machine and in
+/// every folder. It does not depend on file times, on paths above the shards' own names, or on the pipeline.
 ///
-/// It covers the number of samples, classes, mean and std, and, where samples are stored (Source::stored), names and
-/// sizes of up to 65,536 of them and all bytes of up to 256, evenly spread, the first and the last among them. A change
-/// inside a sample that keeps its size is found only in those. Of texts as tokens (TextSource, packed()) it is
-/// that of the texts, as they are stored.
-/// Cost:   about 1 µs a sample and the reading of the 256
+/// It covers the number of samples, the classes, mean and std. If the samples are stored (Source::stored), it also
+/// covers the names and sizes of up to 65,536 samples and all bytes of up to 256 samples. These are evenly spaced and
+/// include the first and the last one. A change inside a sample that keeps its size is detected only in those 256.
+/// Tokenized texts (TextSource, packed()) have the fingerprint of the stored texts.
+/// Cost: about 1 µs per sample, plus reading the 256 samples
 std::string fingerprint(const Dataset& dataset);
 
 }  // namespace bellows::data

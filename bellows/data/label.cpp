@@ -19,7 +19,7 @@ FoundLabel found_in_json(std::string_view text, const std::string& key) {
   const auto document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto* value = document.is_object() && document.contains(key) ? &document[key] : &document;
   if (value->is_string() && !value->get_ref<const std::string&>().empty()) return value->get<std::string>();
-  // A number above 2^63 - 1 would come out negative.
+  // A number above 2^63 - 1 would become negative.
   const bool fits = value->is_number_integer() && !(value->is_number_unsigned() && value->get<uint64_t>() >> 63);
   return fits ? FoundLabel(value->get<int64_t>()) : FoundLabel();
 }
@@ -35,7 +35,7 @@ FoundLabel found_in(const Field& field, const std::string& key) {
   int64_t number = 0;
   const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), number);
   if (rest != word.data() + word.size()) return std::string(word);
-  return error == std::errc() ? FoundLabel(number) : FoundLabel();  // too large a number is no name either
+  return error == std::errc() ? FoundLabel(number) : FoundLabel();  // a number that is too large is not a name, either
 }
 
 }  // namespace

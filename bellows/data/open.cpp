@@ -23,7 +23,7 @@ bool has_split(const DatasetInfo& info, const std::string& name) {
   return std::find(info.splits.begin(), info.splits.end(), name) != info.splits.end();
 }
 
-/// The one that is asked for, or the only one; says so in `info`.
+/// Chooses the requested split, or the only one, and records it in `info`.
 void choose_split(const std::string& folder, const OpenOptions& options, DatasetInfo& info) {
   info.split = options.split;
   if (info.split.empty() && info.splits.size() == 1) info.split = info.splits.front();
@@ -43,7 +43,7 @@ Dataset open_split(const std::string& folder, const Splits& splits, const OpenOp
   return Dataset(std::move(source), std::move(info));
 }
 
-/// What is directly in a folder, one split.
+/// Opens the files directly in a folder, which are one split.
 Dataset open_content(const std::string& folder, const OpenOptions& options, DatasetInfo info) {
   const FolderContent content = examine_folder(folder);
   if (content.kind == Kind::files) {
@@ -89,7 +89,7 @@ Splits read_dataset_json(const std::string& path, DatasetInfo& info) {
 Dataset open(const std::string& url, const OpenOptions& options) {
   TORCH_CHECK_VALUE(!url.empty(), "open: expected a folder, a file or a pattern of files, got an empty name.");
   TORCH_CHECK_VALUE(url.find("://") == std::string::npos || io::is_url(url), "open: ", url,
-                    " is no local path, and only http:// and https:// are read from the network.");
+                    " is not a local path; only http:// and https:// URLs are supported.");
   const ShardFiles::CacheScope scope({.folder = options.cache_folder, .limit_bytes = options.cache_bytes});
   std::error_code ignored;
   if (std::filesystem::is_directory(url, ignored)) return open_folder(url, options);

@@ -7,13 +7,13 @@
 
 namespace bellows::data {
 
-/// A file png, jpg, jpeg or image, or pixels: a uint8 array "image" [H, W, C].
+/// True for an encoded image (a file png, jpg, jpeg or image) and for pixels (a uint8 array "image" [H, W, C]).
 bool is_picture(const Field& field);
 
-/// The sample's first picture; null when it has none.
+/// Returns the sample's first image; null if it has none.
 const Field* find_picture(const Sample& sample);
 
-/// The field name of an encoded picture, "jpg" or "png"; `other` when it is neither.
+/// Returns the field name of an encoded image, "jpg" or "png"; `other` if it is neither.
 inline std::string_view picture_name(io::ByteSpan file, std::string_view other) {
   const std::string_view text = io::as_text(file);
   return text.starts_with("\xff\xd8\xff") ? "jpg" : text.starts_with("\x89PNG\r\n") ? "png" : other;

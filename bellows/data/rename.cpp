@@ -35,7 +35,7 @@ class RenamedSource final : public Source {
       const auto same = [&, name = std::string_view(after)](const Field& field) { return field.name == name; };
       TORCH_CHECK_VALUE(std::count_if(sample.fields.begin(), sample.fields.end(), same) < 2,
                         "rename_fields: ", sample.where(), " has a field \"", after, "\" besides \"", before,
-                        "\", which would be called so, too.");
+                        "\", which would get the same name.");
     }
   }
   std::string describe() const override { return source_->describe(); }

@@ -8,10 +8,11 @@
 
 namespace bellows::data {
 
-/// `source` with other names for some fields, as the pipeline or another format wants them:
+/// `source` with some fields renamed to the names that the pipeline or another format expects:
 /// `rename_fields(open_mds("cifar"), {{"x", "image"}, {"y", "label"}})`.
-/// Params: names – old and new; a field that is not named keeps its name
-/// Throws: c10::ValueError – a name twice on one side; read() – a sample then has two fields of one name
+/// Params: names – old and new name; other fields keep their names
+/// Throws: c10::ValueError if an old or a new name occurs twice. read() throws c10::ValueError if a sample would have
+///         two fields of the same name
 SourcePtr rename_fields(SourcePtr source, std::vector<std::pair<std::string, std::string>> names);
 
 }  // namespace bellows::data

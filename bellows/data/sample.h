@@ -12,7 +12,7 @@
 
 namespace bellows::data {
 
-/// One part of a sample: an encoded file ("png", "cls", "json", …) or an array that is already decoded.
+/// One part of a sample: an encoded file ("png", "cls", "json", …) or a decoded array.
 struct Field {
   std::string_view name;             ///< a file's suffix in lower case, or an array's name
   std::span<const std::byte> bytes;  ///< the file's content, or the array's values, contiguous
@@ -21,33 +21,34 @@ struct Field {
   c10::ScalarType dtype = c10::ScalarType::Byte;  ///< of an array
   c10::IntArrayRef sizes;                         ///< of an array
 
-  /// Params: array – on the CPU and contiguous; it has to outlive the field
+  /// Params: array – contiguous, on the CPU; it must outlive the field
   static Field of(std::string_view name, const at::Tensor& array);
 };
 
-/// Asked when the bytes of a sample turn out to be damaged after the source has handed it out: an image that cannot be
-/// decoded. Implemented by what reads files.
+/// Reports damaged bytes back to the source, for example if an image cannot be decoded. Implemented by classes that
+/// read files.
 class SampleOrigin {
  public:
   virtual ~SampleOrigin() = default;
-  /// Says that the content of a file is damaged. A downloaded copy is fetched anew when the file is next opened.
-  /// Returns: a sentence for the error message that names the copy, with a space in front; "" where there is none
+  /// Reports that the content of a file is damaged. If the file is a downloaded copy, it is fetched again when it is
+  /// next opened.
+  /// Returns: a sentence for the error message that names the copy, with a leading space; "" if there is no copy
   virtual std::string doubt(size_t file) const = 0;
 };
 
-/// One sample as a source hands it out, without copying: all views point into the source's memory.
+/// One sample of a source, without copying: all views point into the source's memory.
 ///
-/// Views stay valid while the source lives and, where `owner` is set, while a copy of `owner` does.
+/// Views stay valid as long as the source exists and, if `owner` is set, as long as a copy of `owner` exists.
 struct Sample {
-  int64_t id = 0;         ///< stable: the position in the root source, also when read through a subset
-  std::string_view key;   ///< the name that its files share; "" when the source has no names
-  std::string_view file;  ///< the shard's path; "" when there is no file
+  int64_t id = 0;         ///< position in the root source; the same when read through a subset
+  std::string_view key;   ///< the common name of its files; "" if the source has no names
+  std::string_view file;  ///< the shard's path; "" if there is no file
   std::vector<Field> fields;
-  const SampleOrigin* origin = nullptr;  ///< null: the bytes were not downloaded, or the source looks after them
-  size_t origin_file = 0;                ///< for origin->doubt()
-  std::shared_ptr<const void> owner;     ///< keeps the views alive where the source itself does not
-  /// Memory for what a source unpacks, and for the sizes of its arrays; views may point into it, and the next sample
-  /// uses it again. Reserve before taking views.
+  const SampleOrigin* origin = nullptr;  ///< null: the bytes were not downloaded, or the source handles damage itself
+  size_t origin_file = 0;                ///< argument of origin->doubt()
+  std::shared_ptr<const void> owner;     ///< keeps the views alive if the source itself does not
+  /// Memory for data that a source decompresses and for the sizes of its arrays. Views may point into it, and the next
+  /// sample reuses it. Reserve the capacity before taking views.
   std::vector<std::byte> buffer;
   std::vector<int64_t> shapes;
 
@@ -55,9 +56,9 @@ struct Sample {
   Sample(Sample&&) = default;
   Sample& operator=(Sample&&) = default;
 
-  /// The field, or null.
+  /// Returns the field, or null.
   const Field* find(std::string_view name) const;
-  /// Where it is, for messages: `sample "0001" (id 1), png at byte 512 of train-000.tar`.
+  /// Describes the sample's location for messages: `sample "0001" (id 1), png at byte 512 of train-000.tar`.
   /// Params: field – one of `fields`; null: the first
   std::string where(const Field* field = nullptr) const;
   void clear();

@@ -4,15 +4,16 @@
 
 namespace bellows::data {
 
-/// Writes samples into files of one format, one after the other.
-/// Threads:  one thread uses a sink.
+/// Writes samples one after the other into files of one format.
+/// Threads: one thread uses a sink
 class Sink {
  public:
   virtual ~Sink() = default;
-  /// Takes what it needs of `sample`: its views may be gone afterwards.
-  /// Throws: c10::ValueError – the format cannot hold it: sample and field; c10::Error – disk full and the like
+  /// Copies what it needs from `sample`; its views may become invalid after the call.
+  /// Throws: c10::ValueError if the format cannot hold the sample (the message names the sample and the field);
+  ///         c10::Error if writing fails, for example because the disk is full
   virtual void write(const Sample& sample) = 0;
-  /// Puts the files in place, whole. Without it, nothing is left behind.
+  /// Finishes the files and moves them into place. Without this call, no files remain.
   virtual void close() = 0;
 };
 

@@ -96,7 +96,7 @@ class SubrangeSource final : public Source {
     std::vector<int64_t> starts;
     for (const int64_t start : source_->block_starts()) {
       if (start >= end_) break;
-      if (!starts.empty() && start <= begin_) starts.pop_back();  // the block before lies in front of the range
+      if (!starts.empty() && start <= begin_) starts.pop_back();  // the previous block ends before the range
       starts.push_back(std::max<int64_t>(start - begin_, 0));
     }
     return starts;
@@ -107,7 +107,7 @@ class SubrangeSource final : public Source {
   int64_t begin_, end_;
 };
 
-/// Examples that a function makes on demand; each sample owns its tensors.
+/// Examples that a function creates on demand; each sample owns its tensors.
 class ExampleSource final : public Source {
  public:
   using Source::read;

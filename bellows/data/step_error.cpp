@@ -11,7 +11,7 @@ std::string current_message() {
     const std::string message = user_message(error);
     return message.empty() ? "an error without a message" : message;
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 

@@ -10,15 +10,16 @@
 
 namespace bellows::data {
 
-/// The tokens of a text; always the same for the same text. It refuses a text by a c10::ValueError.
-/// Threads: called from several threads at once.
+/// Returns the tokens of a text. It must be deterministic. To reject a text, it throws c10::ValueError.
+/// Threads: called from several threads at once
 using Tokenizer = std::function<std::vector<int64_t>(std::string_view text)>;
 
-/// `source` with a text's tokens in its place: an int64 array "tokens" [n]. Texts are tokenized as they are read, by the
-/// loader's threads; `read_lengths(*source, "tokens")` gives the lengths that packing and buckets are made of.
-/// Params: field – "txt" of WebDataset shards, a column of CSV and JSON Lines files
-/// Throws: c10::ValueError – null, no function; read() – no such field, or one that is no text, "tokens" besides it;
-///         StepError – the tokenizer threw anything but a c10::ValueError
+/// `source` with a text replaced by its tokens: an int64 array "tokens" [n]. Texts are tokenized when they are read, in
+/// the loader's threads. `read_lengths(*source, "tokens")` returns the lengths that packing and length buckets need.
+/// Params: field – "txt" of WebDataset shards, or a column of CSV and JSON Lines files
+/// Throws: c10::ValueError if `source` is null or `tokenizer` is empty. read() throws c10::ValueError if the field is
+///         missing or is not a text, or if the sample already has a field "tokens". It throws StepError if the
+///         tokenizer throws anything other than c10::ValueError
 SourcePtr tokenized(SourcePtr source, Tokenizer tokenizer, std::string field = "txt");
 
 }  // namespace bellows::data

@@ -14,10 +14,10 @@ namespace bellows::inspect {
 
 namespace {
 
-/// An IEEE type by its bits: NaN and infinity have all exponent bits set, infinity has no others.
+/// Bits of an IEEE type: NaN and infinity have all exponent bits set; infinity has no mantissa bits.
 template <class Bits, Bits exponent, Bits mantissa>
 struct FloatBits {
-  /// A loop over plain integers, which compilers turn into vector code.
+  /// A loop over plain integers, so that compilers vectorize it.
   static bool all_finite(const Bits* values, int64_t count) {
     Bits bad = 0;
     for (int64_t i = 0; i < count; ++i) bad |= static_cast<Bits>((values[i] & exponent) == exponent);
@@ -59,7 +59,7 @@ BadValues look_at_memory(c10::ScalarType type, const void* data, int64_t count) 
   }
 }
 
-/// Dimensions from `dim` on; the innermost run is read at once where its elements are neighbours.
+/// Visits the dims from `dim` on. The innermost dim is read at once if its elements are contiguous.
 BadValues look_at_strided(const at::Tensor& tensor, const char* data, int64_t dim) {
   const int64_t size = tensor.size(dim), stride = tensor.stride(dim);
   const int64_t step = stride * static_cast<int64_t>(tensor.itemsize());

@@ -5,7 +5,7 @@
 
 namespace bellows::inspect {
 
-/// Whether values that no computation should make are among some. Private to the component.
+/// Whether some values include NaN or infinity. Private to the component.
 struct BadValues {
   bool nan = false;
   bool inf = false;
@@ -17,10 +17,11 @@ struct BadValues {
   }
 };
 
-/// Looks at a dense floating or complex tensor; all others are good. On the CPU it reads memory and runs no operator.
+/// Checks a dense floating-point or complex tensor; other tensors count as good. On the CPU it reads the memory and
+/// runs no operator.
 /// Cost: one pass over good values, two over bad ones
 BadValues bad_values(const at::Tensor& tensor);
-/// Of a tensor, a list of them, or a number.
+/// Checks a tensor, a list of tensors or a number.
 BadValues bad_values(const c10::IValue& value);
 
 }  // namespace bellows::inspect

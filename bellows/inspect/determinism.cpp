@@ -25,7 +25,7 @@ void hint_at_cublas_once() {
   (void)hinted;
 }
 
-/// Milliseconds that `steps` steps take, with the device's queued work done on both ends.
+/// Time of `steps` steps in milliseconds. Waits for the device at the start and the end.
 double timed_window(const std::function<void()>& step, int steps) {
   const auto accelerator = at::getAccelerator();
   const c10::Device device = accelerator && at::accelerator::deviceCount() > 0

@@ -7,16 +7,16 @@
 namespace bellows::inspect {
 
 struct DeterminismOptions {
-  bool warn_only = false;                 ///< an operator without a deterministic kernel warns instead of throwing
-  bool fill_uninitialized_memory = true;  ///< at::empty is filled with NaN or the largest integer; costs a pass over it
+  bool warn_only = false;                 ///< operators without a deterministic kernel warn instead of throwing
+  bool fill_uninitialized_memory = true;  ///< fills at::empty with NaN or the largest integer; costs one pass over it
 };
 
-/// The same input and seed give the same bits while it lives: deterministic kernels only, cuDNN included, its
-/// autotuner off. The settings are the whole process's; the guard puts back what was there. On CUDA, cuBLAS also
-/// needs the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 before the first use: where it is missing, the log
-/// says so once.
-/// Cost:    measure_determinism_cost()
-/// Threads: no other thread should change these settings meanwhile
+/// While it lives, the same input and seed give bit-identical results: only deterministic kernels run, also in cuDNN,
+/// whose autotuner is off. The settings apply to the whole process; the guard restores the previous ones. On CUDA,
+/// cuBLAS also needs the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 before its first use. If it is not set, a
+/// warning is logged once.
+/// Cost:    measure it with measure_determinism_cost()
+/// Threads: other threads must not change these settings meanwhile
 /// Ref:     torch.use_deterministic_algorithms
 class DeterministicGuard {
  public:
@@ -34,14 +34,14 @@ class DeterministicGuard {
 
 struct DeterminismCostOptions {
   DeterminismOptions mode{};
-  int pairs = 5;  ///< windows with the mode off and on, in turn
+  int pairs = 5;  ///< number of pairs of timed windows, alternately without and with the mode
   int steps_per_window = 5;
 };
 
-/// The time of `step` in deterministic mode divided by its time without: 1.03 means 3 % slower.
-/// Params: step – one training step; it is run 2·pairs·steps_per_window times, after one warm-up in each mode
-/// Throws: c10::ValueError – fewer than 2 pairs, no steps; what `step` throws, e.g. an operator without a
-///         deterministic kernel
+/// The time of `step` in deterministic mode divided by its time without it: 1.03 means 3 % slower.
+/// Params: step – one training step; it runs 2·pairs·steps_per_window times, after one warm-up in each mode
+/// Throws: c10::ValueError if there are fewer than 2 pairs or no steps; exceptions of `step`, for example for an
+///         operator without a deterministic kernel
 RatioInterval measure_determinism_cost(const std::function<void()>& step, const DeterminismCostOptions& options = {});
 
 }  // namespace bellows::inspect

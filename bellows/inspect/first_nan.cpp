@@ -19,7 +19,7 @@ namespace {
 
 enum class Use { read, overwritten, updated };
 
-/// What an operator does with argument `i`. What it overwrites without reading may hold anything before.
+/// How an operator uses argument `i`. An argument that it overwrites without reading may contain any values before.
 Use use_of(const OpInfo& info, size_t i) {
   if (!info.schema || i >= info.schema->arguments().size()) return Use::read;
   const c10::Argument& argument = info.schema->arguments()[i];
@@ -53,7 +53,7 @@ std::string argument_name(const std::vector<c10::Argument>& arguments, size_t i,
   return i < arguments.size() && !arguments[i].name().empty() ? arguments[i].name() : otherwise + std::to_string(i);
 }
 
-/// A module that is known at once; the counter's settled guess comes too late for a finding.
+/// The module as far as it is known now. The place that is settled later would come too late for a finding.
 std::string module_now(const ModuleMap& map, const Place& place) {
   if (place.settled) return map.path(place.module);
   return place.after == ModuleMap::root ? "" : "after " + map.path(place.after);
@@ -142,7 +142,7 @@ class NanObserver : public tap::Observer {
       found.outputs.push_back(
           summary_of(info.schema ? argument_name(info.schema->returns(), i, "") : "", event.outputs[i], bad));
     }
-    const bool returns_nothing = info.schema && info.schema->returns().empty();  // _foreach_add_ and its like
+    const bool returns_nothing = info.schema && info.schema->returns().empty();  // _foreach_add_ and similar operators
     for (size_t i = 0; returns_nothing && i < call.inputs.size(); ++i) {
       if (use_of(info, i) != Use::read) made |= bad_values(call.inputs[i]);
     }

@@ -10,49 +10,51 @@
 
 namespace bellows::inspect {
 
-/// One argument or result of the operator that made the first bad value.
+/// An argument or result of the operator that produced the first bad value.
 struct TensorSummary {
-  std::string name;         ///< the schema's: "self", "weight"
-  std::string description;  ///< "float [32, 64] cpu", "2.5" for a number
+  std::string name;         ///< name in the schema: "self", "weight"
+  std::string description;  ///< "float [32, 64] cpu", or "2.5" for a number
   bool has_nan = false;
   bool has_inf = false;
 };
 
-/// The first operator that made a NaN or an infinity from good inputs.
+/// The first operator that produced a NaN or an infinity from good inputs.
 struct NanFinding {
   std::string op;  ///< "aten::log"
   bool nan = false;
   bool inf = false;
   bool backward = false;
-  std::string node;    ///< the autograd node in backward: "LogBackward0"
-  std::string module;  ///< "layer1.0.conv1", "after layer1.0.bn1" for an operator without parameters, "" when unknown
-  std::string site;    ///< call_site(), or "" where none is known
-  int64_t step = 0;    ///< set_step()
+  std::string node;    ///< the running autograd node in backward: "LogBackward0"
+  std::string module;  ///< "layer1.0.conv1", "after layer1.0.bn1" for an operator without parameters, "" if unknown
+  std::string site;    ///< call_site(), or "" if unknown
+  int64_t step = 0;    ///< value of set_step()
   std::vector<TensorSummary> inputs, outputs;
   std::string to_string() const;
 };
 
-/// Watches for the first operator, forward or backward, whose result holds a NaN although no input does, or an
-/// infinity although no input holds an infinity or a NaN. Numbers count as inputs: a mask filled with -inf on purpose
-/// is not a finding, the softmax that makes NaN of a row of them is. After the first finding it stops looking, until
-/// reset().
+/// Finds the first operator, forward or backward, whose result contains a NaN although no input does, or an infinity
+/// although no input contains an infinity or a NaN. Numbers count as inputs: an operator that fills a mask with -inf on
+/// purpose is not reported, but the softmax that turns a row of them into NaN is. After the first finding it stops
+/// checking until reset().
 ///
-/// Results are read as memory (CPU) and nothing that it does is seen by other taps; on an accelerator each operator
-/// waits for the device. Not looked at: sparse and quantized tensors, uninitialised allocations, integers.
-/// Cost:    one pass over each result, and over what in-place operators overwrite
-/// Threads: sees the thread that makes it and autograd's workers for it; make and destroy it on one thread
-/// Ref:     torch.autograd.detect_anomaly, which sees backward only
+/// On the CPU, results are read as memory, and other taps do not see this. On an accelerator, each operator waits for
+/// the device. Sparse and quantized tensors, uninitialized allocations and integers are not checked.
+/// Cost:    one pass over each result, and over tensors that in-place operators overwrite
+/// Threads: observes the thread that creates it, and autograd's workers for that thread; create and destroy it on the
+///          same thread
+/// Ref:     torch.autograd.detect_anomaly, which checks only backward
 class FirstNan {
  public:
   struct Options {
     bool infinities = true;  ///< false: NaN only
-    /// True: the operator call after the one at fault throws c10::Error with the finding. The operator at fault has
-    /// run by then: a result cannot be refused. Costs more: each operator passes through the dispatcher's top.
+    /// True: the next operator call after the faulty operator throws c10::Error with the finding. The faulty operator
+    /// itself has already run, because a result cannot be rejected. This costs more, because each operator passes
+    /// through an additional dispatcher layer.
     bool throw_error = false;
   };
   explicit FirstNan(const Options& options);
   FirstNan() : FirstNan(Options{}) {}
-  /// Names modules, too.
+  /// Also reports modules.
   explicit FirstNan(const Model& model, const Options& options);
   explicit FirstNan(const Model& model) : FirstNan(model, Options{}) {}
   ~FirstNan();
@@ -60,9 +62,9 @@ class FirstNan {
   FirstNan& operator=(const FirstNan&) = delete;
 
   std::optional<NanFinding> finding() const;
-  /// Throws: c10::Error – with the finding, if there is one
+  /// Throws: c10::Error with the finding if there is one
   void check() const;
-  /// The number that a finding will carry.
+  /// Sets the number that a finding reports as its step.
   void set_step(int64_t step);
   void reset();
 

@@ -32,12 +32,12 @@ int64_t product_of_arguments(Values in, Values) {
   return matmul_flops(sizes_of(in[A]), sizes_of(in[B]));
 }
 
-/// Weights stored [n, k], as linear layers have them; the result tells n also where the weight is packed.
+/// Weights are stored as [n, k], as in linear layers. n is taken from the result, because the weight may be packed.
 int64_t linear_flops(Values in, Values out) {
   return 2 * product(sizes_of(out[0])) * sizes_of(in[0]).back();
 }
 
-/// Params: point – the spatial sizes at which the filter is applied: the result's, or the input's when transposed
+/// Params: point – spatial sizes at which the filter is applied: those of the result, or of the input if transposed
 int64_t convolution_flops(int64_t batch, Sizes weight, Sizes point) {
   return 2 * batch * product(weight) * product(point);
 }
@@ -76,7 +76,7 @@ int64_t attention(Values in, Values) {
   return attention_flops(sizes_of(in[0]), sizes_of(in[1]), sizes_of(in[2]));
 }
 
-/// Scores again, then the gradients of the scores, of value, query and key.
+/// Recomputes the logits; then the gradients of the logits, of value, query and key.
 int64_t attention_backward(Values in, Values) {
   const Sizes query = sizes_of(in[1]), key = sizes_of(in[2]), value = sizes_of(in[3]);
   const int64_t scores = query[0] * query[1] * query[2] * key[2];

@@ -17,7 +17,7 @@ namespace bellows::inspect {
 
 namespace {
 
-/// The three figures every source of memory can give. `peak` is since the last restart.
+/// Figures that every allocator provides. `peak` is the highest size since the last restart.
 struct Level {
   int64_t current = 0, peak = 0, allocations = 0, reserved = 0;
 };
@@ -40,7 +40,7 @@ Level read_level(c10::Device device) {
     return {counters.current_bytes, counters.peak_bytes, counters.allocations, counters.current_bytes};
   }
   c10::DeviceAllocator& allocator = device_allocator(device);
-  if (!allocator.initialized()) return {};  // nothing was allocated there yet
+  if (!allocator.initialized()) return {};  // nothing has been allocated there yet
   const auto stats = allocator.getDeviceStats(index_of(device));
   constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return {stats.allocated_bytes[all].current, stats.allocated_bytes[all].peak, stats.allocation[all].allocated,
@@ -53,8 +53,8 @@ void restart_peak(c10::Device device) {
   if (allocator.initialized()) allocator.resetPeakStats(index_of(device));
 }
 
-/// The allocators know one peak a device; scopes need one each. Whenever a scope opens, or the user's peak starts
-/// anew, the device's peak so far is handed to all who are waiting for it, and starts again.
+/// Allocators have only one peak per device, but each scope needs its own. Whenever a scope opens or the user resets
+/// the peak, the device's current peak is merged into all waiting peaks and then restarted.
 class Peaks {
  public:
   Level open(c10::Device device, int64_t* peak) {
@@ -72,7 +72,7 @@ class Peaks {
     std::lock_guard lock(mutex_);
     return std::max(*peak, read_level(device).peak);
   }
-  /// The user's own: the level with the peak since reset().
+  /// The user's view: the level with the peak since reset().
   Level level(c10::Device device) {
     std::lock_guard lock(mutex_);
     Level level = read_level(device);
@@ -153,7 +153,7 @@ MemoryStats memory_stats(c10::Device device) {
 
 void reset_peak(c10::Device device) {
   peaks().reset(with_index(device));
-  std::ofstream("/proc/self/clear_refs") << "5";  // restarts VmHWM; a kernel that does not allow it keeps the old peak
+  std::ofstream("/proc/self/clear_refs") << "5";  // restarts VmHWM if the kernel allows it
 }
 
 struct MemoryScope::Entry {

@@ -10,38 +10,40 @@
 
 namespace bellows::inspect {
 
-/// What a process holds at one moment.
+/// Memory of a process at one moment.
 ///
-/// CPU: blocks that libtorch's CPU allocator handed out since the first call of this file (tensors, and scratch memory
-/// that kernels ask of it), as the C heap rounded them up. Not counted: what was there before, oneDNN's and MKL's own
-/// buffers, the C++ heap, mapped files; the resident size beside it has them all.
-/// Accelerator: blocks of libtorch's caching allocator; `reserved_bytes` adds what it keeps cached.
+/// CPU: blocks from libtorch's CPU allocator since the first call of a function in this header: tensors, and scratch
+/// memory of kernels. Sizes are as rounded up by the C heap. Not included: earlier blocks, oneDNN's and MKL's own
+/// buffers, the C++ heap, and mapped files. The resident size includes all of them.
+/// Accelerator: blocks of libtorch's caching allocator; `reserved_bytes` also includes its cache.
 /// Units: bytes
 struct MemoryStats {
   int64_t current_bytes = 0;
-  int64_t peak_bytes = 0;      ///< highest since the program's start or the last reset_peak()
-  int64_t allocations = 0;     ///< blocks handed out so far
-  int64_t reserved_bytes = 0;  ///< taken from the device, used or cached; the CPU has no cache: current_bytes
-  int64_t rss_bytes = 0;       ///< the process's resident memory on the host; 0 where /proc is missing
-  int64_t peak_rss_bytes = 0;  ///< its highest value; reset_peak() starts it anew where the kernel allows
+  int64_t peak_bytes = 0;      ///< highest since the start of the program or the last reset_peak()
+  int64_t allocations = 0;     ///< blocks allocated so far
+  int64_t reserved_bytes = 0;  ///< taken from the device, used or cached; on the CPU equal to current_bytes
+  int64_t rss_bytes = 0;       ///< resident memory of the process on the host; 0 without /proc
+  int64_t peak_rss_bytes = 0;  ///< its highest value; reset_peak() resets it if the kernel allows this
 
   std::string to_string() const;
 };
 
-/// Throws: c10::Error – the device has no caching allocator; another CPU allocator is in place
+/// Throws: c10::Error if the device has no caching allocator, or another CPU allocator is installed
 /// Cost:   about 20 µs (reads /proc/self/status)
 /// Ref:    torch.cuda.memory_stats
 MemoryStats memory_stats(c10::Device device = c10::kCPU);
 
-/// Starts the peak anew from the present size. MemoryScopes keep their own peaks.
-/// Throws: as memory_stats
+/// Resets the peak to the current size. MemoryScopes have their own peaks.
+/// Throws: as memory_stats()
 /// Ref:    torch.cuda.reset_peak_memory_stats
 void reset_peak(c10::Device device = c10::kCPU);
 
-/// Measures the memory of a stretch of code: its own peak and what it left behind. Scopes nest and overlap freely.
-/// Threads: all threads' allocations count, so a scope means something only if others are quiet. Make and read it on
-///          any. An allocation that is made and freed in the instant in which a scope opens or is read may be missed.
-/// Throws:  as memory_stats
+/// Measures the memory of a code section: its peak and the memory that it leaves allocated. Scopes can nest and
+/// overlap.
+/// Threads: allocations of all threads count, so a scope is meaningful only if other threads allocate nothing. Create
+///          and read it on any thread. An allocation that is made and freed at the moment when a scope opens or is read
+///          may be missed.
+/// Throws:  as memory_stats()
 class MemoryScope {
  public:
   explicit MemoryScope(c10::Device device = c10::kCPU);
@@ -49,12 +51,12 @@ class MemoryScope {
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
-  /// Highest size since the scope opened, all memory of the device counted.
-  /// Units:    bytes
+  /// Highest size of all memory on the device since the scope opened.
+  /// Units: bytes
   int64_t peak_bytes() const;
-  /// The same above what was there when it opened: what the stretch needed.
+  /// The peak relative to the size when the scope opened, that is, the memory that the section needed.
   int64_t peak_growth_bytes() const { return peak_bytes() - start_bytes_; }
-  /// Present size less the size when it opened; negative when it freed more than it took.
+  /// The current size minus the size when the scope opened; negative if the section freed more than it allocated.
   int64_t net_bytes() const;
 
  private:
@@ -64,10 +66,10 @@ class MemoryScope {
   std::unique_ptr<Entry> entry_;
 };
 
-/// Draws memory over time as a counter of a Chrome trace, while it lives.
-/// CPU: one sample each time that the size has moved by `min_change_bytes`, so no peak larger than that is missed.
-/// Accelerator: one sample a call of sample(); StepTracer calls it behind each operator.
-/// Threads: samples from any thread
+/// While it lives, writes memory over time as a counter of a Chrome trace. On the CPU, it writes a sample whenever the
+/// size has changed by `min_change_bytes`, so larger peaks are not missed. On an accelerator, it writes one sample per
+/// call of sample(), which StepTracer calls after each operator.
+/// Threads: samples can come from any thread
 class MemoryTimeline {
  public:
   struct Options {
@@ -75,7 +77,7 @@ class MemoryTimeline {
     int64_t min_change_bytes = 64 << 10;
   };
   /// Params: writer – must outlive the timeline
-  /// Throws: as memory_stats
+  /// Throws: as memory_stats()
   MemoryTimeline(TraceWriter& writer, const Options& options);
   explicit MemoryTimeline(TraceWriter& writer) : MemoryTimeline(writer, Options{}) {}
   ~MemoryTimeline();

@@ -8,7 +8,8 @@ namespace {
 
 using Kind = tap::OpEvent::Kind;
 
-/// Places of forward operators are kept for backward; a graph with more nodes than this loses the oldest ones' modules.
+/// Places of forward operators are stored for backward. If a graph has more nodes than this, the oldest ones lose their
+/// module.
 constexpr size_t remembered_nodes = 1 << 20;
 
 }  // namespace
@@ -57,14 +58,14 @@ void ModuleTracker::remember_sequence(const tap::OpEvent& event, Thread& thread,
   if (thread.by_sequence.empty()) thread.first_sequence = event.sequence_number;
   const int64_t at = event.sequence_number - thread.first_sequence;
   if (at < 0) return;
-  if (static_cast<size_t>(at) > thread.by_sequence.size() + remembered_nodes) {  // a long stretch went unobserved
+  if (static_cast<size_t>(at) > thread.by_sequence.size() + remembered_nodes) {  // after a long gap
     thread.by_sequence.clear();
     thread.first_sequence = event.sequence_number;
     thread.by_sequence.push_back(place);
     return;
   }
   if (thread.by_sequence.size() <= static_cast<size_t>(at)) thread.by_sequence.resize(at + 1);
-  thread.by_sequence[at] = place;  // the innermost and last operator before the node is made is the one that makes it
+  thread.by_sequence[at] = place;  // the node is created by the innermost and last operator before it
   for (; thread.by_sequence.size() > remembered_nodes; ++thread.first_sequence) thread.by_sequence.pop_front();
 }
 

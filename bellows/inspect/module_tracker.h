@@ -16,29 +16,30 @@ namespace bellows::inspect {
 /// User scopes with this prefix name modules.
 inline constexpr std::string_view module_scope_prefix = "module:";
 
-/// The module of an operator call. Operators without parameters get a place that is settled later, when the next
-/// module is known.
+/// The module of an operator call. For operators without parameters, it is determined later, when the next module is
+/// known.
 struct Place {
   int module = ModuleMap::root;
-  int after = ModuleMap::root;  ///< the last module with parameters before it
+  int after = ModuleMap::root;  ///< the previous module with parameters
   bool settled = false;
 };
 using PlacePtr = std::shared_ptr<Place>;
 
-/// One operator, node or scope that is running. What the observers of this component keep of it.
+/// A running operator, autograd node or scope, with the data that the observers of this component need.
 struct Frame {
   tap::OpEvent::Kind kind = tap::OpEvent::Kind::op;
-  const OpInfo* info = nullptr;  ///< operators only
+  const OpInfo* info = nullptr;  ///< only for operators
   PlacePtr place;                ///< never null for operators
-  bool backward = false;         ///< inside an autograd node that runs
-  bool base = false;             ///< the operator as it is below autograd: the outermost that is not made of others
+  bool backward = false;         ///< inside a running autograd node
+  bool base = false;             ///< an operator below autograd: the outermost one that is not composite
   bool hidden = false;           ///< called by a kernel: inside a base operator
-  bool flops_above = false;      ///< an operator around it has a FLOP formula
-  bool only_weights = false;     ///< all tensors it reads are a module's
+  bool flops_above = false;      ///< an enclosing operator has a FLOP formula
+  bool only_weights = false;     ///< all tensors that it reads belong to a module
 };
 
-/// Follows the operators of all threads and assigns each to a module: docs/inspect.md, "Modules". Private to the component.
-/// Threads: not thread-safe: its observer's lock
+/// Follows the operators of all threads and assigns each to a module (docs/inspect.md, "Modules"). Private to the
+/// component.
+/// Threads: not thread-safe; the observer that uses it must lock
 class ModuleTracker {
  public:
   explicit ModuleTracker(ModuleMap map) : map_(std::move(map)) {}
@@ -46,26 +47,26 @@ class ModuleTracker {
     return {.operators = true, .backward_nodes = true, .user_scopes = true, .inputs = true, .outputs = true};
   }
 
-  /// The frame of the call that begins; valid until leave().
+  /// The frame of the call that starts; valid until leave().
   Frame& enter(const tap::OpEvent& event);
-  /// The frame of the call that ends, or null if its beginning was not seen. Takes it off the stack.
+  /// Removes the frame of the call that ends from the stack and returns it. Null if its start was not observed.
   std::unique_ptr<Frame> leave(const tap::OpEvent& event);
 
   const ModuleMap& map() const { return map_; }
-  /// The autograd node that this thread is in, or "".
+  /// The autograd node that runs on the thread, or "".
   std::string node_name(uint64_t thread_id) const;
 
-  /// The one place of a module that is known.
+  /// The single place for a known module.
   PlacePtr settled(int module);
 
  private:
   struct Thread {
     std::vector<std::unique_ptr<Frame>> stack;
-    std::vector<std::string> nodes;  // names of the autograd nodes that are running
-    std::vector<int> scopes;         // ModuleScopes that are open
+    std::vector<std::string> nodes;  // names of the running autograd nodes
+    std::vector<int> scopes;         // open ModuleScopes
     int last = ModuleMap::root;
     PlacePtr gap;
-    std::deque<PlacePtr> by_sequence;  // place of the operator that made node first_sequence + i
+    std::deque<PlacePtr> by_sequence;  // place of the operator that created node first_sequence + i
     int64_t first_sequence = -1;
   };
   PlacePtr place_of(const tap::OpEvent& event, Thread& thread, Frame& frame, const Frame* around);

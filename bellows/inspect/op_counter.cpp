@@ -18,7 +18,7 @@ namespace bellows::inspect {
 
 namespace {
 
-/// "1.738 G": powers of 1000.
+/// Formats with powers of 1000: "1.738 G".
 std::string with_suffix(int64_t number) {
   static constexpr const char* suffixes[] = {"", " K", " M", " G", " T", " P"};
   if (number < 1000) return std::to_string(number);
@@ -30,7 +30,7 @@ std::string with_suffix(int64_t number) {
   return text;
 }
 
-/// A name in at most `width` characters: its end is what tells names apart.
+/// Shortens a name to `width` characters. Keeps its end, which distinguishes names.
 std::string fitted(const std::string& name, size_t width) {
   return name.size() <= width ? name : "..." + name.substr(name.size() - width + 3);
 }
@@ -58,7 +58,7 @@ nlohmann::json to_object(const OpCount& count) {
   return {{"calls", count.calls}, {"flops", count.flops}, {"bytes", count.bytes}, {"host_us", count.host_us}};
 }
 
-/// Size of what a kernel reads or writes; an expanded tensor has less memory than elements.
+/// Size that a kernel reads or writes. An expanded tensor has less memory than elements.
 int64_t touched_bytes(const at::Tensor& tensor) {
   const int64_t bytes = tensor.numel() * static_cast<int64_t>(tensor.itemsize());
   return tensor.has_storage() ? std::min<int64_t>(bytes, tensor.storage().nbytes()) : bytes;
@@ -98,7 +98,7 @@ std::vector<OpRow> OpReport::by_operator() const {
 }
 
 std::vector<OpRow> OpReport::by_module(int depth) const {
-  const auto order = [](const std::string& a, const std::string& b) {  // a parent before its children: '.' sorts first
+  const auto order = [](const std::string& a, const std::string& b) {  // '.' sorts first: parent before child
     return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(),
                                         [](char x, char y) { return (x == '.' ? 0 : x) < (y == '.' ? 0 : y); });
   };
@@ -154,7 +154,7 @@ class CountingObserver : public tap::Observer {
     if (!frame.info) return;
     Pending pending;
     if (frame.base && !frame.info->view && !frame.info->uninitialized) pending.bytes = touched_bytes(event.inputs);
-    // Only operators with a formula keep their arguments: results are not there yet.
+    // Arguments are stored only for operators with a formula, because results do not exist yet.
     if (frame.info->flops && !frame.flops_above) pending.inputs.assign(event.inputs.begin(), event.inputs.end());
     pending_[event.thread_id].push_back(std::move(pending));
   }
@@ -205,7 +205,7 @@ class CountingObserver : public tap::Observer {
     return counts_[{frame.place, frame.info, frame.backward}];
   }
 
-  /// Moves the counts of gaps that have found their module there, so that a long run stays small.
+  /// Moves counts of gaps whose module is now known to that module, so that the map stays small in long runs.
   void settle() {
     std::map<Key, OpCount> kept;
     for (const auto& [key, count] : counts_) {

@@ -10,32 +10,32 @@
 
 namespace bellows::inspect {
 
-/// What a group of operator calls did.
+/// Totals of a group of operator calls.
 struct OpCount {
   int64_t calls = 0;
   int64_t flops = 0;
-  int64_t bytes = 0;   ///< sizes of the tensors read and written; views and uninitialised allocations count nothing
-  double host_us = 0;  ///< wall time inside the operators on the calling thread; on an accelerator that of the launch
+  int64_t bytes = 0;   ///< sizes of the tensors read and written; views and uninitialized allocations do not count
+  double host_us = 0;  ///< wall time in the operators on the calling thread; on an accelerator, the time of the launch
   OpCount& operator+=(const OpCount& other);
 };
 
-/// One line of a report: the calls of one operator for one module in one direction.
+/// One row of a report: the calls of one operator in one module, forward or backward.
 struct OpRow {
-  std::string module;  ///< path in the model; "" for the model itself and for what lies outside of it
+  std::string module;  ///< path in the model; "" for the model itself and for operators outside it
   std::string op;      ///< "aten::convolution"
   bool backward = false;
   OpCount count;
 };
 
-/// What an OpCounter saw.
 struct OpReport {
   std::vector<OpRow> rows;
 
   OpCount total() const;
-  /// One row an operator, the largest first: FLOPs, then bytes. Forward and backward apart.
+  /// One row per operator, ordered by FLOPs and then bytes, largest first. Forward and backward have separate rows.
   std::vector<OpRow> by_operator() const;
-  /// One row a module with all that lies below it, in the tree's order; `op` is empty, both directions together.
-  /// Params: depth – levels below the model, negative for all
+  /// One row per module, including the modules below it, in the order of the tree. `op` is empty; forward and backward
+  /// are combined.
+  /// Params: depth – number of levels below the model; negative for all
   std::vector<OpRow> by_module(int depth = -1) const;
   /// Both tables, 80 columns wide.
   std::string to_text(int depth = 3) const;
@@ -43,25 +43,25 @@ struct OpReport {
   std::string to_json() const;
 };
 
-/// Counts the operators that this thread, and autograd for it, runs while the counter lives: calls, FLOPs, bytes and
-/// host time, by operator and module.
+/// While it lives, counts the operators that run on this thread and in autograd's workers for it: calls, FLOPs, bytes
+/// and host time, by operator and module.
 ///
-/// What is counted: operators as they are below autograd. Composites (aten::linear, aten::matmul) count as the
-/// operators they are made of, whether or not they arrive whole; what a kernel calls inside itself does not count
-/// again. FLOPs are those of flop_formula(), at the outermost operator that has one, and equal
-/// torch.utils.flop_counter's where both have a formula (tests/inspect/op_counter_test.cpp). Modules: docs/inspect.md.
-/// Threads: make and destroy it on one thread; report() and reset() from any
+/// Operators are counted below autograd. Composites (aten::linear, aten::matmul) count as the operators of which they
+/// consist, even if they are dispatched as a whole. Operators called inside a kernel are not counted again. FLOPs are
+/// those of flop_formula() at the outermost operator that has one. They equal torch.utils.flop_counter if both have a
+/// formula (tests/inspect/op_counter_test.cpp). docs/inspect.md describes the assignment to modules.
+/// Threads: create and destroy it on the same thread; report() and reset() can be called on any thread
 class OpCounter {
  public:
   OpCounter();
-  /// Counts by module, too.
+  /// Also counts by module.
   explicit OpCounter(const Model& model);
   ~OpCounter();
   OpCounter(const OpCounter&) = delete;
   OpCounter& operator=(const OpCounter&) = delete;
 
-  /// All that was counted so far.
-  /// Throws:   what went wrong while counting, if anything did
+  /// All counts so far.
+  /// Throws: any exception that occurred while counting
   OpReport report() const;
   void reset();
 

@@ -44,8 +44,8 @@ OpInfo make_info(const std::string& name, const std::optional<c10::OperatorHandl
   info.uninitialized = starts_with_any(name, {"aten::empty", "aten::new_empty", "aten::resize_", "aten::set_"});
   info.random = handle.hasTag(at::Tag::nondeterministic_seeded);
   info.host_value = handle.hasTag(at::Tag::data_dependent_output);
-  // Indexing is tagged for its masks, which come as aten::nonzero of their own; least squares has a result of unknown
-  // size only on paper.
+  // Excluded: indexing, which is tagged because of masks (these call aten::nonzero themselves), and least squares,
+  // whose result has a dynamic size only in the schema.
   info.dynamic_shape =
       (handle.hasTag(at::Tag::dynamic_output_shape) && name != "aten::index" && name != "aten::linalg_lstsq") ||
       name == "aten::_unique";
@@ -55,7 +55,7 @@ OpInfo make_info(const std::string& name, const std::optional<c10::OperatorHandl
   return info;
 }
 
-/// Operators come and go only with libraries that are loaded, so entries are never dropped.
+/// Operators appear and disappear only with loaded libraries, so entries are never removed.
 class OpInfoCache {
  public:
   const OpInfo& get(std::string_view name, std::string_view overload) {
@@ -74,7 +74,7 @@ class OpInfoCache {
 
  private:
   struct Entry {
-    std::unique_ptr<std::pair<std::string, std::string>> names;  // what the key points into
+    std::unique_ptr<std::pair<std::string, std::string>> names;  // the key points into it
     OpInfo info;
   };
   std::shared_mutex mutex_;
@@ -84,7 +84,7 @@ class OpInfoCache {
 }  // namespace
 
 const OpInfo& op_info(std::string_view name, std::string_view overload) {
-  static OpInfoCache& cache = *new OpInfoCache;  // outlives every thread
+  static OpInfoCache& cache = *new OpInfoCache;  // never destroyed, so that it outlives all threads
   return cache.get(name, overload);
 }
 

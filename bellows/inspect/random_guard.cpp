@@ -16,7 +16,8 @@ bool anybody_seeded() {
   return seeded() || at::globalContext().defaultGenerator(c10::kCPU).current_seed() != c10::default_rng_seed_val;
 }
 
-/// With these arguments it draws nothing, or from a generator that the caller made and so seeded.
+/// False if the operator draws nothing with these arguments, or draws from a generator that the caller created and
+/// therefore seeded.
 bool draws_from_default_generator(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
   const auto& arguments = info.schema->arguments();
   for (size_t i = 0; i < inputs.size() && i < arguments.size(); ++i) {
@@ -34,12 +35,13 @@ class RandomCheck : public tap::OpCheck {
  public:
   void check(const tap::OpRef& op, tap::Stack& stack) override {
     const OpInfo& info = op_info(op.handle());
-    // A composite may be tagged although it draws nothing this time (dropout in evaluation): its parts tell.
+    // A composite can be tagged although it draws nothing in this call (dropout in evaluation); its parts are checked
+    // instead.
     if (!info.random || info.composite || anybody_seeded()) return;
     if (!draws_from_default_generator(info, op.arguments(stack))) return;
     const std::string site = call_site();
     TORCH_CHECK_VALUE(false, "RandomGuard: expected a seed before the first random operator, but ", op.qualified_name(),
-                      " draws from the default generator unseeded", site.empty() ? "" : ", called at " + site,
+                      " draws from the unseeded default generator", site.empty() ? "" : ", called at " + site,
                       ". Call bellows::seed_everything(seed) first, or pass a generator.");
   }
 };

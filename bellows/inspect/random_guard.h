@@ -4,13 +4,14 @@
 
 namespace bellows::inspect {
 
-/// While it lives, a random operator that runs before anybody has seeded is an error: c10::ValueError from the
-/// operator's call, with its name and place.
+/// While it lives, a random operator that runs before a seed is set throws c10::ValueError with the operator's name and
+/// call site.
 ///
-/// Seeded means: bellows::seed_everything() was called, or the default CPU generator's seed is not libtorch's initial
-/// one (torch::manual_seed). Never an error: operators given a generator of their own, and those that draw nothing
-/// with their arguments (dropout in evaluation or with probability 0, attention without dropout).
-/// Threads: sees the thread that makes it and autograd's workers for it; make and destroy it on one thread
+/// A seed is set if bellows::seed_everything() was called, or if the seed of the default CPU generator is not
+/// libtorch's initial one (torch::manual_seed). The guard ignores operators that get their own generator, and those
+/// that draw nothing with their arguments: dropout in evaluation or with probability 0, attention without dropout.
+/// Threads: observes the thread that creates it, and autograd's workers for that thread; create and destroy it on the
+///          same thread
 class RandomGuard {
  public:
   RandomGuard();

@@ -18,8 +18,8 @@ namespace bellows::inspect {
 
 namespace {
 
-/// Where a copying operator reads and writes. The target device of aten::_to_copy is an argument, absent for "as it
-/// is".
+/// Source and target of a copying operator. The target device of aten::_to_copy is an argument; if it is absent, the
+/// device does not change.
 bool copies_to_host(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs, c10::Device from) {
   if (!info.copy || !info.schema || info.composite || from.is_cpu()) return false;
   const auto& arguments = info.schema->arguments();
@@ -34,7 +34,7 @@ bool copies_to_host(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs, c10::
   return to_host && blocking;
 }
 
-/// The device whose values are needed: that of the source, for a copy.
+/// The device whose values are needed; for a copy, that of the source.
 std::optional<c10::Device> source_device(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
   if (info.name == "aten::copy_" && inputs.size() > 1 && inputs[1].isTensor()) return inputs[1].toTensor().device();
   std::optional<c10::Device> device;
@@ -44,12 +44,12 @@ std::optional<c10::Device> source_device(const OpInfo& info, c10::ArrayRef<c10::
   return device;
 }
 
-/// repeat_interleave needs no value where the caller gives the result's size.
+/// repeat_interleave needs no value if the caller gives the result's size.
 bool size_is_given(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs) {
   return info.name == "aten::repeat_interleave" && !inputs.empty() && inputs.back().isInt();
 }
 
-/// Why this call waits for the device; "" when it does not.
+/// Why this call waits for the device; "" if it does not wait.
 std::string reason_to_wait(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs, bool cpu_counts) {
   if (!info.host_value && !info.dynamic_shape && !info.copy) return "";
   const auto device = source_device(info, inputs);
@@ -64,7 +64,7 @@ std::string reason_to_wait(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs
 struct SyncLog {
   explicit SyncLog(const SyncDetector::Options& given) : options(given) {}
 
-  /// Remembers one; returns it, with its number at that place.
+  /// Records an event. Returns it with its count at that place.
   SyncEvent add(std::string op, std::string reason) {
     std::string site = options.call_sites ? call_site() : "";
     std::lock_guard lock(mutex);
@@ -82,7 +82,7 @@ std::string describe_sync(const SyncEvent& event) {
   return event.op + " " + event.reason + (event.site.empty() ? "" : ", called at " + event.site);
 }
 
-/// Counts the outermost operator that waits: item() has _local_scalar_dense inside, indexing with a mask has nonzero.
+/// Counts the outermost operator that waits: item() calls _local_scalar_dense, and indexing with a mask calls nonzero.
 class SyncObserver : public tap::Observer {
  public:
   explicit SyncObserver(std::shared_ptr<SyncLog> state) : state_(std::move(state)) {}
@@ -97,7 +97,8 @@ class SyncObserver : public tap::Observer {
     nesting.waiting_at = nesting.depth;
     const SyncEvent added = state_->add(std::string(event.name), reason);
     if (added.count == 1 && state_->options.action == SyncAction::warn) {
-      log_warn("implicit synchronization: ", describe_sync(added), ". Further ones at this place are only counted.");
+      log_warn("implicit synchronization: ", describe_sync(added),
+               ". Further synchronizations at this place are only counted.");
     }
   }
 
@@ -110,11 +111,11 @@ class SyncObserver : public tap::Observer {
  private:
   struct Nesting {
     int depth = 0;
-    int waiting_at = 0;  // depth of the operator that was counted
+    int waiting_at = 0;  // depth of the counted operator
   };
   Nesting& nesting_of(uint64_t thread) {
     std::lock_guard lock(mutex_);
-    return nesting_[thread];  // references stay valid; each thread uses its own
+    return nesting_[thread];  // references stay valid, and each thread uses its own
   }
   std::shared_ptr<SyncLog> state_;
   std::mutex mutex_;

@@ -7,33 +7,36 @@
 
 namespace bellows::inspect {
 
-/// What to do at an implicit synchronization.
+/// Action at an implicit synchronization.
 enum class SyncAction {
-  count,  ///< remember it
-  warn,   ///< and log it, once a place
-  error,  ///< and throw c10::Error from the operator's call, before it runs
+  count,  ///< count it
+  warn,   ///< also log it, once per place
+  error,  ///< also throw c10::Error from the operator's call, before it runs
 };
 
-/// All synchronizations of one operator at one place.
+/// All synchronizations by one operator at one place.
 struct SyncEvent {
-  std::string op;      ///< "aten::item": the operator that was called
+  std::string op;      ///< the called operator: "aten::item"
   std::string reason;  ///< "reads a value on the host", "copies from cuda:0 to the host", "its shape depends on data"
-  std::string site;    ///< call_site(), or "" where none is known
+  std::string site;    ///< call_site(), or "" if unknown
   int64_t count = 0;
 };
 
-/// Finds where the host waits for the device without being asked to: reading a value (`item()`, `equal`, `allclose`),
-/// a blocking copy from the device to the host, an operator whose result's shape depends on data (`nonzero`,
-/// `masked_select`, `unique`, indexing with a mask).
+/// Finds places where the host implicitly waits for the device:
+/// - reading a value (`item()`, `equal`, `allclose`)
+/// - a blocking copy from the device to the host
+/// - an operator whose result's shape depends on data (`nonzero`, `masked_select`, `unique`, indexing with a mask)
 ///
-/// On a CPU nothing waits, but the same calls would on an accelerator: they are counted alike unless `cpu` is false.
-/// Threads: sees the thread that makes it and autograd's workers for it; make and destroy it on one thread
+/// On a CPU nothing waits, but the same calls would wait on an accelerator. They are counted as well unless `cpu` is
+/// false.
+/// Threads: observes the thread that creates it, and autograd's workers for that thread; create and destroy it on the
+///          same thread
 class SyncDetector {
  public:
   struct Options {
     SyncAction action = SyncAction::warn;
-    bool cpu = true;         ///< count operators on CPU tensors, too
-    bool call_sites = true;  ///< find the place: about 20 µs an event
+    bool cpu = true;         ///< also count operators on CPU tensors
+    bool call_sites = true;  ///< find the call site: about 20 µs per event
   };
   explicit SyncDetector(const Options& options);
   SyncDetector() : SyncDetector(Options{}) {}
@@ -41,11 +44,11 @@ class SyncDetector {
   SyncDetector(const SyncDetector&) = delete;
   SyncDetector& operator=(const SyncDetector&) = delete;
 
-  /// The most frequent first.
+  /// Events, the most frequent first.
   std::vector<SyncEvent> events() const;
   int64_t count() const;
   void reset();
-  /// A table, a line an event.
+  /// A table with one line per event.
   std::string to_text() const;
 
  private:

@@ -23,15 +23,15 @@ constexpr int64_t still_alive = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
-/// A block while it is followed: its life, and what only its end tells.
+/// A block that is followed: its life, and data that determine the result at its end.
 struct FollowedBlock {
   TensorLife life;
   PlacePtr place;
-  bool known = false;  ///< its kind was said
+  bool known = false;  ///< its kind was registered
   bool saved = false, of_weights = false;
 };
 
-/// Sees operators, blocks and saved tensors, and puts them together.
+/// Observes operators, blocks and saved tensors, and combines them.
 class LifeWatcher final : public tap::Observer, public tap::AllocationListener, public tap::SavedTensorTap {
  public:
   explicit LifeWatcher(const Model& model) : tracker_(ModuleMap(model)) {}
@@ -84,7 +84,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
     if (!address) return;
     std::lock_guard lock(mutex_);
     FollowedBlock* block = find(address);
-    if (block && block->known && kind != TensorKind::gradient) return;  // tied weights have their first name
+    if (block && block->known && kind != TensorKind::gradient) return;  // tied weights keep their first name
     if (!block) {
       alive_[address] = blocks_.size();
       blocks_.push_back({.life = {.bytes = static_cast<int64_t>(tensor.storage().nbytes()), .died = still_alive}});
@@ -121,7 +121,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
 
   TensorTimeline end() {
     std::lock_guard lock(mutex_);
-    TORCH_CHECK(began_, "TensorRecorder::end: expected a step that began, got none. Call begin() before the step.");
+    TORCH_CHECK(began_, "TensorRecorder::end: no step was started. Call begin() before the step.");
     began_ = false;
     TensorTimeline result{.events = events_, .begin_us = begin_us_, .end_us = trace_now_us()};
     result.tensors.reserve(blocks_.size());
@@ -139,7 +139,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
   }
 
  private:
-  /// Autograd opens a scope around each node; modules have theirs.
+  /// Autograd opens a scope around each node, and modules have their own scopes; neither is a phase.
   static bool names_phase(const tap::OpEvent& event) {
     return event.kind == tap::OpEvent::Kind::user_scope && !event.name.starts_with(module_scope_prefix) &&
            !event.name.starts_with("autograd::");
@@ -170,7 +170,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
     FollowedBlock block{
         .life = {.bytes = event.bytes, .phase = phase(), .born = events_++, .died = still_alive, .born_us = now}};
     uint64_t thread = at::RecordFunction::currentThreadId();
-    if (stacks_[thread].empty()) thread = last_thread_;  // a worker of that thread's kernel
+    if (stacks_[thread].empty()) thread = last_thread_;  // a worker of a kernel on that thread
     block.life.node = tracker_.node_name(thread);
     for (const Frame* frame : stacks_[thread]) {
       if (!frame->info) continue;

@@ -10,34 +10,37 @@
 
 namespace bellows::inspect {
 
-/// Writes down what lives in a step of training, and changes nothing that runs: the same kernels on the same values.
+/// Records the lifetime of each tensor in a training step. It changes nothing that runs: the same kernels run on the
+/// same values.
 /// ```
 /// inspect::TensorRecorder recorder(model);
-/// one_step();             // makes the optimizer's state
+/// one_step();             // creates the optimizer's state
 /// recorder.begin();
 /// one_step();
 /// write_text_file("memory.html", recorder.end().to_html("my model"));
 /// ```
-/// An activation is a tensor that autograd saved (tap::SavedTensorTap), a gradient what a parameter's grad() holds when
-/// the step begins or ends, optimizer state what was made in a TraceScope "optimizer" and outlives it; modules as in
-/// docs/inspect.md. Blocks are those of libtorch's CPU allocator: what memory.h says of it holds here.
-/// Cost:    some 5 µs an operator
-/// Threads: made, used and destroyed on one thread; blocks of other threads count for the operator that runs on it
-/// Throws:  c10::Error – as tap::install_cpu_allocator, tap::install_saved_tensor_taps
+/// An activation is a tensor that autograd saved (tap::SavedTensorTap). A gradient is the grad() of a parameter when
+/// the step begins or ends. Optimizer state is memory that was allocated in a TraceScope "optimizer" and outlives it.
+/// Modules are assigned as in docs/inspect.md. Blocks are those of libtorch's CPU allocator, with the limits described
+/// in memory.h.
+/// Cost:    about 5 µs per operator
+/// Threads: create, use and destroy it on one thread; blocks of other threads count for the operator that runs on this
+///          thread
+/// Throws:  c10::Error as tap::install_cpu_allocator() and tap::install_saved_tensor_taps()
 class TensorRecorder {
  public:
-  /// From now on blocks are followed; the model's tensors are known.
+  /// Starts to follow blocks. The model's tensors are registered.
   explicit TensorRecorder(const Model& model);
   ~TensorRecorder();
   TensorRecorder(const TensorRecorder&) = delete;
   TensorRecorder& operator=(const TensorRecorder&) = delete;
 
-  /// Says what a tensor is that is there already: a master weight, a state that was loaded.
+  /// Registers an existing tensor, such as a master weight or loaded state.
   void add(TensorKind kind, const std::string& name, const at::Tensor& tensor);
-  /// The step begins: what lives now is there from its beginning on.
+  /// Starts the step. Tensors that live now exist from its beginning.
   void begin();
-  /// The step has ended.
-  /// Throws: c10::Error – without begin(); what went wrong while recording
+  /// Ends the step.
+  /// Throws: c10::Error if begin() was not called; any exception that occurred while recording
   TensorTimeline end();
 
  private:

@@ -51,7 +51,7 @@ double at_event(const TensorTimeline& timeline, int64_t event) {
   return chart_width * static_cast<double>(event + 1) / static_cast<double>(timeline.events + 1);
 }
 
-/// A tensor in words: what it is, who made it, how long it lives.
+/// Describes a tensor: kind, creator and lifetime.
 std::string words(const TensorTimeline& timeline, const TensorLife& tensor) {
   return c10::str(size_text(tensor.bytes), " ", to_string(tensor.kind), tensor.name.empty() ? "" : ": ", tensor.name,
                   tensor.op.empty() ? "" : ", by ", tensor.op, tensor.node.empty() ? "" : " in ", tensor.node,
@@ -71,7 +71,7 @@ std::vector<const TensorLife*> largest_of(const TensorTimeline& timeline, size_t
   return result;
 }
 
-/// Bytes by kind right behind each event.
+/// Bytes by kind after each event.
 std::array<std::vector<int64_t>, tensor_kinds> kinds_over_time(const TensorTimeline& timeline) {
   std::array<std::vector<int64_t>, tensor_kinds> result;
   for (auto& bytes : result) bytes.resize(timeline.events + 1);
@@ -86,7 +86,8 @@ std::array<std::vector<int64_t>, tensor_kinds> kinds_over_time(const TensorTimel
   return result;
 }
 
-/// Of each stretch of the step the moment with the most bytes, so that no peak is lost in drawing.
+/// Divides the step into stretches and returns the moment with the most bytes of each, so that no peak is lost in the
+/// chart.
 std::vector<int64_t> shown_moments(const std::vector<int64_t>& bytes) {
   const size_t count = std::min(columns, bytes.size());
   std::vector<int64_t> result;
@@ -266,7 +267,7 @@ void TensorTimeline::draw(TraceWriter& writer, size_t largest) const {
       writer.counter(name, times[i], static_cast<double>(by_kind[kind][i]) / (1 << 20));
     }
   }
-  constexpr uint64_t first_row = 1'000'000;  // above the threads' own
+  constexpr uint64_t first_row = 1'000'000;  // above the numbers of threads
   std::vector<double> free_from;
   for (const TensorLife* tensor : largest_of(*this, largest, true)) {
     const auto row = std::find_if(free_from.begin(), free_from.end(), [&](double t) { return t <= tensor->born_us; });

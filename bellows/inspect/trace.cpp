@@ -85,7 +85,7 @@ struct StepTracer::State {
   }
   ~State() {
     guard.reset();
-    observer->stop_memory();  // taps may keep the observer for a while; the writer ends here
+    observer->stop_memory();  // taps may keep the observer alive for a while, but the writer is destroyed now
   }
   TraceWriter writer;
   std::shared_ptr<TracingObserver> observer;

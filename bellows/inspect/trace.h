@@ -10,17 +10,17 @@
 namespace bellows::inspect {
 
 struct TraceOptions {
-  bool memory = true;              ///< draw memory over time, too
-  bool shapes = false;             ///< the sizes of the inputs as arguments of each event
-  c10::Device device = c10::kCPU;  ///< whose memory
+  bool memory = true;              ///< also write memory over time
+  bool shapes = false;             ///< write the sizes of the inputs as arguments of each event
+  c10::Device device = c10::kCPU;  ///< device of the memory
 };
 
-/// Records what this thread and autograd's workers do as a Chrome trace while it lives: operators nested as they call
-/// each other, autograd nodes around the operators of backward, record_function and ModuleScope scopes, one row a
-/// thread. Times are the host's; on an accelerator an operator's time is that of its launch. Open the file in
+/// While it lives, records this thread and autograd's workers for it as a Chrome trace: nested operators, autograd
+/// nodes around the operators of backward, and record_function and ModuleScope scopes, with one row per thread. Times
+/// are those of the host; on an accelerator, an operator's time is that of its launch. Open the file in
 /// ui.perfetto.dev.
-/// Cost:    about 3 µs and 200 bytes an operator: trace a step or two, not an epoch
-/// Threads: make and destroy it on one thread
+/// Cost:    about 3 µs and 200 bytes per operator: trace one or two steps, not an epoch
+/// Threads: create and destroy it on the same thread
 /// Ref:     torch.profiler.profile(...).export_chrome_trace
 class StepTracer {
  public:
@@ -29,9 +29,9 @@ class StepTracer {
   StepTracer(const StepTracer&) = delete;
   StepTracer& operator=(const StepTracer&) = delete;
 
-  /// Where the events are kept: add your own beside them.
+  /// The writer of the events. You can add your own events.
   TraceWriter& writer();
-  /// Throws: c10::Error – the path cannot be written; what went wrong while recording, if anything did
+  /// Throws: c10::Error if the path cannot be written; any exception that occurred while recording
   void write(const std::string& path);
 
  private:
@@ -39,9 +39,9 @@ class StepTracer {
   std::unique_ptr<State> state_;
 };
 
-/// A named stretch of code, drawn as one bar in traces of the thread. Names that begin with "module:" are
-/// ModuleScope's.
-/// Cost: a few ns while nothing observes
+/// A named code section, which appears as one bar in traces of the thread. Names that begin with "module:" are reserved
+/// for ModuleScope.
+/// Cost: a few ns without an observer
 /// Ref:  torch.profiler.record_function
 class TraceScope {
  public:

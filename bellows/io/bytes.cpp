@@ -38,13 +38,13 @@ constexpr std::array kSignatures{
               "an ELF program or library"},
     Signature{"version https://git-lfs"sv,
               "a git-lfs pointer: the file itself was never downloaded (run git lfs pull)"},
-    Signature{"<!DOCTYPE"sv, "an HTML page, not the file behind it"},
-    Signature{"<!doctype"sv, "an HTML page, not the file behind it"},
-    Signature{"<html"sv, "an HTML page, not the file behind it"},
-    Signature{"<HTML"sv, "an HTML page, not the file behind it"},
+    Signature{"<!DOCTYPE"sv, "an HTML page instead of the file"},
+    Signature{"<!doctype"sv, "an HTML page instead of the file"},
+    Signature{"<html"sv, "an HTML page instead of the file"},
+    Signature{"<HTML"sv, "an HTML page instead of the file"},
     Signature{"<?xml"sv, "an XML document"},
     Signature{"{"sv, "JSON text"},
-    // The magic number 0x1950a86a20f9469cfc6c as a pickle of its own, which torch.save wrote first before PyTorch 1.6.
+    // The magic number 0x1950a86a20f9469cfc6c as a separate pickle, the start of torch.save files before PyTorch 1.6.
     Signature{"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."sv,
               "a torch.save file of the format before PyTorch 1.6 (load it in Python and save it again)"},
     Signature{"\x80\x02"sv, "a Python pickle"},

@@ -11,21 +11,21 @@
 
 namespace bellows::io {
 
-/// Bytes that somebody else owns.
+/// A view of bytes.
 using ByteSpan = std::span<const std::byte>;
-/// Bytes of one's own.
+/// Owned bytes.
 using Bytes = std::vector<std::byte>;
 
-/// The bytes as text, without a copy.
+/// Returns the bytes as text, without a copy.
 inline std::string_view as_text(ByteSpan bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
-/// The text as bytes, without a copy.
+/// Returns the text as bytes, without a copy.
 inline ByteSpan as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-/// A little-endian number at `offset`, which the caller has checked to be inside `bytes`.
+/// Reads a little-endian number at `offset`, which must be inside `bytes`.
 template <class T>
 T load_little(ByteSpan bytes, size_t offset = 0) {
   static_assert(std::is_unsigned_v<T>);
@@ -35,18 +35,18 @@ T load_little(ByteSpan bytes, size_t offset = 0) {
   return value;
 }
 
-/// Appends `value` to `out`, lowest byte first.
+/// Appends `value` to `out` in little-endian order.
 template <class T>
 void append_little(std::string& out, T value) {
   static_assert(std::is_unsigned_v<T>);
   for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
 }
 
-/// Foreign bytes as they may stand in an error message: quoted, unprintable ones as \xNN, at most `limit` of them.
+/// Formats untrusted bytes for an error message: quoted, unprintable bytes as \xNN, at most `limit` bytes.
 std::string printable(std::string_view text, size_t limit = 40);
 
-/// What a file is by its first bytes, in words: "a gzip file", "an HTML page", "a git-lfs pointer (the file itself was
-/// never downloaded)". Says "empty" or shows the first bytes when it recognises nothing.
+/// Describes a file by its first bytes: "a gzip file", "an HTML page", "a git-lfs pointer (the file itself was never
+/// downloaded)". For unknown content, it returns "empty" or shows the first bytes.
 std::string describe_content(ByteSpan bytes);
 
 }  // namespace bellows::io

@@ -16,7 +16,7 @@ namespace {
 
 using Crc32cTables = std::array<std::array<uint32_t, 256>, 8>;
 
-/// [0]: the remainder of each byte; [k]: of each byte with k zero bytes behind it.
+/// [0]: the remainder of each byte; [k]: of each byte followed by k zero bytes.
 constexpr Crc32cTables crc32c_tables = [] {
   Crc32cTables tables{};
   for (uint32_t i = 0; i < 256; ++i) {
@@ -30,7 +30,7 @@ constexpr Crc32cTables crc32c_tables = [] {
   return tables;
 }();
 
-/// Eight bytes a step by tables: for processors without an instruction for it.
+/// Table-based, eight bytes per step, for processors without a CRC-32C instruction.
 uint32_t crc32c_plain(ByteSpan bytes, uint32_t crc) {
   for (; bytes.size() >= 8; bytes = bytes.subspan(8)) {
     const uint64_t mixed = load_little<uint64_t>(bytes) ^ crc;

@@ -23,7 +23,7 @@ std::string hex_digits(std::span<const unsigned char> digest) {
   return text;
 }
 
-/// What OpenSSL calls the algorithm.
+/// OpenSSL's name of the algorithm.
 std::string openssl_name(std::string_view name) {
   if (name == "blake2b") return "BLAKE2b512";
   if (name == "blake2s") return "BLAKE2s256";

@@ -12,37 +12,39 @@ enum class Activation {
   swiglu,     ///< x · sigmoid(x) · up
 };
 
-/// y = activation(x) over `count` values of float, double, BFloat16 or Half.
+/// Arguments of activation_forward(): y = activation(x) over `count` values of type float, double, BFloat16 or Half.
 struct ActivationForward {
   Activation activation = Activation::gelu;
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t count = 0;
   const void* x = nullptr;
-  const void* up = nullptr;  ///< swiglu's factor
+  const void* up = nullptr;  ///< SwiGLU only
   void* y = nullptr;
 };
 
-/// Its gradients, from the inputs alone; and once more y, for a layer behind it that did not keep it.
+/// Arguments of activation_backward(): the gradients of ActivationForward, computed from its inputs alone. It can also
+/// recompute y, so that the next layer does not need to save it.
 struct ActivationBackward {
   Activation activation = Activation::gelu;
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t count = 0;
   const void* dy = nullptr;
   const void* x = nullptr;
-  const void* up = nullptr;  ///< swiglu's factor
-  void* dx = nullptr;        ///< may be dy
-  void* dup = nullptr;       ///< of swiglu's factor
-  void* y = nullptr;         ///< null: not wanted
+  const void* up = nullptr;  ///< SwiGLU only
+  void* dx = nullptr;        ///< may be the same memory as dy
+  void* dup = nullptr;       ///< SwiGLU only: gradient of `up`
+  void* y = nullptr;         ///< null if not needed
 };
 
-/// Numerics: in float for all but double; erf to 3e-7, e^x to a unit in the last place. The same bits for every number of
-///           threads and for y in both. Against ref:: in tests/nn/activation_test.cpp.
-/// Cost:     each tensor read or written once
+/// Numerics: computes in double for double, otherwise in float. The error of erf is at most 3e-7, that of e^x one unit
+///           in the last place. Bit-identical for any number of threads; both functions compute bit-identical y.
+///           Compared with ref:: in tests/nn/activation_test.cpp.
+/// Cost:     reads or writes each tensor once
 /// Threads:  runs on libtorch's intra-op threads; safe to call from several threads
 void activation_forward(const ActivationForward& args);
 void activation_backward(const ActivationBackward& args);
 
-/// The same in plain C++ and double, one value after the other: what the fast kernels are checked against.
+/// Reference implementation in plain C++: computes in double, one value at a time.
 namespace ref {
 void activation_forward(const ActivationForward& args);
 void activation_backward(const ActivationBackward& args);

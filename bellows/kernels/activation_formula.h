@@ -5,7 +5,7 @@
 #include "bellows/kernels/activation.h"
 #include "bellows/kernels/host_device.h"
 
-// Activations and their slopes, once, in scalar C++: what kernels/ref computes, and what kernels/cuda computes on the device.
+// Scalar formulas of the activations and their derivatives, shared by kernels/ref and kernels/cuda.
 namespace bellows::kernels {
 
 template <class T>
@@ -13,7 +13,7 @@ struct ActivationPoint {
   T value, slope;
 };
 
-/// Of x · sigmoid(x) for swiglu.
+/// The activation and its derivative at x. For SwiGLU, those of x · sigmoid(x).
 template <Activation activation, class T>
 BELLOWS_HOST_DEVICE ActivationPoint<T> activation_at(T x) {
   if constexpr (activation == Activation::gelu) {

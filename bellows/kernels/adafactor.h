@@ -7,21 +7,22 @@
 
 namespace bellows::kernels {
 
-/// Adafactor's numbers for one step of one tensor (arXiv:1804.04235).
+/// Parameters of one Adafactor step of one tensor (arXiv:1804.04235).
 struct AdafactorRule {
-  double lr = 0;                 ///< the step, relative to the parameter if scale_parameter
-  bool scale_parameter = false;  ///< times the parameter's root mean square, at least eps2
+  double lr = 0;                 ///< step size; relative to the parameter if scale_parameter is true
+  bool scale_parameter = false;  ///< multiplies lr by the parameter's root mean square, but at least by eps2
   double beta1 = 0;              ///< 0: no first moment
-  double beta2 = 0;              ///< of this step
-  double eps1 = 0;               ///< added to squares of gradients
+  double beta2 = 0;              ///< for this step
+  double eps1 = 0;               ///< added to squared gradients
   double eps2 = 0;
-  double clip_threshold = 1;  ///< an update whose root mean square is above is scaled down to it
+  double clip_threshold = 1;  ///< updates with a larger root mean square are scaled down to this value
   double weight_decay = 0;
-  double grad_factor = 1;  ///< multiplies each gradient as it is read
+  double grad_factor = 1;  ///< multiplies each gradient when it is read
 };
 
-/// One tensor's step. Arrays are row-major [batches, rows, columns]. Arithmetic and state are f32, or f64 with an f64
-/// parameter and gradient. The second moment is either two factors or `square`.
+/// Arguments for one step of one tensor. Arrays are row-major [batches, rows, columns]. Arithmetic and state are f32,
+/// or f64 if the parameter and the gradient are f64. The second moment is stored either as the factors `row` and
+/// `column`, or as `square`.
 struct AdafactorTensor {
   int64_t batches = 1, rows = 1, columns = 0;
   Type param_type = Type::f32, grad_type = Type::f32;
@@ -29,19 +30,19 @@ struct AdafactorTensor {
   const void* grad = nullptr;
   void* row = nullptr;     ///< [batches, rows], means over columns
   void* column = nullptr;  ///< [batches, columns], means over rows
-  void* square = nullptr;  ///< where it is given, there are no factors
-  void* first = nullptr;   ///< with beta1
+  void* square = nullptr;  ///< if given, `row` and `column` are not used
+  void* first = nullptr;   ///< first moment; only with beta1
   AdafactorRule rule{};
 };
 
-/// One step of each tensor.
-/// Numerics: as kernels/ref, to a few units in the last place of the sums' terms (tests/kernels/adafactor_test.cpp)
+/// Makes one step of each tensor.
+/// Numerics: equals kernels/ref to a few units in the last place of the summands (tests/kernels/adafactor_test.cpp)
 /// Cost:     reads the gradient three times and the parameter twice, writes the parameter once
-/// Threads:  uses libtorch's intra-op threads; the same bits for any number of them
+/// Threads:  uses libtorch's intra-op threads; bit-identical for any number of them
 void adafactor_step(std::span<const AdafactorTensor> tensors);
 
 namespace ref {
-/// The same in plain C++, element after element, with sums in f64.
+/// Reference implementation in plain C++: one element at a time, with sums in f64.
 void adafactor_step(std::span<const AdafactorTensor> tensors);
 }  // namespace ref
 

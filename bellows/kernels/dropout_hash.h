@@ -6,8 +6,8 @@
 #include "bellows/kernels/dropout_norm.h"
 #include "bellows/kernels/host_device.h"
 
-// The random bits of dropout: a hash of 32 bits over the column, with two keys a row. Multipliers and shifts are
-// lowbias32's (https://nullprogram.com/blog/2018/07/31/, improved by TheIronBorn).
+// Random bits of dropout: a 32-bit hash of the column, with two keys per row. Multipliers and shifts are those of
+// lowbias32 (https://nullprogram.com/blog/2018/07/31/, improved by TheIronBorn).
 namespace bellows::kernels {
 
 struct DropoutRow {
@@ -25,7 +25,7 @@ struct DropoutRow {
 
 constexpr uint32_t dropout_multiplier_1 = 0x21F0AAAD, dropout_multiplier_2 = 0xD35A2D97;
 
-/// A hash of 31 bits below this is dropped.
+/// Dropout drops an element if its 31-bit hash is below this threshold.
 inline int32_t dropout_threshold(double p) {
   return static_cast<int32_t>(std::lround(p * 2147483647.0));
 }

@@ -7,41 +7,47 @@
 
 #include "bellows/kernels/host_device.h"
 
-// Numbers of low-bit optimizer state. Values lie between -1 and 1 (or 0 and 1) and are multiplied by the scale of their
-// block: the largest magnitude among its elements.
+// Number formats of low-bit optimizer state. A code stands for a value from -1 to 1, or from 0 to 1, which is
+// multiplied by the scale of its block. The scale is the largest magnitude in the block.
 namespace bellows::kernels {
 
-/// The dynamic map of bitsandbytes (arXiv:2110.02861): 0, 1, and `Decades` decades below 1 whose values lie evenly,
-/// each decade with twice as many as the one below it. Every code has a place Y on a line, such that the binary
-/// exponent of Y tells the number e of its decade, and within a decade value and Y are a straight line: a look-up by e
-/// and one multiplication lead from one to the other. e = 0 is zero, e = Decades + 1 is one.
-/// - signed codes: Y = code - Z with Z = 2^Decades - 1, the code of zero; |Y| in [2^(e-1), 2^e); there is no -1
-/// - unsigned codes: Y = code + 1.5 in [2^e, 2^(e+1)). Code 0, of zero, is read but never written: they hold second moments, and
-///   one that is rounded to zero would divide by epsilon. Rounded up to the first value above zero it shortens a step.
-/// Numerics: values within 2e-6 of bitsandbytes' table; codes are the nearest value's, either one where the number lies
-///           within 1e-6 of its magnitude of the middle (tests/kernels/low_bit_test.cpp)
+/// The dynamic map of bitsandbytes (arXiv:2110.02861). It contains 0, 1, and `Decades` decades below 1. The values of a
+/// decade are evenly spaced, and each decade has twice as many values as the one below it.
+///
+/// Each code has a coordinate Y. The binary exponent of Y determines the index e of the decade, and within a decade the
+/// value is a linear function of Y. Each conversion is therefore a table look-up by e and one multiply-add. e = 0 is
+/// zero, e = Decades + 1 is one.
+/// - Signed codes: Y = code - Z, where Z = 2^Decades - 1 is the code of zero. |Y| is in [2^(e-1), 2^e). There is no
+///   code for -1.
+/// - Unsigned codes: Y = code + 1.5, in [2^e, 2^(e+1)). Code 0 stands for zero. It is read but never written: unsigned
+///   codes hold second moments, and one that is rounded to zero would make the update divide by epsilon. Rounding it up
+///   to the smallest value above zero makes the step smaller instead.
+///
+/// Numerics: values equal bitsandbytes' table to 2e-6. A number gets the code of the nearest value. If it lies within
+///           1e-6 of its magnitude of the midpoint between two values, it can get either code
+///           (tests/kernels/low_bit_test.cpp).
 template <int Decades, bool Signed>
 struct DynamicMap {
   static constexpr int zero = Signed ? (1 << Decades) - 1 : 0;
-  static constexpr int least = Signed ? 0 : 1;                            ///< code that is written
-  static constexpr int exponent_of_one = Signed ? Decades : Decades + 1;  ///< of the Y of 1
+  static constexpr int least = Signed ? 0 : 1;                            ///< smallest code that is written
+  static constexpr int exponent_of_one = Signed ? Decades : Decades + 1;  ///< binary exponent of the Y of 1
 
   std::array<float, 16> offset{}, slope{};            ///< by e: |value| = slope · |Y| - offset; offsets are positive
   std::array<float, 16> code_offset{}, code_slope{};  ///< by e: magnitude of the code = offset + slope · |value|
   std::array<float, 16> limit{};                      ///< by e: the largest magnitude of a code
-  std::array<float, 16> threshold{};                  ///< by e: where e + 1 begins
+  std::array<float, 16> threshold{};                  ///< by e: the magnitude at which e + 1 begins
 
   constexpr DynamicMap() {
     double ten = 1;
     for (int e = Decades; e >= 1; --e, ten *= 10) {
-      const double first_y = Signed ? (1 << (e - 1)) - 0.5 : 1 << e;  // where the value is 0.1 of its decade
+      const double first_y = Signed ? (1 << (e - 1)) - 0.5 : 1 << e;  // Y of the value that is 0.1 of its decade
       const double length = Signed ? 1 << (e - 1) : 1 << e;
       slope[e] = static_cast<float>(0.9 / length / ten);
       offset[e] = static_cast<float>(slope[e] * first_y - 0.1 / ten);
       code_slope[e] = static_cast<float>(ten * length / 0.9);
       code_offset[e] = static_cast<float>(first_y - length / 9 - (Signed ? 0 : 1.5));
       limit[e] = static_cast<float>(Signed ? 2 * length - 1 : 2 * length - 2);
-      // Half way between the last value of this decade and the first of the next.
+      // Midpoint between the last value of this decade and the first value of the next.
       const double half_step = 0.45 / length, next = e == Decades ? 1 : 1 + half_step * 5;
       threshold[e] = static_cast<float>((1 - half_step + next) / 2 / ten);
       if (e == 1) threshold[0] = static_cast<float>((0.1 + half_step) / 2 / ten);
@@ -57,7 +63,7 @@ struct DynamicMap {
     const float value = std::fma(slope[e] * scale, y, -offset[e] * scale);
     return code < zero ? -value : value;
   }
-  /// Params: value – at most 1 in magnitude
+  /// Params: value – magnitude at most 1
   BELLOWS_HOST_DEVICE int encode(float value) const {
     const float x = std::abs(value);
     int e = 0;
@@ -67,8 +73,9 @@ struct DynamicMap {
   }
 };
 
-/// (code + 1) / 16: sixteen values above zero, evenly. A second moment that is rounded to zero would divide by epsilon
-/// (arXiv:2309.01507, "zero-point problem").
+/// Value of a code: (code + 1) / 16, which gives sixteen evenly spaced values above zero. Zero is excluded, because a
+/// second moment that is rounded to zero would make the update divide by epsilon (arXiv:2309.01507, "zero-point
+/// problem").
 struct LinearMap4 {
   static constexpr int zero = 0;
   BELLOWS_HOST_DEVICE float decode(int code, float scale) const {
@@ -79,14 +86,15 @@ struct LinearMap4 {
   }
 };
 
-/// How state of some width is stored: the first state is signed, the second is not.
+/// Storage of 8-bit state. The first state tensor has signed codes, the second unsigned ones.
 struct State8 {
-  static constexpr int64_t block = 256;  ///< elements, in the order of memory, with one scale
+  static constexpr int64_t block = 256;  ///< consecutive elements in memory that share one scale
   static constexpr int64_t block_bytes = 256;
   static constexpr DynamicMap<7, true> first{};
   static constexpr DynamicMap<7, false> second{};
 };
-/// Byte j of a block holds the codes of its elements j, in the lower half, and j + 64.
+/// Storage of 4-bit state. Byte j of a block holds the code of element j in its lower half and that of element j + 64
+/// in its upper half.
 struct State4 {
   static constexpr int64_t block = 128;
   static constexpr int64_t block_bytes = 64;
@@ -94,7 +102,8 @@ struct State4 {
   static constexpr LinearMap4 second{};
 };
 
-/// What the largest magnitude of a block becomes: numbers that have no reciprocal count as zero.
+/// The scale of a block with this largest magnitude. Subnormal magnitudes become 0, because their reciprocal may not be
+/// finite.
 BELLOWS_HOST_DEVICE inline float usable_scale(float largest) {
   return largest >= 0x1p-126f ? largest : 0.0f;
 }

@@ -13,14 +13,14 @@ struct NormTensor {
   Type type = Type::f32;
 };
 
-/// `size` dense elements to be changed, f32 or f64.
+/// `size` dense elements to scale in place, f32 or f64.
 struct ScaleTensor {
   int64_t size = 0;
   void* data = nullptr;
   Type type = Type::f32;
 };
 
-/// What is reduced over all elements.
+/// The quantity that is computed over all elements.
 enum class NormSum { abs, squares, max_abs };
 
 }  // namespace bellows::kernels

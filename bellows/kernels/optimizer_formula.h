@@ -5,10 +5,10 @@
 #include "bellows/kernels/host_device.h"
 #include "bellows/kernels/optimizer_step.h"
 
-// The rules, once, in scalar C++: what kernels/ref computes, and what kernels/cuda computes on the device.
+// Scalar formulas of the update rules, shared by kernels/ref and kernels/cuda.
 namespace bellows::kernels {
 
-/// A rule with its constants in the arithmetic's type T, computed in double.
+/// A rule with its constants, which are computed in double and stored in the type T of the arithmetic.
 template <class T, class Rule>
 struct Formula;
 
@@ -27,7 +27,7 @@ struct Formula<T, SgdRule> {
         first(r.first) {}
   BELLOWS_HOST_DEVICE void operator()(T& p, T g, T* s) const {
     g *= factor;
-    if (decay != 0) g += decay * p;  // so that an infinite weight without decay stays what it is
+    if (decay != 0) g += decay * p;  // 0 · infinity would make an infinite weight NaN
     if (has_buffer) {
       s[0] = first ? g : momentum * s[0] + undamped * g;
       g = nesterov ? g + momentum * s[0] : s[0];

@@ -7,39 +7,39 @@ namespace bellows::kernels {
 /// Element types that the optimizer kernels read and write.
 enum class Type : uint8_t { f32, f64, bf16, f16 };
 
-/// State in codes of so many bits with a scale a block (dynamic_map.h): for SGD, Adam without amsgrad, and Lion.
+/// State in 8-bit or 4-bit codes with one scale per block (dynamic_map.h): for SGD, Adam without amsgrad, and Lion.
 enum class LowBit : uint8_t { none, int8, int4 };
 
-/// Element types of one call: either all f64, or any of the others. Arithmetic is in f64 or f32 accordingly. With a
-/// master copy, `param` is what the rounded copy is written as.
+/// Element types of one call: either all f64, or any of the other types. Arithmetic is in f64 or f32 accordingly. With
+/// master weights, `param` is the type of their rounded copy.
 struct StepTypes {
   Type param = Type::f32, grad = Type::f32, state = Type::f32;
-  LowBit low_bit = LowBit::none;  ///< takes the place of `state`
-  bool stochastic = false;        ///< bf16 parameters are rounded up or down at random (stochastic_round.h)
+  LowBit low_bit = LowBit::none;  ///< replaces `state`
+  bool stochastic = false;        ///< rounds bf16 parameters stochastically (stochastic_round.h)
   friend bool operator==(const StepTypes&, const StepTypes&) = default;
 };
 
-// One update rule each, as a function of a parameter p, its gradient g and `states()` numbers of state. `grad_factor`
-// multiplies each gradient as it is read: 1 / loss scale, negative to maximize.
+// Each update rule is a function of a parameter p, its gradient g and `states()` values of state. `grad_factor`
+// multiplies each gradient when it is read: 1 / loss scale, negative to maximize.
 
-/// State: momentum_buffer, if there is momentum.
+/// State: momentum_buffer, if momentum is not 0.
 struct SgdRule {
   double lr = 0, momentum = 0, dampening = 0, weight_decay = 0, grad_factor = 1;
   bool nesterov = false;
-  bool first = false;  ///< the buffer holds nothing yet: it becomes the gradient
+  bool first = false;  ///< the buffer is still empty; the step sets it to the gradient
   int states() const { return momentum != 0; }
 };
 
-/// State: exp_avg, exp_avg_sq and, for amsgrad, max_exp_avg_sq.
+/// State: exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq.
 struct AdamRule {
   double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0, grad_factor = 1;
-  double step = 1;         ///< number of this step, from 1
-  bool decoupled = false;  ///< AdamW: the decay shrinks the weight and stays out of the gradient
+  double step = 1;         ///< number of this step, starting at 1
+  bool decoupled = false;  ///< AdamW: weight decay shrinks the weight directly and is not added to the gradient
   bool amsgrad = false;
   int states() const { return amsgrad ? 3 : 2; }
 };
 
-/// State: square_avg, then momentum_buffer if there is momentum, then grad_avg if centered.
+/// State: square_avg, then momentum_buffer if momentum is not 0, then grad_avg if centered.
 struct RmspropRule {
   double lr = 0, alpha = 0, eps = 0, weight_decay = 0, momentum = 0, grad_factor = 1;
   bool centered = false;
@@ -49,7 +49,7 @@ struct RmspropRule {
 /// State: sum.
 struct AdagradRule {
   double lr = 0, lr_decay = 0, eps = 0, weight_decay = 0, grad_factor = 1;
-  double step = 1;  ///< number of this step, from 1
+  double step = 1;  ///< number of this step, starting at 1
   int states() const { return 1; }
 };
 
@@ -59,20 +59,21 @@ struct LionRule {
   int states() const { return 1; }
 };
 
-/// One tensor's step: `size` elements, dense, each array in the same order.
+/// Arguments for one step of one tensor: `size` dense elements, in the same order in each array.
 template <class Rule>
 struct StepTensor {
   int64_t size = 0;
   void* param = nullptr;
   const void* grad = nullptr;
-  void* master = nullptr;  ///< f32; where it is given, it is what is updated, and `param` becomes its rounded copy
+  void* master = nullptr;  ///< f32 master weights; if given, the step updates them and writes their rounded copy to
+                           ///< `param`
   void* state[3] = {};
-  float* scale[2] = {};  ///< low-bit: of each block of state; written anew by the step. An element whose new state
-                         ///< would not be finite keeps state and parameter: it must not spoil its block
+  /// Low-bit state: the scales of the blocks of each state tensor; the step overwrites them. An element whose new state
+  /// would not be finite keeps its state and parameter, so that it does not corrupt the other elements of its block.
+  float* scale[2] = {};
   uint64_t rounding_seed = 0;
   Rule rule{};
-  const float* device_step =
-      nullptr;  ///< CUDA only: takes the place of the rule's `step`, so that the host need not wait
+  const float* device_step = nullptr;  ///< CUDA only: replaces the rule's `step`, without a host synchronization
 };
 
 }  // namespace bellows::kernels

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <exception>
 
-// at::parallel_for is a template that runs serially where the source is compiled without OpenMP, and what a compiler makes
-// of OpenMP depends on the compiler. This entry point of libgomp, which Intel's and LLVM's libraries offer as well,
-// starts the threads that libtorch itself uses, whatever compiles this.
+// at::parallel_for is a template that runs serially if the source is compiled without OpenMP, and code for OpenMP
+// depends on the compiler. This entry point of libgomp, which Intel's and LLVM's libraries also provide, uses the same
+// threads as libtorch, whichever compiler is used.
 extern "C" void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags);
 
 namespace bellows::kernels {

@@ -7,29 +7,29 @@
 
 namespace bellows::kernels {
 
-/// 8-bit pixels with their channels side by side.
+/// 8-bit pixels with interleaved channels.
 struct PixelImage {
   const uint8_t* data = nullptr;  ///< the first pixel of the first row
   int64_t height = 0, width = 0, channels = 0;
-  int64_t row_stride = 0;    ///< bytes from a row to the next
-  int64_t pixel_stride = 0;  ///< bytes from a pixel to the next; vectors do `channels` and, mirrored, minus that
+  int64_t row_stride = 0;    ///< bytes from one row to the next
+  int64_t pixel_stride = 0;  ///< bytes from one pixel to the next; SIMD needs `channels`, or −`channels` for mirrored
+                             ///< images
 };
 
-/// Types that pixels are written as.
+/// Element type of the output.
 enum class PixelType { u8, f32, bf16 };
 
-/// (value / 255 − mean) / std for each channel, in floats, each operation rounded.
+/// (value / 255 − mean) / std for each channel, in float; each operation is rounded.
 class PixelScale {
  public:
-  /// Params: mean, std – one a channel; std above 0
+  /// Params: mean, std – one value per channel; std above 0
   PixelScale(std::vector<float> mean, std::vector<float> std);
 
-  /// The definition: what each value of each channel becomes.
+  /// The output for each 8-bit value of the channel. This table defines the results.
   const std::array<float, 256>& table(int64_t channel) const { return tables_[static_cast<size_t>(channel)]; }
   const std::vector<float>& mean() const { return mean_; }
   const std::vector<float>& std() const { return std_; }
-  /// One or three channels, for which vectors compute what the table says, bit for bit: tried with all its values when
-  /// the scale was made.
+  /// True for one or three channels if the SIMD code equals the table bit for bit. The constructor checks all values.
   bool vectors_exact() const { return exact_; }
 
  private:
@@ -38,17 +38,17 @@ class PixelScale {
   bool exact_ = false;
 };
 
-/// Writes a picture at `out`: [C, H, W] in this order, or [H, W, C] when `channels_last`. bf16 is rounded to nearest,
-/// halves to even; u8 is not scaled.
-/// Params:   scale – of as many channels as the picture has
-/// Numerics: the bits of kernels/ref (tests/kernels/pixels_test.cpp)
+/// Writes an image to `out` as [C, H, W], or as [H, W, C] if `channels_last`. bf16 is rounded to nearest even; u8 is
+/// not scaled.
+/// Params:   scale – has as many channels as the image
+/// Numerics: bit-identical to kernels/ref (tests/kernels/pixels_test.cpp)
 /// Cost:     reads and writes once
-/// Threads:  runs in the caller's; safe from all threads
+/// Threads:  runs on the calling thread; safe from all threads
 void write_pixels(const PixelImage& in, const PixelScale& scale, PixelType type, bool channels_last, void* out);
 
-/// The same, value after value.
+/// Reference implementation, one value at a time.
 namespace ref {
-/// Params: begin – leaves the first columns of what is written as they are
+/// Params: begin – first column to write; the columns before it stay unchanged
 void write_pixels(const PixelImage& in, const PixelScale& scale, PixelType type, bool channels_last, void* out,
                   int64_t begin = 0);
 }  // namespace ref

@@ -4,10 +4,11 @@
 
 #include "bellows/kernels/host_device.h"
 
-// Softmax, once, in scalar C++: what kernels/ref computes, and what kernels/cuda computes on the device.
+// Scalar formulas of softmax, shared by kernels/ref and kernels/cuda.
 namespace bellows::kernels {
 
-/// Largest of some values, and the sum of e^(x − max). The sum of none of them, or of −∞ alone, is 0; NaN stays in it.
+/// Maximum of some values and the sum of e^(x − max). The sum is 0 without values, or if all values are −∞. NaN
+/// propagates.
 template <class T>
 struct SoftmaxSum {
   T max = -static_cast<T>(INFINITY), sum = 0;
@@ -26,7 +27,7 @@ struct SoftmaxSum {
 
   BELLOWS_HOST_DEVICE void add(const SoftmaxSum& other) {
     const T largest = other.max > max ? other.max : max;
-    if (largest == -static_cast<T>(INFINITY)) {  // then there is no e^(max − largest)
+    if (largest == -static_cast<T>(INFINITY)) {  // e^(max − largest) would be NaN
       sum += other.sum;
       return;
     }
@@ -35,7 +36,7 @@ struct SoftmaxSum {
   }
 };
 
-/// Of one score; `on` is 0 for all classes but the target.
+/// Gradient of one logit. `on` is 0 for all classes except the target.
 template <class T>
 BELLOWS_HOST_DEVICE T softmax_gradient_of(T x, T log_sum, T on, T off, T scale) {
   return scale == 0 ? T(0) : (std::exp(x - log_sum) - off - on) * scale;

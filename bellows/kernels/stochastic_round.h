@@ -4,20 +4,20 @@
 
 #include "bellows/kernels/host_device.h"
 
-// Rounding at random, such that the mean of many roundings is the number itself. The bits are a function of a seed and
-// of the element's index: the same on any number of threads, on every rank, and whenever it is done again.
+// Stochastic rounding: the expected value of the rounded number is the number itself. The random bits are a function of
+// a seed and the element's index. They are the same for any number of threads, on every rank, and on every repetition.
 namespace bellows::kernels {
 
 constexpr int64_t rounding_window = 1024;
 
-/// The seed of the n-th tensor that a run of this seed rounds.
+/// The seed of the n-th tensor that a run with this seed rounds.
 inline uint64_t nth_rounding_seed(uint64_t seed, uint64_t n) {
   uint64_t x = (seed ^ 0xD1B54A32D192ED03) + n * 0xAEF17502108EF2D9;
   x = (x ^ (x >> 32)) * 0xDABA0B6EB09322E3;
   return x ^ (x >> 32);
 }
 
-/// What the elements of the window of element `at` share (splitmix64).
+/// The key shared by all elements of the window that contains element `at` (splitmix64).
 BELLOWS_HOST_DEVICE inline uint32_t rounding_key(uint64_t seed, uint64_t at) {
   uint64_t x = seed + (at / rounding_window + 1) * 0x9E3779B97F4A7C15;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;

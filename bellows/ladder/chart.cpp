@@ -11,8 +11,9 @@ namespace bellows::train {
 
 namespace {
 
-constexpr double chart_width = 440, row_height = 25, bar_height = 13;
-constexpr double label_width = 130, value_width = 54;  // left and right of the bars
+constexpr double chart_width = 440, row_height = 28, bar_height = 13, line_height = 12;
+constexpr double label_width = 160, value_width = 54;  // left and right of the bars
+constexpr size_t label_letters = 21;                   // number of letters that fit
 
 const char* class_of(MarkRole role) {
   static constexpr std::array names = {"bottom", "top", "kept", "dropped"};
@@ -37,7 +38,7 @@ std::string svg_rect(const std::string& css, double x, double y, double width, d
          attribute("width", std::max(0.0, width)) + attribute("height", height) + " rx=\"2\"/>\n";
 }
 
-/// Params: anchor – "start", "middle", "end": where `x` is in the text
+/// Params: anchor – "start", "middle", "end": the position of `x` in the text
 std::string svg_text(const std::string& css, double x, double y, const char* anchor, const std::string& text) {
   return "<text class=\"" + css + "\"" + attribute("x", x) + attribute("y", y) + " text-anchor=\"" + anchor + "\">" +
          escape_html(text) + "</text>\n";
@@ -50,7 +51,7 @@ std::string whole_chart(const ChartText& text, double height, const std::string&
          escape_html(text.description) + "</desc>\n" + marks + "</svg>\n";
 }
 
-/// A distance between grid lines that is 1, 2 or 5 times a power of ten.
+/// Returns a distance between grid lines of 1, 2 or 5 times a power of ten.
 double tick_of(double greatest) {
   const double rough = std::max(greatest, 1e-12) / 4;
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -60,7 +61,7 @@ double tick_of(double greatest) {
   return 10 * power;
 }
 
-/// Maps values from 0 to the greatest onto the width between `left` and `right`.
+/// Maps values from 0 to the maximum to the width between `left` and `right`.
 struct HorizontalScale {
   HorizontalScale(double the_greatest, double the_left, double the_right)
       : greatest(the_greatest > 0 ? the_greatest : 1), left(the_left), right(the_right) {}
@@ -93,11 +94,25 @@ double greatest_of(const std::vector<ChartBar>& bars) {
   return greatest;
 }
 
+/// Breaks a long label into two lines and cuts the rest.
+std::vector<std::string> label_lines(const std::string& label) {
+  const auto cut = [](const std::string& text) {
+    return text.size() <= label_letters ? text : text.substr(0, label_letters - 1) + "…";
+  };
+  const size_t space = label.size() <= label_letters ? std::string::npos : label.rfind(' ', label_letters);
+  if (space == std::string::npos) return {cut(label)};
+  return {label.substr(0, space), cut(label.substr(space + 1))};
+}
+
 std::string one_bar(const ChartBar& bar, const HorizontalScale& x, double y) {
   const std::string role = class_of(bar.role);
   const double middle = y + row_height / 2;
   std::string marks = "<g>\n<title>" + escape_html(bar.label + ": " + bar.shown) + "</title>\n";
-  marks += svg_text("label " + role, 0, middle + 4, "start", bar.label);
+  const std::vector<std::string> lines = label_lines(bar.label);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const double below = static_cast<double>(i) - static_cast<double>(lines.size() - 1) / 2;
+    marks += svg_text("label " + role, 0, middle + 4 + below * line_height, "start", lines[i]);
+  }
   if (std::isfinite(bar.value)) {
     marks += svg_rect("mark " + role + (bar.faint ? " faint" : ""), x.left, middle - bar_height / 2,
                       x(bar.value) - x.left, bar_height);
@@ -110,7 +125,7 @@ std::string one_bar(const ChartBar& bar, const HorizontalScale& x, double y) {
   return marks + svg_text("value " + role, chart_width, middle + 4, "end", bar.shown) + "</g>\n";
 }
 
-/// Where the accuracy stands on the line chart.
+/// The vertical position of an accuracy on the line chart.
 struct Plot {
   double left = 36, right = chart_width - 8, top = 10, bottom = 232, low = 0;
   double y(double accuracy) const { return bottom - (bottom - top) * (accuracy - low) / (1 - low); }

@@ -9,7 +9,7 @@ namespace bellows::train {
 
 namespace {
 
-/// A measure, and how often it is taken: an accumulation of 8 is three doublings.
+/// A measure, and how often it applies: accumulation over 8 steps counts as three doublings.
 struct Part {
   std::pair<char, int> key;
   double times = 1;
@@ -65,7 +65,7 @@ bool EvaluationPeaks::above(size_t candidate, int64_t bytes, double scale) const
   });
 }
 
-/// Until two evaluations say otherwise.
+/// True until two evaluations show otherwise.
 bool EvaluationPeaks::parts_help() const {
   return std::ranges::none_of(too_high_, [this](const auto& few) {
     return std::ranges::any_of(too_high_, [&](const auto& many) {

@@ -8,8 +8,8 @@
 
 namespace bellows::train {
 
-/// How long a step is expected to take: the table's factors, corrected by what was measured. A recipe's surprise is shared
-/// between those of its measures that were not measured before.
+/// Estimates step times from the table's factors, corrected by measurements. The deviation of a measured recipe is
+/// divided among its measures that had no correction before.
 class StepTimes {
  public:
   /// NaN before the first learn().
@@ -17,19 +17,19 @@ class StepTimes {
   void learn(const PlanCandidate& candidate, double step_ms);
 
  private:
-  double base_ms_ = 0;  ///< of a step without measures; 0: not known
+  double base_ms_ = 0;  ///< time of a step without measures; 0: unknown
   std::map<std::pair<char, int>, double> corrections_;
 };
 
-/// What is known of the peaks while recipes evaluate. One that was too high speaks for those of its precision: what becomes of
-/// activations is nothing to it, a smaller state lowers it by as much as it lowers the step's, smaller batches do if they did
-/// before.
+/// Infers evaluation peaks from measured ones that were too high, for recipes with the same precision. Activation
+/// measures have no effect on evaluation. A smaller optimizer state lowers the peak by its predicted saving. Smaller
+/// batches are assumed to lower it until two measurements show otherwise.
 class EvaluationPeaks {
  public:
   explicit EvaluationPeaks(const std::vector<PlanCandidate>& candidates) : candidates_(candidates) {}
-  /// Params: bytes – above what was allowed
+  /// Params: bytes – a peak above the target
   void add(size_t candidate, int64_t bytes) { too_high_.emplace_back(candidate, bytes); }
-  /// Params: scale – of predicted bytes
+  /// Params: scale – measured over predicted bytes
   bool above(size_t candidate, int64_t bytes, double scale) const;
 
  private:
@@ -39,11 +39,12 @@ class EvaluationPeaks {
   std::vector<std::pair<size_t, int64_t>> too_high_;
 };
 
-/// `measures` are those of `other` and more.
+/// Whether `measures` are those of `other` plus additional ones.
 bool adds_to(const MemoryOptions& measures, const MemoryOptions& other);
 
-/// The fastest, by paired windows; of those that cannot be told from it the one with the fewest changes.
-/// Shapes: changes – of the first ones alone that `seconds` has windows of; those are who can win
+/// Returns the fastest recipe in paired windows. Among those whose difference from it is not significant, returns the
+/// one with the fewest changes.
+/// Shapes: changes – for the first entries of `seconds`; only these can be returned
 size_t fastest_with_fewest_changes(const std::vector<std::vector<double>>& seconds, const std::vector<size_t>& changes);
 
 }  // namespace bellows::train

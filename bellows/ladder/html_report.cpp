@@ -19,7 +19,7 @@ namespace bellows::train {
 
 namespace {
 
-/// Added to the shared style of report/html.h. Colours are variables, so that light and dark share every rule.
+/// Added to the shared style of report/html.h. Colors are variables, so light and dark mode share all rules.
 constexpr const char* ladder_style = R"(
 :root { --accent: #b8410c;
   --bottom: #56708a; --top: #d9541e; --kept: #dbb9a4; --dropped: #a39b92; --good: #24704a;
@@ -88,9 +88,9 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
   .wordy td[data-label]::before { content: attr(data-label) " "; color: var(--soft); } }
 )";
 
-// ---- what the pages are made of. Text is HTML, but for that of entries and keys.
+// ---- parts of the pages. Parameters are HTML, except those of entries and keys, which are text.
 
-/// Everything before the headline. Params: title – text; kind – which ladder, HTML
+/// Everything before the headline. Params: title – text; kind – the kind of ladder, HTML
 std::string begin_report(const std::string& title, const std::string& kind) {
   return begin_page("bellows ladder: " + title, ladder_style) + "<p class=\"soft\">" + kind + "</p>\n";
 }
@@ -104,7 +104,7 @@ double mebibytes(int64_t bytes) {
   return bytes > 0 ? static_cast<double>(bytes) / (1 << 20) : RungResult::unknown;
 }
 
-/// Nothing where there is no chart.
+/// Empty if there is no chart.
 std::string figure(const std::string& caption, const std::string& explanation, const std::string& key,
                    const std::string& chart) {
   const std::string content = key + "</div>\n" + chart;
@@ -135,7 +135,7 @@ std::string header(std::initializer_list<const char*> names) {
   return "<thead><tr>" + cells + "</tr></thead>\n";
 }
 
-/// A table that can be pushed sideways where the screen is narrow.
+/// A table that scrolls sideways on narrow screens.
 std::string panel(const std::string& title, const std::string& explanation, const std::string& rows,
                   const char* css = "") {
   return "<div class=\"panel " + std::string(css) + "\">\n<h2>" + title + "</h2>\n<p class=\"soft\">" + explanation +
@@ -181,26 +181,26 @@ MarkRole role_of(const LadderReport& report, const RungResult& rung) {
   return rung.kept() ? MarkRole::kept : MarkRole::dropped;
 }
 
-/// 0.97 as "97 %", in one piece.
+/// 0.97 as "97 %", with a no-break space.
 std::string target_text(const LadderReport& report) {
   return chart_number("%.4g\u00a0%%", 100 * report.options.target_accuracy);
 }
 
 std::string roles_key(const LadderReport& report) {
   std::string key = "<div class=\"key\">" + key_entry("bottom", "plain libtorch");
-  if (&report.top() != &report.plain)
-    key += key_entry("top", "all that was kept") + key_entry("kept", "kept on the way");
+  if (&report.top() != &report.plain) key += key_entry("top", "all kept techniques") + key_entry("kept", "kept");
   return key + key_entry("dropped", "not kept");
 }
 
 std::string headline(const LadderReport& report) {
-  if (report.interrupted) return "Stopped before the top";
-  if (&report.top() == &report.plain) return "Nothing was kept";
+  if (report.interrupted) return "Stopped before the end";
+  if (&report.top() == &report.plain) return "No technique was kept";
   if (report.options.goal == LadderGoal::memory) {
-    return "<strong>" + chart_number("%.2f times", report.top().memory_over_start) +
-           "</strong> less memory, still to " + target_text(report);
+    return "<strong>" + chart_number("%.2f×", report.top().memory_over_start) +
+           "</strong> less memory, still reaching " + target_text(report);
   }
-  return "<strong>" + chart_number("%.2f times", report.speedup.ratio) + "</strong> sooner at " + target_text(report);
+  return "<strong>" + chart_number("%.2f×", report.speedup.ratio) + "</strong> faster to " + target_text(report) +
+         " accuracy";
 }
 
 std::string ratio_detail(const RatioInterval& ratio) {
@@ -214,18 +214,18 @@ std::string cards(const LadderReport& report) {
   const RungResult& top = report.top();
   const std::string arrow = " → ";
   return "<div class=\"cards\">\n" +
-         card(chart_number("%.2f×", report.speedup.ratio), "time to " + target_text(report) + " held out",
+         card(chart_number("%.2f×", report.speedup.ratio), "faster to " + target_text(report) + " held-out accuracy",
               ratio_detail(report.speedup)) +
-         card(chart_number("%.2f×", report.speedup_equal_batch.ratio), "samples a second, equal batch and rate",
-              ratio_detail(report.speedup_equal_batch)) +
+         card(chart_number("%.2f×", report.speedup_equal_batch.ratio),
+              "more samples/s at equal batch size and learning rate", ratio_detail(report.speedup_equal_batch)) +
          card(chart_number("%.1f", report.plain.time_to_target_s) + arrow +
                   chart_number("%.1f\u00a0s", top.time_to_target_s),
-              "training until " + target_text(report),
-              c10::str("plain libtorch → all that was kept; median of ", report.plain.curves.size(),
+              "training time to " + target_text(report),
+              c10::str("plain libtorch → all kept techniques; median of ", report.plain.curves.size(),
                        report.plain.curves.size() == 1 ? " seed" : " seeds")) +
          card(chart_number("%.1f", mebibytes(report.plain.peak_bytes)) + arrow +
                   chart_number("%.1f\u00a0MiB", mebibytes(top.peak_bytes)),
-              "peak memory of tensors", "plain libtorch → all that was kept") +
+              "peak memory of tensors", "plain libtorch → all kept techniques") +
          "</div>\n";
 }
 
@@ -241,15 +241,15 @@ std::string time_chart(const LadderReport& report) {
   }
   const std::string svg =
       bar_chart({.id = "time",
-                 .title = "Time to the target by rung",
-                 .description = "One bar a rung, from plain libtorch upwards. The table below holds "
-                                "the figures."},
+                 .title = "Time to target by rung",
+                 .description = "One bar per rung, starting with plain libtorch. The table below has the numbers."},
                 "s", bars);
-  return figure("Time to " + target_text(report),
-                "Seconds of training, evaluation left out. Bars are medians over the seeds, whiskers reach from the "
-                "least to the greatest; a faint bar is a single run, known to about 6 %. Each rung adds its technique "
-                "to the last one that was kept.",
-                roles_key(report) + key_entry("single", "one seed"), svg);
+  return figure(
+      "Time to " + target_text(report),
+      "Seconds of training, without evaluation. Bars are medians over the seeds; whiskers show the minimum and "
+      "the maximum. A faint bar is a single run, accurate to about 6 %. Each rung adds its technique to the "
+      "previous configuration.",
+      roles_key(report) + key_entry("single", "one seed"), svg);
 }
 
 std::string memory_chart(const LadderReport& report) {
@@ -264,11 +264,11 @@ std::string memory_chart(const LadderReport& report) {
   }
   const std::string svg = bar_chart({.id = "memory",
                                      .title = "Peak memory by rung",
-                                     .description = "One bar a rung: the highest sum of live tensor bytes while it "
-                                                    "trained."},
+                                     .description = "One bar per rung: the highest sum of live tensor bytes during "
+                                                    "training."},
                                     "MiB", bars);
-  return figure("Peak memory", "The highest sum of live tensor bytes while a rung trained to the target.",
-                roles_key(report), svg);
+  return figure("Peak memory", "The highest sum of live tensor bytes during training to the target.", roles_key(report),
+                svg);
 }
 
 std::string accuracy_chart(const LadderReport& report) {
@@ -284,11 +284,11 @@ std::string accuracy_chart(const LadderReport& report) {
   const double target = report.options.target_accuracy;
   const double low = std::max(0.0, std::floor(10 * (target - 8 * (1 - target))) / 10);
   const std::string svg = line_chart({.id = "accuracy",
-                                      .title = "Held-out accuracy against time",
-                                      .description = "One line a run; each ends where it reached the target."},
+                                      .title = "Held-out accuracy over time",
+                                      .description = "One line per run; each ends when it reaches the target."},
                                      low, target, lines);
-  return figure("Accuracy against wall time",
-                "Held-out accuracy in per cent over seconds of training; one line a run, until the target.",
+  return figure("Accuracy over wall time",
+                "Held-out accuracy in percent over seconds of training. One line per run, until it reaches the target.",
                 roles_key(report) + key_entry("target", target_text(report)), svg);
 }
 
@@ -300,11 +300,11 @@ std::string shares_chart(const LadderReport& report) {
   const RungResult& top = report.top();
   if (report.plain.shares.total_ms() == 0) return "";
   std::vector<ChartStack> stacks = {{.label = "plain libtorch", .parts = parts_of(report.plain.shares)}};
-  if (&top != &report.plain) stacks.push_back({.label = "all that was kept", .parts = parts_of(top.shares)});
+  if (&top != &report.plain) stacks.push_back({.label = "all kept techniques", .parts = parts_of(top.shares)});
   const std::string svg =
       stack_chart({.id = "shares",
-                   .title = "Where the time of a step goes",
-                   .description = "Milliseconds a step: load, forward, backward, optimizer, other."},
+                   .title = "Phases of a step",
+                   .description = "Milliseconds per step: load, forward, backward, optimizer, other."},
                   "ms", stacks);
   std::string key = "<div class=\"key\">";
   for (size_t part = 0; part < std::size(part_names); ++part) {
@@ -314,14 +314,14 @@ std::string shares_chart(const LadderReport& report) {
     }
     key += key_entry(c10::str("part-", part), words + " ms");
   }
-  return figure("Where a step’s time goes",
-                "The mean step of all runs to the target, on the thread that trains. Batches and images that grow make "
-                "steps of different sizes.",
+  return figure("Phases of a step",
+                "Mean of all steps to the target, on the training thread. Batch-size warm-up and progressive resizing "
+                "change the size of steps.",
                 key, svg);
 }
 
 std::string ratio_cell(const RatioInterval& ratio) {
-  return cell(chart_number("%.2f", ratio.ratio), interval_text("%.2f", ratio.low, ratio.high));
+  return cell(chart_number("%.2f×", ratio.ratio), interval_text("%.2f", ratio.low, ratio.high));
 }
 
 std::string figures_row(const RungResult& rung) {
@@ -332,22 +332,23 @@ std::string figures_row(const RungResult& rung) {
          range_cell("%.2f", rung.time_to_target_s, rung.time_to_target_range) +
          range_cell("%.1f", 100 * rung.accuracy, {100 * rung.accuracy_range.low, 100 * rung.accuracy_range.high}) +
          ratio_cell(rung.speedup) + ratio_cell(rung.samples_per_s_over_start) +
-         cell(chart_number("%.2f", rung.target_over_start)) + "<td class=\"verdict\">" +
+         cell(chart_number("%.2f×", rung.target_over_start)) + "<td class=\"verdict\">" +
          (rung.technique == "plain" ? "rung 0" : std::string(to_string(rung.verdict))) + "</td></tr>\n";
 }
 
 std::string figures_table(const LadderReport& report) {
-  std::string rows = header({"technique", "step ms", "samples/s", "peak MiB", "target s", "accuracy %",
-                             "over the rung below", "samples/s over the start", "target over the start", "verdict"}) +
+  std::string rows = header({"technique", "step ms", "samples/s", "peak MiB", "time to target (s)", "accuracy %",
+                             "speedup over previous configuration", "samples/s vs plain libtorch",
+                             "time to target vs plain libtorch", "verdict"}) +
                      "<tbody>\n" + figures_row(report.plain);
   for (const RungResult& rung : report.rungs) rows += figures_row(rung);
   return panel(
       "All rungs",
-      "Small figures are 90 % intervals; of the time to the target and the accuracy, the least and the greatest "
-      "of the seeds. Over the rung below: samples per second or, of a rung that is judged by it, the time to the "
-      "target. "
-      "Samples/s over the start is the product of those on the way; the target over the start is the ratio of the "
-      "medians, from two seeds on.<span class=\"hint\"> The table can be pushed sideways.</span>",
+      "Small numbers are 90 % intervals; for time to target and accuracy, the minimum and the maximum over the seeds. "
+      "The speedup over the previous configuration compares samples/s, or the time to target for techniques that are "
+      "judged by it. Samples/s vs plain libtorch is the product of the speedups up to this rung. Time to target vs "
+      "plain libtorch is the ratio of the medians, for at least two seeds."
+      "<span class=\"hint\"> Scroll the table sideways.</span>",
       rows);
 }
 
@@ -357,9 +358,9 @@ std::string expectation_row(const RungResult& rung) {
   };
   std::string verdict(to_string(rung.verdict)), expectation = rung.expectation;
   std::erase(expectation, '`');
-  if (rung.judged_by_target) verdict += ", judged by the time to the target";
+  if (rung.judged_by_target) verdict += ", judged by the time to target";
   if (!rung.note.empty()) verdict += ": " + rung.note;
-  if (!rung.runs_again.empty()) verdict += "; " + rung.runs_again;
+  if (!rung.runs_again.empty()) verdict += "; repeated runs: " + rung.runs_again;
   const std::string loader =
       rung.is_about_loading && !rung.bottleneck.empty() ? "<small>" + escape_html(rung.bottleneck) + "</small>" : "";
   return "<tr" + std::string(rung.kept() ? " class=\"kept\"" : "") + "><td>" + escape_html(rung.title) + "</td>" +
@@ -374,30 +375,30 @@ std::string expectation_table(const LadderReport& report) {
       "<thead><tr><th></th><th colspan=\"2\" scope=\"colgroup\">helps speed?</th><th colspan=\"2\" "
       "scope=\"colgroup\">helps memory?</th><th></th></tr>\n<tr><th scope=\"col\">technique</th><th "
       "scope=\"col\">expected</th><th scope=\"col\">measured</th><th scope=\"col\">expected</th><th "
-      "scope=\"col\">measured</th><th scope=\"col\" class=\"words\">why, and what came of "
-      "it</th></tr></thead>\n<tbody>\n";
+      "scope=\"col\">measured</th><th scope=\"col\" class=\"words\">expectation and "
+      "result</th></tr></thead>\n<tbody>\n";
   for (const RungResult& rung : report.rungs) rows += expectation_row(rung);
-  return panel(
-      "Expected and measured",
-      "What the table of techniques says before anybody measures, and what this machine says about this model.", rows,
-      "wordy");
+  return panel("Expected and measured",
+               "The expected effect of each technique in general, and its measured effect on this model and machine.",
+               rows, "wordy");
 }
 
 std::string conditions(const LadderReport& report) {
   const LadderOptions& options = report.options;
-  const std::string evaluated = options.eval_every_steps > 0 ? c10::str("every ", options.eval_every_steps, " steps")
-                                                             : "each time training has gone about 3 % further, 6 % in "
-                                                               "rungs that run once";
+  const std::string evaluated = options.eval_every_steps > 0
+                                    ? c10::str("every ", options.eval_every_steps, " steps")
+                                    : "each time the training time has grown by about 3 %, or 6 % for single runs";
   return "<div class=\"panel\">\n<h2>How it was measured</h2>\n<dl>\n" + entry("model", report.model) +
          entry("data", report.data) + machine_entries(report.machine) +
-         entry("comparisons",
-               c10::str("the rung and the one below it in turns, ", options.pairs, " to ", options.max_pairs,
-                        " pairs of windows; what changes the course of training, and the total, by ", options.seeds,
-                        " seeds side by side")) +
-         entry("accuracy", "looked at " + evaluated + ", outside the clock") +
-         (report.plain.runs_again.empty() ? "" : entry("plain ran again", report.plain.runs_again)) +
-         entry("took", format_seconds(report.seconds)) +
-         "</dl>\n<details><summary>The recipe of the last rung that was kept</summary>\n<pre>" +
+         entry("comparisons", c10::str("each technique and the previous configuration take turns in ", options.pairs,
+                                       " to ", options.max_pairs,
+                                       " pairs of timed windows; the total, and techniques that change the course "
+                                       "of training, with ",
+                                       options.seeds, options.seeds == 1 ? " seed" : " seeds")) +
+         entry("evaluation", evaluated + "; its time does not count") +
+         (report.plain.runs_again.empty() ? "" : entry("repeated runs of plain libtorch", report.plain.runs_again)) +
+         entry("duration", format_seconds(report.seconds)) +
+         "</dl>\n<details><summary>The recipe with all kept techniques</summary>\n<pre>" +
          escape_html(report.recipe_yaml) + "</pre></details>\n</div>\n";
 }
 
@@ -409,14 +410,7 @@ std::string size_text(int64_t bytes) {
 
 std::string name_of(const MemoryTargetReport& report, const TargetRung& rung) {
   const auto number = &rung - &report.rungs.front();
-  return number == 0 ? "as it is" : c10::str(number, ". ", rung.candidate.changes);
-}
-
-/// What stands left of a bar: the number says which row of the table it is.
-std::string bar_label(const MemoryTargetReport& report, const TargetRung& rung) {
-  constexpr size_t letters = 17;
-  const std::string name = name_of(report, rung);
-  return name.size() <= letters ? name : name.substr(0, letters - 1) + "…";
+  return number == 0 ? "unchanged recipe" : c10::str(number, ". ", rung.candidate.changes);
 }
 
 MarkRole mark_of(const MemoryTargetReport& report, const TargetRung& rung) {
@@ -426,17 +420,17 @@ MarkRole mark_of(const MemoryTargetReport& report, const TargetRung& rung) {
 }
 
 std::string key_of_marks() {
-  return "<div class=\"key\">" + key_entry("bottom", "as it is") + key_entry("top", "chosen") +
-         key_entry("kept", "fits, takes longer") + key_entry("dropped", "does not do");
+  return "<div class=\"key\">" + key_entry("bottom", "unchanged recipe") + key_entry("top", "chosen") +
+         key_entry("kept", "fits, but slower") + key_entry("dropped", "does not qualify");
 }
 
-/// One bar a rung. Params: value – NaN: no bar
+/// One bar per rung. Params: value – NaN: no bar
 template <class Value>
 std::string rung_bars(const MemoryTargetReport& report, const ChartText& text, const char* unit, Value value) {
   std::vector<ChartBar> bars;
   for (const TargetRung& rung : report.rungs) {
     const double figure_of_it = value(rung);
-    bars.push_back({.label = bar_label(report, rung),
+    bars.push_back({.label = name_of(report, rung),
                     .shown = chart_number("%.2f", figure_of_it),
                     .value = figure_of_it,
                     .range = {},
@@ -446,21 +440,20 @@ std::string rung_bars(const MemoryTargetReport& report, const ChartText& text, c
 }
 
 std::string charts(const MemoryTargetReport& report) {
-  const std::string memory =
-      rung_bars(report,
-                {.id = "memory",
-                 .title = "Peak memory by recipe",
-                 .description = "One bar a recipe that was measured. The table below holds the figures."},
-                "MiB", [](const TargetRung& rung) { return mebibytes(rung.peak_bytes); });
-  const std::string time = rung_bars(
-      report, {.id = "time", .title = "Time of a step by recipe", .description = "One bar a recipe that was measured."},
-      "ms", [](const TargetRung& rung) { return rung.step_ms; });
+  const std::string memory = rung_bars(report,
+                                       {.id = "memory",
+                                        .title = "Peak memory by recipe",
+                                        .description = "One bar per measured recipe. The table below has the numbers."},
+                                       "MiB", [](const TargetRung& rung) { return mebibytes(rung.peak_bytes); });
+  const std::string time =
+      rung_bars(report, {.id = "time", .title = "Step time by recipe", .description = "One bar per measured recipe."},
+                "ms", [](const TargetRung& rung) { return rung.step_ms; });
   return "<div class=\"charts\">\n" +
-         figure(
-             "Peak memory",
-             "The highest sum of live tensor bytes in its steps; " + size_text(report.target.bytes) + " is the target.",
-             key_of_marks(), memory) +
-         figure("Time of a step", "Of one optimizer step, with all parts of its batch: the median of timed windows.",
+         figure("Peak memory",
+                "The highest sum of live tensor bytes during a step. The target is " + size_text(report.target.bytes) +
+                    ".",
+                key_of_marks(), memory) +
+         figure("Step time", "Time of an optimizer step with all parts of its batch: median of timed windows.",
                 key_of_marks(), time) +
          "</div>\n";
 }
@@ -470,20 +463,18 @@ std::string target_row(const MemoryTargetReport& report, const TargetRung& rung)
   return "<tr" + std::string(chosen ? " class=\"kept\"" : "") + "><td>" + escape_html(name_of(report, rung)) + "</td>" +
          cell(chart_number("%.2f", mebibytes(rung.candidate.predicted_bytes))) +
          cell(chart_number("%.2f", mebibytes(rung.peak_bytes))) + cell(chart_number("%.2f", rung.step_ms)) +
-         range_cell("%.2f", rung.time_over_start.ratio, {rung.time_over_start.low, rung.time_over_start.high}) +
-         cell(chart_number("%.1f", 100 * rung.accuracy)) + "<td class=\"verdict\">" +
+         ratio_cell(rung.time_over_start) + cell(chart_number("%.1f", 100 * rung.accuracy)) + "<td class=\"verdict\">" +
          std::string(to_string(rung.verdict)) +
          (rung.note.empty() ? "" : "<small>" + escape_html(rung.note) + "</small>") + "</td></tr>\n";
 }
 
 std::string target_table(const MemoryTargetReport& report) {
-  std::string rows =
-      header({"recipe", "predicted MiB", "peak MiB", "step ms", "over as it is", "accuracy %", "verdict"}) +
-      "<tbody>\n";
+  std::string rows = header({"recipe", "predicted MiB", "peak MiB", "step ms", "step time vs unchanged recipe",
+                             "accuracy %", "verdict"}) +
+                     "<tbody>\n";
   for (const TargetRung& rung : report.rungs) rows += target_row(report, rung);
-  return panel("What was measured",
-               "In this order: what was expected to be fastest first. Small figures are 90 % intervals of windows in "
-               "turns. " +
+  return panel("Measured recipes",
+               "In the order of measurement, those expected to be fastest first. Small numbers are 90 % intervals. " +
                    not_measured_words(report),
                rows);
 }
@@ -494,18 +485,19 @@ std::string target_conditions(const MemoryTargetReport& report) {
                                                               escape_html(report.recipe_yaml) + "</pre></details>\n";
   return "<div class=\"panel\">\n<h2>How it was measured</h2>\n<dl>\n" + entry("model", report.model) +
          entry("data", report.data) + machine_entries(report.machine) +
-         entry("peak",
-               "highest sum of live bytes of libtorch's allocator above what there was before, each recipe in "
-               "a process of its own") +
-         entry("took", format_seconds(report.seconds)) + "</dl>\n" + recipe + "</div>\n";
+         entry(
+             "peak",
+             "highest sum of live bytes of libtorch's allocator, above the bytes at the start; each recipe runs in its "
+             "own process") +
+         entry("duration", format_seconds(report.seconds)) + "</dl>\n" + recipe + "</div>\n";
 }
 
 std::string target_headline(const MemoryTargetReport& report) {
   const TargetRung* choice = report.chosen();
   if (report.interrupted) return "Stopped before the end";
-  if (!choice) return "Nothing stays under " + size_text(report.target.bytes);
+  if (!choice) return "No recipe fits into " + size_text(report.target.bytes);
   return "<strong>" + size_text(choice->peak_bytes) + "</strong> of " + size_text(report.target.bytes) + ": " +
-         escape_html(choice == &report.rungs.front() ? "as it is" : choice->candidate.changes);
+         escape_html(choice == &report.rungs.front() ? "the unchanged recipe" : choice->candidate.changes);
 }
 
 }  // namespace
@@ -515,8 +507,9 @@ std::string ladder_page(const LadderReport& report) {
   const std::string subject = report.model + " on " + report.data;
   return begin_report(subject, memory ? "bellows ladder, for memory" : "bellows ladder") + "<h1>" + headline(report) +
          "</h1>\n<p class=\"soft\">" + escape_html(subject) +
-         ": plain libtorch at the bottom, one technique more on each rung; what does not help is taken out again." +
-         (report.interrupted ? " This ladder was stopped before its end." : "") +
+         ". Each rung adds one technique to the previous configuration, starting with plain libtorch. A technique is "
+         "kept only if it helps." +
+         (report.interrupted ? " This ladder was stopped before the end." : "") +
          (report.failure.empty() ? "" : " The last comparison failed: " + escape_html(report.failure)) + "</p>\n" +
          cards(report) + "<div class=\"charts\">\n" +
          (memory ? memory_chart(report) + time_chart(report) : time_chart(report) + memory_chart(report)) +

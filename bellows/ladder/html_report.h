@@ -7,11 +7,11 @@ namespace bellows::train {
 struct LadderReport;
 struct MemoryTargetReport;
 
-/// The report as one HTML page with charts: time to the target and peak memory by rung, accuracy against time, where a
-/// step's time goes; then the table, the machine and the recipe. It needs no other file and no network, follows the
-/// reader's choice of light or dark, and fits a phone.
+/// The report as a self-contained HTML page with charts: time to target and peak memory by rung, accuracy over time,
+/// and the phases of a step. Then follow the table, the machine and the recipe. It works offline, in light and dark
+/// mode, and on phones.
 std::string ladder_page(const LadderReport& report);
-/// The same of a search under a memory target.
+/// The page of a search with a memory target.
 std::string ladder_page(const MemoryTargetReport& report);
 
 }  // namespace bellows::train

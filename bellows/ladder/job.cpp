@@ -15,7 +15,8 @@ namespace bellows::train {
 
 namespace {
 
-/// Of those whose text or list of tokens has the most bytes, the one with the most tokens: only these are tokenized.
+/// Returns the text with the most tokens among those whose text or token list has the most bytes. Only these are
+/// tokenized.
 int64_t longest_text_of(const data::TextSource& texts) {
   std::vector<std::pair<size_t, int64_t>> by_bytes;
   by_bytes.reserve(static_cast<size_t>(texts.size()));
@@ -24,7 +25,7 @@ int64_t longest_text_of(const data::TextSource& texts) {
     try {
       source.read(i, sample);
       use();
-    } catch (const c10::ValueError&) {  // whoever reads it for training says so
+    } catch (const c10::ValueError&) {  // reported by the code that reads it for training
     }
   };
   for (int64_t i = 0; i < texts.size(); ++i)
@@ -43,14 +44,14 @@ int64_t longest_text_of(const data::TextSource& texts) {
   return longest.second;
 }
 
-/// Of series with the most steps the first.
+/// The first of the series with the most steps.
 int64_t longest_series_of(const data::Source& source) {
   std::pair<int64_t, int64_t> longest(0, 0);
   data::Sample sample;
   for (int64_t i = 0; i < source.size(); ++i) {
     try {
       source.read(i, sample);
-    } catch (const c10::ValueError&) {  // whoever reads it for training says so
+    } catch (const c10::ValueError&) {  // reported by the code that reads it for training
       continue;
     }
     const data::Field* series = sample.find("series");
@@ -60,7 +61,7 @@ int64_t longest_series_of(const data::Source& source) {
   return longest.second;
 }
 
-/// Another order, whose epochs begin with one sample.
+/// An order whose epochs start with a given sample.
 class BeginningWith final : public data::Order {
  public:
   BeginningWith(data::OrderPtr order, int64_t first) : order_(std::move(order)), first_(first) {}
@@ -80,11 +81,11 @@ class BeginningWith final : public data::Order {
   int64_t first_;
 };
 
-/// Batches of texts and of series are as large as their longest one. The first has the longest of all, for what follows is
-/// measured for a few batches only, and their peak has to be that of training.
+/// Puts the longest sample of all into the first batch, because batches of texts and series are padded to their longest
+/// sample. So a few batches have the same peak as a whole training.
 Job largest_batch_first(Job job) {
   const auto* texts = dynamic_cast<const data::TextSource*>(job.train.source().get());
-  const bool series = models::model_entry(job.recipe.model).input == models::InputKind::series;
+  const bool series = job.input == models::InputKind::series;
   const data::LoaderOptions& options = job.train.loader_options();
   if (!options.order || !(texts || series)) return job;
   const int64_t longest = texts ? longest_text_of(*texts) : longest_series_of(*job.train.source());
@@ -94,22 +95,23 @@ Job largest_batch_first(Job job) {
 
 class RecipeLadderJob final : public LadderJob {
  public:
-  /// From the first tensor on, all are counted.
+  /// Records the memory before it creates the first tensor.
   explicit RecipeLadderJob(const Recipe& recipe)
       : device_(recipe.device),
         before_(inspect::memory_stats(device_).current_bytes),
         loop_(largest_batch_first(make_job(recipe))) {
     inspect::reset_peak(device_);
+    TORCH_CHECK_VALUE(loop_.job().task.has_accuracy(), "ladder: a model with loss = ", recipe.loss,
+                      " has no accuracy to compare. The ladder measures classification and language models.");
     TORCH_CHECK_VALUE(loop_.job().eval,
-                      "ladder: expected held-out data to measure the accuracy on, and there is none "
-                      "beside the files ",
-                      recipe.data, ". Name a folder, of which a part is held out, or eval_data.");
+                      "ladder: there are no held-out data to measure the accuracy on, because `data` names files (",
+                      recipe.data, "). Use a folder, of which a part is held out, or set `eval_data`.");
   }
 
   int64_t run_steps(int64_t n) override {
     const int64_t before = loop_.sample_count();
     loop_.run_steps(n);
-    loop_.take_losses();  // waits for the device, and notices a run that has blown up
+    loop_.take_losses();  // waits for the device, and throws if the loss is not finite
     return loop_.sample_count() - before;
   }
 
@@ -127,7 +129,7 @@ class RecipeLadderJob final : public LadderJob {
   }
 
   double evaluate() override { return loop_.evaluate().accuracy; }
-  /// Of the device, above what was there before.
+  /// The peak of the device, above the memory used before the job was created.
   int64_t take_peak_bytes() override {
     const int64_t peak = inspect::memory_stats(device_).peak_bytes;
     inspect::reset_peak(device_);
@@ -154,21 +156,21 @@ class RecipeLadderJob final : public LadderJob {
 
 Recipe without_techniques(Recipe recipe) {
   recipe.precision = "fp32";
-  recipe.precision_level = "O1";
+  recipe.amp_level = "O1";
   if (recipe.train_metrics == "device") recipe.train_metrics = "sync";
   recipe.channels_last = false;
   recipe.optimizer_impl = "loop";
   recipe.optimizer_state = "auto";
-  recipe.loader_threads = 0;
-  recipe.cache_mb = 0;
+  recipe.num_workers = 0;
+  recipe.image_cache_mb = 0;
   recipe.length_buckets = false;
-  recipe.keep_freed_memory = false;
+  recipe.allocator_reuse = false;
   recipe.compile = "none";
-  recipe.step_in_backward = false;
+  recipe.optimizer_in_backward = false;
   recipe.recompute = "none";
-  recipe.recompute_keep = 0;
-  recipe.recompute_keep_mb = 0;
-  recipe.activations = "full";
+  recipe.activation_memory_budget = 0;
+  recipe.activation_memory_budget_mb = 0;
+  recipe.activation_dtype = "full";
   recipe.offload_folder.clear();
   recipe.offload_reserve_mb = 0;
   recipe.batch_size_start = recipe.image_size_start = 0;

@@ -7,18 +7,19 @@
 
 namespace bellows::train {
 
-/// `recipe` with every switch off that the techniques switch on: what the ladder starts from.
+/// Returns `recipe` with all settings off that techniques turn on: the start of the ladder.
 Recipe without_techniques(Recipe recipe);
 
-/// `recipe` with the largest batches and pictures from the first step on, and no files.
+/// Returns `recipe` with full batch and image size from the first step on, and without output files.
 Recipe at_full_size(Recipe recipe);
 
-/// The run that a recipe describes, on Bellows' own step engine. Its peak is that of the recipe's device, above what this
-/// process held when the job was made.
-/// Throws: as make_job; c10::ValueError – no held-out data
+/// A run of a recipe on Bellows' step engine. Its peak is that of the recipe's device, above the memory that this
+/// process used when the job was created.
+/// Throws: like make_job(); c10::ValueError if there is no held-out data
 std::unique_ptr<LadderJob> make_ladder_job(Recipe recipe, uint64_t seed);
 
-/// For LadderJob::take_peak_bytes(): the peak of the CPU allocator's live bytes since the last call, in this process.
+/// Implements LadderJob::take_peak_bytes(): the peak of the CPU allocator's live bytes in this process since the last
+/// call.
 int64_t take_cpu_peak_bytes();
 
 }  // namespace bellows::train

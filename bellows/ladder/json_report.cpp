@@ -90,7 +90,7 @@ LadderJson rung_json(const TargetRung& rung) {
           {"verdict", to_string(rung.verdict)},
           {"note", rung.note},
           {"batch_size", rung.candidate.recipe.batch_size},
-          {"accumulate", rung.candidate.recipe.accumulate},
+          {"gradient_accumulation_steps", rung.candidate.recipe.gradient_accumulation_steps},
           {"predicted_peak_bytes", rung.candidate.predicted_bytes},
           {"peak_bytes", rung.peak_bytes},
           {"evaluation_peak_bytes", rung.evaluation_bytes},

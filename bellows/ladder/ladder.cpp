@@ -7,19 +7,20 @@
 #include "bellows/core/error.h"
 #include "bellows/ladder/results.h"
 #include "bellows/train/recipe/recipe.h"
+#include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
 
 namespace {
 
-constexpr double given_up = 2.5;  // times what plain took to the target
+constexpr double given_up = 2.5;  // a run ends after this multiple of plain's time to target
 
 void check_ladder_options(const LadderOptions& options) {
   TORCH_CHECK_VALUE(options.target_accuracy > 0 && options.target_accuracy <= 1,
                     "run_ladder: expected target_accuracy in (0, 1], got ", options.target_accuracy, ". 97 % is 0.97.");
   TORCH_CHECK_VALUE(options.pairs >= 5, "run_ladder: expected at least 5 pairs of windows, got ", options.pairs, ".");
-  TORCH_CHECK_VALUE(options.max_pairs >= options.pairs, "run_ladder: expected max_pairs of at least pairs, ",
-                    options.pairs, ", got ", options.max_pairs, ".");
+  TORCH_CHECK_VALUE(options.max_pairs >= options.pairs, "run_ladder: expected max_pairs to be at least pairs (",
+                    options.pairs, "), got ", options.max_pairs, ".");
   TORCH_CHECK_VALUE(options.window_s > 0, "run_ladder: expected window_s above 0, got ", options.window_s, ".");
   TORCH_CHECK_VALUE(options.seeds >= 1, "run_ladder: expected at least 1 seed, got ", options.seeds, ".");
   TORCH_CHECK_VALUE(options.max_epochs >= 1, "run_ladder: expected max_epochs of at least 1, got ", options.max_epochs,
@@ -28,7 +29,7 @@ void check_ladder_options(const LadderOptions& options) {
                     options.eval_every_steps, ".");
 }
 
-/// The state of one climb: the last rung that was kept, and the last one with plain's batch.
+/// The state of a ladder: the last kept rung, and the last one with plain's batch size and learning rate.
 class Climb {
  public:
   Climb(const Recipe& recipe, LadderJobs& jobs, const LadderOptions& options, const LadderInstruments& instruments,
@@ -51,7 +52,7 @@ class Climb {
     for (const Technique& technique : techniques) {
       report_.rungs.push_back({.technique = technique.name,
                                .title = technique.title,
-                               .note = "the ladder ended before it",
+                               .note = "the ladder ended before this technique was measured",
                                .expectation = technique.expected.words,
                                .is_about_loading = technique.is_about_loading,
                                .judged_by_target = technique.judged_by_target,
@@ -73,7 +74,7 @@ class Climb {
     } catch (const LadderStopped&) {
       report_.interrupted = true;
     } catch (const std::exception& error) {
-      if (runs_[0].empty()) throw;  // plain itself: there is nothing to report
+      if (runs_[0].empty()) throw;  // without plain there is nothing to report
       report_.failure = user_message(error);
     }
     if (!runs_[0].empty()) fill_over_start(report_, runs_[0]);
@@ -83,7 +84,7 @@ class Climb {
   }
 
  private:
-  // ---- what is running
+  // ---- runs and progress
 
   LadderMeasure::Start starter(const std::optional<Recipe>& recipe) {
     if (!recipe) return [this](uint64_t seed) { return jobs_.plain(seed); };
@@ -96,11 +97,11 @@ class Climb {
     const std::string which = seeds > 1 ? c10::str(what, ", seed ", seed + 1) : what;
     TargetLimits limits;
     if (recipe && options_.goal == LadderGoal::speed) limits.seconds = given_up * report_.plain.time_to_target_s;
-    if (recipe && recipe->schedule == "one_cycle") limits.epochs = recipe->epochs;  // nothing is learnt behind its end
+    if (recipe && recipe->lr_schedule == "one_cycle") limits.epochs = recipe->epochs;  // the schedule ends there
     return measure_.to_target(starter(recipe), options_.seed + static_cast<uint64_t>(seed), which, seeds == 1, limits);
   }
 
-  /// Takes note of runs of a rung; a seed that ran before is replaced, and its time noted.
+  /// Adds runs to a rung. A run replaces an earlier one with the same seed, whose time is recorded.
   void add_runs(size_t rung, std::vector<TargetRun> runs) {
     for (TargetRun& run : runs) {
       const auto old = std::ranges::find(runs_[rung], run.seed, &TargetRun::seed);
@@ -168,7 +169,7 @@ class Climb {
       measure_and_judge(technique, recipe, rung);
     } catch (const LadderStopped&) {
       throw;
-    } catch (const std::exception& error) {  // the run diverged or ran out of memory, or a job of the caller's threw
+    } catch (const std::exception& error) {  // the run diverged or ran out of memory, or the caller's code threw
       result.verdict = Verdict::failed;
       result.note = user_message(error);
       return;
@@ -213,21 +214,21 @@ class Climb {
     if (options_.goal == LadderGoal::memory) judge_by_memory(result);
   }
 
-  /// The rung below with this seed: its run, or a new one where there is none as good.
+  /// Returns the previous configuration's run with this seed, or runs it if there is none that was fully evaluated.
   TargetRun below_run(int seed) {
     for (const TargetRun& run : runs_[kept_rung_]) {
       if (run.seed == options_.seed + static_cast<uint64_t>(seed) && !run.rough) return run;
     }
-    TargetRun run = to_target(kept_, seed, options_.seeds, "below");
+    TargetRun run = to_target(kept_, seed, options_.seeds, "previous");
     add_runs(kept_rung_, {run});
     return run;
   }
 
-  /// Seed by seed, and twice as many seeds where that many leave a wide interval. (Only its width decides: if "1 lies
-  /// outside" did, noise would sooner or later end it there.)
-  /// Params: must_win – the rung has to be sooner to be kept: stop at the second seed with which it is not
+  /// Runs seed by seed, and uses twice as many seeds if the interval is wide. Only the width of the interval decides:
+  /// stopping when 1 is outside would favor chance results.
+  /// Params: must_win – the rung must be faster to be kept: stop at the second seed for which it is not
   PairedRuns paired_runs(const Recipe& recipe, bool must_win) {
-    constexpr double wide = 1.4;  // ends of the interval over one another
+    constexpr double wide = 1.4;  // ratio of the ends of the interval
     PairedRuns runs;
     int lost = 0;
     for (int i = 0; i < 2 * options_.seeds; ++i) {
@@ -248,7 +249,7 @@ class Climb {
   }
 
   static int64_t peak_of_first_steps(LadderJob& job) {
-    job.take_peak_bytes();  // of jobs that were
+    job.take_peak_bytes();  // discards the peak of earlier jobs
     job.run_steps(3);
     return job.take_peak_bytes();
   }
@@ -256,7 +257,7 @@ class Climb {
   void time_windows(const Recipe& recipe, RungResult& result) {
     const auto rung = jobs_.with(recipe, options_.seed);
     step_samples_ = step_samples_of(*rung);
-    result.peak_bytes = peak_of_first_steps(*rung);  // before the other job may add its own
+    result.peak_bytes = peak_of_first_steps(*rung);  // before the other job adds its own
     const auto below = starter(kept_)(options_.seed);
     fill_from_windows(measure_.windows({rung.get(), below.get()}), result);
     result.bottleneck = rung->bottleneck();
@@ -274,7 +275,7 @@ class Climb {
     fill_rate(result, chain(level_, result.samples_per_s_over_start), mean_step_samples(runs.rung));
   }
 
-  /// Whole runs against whole runs, first steps against first steps.
+  /// Compares complete runs with complete runs, and first steps with first steps.
   void fill_memory(size_t rung) {
     RungResult& result = result_of(rung);
     const auto peak = static_cast<double>(result.peak_bytes);
@@ -290,7 +291,7 @@ class Climb {
 
   // ---- the total
 
-  /// Plain and the last kept rung side by side, in time to target and in samples per second.
+  /// Compares plain and the last kept rung in time to target and in samples per second.
   void compare_with_plain() {
     if (!kept_) return;
     now_ = kept_rung_;
@@ -315,14 +316,15 @@ class Climb {
   std::function<void(const LadderEvent&)> on_event_;
   LadderMeasure measure_;
   LadderReport report_;
-  std::vector<std::vector<TargetRun>> runs_;  ///< of plain, and of each rung
-  size_t now_ = 0;                            ///< the rung that is being measured, 0: plain
+  std::vector<std::vector<TargetRun>> runs_;  ///< of plain and of each rung
+  size_t now_ = 0;                            ///< the rung in progress; 0: plain
   std::optional<Recipe> kept_, equal_batch_;
-  size_t kept_rung_ = 0;                                       ///< the rung of `kept_`, 0: plain
-  RatioInterval level_;                                        ///< samples per second of plain's first run
-  RatioInterval over_start_{.ratio = 1, .low = 1, .high = 1};  ///< samples per second of the rung below over plain's
-  int64_t first_peak_ = 0;   ///< of the first steps of the rung below; 0: not measured
-  double step_samples_ = 0;  ///< of the mean step of what is in the windows
+  size_t kept_rung_ = 0;  ///< the rung of `kept_`; 0: plain
+  RatioInterval level_;   ///< samples per second of plain's first run
+  /// Samples per second of the previous configuration relative to plain.
+  RatioInterval over_start_{.ratio = 1, .low = 1, .high = 1};
+  int64_t first_peak_ = 0;   ///< of the first steps of the previous configuration; 0: not measured
+  double step_samples_ = 0;  ///< samples of the mean step in the windows
   bool equal_batch_so_far_ = true;
 };
 
@@ -346,7 +348,7 @@ LadderReport run_ladder(const Recipe& recipe, const std::vector<Technique>& tech
                         const LadderOptions& options, const LadderInstruments& instruments,
                         const std::function<void(const LadderEvent&)>& on_event) {
   check_ladder_options(options);
-  return Climb(recipe, jobs, options, instruments, on_event).run(techniques);
+  return Climb(with_model_defaults(recipe), jobs, options, instruments, on_event).run(techniques);
 }
 
 }  // namespace bellows::train

@@ -10,17 +10,17 @@ namespace bellows::train {
 
 namespace {
 
-constexpr double tight = 1.05;        // ends of an interval over one another: as far as a 90 % interval has to be known
-constexpr double granularity = 0.03;  // of the time to the target
-constexpr double far_off = 4;         // times the errors that the target allows
+constexpr double tight = 1.05;        // a 90 % interval is narrow enough if its ends differ by this ratio
+constexpr double granularity = 0.03;  // of the time to target
+constexpr double far_off = 4;         // multiple of the error rate that the target allows
 constexpr double longest_settling_s = 600;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Steps of `job` that are about `samples` samples: whole epochs where one is not much longer, so that windows hold the
-/// epochs' ends.
+/// Number of steps of `job` with about `samples` samples. Uses whole epochs if possible, so that windows include the
+/// ends of epochs.
 int64_t steps_for(const LadderJob& job, int64_t samples) {
   const auto steps = static_cast<double>(job.steps_per_epoch());
   const double epochs = static_cast<double>(samples) / static_cast<double>(job.samples_per_epoch());
@@ -40,7 +40,7 @@ void LadderMeasure::check_stop() const {
   if (instruments_.stop()) throw LadderStopped("ladder: stopped on request.");
 }
 
-/// Only the interval's width may end a comparison. If "1 lies outside" did, noise would sooner or later end it there.
+/// Only the width of the interval ends a comparison. Stopping when 1 is outside would favor chance results.
 bool LadderMeasure::enough(const TimedWindows& windows) const {
   const auto& series = windows.seconds_per_sample;
   const auto pairs = static_cast<int>(series.front().size());
@@ -50,14 +50,15 @@ bool LadderMeasure::enough(const TimedWindows& windows) const {
   return ratio.high / ratio.low <= tight;
 }
 
-/// A run whose compiled code does not come is measured as it is.
-/// Returns: it came
+/// Waits for compiled code. After a timeout, the run is measured without it.
+/// Returns: whether the compiled code is ready
 bool LadderMeasure::settle(LadderJob& job) const {
   const double begin = seconds();
   while (!job.settle()) {
     check_stop();
     if (seconds() - begin < longest_settling_s) continue;
-    log_warn("ladder: code is still being compiled after ", longest_settling_s, " s; steps are measured without it.");
+    log_warn("ladder: code is still being compiled after ", longest_settling_s,
+             " s; measuring without the compiled code.");
     return false;
   }
   return true;
@@ -89,7 +90,8 @@ TimedWindows LadderMeasure::windows(const std::vector<LadderJob*>& jobs) const {
     for (size_t i = 0; i < jobs.size(); ++i) {
       check_stop();
       const int64_t steps = steps_for(*jobs[i], samples);
-      jobs[i]->run_steps(std::max<int64_t>(1, steps / 5));  // untimed: uses up what was prefetched while the other ran
+      // Untimed: consumes batches that were prefetched while the other job ran.
+      jobs[i]->run_steps(std::max<int64_t>(1, steps / 5));
       settles[i] = settles[i] && settle(*jobs[i]);
       const double start = seconds();
       const int64_t done = jobs[i]->run_steps(steps);
@@ -99,11 +101,11 @@ TimedWindows LadderMeasure::windows(const std::vector<LadderJob*>& jobs) const {
   return result;
 }
 
-/// Evaluation costs as much as some steps. Far from the target its result is known before.
+/// Evaluation costs as much as some steps, so it is rare while the accuracy is far from the target.
 int64_t LadderMeasure::samples_to_evaluation(const TargetRun& run, int64_t samples_per_epoch, bool rough) const {
   if (options_.eval_every_steps > 0) return options_.eval_every_steps * plain_batch_;
   const auto so_far = static_cast<double>(run.samples);
-  double best = 0;  // it may fall again
+  double best = 0;  // the accuracy may fall again
   for (const auto& point : run.points) best = std::max(best, point.accuracy);
   if (1 - best < far_off * (1 - options_.target_accuracy)) {
     return std::llround((rough ? 2 : 1) * granularity * so_far);
@@ -116,11 +118,11 @@ TargetRun LadderMeasure::to_target(const Start& start, uint64_t seed, const std:
   TargetRun run{.seed = seed, .rough = rough};
   const std::unique_ptr<LadderJob> job = start(seed);
   const int64_t per_epoch = job->samples_per_epoch();
-  job->take_peak_bytes();  // those of jobs that were
+  job->take_peak_bytes();  // discards the peak of earlier jobs
   const auto max_epochs = static_cast<double>(std::min(limits.epochs, options_.max_epochs));
   while (run.epochs < max_epochs && run.seconds < limits.seconds && !run.reached) {
     check_stop();
-    // Anew each time: batches may grow.
+    // Computed each time, because the batch size may grow.
     const double step_samples = static_cast<double>(per_epoch) / static_cast<double>(job->steps_per_epoch());
     const auto samples = static_cast<double>(samples_to_evaluation(run, per_epoch, rough));
     const int64_t steps = std::max<int64_t>(1, std::llround(samples / step_samples));
@@ -134,7 +136,7 @@ TargetRun LadderMeasure::to_target(const Start& start, uint64_t seed, const std:
     run.accuracy = job->evaluate();
     run.reached = run.accuracy >= options_.target_accuracy;
     run.points.push_back({.seconds = run.seconds, .samples = run.samples, .accuracy = run.accuracy});
-    job->take_peak_bytes();  // the evaluation's
+    job->take_peak_bytes();  // discards the peak of the evaluation
     progress_(
         {.activity = activity, .done = static_cast<int64_t>(run.epochs), .total = options_.max_epochs, .run = &run});
   }

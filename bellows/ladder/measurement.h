@@ -10,31 +10,31 @@
 
 namespace bellows::train {
 
-/// Thrown, and caught by run_ladder, when the instruments' stop() says so.
+/// Thrown if the instruments' stop() returns true. run_ladder() catches it.
 using LadderStopped = Stopped;
 
-/// Seconds per sample of jobs that took turns, window by window.
+/// Seconds per sample of alternating jobs, by window.
 struct TimedWindows {
   std::vector<std::vector<double>> seconds_per_sample;  ///< by job
 };
 
-/// One run from scratch until the target, or until it is given up.
+/// A run from scratch until the target, or until a limit.
 struct TargetRun {
   uint64_t seed = 0;
-  double seconds = 0;  ///< of training; evaluation is outside
+  double seconds = 0;  ///< training time, without evaluation
   double accuracy = 0;
   double epochs = 0;
   int64_t steps = 0, samples = 0;
-  int64_t peak_bytes = 0;  ///< of training
+  int64_t peak_bytes = 0;  ///< during training
   bool reached = false;
   bool rough = false;                        ///< evaluated half as often
-  std::vector<double> earlier_s;             ///< `seconds` of the runs with this seed that it replaces
-  StepShares phases;                         ///< of all its steps together
-  std::string bottleneck;                    ///< LadderJob::bottleneck, at its end
-  std::vector<AccuracyCurve::Point> points;  ///< one an evaluation
+  std::vector<double> earlier_s;             ///< `seconds` of earlier runs with this seed
+  StepShares phases;                         ///< sum over all steps
+  std::string bottleneck;                    ///< LadderJob::bottleneck() at its end
+  std::vector<AccuracyCurve::Point> points;  ///< one per evaluation
 };
 
-/// News from inside a measurement.
+/// Progress within a measurement.
 struct MeasureProgress {
   std::string activity;
   int64_t done = 0, total = 0;
@@ -42,26 +42,26 @@ struct MeasureProgress {
   const TargetRun* run = nullptr;         ///< so far
 };
 
-/// When a run is given up.
+/// Limits of a run.
 struct TargetLimits {
   double seconds = std::numeric_limits<double>::infinity();
-  int64_t epochs = std::numeric_limits<int64_t>::max();  ///< max_epochs if that is less
+  int64_t epochs = std::numeric_limits<int64_t>::max();  ///< max_epochs if that is lower
 };
 
-/// The two measurements that the ladder is made of.
+/// The two measurements of the ladder.
 class LadderMeasure {
  public:
   using Progress = std::function<void(const MeasureProgress&)>;
   using Start = std::function<std::unique_ptr<LadderJob>(uint64_t seed)>;
 
-  /// Params: plain_batch – what `eval_every_steps` counts in
+  /// Params: plain_batch – batch size in which `eval_every_steps` is counted
   LadderMeasure(const LadderOptions& options, const LadderInstruments& instruments, int64_t plain_batch,
                 Progress progress);
 
   /// Throws: LadderStopped
   TimedWindows windows(const std::vector<LadderJob*>& jobs) const;
-  /// Params: rough – twice as far from one evaluation to the next
-  ///         limits – of training, before the run is given up
+  /// Params: rough – double the distance between evaluations
+  ///         limits – of the run
   /// Throws: LadderStopped
   TargetRun to_target(const Start& start, uint64_t seed, const std::string& activity, bool rough = false,
                       const TargetLimits& limits = {}) const;

@@ -17,14 +17,15 @@ namespace bellows::train {
 
 namespace {
 
-constexpr double prediction_margin = 1.1;  // peaks are predicted to 5 %, offload by formula alone
-constexpr double close_by = 1.1;           // steps that windows alone do not tell apart
+// Predicted peaks are within 5 %, but those with offloading are formulas only.
+constexpr double prediction_margin = 1.1;
+constexpr double close_by = 1.1;  // ratio of step times that single windows cannot distinguish
 constexpr double nearly = 1.05, hopeless = 1.5;
 constexpr size_t most_finalists = 3, last_resorts = 3;
-constexpr size_t as_it_is = 0;  // the first candidate
+constexpr size_t as_it_is = 0;  // index of the unchanged recipe
 
 void check_target(const std::vector<PlanCandidate>& candidates, const MemoryTarget& target) {
-  TORCH_CHECK_VALUE(!candidates.empty(), "find_recipe_under: expected at least one candidate, the recipe as it is.");
+  TORCH_CHECK_VALUE(!candidates.empty(), "find_recipe_under: expected at least one candidate, the unchanged recipe.");
   TORCH_CHECK_VALUE(target.bytes > 0, "find_recipe_under: expected a target above 0 bytes, got ", target.bytes, ".");
   TORCH_CHECK_VALUE(target.target_accuracy >= 0 && target.target_accuracy <= 1,
                     "find_recipe_under: expected target_accuracy in [0, 1], got ", target.target_accuracy, ".");
@@ -56,7 +57,7 @@ class TargetSearch {
     report_.model = candidates[as_it_is].recipe.model;
     report_.data = candidates[as_it_is].recipe.data;
     report_.target = target;
-    report_.rungs.reserve(candidates.size());  // events point into it
+    report_.rungs.reserve(candidates.size());  // events point to its elements
   }
 
   MemoryTargetReport run() {
@@ -75,7 +76,7 @@ class TargetSearch {
   }
 
  private:
-  // ---- what is asked of the candidates
+  // ---- candidates
 
   TargetRung& rung(size_t candidate) { return report_.rungs[*rung_of_[candidate]]; }
   bool fits(size_t candidate) { return rung_of_[candidate] && rung(candidate).verdict == TargetVerdict::fits; }
@@ -96,7 +97,8 @@ class TargetSearch {
            evaluations_.above(candidate, report_.target.bytes, scale_);
   }
 
-  /// Nothing that was thought to fit does: those that come nearest, and may fit after all; far off, one, to say how far.
+  /// If no candidate is predicted to fit, returns the smallest ones, which may fit after all. If they are far off,
+  /// returns one, to show the distance.
   std::vector<size_t> smallest_ones() {
     last_resort_ = true;
     std::vector<size_t> result;
@@ -113,7 +115,7 @@ class TargetSearch {
     return result;
   }
 
-  /// Measured or not, it would not be faster than one that fits.
+  /// Whether a candidate cannot be faster than one that fits, because it only adds measures to it.
   bool only_adds(size_t candidate) {
     for (size_t i = 0; i < candidates_.size(); ++i) {
       if (fits(i) && adds_to(candidates_[candidate].measures, candidates_[i].measures) &&
@@ -131,7 +133,7 @@ class TargetSearch {
     return best;
   }
 
-  /// Before anything was timed the table's order is all there is.
+  /// Before the first measurement, candidates are ordered by the table's factors.
   double expected_ms(size_t candidate) const {
     const double ms = times_.estimate_ms(candidates_[candidate]);
     return std::isfinite(ms) ? ms : candidates_[candidate].time_factor;
@@ -171,8 +173,8 @@ class TargetSearch {
     if (available > 0 && predicted(as_it_is) > 0.9 * available) {
       TargetRung& start = add_rung(as_it_is);
       start.verdict = TargetVerdict::too_large;
-      start.note = c10::str("not measured: predicted to need ", format_bytes(predicted(as_it_is)),
-                            " of this machine's ", format_bytes(available));
+      start.note = c10::str("not measured: predicted to need ", format_bytes(predicted(as_it_is)), " of the ",
+                            format_bytes(available), " that are free");
       announce(start);
       return;
     }
@@ -193,14 +195,14 @@ class TargetSearch {
     begin(candidate, "windows");
     try {
       const auto run = job(candidate);
-      run->take_peak_bytes();  // of what was
+      run->take_peak_bytes();  // discards the peak of earlier jobs
       run->run_steps(3);
       const TimedWindows windows = measure_.windows({run.get()});
       result.peak_bytes = run->take_peak_bytes();
       result.step_ms = step_ms(candidate, windows.seconds_per_sample[0]);
       result.verdict = result.peak_bytes <= report_.target.bytes ? TargetVerdict::fits : TargetVerdict::too_large;
       learn(candidate);
-    } catch (const c10::Error& error) {  // a run that blew up, or does not fit into the machine
+    } catch (const c10::Error& error) {  // the run diverged or does not fit into the machine's memory
       result.verdict = TargetVerdict::failed;
       result.note = user_message(error);
     }
@@ -217,12 +219,13 @@ class TargetSearch {
 
   double step_ms(size_t candidate, const std::vector<double>& seconds_per_sample) const {
     const Recipe& recipe = candidates_[candidate].recipe;
-    return 1e3 * median(seconds_per_sample) * static_cast<double>(recipe.batch_size * recipe.accumulate);
+    return 1e3 * median(seconds_per_sample) *
+           static_cast<double>(recipe.batch_size * recipe.gradient_accumulation_steps);
   }
 
-  // ---- the choice
+  // ---- choice
 
-  /// Measures of a group what may be the fastest that fits, and chooses it.
+  /// Measures the candidates of a group that may be the fastest that fit, and chooses one.
   bool choose_among(const std::vector<size_t>& group) {
     while (true) {
       while (const auto next = next_of(group)) {
@@ -255,7 +258,7 @@ class TargetSearch {
     return result;
   }
 
-  /// Side by side they need more memory than one after another.
+  /// Whether memory suffices to run these recipes at the same time.
   bool side_by_side(const std::vector<size_t>& some) {
     double bytes = 0;
     for (const size_t i : some) bytes += static_cast<double>(rung(i).peak_bytes);
@@ -263,7 +266,7 @@ class TargetSearch {
     return available == 0 || bytes < 0.8 * available;
   }
 
-  /// Who take turns: the finalists and, behind them, the recipe as it is; fewer where memory is short.
+  /// The recipes that alternate: the finalists, then the unchanged recipe; fewer if memory is short.
   std::vector<size_t> who_take_turns(const std::vector<size_t>& finalists) {
     std::vector<size_t> all = finalists;
     if (std::isfinite(rung(as_it_is).step_ms)) all.push_back(as_it_is);
@@ -272,7 +275,7 @@ class TargetSearch {
     return all;
   }
 
-  /// Returns: the fastest; of those that cannot be told from it the one with the fewest changes
+  /// Returns: the fastest; among those without a significant difference, the one with the fewest changes
   size_t in_turns(const std::vector<size_t>& finalists) {
     if (finalists.front() == as_it_is) return as_it_is;
     const std::vector<size_t> all = who_take_turns(finalists);
@@ -301,7 +304,7 @@ class TargetSearch {
     return compare_.windows(pointers);
   }
 
-  /// Under the target while it evaluates, too.
+  /// Checks that the peak during evaluation is below the limit.
   bool evaluates_below(size_t candidate) {
     if (std::ranges::find(evaluated_, candidate) != evaluated_.end()) return true;
     evaluated_.push_back(candidate);
@@ -320,7 +323,7 @@ class TargetSearch {
     if (result.evaluation_bytes <= report_.target.bytes) return true;
     evaluations_.add(candidate, result.evaluation_bytes);
     return refuse(result, TargetVerdict::too_large,
-                  format_bytes(static_cast<double>(result.evaluation_bytes)) + " while it evaluates");
+                  format_bytes(static_cast<double>(result.evaluation_bytes)) + " during evaluation");
   }
 
   bool reaches(size_t candidate) {
@@ -335,13 +338,14 @@ class TargetSearch {
       result.peak_bytes = std::max(result.peak_bytes, run.peak_bytes);
       if (!run.reached)
         return refuse(result, TargetVerdict::misses_target,
-                      c10::str("ended at ", run.accuracy, " after ", format_seconds(run.seconds), " of training"));
+                      c10::str("accuracy ", run.accuracy, " after ", format_seconds(run.seconds), " of training"));
       result.time_to_target_s = run.seconds;
     } catch (const c10::Error& error) {
       return refuse(result, TargetVerdict::failed, user_message(error));
     }
     if (result.peak_bytes > report_.target.bytes)
-      return refuse(result, TargetVerdict::too_large, "later in its training");
+      return refuse(result, TargetVerdict::too_large,
+                    format_bytes(static_cast<double>(result.peak_bytes)) + " later in training");
     return true;
   }
 
@@ -360,7 +364,7 @@ class TargetSearch {
   }
 
   const std::vector<PlanCandidate>& candidates_;
-  std::vector<std::optional<size_t>> rung_of_;  ///< of each candidate, once it is measured
+  std::vector<std::optional<size_t>> rung_of_;  ///< index of the rung of each measured candidate
   LadderJobs& jobs_;
   std::function<void(const MemoryTargetEvent&)> on_event_;
   const LadderOptions alone_;
@@ -373,52 +377,54 @@ class TargetSearch {
   double start_ = 0;
   std::vector<size_t> evaluated_;
   EvaluationPeaks evaluations_;
-  std::optional<size_t> now_;  ///< what is being measured
+  std::optional<size_t> now_;  ///< the candidate in progress
   std::string activity_;
 };
 
-// ---- what came of it, in words
+// ---- the result in words
 
 std::string bytes_words(int64_t bytes) {
   return format_bytes(static_cast<double>(bytes));
 }
 
-/// "1.06 times as long (90 %: 1.02 to 1.10)".
-std::string times_as_long(const RatioInterval& ratio) {
+/// "1.06× slower than the unchanged recipe (90 % interval 1.02 to 1.10)". Params: ratio – of the times of a step
+std::string compared_words(const RatioInterval& ratio) {
   if (!std::isfinite(ratio.ratio)) return "";
-  return chart_number("%.2f times as long", ratio.ratio) + " as it is now (90 %: " + chart_number("%.2f", ratio.low) +
-         " to " + chart_number("%.2f", ratio.high) + ")";
+  const bool slower = ratio.ratio >= 1;
+  const double low = slower ? ratio.low : 1 / ratio.high, high = slower ? ratio.high : 1 / ratio.low;
+  return chart_number("%.2f× ", slower ? ratio.ratio : 1 / ratio.ratio) + (slower ? "slower" : "faster") +
+         " than the unchanged recipe (90 % interval " + chart_number("%.2f", low) + " to " +
+         chart_number("%.2f", high) + ")";
 }
 
-/// What the choice does to the results: one paragraph, or none.
+/// How the choice changes the results: one paragraph, or none.
 void add_caveats(std::vector<std::string>& words, const TargetRung& choice, double target_accuracy) {
   std::string text;
   bool lossy = false;
   for (const std::string& name : choice.candidate.techniques) {
     const Technique& technique = technique_table().at(name);
     if (technique.exactness == Exactness::exact) continue;
-    text +=
-        c10::str(text.empty() ? "Not bit for bit as before. " : " ", technique.title, ": ", technique.tolerance, ".");
+    text += c10::str(text.empty() ? "Results are not bit-identical. " : " ", technique.title, ": ", technique.tolerance,
+                     ".");
     lossy = true;
   }
   if (lossy) words.push_back(text);
   if (lossy && target_accuracy == 0)
-    words.emplace_back("Whether it learns as well was not measured; set target_accuracy to train the choice to it.");
+    words.emplace_back("The accuracy was not measured. Set target_accuracy to train the chosen recipe to it.");
 }
 
 std::string choice_words(const MemoryTargetReport& report, const TargetRung& choice) {
   const std::string peak =
       c10::str("the peak is ", bytes_words(choice.peak_bytes), " of ", bytes_words(report.target.bytes));
-  if (&choice == &report.rungs.front())
-    return "It stays under the target as it is: " + peak + ". Nothing has to change.";
+  if (&choice == &report.rungs.front()) return "The unchanged recipe fits: " + peak + ". No change is needed.";
   std::string text = "Chosen: " + choice.candidate.changes + ". T" + peak.substr(1);
   const TargetRung& start = report.rungs.front();
-  if (start.peak_bytes > 0) text += "; as it is now, " + bytes_words(start.peak_bytes);
+  if (start.peak_bytes > 0) text += "; that of the unchanged recipe is " + bytes_words(start.peak_bytes);
   text += ". A step takes " + format_seconds(1e-3 * choice.step_ms);
-  const std::string times = times_as_long(choice.time_over_start);
-  text += times.empty() ? "." : ", " + times + ".";
+  const std::string compared = compared_words(choice.time_over_start);
+  text += compared.empty() ? "." : ", " + compared + ".";
   if (std::isfinite(choice.time_to_target_s))
-    text += c10::str(" It reached an accuracy of ", report.target.target_accuracy, " after ",
+    text += c10::str(" The recipe reached an accuracy of ", report.target.target_accuracy, " after ",
                      format_seconds(choice.time_to_target_s), " of training.");
   return text;
 }
@@ -428,12 +434,12 @@ std::string failure_words(const MemoryTargetReport& report) {
   const bool missed = std::ranges::any_of(
       report.rungs, [](const TargetRung& rung) { return rung.verdict == TargetVerdict::misses_target; });
   std::string text =
-      c10::str("No recipe stays under ", bytes_words(report.target.bytes),
+      c10::str("No recipe fits into ", bytes_words(report.target.bytes),
                missed ? c10::str(" and reaches an accuracy of ", report.target.target_accuracy) : "", ".");
   if (least) {
     const std::string& changes = least->candidate.changes;
-    text += c10::str(" The smallest that was measured takes ", bytes_words(least->peak_bytes), ": ",
-                     changes == "nothing" ? "the recipe as it is" : changes, ".");
+    text += c10::str(" The smallest measured peak is ", bytes_words(least->peak_bytes), ": ",
+                     changes == "nothing" ? "the unchanged recipe" : changes, ".");
   }
   int64_t evaluation = 0;
   for (const TargetRung& rung : report.rungs) {
@@ -441,16 +447,14 @@ std::string failure_words(const MemoryTargetReport& report) {
       evaluation = rung.evaluation_bytes;
   }
   if (evaluation > 0)
-    text += " Some do while they train, but their evaluation takes " + bytes_words(evaluation) + " or more.";
-  return text +
-         " What is left is a smaller model or picture, or ZeRO over several ranks: `bellows plan` says what "
-         "they would bring.";
+    text += " Some fit during training, but need " + bytes_words(evaluation) + " or more during evaluation.";
+  return text + " Use a smaller model, smaller images, or ZeRO on several ranks. `bellows plan` predicts their effect.";
 }
 
 }  // namespace
 
 std::string_view to_string(TargetVerdict verdict) {
-  static constexpr std::string_view words[] = {"chosen", "fits",        "too large", "misses the target",
+  static constexpr std::string_view words[] = {"chosen", "fits",        "too large", "did not reach the target",
                                                "failed", "not measured"};
   return words[static_cast<size_t>(verdict)];
 }
@@ -480,23 +484,24 @@ std::string not_measured_words(const MemoryTargetReport& report) {
   const auto add = [&parts](int64_t count, const char* why) {
     if (count > 0) parts.push_back(c10::str(count, why));
   };
-  add(report.predicted_too_large, " predicted above the target");
-  add(report.expected_slower, " expected to take longer");
-  add(report.left, " for want of time");
-  return parts.empty() ? "" : "Not measured: " + c10::Join(", ", parts) + ".";
+  add(report.predicted_too_large, " predicted to exceed the target");
+  add(report.expected_slower, " expected to be slower");
+  add(report.left, " because of the time limit");
+  return parts.empty() ? "" : "Recipes that were not measured: " + c10::Join(", ", parts) + ".";
 }
 
 std::vector<std::string> target_words(const MemoryTargetReport& report) {
   std::vector<std::string> words;
   if (report.interrupted) {
-    words.push_back(c10::str("Stopped after ", format_seconds(report.seconds), "; what stands above was measured."));
+    words.push_back(c10::str("Stopped after ", format_seconds(report.seconds), "; only the results so far are shown."));
     return words;
   }
   const TargetRung* choice = report.chosen();
   words.push_back(choice ? choice_words(report, *choice) : failure_words(report));
   if (choice) add_caveats(words, *choice, report.target.target_accuracy);
   if (std::string rest = not_measured_words(report); !rest.empty()) words.push_back(std::move(rest));
-  if (!report.certain) words.emplace_back("Time was up: one that was not measured may be faster, or fit.");
+  if (!report.certain)
+    words.emplace_back("The time limit was reached: a recipe that was not measured may be faster, or may fit.");
   return words;
 }
 

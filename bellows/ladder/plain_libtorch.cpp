@@ -19,7 +19,7 @@ namespace {
 namespace nn = torch::nn;
 using torch::data::Example;
 
-// ---- data: shards are read into memory once, images are decoded each time they are asked for
+// ---- data: shards are read into memory once; images are decoded on each access
 
 struct Sample {
   std::string png;
@@ -96,7 +96,7 @@ class Digits : public torch::data::Dataset<Digits> {
   std::vector<Sample> samples_;
 };
 
-/// The images of a batch at the size that the program was asked for.
+/// The images of a batch, scaled to the requested size.
 torch::Tensor scaled(const torch::Tensor& images, int64_t size) {
   if (size == 0 || images.size(-1) == size) return images;
   namespace F = nn::functional;
@@ -211,7 +211,7 @@ struct Training::State {
         test_size(static_cast<int64_t>(read_split(given.data, "test").size())),
         next(train->begin()) {}
 
-  // The loop of every tutorial, one turn of it.
+  // One iteration of a standard training loop.
   torch::Tensor step() {
     Stopwatch watch;
     if (next == train->end()) next = train->begin();

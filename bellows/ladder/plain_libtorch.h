@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-/// The program that a competent user of libtorch writes today for the digits, with nothing from bellows in it.
+/// The program that an experienced libtorch user would write for the digits, without any code of Bellows.
 namespace plain_libtorch {
 
 struct Options {
-  std::string data = "data/digits";  ///< folder of the shards: train-*.tar, test-*.tar
-  int64_t image_size = 0;            ///< pixels on a side that the digits are scaled to; 0: 8, as they are
+  std::string data = "data/digits";  ///< folder of the shards train-*.tar and test-*.tar
+  int64_t image_size = 0;            ///< width and height to which the digits are scaled; 0: 8, the original size
   int64_t batch = 64;
   double learning_rate = 0.1;
   double momentum = 0.9;
@@ -21,13 +21,13 @@ struct Options {
   uint64_t seed = 1;
 };
 
-/// Where the time of the steps so far went.
+/// Time of the steps so far, by phase.
 struct PhaseSeconds {
   double load = 0, forward = 0, backward = 0, optimizer = 0;
 };
 
 /// A training run that can be advanced step by step.
-/// Threads: one owner.
+/// Threads: not thread-safe
 class Training {
  public:
   explicit Training(const Options& options);
@@ -35,18 +35,19 @@ class Training {
   Training(Training&&) noexcept;
   Training& operator=(Training&&) noexcept;
 
-  /// Runs `n` optimizer steps, across the ends of epochs, and returns the loss of the last one.
+  /// Runs `n` optimizer steps, across epochs, and returns the loss of the last one.
   double run_steps(int64_t n);
-  /// Loss of the model on the first `batch` training samples in their order on disk, without training on them.
+  /// Loss of the model on the first `batch` training samples in disk order, without training on them.
   double first_batch_loss();
-  /// Share of the held-out digits that are classified correctly, 0 to 1.
+  /// Share of correctly classified held-out digits, 0 to 1.
   double evaluate();
 
-  /// Parameters, then buffers, by torchvision's names: the model's own tensors, so that comparisons can set them.
+  /// Parameters, then buffers, with torchvision's names. They are the model's own tensors, so that comparisons can set
+  /// them.
   std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
   const PhaseSeconds& phase_seconds() const;
-  int64_t step_count() const;       ///< optimizer steps so far
-  int64_t steps_per_epoch() const;  ///< the last, smaller batch included
+  int64_t step_count() const;       ///< number of optimizer steps so far
+  int64_t steps_per_epoch() const;  ///< includes the last, smaller batch
   int64_t train_size() const;
   int64_t test_size() const;
   int64_t batch() const;

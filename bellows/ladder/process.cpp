@@ -39,7 +39,7 @@ struct Question {
   int64_t argument = 0;
 };
 
-enum class Failure : int64_t { none, value, recipe, other };  ///< the error that the parent is to throw
+enum class Failure : int64_t { none, value, recipe, other };  ///< the kind of error that the parent throws
 
 Failure failure_of(const std::exception& error) {
   if (dynamic_cast<const RecipeError*>(&error)) return Failure::recipe;
@@ -50,11 +50,11 @@ struct Answer {
   int64_t integer = 0;
   double number = 0;
   StepShares shares;
-  int64_t text_bytes = 0;  ///< of a text that follows: an answer, or the message of an error
+  int64_t text_bytes = 0;  ///< length of the text that follows: an answer or an error message
   Failure failure = Failure::none;
 };
 
-/// False: the other side is gone.
+/// Returns false if the other process has ended.
 bool send_all(int fd, const void* data, size_t bytes) {
   const auto* at = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -79,7 +79,7 @@ bool receive_all(int fd, void* data, size_t bytes) {
   return true;
 }
 
-/// Waits until the other side has answered, or is gone. Throws: Stopped
+/// Waits until the other process has answered or ended. Throws: Stopped
 void await_answer(int fd) {
   pollfd end{fd, POLLIN, 0};
   do {
@@ -87,7 +87,7 @@ void await_answer(int fd) {
   } while (poll(&end, 1, 50) <= 0);
 }
 
-/// Params: text – where one goes
+/// Params: text – receives the text of an answer
 Answer answer(LadderJob& job, const Question& question, std::string& text) {
   switch (question.request) {
     case Request::made:
@@ -113,7 +113,7 @@ Answer answer(LadderJob& job, const Question& question, std::string& text) {
   return {};
 }
 
-/// The child's whole life.
+/// The main loop of the child.
 void serve(int fd, const std::function<std::unique_ptr<LadderJob>()>& make) {
   std::unique_ptr<LadderJob> job;
   Question question;
@@ -143,7 +143,7 @@ class ChildJob final : public LadderJob {
     if (child_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
-      std::signal(SIGINT, SIG_IGN);  // the terminal sends it to both; the parent says when to stop
+      std::signal(SIGINT, SIG_IGN);  // the terminal sends it to both processes; the parent decides when to stop
       close(ends[0]);
       serve(ends[1], make);
       _exit(0);
@@ -193,7 +193,7 @@ class ChildJob final : public LadderJob {
     return reply;
   }
 
-  /// What it would still compute is of no use; nothing in it has to be put away.
+  /// The child has nothing to clean up, and its remaining work is not needed.
   void end() const {
     close(fd_);
     kill(child_, SIGKILL);
@@ -205,7 +205,7 @@ class ChildJob final : public LadderJob {
   int fd_ = -1;
 };
 
-/// A child gets only the thread that forks; a pool of threads that others expect would not be there.
+/// A child process has only the thread that forks. Thread pools would be missing.
 bool has_one_thread() {
   std::error_code failed;
   int64_t threads = 0;
@@ -215,7 +215,7 @@ bool has_one_thread() {
   return threads == 1;
 }
 
-/// Nothing but a text, told as the bottleneck is.
+/// A job that only returns a text, as its bottleneck.
 class TextJob final : public LadderJob {
  public:
   explicit TextJob(std::string text) : text_(std::move(text)) {}
@@ -229,7 +229,7 @@ class TextJob final : public LadderJob {
   std::string text_;
 };
 
-// ---- candidates on their way from one process to the other
+// ---- serialization of candidates
 
 using CandidateJson = nlohmann::ordered_json;
 

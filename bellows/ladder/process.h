@@ -10,23 +10,23 @@
 
 namespace bellows::train {
 
-/// A job that lives in a child of this process, so that neither the memory that another job has kept, nor threads, nor
-/// anything else that cannot be undone stands between two jobs that are compared. It makes the job with `make`, as this
-/// process would. Where that is not possible, because this process already has threads, the job lives here.
-/// Threads: one owner
-/// Throws:  what `make` throws; c10::Error – the child ended early
+/// Runs a job in a child process. So memory that another job has retained, threads and other permanent effects do not
+/// influence a comparison. The child creates the job with `make`. If this process already has threads, fork is not
+/// possible, and the job runs in this process.
+/// Threads: not thread-safe
+/// Throws:  exceptions of `make`; c10::Error if the child ends early
 std::unique_ptr<LadderJob> in_own_process(const std::function<std::unique_ptr<LadderJob>()>& make);
 
-/// make_ladder_job() in a process of its own; a device may not like to be shared by a fork, so only on the CPU.
+/// Runs make_ladder_job() in a child process. On the CPU only, because accelerators may not support fork.
 std::unique_ptr<LadderJob> ladder_job_in_own_process(const Recipe& recipe, uint64_t seed);
 
-/// What `make` says in a child of this process, which then ends: the threads that it starts are gone with it. Where that is
-/// not possible, as above, it is called here.
-/// Throws: as in_own_process()
+/// Runs `make` in a child process and returns its text. The threads that it starts end with the child. If fork is not
+/// possible (see above), it runs in this process.
+/// Throws: like in_own_process()
 std::string text_of_own_process(const std::function<std::string()>& make);
 
-/// plan_candidates(recipe, length), in a process of its own where that is possible: what predicts starts threads, and
-/// then in_own_process() is of no use any more.
+/// Runs plan_candidates(recipe, length) in a child process if possible, because planning starts threads, after which
+/// in_own_process() could not fork.
 std::vector<PlanCandidate> candidates_in_own_process(const Recipe& recipe, int64_t length);
 
 }  // namespace bellows::train

@@ -30,7 +30,7 @@ double seconds_per_sample(const TargetRun& run) {
   return run.seconds / static_cast<double>(run.samples);
 }
 
-/// Of the mean step of all runs.
+/// Phases of the mean step over all runs.
 StepShares step_shares(const std::vector<TargetRun>& runs) {
   StepShares sum;
   double steps = 0, total_ms = 0;

@@ -10,19 +10,24 @@ namespace bellows::train {
 
 namespace {
 
-constexpr double noticeable = 0.02;  // a change below this is called none
-constexpr double saving = 1.01;      // of the peak, before memory counts as saved
-constexpr double one_seed = 1.1;     // a single pair of runs has to differ by this much
+constexpr double noticeable = 0.02;  // smaller changes count as no change
+constexpr double saving = 1.01;      // the least reduction of the peak that counts as saved memory
+constexpr double one_seed = 1.1;     // the least ratio of a single pair of runs that counts
 
 std::string missed(const TargetRun& run) {
-  return c10::str("ended at ", run.accuracy, " after ", format_seconds(run.seconds), " of training");
+  return c10::str("accuracy ", run.accuracy, " after ", format_seconds(run.seconds), " of training");
+}
+
+std::string longer_to_target(const PairedRuns& runs) {
+  return c10::str("training took ", format_seconds(median_seconds(runs.rung)), " instead of ",
+                  format_seconds(median_seconds(runs.below)));
 }
 
 }  // namespace
 
 std::string_view to_string(Verdict verdict) {
   static constexpr std::string_view words[] = {
-      "kept",           "no effect", "slower",      "more memory", "misses the target", "later at target",
+      "kept",           "no effect", "slower",      "more memory", "did not reach the target", "slower to target",
       "does not apply", "failed",    "not measured"};
   return words[static_cast<size_t>(verdict)];
 }
@@ -57,14 +62,13 @@ void judge_by_rate(RungResult& result, const PairedRuns& runs) {
     result.note = missed(runs.rung.back());
   } else if (!speedup.excludes_one()) {
     result.verdict = Verdict::no_effect;
-    result.note = "the 90 % interval of the ratio contains 1";
+    result.note = "the 90 % interval of the speedup contains 1";
   } else if (speedup.high < 1) {
     result.verdict = Verdict::slower;
-    result.note = "the 90 % interval of the ratio lies below 1";
+    result.note = "the 90 % interval of the speedup is below 1";
   } else if (!runs.below.empty() && median_seconds(runs.rung) >= median_seconds(runs.below)) {
     result.verdict = Verdict::later_at_target;
-    result.note = c10::str("more samples a second, but the target took ", format_seconds(median_seconds(runs.rung)),
-                           " instead of ", format_seconds(median_seconds(runs.below)));
+    result.note = "higher throughput, but " + longer_to_target(runs);
   } else {
     result.verdict = Verdict::kept;
   }
@@ -78,11 +82,10 @@ void judge_by_target(RungResult& result, const PairedRuns& runs) {
     result.verdict = Verdict::kept;
   } else if (median_seconds(runs.rung) >= median_seconds(runs.below)) {
     result.verdict = Verdict::later_at_target;
-    result.note = c10::str("the target took ", format_seconds(median_seconds(runs.rung)), " instead of ",
-                           format_seconds(median_seconds(runs.below)));
+    result.note = longer_to_target(runs);
   } else {
     result.verdict = Verdict::no_effect;
-    result.note = "the target came sooner, but not with every seed by so much that it could not be chance";
+    result.note = "reached the target earlier, but the difference is within noise";
   }
 }
 
@@ -93,7 +96,7 @@ void judge_by_memory(RungResult& result) {
     result.verdict = Verdict::kept;
   } else if (result.memory_ratio < 1 / saving) {
     result.verdict = Verdict::more_memory;
-    result.note = "the peak is higher than that of the rung below";
+    result.note = "the peak is higher than that of the previous configuration";
   } else {
     result.verdict = Verdict::no_effect;
     result.note = "the peak changed by less than 1 %";

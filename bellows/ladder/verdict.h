@@ -9,7 +9,7 @@ namespace bellows::train {
 struct PairedRuns;
 struct RungResult;
 
-/// Whether the ladder keeps a technique, or why not.
+/// Whether the ladder keeps a technique, or the reason why not.
 enum class Verdict {
   kept,
   no_effect,
@@ -21,27 +21,27 @@ enum class Verdict {
   failed,  ///< a run ended with an error
   not_measured
 };
-/// "kept", "no effect", "slower", "more memory", "misses the target", "later at target", "does not apply", "failed",
-/// "not measured".
+/// "kept", "no effect", "slower", "more memory", "did not reach the target", "slower to target", "does not apply",
+/// "failed", "not measured".
 std::string_view to_string(Verdict verdict);
 
-/// What a technique does to time or to memory.
+/// The effect of a technique on time or memory.
 enum class Effect { helps, none, costs, unknown };
 /// "yes", "no", "costs", "-": the answer to "does it help?".
 std::string_view to_string(Effect effect);
-/// Params: factor – an Expectation's; what changes less than 2 % is no effect
+/// Params: factor – of an Expectation; a change below 2 % is no effect
 Effect expected_effect(double factor);
 
-/// "helps" where the interval lies above 1; without an interval, where one pair of runs says enough.
+/// "helps" if the interval is above 1; without an interval, if the ratio of a single pair of runs is large enough.
 Effect measured_effect(const RatioInterval& speedup);
 Effect measured_effect(double memory_ratio);
 
-// Whether a rung is kept: each sets the result's `verdict` and, where it is not, its `note`.
+// The following functions decide whether a rung is kept. They set its `verdict` and, if it is not kept, its `note`.
 
-/// By samples per second, and by the target where a rung changes what is computed.
+/// Judges by samples per second, and also by the target if the rung has runs to it.
 void judge_by_rate(RungResult& result, const PairedRuns& runs);
 void judge_by_target(RungResult& result, const PairedRuns& runs);
-/// By the peak; a rung that misses the target stays one.
+/// Judges by the peak. A rung that did not reach the target keeps that verdict.
 void judge_by_memory(RungResult& result);
 
 }  // namespace bellows::train

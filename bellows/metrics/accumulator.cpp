@@ -18,8 +18,8 @@ void Accumulator::choose_device(const at::Tensor& preds, const at::Tensor& targe
   TORCH_CHECK_VALUE(!target.defined() || target.device() == given, who_,
                     ".update: expected both tensors on one device, got ", given, " and ", target.device(),
                     ". Move one of them.");
-  TORCH_CHECK_VALUE(here == given || here.is_cpu(), who_, ".update: what it has seen lies on ", here,
-                    ", this batch on ", given, ". Move the batch, or use a metric a device and merge them.");
+  TORCH_CHECK_VALUE(here == given || here.is_cpu(), who_, ".update: the earlier batches are on ", here,
+                    ", but this batch is on ", given, ". Move the batch, or use one metric per device and merge them.");
   use_device(given);
 }
 

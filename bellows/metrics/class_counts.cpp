@@ -17,7 +17,7 @@ namespace bellows::metrics {
 
 namespace {
 
-constexpr int64_t largest_matrix = 256;  // classes; its int64 matrix is 0.5 MB
+constexpr int64_t largest_matrix = 256;  // number of classes; the int64 matrix then takes 0.5 MB
 
 const char* task_name(Task task) {
   return task == Task::binary ? "binary" : task == Task::multiclass ? "multiclass" : "multilabel";
@@ -37,8 +37,8 @@ std::string counts_key(const ClassCounts::Options& o) {
                   ", scores=", static_cast<int>(o.scores), ", matrix=", o.matrix, ")");
 }
 
-/// Checks the options and fills in what follows from them, so that equal ones have equal keys.
-/// A matrix has a border of one on each side, a vector one at each end.
+/// Checks the options and sets dependent ones, so that equal options have equal keys. A matrix has a border of one
+/// element on each side, a vector one element at each end.
 ClassCounts::Options complete(const std::string& who, ClassCounts::Options o) {
   const bool multiclass = o.task == Task::multiclass;
   TORCH_CHECK_VALUE(o.task == Task::binary || o.num_classes >= (multiclass ? 2 : 1), who,
@@ -58,7 +58,7 @@ std::vector<int64_t> counts_sizes(const ClassCounts::Options& o) {
   return {o.task == Task::multilabel ? o.num_classes : 1, side, side};
 }
 
-/// Adds 1, or the weight, to the counts at `index`. Equal places may repeat.
+/// Adds 1, or the weight, to the counts at `index`. Indices may repeat.
 void count_at(const at::Tensor& counts, const at::Tensor& index, const at::Tensor& weight) {
   counts.index_add_(0, index, weight.expand(index.sizes()));
 }
@@ -94,12 +94,12 @@ void ClassCounts::check_batch(const at::Tensor& preds, const at::Tensor& target)
                     " needs scores [N, ", classes_, ", …], got class numbers.");
 }
 
-/// What the caller gives as labels may lie outside the matrix: then it falls on the border.
+/// Labels given by the caller can be outside the matrix and are then counted on the border.
 at::Tensor ClassCounts::given_labels(const at::Tensor& preds) const {
   return preds.scalar_type() == at::kBool ? preds : preds.to(at::kLong).clamp(-1, classes_);
 }
 
-/// Binary and multilabel: 0 or 1 an element.
+/// Binary and multilabel: 0 or 1 for each element.
 at::Tensor ClassCounts::predicted_labels(const at::Tensor& preds) const {
   const double logit = std::log(options_.threshold / (1 - options_.threshold));
   if (options_.scores == Scores::probabilities) return preds.gt(options_.threshold);
@@ -107,7 +107,7 @@ at::Tensor ClassCounts::predicted_labels(const at::Tensor& preds) const {
   return at::where(looks_like_logits(preds), preds.gt(logit), preds.gt(options_.threshold));
 }
 
-/// Multiclass: the target where it is among the k best, else the best.
+/// Multiclass: the target if it is among the k best classes, otherwise the best class.
 at::Tensor ClassCounts::predicted_classes(const at::Tensor& preds, const at::Tensor& target) const {
   if (options_.top_k == 1) return at::argmax(preds, 1);
   const at::Tensor best = std::get<1>(at::topk(preds, options_.top_k, 1));
@@ -132,7 +132,8 @@ bool ClassCounts::ignores_a_class() const {
   return options_.ignore_index && *options_.ignore_index >= 0 && *options_.ignore_index < classes_;
 }
 
-/// 1 for targets that count; one element where all do. An `ignore_index` among the classes is left out when reading.
+/// 1 for counted targets; a single element if all are counted. If `ignore_index` is one of the classes, it is removed
+/// when reading.
 at::Tensor ClassCounts::counted(const at::Tensor& target) const {
   if (!options_.ignore_index || ignores_a_class()) return one_;
   return target.ne(*options_.ignore_index).to(at::kLong).reshape(-1);
@@ -149,7 +150,7 @@ void ClassCounts::add_to_matrix(const at::Tensor& predicted, const at::Tensor& t
   count_at(total(0).view(-1), place.reshape(-1), counted(target));
 }
 
-/// Rows: targets, predictions, hits.
+/// Rows: targets, predictions, correct predictions.
 void ClassCounts::add_to_vectors(const at::Tensor& labels, const at::Tensor& target) {
   const at::Tensor wanted = target.reshape(-1), predicted = labels.reshape(-1);
   at::Tensor usable = wanted.ge(0) & wanted.lt(classes_);
@@ -181,7 +182,7 @@ ClassCounts::PerClass ClassCounts::per_class_of_vectors() const {
   return {counts[2], counts[0], counts[1], {}};
 }
 
-/// What lies on the border.
+/// The counts on the border.
 at::Tensor ClassCounts::count_invalid() const {
   const at::Tensor counts = options_.matrix ? read(0) : read(0).slice(0, 0, 2),
                    inside = counts.slice(1, 1, classes_ + 1);

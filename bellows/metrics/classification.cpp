@@ -28,7 +28,7 @@ PerClass sum_of(const PerClass& c) {
   return {c.hits.sum(), c.wanted.sum(), c.predicted.sum(), c.all.defined() ? c.all.sum() : c.all};
 }
 
-/// Classes that occur; all of them in a multilabel task.
+/// 1 for classes that occur; for multilabel, 1 for all labels.
 at::Tensor macro_weights(const PerClass& c, const ClassificationOptions& o, bool top_k_counts) {
   if (o.task == Task::multilabel) return at::ones_like(c.wanted);
   return (top_k_counts && o.top_k > 1 ? c.wanted : c.wanted + c.predicted).ne(0).to(at::kDouble);
@@ -38,8 +38,8 @@ at::Tensor weighted_mean(const at::Tensor& score, const at::Tensor& weights) {
   return divide((weights * score).sum(), weights.sum(), 0);
 }
 
-/// A metric whose score is `formula(decisions of one class)`.
-/// Params: top_k_counts – in macro, classes that were only predicted do not count when top_k > 1
+/// A metric whose score is `formula(counts of one class)`.
+/// Params: top_k_counts – with macro and top_k > 1, classes that were predicted but are not targets have weight 0
 template <class Formula>
 Metric averaged(const char* who, const ClassificationOptions& o, Average standard, bool top_k_counts, Formula formula) {
   const Average average = o.average.value_or(standard);
@@ -84,7 +84,7 @@ FBetaScore::FBetaScore(const char* name, double beta, const ClassificationOption
   TORCH_CHECK_VALUE(beta > 0, name, ": expected beta above 0, got ", beta, ".");
 }
 
-// An ignored class that was predicted counts neither in macro nor in micro.
+// With macro and micro, predictions of an ignored class are not counted.
 JaccardIndex::JaccardIndex(const ClassificationOptions& o)
     : Metric(make_counts("JaccardIndex", o), [o](const ClassCounts& counts) {
         PerClass c = counts.per_class();

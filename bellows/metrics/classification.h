@@ -10,45 +10,47 @@ namespace bellows::metrics {
 /// Options of the metrics that compare predicted with true labels.
 ///
 /// Shapes:   binary: preds [N, …] – labels, probabilities or logits; target [N, …] of 0 and 1
-///           multiclass: preds [N, C, …] – scores of any scale – or class numbers [N, …]; target [N, …]
+///           multiclass: preds [N, C, …] – scores of any scale – or class indices [N, …]; target [N, …]
 ///           multilabel: preds [N, L, …] – labels, probabilities or logits; target [N, L, …] of 0 and 1
-/// Results are float64: one number, or [C] ([L]) with Average::none. Binary results are those of class 1; of no samples,
-/// 0. Metrics with equal task, num_classes, top_k, threshold, ignore_index and scores share their counts in a
-/// MetricCollection (a ConfusionMatrix of more than 256 classes keeps its own).
-/// Numerics: counts are exact; equal to torchmetrics 1.8 and scikit-learn to 1e-6 (tests/metrics/golden_test.cpp)
+/// Results are float64: one number, or [C] ([L]) with Average::none. Binary results refer to class 1. Without samples,
+/// the result is 0. In a MetricCollection, metrics with equal task, num_classes, top_k, threshold, ignore_index and
+/// scores share their counts. A ConfusionMatrix of more than 256 classes has its own.
+/// Numerics: counts are exact; results equal torchmetrics 1.8 and scikit-learn to 1e-6 (tests/metrics/golden_test.cpp)
 struct ClassificationOptions {
   Task task = Task::multiclass;
-  int64_t num_classes = 0;                   ///< classes of a multiclass task, labels of a multilabel one
-  std::optional<Average> average = {};       ///< default: micro for Accuracy, macro for the others; binary has none
+  int64_t num_classes = 0;                   ///< classes of a multiclass task, or labels of a multilabel task
+  std::optional<Average> average = {};       ///< default: micro for Accuracy, macro for the others; not used for binary
   int64_t top_k = 1;                         ///< multiclass: a target among the k largest scores counts as predicted
-  double threshold = 0.5;                    ///< binary and multilabel: probabilities above it are 1
-  std::optional<int64_t> ignore_index = {};  ///< targets of this value are left out
-  double zero_division = 0;                  ///< what 0/0 is, for a class without predictions or targets
-  Scores scores = Scores::detect;            ///< binary and multilabel: what floating-point preds are
+  double threshold = 0.5;                    ///< binary and multilabel: probabilities above it become 1
+  std::optional<int64_t> ignore_index = {};  ///< targets with this value are ignored
+  double zero_division = 0;                  ///< value of 0/0, for a class without predictions or targets
+  Scores scores = Scores::detect;            ///< binary and multilabel: kind of floating-point preds
 };
 
-/// The share of right decisions; macro: the mean recall of the classes; `top_k`: top-k accuracy.
-/// Ref:      torchmetrics.Accuracy; sklearn.metrics.accuracy_score, balanced_accuracy_score
+/// The fraction of correct decisions. With macro, the mean recall of the classes; with `top_k`, top-k accuracy.
+/// Ref: torchmetrics.Accuracy; sklearn.metrics.accuracy_score, balanced_accuracy_score
 class Accuracy : public Metric {
  public:
   explicit Accuracy(const ClassificationOptions& options);
 };
 
-/// tp / (tp + fp). Ref: torchmetrics.Precision; sklearn.metrics.precision_score
+/// tp / (tp + fp).
+/// Ref: torchmetrics.Precision; sklearn.metrics.precision_score
 class Precision : public Metric {
  public:
   explicit Precision(const ClassificationOptions& options);
 };
 
-/// tp / (tp + fn). Ref: torchmetrics.Recall; sklearn.metrics.recall_score
+/// tp / (tp + fn).
+/// Ref: torchmetrics.Recall; sklearn.metrics.recall_score
 class Recall : public Metric {
  public:
   explicit Recall(const ClassificationOptions& options);
 };
 
 /// (1 + β²) tp / ((1 + β²) tp + β² fn + fp).
-/// Throws:   c10::ValueError – beta not above 0
-/// Ref:      torchmetrics.FBetaScore; sklearn.metrics.fbeta_score
+/// Throws: c10::ValueError if beta is not above 0
+/// Ref:    torchmetrics.FBetaScore; sklearn.metrics.fbeta_score
 class FBetaScore : public Metric {
  public:
   FBetaScore(double beta, const ClassificationOptions& options) : FBetaScore("FBetaScore", beta, options) {}
@@ -57,7 +59,8 @@ class FBetaScore : public Metric {
   FBetaScore(const char* name, double beta, const ClassificationOptions& options);
 };
 
-/// The harmonic mean of precision and recall. Ref: torchmetrics.F1Score; sklearn.metrics.f1_score
+/// The harmonic mean of precision and recall.
+/// Ref: torchmetrics.F1Score; sklearn.metrics.f1_score
 class F1Score : public FBetaScore {
  public:
   explicit F1Score(const ClassificationOptions& options) : FBetaScore("F1Score", 1, options) {}
@@ -70,18 +73,18 @@ class JaccardIndex : public Metric {
   explicit JaccardIndex(const ClassificationOptions& options);
 };
 
-/// What a confusion matrix is divided by.
+/// Divisor of a confusion matrix.
 enum class Normalize {
-  none,       ///< nothing: counts, int64
-  target,     ///< the sum of the row: shares of each true class
+  none,       ///< none: counts in int64
+  target,     ///< the sum of the row: fractions of each true class
   predicted,  ///< the sum of the column
   all,        ///< the sum of the matrix
 };
 
-/// How often each true class (row) was predicted as each class (column): [C, C], binary [2, 2], multilabel [L, 2, 2].
-/// 0/0 is 0.
-/// Cost:     8 C² bytes
-/// Ref:      torchmetrics.ConfusionMatrix; sklearn.metrics.confusion_matrix
+/// Number of samples of each true class (row) that were predicted as each class (column): [C, C], binary [2, 2],
+/// multilabel [L, 2, 2]. 0/0 is 0.
+/// Cost: 8 C² bytes
+/// Ref:  torchmetrics.ConfusionMatrix; sklearn.metrics.confusion_matrix
 class ConfusionMatrix : public Metric {
  public:
   explicit ConfusionMatrix(const ClassificationOptions& options, Normalize normalize = Normalize::none);

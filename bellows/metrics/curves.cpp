@@ -25,15 +25,15 @@ namespace {
 
 constexpr int64_t scores_at_a_time = 1 << 20;
 
-// Legend: K curves (classes or labels), N samples, T thresholds.
+// Suffixes: K curves (classes or labels), N samples, T thresholds.
 
-/// One result a curve, and the positives behind it, both [K].
+/// One result per curve and its number of positives, both [K].
 struct Areas {
   at::Tensor area, positives;
 };
 
-/// What the exact formulas need of some curves, samples in rising order of scores. No shape depends on the data: the
-/// samples that tie with sample i are those from tie_begin[i] to tie_end[i] - 1.
+/// Data of several curves for the exact formulas, with samples in increasing order of scores. No shape depends on the
+/// data: the samples that tie with sample i are those from tie_begin[i] to tie_end[i] - 1.
 struct Ranked {
   at::Tensor positive_KN;                               // int64, 0 or 1
   at::Tensor positives_below_KN1, negatives_below_KN1;  // among the first i samples
@@ -59,14 +59,14 @@ at::Tensor divide_or(const at::Tensor& part, const at::Tensor& whole, double of_
   return at::where(whole.ne(0), part.to(at::kDouble) / whole.to(at::kDouble), of_nothing);
 }
 
-/// Twice the pairs that are in the right order, by positive sample: all negatives below it, and half of those that tie.
+/// Per positive sample, twice the number of correctly ordered pairs: all negatives below it and half of those that tie.
 at::Tensor exact_auroc(const Ranked& r) {
   const at::Tensor twice =
       r.negatives_below_KN1.gather(1, r.tie_begin_KN) + r.negatives_below_KN1.gather(1, r.tie_end_KN);
   return divide_or((r.positive_KN * twice).sum(1), r.positives_K.to(at::kDouble) * r.negatives_K * 2, 0);
 }
 
-/// The mean of the precisions at the positives' own thresholds.
+/// The mean precision at the thresholds of the positives.
 at::Tensor exact_average_precision(const Ranked& r) {
   const at::Tensor hits = r.positives_K.unsqueeze(1) - r.positives_below_KN1.gather(1, r.tie_begin_KN);
   const at::Tensor misses = r.negatives_K.unsqueeze(1) - r.negatives_below_KN1.gather(1, r.tie_begin_KN);
@@ -80,7 +80,7 @@ at::Tensor scores_of(const ScoreList& list, const CurveOptions& o) {
   return o.scores == Scores::logits ? converted : at::where(looks_like_logits(scores), converted, scores);
 }
 
-/// A few curves at a time, so that memory does not grow with the number of classes.
+/// Processes a few curves at a time, so that memory does not grow with the number of classes.
 template <class Area>
 Areas exact_areas(const ScoreList& list, const CurveOptions& o, Area area) {
   at::Tensor scores_KN = scores_of(list, o).t(), labels_KN = list.labels().t();
@@ -103,7 +103,7 @@ Areas exact_areas(const ScoreList& list, const CurveOptions& o, Area area) {
   return {at::cat(areas), at::cat(positives)};
 }
 
-/// Counts by threshold, float64: [K, T] reached it, [K] in all.
+/// Counts per threshold in float64: [K, T] for labels at or above it, [K] for all labels.
 struct Binned {
   at::Tensor tp_KT, fp_KT, positives_K, negatives_K;
 
@@ -116,7 +116,7 @@ struct Binned {
   }
 };
 
-/// Trapezoids between the thresholds' points; nothing is added beyond the first and the last.
+/// Trapezoids between the points of the thresholds. Nothing is added before the first and after the last.
 at::Tensor binned_auroc(const Binned& b) {
   const at::Tensor tpr = divide_or(b.tp_KT, b.positives_K.unsqueeze(1), 0);
   const at::Tensor fpr = divide_or(b.fp_KT, b.negatives_K.unsqueeze(1), 0);
@@ -132,7 +132,7 @@ at::Tensor binned_average_precision(const Binned& b) {
   return ((recall - next) * precision).sum(1);
 }
 
-/// Over the classes that have a result.
+/// Average over the classes that have a result.
 at::Tensor averaged(const Areas& areas, const CurveOptions& o) {
   if (o.task == Task::binary || o.average == Average::micro) return areas.area[0];
   if (o.average == Average::none) return areas.area;
@@ -176,7 +176,7 @@ std::vector<double> even_thresholds(int64_t count) {
 
 AUROC::AUROC(const CurveOptions& options) : Metric(curve_metric("AUROC", options, exact_auroc, binned_auroc)) {}
 
-// A class of a multiclass task without positives has no average precision.
+// In a multiclass task, a class without positives has no average precision.
 AveragePrecision::AveragePrecision(const CurveOptions& options)
     : Metric(curve_metric(
           "AveragePrecision", options,

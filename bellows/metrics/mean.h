@@ -4,18 +4,18 @@
 
 namespace bellows::metrics {
 
-/// The weighted mean of numbers: a running loss without a synchronization.
+/// The weighted mean of numbers, for example a running loss without host synchronization.
 /// Shapes:   value of any shape; weight broadcasts to it
-/// Numerics: float64 sums; NaN values make the mean NaN. No values: NaN
-/// Cost:     a scalar value with a number as weight: two operators
+/// Numerics: sums in float64. NaN if there are no values or a value is NaN.
+/// Cost:     two operators for a scalar value with a number as weight
 /// Ref:      torchmetrics.MeanMetric
 class Mean : public Metric {
  public:
   Mean();
   using Metric::update;
-  /// Each element of `value` counts `weight` times: give a batch's mean loss with the batch's size.
+  /// Counts each element of `value` with `weight`. For the mean loss of a batch, pass the batch size.
   void update(const at::Tensor& value, double weight = 1);
-  /// A number that is on the host already.
+  /// For a number that is already on the host.
   void update(double value, double weight = 1);
 };
 

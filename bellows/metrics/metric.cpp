@@ -32,7 +32,7 @@ MetricCollection::MetricCollection(Entries metrics) : metrics_(std::move(metrics
   std::vector<std::string> names;
   for (auto& [name, metric] : metrics_) {
     TORCH_CHECK_VALUE(std::find(names.begin(), names.end(), name) == names.end(), "MetricCollection: \"", name,
-                      "\" is there twice. Give one metric another name.");
+                      "\" occurs twice. Rename one of the metrics.");
     names.push_back(name);
     metric.reset();
   }
@@ -84,7 +84,7 @@ void MetricCollection::merge(const MetricCollection& other) {
   TORCH_CHECK_VALUE(
       std::equal(metrics_.begin(), metrics_.end(), other.metrics_.begin(), other.metrics_.end(), same_name),
       "MetricCollection.merge: expected a collection with the same names in the same order.");
-  // All are compared before any is changed.
+  // Compares all metrics before any is changed.
   for (size_t i = 0; i < metrics_.size(); ++i) {
     const auto &mine = *metrics_[i].second.seen_, &theirs = *other.metrics_[i].second.seen_;
     TORCH_CHECK_VALUE(mine.key() == theirs.key(), "MetricCollection.merge: \"", metrics_[i].first, "\" is ", mine.key(),

@@ -11,16 +11,16 @@
 
 namespace bellows::metrics {
 
-/// A number (or a few) about a whole run of batches: `update` with each batch, then `compute`. The metrics of this component
-/// derive from it without members of their own, so that any of them is kept as a Metric by value. A copy counts on its
-/// own.
+/// A result (one or a few numbers) over many batches: call `update` with each batch, then `compute`. The metrics in
+/// this component derive from it without adding members, so you can store any of them by value as a Metric. A copy
+/// counts independently.
 ///
-/// Batches are added on their device and the host never waits, until compute() or the caller's `.item()`.
-/// Threads: not thread-safe; a copy for each thread, then merge
+/// Batches are added on their device. The host does not wait before compute() or your `.item()`.
+/// Threads: not thread-safe; use a copy per thread and merge them
 class Metric {
  public:
-  /// A metric of your own: what it remembers, and the result from that.
-  /// Params:   formula – const A& → tensor; must not wait for the device
+  /// Creates your own metric from an accumulator and a formula.
+  /// Params: formula – const A& → tensor; must not wait for the device
   template <class A, class F>
   Metric(std::unique_ptr<A> seen, F formula)
       : seen_(std::move(seen)),
@@ -31,31 +31,31 @@ class Metric {
   Metric& operator=(Metric&&) = default;
   ~Metric() = default;
 
-  /// Adds a batch. Shapes are those of the particular metric.
-  /// Cost:     a few small operators; no host synchronization
-  /// Throws:   c10::ValueError – shapes, dtypes or devices that do not fit; the state stays as it was
+  /// Adds a batch. The particular metric defines the shapes.
+  /// Cost:   a few small operators; no host synchronization
+  /// Throws: c10::ValueError if shapes, dtypes or devices are invalid; then the state is not changed
   void update(const at::Tensor& preds, const at::Tensor& target) { seen_->update(preds, target); }
 
-  /// The result of all batches, on their device, float64.
-  /// Cost:     one host synchronization, for the check
-  /// Throws:   c10::ValueError – some inputs were unusable: labels out of range, NaN scores; says how many
+  /// The result of all batches, on their device, in float64.
+  /// Cost:   one host synchronization, for the check
+  /// Throws: c10::ValueError if inputs were invalid, such as labels out of range or NaN scores (the message states how
+  ///         many)
   at::Tensor compute() const;
-  /// The same without the check and so without a synchronization, for reading every step. After unusable inputs it is
-  /// NaN (-1 where the result is a count): they never pass unseen.
+  /// The result without the check and therefore without a host synchronization, for use in every step. After invalid
+  /// inputs it is NaN (-1 if the result is a count), so they are always visible.
   at::Tensor value() const;
 
-  /// Forgets all batches.
   void reset() { seen_->reset(); }
-  /// Adds what `other` has seen: the same as its batches given to this one.
-  /// Throws:   c10::ValueError – another metric or other options
+  /// Adds the batches of `other`. The result is the same as if this metric had received them.
+  /// Throws: c10::ValueError if the metric or options differ
   void merge(const Metric& other) { seen_->merge(*other.seen_); }
-  /// A copy of what was seen, for checkpoints. `additive()`: states of several ranks are added up (all-reduce); else
-  /// they are concatenated along dim 0.
+  /// A copy of the state, for checkpoints. If `additive()` is true, states of several ranks are added (all-reduce);
+  /// otherwise they are concatenated along dim 0.
   NamedTensors state() const { return seen_->state(); }
   bool additive() const { return seen_->additive(); }
-  /// Kind and options of what is counted: metrics with equal keys can be merged.
+  /// Kind and options of the accumulator. Metrics with equal keys can be merged.
   const std::string& key() const { return seen_->key(); }
-  /// Throws:   c10::ValueError – the state of another metric or of other options
+  /// Throws: c10::ValueError if the state belongs to another metric or to other options
   void load_state(const NamedTensors& state) { seen_->load_state(state); }
 
  protected:
@@ -67,14 +67,14 @@ class Metric {
   std::function<at::Tensor(const Accumulator&)> formula_;
 };
 
-/// Metrics by name that take the same batches. Those that need the same counts share them: accuracy, precision, recall,
+/// Named metrics that get the same batches. Metrics that need the same counts share them: accuracy, precision, recall,
 /// F1 and IoU of one task cost one update.
-/// Threads: as Metric
+/// Threads: not thread-safe, as Metric
 class MetricCollection {
  public:
   using Entries = std::vector<std::pair<std::string, Metric>>;
-  /// Starts from nothing: what the metrics may have seen is forgotten.
-  /// Throws:   c10::ValueError – a name twice
+  /// Starts empty; earlier batches of the metrics are discarded.
+  /// Throws: c10::ValueError if a name occurs twice
   explicit MetricCollection(Entries metrics);
   MetricCollection(std::initializer_list<Entries::value_type> metrics) : MetricCollection(Entries(metrics)) {}
   MetricCollection(const MetricCollection& other) : metrics_(other.metrics_) { share(); }
@@ -84,33 +84,34 @@ class MetricCollection {
   ~MetricCollection() = default;
 
   void update(const at::Tensor& preds, const at::Tensor& target);
-  /// In the order of the constructor. Cost: one host synchronization for each set of shared counts
-  /// Throws:   as Metric::compute
+  /// Results in the order of the constructor.
+  /// Cost:   one host synchronization for each set of shared counts
+  /// Throws: as Metric::compute
   NamedTensors compute() const;
-  /// Without checks and synchronizations, as Metric::value.
+  /// Results without checks and synchronizations, as Metric::value.
   NamedTensors value() const;
 
   void reset();
-  /// Throws:   c10::ValueError – other metrics, names or options
+  /// Throws: c10::ValueError if metrics, names or options differ
   void merge(const MetricCollection& other);
-  /// Every set of counts once, named "metric.total" after the first metric that uses it.
+  /// Each set of counts once, named "metric.total" after the first metric that uses it.
   NamedTensors state() const;
-  /// Throws:   c10::ValueError – the state of another collection
+  /// Throws: c10::ValueError if the state belongs to another collection
   void load_state(const NamedTensors& state);
-  /// As Metric::additive: true when it is for all of them.
+  /// True if Metric::additive is true for all metrics.
   bool additive() const;
-  /// "name: key" of each metric, in order: collections with equal keys can be merged.
+  /// "name: key" of each metric in order. Collections with equal keys can be merged.
   std::vector<std::string> keys() const;
 
   size_t size() const { return metrics_.size(); }
-  /// Throws:   c10::ValueError – no such metric; names the nearest one
+  /// Throws: c10::ValueError if the name is unknown (the message suggests the nearest name)
   const Metric& operator[](std::string_view name) const;
 
  private:
   void share();
 
   Entries metrics_;
-  std::vector<size_t> owners_;  // one metric for each accumulator, by position
+  std::vector<size_t> owners_;  // index of one metric for each accumulator
 };
 
 }  // namespace bellows::metrics

@@ -7,13 +7,13 @@
 namespace bellows::metrics {
 
 struct PerplexityOptions {
-  std::optional<int64_t> ignore_index = {};  ///< targets of this value are left out: padding
+  std::optional<int64_t> ignore_index = {};  ///< targets with this value, such as padding, are ignored
 };
 
-/// exp of the mean negative log-likelihood of the targets. No targets: NaN.
-/// Shapes:   preds [B, T, V] or [N, V] logits, float16 and bfloat16 too; target [B, T] or [N]
+/// exp of the mean negative log-likelihood of the targets. NaN without targets.
+/// Shapes:   preds [B, T, V] or [N, V] logits, also in float16 and bfloat16; target [B, T] or [N]
 /// Numerics: log-softmax in float32 (float64 for float64), sums in float64
-/// Cost:     a copy of the logits in float32 while it updates
+/// Cost:     update() makes a temporary copy of the logits in float32
 /// Ref:      torchmetrics.text.Perplexity
 class Perplexity : public Metric {
  public:

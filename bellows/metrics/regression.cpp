@@ -12,7 +12,7 @@ namespace {
 
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-/// Sums over samples, [D] each or [] for one output, float64, and the number of samples.
+/// Sums over samples in float64, [D] each or [] for one output, and the number of samples.
 class ErrorSums : public Totals {
  public:
   enum class Kind { squared, absolute, r2 };

@@ -4,44 +4,44 @@
 
 namespace bellows::metrics {
 
-/// How the results of several outputs become one.
+/// How the results of several outputs are combined.
 enum class MultiOutput {
   uniform_average,    ///< their mean
-  raw_values,         ///< one result an output: [D]
-  variance_weighted,  ///< their mean, weighted by the variance of each output's targets; for R2Score
+  raw_values,         ///< one result per output: [D]
+  variance_weighted,  ///< their mean, weighted by the variance of each output's targets; only for R2Score
 };
 
-/// Options of the metrics that compare numbers.
+/// Options of the regression metrics.
 ///
 /// Shapes:   num_outputs = 1: preds and target of any equal shape; D > 1: [N, D]
-/// Numerics: differences and sums in float64, whatever the inputs' dtype: any order and grouping of the batches gives
-///           the same to 1e-14
+/// Numerics: differences and sums are in float64 for any input dtype; results do not depend on the order or grouping of
+///           the batches to 1e-14
 struct RegressionOptions {
   int64_t num_outputs = 1;
   MultiOutput multioutput = MultiOutput::uniform_average;
-  bool squared = true;  ///< MeanSquaredError: false takes the root of each output's mean
+  bool squared = true;  ///< MeanSquaredError: false returns the root of each output's mean
 };
 
-/// The mean of (pred − target)². No samples: NaN.
-/// Throws:   c10::ValueError – variance_weighted
-/// Ref:      torchmetrics.MeanSquaredError; sklearn.metrics.mean_squared_error
+/// The mean of (pred − target)². NaN without samples.
+/// Throws: c10::ValueError for variance_weighted
+/// Ref:    torchmetrics.MeanSquaredError; sklearn.metrics.mean_squared_error
 class MeanSquaredError : public Metric {
  public:
   explicit MeanSquaredError(const RegressionOptions& options = {});
 };
 
-/// The mean of |pred − target|. No samples: NaN.
-/// Throws:   c10::ValueError – variance_weighted
-/// Ref:      torchmetrics.MeanAbsoluteError; sklearn.metrics.mean_absolute_error
+/// The mean of |pred − target|. NaN without samples.
+/// Throws: c10::ValueError for variance_weighted
+/// Ref:    torchmetrics.MeanAbsoluteError; sklearn.metrics.mean_absolute_error
 class MeanAbsoluteError : public Metric {
  public:
   explicit MeanAbsoluteError(const RegressionOptions& options = {});
 };
 
-/// 1 − Σ(target − pred)² / Σ(target − mean)². Constant targets: 1 when all predictions are right, else 0. Fewer than
-/// two samples: NaN, as scikit-learn.
-/// Numerics: Σ(target − mean)² comes from Σtarget² and Σtarget: relative error about 1e-16 · mean² / variance. Targets
-///           count as constant when their variance is below 1e-13 of their mean square
+/// 1 − Σ(target − pred)² / Σ(target − mean)². For constant targets, 1 if all predictions are exact, otherwise 0. NaN
+/// for fewer than two samples, as in scikit-learn.
+/// Numerics: Σ(target − mean)² is computed from Σtarget² and Σtarget, with a relative error of about 1e-16 · mean² /
+///           variance. Targets count as constant if their variance is below 1e-13 of their mean square.
 /// Ref:      torchmetrics.R2Score; sklearn.metrics.r2_score
 class R2Score : public Metric {
  public:

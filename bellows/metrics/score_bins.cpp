@@ -26,7 +26,7 @@ ScoreBins::Options checked(const std::string& who, const ScoreBins::Options& o) 
     rising =
         rising && o.thresholds[i] >= 0 && o.thresholds[i] <= 1 && (i == 0 || o.thresholds[i] > o.thresholds[i - 1]);
   }
-  TORCH_CHECK_VALUE(rising, who, ": expected at least two rising thresholds in [0, 1], got ", o.thresholds, ".");
+  TORCH_CHECK_VALUE(rising, who, ": expected at least two increasing thresholds in [0, 1], got ", o.thresholds, ".");
   return o;
 }
 
@@ -43,7 +43,7 @@ at::Tensor to_probabilities(const at::Tensor& scores, Task task) {
   return task == Task::multiclass ? at::softmax(scores, 1) : at::sigmoid(scores);
 }
 
-// Two places before the bins: unusable inputs, ignored ones.
+// Two extra places before the bins, for invalid and ignored inputs.
 ScoreBins::ScoreBins(std::string who, const Options& o)
     : Totals(who, bins_key(o),
              {{"counts",

@@ -6,24 +6,24 @@
 
 namespace bellows::metrics {
 
-/// Positive and negative labels counted by the bin that their score falls into: memory does not grow with the batches.
-/// Numerics: int64 counts: exact, and the same for any order and grouping of the batches
+/// Counts of positive and negative labels by the bin of their score. Memory does not grow with the number of batches.
+/// Numerics: int64 counts, which are exact and do not depend on the order or grouping of the batches
 class ScoreBins : public Totals {
  public:
   struct Options {
     Task task = Task::binary;
     int64_t num_classes = 0;         ///< classes, or labels of a multilabel task
-    std::vector<double> thresholds;  ///< bounds of the bins, rising, in [0, 1]
+    std::vector<double> thresholds;  ///< bounds of the bins, increasing, in [0, 1]
     std::optional<int64_t> ignore_index = {};
     Scores scores = Scores::detect;
   };
-  /// Throws: c10::ValueError – options out of range
+  /// Throws: c10::ValueError if options are out of range
   ScoreBins(std::string who, const Options& options);
 
-  /// Labels whose score is at least the threshold: int64 [2, columns, T], negatives and positives. The first threshold
-  /// need not be 0.
+  /// Number of labels whose score is at least the threshold: int64 [2, columns, T], for negatives and positives. The
+  /// first threshold does not have to be 0.
   at::Tensor reached() const;
-  /// All labels: int64 [2, columns].
+  /// Number of all labels: int64 [2, columns].
   at::Tensor all() const;
   const Options& options() const { return options_; }
 
@@ -44,7 +44,7 @@ class ScoreBins : public Totals {
   at::Tensor bounds_;  // float32, on the device
 };
 
-/// `scores` [n, columns] as probabilities: softmax over the columns of a multiclass task, else sigmoid.
+/// Converts `scores` [n, columns] to probabilities: softmax over the columns for a multiclass task, otherwise sigmoid.
 at::Tensor to_probabilities(const at::Tensor& scores, Task task);
 
 }  // namespace bellows::metrics

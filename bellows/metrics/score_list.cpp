@@ -83,11 +83,11 @@ void ScoreList::add(const at::Tensor& preds, const at::Tensor& target) {
   append(batch.scores, batch.labels);
 }
 
-/// Doubles the block when it is full: a run of n batches copies each score at most twice on average.
+/// Doubles the block when it is full, so that each score is copied at most twice on average.
 void ScoreList::append(const at::Tensor& scores, const at::Tensor& labels) {
   if (size_ == 0 && scores.scalar_type() != scores_.scalar_type()) scores_ = scores_.to(scores.scalar_type());
   TORCH_CHECK_VALUE(scores.scalar_type() == scores_.scalar_type(), who(), ".update: expected scores of ",
-                    scores_.scalar_type(), " like those before, got ", scores.scalar_type(), ".");
+                    scores_.scalar_type(), ", as in earlier batches, got ", scores.scalar_type(), ".");
   const int64_t more = scores.size(0), needed = size_ + more;
   if (needed > scores_.size(0)) {
     const int64_t capacity = std::max<int64_t>({needed, 2 * scores_.size(0), 1024});

@@ -6,10 +6,10 @@
 
 namespace bellows::metrics {
 
-/// All scores and labels of a run, as one growing block of memory on the device.
+/// All scores and labels of a run, in one growing block of memory on the device.
 ///
-/// Labels other than 0 and 1 (multiclass: 0 to C - 1) and NaN scores are found when the result is read.
-/// Cost: 4 bytes a score (8 for float64) and 8 a label; up to twice that when the block has just grown
+/// Labels other than 0 and 1 (multiclass: 0 to C - 1) and NaN scores are detected when the result is read.
+/// Cost: 4 bytes per score (8 for float64) and 8 per label; up to twice as much directly after the block has grown
 class ScoreList : public Accumulator {
  public:
   struct Options {
@@ -17,7 +17,7 @@ class ScoreList : public Accumulator {
     int64_t num_classes = 0;  ///< classes, or labels of a multilabel task
     std::optional<int64_t> ignore_index = {};
   };
-  /// Throws: c10::ValueError – options out of range
+  /// Throws: c10::ValueError if options are out of range
   ScoreList(std::string who, const Options& options);
   ScoreList(const ScoreList& other);
 
@@ -45,23 +45,23 @@ class ScoreList : public Accumulator {
   void append(const at::Tensor& scores, const at::Tensor& labels);
 
   Options options_;
-  at::Tensor scores_, labels_;  // [capacity, …]; the first size_ rows are in use
+  at::Tensor scores_, labels_;  // [capacity, …]; the first size_ rows are used
   int64_t size_ = 0;
 };
 
-/// The parts of a batch for curves, checked against the task and flattened: scores [n, columns] in float32 or float64,
-/// labels [n, 1] or [n, L] in int64.
-/// Throws: c10::ValueError – shapes or dtypes that do not fit
+/// Scores and labels of a batch for curves, checked against the task and flattened: scores [n, columns] in float32 or
+/// float64, labels [n, 1] or [n, L] in int64.
+/// Throws: c10::ValueError if shapes or dtypes do not match the task
 struct ScoredBatch {
   at::Tensor scores, labels;
   ScoredBatch(const std::string& who, Task task, int64_t num_classes, const at::Tensor& preds,
               const at::Tensor& target);
 };
 
-/// How many columns of scores a task has, and how many of labels.
+/// Number of score columns and label columns of a task.
 int64_t score_columns(Task task, int64_t num_classes);
 int64_t label_columns(Task task, int64_t num_classes);
-/// Throws: c10::ValueError – too few classes
+/// Throws: c10::ValueError if there are too few classes
 void check_score_task(const std::string& who, Task task, int64_t num_classes);
 
 }  // namespace bellows::metrics

@@ -57,7 +57,7 @@ class BertSelfAttention final : public torch::nn::Module {
   double dropout_;
 };
 
-/// A dense layer, dropout, the residual and a norm: behind the attention, and behind the activation.
+/// A dense layer, dropout, the residual and a norm, used after the attention and after the activation.
 class BertOutput final : public torch::nn::Module {
  public:
   BertOutput(const BertOptions& o, int64_t width) : dropout_(o.hidden_dropout_prob), fused_(o.fused) {
@@ -146,7 +146,7 @@ class BertPooler final : public torch::nn::Module {
   Linear dense_{nullptr};
 };
 
-/// "BertLMPredictionHead": a dense layer, activation and norm, then the embedding's weight with an own bias.
+/// "BertLMPredictionHead": a dense layer, activation and norm, then the embedding's weight with a separate bias.
 class BertPredictions final : public torch::nn::Module {
  public:
   explicit BertPredictions(const BertOptions& o) : activation_(layers::activation_of("bert", o.hidden_act)) {
@@ -188,18 +188,18 @@ class Bert final : public torch::nn::Module, public layers::Blocks {
     layers::init_normal(*this, options.initializer_range);
   }
 
-  at::Tensor forward(const at::Tensor& input) {
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask = {}, const at::Tensor& types = {}) {
     const BertOptions& o = options_;
     const auto pad = o.mask_padding ? std::optional(o.pad_token_id) : std::nullopt;
-    const Tokens tokens = layers::read_tokens(input, {.model = "bert",
-                                                      .rows = 3,
-                                                      .vocab_size = o.vocab_size,
-                                                      .max_length = o.max_position_embeddings,
-                                                      .types = o.type_vocab_size,
-                                                      .pad_token = pad});
+    const Tokens tokens = layers::read_tokens(ids, mask, types,
+                                              {.model = "bert",
+                                               .vocab_size = o.vocab_size,
+                                               .max_length = o.max_position_embeddings,
+                                               .types = o.type_vocab_size,
+                                               .pad_token = pad});
     at::Tensor x = embeddings_->forward(tokens);
     for (const auto& layer : encoder_->layer) {
-      x = run([layer, mask = tokens.mask](const at::Tensor& y) { return layer->forward(y, mask); }, x);
+      x = run([layer, kept = tokens.mask](const at::Tensor& y) { return layer->forward(y, kept); }, x);
     }
     return head(x);
   }
@@ -254,7 +254,11 @@ void layers::check_options(const std::string& model, const BertOptions& options)
 
 Model bert(const BertOptions& options) {
   layers::check_options("bert", options);
-  return Model::of(std::make_shared<Bert>(options), "bert");
+  const auto net = std::make_shared<Bert>(options);
+  return Model("bert", net, {{"input_ids"}, {"attention_mask", true}, {"token_type_ids", true}},
+               {layers::output_name(options.head)}, [net](const std::vector<at::Tensor>& x) {
+                 return std::vector<at::Tensor>{net->forward(x[0], x[1], x[2])};
+               });
 }
 
 BertOptions bert_base() {

@@ -9,7 +9,7 @@
 
 namespace bellows::models {
 
-/// Fields are called as in Hugging Face's config.json; the defaults are bert-base-uncased's.
+/// Field names are those of Hugging Face's config.json; defaults are those of bert-base-uncased.
 struct BertOptions {
   TextHead head = TextHead::classifier;
   int64_t num_labels = 2;
@@ -27,22 +27,23 @@ struct BertOptions {
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
   int64_t pad_token_id = 0;
-  bool mask_padding =
-      true;            ///< ids alone: where they are pad_token_id, nobody looks; false: as transformers without a mask
-  bool fused = false;  ///< with the layers of the component nn: less memory, other rounding
+  /// Without an attention mask: tokens with pad_token_id are masked. If false, they are not masked, as in transformers.
+  bool mask_padding = true;
+  bool fused = false;  ///< use the layers of the component nn: less memory, different rounding
 };
 
-/// BERT, with Hugging Face's names and order of parameters: its files load with load_weights() (weights.h).
-/// Shapes:   int64 ids [N, T], or with mask and token types from pack_tokens() → as TextHead says
-/// Numerics: logits and gradients equal transformers' (tests/models/networks_golden_test.cpp); a sample that is all padding
-///           gives finite values, which mean nothing
-/// Cost:     109 million parameters with the default options. One synchronization a pass where ids are on a CPU.
-/// Throws:   c10::ValueError – options below 1, heads that do not divide hidden_size, dropout outside [0, 1); in
-///           forward: no int64 ids, too many or unknown ones
+/// BERT with Hugging Face's parameter names and order: load its files with load_weights() (weights.h).
+/// Inputs:   "input_ids" int64 [N, T]; optional "attention_mask" and "token_type_ids" [N, T]
+/// Outputs:  one; see TextHead
+/// Numerics: logits and gradients match transformers (tests/models/networks_golden_test.cpp); a sample that consists of
+///           padding only gives finite, meaningless values
+/// Cost:     109 million parameters with the default options. One synchronization per pass if ids are on a CPU
+/// Throws:   c10::ValueError if an option is below 1, heads do not divide hidden_size or dropout is outside [0, 1); in
+///           forward, if ids are not int64, too many or outside the vocabulary
 /// Ref:      arXiv:1810.04805; transformers.BertModel, BertForSequenceClassification, BertForMaskedLM
 Model bert(const BertOptions& options = {});
 
-/// bert-base-uncased's shape, and one of 20 million parameters: six layers of width 384.
+/// Options of bert-base-uncased, and of a model with 20 million parameters: six layers of width 384.
 BertOptions bert_base();
 BertOptions bert_20m();
 

@@ -14,7 +14,7 @@ std::string shown(const Json& value) {
   return value.is_string() ? io::printable(value.get<std::string>(), 60) : io::shown_json(value);
 }
 
-/// A config.json while it is read.
+/// Reads the fields of a config.json.
 class ModelConfig {
  public:
   explicit ModelConfig(const std::string& path) : path_(path) {
@@ -48,15 +48,15 @@ class ModelConfig {
     read("num_labels", value);
   }
 
-  /// Throws: c10::ValueError – the file says otherwise
+  /// Throws: c10::ValueError if the file has another value
   void require(const char* key, const Json& expected) const {
     const Json found = document_.value(key, expected);
     TORCH_CHECK_VALUE(found == expected, "config ", path_, ": expected ", key, " = ", shown(expected),
-                      ", which is what this model does, found ", shown(found), ".");
+                      ", the only value that this model supports, found ", shown(found), ".");
   }
 
  private:
-  /// Null where the file does not say, or says null.
+  /// Returns null if the file lacks the field or has null.
   const Json* find(const char* key, bool (Json::*is_kind)() const noexcept, const char* kind) const {
     const auto found = document_.find(key);
     if (found == document_.end() || found->is_null()) return nullptr;
@@ -72,23 +72,22 @@ class ModelConfig {
 template <class Options>
 ModelEntry entry_of(const std::string& path, const Options& options, OutputKind output,
                     Model (*make)(const Options&, int64_t classes)) {
-  const auto extent = [path, options](int64_t words) {
+  const auto model_size = [path, options](int64_t words) {
     TORCH_CHECK_VALUE(words <= options.vocab_size, "config ", path,
                       ": expected data of at most vocab_size = ", options.vocab_size, " words, got ", words,
-                      ". Take the vocabulary that belongs to it.");
-    return extent_of(options);
+                      ". Use the vocabulary of this model.");
+    return model_size_of(options);
   };
-  const auto sized = [path, options, make](const Extent& of, int64_t classes) {
-    const Model model = make(with_extent(options, of), classes);
-    return Model(path, model.module(), [model](const at::Tensor& x) { return model.forward(x); });
+  const auto sized = [path, options, make](const ModelSize& of, int64_t classes) {
+    return make(with_model_size(options, of), classes).renamed(path);
   };
   return {.name = path,
           .description = "a model as its config.json describes it",
-          .input_shape = {options.vocab_size, std::min<int64_t>(extent_of(options).positions, 128), 0},
-          .make = [extent, sized](int64_t classes, int64_t words) { return sized(extent(words), classes); },
+          .input_shape = {options.vocab_size, std::min<int64_t>(model_size_of(options).positions, 128), 0},
+          .make = [model_size, sized](int64_t classes, int64_t words) { return sized(model_size(words), classes); },
           .input = InputKind::tokens,
           .output = output,
-          .extent = extent,
+          .model_size = model_size,
           .make_sized = sized};
 }
 

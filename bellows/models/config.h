@@ -9,23 +9,26 @@
 
 namespace bellows::models {
 
-/// The options that a config.json of Hugging Face's describes: with them and load_weights() a folder that save_pretrained()
-/// wrote becomes a model here. What the file does not say keeps its default, as there; what stands on top is the caller's choice.
+/// Reads the options in a config.json of Hugging Face. Together with load_weights(), it loads a folder that
+/// save_pretrained() wrote. Settings that the file lacks keep their default, as in transformers. The caller selects the
+/// head.
 /// ```
 /// BertOptions options = read_bert_config("minilm/config.json");
 /// options.head = TextHead::hidden_states;
 /// const Model model = bert(options);
 /// load_weights(model, io::load_tensors("minilm/model.safetensors"));
 /// ```
-/// Throws: c10::ValueError – no such file, no JSON object, a field of another kind than it should be, another model_type, or
-///         a setting that these models do not have (relative positions, a decoder, scaling by layer), by name
+/// Throws: c10::ValueError if the file does not exist or is not a JSON object, a field has the wrong type, the
+///         model_type is another one, or the file uses a setting that these models do not support (relative positions,
+///         a decoder, scaling by layer; the message names it)
 BertOptions read_bert_config(const std::string& path);
 DistilBertOptions read_distilbert_config(const std::string& path);
 GptOptions read_gpt_config(const std::string& path);
 
-/// The file as an entry, by its model_type: a classifier of texts (bert, distilbert), or a model of the next token (gpt2). `make`
-/// keeps the file's number of words, for the sake of its weights, and refuses to make a model that should know more.
-/// Throws: c10::ValueError – as those above; a model_type that is none of these
+/// Creates a model entry from the file, by its model_type: a text classifier (bert, distilbert) or a next-token model
+/// (gpt2). `make` keeps the vocabulary size of the file, so that its weights fit. It throws if the requested vocabulary
+/// is larger.
+/// Throws: c10::ValueError like the functions above, or if the model_type is none of these
 ModelEntry config_entry(const std::string& path);
 
 }  // namespace bellows::models

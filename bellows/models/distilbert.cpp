@@ -113,24 +113,22 @@ class DistilBert final : public torch::nn::Module, public layers::Blocks {
     } else if (o.head != TextHead::hidden_states) {
       vocab_transform_ = register_module("vocab_transform", Linear(o.dim, o.dim));
       vocab_layer_norm_ = register_module("vocab_layer_norm", LayerNorm(o.dim, distilbert_eps, o.fused));
-      // The weight is the embedding's.
+      // The weight is shared with the embedding.
       auto projector = register_module("vocab_projector", std::make_shared<torch::nn::Module>("Linear"));
       vocab_bias_ = projector->register_parameter("bias", torch::zeros({o.vocab_size}));
     }
     layers::init_normal(*this, o.initializer_range);
   }
 
-  at::Tensor forward(const at::Tensor& input) {
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask = {}) {
     const DistilBertOptions& o = options_;
     const auto pad = o.mask_padding ? std::optional(o.pad_token_id) : std::nullopt;
-    const Tokens tokens = layers::read_tokens(input, {.model = "distilbert",
-                                                      .rows = 2,
-                                                      .vocab_size = o.vocab_size,
-                                                      .max_length = o.max_position_embeddings,
-                                                      .pad_token = pad});
+    const Tokens tokens = layers::read_tokens(
+        ids, mask, {},
+        {.model = "distilbert", .vocab_size = o.vocab_size, .max_length = o.max_position_embeddings, .pad_token = pad});
     at::Tensor x = embeddings_->forward(tokens);
     for (const auto& block : blocks_) {
-      x = run([block, mask = tokens.mask](const at::Tensor& y) { return block->forward(y, mask); }, x);
+      x = run([block, kept = tokens.mask](const at::Tensor& y) { return block->forward(y, kept); }, x);
     }
     return head(x);
   }
@@ -181,7 +179,9 @@ void layers::check_options(const std::string& model, const DistilBertOptions& op
 
 Model distilbert(const DistilBertOptions& options) {
   layers::check_options("distilbert", options);
-  return Model::of(std::make_shared<DistilBert>(options), "distilbert");
+  const auto net = std::make_shared<DistilBert>(options);
+  return Model("distilbert", net, {{"input_ids"}, {"attention_mask", true}}, {layers::output_name(options.head)},
+               [net](const std::vector<at::Tensor>& x) { return std::vector<at::Tensor>{net->forward(x[0], x[1])}; });
 }
 
 }  // namespace bellows::models

@@ -8,9 +8,9 @@
 
 namespace bellows::models {
 
-/// Fields are called as in Hugging Face's config.json; the defaults are distilbert-base-uncased's.
+/// Field names are those of Hugging Face's config.json; defaults are those of distilbert-base-uncased.
 struct DistilBertOptions {
-  TextHead head = TextHead::classifier;  ///< all but `pooled`, which DistilBERT lacks
+  TextHead head = TextHead::classifier;  ///< all except `pooled`, which DistilBERT lacks
   int64_t num_labels = 2;
   int64_t vocab_size = 30522;
   int64_t dim = 768;
@@ -24,16 +24,17 @@ struct DistilBertOptions {
   int64_t max_position_embeddings = 512;
   double initializer_range = 0.02;
   int64_t pad_token_id = 0;
-  bool mask_padding =
-      true;            ///< ids alone: where they are pad_token_id, nobody looks; false: as transformers without a mask
-  bool fused = false;  ///< with the layers of the component nn: less memory, other rounding
+  /// Without an attention mask: tokens with pad_token_id are masked. If false, they are not masked, as in transformers.
+  bool mask_padding = true;
+  bool fused = false;  ///< use the layers of the component nn: less memory, different rounding
 };
 
-/// DistilBERT, with Hugging Face's names and order of parameters: its files load with load_weights() (weights.h).
-/// Shapes:   int64 ids [N, T], or with the mask from pack_tokens() → as TextHead says
-/// Numerics: logits and gradients equal transformers' (tests/models/networks_golden_test.cpp)
+/// DistilBERT with Hugging Face's parameter names and order: load its files with load_weights() (weights.h).
+/// Inputs:   "input_ids" int64 [N, T]; optional "attention_mask" [N, T]
+/// Outputs:  one; see TextHead
+/// Numerics: logits and gradients match transformers (tests/models/networks_golden_test.cpp)
 /// Cost:     67 million parameters with the default options
-/// Throws:   c10::ValueError – as bert()
+/// Throws:   c10::ValueError like bert()
 /// Ref:      arXiv:1910.01108; transformers.DistilBertModel, DistilBertForSequenceClassification, DistilBertForMaskedLM
 Model distilbert(const DistilBertOptions& options = {});
 

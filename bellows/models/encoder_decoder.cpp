@@ -13,7 +13,7 @@ using layers::Linear;
 
 constexpr double series_eps = 1e-5;
 
-/// torch.nn.MultiheadAttention's parameters.
+/// Attention with the parameters of torch.nn.MultiheadAttention.
 class SeriesAttention final : public torch::nn::Module {
  public:
   explicit SeriesAttention(const EncoderDecoderOptions& o)
@@ -25,12 +25,12 @@ class SeriesAttention final : public torch::nn::Module {
     out_->bias.zero_();
   }
 
-  /// Of the steps among each other: causal, or all to those that the mask lets them see.
+  /// Self-attention: causal, or to all steps that the mask allows.
   at::Tensor forward(const at::Tensor& x, bool causal, const at::Tensor& mask) {
     const auto qkv = at::linear(x, weight_, bias_).chunk(3, 2);
     return attend(qkv[0], qkv[1], qkv[2], causal, causal ? at::Tensor() : mask);
   }
-  /// Of the steps to what the encoder remembers.
+  /// Cross-attention to the encoder's output.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& memory, const at::Tensor& mask) {
     const int64_t width = x.size(2);
     const at::Tensor q = at::linear(x, weight_.slice(0, 0, width), bias_.slice(0, 0, width));
@@ -50,7 +50,7 @@ class SeriesAttention final : public torch::nn::Module {
   double dropout_;
 };
 
-/// An encoder's layer, or a decoder's, which has one attention and one norm more.
+/// A layer of the encoder or decoder; the decoder has an additional attention and norm.
 class SeriesLayer final : public torch::nn::Module {
  public:
   SeriesLayer(const EncoderDecoderOptions& o, bool decoder)
@@ -66,8 +66,8 @@ class SeriesLayer final : public torch::nn::Module {
     }
   }
 
-  /// Params: memory – of the encoder; undefined in the encoder itself
-  ///         mask – of the encoder's steps that are known [N, 1, 1, T]; undefined: all are
+  /// Params: memory – output of the encoder; undefined in the encoder itself
+  ///         mask – known steps of the encoder [N, 1, 1, T]; undefined: all
   at::Tensor forward(const at::Tensor& x, const at::Tensor& memory, const at::Tensor& mask) {
     at::Tensor y = norms_[0]->forward(self_attn_->forward(x, /*causal=*/memory.defined(), mask), x, dropout_);
     if (memory.defined()) y = norms_[1]->forward(multihead_attn_->forward(y, memory, mask), y, dropout_);
@@ -83,7 +83,7 @@ class SeriesLayer final : public torch::nn::Module {
   double dropout_;
 };
 
-/// Sines in the even columns, cosines in the odd ones: float64 [steps, width].
+/// Positions: sines in the even columns, cosines in the odd ones: float64 [steps, width].
 at::Tensor positions(int64_t steps, int64_t width, const at::TensorOptions& options) {
   const at::TensorOptions wide = options.dtype(at::kDouble);
   const at::Tensor rates = (at::arange(0, width, 2, wide) * (-std::log(10000.0) / static_cast<double>(width))).exp();
@@ -91,11 +91,11 @@ at::Tensor positions(int64_t steps, int64_t width, const at::TensorOptions& opti
   return at::stack({angles.sin(), angles.cos()}, 2).flatten(1);
 }
 
-/// Series, and where they end that are filled up with NaN.
+/// Series with their lengths, without NaN padding.
 struct KnownSteps {
-  at::Tensor values;   ///< 0 in the place of what fills them up
-  at::Tensor lengths;  ///< [N]; undefined: all are full
-  at::Tensor mask;     ///< [N, 1, 1, T], true: known; undefined: all are
+  at::Tensor values;   ///< padding is 0
+  at::Tensor lengths;  ///< [N]; undefined: no padding
+  at::Tensor mask;     ///< [N, 1, 1, T], true: known; undefined: all
 };
 
 KnownSteps known_steps(const at::Tensor& x, int64_t least) {
@@ -108,7 +108,7 @@ KnownSteps known_steps(const at::Tensor& x, int64_t least) {
     TORCH_CHECK_VALUE(shortest >= least, "encoder_decoder: expected series of at least ", least, " steps, got one of ",
                       shortest, " that is filled up with NaN to ", x.size(1), ". Leave it out, or set start_steps.");
   }
-  const at::Tensor mask = steps.le(lengths.unsqueeze(1));  // a NaN before the end stays one
+  const at::Tensor mask = steps.le(lengths.unsqueeze(1));  // a NaN before the end is kept
   return {at::where(mask.unsqueeze(2), x, at::zeros({}, x.options())), lengths, mask.unsqueeze(1).unsqueeze(1)};
 }
 
@@ -162,7 +162,7 @@ class EncoderDecoder final : public torch::nn::Module, public layers::Blocks {
     return at::dropout(y + step_positions.to(y.options()), options_.dropout, is_training());
   }
 
-  /// What the decoder reads: each series' last steps, and zeros for those to come.
+  /// The input of the decoder: the last steps of each series, and zeros for the future steps.
   at::Tensor queries(const KnownSteps& known, const at::Tensor& all) {
     const EncoderDecoderOptions& o = options_;
     const at::Tensor& x = known.values;

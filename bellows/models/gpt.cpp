@@ -10,7 +10,7 @@ namespace {
 
 using layers::LayerNorm;
 
-/// Hugging Face's Conv1D: a linear layer whose weight stands [in, out].
+/// Hugging Face's Conv1D: a linear layer with a weight of shape [in, out].
 class Conv1D final : public torch::nn::Module {
  public:
   Conv1D(int64_t in, int64_t out, double std) : torch::nn::Module("Conv1D") {
@@ -22,7 +22,7 @@ class Conv1D final : public torch::nn::Module {
   at::Tensor weight, bias;
 };
 
-/// Layers that add to the residual stream start smaller, the more there are.
+/// The initial weights of layers that add to the residual stream decrease with the number of layers.
 double residual_std(const GptOptions& o) {
   return o.initializer_range / std::sqrt(2 * static_cast<double>(o.n_layer));
 }
@@ -103,11 +103,9 @@ class Gpt final : public torch::nn::Module, public layers::Blocks, public layers
   }
 
   at::Tensor forward(const at::Tensor& input) {
-    const layers::Tokens tokens = layers::read_tokens(input, {.model = "gpt",
-                                                              .rows = 1,
-                                                              .vocab_size = options_.vocab_size,
-                                                              .max_length = options_.n_positions,
-                                                              .pad_token = {}});
+    const layers::Tokens tokens = layers::read_tokens(
+        input, {}, {},
+        {.model = "gpt", .vocab_size = options_.vocab_size, .max_length = options_.n_positions, .pad_token = {}});
     const at::Tensor embedded = wte_->forward(tokens.ids) + wpe_->weight.slice(0, 0, tokens.ids.size(1));
     at::Tensor x = at::dropout(embedded, options_.embd_pdrop, is_training());
     for (const auto& block : blocks_) x = run([block](const at::Tensor& y) { return block->forward(y); }, x);

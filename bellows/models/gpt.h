@@ -8,7 +8,7 @@
 
 namespace bellows::models {
 
-/// Fields are called as in Hugging Face's config.json; the defaults are GPT-2's of 124 million parameters.
+/// Field names are those of Hugging Face's config.json; defaults are those of GPT-2 with 124 million parameters.
 struct GptOptions {
   int64_t vocab_size = 50257;
   int64_t n_positions = 1024;
@@ -22,15 +22,16 @@ struct GptOptions {
   double attn_pdrop = 0.1;
   double layer_norm_epsilon = 1e-5;
   double initializer_range = 0.02;
-  bool logits = true;  ///< false: what the last layer would read, [N, T, n_embd], for nn::linear_cross_entropy
-  bool fused = false;  ///< with the layers of the component nn: less memory, other rounding
+  bool logits = true;  ///< false: returns the input of the last layer, [N, T, n_embd], for nn::linear_cross_entropy
+  bool fused = false;  ///< use the layers of the component nn: less memory, different rounding
 };
 
-/// GPT-2: each token sees itself and those before. With Hugging Face's names, order and shapes of parameters (`c_attn` and
-/// its like are [in, out]); the scores' weight is the embedding's: its files load with load_weights() (weights.h).
-/// Shapes:   int64 ids [N, T] → scores of the next token [N, T, vocab_size]
-/// Numerics: logits and gradients equal transformers' (tests/models/networks_golden_test.cpp)
-/// Throws:   c10::ValueError – as bert()
+/// GPT-2, a causal language model. It uses Hugging Face's parameter names, order and shapes (weights of `c_attn` and
+/// similar layers are [in, out]). The output layer shares the embedding's weight. Load its files with load_weights()
+/// (weights.h).
+/// Shapes:   int64 ids [N, T] → logits of the next token [N, T, vocab_size]
+/// Numerics: logits and gradients match transformers (tests/models/networks_golden_test.cpp)
+/// Throws:   c10::ValueError like bert()
 /// Ref:      Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; transformers.GPT2LMHeadModel
 Model gpt(const GptOptions& options = {});
 

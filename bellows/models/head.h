@@ -6,19 +6,20 @@
 
 namespace bellows::models {
 
-/// What is made of a language model's last hidden states [N, T, width]: scores = linear(hidden, weight, bias), or something else in
-/// its place. The bias may be undefined.
+/// Replaces the output layer of a language model. It receives the last hidden states [N, T, width] and the layer's
+/// weight and bias; the bias may be undefined. The default is linear(hidden, weight, bias).
 using Head = std::function<at::Tensor(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias)>;
 
-/// model.forward(input) that ends with `head` in the place of the model's last linear layer: where a loss that never holds all
-/// scores takes hold of a model. Whoever wraps the model (precision, recomputation) does what it does.
+/// Calls model.forward(input) with `head` instead of the model's last linear layer, for losses that do not materialize
+/// all logits. Wrappers of the model (precision, activation checkpointing) apply as usual.
 /// ```
-/// const at::Tensor loss = forward_into(gpt, ids, [&](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias) {
+/// const auto loss_of = [&](const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias) {
 ///   return nn::linear_cross_entropy(hidden, weight, bias, targets);
-/// });
+/// };
+/// const at::Tensor loss = forward_with_head(gpt, ids, loss_of);
 /// ```
-/// Returns: what `head` gave; undefined where the model does not say what its head is: nothing has run then
-/// Threads: any; other threads' forward passes of the same model are what they were
-at::Tensor forward_into(const Model& model, const at::Tensor& input, const Head& head);
+/// Returns: the result of `head`; undefined if the model does not define its head. In that case, nothing runs
+/// Threads: any; forward passes of the same model on other threads are not affected
+at::Tensor forward_with_head(const Model& model, const at::Tensor& input, const Head& head);
 
 }  // namespace bellows::models

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "bellows/models/layers_impl.h"
-#include "bellows/models/tokens.h"
 #include "bellows/nn/activation.h"
 #include "bellows/nn/dropout_norm.h"
 #include "bellows/nn/norm.h"
@@ -20,7 +19,7 @@ int64_t run_blocks_by(const Model& model, RunBlock run) {
 
 namespace {
 
-/// The forward pass on this thread that is to end with another head.
+/// The head for the current forward pass on this thread.
 struct OtherHead {
   const layers::Headed* model = nullptr;
   const Head* head = nullptr;
@@ -29,7 +28,7 @@ thread_local OtherHead other_head;
 
 }  // namespace
 
-at::Tensor forward_into(const Model& model, const at::Tensor& input, const Head& head) {
+at::Tensor forward_with_head(const Model& model, const at::Tensor& input, const Head& head) {
   const auto* headed = dynamic_cast<const layers::Headed*>(model.module_or_null().get());
   if (!headed || !headed->has_head()) return {};
   struct Installed {
@@ -103,34 +102,44 @@ void check_range(const TokenLimits& limits, const at::Tensor& ids, int64_t end, 
                     first < 0 ? first : last, ".");
 }
 
-/// "int64 [N, T]", and what else may come.
-std::string expected_tokens(const TokenLimits& limits) {
-  if (limits.rows == 1) return "int64 [N, T]";
-  return c10::str("int64 [N, T], or with the attention mask", limits.rows > 2 ? " and token types" : "", " [N, ",
-                  limits.rows, ", T]; pack_tokens() makes it");
+void check_like_ids(const TokenLimits& limits, const at::Tensor& ids, const at::Tensor& other, const char* what) {
+  if (!other.defined()) return;
+  TORCH_CHECK_VALUE(other.sizes() == ids.sizes() && other.device() == ids.device() && !other.is_floating_point(),
+                    limits.model, ": expected ", what, " of the same shape and device as the token ids, ", ids.sizes(),
+                    ", got ", other.scalar_type(), " ", other.sizes(), ".");
 }
 
 }  // namespace
 
-Tokens read_tokens(const at::Tensor& input, const TokenLimits& limits) {
-  const bool fits = input.defined() && input.scalar_type() == at::kLong &&
-                    (input.dim() == 2 || (input.dim() == 3 && input.size(1) >= 1 && input.size(1) <= limits.rows));
-  TORCH_CHECK_VALUE(fits, limits.model, ": expected token ids, ", expected_tokens(limits), ", got ",
-                    input.defined() ? c10::str(input.scalar_type(), " ", input.sizes()) : "nothing", ".");
-  const int64_t length = input.size(-1);
+std::string output_name(TextHead head) {
+  switch (head) {
+    case TextHead::hidden_states:
+    case TextHead::masked_lm_hidden:
+      return "last_hidden_state";
+    case TextHead::pooled:
+      return "pooler_output";
+    case TextHead::classifier:
+    case TextHead::masked_lm:
+      return "logits";
+  }
+  return "output";
+}
+
+Tokens read_tokens(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& types, const TokenLimits& limits) {
+  TORCH_CHECK_VALUE(ids.defined() && ids.scalar_type() == at::kLong && ids.dim() == 2, limits.model,
+                    ": expected token ids, int64 [N, T], got ",
+                    ids.defined() ? c10::str(ids.scalar_type(), " ", ids.sizes()) : "nothing", ".");
+  const int64_t length = ids.size(1);
   TORCH_CHECK_VALUE(length >= 1 && length <= limits.max_length, limits.model, ": expected 1 to ", limits.max_length,
                     " tokens a sample, which it has positions for, got ", length, ". Cut or split the text.");
-  const auto row = [&](int64_t i) { return input.dim() == 3 && i < input.size(1) ? input.select(1, i) : at::Tensor(); };
-  Tokens tokens{input.dim() == 3 ? row(0) : input, row(1), row(2)};
-  check_range(limits, tokens.ids, limits.vocab_size, "token ids");
-  check_range(limits, tokens.types, limits.types, "token types");
-  const at::Tensor kept = tokens.mask.defined() ? tokens.mask.ne(0)
-                          : limits.pad_token    ? tokens.ids.ne(*limits.pad_token)
-                                                : at::Tensor();
-  // Without a mask, attention runs in its fastest kernels. To look costs a synchronization on other devices.
+  check_like_ids(limits, ids, mask, "an attention mask");
+  check_like_ids(limits, ids, types, "token types");
+  check_range(limits, ids, limits.vocab_size, "token ids");
+  check_range(limits, types, limits.types, "token types");
+  const at::Tensor kept = mask.defined() ? mask.ne(0) : limits.pad_token ? ids.ne(*limits.pad_token) : at::Tensor();
+  // Without a mask, attention uses its fastest kernels. On other devices, the check would cost a synchronization.
   const bool full = !kept.defined() || (kept.is_cpu() && kept.all().item<bool>());
-  tokens.mask = full ? at::Tensor() : kept.unsqueeze(1).unsqueeze(1);
-  return tokens;
+  return {ids, full ? at::Tensor() : kept.unsqueeze(1).unsqueeze(1), types.defined() ? types.to(at::kLong) : types};
 }
 
 void init_normal(torch::nn::Module& module, double std) {
@@ -174,20 +183,5 @@ void check_pad_token(const std::string& model, int64_t pad_token, int64_t vocab_
 }
 
 }  // namespace layers
-
-at::Tensor pack_tokens(const at::Tensor& ids, const at::Tensor& attention_mask, const at::Tensor& token_types) {
-  TORCH_CHECK_VALUE(ids.defined() && ids.scalar_type() == at::kLong && ids.dim() == 2,
-                    "pack_tokens: expected ids, int64 [N, T], got ",
-                    ids.defined() ? c10::str(ids.scalar_type(), " ", ids.sizes()) : "nothing", ".");
-  std::vector<at::Tensor> rows = {ids, attention_mask.defined() ? attention_mask : at::ones_like(ids)};
-  if (token_types.defined()) rows.push_back(token_types);
-  for (const at::Tensor& row : rows) {
-    TORCH_CHECK_VALUE(row.sizes() == ids.sizes() && row.device() == ids.device() && !row.is_floating_point(),
-                      "pack_tokens: expected mask and token types as the ids, ", ids.sizes(), ", got ",
-                      row.scalar_type(), " ", row.sizes(), ".");
-  }
-  for (at::Tensor& row : rows) row = row.to(at::kLong);
-  return at::stack(rows, 1);
-}
 
 }  // namespace bellows::models

@@ -8,6 +8,7 @@
 
 #include "bellows/models/blocks.h"
 #include "bellows/models/head.h"
+#include "bellows/models/tokens.h"
 
 namespace bellows::models {
 struct BertOptions;
@@ -15,10 +16,10 @@ struct DistilBertOptions;
 struct GptOptions;
 }  // namespace bellows::models
 
-/// What the transformers of this component are made of. Names of parameters are torch::nn's.
+/// Building blocks of the transformers in this component. Parameter names are those of torch::nn.
 namespace bellows::models::layers {
 
-/// The root of a model whose blocks can be run by somebody else; see run_blocks_by().
+/// Base of root modules whose blocks can be run by a callback; see run_blocks_by().
 class Blocks {
  public:
   virtual ~Blocks() = default;
@@ -32,7 +33,7 @@ class Blocks {
   RunBlock run_;
 };
 
-/// The root of a model that ends with a linear layer; see forward_into().
+/// Base of root modules that end with a linear layer; see forward_with_head().
 class Headed {
  public:
   virtual ~Headed() = default;
@@ -42,7 +43,7 @@ class Headed {
   at::Tensor scores(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias = {}) const;
 };
 
-/// torch::nn::Linear over at::linear: one operator with its bias, whose weight autocast casts once a step.
+/// torch::nn::Linear with at::linear: one operator that includes the bias, whose weight autocast casts once per step.
 class LinearImpl : public torch::nn::LinearImpl {
  public:
   using torch::nn::LinearImpl::LinearImpl;
@@ -50,12 +51,12 @@ class LinearImpl : public torch::nn::LinearImpl {
 };
 TORCH_MODULE(Linear);
 
-/// Layer normalization over the last dim, by libtorch's kernels or by those of the component nn.
+/// Layer normalization over the last dim, with libtorch's kernels or those of the component nn.
 class LayerNormImpl : public torch::nn::Module {
  public:
   LayerNormImpl(int64_t features, double eps, bool fused = false);
   at::Tensor forward(const at::Tensor& x) { return normalized(x); }
-  /// norm(residual + dropout(x)): one pass where it is fused.
+  /// Computes norm(residual + dropout(x)); one pass if `fused` is set.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, double dropout);
 
   at::Tensor weight, bias;
@@ -68,59 +69,67 @@ class LayerNormImpl : public torch::nn::Module {
 };
 TORCH_MODULE(LayerNorm);
 
-/// A function between two linear layers: "gelu", "gelu_new" (by tanh, as GPT-2's) or "relu".
+/// The activation between two linear layers: "gelu", "gelu_new" (tanh approximation, as in GPT-2) or "relu".
 enum class Activation { gelu, gelu_tanh, relu };
-/// Throws: c10::ValueError – another name
+/// Throws: c10::ValueError if the name is unknown
 Activation activation_of(const std::string& model, const std::string& name);
 at::Tensor activate(const at::Tensor& x, Activation activation);
-/// linear(activate(x)), saving x alone for backward where it is fused.
+/// Computes linear(activate(x)). If `fused` is set, it saves only x for backward.
 at::Tensor activated_linear(const at::Tensor& x, Activation activation, const at::Tensor& weight,
                             const at::Tensor& bias, bool fused);
 
-/// Multi-head attention of what is projected already.
-/// Shapes: query [N, T, heads·d]; key, value [N, S, heads·d]; mask broadcasts to [N, heads, T, S], true: look at; or undefined
-///         → [N, T, heads·d]
+/// Multi-head attention on projected queries, keys and values.
+/// Shapes: query [N, T, heads·d]; key, value [N, S, heads·d]; mask broadcasts to [N, heads, T, S] (true: attend) or is
+///         undefined → [N, T, heads·d]
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t heads,
                      const at::Tensor& mask, bool causal, double dropout);
 
-/// What read_tokens() may find in a model's input, and how.
+/// The name of a model's output in transformers.
+std::string output_name(TextHead head);
+
+/// The tokens that a model accepts.
 struct TokenLimits {
   std::string model;
-  int64_t rows = 1;  ///< 1: ids; 2: ids and mask; 3: and token types
   int64_t vocab_size = 0, max_length = 0, types = 1;
-  std::optional<int64_t> pad_token;  ///< ids alone: these are padding
+  std::optional<int64_t> pad_token;  ///< without a mask, these ids are padding
 };
 
 struct Tokens {
   at::Tensor ids;    ///< [N, T]
-  at::Tensor mask;   ///< [N, 1, 1, T], true: a token; undefined: all are
+  at::Tensor mask;   ///< [N, 1, 1, T], true: a token; undefined: no padding
   at::Tensor types;  ///< [N, T]; undefined: all of type 0
 };
 
-/// Throws: c10::ValueError – not int64 [N, T] or [N, rows, T]; too long; on a CPU: an id that is not in the vocabulary
-Tokens read_tokens(const at::Tensor& input, const TokenLimits& limits);
+/// Checks the inputs of a text model.
+/// Params: ids, types – int64 [N, T]; if types is undefined, all are 0
+///         mask – [N, T], 0: padding; if undefined, TokenLimits::pad_token applies
+/// Throws: c10::ValueError if a shape is wrong, the text is too long or, on a CPU, an id is outside the vocabulary
+Tokens read_tokens(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& types, const TokenLimits& limits);
 
-/// Initial weights of BERT and GPT-2: linear layers and embeddings normal of this standard deviation, biases and the
-/// padding's embedding zero.
+/// Initializes weights like BERT and GPT-2: linear layers and embeddings from a normal distribution with this standard
+/// deviation, biases and the padding's embedding with zero.
 void init_normal(torch::nn::Module& module, double std);
 
-// Options that a model, or a file that describes one, says. Params: model – begins messages
-constexpr int64_t most_elements = 1 << 24, most_layers = 1 << 12;  // more is a mistake, and would only use up memory
+// Checks of options, given in code or in a file. Params: model – start of the message
+
+// Larger values are mistakes that would only exhaust memory.
+constexpr int64_t most_elements = 1 << 24, most_layers = 1 << 12;
 struct NamedSize {
   const char* name;
   int64_t value;
   int64_t most = most_elements;
 };
-/// Throws: c10::ValueError – names the first value that is not in 1 … most, or a width that `heads` does not divide
+/// Throws: c10::ValueError if a value is outside 1 … most (the message names the first one), or `heads` does not divide
+///         width
 void check_sizes(const std::string& model, const std::vector<NamedSize>& sizes, int64_t width, int64_t heads);
-/// Throws: c10::ValueError – outside [0, 1)
+/// Throws: c10::ValueError if a rate is outside [0, 1)
 void check_dropout(const std::string& model, std::initializer_list<double> rates);
-/// Params: deviation – of the first weights; epsilon – of norms
-/// Throws: c10::ValueError – a deviation that is not finite or below 0, an epsilon that is not finite and above 0
+/// Params: deviation – of the initial weights; epsilon – of norms
+/// Throws: c10::ValueError if deviation is negative or not finite, or epsilon is not positive or not finite
 void check_numbers(const std::string& model, double deviation, double epsilon);
-/// Throws: c10::ValueError – not a token
+/// Throws: c10::ValueError if it is not a token of the vocabulary
 void check_pad_token(const std::string& model, int64_t pad_token, int64_t vocab_size);
-/// All that bert(), distilbert() and gpt() ask of their options. Throws: c10::ValueError – the first that is not so
+/// Checks all options of bert(), distilbert() and gpt(). Throws: c10::ValueError for the first invalid one
 void check_options(const std::string& model, const BertOptions& options);
 void check_options(const std::string& model, const DistilBertOptions& options);
 void check_options(const std::string& model, const GptOptions& options);

@@ -8,21 +8,22 @@
 
 namespace bellows::models {
 
-/// A model that is too large to be tried out, and smaller ones of the same make that say what it would be like: one of three
-/// layers, at most 4096 words and 128 positions, and for each thing that is reduced (but layers) another that has half as
-/// much again, or twice as much, of that one alone. Heads and inner width are reduced only where three layers of full width
-/// would have more than 30 million parameters.
+/// Small models that represent a large one in a memory plan. `small` has three layers, and at most 4096 words and 128
+/// positions. Heads and inner width are reduced only if three layers of full width would have more than 30 million
+/// parameters. For each reduced size except layers, `others` has a model in which that size alone is 1.5 or 2 times as
+/// large.
 struct ModelSkeleton {
   struct Other {
-    int64_t Extent::*what;  ///< in which it differs from `small`
-    Extent extent;
+    int64_t ModelSize::*what;  ///< the size in which it differs from `small`
+    ModelSize model_size;
   };
-  Extent full, small;
+  ModelSize full, small;
   std::vector<Other> others;
 };
 
-/// Returns: nothing – the entry does not say what makes the model large
-/// Throws:  c10::ValueError – more than 10^15 parameters; heads so wide that even a skeleton of one has more than 2^28
+/// Returns: nothing if the entry does not define a model size
+/// Throws:  c10::ValueError if the model has more than 10^15 parameters, or its smallest skeleton more than 2^28
+///          because its heads are too wide
 std::optional<ModelSkeleton> model_skeleton(const ModelEntry& entry);
 
 }  // namespace bellows::models

@@ -13,7 +13,8 @@ namespace bellows::models {
 
 namespace {
 
-/// The text that follows BELLOWS_PLUGIN_ABI_MARK in the file; "" when there is none. The mark alone is this function's own.
+/// Returns the text after BELLOWS_PLUGIN_ABI_MARK in the file; "" if there is none. Skips marks without text, such as
+/// the one in this function.
 std::string abi_in(std::string_view bytes) {
   constexpr std::string_view mark = BELLOWS_PLUGIN_ABI_MARK;
   for (size_t at = bytes.find(mark); at != std::string_view::npos; at = bytes.find(mark, at + 1)) {
@@ -23,21 +24,21 @@ std::string abi_in(std::string_view bytes) {
   return "";
 }
 
-/// Looks at the file before any of its code runs.
+/// Checks the file before any of its code runs.
 void check_plugin_file(const std::string& path) {
   const MappedFile file(path);
   const std::string_view bytes = io::as_text(file.bytes());
   TORCH_CHECK_VALUE(bytes.starts_with("\x7f"
                                       "ELF"),
-                    "load_plugin: ", path, " is no shared library. Build it with add_library(… MODULE …).");
+                    "load_plugin: ", path, " is not a shared library. Build it with add_library(… MODULE …).");
   const std::string abi = abi_in(bytes);
   TORCH_CHECK_VALUE(!abi.empty(), "load_plugin: ", path,
-                    " is no plugin: nothing in it was registered with "
+                    " is not a plugin: no model in it was registered with "
                     "BELLOWS_MODEL (bellows/models/register_model.h).");
   TORCH_CHECK_VALUE(abi == BELLOWS_PLUGIN_ABI, "load_plugin: ", path, " was built with ", abi, "; this program is ",
                     BELLOWS_PLUGIN_ABI, ". Build the plugin again with the package of this program.");
   TORCH_CHECK_VALUE(bytes.find(BELLOWS_LIBRARY_MARK) == std::string::npos, "load_plugin: ", path,
-                    " has a copy of Bellows inside: its models would never be seen. Link it with bellows::plugin "
+                    " contains a copy of Bellows, so its models would not be found. Link it with bellows::plugin "
                     "instead of other targets of Bellows.");
 }
 
@@ -48,7 +49,7 @@ std::vector<std::string> load_plugin(const std::string& path) {
   check_plugin_file(path);
   const std::string absolute = std::filesystem::absolute(path).string();
   if (void* loaded = dlopen(absolute.c_str(), RTLD_NOW | RTLD_NOLOAD)) {
-    dlclose(loaded);  // only one count less: it stays
+    dlclose(loaded);  // only decrements the reference count; the plugin stays loaded
     return {};
   }
   if (!dlopen(absolute.c_str(), RTLD_NOW | RTLD_LOCAL)) {

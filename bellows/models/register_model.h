@@ -1,25 +1,30 @@
 #pragma once
 
-// BELLOWS_MODEL: a model of the user's own, by name, for the `bellows` command and for recipes.
+// BELLOWS_MODEL registers a user's model by name for the `bellows` command and for recipes.
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "bellows/models/plugin.h"
 #include "bellows/models/registry.h"
 
 namespace bellows::models {
 
-/// What a list of models says about one.
+/// Optional description of a registered model.
 struct ModelNotes {
   std::string description = "a model of the user's";
-  std::array<int64_t, 3> input_shape = {0, 0, 0};  ///< channels, height, width; 0: whatever the data have
-  InputKind input = InputKind::image;              ///< tokens, series: input_shape as ModelEntry's
+  std::array<int64_t, 3> input_shape = {0, 0, 0};  ///< channels, height, width; 0: any
+  /// For tokens, series and arrays, input_shape has the meaning of ModelEntry's.
+  InputKind input = InputKind::image;
   OutputKind output = OutputKind::sample;
+  std::vector<InputSpec> inputs = {};             ///< names and shapes of forward's parameters, if it has several
+  std::vector<std::string> outputs = {"output"};  ///< names of its results, in order
 };
 
 namespace detail {
@@ -36,28 +41,46 @@ struct ModuleOf<Holder> {
   using type = typename Holder::ContainedType;
 };
 
-template <class Net>
-Model make_registered(const std::string& name, int64_t num_classes, int64_t in_channels) {
-  using Module = typename ModuleOf<Net>::type;
+template <class Module>
+std::shared_ptr<Module> make_module(int64_t num_classes, int64_t in_channels) {
   if constexpr (std::is_constructible_v<Module, int64_t, int64_t>) {
-    return Model::of(std::make_shared<Module>(num_classes, in_channels), name);
+    return std::make_shared<Module>(num_classes, in_channels);
   } else if constexpr (std::is_constructible_v<Module, int64_t>) {
-    return Model::of(std::make_shared<Module>(num_classes), name);
+    return std::make_shared<Module>(num_classes);
   } else {
     static_assert(std::is_default_constructible_v<Module>,
                   "BELLOWS_MODEL: expected a constructor that takes (int64_t num_classes, int64_t in_channels), "
                   "(int64_t num_classes) or nothing");
-    return Model::of(std::make_shared<Module>(), name);
+    return std::make_shared<Module>();
   }
+}
+
+template <class Net>
+Model make_registered(const std::string& name, const ModelNotes& notes, int64_t num_classes, int64_t in_channels) {
+  using Module = typename ModuleOf<Net>::type;
+  const auto module = make_module<Module>(num_classes, in_channels);
+  constexpr bool single = requires(Module & net, const at::Tensor& x) {
+    { net.forward(x) } -> std::convertible_to<at::Tensor>;
+  };
+  if constexpr (single) {
+    if (notes.inputs.empty()) return Model::of(module, name);
+  } else {
+    TORCH_CHECK_VALUE(!notes.inputs.empty(), "BELLOWS_MODEL(\"", name,
+                      "\"): its forward takes several tensors, or returns several. Name them: .inputs = {{\"left\"}, "
+                      "{\"right\"}}, .outputs = {\"distance\"}.");
+  }
+  std::vector<std::string> inputs;
+  for (const InputSpec& input : notes.inputs) inputs.push_back(input.name);
+  return Model::of(module, std::move(inputs), notes.outputs, name);
 }
 
 template <class Net>
 bool announce(const std::string& name, const ModelNotes& notes) {
   announce_model({name, notes.description, notes.input_shape,
-                  [name](int64_t num_classes, int64_t in_channels) {
-                    return make_registered<Net>(name, num_classes, in_channels);
+                  [name, notes](int64_t num_classes, int64_t in_channels) {
+                    return make_registered<Net>(name, notes, num_classes, in_channels);
                   },
-                  notes.input, notes.output});
+                  notes.inputs.empty() ? notes.input : InputKind::arrays, notes.output, notes.inputs});
   return true;
 }
 
@@ -68,14 +91,14 @@ bool announce(const std::string& name, const ModelNotes& notes) {
 #define BELLOWS_JOINED_(a, b) a##b
 #define BELLOWS_JOINED(a, b) BELLOWS_JOINED_(a, b)
 
-/// models::load_plugin() looks for this in a file before any of the file's code runs.
+/// models::load_plugin() searches a file for this text before it runs any of the file's code.
 extern "C" {
 [[gnu::used, gnu::visibility("default")]] inline constexpr char bellows_plugin_abi[] =
     BELLOWS_PLUGIN_ABI_MARK BELLOWS_PLUGIN_ABI;
 }
 
-/// Registers a torch::nn module, or its holder, as a model: at namespace scope, in a source file of the program or of
-/// a plugin (`bellows train --plugin libmynet.so`).
+/// Registers a torch::nn module, or its holder, as a model. Use it at namespace scope in a source file of the program
+/// or of a plugin (`bellows train --plugin libmynet.so`).
 /// ```
 /// struct MyNetImpl : torch::nn::Module {
 ///   MyNetImpl(int64_t num_classes, int64_t in_channels);   // or (num_classes), or ()
@@ -84,12 +107,14 @@ extern "C" {
 /// TORCH_MODULE(MyNet);
 /// BELLOWS_MODEL("mynet", MyNet);
 /// BELLOWS_MODEL("wide", Wide, .description = "twice as wide", .input_shape = {3, 32, 32});
+/// BELLOWS_MODEL("siamese", Siamese, .inputs = {{"left", {1, 28, 28}}, {"right", {1, 28, 28}}}, .outputs = {"scores"});
 /// ```
-/// This is a static object. That is safe where the linker takes the whole source file: in a program's own sources and
-/// in a plugin. From a static library the linker takes only files that somebody calls, and the object would vanish
-/// without a word; there, call models::register_model() from a function.
-/// Params: name – a text literal: the recipe's `model`
+/// It defines a static object. Linkers keep such an object in a program's own sources and in a plugin. From a static
+/// library, they take only files with symbols that are used, and would drop the object silently. There, call
+/// models::register_model() from a function instead.
+/// Params: name – a string literal: the recipe's `model`
 ///         Net – a class derived from torch::nn::Module with `at::Tensor forward(at::Tensor)`, or its TORCH_MODULE
+///               holder. If forward takes or returns several tensors, `inputs` and `outputs` must name them
 ///         … – members of models::ModelNotes
 #define BELLOWS_MODEL(name, Net, ...)                                              \
   [[maybe_unused]] static const bool BELLOWS_JOINED(bellows_model_, __COUNTER__) = \

@@ -48,26 +48,25 @@ void add_image_models(Registry<ModelEntry>& models) {
               InputKind::image, OutputKind::pixel});
 }
 
-/// A text model of one size. Params: make – from options and a number of classes
+/// Adds a text model of one size. Params: make – creates it from options and a number of classes
 template <class Options>
 void add_text_model(Registry<ModelEntry>& models, const char* name, const char* description, const Options& options,
                     OutputKind output, Model (*make)(const Options&, int64_t classes)) {
-  const auto extent = [options](int64_t words) {
-    Extent full = extent_of(options);
+  const auto model_size = [options](int64_t words) {
+    ModelSize full = model_size_of(options);
     full.words = words;
     return full;
   };
-  const auto sized = [name, options, make](const Extent& of, int64_t classes) {
-    const Model model = make(with_extent(options, of), classes);
-    return Model(name, model.module(), [model](const at::Tensor& x) { return model.forward(x); });
+  const auto sized = [name, options, make](const ModelSize& of, int64_t classes) {
+    return make(with_model_size(options, of), classes).renamed(name);
   };
   models.add({.name = name,
               .description = description,
               .input_shape = {options.vocab_size, 128, 0},
-              .make = [extent, sized](int64_t classes, int64_t words) { return sized(extent(words), classes); },
+              .make = [model_size, sized](int64_t classes, int64_t words) { return sized(model_size(words), classes); },
               .input = InputKind::tokens,
               .output = output,
-              .extent = extent,
+              .model_size = model_size,
               .make_sized = sized});
 }
 
@@ -97,6 +96,13 @@ void add_sequence_models(Registry<ModelEntry>& models) {
                  OutputKind::sample, distilbert_classifier);
   add_text_model(models, "gpt2", "GPT-2 of 124 million parameters: the next token", GptOptions{}, OutputKind::token,
                  next_token_model);
+  models.add({"tabular_mlp",
+              "two hidden layers of 128 on the columns of a table",
+              {8, 0, 0},
+              [](int64_t outputs, int64_t features) {
+                return mlp({.in_features = features, .num_classes = outputs}).renamed("tabular_mlp");
+              },
+              InputKind::arrays});
   models.add({"encoder_decoder", "transformer with encoder and decoder: classes of time series", statements_shape,
               [](int64_t classes, int64_t features) {
                 return encoder_decoder({.in_features = features, .num_classes = classes});
@@ -114,7 +120,7 @@ Registry<ModelEntry>& table() {
   return models;
 }
 
-/// What static initialisers left. Function-local, so that it is there before any of them runs.
+/// Models from static initializers. A function-local static, so that it exists before any of them runs.
 struct Announced {
   std::mutex mutex;
   std::vector<ModelEntry> entries;
@@ -171,8 +177,24 @@ at::Tensor example_input(const ModelEntry& entry, int64_t batch, int64_t length)
   }
   if (entry.input == InputKind::series)
     return formula_uniform("input", {batch, or_else(or_else(length, second), 13), or_else(first, 1)}).to(at::kFloat);
+  TORCH_CHECK_VALUE(entry.inputs.empty(), "example_input: \"", entry.name, "\" has several inputs: example_inputs().");
+  if (entry.input == InputKind::arrays) return formula_uniform("input", {batch, or_else(first, 8)}).to(at::kFloat);
   const int64_t height = or_else(length, or_else(second, 224)), width = or_else(length, or_else(third, 224));
   return formula_uniform("input", {batch, or_else(first, 3), height, width}).to(at::kFloat);
+}
+
+std::vector<at::Tensor> example_inputs(const ModelEntry& entry, int64_t batch, int64_t length) {
+  if (entry.inputs.empty()) return {example_input(entry, batch, length)};
+  std::vector<at::Tensor> inputs;
+  for (const InputSpec& input : entry.inputs) {
+    TORCH_CHECK_VALUE(!input.shape.empty(), "example_inputs: the shape of input \"", input.name, "\" of \"", entry.name,
+                      "\" is unknown. Name the data, or give the shape: .inputs = {{\"", input.name,
+                      "\", {1, 28, 28}}}.");
+    std::vector<int64_t> shape{batch};
+    shape.insert(shape.end(), input.shape.begin(), input.shape.end());
+    inputs.push_back(formula_uniform(input.name, shape).to(at::kFloat));
+  }
+  return inputs;
 }
 
 at::Tensor example_loss(const ModelEntry& entry, const at::Tensor& output) {

@@ -16,7 +16,7 @@ nn::Conv2d conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
   return nn::Conv2d(nn::Conv2dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-// A residual block: its convolutions with batch norms, and where the shapes differ a 1×1 projection on the shortcut.
+// A residual block: convolutions with batch norms and, if the shapes differ, a 1×1 projection on the shortcut.
 class BlockImpl : public nn::Module {
  public:
   at::Tensor forward(const at::Tensor& x) {
@@ -27,7 +27,7 @@ class BlockImpl : public nn::Module {
  protected:
   explicit BlockImpl(nn::Sequential downsample) : downsample_(std::move(downsample)) {}
   virtual at::Tensor residual(const at::Tensor& x) = 0;
-  // Last in the state dict, first to draw random numbers: as in torchvision.
+  // Last in the state dict, but first to draw random numbers, as in torchvision.
   void register_downsample() {
     if (downsample_) register_module("downsample", downsample_);
   }
@@ -83,8 +83,8 @@ class Bottleneck final : public BlockImpl {
 
 struct Layout {
   std::string name;
-  bool large_images;                    // 7×7 stem of stride 2 with pooling, else a 3×3 stem
-  std::vector<int64_t> widths, blocks;  // one entry a stage
+  bool large_images;                    // a 7×7 stem of stride 2 with pooling, else a 3×3 stem
+  std::vector<int64_t> widths, blocks;  // one entry per stage
 };
 
 class ResNet final : public nn::Module, public layers::Blocks {
@@ -133,7 +133,8 @@ class ResNet final : public nn::Module, public layers::Blocks {
     fc_ = register_module("fc", nn::Linear(channels, num_classes));
   }
 
-  // Over what the constructors drew, in torchvision's order: the same seed gives the same weights.
+  // Replaces the initial values of the constructors in torchvision's order, so that the same seed gives the same
+  // weights.
   void initialize() {
     for (auto& module : modules(/*include_self=*/false)) {
       if (auto* c = module->as<nn::Conv2d>()) nn::init::kaiming_normal_(c->weight, 0, torch::kFanOut, torch::kReLU);

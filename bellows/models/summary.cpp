@@ -27,8 +27,7 @@ std::string parent_of(const std::string& name) {
   return dot == std::string::npos ? "" : name.substr(0, dot);
 }
 
-// Modules from the root down, without the root. Models of another kind than torch::nn have those that their tensors'
-// names tell.
+// Modules in order, without the root. For models without a torch module, the modules are derived from tensor names.
 std::vector<SummaryRow> modules_of(const Model& model) {
   std::vector<SummaryRow> rows;
   for (const auto& [name, type] : model.module_types()) {
@@ -45,7 +44,7 @@ std::vector<SummaryRow> modules_of(const Model& model) {
   return rows;
 }
 
-// Each tensor counts for its module and all around it.
+// Each tensor counts for its module and all enclosing modules.
 void count_tensors(const NamedTensors& tensors, bool parameters, std::map<std::string, SummaryRow*>& by_name) {
   for (const auto& [name, tensor] : tensors) {
     for (std::string owner = parent_of(name); !owner.empty(); owner = parent_of(owner)) {
@@ -57,8 +56,8 @@ void count_tensors(const NamedTensors& tensors, bool parameters, std::map<std::s
   }
 }
 
-// Notes the result of the last operator that read each parameter: of a convolution, a norm or a linear layer, the
-// module's output.
+// Records the result of the last operator that read each parameter. For convolutions, norms and linear layers, this is
+// the module's output.
 class ShapeFinder final : public tap::Observer {
  public:
   explicit ShapeFinder(const NamedTensors& parameters) {
@@ -84,7 +83,7 @@ class ShapeFinder final : public tap::Observer {
     if (!owner || event.outputs.empty() || !event.outputs[0].isTensor()) return;
     const at::Tensor& output = event.outputs[0].toTensor();
     if (output.defined() && !owner_of(output))
-      shape[*owner] = c10::str(output.sizes());  // a view of a weight is no output
+      shape[*owner] = c10::str(output.sizes());  // a view of a weight is not an output
   }
 
   std::map<std::string, std::string> shape;
@@ -144,7 +143,7 @@ struct Totals {
   int64_t parameters = 0, trainable = 0, parameter_bytes = 0, buffer_bytes = 0;
 };
 
-// A tensor that two modules share counts once.
+// A tensor that two modules share is counted once.
 Totals totals_of(const Model& model) {
   Totals totals;
   std::set<const void*> seen;

@@ -4,6 +4,7 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <unordered_set>
 
@@ -17,15 +18,32 @@ namespace {
 
 class ScriptModel final : public Model::Impl {
  public:
-  ScriptModel(torch::jit::Module program, std::string path) : program_(std::move(program)), path_(std::move(path)) {}
-
-  at::Tensor forward(const at::Tensor& input) override {
-    const torch::jit::GraphOptimizerEnabledGuard as_written(false);
-    const c10::IValue result = run(input);
-    TORCH_CHECK_VALUE(result.isTensor(), "TorchScript model ", path_, ": expected forward to return a tensor, got ",
-                      result.tagKind(), ". Script a wrapper that returns the scores alone.");
-    return result.toTensor();
+  ScriptModel(torch::jit::Module program, std::string path) : program_(std::move(program)), path_(std::move(path)) {
+    const c10::FunctionSchema schema = program_.get_method("forward").function().getSchema();
+    for (const c10::Argument& argument : schema.arguments()) {
+      if (argument.name() == "self") continue;
+      inputs_.push_back({argument.name(), argument.default_value().has_value()});
+    }
+    if (!schema.returns().empty()) outputs_ = output_names(*schema.returns().front().type());
   }
+
+  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
+    const torch::jit::GraphOptimizerEnabledGuard as_written(false);
+    const c10::IValue result = run(inputs);
+    if (result.isTensor()) return {result.toTensor()};
+    std::vector<at::Tensor> outputs;
+    if (result.isTuple()) {
+      for (const c10::IValue& element : result.toTupleRef().elements()) {
+        if (element.isTensor()) outputs.push_back(element.toTensor());
+      }
+    }
+    TORCH_CHECK_VALUE(!outputs.empty() && outputs.size() == outputs_.size(), "TorchScript model ", path_,
+                      ": expected forward to return a tensor or a tuple of tensors, got ", result.tagKind(),
+                      ". Script a wrapper that returns the tensors alone.");
+    return outputs;
+  }
+  std::vector<ModelInput> inputs() const override { return inputs_; }
+  std::vector<std::string> outputs() const override { return outputs_; }
 
   NamedTensors named_parameters() const override { return once_each(program_.named_parameters()); }
   NamedTensors named_buffers() const override { return once_each(program_.named_buffers()); }
@@ -42,10 +60,15 @@ class ScriptModel final : public Model::Impl {
   }
 
  private:
-  /// The interpreter throws std::runtime_error with the program's own trace.
-  c10::IValue run(const at::Tensor& input) {
+  /// The interpreter throws std::runtime_error with a trace of the program.
+  c10::IValue run(const std::vector<at::Tensor>& inputs) {
+    std::vector<c10::IValue> arguments(inputs.begin(), inputs.end());
+    while (!inputs_.empty() && !arguments.empty() && !arguments.back().toTensor().defined()) arguments.pop_back();
+    for (c10::IValue& argument : arguments) {
+      if (!argument.toTensor().defined()) argument = c10::IValue();
+    }
     try {
-      return program_.forward({input});
+      return program_.forward(std::move(arguments));
     } catch (const c10::Error&) {
       throw;
     } catch (const std::runtime_error& error) {
@@ -53,7 +76,21 @@ class ScriptModel final : public Model::Impl {
     }
   }
 
-  /// Tied weights stand under the first of their names, as in torch::nn.
+  /// The fields of a named tuple; "output_0", "output_1", … for another tuple; else "output".
+  static std::vector<std::string> output_names(const c10::Type& type) {
+    const auto* tuple = type.castRaw<c10::TupleType>();
+    if (!tuple) return {"output"};
+    if (tuple->schema()) {
+      std::vector<std::string> names;
+      for (const c10::Argument& field : tuple->schema()->arguments()) names.push_back(field.name());
+      return names;
+    }
+    std::vector<std::string> names;
+    for (size_t i = 0; i < tuple->elements().size(); ++i) names.push_back("output_" + std::to_string(i));
+    return names;
+  }
+
+  /// Lists tied weights once under their first name, as torch::nn does.
   template <class List>
   static NamedTensors once_each(const List& list) {
     NamedTensors result;
@@ -66,9 +103,11 @@ class ScriptModel final : public Model::Impl {
 
   torch::jit::Module program_;
   std::string path_;
+  std::vector<ModelInput> inputs_;
+  std::vector<std::string> outputs_{"output"};
 };
 
-/// Says what else a file is before TorchScript's reader says something about its own inside.
+/// Checks the kind of the file first, because errors of TorchScript's reader only describe its internals.
 void check_program_file(const std::string& path) {
   const MappedFile file(path);
   const io::ZipReader zip(file.bytes(), path);
@@ -84,7 +123,7 @@ void check_program_file(const std::string& path) {
   TORCH_CHECK_VALUE(program, path, ": expected a TorchScript program (torch.jit.save), found another zip archive.");
 }
 
-/// The channels of the images that a program was made for: what its first convolution takes; 0 when it has none.
+/// The number of image channels that the program expects: that of its first convolution; 0 if it has none.
 int64_t channels_of_program(const Model& model) {
   for (const auto& [name, parameter] : model.named_parameters()) {
     if (parameter.dim() == 4) return parameter.size(1);
@@ -92,27 +131,22 @@ int64_t channels_of_program(const Model& model) {
   return 0;
 }
 
-/// Another number of scores than the data have classes is said in words rather than by a loss function.
-class WithClasses final : public Model::Impl {
+/// Reports a wrong number of logits clearly, before a loss function fails.
+class WithClasses final : public ModelWrapper {
  public:
-  WithClasses(Model inner, int64_t classes) : inner_(std::move(inner)), classes_(classes) {}
+  WithClasses(Model inner, int64_t classes) : ModelWrapper(std::move(inner)), classes_(classes) {}
 
-  at::Tensor forward(const at::Tensor& input) override {
-    at::Tensor scores = inner_.forward(input);
-    TORCH_CHECK_VALUE(scores.dim() == 2 && scores.size(1) == classes_, "TorchScript model ", inner_.name(),
+  std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) override {
+    std::vector<at::Tensor> outputs = inner().forward_all(inputs);
+    const at::Tensor& scores = outputs.front();
+    const bool single = classes_ == 1 && scores.dim() == 1;
+    TORCH_CHECK_VALUE(single || (scores.dim() >= 2 && scores.size(1) == classes_), "TorchScript model ", inner().name(),
                       ": expected scores of shape [batch, ", classes_, "], got ", scores.sizes(), " for an input of ",
-                      input.sizes(), ". Set num_classes to what the program gives.");
-    return scores;
+                      inputs.front().sizes(), ". Set num_classes to the number of logits of the program.");
+    return outputs;
   }
-  NamedTensors named_parameters() const override { return inner_.named_parameters(); }
-  NamedTensors named_buffers() const override { return inner_.named_buffers(); }
-  void set_training(bool on) override { inner_.train(on); }
-  bool training() const override { return inner_.training(); }
-  void to(c10::Device device) override { inner_.to(device); }
-  ModuleTypes module_types() const override { return inner_.module_types(); }
 
  private:
-  Model inner_;
   int64_t classes_;
 };
 
@@ -121,8 +155,8 @@ Model trainable(const std::string& path, int64_t num_classes) {
   bool any = false;
   for (const auto& [name, parameter] : model.named_parameters()) any |= parameter.requires_grad();
   TORCH_CHECK_VALUE(any, "TorchScript model ", path,
-                    ": nothing in it can be trained: it has no parameters that require "
-                    "gradients. Was it frozen (torch.jit.freeze)? Save it as torch.jit.script made it.");
+                    ": it cannot be trained, because it has no parameters that require "
+                    "gradients. Was it frozen (torch.jit.freeze)? Save the result of torch.jit.script.");
   return Model(model.name(), std::make_shared<WithClasses>(model, num_classes));
 }
 
@@ -140,10 +174,18 @@ Model load_torchscript(const std::string& path) {
 }
 
 ModelEntry torchscript_entry(const std::string& path) {
-  const int64_t channels = channels_of_program(load_torchscript(path));
-  return {path, "TorchScript program", {channels, 0, 0}, [path](int64_t num_classes, int64_t) {
-            return trainable(path, num_classes);
-          }};
+  const Model program = load_torchscript(path);
+  ModelEntry entry{path, "TorchScript program", {channels_of_program(program), 0, 0}, [path](int64_t outputs, int64_t) {
+                     return trainable(path, outputs);
+                   }};
+  const std::vector<ModelInput> inputs = program.inputs();
+  const auto needed = std::ranges::count_if(inputs, [](const ModelInput& input) { return !input.optional; });
+  if (needed < 2) return entry;
+  entry.input = InputKind::arrays;
+  for (const ModelInput& input : inputs) {
+    if (!input.optional) entry.inputs.push_back({input.name});
+  }
+  return entry;
 }
 
 bool is_torchscript_path(const std::string& name) {

@@ -6,7 +6,7 @@ namespace bellows::models {
 
 namespace {
 
-/// Twice: 3×3 convolution, batch norm, ReLU.
+/// Two times: 3×3 convolution, batch norm, ReLU.
 class DoubleConv final : public torch::nn::Module {
  public:
   DoubleConv(int64_t in, int64_t out, int64_t between) : torch::nn::Module("DoubleConv") {
@@ -48,11 +48,11 @@ class UNetUp final : public torch::nn::Module {
     conv_ = register_module("conv", std::make_shared<DoubleConv>(in, out, bilinear ? in / 2 : out));
   }
 
-  /// Params: skip – what the stage of that size gave on the way down
+  /// Params: skip – output of the encoder stage of that size
   at::Tensor forward(const at::Tensor& x, const at::Tensor& skip) {
     at::Tensor y =
         up_ ? up_->forward(x) : at::upsample_bilinear2d(x, {2 * x.size(2), 2 * x.size(3)}, /*align_corners=*/true);
-    // An odd size was rounded down on the way.
+    // Odd sizes were rounded down by the encoder.
     const int64_t rows = skip.size(2) - y.size(2), columns = skip.size(3) - y.size(3);
     if (rows != 0 || columns != 0)
       y = at::constant_pad_nd(y, {columns / 2, columns - columns / 2, rows / 2, rows - rows / 2});

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> base_prefixes = {"bert.", "distilbert.", "transformer."};
 
-/// Tied weights by what they are tied to: the ends of both names.
+/// Suffixes of tied weights, each with the suffix of the weight that it is tied to.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> ties = {
     {{"lm_head.weight", "wte.weight"},
      {"cls.predictions.decoder.weight", "word_embeddings.weight"},
@@ -32,7 +32,8 @@ std::string modern(std::string name) {
   return name;
 }
 
-/// `name` as the model has it, with or without a base model's prefix; as it is where the model has neither.
+/// Returns the model's name for `name`, with or without the prefix of a base model; `name` itself if the model has
+/// neither.
 std::string known_name(const std::string& name, const std::set<std::string>& own) {
   if (own.count(name)) return name;
   for (const std::string_view prefix : base_prefixes) {
@@ -42,7 +43,7 @@ std::string known_name(const std::string& name, const std::set<std::string>& own
   return name;
 }
 
-/// Is this a copy of a weight that the model has under another name?
+/// Whether this is a copy of a weight that the model has under another name.
 bool is_tied_copy(const std::string& name, const at::Tensor& tensor, const NamedTensors& tensors) {
   for (const auto& [copy, original] : ties) {
     if (!name.ends_with(copy)) continue;
@@ -65,7 +66,7 @@ LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool st
   for (const auto& [name, tensor] : model.state_dict()) own.insert(name);
   NamedTensors fitting;
   fitting.reserve(tensors.size());
-  std::map<std::string, std::string> first;  // the name in the files, by the model's
+  std::map<std::string, std::string> first;  // maps the model's names to those in the files
   for (const auto& [given, tensor] : tensors) {
     const std::string name = known_name(modern(given), own);
     if (!own.count(name) && (is_no_weight(name) || is_tied_copy(name, tensor, tensors))) continue;

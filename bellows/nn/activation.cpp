@@ -26,7 +26,7 @@ at::Tensor activate_composed(Activation activation, const at::Tensor& x, const a
   return at::gelu(x, activation == Activation::gelu_tanh ? "tanh" : "none");
 }
 
-/// Views of the inputs: a gradient that is asked for them ends there, also where one input was computed from another.
+/// Views of the inputs. Gradients with respect to these views stop there, even if one input was computed from another.
 variable_list views_of(const variable_list& inputs) {
   variable_list views;
   views.reserve(inputs.size());
@@ -34,7 +34,7 @@ variable_list views_of(const variable_list& inputs) {
   return views;
 }
 
-/// The gradients of `y` by `inputs`, views_of() what it was computed from, that can be differentiated again.
+/// Differentiable gradients of `y` with respect to `inputs`, which are the views_of() from which it was computed.
 variable_list recorded_gradients(const at::Tensor& y, const variable_list& inputs, const at::Tensor& dy) {
   variable_list wanted, result(inputs.size());
   for (const at::Tensor& input : inputs) {
@@ -66,7 +66,8 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
   }
 };
 
-/// x [N, K]; its output [N, M]. Takes optional tensors: autograd asks undefined ones for their device.
+/// x is [N, K], the output [N, M]. Undefined tensors are passed as optional, because autograd asks them for their
+/// device.
 struct ActivatedLinear : torch::autograd::Function<ActivatedLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>& up,
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias, int64_t activation) {
@@ -109,8 +110,8 @@ void check_same(const char* function, const at::Tensor& gate, const at::Tensor& 
                     loss::describe(gate), ".");
   TORCH_CHECK_VALUE(up.defined() && up.sizes() == gate.sizes() && up.scalar_type() == gate.scalar_type() &&
                         up.device() == gate.device(),
-                    function, ": expected `up` as the gate, ", loss::describe(gate), " on ", gate.device(), ", got ",
-                    loss::describe(up), ".");
+                    function, ": expected `up` with the shape, dtype and device of the gate, ", loss::describe(gate),
+                    " on ", gate.device(), ", got ", loss::describe(up), ".");
 }
 
 at::Tensor activated_linear(const char* function, Activation activation, const at::Tensor& x, const at::Tensor& up,
@@ -127,8 +128,8 @@ at::Tensor activated_linear(const char* function, Activation activation, const a
   const auto flat = [&](const at::Tensor& t) { return t.defined() ? cast(t).reshape({-1, x.size(-1)}) : t; };
   const at::Tensor rows = flat(x), w = cast(weight), b = cast(bias);
   TORCH_CHECK_VALUE(w.scalar_type() == rows.scalar_type() && w.device() == rows.device(), function,
-                    ": expected a weight as the input, ", rows.scalar_type(), " on ", rows.device(), ", got ",
-                    w.scalar_type(), " on ", w.device(), ".");
+                    ": expected a weight with the dtype and device of the input, ", rows.scalar_type(), " on ",
+                    rows.device(), ", got ", w.scalar_type(), " on ", w.device(), ".");
   const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = weight.size(0);

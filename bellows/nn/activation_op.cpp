@@ -13,7 +13,7 @@
 
 #include "bellows/kernels/cuda/activation.h"
 #include "bellows/kernels/cuda/available.h"
-#include "bellows/nn/cuda_stream_impl.h"
+#include "bellows/nn/cuda_stream.h"
 
 namespace bellows::nn {
 
@@ -89,7 +89,7 @@ MaybeTensor maybe_tensor(const at::Tensor& tensor) {
 
 }  // namespace
 
-// In the source that calls the operators: whoever links the calls links the registration.
+// Registered in the source file that calls the operators, so that a static link includes the registration.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def("activation(int activation, Tensor x, Tensor? up) -> Tensor", {at::Tag::pt2_compliant_tag});
   library.def(
@@ -104,7 +104,7 @@ TORCH_LIBRARY_IMPL(bellows, CPU, library) {
 }
 
 TORCH_LIBRARY_IMPL(bellows, CUDA, library) {
-  if (!kernels::cuda::is_available()) return;  // then libtorch's operators serve
+  if (!kernels::cuda::is_available()) return;  // libtorch's operators are used then
   library.impl("activation", activation_strided);
   library.impl("activation_backward_", activation_backward_strided);
 }

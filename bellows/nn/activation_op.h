@@ -6,15 +6,17 @@
 
 namespace bellows::nn {
 
-/// The kernels of activations as operators of the dispatcher, `bellows::activation` and `bellows::activation_backward_`, so
-/// that whatever watches or defers operators sees them. Below autograd; for the CPU and the meta device by our kernels,
-/// with -DBELLOWS_CUDA=ON for CUDA too (untested on a device), elsewhere by libtorch's operators (untested). All tensors are
-/// contiguous, of one shape and dtype; that is not checked.
-/// Params: up – of swiglu, otherwise undefined
+/// Activation kernels as dispatcher operators, `bellows::activation` and `bellows::activation_backward_`, so that taps
+/// can observe or defer them. They are below autograd. The CPU and the meta device use the kernels of Bellows, and so
+/// does CUDA with -DBELLOWS_CUDA=ON (untested on a device). Other devices use libtorch's operators (untested). All
+/// tensors must be contiguous and have the same shape and dtype; this is not checked.
+/// Params: up – for SwiGLU; otherwise undefined
 at::Tensor activation_op(kernels::Activation activation, const at::Tensor& x, const at::Tensor& up);
 
-/// Writes the gradients, and y once more.
-/// Params: dx – may be dy; dup – of swiglu, otherwise undefined; y – undefined: not wanted
+/// Writes the gradients, and y if it is defined.
+/// Params: dx – may be dy
+///         dup – for SwiGLU; otherwise undefined
+///         y – undefined if not needed
 void activation_backward_op(kernels::Activation activation, const at::Tensor& dy, const at::Tensor& x,
                             const at::Tensor& up, const at::Tensor& dx, const at::Tensor& dup, const at::Tensor& y);
 

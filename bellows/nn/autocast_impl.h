@@ -5,11 +5,13 @@
 
 #include <optional>
 
-/// Autocast around functions that are one node of the graph: their arguments are cast before, by operators that autograd
-/// sees, and inside it is off. Left on inside, it would put casts without history into its cache.
+/// Autocast for functions that are a single autograd node. The arguments are cast before the node, by operators that
+/// autograd records, and autocast is off inside the node. Otherwise it would add casts without autograd history to its
+/// cache.
 namespace bellows::nn {
 
-/// The dtype that autocast would give a matrix product of `tensor` now; none: it is off, or leaves such a tensor alone.
+/// The dtype to which autocast would cast `tensor` for a matrix multiplication. Empty if autocast is off or does not
+/// cast this tensor.
 inline std::optional<at::ScalarType> autocast_type(const at::Tensor& tensor) {
   const at::DeviceType device = tensor.device().type();
   if (device == at::kMeta || !tensor.is_floating_point() || tensor.scalar_type() == at::kDouble) return {};

@@ -23,7 +23,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct DropoutAddNorm : torch::autograd::Function<DropoutAddNorm> {
-  /// Rows [N, C]. Takes optional tensors: autograd asks undefined ones for their device.
+  /// Rows [N, C]. Undefined tensors are passed as optional, because autograd asks them for their device.
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& residual,
                                const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
                                int64_t seed, const DropoutNormOptions& options) {
@@ -38,14 +38,14 @@ struct DropoutAddNorm : torch::autograd::Function<DropoutAddNorm> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     TORCH_CHECK_VALUE(!c10::GradMode::is_enabled(),
-                      "dropout_add_norm: has no gradient of its gradient (create_graph). Use at::dropout and "
-                      "nn::layer_norm there.");
+                      "dropout_add_norm: double backward (create_graph) is not supported. Use at::dropout and "
+                      "nn::layer_norm instead.");
     const variable_list saved = context->get_saved_variables();
     const auto [seed, p, has_bias] = context->saved_data["dropout"].to<std::tuple<int64_t, double, bool>>();
     variable_list result(6);
     if (!gradients[0].defined() && !gradients[1].defined()) return result;
     const at::Tensor dy = gradients[0].defined() ? gradients[0] : at::zeros_like(saved[0]);
-    // Edges are counted over the tensors that are there.
+    // needs_input_grad() counts only the tensors that are defined.
     const bool has_weight = saved[1].defined();
     const std::array<bool, 3> wanted = {context->needs_input_grad(0), has_weight && context->needs_input_grad(2),
                                         has_bias && context->needs_input_grad(has_weight ? 3 : 2)};
@@ -75,8 +75,8 @@ void check_dropout_norm(const at::Tensor& x, const at::Tensor& residual, const a
                     ": expected a floating-point input [*, C], got ", loss::describe(x), ".");
   TORCH_CHECK_VALUE(residual.defined() && residual.is_floating_point() && residual.sizes() == x.sizes() &&
                         residual.device() == x.device(),
-                    name, ": expected a residual as the input, ", x.sizes(), " on ", x.device(), ", got ",
-                    loss::describe(residual), ".");
+                    name, ": expected a residual with the shape and device of the input, ", x.sizes(), " on ",
+                    x.device(), ", got ", loss::describe(residual), ".");
   TORCH_CHECK_VALUE(options.p >= 0 && options.p < 1, name, ": expected p in [0, 1), got ", options.p, ".");
   TORCH_CHECK_VALUE(options.center || !bias.defined(), name, ": expected no bias for RMSNorm, got one.");
 }

@@ -7,30 +7,31 @@
 namespace bellows::nn {
 
 struct DropoutNormOptions {
-  double p = 0.1;        ///< share of x that is dropped, in [0, 1)
-  bool training = true;  ///< false: nothing is dropped
+  double p = 0.1;        ///< probability of dropping a value of x, in [0, 1)
+  bool training = true;  ///< false: no dropout
   double eps = 1e-5;     ///< added to the variance, above 0
-  bool center = true;    ///< LayerNorm; false: RMSNorm
+  bool center = true;    ///< true: LayerNorm; false: RMSNorm
 };
 
-/// norm(residual + dropout(x)) over the last dim: what stands behind each part of a transformer whose norms come last.
-/// One pass forward and one backward, and no mask: what is dropped follows from a seed, which forward takes from libtorch's
-/// generator, and from the place; backward finds it again. Under recomputation it is the same, as the generator is.
+/// norm(residual + dropout(x)) over the last dim, as in post-norm transformers. Makes one pass forward and one
+/// backward, and stores no mask. The mask is a function of position and of a seed that forward draws from libtorch's
+/// generator; backward computes it again. Under activation checkpointing the mask is the same, because the generator's
+/// state is restored.
 ///
-/// Params:   weight, bias – as layer_norm's
-/// Shapes:   x, residual [*, C]; weight, bias [C] or undefined → [*, C]. Of two dtypes the wider one counts, as with +.
-/// Numerics: with nothing dropped the bits of layer_norm(residual + x); otherwise against libtorch's operators with the same mask:
-///           float64 to 1e-12; other bits are drawn than by at::dropout (tests/nn/dropout_norm_test.cpp). The same bits for
-///           every number of threads.
-/// Cost:     saved for backward: the sum, weight and two numbers a row; at::dropout keeps a mask of a byte a value, too.
-///           On CUDA with -DBELLOWS_CUDA=ON (untested on a device), with the mask that a CPU draws; other devices take
-///           at::dropout, + and libtorch's norms (untested).
-/// Throws:   c10::ValueError – shapes, dtypes, devices or options that do not fit; in backward: a gradient of the gradient
+/// Params:   weight, bias – as in layer_norm()
+/// Shapes:   x, residual [*, C]; weight, bias [C] or undefined → [*, C]. Two dtypes are promoted as by +.
+/// Numerics: without dropout, bit-identical to layer_norm(residual + x). With dropout, agrees with libtorch's operators
+///           with the same mask to 1e-12 in float64. The mask differs from that of at::dropout
+///           (tests/nn/dropout_norm_test.cpp). Bit-identical for any number of threads.
+/// Cost:     saves the sum, the weight and two numbers per row for backward; at::dropout also saves a mask of one byte
+///           per value. CUDA with -DBELLOWS_CUDA=ON uses the same mask as the CPU (untested on a device). Other devices
+///           use at::dropout, + and libtorch's norms (untested).
+/// Throws:   c10::ValueError if shapes, dtypes, devices or options are invalid; in backward, if create_graph is set
 /// Ref:      torch.nn.functional.dropout, layer_norm, rms_norm
 at::Tensor dropout_add_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight = {},
                             const at::Tensor& bias = {}, const DropoutNormOptions& options = {});
 
-/// The same, and the sum that it normalized, which goes on as the residual where norms come first: {norm, sum}.
+/// As dropout_add_norm(), but returns {norm, sum}. `sum` is the residual of the next layer in pre-norm transformers.
 std::pair<at::Tensor, at::Tensor> dropout_add_norm_sum(const at::Tensor& x, const at::Tensor& residual,
                                                        const at::Tensor& weight = {}, const at::Tensor& bias = {},
                                                        const DropoutNormOptions& options = {});

@@ -7,9 +7,9 @@
 #include <torch/library.h>
 
 #include "bellows/kernels/cuda/available.h"
-#include "bellows/kernels/cuda/norm.h"
+#include "bellows/kernels/cuda/layer_norm.h"
 #include "bellows/kernels/dropout_norm.h"
-#include "bellows/nn/cuda_stream_impl.h"
+#include "bellows/nn/cuda_stream.h"
 
 namespace bellows::nn {
 
@@ -100,7 +100,7 @@ FourTensors dropout_norm_backward_strided(const at::Tensor& dy, const MaybeTenso
 
 }  // namespace
 
-// In the source that calls the operators: whoever links the calls links the registration.
+// Registered in the source file that calls the operators, so that a static link includes the registration.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def(
       "dropout_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, int seed, float p, float eps, bool center)"

@@ -7,21 +7,21 @@
 
 namespace bellows::nn {
 
-/// The kernels as operators of the dispatcher, `bellows::dropout_norm` and `bellows::dropout_norm_backward`, so that whatever
-/// watches or defers operators sees them. Below autograd; for the CPU, the meta device and, with -DBELLOWS_CUDA=ON, CUDA
-/// (untested on a device). Arguments are not checked here.
-/// Params:   x, residual – [N, C], of one dtype
-///           center – true: LayerNorm; false: RMSNorm, whose `mean` has no elements
-/// Returns:  y and sum as x; mean, rstd [N] in fp32, for double in double
+/// The kernels as dispatcher operators, `bellows::dropout_norm` and `bellows::dropout_norm_backward`, so that taps can
+/// observe or defer them. They are below autograd and implemented for the CPU, the meta device and, with
+/// -DBELLOWS_CUDA=ON, CUDA (untested on a device). Arguments are not checked.
+/// Params:  x, residual – [N, C], of one dtype
+///          center – true: LayerNorm; false: RMSNorm, whose `mean` has no elements
+/// Returns: y and sum, of x's shape and dtype; mean and rstd [N] in fp32, or in double for double
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> dropout_norm_op(const at::Tensor& x,
                                                                            const at::Tensor& residual,
                                                                            const at::Tensor& weight,
                                                                            const at::Tensor& bias, int64_t seed,
                                                                            double p, double eps, bool center);
 
-/// Params:   dsum – what the sum's own reader gave; undefined: nobody
-///           wanted – gradients of x, weight and bias; the others stay undefined
-/// Returns:  dresidual, dx as the sum; dweight, dbias [C] in the dtype of `rstd`
+/// Params:  dsum – gradient of the sum from its other uses; undefined if there is none
+///          wanted – which gradients of x, weight and bias to compute; the others stay undefined
+/// Returns: dresidual and dx, of the sum's shape and dtype; dweight and dbias [C] in the dtype of `rstd`
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> dropout_norm_backward_op(
     const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& sum, const at::Tensor& weight,
     const at::Tensor& mean, const at::Tensor& rstd, int64_t seed, double p, std::array<bool, 3> wanted);

@@ -30,7 +30,7 @@ at::Tensor reduced(const at::Tensor& values, Reduction reduction) {
   }
 }
 
-/// 0/1 targets: each value is one of two classes.
+/// Label smoothing of 0/1 targets: each value has two classes.
 at::Tensor smooth_binary(const at::Tensor& target, double smoothing) {
   return smoothing == 0 ? target : target * (1 - smoothing) + smoothing / 2;
 }
@@ -39,14 +39,15 @@ int64_t class_dim(const at::Tensor& logits) {
   return logits.dim() == 1 ? 0 : 1;
 }
 
-/// [C] so that it broadcasts to the logits.
+/// The weight [C] in a shape that broadcasts to the logits.
 at::Tensor over_classes(const at::Tensor& weight, const at::Tensor& logits) {
   std::vector<int64_t> shape(logits.dim(), 1);
   shape[class_dim(logits)] = weight.numel();
   return weight.view(shape);
 }
 
-/// Values of class-index losses: ignored ones are zero, and the mean is over the weights of the other targets.
+/// Reduces the values of a class-index loss. Ignored values become zero, and the mean is weighted by the weights of the
+/// other targets.
 at::Tensor reduced_over_targets(const at::Tensor& values, const at::Tensor& target, const at::Tensor& weight,
                                 int64_t ignore_index, Reduction reduction) {
   const at::Tensor kept = target.ne(ignore_index);
@@ -57,7 +58,7 @@ at::Tensor reduced_over_targets(const at::Tensor& values, const at::Tensor& targ
   return result.sum() / (weights * kept).sum();
 }
 
-/// Scale of the terms: (1 − p)^gamma, with a gradient for every gamma.
+/// Scale of the terms: (1 − p)^gamma. The gradient is finite for every gamma.
 at::Tensor focus(const at::Tensor& log_p, double gamma) {
   return (-log_p.expm1()).clamp_min(1e-12).pow(gamma);
 }
@@ -159,7 +160,7 @@ at::Tensor sigmoid_focal_loss(const at::Tensor& logits, const at::Tensor& target
   loss::check_dense_target(name, target, x);
   loss::check_broadcasts(name, "weight", options.weight, x);
   const at::Tensor t = smooth_binary(target.to(x.scalar_type()), options.label_smoothing), p = x.sigmoid();
-  const at::Tensor miss = p * (1 - t) + (1 - p) * t;  // 1 − p of the target
+  const at::Tensor miss = p * (1 - t) + (1 - p) * t;  // 1 − the probability of the target
   at::Tensor values = at::binary_cross_entropy_with_logits(x, t, {}, {}, at::Reduction::None) *
                       miss.clamp_min(1e-12).pow(options.gamma);
   if (options.alpha >= 0) values = values * (t * options.alpha + (1 - t) * (1 - options.alpha));

@@ -13,7 +13,7 @@ void check_device(const char* function, const char* name, const at::Tensor& tens
                     logits.device(), ", got ", tensor.device(), ".");
 }
 
-/// The shape of class indices for these logits: without the dim of the classes.
+/// The shape of class indices for these logits: the logits' shape without the class dim.
 std::vector<int64_t> index_shape(const at::Tensor& logits) {
   std::vector<int64_t> shape = logits.sizes().vec();
   if (!shape.empty()) shape.erase(shape.begin() + (shape.size() > 1 ? 1 : 0));
@@ -82,7 +82,7 @@ void check_last_class_target(const char* function, const at::Tensor& target, con
 void check_dense_target(const char* function, const at::Tensor& target, const at::Tensor& logits) {
   TORCH_CHECK_VALUE(target.defined() && target.sizes() == logits.sizes() && !target.is_complex(), function,
                     ": expected a target of the logits' shape ", logits.sizes(), ", got ", describe(target),
-                    ". Class indices become one with smooth_one_hot().");
+                    ". Convert class indices with smooth_one_hot().");
   check_device(function, "target", target, logits);
 }
 
@@ -90,7 +90,7 @@ void check_broadcasts(const char* function, const char* name, const at::Tensor& 
   if (!weight.defined()) return;
   TORCH_CHECK_VALUE(broadcasts(weight.sizes(), logits.sizes()), function, ": expected a ", name,
                     " that broadcasts to the logits' shape ", logits.sizes(), ", got ", weight.sizes(),
-                    ". One factor a class is [C] for logits [N, C], and [C, 1, 1] for [N, C, H, W].");
+                    ". One factor per class has shape [C] for logits [N, C], and [C, 1, 1] for [N, C, H, W].");
   check_device(function, name, weight, logits);
 }
 

@@ -16,7 +16,7 @@ void check_options(const char* module, const std::vector<int64_t>& shape, double
   TORCH_CHECK_VALUE(eps > 0 && std::isfinite(eps), module, ": expected a finite eps above 0, got ", eps, ".");
 }
 
-/// Without one, the name is registered all the same, as torch::nn does.
+/// Registers the name even if there is no parameter, as torch::nn does.
 at::Tensor register_norm_parameter(torch::nn::Module& module, const char* name, const std::vector<int64_t>& shape,
                                    bool on) {
   return module.register_parameter(name, on ? at::empty(shape) : at::Tensor(), /*requires_grad=*/on);

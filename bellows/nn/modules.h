@@ -5,18 +5,19 @@
 
 #include "bellows/nn/norm.h"
 
-/// The component's layers as torch::nn modules, for models that are written in torch::nn. Names of parameters, defaults and
-/// initial values are PyTorch's, so state dicts of both fit each other. Heavy: not part of bellows/nn.h.
+/// Norms as torch::nn modules. Parameter names, defaults and initial values equal PyTorch's, so state dicts are
+/// interchangeable. This header includes torch::nn and is therefore not part of bellows/nn.h.
 namespace bellows::nn {
 
-/// layer_norm() with its parameters `weight` and `bias`. Drop-in for torch::nn::LayerNorm.
-/// Shapes:   x [*, normalized_shape] → as x
-/// Throws:   c10::ValueError – no or a negative normalized_shape, an eps that is not above 0; in forward as layer_norm()
-/// Ref:      torch.nn.LayerNorm
+/// layer_norm() with parameters `weight` and `bias`; a drop-in replacement for torch::nn::LayerNorm.
+/// Shapes: x [*, normalized_shape] → same shape
+/// Throws: c10::ValueError if normalized_shape is empty or negative, or eps is not above 0; forward throws as
+///         layer_norm()
+/// Ref:    torch.nn.LayerNorm
 class LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
  public:
   explicit LayerNormImpl(LayerNormOptions options_);
-  /// Over the last dim, of `features` values.
+  /// Normalizes over the last dim, which has `features` values.
   explicit LayerNormImpl(int64_t features) : LayerNormImpl(LayerNormOptions{.normalized_shape = {features}}) {}
 
   at::Tensor forward(const at::Tensor& x) { return layer_norm(x, options.normalized_shape, weight, bias, options.eps); }
@@ -29,14 +30,15 @@ class LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
 };
 TORCH_MODULE(LayerNorm);
 
-/// rms_norm() with its parameter `weight`.
-/// Shapes:   x [*, normalized_shape] → as x
-/// Throws:   c10::ValueError – no or a negative normalized_shape, an eps that is not above 0; in forward as rms_norm()
-/// Ref:      torch.nn.RMSNorm
+/// rms_norm() with the parameter `weight`.
+/// Shapes: x [*, normalized_shape] → same shape
+/// Throws: c10::ValueError if normalized_shape is empty or negative, or eps is not above 0; forward throws as
+///         rms_norm()
+/// Ref:    torch.nn.RMSNorm
 class RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
  public:
   explicit RMSNormImpl(RMSNormOptions options_);
-  /// Over the last dim, of `features` values.
+  /// Normalizes over the last dim, which has `features` values.
   explicit RMSNormImpl(int64_t features) : RMSNormImpl(RMSNormOptions{.normalized_shape = {features}}) {}
 
   at::Tensor forward(const at::Tensor& x) { return rms_norm(x, options.normalized_shape, weight, options.eps); }

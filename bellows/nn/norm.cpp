@@ -22,14 +22,14 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What a norm is, beside its tensors.
+/// Properties of a norm other than its tensors.
 struct NormKind {
   int64_t normalized_dims;
   double eps;
   bool center;
 };
 
-/// The gradients out of operators that autograd can differentiate again.
+/// Gradients composed of operators that autograd can differentiate again.
 variable_list composed_gradients(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                                  const NormKind& kind, std::array<bool, 3> wanted) {
   const at::ScalarType type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -53,7 +53,7 @@ variable_list composed_gradients(const at::Tensor& dy, const at::Tensor& x, cons
 }
 
 struct FusedNorm : torch::autograd::Function<FusedNorm> {
-  /// Takes optional tensors: autograd asks undefined ones for their device.
+  /// Undefined tensors are passed as optional, because autograd asks them for their device.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>& weight,
                             const std::optional<at::Tensor>& bias, int64_t normalized_dims, double eps, bool center) {
     const at::Tensor w = weight.value_or(at::Tensor());
@@ -71,11 +71,11 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
         context->saved_data["kind"].to<std::tuple<int64_t, double, bool, bool>>();
     variable_list result(6);
     if (!dy.defined()) return result;
-    // Edges are counted over the tensors that are there.
+    // needs_input_grad() counts only the tensors that are defined.
     const bool has_weight = weight.defined();
     const std::array<bool, 3> wanted = {context->needs_input_grad(0), has_weight && context->needs_input_grad(1),
                                         has_bias && context->needs_input_grad(has_weight ? 2 : 1)};
-    // Gradients of weight and bias come in the type of the sums; the engine casts them to the parameters' own.
+    // Gradients of weight and bias have the accumulation type; the autograd engine casts them to the parameters' dtype.
     if (c10::GradMode::is_enabled()) {
       const variable_list composed = composed_gradients(dy, x, weight, {normalized_dims, eps, center}, wanted);
       std::copy(composed.begin(), composed.end(), result.begin());

@@ -4,11 +4,12 @@
 
 namespace bellows::nn {
 
-/// Is there a kernel of ours for this input? On CUDA in a build with -DBELLOWS_CUDA=ON, and not for what autocast would cast.
+/// Whether Bellows has a kernel for this input. On CUDA, this requires a build with -DBELLOWS_CUDA=ON and an input that
+/// autocast would not cast.
 bool has_norm_kernel(const at::Tensor& x);
 
-/// What the norms ask of their arguments.
-/// Throws: c10::ValueError – shapes, dtypes or devices that do not fit; an eps that is not above 0
+/// Checks the arguments of the norms.
+/// Throws: c10::ValueError if shapes, dtypes or devices do not match, or eps is not above 0
 void check_norm(const char* function, const at::Tensor& x, at::IntArrayRef normalized_shape, const at::Tensor& weight,
                 const at::Tensor& bias, double eps);
 

@@ -7,9 +7,9 @@
 #include <torch/library.h>
 
 #include "bellows/kernels/cuda/available.h"
-#include "bellows/kernels/cuda/norm.h"
-#include "bellows/kernels/norm.h"
-#include "bellows/nn/cuda_stream_impl.h"
+#include "bellows/kernels/cuda/layer_norm.h"
+#include "bellows/kernels/layer_norm.h"
+#include "bellows/nn/cuda_stream.h"
 
 namespace bellows::nn {
 
@@ -18,7 +18,7 @@ namespace {
 using MaybeTensor = std::optional<at::Tensor>;
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-/// How x falls into rows.
+/// How x is divided into rows.
 struct NormRows {
   NormRows(const at::Tensor& x, int64_t normalized_dims) {
     for (int64_t dim = 0; dim < x.dim(); ++dim) (dim < x.dim() - normalized_dims ? rows : columns) *= x.size(dim);
@@ -40,7 +40,7 @@ void* mutable_data_or_null(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 ? tensor.mutable_data_ptr() : nullptr;
 }
 
-/// On the CPU, on CUDA, and on the meta device up to the shapes.
+/// For the CPU and CUDA; for the meta device, computes only the shapes.
 ThreeTensors norm_strided(const at::Tensor& x, int64_t normalized_dims, const MaybeTensor& weight,
                           const MaybeTensor& bias, double eps, bool center) {
   const NormRows shape(x, normalized_dims);
@@ -101,7 +101,7 @@ ThreeTensors norm_backward_strided(const at::Tensor& dy, const at::Tensor& x, in
 
 }  // namespace
 
-// In the source that calls the operators: whoever links the calls links the registration.
+// Registered in the source file that calls the operators, so that a static link includes the registration.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def(
       "norm(Tensor x, int normalized_dims, Tensor? weight, Tensor? bias, float eps, bool center)"

@@ -7,19 +7,19 @@
 
 namespace bellows::nn {
 
-/// The kernels as operators of the dispatcher, `bellows::norm` and `bellows::norm_backward`, so that whatever watches or
-/// defers operators sees them. Below autograd; for the CPU, the meta device and, with -DBELLOWS_CUDA=ON, CUDA (untested on a
-/// device). Arguments are not checked here.
+/// The kernels as dispatcher operators, `bellows::norm` and `bellows::norm_backward`, so that taps can observe or defer
+/// them. They are below autograd and implemented for the CPU, the meta device and, with -DBELLOWS_CUDA=ON, CUDA
+/// (untested on a device). Arguments are not checked.
 ///
-/// Params:   normalized_dims – how many of the last dims make a row
-///           center – true: LayerNorm; false: RMSNorm, whose `mean` has no elements
-/// Returns:  y as x; mean, rstd [rows] in fp32, for double in double
+/// Params:  normalized_dims – number of last dims that form a row
+///          center – true: LayerNorm; false: RMSNorm, whose `mean` has no elements
+/// Returns: y, of x's shape and dtype; mean and rstd [rows] in fp32, or in double for double
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_op(const at::Tensor& x, int64_t normalized_dims,
                                                        const at::Tensor& weight, const at::Tensor& bias, double eps,
                                                        bool center);
 
-/// Params:   wanted – gradients of x, weight and bias; the others stay undefined
-/// Returns:  dx as x; dweight, dbias [normalized_shape] in the dtype of `rstd`
+/// Params:  wanted – which gradients of x, weight and bias to compute; the others stay undefined
+/// Returns: dx, of x's shape and dtype; dweight and dbias [normalized_shape] in the dtype of `rstd`
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_op(const at::Tensor& dy, const at::Tensor& x,
                                                                 int64_t normalized_dims, const at::Tensor& weight,
                                                                 const at::Tensor& mean, const at::Tensor& rstd,

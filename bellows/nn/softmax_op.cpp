@@ -11,7 +11,7 @@
 #include "bellows/kernels/cuda/available.h"
 #include "bellows/kernels/cuda/softmax.h"
 #include "bellows/kernels/softmax.h"
-#include "bellows/nn/cuda_stream_impl.h"
+#include "bellows/nn/cuda_stream.h"
 
 namespace bellows::nn {
 
@@ -57,7 +57,7 @@ void statistics_meta(const at::Tensor&, const at::Tensor&, const at::Tensor&, in
 void gradient_meta(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                    int64_t, double, double) {}
 
-/// Where the row's target lies among these classes: its column, and whether it is there at all.
+/// The target's column in this range of classes, and whether the target lies in the range.
 std::pair<at::Tensor, at::Tensor> column_of(const at::Tensor& logits, const at::Tensor& target, int64_t first) {
   const at::Tensor column = target - first;
   return {column.clamp(0, logits.size(1) - 1).unsqueeze(1), column.ge(0) & column.lt(logits.size(1))};
@@ -85,7 +85,7 @@ void gradient_composed(const at::Tensor& gradient, const at::Tensor& logits, con
 
 }  // namespace
 
-// In the source that calls the operators: whoever links the calls links the registration.
+// Registered in the source file that calls the operators, so that a static link includes the registration.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def("softmax_statistics_(Tensor(a!) state, Tensor logits, Tensor target, int first, bool total) -> ()",
               {at::Tag::pt2_compliant_tag});
@@ -101,7 +101,7 @@ TORCH_LIBRARY_IMPL(bellows, CPU, library) {
 }
 
 TORCH_LIBRARY_IMPL(bellows, CUDA, library) {
-  if (!kernels::cuda::is_available()) return;  // then libtorch's operators serve
+  if (!kernels::cuda::is_available()) return;  // libtorch's operators are used then
   library.impl("softmax_statistics_", statistics_strided);
   library.impl("softmax_gradient_", gradient_strided);
 }

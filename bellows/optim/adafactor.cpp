@@ -4,6 +4,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/optim/fused/adafactor_op.h"
+#include "bellows/optim/optimizer_internals.h"
 
 namespace bellows::optim {
 
@@ -71,7 +72,7 @@ void check_adafactor(const AdafactorGroupOptions& o) {
   check_option(adafactor_name, "beta1", o.beta1(), 0, 1);
   check_option(adafactor_name, "weight_decay", o.weight_decay());
   TORCH_CHECK_VALUE(o.relative_step() || !o.warmup_init(), adafactor_name,
-                    ": warmup_init is a way of relative_step. Give both or none.");
+                    ": warmup_init requires relative_step. Set both or neither.");
 }
 
 AdafactorParamState& adafactor_state(torch::optim::Optimizer& optimizer, const at::Tensor& p, bool first_moment) {
@@ -97,7 +98,7 @@ at::Tensor root_mean_square(const at::Tensor& t) {
   return t.norm() / std::sqrt(static_cast<double>(t.numel()));
 }
 
-/// 1/√v of the second moment, brought up to date with the gradient.
+/// Updates the second moment with the gradient and returns 1/√v.
 at::Tensor inverse_root(AdafactorParamState& state, const kernels::AdafactorRule& rule, const at::Tensor& grad) {
   const at::Tensor squares = grad.square() + rule.eps1;
   const auto mix = [&](const at::Tensor& moment, const at::Tensor& fresh) {
@@ -113,7 +114,7 @@ at::Tensor inverse_root(AdafactorParamState& state, const kernels::AdafactorRule
   return row.rsqrt().unsqueeze(-1) * state.exp_avg_sq_col().unsqueeze(-2).rsqrt();
 }
 
-/// Transformers' step of one parameter, operator after operator, on any device.
+/// The step of transformers for one parameter, operator by operator, on any device.
 void adafactor_loop(torch::optim::Optimizer& optimizer, const at::Tensor& p, const AdafactorGroupOptions& o) {
   if (!p.grad().defined() || p.numel() == 0) return;
   AdafactorParamState& state = adafactor_state(optimizer, p, o.beta1() != 0);
@@ -131,7 +132,7 @@ void adafactor_loop(torch::optim::Optimizer& optimizer, const at::Tensor& p, con
   if (!weight.is_alias_of(p)) p.detach().copy_(weight);
 }
 
-/// Adafactor as libtorch would have written it.
+/// Adafactor in the form of a libtorch optimizer.
 class AdafactorLoop : public torch::optim::Optimizer {
  public:
   explicit AdafactorLoop(const AdafactorGroupOptions& options)
@@ -153,7 +154,7 @@ class AdafactorLoop : public torch::optim::Optimizer {
 
 std::unique_ptr<torch::optim::Optimizer> reference_of(const AdafactorOptions& options) {
   TORCH_CHECK_VALUE(options.lr || options.relative_step, adafactor_name,
-                    ": expected lr, for there is no relative_step. Give one of the two.");
+                    ": expected lr or relative_step, got neither.");
   const auto o = AdafactorGroupOptions(options.lr.value_or(1))
                      .eps({options.eps1, options.eps2})
                      .clip_threshold(options.clip_threshold)
@@ -167,7 +168,7 @@ std::unique_ptr<torch::optim::Optimizer> reference_of(const AdafactorOptions& op
   return std::make_unique<AdafactorLoop>(o);
 }
 
-/// A fused step of one parameter: row-major copies where it is not, and what has to be written back.
+/// One parameter in a fused step: row-major copies of tensors that are not row-major, and the results to write back.
 struct AdafactorWork {
   at::Tensor original, weight, grad, low;
 

@@ -9,26 +9,26 @@
 
 namespace bellows::optim {
 
-/// As transformers.Adafactor's, whose `lr=None` is relative_step without an lr here.
+/// Options as in transformers.Adafactor. Its `lr=None` is relative_step without lr here.
 struct AdafactorOptions {
-  /// Without relative_step the step itself; with it a factor of the relative step, 1 if not given.
+  /// With relative_step, a factor of the relative step (1 if not given); otherwise the step size.
   std::optional<double> lr = {};
-  double eps1 = 1e-30;          ///< added to squares of gradients
-  double eps2 = 1e-3;           ///< the least scale of a parameter
-  double clip_threshold = 1;    ///< an update whose root mean square is above is scaled down to it
-  double decay_rate = -0.8;     ///< the second moment forgets by 1 - step^decay_rate
+  double eps1 = 1e-30;          ///< added to squared gradients
+  double eps2 = 1e-3;           ///< lower bound of the parameter scale
+  double clip_threshold = 1;    ///< updates with a larger root mean square are scaled down to this value
+  double decay_rate = -0.8;     ///< the decay of the second moment at a step is 1 - step^decay_rate
   double beta1 = 0;             ///< 0: no first moment
-  double weight_decay = 0;      ///< times the step, of the weight
-  bool scale_parameter = true;  ///< the step is relative to the parameter's root mean square
-  bool relative_step = true;    ///< the step is min(0.01, 1/√t)
-  bool warmup_init = false;     ///< and at most 1e-6 · t: starts slowly
+  double weight_decay = 0;      ///< of the weight, relative to the step size
+  bool scale_parameter = true;  ///< multiplies the step size by the parameter's root mean square
+  bool relative_step = true;    ///< the step size is min(0.01, 1/√t)
+  bool warmup_init = false;     ///< with relative_step: limits the step size to 1e-6 · t
   bool maximize = false;
   bool master_weights = false;
   at::Tensor lr_tensor = {};
   Impl impl = Impl::automatic;
 };
 
-/// An Adafactor parameter group's options, in the manner of libtorch's classes.
+/// Options of a parameter group, in the style of libtorch's option classes.
 class AdafactorGroupOptions : public torch::optim::OptimizerCloneableOptions<AdafactorGroupOptions> {
  public:
   AdafactorGroupOptions(double lr = 1) : lr_(lr) {}
@@ -50,8 +50,8 @@ class AdafactorGroupOptions : public torch::optim::OptimizerCloneableOptions<Ada
   void set_lr(double lr) override { lr_ = lr; }
 };
 
-/// A parameter's state under Adafactor: of matrices (the last two dimensions) the means of squares over columns and over
-/// rows, of scalars and vectors the mean of squares; the first moment with beta1.
+/// State of a parameter. Matrices (the last two dims) store the mean squares over columns and over rows; scalars and
+/// vectors store the mean squares of all elements. With beta1, the first moment is stored, too.
 /// Shapes: exp_avg_sq_row [..., R], exp_avg_sq_col [..., C] for a parameter [..., R, C]; the others as the parameter
 class AdafactorParamState : public torch::optim::OptimizerCloneableParamState<AdafactorParamState> {
   TORCH_ARG(int64_t, step) = 0;
@@ -63,21 +63,22 @@ class AdafactorParamState : public torch::optim::OptimizerCloneableParamState<Ad
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
-  /// The shape of a piece of state, by its name.
+  /// The shape of the state tensor with this name.
   static std::vector<int64_t> sizes_of(std::string_view name, const at::Tensor& parameter);
-  /// fp32, or float64 beside a float64 parameter.
+  /// fp32, or float64 for a float64 parameter.
   static at::ScalarType dtype_of(const at::Tensor& parameter);
 };
 
-/// Adam with the second moment kept as two vectors a matrix: some bytes a row and a column in place of eight a weight.
+/// Adam with a factored second moment: two vectors per matrix, that is, a few bytes per row and column instead of eight
+/// per weight.
 /// Numerics: equals transformers.Adafactor to 1e-12 in float64 over 50 steps, and torch.optim.Adafactor where the two
-///           agree (tests/optim/adafactor_test.cpp). State and arithmetic are fp32 for bf16 and fp16 parameters, with and
-///           without masters. An infinite or NaN gradient makes its parameter NaN, as in Python
+///           agree (tests/optim/adafactor_test.cpp). For bf16 and fp16 parameters, state and arithmetic are fp32, with
+///           or without master weights. An infinite or NaN gradient makes its parameter NaN, as in Python.
 /// Ref:      arXiv:1804.04235; transformers.Adafactor
 class Adafactor : public LibtorchOptimizer {
  public:
   Adafactor(std::vector<at::Tensor> parameters, const AdafactorOptions& options);
-  /// Params: groups – with options of class AdafactorGroupOptions, or none to take `options`
+  /// Params: groups – with options of class AdafactorGroupOptions, or without options to use `options`
   Adafactor(const ParamGroups& groups, const AdafactorOptions& options);
   Adafactor(const std::vector<PatternGroup>& groups, const AdafactorOptions& options);
 

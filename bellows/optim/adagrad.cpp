@@ -1,7 +1,7 @@
 #include <torch/optim/adagrad.h>
 #include <torch/torch.h>
 
-#include "bellows/optim/fused/fused_impl.h"
+#include "bellows/optim/optimizer_internals.h"
 #include "bellows/optim/optimizers.h"
 
 namespace bellows::optim {
@@ -53,7 +53,7 @@ Adagrad::Adagrad(const ParamGroups& groups, const AdagradOptions& options)
                         common_of("Adagrad", options, /*sparse=*/true, /*aten_cuda=*/false)) {
   for (const auto& group : param_groups_)
     check_adagrad(static_cast<const torch::optim::AdagradOptions&>(group.options()));
-  Adagrad::before_loop();  // as in Python, the state is there from the start
+  Adagrad::before_loop();  // creates the state at construction, as Python does
 }
 
 void Adagrad::check(const torch::optim::OptimizerOptions& options) const {

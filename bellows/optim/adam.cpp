@@ -2,10 +2,10 @@
 #include <torch/optim/adamw.h>
 #include <torch/torch.h>
 
-#include "bellows/optim/fused/fused_impl.h"
+#include "bellows/optim/optimizer_internals.h"
 #include "bellows/optim/optimizers.h"
 
-// Adam and AdamW: two classes for libtorch, one rule here.
+// Adam and AdamW are two classes in libtorch, but share one rule here.
 namespace bellows::optim {
 
 namespace {
@@ -62,7 +62,7 @@ typename Kind::State& adam_state(const OptimizerInternals& internals, const at::
   return state;
 }
 
-/// The states of some parameters, side by side, with the scalars that depend on each one's own number of steps.
+/// States of several parameters as lists, with the scalars that depend on each parameter's step count.
 struct AdamLists {
   TensorList exp_avg, exp_avg_sq, max_exp_avg_sq;
   std::vector<at::Scalar> denominator_scale, step_size;

@@ -4,10 +4,12 @@
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "bellows/optim/schedules/schedule_check.h"
 
@@ -22,14 +24,14 @@ std::vector<at::Tensor> values_of(const NamedTensors& tensors) {
   return result;
 }
 
-/// Same names, same shapes, same order.
+/// Checks that names, shapes and order are equal.
 void check_same(const char* where, const NamedTensors& expected, const NamedTensors& got) {
   TORCH_CHECK_VALUE(expected.size() == got.size(), where, ": expected ", expected.size(), " tensors, got ", got.size(),
-                    ". The average is of another model.");
+                    ". The average belongs to another model.");
   for (size_t i = 0; i < expected.size(); ++i) {
     TORCH_CHECK_VALUE(expected[i].first == got[i].first && expected[i].second.sizes() == got[i].second.sizes(), where,
                       ": expected \"", expected[i].first, "\" of shape ", expected[i].second.sizes(), ", got \"",
-                      got[i].first, "\" of shape ", got[i].second.sizes(), ". The average is of another model.");
+                      got[i].first, "\" of shape ", got[i].second.sizes(), ". The average belongs to another model.");
   }
 }
 
@@ -40,6 +42,46 @@ at::Tensor first_average(const at::Tensor& tensor, const AveragingOptions& optio
                         .device(options.device.value_or(tensor.device()));
   return tensor.detach().to(kept, /*non_blocking=*/false, /*copy=*/true);
 }
+
+/// While it lives, the batch norms of a model average over all batches.
+class CumulativeBatchNorm {
+ public:
+  explicit CumulativeBatchNorm(const Model& model) : model_(model), training_(model.training()) {
+    for (const auto& module : model.module()->modules()) {
+      add(std::dynamic_pointer_cast<torch::nn::BatchNorm1dImpl>(module));
+      add(std::dynamic_pointer_cast<torch::nn::BatchNorm2dImpl>(module));
+      add(std::dynamic_pointer_cast<torch::nn::BatchNorm3dImpl>(module));
+    }
+  }
+  ~CumulativeBatchNorm() {
+    for (const auto& put_back : put_back_) put_back();
+    if (started_) model_.train(training_);
+  }
+  CumulativeBatchNorm(const CumulativeBatchNorm&) = delete;
+  CumulativeBatchNorm& operator=(const CumulativeBatchNorm&) = delete;
+
+  bool empty() const { return start_.empty(); }
+  void start() {
+    started_ = true;
+    model_.train();
+    for (const auto& start : start_) start();
+  }
+
+ private:
+  template <class Norm>
+  void add(const std::shared_ptr<Norm>& norm) {
+    if (!norm) return;
+    start_.push_back([norm] {
+      norm->reset_running_stats();
+      norm->options.momentum(std::nullopt);
+    });
+    put_back_.push_back([norm, momentum = norm->options.momentum()] { norm->options.momentum(momentum); });
+  }
+
+  const Model& model_;
+  bool training_, started_ = false;
+  std::vector<std::function<void()>> start_, put_back_;
+};
 
 }  // namespace
 
@@ -70,9 +112,9 @@ void AveragedModel::update_parameters() {
   check_same("AveragedModel::update_parameters", averaged_, current);
   TORCH_CHECK(
       !incomplete_,
-      "AveragedModel::update_parameters: an earlier change of the average failed half way, so it holds a mixture "
-      "of two. Load a saved average, or construct it again.");
-  if (n_averaged_ == 0) {  // what was half written is written again
+      "AveragedModel::update_parameters: an earlier change of the average failed halfway, so it is inconsistent. "
+      "Load a saved average, or construct it again.");
+  if (n_averaged_ == 0) {  // also repairs a copy that failed halfway
     at::_foreach_copy_(values_of(averaged_), values_of(current));
   } else {
     average_into(current);
@@ -129,15 +171,15 @@ void AveragedModel::load_state_dict(const NamedTensors& state) {
                     ": expected \"n_averaged\" to be one number. The state is not an averaged model's.");
   const auto n_averaged = counted->second->item<int64_t>();
   check::count(where, "n_averaged", n_averaged, 0);
-  NamedTensors loaded;  // in our order
+  NamedTensors loaded;  // in the order of averaged_
   for (const auto& [name, tensor] : averaged_) {
     const auto found = given.find("module." + name);
     TORCH_CHECK_VALUE(found != given.end(), where, ": \"module.", name,
-                      "\" is missing. The state is of another model.");
+                      "\" is missing. The state belongs to another model.");
     loaded.emplace_back(name, *found->second);
   }
   TORCH_CHECK_VALUE(given.size() == loaded.size() + 1, where, ": the state has ", given.size() - 1 - loaded.size(),
-                    " tensors more than model \"", model_.name(), "\".");
+                    " more tensors than model \"", model_.name(), "\".");
   check_same(where, averaged_, loaded);
   const c10::NoGradGuard no_grad;
   const std::vector<at::Tensor> to = values_of(averaged_), from = values_of(loaded);
@@ -145,6 +187,18 @@ void AveragedModel::load_state_dict(const NamedTensors& state) {
   at::_foreach_copy_(to, from);
   n_averaged_ = n_averaged;
   incomplete_ = false;
+}
+
+void update_bn(const Model& model, const std::function<at::Tensor()>& next) {
+  TORCH_CHECK_VALUE(next, "update_bn: expected a function that returns the inputs, got an empty one.");
+  CumulativeBatchNorm norms(model);
+  if (norms.empty()) return;
+  at::Tensor input = next();
+  TORCH_CHECK_VALUE(input.defined(), "update_bn: expected at least one batch, got none. Was the loader started?");
+  const c10::NoGradGuard no_grad;
+  const auto parameters = model.parameters();
+  norms.start();
+  for (; input.defined(); input = next()) model.forward(parameters.empty() ? input : input.to(parameters[0].device()));
 }
 
 void AveragedModel::update_bn(const std::function<at::Tensor()>& next) {
@@ -162,7 +216,7 @@ AveragedWeights::AveragedWeights(const AveragedModel& average) : current_(values
   const std::vector<at::Tensor> averaged = values_of(average.averaged());
   try {
     at::_foreach_copy_(current_, averaged);
-  } catch (...) {  // no destructor runs
+  } catch (...) {  // the destructor does not run
     at::_foreach_copy_(current_, saved_);
     throw;
   }

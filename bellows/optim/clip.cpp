@@ -46,16 +46,16 @@ TensorVec clippable(const char* where, const TensorVec& tensors) {
   return result;
 }
 
-/// What a call is about: the parameters' gradients, or this rank's parts of those that lie scattered over ranks.
+/// The gradients of a call: complete ones, or this rank's shards of sharded gradients.
 struct Gradients {
   struct Owned {
-    const ShardedGradients* owner;  ///< null: whole
+    const ShardedGradients* owner;  ///< null: complete gradients
     TensorVec gradients;
   };
   TensorVec all;
   std::vector<Owned> by_owner;
   bool scattered = false;
-  bool wide = false;  ///< float64 among them; the same on all ranks
+  bool wide = false;  ///< whether any is float64; the same on all ranks
   c10::Device device = at::kCPU;
 
   TensorVec& of(const ShardedGradients* owner) {
@@ -89,7 +89,7 @@ Gradients gradients_of(const char* where, const TensorVec& parameters) {
   return result;
 }
 
-/// Lists of one device and dtype each: what the foreach operators have fast kernels for.
+/// Lists with one device and dtype each, for which the foreach operators have fast kernels.
 std::vector<TensorVec> grouped(const TensorVec& tensors) {
   std::map<std::pair<std::string, at::ScalarType>, size_t> known;
   std::vector<TensorVec> groups;
@@ -104,7 +104,7 @@ std::vector<TensorVec> grouped(const TensorVec& tensors) {
 at::Tensor norm_by_operators(const TensorVec& tensors, double norm_type) {
   TensorVec norms, filled;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.numel() > 0) filled.push_back(tensor);  // the largest of no elements is an error
+    if (tensor.numel() > 0) filled.push_back(tensor);  // the maximum of no elements would be an error
   }
   const c10::Device device = tensors.front().device();
   if (filled.empty()) return at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kFloat));
@@ -133,18 +133,18 @@ void check_finite_norm(const at::Tensor& norm, const ClipOptions& options) {
   if (!options.error_if_nonfinite) return;
   const auto value = norm.item<double>();
   TORCH_CHECK(std::isfinite(value), "get_total_norm: the norm of order ", options.norm_type, " is ", value,
-              ": some gradient is infinite or NaN. Look for it (inspect::find_bad_values), or set "
-              "error_if_nonfinite = false to go on.");
+              ": a gradient is infinite or NaN. Find its origin with inspect::FirstNan, or set "
+              "error_if_nonfinite = false to continue.");
 }
 
-/// The norm over all ranks, which compute it together where gradients lie scattered.
+/// The norm over all ranks. For sharded gradients, this is a collective call.
 at::Tensor norm_of(const Gradients& gradients, const ClipOptions& options) {
   if (!gradients.scattered) return get_total_norm(gradients.all, options);
   const bool largest = std::isinf(options.norm_type);
   at::Tensor total = at::scalar_tensor(0, at::TensorOptions(gradients.device).dtype(at::kDouble));
   for (const auto& [owner, parts] : gradients.by_owner) {
     at::Tensor share = get_total_norm(parts, {.norm_type = options.norm_type}).to(gradients.device, at::kDouble);
-    // Which of a number and NaN is larger depends on who compares them.
+    // The maximum of a number and NaN depends on the implementation, so NaN is replaced by infinity.
     share = largest ? share.nan_to_num(std::numeric_limits<double>::infinity()) : share.pow(options.norm_type);
     if (owner) share = owner->over_ranks(share, largest ? ShardedGradients::Over::max : ShardedGradients::Over::sum);
     total = largest ? at::maximum(total, share) : total.add(share);
@@ -201,10 +201,10 @@ void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_val
 
 namespace {
 
-/// The optimizer as one that multiplies by itself, in enough precision for `grads`; null if it is none.
+/// The optimizer as a ScaledStep that is precise enough for `grads`; null if it is not one.
 ScaledStep* as_scaled_step(torch::optim::Optimizer& optimizer, const Gradients& grads) {
   auto* scaled = dynamic_cast<ScaledStep*>(&optimizer);
-  const bool any = grads.scattered || !grads.all.empty();  // all ranks go the same way
+  const bool any = grads.scattered || !grads.all.empty();  // all ranks make the same choice
   return scaled && any && !grads.wide && scaled->takes_grad_scale() ? scaled : nullptr;
 }
 

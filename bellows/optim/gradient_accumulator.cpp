@@ -6,7 +6,7 @@
 
 namespace bellows::optim {
 
-/// libtorch adds in place, in the type of the sum that it finds: all there is to do is to convert the first gradient.
+/// libtorch adds in place, in the dtype of the existing sum. It is therefore enough to convert the first gradient.
 class GradientAccumulator::Sums {
  public:
   Sums(const std::vector<at::Tensor>& parameters, at::ScalarType dtype) : dtype_(dtype) {
@@ -32,7 +32,7 @@ class GradientAccumulator::Sums {
     at::Tensor& sum = parameter.mutable_grad();
     TORCH_CHECK_VALUE(
         sum.layout() == at::kStrided, "GradientAccumulator: a parameter of shape ", parameter.sizes(),
-        " has a sparse gradient, which is not added up in another type. Leave the parameter out, or make ",
+        " has a sparse gradient, which cannot be accumulated in another dtype. Leave the parameter out, or make ",
         "the layer's gradient dense (sparse(false)).");
     if (sum.scalar_type() != dtype_) sum = sum.to(dtype_);
   }

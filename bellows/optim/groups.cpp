@@ -24,7 +24,7 @@ std::vector<PatternGroup> param_groups(const Model& model, const std::vector<Gro
   for (size_t i = 0; i < rules.size(); ++i) {
     TORCH_CHECK_VALUE(!groups[i].params.empty(), "param_groups: no parameter is left for the pattern \"",
                       rules[i].pattern, "\" (rule ", i, ").", did_you_mean(rules[i].pattern, names),
-                      " Rules are tried in their order, on whole names.");
+                      " Rules are tried in order and must match the whole name.");
   }
   if (groups.back().params.empty()) groups.pop_back();
   return groups;
@@ -56,8 +56,8 @@ void override_options(to::OptimizerOptions& options, const GroupOptions& overrid
     });
     return true;
   });
-  TORCH_CHECK_VALUE(left.empty(), "param_groups: the group \"", overrides.pattern, "\" gives ", left.begin()->first,
-                    ", an option that this optimizer does not have.");
+  TORCH_CHECK_VALUE(left.empty(), "param_groups: the group \"", overrides.pattern, "\" sets ", left.begin()->first,
+                    ", but this optimizer has no such option.");
 }
 
 }  // namespace bellows::optim

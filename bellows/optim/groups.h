@@ -10,9 +10,9 @@
 
 namespace bellows::optim {
 
-/// Options for the parameters whose names match a pattern; what is not given stays the optimizer's own.
+/// Options for the parameters whose names match a pattern. Options that are not given keep the optimizer's values.
 struct GroupOptions {
-  std::string pattern;  ///< of the whole name: `*` is any text, `?` any character, `[ab]` one of them
+  std::string pattern;  ///< matched against the whole name: `*` is any text, `?` any character, `[ab]` one of these
   std::optional<double> lr = {}, weight_decay = {}, momentum = {}, beta1 = {}, beta2 = {}, alpha = {}, eps = {};
 };
 
@@ -23,11 +23,11 @@ struct PatternGroup {
   GroupOptions options;
 };
 
-/// Divides a model's parameters into groups by their names: each belongs to the first pattern that matches, the others
-/// form a last group with the optimizer's own options. Give the result to an optimizer in place of the parameters:
-/// `AdamW(param_groups(model, {{.pattern = "*.bias", .weight_decay = 0}}), {.lr = 1e-3})`.
-/// Throws:   c10::ValueError – a pattern that no parameter is left for (names the nearest parameter); the optimizer
-///           throws it for an option that it does not have
+/// Divides a model's parameters into groups by name. Each parameter belongs to the first pattern that matches. The
+/// others form a last group with the optimizer's own options. Pass the result to an optimizer in place of the
+/// parameters: `AdamW(param_groups(model, {{.pattern = "*.bias", .weight_decay = 0}}), {.lr = 1e-3})`.
+/// Throws: c10::ValueError if no parameter is left for a pattern (the message suggests the nearest parameter); the
+///         optimizer throws it for an option that it does not have
 std::vector<PatternGroup> param_groups(const Model& model, const std::vector<GroupOptions>& rules);
 
 }  // namespace bellows::optim

@@ -2,7 +2,7 @@
 
 #include <torch/torch.h>
 
-#include "bellows/optim/fused/fused_impl.h"
+#include "bellows/optim/optimizer_internals.h"
 #include "bellows/optim/optimizers.h"
 
 namespace bellows::optim {
@@ -48,7 +48,7 @@ at::Tensor& lion_average(torch::optim::Optimizer& optimizer, const at::Tensor& p
   return static_cast<LionParamState&>(*slot).exp_avg();
 }
 
-/// Lion as libtorch would have written it: one parameter after the other.
+/// Lion in the form of a libtorch optimizer: parameter by parameter.
 class LionLoop : public torch::optim::Optimizer {
  public:
   explicit LionLoop(const LionGroupOptions& options)

@@ -6,7 +6,7 @@
 
 namespace bellows::optim {
 
-/// A Lion parameter group's options, in the manner of libtorch's classes.
+/// Options of a parameter group, in the style of libtorch's option classes.
 class LionGroupOptions : public torch::optim::OptimizerCloneableOptions<LionGroupOptions> {
  public:
   LionGroupOptions(double lr = 1e-4) : lr_(lr) {}
@@ -22,7 +22,6 @@ class LionGroupOptions : public torch::optim::OptimizerCloneableOptions<LionGrou
   void set_lr(double lr) override { lr_ = lr; }
 };
 
-/// A parameter's state under Lion.
 class LionParamState : public torch::optim::OptimizerCloneableParamState<LionParamState> {
   TORCH_ARG(at::Tensor, exp_avg) = {};
 

@@ -8,24 +8,56 @@
 
 #include "bellows/core/error.h"
 #include "bellows/kernels/cuda/optimizers.h"
-#include "bellows/optim/fused/fused_impl.h"
+#include "bellows/kernels/dynamic_map.h"
+#include "bellows/kernels/stochastic_round.h"
+#include "bellows/optim/optimizer_internals.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/fields_impl.h"
-#include "bellows/optim/state/lend_impl.h"
 #include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
 
-// A step that fails.
+namespace {
 
-/// Unless it is dropped, or the kernels have begun: takes back the counts of the step that failed and the state it made.
+using torch::optim::OptimizerParamGroup;
+
+/// Lends parameter groups and state to libtorch's own optimizer for one call.
+class Lend {
+ public:
+  Lend(torch::optim::Optimizer& from, torch::optim::Optimizer& to) : from_(from), to_(to) { exchange(); }
+  ~Lend() { exchange(); }
+  Lend(const Lend&) = delete;
+  Lend& operator=(const Lend&) = delete;
+
+ private:
+  void exchange() {
+    std::swap(from_.param_groups(), to_.param_groups());
+    from_.state().swap(to_.state());  // std::swap would create a third table, which allocates
+  }
+  torch::optim::Optimizer &from_, &to_;
+};
+
+bool is_low_precision(const at::Tensor& p) {
+  return p.scalar_type() == at::kBFloat16 || p.scalar_type() == at::kHalf;
+}
+
+bool has_sparse_gradient(const at::Tensor& p) {
+  return p.grad().defined() && p.grad().layout() != at::kStrided;
+}
+
+}  // namespace
+
+// --- failing steps
+
+/// Restores the step counts and removes the state created by a failed step, unless drop() was called or the kernels had
+/// started.
 class LibtorchOptimizer::Undo {
  public:
   explicit Undo(LibtorchOptimizer& optimizer) : optimizer_(optimizer), rounding_count_(optimizer.rounding_count_) {
     size_t parameters = 0;
-    for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups_) parameters += group.params().size();
+    for (const OptimizerParamGroup& group : optimizer.param_groups_) parameters += group.params().size();
     counts_.reserve(parameters);
-    for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups_) {
+    for (const OptimizerParamGroup& group : optimizer.param_groups_) {
       for (const at::Tensor& p : group.params()) add(p.unsafeGetTensorImpl());
     }
   }
@@ -48,7 +80,7 @@ class LibtorchOptimizer::Undo {
  private:
   void add(void* key) {
     const auto found = optimizer_.state_.find(key);
-    std::optional<int64_t> count;  // none: there is no state yet
+    std::optional<int64_t> count;  // empty: no state yet
     if (found != optimizer_.state_.end()) {
       const int64_t* const steps = optimizer_.step_count(*found->second);
       count = steps ? *steps : 0;
@@ -62,16 +94,16 @@ class LibtorchOptimizer::Undo {
   bool dropped_ = false;
 };
 
-/// While it lives, the groups hold what a step that knows neither `maximize` nor master weights has to work on: master
-/// copies in place of parameters, negated gradients. The state goes with them.
+/// While it lives, the groups contain tensors for steps that support neither `maximize` nor master weights: master
+/// weights in place of parameters, and negated gradients. The state moves with them.
 class LibtorchOptimizer::Working {
  public:
   explicit Working(LibtorchOptimizer& optimizer) : optimizer_(optimizer) {
     size_t parameters = 0;
-    for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) parameters += group.params().size();
+    for (const OptimizerParamGroup& group : optimizer.param_groups()) parameters += group.params().size();
     substituted_.reserve(parameters);
     try {
-      for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+      for (OptimizerParamGroup& group : optimizer.param_groups()) {
         for (at::Tensor& p : group.params()) {
           if (p.grad().defined()) substitute(p);
         }
@@ -105,7 +137,7 @@ class LibtorchOptimizer::Working {
   void move_state(const at::Tensor& from, const at::Tensor& to) {
     auto& state = optimizer_.state();
     if (state.find(from.unsafeGetTensorImpl()) == state.end()) return;
-    auto& slot = state[to.unsafeGetTensorImpl()];  // may throw, and may move the other entries
+    auto& slot = state[to.unsafeGetTensorImpl()];  // may throw, and may invalidate other entries
     const auto found = state.find(from.unsafeGetTensorImpl());
     slot = std::move(found->second);
     state.erase(found);
@@ -126,15 +158,7 @@ class LibtorchOptimizer::Working {
   std::vector<std::pair<at::Tensor*, at::Tensor>> substituted_;
 };
 
-namespace {
-
-using torch::optim::OptimizerParamGroup;
-
-bool has_sparse_gradient(const at::Tensor& p) {
-  return p.grad().defined() && p.grad().layout() != at::kStrided;
-}
-
-}  // namespace
+// --- construction
 
 void check_option(const char* optimizer, const char* option, double value, double low, double high) {
   TORCH_CHECK_VALUE(value >= low && value < high, optimizer, ": expected ", option, " in [", low, ", ", high, "), got ",
@@ -207,9 +231,10 @@ void LibtorchOptimizer::check_low_bit() const {
   if (!fused_only()) return;
   const char* const what = has_low_bit_state() ? "state_dtype" : "stochastic_rounding";
   TORCH_CHECK_VALUE(impl_ == Impl::automatic || impl_ == Impl::fused, common_.name, ": ", what,
-                    " is carried out by the fused step only, impl asks for another. Leave out one of the two.");
-  TORCH_CHECK_VALUE(!rounds_at_random() || !common_.master_weights, common_.name,
-                    ": stochastic_rounding is for bf16 weights without masters. Leave out master_weights.");
+                    " is supported by the fused step only, but impl requests another one. Leave out one of the two.");
+  TORCH_CHECK_VALUE(
+      !rounds_at_random() || !common_.master_weights, common_.name,
+      ": stochastic_rounding is for bf16 weights without masters (master_weights). Leave out one of the two.");
   TORCH_CHECK_VALUE(common_.min_8bit_size >= 0, common_.name, ": expected min_8bit_size of at least 0, got ",
                     common_.min_8bit_size, ".");
   size_t index = 0;
@@ -220,8 +245,8 @@ void LibtorchOptimizer::check_low_bit() const {
                         ": expected fp32, bf16 or fp16 on the CPU",
                         common_.own_cuda ? ", or on CUDA in a build with -DBELLOWS_CUDA=ON." : ".");
       TORCH_CHECK_VALUE(common_.state != State::int4 || state_block(p) == 0 || p.is_contiguous(), common_.name,
-                        ": state_dtype int4 is for row-major parameters, parameter ", index, " has shape ", p.sizes(),
-                        " and strides ", p.strides(), ". Use int8, or contiguous weights.");
+                        ": state_dtype int4 requires row-major parameters, but parameter ", index, " has shape ",
+                        p.sizes(), " and strides ", p.strides(), ". Use int8, or contiguous weights.");
       ++index;
     }
   }
@@ -292,7 +317,7 @@ void LibtorchOptimizer::check_gradients() const {
                           grad.device(), ", the parameter has ", p.sizes(), " on ", p.device(), ".");
         TORCH_CHECK_VALUE(common_.sparse || !has_sparse_gradient(p), common_.name, "::step: parameter ", index,
                           " has a sparse gradient, which ", common_.name,
-                          " has no rule for. Use SGD or Adagrad, or make the embedding's gradient dense.");
+                          " does not support. Use SGD or Adagrad, or make the embedding's gradient dense.");
       }
       ++index;
     }
@@ -303,7 +328,7 @@ at::Tensor LibtorchOptimizer::step(LossClosure closure) {
   const at::Tensor grad_scale = std::exchange(grad_scale_, {}), found_inf = std::exchange(found_inf_, {});
   TORCH_CHECK(
       !incomplete_, common_.name,
-      "::step: an earlier step or load failed half way, so weights and state belong to two different steps. Load "
+      "::step: an earlier step or load failed halfway, so weights and state belong to two different steps. Load "
       "a checkpoint into the model and the optimizer, or construct both again.");
   at::Tensor loss;
   if (closure) {
@@ -319,8 +344,9 @@ at::Tensor LibtorchOptimizer::step(LossClosure closure) {
   if (impl == Impl::fused) {
     step_all_fused(grad_scale, found_inf);
   } else {
-    TORCH_CHECK_VALUE(!grad_scale.defined() && !found_inf.defined(), common_.name,
-                      "::step: only the fused step unscales gradients, this one is not fused. Call unscale_() first.");
+    TORCH_CHECK_VALUE(
+        !grad_scale.defined() && !found_inf.defined(), common_.name,
+        "::step: only the fused step unscales gradients, but this step is not fused. Call unscale_() first.");
     step_unfused(impl);
   }
   return loss;
@@ -350,8 +376,9 @@ void LibtorchOptimizer::step_all_fused(const at::Tensor& grad_scale, const at::T
   stepped_together_ = stepping_together();
 }
 
-/// What a step on the CPU multiplies gradients by, and whether it is carried out. A deferred one learns both when it runs, if all parameters
-/// take it together, as they did the one before: then one number tells how many steps none of them has taken.
+/// Sets the gradient factor of a step on the CPU. Returns false if the step is skipped. A deferred step determines both
+/// when it runs. This requires that all parameters take part in this step and in the previous one: then one number
+/// counts the skipped steps of all.
 bool LibtorchOptimizer::scale_on_cpu(FusedStep& step, const at::Tensor& grad_scale, const at::Tensor& found_inf) {
   const bool deferred = tap::active_deferral() != nullptr;
   if (deferred)
@@ -370,7 +397,8 @@ bool LibtorchOptimizer::scale_on_cpu(FusedStep& step, const at::Tensor& grad_sca
   return !(found_inf.item<double>() > 0);
 }
 
-/// How many parameters take the next step, if that are all of them; else 0. Rounding at random counts steps by itself.
+/// Number of parameters in the next step if all of them take part, otherwise 0. With stochastic rounding it is 0,
+/// because rounding has its own step count.
 size_t LibtorchOptimizer::stepping_together() const {
   size_t parameters = 0;
   for (const OptimizerParamGroup& group : param_groups_) {
@@ -386,7 +414,7 @@ void LibtorchOptimizer::step_unfused(Impl impl) {
   settle_steps();
   const Working working(*this);
   if (impl == Impl::loop) before_loop();
-  incomplete_ = true;  // the operators below change weights one after the other
+  incomplete_ = true;  // the operators below change the weights one after another
   if (impl == Impl::foreach) {
     for (OptimizerParamGroup& group : param_groups_) step_foreach(group);
   } else {
@@ -423,6 +451,279 @@ void for_each_list(const TensorList& parameters, const std::function<void(const 
     bytes += p.nbytes();
   }
   if (!list.empty()) step(list);
+}
+
+// --- master weights
+
+bool LibtorchOptimizer::keeps_master(const at::Tensor& parameter) const {
+  return common_.master_weights && is_low_precision(parameter);
+}
+
+at::Tensor LibtorchOptimizer::master_of(const at::Tensor& parameter) {
+  if (!keeps_master(parameter)) return {};
+  at::Tensor& master = masters_[parameter.unsafeGetTensorImpl()];
+  if (!master.defined()) master = parameter.detach().to(at::kFloat);
+  return master;
+}
+
+at::Tensor LibtorchOptimizer::master_weight(const at::Tensor& parameter) const {
+  const auto found = masters_.find(parameter.unsafeGetTensorImpl());
+  return found == masters_.end() ? at::Tensor() : found->second;
+}
+
+void LibtorchOptimizer::set_master_weight(const at::Tensor& parameter, at::Tensor master) {
+  TORCH_CHECK_VALUE(keeps_master(parameter), common_.name,
+                    ": got a master weight for a parameter that keeps none. Construct the optimizer with "
+                    ".master_weights = true and bf16 or fp16 parameters.");
+  masters_[parameter.unsafeGetTensorImpl()] = std::move(master);
+}
+
+void LibtorchOptimizer::refresh_master_weights() {
+  masters_.clear();
+}
+
+// --- form of the state
+
+namespace {
+
+void check_scale(const at::Tensor& p, int64_t block, const at::Tensor& scale, const std::string& name) {
+  const int64_t blocks = (p.numel() + block - 1) / block;
+  TORCH_CHECK_VALUE(scale.dim() == 1 && scale.size(0) == blocks, "load: the scales of \"", name, "\" have shape ",
+                    scale.sizes(), ", expected [", blocks, "], one for each ", block,
+                    " elements. The state was saved with another block size or state_dtype.");
+}
+
+}  // namespace
+
+void check_low_bit_state(const LibtorchOptimizer& optimizer, const at::Tensor& p, const at::Tensor& value,
+                         const at::Tensor& scale, const std::string& name) {
+  const int64_t block = optimizer.state_block(p);
+  TORCH_CHECK_VALUE((value.scalar_type() == at::kByte) == (block > 0), "load: \"", name, "\" is ", value.scalar_type(),
+                    ", this optimizer keeps ", block > 0 ? "low-bit state" : "floating-point state",
+                    " for that parameter. Construct it with the state_dtype and min_8bit_size of the saved one.");
+  if (block == 0) return;
+  TORCH_CHECK_VALUE(value.sizes() == at::IntArrayRef(optimizer.state_sizes(p)), "load: \"", name, "\" has shape ",
+                    value.sizes(), ", expected ", optimizer.state_sizes(p),
+                    ". It belongs to another model, or was saved with another block size or state_dtype.");
+  const bool in_order = value.dim() != p.dim() || same_layout(value, at::empty_like(p, p.options().device(at::kMeta)));
+  TORCH_CHECK_VALUE(
+      in_order, "load: \"", name, "\" has strides ", value.strides(), ", its parameter ", p.strides(),
+      ". Low-bit blocks follow the memory layout. Convert the model to the layout in which it was saved.");
+  TORCH_CHECK_VALUE(scale.defined(), "load: the scales of \"", name,
+                    "\" are missing. The state is incomplete, or belongs to another optimizer.");
+  check_scale(p, block, scale, name);
+}
+
+at::ScalarType LibtorchOptimizer::state_dtype(const at::Tensor& p) const {
+  if (state_block(p) > 0) return at::kByte;
+  const bool single = has_low_bit_state() || common_.master_weights;
+  return single && is_low_precision(p) ? at::kFloat : p.scalar_type();
+}
+
+int64_t LibtorchOptimizer::state_block(const at::Tensor& p) const {
+  if (!has_low_bit_state()) return 0;
+  const auto part = whole_numels_.find(p.unsafeGetTensorImpl());
+  const int64_t numel = part == whole_numels_.end() ? p.numel() : part->second;
+  if (numel < std::max<int64_t>(common_.min_8bit_size, 1)) return 0;
+  return common_.state == State::int8 ? kernels::State8::block : kernels::State4::block;
+}
+
+int64_t LibtorchOptimizer::state_block_bytes() const {
+  return common_.state == State::int4 ? kernels::State4::block_bytes : kernels::State8::block_bytes;
+}
+
+void LibtorchOptimizer::set_whole_numel(const at::Tensor& p, int64_t numel) {
+  TORCH_CHECK_VALUE(numel >= p.numel(), common_.name, ": a part of ", p.numel(),
+                    " elements cannot belong to a parameter of ", numel, " elements.");
+  whole_numels_[p.unsafeGetTensorImpl()] = numel;
+}
+
+std::vector<int64_t> LibtorchOptimizer::state_sizes(const at::Tensor& p) const {
+  const int64_t block = state_block(p);
+  if (common_.state != State::int4 || block == 0) return p.sizes().vec();
+  return {(p.numel() + block - 1) / block * state_block_bytes()};
+}
+
+LibtorchOptimizer::Scales LibtorchOptimizer::state_scales(const at::Tensor& p) const {
+  const auto found = scales_.find(p.unsafeGetTensorImpl());
+  return found == scales_.end() ? Scales() : found->second;
+}
+
+void LibtorchOptimizer::set_state_scales(const at::Tensor& p, Scales scales) {
+  const int64_t block = state_block(p);
+  TORCH_CHECK_VALUE(block > 0, common_.name, ": got scales of low-bit state for a parameter that keeps none. ",
+                    "Construct the optimizer with the state_dtype and min_8bit_size of the saved one.");
+  for (at::Tensor& scale : scales) {
+    if (!scale.defined()) continue;
+    check_scale(p, block, scale, "state");
+    scale = scale.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  }
+  scales_[p.unsafeGetTensorImpl()] = std::move(scales);
+}
+
+const LibtorchOptimizer::Scales& LibtorchOptimizer::scales_of(const at::Tensor& p, int moments) {
+  Scales& scales = scales_[p.unsafeGetTensorImpl()];
+  const int64_t block = state_block(p), blocks = (p.numel() + block - 1) / block;
+  for (size_t k = 0; k < static_cast<size_t>(moments); ++k) {
+    if (!scales[k].defined()) scales[k] = at::zeros({blocks}, at::TensorOptions(p.device()).dtype(at::kFloat));
+  }
+  return scales;
+}
+
+void OptimizerInternals::add_low_bit(const at::Tensor& p, int moments, kernels::LowBit& bits,
+                                     std::array<at::Tensor, 2>& scale) const {
+  if (moments == 0 || optimizer.state_block(p) == 0) return;
+  bits = optimizer.common_.state == State::int8 ? kernels::LowBit::int8 : kernels::LowBit::int4;
+  scale = optimizer.scales_of(p, moments);
+}
+
+uint64_t OptimizerInternals::next_rounding_seed() const {
+  return kernels::nth_rounding_seed(optimizer.common_.rounding_seed,
+                                    static_cast<uint64_t>(optimizer.rounding_count_++));
+}
+
+at::Tensor OptimizerInternals::new_state(const at::Tensor& p, double value) const {
+  const at::TensorOptions type(optimizer.state_dtype(p));
+  if (optimizer.state_block(p) == 0) return at::full_like(p.detach(), value, type, at::MemoryFormat::Preserve);
+  // With scales of zero, every code decodes to zero.
+  if (optimizer.common_.state == State::int4) return at::zeros(optimizer.state_sizes(p), type.device(p.device()));
+  return at::zeros_like(p.detach(), type, at::MemoryFormat::Preserve);
+}
+
+// --- step counts
+
+at::Tensor LibtorchOptimizer::device_step(const at::Tensor& parameter, int64_t steps_before) {
+  at::Tensor& step = device_steps_[parameter.unsafeGetTensorImpl()];
+  if (!step.defined()) {
+    step = at::full({}, static_cast<double>(steps_before), parameter.options().dtype(at::kFloat).requires_grad(false));
+  }
+  return step;
+}
+
+void LibtorchOptimizer::settle_steps() {
+  for (const auto& [key, step] : device_steps_) {
+    const auto found = state_.find(key);
+    if (found != state_.end()) *step_count(*found->second) = step.item<int64_t>();
+  }
+  device_steps_.clear();
+  settle_skipped();
+}
+
+void LibtorchOptimizer::settle_skipped() {
+  if (!skipped_steps_.defined()) return;
+  const auto skipped = skipped_steps_.item<int64_t>();
+  skipped_steps_.reset();
+  for (const auto& [key, state] : state_) {
+    if (int64_t* const count = step_count(*state)) *count -= skipped;
+  }
+}
+
+// --- archives
+
+/// Restores the complete state, unless drop() was called.
+class LibtorchOptimizer::Kept {
+ public:
+  explicit Kept(LibtorchOptimizer& optimizer) : optimizer_(optimizer), rounding_count_(optimizer.rounding_count_) {
+    optimizer.settle_steps();
+    for (const OptimizerParamGroup& group : optimizer.param_groups_) options_.push_back(group.options().clone());
+    // Nothing below throws: the destructor of an object whose constructor threw would not run.
+    masters_ = std::move(optimizer.masters_), scales_ = std::move(optimizer.scales_);
+    state_ = std::move(optimizer.state_);
+    optimizer.masters_.clear(), optimizer.scales_.clear(), optimizer.state_.clear();
+  }
+  ~Kept() {
+    if (dropped_) return;
+    optimizer_.masters_ = std::move(masters_), optimizer_.scales_ = std::move(scales_);
+    optimizer_.state_ = std::move(state_);
+    optimizer_.rounding_count_ = rounding_count_;
+    for (size_t g = 0; g < options_.size(); ++g) optimizer_.param_groups_[g].set_options(std::move(options_[g]));
+  }
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+  void drop() { dropped_ = true; }
+
+ private:
+  LibtorchOptimizer& optimizer_;
+  decltype(LibtorchOptimizer::masters_) masters_;
+  decltype(LibtorchOptimizer::scales_) scales_;
+  std::decay_t<decltype(std::declval<LibtorchOptimizer&>().state())> state_;
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;
+  int64_t rounding_count_;
+  bool dropped_ = false;
+};
+
+namespace {
+
+/// Calls `f(number, parameter)` for each parameter. The number counts over all groups.
+template <class F>
+void for_each_parameter(const std::vector<OptimizerParamGroup>& groups, F f) {
+  size_t index = 0;
+  for (const OptimizerParamGroup& group : groups) {
+    for (const at::Tensor& p : group.params()) f(std::to_string(index++), p);
+  }
+}
+
+std::string scale_key(const std::string& number, size_t moment) {
+  return "state_scale." + number + "." + std::to_string(moment);
+}
+
+}  // namespace
+
+void LibtorchOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  // Lending and settling do not change the observable state of this object.
+  auto& self = const_cast<LibtorchOptimizer&>(*this);
+  self.settle_steps();
+  const Lend lend(self, *reference_);
+  reference_->save(archive);
+  for_each_parameter(reference_->param_groups(), [&](const std::string& number, const at::Tensor& p) {
+    if (const at::Tensor master = master_weight(p); master.defined()) archive.write("master_weight." + number, master);
+    const Scales scales = state_scales(p);
+    for (size_t k = 0; k < scales.size(); ++k) {
+      if (scales[k].defined()) archive.write(scale_key(number, k), scales[k]);
+    }
+  });
+  if (rounds_at_random()) archive.write("rounding_count", at::scalar_tensor(rounding_count_, at::kLong));
+}
+
+void LibtorchOptimizer::check_loaded_state() const {
+  with_kind(*defaults_, [&](auto kind) {
+    for_each_parameter(param_groups_, [&](const std::string& number, const at::Tensor& p) {
+      const auto found = state_.find(p.unsafeGetTensorImpl());
+      if (found == state_.end()) return;
+      size_t moment = 0;
+      fields(static_cast<typename decltype(kind)::State&>(*found->second), [&](const char* name, auto& value) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+          const Scales scales = state_scales(p);
+          if (value.defined() && moment < scales.size())
+            check_low_bit_state(*this, p, value, scales[moment++], c10::str("state.", number, ".", name));
+        }
+      });
+    });
+    return true;
+  });
+}
+
+void LibtorchOptimizer::load(torch::serialize::InputArchive& archive) {
+  Kept kept(*this);
+  device_steps_.clear();
+  skipped_steps_.reset();
+  for_each_parameter(param_groups_, [&](const std::string& number, const at::Tensor& p) {
+    at::Tensor master;
+    if (archive.try_read("master_weight." + number, master)) set_master_weight(p, master);
+    Scales scales;
+    bool any = false;
+    for (size_t k = 0; k < scales.size(); ++k) any |= archive.try_read(scale_key(number, k), scales[k]);
+    if (any) set_state_scales(p, scales);
+  });
+  if (at::Tensor count; rounds_at_random() && archive.try_read("rounding_count", count))
+    rounding_count_ = count.item<int64_t>();
+  {
+    const Lend lend(*this, *reference_);
+    reference_->load(archive);
+  }
+  check_loaded_state();
+  kept.drop();
+  forget_incomplete_step();
 }
 
 }  // namespace bellows::optim

@@ -12,38 +12,41 @@
 
 namespace bellows::optim {
 
-/// How a step is carried out. The state is the same, so an implementation can be changed between two steps or two runs.
+/// How a step is executed. The state does not depend on it, so you can change the implementation between two steps or
+/// runs.
 enum class Impl {
-  automatic,  ///< the fastest that can do it: fused, then loop on the CPU; fused, then foreach on an accelerator
-  loop,       ///< libtorch's own optimizer: parameter after parameter, a dozen operators each
-  foreach,    ///< operator after operator over lists of tensors; on the CPU in lists that fit the cache
-  fused,      ///< one sweep over each tensor's memory
+  automatic,  ///< the fastest available: fused; otherwise loop on the CPU, or foreach on an accelerator
+  loop,       ///< libtorch's own optimizer: parameter by parameter, a dozen operators each
+  foreach,    ///< operators over lists of tensors; on the CPU, the lists fit in the cache
+  fused,      ///< one pass over each tensor's memory
 };
 
-/// What a parameter's moments are kept in.
+/// Storage of a parameter's moments.
 enum class State {
-  automatic,  ///< the parameter's type; fp32 where there is a master weight
-  int8,       ///< a byte each, as bitsandbytes: a dynamic map, and one fp32 scale for each 256 elements
-  int4,       ///< half a byte each, a scale for 128: the first by a dynamic map, the second linearly without zero
+  automatic,  ///< the parameter's dtype; fp32 with master weights
+  int8,       ///< one byte per element, as in bitsandbytes: a dynamic map and one fp32 scale per 256 elements
+  /// Half a byte per element and one scale per 128. The first moment uses a dynamic map, the second a linear map
+  /// without zero.
+  int4,
 };
 
-// Options that all have in common:
-//   impl            how a step is carried out; gradients that are sparse take the loop whatever is asked for
-//   maximize        climbs instead of descending
-//   master_weights  bf16 and fp16 parameters are updated in fp32: state and a master copy of the weights are fp32, the
-//                   parameters their rounded copies. Without it everything has the parameter's type, as in Python
-//   state_dtype     int8 and int4: fused steps of dense gradients (CUDA: untested), of fp32, bf16 and fp16 parameters that
-//                   lie in one memory layout from the first step on (int4: row-major). An element whose new moments
-//                   would not be finite (a NaN or infinity in its gradient, a square beyond fp32) keeps parameter and
-//                   moments: it must not spoil the block it shares a scale with
-//   min_8bit_size   with low-bit state, parameters of fewer elements keep theirs in fp32
-//   stochastic_rounding
-//                   bf16 parameters without master are rounded up or down at random, such that small steps are kept on
-//                   average; the same for the same rounding_seed on any number of threads or ranks. Fused
-//   lr_tensor       0-d; takes the place of `lr` for all groups and is read at every step: on the CPU it also becomes
-//                   the groups' `lr`; on an accelerator the fused step reads it without the host waiting
+// Options that all optimizers have in common:
+// - `impl`: how a step is executed. Sparse gradients always use the loop.
+// - `maximize`: maximizes the objective instead of minimizing it.
+// - `master_weights`: updates bf16 and fp16 parameters in fp32. State and master weights are fp32, and the parameters
+//   are their rounded copies. Without it, everything has the parameter's dtype, as in Python.
+// - `state_dtype`: int8 and int4 state, for fused steps (CUDA: untested) of dense gradients and fp32, bf16 and fp16
+//   parameters. The memory layout of a parameter must not change after the first step, and for int4 it must be
+//   row-major. An element whose new moments would not be finite keeps its parameter and moments, so that it does not
+//   corrupt the other elements that share its scale. This happens if its gradient is NaN or infinite, or if the square
+//   exceeds fp32.
+// - `min_8bit_size`: with low-bit state, parameters with fewer elements keep their state in fp32.
+// - `stochastic_rounding`: rounds bf16 parameters without master weights stochastically, so that small updates are kept
+//   on average. The same rounding_seed gives the same result for any number of threads or ranks. Fused only.
+// - `lr_tensor`: 0-d; replaces `lr` for all groups and is read at every step. On the CPU, it also sets the groups'
+//   `lr`. On an accelerator, the fused step reads it without a host synchronization.
 
-/// As torch.optim.SGD's.
+/// Options as in torch.optim.SGD.
 struct SGDOptions {
   double lr = 1e-3;
   double momentum = 0;
@@ -60,7 +63,7 @@ struct SGDOptions {
   Impl impl = Impl::automatic;
 };
 
-/// As torch.optim.Adam's.
+/// Options as in torch.optim.Adam.
 struct AdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -78,7 +81,7 @@ struct AdamOptions {
   Impl impl = Impl::automatic;
 };
 
-/// As torch.optim.AdamW's.
+/// Options as in torch.optim.AdamW.
 struct AdamWOptions {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -96,7 +99,7 @@ struct AdamWOptions {
   Impl impl = Impl::automatic;
 };
 
-/// As torch.optim.RMSprop's.
+/// Options as in torch.optim.RMSprop.
 struct RMSpropOptions {
   double lr = 1e-2;
   double alpha = 0.99;
@@ -112,7 +115,7 @@ struct RMSpropOptions {
   Impl impl = Impl::automatic;
 };
 
-/// As torch.optim.Adagrad's.
+/// Options as in torch.optim.Adagrad.
 struct AdagradOptions {
   double lr = 1e-2;
   double lr_decay = 0;
@@ -127,7 +130,8 @@ struct AdagradOptions {
   Impl impl = Impl::automatic;
 };
 
-/// As the paper's; its advice is a learning rate 3 to 10 times smaller and a decay as much larger than AdamW's.
+/// Options as in the paper. Compared with AdamW, it recommends a learning rate that is 3 to 10 times smaller and a
+/// weight decay that is larger by the same factor.
 struct LionOptions {
   double lr = 1e-4;
   double beta1 = 0.9;
@@ -143,73 +147,78 @@ struct LionOptions {
   Impl impl = Impl::automatic;
 };
 
-/// What a fused step heeds beside a group's options (fused_impl.h).
+/// Arguments of a fused step in addition to a group's options (fused/fused_step.h).
 struct FusedStep;
 
-/// What the optimizers of this component share. Options and state are of libtorch's own classes, so `param_groups()`,
-/// `state()`, `torch::save` and `torch::load` see what libtorch's optimizer of the same name would show them.
-/// Parameters of a group may differ in device and type.
-/// Numerics: loop and foreach are bit for bit libtorch's optimizer on the CPU; fused differs from them by the rounding
-///           of single operations, and equals Python's to 1e-12 in float64 (tests/optim/golden_test.cpp)
-/// Threads:  one thread at a time
-/// Throws:   c10::ValueError – no parameters; options out of range or not numbers; options of another class. step():
-///           sparse gradients where the rule has no meaning for them; a gradient of another shape or device
-///           c10::Error – step() after one that failed (out of memory) while it changed weights, until state is loaded;
-///           one that failed before leaves all as it was
+/// Base class of the optimizers. Options and state use libtorch's own classes, so `param_groups()`, `state()`,
+/// `torch::save` and `torch::load` work as with libtorch's optimizer of the same name. Parameters of a group can differ
+/// in device and dtype.
+/// Numerics: on the CPU, loop and foreach are bit-identical to libtorch's optimizer. Fused differs from them by the
+///           rounding of single operations, and equals Python's optimizers to 1e-12 in float64
+///           (tests/optim/golden_test.cpp).
+/// Threads:  not thread-safe
+/// Throws:   c10::ValueError if there are no parameters, or if options are out of range, NaN or of another class.
+///           step() throws it for sparse gradients that the rule does not support, and for gradients of another shape
+///           or device.
+///           c10::Error in step() if an earlier step failed (for example, out of memory) while it changed weights,
+///           until state is loaded. A step that fails earlier changes nothing.
 class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
  public:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
-  /// Applies the gradients that are there; a parameter without one is left alone.
+  /// Applies the existing gradients. Parameters without a gradient are not changed.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
   Impl impl() const { return impl_; }
-  /// Throws: c10::ValueError – low-bit state or stochastic rounding, which are fused only
+  /// Throws: c10::ValueError for loop and foreach if the optimizer has low-bit state or stochastic rounding, which are
+  ///         fused only
   void set_impl(Impl impl);
-  /// What the next step() will take, with the gradients that are there now.
+  /// The implementation that the next step() will use, given the current gradients.
   Impl next_impl() const;
   bool maximize() const { return common_.maximize; }
 
-  /// True when the next step is fused. On the CPU it leaves the gradients as they are; libtorch's CUDA kernels write the
-  /// unscaled ones back.
+  /// True if the next step is fused. On the CPU, it does not change the gradients; libtorch's CUDA kernels overwrite
+  /// them with the unscaled gradients.
   bool takes_grad_scale() const override;
   void set_grad_scale(at::Tensor grad_scale, at::Tensor found_inf) override;
 
-  /// Makes a tensor the learning rate of all groups; an undefined one returns to the groups' numbers.
+  /// Sets a tensor as the learning rate of all groups. An undefined tensor restores the groups' numbers.
   void set_lr_tensor(at::Tensor lr);
   const at::Tensor& lr_tensor() const { return common_.lr_tensor; }
 
   bool keeps_master(const at::Tensor& parameter) const;
-  /// The fp32 copy of a parameter; undefined if it has none (yet).
+  /// The fp32 master weight of a parameter; undefined if it has none (yet).
   at::Tensor master_weight(const at::Tensor& parameter) const;
   void set_master_weight(const at::Tensor& parameter, at::Tensor master);
-  /// To be called when the parameters were changed from outside: the master copies follow them.
+  /// Call it after you change the parameters yourself: the next step creates the master weights again from the
+  /// parameters.
   void refresh_master_weights();
-  /// The type that the state of a parameter has; kByte for low-bit state.
+  /// The dtype of a parameter's state; kByte for low-bit state.
   at::ScalarType state_dtype(const at::Tensor& parameter) const;
-  /// And its shape: the parameter's, but of int4 the number of bytes.
+  /// The shape of a parameter's state: the parameter's shape, or for int4 the number of bytes.
   std::vector<int64_t> state_sizes(const at::Tensor& parameter) const;
-  /// Low-bit state belongs together with the scales of its blocks, fp32 [blocks] for each moment: undefined for state of
-  /// another kind, or where there is none (yet).
+  /// Low-bit state has one scale per block: fp32 [blocks] for each moment. Undefined for other kinds of state and
+  /// before there is any state.
   using Scales = std::array<at::Tensor, 2>;
   Scales state_scales(const at::Tensor& parameter) const;
   void set_state_scales(const at::Tensor& parameter, Scales scales);
-  /// Elements that share a scale, in the order of memory; 0 for a parameter whose state is not low-bit.
+  /// Number of consecutive elements in memory that share a scale; 0 for a parameter without low-bit state.
   int64_t state_block(const at::Tensor& parameter) const;
-  /// And the bytes of their codes.
+  /// Bytes of the codes of such a block.
   int64_t state_block_bytes() const;
-  /// Says that a parameter is part of one of so many elements, by which `min_8bit_size` goes: a sharded optimizer's are.
+  /// Declares that a parameter is a part of a larger one with `numel` elements, which is compared with `min_8bit_size`.
+  /// Sharded optimizers call it.
   void set_whole_numel(const at::Tensor& parameter, int64_t numel);
   bool has_low_bit_state() const { return common_.state != State::automatic; }
   bool rounds_at_random() const { return common_.stochastic_rounding; }
-  /// How many tensors were rounded at random so far: with the seed, what the next ones depend on.
+  /// Number of tensors that have been rounded stochastically. Together with the seed, it determines the next roundings.
   int64_t rounding_count() const { return rounding_count_; }
   void set_rounding_count(int64_t count) { rounding_count_ = count; }
-  /// Fetches step counts that a device, or deferred steps, keep while infinite gradients may skip steps. Saving does it by itself.
+  /// Fetches step counts from devices and deferred steps, where infinite gradients may skip steps. Saving calls it.
   void settle_steps();
-  /// To be called when weights and state were restored: ends the refusal of steps after one that failed half way.
+  /// Call it after weights and state are restored: step() then no longer throws because of an earlier failed step.
   void forget_incomplete_step() { incomplete_ = false; }
 
  protected:
@@ -217,13 +226,13 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
     const char* name;
     bool maximize, master_weights;
     at::Tensor lr_tensor;
-    bool sparse;     ///< the loop takes sparse gradients
+    bool sparse;     ///< the loop supports sparse gradients
     bool aten_cuda;  ///< libtorch has a fused CUDA kernel
     State state = State::automatic;
     int64_t min_8bit_size = 0;
     bool stochastic_rounding = false;
     uint64_t rounding_seed = 0;
-    bool own_cuda = true;  ///< kernels/cuda knows the rule
+    bool own_cuda = true;  ///< kernels/cuda supports the rule
   };
   template <class Options>
   static Common common_of(const char* name, const Options& o, bool sparse, bool aten_cuda) {
@@ -233,19 +242,19 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
       c.stochastic_rounding = o.stochastic_rounding, c.rounding_seed = o.rounding_seed;
     return c;
   }
-  /// Params: reference – libtorch's optimizer without parameters, which carries out Impl::loop
+  /// Params: reference – libtorch's optimizer without parameters, which executes Impl::loop
   LibtorchOptimizer(std::unique_ptr<torch::optim::Optimizer> reference, const ParamGroups& groups, Impl impl,
                     Common common);
   static ParamGroups one_group(std::vector<at::Tensor> parameters);
   static ParamGroups with_options(const std::vector<PatternGroup>& groups,
                                   const torch::optim::OptimizerOptions& defaults);
 
-  /// Throws if the options make no sense.
+  /// Throws: c10::ValueError if the options are out of range
   virtual void check(const torch::optim::OptimizerOptions& options) const = 0;
-  /// One step over dense gradients of one parameter group.
+  /// Makes one step for the dense gradients of one parameter group.
   virtual void step_foreach(torch::optim::OptimizerParamGroup& group) = 0;
   virtual void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) = 0;
-  /// What the loop expects to find.
+  /// Creates the state that the loop expects.
   virtual void before_loop() {}
   virtual int64_t* step_count(torch::optim::OptimizerParamState&) const { return nullptr; }
 
@@ -276,13 +285,12 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   Common common_;
   Impl impl_;
   at::Tensor grad_scale_, found_inf_;
-  bool scaled_ = false;
-  bool incomplete_ = false;  ///< a step failed while it changed the weights
+  bool incomplete_ = false;  ///< a step failed while it changed weights
   std::unordered_map<void*, at::Tensor> masters_, device_steps_;
-  at::Tensor skipped_steps_;     ///< of deferred steps, which state counts all the same; 0-d
-  size_t stepped_together_ = 0;  ///< parameters in the last step, if that were all
+  at::Tensor skipped_steps_;     ///< skipped steps among deferred ones; the step counts in state include them; 0-d
+  size_t stepped_together_ = 0;  ///< number of parameters in the last step if all took part; otherwise 0
   std::unordered_map<void*, Scales> scales_;
-  std::unordered_map<void*, int64_t> whole_numels_;  ///< of parameters that are parts
+  std::unordered_map<void*, int64_t> whole_numels_;  ///< element counts of parameters that are parts of larger ones
   int64_t rounding_count_ = 0;
 };
 
@@ -291,7 +299,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
 class SGD : public LibtorchOptimizer {
  public:
   SGD(std::vector<at::Tensor> parameters, const SGDOptions& options);
-  /// Params: groups – with options of class torch::optim::SGDOptions, or none to take `options`
+  /// Params: groups – with options of class torch::optim::SGDOptions, or without options to use `options`
   SGD(const ParamGroups& groups, const SGDOptions& options);
   SGD(const std::vector<PatternGroup>& groups, const SGDOptions& options);
 
@@ -301,12 +309,12 @@ class SGD : public LibtorchOptimizer {
   void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) override;
 };
 
-/// Adam; weight decay is added to the gradient.
-/// Ref:      torch.optim.Adam; arXiv:1412.6980
+/// Adam. Weight decay is added to the gradient.
+/// Ref: torch.optim.Adam; arXiv:1412.6980
 class Adam : public LibtorchOptimizer {
  public:
   Adam(std::vector<at::Tensor> parameters, const AdamOptions& options);
-  /// Params: groups – with options of class torch::optim::AdamOptions, or none to take `options`
+  /// Params: groups – with options of class torch::optim::AdamOptions, or without options to use `options`
   Adam(const ParamGroups& groups, const AdamOptions& options);
   Adam(const std::vector<PatternGroup>& groups, const AdamOptions& options);
 
@@ -322,7 +330,7 @@ class Adam : public LibtorchOptimizer {
 class AdamW : public LibtorchOptimizer {
  public:
   AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options);
-  /// Params: groups – with options of class torch::optim::AdamWOptions, or none to take `options`
+  /// Params: groups – with options of class torch::optim::AdamWOptions, or without options to use `options`
   AdamW(const ParamGroups& groups, const AdamWOptions& options);
   AdamW(const std::vector<PatternGroup>& groups, const AdamWOptions& options);
 
@@ -333,12 +341,12 @@ class AdamW : public LibtorchOptimizer {
   int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
 };
 
-/// Divides gradients by the root of their mean square.
-/// Ref:      torch.optim.RMSprop
+/// Divides gradients by their root mean square.
+/// Ref: torch.optim.RMSprop
 class RMSprop : public LibtorchOptimizer {
  public:
   RMSprop(std::vector<at::Tensor> parameters, const RMSpropOptions& options);
-  /// Params: groups – with options of class torch::optim::RMSpropOptions, or none to take `options`
+  /// Params: groups – with options of class torch::optim::RMSpropOptions, or without options to use `options`
   RMSprop(const ParamGroups& groups, const RMSpropOptions& options);
   RMSprop(const std::vector<PatternGroup>& groups, const RMSpropOptions& options);
 
@@ -349,12 +357,12 @@ class RMSprop : public LibtorchOptimizer {
   int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
 };
 
-/// Divides gradients by the root of the sum of their squares; also for sparse gradients.
-/// Ref:      torch.optim.Adagrad
+/// Divides gradients by the root of the sum of their squares. Supports sparse gradients.
+/// Ref: torch.optim.Adagrad
 class Adagrad : public LibtorchOptimizer {
  public:
   Adagrad(std::vector<at::Tensor> parameters, const AdagradOptions& options);
-  /// Params: groups – with options of class torch::optim::AdagradOptions, or none to take `options`
+  /// Params: groups – with options of class torch::optim::AdagradOptions, or without options to use `options`
   Adagrad(const ParamGroups& groups, const AdagradOptions& options);
   Adagrad(const std::vector<PatternGroup>& groups, const AdagradOptions& options);
 
@@ -366,12 +374,12 @@ class Adagrad : public LibtorchOptimizer {
   int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
 };
 
-/// Takes steps of one size in the direction of the sign of a moving average.
-/// Ref:      arXiv:2302.06675
+/// Updates all elements by the same amount, in the direction of the sign of a moving average.
+/// Ref: arXiv:2302.06675
 class Lion : public LibtorchOptimizer {
  public:
   Lion(std::vector<at::Tensor> parameters, const LionOptions& options);
-  /// Params: groups – with options of class LionGroupOptions (lion.h), or none to take `options`
+  /// Params: groups – with options of class LionGroupOptions (lion.h), or without options to use `options`
   Lion(const ParamGroups& groups, const LionOptions& options);
   Lion(const std::vector<PatternGroup>& groups, const LionOptions& options);
 

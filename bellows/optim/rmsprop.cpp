@@ -1,7 +1,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/torch.h>
 
-#include "bellows/optim/fused/fused_impl.h"
+#include "bellows/optim/optimizer_internals.h"
 #include "bellows/optim/optimizers.h"
 
 namespace bellows::optim {

@@ -1,7 +1,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/torch.h>
 
-#include "bellows/optim/fused/fused_impl.h"
+#include "bellows/optim/optimizer_internals.h"
 #include "bellows/optim/optimizers.h"
 
 namespace bellows::optim {
@@ -30,7 +30,7 @@ std::unique_ptr<torch::optim::Optimizer> reference_of(const SGDOptions& options)
   return std::make_unique<torch::optim::SGD>(std::vector<torch::optim::OptimizerParamGroup>{}, o);
 }
 
-/// Brings the momentum buffers of `parameters` up to date and returns them.
+/// Updates the momentum buffers of `parameters` and returns them.
 TensorList update_momentum(torch::optim::Optimizer& optimizer, const torch::optim::SGDOptions& options,
                            const TensorList& parameters, const TensorList& directions) {
   TensorList all, old_buffers, old_directions;

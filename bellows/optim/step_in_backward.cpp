@@ -10,7 +10,7 @@
 #include "bellows/core/error.h"
 #include "bellows/core/named_state.h"
 #include "bellows/core/sharded_gradients.h"
-#include "bellows/optim/state/offloaded_state_impl.h"
+#include "bellows/optim/state/offloaded_state.h"
 #include "bellows/tap/gradient_tap.h"
 
 namespace bellows::optim {
@@ -19,12 +19,12 @@ namespace {
 
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-/// While it lives, the groups hold one parameter.
+/// While it lives, the groups contain only one parameter.
 class OnlyOne {
  public:
   OnlyOne(Groups& groups, size_t group, const at::Tensor& parameter) : groups_(groups), others_(groups.size()) {
     others_[group].push_back(parameter);
-    exchange();  // allocates nothing: a constructor that throws would leave the groups empty
+    exchange();  // does not allocate: if the constructor threw, the groups would stay empty
   }
   ~OnlyOne() { exchange(); }
   OnlyOne(const OnlyOne&) = delete;
@@ -40,20 +40,20 @@ class OnlyOne {
 
 }  // namespace
 
-/// Who clips or unscales asks the owner of gradients that do not lie where they are expected: here is the answer.
+/// Clipping and unscaling ask the owner of gradients that are not in the usual place; this class throws then.
 class StepInBackward::Steps : public ShardedGradients {
  public:
   Steps(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options) : optimizer_(optimizer) {
     const std::string type = c10::demangle(typeid(optimizer).name());
     TORCH_CHECK_VALUE(type.find("LBFGS") == std::string::npos && !dynamic_cast<NamedState*>(&optimizer),
                       "step_in_backward: ", type,
-                      " steps all parameters together. Use one that treats each by itself.");
+                      " updates all parameters together. Use an optimizer that updates each parameter separately.");
     std::vector<std::pair<at::Tensor, at::Tensor>> owned;
     size_t index = 0;
     for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
       for (const at::Tensor& p : optimizer.param_groups()[g].params()) {
         TORCH_CHECK_VALUE(!p.grad().defined(), "step_in_backward: parameter ", index,
-                          " has a gradient already, and every backward pass will be a step of its own. Finish the ",
+                          " has a gradient already, but every backward pass is a separate step. Finish the ",
                           "accumulation with step() and zero_grad() first.");
         ++index;
         if (!p.requires_grad()) continue;
@@ -68,8 +68,8 @@ class StepInBackward::Steps : public ShardedGradients {
 
   at::Tensor over_ranks(at::Tensor, Over) const override {
     TORCH_CHECK_VALUE(
-        false, "step_in_backward: the gradients are gone, each was stepped with and freed as it came. ",
-        "Clipping by a norm, accumulation and a GradScaler need all of them at once: end step_in_backward ",
+        false, "step_in_backward: the gradients no longer exist, because each was applied and freed when it arrived. ",
+        "Clipping by a norm, accumulation and a GradScaler need all gradients at once: end step_in_backward ",
         "and call step(). bf16 needs no GradScaler.");
   }
 
@@ -80,11 +80,11 @@ class StepInBackward::Steps : public ShardedGradients {
     const c10::AutoGradMode no_graph(false);
     const std::lock_guard lock(mutex_);
     TORCH_CHECK_VALUE(!parameter.grad().requires_grad(),
-                      "step_in_backward: this backward pass makes a graph of its own (create_graph), which would hold ",
-                      "weights as they were before their step. End step_in_backward for it.");
+                      "step_in_backward: create_graph is not supported, because the new graph would need the weights ",
+                      "from before their step. End step_in_backward before this backward pass.");
     TORCH_CHECK(
         !incomplete_,
-        "step_in_backward: the step of a parameter failed in an earlier backward pass, so others may be a step ",
+        "step_in_backward: the step of a parameter failed in an earlier backward pass, so others may be one step ",
         "ahead of it. Load a checkpoint into the model and the optimizer, and call step_in_backward() again.");
     incomplete_ = true;
     if (state_) state_->before_step(parameter);
@@ -98,7 +98,7 @@ class StepInBackward::Steps : public ShardedGradients {
   }
 
   torch::optim::Optimizer& optimizer_;
-  bool incomplete_ = false;  ///< the step of a parameter failed
+  bool incomplete_ = false;  ///< a parameter's step failed
   std::mutex mutex_;
   std::unique_ptr<OffloadedState> state_;
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;

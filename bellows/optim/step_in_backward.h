@@ -8,11 +8,12 @@
 
 namespace bellows::optim {
 
-/// Params: offload_state – the optimizer's state, with master weights, lies in a nameless file between two steps of a parameter.
-///                 All of its room on the disk is taken beforehand. What the next gradients will need is read while backward
-///                 computes, in the order of the pass before, and what was changed is written behind it
-///         folder – of that file; empty: $TMPDIR, or /tmp. Some systems keep /tmp in memory
-///         in_flight_bytes – most state that is read ahead, and that waits to be written, each
+/// Params: offload_state – keep the optimizer's state, including master weights, in an unlinked temporary file between
+///         two steps of a parameter. Disk space for all of it is allocated at the start. During backward, the state for
+///         the next gradients is prefetched in the order of the previous pass, and changed state is written back in the
+///         background.
+///         folder – folder of the file; empty: $TMPDIR, or /tmp. On some systems, /tmp is in memory.
+///         in_flight_bytes – limit for state that is prefetched, and also for state that waits to be written
 struct StepInBackwardOptions {
   bool offload_state = false;
   std::string folder = {};
@@ -20,34 +21,37 @@ struct StepInBackwardOptions {
 };
 
 struct OffloadedStateStats {
-  int64_t file_bytes = 0, resident_bytes = 0;  ///< of the file; of it in memory now
+  int64_t file_bytes = 0, resident_bytes = 0;  ///< size of the file; part of it that is in memory
 };
 
-/// While it lives, each backward pass steps `optimizer`'s parameters one by one, each as soon as its gradient is
-/// complete, and lets go of the gradient at once: gradients take the memory of the largest one instead of all. A loop
-/// has no step() left:
+/// While it lives, each backward pass updates each parameter of `optimizer` as soon as its gradient is complete, and
+/// then frees the gradient. The gradients need only the memory of the largest one instead of all. The loop no longer
+/// calls step():
 /// ```
 /// const auto stepping = optim::step_in_backward(optimizer);
 /// for (const Batch& batch : batches) loss_of(batch).backward();
 /// ```
-/// Each backward pass is a step: there is nothing to accumulate, and no norm over all gradients. Learning rates may be set
-/// between passes. Weights that several layers share are stepped once, with the sum of their gradients. A backward pass
-/// that throws leaves the parameters stepped whose gradients had arrived.
+/// Each backward pass is a step, so gradient accumulation and norms over all gradients are not available. You can set
+/// learning rates between passes. Weights that several layers share are updated once, with the sum of their gradients.
+/// If a backward pass throws, the parameters whose gradients had arrived are already updated.
 ///
-/// With `offload_state` memory holds `in_flight_bytes` of state twice in place of all of it. Everything else sees the state as it
-/// always is (state_dict(), load_state_dict(), save()), and what it looks at is read for it. The file goes with the last
-/// tensor that lies in it, or with the process, kill -9 too; when this object ends the state stays there.
-/// Numerics: the bits of backward(), step(), zero_grad() (tests/optim/step_in_backward_test.cpp)
-/// Cost:     a step() over one parameter for each. With offload_state, state is read and written once a pass: AdamW's 16 bytes a
-///           parameter, 4 of int8's; where the disk is slower than backward, backward waits for it
-/// Threads:  safe where autograd steps parameters of several devices at once; one owner
-/// Throws:   c10::ValueError – gradients that are there already (an accumulation goes on); LBFGS, a sharded optimizer; a
-///           parameter with another hook behind its gradient (DistributedDataParallel, a second step_in_backward); with
-///           offload_state one on another device than the CPU, an optimizer of a class of your own, Adafactor.
-///           c10::Error – no such folder, or no room on its disk: how much is needed, and how much there is.
-///           backward(): with create_graph; a failing disk. clip_grad_norm_(), clip_and_step() and a GradScaler's unscale_() and
-///           step(): the gradients that they ask for are gone
-/// Ref:      pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html; arXiv:2104.07857 (ZeRO-Infinity)
+/// With `offload_state`, memory holds at most twice `in_flight_bytes` of state instead of all of it. state_dict(),
+/// load_state_dict() and save() work as usual; accessing state reads it from the file. The file is deleted with the
+/// last tensor in it or when the process ends, even with kill -9. When this object ends, the state stays in the file.
+/// Numerics: bit-identical to backward(), step(), zero_grad() (tests/optim/step_in_backward_test.cpp)
+/// Cost:     one step() per parameter. With offload_state, each pass reads and writes the state once: for AdamW 16
+///           bytes per parameter, with int8 state 4. If the disk is slower than backward, backward waits for it.
+/// Threads:  autograd may step parameters of several devices concurrently; otherwise not thread-safe
+/// Throws:   c10::ValueError if a parameter already has a gradient (an accumulation is in progress), for LBFGS and
+///           sharded optimizers, and if a parameter has another hook on its gradient (DistributedDataParallel, a second
+///           step_in_backward). With offload_state, also for parameters on devices other than the CPU, for optimizer
+///           classes of your own, and for Adafactor.
+///           c10::Error if the folder does not exist or its disk has too little space (the message states the required
+///           and the available space).
+///           backward() throws with create_graph and if the disk fails. clip_grad_norm_(), clip_and_step() and a
+///           GradScaler's unscale_() and step() throw, because the gradients are already freed.
+/// Ref:      pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html; arXiv:2104.07857
+///           (ZeRO-Infinity)
 class StepInBackward {
  public:
   explicit StepInBackward(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options = {});
@@ -55,10 +59,10 @@ class StepInBackward {
   StepInBackward(const StepInBackward&) = delete;
   StepInBackward& operator=(const StepInBackward&) = delete;
 
-  /// Zeros without offload_state.
+  /// All zero without offload_state.
   OffloadedStateStats state_stats() const;
-  /// Until all state that was changed is on the disk and out of memory.
-  /// Throws: c10::Error – a failing disk
+  /// Waits until all changed state is on the disk and out of memory.
+  /// Throws: c10::Error if the disk fails
   void wait();
 
  private:
@@ -66,7 +70,7 @@ class StepInBackward {
   std::unique_ptr<Steps> steps_;
 };
 
-/// Params: optimizer – has to outlive what is returned
+/// Params: optimizer – must outlive the result
 std::unique_ptr<StepInBackward> step_in_backward(torch::optim::Optimizer& optimizer,
                                                  const StepInBackwardOptions& options = {});
 

@@ -28,7 +28,7 @@ struct Part {
   int64_t begin = 0, size = 0;
 };
 
-/// As many nearly equal parts as there are replicas, or samples.
+/// Splits into nearly equal parts, at most one per replica or sample.
 std::vector<Part> split_batch(const std::vector<at::Tensor>& batch, size_t replicas) {
   TORCH_CHECK_VALUE(!batch.empty(), "DataParallel: expected a batch, got no tensors.");
   for (const at::Tensor& tensor : batch) {
@@ -51,7 +51,7 @@ std::vector<Part> split_batch(const std::vector<at::Tensor>& batch, size_t repli
   return parts;
 }
 
-/// Threads that share the intra-op threads of the caller.
+/// Threads that share the caller's intra-op threads.
 std::unique_ptr<c10::ThreadPool> replica_threads(size_t count) {
   const int all = at::get_num_threads(), share = std::max(1, all / static_cast<int>(count));
   std::latch begun(static_cast<std::ptrdiff_t>(count));
@@ -59,7 +59,7 @@ std::unique_ptr<c10::ThreadPool> replica_threads(size_t count) {
   auto threads = std::make_unique<c10::ThreadPool>(static_cast<int>(count), /*numa_node_id=*/-1, [&] {
     {
       const std::lock_guard lock(one_by_one);
-      at::set_num_threads(share);  // of this thread, and of threads to come
+      at::set_num_threads(share);  // for this thread and threads that it starts
     }
     begun.count_down();
   });
@@ -74,7 +74,8 @@ void copy_modes(const Model& from, const Model& to) {
     to.train(from.training());
     return;
   }
-  const auto modes = source->modules(), parts = target->modules();  // each before its children, which train() sets, too
+  // Parents come first, because train() also changes the children
+  const auto modes = source->modules(), parts = target->modules();
   for (size_t i = 0; i < parts.size() && i < modes.size(); ++i) parts[i]->train(modes[i]->is_training());
 }
 
@@ -131,7 +132,7 @@ void DataParallel::State::add_replica(Model copy, size_t index) {
   replicas.push_back(std::move(copy));
 }
 
-/// Weights, buffers and modes of the model for the first `count` replicas.
+/// Prepares the first `count` replicas: copies the model's weights, buffers and modes.
 void DataParallel::State::refresh(size_t count) const {
   const c10::NoGradGuard no_grad;
   const auto own = replicas[0].parameters();
@@ -175,14 +176,14 @@ void DataParallel::State::run(const std::vector<Part>& parts, const std::functio
   }
 }
 
-/// Into the model's, replica after replica.
+/// Adds the replicas' gradients to those of the model, in replica order.
 void DataParallel::State::sum_gradients() const {
   const c10::NoGradGuard no_grad;
   auto own = replicas[0].parameters();
   for (size_t r = 1; r < replicas.size(); ++r) {
     auto copies = replicas[r].parameters();
     for (size_t i = 0; i < copies.size(); ++i) {
-      // Taken away, so that weights with two names are added once.
+      // Reset, so that tied weights are added only once.
       const at::Tensor gradient = std::exchange(copies[i].mutable_grad(), at::Tensor());
       if (!gradient.defined()) continue;
       at::Tensor& sum = own[i].mutable_grad();
@@ -201,7 +202,8 @@ DataParallel::DataParallel(Model model, const std::function<Model()>& make, std:
     : state_(std::make_unique<State>()) {
   TORCH_CHECK_VALUE(!devices.empty(), "DataParallel: expected devices, got none.");
   TORCH_CHECK_VALUE(make || devices.size() == 1, "DataParallel: expected a function that makes replicas, got none.");
-  for (c10::Device& device : devices) device = at::empty({0}, at::device(device)).device();  // cuda is cuda:0
+  // Converts "cuda" to "cuda:0"
+  for (c10::Device& device : devices) device = at::empty({0}, at::device(device)).device();
   for (const auto& [name, tensor] : model.state_dict()) {
     TORCH_CHECK_VALUE(tensor.device() == devices[0], "DataParallel: expected the model on the first device, ",
                       devices[0], ", got \"", name, "\" on ", tensor.device(), ".");

@@ -18,8 +18,8 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
   return tensor.contiguous().reshape({-1}).view(at::kByte);
 }
 
-/// A mark of the metrics, rows and dtype of each tensor of the state, in which ranks may differ, and the tensors one behind
-/// the other.
+/// Packs a hash of the metrics, the rows and dtype of each state tensor (which may differ between ranks), and the
+/// tensors.
 at::Tensor pack(const std::vector<std::string>& keys, const NamedTensors& state) {
   std::vector<int64_t> header = {static_cast<int64_t>(std::hash<std::string>{}(c10::Join("\n", keys)))};
   std::vector<at::Tensor> parts(1);
@@ -39,7 +39,7 @@ int64_t number_at(const at::Tensor& bytes, int64_t index) {
   return bytes.narrow(0, index * size, size).clone().view(at::kLong).item<int64_t>();
 }
 
-/// The state of a rank, from its bytes; sizes behind the first are those of `own`.
+/// Unpacks the state of a rank; sizes after the first dim are those of `own`.
 NamedTensors unpack(const at::Tensor& bytes, const NamedTensors& own) {
   NamedTensors state;
   const auto count = static_cast<int64_t>(own.size());
@@ -50,14 +50,14 @@ NamedTensors unpack(const at::Tensor& bytes, const NamedTensors& own) {
     if (!sizes.empty()) sizes[0] = number_at(bytes, 1 + 2 * i);
     const auto dtype = static_cast<at::ScalarType>(number_at(bytes, 2 + 2 * i));
     const auto length = c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));
-    // A copy: within the packed bytes the tensor need not stand where its type may.
+    // A copy, because the packed bytes may not be aligned for the tensor's dtype.
     state.emplace_back(name, bytes.narrow(0, at, length).clone().view(dtype).view(sizes));
     at += length;
   }
   return state;
 }
 
-/// Of every rank, which may be of different lengths.
+/// Gathers the bytes of every rank; lengths may differ.
 std::vector<at::Tensor> gather_any(const at::Tensor& bytes, const comm::Group& group) {
   const at::Tensor own = bytes.cpu();
   const std::string text(static_cast<const char*>(own.const_data_ptr()), own.nbytes());

@@ -28,26 +28,27 @@ at::ScalarType sum_type(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// The dims that a channel's statistics go over.
+/// The dims over which the statistics of a channel are computed.
 std::vector<int64_t> sample_dims(const at::Tensor& x) {
   std::vector<int64_t> dims = {0};
   for (int64_t dim = 2; dim < x.dim(); ++dim) dims.push_back(dim);
   return dims;
 }
 
-/// [C] → [1, C, 1, …], in the type of the sums.
+/// Reshapes [C] to [1, C, 1, …] and casts it to the dtype of the sums.
 at::Tensor along_channels(const at::Tensor& values, const at::Tensor& x) {
   std::vector<int64_t> sizes(static_cast<size_t>(x.dim()), 1);
   sizes[1] = values.numel();
   return values.to(sum_type(x)).view(sizes);
 }
 
-/// Of all ranks' samples, in double. Each [C], `count` [1].
+/// Statistics over the samples of all ranks, in double: each [C], `count` [1].
 struct Statistics {
   at::Tensor mean, var, count;
 };
 
-/// The ranks' means and sums of squared deviations from them, put together: unlike sums of squares they do not cancel.
+/// Combines the ranks' means and sums of squared deviations. Unlike sums of squares, they do not suffer from
+/// cancellation.
 Statistics statistics_of(const at::Tensor& x, const comm::Group& group) {
   const int64_t channels = x.size(1), count = channels > 0 ? x.numel() / channels : 0;
   at::Tensor mean = at::zeros({channels}, x.options().dtype(at::kDouble)), squares = mean;
@@ -75,14 +76,15 @@ void update_running(const tap::BatchNormCall& call, const Statistics& statistics
   blend(call.running_var, statistics.var * (statistics.count / (statistics.count - 1)));
 }
 
-/// A group among what a node of autograd saves.
+/// Stores a group in the saved data of an autograd node.
 struct SavedGroup final : torch::CustomClassHolder {
   explicit SavedGroup(comm::Group saved) : group(std::move(saved)) {}
   comm::Group group;
 };
 
-/// dx of y = w (x - mean) / σ + b, where mean and σ depend on x: a dy + b x + c with numbers of the channel.
-/// Params: mean_dy, mean_dy_xhat – over all ranks' samples
+/// Computes dx for y = w (x - mean) / σ + b, where mean and σ depend on x: a dy + b x + c with coefficients per
+/// channel.
+/// Params: mean_dy, mean_dy_xhat – over the samples of all ranks
 at::Tensor input_gradient(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& mean,
                           const at::Tensor& rstd, const at::Tensor& mean_dy, const at::Tensor& mean_dy_xhat) {
   const at::Tensor a = weight * rstd, b = -a * rstd * mean_dy_xhat, c = -a * mean_dy - b * mean;
@@ -91,7 +93,7 @@ at::Tensor input_gradient(const at::Tensor& dy, const at::Tensor& x, const at::T
 }
 
 struct SyncNorm : torch::autograd::Function<SyncNorm> {
-  /// Takes optional tensors: autograd asks undefined ones for their device.
+  /// Takes optional tensors, because autograd queries the device of plain ones even if they are undefined.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::optional<at::Tensor>& weight,
                             const std::optional<at::Tensor>& bias, const tap::BatchNormCall& call,
                             const comm::Group& group) {
@@ -104,7 +106,7 @@ struct SyncNorm : torch::autograd::Function<SyncNorm> {
     context->saved_data["eps"] = call.eps;
     context->saved_data["has_bias"] = bias.has_value();
     context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<SavedGroup>(group));
-    // The kernel of evaluation normalizes by statistics that are given.
+    // The evaluation kernel normalizes with given statistics.
     return std::get<0>(at::native_batch_norm(x, w, as_type(bias), mean, var, /*training=*/false, 0, call.eps));
   }
 
@@ -136,7 +138,7 @@ struct SyncNorm : torch::autograd::Function<SyncNorm> {
   }
 };
 
-/// Running mean, or weight: what a layer is told apart by. Nothing where it is another kind of layer.
+/// Returns the running mean or the weight, by which a layer is identified; undefined for other kinds of layers.
 template <class Layer>
 std::optional<at::Tensor> key_as(const torch::nn::Module& module) {
   const auto* layer = module.as<Layer>();
@@ -151,8 +153,9 @@ std::optional<at::Tensor> key_of(const torch::nn::Module& module) {
 }
 
 void convert(const at::Tensor& key, const std::string& name, const comm::Group& group) {
-  TORCH_CHECK_VALUE(key.defined(), "convert_sync_batch_norm: ", name, " has neither weight nor running statistics, by ",
-                    "which it could be told apart. Make it with affine(true) or track_running_stats(true).");
+  TORCH_CHECK_VALUE(key.defined(), "convert_sync_batch_norm: ", name,
+                    " has neither weight nor running statistics, so it ",
+                    "cannot be identified. Create it with affine(true) or track_running_stats(true).");
   tap::replace_batch_norm(key, [group](const tap::BatchNormCall& call) {
     const auto optional = [](const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
     return SyncNorm::apply(call.input, optional(call.weight), optional(call.bias), call, group);

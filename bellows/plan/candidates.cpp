@@ -18,7 +18,7 @@ using Precision = MemoryOptions::Precision;
 using Saved = MemoryOptions::Saved;
 using State = MemoryOptions::State;
 
-/// A measure, and the row of the table of techniques that says how recipes take it; null: as it is.
+/// A measure, and the row of the table of techniques that applies it; null: unchanged.
 template <class Kind>
 struct Choice {
   Kind kind;
@@ -60,7 +60,7 @@ class Combinations {
  private:
   void add(const Choice<Precision>& precision, const Choice<State>& state, const Choice<Saved>& saved,
            bool in_backward) {
-    if (precision.technique && plan_.recipe.precision == "fp16") return;  // it has its own range, and scales the loss
+    if (precision.technique && plan_.recipe.precision == "fp16") return;  // fp16 has its own range and loss scaling
     PlanCandidate candidate{.recipe = plan_.recipe, .measures = {precision.kind, state.kind, saved.kind}};
     candidate.measures.in_backward = in_backward;
     const char* stepping = in_backward ? "step_in_backward" : nullptr;
@@ -71,7 +71,7 @@ class Combinations {
     for (int64_t k = 1; k <= plan_.size.batch && plan_.size.batch % k == 0; k *= 2) add_parts(candidate, k);
   }
 
-  /// False where it does not apply, or changes nothing.
+  /// Returns false if the technique does not apply or changes nothing.
   bool take(PlanCandidate& candidate, const char* name) {
     const Technique& technique = technique_table().at(name);
     const Recipe before = candidate.recipe;
@@ -81,7 +81,8 @@ class Combinations {
     return !(candidate.recipe == before);
   }
 
-  /// Whether a model has blocks does not depend on the rest, and costs a model to find out.
+  /// Checks once whether the model has blocks, because that requires building the model and does not depend on other
+  /// measures.
   std::string obstacle(const Technique& technique, const Recipe& recipe) {
     if (!technique.name.starts_with("recompute")) return technique.obstacle(recipe, machine_);
     if (!no_blocks_) no_blocks_ = technique.obstacle(recipe, machine_);
@@ -90,21 +91,21 @@ class Combinations {
 
   void add_parts(PlanCandidate candidate, int64_t parts) {
     candidate.measures.accumulate = parts;
-    candidate.recipe.accumulate *= parts;
+    candidate.recipe.gradient_accumulation_steps *= parts;
     candidate.recipe.batch_size = plan_.size.batch * plan_.ranks / parts;
     if (parts > 1) candidate.techniques.emplace_back("accumulation");
     try {
       candidate.recipe.validate();
     } catch (const c10::ValueError&) {
-      return;  // keys that do not go together
+      return;  // invalid combination of keys
     }
     candidate.changes = to_string(candidate.measures);
     if (candidate.other_training) candidate.changes += " (another optimizer)";
     candidate.time_factor = time_factor(candidate.measures, bf16_arithmetic_);
     if (plan_.recipe.precision != "fp32" &&
-        candidate.measures.precision != Precision::as_it_is)  // it has bf16 products already
+        candidate.measures.precision != Precision::as_it_is)  // the recipe already uses bf16 matmuls
       candidate.time_factor /= time_factor({.precision = Precision::bf16}, bf16_arithmetic_);
-    const int64_t waiting = candidate.recipe.loader_threads == 0 ? 0 : plan_.waiting / parts;
+    const int64_t waiting = candidate.recipe.num_workers == 0 ? 0 : plan_.waiting / parts;
     candidate.predicted_bytes = peak_with(plan_, candidate.measures) + waiting;
     result_.push_back(std::move(candidate));
   }

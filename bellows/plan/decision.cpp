@@ -23,37 +23,36 @@ std::string size_words(int64_t bytes) {
   return format_bytes(static_cast<double>(bytes));
 }
 
-/// Several ranks, and one step fits on each: does it pay to use them?
+/// Decides whether to use several ranks if the step fits on each of them.
 void choose_ranks(Decision& decision, const Situation& situation) {
   decision.strategy = "alone";
   if (situation.ranks == 1) return;
   const double backward = situation.step_seconds * 2 / 3;
   const double exchange = 3 * static_cast<double>(situation.gradient_bytes) / situation.bandwidth;
   if (situation.step_seconds > 0 && situation.step_seconds < 0.01) {
-    decision.reasons.push_back(c10::str("A step takes ", format_seconds(situation.step_seconds),
-                                        ": ranks would wait for each other longer than they compute. First a larger "
-                                        "batch."));
+    decision.reasons.push_back(c10::str("A step takes only ", format_seconds(situation.step_seconds),
+                                        ", so ranks would spend most of the time waiting for each other. Use a larger "
+                                        "batch first."));
   } else if (situation.step_seconds > 0 && exchange > backward) {
     decision.strategy = "ddp with a hook";
-    decision.reasons.push_back(c10::str("DDP, but the exchange of ", size_words(situation.gradient_bytes), " (",
-                                        format_seconds(exchange), ") is longer than backward (",
-                                        format_seconds(backward), "): compress gradients, or local SGD."));
+    decision.reasons.push_back(c10::str("DDP, but exchanging gradients of ", size_words(situation.gradient_bytes),
+                                        " takes longer (", format_seconds(exchange), ") than backward (",
+                                        format_seconds(backward), "). Compress gradients, or use local SGD."));
   } else {
     decision.strategy = "ddp";
     decision.reasons.emplace_back(
-        "DDP: the exchange of gradients hides behind backward. ZeRO would save memory that is "
-        "not needed.");
+        "DDP: the gradient exchange overlaps with backward. ZeRO would save memory that is not needed.");
   }
 }
 
 void suggest_larger_batch(Decision& decision, const Situation& situation) {
   if (decision.peak_bytes > situation.capacity / 2) return;
   decision.reasons.emplace_back(
-      "More than half of the memory stays free: if learning bears it, a larger batch uses the "
-      "machine better.");
+      "More than half of the memory stays free. A larger batch would use the device better, if the accuracy allows "
+      "it.");
 }
 
-/// The fewest parts of the batch that fit; 0: none does.
+/// The smallest number of parts of the batch that fits; 0 if none does.
 int64_t parts_that_fit(const Situation& situation, MemoryOptions measures, const Peak& peak) {
   for (int64_t k = 1; k <= situation.batch; k *= 2) {
     measures.accumulate = k;
@@ -74,25 +73,26 @@ std::vector<Level> levels(const Situation& situation) {
       {situation.fp32 && situation.bf16_arithmetic,
        [](MemoryOptions& m) { m.precision = Precision::bf16; },
        {},
-       "bf16: activations take less, and this processor is faster with it."},
+       "bf16: activations need less memory, and this processor computes faster in bf16."},
       {situation.batch > 1,
        [](MemoryOptions&) {},
        {},
-       "Accumulation: parts of the batch one after another, the same mean gradient."},
+       "Gradient accumulation: processes the batch in parts, with the same mean gradient."},
       {situation.adam, [](MemoryOptions& m) { m.state = State::eight_bit; },
-       [](MemoryOptions& m) { m.state = State::as_it_is; }, "8-bit state: 2 bytes a parameter in place of 8."},
+       [](MemoryOptions& m) { m.state = State::as_it_is; },
+       "8-bit optimizer state: 2 bytes per parameter instead of 8."},
       {true, [](MemoryOptions& m) { m.saved = Saved::recomputed; }, [](MemoryOptions& m) { m.saved = Saved::as_it_is; },
-       "Recompute: lossless, about a quarter slower."},
+       "Activation checkpointing: bit-identical, about 1.25× slower."},
       {n > 1, [n](MemoryOptions& m) { m.stage = 1, m.ranks = n; }, [](MemoryOptions& m) { m.stage = 0, m.ranks = 1; },
-       "ZeRO-1: each rank has its share of the optimizer's state."},
+       "ZeRO-1: each rank stores its share of the optimizer state."},
       {n > 1, [n](MemoryOptions& m) { m.stage = 2, m.ranks = n; }, [n](MemoryOptions& m) { m.stage = 1, m.ranks = n; },
-       "ZeRO-2: and of the gradients."},
+       "ZeRO-2: each rank also stores only its share of the gradients."},
       {true, [](MemoryOptions& m) { m.saved = Saved::offloaded; },
        [](MemoryOptions& m) { m.saved = Saved::recomputed; },
-       "Offload: activations wait outside of the device's memory."}};
+       "Activation offloading: activations are stored outside of the device's memory until backward."}};
 }
 
-/// Leaves out what the later measures, or more parts, have made needless, the dearest first.
+/// Removes measures that later measures, or more parts, have made unnecessary; the most expensive first.
 void prune(MemoryOptions& measures, const std::vector<Level>& tried, const Situation& situation, const Peak& peak) {
   for (auto level = tried.rbegin(); level != tried.rend(); ++level) {
     if (!level->drop) continue;
@@ -117,7 +117,7 @@ Decision make_it_fit(Decision decision, const Situation& situation, const Peak& 
     if (!level.applies) continue;
     level.add(measures);
     tried.push_back(level);
-    divided = divided || level.reason.starts_with("Accumulation");
+    divided = divided || level.reason.starts_with("Gradient accumulation");
     const int64_t parts = divided ? parts_that_fit(situation, measures, peak) : peak(measures) <= situation.capacity;
     if (parts == 0) continue;
     measures.accumulate = parts;
@@ -132,22 +132,21 @@ Decision make_it_fit(Decision decision, const Situation& situation, const Peak& 
   for (const Level& level : tried) {
     MemoryOptions with = measures;
     level.add(with);
-    const bool accumulation = level.reason.starts_with("Accumulation");
+    const bool accumulation = level.reason.starts_with("Gradient accumulation");
     if (accumulation ? measures.accumulate > 1 || !decision.fits : with == measures || measures.stage > with.stage)
       decision.reasons.push_back(level.reason);
   }
-  decision.reasons.push_back(
-      decision.fits
-          ? c10::str("So it fits: ", size_words(decision.peak_bytes), " of ", size_words(situation.capacity), ".")
-          : c10::str("Even all of it takes ", size_words(decision.peak_bytes),
-                     ". What is left is a larger device, more ranks, or sharded parameters, which are not "
-                     "here yet."));
+  decision.reasons.push_back(decision.fits
+                                 ? c10::str("With this, the step fits: ", size_words(decision.peak_bytes), " of ",
+                                            size_words(situation.capacity), ".")
+                                 : c10::str("With all of these, the step still needs ", size_words(decision.peak_bytes),
+                                            ". Use a larger device or more ranks. Bellows does not shard parameters."));
   return decision;
 }
 
 // ---- recipes that fit
 
-/// Nothing where the model cannot be trained so: blocks that it does not know.
+/// Returns nothing if the model cannot be trained in this way, for example because it does not define blocks.
 std::optional<MemoryPlan> planned(const Recipe& recipe, const MemoryPlan& like) {
   try {
     return plan_memory(recipe, {recipe.batch_size, like.size.length}, like.ranks);
@@ -167,11 +166,12 @@ Decision decide(const Situation& situation, const Peak& peak) {
   decision.fits = decision.peak_bytes <= situation.capacity;
   const std::string figures = size_words(decision.peak_bytes) + " of " + size_words(situation.capacity);
   if (!decision.fits) {
-    decision.reasons.push_back("It does not fit: " + figures + ".");
+    decision.reasons.push_back("The step does not fit: it needs " + figures + ".");
     return make_it_fit(std::move(decision), situation, peak);
   }
-  decision.reasons.push_back("It fits, " + figures +
-                             ": keep it simple. Sharding, recompute and accumulation would only make it slower.");
+  decision.reasons.push_back(
+      "The step fits: " + figures +
+      ". Sharding, activation checkpointing and gradient accumulation would only make it slower.");
   choose_ranks(decision, situation);
   suggest_larger_batch(decision, situation);
   return decision;
@@ -179,15 +179,15 @@ Decision decide(const Situation& situation, const Peak& peak) {
 
 Situation situation_of(const MemoryPlan& plan) {
   const Machine machine = this_machine();
-  return {.capacity = machine.memory_bytes,
-          .batch = plan.size.batch,
-          .ranks = plan.ranks,
-          .gradient_bytes =
-              plan.parameters * (plan.recipe.precision_level == "O1" || plan.recipe.precision == "fp32" ? 4 : 2),
-          .step_seconds = plan.step_seconds,
-          .fp32 = plan.recipe.precision == "fp32",
-          .bf16_arithmetic = has_bf16_arithmetic(machine),
-          .adam = plan.recipe.optimizer.starts_with("adam")};
+  return {
+      .capacity = machine.memory_bytes,
+      .batch = plan.size.batch,
+      .ranks = plan.ranks,
+      .gradient_bytes = plan.parameters * (plan.recipe.amp_level == "O1" || plan.recipe.precision == "fp32" ? 4 : 2),
+      .step_seconds = plan.step_seconds,
+      .fp32 = plan.recipe.precision == "fp32",
+      .bf16_arithmetic = has_bf16_arithmetic(machine),
+      .adam = plan.recipe.optimizer.starts_with("adam")};
 }
 
 Decision decide(const MemoryPlan& plan, const Situation& situation) {
@@ -199,7 +199,7 @@ std::optional<FittingRecipe> cheapest_that_fits(const MemoryPlan& given, int64_t
   rehearse_bf16(plan);
   for (const PlanCandidate& candidate : plan_candidates(plan)) {
     if (candidate.measures.saved == MemoryOptions::Saved::offloaded)
-      continue;  // which tensors are large enough no law knows
+      continue;  // no law predicts which tensors are large enough
     const bool as_it_is = candidate.measures == MemoryOptions{};
     const auto guess = static_cast<double>(peak_with(plan, candidate.measures));
     if (guess > (as_it_is ? 1.0 : 1.05) * static_cast<double>(bytes)) continue;

@@ -19,9 +19,9 @@ using inspect::TensorTimeline;
 
 constexpr int64_t recorded_layers = 3, middle = 1, last_recorded = recorded_layers - 1;
 static_assert(last_recorded == 2 * middle, "one layer is repeated, between the first and the last");
-constexpr int64_t nowhere = -1, elsewhere = -2;  // no layer's: what cannot be told, and what is another module's
+constexpr int64_t nowhere = -1, elsewhere = -2;  // no layer: unknown, or another module
 
-/// "encoder.layer.": what the names of the layers have in common.
+/// The common prefix of the layers' names: "encoder.layer.".
 std::string list_of_layers(const TensorTimeline& step) {
   std::set<std::string> layers, lists;
   for (const TensorLife& tensor : step.tensors) {
@@ -31,11 +31,11 @@ std::string list_of_layers(const TensorTimeline& step) {
     lists.insert(block.substr(0, block.rfind('.') + 1));
   }
   TORCH_CHECK(lists.size() == 1 && layers.size() == recorded_layers, "extrapolate_depth: expected one list of ",
-              recorded_layers, " layers in the step, found ", layers.size(), " in ", lists.size(), " lists.");
+              recorded_layers, " layers in the step, found ", layers.size(), " layers in ", lists.size(), " lists.");
   return *lists.begin();
 }
 
-/// One passage through a layer, from its first event to the next layer's.
+/// A pass through one layer, from its first event to that of the next layer.
 struct Run {
   int64_t layer = 0, begin = 0, end = 0;
   std::string phase;
@@ -48,7 +48,7 @@ struct Sweep {
   const Run& repeated() const { return by_layer[middle]; }
 };
 
-/// Events of the shallow step, and where they come to lie.
+/// Maps events of the recorded step to the deeper model.
 class Stretch {
  public:
   Stretch(const TensorTimeline& step, int64_t layers)
@@ -69,7 +69,7 @@ class Stretch {
 
   const std::string& list() const { return list_; }
 
-  /// The layer that a tensor belongs to: where it was born, or what its name says.
+  /// The layer that a tensor belongs to: where it was created, or the layer in its name.
   int64_t owner(const TensorLife& tensor) const {
     if (tensor.born >= 0) return run_of_[tensor.born].second;
     return std::max(nowhere, layer_of(tensor.name));
@@ -79,7 +79,7 @@ class Stretch {
     int64_t event = 0;
     double us = 0;
   };
-  /// Where an event of a tensor comes to lie. Params: owner – the tensor's layer, `now` – that of its copy
+  /// Maps an event of a tensor. Params: owner – the tensor's layer; now – the layer of its copy
   Place place(int64_t event, int64_t owner, int64_t now) const {
     if (event < 0) return {event, step_.begin_us};
     const auto [sweep, layer] = event < step_.events ? run_of_[event] : std::pair(nowhere, nowhere);
@@ -90,7 +90,7 @@ class Stretch {
   }
 
  private:
-  /// Layer of a module, or of what lies between them: an ancestor's operators are done where they are met.
+  /// The layer of a module. Operators of ancestor modules belong to the layer in which they run.
   int64_t layer_of(const std::string& module) const {
     if (module.starts_with(list_)) return std::stoll(module.substr(list_.size()));
     const bool ancestor = module.empty() || list_.starts_with(module + ".");
@@ -123,7 +123,7 @@ class Stretch {
                          runs[i + middle].layer == middle && runs[i].layer != middle &&
                          runs[i].phase == runs[end].phase;
       TORCH_CHECK(whole || runs[i].phase == "optimizer", "extrapolate_depth: expected the step's ", runs[i].phase,
-                  " to go through layer after layer of ", list_, "*, found layer ", runs[i].layer, " alone.");
+                  " to run all layers of ", list_, "* in order, found layer ", runs[i].layer, " alone.");
       if (whole) {
         Sweep sweep{.ascending = runs[i].layer == 0};
         for (const auto k : c10::irange(recorded_layers)) sweep.by_layer[runs[i + k].layer] = runs[i + k];
@@ -133,7 +133,7 @@ class Stretch {
     }
   }
 
-  int64_t copies() const { return layers_ - recorded_layers; }  // beside the one that is there
+  int64_t copies() const { return layers_ - recorded_layers; }  // in addition to the recorded layer
   int64_t inserted_before(int64_t event) const {
     int64_t sum = 0;
     for (const Sweep& sweep : sweeps_) {
@@ -150,7 +150,7 @@ class Stretch {
   }
   double duration(const Run& run) const { return time_[run.end] - time_[run.begin]; }
 
-  /// Params: layer – of the deep model; offset – behind the beginning of its run
+  /// Params: layer – of the deep model; offset – relative to the start of its run
   Place place_in(const Sweep& sweep, int64_t layer, int64_t offset) const {
     const int64_t recorded = layer == 0 ? 0 : layer == layers_ - 1 ? last_recorded : middle;
     const Run& run = sweep.by_layer[recorded];
@@ -164,7 +164,7 @@ class Stretch {
   const std::string list_;
   const int64_t layers_;
   std::vector<Sweep> sweeps_;
-  std::vector<std::pair<int64_t, int64_t>> run_of_;  ///< of each event: sweep and layer
+  std::vector<std::pair<int64_t, int64_t>> run_of_;  ///< for each event: sweep and layer
   std::vector<double> time_;                         ///< of each event, and of the end
 };
 
@@ -185,8 +185,8 @@ std::string repeated_block(const std::string& module) {
 }
 
 ExtrapolatedStep extrapolate_depth(const TensorTimeline& step, int64_t layers) {
-  TORCH_CHECK_VALUE(layers >= recorded_layers, "extrapolate_depth: expected ", recorded_layers, " layers or more, got ",
-                    layers, ".");
+  TORCH_CHECK_VALUE(layers >= recorded_layers, "extrapolate_depth: expected at least ", recorded_layers,
+                    " layers, got ", layers, ".");
   const Stretch stretch(step, layers);
   std::vector<std::pair<TensorLife, size_t>> lives;
   const auto add = [&](size_t index, int64_t owner, int64_t now) {
@@ -234,7 +234,7 @@ std::vector<Shape> full_shapes(const models::ModelSkeleton& skeleton, const Name
   for (const auto i : c10::irange(small.size())) {
     Shape shape{.sizes = small[i].second};
     for (const auto k : c10::irange(others.size())) {
-      const int64_t models::Extent::*what = skeleton.others[k].what;
+      const int64_t models::ModelSize::*what = skeleton.others[k].what;
       for (const auto d : c10::irange(shape.sizes.size())) {
         const bool grows = others[k][i].second[d] != small[i].second[d];
         if (grows) shape.sizes[d] = shape.sizes[d] / (skeleton.small.*what) * (skeleton.full.*what);

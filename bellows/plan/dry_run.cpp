@@ -1,8 +1,6 @@
 #include "bellows/plan/dry_run.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/core/Reduction.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
@@ -16,6 +14,7 @@
 #include "bellows/inspect/tensor_recorder.h"
 #include "bellows/inspect/trace.h"
 #include "bellows/models/head.h"
+#include "bellows/models/torchscript.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/train/data/data_assembly.h"
@@ -24,10 +23,10 @@
 
 namespace bellows::train {
 
-/// One batch, as the loader's last one is there until the next.
+/// A batch, which lives until the next one, like the loader's last batch.
 struct MadeUpBatch {
-  at::Tensor input, labels;            // kept from step to step
-  at::Tensor step_input, step_labels;  // of the present step
+  std::vector<at::Tensor> inputs, step_inputs;  // kept between steps; of the current step
+  at::Tensor labels, step_labels;
 };
 
 namespace {
@@ -36,24 +35,24 @@ using models::InputKind;
 using models::ModelEntry;
 using models::OutputKind;
 
-/// What decides memory stays; the rest must not get in the way.
+/// Keeps settings that affect memory, and disables the rest.
 Recipe for_dry_run(Recipe recipe) {
   recipe.validate();
   recipe.device = "cpu";
   recipe.data = recipe.eval_data = recipe.subset = recipe.weights = recipe.run_folder = "";
-  recipe.batch_size = 1;  // of the rows that stand for samples
+  recipe.batch_size = 1;  // of the placeholder rows
   recipe.batch_size_start = recipe.image_size_start = 0;
   recipe.growth_epochs = recipe.target_accuracy = recipe.warmup_epochs = 0;
-  recipe.schedule = "constant";
-  recipe.accumulate = std::min<int64_t>(recipe.accumulate, 2);
-  recipe.lr = 1e-8;  // nothing is learned from made-up samples
-  recipe.loader_threads = 0;
+  recipe.lr_schedule = "constant";
+  recipe.gradient_accumulation_steps = std::min<int64_t>(recipe.gradient_accumulation_steps, 2);
+  recipe.lr = 1e-8;  // must not diverge on synthetic samples
+  recipe.num_workers = 0;
   recipe.sample_stats = false;
-  recipe.compile = "none";  // which allocates later, and no more
+  recipe.compile = "none";  // compiled steps allocate later, but not more
   return recipe;
 }
 
-/// The name of the samples that are copied: a training has none of them.
+/// The name of the original samples, which a training run does not have.
 constexpr const char* made_up = "(made up)";
 
 std::vector<int64_t> label_shape(const ModelEntry& entry, const at::Tensor& input) {
@@ -62,57 +61,90 @@ std::vector<int64_t> label_shape(const ModelEntry& entry, const at::Tensor& inpu
   return {input.size(0), input.size(2), input.size(3)};
 }
 
-LossFn dry_run_loss(const Model& model, const ModelEntry& entry, const Recipe& recipe,
-                    std::shared_ptr<MadeUpBatch> batch) {
-  return [model, entry, recipe, batch = std::move(batch)](const data::Batch&) -> StepOutput {
+LossFn dry_run_loss(const Model& model, const Task& task, std::shared_ptr<MadeUpBatch> batch) {
+  return [model, task, batch = std::move(batch)](const data::Batch&) -> StepOutput {
     {
       const inspect::TraceScope load("load");
-      batch->step_input = batch->step_labels = at::Tensor();
-      batch->step_input = batch->input.clone();
+      batch->step_inputs.clear();
+      batch->step_labels = at::Tensor();
+      for (const at::Tensor& input : batch->inputs) batch->step_inputs.push_back(input.clone());
       batch->step_labels = batch->labels.clone();
     }
     const at::Tensor& labels = batch->step_labels;
-    if (entry.output == OutputKind::token)
-      return token_loss(model, batch->step_input, labels, recipe.label_smoothing) / labels.numel();
-    return at::cross_entropy_loss(model.forward(batch->step_input), labels, {}, at::Reduction::Mean, -100,
-                                  recipe.label_smoothing);
+    if (task.loss == LossKind::next_token)
+      return token_loss(model, batch->step_inputs.front(), labels, task.label_smoothing) / labels.numel();
+    const at::Tensor output = batch->step_inputs.size() == 1 ? model.forward(batch->step_inputs.front())
+                                                             : model.forward_all(batch->step_inputs).front();
+    return task_loss(task, output, labels);
   };
 }
 
-/// The same in another extent.
-ModelEntry sized_entry(ModelEntry entry, const std::optional<models::Extent>& extent) {
-  if (!extent) return entry;
-  entry.input_shape[0] = extent->words;
-  entry.make = [make = entry.make_sized, of = *extent](int64_t classes, int64_t) { return make(of, classes); };
+/// Synthetic labels of the kind that the task's loss reads.
+at::Tensor made_up_labels(const ModelEntry& entry, const Task& task, const at::Tensor& input) {
+  const bool classes = task.loss == LossKind::cross_entropy || task.loss == LossKind::next_token;
+  if (classes) return at::zeros(label_shape(entry, input), at::kLong);
+  return at::zeros({input.size(0), std::max<int64_t>(task.outputs, 1)});
+}
+
+/// With the data where the model itself does not say what it reads or predicts.
+ResolvedJob resolve_for_dry_run(const Recipe& recipe) {
+  ResolvedJob job = resolve_model(recipe);
+  const bool silent = job.model.input == InputKind::arrays || models::is_torchscript_path(recipe.model);
+  return silent && !recipe.data.empty() ? resolve(recipe) : job;
+}
+
+/// Takes input shapes from the data if the model does not declare them.
+void learn_shapes(ModelEntry& entry, const ResolvedJob& job) {
+  const bool unknown = std::ranges::any_of(entry.inputs, [](const auto& input) { return input.shape.empty(); });
+  if (!unknown || !job.data) return;
+  data::Loader loader = train_part(job).sequential().batch(1).threads(0).loader();
+  loader.start(0);
+  const auto batch = loader.next();
+  if (!batch) return;
+  const std::vector<at::Tensor> inputs = model_inputs(entry.make(std::max<int64_t>(job.task.outputs, 1), 1), *batch);
+  for (size_t i = 0; i < entry.inputs.size(); ++i) entry.inputs[i].shape = inputs[i].sizes().slice(1).vec();
+}
+
+ModelEntry entry_of(const ResolvedJob& job) {
+  ModelEntry entry = job.model;
+  learn_shapes(entry, job);
+  entry.input_shape[0] = job.input_width();
+  if (entry.input == InputKind::tokens) entry.input_shape[1] = job.max_length();
+  return entry;
+}
+
+/// The same model in another size.
+ModelEntry sized_entry(ModelEntry entry, const std::optional<models::ModelSize>& model_size) {
+  if (!model_size) return entry;
+  entry.input_shape[0] = model_size->words;
+  entry.make = [make = entry.make_sized, of = *model_size](int64_t classes, int64_t) { return make(of, classes); };
   return entry;
 }
 
 }  // namespace
 
 ModelEntry dry_run_entry(const Recipe& recipe) {
-  ModelEntry entry = models::model_entry(recipe.model);
-  check_input_keys(recipe, entry.input);
-  entry.input_shape[0] = input_width(entry, {}, tokenizer_of(recipe, entry));
-  if (entry.input == InputKind::tokens) entry.input_shape[1] = longest_text(recipe, entry);
-  return entry;
+  return entry_of(resolve_for_dry_run(recipe));
 }
 
 int64_t dry_run_length(const Recipe& recipe, const ModelEntry& entry, const StepSize& size) {
   if (size.length > 0) return size.length;
   if (entry.input == InputKind::image && recipe.image_size > 0) return recipe.image_size;
+  if (entry.input == InputKind::arrays) return 1;
   if (entry.input_shape[1] > 0) return entry.input_shape[1];
   return entry.input == InputKind::image ? 224 : entry.input == InputKind::tokens ? 128 : 13;
 }
 
 struct DryRun::State {
-  State(Recipe the_recipe, const std::optional<models::Extent>& extent)
-      : recipe(for_dry_run(std::move(the_recipe))),
-        entry(sized_entry(dry_run_entry(recipe), extent)),
+  State(const ResolvedJob& job, const std::optional<models::ModelSize>& model_size)
+      : recipe(for_dry_run(job.recipe)),
+        entry(sized_entry(entry_of(job), model_size)),
+        task(job.task),
         rows(data::from_tensors({{"image", at::zeros({1 << 12, 1})}})) {
     tap::install_cpu_allocator();
     seed_everything(static_cast<uint64_t>(recipe.seed));
     bytes_before = tap::cpu_allocation_counters().current_bytes;
-    model = entry.make(recipe.num_classes > 0 ? recipe.num_classes : 10, entry.input_shape[0]);
+    model = entry.make(outputs(), entry.input_shape[0]);
     place_model(recipe, *model);
     amp::MasterWeights masters;
     if (const amp::Policy policy = precision_policy(recipe); policy.low_weights) {
@@ -125,32 +157,33 @@ struct DryRun::State {
     master_weights = masters.state_dict();
   }
 
-  /// A loop over batches of this size. Its bytes count, those of the samples that it copies do not.
+  /// A loop over batches of this size. Their bytes are counted, but not those of the original samples.
   TrainLoop loop(const StepSize& size) {
     batch.reset();
     const int64_t before = tap::cpu_allocation_counters().current_bytes;
     batch = std::make_shared<MadeUpBatch>();
-    batch->input = models::example_input(entry, size.batch, dry_run_length(recipe, entry, size));
-    if (recipe.channels_last && batch->input.dim() == 4)
-      batch->input = batch->input.contiguous(at::MemoryFormat::ChannelsLast);
-    batch->labels = at::zeros(label_shape(entry, batch->input), at::kLong);
+    batch->inputs = models::example_inputs(entry, size.batch, dry_run_length(recipe, entry, size));
+    for (at::Tensor& input : batch->inputs) {
+      if (recipe.channels_last && input.dim() == 4) input = input.contiguous(at::MemoryFormat::ChannelsLast);
+    }
+    batch->labels = made_up_labels(entry, task, batch->inputs.front());
     sample_bytes = tap::cpu_allocation_counters().current_bytes - before;
     if (recorder) {
-      recorder->add(inspect::TensorKind::other, made_up, batch->input);
+      for (const at::Tensor& input : batch->inputs) recorder->add(inspect::TensorKind::other, made_up, input);
       recorder->add(inspect::TensorKind::other, made_up, batch->labels);
     }
     return TrainLoop({.recipe = recipe,
                       .model = *model,
                       .optimizers = {optimizer},
-                      .loss = dry_run_loss(*model, entry, recipe, batch),
+                      .loss = dry_run_loss(*model, task, batch),
                       .train = data::Dataset(rows).batch(1).threads(0)});
   }
 
-  /// What there is for each parameter, by the parameter's name.
+  /// Names the optimizer state and averages after their parameters.
   void name_state(const TrainLoop& loop) {
     using inspect::TensorKind;
     const NamedTensors parameters = model->named_parameters();
-    for (const auto& [key, tensor] : optim::state_dict(*optimizer)) {  // "state.3.exp_avg.absmax"
+    for (const auto& [key, tensor] : optim::state_dict(*optimizer)) {  // key: "state.3.exp_avg.absmax"
       if (!key.starts_with("state.") || tensor.dim() == 0) continue;
       const size_t dot = key.find('.', 6);
       std::string what = key.substr(dot + 1);
@@ -162,8 +195,18 @@ struct DryRun::State {
       recorder->add(TensorKind::other, name + " average", tensor);
   }
 
-  /// So that each recorded step begins as the first did.
-  void forget_last_batch() { batch->step_input = batch->step_labels = at::Tensor(); }
+  /// Makes each recorded step start in the same state.
+  void forget_last_batch() {
+    batch->step_inputs.clear();
+    batch->step_labels = at::Tensor();
+  }
+
+  /// Number of the model's outputs; ten classes if it is not known.
+  int64_t outputs() const {
+    if (task.outputs > 0) return task.outputs;
+    const bool classes = task.loss == LossKind::cross_entropy || task.loss == LossKind::next_token;
+    return classes ? 10 : 1;
+  }
 
   void step(TrainLoop& loop) {
     const auto begin = std::chrono::steady_clock::now();
@@ -173,6 +216,7 @@ struct DryRun::State {
 
   const Recipe recipe;
   const ModelEntry entry;
+  const Task task;
   const data::SourcePtr rows;
   int64_t bytes_before = 0, sample_bytes = 0;
   std::optional<Model> model;
@@ -183,8 +227,8 @@ struct DryRun::State {
   double seconds = 0;
 };
 
-DryRun::DryRun(Recipe recipe, const std::optional<models::Extent>& extent)
-    : state_(std::make_unique<State>(std::move(recipe), extent)) {}
+DryRun::DryRun(const Recipe& recipe, const std::optional<models::ModelSize>& model_size)
+    : state_(std::make_unique<State>(resolve_for_dry_run(recipe), model_size)) {}
 DryRun::~DryRun() = default;
 
 inspect::TensorTimeline DryRun::record(const StepSize& size) {
@@ -216,7 +260,7 @@ int64_t DryRun::measure(const StepSize& size, int64_t steps) {
 void DryRun::try_length(int64_t length) {
   const EvalMode eval_mode(*state_->model);
   const c10::InferenceMode no_graph;
-  state_->model->forward(models::example_input(state_->entry, 1, length));
+  state_->model->forward_all(models::example_inputs(state_->entry, 1, length));
 }
 
 bool DryRun::holds_few_scores() const {
@@ -224,7 +268,7 @@ bool DryRun::holds_few_scores() const {
   const EvalMode eval_mode(*state_->model);
   const c10::InferenceMode no_graph;
   const auto hidden_states = [](const at::Tensor& hidden, const at::Tensor&, const at::Tensor&) { return hidden; };
-  return models::forward_into(*state_->model, models::example_input(state_->entry, 1, 1), hidden_states).defined();
+  return models::forward_with_head(*state_->model, models::example_input(state_->entry, 1, 1), hidden_states).defined();
 }
 
 double DryRun::seconds() const {

@@ -13,57 +13,58 @@
 
 namespace bellows::train {
 
-/// How much one step is given.
+/// The input size of a step.
 struct StepSize {
-  int64_t batch = 0;   ///< samples of one forward pass
-  int64_t length = 0;  ///< tokens, steps of a series, or height and width of pictures; 0: what the model is meant for
+  int64_t batch = 0;  ///< samples per forward pass
+  /// Tokens, steps of a series, or height and width of images; 0: the model's intended size.
+  int64_t length = 0;
   bool operator==(const StepSize&) const = default;
 };
 
 using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
-/// The recipe's model, reading what the recipe's data would have it read.
-/// Throws: c10::ValueError – no such model; a text model without a number of words
+/// The recipe's model, with the input shapes of the recipe's data.
+/// Throws: c10::ValueError if the model does not exist, or a text model has no vocabulary size
 models::ModelEntry dry_run_entry(const Recipe& recipe);
 
-/// The length that a size means: its own, the recipe's image_size, or what the model is meant for.
+/// The effective length: the size's own, the recipe's image_size, or the model's intended size.
 int64_t dry_run_length(const Recipe& recipe, const models::ModelEntry& entry, const StepSize& size);
 
-/// Takes steps of a recipe's model on made-up samples, in TrainLoop, as a training would: the recipe's precision,
-/// optimizer, accumulation, clipping and averages. Data are not read. Models of all kinds of input and output can be
-/// run so, not only those that a recipe alone can train.
+/// Runs steps of a recipe's model on synthetic samples in TrainLoop, with the recipe's precision, optimizer,
+/// accumulation, clipping and averages. It does not read data. Models of all input and output kinds are supported, even
+/// those that a recipe alone cannot train.
 ///
-/// The batch is there through forward and backward; a loader that works ahead is not. More than two accumulated batches
-/// are as two: the same tensors again.
-/// Threads: one owner
+/// The batch exists during forward and backward; batches that a loader prefetches do not. More than two accumulation
+/// steps are run as two, because further ones use the same tensors.
+/// Threads: not thread-safe
 class DryRun {
  public:
-  /// Params: recipe – batch_size, data and what is kept and shown do not matter; the device is the CPU
-  ///         extent – of a model of the same make, where dry_run_entry() knows how to make one; none: the recipe's own
-  /// Throws: c10::ValueError – no such model, a recipe out of range
-  explicit DryRun(Recipe recipe, const std::optional<models::Extent>& extent = {});
+  /// Params: recipe – batch_size, data and output settings are ignored; the device is the CPU
+  ///         model_size – another size of the model, if dry_run_entry() supports it; none: the recipe's own
+  /// Throws: c10::ValueError if the model does not exist or the recipe is out of range
+  explicit DryRun(const Recipe& recipe, const std::optional<models::ModelSize>& model_size = {});
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
-  /// What lives in one step. The first call takes a step before, which makes the optimizer's state.
-  /// Throws: c10::ValueError – the model does not take such a batch
+  /// Records the tensors of one step. The first call runs another step before, which creates the optimizer state.
+  /// Throws: c10::ValueError if the model does not accept such a batch
   inspect::TensorTimeline record(const StepSize& size);
-  /// Takes `steps` steps unwatched. Before the first record(), if at all.
-  /// Returns: the most bytes of tensors while the last of them ran, above what there was before the model was made
+  /// Runs `steps` steps without recording. Call it only before the first record().
+  /// Returns: the peak of tensor bytes during the last step, above those that existed before the model was created
   int64_t measure(const StepSize& size, int64_t steps = 2);
 
-  /// One sample of this length goes through the model, without a graph: no step that is planned is one that cannot be.
-  /// Throws: what the model throws
+  /// Runs one sample of this length through the model without a graph, to check that the model accepts it.
+  /// Throws: exceptions of the model
   void try_length(int64_t length);
 
-  /// The loss has the scores of tokens a chunk at a time (nn::linear_cross_entropy): more rows than that hold no more.
+  /// Whether the loss computes logits in chunks (nn::linear_cross_entropy), so that their memory is limited.
   bool holds_few_scores() const;
 
-  /// Of the last step.
+  /// Duration of the last step.
   double seconds() const;
   const models::ModelEntry& entry() const;
-  /// Tied ones once.
+  /// Parameter shapes; tied parameters occur once.
   NamedShapes parameter_shapes() const;
 
  private:

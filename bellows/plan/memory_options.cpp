@@ -53,9 +53,9 @@ void keep_gradients(TensorTimeline& step) {
   for (TensorLife& tensor : step.tensors) {
     if (tensor.kind != TensorKind::gradient) continue;
     if (tensor.born < 0) {
-      tensor.bytes = 0;  // of the step before: here the same ones
+      tensor.bytes = 0;  // of the previous step; now the same tensor
     } else {
-      TensorLife share = tensor;  // added to the gradient, and dropped
+      TensorLife share = tensor;  // added to the gradient and freed
       share.kind = TensorKind::temporary;
       share.died = share.born + 1;
       added.push_back(share);
@@ -65,13 +65,13 @@ void keep_gradients(TensorTimeline& step) {
   step.tensors.insert(step.tensors.end(), added.begin(), added.end());
 }
 
-/// Events around a tensor's making, and around its use in backward, in which it is there whole though less of it is kept.
+/// Number of events around a tensor's creation and its use in backward in which it has its full size.
 constexpr int64_t in_use = 8;
 
 void drop_gradients(TensorTimeline& step) {
   for (TensorLife& tensor : step.tensors) {
     if (tensor.kind != TensorKind::gradient) continue;
-    if (tensor.born < 0) tensor.bytes = 0;  // of the step before
+    if (tensor.born < 0) tensor.bytes = 0;  // of the previous step
     tensor.died = std::min(tensor.died, tensor.born + in_use);
   }
 }
@@ -80,7 +80,7 @@ void lower_precision(TensorTimeline& step, const MemoryPlan& plan, Precision pre
   if (precision == Precision::as_it_is) return;
   const bool was_fp32 = plan.recipe.precision == "fp32";
   const auto& laws = plan.model.laws();
-  for (const auto i : c10::irange(laws.size())) {  // what follows the laws' tensors was added by other measures
+  for (const auto i : c10::irange(laws.size())) {  // tensors after these were added by other measures
     TensorLife& tensor = step.tensors[i];
     const bool halved =
         (tensor.kind == TensorKind::activation && tensor.element_bytes == 4) ||
@@ -111,7 +111,8 @@ void shrink_state(TensorTimeline& step, const MemoryPlan& plan, State state) {
   add_bytes(step, TensorKind::optimizer, std::llround(bytes));
 }
 
-/// Keeps `share` of a tensor, but all of it while it is used: from `again` on in backward.
+/// Keeps `share` of a tensor between its uses. It has its full size around its creation, and in backward from event
+/// `again` on.
 void keep_share(TensorTimeline& step, size_t index, double share, int64_t again) {
   TensorLife& tensor = step.tensors[index];
   const int64_t kept = std::llround(share * static_cast<double>(tensor.bytes));
@@ -120,7 +121,7 @@ void keep_share(TensorTimeline& step, size_t index, double share, int64_t again)
   rest.bytes -= kept;
   tensor.bytes = kept;
   const int64_t forgotten = rest.born + in_use;
-  if (forgotten >= again || tensor.died == step.events) {  // hardly worth it
+  if (forgotten >= again || tensor.died == step.events) {  // the interval is too short
     step.tensors.push_back(rest);
     return;
   }
@@ -130,8 +131,8 @@ void keep_share(TensorTimeline& step, size_t index, double share, int64_t again)
   step.tensors.insert(step.tensors.end(), {rest, later});
 }
 
-/// Of each block one tensor of its median size stays, and `kept` of the others, which are there again while backward is
-/// in the block.
+/// Keeps one tensor of median size per block, and the share `kept` of the others, which have their full size while
+/// backward runs in the block.
 void recompute_blocks(TensorTimeline& step, double kept) {
   std::map<std::string, std::vector<size_t>> blocks;
   for (const auto i : c10::irange(step.tensors.size())) {
@@ -202,7 +203,7 @@ int64_t peak_with(const MemoryPlan& plan, const MemoryOptions& measures) {
   lower_precision(step, plan, measures.precision);
   shrink_state(step, plan, measures.state);
   keep_less(step, measures.saved);
-  if (measures.accumulate > 1 && plan.recipe.accumulate == 1) keep_gradients(step);
+  if (measures.accumulate > 1 && plan.recipe.gradient_accumulation_steps == 1) keep_gradients(step);
   if (measures.in_backward) drop_gradients(step);
   share_state(step, plan, measures);
   const int64_t shared_already = measures.stage > 0 ? 0 : plan.communication - plan.saved_by_sharding;
@@ -228,7 +229,7 @@ double time_factor(const MemoryOptions& measures, bool bf16_arithmetic) {
 }
 
 int roughness(const MemoryOptions& measures) {
-  const int precision = static_cast<int>(measures.precision);  // as it is, products, weights too
+  const int precision = static_cast<int>(measures.precision);  // 0 unchanged, 1 matmuls, 2 also weights
   const int state = measures.state == State::four_bit ? 2 : measures.state == State::eight_bit ? 1 : 0;
   const int saved = measures.saved == Saved::in_int4                                       ? 2
                     : measures.saved == Saved::in_int8 || measures.saved == Saved::in_bf16 ? 1
@@ -240,20 +241,20 @@ std::string to_string(const MemoryOptions& measures) {
   std::vector<std::string> words;
   if (measures.precision == Precision::bf16) words.emplace_back("bf16 autocast");
   if (measures.precision == Precision::bf16_weights) words.emplace_back("bf16 weights (O2)");
-  if (measures.accumulate > 1) words.push_back(c10::str("accumulation of ", measures.accumulate));
-  if (measures.shrink > 1) words.push_back(c10::str("batch / ", measures.shrink));
-  if (measures.state == State::eight_bit) words.emplace_back("8-bit state");
-  if (measures.state == State::four_bit) words.emplace_back("4-bit state");
+  if (measures.accumulate > 1) words.push_back(c10::str("gradient accumulation over ", measures.accumulate, " steps"));
+  if (measures.shrink > 1) words.push_back(c10::str("batch size / ", measures.shrink));
+  if (measures.state == State::eight_bit) words.emplace_back("8-bit optimizer state");
+  if (measures.state == State::four_bit) words.emplace_back("4-bit optimizer state");
   if (measures.state == State::factored) words.emplace_back("Adafactor");
   if (measures.state == State::one_moment) words.emplace_back("SGD with momentum");
   if (measures.saved == Saved::in_bf16) words.emplace_back("activations in bf16");
   if (measures.saved == Saved::in_int8) words.emplace_back("activations in int8");
   if (measures.saved == Saved::in_int4) words.emplace_back("activations in int4");
-  if (measures.saved == Saved::half_recomputed) words.emplace_back("recompute a half");
-  if (measures.saved == Saved::recomputed) words.emplace_back("recompute");
-  if (measures.saved == Saved::offloaded) words.emplace_back("offload");
-  if (measures.in_backward) words.emplace_back("step in backward");
-  if (measures.stage > 0) words.push_back(c10::str("ZeRO-", measures.stage, " on ", measures.ranks));
+  if (measures.saved == Saved::half_recomputed) words.emplace_back("selective activation checkpointing");
+  if (measures.saved == Saved::recomputed) words.emplace_back("activation checkpointing");
+  if (measures.saved == Saved::offloaded) words.emplace_back("activation offloading");
+  if (measures.in_backward) words.emplace_back("optimizer in backward");
+  if (measures.stage > 0) words.push_back(c10::str("ZeRO-", measures.stage, " on ", measures.ranks, " ranks"));
   return words.empty() ? "nothing" : c10::Join(", ", words);
 }
 
@@ -266,25 +267,25 @@ std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64
     rows.push_back(
         {to_string(measures), measures, peak_with(plan, measures), time_factor(measures, arithmetic), std::move(cost)});
   };
-  add(fp32, {.precision = Precision::bf16}, "products rounded");
-  add(fp32 || plan.recipe.precision_level == "O1", {.precision = Precision::bf16_weights}, "gradients rounded");
+  add(fp32, {.precision = Precision::bf16}, "rounds matmuls to bf16");
+  add(fp32 || plan.recipe.amp_level == "O1", {.precision = Precision::bf16_weights}, "rounds gradients to bf16");
   const bool low_bit = has_moments(plan.recipe) && plan.recipe.optimizer_state == "auto";
-  add(low_bit, {.state = State::eight_bit}, "state rounded");
-  add(low_bit, {.state = State::four_bit}, "state rounded");
-  add(adam, {.state = State::factored}, "may learn slower");
-  add(adam, {.state = State::one_moment}, "another optimizer");
-  add(plan.size.batch >= 4, {.accumulate = 4}, "batch norm sees a quarter");
-  add(true, {.saved = Saved::half_recomputed}, "none: the same bits");
-  add(true, {.saved = Saved::recomputed}, "none: the same bits");
-  add(true, {.saved = Saved::in_bf16}, "gradients rounded");
-  add(true, {.saved = Saved::in_int8}, "gradients with noise");
-  add(true, {.saved = Saved::in_int4}, "gradients with noise");
-  add(!plan.recipe.step_in_backward && plan.ranks == 1 && step_in_backward_conflict(plan.recipe).empty(),
-      {.in_backward = true}, "no clipping, no sums");
-  add(true, {.saved = Saved::offloaded}, "time of disk or host link");
-  add(true, {.stage = 1, .ranks = std::max<int64_t>(ranks, 2)}, "sending parameters");
-  add(true, {.stage = 2, .ranks = std::max<int64_t>(ranks, 2)}, "sending parameters");
-  add(plan.size.batch >= 2, {.shrink = 2}, "half the samples a step");
+  add(low_bit, {.state = State::eight_bit}, "rounds optimizer state");
+  add(low_bit, {.state = State::four_bit}, "rounds optimizer state");
+  add(adam, {.state = State::factored}, "may converge more slowly");
+  add(adam, {.state = State::one_moment}, "different optimizer");
+  add(plan.size.batch >= 4, {.accumulate = 4}, "batch norm sees 1/4 batch");
+  add(true, {.saved = Saved::half_recomputed}, "none, bit-identical");
+  add(true, {.saved = Saved::recomputed}, "none, bit-identical");
+  add(true, {.saved = Saved::in_bf16}, "rounds gradients");
+  add(true, {.saved = Saved::in_int8}, "adds noise to gradients");
+  add(true, {.saved = Saved::in_int4}, "adds noise to gradients");
+  add(!plan.recipe.optimizer_in_backward && plan.ranks == 1 && optimizer_in_backward_conflict(plan.recipe).empty(),
+      {.in_backward = true}, "no clipping or accumulation");
+  add(true, {.saved = Saved::offloaded}, "disk or host transfers");
+  add(true, {.stage = 1, .ranks = std::max<int64_t>(ranks, 2)}, "all-gathers parameters");
+  add(true, {.stage = 2, .ranks = std::max<int64_t>(ranks, 2)}, "all-gathers parameters");
+  add(plan.size.batch >= 2, {.shrink = 2}, "half the samples per step");
   return rows;
 }
 

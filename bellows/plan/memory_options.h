@@ -8,62 +8,67 @@
 
 namespace bellows::train {
 
-/// What can be done about a step's memory, all at once. Nothing is done by default.
+/// Measures that reduce the memory of a step. By default, none is used.
 struct MemoryOptions {
-  enum class Precision { as_it_is, bf16, bf16_weights };                     ///< autocast (O1), low weights (O2)
-  enum class State { as_it_is, eight_bit, four_bit, factored, one_moment };  ///< of the moments; Adafactor; SGD's
-  /// What becomes of activations.
+  /// Autocast (O1), low-precision weights (O2).
+  enum class Precision { as_it_is, bf16, bf16_weights };
+  /// Quantized moments; Adafactor; one moment like SGD.
+  enum class State { as_it_is, eight_bit, four_bit, factored, one_moment };
+  /// How activations are stored.
   enum class Saved { as_it_is, in_bf16, in_int8, in_int4, half_recomputed, recomputed, offloaded };
   Precision precision = Precision::as_it_is;
   State state = State::as_it_is;
   Saved saved = Saved::as_it_is;
-  int64_t accumulate = 1;    ///< the batch in so many parts, one update
-  int64_t shrink = 1;        ///< a batch so many times smaller
-  int stage = 0;             ///< ZeRO-1, ZeRO-2
-  int64_t ranks = 1;         ///< that share what the stage says
-  bool in_backward = false;  ///< a step for each gradient as it comes
+  int64_t accumulate = 1;    ///< number of parts of the batch, with one update
+  int64_t shrink = 1;        ///< factor by which the batch is smaller
+  int stage = 0;             ///< ZeRO stage: 1 or 2
+  int64_t ranks = 1;         ///< number of ranks that share the state
+  bool in_backward = false;  ///< optimizer in backward
   bool operator==(const MemoryOptions&) const = default;
 };
 
-/// The peak with these measures: the lives of the plan's tensors replayed with other sizes. N parameters, n ranks.
-/// - bf16: the plan's `in_bf16` where there is one; else what autograd saves in fp32, and temporaries that grow with the batch,
-///   ½; 2 N of cast weights.
-/// - bf16 weights: as bf16, weights and gradients ½, 4 N of masters, no casts.
-/// - 8-bit state: (1 + 4/256) bytes a moment and parameter, 4-bit (1/2 + 4/128); Adafactor: 4 bytes a row and a column;
-///   SGD: 4 N.
-/// - accumulation in k: the batch's k-th part, and gradients that live through all of the step.
-/// - saved in bf16 ½ of fp32, in int8 (1 + 8/256) bytes an element, in int4 (½ + 8/256), offloaded nothing; but all of a tensor
-///   for eight events behind its making and before its end.
-/// - recomputed: of each block ("layer.3", "layer1.0") one tensor of its median size; the others for eight events behind their
-///   making, and from the block's first use in backward on. By half: half of those others stays.
-/// - step in backward: a gradient is there for eight events.
-/// - ZeRO-1: state and masters 1/n; ZeRO-2: gradients too, and up to four buckets.
-/// Numerics: against plans of their own to 3 %, activations in fewer bits to 10 % (tests/plan/plan_test.cpp), but bf16 without
-///           `in_bf16`: up to 20 % too little; offload and ZeRO are formulas only
+/// Predicts the peak with these measures by replaying the lifetimes of the plan's tensors with changed sizes. For N
+/// parameters and n ranks:
+/// - bf16: uses the plan's `in_bf16` if there is one. Else ½ for fp32 activations and for temporaries that grow with
+///   the batch; 2 N for cast weights.
+/// - bf16 weights: like bf16; ½ for weights and gradients, 4 N for master weights, no casts.
+/// - optimizer state: 8-bit (1 + 4/256) bytes per moment and parameter, 4-bit (1/2 + 4/128); Adafactor: 4 bytes per row
+///   and column; SGD: 4 N.
+/// - gradient accumulation over k steps: the k-th part of the batch; gradients live during the whole step.
+/// - activations: bf16 ½ of fp32, int8 (1 + 8/256) bytes per element, int4 (½ + 8/256), offloaded 0. A tensor has its
+///   full size for eight events after its creation and before its end.
+/// - activation checkpointing: of each block ("layer.3", "layer1.0"), one tensor of median size stays. The others live
+///   for eight events after their creation, and again in backward from the first use of the block. Selective: half of
+///   their bytes stays.
+/// - optimizer in backward: a gradient lives for eight events.
+/// - ZeRO-1: 1/n of state and master weights; ZeRO-2: also 1/n of gradients, plus up to four buckets.
+/// Numerics: within 3 % of a separate plan with these measures, 10 % for low-bit activations
+///           (tests/plan/plan_test.cpp). bf16 without `in_bf16`: up to 20 % too low. Offloading and ZeRO are formulas
+///           only
 int64_t peak_with(const MemoryPlan& plan, const MemoryOptions& measures);
 
-/// One row of what could be done.
+/// The predicted effect of one technique.
 struct PredictedTechnique {
   std::string name;  ///< "bf16 autocast"
   MemoryOptions measures;
   int64_t peak_bytes = 0;
-  double time_factor = 1;  ///< of a step, from the table of techniques; NaN: depends on the network
-  std::string cost;        ///< in words: what it costs beside time; ""
+  double time_factor = 1;  ///< of a step, from the table of techniques; NaN: depends on the network between ranks
+  std::string cost;        ///< costs in addition to time; "" if there are none
 };
 
-/// Each technique alone, those that change something about this plan, in the order in which they are worth a try.
-/// Params: ranks – of ZeRO, at least 2
+/// The techniques that change this plan, each on its own, in the order in which to try them.
+/// Params: ranks – for ZeRO, at least 2
 std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64_t ranks = 2);
 
-/// What the measures do to the time of a step: the product of what the table of techniques expects of each.
-/// Params: bf16_arithmetic – the processor has it
+/// The expected time of a step relative to that without measures: the product of the table's factors.
+/// Params: bf16_arithmetic – the processor supports bf16
 double time_factor(const MemoryOptions& measures, bool bf16_arithmetic);
 
-/// How much they round, in steps: one for each of bf16 products, bf16 weights and what is kept in 16 or 8 bits, two for what
-/// is kept in 4. 0: the same mathematics.
+/// Estimates the rounding of the measures: 1 each for bf16 matmuls, bf16 weights, and 16-bit or 8-bit state or
+/// activations; 2 for 4-bit ones. 0 means the same mathematics.
 int roughness(const MemoryOptions& measures);
 
-/// "bf16 autocast, accumulation of 4, recompute"; "nothing".
+/// "bf16 autocast, gradient accumulation over 4 steps, activation checkpointing"; "nothing".
 std::string to_string(const MemoryOptions& measures);
 
 }  // namespace bellows::train

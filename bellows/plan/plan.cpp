@@ -10,6 +10,7 @@
 #include "bellows/models/model_skeleton.h"
 #include "bellows/plan/depth_extrapolation.h"
 #include "bellows/train/recipe/recipe_error.h"
+#include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
 
@@ -17,14 +18,16 @@ namespace {
 
 using inspect::TensorKind;
 using inspect::TensorLife;
-using models::Extent;
 using models::InputKind;
 using models::ModelEntry;
+using models::ModelSize;
 
 constexpr int64_t long_from = 64, short_length = 32;
-constexpr int64_t tried_up_to = 1024;  // of pictures and series, whose single sample may need more than the machine has
+// For images and series, because a single larger sample may exceed the machine's memory.
+constexpr int64_t tried_up_to = 1024;
 
-/// Sizes that are small, and tell the laws apart. Pictures keep what is left over when they are halved five times.
+/// Small sizes that distinguish the laws. Images keep their remainder modulo 32, that is, after being halved five
+/// times.
 std::vector<StepSize> small_sizes(InputKind input, int64_t length) {
   if (length <= long_from) return {{2, length}, {3, length}};
   const int64_t rest = input == InputKind::image ? length % 32 : 0;
@@ -41,21 +44,22 @@ bool takes(DryRun& dry_run, int64_t length) {
   return true;
 }
 
-/// Short ones stand for long ones where the model takes them; one with a linear layer over all of a picture does not.
+/// Uses short lengths instead of long ones if the model accepts them. Models with a linear layer over whole images do
+/// not.
 std::vector<StepSize> dry_run_sizes(DryRun& dry_run, int64_t length) {
   const ModelEntry& entry = dry_run.entry();
   std::vector<StepSize> sizes = small_sizes(entry.input, length);
-  if (length <= long_from || entry.extent) return sizes;
+  if (length <= long_from || entry.model_size) return sizes;
   if (entry.input == InputKind::tokens || length <= tried_up_to) dry_run.try_length(length);
   if (!takes(dry_run, sizes.front().length)) sizes = {{2, length}, {3, length}};
   return sizes;
 }
 
-/// What the dry runs of one plan saw.
+/// The results of a plan's dry runs.
 struct DryRuns {
-  std::vector<RecordedStep> steps;  ///< those of the skeleton's other extents first, then one of each size
+  std::vector<RecordedStep> steps;  ///< first those of the skeleton's other sizes, then one per size
   std::vector<StepSize> sizes;
-  std::vector<double> seconds;  ///< of each size
+  std::vector<double> seconds;  ///< per size
   std::vector<Shape> shapes;    ///< of the parameters
   bool few_scores = false;
 };
@@ -65,16 +69,16 @@ DryRuns take_dry_runs(const Recipe& recipe, int64_t length, const models::ModelS
   std::vector<NamedShapes> shapes;
   const size_t others = skeleton ? skeleton->others.size() : 0;
   for (const auto i : c10::irange(others)) {
-    const Extent& extent = skeleton->others[i].extent;
+    const ModelSize& model_size = skeleton->others[i].model_size;
     const StepSize size = small_sizes(InputKind::tokens, length).front();
-    DryRun dry_run(recipe, extent);
-    seen.steps.push_back({size, extent, dry_run.record(size)});
+    DryRun dry_run(recipe, model_size);
+    seen.steps.push_back({size, model_size, dry_run.record(size)});
     shapes.push_back(dry_run.parameter_shapes());
   }
   DryRun dry_run(recipe, skeleton ? std::optional(skeleton->small) : std::nullopt);
   seen.sizes = dry_run_sizes(dry_run, length);
   for (const StepSize& size : seen.sizes) {
-    seen.steps.push_back({size, skeleton ? skeleton->small : Extent{}, dry_run.record(size)});
+    seen.steps.push_back({size, skeleton ? skeleton->small : ModelSize{}, dry_run.record(size)});
     seen.seconds.push_back(dry_run.seconds());
   }
   seen.few_scores = dry_run.holds_few_scores();
@@ -92,14 +96,16 @@ void count_parameters(MemoryPlan& plan, const std::vector<Shape>& shapes) {
   }
 }
 
-/// What a step of this extent computes for a token beside one of another: its products with matrices.
-double products(const Extent& extent, bool scores_words) {
-  const Extent own{
-      .layers = extent.layers, .heads = extent.heads, .head_width = extent.head_width, .inner = extent.inner};
-  return own.parameters() + (scores_words ? static_cast<double>(extent.words * extent.width()) : 0);
+/// The relative work of a step per token for a model size: its matrix multiplications.
+double products(const ModelSize& model_size, bool scores_words) {
+  const ModelSize own{.layers = model_size.layers,
+                      .heads = model_size.heads,
+                      .head_width = model_size.head_width,
+                      .inner = model_size.inner};
+  return own.parameters() + (scores_words ? static_cast<double>(model_size.words * model_size.width()) : 0);
 }
 
-/// Time of the step from those of the small ones: a constant, and a part that grows with what is computed.
+/// Extrapolates the time of the step: a constant plus a part proportional to the work.
 double extrapolated_seconds(InputKind input, const std::vector<StepSize>& sizes, const std::vector<double>& seconds,
                             const StepSize& wanted) {
   const auto work = [&](const StepSize& size) {
@@ -111,7 +117,7 @@ double extrapolated_seconds(InputKind input, const std::vector<StepSize>& sizes,
   for (const auto i : c10::irange(order.size())) order[i] = i;
   const auto [low, high] = std::minmax_element(order.begin(), order.end(), by_work);
   const double slope = (seconds[*high] - seconds[*low]) / (work(sizes[*high]) - work(sizes[*low]));
-  const double most = seconds[*high] / work(sizes[*high]);  // no constant at all
+  const double most = seconds[*high] / work(sizes[*high]);  // without a constant
   const double used = std::clamp(slope, 0.25 * most, most);
   return seconds[*high] + used * (work(wanted) - work(sizes[*high]));
 }
@@ -134,7 +140,7 @@ void list_unfitted(MemoryPlan& plan) {
   }
 }
 
-/// What docs/strategies.md says of n ranks, about the moment of the peak.
+/// Applies the formulas of docs/strategies.md for n ranks to the peak.
 void share_between_ranks(MemoryPlan& plan) {
   if (plan.ranks == 1 || plan.recipe.data_parallel == "ddp") return;
   const auto others = [&](int64_t bytes) { return bytes - bytes / plan.ranks; };
@@ -144,34 +150,34 @@ void share_between_ranks(MemoryPlan& plan) {
   plan.communication = std::min(4 * (plan.recipe.bucket_mb << 20), plan.peak.of(TensorKind::gradient));
 }
 
-/// As the model itself would say it. Params: skeleton – whose model has fewer positions
+/// Checks the length as the full model would. Params: skeleton – its model has fewer positions
 void check_length(const ModelEntry& entry, const std::optional<models::ModelSkeleton>& skeleton, int64_t length) {
-  check_recipe(!skeleton || length <= skeleton->full.positions, "plan_memory: ", entry.name, ": expected 1 to ",
-               skeleton ? skeleton->full.positions : 0, " tokens a sample, which it has positions for, got ", length,
-               ".");
+  check_recipe(!skeleton || length <= skeleton->full.positions, "plan_memory: ", entry.name, " has positions for 1 to ",
+               skeleton ? skeleton->full.positions : 0, " tokens per sample, got ", length, " tokens.");
 }
 
-/// More than this no sum of bytes may be.
+/// Rejects sizes whose sum would overflow.
 void check_total(const inspect::TensorTimeline& step, const StepSize& size) {
   double sum = 0;
   for (const TensorLife& tensor : step.tensors) sum += static_cast<double>(tensor.bytes);
-  TORCH_CHECK_VALUE(sum < 1e18, "plan_memory: expected a step that handles less than 10^18 bytes, got ", sum,
-                    " for a batch of ", size.batch, " samples of ", size.length, ".");
+  TORCH_CHECK_VALUE(sum < 1e18, "plan_memory: the tensors of a step must have less than 10^18 bytes in total, got ",
+                    sum, " for a batch of ", size.batch, " samples of length ", size.length, ".");
 }
 
 }  // namespace
 
-MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks) {
+MemoryPlan plan_memory(const Recipe& asked, const StepSize& size, int64_t ranks) {
+  const Recipe recipe = with_model_defaults(asked);
   TORCH_CHECK_VALUE(size.batch >= 1 && ranks >= 1 && size.batch % ranks == 0,
-                    "plan_memory: expected a batch of at least 1 that the ranks can share, got a batch of ", size.batch,
-                    " and ", ranks, ranks == 1 ? " rank." : " ranks.");
-  TORCH_CHECK_VALUE(size.length >= 0, "plan_memory: expected a length of at least 0, got ", size.length, ".");
+                    "plan_memory: the batch size must be a positive multiple of the number of ranks, got a batch of ",
+                    size.batch, " and ", ranks, ranks == 1 ? " rank." : " ranks.");
+  TORCH_CHECK_VALUE(size.length >= 0, "plan_memory: the length must be at least 0, got ", size.length, ".");
   const ModelEntry entry = dry_run_entry(recipe);
   const std::optional<models::ModelSkeleton> skeleton = models::model_skeleton(entry);
   const StepSize wanted{size.batch / ranks, dry_run_length(recipe, entry, size)};
   check_length(entry, skeleton, wanted.length);
   DryRuns seen = take_dry_runs(recipe, wanted.length, skeleton ? &*skeleton : nullptr);
-  StepModel model(std::move(seen.steps), skeleton ? skeleton->full : Extent{}, seen.few_scores);
+  StepModel model(std::move(seen.steps), skeleton ? skeleton->full : ModelSize{}, seen.few_scores);
   inspect::TensorTimeline step = model.at(wanted);
   check_total(step, wanted);
   const auto peak = step.peak();
@@ -185,8 +191,8 @@ MemoryPlan plan_memory(const Recipe& recipe, const StepSize& size, int64_t ranks
                   .rehearsed = seen.sizes};
   if (skeleton) {
     const bool scores_words = entry.output == models::OutputKind::token;
-    plan.extent = skeleton->full;
-    plan.small_extent = skeleton->small;
+    plan.model_size = skeleton->full;
+    plan.small_model_size = skeleton->small;
     plan.step_seconds *= products(skeleton->full, scores_words) / products(skeleton->small, scores_words);
   }
   count_parameters(plan, seen.shapes);
@@ -203,7 +209,7 @@ void rehearse_bf16(MemoryPlan& plan) {
   if (plan.recipe.precision != "fp32" || plan.in_bf16) return;
   Recipe recipe = plan.recipe;
   recipe.precision = "bf16";
-  recipe.precision_level = "O1";
+  recipe.amp_level = "O1";
   plan.in_bf16 = std::make_shared<const MemoryPlan>(
       plan_memory(recipe, {plan.size.batch * plan.ranks, plan.size.length}, plan.ranks));
 }

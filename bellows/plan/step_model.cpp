@@ -19,16 +19,17 @@ namespace {
 
 using inspect::TensorLife;
 using inspect::TensorTimeline;
-using models::Extent;
+using models::ModelSize;
 
-/// What a law may depend on: batch, length, heads, inner width, words, positions.
+/// The variables of a law: batch, length, heads, inner width, words, positions.
 constexpr size_t quantities = 6, of_size = 2;
 using Quantities = std::array<double, quantities>;
 using Powers = std::array<int, quantities>;
 
-Quantities quantities_of(const StepSize& size, const Extent& extent) {
-  return {static_cast<double>(size.batch),   static_cast<double>(size.length),  static_cast<double>(extent.heads),
-          static_cast<double>(extent.inner), static_cast<double>(extent.words), static_cast<double>(extent.positions)};
+Quantities quantities_of(const StepSize& size, const ModelSize& model_size) {
+  return {static_cast<double>(size.batch),       static_cast<double>(size.length),
+          static_cast<double>(model_size.heads), static_cast<double>(model_size.inner),
+          static_cast<double>(model_size.words), static_cast<double>(model_size.positions)};
 }
 
 double value_of(const Powers& powers, const Quantities& quantity) {
@@ -43,28 +44,28 @@ double value_of(const Powers& powers, const Quantities& quantity) {
 constexpr std::array<std::array<int, of_size>, 6> size_powers = {{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}}};
 constexpr const char* term_names[size_powers.size()] = {"", " B", " T", " B·T", " T²", " B·T²"};
 
-/// What a tensor's size, or a weight's, may have of the extent.
-constexpr std::array<std::array<int, quantities - of_size>, 9> extent_powers = {{{0, 0, 0, 0},
-                                                                                 {1, 0, 0, 0},
-                                                                                 {0, 1, 0, 0},
-                                                                                 {0, 0, 1, 0},
-                                                                                 {0, 0, 0, 1},
-                                                                                 {2, 0, 0, 0},
-                                                                                 {1, 1, 0, 0},
-                                                                                 {1, 0, 1, 0},
-                                                                                 {1, 0, 0, 1}}};
+/// Possible dependences of a tensor's size on the model size.
+constexpr std::array<std::array<int, quantities - of_size>, 9> model_size_powers = {{{0, 0, 0, 0},
+                                                                                     {1, 0, 0, 0},
+                                                                                     {0, 1, 0, 0},
+                                                                                     {0, 0, 1, 0},
+                                                                                     {0, 0, 0, 1},
+                                                                                     {2, 0, 0, 0},
+                                                                                     {1, 1, 0, 0},
+                                                                                     {1, 0, 1, 0},
+                                                                                     {1, 0, 0, 1}}};
 
 constexpr Powers per_token_and_word = {1, 1, 0, 0, 1, 0};
 
-/// Of one tensor: beyond all machines, and such that many of them can be added up.
+/// Upper limit for one tensor: beyond any machine, but small enough to be summed.
 constexpr double most_bytes = 1e15;
 
-/// What the heap may have added to a block.
+/// The maximum that the heap may have added to a block.
 double rounding(double bytes) {
   return bytes < (64 << 10) ? 160 : 4352;
 }
 
-/// Bytes as a sum of terms, each a factor and powers.
+/// Bytes as a sum of terms, each with a factor and powers.
 struct Law {
   std::vector<std::pair<Powers, double>> terms;
   bool fits = true;
@@ -74,27 +75,29 @@ struct Law {
     for (const auto& [powers, factor] : terms) sum += factor * value_of(powers, quantity);
     return sum;
   }
-  /// With the extent that is meant put in. Params: few_scores – as StepModel's
-  SizeLaw of_extent(const Extent& extent, bool few_scores = false) const {
-    const Quantities quantity = quantities_of({1, 1}, extent);
+  /// Inserts the requested model size. Params: few_scores – see StepModel
+  SizeLaw of_model_size(const ModelSize& model_size, bool few_scores = false) const {
+    const Quantities quantity = quantities_of({1, 1}, model_size);
     SizeLaw law{.fits = fits};
     for (const auto& [powers, factor] : terms) {
       const auto place = std::ranges::find(size_powers, std::array{powers[0], powers[1]}) - size_powers.begin();
       law.factors[static_cast<size_t>(place)] += factor * value_of(powers, quantity);
       if (few_scores && powers == per_token_and_word)
-        law.most = factor * quantity[4] *
-                   static_cast<double>(nn::automatic_chunk(extent.words, std::max<int64_t>(1, std::llround(factor))));
+        law.most =
+            factor * quantity[4] *
+            static_cast<double>(nn::automatic_chunk(model_size.words, std::max<int64_t>(1, std::llround(factor))));
     }
     return law;
   }
 };
 
-/// One tensor in the steps that were seen.
+/// The observations of one tensor.
 class Seen {
  public:
   Seen(std::vector<Quantities> where, std::vector<double> bytes) : where_(std::move(where)), bytes_(std::move(bytes)) {}
 
-  /// The simplest law within the heap's rounding; what none explains grows as the samples' tokens, or pixels, and heads do.
+  /// Returns the simplest law within the heap's rounding. If there is none, bytes are assumed to grow with tokens or
+  /// pixels, and with heads.
   Law fit() const {
     const std::vector<Powers> terms = usable();
     Law best;
@@ -124,11 +127,12 @@ class Seen {
     return std::ranges::any_of(where_, [&](const Quantities& q) { return q[quantity] != where_[0][quantity]; });
   }
 
-  /// Of what did not vary nothing can be said. Products of two parts of the extent are weights, which no batch enlarges.
+  /// The terms that can be determined: only variables that differ between the steps. Products of two model sizes are
+  /// weights, which do not depend on the batch.
   std::vector<Powers> usable() const {
     std::vector<Powers> result;
     for (const auto& [batch, length] : size_powers) {
-      for (const auto& [heads, inner, words, positions] : extent_powers) {
+      for (const auto& [heads, inner, words, positions] : model_size_powers) {
         const Powers powers = {batch, length, heads, inner, words, positions};
         bool known = batch + length == 0 || heads + inner + words + positions < 2;
         if (length > 0 && !varies(1)) known = false;
@@ -139,7 +143,7 @@ class Seen {
     return result;
   }
 
-  /// The largest error over what rounding explains; above 1 the law is wrong.
+  /// The largest error relative to the heap's rounding; above 1, the law is wrong.
   double misfit(const Law& law) const {
     double worst = 0;
     for (const auto i : c10::irange(bytes_.size()))
@@ -153,7 +157,7 @@ class Seen {
     return {{{powers, factor}}};
   }
 
-  /// Least squares.
+  /// Fits by least squares.
   std::optional<Law> two_terms(const Powers& first, const Powers& second) const {
     double aa = 0, ab = 0, bb = 0, ay = 0, by = 0;
     for (const auto i : c10::irange(bytes_.size())) {
@@ -175,14 +179,14 @@ class Seen {
   std::vector<double> bytes_;
 };
 
-/// Where, in the whole, a tensor comes from.
+/// The origin of a tensor within the step.
 std::string origin_of(const TensorLife& tensor) {
   const std::string kind(inspect::to_string(tensor.kind));
   if (tensor.born < 0) return "before|" + kind + "|" + tensor.name;
   return tensor.phase + "|" + tensor.node + "|" + tensor.op + "|" + tensor.module + "|" + kind;
 }
 
-/// For each tensor of the pattern the one that is its like in `step`, or -1.
+/// The index of the matching tensor in `step` for each tensor of the pattern, or -1.
 std::vector<int64_t> matched(const TensorTimeline& pattern, const TensorTimeline& step) {
   std::unordered_map<std::string, std::vector<int64_t>> by_origin;
   for (const auto i : c10::irange(step.tensors.size()))
@@ -199,14 +203,14 @@ std::vector<int64_t> matched(const TensorTimeline& pattern, const TensorTimeline
   return result;
 }
 
-/// What is known of one tensor of the pattern, the last step's.
-/// Params: likes – of each other step
+/// Fits the law of one tensor of the pattern, which is the last step.
+/// Params: likes – matches in the other steps
 SizeLaw law_of(const std::vector<RecordedStep>& steps, const std::vector<std::vector<int64_t>>& likes, size_t index,
-               const Extent& wanted, bool few_scores) {
+               const ModelSize& wanted, bool few_scores) {
   std::vector<Quantities> where;
   std::vector<double> bytes;
   const auto add = [&](const RecordedStep& step, size_t tensor) {
-    where.push_back(quantities_of(step.size, step.extent));
+    where.push_back(quantities_of(step.size, step.model_size));
     bytes.push_back(static_cast<double>(step.timeline.tensors[tensor].bytes));
   };
   for (const auto k : c10::irange(likes.size())) {
@@ -215,7 +219,7 @@ SizeLaw law_of(const std::vector<RecordedStep>& steps, const std::vector<std::ve
   const bool everywhere = where.size() == likes.size();
   add(steps.back(), index);
   const Seen seen(std::move(where), std::move(bytes));
-  return (everywhere ? seen.fit() : seen.guessed()).of_extent(wanted, few_scores);
+  return (everywhere ? seen.fit() : seen.guessed()).of_model_size(wanted, few_scores);
 }
 
 }  // namespace
@@ -238,22 +242,23 @@ std::string SizeLaw::to_string() const {
 
 SizeLaw fit_size(const std::vector<StepSize>& sizes, const std::vector<int64_t>& bytes) {
   TORCH_CHECK_VALUE(sizes.size() == bytes.size() && sizes.size() >= 2,
-                    "fit_size: expected the bytes at two sizes or more, got ", bytes.size(), " at ", sizes.size(), ".");
+                    "fit_size: needs the bytes at two or more sizes, got ", bytes.size(), " numbers for ", sizes.size(),
+                    " sizes.");
   std::vector<Quantities> where;
   where.reserve(sizes.size());
   for (const StepSize& size : sizes) where.push_back(quantities_of(size, {}));
-  return Seen(std::move(where), {bytes.begin(), bytes.end()}).fit().of_extent({});
+  return Seen(std::move(where), {bytes.begin(), bytes.end()}).fit().of_model_size({});
 }
 
-StepModel::StepModel(std::vector<RecordedStep> steps, const Extent& wanted, bool few_scores) {
-  TORCH_CHECK_VALUE(steps.size() >= 2, "StepModel: expected two recorded steps or more, got ", steps.size(), ".");
+StepModel::StepModel(std::vector<RecordedStep> steps, const ModelSize& wanted, bool few_scores) {
+  TORCH_CHECK_VALUE(steps.size() >= 2, "StepModel: needs at least two recorded steps, got ", steps.size(), ".");
   pattern_ = steps.back().timeline;
   std::vector<std::vector<int64_t>> likes;
   for (const auto i : c10::irange(steps.size() - 1)) likes.push_back(matched(pattern_, steps[i].timeline));
   laws_.reserve(pattern_.tensors.size());
   for (const auto i : c10::irange(pattern_.tensors.size()))
     laws_.push_back(law_of(steps, likes, i, wanted, few_scores));
-  if (steps.back().extent.layers == wanted.layers) return;
+  if (steps.back().model_size.layers == wanted.layers) return;
   ExtrapolatedStep deep = extrapolate_depth(pattern_, wanted.layers);
   std::vector<SizeLaw> laws;
   laws.reserve(deep.like.size());

@@ -9,6 +9,7 @@
 
 #include "bellows/core/log.h"
 #include "bellows/recompute/budget_plan.h"
+#include "bellows/recompute/choose.h"
 
 namespace bellows::recompute {
 
@@ -42,7 +43,7 @@ int64_t BudgetPlan::target_of(int64_t activation_bytes) const {
   return static_cast<int64_t>(options_.fraction * static_cast<double>(activation_bytes));
 }
 
-/// Of one region, when it is not known what the others are worth.
+/// The share of one region while the value of the other regions is unknown.
 int64_t BudgetPlan::share_of(int64_t activation_bytes) const {
   if (options_.target_bytes < 0) return target_of(activation_bytes);
   if (last_.activation_bytes == 0) return 0;
@@ -206,16 +207,16 @@ BudgetReport BudgetPlanner::report() const {
   return plan_->report();
 }
 
-budget::budget(double fraction) {
+BudgetGuard::BudgetGuard(double fraction) {
   detail::check_fraction("budget", fraction);
   frame_ = detail::install_budget(std::make_shared<detail::BudgetPlan>(BudgetOptions{.fraction = fraction}));
 }
 
-budget::budget(const BudgetOptions& options) : budget(BudgetPlanner(options)) {}
+BudgetGuard::BudgetGuard(const BudgetOptions& options) : BudgetGuard(BudgetPlanner(options)) {}
 
-budget::budget(const BudgetPlanner& planner) : frame_(detail::install_budget(planner.plan_)) {}
+BudgetGuard::BudgetGuard(const BudgetPlanner& planner) : frame_(detail::install_budget(planner.plan_)) {}
 
-budget::~budget() {
+BudgetGuard::~BudgetGuard() {
   frame_->ended = true;
   auto& current = detail::current_budget();
   if (current != frame_)
@@ -224,7 +225,7 @@ budget::~budget() {
   while (current && current->ended) current = std::shared_ptr(current->outer);
 }
 
-BudgetReport budget::report() const {
+BudgetReport BudgetGuard::report() const {
   return frame_->plan->report();
 }
 

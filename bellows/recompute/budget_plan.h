@@ -10,49 +10,50 @@
 
 namespace bellows::recompute::detail {
 
-/// Throws: c10::ValueError – outside 0 … 1
+/// Throws: c10::ValueError if `fraction` is outside 0 … 1
 void check_fraction(const char* who, double fraction);
 
-/// What one region does with its calls, in its first run already.
+/// The actions of one region for its operator calls. The first run follows them, too.
 struct RegionPlan {
   std::vector<Step> steps;
-  int64_t activation_bytes = 0, kept_bytes = 0;  ///< when it was measured
+  int64_t activation_bytes = 0, kept_bytes = 0;  ///< at the time of measurement
   double operator_seconds = 0, kept_seconds = 0;
-  bool measured = false;  ///< often enough: it need not be measured again
+  bool measured = false;  ///< measured often enough
 };
 
-/// What a region found in its first run.
+/// The findings of a region's first run.
 struct RegionFindings {
-  std::shared_ptr<RegionTrace> trace;  ///< null: it went by its plan
+  std::shared_ptr<RegionTrace> trace;  ///< null if the region followed its plan
   int64_t activation_bytes = 0;
-  bool other_calls = false;  ///< than the plan's
+  bool other_calls = false;  ///< the region called other operators than its plan
 };
 
-/// What the regions of a budget guard know of each other. A region is known by its number in the step. The first steps
-/// measure it; of the times that were measured the shortest count, so that noise does not choose. Then it follows its plan as
-/// long as it calls the same operators.
+/// The plan of all regions under a budget guard. A region is identified by its number within the step. The first steps
+/// measure it. The shortest measured times are used, to reduce noise. After that, the region follows its plan as long
+/// as it calls the same operators.
 /// Threads: safe
 class BudgetPlan {
  public:
   explicit BudgetPlan(const BudgetOptions& options) : options_(options) {}
 
-  /// A region begins. One that runs for the second time of one around it counts for nothing: it has no number.
-  /// Params: held – inputs that it keeps as they are
-  /// Returns: its number in the step
+  /// Begins a region. A region inside the second run of a surrounding region is not counted and has no number.
+  /// Params:  held – inputs that the region keeps unchanged
+  /// Returns: the region's number within the step
   size_t begin(const std::vector<at::Tensor>& held);
-  /// What it is to do, or null: unknown yet.
+  /// Returns: the plan of the region, or null if there is none yet
   std::shared_ptr<const RegionPlan> plan_of(size_t number) const;
-  /// The region has run, and goes by this plan. Without one its share of the budget is what it may keep.
-  /// Returns: its plan if it has followed none
+  /// Ends the first run of a region. A region without a plan gets its share of the budget.
+  /// Returns: the plan, or null if the region has followed one already
   std::shared_ptr<const RegionPlan> finish(size_t number, const RegionFindings& found);
-  /// The same for a region that counts for nothing.
+  /// The same for a region that is not counted.
   std::shared_ptr<const RegionPlan> finish_uncounted(const RegionFindings& found) const;
-  /// May a region that follows its plan keep so many bytes now? Then they count until they are released.
+  /// Reserves `bytes` of the budget until released().
+  /// Returns: false if this would exceed `target_bytes`
   bool reserve(int64_t bytes);
   void released(int64_t bytes);
-  /// Leaving out calls failed: something reads memory past the operators.
+  /// Turns off skipping for a region whose second run failed, because something reads memory without calling operators.
   void never_skip(size_t number);
-  /// A region needs its second run: the forward pass is over.
+  /// Called when a region needs its second run, which means that the forward pass has ended.
   void backward_begins();
   BudgetReport report() const;
 
@@ -71,25 +72,25 @@ class BudgetPlan {
 
   const BudgetOptions options_;
   mutable std::mutex mutex_;
-  std::vector<Region> regions_;  ///< by number
-  size_t begun_ = 0;             ///< in this step
-  bool news_ = false;            ///< a region was measured in this step
+  std::vector<Region> regions_;  ///< by region number
+  size_t begun_ = 0;             ///< regions that began in this step
+  bool news_ = false;            ///< true if a region was measured in this step
   BudgetReport step_, last_;
   int64_t kept_now_ = 0;
 };
 
-/// The plan of one region that may keep so many bytes.
+/// Makes the plan of a region that keeps the storages marked in `kept`.
 std::shared_ptr<const RegionPlan> plan_region(const RegionTrace& trace, const std::vector<char>& kept,
                                               int64_t activation_bytes);
 
-/// One guard.
+/// The state of one guard.
 struct BudgetFrame {
   std::shared_ptr<BudgetPlan> plan;
-  std::shared_ptr<BudgetFrame> outer;  ///< the guard around this one, or null
-  std::atomic<bool> ended = false;     ///< it lives no more
+  std::shared_ptr<BudgetFrame> outer;  ///< the surrounding guard, or null
+  std::atomic<bool> ended = false;     ///< true if the guard was destroyed
 };
 
-/// The innermost guard on this thread, or null. Reads and writes.
+/// Returns: a reference to this thread's innermost guard, or null. Assign to it to change the guard.
 std::shared_ptr<BudgetFrame>& current_budget();
 
 }  // namespace bellows::recompute::detail

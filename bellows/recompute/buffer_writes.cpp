@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "bellows/recompute/buffer_writes.h"
-#include "bellows/recompute/selection_impl.h"
+#include "bellows/recompute/selection.h"
 
 namespace bellows::recompute::detail {
 
 namespace {
 
-/// Numbers of the arguments that an operator writes.
+/// Indices of the arguments that an operator writes.
 struct WrittenArguments {
   std::vector<size_t> declared, statistics;
   bool none() const { return declared.empty() && statistics.empty(); }
@@ -41,15 +41,15 @@ const WrittenArguments& known_written_arguments(const c10::OperatorHandle& handl
     if (const auto found = known->find(schema); found != known->end()) return found->second;
   }
   const std::unique_lock lock(mutex);
-  return known->try_emplace(schema, written_arguments(*schema)).first->second;  // elements stay where they are
+  return known->try_emplace(schema, written_arguments(*schema)).first->second;  // references to elements stay valid
 }
 
-/// Without a look at pointers, which a compiled function's pending tensors do not have.
+/// Does not access data pointers, because pending tensors of compiled functions have none.
 bool same_storage(const at::Tensor& a, const at::Tensor& b) {
   return a.has_storage() && b.has_storage() && a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
 
-/// The same elements: what is put back for one is put back for the other.
+/// True if both tensors have the same elements, so that restoring one restores the other.
 bool same_view(const at::Tensor& a, const at::Tensor& b) {
   return same_storage(a, b) && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
          a.strides() == b.strides() && a.scalar_type() == b.scalar_type();

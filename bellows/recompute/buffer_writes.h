@@ -12,32 +12,32 @@
 
 namespace bellows::recompute::detail {
 
-/// Leaves the function in its second run when nothing more is needed. No std::exception, so that a function that
-/// handles errors does not take it for one.
+/// Thrown to leave the function in its second run when nothing more is needed. It is not derived from std::exception,
+/// so that error handling in the function does not catch it.
 struct Enough {};
 
-/// Watches a second run: which operator runs, and what it writes in place that was there before, so that it can be put
-/// back: a second run must not count a batch twice. And whether it draws random numbers.
+/// Observes a second run: the current operator, whether random numbers are drawn, and in-place writes to tensors that
+/// existed before. Their old values are stored and can be restored, so that a second run does not count a batch twice.
 ///
-/// A tensor of version 0 that is written for the first time was made in this run: the first run would have raised its
-/// version. Batch norms write their running statistics without saying so in their schema; they are known by the names of
-/// the arguments.
+/// A tensor whose version is 0 at its first write was created in this run, because the first run would have increased
+/// its version. Batch norms do not declare in their schema that they write running statistics. These arguments are
+/// detected by name.
 class BufferWrites final : public tap::OpCheck {
  public:
   explicit BufferWrites(bool keep) : keep_(keep) {}
   void check(const tap::OpRef& op, tap::Stack& stack) override;
-  /// Puts all buffers back, and their version counters.
+  /// Restores all buffers and their version counters.
   void restore();
-  /// The operator that the function called last.
+  /// Returns: the name of the operator that the function called last
   std::string operator_name() const;
-  /// It is a buffer that the function writes: its values are those of another run.
+  /// True if `tensor` is a buffer that the function writes. Its values can differ between the runs.
   bool wrote(const at::Tensor& tensor) const;
-  /// Random numbers were drawn since this was asked last.
+  /// True if random numbers were drawn since the last call of drew().
   bool drew();
-  /// What is saved now is saved by an operator of libtorch. By another one otherwise: within a torch::autograd::Function operators run
-  /// without gradients, and the Function saves when it has run.
+  /// True if an operator of libtorch saves the current tensor. False if a torch::autograd::Function does: its operators
+  /// run without gradients, and it saves tensors after it has run.
   bool operator_saves() const;
-  /// check() throws Enough at the next one.
+  /// The next call of check() throws Enough.
   void stop_at_next_operator();
 
  private:

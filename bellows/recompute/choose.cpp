@@ -1,15 +1,16 @@
+#include "bellows/recompute/choose.h"
+
 #include <c10/util/irange.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
-
-#include "bellows/recompute/region_trace.h"
 
 namespace bellows::recompute::detail {
 
 namespace {
 
-/// One region while a choice is made.
+/// The state of one region during the choice.
 class ChosenRegion {
  public:
   explicit ChosenRegion(const RegionTrace& trace)
@@ -20,7 +21,7 @@ class ChosenRegion {
     weigh_kept();
   }
 
-  /// The kept storage whose loss costs least time for a byte, of those that are too many.
+  /// Finds the kept storage that saves the least time per byte, counting at most `too_many` bytes.
   double cheapest(int64_t too_many, size_t& storage) const {
     double best = std::numeric_limits<double>::infinity();
     for (const size_t i : c10::irange(kept.size())) {
@@ -37,7 +38,7 @@ class ChosenRegion {
     if (++since_weighed_ >= patience_) weigh_kept();
   }
 
-  /// What is kept for nothing goes.
+  /// Drops kept storages that save no time.
   void drop_useless() {
     weigh_kept();
     for (const size_t i : c10::irange(kept.size())) {
@@ -52,7 +53,7 @@ class ChosenRegion {
     weigh_others();
   }
 
-  /// The storage within `room` that is worth most time for a byte.
+  /// Finds the storage of at most `room` bytes that saves the most time per byte.
   double dearest(int64_t room, size_t& storage) const {
     double best = 0;
     for (const size_t i : c10::irange(kept.size())) {
@@ -77,7 +78,7 @@ class ChosenRegion {
   void weigh_kept() { weigh(1); }
   void weigh_others() { weigh(0); }
 
-  /// How much the time changes if one storage that is kept, or one that is not, changes sides.
+  /// Computes how much the time changes if a storage is dropped (side 1) or kept (side 0).
   void weigh(char side) {
     seconds_ = trace_.seconds_again(kept);
     for (const size_t i : c10::irange(kept.size())) {
@@ -92,11 +93,11 @@ class ChosenRegion {
   const RegionTrace& trace_;
   std::vector<double> difference_;
   double seconds_;
-  size_t patience_ = 1, since_weighed_ = 0;  ///< how many changes of a large region go by before all is weighed again
+  size_t patience_ = 1, since_weighed_ = 0;  ///< changes of a large region until all storages are weighed again
 };
 
-/// Calls change(region, storage) for the best of all regions, with best(region, storage) as a number that grows with how good
-/// a change is, or minus infinity.
+/// Calls change(region, storage) for the best change of all regions. best(region, storage) returns a score, or minus
+/// infinity.
 template <class Best, class Change>
 bool change_best(std::vector<ChosenRegion>& regions, int64_t& room, const Best& best, const Change& change) {
   ChosenRegion* where = nullptr;

@@ -21,7 +21,7 @@ namespace bellows::recompute {
 
 namespace {
 
-/// Saved as autograd saves, so that guards around this one get it.
+/// Saved the same way as autograd saves tensors, so that surrounding guards receive it.
 using Saved = torch::autograd::SavedVariable;
 
 class RoundedTensor final : public tap::PackedTensor {
@@ -33,54 +33,56 @@ class RoundedTensor final : public tap::PackedTensor {
   Saved rounded_;
 };
 
-/// Params: dense – in whatever order; the codes follow its memory
-std::tuple<at::Tensor, at::Tensor> encoded_groups(const at::Tensor& dense, int64_t group, int64_t bits, int64_t seed) {
-  kernels::GroupCodes args{.dtype = dense.scalar_type(),
-                           .size = dense.numel(),
-                           .group = group,
-                           .bits = static_cast<int>(bits),
-                           .seed = static_cast<uint64_t>(seed)};
+/// Params: dense – in any order of dimensions; the codes follow its memory
+std::tuple<at::Tensor, at::Tensor> quantized_groups(const at::Tensor& dense, int64_t group, int64_t bits,
+                                                    int64_t seed) {
+  kernels::GroupQuantization args{.dtype = dense.scalar_type(),
+                                  .size = dense.numel(),
+                                  .group = group,
+                                  .bits = static_cast<int>(bits),
+                                  .seed = static_cast<uint64_t>(seed)};
   at::Tensor codes = at::empty({args.codes_bytes()}, at::kByte), ranges = at::empty({2 * args.groups()}, at::kFloat);
   args.codes = codes.mutable_data_ptr<uint8_t>();
   args.ranges = ranges.mutable_data_ptr<float>();
-  kernels::encode_groups(args, dense.const_data_ptr());
+  kernels::quantize_groups(args, dense.const_data_ptr());
   return {std::move(codes), std::move(ranges)};
 }
 
-at::Tensor decoded_groups(const at::Tensor& codes, const at::Tensor& ranges, at::IntArrayRef sizes,
-                          at::IntArrayRef strides, at::ScalarType dtype, int64_t group, int64_t bits) {
+at::Tensor dequantized_groups(const at::Tensor& codes, const at::Tensor& ranges, at::IntArrayRef sizes,
+                              at::IntArrayRef strides, at::ScalarType dtype, int64_t group, int64_t bits) {
   at::Tensor result = at::empty_strided(sizes, strides, dtype);
-  const kernels::GroupCodes args{.dtype = dtype,
-                                 .size = result.numel(),
-                                 .group = group,
-                                 .bits = static_cast<int>(bits),
-                                 .codes = const_cast<uint8_t*>(codes.const_data_ptr<uint8_t>()),
-                                 .ranges = const_cast<float*>(ranges.const_data_ptr<float>())};
-  kernels::decode_groups(args, result.mutable_data_ptr());
+  const kernels::GroupQuantization args{.dtype = dtype,
+                                        .size = result.numel(),
+                                        .group = group,
+                                        .bits = static_cast<int>(bits),
+                                        .codes = const_cast<uint8_t*>(codes.const_data_ptr<uint8_t>()),
+                                        .ranges = const_cast<float*>(ranges.const_data_ptr<float>())};
+  kernels::dequantize_groups(args, result.mutable_data_ptr());
   return result;
 }
 
-/// Operators, so that whoever receives operators (tap::OpTap) runs them in their turn.
+/// Defined as operators, so that clients of tap::OpTap receive them and run them in order.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
-  library.def("encode_groups(Tensor dense, int group, int bits, int seed) -> (Tensor codes, Tensor ranges)",
+  library.def("quantize_groups(Tensor dense, int group, int bits, int seed) -> (Tensor codes, Tensor ranges)",
               {at::Tag::pt2_compliant_tag});
   library.def(
-      "decode_groups(Tensor codes, Tensor ranges, int[] sizes, int[] strides, ScalarType dtype, int group, int bits)"
+      "dequantize_groups(Tensor codes, Tensor ranges, int[] sizes, int[] strides, ScalarType dtype, int group, int "
+      "bits)"
       " -> Tensor",
       {at::Tag::pt2_compliant_tag});
 }
 
 TORCH_LIBRARY_IMPL(bellows, CPU, library) {
-  library.impl("encode_groups", encoded_groups);
-  library.impl("decode_groups", decoded_groups);
+  library.impl("quantize_groups", quantized_groups);
+  library.impl("dequantize_groups", dequantized_groups);
 }
 
-/// The values that were decoded last, as long as others wait for them: what a convolution reads, the ReLU before it wants
-/// next. One tensor, so that what waits for long holds up no memory.
+/// Keeps the values that were decoded last while other nodes still need them: the ReLU before a convolution needs the
+/// values that the convolution has just read. It holds one tensor only, to limit the memory.
 /// Threads: safe
 class LastDecoded {
  public:
-  /// The owner's values, or undefined; somebody else's are let go of.
+  /// Returns: the values if they belong to `owner`, otherwise undefined. Drops values of other owners.
   at::Tensor take(const void* owner) {
     const std::lock_guard lock(mutex_);
     at::Tensor values = std::exchange(values_, {});
@@ -105,7 +107,7 @@ class LastDecoded {
 
 class CodedTensor final : public tap::PackedTensor, public std::enable_shared_from_this<CodedTensor> {
  public:
-  CodedTensor(const at::Tensor& dense, const kernels::GroupCodes& layout, uint64_t seed,
+  CodedTensor(const at::Tensor& dense, const kernels::GroupQuantization& layout, uint64_t seed,
               std::shared_ptr<LastDecoded> last)
       : sizes_(dense.sizes()),
         strides_(dense.strides()),
@@ -113,8 +115,9 @@ class CodedTensor final : public tap::PackedTensor, public std::enable_shared_fr
         group_(layout.group),
         bits_(layout.bits),
         last_(std::move(last)) {
-    static const auto encode =
-        c10::Dispatcher::singleton().findSchemaOrThrow("bellows::encode_groups", "").typed<decltype(encoded_groups)>();
+    static const auto encode = c10::Dispatcher::singleton()
+                                   .findSchemaOrThrow("bellows::quantize_groups", "")
+                                   .typed<decltype(quantized_groups)>();
     const at::AutoDispatchBelowADInplaceOrView below;
     at::Tensor codes;
     std::tie(codes, ranges_) = encode.call(dense, group_, bits_, static_cast<int64_t>(seed));
@@ -126,14 +129,16 @@ class CodedTensor final : public tap::PackedTensor, public std::enable_shared_fr
   at::Tensor unpack() override {
     at::Tensor values = last_->take(this);
     if (!values.defined()) values = decoded();
-    if (weak_from_this().use_count() > 1) last_->keep(this, values);  // each place that saved it owns this
+    // Each place that saved the tensor owns this object
+    if (weak_from_this().use_count() > 1) last_->keep(this, values);
     return values;
   }
 
  private:
   at::Tensor decoded() const {
-    static const auto decode =
-        c10::Dispatcher::singleton().findSchemaOrThrow("bellows::decode_groups", "").typed<decltype(decoded_groups)>();
+    static const auto decode = c10::Dispatcher::singleton()
+                                   .findSchemaOrThrow("bellows::dequantize_groups", "")
+                                   .typed<decltype(dequantized_groups)>();
     const at::Tensor codes = codes_.unpack();
     const at::AutoDispatchBelowADInplaceOrView below;
     return decode.call(codes, ranges_, sizes_, strides_, dtype_, group_, bits_);
@@ -155,7 +160,7 @@ uint64_t seed_of_this_guard(const CompressOptions& options) {
 
 }  // namespace
 
-class compress::Tap final : public tap::SavedTensorTap {
+class CompressGuard::Tap final : public tap::SavedTensorTap {
  public:
   explicit Tap(const CompressOptions& options)
       : options_(options), left_alone_(options.leave), seed_(seed_of_this_guard(options)) {
@@ -180,7 +185,7 @@ class compress::Tap final : public tap::SavedTensorTap {
 
  private:
   std::shared_ptr<tap::PackedTensor> encoded(const at::Tensor& tensor) {
-    const kernels::GroupCodes layout{
+    const kernels::GroupQuantization layout{
         .size = tensor.numel(), .group = options_.group, .bits = options_.bits == ActivationBits::int8 ? 8 : 4};
     const uint64_t seed = mix_seed(seed_, count_++);
     const int64_t after = layout.codes_bytes() + 8 * layout.groups();
@@ -203,11 +208,11 @@ class compress::Tap final : public tap::SavedTensorTap {
   const std::shared_ptr<LastDecoded> last_ = std::make_shared<LastDecoded>();
 };
 
-compress::compress(const CompressOptions& options) : tap_(std::make_shared<Tap>(options)), guard_(tap_) {}
+CompressGuard::CompressGuard(const CompressOptions& options) : tap_(std::make_shared<Tap>(options)), guard_(tap_) {}
 
-compress::~compress() = default;
+CompressGuard::~CompressGuard() = default;
 
-CompressedBytes compress::bytes() const {
+CompressedBytes CompressGuard::bytes() const {
   return tap_->bytes();
 }
 

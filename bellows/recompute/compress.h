@@ -9,51 +9,53 @@
 
 namespace bellows::recompute {
 
-/// How activations are kept.
+/// The format in which activations are kept.
 enum class ActivationBits {
-  bf16,  ///< rounded to nearest: half of fp32
-  int8,  ///< about a quarter of fp32, half of 16-bit values
-  int4,  ///< about an eighth and a quarter
+  bf16,  ///< rounded to nearest; half of fp32
+  int8,  ///< about a quarter of fp32, half of bf16 and fp16
+  int4,  ///< about an eighth of fp32, a quarter of bf16 and fp16
 };
 
 struct CompressOptions {
   ActivationBits bits = ActivationBits::int8;
-  int64_t group = 256;      ///< values that share a range; a multiple of 32 from 32 to 1024
-  int64_t min_size = 4096;  ///< elements; smaller tensors stay as they are
-  /// Of the random rounding. None: from the seed of libtorch's CPU generator and the number of such guards before, so
-  /// that a program that is started again rounds the same way.
+  int64_t group = 256;      ///< number of values that share a range; a multiple of 32 from 32 to 1024
+  int64_t min_size = 4096;  ///< in elements; smaller tensors are not compressed
+  /// Seed of the stochastic rounding. By default, it is derived from the seed of libtorch's CPU generator and the
+  /// number of earlier guards. A restarted program then rounds the same way.
   std::optional<uint64_t> seed;
-  /// What lives anyway and requires no gradient: frozen weights, buffers. Tensors in their memory stay as they are.
+  /// Tensors that stay in memory anyway and require no gradient, such as frozen weights and buffers. Tensors that share
+  /// their memory are not compressed.
   std::vector<at::Tensor> leave = {};
 };
 
-/// What compression saved so far.
+/// Bytes of the compressed tensors so far, before and after compression.
 struct CompressedBytes {
   int64_t before = 0, after = 0;
 };
 
-/// While the guard lives on a thread, floating-point tensors that autograd saves for backward are kept in fewer bits;
-/// backward gets them in their own dtype and strides again. Put it around the forward pass. The loss does not change,
-/// gradients do.
+/// While the guard lives on a thread, floating-point tensors that autograd saves for backward are kept in fewer bits.
+/// Backward gets them in their original dtype and strides. Put it around the forward pass. The loss does not change,
+/// but gradients do.
 ///
-/// Left alone: what the tap leaves alone (parameters that require gradients), what `leave` names, small tensors, integers and booleans (indices of max pooling,
-/// masks), float64, and what would not become smaller. On other devices than the CPU int8 and int4 become bf16. What is
-/// left, and the codes themselves, are offered to the guards around this one: within an `offload` guard codes are
-/// offloaded. Values that are not finite come back not finite, so that a loss scaler still sees them.
-/// Numerics: int8 and int4 as kernels::encode_groups: unbiased, errors below (largest − smallest of a group) / 254 or 14, ReLU's
-///           masks exact. Gradients have a bias where backward multiplies two rounded values (norms, attention)
-///           (tests/recompute/compress_test.cpp)
-/// Cost:     reads each tensor once, writes and reads the codes; backward writes it once for those places that saved it
-///           and want it one after the other
-/// Threads:  sees the thread that makes it; make and destroy it on one thread
-/// Throws:   c10::ValueError – group or min_size out of range
+/// Not compressed: parameters and other tensors that saved-tensor taps skip, tensors in `leave`, small tensors,
+/// integers and booleans (indices of max pooling, masks), float64, and tensors that would not become smaller. On other
+/// devices than the CPU, int8 and int4 are replaced by bf16. Uncompressed tensors and the codes themselves are passed
+/// to the surrounding guards: within an OffloadGuard, the codes are offloaded. Non-finite values stay non-finite, so
+/// that a loss scaler detects them.
+/// Numerics: int8 and int4 round as kernels::quantize_groups: unbiased, with errors below (maximum − minimum of a
+///           group) / 254 and / 14. ReLU's masks stay exact. Gradients have a bias where backward multiplies two
+///           rounded values (norms, attention) (tests/recompute/compress_test.cpp).
+/// Cost:     reads each tensor once; writes and reads the codes. Backward decodes a tensor once for consecutive nodes
+///           that saved it.
+/// Threads:  affects the thread that creates it; create and destroy the guard on the same thread
+/// Throws:   c10::ValueError if `group` or `min_size` is out of range
 /// Ref:      arXiv:2104.14129 (ActNN), arXiv:2206.11357 (GACT)
-class compress {
+class CompressGuard {
  public:
-  explicit compress(const CompressOptions& options = {});
-  ~compress();
-  compress(const compress&) = delete;
-  compress& operator=(const compress&) = delete;
+  explicit CompressGuard(const CompressOptions& options = {});
+  ~CompressGuard();
+  CompressGuard(const CompressGuard&) = delete;
+  CompressGuard& operator=(const CompressGuard&) = delete;
 
   CompressedBytes bytes() const;
 

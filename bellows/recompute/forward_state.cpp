@@ -10,7 +10,7 @@
 #include "bellows/core/log.h"
 #include "bellows/core/seed.h"
 #include "bellows/recompute/forward_state.h"
-#include "bellows/recompute/selection_impl.h"
+#include "bellows/recompute/selection.h"
 
 namespace bellows::recompute::detail {
 
@@ -51,7 +51,7 @@ AutocastState AutocastState::capture() {
 
 namespace {
 
-/// libtorch's cache does not know for which dtype a cast was made.
+/// libtorch's cache does not record the dtype of a cast.
 bool other_dtypes(const AutocastState& a, const AutocastState& b) {
   return !std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(),
                      [](const auto& x, const auto& y) { return x.dtype == y.dtype; });
@@ -134,8 +134,8 @@ ForwardStateScope::~ForwardStateScope() {
   current_budget() = outer_budget_;
   try {
     set_random_states(outer_random_);
-  } catch (const std::exception& error) {  // a lost device: what runs next on it will fail, too
-    log_error("checkpoint: cannot put back the state of the random generators: ", user_message(error));
+  } catch (const std::exception& error) {  // a lost device: the next operation on it will also fail
+    log_error("checkpoint: cannot restore the state of the random generators: ", user_message(error));
   }
 }
 

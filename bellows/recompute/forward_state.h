@@ -12,7 +12,7 @@
 
 namespace bellows::recompute::detail {
 
-/// Autocast as it is on one thread.
+/// The state of autocast on one thread.
 struct AutocastState {
   struct Device {
     c10::DeviceType type = c10::kCPU;
@@ -24,8 +24,8 @@ struct AutocastState {
   bool cache = true, weight_casts = false;
 };
 
-/// Puts a captured state in place while it lives. Casts that are cached meanwhile are dropped at its end, unless a guard
-/// of autocast lives on this thread.
+/// Applies a captured state while it lives. Casts that are cached meanwhile are dropped at its end, unless an autocast
+/// guard with the same dtypes lives on this thread.
 class AutocastScope {
  public:
   explicit AutocastScope(const AutocastState& state);
@@ -39,21 +39,22 @@ class AutocastScope {
   tap::WeightCastGuard weight_casts_;
 };
 
-/// States of libtorch's default generators, of the CPU and of some devices.
+/// The states of libtorch's default generators of the CPU and of other devices.
 using RandomStates = std::vector<std::pair<c10::Device, at::Tensor>>;
 RandomStates random_states(const std::vector<c10::Device>& devices);
 void set_random_states(const RandomStates& states);
 
-/// Where the CPU's default generator stands in its sequence: equal only if the same numbers were drawn.
+/// Identifies the position of the CPU's default generator in its sequence. Equal values mean that the same numbers were
+/// drawn.
 uint64_t random_position();
 
-/// What a function saw when it ran, besides its inputs.
+/// The state that a function ran under, besides its inputs: autocast, budget guard and random generators.
 class ForwardState {
  public:
   ForwardState(const std::vector<at::Tensor>& inputs, bool with_random);
-  /// The function has run: if it drew no random numbers, their state need not be kept.
+  /// Call it after the function has run. Drops the generator states if the function drew no random numbers.
   void finish();
-  /// It drew random numbers, and will draw the same.
+  /// True if the function drew random numbers that the second run must repeat.
   bool random() const { return !random_.empty(); }
 
  private:
@@ -63,7 +64,7 @@ class ForwardState {
   RandomStates random_;
 };
 
-/// The same state again while it lives; generators then go on where they were.
+/// Applies the state again while it lives. Afterwards, the generators continue from their previous position.
 class ForwardStateScope {
  public:
   explicit ForwardStateScope(const ForwardState& state);

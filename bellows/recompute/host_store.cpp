@@ -4,7 +4,7 @@
 
 #include "bellows/recompute/host_store.h"
 
-// No machine with an accelerator has run this yet: it is written against libtorch's device-independent streams and events.
+// This has not been tested on a machine with an accelerator. It uses libtorch's device-independent streams and events.
 namespace bellows::recompute::detail {
 
 namespace {
@@ -13,14 +13,14 @@ c10::Stream computation(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-/// What `first` has been given so far ends before what `then` is given from now on.
+/// Later work on `then` waits for all work queued on `first` so far.
 void order(const c10::Stream& first, const c10::Stream& then) {
   c10::Event event(first.device_type());
   event.record(first);
   event.block(then);
 }
 
-/// The memory may be used again only when `stream` is done with it.
+/// The memory must not be reused before `stream` has finished with it.
 void used_by(const at::Tensor& tensor, const c10::Stream& stream) {
   c10::impl::VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
@@ -43,7 +43,7 @@ HostTensor::~HostTensor() {
   if (back_.defined()) store_->reading_bytes_ -= static_cast<int64_t>(host_.nbytes());
 }
 
-/// Starts the way back, after the way there on the same stream.
+/// Starts the copy back to the device. The same stream first completes the copy to the host.
 void HostTensor::bring() {
   const c10::Stream stream = store_->copies(device_);
   const c10::StreamGuard guard(stream);

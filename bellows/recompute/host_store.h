@@ -13,7 +13,7 @@ namespace bellows::recompute::detail {
 
 class HostStore;
 
-/// A tensor of an accelerator that is in the host's page-locked memory, or on its way from or to there.
+/// A tensor of an accelerator that is in page-locked host memory, or in transit to or from there.
 class HostTensor final : public tap::PackedTensor {
  public:
   HostTensor(std::shared_ptr<HostStore> store, const at::Tensor& tensor, int64_t number);
@@ -28,11 +28,11 @@ class HostTensor final : public tap::PackedTensor {
   const int64_t number_;
   const c10::Device device_;
   at::Tensor host_;
-  at::Tensor back_;  ///< on the device, or on its way
+  at::Tensor back_;  ///< the copy on the device, possibly still in transit
   std::optional<c10::Event> done_;
 };
 
-/// Tensors by the order of forward. Copies run on a stream of their own beside the computation's.
+/// Offloaded tensors in the order of forward. Copies run on a separate stream, in parallel to the computation.
 /// Threads: safe
 class HostStore : public std::enable_shared_from_this<HostStore> {
  public:

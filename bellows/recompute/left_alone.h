@@ -8,7 +8,7 @@
 
 namespace bellows::recompute::detail {
 
-/// Tensors whose memory a guard leaves alone.
+/// Tensors whose memory a guard does not compress or offload.
 class LeftAlone {
  public:
   explicit LeftAlone(const std::vector<at::Tensor>& tensors) {

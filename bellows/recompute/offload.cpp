@@ -16,12 +16,12 @@ void check_offload_options(const OffloadOptions& options) {
   check("in_flight_bytes", options.in_flight_bytes, 1);
   check("min_bytes", options.min_bytes, 1);
   TORCH_CHECK_VALUE(options.to == OffloadTo::file || (options.folder.empty() && options.reserve_bytes == 0),
-                    "offload: a folder and reserve_bytes belong to .to = OffloadTo::file, not to the host's memory.");
+                    "offload: folder and reserve_bytes require .to = OffloadTo::file; host memory does not use them.");
 }
 
 }  // namespace
 
-class offload::Tap final : public tap::SavedTensorTap {
+class OffloadGuard::Tap final : public tap::SavedTensorTap {
  public:
   explicit Tap(const OffloadOptions& options) : options_(options), left_alone_(options.leave) {
     check_offload_options(options);
@@ -52,15 +52,15 @@ class offload::Tap final : public tap::SavedTensorTap {
   std::shared_ptr<detail::HostStore> host_;
 };
 
-offload::offload(const OffloadOptions& options) : tap_(std::make_shared<Tap>(options)), guard_(tap_) {}
+OffloadGuard::OffloadGuard(const OffloadOptions& options) : tap_(std::make_shared<Tap>(options)), guard_(tap_) {}
 
-offload::~offload() = default;
+OffloadGuard::~OffloadGuard() = default;
 
-OffloadStats offload::stats() const {
+OffloadStats OffloadGuard::stats() const {
   return tap_->stats();
 }
 
-void offload::wait() const {
+void OffloadGuard::wait() const {
   tap_->wait();
 }
 

@@ -9,28 +9,29 @@
 
 namespace bellows::recompute {
 
-/// What becomes of an operator's outputs in a checkpointed function.
+/// The treatment of an operator's outputs in a checkpointed function.
 enum class CheckpointPolicy {
-  must_save,         ///< kept; the second run does not compute it
-  prefer_save,       ///< kept, unless a budget decides otherwise
-  prefer_recompute,  ///< computed again, unless a budget decides otherwise
-  must_recompute,    ///< computed again
-  offload,           ///< kept in the way of the guards around the region: `offload`, `compress`; without one, in memory
+  must_save,         ///< keep the outputs; the second run does not compute them
+  prefer_save,       ///< keep, unless a budget decides otherwise
+  prefer_recompute,  ///< recompute, unless a budget decides otherwise
+  must_recompute,    ///< recompute in the second run
+  offload,           ///< keep by the surrounding OffloadGuard or CompressGuard; in memory if there is none
 };
 
-/// One operator as a policy sees it: below autograd and autocast, so matrix products are aten::mm, aten::addmm, aten::bmm.
+/// One operator call as a policy receives it: below autograd and autocast. Matrix multiplications are therefore
+/// aten::mm, aten::addmm and aten::bmm.
 struct CheckpointOp {
   std::string_view name;                   ///< "aten::mm"
-  std::string_view overload;               ///< "" where the operator has none
-  const std::vector<at::Tensor>& outputs;  ///< for their sizes, dtypes, devices
-  int64_t bytes = 0;                       ///< of the outputs
+  std::string_view overload;               ///< "" for operators without overloads
+  const std::vector<at::Tensor>& outputs;  ///< for their sizes, dtypes and devices
+  int64_t bytes = 0;                       ///< total size of the outputs
 };
 
-/// Asked for each operator whose outputs could be kept: no views, nothing that works in place.
+/// Called for each operator whose outputs can be kept; not for views and in-place operators.
 using CheckpointRule = std::function<CheckpointPolicy(const CheckpointOp& op)>;
 
-/// Keeps what matrix products, convolutions and attention compute, and computes all else again: most of the time for
-/// about half of the memory of a transformer.
+/// Keeps the results of matrix multiplications, convolutions and attention, and recomputes all other outputs. Saves
+/// most of the recomputation time for about half of the memory of a transformer.
 /// Ref: torch.utils.checkpoint.create_selective_checkpoint_contexts
 CheckpointPolicy save_products(const CheckpointOp& op);
 

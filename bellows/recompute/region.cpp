@@ -1,12 +1,14 @@
+#include "bellows/recompute/region.h"
+
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "bellows/recompute/buffer_writes.h"
-#include "bellows/recompute/region_impl.h"
 #include "bellows/tap/deferral.h"
 #include "bellows/tap/gradient_tap.h"
 
@@ -19,11 +21,11 @@ bool is_leaf_or_view_of_one(const at::Tensor& tensor) {
   return leaf(tensor) || (tensor.is_view() && leaf(tensor._base()));
 }
 
-thread_local int second_runs = 0;  ///< that this thread is in
+thread_local int second_runs = 0;  ///< number of second runs that are active on this thread
 
 constexpr const char* why_it_differs =
-    " The function must do the same each time: look for inputs or captured tensors that were modified in between, for "
-    "random numbers that do not come from libtorch's default generators, and for branches on something that changes.";
+    " The function must do the same in both runs. Look for inputs or captured tensors that were modified in between, "
+    "random numbers that do not come from libtorch's default generators, and branches that depend on changing state.";
 
 }  // namespace
 
@@ -41,10 +43,9 @@ SavedInput::SavedInput(const at::Tensor& input) {
 }
 
 at::Tensor SavedInput::get(size_t number) const {
-  TORCH_CHECK_VALUE(!modified(), "checkpoint: expected input ", number,
-                    " to be as it was when the function ran, but it ", "was modified in place since: version ",
-                    version_, ", now ", version_now(),
-                    ". The second run would compute something else. Give the function a clone of it.");
+  TORCH_CHECK_VALUE(!modified(), "checkpoint: input ", number,
+                    " was modified in place after the function ran (version ", version_, ", now ", version_now(),
+                    "). The second run would compute other results. Pass a clone to the function.");
   return parameter_.defined() ? parameter_ : saved_.unpack();
 }
 
@@ -70,7 +71,7 @@ at::Tensor Placeholder::unpack() {
   return region_->value_of(*this);
 }
 
-/// The client of the second run: gives each tensor to the placeholder of the same number.
+/// The client of the second run: assigns each saved tensor to the placeholder with the same number.
 class SecondRun final : public tap::SavedTensorTap {
  public:
   SecondRun(Region& region, std::shared_ptr<BufferWrites> writes) : region_(region), writes_(std::move(writes)) {
@@ -81,7 +82,7 @@ class SecondRun final : public tap::SavedTensorTap {
 
   std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
     if (PastRegions::active()) return nullptr;
-    if (error_) std::rethrow_exception(error_);  // a function that goes on after an error goes on to it
+    if (error_) std::rethrow_exception(error_);  // in case that the function catches the error and continues
     const size_t number = saved_++;
     if (number < region_.places_.size()) {
       const Region::Place& place = region_.places_[number];
@@ -96,8 +97,8 @@ class SecondRun final : public tap::SavedTensorTap {
             "checkpoint: the function drew other random numbers in its second run than in the first, before tensor ",
             number, " of the ", region_.places_.size(), " that it saves for backward, saved by ",
             writes_->operator_name(), ". Another thread drew from libtorch's default generator meanwhile, ",
-            "which belongs to the process: give that one a generator of its own, or let functions that draw ",
-            "run, and go backward, on one thread at a time."));
+            "which all threads share. Use a separate generator on that thread, or run functions that draw ",
+            "random numbers, and their backward passes, on one thread at a time."));
       }
       if (facts.values != place.facts.values && !writes_->wrote(tensor)) {
         fail(c10::str("checkpoint: tensor ", number, " of the ", region_.places_.size(),
@@ -105,7 +106,7 @@ class SecondRun final : public tap::SavedTensorTap {
                       "run, saved by ", writes_->operator_name(), "."));
       }
       if (const auto holder = place.holder.lock()) {
-        TORCH_CHECK(!has_no_memory(tensor), "checkpoint: backward needs a tensor that the second run left out.");
+        TORCH_CHECK(!has_no_memory(tensor), "checkpoint: backward needs a tensor that the second run did not compute.");
         holder->value_ = tensor;
       }
     }
@@ -115,7 +116,7 @@ class SecondRun final : public tap::SavedTensorTap {
 
   bool packs_once() const override { return false; }
 
-  /// The function has returned.
+  /// Call it when the function has returned.
   void check_count() const {
     if (error_) std::rethrow_exception(error_);
     const size_t expected = region_.places_.size();
@@ -126,15 +127,17 @@ class SecondRun final : public tap::SavedTensorTap {
   }
 
  private:
-  /// In the second run's own graph, which ends with it. A function that runs a backward inside needs the values.
+  /// A tensor in the graph of the second run, which is destroyed with it. A function that calls backward inside needs
+  /// the values.
   struct Kept final : tap::PackedTensor {
     explicit Kept(at::Tensor tensor) : value(std::move(tensor)) {}
     at::Tensor unpack() override { return value; }
     at::Tensor value;
   };
 
-  /// Before the operator that saves computes. Not while a torch::autograd::Function saves: libtorch would leave what it was given in the
-  /// Function's context, an output among it would hold the graph that holds the output, and both would stay for ever.
+  /// Stops before the saving operator computes. While a torch::autograd::Function saves tensors, it waits for the next
+  /// operator: otherwise libtorch would leave the saved tensors in the Function's context. An output among them would
+  /// then form a reference cycle with the graph, and both would leak.
   void stop() {
     if (writes_->operator_saves()) throw Enough{};
     writes_->stop_at_next_operator();
@@ -160,7 +163,7 @@ Region::Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const Checkpo
   inputs_.reserve(inputs.size());
   input_of_.reserve(inputs.size());
   for (const size_t i : c10::irange(inputs.size())) {
-    // One that is given twice is saved once, and is one tensor in the second run, too.
+    // An input that is passed twice is saved once, and is one tensor in the second run, too.
     const auto same = [&](const at::Tensor& other) { return inputs[i].defined() && other.is_same(inputs[i]); };
     const auto first = std::find_if(inputs.begin(), inputs.begin() + static_cast<ptrdiff_t>(i), same) - inputs.begin();
     if (static_cast<size_t>(first) == i) inputs_.emplace_back(inputs[i]);
@@ -169,7 +172,7 @@ Region::Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const Checkpo
   choose_by(options, inputs);
 }
 
-/// A policy, a budget of its own, or that of a guard around it.
+/// Uses the policy or budget of this call, or else that of the surrounding guard.
 void Region::choose_by(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs) {
   if (options.budget) check_fraction("checkpoint", *options.budget);
   const bool own = options.policy || options.budget;
@@ -203,7 +206,7 @@ void Region::finish() {
     const SavedInput& input = inputs_[input_of_[i]];
     TORCH_CHECK_VALUE(!input.modified(), "checkpoint: the function modified its input ", i, " in place (version ",
                       input.version(), ", now ", input.version_now(), "), so a second run would not begin with the ",
-                      "same values. Let it clone the input first, or do without in-place operators on it.");
+                      "same values. Clone the input in the function first, or avoid in-place operators on it.");
   }
   state_.finish();
   if (selection_) selection_->finish(activation_bytes_);
@@ -213,15 +216,14 @@ void Region::finish() {
 
 at::Tensor Region::value_of(Placeholder& placeholder) {
   TORCH_CHECK_VALUE(!tap::unpacking_for_graph(),
-                    "checkpoint: a second derivative was asked for (create_graph) through a ",
-                    "checkpointed function, whose graph is only good for the first one. Call the function itself ",
-                    "where higher derivatives are needed.");
+                    "checkpoint: a second derivative (create_graph) through a checkpointed function is not supported. ",
+                    "Call the function without checkpoint() where you need higher derivatives.");
   const std::lock_guard lock(mutex_);
   if (!placeholder.value_.defined()) run_again();
   TORCH_CHECK(placeholder.value_.defined(), "checkpoint: the second run did not save a tensor that backward needs.",
               why_it_differs);
   if (selection_) selection_->check_given();
-  // Two places may have saved it, and the backward of one may have written over it.
+  // Several nodes may have saved the tensor, and the backward of one may have overwritten it.
   TORCH_CHECK(
       placeholder.value_._version() == placeholder.version_,
       "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor ",
@@ -243,8 +245,8 @@ std::vector<at::Tensor> Region::inputs_again() const {
 
 void Region::run_again() {
   TORCH_CHECK_VALUE(finished_ && !running_,
-                    "checkpoint: backward was called inside of a checkpointed function, through ",
-                    "what it had computed there. Checkpoint the parts before and after it instead.");
+                    "checkpoint: backward was called inside a checkpointed function, on results of that function. ",
+                    "Checkpoint the parts before and after the backward call instead.");
   if (selection_) selection_->second_run_begins();
   const std::vector<at::Tensor> inputs = inputs_again();
   std::exception_ptr error = second_run(inputs);
@@ -255,7 +257,7 @@ void Region::run_again() {
   }
   note_versions();
   if (tap::backward_id() >= 0) {
-    // What a retained graph keeps waiting for another pass need not be kept until then.
+    // A retained graph does not need to keep the values until the next backward pass.
     tap::at_end_of_backward([region = weak_from_this()] {
       if (const auto alive = region.lock()) alive->drop_values();
     });
@@ -292,7 +294,7 @@ std::exception_ptr Region::second_run(const std::vector<at::Tensor>& inputs) {
   return error;
 }
 
-/// Of the values that backward will ask for, as they are now: buffers among them were put back.
+/// Records the current versions of the values that backward will request. Buffers among them have been restored.
 void Region::note_versions() const {
   for (const Place& place : places_) {
     const auto holder = place.holder.lock();

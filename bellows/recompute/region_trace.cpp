@@ -31,7 +31,7 @@ bool is_constant(std::string_view name) {
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
 }
 
-/// Writes all of its target, of which it reads nothing.
+/// True if the call writes its whole target without reading it.
 bool overwrites(const TracedCall& call) {
   const std::string_view name = call.schema->name();
   return call.kind.random || name == "aten::copy_" || name == "aten::fill_" || name == "aten::zero_";
@@ -117,7 +117,7 @@ TracedCall& RegionTrace::add(TracedCall call, const std::vector<at::Tensor>& out
       call.makes.push_back(-1);
       continue;
     }
-    // It returned what it was given, or one storage twice, or none.
+    // The operator returned an argument, the same storage twice, or a tensor without storage.
     const bool is_new = output.has_storage() && !numbers_.contains(output.storage().unsafeGetStorageImpl());
     if (!is_new || output.is_inference()) call.kind.kind = CallKind::other;
     if (!is_new) continue;
@@ -132,14 +132,15 @@ TracedCall& RegionTrace::add(TracedCall call, const std::vector<at::Tensor>& out
     if (id == call.target) continue;
     StorageFacts& facts = storages_[static_cast<size_t>(id)];
     facts.looked_at = true;
-    facts.changed = facts.changed || may_write;  // one of them
+    facts.changed = facts.changed || may_write;  // which argument it writes is unknown
     facts.unseen = facts.unseen || (may_write && call.kind.foreign);
   }
   if (call.kind.foreign && call.kind.kind == CallKind::other) may_skip_ = false;
   if (call.kind.kind == CallKind::writes) {
     StorageFacts& facts = storages_[static_cast<size_t>(call.target)];
     facts.changed = facts.changed || facts.looked_at;
-    // What nobody filled, and is read, was filled past the operators: done again, that would undo what came after it.
+    // An uninitialized tensor that is updated before any operator has filled it was filled without operators. Repeating
+    // the update would undo later changes.
     const bool filled = facts.maker < 0 || facts.writes > 0 || overwrites(call) ||
                         !calls_[static_cast<size_t>(facts.maker)].kind.uninitialized;
     if (!filled) facts.changed = true, may_skip_ = false;
@@ -155,7 +156,7 @@ void RegionTrace::saved(const at::Tensor& tensor) {
 }
 
 void RegionTrace::finish() {
-  // Memory that no operator fills is filled by somebody else, who may read anything.
+  // Memory that no operator fills is filled by other code, which may read any tensor.
   const auto filled = [this](int32_t id) {
     const StorageFacts& facts = storages_[static_cast<size_t>(std::max(id, 0))];
     return id < 0 || facts.bytes == 0 || facts.writes > 0 || facts.changed;
@@ -217,7 +218,7 @@ void RegionTrace::take_shorter_times(const RegionTrace& other) {
     calls_[i].seconds = std::min(calls_[i].seconds, other.calls_[i].seconds);
 }
 
-/// Goes from the last call to the first: a call is made again if somebody needs a value of it that is not kept.
+/// Goes from the last call to the first. A call is repeated if one of its values is needed but not kept.
 class RegionTrace::Scan {
  public:
   Scan(const RegionTrace& trace, const std::vector<char>& kept)
@@ -279,7 +280,7 @@ class RegionTrace::Scan {
     }
   }
 
-  /// Memory that is there is written as in the first run, needed or not.
+  /// In-place writes to memory that exists in the second run are repeated, whether needed or not.
   bool force_writers() {
     bool again = false;
     for (const size_t i : c10::irange(steps_.size())) {

@@ -1,4 +1,4 @@
-#include "bellows/recompute/selection_impl.h"
+#include "bellows/recompute/selection.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+
+#include "bellows/recompute/choose.h"
 
 namespace bellows::recompute {
 
@@ -37,9 +39,9 @@ int& PastRegions::depth() {
 
 namespace {
 
-char no_memory = 0;  ///< its address marks storages of outlines
+char no_memory = 0;  ///< its address marks the storages of outlines
 
-/// Times on an accelerator are those of its work, not of handing it over.
+/// On an accelerator, measures the computation and not only its launch.
 double seconds_now(const std::vector<at::Tensor>& outputs) {
   for (const at::Tensor& output : outputs) {
     if (output.defined() && !output.is_cpu())
@@ -48,7 +50,7 @@ double seconds_now(const std::vector<at::Tensor>& outputs) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The results of an operator that returns nothing but tensors.
+/// Returns: the results of an operator that returns only tensors
 std::vector<at::Tensor> tensors_of(std::span<const c10::IValue> results) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(results.size());
@@ -71,7 +73,7 @@ void KeptOutput::keep_outlines() {
                                                              nullptr, &no_memory, [](void*) {}, tensor.device()),
                                                          nullptr, false);
     storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
-        "checkpoint: the function's second run reads a tensor that was left out because backward needs nothing of it.");
+        "checkpoint: the second run reads a tensor that was not recomputed because backward does not need it.");
     auto* const impl = tensor.unsafeGetTensorImpl();
     outlines = at::Tensor(impl->shallow_copy_and_detach(c10::VariableVersion(0), true));
     outlines.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::Storage(std::move(storage)));
@@ -80,7 +82,8 @@ void KeptOutput::keep_outlines() {
 }
 
 at::Tensor KeptOutput::given() const {
-  // With the same version counter, so that what is written over it in backward is noticed; but writes that are left out count.
+  // Shares the version counter, so that in-place writes in backward are detected. If writes are skipped, the tensor
+  // gets a new counter, because they have increased the old one.
   if (tensor.defined() && writes == 0) return tensor.tensor_data();
   const at::Tensor& source = tensor.defined() ? tensor : outlines;
   if (!source.defined()) return {};
@@ -131,7 +134,7 @@ RandomStates Selection::random_states_after(OperatorKind kind, const at::Tensor&
   return random_states(devices);
 }
 
-/// A call of a region whose plan is known: keeps what the plan says.
+/// Handles a call of a region with a plan: keeps the outputs that the plan selects.
 void Selection::follow(const tap::OpCall& op, OperatorKind kind, tap::Stack& stack) {
   op.next(stack);
   const std::lock_guard lock(mutex_);
@@ -168,14 +171,14 @@ CheckpointPolicy Selection::policy_of(const tap::OpCall& op, const std::vector<a
   return rule_({op.name(), op.overload(), outputs, bytes});
 }
 
-/// A call of a region of which nothing is known: all that could be kept is, until the region ends.
+/// Handles a call of a region without a plan: keeps all candidates until the region ends.
 void Selection::record(const tap::OpCall& op, OperatorKind kind, tap::Stack& stack) {
   using enum CheckpointPolicy;
   TracedCall traced{.schema = &op.handle().schema(), .kind = kind};
   {
     const std::lock_guard lock(mutex_);
     traced.reads = trace_->read(op.arguments(stack));
-    if (kind.kind == CallKind::writes && !op.arguments(stack)[0].toTensor().has_storage())  // a sparse one
+    if (kind.kind == CallKind::writes && !op.arguments(stack)[0].toTensor().has_storage())  // a sparse tensor
       traced.kind.kind = CallKind::other;
   }
   const double begin = budgeted() ? seconds_now({}) : 0;
@@ -269,7 +272,7 @@ void Selection::keep_nothing() {
   skips_ = false;
 }
 
-/// For a second run that leaves out nothing: a call whose outputs are not all kept is made.
+/// For a second run that skips nothing: repeats each call whose outputs are not all kept.
 void Selection::give_whole_calls_only() {
   for (KeptCall& call : calls_) {
     const auto lacks = [](const KeptOutput& output) {
@@ -305,6 +308,122 @@ void Selection::hand_to_guards_around() {
     for (const KeptOutput& output : call.outputs) call.elsewhere.emplace_back(output.tensor, false);
     call.outputs.clear();
   }
+}
+
+namespace {
+
+void replace_arguments(const tap::OpCall& op, tap::Stack& stack, const std::vector<at::Tensor>& outputs) {
+  stack.resize(stack.size() - op.arguments(stack).size());
+  for (const at::Tensor& output : outputs) stack.emplace_back(output);
+}
+
+/// Casts of weights depend on the state of autocast's cache, which may differ between the two runs.
+bool casts_weight(const tap::OpCall& op, tap::Stack& stack) {
+  if (op.name() != "aten::_to_copy") return false;
+  const at::Tensor& tensor = op.arguments(stack)[0].toTensor();
+  return tensor.is_leaf() && tensor.requires_grad();
+}
+
+bool noted(OperatorKind kind, const tap::OpCall& op, tap::Stack& stack) {
+  return !PastRegions::active() && kind.kind != CallKind::view && !casts_weight(op, stack);
+}
+
+}  // namespace
+
+class Selection::FirstRunTap final : public tap::OpTap {
+ public:
+  explicit FirstRunTap(Selection& selection) : selection_(selection) {}
+  void call(const tap::OpCall& op, tap::Stack& stack) override {
+    const OperatorKind kind = operator_kind(op.handle());
+    if (!noted(kind, op, stack)) {
+      op.next(stack);
+    } else if (selection_.region_plan_) {
+      selection_.follow(op, kind, stack);
+    } else {
+      selection_.record(op, kind, stack);
+    }
+  }
+
+ private:
+  Selection& selection_;
+};
+
+class Selection::SecondRunTap final : public tap::OpTap {
+ public:
+  explicit SecondRunTap(const Selection& selection) : selection_(selection) {}
+  void call(const tap::OpCall& op, tap::Stack& stack) override {
+    const OperatorKind kind = operator_kind(op.handle());
+    const KeptCall* call = noted(kind, op, stack) ? next_call(op) : nullptr;
+    if (!call || call->action == Action::run || call->modified()) {
+      if (kind.writes_some) check_target(op, stack);
+      return op.next(stack);
+    }
+    std::vector<at::Tensor> outputs;
+    if (kind.kind == CallKind::writes) {
+      // Memory that exists is always up to date, so writes that the plan did not expect are executed.
+      outputs.push_back(op.arguments(stack)[0].toTensor());
+      if (!has_no_memory(outputs[0]) && !is_final(outputs[0])) return op.next(stack);
+    }
+    outputs.reserve(call->outputs.size());
+    for (const auto& output : call->elsewhere) {
+      const PastRegions not_the_functions_operators;
+      const at::Tensor tensor = output.unpack();
+      outputs.push_back(tensor.defined() ? tensor.tensor_data() : tensor);
+    }
+    for (const KeptOutput& output : call->outputs) {
+      outputs.push_back(output.given());
+      if (output.tensor.defined() && output.writes > 0) note_final(output.tensor);
+    }
+    replace_arguments(op, stack, outputs);
+    set_random_states(call->random_after);
+  }
+
+ private:
+  const KeptCall* next_call(const tap::OpCall& op) {
+    const std::lock_guard lock(mutex_);
+    const size_t number = number_++;
+    if (number >= selection_.calls_.size()) return nullptr;
+    const KeptCall& call = selection_.calls_[number];
+    TORCH_CHECK_VALUE(call.schema == &op.handle().schema(), "checkpoint: the function called ", op.qualified_name(),
+                      " in its second run, where it had called ", call.schema->name(), " as operator ", number,
+                      " before. With a policy or a budget, the same operators must run in the same order. Look for ",
+                      "branches that depend on changing state.");
+    return &call;
+  }
+
+  void note_final(const at::Tensor& tensor) {
+    const std::lock_guard lock(mutex_);
+    finals_.push_back(tensor.storage().unsafeGetStorageImpl());
+  }
+
+  bool is_final(const at::Tensor& tensor) const {
+    if (!tensor.defined() || !tensor.has_storage()) return false;
+    const std::lock_guard lock(mutex_);
+    return std::count(finals_.begin(), finals_.end(), tensor.storage().unsafeGetStorageImpl()) > 0;
+  }
+
+  /// A tensor that was provided in its final state must not change, because it may be in use.
+  void check_target(const tap::OpCall& op, tap::Stack& stack) const {
+    const auto arguments = op.arguments(stack);
+    for (const size_t i : c10::irange(arguments.size())) {
+      const auto* alias = op.handle().schema().arguments()[i].alias_info();
+      TORCH_CHECK(!(alias && alias->isWrite()) || !arguments[i].isTensor() || !is_final(arguments[i].toTensor()),
+                  "checkpoint: the second run writes a tensor that was provided in its final state.");
+    }
+  }
+
+  const Selection& selection_;
+  mutable std::mutex mutex_;
+  size_t number_ = 0;
+  std::vector<const c10::StorageImpl*> finals_;  ///< storages that were provided in their final state
+};
+
+std::shared_ptr<tap::OpTap> Selection::first_run() {
+  return std::make_shared<FirstRunTap>(*this);
+}
+
+std::shared_ptr<tap::OpTap> Selection::second_run() const {
+  return std::make_shared<SecondRunTap>(*this);
 }
 
 }  // namespace detail

@@ -20,7 +20,7 @@ int64_t whole_pages(int64_t bytes) {
 }
 
 constexpr const char* advice =
-    "offload fewer tensors (.min_bytes); .reserve_bytes takes all of it before the first step.";
+    "offload fewer tensors (.min_bytes). .reserve_bytes reserves the space before the first step.";
 
 }  // namespace
 
@@ -41,7 +41,7 @@ int64_t SpillFile::take(int64_t bytes) {
     if (rest > 0) free_.emplace(offset + bytes, rest);
   } else {
     if (end_ + bytes > file_.size()) {
-      // In large steps, where there is room for them.
+      // Grow in large steps if the disk has enough space.
       const int64_t wanted = std::max(end_ + bytes, file_.size() + growth_bytes);
       file_.grow(file_.has_plenty(wanted) ? wanted : end_ + bytes, advice);
     }
@@ -85,7 +85,7 @@ void SpillFile::read(int64_t offset, void* data, int64_t bytes) const {
         ::pread(file_.descriptor(), static_cast<char*>(data) + done, static_cast<size_t>(bytes - done), offset + done);
     if (n < 0 && errno == EINTR) continue;
     TORCH_CHECK(n > 0, "offload: cannot read ", bytes - done, " bytes at offset ", offset + done, " of the file in ",
-                file_.folder(), ": ", n < 0 ? errno_message(errno) : std::string("it ends there"), ".");
+                file_.folder(), ": ", n < 0 ? errno_message(errno) : std::string("unexpected end of file"), ".");
     done += n;
   }
 }

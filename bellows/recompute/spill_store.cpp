@@ -43,7 +43,7 @@ SpillStore::~SpillStore() {
     shared_->ending = true;
   }
   shared_->work.notify_all();
-  // The last tensor may have ended on the thread itself, which then touches nothing but what it shares.
+  // If the last tensor was destroyed on the thread itself, the thread accesses only the shared state afterwards.
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();
   } else {
@@ -68,7 +68,7 @@ void SpillStore::run(const std::shared_ptr<Shared>& shared, SpillStore* store) {
     }
     lock.unlock();
     shared->progress.notify_all();
-    item.reset();  // perhaps the last that holds it, and the store
+    item.reset();  // may destroy the tensor and the store
     lock.lock();
   }
 }
@@ -145,7 +145,7 @@ at::Tensor SpillStore::get(const Item& item) {
   fail_if_broken();
   read_ahead(item->number_);
   if (const auto given = item->given_.lock()) return at::Tensor(given);
-  if (item->place_ == SpilledTensor::Place::queued) {  // not worth writing any more
+  if (item->place_ == SpilledTensor::Place::queued) {  // no longer worth writing
     writing_bytes_ -= item->bytes();
     item->place_ = SpilledTensor::Place::memory;
   }

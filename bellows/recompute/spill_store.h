@@ -15,7 +15,7 @@ namespace bellows::recompute::detail {
 
 class SpillStore;
 
-/// One tensor that is in a file, on its way there, or on its way back.
+/// One tensor that is in a file, or in transit to or from it.
 class SpilledTensor final : public tap::PackedTensor, public std::enable_shared_from_this<SpilledTensor> {
  public:
   SpilledTensor(std::shared_ptr<SpillStore> store, at::Tensor dense, int64_t number);
@@ -33,17 +33,18 @@ class SpilledTensor final : public tap::PackedTensor, public std::enable_shared_
   at::DimVector sizes_, strides_;
   c10::TensorOptions options_;
   int64_t bytes_ = 0;
-  // Below: under the store's lock.
+  // The members below are protected by the store's lock.
   Place place_ = Place::queued;
   int64_t offset_ = -1;  ///< in the file
-  at::Tensor tensor_;    ///< queued, writing, memory
-  const void* data_;     ///< of the tensor: the store's thread may not ask, once operators that read it are pending
-  bool ahead_ = false;   ///< read, and not yet asked for
+  at::Tensor tensor_;    ///< set in the states queued, writing and memory
+  /// Data of tensor_, fetched early: later, pending operators that read the tensor may block access to it
+  const void* data_;
+  bool ahead_ = false;  ///< read from the file, but not yet requested
   std::exception_ptr error_;
-  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> given_;  ///< what unpack() gave last
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> given_;  ///< the last result of unpack()
 };
 
-/// The file, its thread, and the tensors in it by the order of forward.
+/// The file, its thread, and its tensors in the order of forward.
 /// Threads: safe
 class SpillStore : public std::enable_shared_from_this<SpillStore> {
  public:
@@ -52,8 +53,8 @@ class SpillStore : public std::enable_shared_from_this<SpillStore> {
   SpillStore(const SpillStore&) = delete;
   SpillStore& operator=(const SpillStore&) = delete;
 
-  /// Waits while too much is on its way.
-  /// Params: tensor – of the CPU, dense in some order
+  /// Queues a tensor for writing. Waits while too many bytes are in transit.
+  /// Params: tensor – a CPU tensor, dense in any order of dimensions
   std::shared_ptr<tap::PackedTensor> put(const at::Tensor& tensor);
   void wait_until_written();
   OffloadStats stats() const;
@@ -63,7 +64,7 @@ class SpillStore : public std::enable_shared_from_this<SpillStore> {
   using Lock = std::unique_lock<std::mutex>;
   using Item = std::shared_ptr<SpilledTensor>;
 
-  /// What the thread shares with the store, which may end on that thread with its last tensor.
+  /// State shared with the thread. The store may be destroyed on that thread together with its last tensor.
   struct Shared {
     std::mutex mutex;
     std::condition_variable work, progress;
@@ -84,7 +85,7 @@ class SpillStore : public std::enable_shared_from_this<SpillStore> {
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   std::map<int64_t, SpilledTensor*> items_;
   int64_t next_number_ = 0, writing_bytes_ = 0, reading_bytes_ = 0;
-  std::exception_ptr error_;  ///< of a write: the file is not to be relied on any more
+  std::exception_ptr error_;  ///< of a failed write: the file must not be used any more
   OffloadStats stats_;
   std::thread thread_;
 };

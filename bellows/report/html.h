@@ -5,13 +5,14 @@
 
 namespace bellows {
 
-/// Text as HTML or SVG, for elements and quoted attributes. Control characters other than line breaks become spaces.
+/// Escapes text for HTML or SVG elements and quoted attributes. Control characters other than line breaks become
+/// spaces.
 std::string escape_html(std::string_view text);
 
-/// The beginning of a self-contained page, up to and including `<main>`. The colours --paper, --card, --ink, --soft and
-/// --line follow the reader's choice of light or dark; charts, tables, `.key` and `.scroll` have a style.
+/// Returns the start of a self-contained page, up to and including `<main>`. The colors --paper, --card, --ink, --soft
+/// and --line follow the browser's light or dark mode. Charts, tables, `.key` and `.scroll` have a style.
 /// Params: title – text
-///         style – CSS of the page, which comes after the shared rules
+///         style – CSS that follows the shared rules
 std::string begin_page(std::string_view title, std::string_view style);
 
 }  // namespace bellows

@@ -13,7 +13,7 @@ namespace bellows {
 
 namespace {
 
-/// Small, stable numbers for threads: the viewer sorts rows by them.
+/// Small, stable thread numbers, by which the viewer sorts rows.
 uint64_t trace_thread_number() {
   static std::atomic<uint64_t> next{1};
   static thread_local const uint64_t mine = next++;

@@ -2,13 +2,12 @@
 
 namespace bellows {
 
-/// From now on the process keeps the memory that it frees, and gives it out again: the C library otherwise returns large
-/// blocks to the system, and the next tensor of that size pays for zeroed pages anew (about 0.25 µs for each 4 KiB). For
-/// programs that allocate alike in every step, as training does. It cannot be undone.
-/// Numerics: nothing changes
-/// Cost:     the process stays as large as it ever was; with glibc only, elsewhere nothing happens
-/// Threads:  any; call it before work starts, so that early blocks are kept too
-/// Ref:      mallopt(3): M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
+/// Makes the C library keep freed memory in the process and reuse it. By default, it returns large blocks to the
+/// operating system, and the next tensor of that size has to fault in zeroed pages again (about 0.25 µs for each 4
+/// KiB). Use it in programs whose steps all allocate the same sizes, such as training. It cannot be undone.
+/// Numerics: no effect
+/// Cost:     the process never shrinks below its peak memory. Without glibc, the function does nothing
+/// Threads:  any; call it before work starts, so that early blocks are reused, too
 void keep_freed_memory();
 
 }  // namespace bellows

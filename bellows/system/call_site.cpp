@@ -21,8 +21,8 @@ namespace bellows {
 
 namespace {
 
-/// The functions of one ELF file by address, from its full symbol table: static functions of a program are not in the
-/// dynamic one that dladdr() reads.
+/// The functions of one ELF file by address, from its full symbol table. dladdr() reads only the dynamic symbol table,
+/// which lacks the static functions of a program.
 class SymbolTable {
  public:
   explicit SymbolTable(const std::string& path) {
@@ -30,11 +30,11 @@ class SymbolTable {
       file_ = std::make_unique<MappedFile>(path);
       if (!load()) functions_.clear();
     } catch (const std::exception&) {
-      // Unreadable (the vDSO, a deleted program): the address has to do.
+      // Unreadable (the vDSO, a deleted program): only the address is available.
     }
   }
 
-  /// Params: address – relative to where the file was loaded. Returns the mangled name, or null.
+  /// Params: address – relative to the load address of the file. Returns the mangled name, or null.
   const char* find(uint64_t address) const {
     auto next = std::upper_bound(functions_.begin(), functions_.end(), address,
                                  [](uint64_t value, const Function& function) { return value < function.start; });
@@ -88,7 +88,7 @@ class SymbolTable {
 
 struct ResolvedFrame {
   bool libtorch = false;  ///< code in one of libtorch's libraries
-  bool skipped = false;   ///< no user's code: libtorch's, Bellows's, the standard library's
+  bool skipped = false;   ///< not user code, but libtorch's, Bellows' or the standard library's
   std::string text;
 };
 
@@ -104,7 +104,7 @@ bool is_runtime_library(std::string_view file) {
   return false;
 }
 
-/// Header templates of libtorch and the standard library land in the user's program: told by their mangled names.
+/// Detects functions that the user's program instantiates from templates of libtorch, Bellows and the standard library.
 bool is_foreign_symbol(std::string_view name) {
   if (!name.starts_with("_Z")) return name == "_start" || name.starts_with("__libc");
   name.remove_prefix(2);
@@ -138,7 +138,7 @@ class FrameResolver {
     const std::string_view file = file_name(path);
     if (file.starts_with("libtorch") || file.starts_with("libc10")) return {true, true, ""};
     if (is_runtime_library(file)) return {false, true, ""};
-    // A return address points behind its call, possibly into the next function.
+    // A return address points after its call, possibly into the next function.
     const uint64_t offset = static_cast<char*>(address) - static_cast<char*>(info.dli_fbase) - 1;
     auto& table = tables_[path];
     if (!table) table = std::make_unique<SymbolTable>(path.find('/') == std::string::npos ? "/proc/self/exe" : path);
@@ -161,7 +161,8 @@ std::string call_site() {
   std::array<void*, 96> addresses;
   const int count = ::backtrace(addresses.data(), static_cast<int>(addresses.size()));
   std::lock_guard lock(resolver.mutex);
-  // Without symbols our own frames look like the user's. They all come before libtorch's, which called them.
+  // Without symbols, frames of Bellows look like user code. All of them are deeper than libtorch's, which called
+  //   them.
   int first = 0;
   for (int i = count - 1; i >= 0; --i) {
     if (resolver.resolve(addresses[i]).libtorch) first = i;

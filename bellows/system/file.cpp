@@ -33,7 +33,7 @@ struct FileHandle {
 constexpr size_t pipe_limit_bytes = 16 << 20;  // /dev/zero never ends
 constexpr int poll_ms = 50;
 
-/// umask() could only be read by setting it, for all threads.
+/// Reads the umask from /proc, because umask() can only read it by changing it for all threads.
 mode_t current_umask() {
   std::ifstream status("/proc/self/status");
   for (std::string key; status >> key; status.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
@@ -45,7 +45,7 @@ mode_t current_umask() {
   return 022;
 }
 
-/// The file that `path` means, where that is a symbolic link; the link's target may be missing yet.
+/// Follows symbolic links to the file that `path` refers to. The target of the link may not exist yet.
 std::string behind_links(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_symlink(path, error)) return path;
@@ -54,14 +54,14 @@ std::string behind_links(const std::string& path) {
   return std::filesystem::path(path).parent_path() / std::filesystem::read_symlink(path);
 }
 
-/// Opens what is no regular file for writing. A pipe may have no reader yet: the wait for it ends with a stop.
+/// Opens a pipe or device for writing. If a pipe has no reader yet, waits for one; request_stop() ends the wait.
 int open_special(const std::string& path) {
   LongWait wait("a reader of " + path);
   for (;; wait.sleep(std::chrono::milliseconds(poll_ms))) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_APPEND | O_NONBLOCK);
     std::error_code ignored;
     if (fd < 0 && errno == ENXIO && std::filesystem::is_fifo(path, ignored)) continue;
-    if (fd >= 0) ::fcntl(fd, F_SETFL, O_APPEND);  // the writes themselves may wait
+    if (fd >= 0) ::fcntl(fd, F_SETFL, O_APPEND);  // later writes may block
     return fd;
   }
 }
@@ -75,20 +75,20 @@ std::string folder_of(const std::string& path) {
 
 void take_ownership(int fd, const std::string& replaced) {
   struct stat old {};
-  mode_t mode = 0666 & ~current_umask();  // mkostemp's 0600 would hide the result from others
+  mode_t mode = 0666 & ~current_umask();  // mkostemp's 0600 would hide the result from other users
   if (::stat(replaced.c_str(), &old) == 0) {
     mode = old.st_mode & 0777;
-    // Only root may keep another owner; the group needs to be one of the caller's.
+    // Only root may change the owner; the group must be one of the caller's.
     const bool kept = ::fchown(fd, old.st_uid, old.st_gid) == 0;
     const bool same_group = kept || ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) == 0;
-    // Another group must not get the permissions that the old group had.
+    // The new group must not get the permissions of the old group.
     if (!same_group) mode = (mode & ~mode_t{070}) | (mode & ((mode & 07) << 3));
   }
   ::fchmod(fd, mode);
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // Non-blocking: opening a pipe that nobody writes to would wait for ever.
+  // Non-blocking, because opening a pipe without a writer would block forever.
   const FileHandle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   TORCH_CHECK_VALUE(file.fd >= 0, "cannot open ", path, ": ", errno_message(errno), ".");
   struct stat status {};
@@ -119,7 +119,7 @@ void MappedFile::check_size() const {
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   struct stat status {};
-  // What a shell redirects, /dev/stdout or /dev/fd/3, may lead to a regular file that others hold open.
+  // /dev/stdout or /dev/fd/3 may lead to a regular file that other processes have open, if the shell redirects it.
   const bool exists = ::stat(path_.c_str(), &status) == 0;
   TORCH_CHECK(!exists || !S_ISDIR(status.st_mode), "cannot write ", path_, ": it is a folder. Name a file.");
   const bool special =
@@ -205,7 +205,7 @@ void AtomicFile::commit() {
               errno_message(errno), ".");
   ::close(fd_);
   fd_ = -1;
-  // The name itself is on disk only when the folder is.
+  // The new name is on disk only after the folder is synced.
   const FileHandle folder{::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (folder.fd >= 0) ::fsync(folder.fd);
 }
@@ -225,7 +225,7 @@ std::string read_text_file(const std::string& path) {
   for (;;) {
     wait.check();
     pollfd ready{file.fd, POLLIN, 0};
-    if (::poll(&ready, 1, poll_ms) <= 0) continue;  // nothing yet, or a signal
+    if (::poll(&ready, 1, poll_ms) <= 0) continue;  // no data yet, or a signal
     const ssize_t count = ::read(file.fd, buffer.data(), buffer.size());
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     TORCH_CHECK_VALUE(count >= 0, "cannot read ", path, ": ", errno_message(errno), ".");

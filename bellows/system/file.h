@@ -9,12 +9,14 @@
 
 namespace bellows {
 
-/// A whole file, read only, mapped into memory.
-/// Threads:  reading is safe from all threads. Bytes of a file that was cut short meanwhile raise SIGBUS: write with
-///           AtomicFile, and call check_size() before reading what others may change.
+/// A complete file, mapped into memory read-only.
+/// Threads:  reading is safe from all threads. Reading beyond the end of a file that was truncated meanwhile raises
+///           SIGBUS: write files with AtomicFile, and call check_size() before reading a file that other programs may
+///           change
 class MappedFile {
  public:
-  /// Throws: c10::ValueError – missing, unreadable, or not a regular file; names the path and the system's reason
+  /// Throws: c10::ValueError if the file is missing, unreadable or not a regular file (the message names the path and
+  ///         the system's reason)
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -22,36 +24,40 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   /// Cost:   one system call
-  /// Throws: c10::ValueError – the file is shorter now than when it was opened. One that was replaced or removed is not:
-  ///         its bytes live on
+  /// Throws: c10::ValueError if the file is shorter now than when it was opened. A file that was replaced or removed
+  ///         does not throw, because its data stay mapped
   void check_size() const;
   const std::string& path() const { return path_; }
 
  private:
   std::string path_;
-  uint64_t device_ = 0, inode_ = 0;  ///< which file it was
+  uint64_t device_ = 0, inode_ = 0;  ///< identify the file
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
 
-/// Writes a file so that its name holds either the old content or the whole new one, also after kill -9 or a power
-/// cut: a temporary file beside it (`NAME.tmp-aB3xYz`), fsync, rename, fsync of the folder. Without commit() nothing
-/// changes and nothing stays behind. A symbolic link stays one: the file behind it is replaced. The new file has the
-/// permissions of the replaced one, and its owner and group where the system permits it; a name that is new follows the
-/// umask. What is no regular file (/dev/null, /dev/stdout, a pipe) is written to directly.
+/// Writes a file atomically: its name refers to either the old content or the complete new one, even after `kill -9` or
+/// a power failure. It writes a temporary file in the same folder (`NAME.tmp-aB3xYz`), then calls fsync, renames the
+/// file and calls fsync on the folder. Without commit(), nothing changes and the temporary file is deleted.
+///
+/// If the name is a symbolic link, the link's target is replaced. The new file gets the permissions of the replaced
+/// file, and its owner and group if the system permits it; a new name follows the umask. Pipes and devices (/dev/null,
+/// /dev/stdout) are written directly.
 class AtomicFile {
  public:
-  /// Throws: c10::Error – the folder is missing or not writable
+  /// Throws: c10::Error if the folder is missing or not writable
   explicit AtomicFile(std::string path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// Throws: c10::Error – disk full and the like: path, offset, the system's reason
+  /// Throws: c10::Error if writing fails, for example because the disk is full (the message has path, offset and the
+  ///         system's reason)
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  /// Bytes that lie before offset(), anew or as they are. What is no regular file has none.
-  /// Throws: c10::Error – not all of them were written yet; disk errors
+  /// Overwrites or reads back bytes before offset(). Only regular files support it.
+  /// Throws: c10::Error if some of the bytes were not written yet, the target is not a regular file, or a disk error
+  ///         occurs
   void overwrite(uint64_t offset, std::span<const std::byte> bytes);
   void read_back(uint64_t offset, std::span<std::byte> out) const;
   uint64_t offset() const { return offset_; }
@@ -61,14 +67,14 @@ class AtomicFile {
   void open_temporary();
   void check_written(uint64_t offset, uint64_t size) const;
 
-  std::string path_, temporary_;  ///< temporary_ is empty where the bytes go to path_ directly
+  std::string path_, temporary_;  ///< temporary_ is empty if the bytes go to path_ directly
   int fd_ = -1;
   uint64_t offset_ = 0;
 };
 
-/// The whole of a small text file, or all that comes out of a pipe. Throws as MappedFile does.
+/// Reads a small text file, or a pipe until its end. Throws like MappedFile.
 std::string read_text_file(const std::string& path);
-/// Throws as AtomicFile does.
+/// Throws like AtomicFile.
 void write_text_file(const std::string& path, std::string_view text);
 
 }  // namespace bellows

@@ -6,9 +6,10 @@
 
 namespace bellows {
 
-/// While it lives, writing to a connection that the other side has closed does not end the program: neither on this
-/// thread nor, for good, on those that are started meanwhile. The program's own handlers are not touched.
-/// Threads: make and destroy it on one thread, in nested order
+/// Blocks SIGPIPE on this thread while the object lives, so that writing to a connection that was closed by the peer
+/// does not end the program. Threads that are started meanwhile inherit the blocked signal permanently. The program's
+/// signal handlers do not change.
+/// Threads: construct and destroy it on one thread, in nested order
 class NoSigpipe {
  public:
   NoSigpipe() {

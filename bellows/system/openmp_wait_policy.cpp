@@ -6,7 +6,7 @@
 
 namespace bellows {
 
-void bound_spinning(char** argv) {
+void set_openmp_wait_policy(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   setenv("GOMP_SPINCOUNT", "20000", 1);
   execv("/proc/self/exe", argv);

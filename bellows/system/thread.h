@@ -9,21 +9,21 @@
 
 namespace bellows {
 
-/// Why the system gives no thread, and what to do: a full sentence for a message.
+/// Explains why the system cannot start a thread and what to do, as a full sentence.
 std::string no_thread_message(const std::system_error& error);
-/// Throws: c10::Error – always: "PURPOSE: cannot start a thread: …"
+/// Throws: c10::Error always, "PURPOSE: cannot start a thread: …"
 [[noreturn]] void throw_no_thread(std::string_view purpose, const std::system_error& error);
 
-/// Starts `count` threads that do nothing and ends them. OpenMP ends the process without an error that can be caught where
-/// it gets no thread: a program that calls this first can say why.
-/// Cost:   about 20 µs a thread
-/// Throws: c10::Error – the system does not give as many
+/// Starts `count` threads that do nothing and ends them. If OpenMP cannot start a thread, it ends the process without a
+/// catchable error; call this function first to report the error instead.
+/// Cost:   about 20 µs per thread
+/// Throws: c10::Error if the system cannot start that many threads
 void check_threads(int count);
 
-/// Starts a thread. Put work into its queue afterwards, or take the work back if this throws.
-/// Params: purpose – what the thread is for, as the start of a message: "checkpoint"
+/// Starts a thread. Add work to its queue afterwards, or remove the work again if this function throws.
+/// Params: purpose – prefix of the error message: "checkpoint"
 ///         Thread  – std::thread or std::jthread
-/// Throws: c10::Error if the system gives none (limits of threads or memory)
+/// Throws: c10::Error if the system cannot start a thread (limits of threads or memory)
 template <class Thread = std::thread, class Function>
 Thread start_thread(std::string_view purpose, Function&& function) {
   try {
@@ -33,7 +33,8 @@ Thread start_thread(std::string_view purpose, Function&& function) {
   }
 }
 
-/// std::async() with a thread of its own where the system gives one; else the function runs before this returns. What it throws comes out of get() in both cases.
+/// Like std::async() on a new thread. If the system cannot start a thread, the function runs before this call returns.
+/// In both cases, get() rethrows its exceptions.
 template <class Function>
 auto start_async_or_run(const Function& function) {
   try {

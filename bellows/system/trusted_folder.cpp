@@ -20,7 +20,7 @@ bool is_of_this_user(const struct stat& status) {
   return status.st_uid == ::geteuid();
 }
 
-/// Of one folder. A sticky one protects what it holds of this user's.
+/// Checks one folder. In a sticky folder, other users cannot replace files of this user.
 std::string distrust_of(const fs::path& folder, const struct stat& status) {
   if (!is_of_this_user(status) && status.st_uid != 0)
     return c10::str(folder.string(), " belongs to user ", status.st_uid, ", expected user ", ::geteuid(),

@@ -6,20 +6,23 @@
 
 namespace bellows {
 
-/// Whether only this user and root can change a file: it is theirs, and its mode lets neither group nor others write.
+/// Whether only this user and root can change a file: one of them owns it, and neither group nor others may write.
 bool is_trusted(const struct stat& status);
 
-/// What lets other users replace files of a folder, or the folder itself: its owner, its mode, and those of its parents up to one that only
-/// this user can change, or a sticky one (/tmp). Symbolic links are followed first.
-/// Returns: with the command that mends it; "": nothing
+/// Checks whether other users can replace files of a folder, or the folder itself. It follows symbolic links first.
+/// Then it checks owner and mode of the folder and of its parents, up to the first parent that only this user can
+/// change or that is sticky (/tmp).
+/// Returns: the problem with the command that fixes it, or "" if there is none
 std::string distrust_of(const std::string& folder);
 
-/// Makes a folder of mode 0700, with missing parents alike, whatever the umask is. One that exists stays as it is.
-/// Throws: c10::Error – the system's refusal
+/// Creates a folder and its missing parents with mode 0700, independent of the umask. An existing folder does not
+/// change.
+/// Throws: c10::Error if the system cannot create it
 void make_private_folder(const std::string& folder);
 
-/// The same for a folder that has to be trusted afterwards. One of this user that others may write to gets the mode 0700, too.
-/// Throws: c10::Error – the system's refusal; what distrust_of() says
+/// Like make_private_folder(), then requires a trusted folder. If the folder belongs to this user and others may write
+/// to it, its mode is set to 0700.
+/// Throws: c10::Error if the system cannot create it, or with the problem that distrust_of() returns
 void make_trusted_folder(const std::string& folder);
 
 }  // namespace bellows

@@ -21,7 +21,7 @@ std::string temporary_folder() {
   return temporary && *temporary ? temporary : "/tmp";
 }
 
-/// The shell's `ulimit -f`. Beyond it the system kills the process, rather than to say so.
+/// The shell's `ulimit -f`. If a file grows beyond it, the system kills the process.
 int64_t file_size_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return INT64_MAX;
@@ -34,7 +34,7 @@ int64_t available_bytes(int fd) {
   return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
 }
 
-/// 0 or the system's error number.
+/// Returns 0 or errno.
 int allocate_on_disk(int fd, int64_t begin, int64_t end) {
   int error = 0;
   do {
@@ -45,12 +45,12 @@ int allocate_on_disk(int fd, int64_t begin, int64_t end) {
 
 }  // namespace
 
-NamelessFile::NamelessFile(std::string folder, std::string user)
+UnlinkedTempFile::UnlinkedTempFile(std::string folder, std::string user)
     : folder_(folder.empty() ? temporary_folder() : std::move(folder)), user_(std::move(user)) {
   fd_ = ::open(folder_.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600);
   if (fd_ >= 0) return;
   const int first_error = errno;
-  if (first_error == EOPNOTSUPP || first_error == EISDIR) {  // a file system without nameless files
+  if (first_error == EOPNOTSUPP || first_error == EISDIR) {  // a file system without O_TMPFILE
     std::string name = folder_ + "/bellows-XXXXXX";
     fd_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (fd_ >= 0) {
@@ -62,18 +62,18 @@ NamelessFile::NamelessFile(std::string folder, std::string user)
               ". Give .folder one that exists and may be written.");
 }
 
-NamelessFile::~NamelessFile() {
+UnlinkedTempFile::~UnlinkedTempFile() {
   ::close(fd_);
 }
 
-void NamelessFile::grow(int64_t end, const std::string& advice) {
+void UnlinkedTempFile::grow(int64_t end, const std::string& advice) {
   const int64_t more = end - size_, limit = file_size_limit();
   if (more <= 0) return;
   TORCH_CHECK(end <= limit, user_, ": expected files of ", end,
               " bytes to be allowed, but the limit of this process is ", limit, " (ulimit -f). Raise it; ", advice);
   const int64_t available = available_bytes(fd_);
   int error = available < more ? ENOSPC : allocate_on_disk(fd_, size_, end);
-  if (error == EOPNOTSUPP) {  // a file system that cannot: its free space was looked at
+  if (error == EOPNOTSUPP) {  // a file system without preallocation: only its free space was checked
     error = ::ftruncate(fd_, end) == 0 ? 0 : errno;
     promised_ = false;
   }
@@ -81,7 +81,7 @@ void NamelessFile::grow(int64_t end, const std::string& advice) {
   size_ = end;
 }
 
-void NamelessFile::fill(int64_t begin, const std::string& advice) {
+void UnlinkedTempFile::fill(int64_t begin, const std::string& advice) {
   if (promised_) return;
   const std::vector<char> zeros(1 << 20);
   while (begin < size_) {
@@ -93,13 +93,13 @@ void NamelessFile::fill(int64_t begin, const std::string& advice) {
   }
 }
 
-void NamelessFile::check_room(int error, int64_t more, const std::string& advice) const {
+void UnlinkedTempFile::check_room(int error, int64_t more, const std::string& advice) const {
   TORCH_CHECK(error == 0, user_, ": cannot take ", more, " bytes more on the disk of ", folder_, ": ",
               errno_message(error), "; ", available_bytes(fd_), " bytes are available there, this process holds ",
               size_, ". Free some, or give .folder a larger disk; ", advice);
 }
 
-bool NamelessFile::has_plenty(int64_t end) const {
+bool UnlinkedTempFile::has_plenty(int64_t end) const {
   return end <= file_size_limit() && end - size_ < available_bytes(fd_) / 2;
 }
 

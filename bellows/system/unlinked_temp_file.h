@@ -5,29 +5,30 @@
 
 namespace bellows {
 
-/// A file without a name, for what does not fit into memory. The system takes it away when the last user of its
-/// descriptor or of its memory ends, by whatever, kill -9 too.
-/// Threads: one at a time where grow() is called
-class NamelessFile {
+/// An unlinked temporary file for data that does not fit into memory. The system deletes it when the last descriptor is
+/// closed and the last mapping removed, even after `kill -9`.
+/// Threads: not thread-safe while grow() runs
+class UnlinkedTempFile {
  public:
-  /// Params: folder – empty: $TMPDIR, or /tmp. Some systems keep /tmp in memory
-  ///         user – begins the messages of errors: "offload"
-  /// Throws: c10::Error – the folder is missing or cannot be written
-  NamelessFile(std::string folder, std::string user);
-  ~NamelessFile();
-  NamelessFile(const NamelessFile&) = delete;
-  NamelessFile& operator=(const NamelessFile&) = delete;
+  /// Params: folder – if empty, $TMPDIR or /tmp. Some systems keep /tmp in memory
+  ///         user – prefix of error messages: "offload"
+  /// Throws: c10::Error if the folder is missing or not writable
+  UnlinkedTempFile(std::string folder, std::string user);
+  ~UnlinkedTempFile();
+  UnlinkedTempFile(const UnlinkedTempFile&) = delete;
+  UnlinkedTempFile& operator=(const UnlinkedTempFile&) = delete;
 
-  /// Takes room on the disk up to byte `end`: what is written there later does not find it full. On file systems that cannot
-  /// promise room it only looks whether there is some.
-  /// Params: advice – ends the message: what else may be done
-  /// Throws: c10::Error – not enough room, or beyond `ulimit -f`: figures of both; nothing has changed then
+  /// Allocates disk space up to byte `end`, so that later writes cannot fail because the disk is full. On file systems
+  /// without preallocation, it only checks the free space.
+  /// Params: advice – end of the error message: an alternative for the user
+  /// Throws: c10::Error if there is not enough space or `end` is beyond `ulimit -f` (with both figures); the file is
+  ///         unchanged then
   void grow(int64_t end, const std::string& advice);
-  /// Writes zeros from byte `begin` on where the file system has promised no room, so that there is some.
-  /// Cost:   as writing; nothing where it has promised
-  /// Throws: as grow()
+  /// On file systems without preallocation, writes zeros from byte `begin` to allocate the space.
+  /// Cost:   that of writing; none if the space is preallocated
+  /// Throws: like grow()
   void fill(int64_t begin, const std::string& advice);
-  /// Whether grow() would find room for so many bytes in half of what is available.
+  /// Whether growing to `end` bytes needs less than half of the available space and is allowed by `ulimit -f`.
   bool has_plenty(int64_t end) const;
 
   int64_t size() const { return size_; }
@@ -35,13 +36,13 @@ class NamelessFile {
   const std::string& folder() const { return folder_; }
 
  private:
-  /// Params: error – the system's number, 0 for none
+  /// Params: error – errno; 0 for none
   void check_room(int error, int64_t more, const std::string& advice) const;
 
   const std::string folder_, user_;
   int fd_ = -1;
   int64_t size_ = 0;
-  bool promised_ = true;  ///< by the file system: the room is ours
+  bool promised_ = true;  ///< the file system preallocated the space
 };
 
 }  // namespace bellows

@@ -4,15 +4,15 @@
 
 namespace bellows {
 
-/// What is half written cannot be gone on with: after a write that failed, a sink or a writer refuses all
-/// others, and close().
+/// Makes a sink or writer refuse all further writes and close() after a failed write, because its partial output cannot
+/// be continued.
 class WriteState {
  public:
-  /// Throws: c10::Error – an earlier write failed
+  /// Throws: c10::Error if an earlier write failed
   void check(const char* who) const {
     TORCH_CHECK(!failed_, who, ": an earlier write failed, and nothing was put in place. Begin again with a new one.");
   }
-  /// Throws: what body throws; as check
+  /// Throws: exceptions of `body`; like check()
   template <class Body>
   void run(const char* who, const Body& body) {
     check(who);

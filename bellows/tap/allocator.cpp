@@ -14,7 +14,7 @@
 namespace bellows::tap {
 namespace {
 
-/// Of the whole process, and never destroyed: tensors are freed until its very end.
+/// State of the whole process. It is never destroyed, because tensors are freed until the process ends.
 struct AllocatorState {
   std::atomic<int64_t> current{0}, peak{0}, allocations{0}, frees{0};
   std::atomic<int> listener_count{0};
@@ -61,8 +61,8 @@ void free_block(void* block) {
   c10::free_cpu(block);
 }
 
-/// The deleter's context is the data pointer itself: oneDNN's convolution checks for that, so the size of a block has
-/// to come from the heap.
+/// The deleter's context is the data pointer itself, because oneDNN's convolution checks this. The size of a block
+/// therefore comes from the heap.
 struct CountingAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     void* block = c10::alloc_cpu(bytes);

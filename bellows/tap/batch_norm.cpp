@@ -13,7 +13,7 @@ namespace bellows::tap {
 
 namespace {
 
-/// By the tensor that a layer is told by. A weak handle keeps the address from being given to another tensor.
+/// Replacements by key tensor. A weak reference keeps other tensors from getting the same address.
 class Replacements {
  public:
   void set(const at::Tensor& key, BatchNormFunction function) {
@@ -48,7 +48,7 @@ Replacements& replacements() {
   return *all;
 }
 
-/// In place of the kernel that the dispatcher would make of the composite operator for autograd's keys.
+/// Replaces the kernel that the dispatcher derives from the composite operator for autograd's keys.
 at::Tensor batch_norm_above_autograd(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                                      const std::optional<at::Tensor>& bias,
                                      const std::optional<at::Tensor>& running_mean,

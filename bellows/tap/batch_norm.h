@@ -6,7 +6,7 @@
 
 namespace bellows::tap {
 
-/// One call of at::batch_norm in training. What is not there is undefined.
+/// The arguments of one at::batch_norm call in training. Missing tensors are undefined.
 struct BatchNormCall {
   at::Tensor input;                      ///< [N, C, …]
   at::Tensor weight, bias;               ///< [C]
@@ -15,13 +15,13 @@ struct BatchNormCall {
 };
 using BatchNormFunction = std::function<at::Tensor(const BatchNormCall& call)>;
 
-/// From now on at::batch_norm in training is computed by `function` wherever `key` is its running mean, or its weight where
-/// there is no running mean; null ends that. It is called above autograd, and brings its own gradient. Everything else is
-/// computed as before, in evaluation too.
-/// Params:  key – told apart by identity, which Module::to() keeps and Module::clone() does not
-/// Cost:    a look-up a call in training, once there was a first replacement
+/// Computes at::batch_norm in training by `function` wherever `key` is the running mean, or the weight if there is no
+/// running mean. A null function ends the replacement. The function is called above autograd and must provide its own
+/// gradient. All other calls, including all calls in evaluation, are unchanged.
+/// Params:  key – compared by identity. Module::to() preserves the identity, Module::clone() does not.
+/// Cost:    one look-up per call in training, once any replacement has been made
 /// Threads: safe
-/// Throws:  c10::ValueError – an undefined key
+/// Throws:  c10::ValueError if `key` is undefined
 void replace_batch_norm(const at::Tensor& key, BatchNormFunction function);
 
 }  // namespace bellows::tap

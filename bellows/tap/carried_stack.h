@@ -11,10 +11,10 @@
 
 /// Internal to the component: the clients of one kind of tap that are installed on a thread.
 ///
-/// They hang on c10::ThreadLocalDebugInfo, an immutable list whose head at::ThreadLocalState copies: to autograd's
-/// workers, to JIT continuations, to whoever restores a captured state. Nodes are shared by those threads, so a node
-/// never changes but for `active`, which its guard clears at its end. That ends the calls on every thread, whatever
-/// lists still hold the node.
+/// The clients are stored in c10::ThreadLocalDebugInfo, an immutable list. at::ThreadLocalState copies its head to
+/// autograd's workers, JIT continuations and any thread that restores a captured state. These threads share the nodes,
+/// so nodes are immutable except for `active`. A guard clears `active` when it ends. This ends the calls on every
+/// thread, even if other lists still hold the node.
 namespace bellows::tap {
 
 template <class Client, uint8_t kind_number>
@@ -23,9 +23,9 @@ struct CarriedNode : c10::DebugInfoBase {
 
   std::shared_ptr<Client> client;
   std::atomic<bool> active{true};
-  std::vector<CarriedNode*> all;  ///< oldest first, this one last; the older ones live through `below`
+  std::vector<CarriedNode*> all;  ///< oldest first, this node last; `below` keeps the older ones alive
   std::shared_ptr<c10::ThreadLocalDebugInfo> below;  ///< the thread's list before this node
-  const c10::ThreadLocalDebugInfo* head = nullptr;   ///< the thread's list with it; compared only
+  const c10::ThreadLocalDebugInfo* head = nullptr;   ///< the thread's list including this node; only compared
 
   static constexpr auto kind = static_cast<c10::DebugInfoKind>(kind_number);
 
@@ -44,7 +44,7 @@ struct CarriedNode : c10::DebugInfoBase {
     node->head = c10::ThreadLocalDebugInfo::current().get();
   }
 
-  /// Ends `node`; takes it off this thread's list, and those below it that ended before. `guard` is its guard's name.
+  /// Ends `node`. Removes it and ended nodes directly below it from this thread's list. `guard` is the guard's name.
   static void end(const std::shared_ptr<CarriedNode>& node, const char* guard) {
     node->active = false;
     if (!at_head(node.get())) {

@@ -11,13 +11,13 @@ class ThreadLocalStateGuard;
 
 namespace bellows::tap {
 
-/// The thread-local state of libtorch at one moment: all taps, and grad mode, autocast, inference mode and profiler
-/// beside them. Autograd's workers get it by themselves; a thread that the user starts begins with nothing and is given
-/// it by ContextGuard.
-/// Threads: may be used on any number of threads at once
+/// A snapshot of libtorch's thread-local state: all taps, grad mode, autocast, inference mode and profiler. Autograd's
+/// workers receive this state automatically. A thread that you start has the default state; use ContextGuard to apply a
+/// snapshot there.
+/// Threads: can be used on several threads at once
 class Context {
  public:
-  /// That of the calling thread.
+  /// Captures the state of the calling thread.
   static Context capture();
 
  private:
@@ -25,7 +25,7 @@ class Context {
   std::shared_ptr<const at::ThreadLocalState> state_;
 };
 
-/// Puts a captured state in place on this thread while it lives, then the thread's own again.
+/// Applies a captured state to this thread while the guard lives, then restores the previous state.
 class ContextGuard {
  public:
   explicit ContextGuard(const Context& context);
@@ -38,7 +38,7 @@ class ContextGuard {
   std::unique_ptr<at::ThreadLocalStateGuard> guard_;
 };
 
-/// A std::thread that runs `function()` under the taps of the thread that starts it.
+/// Starts a std::thread that runs `function()` under the taps of the calling thread.
 template <class Function>
 std::thread thread(Function&& function) {
   return std::thread([context = Context::capture(), run = std::forward<Function>(function)]() mutable {

@@ -4,35 +4,35 @@
 
 namespace bellows::tap {
 
-/// An OpTap client that answers operators before it has run them, with tensors whose values come later.
+/// An OpTap client that answers operators before it executes them. The returned tensors get their values later.
 class Deferral {
  public:
   virtual ~Deferral() = default;
-  /// Runs what is pending. The taps that it stands below, and itself, are off this thread meanwhile.
+  /// Runs all pending operators. Meanwhile this client and the taps above it are removed from the thread.
   virtual void sync() = 0;
-  /// Until it is called with true again: nothing is deferred. Called in pairs, which may nest.
+  /// Turns deferring off until the matching call with true. The calls come in pairs, which can nest.
   virtual void set_deferring(bool on) = 0;
 };
 
-/// The innermost client of this thread's OpTaps that defers, or null.
+/// Returns: the innermost client on this thread that defers operators, or null
 std::shared_ptr<Deferral> active_deferral();
 
-/// Runs the operators that a client on this thread has answered but not run: afterwards every tensor has its value. For code
-/// that is about to reach data by pointer, or the state of a random generator, where no operator tells. Nothing to do costs
-/// a look at the thread's list of taps.
-/// Throws: what the operators throw
+/// Runs all operators that are pending on this thread. Afterwards every tensor has its value. Call it before you access
+/// data by pointer or the state of a random generator, because such accesses call no operator.
+/// Cost:   if nothing is pending, one look at the thread's list of taps
+/// Throws: exceptions of the pending operators
 void sync();
 
-/// While it lives, the operators that the client would defer run when they are called; what was pending has run. For host code
-/// that mixes operators and pointers, as printing a tensor does.
-/// Threads: make and destroy it on one thread; it counts for all threads of the client
-class UndeferredGuard {
+/// While the guard lives, operators run when they are called instead of being deferred. The constructor runs all
+/// pending operators. Use it in host code that mixes operators and pointers, such as printing a tensor.
+/// Threads: create and destroy the guard on the same thread. It affects all threads of the client.
+class EagerGuard {
  public:
   /// Throws: as sync()
-  UndeferredGuard();
-  ~UndeferredGuard();
-  UndeferredGuard(const UndeferredGuard&) = delete;
-  UndeferredGuard& operator=(const UndeferredGuard&) = delete;
+  EagerGuard();
+  ~EagerGuard();
+  EagerGuard(const EagerGuard&) = delete;
+  EagerGuard& operator=(const EagerGuard&) = delete;
 
  private:
   std::shared_ptr<Deferral> client_;

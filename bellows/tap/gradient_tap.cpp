@@ -23,9 +23,9 @@ class ArrivedHook final : public torch::autograd::PostAccumulateGradHook {
 GradientTap::GradientTap(at::Tensor parameter, Arrived arrived) : parameter_(std::move(parameter)) {
   namespace impl = torch::autograd::impl;
   TORCH_CHECK_VALUE(parameter_.defined() && parameter_.is_leaf() && parameter_.requires_grad(),
-                    "GradientTap: expected a parameter that requires a gradient. Only such get one from backward.");
+                    "GradientTap: expected a leaf tensor that requires a gradient.");
   TORCH_CHECK_VALUE(!impl::post_acc_grad_hooks(parameter_), "GradientTap: this parameter of shape ", parameter_.sizes(),
-                    " has a hook behind its gradient already, and libtorch has room for one.");
+                    " already has a post-accumulate-grad hook. libtorch supports one per tensor.");
   impl::set_post_acc_grad_hooks(parameter_, std::make_unique<ArrivedHook>(std::move(arrived)));
 }
 

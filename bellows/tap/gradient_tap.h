@@ -7,15 +7,15 @@
 
 namespace bellows::tap {
 
-/// Tells when a backward pass has added its share to a parameter's gradient: `parameter.grad()` is complete as far as this
-/// pass goes, and may be taken away. libtorch has room for one such hook a tensor.
-/// Threads: called by the thread of autograd that works for the parameter's device, on the CPU the one that called
-///          backward(); for several parameters perhaps at once. What it throws ends the backward pass
+/// Calls a function when a backward pass has accumulated its contribution to a parameter's gradient. At that point
+/// `parameter.grad()` is complete for this pass and may be moved or reset. libtorch supports one such hook per tensor.
+/// Threads: called on the autograd thread of the parameter's device; for the CPU, the thread that called backward().
+///          Calls for several parameters may be concurrent. An exception ends the backward pass.
 /// Ref:     Tensor.register_post_accumulate_grad_hook
 class GradientTap {
  public:
   using Arrived = std::function<void(const at::Tensor& parameter)>;
-  /// Throws: c10::ValueError – no leaf that requires a gradient, or one that has such a hook already
+  /// Throws: c10::ValueError if `parameter` is not a leaf that requires a gradient, or already has such a hook
   GradientTap(at::Tensor parameter, Arrived arrived);
   ~GradientTap();
   GradientTap(const GradientTap&) = delete;
@@ -25,11 +25,13 @@ class GradientTap {
   at::Tensor parameter_;
 };
 
-/// Number of the backward pass that this thread works for; -1 outside. A pass inside a pass has its own.
+/// Returns: the number of the backward pass that this thread executes, or -1 outside backward. A nested pass has its
+///          own number.
 int64_t backward_id();
 
-/// Calls `done` when that pass has come to its end; destroys it uncalled when the pass ends by an exception.
-/// Throws: c10::Error – outside of backward
+/// Calls `done` when the current backward pass ends. If the pass ends with an exception, `done` is destroyed without a
+/// call.
+/// Throws: c10::Error outside backward
 void at_end_of_backward(std::function<void()> done);
 
 }  // namespace bellows::tap

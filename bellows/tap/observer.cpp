@@ -15,7 +15,7 @@
 namespace bellows::tap {
 namespace {
 
-/// What is installed on a thread: the observer, and what goes with it.
+/// An installed observer and its state.
 struct Watch {
   explicit Watch(std::shared_ptr<Observer> the_observer)
       : observer(std::move(the_observer)), needs(observer->needs()) {}
@@ -35,7 +35,7 @@ struct Watch {
 
 using WatchNode = CarriedNode<Watch, 0xB2>;
 
-/// An event between its start and its end. Holds the list of observers that saw the start.
+/// An event between its start and its end. Holds the list of observers that received the start.
 struct Pending final : at::ObserverContext {
   OpEvent event;
   std::shared_ptr<c10::ThreadLocalDebugInfo> list;
@@ -44,15 +44,15 @@ struct Pending final : at::ObserverContext {
 
 thread_local bool inside_observer = false;
 
-/// Around calls of observers: their own operators are neither observed nor recorded by autograd.
+/// Active during calls of observers: operators that they call are neither observed nor recorded by autograd.
 struct InsideObserver {
   InsideObserver() { inside_observer = true; }
   ~InsideObserver() { inside_observer = false; }
   c10::NoGradGuard no_grad;
 };
 
-/// libtorch opens operator scopes that are no operators: "autograd::engine::evaluate_function: AddBackward0",
-/// "PythonDispatchMode". Operators are called "namespace::name".
+/// libtorch also opens operator scopes for things that are not operators: "autograd::engine::evaluate_function:
+/// AddBackward0", "PythonDispatchMode". Operators have names of the form "namespace::name".
 bool is_operator_name(const char* name) {
   return std::strstr(name, "::") && !std::strchr(name, ' ');
 }
@@ -70,14 +70,14 @@ OpEvent::Kind kind_of(const at::RecordFunction& function) {
   }
 }
 
-/// An OpTap's next() dispatches the operator again, which was observed when it was called.
+/// True if an OpTap's next() dispatches the operator again. Its call was observed already.
 bool is_redispatch(const at::RecordFunction& function) {
   if (!redispatched_operator || function.name() != redispatched_operator) return false;
   redispatched_operator = nullptr;
   return true;
 }
 
-/// RecordFunction swallows exceptions; so that none is lost, they are kept for check().
+/// RecordFunction swallows exceptions. They are therefore stored for check().
 template <class Call>
 void call_observer(WatchNode& node, OpEvent::Kind kind, const Call& call) {
   if (!node.active || node.client->failed || !node.client->wants(kind)) return;
@@ -145,7 +145,7 @@ at::RecordFunctionCallback callback_for(const ObserverNeeds& needs) {
       .scopes(scopes);
 }
 
-/// One callback serves all observers of a thread, so that their order is ours. It asks for what any of them needs.
+/// One callback serves all observers of a thread, so that we control their order. It requests the union of their needs.
 void refresh_callback() {
   for (const auto& entry : at::get_record_function_tls_().sorted_tls_callbacks_) {
     if (entry.callback_.start() == &on_start) {
@@ -190,9 +190,10 @@ ObserverGuard::~ObserverGuard() {
   try {
     check();
   } catch (const std::exception& error) {
-    log_error("ObserverGuard: the observer threw and nobody called check(): ", user_message(error));
+    log_error("ObserverGuard: the observer threw an exception, and check() was not called: ", user_message(error));
   } catch (...) {
-    log_error("ObserverGuard: the observer threw something that is no std::exception, and nobody called check()");
+    log_error(
+        "ObserverGuard: the observer threw an exception that is not a std::exception, and check() was not called");
   }
 }
 

@@ -11,9 +11,9 @@ namespace {
 
 using CheckNode = CarriedNode<OpCheck, 0xB1>;
 
-/// A mode key of the dispatcher that libtorch itself leaves unused: it sits above autocast and autograd, it is switched
-/// on per thread, and at::ThreadLocalState carries it. An exception from a RecordFunction callback would be swallowed;
-/// from here it leaves the operator's call.
+/// A mode key of the dispatcher that libtorch itself does not use. It sits above autocast and autograd, is enabled per
+/// thread, and is carried by at::ThreadLocalState. Exceptions from here leave the operator's call; RecordFunction would
+/// swallow them.
 constexpr auto check_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 void check_then_run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {

@@ -13,27 +13,28 @@ class OperatorHandle;
 
 namespace bellows::tap {
 
-/// Arguments of an operator call, then its results. It may hold more below: the TorchScript interpreter passes its own.
+/// The arguments of an operator call, later its results. They are on top; below them, the stack may hold other values,
+/// such as those of the TorchScript interpreter.
 using Stack = std::vector<c10::IValue>;
 
-/// The operator of one call. Cheap to make; valid during the call.
+/// The operator of one call. Cheap to create; valid during the call.
 class OpRef {
  public:
   explicit OpRef(const c10::OperatorHandle& handle) : handle_(handle) {}
 
   /// libtorch's own handle: schema, tags, redispatch (ATen/core/dispatch/Dispatcher.h).
   const c10::OperatorHandle& handle() const { return handle_; }
-  /// "aten::add"
+  /// Example: "aten::add"
   std::string_view name() const;
-  /// "Tensor", or "" where the operator has no overloads
+  /// Example: "Tensor", or "" for operators without overloads
   std::string_view overload() const;
-  /// "aten::add.Tensor", "aten::relu".
-  /// Cost:     one string
+  /// Example: "aten::add.Tensor", "aten::relu"
+  /// Cost:    allocates one string
   std::string qualified_name() const;
 
-  /// The arguments: the top of the stack before the operator ran.
+  /// The arguments. Call it before the operator runs.
   std::span<c10::IValue> arguments(Stack& stack) const;
-  /// The results: the top of the stack after it ran.
+  /// The results. Call it after the operator ran.
   std::span<c10::IValue> results(Stack& stack) const;
 
  private:

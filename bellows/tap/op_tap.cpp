@@ -21,13 +21,14 @@ using ModeStack = c10::impl::TorchDispatchModeTLS;
   TORCH_INTERNAL_ASSERT(false, "OpTap: libtorch asked for ", what);
 }
 
-/// The table through which libtorch speaks to a Python interpreter. Only dispatch() and detach() are asked of a mode;
-/// the rest belongs to tensor subclasses written in Python, which do not exist here.
+/// The table through which libtorch calls a Python interpreter. For modes, only dispatch() and detach() are called. The
+/// other functions serve tensor subclasses written in Python, which do not exist here.
 struct Interpreter final : c10::impl::PyInterpreterVTable {
   using Impl = c10::TensorImpl;
   std::string name() const override { return "bellows"; }
   void dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) const override;
-  /// Asked for by shallow copies; without the key they are made as without a mode. The caller sets the version counter.
+  /// Called for shallow copies. With the key excluded, they are made as without a mode. The caller sets the version
+  /// counter.
   c10::intrusive_ptr<Impl> detach(const Impl* self) const override {
     c10::impl::ExcludeDispatchKeyGuard no_mode(c10::DispatchKey::Python);
     return self->shallow_copy_and_detach(c10::VariableVersion(0), false);
@@ -74,13 +75,13 @@ struct Interpreter final : c10::impl::PyInterpreterVTable {
 };
 
 c10::impl::PyInterpreter* interpreter() {
-  // Never destroyed: modes are compared with it on threads that may outlive static destruction.
+  // Never destroyed: threads may compare modes with it after static destruction.
   static auto* const made = new c10::impl::PyInterpreter(new Interpreter);
   return made;
 }
 
-/// One installed client. Its mode stands on libtorch's per-thread stack of modes, which at::ThreadLocalState carries;
-/// the "Python object" of the mode is the frame itself, and the mode's owner is the frame's.
+/// One installed client. Its mode is on libtorch's per-thread stack of modes, which at::ThreadLocalState carries. The
+/// "Python object" of the mode is the frame itself. The owner of the mode is the owner of the frame.
 struct Frame {
   explicit Frame(std::shared_ptr<OpTap> tap)
       : client(std::move(tap)), mode(reinterpret_cast<PyObject*>(this), interpreter()) {}
@@ -99,7 +100,7 @@ Frame* top_frame() {
   return depth ? frame_of(*ModeStack::get_stack_at(depth - 1)) : nullptr;
 }
 
-/// libtorch has excluded every key above ours; with the top mode off the stack, operators go to the next outer one.
+/// libtorch has excluded all keys above ours. While the top mode is off the stack, operators go to the next outer one.
 void Interpreter::dispatch(const c10::OperatorHandle& op, torch::jit::Stack* stack) const {
   struct WithoutTop {
     std::shared_ptr<Mode> mode = ModeStack::pop_stack();
@@ -121,7 +122,8 @@ std::shared_ptr<Deferral> deferral_of(const Mode& mode) {
   return frame && frame->active ? std::dynamic_pointer_cast<Deferral>(frame->client) : nullptr;
 }
 
-/// How many modes stand on this thread from the top down to the innermost client that defers, it included; 0: there is none.
+/// The number of modes from the top of this thread's stack to the innermost client that defers, inclusive; 0 if there
+/// is none.
 int64_t modes_to_deferral() {
   const int64_t depth = ModeStack::stack_len();
   for (int64_t below = 1; below <= depth; ++below) {
@@ -130,7 +132,7 @@ int64_t modes_to_deferral() {
   return 0;
 }
 
-/// The upper modes are off this thread's stack while it lives.
+/// Removes the upper modes from this thread's stack while it lives.
 class WithoutModes {
  public:
   explicit WithoutModes(int64_t count) {
@@ -161,13 +163,13 @@ void sync() {
   client->sync();
 }
 
-UndeferredGuard::UndeferredGuard() {
+EagerGuard::EagerGuard() {
   sync();
   client_ = active_deferral();
   if (client_) client_->set_deferring(false);
 }
 
-UndeferredGuard::~UndeferredGuard() {
+EagerGuard::~EagerGuard() {
   if (client_) client_->set_deferring(true);
 }
 

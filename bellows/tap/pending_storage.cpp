@@ -8,7 +8,7 @@
 namespace bellows::tap {
 namespace {
 
-/// An explicit instantiation may name private members; the friends that it defines hand them out.
+/// An explicit instantiation may name private members. The friend functions that it defines give access to them.
 template <bool c10::StorageImpl::*throws, bool c10::StorageImpl::*checks>
 struct PrivateFlags {
   friend bool& throws_on_access(c10::StorageImpl& storage) { return storage.*throws; }
@@ -19,10 +19,10 @@ bool& checks_access(c10::StorageImpl& storage);
 template struct PrivateFlags<&c10::StorageImpl::throw_on_immutable_data_ptr_,
                              &c10::StorageImpl::has_mutable_data_ptr_check_>;
 
-/// Marks pending storages: an allocator that is asked for nothing.
+/// Marks pending storages: an allocator that never allocates.
 struct NoMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t) override {
-    TORCH_CHECK(false, "the storage of a pending tensor was resized. Call bellows::sync() before.");
+    TORCH_CHECK(false, "the storage of a pending tensor was resized. Call bellows::sync() first.");
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void*, const void*, size_t) const override {}
@@ -35,12 +35,12 @@ NoMemory* no_memory() {
 
 constexpr const char* pending_message =
     "this tensor has no value yet: the operators of its region run when the region ends, or when a value is needed. "
-    "Call bellows::sync() before reaching for its data; to print it, make a bellows::undeferred guard.";
+    "Call bellows::sync() before reaching for its data; to print it, make a bellows::eager_guard.";
 constexpr const char* held_message =
     "operators that read or write this tensor were called in a region and have not run yet. "
     "Call bellows::sync() before reaching for its data.";
 
-/// All storages that some client holds, in the whole process.
+/// A storage that at least one client of the process holds.
 struct Held {
   int clients = 0;
   bool guarded = false;
@@ -117,7 +117,7 @@ void StorageHolds::hold(const c10::Storage& storage, bool guarded) {
     try {
       return all.storages.try_emplace(&impl).first;
     } catch (...) {
-      held_.pop_back();  // release() finds each in the registry
+      held_.pop_back();  // release() expects each held storage in the registry
       throw;
     }
   }();

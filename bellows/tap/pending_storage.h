@@ -8,32 +8,35 @@
 
 namespace bellows::tap {
 
-/// Storages whose data comes later, for a client of OpTap that answers operators before it runs them.
+/// Storages that get their data later. They serve OpTap clients that answer operators before executing them.
 ///
-/// libtorch lets a storage throw when its data is asked for, but never stop: these functions reach the private flag. Sizes, strides,
-/// views, autograd and comparisons of storages work as ever. Raw pointers that were taken before are not noticed.
+/// libtorch can make a storage throw on data access, but has no interface to end this. These functions therefore set
+/// the private flag. Sizes, strides, views, autograd and comparisons of storages work as usual. Accesses through raw
+/// pointers that were taken earlier are not detected.
 
-/// A storage of `nbytes` bytes that has no memory yet. Every access to its data throws a c10::Error that names sync().
+/// Returns: a storage of `nbytes` bytes without memory. Every access to its data throws a c10::Error that mentions
+///          sync().
 c10::intrusive_ptr<c10::StorageImpl> make_pending_storage(size_t nbytes, c10::Device device);
 
-/// True from make_pending_storage() to fulfil().
+/// True from make_pending_storage() until fulfil().
 bool is_pending(const c10::StorageImpl& storage);
 
-/// Moves memory, allocator and size of `computed` into `pending`; whatever was made over `pending` meanwhile has data now.
+/// Moves memory, allocator and size of `computed` into `pending`. All tensors over `pending` have data afterwards.
 void fulfil(c10::StorageImpl& pending, c10::StorageImpl& computed);
 
-/// There will be no data: accesses say `why` from now on.
+/// Marks a pending storage that will never get data: accesses throw a c10::Error with the message `why`.
 void abandon(c10::StorageImpl& pending, const std::string& why);
 
-/// A tensor over a storage, without running an operator. `keys` as a tensor of the same kind has them: the ordinary way of
-/// making one takes inference mode into account, which may have changed since.
+/// Makes a tensor over a storage without running an operator.
+/// Params: keys – those of an existing tensor of the same kind. The usual constructors derive them from the current
+///         inference mode, which may have changed.
 at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, at::IntArrayRef sizes,
                        at::IntArrayRef strides, int64_t offset, bool wrapped_number);
 
-/// The storages that one client's pending operators read or write. Whoever reaches their data before open() gets a c10::Error
-/// that names sync(): a host write would come too early, a read would find an old value. A storage that several clients
-/// hold is not guarded while they do, so that two threads can share weights.
-/// Threads: each object on one thread at a time; several objects at once
+/// The storages that one client's pending operators read or write. Accessing their data before open() throws a
+/// c10::Error that mentions sync(): a write would come too early, and a read would return an old value. A storage that
+/// several clients hold at the same time is not guarded, so that threads can share weights.
+/// Threads: use each object on one thread at a time; different objects can be used concurrently
 class StorageHolds {
  public:
   StorageHolds() = default;
@@ -41,9 +44,11 @@ class StorageHolds {
   StorageHolds(const StorageHolds&) = delete;
   StorageHolds& operator=(const StorageHolds&) = delete;
 
-  /// Until release(). Each storage once. Keeps its address, and not its data.
+  /// Holds a storage until release(). Call it once per storage. It keeps the storage's address reserved, but not its
+  /// data.
   void hold(const c10::Storage& storage, bool guarded);
-  /// The operators run now: nothing throws any more. No other client's hold makes these storages throw before release().
+  /// Ends the guarding, because the pending operators run now. Until release(), holds of other clients do not guard
+  /// these storages either.
   void open();
   void release();
 

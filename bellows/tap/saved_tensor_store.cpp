@@ -21,9 +21,9 @@ at::Tensor SavedLayout::compact(const at::Tensor& tensor) const {
 
 at::Tensor SavedLayout::restore(const at::Tensor& unpacked) const {
   TORCH_CHECK_VALUE(unpacked.defined() && unpacked.sizes() == compact_sizes,
-                    "SavedTensorTap: unpack() gave a tensor of sizes ",
-                    unpacked.defined() ? c10::str(unpacked.sizes()) : "(undefined)", ", pack() had got ",
-                    c10::IntArrayRef(compact_sizes), ". Return the values that were packed, in the same sizes.");
+                    "SavedTensorTap: unpack() returned a tensor of sizes ",
+                    unpacked.defined() ? c10::str(unpacked.sizes()) : "(undefined)", ", expected the packed sizes ",
+                    c10::IntArrayRef(compact_sizes), ". Return the packed values in the same sizes.");
   bool same = unpacked.scalar_type() == options.dtype().toScalarType() && unpacked.device() == options.device();
   for (size_t i = 0; i < sizes.size(); ++i) same = same && (compact_sizes[i] <= 1 || unpacked.stride(i) == strides[i]);
   at::Tensor result = unpacked;

@@ -11,29 +11,29 @@
 /// Internal to the component: the rules of SavedTensorTap about layout and duplicates.
 namespace bellows::tap {
 
-/// Sizes, strides and dtype of a saved tensor, and the way back to them.
+/// Sizes, strides and dtype of a saved tensor, for restoring it.
 struct SavedLayout {
   explicit SavedLayout(const at::Tensor& tensor);
-  /// The tensor without its repeated (stride 0) dimensions: each element once.
+  /// Returns: the tensor without its expanded (stride 0) dimensions, so that it contains each element once
   at::Tensor compact(const at::Tensor& tensor) const;
-  /// `unpacked`, which has compact sizes, in the dtype, device and strides of the saved tensor.
+  /// Returns: `unpacked`, which has the compact sizes, with the dtype, device, sizes and strides of the saved tensor
   at::Tensor restore(const at::Tensor& unpacked) const;
-  /// No two elements of the compact tensor share memory, so that it can be written.
+  /// True if no two elements of the compact tensor share memory. Only then can it be written.
   bool restorable() const;
 
   at::DimVector sizes, strides, compact_sizes;
   c10::TensorOptions options;
 };
 
-/// Remembers what one client packed, so that a tensor saved twice is packed once.
-/// Threads: safe from all; the client is called without a lock
+/// Tracks the tensors that one client has packed, so that a tensor saved twice is packed once.
+/// Threads: safe; no lock is held while the client is called
 class PackedStore {
  public:
   std::shared_ptr<PackedTensor> pack_once(SavedTensorTap& tap, const at::Tensor& tensor, const SavedLayout& layout);
 
  private:
   struct Entry {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< keeps the address from being used again, not the memory
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< reserves the address without keeping the memory
     std::weak_ptr<PackedTensor> packed;
     int64_t version, offset;
     at::DimVector sizes, strides;

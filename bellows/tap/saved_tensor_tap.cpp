@@ -14,7 +14,7 @@
 namespace bellows::tap {
 namespace {
 
-/// What is installed on a thread: the client, and what it has packed so far.
+/// An installed client and the tensors that it has packed so far.
 struct Packer {
   std::shared_ptr<SavedTensorTap> tap;
   PackedStore store;
@@ -30,26 +30,26 @@ bool is_parameter(const at::Tensor& tensor) {
 
 thread_local bool graph_wanted = false;
 
-/// Remembers, while a client unpacks without grad mode, whether it was on.
+/// Records whether grad mode was on, because clients unpack in no-grad mode.
 struct GraphWanted {
   bool outer = std::exchange(graph_wanted, c10::GradMode::is_enabled());
   ~GraphWanted() { graph_wanted = outer; }
 };
 
-/// Stands for one saved tensor in the graph.
+/// Represents one saved tensor in the graph.
 class TapHooks final : public torch::autograd::SavedVariableHooks {
  public:
   void call_pack_hook(const at::Tensor& tensor) override {
     version_ = tensor.unsafeGetTensorImpl()->version_counter();
     saved_version_ = version_.current_version();
-    // Never the variable itself: an operator's saved output would hold the node that holds it.
+    // Do not keep the variable itself: an operator's saved output would own the node that owns it.
     const at::Tensor data = tensor.tensor_data();
     if (!is_parameter(tensor) && tensor.layout() == c10::kStrided && tensor.has_storage()) pack(data);
     if (!packed_) kept_ = data;
   }
 
   at::Tensor call_unpack_hook() override {
-    // libtorch leaves the check to the owner of the hooks.
+    // libtorch does not check the version of tensors with hooks.
     TORCH_CHECK(version_.current_version() == saved_version_,
                 "one of the variables needed for gradient computation has been modified by an inplace operation: a "
                 "saved tensor of sizes ",
@@ -83,8 +83,8 @@ class TapEngine final : public torch::autograd::Engine {
  public:
   ~TapEngine() override { stop(); }
 
-  /// libtorch starts the engine's threads once in a process, for the engine that runs the first backward. If that was
-  /// the base engine, its queues serve this one, too.
+  /// libtorch starts the engine's threads once per process, for the engine that runs the first backward. If that was
+  /// the base engine, this engine uses its queues, too.
   void adopt_threads() {
     if (thread_pool_shared_) return;
     Engine& base = get_base_engine();

@@ -7,45 +7,48 @@
 
 namespace bellows::tap {
 
-/// What a client keeps in place of a tensor that autograd saved for backward.
+/// The replacement that a client keeps for a tensor that autograd saved for backward.
 class PackedTensor {
  public:
   virtual ~PackedTensor() = default;
-  /// The tensor again, of the same sizes. Dtype, device and strides may differ: they are restored afterwards.
-  /// Called in backward, once for each place that saved the tensor, in no-grad mode, on whichever thread runs the node.
+  /// Returns: the tensor in the same sizes. Dtype, device and strides may differ; the tap restores them.
+  /// Called in backward once for each place that saved the tensor, in no-grad mode, on the thread that runs the node.
   virtual at::Tensor unpack() = 0;
 };
 
-/// Sees every tensor that autograd saves for backward, and may keep something else in its place.
+/// Receives every tensor that autograd saves for backward and may replace it.
 ///
-/// Three rules are kept by the tap, not by its clients:
-/// - A tensor saved more than once (same storage, version and view) is packed once, while the first PackedTensor lives,
-///   if the client wants it so.
-/// - Parameters (leaves that require gradients) and views of them are left alone: they exist anyway. So are tensors
-///   without strided storage (sparse, oneDNN's) and those whose elements overlap in memory other than by expand().
-/// - The unpacked tensor has the dtype, device and strides of the saved one. Of an expanded tensor, client and memory
-///   see each element once: dimensions of stride 0 arrive with size 1.
-/// A saved tensor that is modified in place before backward raises the same error as without a tap, packed or not.
-/// Threads: called on each thread where it is installed, or carried to: autograd's workers, tap::ContextGuard. Calls
-///          may be concurrent.
+/// The tap itself enforces these rules:
+/// - A tensor that is saved several times (same storage, version and view) is packed once, as long as the first
+///   PackedTensor lives. A client can turn this off by packs_once().
+/// - Parameters (leaves that require gradients) and views of them are not passed to the client, because they stay in
+///   memory anyway. The same applies to tensors without strided storage (sparse, oneDNN), and to tensors whose elements
+///   overlap in memory other than by expand().
+/// - The unpacked tensor gets the dtype, device and strides of the saved one. Expanded tensors are packed with each
+///   element once: dimensions of stride 0 arrive with size 1.
+/// If a saved tensor is modified in place before backward, the same error is raised as without a tap, packed or not.
+/// Threads: called on each thread where it is installed or to which its context was carried (autograd's workers,
+///          tap::ContextGuard). Calls may be concurrent.
 class SavedTensorTap {
  public:
   virtual ~SavedTensorTap() = default;
-  /// Called while an operator records its backward, in no-grad mode. `tensor` is detached and shares the saved one's
-  /// storage; modifying it raises.
-  /// Returns: null – not wanted: the next outer client is asked; the last one's null keeps the tensor as it is
+  /// Called in no-grad mode while an operator records its backward. `tensor` is detached and shares the storage of the
+  /// saved tensor; libtorch throws if the client modifies it in place.
+  /// Returns: the replacement, or null to decline. Then the next outer client is called. If all decline, the tensor is
+  ///          saved unchanged.
   virtual std::shared_ptr<PackedTensor> pack(const at::Tensor& tensor) = 0;
-  /// False: it gets a tensor as often as it is saved. For clients that count: what was one memory in one run may be two
-  /// in another.
+  /// If false, the client receives a tensor each time it is saved. For clients that count saved tensors: two tensors
+  /// can share memory in one run and not in another.
   virtual bool packs_once() const { return true; }
 };
 
-/// Installs a client on this thread while it lives. Several nest: the innermost is asked first, the first that packs
-/// wins. What was packed is unpacked also after the guard's end.
-/// Threads: make and destroy it on one thread, in nested order; otherwise it still ends, and the log says so.
+/// Installs a client on this thread while the guard lives. Clients can nest: the innermost is called first, and the
+/// first one that packs a tensor replaces it. Packed tensors are unpacked even after the guard's end.
+/// Threads: create and destroy the guard on the same thread, in nested order. Otherwise it still ends, and an error is
+///          logged.
 class SavedTensorGuard {
  public:
-  /// Throws: c10::ValueError – null; c10::Error – as install_saved_tensor_taps
+  /// Throws: c10::ValueError if `tap` is null; c10::Error as install_saved_tensor_taps()
   explicit SavedTensorGuard(std::shared_ptr<SavedTensorTap> tap);
   ~SavedTensorGuard();
   SavedTensorGuard(const SavedTensorGuard&) = delete;
@@ -55,19 +58,20 @@ class SavedTensorGuard {
   std::shared_ptr<void> node_;
 };
 
-/// A client lives on this thread: what is saved now may be kept in another form than as it is.
+/// True if a client is installed on this thread, so that saved tensors may be replaced.
 bool saved_tensor_tap_installed();
 
-/// Inside PackedTensor::unpack(): the backward pass records a graph of itself (create_graph), for a second derivative.
+/// True inside PackedTensor::unpack() if the backward pass records its own graph (create_graph) for a second
+/// derivative.
 bool unpacking_for_graph();
 
-/// Makes the process's autograd engine one that knows saved-tensor taps; it goes on with the threads of the present
-/// one. Each guard does it; cheap when done.
-/// Threads: call it, or make the first guard, before other threads run backward passes
-/// Throws:  c10::Error – another engine is in place (Python's, in a process that loads Python's torch)
+/// Replaces the process's autograd engine by one that supports saved-tensor taps. The new engine reuses the threads of
+/// the current one. Each guard calls this function; further calls are cheap.
+/// Threads: call it, or create the first guard, before other threads run backward passes
+/// Throws:  c10::Error if another engine is installed (Python's, in a process that loads Python's torch)
 void install_saved_tensor_taps();
 
-/// True when another part of the process has put its own autograd engine in place: no saved-tensor tap can work.
+/// True if another part of the process has installed its own autograd engine. Then no saved-tensor tap can work.
 bool foreign_autograd_engine();
 
 }  // namespace bellows::tap

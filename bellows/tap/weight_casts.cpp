@@ -24,7 +24,7 @@ bool is_cacheable(const at::Tensor& leaf) {
          leaf.dim() == 2 && leaf.is_contiguous() && at::autocast::is_autocast_cache_enabled();
 }
 
-/// What at::autocast::cached_cast does, but for a view that is the transpose of rows of a trainable leaf.
+/// Like at::autocast::cached_cast, but also handles a view that is the transpose of rows of a trainable leaf.
 at::Tensor cast_weight(at::ScalarType dtype, const at::Tensor& tensor, c10::DeviceType device) {
   if (weight_cast_guards > 0 && tensor.is_view() && tensor.dim() == 2) {
     const at::Tensor leaf(tensor._base());
@@ -40,7 +40,7 @@ at::Tensor cast_weight(at::ScalarType dtype, const at::Tensor& tensor, c10::Devi
   return at::autocast::cached_cast(dtype, tensor, device);
 }
 
-/// Autocast's kernels of one kind of device.
+/// Autocast's kernels for one device type.
 template <c10::DeviceType device>
 struct Kernels {
   using Exclude = c10::impl::ExcludeDispatchKeyGuard;
@@ -76,7 +76,7 @@ struct Kernels {
 using Libraries = std::pair<torch::Library, torch::Library>;
 
 Libraries* install() {
-  // The dispatcher warns about kernels that are replaced; this is meant to be.
+  // The dispatcher warns when kernels are replaced. Here this is intended.
   IgnoreWarnings ignore;
   const c10::WarningUtils::WarningHandlerGuard silence(&ignore);
   return new Libraries(Kernels<c10::kCPU>::install(), Kernels<c10::kCUDA>::install());

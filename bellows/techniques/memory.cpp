@@ -12,33 +12,35 @@ namespace {
 Technique accumulation() {
   return {
       .name = "accumulation",
-      .title = "accumulation",
+      .title = "gradient accumulation",
       .changes =
-          "Divides each batch into four and takes one optimizer step with the mean of their gradients, weighed by "
-          "their samples.",
+          "Divides each batch into four and takes one optimizer step with the mean of their gradients, weighted by the "
+          "number of samples. Recipe: four times the `gradient_accumulation_steps`, a quarter of the `batch_size`. For "
+          "a `batch_size` of at least 8, without `optimizer_in_backward`.",
       .apply =
           [](Recipe& recipe) {
-            recipe.accumulate *= 4;
+            recipe.gradient_accumulation_steps *= 4;
             recipe.batch_size /= 4;
           },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-        if (recipe.step_in_backward) return "each backward pass is a step (step_in_backward)";
+        if (recipe.optimizer_in_backward) return "each backward pass is a step (optimizer_in_backward)";
         return recipe.batch_size >= 8 ? "" : "the batch is too small to be divided by four";
       },
       .expected = {.time_factor = 1.15,
                    .memory_factor = 0.4,
-                   .words = "Activations of a quarter of the batch live at a time; smaller products and more calls. "
-                            "Against batches of that size with a step each it saves three steps of four."},
+                   .words =
+                       "Activations exist for a quarter of the batch at a time. Matmuls are smaller, and there are "
+                       "more calls. Compared with one step per small batch, it saves three of four optimizer steps."},
       .exactness = Exactness::rounding,
       .tolerance =
-          "gradients equal one batch's to rounding (1e-12 in float64); batch norm sees smaller batches, so "
-          "models that have it train on another trajectory",
+          "gradients equal those of one batch to rounding (1e-12 in fp64); batch norm sees smaller batches, so models "
+          "with batch norm take a different course of training",
       .judged_by_target = true,
       .saves_memory = true,
       .source = "torch.amp examples: gradient accumulation; arXiv:1706.02677 (global batch)"};
 }
 
-/// Only a fused step can.
+/// Sets low-bit optimizer state, which requires a fused implementation.
 void keep_state_in(Recipe& recipe, const char* bits) {
   recipe.optimizer_state = bits;
   if (recipe.optimizer_impl != "auto") recipe.optimizer_impl = "fused";
@@ -54,14 +56,18 @@ std::string low_bit_obstacle(const Recipe& recipe, const Machine&) {
 
 Technique int8_state() {
   return {.name = "int8_state",
-          .title = "8-bit state",
-          .changes = "Keeps the optimizer's moments in a byte each, with a scale for each 256 elements.",
+          .title = "8-bit optimizer state",
+          .changes =
+              "Stores the optimizer's moments in one byte each, with a scale for each 256 elements. Recipe: "
+              "`optimizer_state: int8`. For SGD with momentum, Adam, AdamW and Lion on the CPU.",
           .apply = [](Recipe& recipe) { keep_state_in(recipe, "int8"); },
           .obstacle = low_bit_obstacle,
-          .expected = {.time_factor = 1.02,
-                       .memory_factor = 0.8,
-                       .words = "AdamW's 8 bytes a parameter become 2. With weights beyond the cache the step moves 16 "
-                                "bytes a parameter instead of 28 and is no slower; small models pay for the coding."},
+          .expected =
+              {.time_factor = 1.02,
+               .memory_factor = 0.8,
+               .words =
+                   "AdamW's 8 bytes per parameter become 2. If the weights exceed the cache, the step moves 16 bytes "
+                   "per parameter instead of 28 and is no slower. Small models become slower because of the encoding."},
           .exactness = Exactness::lossy,
           .tolerance = "moments to about 1 % each, within bitsandbytes' rounding; final accuracy as with fp32 state",
           .judged_by_target = true,
@@ -70,29 +76,34 @@ Technique int8_state() {
 }
 
 Technique int4_state() {
-  return {.name = "int4_state",
-          .title = "4-bit state",
-          .changes = "Keeps the optimizer's moments in half a byte each, with a scale for each 128 elements.",
-          .apply = [](Recipe& recipe) { keep_state_in(recipe, "int4"); },
-          .obstacle = [](const Recipe& recipe, const Machine& machine) -> std::string {
-            if (recipe.channels_last) return "it needs row-major weights, and channels_last is on";
-            return low_bit_obstacle(recipe, machine);
-          },
-          .expected = {.time_factor = 1.04,
-                       .memory_factor = 0.75,
-                       .words = "AdamW's 8 bytes a parameter become 1. The optimizer's step takes about 1.2 times as "
-                                "long, which is little of a training step."},
-          .exactness = Exactness::lossy,
-          .tolerance = "moments to about 10 %, as torchao's; final accuracy within 0.5 points of fp32 state",
-          .judged_by_target = true,
-          .saves_memory = true,
-          .source = "torchao; arXiv:2309.01507"};
+  return {
+      .name = "int4_state",
+      .title = "4-bit optimizer state",
+      .changes =
+          "Stores the optimizer's moments in half a byte each, with a scale for each 128 elements. Recipe: "
+          "`optimizer_state: int4`. For SGD with momentum, Adam, AdamW and Lion on the CPU, without `channels_last`.",
+      .apply = [](Recipe& recipe) { keep_state_in(recipe, "int4"); },
+      .obstacle = [](const Recipe& recipe, const Machine& machine) -> std::string {
+        if (recipe.channels_last) return "it needs row-major weights, and channels_last is on";
+        return low_bit_obstacle(recipe, machine);
+      },
+      .expected = {.time_factor = 1.04,
+                   .memory_factor = 0.75,
+                   .words = "AdamW's 8 bytes per parameter become 1. The optimizer's step is about 1.2× slower, which "
+                            "is a small part of a training step."},
+      .exactness = Exactness::lossy,
+      .tolerance = "moments to about 10 %, as torchao's; final accuracy within 0.5 points of fp32 state",
+      .judged_by_target = true,
+      .saves_memory = true,
+      .source = "torchao; arXiv:2309.01507"};
 }
 
 Technique adafactor() {
   return {.name = "adafactor",
           .title = "Adafactor",
-          .changes = "Takes Adafactor in place of Adam or AdamW: two vectors a matrix instead of two matrices.",
+          .changes =
+              "Uses Adafactor instead of Adam or AdamW: two vectors per matrix instead of two matrices. Recipe: "
+              "`optimizer: adafactor`.",
           .apply = [](Recipe& recipe) { recipe.optimizer = "adafactor"; },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
             if (recipe.optimizer_state != "auto") return "its state is small already (optimizer_state)";
@@ -102,10 +113,10 @@ Technique adafactor() {
           },
           .expected = {.time_factor = 1.05,
                        .memory_factor = 0.75,
-                       .words = "AdamW's 8 bytes a parameter become next to none. Another trajectory: the update is "
-                                "clipped, and there is no first moment."},
+                       .words = "AdamW's 8 bytes per parameter become almost none. The course of training differs: the "
+                                "update is clipped, and there is no first moment."},
           .exactness = Exactness::lossy,
-          .tolerance = "another optimizer: only the target accuracy compares them",
+          .tolerance = "a different optimizer: only the target accuracy compares them",
           .judged_by_target = true,
           .saves_memory = true,
           .source = "transformers.Adafactor; arXiv:1804.04235"};
@@ -117,59 +128,66 @@ std::string blocks_obstacle(const Recipe& recipe, const Machine&) {
 
 Technique recompute_half() {
   return {.name = "recompute_budget",
-          .title = "recompute a half",
-          .changes = "Computes half of what the blocks' backward needs again, and keeps the half that takes longest.",
+          .title = "selective activation checkpointing",
+          .changes =
+              "Recomputes half of the activations that the backward pass of the blocks needs, and keeps the half that "
+              "takes longest to compute. Recipe: `recompute: blocks`, `activation_memory_budget: 0.5`. For models that "
+              "list their blocks.",
           .apply =
               [](Recipe& recipe) {
                 recipe.recompute = "blocks";
-                recipe.recompute_keep = 0.5;
-                recipe.recompute_keep_mb = 0;
+                recipe.activation_memory_budget = 0.5;
+                recipe.activation_memory_budget_mb = 0;
               },
           .obstacle = blocks_obstacle,
           .expected = {.time_factor = 1.07,
                        .memory_factor = 0.85,
-                       .words = "Convolutions and matrix products are kept as far as the half reaches, so that little "
-                                "but cheap operators run twice; the first three steps time each of them."},
+                       .words = "Results of convolutions and matmuls are kept as far as the budget allows, so mostly "
+                                "cheap operators run twice. The first three steps measure the time of each operator."},
           .saves_memory = true,
           .source = "arXiv:1604.06174; torch._functorch.config.activation_memory_budget"};
 }
 
 Technique recompute_blocks() {
   return {.name = "recompute",
-          .title = "recompute",
-          .changes = "Keeps only the inputs of the model's blocks, and computes the rest of each again in backward.",
+          .title = "activation checkpointing",
+          .changes =
+              "Keeps only the inputs of the model's blocks, and recomputes all other activations in backward. Recipe: "
+              "`recompute: blocks`. For models that list their blocks.",
           .apply =
               [](Recipe& recipe) {
                 recipe.recompute = "blocks";
-                recipe.recompute_keep = 0;
-                recipe.recompute_keep_mb = 0;
+                recipe.activation_memory_budget = 0;
+                recipe.activation_memory_budget_mb = 0;
               },
           .obstacle = blocks_obstacle,
           .expected = {.time_factor = 1.25,
                        .memory_factor = 0.7,
-                       .words = "One more forward pass, a third of a step's products at most; backward holds one "
-                                "block's activations at a time. The more blocks, and the less of "
-                                "the peak is weights and the optimizer's state, the more it saves."},
+                       .words = "Adds one forward pass, at most a third of a step's matmuls. Backward holds the "
+                                "activations of one block at a time. It saves more with more blocks, and if weights "
+                                "and optimizer state are a smaller share of the peak."},
           .saves_memory = true,
           .source = "torch.utils.checkpoint; arXiv:1604.06174"};
 }
 
 constexpr const char* chosen_by_time =
-    "what recompute_keep keeps is chosen by measured times: no run would round as another";
+    "what activation_memory_budget keeps is chosen by measured times: no run would round as another";
 
 Technique bf16_activations() {
   return {.name = "bf16_activations",
           .title = "bf16 activations",
-          .changes = "Keeps what backward needs as bf16; forward and the weights stay as they are.",
-          .apply = [](Recipe& recipe) { recipe.activations = "bf16"; },
+          .changes =
+              "Stores the activations for backward in bf16. The forward pass and the weights do not change. Recipe: "
+              "`activation_dtype: bf16`. For `precision: fp32`.",
+          .apply = [](Recipe& recipe) { recipe.activation_dtype = "bf16"; },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-            if (recipe.recompute_keep > 0 || recipe.recompute_keep_mb > 0) return chosen_by_time;
+            if (recipe.activation_memory_budget > 0 || recipe.activation_memory_budget_mb > 0) return chosen_by_time;
             return recipe.precision == "fp32" ? "" : "with " + recipe.precision + " most activations have 16 bits";
           },
           .expected = {.time_factor = 1.06,
                        .memory_factor = 0.75,
-                       .words = "Four bytes a value become two; each is converted once in forward and once for each "
-                                "operator that needs it in backward."},
+                       .words = "Four bytes per value become two. Each value is converted once in forward, and in "
+                                "backward once for each operator that needs it."},
           .exactness = Exactness::lossy,
           .tolerance = "the loss of a step is exact; gradients are those of activations rounded to 8 significant bits",
           .judged_by_target = true,
@@ -178,87 +196,94 @@ Technique bf16_activations() {
 }
 
 std::string coded_obstacle(const Recipe& recipe, const Machine&) {
-  if (recipe.recompute_keep > 0 || recipe.recompute_keep_mb > 0) return chosen_by_time;
+  if (recipe.activation_memory_budget > 0 || recipe.activation_memory_budget_mb > 0) return chosen_by_time;
   return recipe.device == "cpu" ? "" : "it has kernels for the CPU only";
 }
 
 Technique int8_activations() {
-  return {
-      .name = "int8_activations",
-      .title = "8-bit activations",
-      .changes = "Keeps what backward needs in 8 bits, in groups of 256 values with a range each.",
-      .apply = [](Recipe& recipe) { recipe.activations = "int8"; },
-      .obstacle = coded_obstacle,
-      .expected = {.time_factor = 1.08,
-                   .memory_factor = 0.6,
-                   .words = "Four bytes a value become one and a few hundredths; coded once in forward, decoded for "
-                            "each operator that needs it in backward."},
-      .exactness = Exactness::lossy,
-      .tolerance =
-          "the loss of a step is exact; gradients get noise of a 255th of each group's range, the same "
-          "for the same seed and step",
-      .judged_by_target = true,
-      .saves_memory = true,
-      .source = "arXiv:2104.14129 (ActNN); arXiv:2206.11357 (GACT)"};
-}
-
-Technique int4_activations() {
-  return {.name = "int4_activations",
-          .title = "4-bit activations",
-          .changes = "Keeps what backward needs in 4 bits, in groups of 256 values with a range each.",
-          .apply = [](Recipe& recipe) { recipe.activations = "int4"; },
+  return {.name = "int8_activations",
+          .title = "8-bit activations",
+          .changes =
+              "Stores the activations for backward in 8 bits, with one value range for each group of 256 values. "
+              "Recipe: `activation_dtype: int8`. For the CPU.",
+          .apply = [](Recipe& recipe) { recipe.activation_dtype = "int8"; },
           .obstacle = coded_obstacle,
-          .expected = {.time_factor = 1.07,
-                       .memory_factor = 0.55,
-                       .words = "Four bytes a value become a little over half of one; coded and decoded as 8 bits are, "
-                                "with less to move."},
+          .expected = {.time_factor = 1.08,
+                       .memory_factor = 0.6,
+                       .words = "Four bytes per value become one and a few hundredths. Each value is encoded once in "
+                                "forward, and decoded for each operator that needs it in backward."},
           .exactness = Exactness::lossy,
           .tolerance =
-              "the loss of a step is exact; gradients get noise of a 15th of each group's range, the "
-              "same for the same seed and step",
+              "the loss of a step is exact; gradients get noise of a 255th of each group's range, the same for the "
+              "same seed and step",
           .judged_by_target = true,
           .saves_memory = true,
           .source = "arXiv:2104.14129 (ActNN); arXiv:2206.11357 (GACT)"};
 }
 
-/// Kept over restarts, and so on a disk; not made for what /tmp is made for on some systems: to stay in memory.
+Technique int4_activations() {
+  return {.name = "int4_activations",
+          .title = "4-bit activations",
+          .changes =
+              "Stores the activations for backward in 4 bits, with one value range for each group of 256 values. "
+              "Recipe: `activation_dtype: int4`. For the CPU.",
+          .apply = [](Recipe& recipe) { recipe.activation_dtype = "int4"; },
+          .obstacle = coded_obstacle,
+          .expected = {.time_factor = 1.07,
+                       .memory_factor = 0.55,
+                       .words = "Four bytes per value become a little over half of one. Values are encoded and decoded "
+                                "as with 8 bits, with less memory traffic."},
+          .exactness = Exactness::lossy,
+          .tolerance =
+              "the loss of a step is exact; gradients get noise of a 15th of each group's range, the same for the same "
+              "seed and step",
+          .judged_by_target = true,
+          .saves_memory = true,
+          .source = "arXiv:2104.14129 (ActNN); arXiv:2206.11357 (GACT)"};
+}
+
+/// A folder on disk. It is not /tmp, which some systems keep in memory.
 constexpr const char* disk_folder = "/var/tmp";
 
 Technique activation_offload() {
-  return {
-      .name = "activation_offload",
-      .title = "offload to disk",
-      .changes = "Writes what backward needs to a file in /var/tmp during forward, and reads it ahead in backward.",
-      .apply = [](Recipe& recipe) { recipe.offload_folder = disk_folder; },
-      .obstacle = [](const Recipe&, const Machine&) -> std::string {
-        struct statfs disk {};
-        if (::statfs(disk_folder, &disk) != 0) return std::string("there is no ") + disk_folder;
-        return disk.f_type == TMPFS_MAGIC ? std::string(disk_folder) + " is kept in memory" : "";
-      },
-      .expected = {.time_factor = 1.5,
-                   .memory_factor = 0.6,
-                   .words = "Tensors of 64 KB and more are in memory only while they are on their way. It is as fast "
-                            "as the disk, beside the computation; written pages are the system's cache until it "
-                            "needs the room."},
-      .saves_memory = true,
-      .source = "torch.autograd.graph.save_on_cpu; arXiv:2104.07857 (ZeRO-Infinity)"};
+  return {.name = "activation_offload",
+          .title = "offload to disk",
+          .changes =
+              "Writes the activations for backward to a file during forward, and reads them ahead of their use in "
+              "backward. Recipe: `offload_folder: /var/tmp`, which must be on a disk.",
+          .apply = [](Recipe& recipe) { recipe.offload_folder = disk_folder; },
+          .obstacle = [](const Recipe&, const Machine&) -> std::string {
+            struct statfs disk {};
+            if (::statfs(disk_folder, &disk) != 0) return std::string("there is no ") + disk_folder;
+            return disk.f_type == TMPFS_MAGIC ? std::string(disk_folder) + " is kept in memory" : "";
+          },
+          .expected =
+              {.time_factor = 1.5,
+               .memory_factor = 0.6,
+               .words =
+                   "Tensors of at least 64 KB are in memory only during their transfer. The disk limits the speed, in "
+                   "parallel with the computation. Written pages stay in the OS page cache until it needs the memory."},
+          .saves_memory = true,
+          .source = "torch.autograd.graph.save_on_cpu; arXiv:2104.07857 (ZeRO-Infinity)"};
 }
 
 Technique step_in_backward() {
   return {.name = "step_in_backward",
-          .title = "step in backward",
-          .changes = "Steps each parameter as soon as backward has its gradient, and lets go of the gradient at once.",
-          .apply = [](Recipe& recipe) { recipe.step_in_backward = true; },
-          .obstacle = [](const Recipe& recipe, const Machine&) { return step_in_backward_conflict(recipe); },
+          .title = "optimizer in backward",
+          .changes =
+              "Updates each parameter as soon as backward has computed its gradient, and frees the gradient at once. "
+              "Recipe: `optimizer_in_backward: true`.",
+          .apply = [](Recipe& recipe) { recipe.optimizer_in_backward = true; },
+          .obstacle = [](const Recipe& recipe, const Machine&) { return optimizer_in_backward_conflict(recipe); },
           .expected = {.time_factor = 1.02,
                        .memory_factor = 0.9,
-                       .words = "Gradients take the memory of the largest one in place of 4 bytes a parameter. Seen "
-                                "where weights and not activations make the peak; a call of the optimizer for each "
-                                "parameter, whose gradient is still in the cache."},
+                       .words = "Gradients take the memory of the largest one instead of 4 bytes per parameter. This "
+                                "lowers the peak only where weights dominate it, not activations. The optimizer is "
+                                "called once per parameter, while its gradient is still in the cache."},
           .exactness = Exactness::rounding,
           .tolerance =
-              "a loss that is a mean over samples gives the same bits; that of next tokens is divided by their number "
-              "before backward instead of behind it",
+              "bit-identical for a loss that is a mean over samples; a next-token loss is divided by the number of "
+              "tokens before backward instead of after it",
           .saves_memory = true,
           .source = "pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html"};
 }

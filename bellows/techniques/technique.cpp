@@ -1,5 +1,6 @@
 #include "bellows/techniques/technique.h"
 
+#include <cmath>
 #include <utility>
 
 #include "bellows/techniques/technique_rows.h"
@@ -34,16 +35,47 @@ const Registry<Technique>& technique_table() {
   return table;
 }
 
-std::string techniques_page(const Registry<Technique>& registry) {
-  std::string page =
-      "# Techniques\n\nGenerated from the registry by `bellows ladder --list`. Expected factors are of time per sample "
-      "and of peak memory; below 1 is less.\n";
+namespace {
+
+/// "1.25× faster", "1.15× slower", "no change".
+std::string speed_words(double time_factor) {
+  if (time_factor == 1) return "no change";
+  const bool faster = time_factor < 1;
+  return c10::str(std::round(100 * (faster ? 1 / time_factor : time_factor)) / 100, "× ", faster ? "faster" : "slower");
+}
+
+std::string page_head(const Registry<Technique>& registry) {
+  std::string head =
+      "# Techniques\n\n"
+      "A technique is a named change of a recipe that makes training faster or saves memory. `bellows ladder` "
+      "measures the techniques on your model and data, in the order of this page. It keeps a technique only if "
+      "its speedup is statistically significant and the run does not take longer to reach the target accuracy. "
+      "`bellows ladder --memory` keeps those that lower the peak memory and still reach the target accuracy. To "
+      "use a technique without the ladder, set the recipe keys in its section.\n\n"
+      "- **Expected speed** is per sample, and **peak memory** is relative to the same recipe without the "
+      "technique. Both are estimates; measure them with your model on your machine.\n"
+      "- **Exactness**: `exact` is bit-identical. `rounding` is the same mathematics in a different order. "
+      "`lossy` is different mathematics. [numerics.md](numerics.md) lists the tolerances.\n\n"
+      "`bellows ladder --list` generates this page.\n\n"
+      "| technique | expected speed | expected peak memory | exactness |\n|---|---|---|---|\n";
   for (const Technique& row : registry.rows()) {
-    page += c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n- Expected: time x ",
-                     row.expected.time_factor, ", memory x ", row.expected.memory_factor, ". ", row.expected.words,
-                     "\n- Exactness: ", to_string(row.exactness), row.tolerance.empty() ? "" : "; ", row.tolerance,
-                     row.judged_by_target ? "\n- Judged by the time to the target." : "",
-                     row.equal_batch ? "" : "\n- Not in the comparison at equal batch and learning rate.",
+    head += c10::str("| ", row.title, " | ", speed_words(row.expected.time_factor), " | ", row.expected.memory_factor,
+                     "× | ", to_string(row.exactness), " |\n");
+  }
+  return head;
+}
+
+}  // namespace
+
+std::string techniques_page(const Registry<Technique>& registry) {
+  std::string page = page_head(registry);
+  for (const Technique& row : registry.rows()) {
+    page += c10::str("\n## ", row.title, " (`", row.name, "`)\n\n", row.changes, "\n\n- Expected: time per sample × ",
+                     row.expected.time_factor, " (", speed_words(row.expected.time_factor), "), peak memory × ",
+                     row.expected.memory_factor, ". ", row.expected.words, "\n- Exactness: ", to_string(row.exactness),
+                     row.tolerance.empty() ? "" : "; ", row.tolerance,
+                     row.judged_by_target ? "\n- Judged by the time to the target accuracy." : "",
+                     row.equal_batch ? "" : "\n- Excluded from the comparison at equal batch size and learning rate.",
                      "\n- Source: ", row.source, "\n");
   }
   return page;

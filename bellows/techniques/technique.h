@@ -10,56 +10,55 @@ namespace bellows::train {
 
 struct Recipe;
 
-/// How far results with a technique may be from the plain path's.
+/// How much results with a technique may differ from those of the plain program.
 enum class Exactness {
-  exact,     ///< bit for bit
-  rounding,  ///< the same mathematics, summed in another order
-  lossy,     ///< other mathematics: judged by whether, and how soon, the target accuracy is reached
+  exact,     ///< bit-identical
+  rounding,  ///< same mathematics, another order of operations or other intermediate rounding
+  lossy,     ///< different mathematics: judged by whether and when training reaches the target accuracy
 };
 
-/// What a technique is expected to do, before anybody measures: below 1 is less.
+/// The expected effect of a technique, before measurement: a factor below 1 is less.
 struct Expectation {
-  double time_factor = 1;    ///< of a step, per sample
-  double memory_factor = 1;  ///< of the peak
-  std::string words;         ///< why, and where it comes from
+  double time_factor = 1;    ///< time of a step, per sample
+  double memory_factor = 1;  ///< peak memory
+  std::string words;         ///< reason and source
 };
 
-/// One row of the table of techniques: a named change of a recipe, with when it applies, what it should bring, and how
-/// exact it is.
+/// A row of the table of techniques: a named change of a recipe, with its conditions, expected effect and exactness.
 struct Technique {
   std::string name;     ///< key: "channels_last"
-  std::string title;    ///< for tables, at most 17 letters: "channels-last"
-  std::string changes;  ///< what it does, in a sentence
+  std::string title;    ///< for tables: "channels-last"; words have at most 17 letters
+  std::string changes;  ///< one sentence that describes it
   std::function<void(Recipe&)> apply;
-  /// Answers with nothing when the technique applies to this recipe on this machine; otherwise why it does not. No
-  /// function: it always applies.
+  /// Returns "" if the technique applies to this recipe on this machine, else the reason why not. If there is no
+  /// function, it always applies.
   std::function<std::string(const Recipe&, const Machine&)> obstacle = {};
   Expectation expected;
   Exactness exactness = Exactness::exact;
-  std::string tolerance = {};  ///< in words; for `exact`, empty
-  bool equal_batch = true;     ///< batch size and learning rate stay as they are
-  /// It changes what a step does, not only how long one takes: judged by the time to the target alone, and kept even if
-  /// it makes fewer samples a second.
+  std::string tolerance = {};  ///< description; empty for `exact`
+  bool equal_batch = true;     ///< batch size and learning rate do not change
+  /// Changes the course of training, not only the time of a step. So it is judged by the time to target only, and kept
+  /// even if its throughput is lower.
   bool judged_by_target = false;
-  bool is_about_loading = false;  ///< the ladder says of it where the loader's time goes
-  bool saves_memory = false;  ///< a rung of the ladder of memory, too; of that one alone if it is expected to cost time
-  std::string source;         ///< paper or document
+  bool is_about_loading = false;  ///< the ladder reports the loader's bottleneck for it
+  /// Also a rung of the memory ladder. If it is expected to cost time, it is a rung of that ladder only.
+  bool saves_memory = false;
+  std::string source;  ///< paper or documentation
 };
 
 /// "exact", "rounding", "lossy".
 std::string_view to_string(Exactness exactness);
 
-/// The processor multiplies bfloat16 matrices itself (AMX-BF16, AVX512-BF16 or Arm's BF16); others emulate it.
+/// Whether the processor has bfloat16 matrix multiplication (AMX-BF16, AVX512-BF16 or Arm's BF16). Others emulate it.
 bool has_bf16_arithmetic(const Machine& machine);
 
-/// Adds all techniques, in the order in which the ladder climbs them: what computes the same faster, what
-/// trains otherwise, what saves memory.
+/// Adds all techniques in the order of the ladder: faster execution first, then other courses of training, then memory.
 void register_techniques(Registry<Technique>& registry);
 
-/// The same table, filled once. Threads: any
+/// The table of techniques, filled once. Threads: any
 const Registry<Technique>& technique_table();
 
-/// The table as a Markdown page: one section a technique.
+/// The table as a Markdown page with one section per technique.
 std::string techniques_page(const Registry<Technique>& registry);
 
 }  // namespace bellows::train

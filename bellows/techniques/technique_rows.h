@@ -7,23 +7,24 @@
 
 namespace bellows::train {
 
-// The rows of the table, in the order in which the ladder climbs them.
+// The rows of the table in the order of the ladder.
 
-/// What speaks against a technique for models of one kind of input: the model does not read that; "": nothing.
+/// The reason why a technique for images or texts does not apply: the model does not read them. "" if it does.
 std::string pictures_obstacle(const Recipe& recipe);
 std::string texts_obstacle(const Recipe& recipe);
 
-/// The same training, computed faster.
+/// Faster execution of the same training.
 std::vector<Technique> speed_techniques();
-/// Fewer bits.
+/// Lower precision.
 std::vector<Technique> precision_techniques();
-/// The same training, recorded and followed.
+/// The same training with compiled functions.
 std::vector<Technique> compile_techniques();
-/// The same training, looked at with less noise: before all else that is judged by the target.
+/// Averaged weights, which reduce the noise of evaluations. They come before all other techniques that are judged by
+/// the target.
 std::vector<Technique> averaging_techniques();
-/// Another course of training, with less of it to the target.
+/// Techniques that change the course of training to reach the target earlier.
 std::vector<Technique> course_techniques();
-/// Less memory, at a cost in time.
+/// Less memory at a cost in time.
 std::vector<Technique> memory_techniques();
 
 }  // namespace bellows::train

@@ -8,7 +8,7 @@ namespace bellows::train {
 
 namespace {
 
-const char* const another_trajectory = "another trajectory: judged by the time to the target accuracy";
+const char* const another_trajectory = "a different course of training: judged by the time to the target accuracy";
 
 std::string sgd_only(const Recipe& recipe) {
   if (recipe.optimizer == "sgd") return "";
@@ -17,8 +17,11 @@ std::string sgd_only(const Recipe& recipe) {
 
 Technique progressive_resizing() {
   return {.name = "progressive_resizing",
-          .title = "growing images",
-          .changes = "The first epochs see images of half the height and width, which grow to their full size.",
+          .title = "progressive resizing",
+          .changes =
+              "The first epochs use images of half the height and width, which grow to their full size. Recipe: "
+              "`image_size_start` is half of `image_size`, `growth_epochs` at least 3. For image models with an "
+              "`image_size` of at least 16.",
           .apply =
               [](Recipe& recipe) {
                 recipe.image_size_start = recipe.image_size / 2;
@@ -32,8 +35,8 @@ Technique progressive_resizing() {
           },
           .expected = {.time_factor = 0.6,
                        .memory_factor = 1,
-                       .words = "A step at half the height and width has a quarter of the work; the last epochs cost "
-                                "what they did. Of models that take one size of image only, none."},
+                       .words = "A step at half the height and width needs a quarter of the computation. The last "
+                                "epochs cost as much as before. Models that accept only one image size gain nothing."},
           .exactness = Exactness::lossy,
           .tolerance = another_trajectory,
           .equal_batch = false,
@@ -46,21 +49,23 @@ Technique one_cycle() {
       .name = "one_cycle",
       .title = "one-cycle",
       .changes =
-          "The learning rate rises to twice its value and falls to nothing within four epochs, the momentum the other "
-          "way round. The run ends there.",
+          "The learning rate rises to twice its value and falls to zero within four epochs. The momentum moves in the "
+          "opposite direction. The run ends after these epochs. Recipe: `lr_schedule: one_cycle`, twice the `lr`, "
+          "`warmup_epochs: 0`, `epochs: 4`. For recipes with a constant learning rate.",
       .apply =
           [](Recipe& recipe) {
-            recipe.schedule = "one_cycle";
+            recipe.lr_schedule = "one_cycle";
             recipe.lr *= 2;
             recipe.warmup_epochs = 0;
             recipe.epochs = 4;
           },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-        return recipe.schedule == "constant" ? "" : "the recipe has a schedule: " + recipe.schedule;
+        return recipe.lr_schedule == "constant" ? "" : "the recipe has a schedule: " + recipe.lr_schedule;
       },
-      .expected = {.time_factor = 0.8,
-                   .memory_factor = 1,
-                   .words = "Fewer epochs to the target, if their number is right; a step costs what it did."},
+      .expected =
+          {.time_factor = 0.8,
+           .memory_factor = 1,
+           .words = "Fewer epochs to the target if the number of epochs is right. The cost of a step does not change."},
       .exactness = Exactness::lossy,
       .tolerance = another_trajectory,
       .equal_batch = false,
@@ -72,17 +77,19 @@ Technique weight_averaging() {
   return {
       .name = "weight_averaging",
       .title = "weight averaging",
-      .changes = "Evaluates a moving average of the weights, in which the noise of single steps is gone.",
+      .changes =
+          "Evaluates a moving average of the weights, which removes the noise of single steps. Recipe: `ema_decay: "
+          "0.95`.",
       .apply = [](Recipe& recipe) { recipe.ema_decay = 0.95; },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
         return recipe.ema_decay == 0 ? "" : "the recipe averages already";
       },
       .expected = {.time_factor = 0.8,
                    .memory_factor = 1.1,
-                   .words = "The average is as good as a decayed learning rate, some epochs earlier; one more copy of "
-                            "the weights, read and written once a step."},
+                   .words = "The average is as accurate as weights trained with a decayed learning rate, some epochs "
+                            "earlier. It needs one more copy of the weights, which is read and written once per step."},
       .exactness = Exactness::lossy,
-      .tolerance = "training is the same bit for bit; the average is what is evaluated and kept",
+      .tolerance = "training stays bit-identical; the average is evaluated and saved",
       .equal_batch = false,
       .judged_by_target = true,
       .source = "Polyak averaging; arXiv:1803.05407 (SWA)"};
@@ -90,9 +97,11 @@ Technique weight_averaging() {
 
 Technique batch_growth() {
   return {.name = "batch_growth",
-          .title = "growing batches",
+          .title = "batch-size warm-up",
           .changes =
-              "The first epoch takes batches of a quarter, the second of a half, with a learning rate in proportion.",
+              "The first epoch uses batches of a quarter of the size, the second of a half, with a proportional "
+              "learning rate. Recipe: `batch_size_start` is a quarter of `batch_size`, `growth_epochs` at least 2. For "
+              "SGD with a `batch_size` of at least 16.",
           .apply =
               [](Recipe& recipe) {
                 recipe.batch_size_start = std::max<int64_t>(1, recipe.batch_size / 4);
@@ -104,7 +113,7 @@ Technique batch_growth() {
           },
           .expected = {.time_factor = 0.95,
                        .memory_factor = 1,
-                       .words = "More steps while each one teaches most, at a higher cost a sample."},
+                       .words = "More steps while each step improves the model most, at a higher cost per sample."},
           .exactness = Exactness::lossy,
           .tolerance = another_trajectory,
           .equal_batch = false,
@@ -113,27 +122,30 @@ Technique batch_growth() {
 }
 
 Technique larger_batch() {
-  return {.name = "larger_batch",
-          .title = "larger batch",
-          .changes =
-              "Doubles the batch and, by the linear rule, the learning rate, which rises to it over the first epoch.",
-          .apply =
-              [](Recipe& recipe) {
-                recipe.batch_size *= 2;
-                recipe.lr *= 2;
-                if (recipe.schedule != "one_cycle") recipe.warmup_epochs = std::max(recipe.warmup_epochs, 1.0);
-              },
-          .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-            if (recipe.batch_size > 1 << 19) return "the batch is as large as batches may be";
-            return sgd_only(recipe);
+  return {
+      .name = "larger_batch",
+      .title = "large batch (linear scaling)",
+      .changes =
+          "Doubles the batch size and, by the linear scaling rule, the learning rate. The learning rate warms up over "
+          "the first epoch. Recipe: twice the `batch_size` and `lr`, `warmup_epochs` at least 1. For SGD.",
+      .apply =
+          [](Recipe& recipe) {
+            recipe.batch_size *= 2;
+            recipe.lr *= 2;
+            if (recipe.lr_schedule != "one_cycle") recipe.warmup_epochs = std::max(recipe.warmup_epochs, 1.0);
           },
-          .expected = {.time_factor = 0.85,
-                       .memory_factor = 1.8,
-                       .words = "Fewer steps with the same overhead and larger matrix products; activations double."},
-          .exactness = Exactness::lossy,
-          .tolerance = another_trajectory,
-          .equal_batch = false,
-          .source = "arXiv:1706.02677 (Goyal et al.: linear scaling, gradual warm-up)"};
+      .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
+        if (recipe.batch_size > 1 << 19) return "the batch is as large as batches may be";
+        return sgd_only(recipe);
+      },
+      .expected = {.time_factor = 0.85,
+                   .memory_factor = 1.8,
+                   .words =
+                       "Fewer steps with the same overhead, and larger matmuls. Activations take twice the memory."},
+      .exactness = Exactness::lossy,
+      .tolerance = another_trajectory,
+      .equal_batch = false,
+      .source = "arXiv:1706.02677 (Goyal et al.: linear scaling, gradual warm-up)"};
 }
 
 }  // namespace

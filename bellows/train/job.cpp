@@ -24,7 +24,7 @@ namespace {
 template <class Options>
 Options optimizer_options(const Recipe& recipe) {
   Options options;
-  options.lr = recipe.lr;
+  options.lr = recipe.lr > 0 ? recipe.lr : recipe.optimizer == "sgd" || recipe.optimizer == "auto" ? 0.05 : 1e-3;
   options.weight_decay = recipe.weight_decay;
   options.master_weights = precision_policy(recipe).master_weights;
   options.impl = recipe.optimizer_impl == "loop"      ? optim::Impl::loop
@@ -51,8 +51,8 @@ std::shared_ptr<torch::optim::Optimizer> optimizer_of(const Options& options, co
   return std::make_shared<Optimizer>(model.parameters(), options);
 }
 
-/// What of pretrained weights may be missing, and be drawn at random: what stands on top of a transformer. And what a file may
-/// have besides: what stood there before.
+/// Whether a weight belongs to the head of a transformer. Pretrained weights may lack the model's head, which is then
+/// initialized randomly, and may have another head.
 bool is_head(std::string_view name) {
   for (const char* head : {"classifier.", "pre_classifier.", "bert.pooler.", "pooler.", "cls.", "vocab_", "lm_head."}) {
     if (name.starts_with(head)) return true;
@@ -72,22 +72,23 @@ void start_from(const Recipe& recipe, const Model& model, bool text) {
                         std::ranges::all_of(report.unexpected, is_head);
     TORCH_CHECK_VALUE(usable, report.to_string());
     if (!report.missing.empty())
-      log_info("weights: not in ", recipe.weights, ", so drawn at random: ", c10::Join(", ", report.missing), ".");
+      log_info("weights: missing in ", recipe.weights, " and initialized randomly: ", c10::Join(", ", report.missing),
+               ".");
   } catch (const c10::Error& error) {
     TORCH_CHECK_VALUE(false, "make_job: weights = ", recipe.weights, ": ", user_message(error));
   }
 }
 
-/// A text that is longer than the model has places for is to be noticed before the first step, and scores of other things.
+/// Runs the longest text once, so that errors in text length and output size occur before the first step.
 void try_longest_text(const Recipe& recipe, const Model& model, bool next_tokens, int64_t least_scores) {
   const EvalMode eval_mode(model);
   const inference_mode no_graph;
-  const int64_t length = std::max<int64_t>(recipe.sequence_length, 1);
+  const int64_t length = std::max<int64_t>(recipe.max_length, 1);
   at::Tensor scores;
   try {
     scores = model.forward(at::ones({1, length}, at::TensorOptions(parse_device(recipe.device)).dtype(at::kLong)));
   } catch (const c10::Error& error) {
-    check_recipe(false, "make_job: sequence_length = ", recipe.sequence_length, ": ", user_message(error));
+    check_recipe(false, "make_job: max_length = ", recipe.max_length, ": ", user_message(error));
   }
   const bool fits = next_tokens ? scores.dim() == 3 && scores.size(1) == length && scores.size(2) >= least_scores
                                 : scores.dim() == 2 && scores.size(1) == least_scores;
@@ -97,20 +98,19 @@ void try_longest_text(const Recipe& recipe, const Model& model, bool next_tokens
       " of a text of ", length, " tokens, got ", scores.sizes(), ".");
 }
 
-/// Params: classes – 0: nobody says; width – of the first layer
-Model model_for(const Recipe& recipe, const models::ModelEntry& entry, int64_t classes, int64_t width) {
-  const bool text = entry.input == models::InputKind::tokens;
-  const bool next_tokens = text && entry.output == models::OutputKind::token;
-  check_recipe(next_tokens || entry.output == models::OutputKind::sample,
-               "make_job: expected a model that gives a sample a class, or a text its next tokens, got \"",
-               recipe.model, "\": ", entry.description, ". Put it into a train::Job with data and a loss of your own.");
+Model model_for(const ResolvedJob& job) {
+  const Recipe& recipe = job.recipe;
+  const bool text = job.model.input == models::InputKind::tokens;
+  const bool next_tokens = job.task.loss == LossKind::next_token;
+  const int64_t classes = job.task.classifies_samples() ? job.num_classes() : job.task.outputs;
+  const int64_t width = job.input_width();
   TORCH_CHECK_VALUE(
       next_tokens || classes > 0,
       "make_job: num_classes is 0, the data set names no classes, and no sample of it has a label that could be read: "
-      "\"cls\" or \"label\" with a whole number or a name. Set num_classes, or name the field so.");
-  if (!next_tokens && classes == 1)
-    log_warn("train: there is one class only, so every sample is right and nothing is learned. Are all labels read?");
-  const Model model = entry.make(std::max<int64_t>(classes, 1), width);
+      "\"cls\" or \"label\" with a whole number or a name. Set num_classes, or name the field with `target`.");
+  if (job.task.classifies_samples() && classes == 1)
+    log_warn("train: there is only one class, so every sample is correct and nothing is learned. Check the labels.");
+  const Model model = job.model.make(std::max<int64_t>(classes, 1), width);
   if (!recipe.weights.empty()) start_from(recipe, model, text);
   place_model(recipe, model);
   if (text) try_longest_text(recipe, model, next_tokens, next_tokens ? width : classes);
@@ -119,9 +119,8 @@ Model model_for(const Recipe& recipe, const models::ModelEntry& entry, int64_t c
 
 }  // namespace
 
-Model make_model(const Recipe& recipe, const data::DatasetInfo& info) {
-  const models::ModelEntry entry = models::model_entry(recipe.model);
-  return model_for(recipe, entry, classes_of(recipe, info), input_width(entry, info, tokenizer_of(recipe, entry)));
+Model make_model(const ResolvedJob& job) {
+  return model_for(job);
 }
 
 void place_model(const Recipe& recipe, const Model& model) {
@@ -130,7 +129,8 @@ void place_model(const Recipe& recipe, const Model& model) {
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model) {
-  if (recipe.optimizer == "sgd") return optimizer_of<optim::SGD>(with_momentum<optim::SGDOptions>(recipe), model);
+  if (recipe.optimizer == "sgd" || recipe.optimizer == "auto")
+    return optimizer_of<optim::SGD>(with_momentum<optim::SGDOptions>(recipe), model);
   if (recipe.optimizer == "rmsprop")
     return optimizer_of<optim::RMSprop>(with_momentum<optim::RMSpropOptions>(recipe), model);
   if (recipe.optimizer == "adam")
@@ -140,7 +140,7 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, co
   if (recipe.optimizer == "lion")
     return optimizer_of<optim::Lion>(optimizer_options<optim::LionOptions>(recipe), model);
   if (recipe.optimizer == "adafactor") {
-    // As transformers' documentation fine-tunes: lr and schedules mean what they do for the others.
+    // As in transformers' documentation, so that lr and lr_schedule mean the same as for other optimizers.
     auto options = optimizer_options<optim::AdafactorOptions>(recipe);
     options.relative_step = options.scale_parameter = false;
     return optimizer_of<optim::Adafactor>(options, model);
@@ -156,21 +156,20 @@ void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& 
 
 amp::Policy precision_policy(const Recipe& recipe) {
   if (recipe.precision == "fp32") return amp::policy("O0");
-  return amp::policy(recipe.precision_level, recipe.precision == "fp16" ? at::kHalf : at::kBFloat16);
+  return amp::policy(recipe.amp_level, recipe.precision == "fp16" ? at::kHalf : at::kBFloat16);
 }
 
 Job make_job(const Recipe& recipe) {
-  recipe.validate();
-  parse_device(recipe.device);  // before minutes are spent on the rest
+  parse_device(recipe.device);  // before the slow parts
   seed_everything(static_cast<uint64_t>(recipe.seed));
-  const DataSplit split = split_data(recipe);
-  data::Dataset train = train_part(recipe, split);
-  std::optional<data::Dataset> eval = eval_part(recipe, split);
-  const models::ModelEntry entry = models::model_entry(recipe.model);
-  const data::DatasetInfo info = split.info();
-  const bool series = entry.input == models::InputKind::series;
-  Model model = model_for(recipe, entry, classes_of(recipe, info),
-                          series ? series_width(split.whole) : input_width(entry, info, split.tokenizer));
+  return make_job(resolve(recipe));
+}
+
+Job make_job(const ResolvedJob& resolved) {
+  const Recipe& recipe = resolved.recipe;
+  data::Dataset train = train_part(resolved);
+  std::optional<data::Dataset> eval = eval_part(resolved);
+  Model model = model_for(resolved);
   amp::MasterWeights masters;
   if (const amp::Policy policy = precision_policy(recipe); policy.low_weights) {
     amp::PreparedModel prepared = amp::apply(model, policy);
@@ -182,11 +181,12 @@ Job make_job(const Recipe& recipe) {
   return {.recipe = recipe,
           .model = model,
           .optimizers = {std::move(optimizer)},
-          .loss = entry.output == models::OutputKind::token ? next_token_loss(model, recipe.label_smoothing)
-                                                            : cross_entropy_loss(model, recipe.label_smoothing),
+          .loss = loss_function(model, resolved.task),
           .train = std::move(train),
           .eval = std::move(eval),
-          .note = split.held_out_note()};
+          .note = resolved.split().held_out_note(),
+          .task = resolved.task,
+          .input = resolved.model.input};
 }
 
 }  // namespace bellows::train

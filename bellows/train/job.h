@@ -13,10 +13,11 @@
 #include "bellows/data/dataset.h"
 #include "bellows/train/loss.h"
 #include "bellows/train/recipe/recipe.h"
+#include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
 
-/// Everything that one training run works with.
+/// The objects of a training run.
 struct Job {
   Recipe recipe;
   Model model;
@@ -24,31 +25,35 @@ struct Job {
   LossFn loss;
   data::Dataset train;
   std::optional<data::Dataset> eval;
-  std::string note{};  ///< for people: what of the training data was held out; "": nothing
-  /// Who train together: each rank has such a job, made alike, with the whole data; a batch is that of all ranks
-  /// together. Nothing: this process alone.
+  std::string note{};  ///< describes the held-out part of the training data; "" if there is none
+  /// The ranks in this training job. Each rank has a job with the same settings and the complete data; a batch is
+  /// divided among all ranks. Empty: this process only.
   std::optional<comm::Group> ranks{};
+  Task task{};  ///< used for evaluation
+  models::InputKind input = models::InputKind::image;
 };
 
-/// Makes all of it from a recipe: seeds every generator, makes the model by its name, loads weights, moves it to the
-/// device, into the memory layout and under the precision, makes the optimizer, opens the data. The loss is
-/// cross-entropy with the label, or with the next token.
-/// Throws:   c10::ValueError – unknown model (nearest match), device that is not there, data or weights that cannot
-///           be used
+/// Creates a job from a recipe. It seeds all generators, creates the model by name and loads its weights. It moves the
+/// model to the device and memory layout and applies the precision. Then it creates the optimizer, opens the data and
+/// selects the loss.
+/// Throws:   c10::ValueError if the model is unknown (the message suggests the nearest name), the device does not
+///           exist, or data or weights cannot be used
 Job make_job(const Recipe& recipe);
+/// Like make_job(recipe), from a resolved recipe. The generators are not seeded.
+Job make_job(const ResolvedJob& resolved);
 
-// The parts of make_job(), for those who bring the rest themselves; data/data_assembly.h opens the data, loss.h has the losses.
+// The parts of make_job(), for callers that create the rest themselves. data/data_assembly.h opens the data, loss.h has
+// the losses.
 
-/// The model by its name, with weights, on the device, in the memory layout.
-/// Params: info – of the data; gives the channels of pictures, and the number of classes where the recipe has 0
-Model make_model(const Recipe& recipe, const data::DatasetInfo& info = {});
-/// Moves a model to the recipe's device and into its memory layout. Its parameters stay the same objects.
+/// Creates the model by name, with weights, on the device and in the memory layout of the recipe.
+Model make_model(const ResolvedJob& job);
+/// Moves a model to the recipe's device and memory layout. Its parameters stay the same objects.
 void place_model(const Recipe& recipe, const Model& model);
-/// Low-precision weights get fp32 masters in the optimizer where the recipe's precision has them.
+/// Creates the optimizer, with fp32 master weights if the recipe's precision uses low-precision weights.
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model);
-/// Gives the optimizer the weights as they were before they were rounded.
+/// Passes the unrounded weights to the optimizer as its master weights.
 void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& masters);
-/// The recipe's `precision` and `precision_level`.
+/// The policy of the recipe's `precision` and `amp_level`.
 amp::Policy precision_policy(const Recipe& recipe);
 
 }  // namespace bellows::train

@@ -5,18 +5,62 @@
 #include <ATen/ops/ne.h>
 #include <ATen/ops/sum.h>
 
+#include <algorithm>
+
 #include "bellows/data/order/packing.h"
 #include "bellows/models/head.h"
 #include "bellows/nn/cross_entropy.h"
 
 namespace bellows::train {
 
+namespace {
+
+/// Converts an array to the form that a floating-point layer reads.
+at::Tensor as_numbers(const at::Tensor& array) {
+  if (array.scalar_type() == at::kByte && array.dim() == 4) return array.permute({0, 3, 1, 2}).to(at::kFloat).div(255);
+  return array.scalar_type() == at::kLong ? array : array.to(at::kFloat);
+}
+
+bool has_one_input(const std::vector<ModelInput>& inputs) {
+  return std::ranges::count_if(inputs, [](const ModelInput& input) { return !input.optional; }) <= 1;
+}
+
+}  // namespace
+
 at::Tensor model_input(const data::Batch& batch) {
-  for (const char* name : {"tokens", "series"}) {
+  for (const char* name : {"tokens", "series", "features"}) {
     if (batch.contains(name) && !batch.contains("image"))
-      return name[0] == 's' ? batch[name].to(at::kFloat) : batch[name];
+      return name[0] == 't' ? batch[name] : batch[name].to(at::kFloat);
   }
   return batch["image"];
+}
+
+std::vector<at::Tensor> model_inputs(const Model& model, const data::Batch& batch) {
+  const std::vector<ModelInput> inputs = model.inputs();
+  std::vector<at::Tensor> tensors(inputs.size());
+  if (has_one_input(inputs) && !batch.contains(inputs.front().name)) {
+    tensors.front() = model_input(batch);
+    return tensors;
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (batch.contains(inputs[i].name)) tensors[i] = as_numbers(batch[inputs[i].name]);
+    TORCH_CHECK_VALUE(tensors[i].defined() || inputs[i].optional, "model \"", model.name(), "\": the batch has no \"",
+                      inputs[i].name, "\" for its input of that name.");
+  }
+  return tensors;
+}
+
+at::Tensor predict(const Model& model, const data::Batch& batch) {
+  const std::vector<at::Tensor> inputs = model_inputs(model, batch);
+  return inputs.size() == 1 ? model.forward(inputs.front()) : model.forward_all(inputs).front();
+}
+
+LossFn loss_function(const Model& model, const Task& task) {
+  if (task.loss == LossKind::next_token) return next_token_loss(model, task.label_smoothing);
+  if (task.classifies_samples()) return cross_entropy_loss(model, task.label_smoothing);
+  return [model, task](const data::Batch& batch) {
+    return StepOutput(task_loss(task, predict(model, batch), batch[task.target]));
+  };
 }
 
 TokenLoss next_token_loss(const at::Tensor& scores, const data::Batch& batch) {
@@ -30,7 +74,7 @@ at::Tensor token_loss(const Model& model, const at::Tensor& input, const at::Ten
     return nn::linear_cross_entropy(hidden, weight, bias, targets,
                                     {.label_smoothing = label_smoothing, .reduction = nn::Reduction::sum});
   };
-  const at::Tensor loss = models::forward_into(model, input, without_scores);
+  const at::Tensor loss = models::forward_with_head(model, input, without_scores);
   if (loss.defined()) return loss;
   return nn::softmax_cross_entropy(model.forward(input), targets,
                                    {.label_smoothing = label_smoothing, .reduction = nn::Reduction::sum});
@@ -45,7 +89,7 @@ LossFn next_token_loss(const Model& model, double label_smoothing) {
 
 LossFn cross_entropy_loss(const Model& model, double label_smoothing) {
   return [model, label_smoothing](const data::Batch& batch) {
-    const at::Tensor logits = model.forward(model_input(batch));
+    const at::Tensor logits = predict(model, batch);
     return StepOutput(at::cross_entropy_loss(logits, batch["label"], {}, at::Reduction::Mean, -100, label_smoothing),
                       logits);
   };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <numeric>
@@ -29,16 +30,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A record as a row of numbers, in the order of its members.
-constexpr int64_t record_width = 8;
+// Converts a record to a row of numbers in the order of its members, followed by the metrics.
+constexpr int64_t record_members = 8;
 
-void append(std::vector<double>& row, const EpochRecord& r) {
+void append(std::vector<double>& row, const EpochRecord& r, size_t metrics) {
   row.insert(row.end(), {static_cast<double>(r.epoch), static_cast<double>(r.steps), r.train_loss, r.train_accuracy,
                          r.eval_loss, r.eval_accuracy, r.train_seconds, r.eval_seconds});
+  for (size_t i = 0; i < metrics; ++i)
+    row.push_back(i < r.eval_metrics.size() ? r.eval_metrics[i].second : std::numeric_limits<double>::quiet_NaN());
 }
 
-EpochRecord record_of(const double* row) {
-  return {static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), row[2], row[3], row[4], row[5], row[6], row[7]};
+EpochRecord record_of(const double* row, const std::vector<std::string>& metrics) {
+  EpochRecord record{
+      static_cast<int64_t>(row[0]), static_cast<int64_t>(row[1]), row[2], row[3], row[4], row[5], row[6], row[7]};
+  for (size_t i = 0; i < metrics.size(); ++i) {
+    const double value = row[record_members + i];
+    if (record.eval_seconds > 0) record.eval_metrics.emplace_back(metrics[i], value);
+  }
+  return record;
 }
 
 at::Tensor to_tensor(const std::vector<double>& values) {
@@ -62,12 +71,12 @@ double seconds_since(Clock::time_point begin) {
 }
 
 void check_folder_keys(const Recipe& recipe) {
-  const bool needs_one = !recipe.trace_steps.empty() || recipe.keep_best > 0 || recipe.checkpoint_every > 0;
+  const bool needs_one = !recipe.trace_steps.empty() || recipe.save_top_k > 0 || recipe.save_steps > 0;
   TORCH_CHECK_VALUE(!needs_one || !recipe.run_folder.empty(),
-                    "fit: trace_steps, keep_best and checkpoint_every need run_folder, where their files go.");
+                    "fit: trace_steps, save_top_k and save_steps need run_folder, where their files go.");
 }
 
-/// One fit of a Trainer, from its first step, or its last checkpoint, to its end.
+/// Runs one fit of a Trainer, from its first step or last checkpoint to its end.
 class FitRun {
  public:
   FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop);
@@ -87,6 +96,7 @@ class FitRun {
   void read_losses();
   void log_step();
   void evaluate();
+  void log_evaluation();
   void note(const Evaluation& evaluation);
   void save();
   void save_sample_stats();
@@ -104,26 +114,29 @@ class FitRun {
   std::optional<StepTrace> trace_;
   RunRecord record_;
   FitResult result_;
-  int64_t epoch_ = 0;  ///< the one whose record is in progress; the loop may already stand at the next one's start
-  std::vector<double> losses_;  ///< of its steps so far
-  double recent_loss_ = 0;      ///< mean of those that were read last
-  double epoch_seconds_ = 0;    ///< of its steps so far
+  /// The epoch of the record in progress; the loop may already be at the start of the next one.
+  int64_t epoch_ = 0;
+  std::vector<double> losses_;  ///< of the epoch's steps so far
+  double recent_loss_ = 0;      ///< mean of the losses that were read last
+  double epoch_seconds_ = 0;    ///< of the epoch's steps so far
   double epoch_eval_seconds_ = 0;
   Evaluation last_evaluation_;
   int64_t evaluated_step_ = -1, saved_step_ = -1;
-  double best_loss_ = std::numeric_limits<double>::infinity();  ///< of all evaluations
+  double best_loss_ = std::numeric_limits<double>::infinity();  ///< over all evaluations
   bool said_cut_texts_ = false;
-  int64_t not_better_ = 0;  ///< evaluations since then
+  int64_t not_better_ = 0;  ///< number of evaluations since the best one
 };
 
 FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& stop)
     : loop_(std::move(job)), recipe_(loop_.job().recipe), callbacks_(callbacks), stop_(stop) {
-  const bool needs_evaluation = recipe_.target_accuracy > 0 || recipe_.eval_every > 0 || recipe_.patience > 0 ||
-                                recipe_.keep_best > 0 || recipe_.schedule == "plateau";
-  TORCH_CHECK_VALUE(
-      !needs_evaluation || loop_.job().eval,
-      "fit: target_accuracy, eval_every, patience, keep_best and the schedule plateau need held-out data, "
-      "and there is none. Set eval_data.");
+  const bool needs_evaluation = recipe_.target_accuracy > 0 || recipe_.eval_steps > 0 ||
+                                recipe_.early_stopping_patience > 0 || recipe_.save_top_k > 0 ||
+                                recipe_.lr_schedule == "plateau";
+  TORCH_CHECK_VALUE(!needs_evaluation || loop_.job().eval,
+                    "fit: target_accuracy, eval_steps, early_stopping_patience, save_top_k and lr_schedule plateau "
+                    "need held-out data, and there is none. Set eval_data.");
+  TORCH_CHECK_VALUE(recipe_.target_accuracy == 0 || loop_.job().task.has_accuracy(),
+                    "fit: target_accuracy needs a task that has an accuracy, got loss = ", recipe_.loss, ".");
   check_folder_keys(recipe_);
   if (!recipe_.run_folder.empty()) folder_.emplace(recipe_, loop_.ranks().group());
 }
@@ -142,21 +155,21 @@ void FitRun::begin(bool resume, bool accept_changes) {
   record_.facts["ranks"] = std::to_string(loop_.ranks().size());
   if (loop_.job().eval) record_.facts["eval_data"] = prints.eval;
   const size_t existing = folder_->count();
-  TORCH_CHECK_VALUE(resume || existing == 0, "fit: ", folder_->path(), " holds ", existing,
+  TORCH_CHECK_VALUE(resume || existing == 0, "fit: ", folder_->path(), " contains ", existing,
                     " checkpoints of an earlier run. Resume it, remove them, or choose another run_folder.");
   if (const auto newest = folder_->newest()) {
-    if (is_first()) check_resume(*newest, record_, accept_changes);  // it wrote down its own machine
+    if (is_first()) check_resume(*newest, record_, accept_changes);  // the environment was recorded on rank 0's machine
     restore(*newest, accept_changes);
     result_.checkpoint = folder_->path_of(newest->step);
     log_info("resume: from step ", newest->step, " (epoch ", newest->epoch + 1, ", batch ", newest->batch, ") in ",
              folder_->path(), ".");
   } else if (resume) {
-    log_info("resume: no checkpoint in ", folder_->path(), "; the run begins at its start.");
+    log_info("resume: no checkpoint in ", folder_->path(), "; starting from the beginning.");
   }
   trace_.emplace(recipe_.trace_steps, folder_->path(), loop_.ranks().group());
   if (!is_first()) return;
   log_.emplace(recipe_.log, folder_->path(), saved_step_);
-  write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());  // nothing can be refused any more
+  write_text_file(folder_->path() + "/recipe.yaml", recipe_.to_yaml());  // after the last check that may throw
   write_text_file(folder_->path() + "/run.json", to_json(record_));
   if (saved_step_ < 0) log_->text("recipe", "```yaml\n" + recipe_.to_yaml() + "```", 0);
 }
@@ -165,7 +178,7 @@ bool FitRun::is_first() {
   return loop_.ranks().rank() == 0;
 }
 
-// Several ranks end after the same step: when one of them was asked to.
+// With several ranks, all end after the same step if one of them was asked to stop.
 bool FitRun::stopped() {
   return loop_.ranks().size() > 1 ? loop_.stop() : stop_.load();
 }
@@ -184,7 +197,7 @@ void FitRun::run_epochs() {
 FitResult FitRun::go() {
   try {
     run_epochs();
-  } catch (const Stopped&) {  // while data was waited for
+  } catch (const Stopped&) {  // while waiting for data
     if (!stopped() || !loop_.between_steps() || loop_.ranks().size() > 1) throw;
   }
   result_.stopped = stopped() && !done();
@@ -196,20 +209,22 @@ FitResult FitRun::go() {
   result_.skipped_steps = loop_.skipped_steps();
   if (evaluated_step_ >= 0) result_.evaluation = last_evaluation_;
   if (log_ && done()) {
-    log_->hyperparameters(recipe_, {{"accuracy", last_evaluation_.accuracy}, {"loss", last_evaluation_.loss}},
-                          loop_.step_count());
+    NamedValues values{{"accuracy", last_evaluation_.accuracy}, {"loss", last_evaluation_.loss}};
+    if (std::isnan(last_evaluation_.accuracy)) values.erase(values.begin());
+    values.insert(values.end(), last_evaluation_.metrics.begin(), last_evaluation_.metrics.end());
+    log_->hyperparameters(recipe_, values, loop_.step_count());
   }
   return std::move(result_);
 }
 
 void FitRun::save_sample_stats() {
   if (!folder_ || !loop_.sample_stats()) return;
-  // The ids are those of the whole data set, and so is the fingerprint beside them.
+  // The ids and the fingerprint refer to the complete dataset.
   const data::Dataset& train = loop_.job().train;
   const bool whole = train.size() == train.source()->id_bound();
   const std::string source = whole                       ? record_.data
                              : !recipe_.subset.empty()   ? data::load_subset(recipe_.subset).source
-                             : !loop_.job().note.empty() ? data::fingerprint(split_data(recipe_).whole)
+                             : !loop_.job().note.empty() ? data::fingerprint(resolve(recipe_).split().whole)
                                                          : "";
   loop_.sample_stats()->save(folder_->path() + "/sample_stats.safetensors", source);
 }
@@ -224,8 +239,8 @@ void FitRun::train_epoch() {
     std::snprintf(detail, sizeof detail, "loss %.4f, waits %.0f %% for data", recent_loss_, 100 * loop_.wait_share());
     if (progress) progress->advance(loop_.last_batch_size(), detail);
     const bool at_end = loop_.epoch() != epoch_;
-    if (recipe_.eval_every > 0 && !at_end && loop_.step_count() % recipe_.eval_every == 0) evaluate();
-    if (folder_ && recipe_.checkpoint_every > 0 && loop_.step_count() % recipe_.checkpoint_every == 0) save();
+    if (recipe_.eval_steps > 0 && !at_end && loop_.step_count() % recipe_.eval_steps == 0) evaluate();
+    if (folder_ && recipe_.save_steps > 0 && loop_.step_count() % recipe_.save_steps == 0) save();
   }
 }
 
@@ -236,13 +251,13 @@ void FitRun::take_step() {
     trace_->before(loop_.step_count() + 1);
     if (trace_->active() && !traced) loop_.trace_loader(trace_->loader_writer());
   }
-  if (!loop_.step(stop_)) return;  // what was left of the epoch could not be used
+  if (!loop_.step(stop_)) return;  // the rest of the epoch was not usable
   if (trace_ && trace_->active()) {
     trace_->after(loop_.step_count());
     if (!trace_->active()) loop_.trace_loader(nullptr);
   }
   const bool at_end = loop_.epoch() != epoch_;
-  if (at_end || loop_.step_count() % recipe_.log_every == 0) read_losses();
+  if (at_end || loop_.step_count() % recipe_.logging_steps == 0) read_losses();
   const double seconds = seconds_since(begin);
   epoch_seconds_ += seconds;
   result_.train_seconds += seconds;
@@ -272,10 +287,19 @@ void FitRun::evaluate() {
   evaluated_step_ = loop_.step_count();
   epoch_eval_seconds_ += last_evaluation_.seconds;
   note(last_evaluation_);
-  if (log_)
-    log_->step(evaluated_step_, {{"eval_loss", last_evaluation_.loss}, {"eval_accuracy", last_evaluation_.accuracy}});
+  log_evaluation();
   if (callbacks_.on_evaluation) callbacks_.on_evaluation(evaluated_step_, last_evaluation_);
-  if (folder_ && recipe_.keep_best > 0) folder_->save_best(loop_, notes(), last_evaluation_.accuracy);
+  if (folder_ && recipe_.save_top_k > 0)
+    folder_->save_best(loop_, notes(),
+                       std::isnan(last_evaluation_.accuracy) ? -last_evaluation_.loss : last_evaluation_.accuracy);
+}
+
+void FitRun::log_evaluation() {
+  if (!log_) return;
+  NamedValues values{{"eval_loss", last_evaluation_.loss}};
+  if (!std::isnan(last_evaluation_.accuracy)) values.emplace_back("eval_accuracy", last_evaluation_.accuracy);
+  for (const auto& [name, value] : last_evaluation_.metrics) values.emplace_back("eval_" + name, value);
+  log_->step(evaluated_step_, values);
 }
 
 void FitRun::note(const Evaluation& evaluation) {
@@ -286,10 +310,10 @@ void FitRun::note(const Evaluation& evaluation) {
   const bool better = evaluation.loss < best_loss_;
   best_loss_ = better ? evaluation.loss : best_loss_;
   not_better_ = better ? 0 : not_better_ + 1;
-  result_.stopped_early = recipe_.patience > 0 && not_better_ >= recipe_.patience;
+  result_.stopped_early = recipe_.early_stopping_patience > 0 && not_better_ >= recipe_.early_stopping_patience;
 }
 
-// Behind the first epoch all of them were read.
+// Called after the first epoch, when all texts were read.
 void FitRun::say_cut_texts() {
   if (said_cut_texts_ || !is_first()) return;
   said_cut_texts_ = true;
@@ -309,6 +333,7 @@ void FitRun::finish_epoch() {
     record.eval_loss = last_evaluation_.loss;
     record.eval_accuracy = last_evaluation_.accuracy;
     record.eval_seconds = epoch_eval_seconds_;
+    record.eval_metrics = last_evaluation_.metrics;
   }
   result_.history.push_back(record);
   ++epoch_;
@@ -316,12 +341,12 @@ void FitRun::finish_epoch() {
   epoch_seconds_ = epoch_eval_seconds_ = 0;
   if (log_) log_->epoch(record);
   if (log_) log_->histograms(loop_.job().model, record.steps);
-  if (folder_ && (recipe_.checkpoint_every == 0 || done())) save();
+  if (folder_ && (recipe_.save_steps == 0 || done())) save();
   if (callbacks_.on_epoch) callbacks_.on_epoch(record);
 }
 
 void FitRun::save() {
-  read_losses();  // throws before a bad state takes a good one's place
+  read_losses();  // throws before a state with NaN replaces a good checkpoint
   if (log_) log_->flush();
   folder_->save(loop_, notes());
   saved_step_ = loop_.step_count();
@@ -358,15 +383,16 @@ void FitRun::restore_numbers(const std::vector<double>& values) {
   last_evaluation_.accuracy = values[8];
   result_.time_to_target_s = values[9];
   recent_loss_ = values[10];
-  // What ended the run then may not end it now: the target and the patience are the recipe's of today.
+  // The conditions that ended the run are checked with the current recipe, whose target and patience may have changed.
   result_.reached_target = recipe_.target_accuracy > 0 && last_evaluation_.accuracy >= recipe_.target_accuracy;
-  result_.stopped_early = recipe_.patience > 0 && not_better_ >= recipe_.patience;
+  result_.stopped_early = recipe_.early_stopping_patience > 0 && not_better_ >= recipe_.early_stopping_patience;
 }
 
 RunFolder::Notes FitRun::notes() const {
   std::vector<double> history;
-  for (const EpochRecord& record : result_.history) append(history, record);
-  return {.extra = {{"history", to_tensor(history).view({-1, record_width})},
+  const size_t metrics = loop_.job().task.metrics.size();
+  for (const EpochRecord& record : result_.history) append(history, record, metrics);
+  return {.extra = {{"history", to_tensor(history).view({-1, record_members + static_cast<int64_t>(metrics)})},
                     {"epoch_losses", to_tensor(losses_)},
                     {"progress", to_tensor(numbers())}},
           .environment = to_json(record_)};
@@ -378,11 +404,14 @@ void FitRun::restore(const checkpoint::State& state, bool own_options) {
     if (name == "epoch_losses") losses_ = to_vector(tensor);
     if (name == "progress") restore_numbers(to_vector(tensor));
     if (name == "history") {
+      const std::vector<std::string>& metrics = loop_.job().task.metrics;
+      const auto record_width = record_members + static_cast<int64_t>(metrics.size());
       TORCH_CHECK_VALUE(tensor.dim() == 2 && (tensor.size(0) == 0 || tensor.size(1) == record_width),
                         "resume: the checkpoint's history has shape ", tensor.sizes(), ", expected [epochs, ",
                         record_width, "]. It was written by another version; start the run anew.");
       const std::vector<double> rows = to_vector(tensor);
-      for (size_t i = 0; i < rows.size(); i += record_width) result_.history.push_back(record_of(rows.data() + i));
+      for (size_t i = 0; i < rows.size(); i += static_cast<size_t>(record_width))
+        result_.history.push_back(record_of(rows.data() + i, metrics));
     }
   }
   saved_step_ = state.step;
@@ -402,17 +431,17 @@ FitResult Trainer::fit() {
 
 FitResult Trainer::fit(const Model& model, torch::optim::Optimizer& optimizer, LossFn loss_fn, data::Dataset train_data,
                        std::optional<data::Dataset> eval_data) {
-  TORCH_CHECK_VALUE(!precision_policy(recipe_).low_weights, "fit: precision_level ", recipe_.precision_level,
-                    " changes the model itself: put yours under amp::apply() and set precision_level O1, or let fit() "
+  TORCH_CHECK_VALUE(!precision_policy(recipe_).low_weights, "fit: amp_level ", recipe_.amp_level,
+                    " changes the model itself: put yours under amp::apply() and set amp_level O1, or let fit() "
                     "make the job from the recipe.");
   place_model(recipe_, model);
-  // The caller keeps the optimizer; the job only borrows it.
+  // A non-owning pointer, because the caller owns the optimizer.
   const std::shared_ptr<torch::optim::Optimizer> borrowed(std::shared_ptr<void>(), &optimizer);
   return fit(Job{recipe_, model, {borrowed}, std::move(loss_fn), std::move(train_data), std::move(eval_data)});
 }
 
 FitResult Trainer::fit(Job job) {
-  struct Reset {  // a stop is for one fit, however that ends
+  struct Reset {  // a stop request applies to one fit only
     std::atomic<bool>&stop, &in_steps;
     ~Reset() { stop = in_steps = false; }
   } reset{stop_, in_steps_};
@@ -423,9 +452,9 @@ FitResult Trainer::fit(Job job) {
   return run.go();
 }
 
-Evaluation Trainer::evaluate(const Model& model, const data::Dataset& data) const {
+Evaluation Trainer::evaluate(const Model& model, const data::Dataset& data, const Task& task) const {
   data::Loader loader = data.channels_last(recipe_.channels_last).loader();
-  return train::evaluate(model, loader, recipe_);
+  return train::evaluate(model, loader, recipe_, task);
 }
 
 }  // namespace bellows::train

@@ -13,82 +13,86 @@ namespace bellows::train {
 
 class RunLog;
 
-/// One epoch of a run.
+/// Results of one epoch.
 struct EpochRecord {
   int64_t epoch = 0;
-  int64_t steps = 0;                                                 ///< taken since the run began
+  int64_t steps = 0;                                                 ///< since the start of the run
   double train_loss = 0;                                             ///< mean over the epoch's steps
-  double train_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< over the epoch's steps; NaN: not measured
+  double train_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< over the epoch's steps; NaN if not measured
   double eval_loss = 0;                                              ///< 0 without evaluation data
-  double eval_accuracy = 0;                                          ///< 0 without evaluation data
-  double train_seconds = 0;                                          ///< of this epoch, without evaluation and saving
+  double eval_accuracy = 0;  ///< 0 without evaluation data; NaN if the task predicts numbers
+  double train_seconds = 0;  ///< without evaluation and saving
   double eval_seconds = 0;
+  std::vector<std::pair<std::string, double>> eval_metrics{};  ///< metrics of the task, by name
 };
 
-/// What a fit came to.
+/// The result of fit().
 struct FitResult {
-  std::vector<EpochRecord> history;  ///< all epochs, those before a resume included
+  std::vector<EpochRecord> history;  ///< all epochs, including those before a resume
   int64_t steps = 0;
-  std::optional<Evaluation> evaluation;  ///< the last one; the target may be reached inside an epoch
-  int64_t skipped_steps = 0;             ///< left out by `on_nan: skip`
-  bool stopped = false;                  ///< request_stop() ended it
-  bool stopped_early = false;            ///< `patience` ended it
+  std::optional<Evaluation> evaluation;  ///< the last one; the target may be reached within an epoch
+  int64_t skipped_steps = 0;             ///< number of steps skipped by `on_nan: skip`
+  bool stopped = false;                  ///< request_stop() ended the fit
+  bool stopped_early = false;            ///< `early_stopping_patience` ended the fit
   bool reached_target = false;
-  double time_to_target_s = -1;  ///< training time until target_accuracy was seen; negative: never
-  double train_seconds = 0;      ///< in all, without evaluation and saving
-  std::string checkpoint;        ///< the last one written, or ""
+  double time_to_target_s = -1;  ///< training time until target_accuracy was reached; negative: never
+  double train_seconds = 0;      ///< total, without evaluation and saving
+  std::string checkpoint;        ///< path of the last checkpoint, or ""
 };
 
-/// Called while a fit runs, on its thread. Any may be empty.
+/// Callbacks during fit(), on its thread. Any of them may be empty.
 struct Callbacks {
-  std::function<void(const TrainLoop& loop)> on_step;       ///< after each step; gradients are still there
+  std::function<void(const TrainLoop& loop)> on_step;       ///< after each step, before gradients are cleared
   std::function<void(const EpochRecord& record)> on_epoch;  ///< after each epoch and its evaluation
   std::function<void(int64_t step, const Evaluation& evaluation)> on_evaluation;
-  /// When the loss is logged, every `log_every` steps: add numbers, images or texts of your own under the same step.
+  /// Called when the loss is logged, every `logging_steps`. Use it to log your own numbers, images or texts for the
+  /// same step.
   std::function<void(RunLog& log, const TrainLoop& loop)> on_log;
-  std::function<void(const std::string& path)> on_checkpoint;  ///< begun; in the background, unless the recipe says no
+  /// A checkpoint was started. It is written in the background, unless the recipe turns this off.
+  std::function<void(const std::string& path)> on_checkpoint;
 };
 
-/// Trains: epochs, evaluation, progress, logs, checkpoints, resume, early stop, an orderly stop. All that it writes goes
-/// into the recipe's run_folder: checkpoints, `best/`, run.json (what the run was made with), logs and traces.
-/// Numerics: a run that was stopped, or killed at any moment, and resumed gives the same bits as one that was not
+/// Trains a model: epochs, evaluation, progress, logs, checkpoints, resume, early stopping and orderly stop. All output
+/// goes to the recipe's run_folder: checkpoints, `best/`, run.json (how the run was made), logs and traces.
+/// Numerics: a run that was stopped, or killed at any time, and resumed is bit-identical to an uninterrupted run
 ///           (tests/train/resume_test.cpp, kill_test.cpp)
-/// Threads:  one fit at a time; request_stop() from anywhere
+/// Threads:  one fit at a time; request_stop() from any thread
 class Trainer {
  public:
-  /// Throws: c10::ValueError – the recipe is out of range
+  /// Throws: c10::ValueError if the recipe is out of range
   explicit Trainer(Recipe recipe, Callbacks callbacks = {});
 
-  /// Trains a job made from the recipe alone.
+  /// Trains a job that is created from the recipe.
   FitResult fit();
-  /// Trains what the caller made. Batch size, order and threads are `train_data`'s own; the recipe's learning rate
-  /// and optimizer are not used, its warm-up scales the optimizer's own rates.
-  /// Params:   loss_fn – forward pass and loss of one batch; runs under the recipe's precision
-  /// Throws:   c10::ValueError – device or data that cannot be used; c10::Error – a loss that is NaN or infinite, a
-  ///           checkpoint that cannot be written
+  /// Trains the caller's objects. Batch size, order and threads are those of `train_data`. The recipe's learning rate
+  /// and optimizer are not used; its warm-up scales the optimizer's own rates.
+  /// Params:   loss_fn – forward pass and loss of one batch; runs with the recipe's precision
+  /// Throws:   c10::ValueError if the device or data cannot be used. c10::Error if a loss is NaN or infinite, or a
+  ///           checkpoint cannot be written
   FitResult fit(const Model& model, torch::optim::Optimizer& optimizer, LossFn loss_fn, data::Dataset train_data,
                 std::optional<data::Dataset> eval_data = {});
-  /// The same with several optimizers, which all step after each backward pass.
+  /// Trains the caller's job. It may have several optimizers, which all step after each backward pass.
   FitResult fit(Job job);
 
-  /// Go on from the newest whole checkpoint of the recipe's folder; from the start when there is none. Without it, a
-  /// fit refuses a folder that holds checkpoints.
+  /// Resumes from the newest undamaged checkpoint in the recipe's folder, or starts from the beginning if there is
+  /// none. Without resume(), fit() throws if the folder contains checkpoints.
   void resume(bool on = true) { resume_ = on; }
-  /// Go on even where recipe, data, libtorch, processor or threads differ from the checkpoint's so that the numbers will
-  /// not be those of the run that was interrupted. Without it, such a resume is refused with a list of what differs.
+  /// Resumes even if changes of recipe, data, libtorch, processor or threads make results differ from the original run.
+  /// Without it, such a resume throws an error that lists the changes.
   void accept_changes(bool on = true) { accept_changes_ = on; }
 
-  /// Train together with the other ranks of a job (comm/world.h), each of which calls the same: a batch is shared by all,
-  /// and so is what `data_parallel` says. Checkpoints are theirs together, logs and progress rank 0's.
-  void with(comm::Group ranks) { ranks_ = std::move(ranks); }
+  /// Trains on several ranks (comm/world.h), each of which makes the same calls. They divide each batch and shard the
+  /// state according to `data_parallel`. Checkpoints are shared; rank 0 writes logs and progress.
+  void set_process_group(comm::Group ranks) { ranks_ = std::move(ranks); }
 
-  /// Loss and accuracy of `model(model_input(batch))` against `batch["label"]`.
-  Evaluation evaluate(const Model& model, const data::Dataset& data) const;
+  /// Computes loss, accuracy and metrics of the model.
+  /// Params: task – default: a class for each sample, `batch["label"]`
+  Evaluation evaluate(const Model& model, const data::Dataset& data, const Task& task = {}) const;
 
-  /// The fit ends after the step that is running, saves a checkpoint and returns with `stopped`. Safe in a signal
+  /// Ends fit() after the current step: it saves a checkpoint and returns with `stopped`. May be called from a signal
   /// handler.
   void request_stop() noexcept { stop_ = true; }
-  /// True while fit() takes steps, not while it opens data. May be called from a signal handler.
+  /// True while fit() runs steps, not while it opens data. May be called from a signal handler.
   bool in_steps() const noexcept { return in_steps_; }
 
   const Recipe& recipe() const { return recipe_; }

@@ -98,7 +98,7 @@ void train_epoch(const Subject& subject, const Model& model, const Way& way, tor
     const at::Tensor x = subject.train.tokens.index_select(0, chosen), y = subject.train.labels.index_select(0, chosen);
     at::Tensor loss;
     {
-      std::optional<recompute::compress> compress;
+      std::optional<recompute::CompressGuard> compress;
       if (way.activations) compress.emplace(recompute::CompressOptions{.bits = *way.activations});
       loss = torch::cross_entropy_loss(model.forward(x), y);
     }

@@ -57,7 +57,7 @@ std::function<at::Tensor(const at::Tensor&)> forward_of(const Task& task, std::v
   for (const auto& [name, tensor] : model.named_buffers()) weights.push_back(tensor);
   return [model, bf16 = task.bf16](const at::Tensor& x) mutable {
     const c10::InferenceMode no_autograd;
-    const amp::autocast guard(c10::kCPU, at::kBFloat16, bf16);
+    const amp::AutocastGuard guard(c10::kCPU, at::kBFloat16, bf16);
     return model.forward(x);
   };
 }
@@ -84,7 +84,7 @@ Call step_of(const Task& task) {
     optimizer->zero_grad();
     at::Tensor loss;
     {
-      const amp::autocast guard(c10::kCPU, at::kBFloat16, bf16);
+      const amp::AutocastGuard guard(c10::kCPU, at::kBFloat16, bf16);
       loss = torch::cross_entropy_loss(model.forward(x).to(torch::kFloat32), y);
     }
     loss.backward();

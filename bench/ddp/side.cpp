@@ -32,7 +32,7 @@ class Run {
     if (strategy == "ddp" || strategy == "zero1") ddp_.emplace(task_.model, world);
     optimizer_ = std::make_shared<optim::AdamW>(task_.model.parameters(), optim::AdamWOptions{.lr = learning_rate});
     if (strategy == "zero1" || strategy == "zero2")
-      optimizer_ = parallel::shard_optimizer(optimizer_, task_.model, world, {.stage = strategy == "zero1" ? 1 : 2});
+      optimizer_ = parallel::zero_optimizer(optimizer_, task_.model, world, {.stage = strategy == "zero1" ? 1 : 2});
   }
 
   at::Tensor step() {

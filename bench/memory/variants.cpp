@@ -13,8 +13,8 @@
 #include "bellows/models/resnet.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/optim/step_in_backward.h"
+#include "bellows/recompute/activation_checkpoint.h"
 #include "bellows/recompute/budget.h"
-#include "bellows/recompute/checkpoint.h"
 #include "bellows/recompute/offload.h"
 #include "bellows/tap/allocator.h"
 
@@ -211,14 +211,14 @@ Training::Training(const Task& task, const Variant& variant)
     : task_(variant.model == ModelWays{} ? task : make_task(task.name, variant.model)),
       variant_(variant),
       optimizer_(variant.optimizer(task_.model.parameters())) {
-  if (variant.offloads) guard_ = std::make_shared<recompute::offload>();
-  if (variant.budget) guard_ = std::make_shared<recompute::budget>(0.5);
+  if (variant.offloads) guard_ = std::make_shared<recompute::OffloadGuard>();
+  if (variant.budget) guard_ = std::make_shared<recompute::BudgetGuard>(0.5);
 }
 
 at::Tensor Training::forward(const at::Tensor& x, const at::Tensor& y) {
-  std::optional<recompute::compress> compress;
+  std::optional<recompute::CompressGuard> compress;
   if (variant_.bits) compress.emplace(recompute::CompressOptions{.bits = *variant_.bits, .seed = seed_});
-  const amp::autocast autocast(at::kCPU, at::kBFloat16, variant_.autocast);
+  const amp::AutocastGuard autocast(at::kCPU, at::kBFloat16, variant_.autocast);
   const at::Tensor logits =
       variant_.segments > 0 ? resnet_in_segments(task_.model, variant_.segments, x) : task_.model.forward(x);
   return torch::cross_entropy_loss(logits, y);

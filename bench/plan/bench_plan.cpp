@@ -35,7 +35,7 @@ constexpr Configuration configurations[] = {{"mlp", "sgd", "fp32", "O1", 1, {102
                                             {"distilbert-base", "lion", "fp32", "O1", 1, {8, 192}},
                                             {"gpt2", "adamw", "fp32", "O1", 1, {4, 128}},
                                             {"bert-20m", "adamw", "fp32", "O1", 1, {16, 128}, "recompute=blocks"},
-                                            {"bert-20m", "adamw", "fp32", "O1", 1, {16, 128}, "activations=int8"}};
+                                            {"bert-20m", "adamw", "fp32", "O1", 1, {16, 128}, "activation_dtype=int8"}};
 constexpr size_t quick_ones = 5;
 
 Recipe recipe_of(const Configuration& configuration) {
@@ -43,8 +43,8 @@ Recipe recipe_of(const Configuration& configuration) {
   recipe.model = configuration.model;
   recipe.optimizer = configuration.optimizer;
   recipe.precision = configuration.precision;
-  recipe.precision_level = configuration.level;
-  recipe.accumulate = configuration.accumulate;
+  recipe.amp_level = configuration.level;
+  recipe.gradient_accumulation_steps = configuration.accumulate;
   if (*configuration.setting != '\0') recipe.set(configuration.setting);
   return recipe;
 }

@@ -37,10 +37,10 @@ Recipe recipe_for(const Subject& subject, const Precision& precision, int64_t se
   recipe.image_size = subject.image_size;
   recipe.lr = subject.lr;
   recipe.warmup_epochs = recipe.epochs > 1 ? 1 : 0;
-  recipe.schedule = "cosine";  // at a rate that stays high, seeds differ more than precisions do
+  recipe.lr_schedule = "cosine";  // at a rate that stays high, seeds differ more than precisions do
   recipe.seed = seed;
   recipe.precision = precision.precision;
-  recipe.precision_level = precision.level;
+  recipe.amp_level = precision.level;
   recipe.channels_last = true;
   recipe.train_metrics = "none";
   return recipe;

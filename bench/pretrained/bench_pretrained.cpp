@@ -28,8 +28,14 @@ models::BertOptions minilm() {
 /// The mean of the tokens' last states, of length 1.
 at::Tensor embed(const Model& model, const at::Tensor& input) {
   const no_grad guard;
-  const at::Tensor mask = input.select(1, 1).unsqueeze(2);
-  const at::Tensor mean = (model.forward(input) * mask).sum(1) / mask.sum(1);
+  const at::Tensor mask = input.select(1, 1);
+  const at::Tensor hidden =
+      model
+          .forward(
+              {{"input_ids", input.select(1, 0)}, {"attention_mask", mask}, {"token_type_ids", input.select(1, 2)}})
+          .front()
+          .second;
+  const at::Tensor mean = (hidden * mask.unsqueeze(2)).sum(1) / mask.sum(1, /*keepdim=*/true);
   return mean / mean.norm(2, 1, /*keepdim=*/true);
 }
 

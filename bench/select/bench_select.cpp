@@ -42,7 +42,7 @@ Recipe base_recipe(const Options& options, const std::string& model, int64_t epo
   recipe.data = options.data;
   recipe.epochs = epochs;
   recipe.lr = 0.05;
-  recipe.schedule = "cosine";
+  recipe.lr_schedule = "cosine";
   recipe.seed = seed;
   recipe.channels_last = true;
   recipe.train_metrics = "none";

@@ -29,7 +29,7 @@ void print_help(const char* program, std::string_view about, const std::map<std:
 }  // namespace
 
 Options parse_options(int argc, char** argv, std::string_view about, std::map<std::string, std::string> extra) {
-  bound_spinning(argv);
+  set_openmp_wait_policy(argv);
   Options options;
   options.data = source_dir() + "/data/digits";
   options.extra = std::move(extra);

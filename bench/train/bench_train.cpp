@@ -67,7 +67,7 @@ class OurRun {
 
  private:
   at::Tensor forward() {
-    const amp::autocast guard(c10::kCPU, at::kBFloat16, variant_.bf16);
+    const amp::AutocastGuard guard(c10::kCPU, at::kBFloat16, variant_.bf16);
     return torch::cross_entropy_loss(model_.forward(x_), y_);
   }
 

@@ -39,7 +39,7 @@ int main(int argc, char** argv) try {
       torch::Tensor loss;
       {
         // 3. Products in bf16, losses and norms in fp32; backward stays outside.
-        const bellows::amp::autocast guard(torch::kCPU, torch::kBFloat16);
+        const bellows::amp::AutocastGuard guard(torch::kCPU, torch::kBFloat16);
         loss = F::cross_entropy(net->forward(batch["image"]), batch["label"]);
       }
       optimizer.zero_grad();

@@ -9,10 +9,10 @@ int main(int argc, char** argv) try {
   recipe.epochs = 6;
   recipe.batch_size = 64;
   recipe.lr = 0.1;
-  recipe.schedule = "one_cycle";  // rises, then falls to nothing: one line
+  recipe.lr_schedule = "one_cycle";  // rises, then falls to nothing: one line
   recipe.augment = "crop";
   recipe.label_smoothing = 0.05;
-  recipe.clip_norm = 2;
+  recipe.max_grad_norm = 2;
   recipe.ema_decay = 0.98;  // the moving average of the weights is what is evaluated
   recipe.channels_last = true;
   recipe.target_accuracy = 0.97;  // and no epoch more

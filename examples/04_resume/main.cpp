@@ -28,7 +28,7 @@ int main(int argc, char** argv) try {
   recipe.data = argc > 1 ? argv[1] : "data/digits";
   recipe.epochs = 2;
   recipe.augment = "crop";
-  recipe.schedule = "cosine";
+  recipe.lr_schedule = "cosine";
   recipe.ema_decay = 0.99;
 
   Recipe interrupted = recipe;

@@ -142,7 +142,7 @@ TEST(AutocastOperators, OutputDtypesArePythons) {
   ASSERT_GE(operators.size(), 30u);
   for (const auto& [name, call] : operators) {
     for (const at::ScalarType low : {at::kBFloat16, at::kHalf}) {
-      const autocast guard(at::kCPU, low);
+      const AutocastGuard guard(at::kCPU, low);
       const at::Tensor output = call([low](const at::Tensor& t) { return t.to(low); });
       EXPECT_EQ(name_of(output.scalar_type()), expected.at(name).at(name_of(low)).get<std::string>()) << name;
     }

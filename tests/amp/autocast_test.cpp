@@ -39,7 +39,7 @@ int count_casts(const std::function<void()>& action, int64_t numel) {
 
 TEST(Autocast, ChoosesTheDtypeByOperator) {
   const at::Tensor a = torch::randn({4, 4}), b = torch::randn({4, 4});
-  const autocast guard(at::kCPU, at::kBFloat16);
+  const AutocastGuard guard(at::kCPU, at::kBFloat16);
   const at::Tensor product = a.mm(b);
   EXPECT_EQ(product.scalar_type(), at::kBFloat16);
   EXPECT_EQ(torch::mse_loss(product, a).scalar_type(), at::kFloat);
@@ -49,15 +49,15 @@ TEST(Autocast, ChoosesTheDtypeByOperator) {
 TEST(Autocast, NestsAndPutsEverythingBack) {
   const auto dtype_before = at::autocast::get_autocast_dtype(at::kCPU);
   {
-    const autocast outer(at::kCPU, at::kBFloat16);
+    const AutocastGuard outer(at::kCPU, at::kBFloat16);
     EXPECT_TRUE(on());
     {
-      const autocast inner(at::kCPU, at::kHalf);
+      const AutocastGuard inner(at::kCPU, at::kHalf);
       EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCPU), at::kHalf);
     }
     EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCPU), at::kBFloat16);
     {
-      const autocast off(at::kCPU, at::kBFloat16, false, false);
+      const AutocastGuard off(at::kCPU, at::kBFloat16, false, false);
       EXPECT_FALSE(on());
       EXPECT_FALSE(at::autocast::is_autocast_cache_enabled());
       EXPECT_EQ(torch::ones({2, 2}).mm(torch::ones({2, 2})).scalar_type(), at::kFloat);
@@ -72,7 +72,7 @@ TEST(Autocast, NestsAndPutsEverythingBack) {
 TEST(Autocast, PutsBackWhenAnExceptionPassesThrough) {
   EXPECT_THROW(
       {
-        const autocast guard(at::kCPU, at::kBFloat16);
+        const AutocastGuard guard(at::kCPU, at::kBFloat16);
         throw std::runtime_error("on the way");
       },
       std::runtime_error);
@@ -82,7 +82,7 @@ TEST(Autocast, PutsBackWhenAnExceptionPassesThrough) {
 TEST(Autocast, DisabledIsBitForBitPlain) {
   const at::Tensor x = torch::randn({8, 16}), w = torch::randn({4, 16}, torch::requires_grad());
   const at::Tensor plain = torch::linear(x, w);
-  const autocast guard(at::kCPU, at::kBFloat16, false);
+  const AutocastGuard guard(at::kCPU, at::kBFloat16, false);
   EXPECT_TRUE(torch::equal(torch::linear(x, w), plain));
 }
 
@@ -91,9 +91,9 @@ TEST(Autocast, WeightsAreCastOnceWithinTheOutermostGuard) {
   const auto three_calls = [&](bool cache) {
     return count_casts(
         [&] {
-          const autocast guard(at::kCPU, at::kBFloat16, true, cache);
+          const AutocastGuard guard(at::kCPU, at::kBFloat16, true, cache);
           for (int i = 0; i < 3; ++i) {
-            const autocast inner(at::kCPU, at::kBFloat16, true, cache);
+            const AutocastGuard inner(at::kCPU, at::kBFloat16, true, cache);
             torch::linear(x, w);
           }
         },
@@ -110,7 +110,7 @@ TEST(Autocast, LinearModulesCastTheirWeightOncePerStep) {
     const auto three_calls = [m = module.get(), x = input](bool cache) {
       return count_casts(
           [&] {
-            const autocast guard(at::kCPU, at::kBFloat16, true, cache);
+            const AutocastGuard guard(at::kCPU, at::kBFloat16, true, cache);
             for (int i = 0; i < 3; ++i) m->forward(x);
           },
           80);
@@ -123,11 +123,11 @@ TEST(Autocast, LinearModulesCastTheirWeightOncePerStep) {
 TEST(Autocast, SeveralForwardAndBackwardPassesShareOneCast) {
   torch::nn::Linear linear(16, 5);
   const auto accumulate = [&] {
-    const autocast step(at::kCPU, at::kBFloat16, false);
+    const AutocastGuard step(at::kCPU, at::kBFloat16, false);
     for (int i = 0; i < 4; ++i) {
       at::Tensor loss;
       {
-        const autocast guard(at::kCPU, at::kBFloat16);
+        const AutocastGuard guard(at::kCPU, at::kBFloat16);
         loss = linear->forward(torch::ones({2, 16})).sum();
       }
       loss.backward();
@@ -145,7 +145,7 @@ TEST(Autocast, TransposedWeightsGiveTheResultsAndGradientsOfTheirCast) {
     linear->zero_grad();
     at::Tensor y;
     {
-      const autocast guard(at::kCPU, at::kBFloat16, true, cache);
+      const AutocastGuard guard(at::kCPU, at::kBFloat16, true, cache);
       y = rows ? x.matmul(linear->weight.slice(0, 2, 5).t()) : linear->forward(x);
     }
     y.to(at::kFloat).pow(2).sum().backward();
@@ -162,7 +162,7 @@ TEST(Autocast, TransposedWeightsGiveTheResultsAndGradientsOfTheirCast) {
 TEST(Autocast, ViewsThatAreNoTransposedWeightsAreLeftToLibtorch) {
   const at::Tensor w = torch::randn({6, 6}, torch::requires_grad()), x = torch::randn({2, 3});
   const auto product = [&](const at::Tensor& view) {
-    const autocast guard(at::kCPU, at::kBFloat16);
+    const AutocastGuard guard(at::kCPU, at::kBFloat16);
     return x.mm(view);
   };
   for (const at::Tensor& view : {w.slice(1, 2, 5).t(), w.slice(0, 1, 4), w.t().slice(0, 0, 3), w.slice(0, 0, 6, 2)}) {
@@ -174,7 +174,7 @@ TEST(Autocast, ViewsThatAreNoTransposedWeightsAreLeftToLibtorch) {
 
 TEST(Autocast, APassWithoutGraphDoesNotTakeTheGradientFromTheNext) {
   torch::nn::Linear linear(4, 3);
-  const autocast guard(at::kCPU, at::kBFloat16);
+  const AutocastGuard guard(at::kCPU, at::kBFloat16);
   {
     const c10::NoGradGuard no_grad;
     linear->forward(torch::ones({2, 4}));
@@ -185,10 +185,10 @@ TEST(Autocast, APassWithoutGraphDoesNotTakeTheGradientFromTheNext) {
 
 TEST(Autocast, AGuardOfTheOtherDtypeDoesNotSeeTheFirstOnesCasts) {
   const at::Tensor x = torch::ones({2, 4}), w = torch::ones({3, 4}, torch::requires_grad());
-  const autocast outer(at::kCPU, at::kBFloat16);
+  const AutocastGuard outer(at::kCPU, at::kBFloat16);
   EXPECT_EQ(torch::linear(x, w).scalar_type(), at::kBFloat16);
   {
-    const autocast inner(at::kCPU, at::kHalf);
+    const AutocastGuard inner(at::kCPU, at::kHalf);
     EXPECT_EQ(torch::linear(x, w).scalar_type(), at::kHalf);
   }
   EXPECT_EQ(torch::linear(x, w).scalar_type(), at::kBFloat16);
@@ -198,7 +198,7 @@ TEST(Autocast, TheNextStepSeesTheNewWeights) {
   const at::Tensor x = torch::ones({1, 2});
   at::Tensor w = torch::ones({1, 2}, torch::requires_grad());
   const auto output = [&] {
-    const autocast guard(at::kCPU, at::kBFloat16);
+    const AutocastGuard guard(at::kCPU, at::kBFloat16);
     return torch::linear(x, w).item<float>();
   };
   EXPECT_EQ(output(), 2);
@@ -213,7 +213,7 @@ TEST(Autocast, GradientsArriveInTheWeightsDtype) {
   at::Tensor w = torch::randn({3, 4}, torch::requires_grad());
   at::Tensor loss;
   {
-    const autocast guard(at::kCPU, at::kBFloat16);
+    const AutocastGuard guard(at::kCPU, at::kBFloat16);
     loss = torch::linear(torch::randn({2, 4}), w).sum();
   }
   loss.backward();
@@ -221,7 +221,7 @@ TEST(Autocast, GradientsArriveInTheWeightsDtype) {
 }
 
 TEST(Autocast, OtherDtypesAreRefused) {
-  EXPECT_THROW(autocast(at::kCPU, at::kFloat), c10::ValueError);
+  EXPECT_THROW(AutocastGuard(at::kCPU, at::kFloat), c10::ValueError);
   EXPECT_FALSE(on());
 }
 

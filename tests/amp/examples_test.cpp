@@ -24,7 +24,7 @@ std::vector<double> linear_example(at::ScalarType dtype, int64_t steps = 500, in
   for (int64_t step = 0; step < steps; ++step) {
     at::Tensor loss;
     {
-      const autocast guard(at::kCPU, dtype == at::kFloat ? at::kHalf : dtype, dtype != at::kFloat);
+      const AutocastGuard guard(at::kCPU, dtype == at::kFloat ? at::kHalf : dtype, dtype != at::kFloat);
       loss = torch::mse_loss(net->forward(x), y);
     }
     optimizer.zero_grad();
@@ -49,7 +49,7 @@ std::pair<double, double> tiny_gradients(bool scaled) {
     optimizer.zero_grad();
     at::Tensor loss;
     {
-      const autocast guard(at::kCPU, at::kHalf);
+      const AutocastGuard guard(at::kCPU, at::kHalf);
       loss = 1e-2 * torch::mse_loss(x.mm(w), y);
     }
     scaler.scale(loss).backward();
@@ -69,7 +69,7 @@ std::pair<bool, double> overflow(bool scaled) {
     optimizer.zero_grad();
     at::Tensor y;
     {
-      const autocast guard(at::kCPU, at::kHalf);
+      const AutocastGuard guard(at::kCPU, at::kHalf);
       y = torch::ones({4, 16}).mm(w);
     }
     // A large loss: multiplied by 65536 its gradient leaves fp16's range; the plain one stays inside, except once.
@@ -101,7 +101,7 @@ TEST(Examples, SmallGradientsUnderflowInFp16) {
 }
 
 TEST(Examples, TheMeanOfASumStaysInRangeBecauseLossesAreFp32) {
-  const autocast guard(at::kCPU, at::kHalf);
+  const AutocastGuard guard(at::kCPU, at::kHalf);
   const at::Tensor a = torch::full({1000}, 200, at::kHalf), b = torch::zeros({1000}, at::kHalf);
   EXPECT_EQ(torch::mse_loss(a, b).item<float>(), 40000);  // the sum of squares is 4e7
   EXPECT_EQ(torch::mse_loss(a, b, at::Reduction::Sum).item<float>(), 4e7f);

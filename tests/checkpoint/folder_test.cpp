@@ -55,7 +55,7 @@ TEST(Folder, DamagedNewestIsPassedOverAndSaid) {
     ASSERT_TRUE(state);
     EXPECT_EQ(state->step, 2);
     EXPECT_TRUE(torch::equal(state->model[0].second, state_at(2).model[0].second));
-    EXPECT_THAT(log.text(), AllOf(HasSubstr("step-000000000003.pt"), HasSubstr("passed over")));
+    EXPECT_THAT(log.text(), AllOf(HasSubstr("step-000000000003.pt"), HasSubstr("is damaged and skipped")));
   }
 }
 
@@ -97,7 +97,7 @@ TEST(Folder, AllDamagedIsAnError) {
   write_bytes(folder.save(state_at(1)), "not a checkpoint");
   const CapturedLog log;
   EXPECT_THAT(error_of([&] { folder.newest(); }),
-              AllOf(HasSubstr("none of the 1"), HasSubstr("of the newest: "), HasSubstr(temporary.path())));
+              AllOf(HasSubstr("none of the 1"), HasSubstr("The newest one: "), HasSubstr(temporary.path())));
 }
 
 TEST(Folder, LeftoversGoAndOtherFilesStay) {

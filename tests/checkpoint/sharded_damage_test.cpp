@@ -98,8 +98,8 @@ TEST(ShardedDamage, AnIndexThatLiesIsRefused) {
   EXPECT_THAT(error("\"version\": 1", "\"version\": 2"),
               AllOf(HasSubstr("version 2"), HasSubstr("Use a newer Bellows")));
   EXPECT_THAT(error("bellows.sharded_checkpoint", "bellows.other"), HasSubstr("expected the format"));
-  EXPECT_THAT(error("\"sizes\":[8,5]", "\"sizes\":[8,6]"), HasSubstr("held by nobody"));
-  EXPECT_THAT(error("\"length\":[20]", "\"length\":[19]"), HasSubstr("elements 19 to 20 of 40 are held by nobody"));
+  EXPECT_THAT(error("\"sizes\":[8,5]", "\"sizes\":[8,6]"), HasSubstr("are missing"));
+  EXPECT_THAT(error("\"length\":[20]", "\"length\":[19]"), HasSubstr("elements 19 to 20 of 40 are missing"));
   EXPECT_THAT(error("\"offset\":[20]", "\"offset\":[21]"), HasSubstr("expected a part"));
   EXPECT_THAT(error("\"file\":1", "\"file\":2"), HasSubstr("found number 2"));
   EXPECT_THAT(error("rank-00000-of-00002.safetensors", "../rank-00000-of-00002.safetensors"),

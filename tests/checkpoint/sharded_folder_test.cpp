@@ -109,7 +109,7 @@ TEST(ShardedFolder, DamagedNewestIsPassedOverByAllRanksAndDoesNotCount) {
     folder.save(state_at(15, group));
   });
   EXPECT_THAT(log.text(),
-              AllOf(HasSubstr("step-000000000020 is damaged and passed over"), HasSubstr("rank-00001-of-00003")));
+              AllOf(HasSubstr("step-000000000020 is damaged and skipped"), HasSubstr("rank-00001-of-00003")));
   EXPECT_THAT(names_in(temporary.path()),
               ElementsAre(".lock", "step-000000000010", "step-000000000015", "step-000000000020"));
   damage("step-000000000010/index.json");
@@ -120,7 +120,7 @@ TEST(ShardedFolder, DamagedNewestIsPassedOverByAllRanksAndDoesNotCount) {
                                ShardedState state = state_at(0, group);
                                folder.newest(state);
                              }),
-              AllOf(HasSubstr("none of the 3 checkpoints"), HasSubstr("of the newest: rank "),
+              AllOf(HasSubstr("none of the 3 checkpoints"), HasSubstr("The newest one: rank "),
                     HasSubstr("rank-00001-of-00003")));
 }
 

@@ -172,8 +172,7 @@ TEST(Sharded, WhatRanksDoNotHoldTogetherIsNamed) {
                                         [](int rank) {
                                           return Parts{part("w", {3, 10}, rank * 10, 10 + 2 * (rank == 1))};
                                         }});
-  EXPECT_THAT(of_three[0],
-              AllOf(HasSubstr("model/w: elements 17 to 20 of 30 are held by nobody"), HasSubstr("rank 2")));
+  EXPECT_THAT(of_three[0], AllOf(HasSubstr("model/w: elements 17 to 20 of 30 are missing"), HasSubstr("rank 2")));
   EXPECT_THAT(of_three[1], HasSubstr("model/w: elements 20 to 22 are held twice, by rank 1 and by rank 2"));
   const auto of_two = save_errors(
       2, {[](int rank) { return Parts{part("w", {30}, rank * 10, 10)}; },
@@ -190,10 +189,10 @@ TEST(Sharded, WhatRanksDoNotHoldTogetherIsNamed) {
           [](int) {
             return Parts{part("w", {4}, 0, 4), part("w", {4}, 0, 4)};
           }});
-  EXPECT_THAT(of_two[0], HasSubstr("elements 20 to 30 of 30 are held by nobody"));
+  EXPECT_THAT(of_two[0], HasSubstr("elements 20 to 30 of 30 are missing"));
   EXPECT_THAT(of_two[1], HasSubstr("model/w: rank 0 has F32 [20], rank 1 has F32 [21]"));
   EXPECT_THAT(of_two[2], HasSubstr("model/w: rank 0 has F32 [20], rank 1 has F16 [20]"));
-  EXPECT_THAT(of_two[3], HasSubstr("model/w: 4 of 16 elements are held by nobody"));
+  EXPECT_THAT(of_two[3], HasSubstr("model/w: 4 of 16 elements are missing"));
   EXPECT_THAT(of_two[4], HasSubstr("the boxes of rank 0 and of rank 1 overlap"));
   EXPECT_THAT(of_two[5], HasSubstr("has the same part twice"));
 }

@@ -30,9 +30,9 @@ TEST(CheckpointCommand, SaysWhatIsInOne) {
   save_two(scratch / "run");
   const Outcome text = run_bellows({"checkpoint", "info", scratch / "run", "--verify"});
   EXPECT_EQ(text.exit_code, 0) << text.err;
-  EXPECT_THAT(text.out, AllOf(HasSubstr("step-000000000007.pt\nstep 7, epoch 0, batch 0, written by 1 rank\n"),
-                              HasSubstr("model           1 tensors              48 bytes\n"),
-                              HasSubstr("All checksums are right.")));
+  EXPECT_THAT(text.out,
+              AllOf(HasSubstr("step-000000000007.pt\nstep 7, epoch 0, batch 0, written by 1 rank\n"),
+                    HasSubstr("model           1 tensors              48 bytes\n"), HasSubstr("All checksums match.")));
   const Outcome json = run_bellows({"checkpoint", "info", scratch / "run/step-000000000005.pt", "--json"});
   const auto info = nlohmann::json::parse(json.out);
   EXPECT_EQ(info["step"], 5);

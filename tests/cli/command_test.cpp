@@ -3,6 +3,7 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -40,11 +41,13 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
        std::vector<std::vector<std::string>>{{"--help"},
                                              {"train", "--help"},
                                              {"ladder", "--help"},
+                                             {"plan", "--help"},
                                              {"bench-data", "--help"},
                                              {"pack", "--help"},
                                              {"select", "--help"},
                                              {"launch", "--help"},
                                              {"checkpoint", "--help"},
+                                             {"checkpoint", "info", "--help"},
                                              {"checkpoint", "export", "--help"},
                                              {"doctor", "--help"}}) {
     const Outcome outcome = run_bellows(arguments);
@@ -54,6 +57,35 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
     EXPECT_EQ(outcome.err, "");
     expect_width(outcome.out, 80);
   }
+}
+
+TEST(Command, HelpNamesGroupsAndDefaults) {
+  const std::string ladder = run_bellows({"ladder", "--help"}).out;
+  for (const char* words : {"\nData and model:\n", "\nMeasurement:\n", "\nOutput:\n", "\nGeneral:\n",
+                            "[default: the recipe's, otherwise 0.97]", "[default: 30]", "-h, --help"}) {
+    EXPECT_THAT(ladder, HasSubstr(words));
+  }
+  EXPECT_THAT(run_bellows({"launch", "--help"}).out,
+              testing::AllOf(HasSubstr("Usage: bellows launch [OPTIONS] -- COMMAND...\n"), HasSubstr("[required]")));
+  EXPECT_THAT(run_bellows({"select", "--help"}).out,
+              testing::AllOf(HasSubstr("(exactly one of these):\n  --keep SHARE"), Not(HasSubstr("Option Group"))));
+}
+
+/// The widest line of a help text on a terminal with so many columns.
+size_t help_width(int columns) {
+  const std::string shell = "stty cols " + std::to_string(columns) + "; exec \"$@\"";
+  const Outcome outcome =
+      Process({.arguments = {"train", "--help"}, .terminal = true, .prefix = {"sh", "-c", shell, "sh"}}).finish();
+  size_t widest = 0;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) widest = std::max(widest, line.find_last_not_of("\r\n") + 1);
+  return widest;
+}
+
+TEST(Command, HelpUsesTheWidthOfTheTerminal) {
+  EXPECT_LE(help_width(60), 80u);
+  EXPECT_GT(help_width(200), 80u);
+  EXPECT_LE(help_width(200), 100u);
 }
 
 TEST(Command, VersionNamesLibtorch) {
@@ -68,7 +100,7 @@ TEST(Command, WrongUseExitsWith2) {
   EXPECT_THAT(none.err, HasSubstr("ladder"));
   const Outcome verb = run_bellows({"laddr"});
   EXPECT_EQ(verb.exit_code, 2);
-  EXPECT_THAT(verb.err, HasSubstr("no verb is called \"laddr\". Did you mean \"ladder\"?"));
+  EXPECT_THAT(verb.err, HasSubstr("unknown verb \"laddr\". Did you mean \"ladder\"?"));
   const Outcome flag = run_bellows({"train", "--recepie", "x.yaml"});
   EXPECT_EQ(flag.exit_code, 2);
   EXPECT_THAT(flag.err, HasSubstr("--recepie"));
@@ -108,7 +140,7 @@ TEST(Doctor, JsonIsCompleteAndTrue) {
 TEST(Doctor, SaysWhatToFix) {
   const Outcome forced = run_bellows({"doctor"}, {"ATEN_CPU_CAPABILITY=default", "GOMP_SPINCOUNT=1"});
   EXPECT_THAT(forced.out, HasSubstr("Unset ATEN_CPU_CAPABILITY"));
-  EXPECT_THAT(forced.out, HasSubstr("1 an operator"));
+  EXPECT_THAT(forced.out, HasSubstr("1 per operator"));
   EXPECT_THAT(forced.out, HasSubstr("GOMP_SPINCOUNT=1\n"));
   EXPECT_THAT(forced.out, HasSubstr("to fix."));
 }

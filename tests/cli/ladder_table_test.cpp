@@ -18,7 +18,7 @@ using train::Verdict;
 RungResult a_rung() {
   RungResult rung;
   rung.technique = "bf16_autocast";
-  rung.title = "bf16 weights (O2)";  // as long as titles are
+  rung.title = "bf16 weights (O2)";  // as wide as the column
   rung.verdict = Verdict::kept;
   rung.step_ms = 1234.56;
   rung.samples_per_s = 123456;
@@ -78,6 +78,23 @@ TEST(LadderTable, TheRungInProgressShowsWhatIsKnown) {
   EXPECT_THAT(ladder_live_line({.rung = &nothing, .activity = "warm-up"}, LadderGoal::speed), HasSubstr("- "));
 }
 
+TEST(LadderTable, ALongTitleTakesSeveralLines) {
+  const Terminal terminal;
+  RungResult rung = a_rung();
+  rung.title = "selective activation checkpointing";
+  rung.step_ms = 12.5;
+  const std::string row = ladder_row(terminal, rung, LadderGoal::speed);
+  EXPECT_THAT(row, testing::StartsWith("selective\nactivation\ncheckpointing      12.5 "));
+  expect_to_fit(row);
+  const std::string line = ladder_live_line({.rung = &rung, .activity = "warm-up"}, LadderGoal::speed);
+  EXPECT_THAT(line, testing::StartsWith("selective…         12.5 "));
+  expect_to_fit(line);
+  train::LadderReport report;
+  report.rungs = {rung};
+  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("\nselective\nactivation\ncheckpointing     52.3×"));
+  expect_to_fit(ladder_foot(terminal, report));
+}
+
 TEST(LadderTable, TheFootSetsExpectedBesideMeasured) {
   const Terminal terminal;
   train::LadderReport report;
@@ -87,17 +104,17 @@ TEST(LadderTable, TheFootSetsExpectedBesideMeasured) {
   report.plain.shares = {.load_ms = 1.5, .forward_ms = 10, .backward_ms = 20, .optimizer_ms = 2, .other_ms = 0.5};
   report.speedup = {.ratio = 2.9, .low = 2.5, .high = 3.3};
   const std::string foot = ladder_foot(terminal, report);
-  EXPECT_THAT(foot, HasSubstr("52.3 (41.1-63.6)    12.3    12.3    costs costs     yes    no"));
-  EXPECT_THAT(foot, HasSubstr("2.90 times (90 %: 2.50 to 3.30)"));
-  EXPECT_THAT(foot, HasSubstr("1234.56 s (1000.00 to\n2000.00)"));
+  EXPECT_THAT(foot, HasSubstr("52.3× (41.1-63.6)     12.3×   12.3×  costs costs    yes    no"));
+  EXPECT_THAT(foot, HasSubstr("2.90× faster (90 % interval 2.50 to 3.30)"));
+  EXPECT_THAT(foot, HasSubstr("1234.56 s (1000.00\nto 2000.00)"));
   EXPECT_THAT(foot, HasSubstr("load 1.5, forward 10.0, backward 20.0,\noptimizer 2.0, other 0.5."));
   report.rungs.push_back({.technique = "a", .title = "a rung"});
   report.rungs.push_back({.technique = "b", .title = "another"});
   report.failure = "a run ended early.";
-  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("Not run (time limit): a rung, another.\n"));
+  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("Not measured because of the time limit: a rung, another.\n"));
   EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("The last comparison failed: a run ended early."));
   report.interrupted = true;
-  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("what stands above was measured"));
+  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("only the results so far are shown"));
 }
 
 TEST(LadderTable, RungsAboutLoadingSayWhereTheLoadersTimeGoes) {
@@ -116,9 +133,9 @@ TEST(LadderTable, AnIntervalHasTwoEnds) {
   const Terminal terminal;
   RungResult rung = a_rung();
   rung.speedup = {.ratio = 1.23, .low = 1.2, .high = 1.4};
-  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), HasSubstr(" 1.23 (1.20-1.40) kept"));
+  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), HasSubstr(" 1.23× (1.20-1.40) kept"));
   rung.judged_by_target = true;
-  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), HasSubstr(" 1.23*(1.20-1.40) kept"));
+  EXPECT_THAT(ladder_row(terminal, rung, LadderGoal::speed), HasSubstr(" 1.23×*(1.20-1.40) kept"));
 }
 
 TEST(LadderTable, NothingKeptIsNoFactor) {
@@ -127,8 +144,8 @@ TEST(LadderTable, NothingKeptIsNoFactor) {
   report.rungs.push_back(a_rung());
   report.rungs[0].verdict = Verdict::no_effect;
   const std::string foot = ladder_foot(terminal, report);
-  EXPECT_THAT(foot, HasSubstr("Nothing was kept."));
-  EXPECT_THAT(foot, testing::Not(HasSubstr("times (")));
+  EXPECT_THAT(foot, HasSubstr("No technique was kept."));
+  EXPECT_THAT(foot, testing::Not(HasSubstr("faster (")));
 }
 
 }  // namespace bellows::cli

@@ -78,8 +78,8 @@ TEST(PackCommand, ConvertsAndSaysSo) {
   const Outcome again = run_bellows({"pack", folder / "digits", folder / "a.tar", "--threads", "1"});
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, AllOf(HasSubstr("359 samples in 1 file ("), HasSubstr("), webdataset, "),
-                               HasSubstr("compared with the source: 256.")));
-  EXPECT_THAT(again.out, HasSubstr("Data set: " + folder / "a.tar"));
+                               HasSubstr("Read back all samples; compared 256 with the source.")));
+  EXPECT_THAT(again.out, HasSubstr("Dataset: " + folder / "a.tar"));
   const Outcome pictures = run_bellows({"pack", folder / "digits", folder / "pictures", "--format", "folder"});
   EXPECT_THAT(pictures.out, HasSubstr("359 samples in 1 folder (")) << pictures.err;
 }
@@ -100,16 +100,16 @@ TEST(PackCommand, WrongUseAndFailuresAreNamed) {
   expect_pack_failure({"pack", digits(), out, "--shard-samples", "0"}, 2, "--shard-samples");
   expect_pack_failure({"pack", digits(), out}, 1, "has several splits: test, train. Choose one of them");
   EXPECT_THAT(run_bellows({"pack", digits(), out}).err, Not(HasSubstr("open(")));
-  EXPECT_THAT(run_bellows({"pack", "--help"}).out, HasSubstr("restart, keep"));
+  EXPECT_THAT(run_bellows({"pack", "--help"}).out, HasSubstr("restart markers), keep [default: keep]"));
   expect_pack_failure({"pack", digits(), "/proc/out", "--split", "test"}, 1, "/proc/out");
   std::ofstream(folder / "taken.pack") << "mine";
   expect_pack_failure({"pack", digits(), folder / "taken.pack", "--format", "tfrecord"}, 2,
                       "is a file; expected a folder");
   expect_pack_failure({"pack", digits(), folder / "taken.pack", "--format", "mds"}, 2, "is a file; expected a folder");
   expect_pack_failure({"pack", digits(), folder / "taken.pack/b.pack"}, 2, "taken.pack is a file; expected a folder");
-  expect_pack_failure({"pack", folder / "", folder / "b"}, 2, "lies in SRC");
-  expect_pack_failure({"pack", folder / "", folder / "b.tar"}, 2, "lies in SRC");
-  expect_pack_failure({"pack", digits(), folder / "taken.pack", "--split", "test"}, 1, "is there already");
+  expect_pack_failure({"pack", folder / "", folder / "b"}, 2, "is inside SRC");
+  expect_pack_failure({"pack", folder / "", folder / "b.tar"}, 2, "is inside SRC");
+  expect_pack_failure({"pack", digits(), folder / "taken.pack", "--split", "test"}, 1, "already exists");
   expect_pack_failure({"pack", digits(), out, "--split", "test", "--select", "/nowhere/s.json"}, 1, "/nowhere/s.json");
   EXPECT_FALSE(std::filesystem::exists(out));
 }
@@ -152,8 +152,8 @@ TEST(PackCommand, CtrlCEndsInOrderAndTheSameCommandGoesOn) {
   process.signal(SIGINT);
   const Outcome outcome = process.finish();
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("stopping: ending at a whole sample"));
-  EXPECT_THAT(outcome.out, HasSubstr("the same command goes on"));
+  EXPECT_THAT(outcome.err, HasSubstr("stopping: finishing the current sample"));
+  EXPECT_THAT(outcome.out, HasSubstr("run the same command again to resume"));
   EXPECT_TRUE(std::filesystem::exists(folder / "a/.packing/packing.json"));
   std::vector<std::string> arguments = pack_arguments(packing, folder / "a");
   arguments.push_back("--json");

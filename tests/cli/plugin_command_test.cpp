@@ -57,8 +57,8 @@ TEST(PluginCommand, WrongPluginsAreSaidInWords) {
   const Scratch folder;
   expect_usage_error(train_with({"--plugin", "/nowhere/net.so"}), "/nowhere/net.so");
   std::ofstream(folder / "text.so") << "no library\n";
-  expect_usage_error(train_with({"--plugin", folder / "text.so"}), "is no shared library");
-  expect_usage_error(train_with({"--plugin", "/bin/sh"}), "is no plugin");
+  expect_usage_error(train_with({"--plugin", folder / "text.so"}), "is not a shared library");
+  expect_usage_error(train_with({"--plugin", "/bin/sh"}), "is not a plugin");
   expect_usage_error(train_with({"--plugin", BELLOWS_BIN_DIR "/test_plugin_taken.so"}), "\"resnet18\" is taken");
 }
 

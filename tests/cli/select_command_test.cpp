@@ -45,7 +45,7 @@ TEST(SelectCommand, ReplacesASubsetAndNoOtherFile) {
   };
   const Outcome refused = select(folder / "notes.json");
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--out: " + folder / "notes.json" + " is there already and is no subset"));
+  EXPECT_THAT(refused.err, HasSubstr("--out: " + folder / "notes.json" + " already exists and is not a subset file"));
   EXPECT_EQ(read_text_file(folder / "notes.json"), "{\"mine\": 1}");
   for (int i = 0; i < 2; ++i) {
     const Outcome outcome = select(folder / "s\xff.json");

@@ -112,7 +112,7 @@ TEST(Signals, ASecondRunKeepsOutOfAFolderInUse) {
   ASSERT_TRUE(process.wait_until(epoch_done));
   const Outcome second = run_bellows({"train", "--data", digits(), "--out", folder / "run", "--resume"});
   EXPECT_EQ(second.exit_code, 1) << second.err;
-  EXPECT_THAT(second.err, ::testing::ContainsRegex("another run \\(pid [0-9]+ on .+\\) works in .+/run"));
+  EXPECT_THAT(second.err, ::testing::ContainsRegex("another run \\(pid [0-9]+ on .+\\) uses .+/run"));
   process.signal(SIGKILL);
   EXPECT_EQ(process.finish().exit_code, -SIGKILL);
   expect_it_resumes(folder / "run");
@@ -314,7 +314,7 @@ TEST(Signals, PackEndsAtAnyTime) {
   Process last(launch);
   const Outcome outcome = last.finish();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("Read back: all; compared with the source: "));
+  EXPECT_THAT(outcome.out, HasSubstr("Read back all samples; compared "));
 }
 
 TEST(Signals, LaunchEndsAtAnyTime) {

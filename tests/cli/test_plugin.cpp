@@ -23,8 +23,21 @@ struct PluginNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(PluginNet);
 
+/// Whether two images are of the same class.
+struct SiameseImpl : torch::nn::Module {
+  explicit SiameseImpl(int64_t num_classes)
+      : shared(register_module("shared", torch::nn::Linear(64, 16))),
+        head(register_module("head", torch::nn::Linear(16, num_classes))) {}
+  at::Tensor forward(const at::Tensor& left, const at::Tensor& right) {
+    return head((shared(left.flatten(1)) - shared(right.flatten(1))).abs());
+  }
+  torch::nn::Linear shared, head;
+};
+TORCH_MODULE(Siamese);
+
 }  // namespace
 
+BELLOWS_MODEL("siamese", Siamese, .inputs = {{"left.png", {1, 8, 8}}, {"right.png", {1, 8, 8}}});
 BELLOWS_MODEL("plugin_net", PluginNet, .description = "for tests");
 #ifdef BELLOWS_TEST_TAKEN_NAME
 BELLOWS_MODEL("resnet18", PluginNet);

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "bellows/train/recipe/recipe.h"
 #include "process.h"
 
 namespace bellows::cli {
@@ -70,7 +73,7 @@ TEST(TrainCommand, PathsThatAreNotUtf8Resume) {
 }
 
 TEST(TrainCommand, RefusesBeforeTrainingWhatTheLoaderOrATensorCannotHold) {
-  for (const std::string item : {"prefetch=0", "clip_value=1e300", "lr=1e300"}) {
+  for (const std::string item : {"prefetch=0", "max_grad_value=1e300", "lr=1e300"}) {
     const Outcome outcome = run_bellows({"train", "--data", digits(), "--model", "mlp", "--set", item});
     EXPECT_EQ(outcome.exit_code, 2) << item << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr(item.substr(0, item.find('='))));
@@ -85,6 +88,44 @@ TEST(TrainCommand, UnknownRecipeKeyNamesTheNearest) {
   expect_failure(run_bellows({"train", "--data", digits(), "--set", "batchsize=32"}), 2,
                  "Did you mean \"batch_size\"?");
   expect_failure(run_bellows({"train", "--data", digits(), "--set", "batch_size=many"}), 2, "batch_size");
+}
+
+TEST(TrainCommand, FormerRecipeKeyNamesTheNewOne) {
+  const Scratch folder;
+  std::ofstream(folder / "r.yaml") << "epochs: 1\nclip_norm: 1\n";
+  expect_failure(run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits()}), 2,
+                 "line 2: unknown key \"clip_norm\"; it is called max_grad_norm now.");
+  expect_failure(run_bellows({"train", "--data", digits(), "--set", "clip_norm=1"}), 2,
+                 "unknown key \"clip_norm\"; it is called max_grad_norm now.");
+}
+
+TEST(TrainCommand, KeysListsTheKeysOfRecipes) {
+  const Outcome outcome = run_bellows({"train", "--keys"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+  const std::string text = "\n" + outcome.out;
+  size_t at = 0;
+  for (const train::RecipeField& field : train::recipe_fields()) {
+    at = text.find("\n  " + field.name + " ", at);
+    ASSERT_NE(at, std::string::npos) << field.name << " is missing, or not in its place:\n" << outcome.out;
+  }
+  EXPECT_THAT(outcome.out, HasSubstr("momentum of sgd and rmsprop (number, 0 to 1) [default: 0.9]\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[default: \"\"]"));
+}
+
+TEST(TrainCommand, KeysAsJson) {
+  const Outcome outcome = run_bellows({"train", "--keys", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto keys = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(keys.size(), train::recipe_fields().size());
+  EXPECT_EQ(keys[0]["key"].get<std::string>(), "model");
+  EXPECT_EQ(keys[0]["default"].get<std::string>(), train::Recipe{}.model);
+  const auto lr = std::find_if(keys.begin(), keys.end(), [](const auto& key) { return key["key"] == "lr"; });
+  ASSERT_TRUE(lr != keys.end());
+  EXPECT_EQ((*lr)["type"].get<std::string>(), "number");
+  EXPECT_EQ((*lr)["values"].get<std::string>(), "at least 0");
+  EXPECT_EQ((*lr)["default"].get<double>(), train::Recipe{}.lr);
 }
 
 TEST(TrainCommand, MissingThingsAreNamed) {
@@ -162,7 +203,7 @@ TEST(TextCommands, TrainPlanAndClimb) {
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
   EXPECT_THAT(planned.out, HasSubstr("\"length\": 64,"));
   const Outcome climbed = with_job({"ladder", "--data", text + "/set", "--target-accuracy", "0.3", "--quick",
-                                    "--max-seconds", "2", "--json", folder / "l.json"});
+                                    "--max-seconds", "60", "--json", folder / "l.json"});
   ASSERT_EQ(climbed.exit_code, 0) << climbed.out << climbed.err;
   EXPECT_THAT(climbed.out, HasSubstr("length buckets"));
   expect_failure(run_bellows({"train", "--data", text + "/set", "--model", text + "/config.json"}), 1,

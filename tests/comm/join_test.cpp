@@ -63,11 +63,11 @@ TEST(Join, NamesTheRanksThatDoNotCome) {
   auto zero = start_rank(place(0, 4, port), "join 4"), two = start_rank(place(2, 4, port), "join 4");
   const Alone first = zero.get(), third = two.get();
   EXPECT_EQ(first.exit_code, 1);
-  EXPECT_THAT(first.text, HasSubstr("init: waited 4 s for 4 ranks, 2 did not come: 1, 3."));
+  EXPECT_THAT(first.text, HasSubstr("init: waited 4 s for 4 ranks, 2 did not join: 1, 3."));
   EXPECT_EQ(third.exit_code, 1);
   const Alone lonely = start_rank(place(1, 2, free_port()), "join 1").get();
   EXPECT_EQ(lonely.exit_code, 1);
-  EXPECT_THAT(lonely.text, HasSubstr("within 1 s, expected rank 0 or the launcher there"));
+  EXPECT_THAT(lonely.text, HasSubstr("within 1 s, expected rank 0 or the launcher to serve it"));
 }
 
 TEST(Join, SaysAfterTenSecondsWhoIsMissing) {
@@ -90,7 +90,7 @@ TEST(Join, TwoProcessesWithOneRankBothSaySo) {
          second = start_rank(place(rank, 3, port), "join 50");
     for (const Alone& one : {first.get(), second.get()}) {
       EXPECT_EQ(one.exit_code, 1);
-      EXPECT_THAT(one.text, HasSubstr("init: rank " + std::to_string(rank) + " is there already (pid "));
+      EXPECT_THAT(one.text, HasSubstr("init: rank " + std::to_string(rank) + " has already joined (pid "));
       EXPECT_THAT(one.text, HasSubstr("If these are two jobs, give each its own MASTER_PORT"));
     }
     EXPECT_EQ(holder.get().exit_code, 1) << "no wait for 50 s, which ends with another code";
@@ -113,7 +113,7 @@ TEST(Join, RefusesAnotherToken) {
   const Alone stranger = start_rank(place(1, 2, port, "BELLOWS_TOKEN=wrong"), "join 5").get();
   EXPECT_EQ(stranger.exit_code, 1);
   EXPECT_THAT(stranger.text, HasSubstr("rank 1 is refused: its token is not that of the job"));
-  EXPECT_THAT(zero.get().text, HasSubstr("did not come: 1 (refused, because of another token: 1)"));
+  EXPECT_THAT(zero.get().text, HasSubstr("did not join: 1 (refused, because of another token: 1)"));
 }
 
 TEST(Join, OtherMachinesNeedAToken) {
@@ -133,7 +133,7 @@ TEST(Join, NamesRanksThatDisagreeOrComeTwice) {
   auto holder = start_rank(place(0, 3, other), "join 5"), first = start_rank(place(1, 3, other), "join 5"),
        second = start_rank(place(1, 3, other), "join 5");
   holder.wait();
-  EXPECT_THAT(first.get().text + second.get().text, HasSubstr("init: rank 1 is there already (pid "));
+  EXPECT_THAT(first.get().text + second.get().text, HasSubstr("init: rank 1 has already joined (pid "));
 }
 
 TEST(Join, SaysThatThePortIsInUse) {

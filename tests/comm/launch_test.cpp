@@ -163,7 +163,7 @@ TEST(Launch, StartsAllAnewAfterAFailure) {
   const auto again = launched({"-n", "3", "--max-restarts", "2"}, {rank_program, "once"});
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.err,
-              HasSubstr("launch: rank 1 ended with exit code 9. Starting all 3 ranks anew, 1 of at most 2 times."));
+              HasSubstr("launch: rank 1 ended with exit code 9. Restarting all 3 ranks (restart 1 of at most 2)."));
   for (const std::string rank : {"0", "1", "2"}) EXPECT_THAT(again.out, HasSubstr("round 1 rank " + rank + " of 3\n"));
   EXPECT_THAT(again.err, HasSubstr("world of 3 ranks (bellows launch): gloo"));
   const auto fewer = launched({"-n", "3", "--max-restarts", "2", "--min-ranks", "2"}, {rank_program, "once"});
@@ -207,7 +207,7 @@ TEST(Launch, WaitingForOtherNodesCanBeStopped) {
     node.signal(SIGTERM);
     const auto outcome = node.finish(60);
     EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
-    EXPECT_THAT(outcome.err, HasSubstr("bellows: stopped, as asked: The launcher was told to stop."));
+    EXPECT_THAT(outcome.err, HasSubstr("bellows: stopped, as asked: The launcher was asked to stop."));
   }
 }
 

@@ -86,7 +86,7 @@ TEST(Store, SaysThatNobodyServes) {
     port = server.port();
   }
   EXPECT_THAT(message_of([&] { Store::join("127.0.0.1", port, 1); }),
-              AllOf(HasSubstr("nobody serves one at 127.0.0.1:"), HasSubstr("within 1 s")));
+              AllOf(HasSubstr("found none at 127.0.0.1:"), HasSubstr("within 1 s")));
 }
 
 TEST(Store, AFileNeedsAFolder) {

@@ -33,7 +33,7 @@ TEST(Watchdog, NamesARankThatWasKilled) {
   for (const char* rank : {"0", "1"}) {
     EXPECT_THAT(outcome.err,
                 ContainsRegex(std::string("\\[rank ") + rank + "\\] #[0-9]+ all_reduce Float\\[4\\] failed on rank " +
-                              rank + ", group world: Rank 2 \\(pid [0-9]+ on .*\\) has ended without a word"));
+                              rank + ", group world: Rank 2 \\(pid [0-9]+ on .*\\) has ended unexpectedly"));
   }
 }
 

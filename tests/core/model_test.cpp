@@ -45,6 +45,106 @@ TEST(Model, WrapsHoldersAndSharedPointers) {
   EXPECT_EQ(model.module().get(), net.get());
 }
 
+namespace {
+
+/// Two inputs, the second with a default; two outputs.
+struct PairNetImpl : torch::nn::Module {
+  PairNetImpl() : fc(register_module("fc", torch::nn::Linear(3, 2))) {}
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& a, const at::Tensor& b = {}) {
+    const at::Tensor y = fc(a);
+    return {b.defined() ? y + fc(b) : y, y};
+  }
+  torch::nn::Linear fc;
+};
+TORCH_MODULE(PairNet);
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const c10::ValueError& error) {
+    return user_message(error);
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST(Model, HasNamedInputsAndOutputs) {
+  PairNet net;
+  const Model model = Model::of(net, {"a", "b"}, {"sum", "first"}, "pair");
+  EXPECT_EQ(model.inputs(), (std::vector<ModelInput>{{"a"}, {"b"}}));
+  EXPECT_EQ(model.outputs(), (std::vector<std::string>{"sum", "first"}));
+  const at::Tensor a = torch::randn({4, 3}), b = torch::randn({4, 3});
+  const NamedTensors outputs = model.forward({{"b", b}, {"a", a}});
+  ASSERT_EQ(outputs.size(), 2u);
+  EXPECT_EQ(outputs[0].first, "sum");
+  EXPECT_TRUE(torch::equal(outputs[0].second, net->fc(a) + net->fc(b)));
+  EXPECT_TRUE(torch::equal(outputs[1].second, net->fc(a)));
+  EXPECT_TRUE(torch::equal(model.forward_all({a, b}).front(), outputs[0].second));
+}
+
+TEST(Model, MayLeaveOutOptionalInputs) {
+  PairNet net;
+  const Model model("pair", net.ptr(), {{"a"}, {"b", true}}, {"sum", "first"}, [net](const auto& x) mutable {
+    const auto [sum, first] = net->forward(x[0], x[1]);
+    return std::vector<at::Tensor>{sum, first};
+  });
+  const at::Tensor a = torch::randn({4, 3});
+  EXPECT_TRUE(torch::equal(model.forward(a), net->fc(a)));
+  EXPECT_TRUE(torch::equal(model.forward({{"a", a}}).front().second, net->fc(a)));
+}
+
+TEST(Model, SaysWhichInputsItExpects) {
+  const Model model = Model::of(PairNet(), {"left", "right"}, {"sum", "first"}, "pair");
+  const at::Tensor x = torch::randn({4, 3});
+  EXPECT_EQ(message_of([&] {
+              model.forward({{"left", x}});
+            }),
+            "Model \"pair\": input \"right\" is missing; expected left, right.");
+  EXPECT_EQ(message_of([&] {
+              model.forward({{"left", x}, {"rigth", x}});
+            }),
+            "Model \"pair\": expected the inputs left, right, got \"rigth\". Did you mean \"right\"?");
+  EXPECT_EQ(message_of([&] {
+              model.forward({{"left", x}, {"left", x}});
+            }),
+            "Model \"pair\": input \"left\" is given twice.");
+  EXPECT_EQ(message_of([&] { model.forward(x); }),
+            "Model: expected the inputs left, right, got one tensor. Call forward({{\"left\", …}, …}).");
+  EXPECT_EQ(message_of([&] { Model::of(PairNet(), {"a", "a"}); }), "Model \"model\": two inputs are called \"a\".");
+  EXPECT_EQ(message_of([&] {
+              Model::of(PairNet(), {"a", "b", "c"}, {"x", "y"}).forward_all({x, x, x});
+            }),
+            "Model::of: the module's forward does not take 3 tensors, as many as inputs are named.");
+  EXPECT_EQ(message_of([&] {
+              Model::of(PairNet(), {"a", "b"}).forward_all({x, x});
+            }),
+            "Model: expected forward to return 1 tensors (output), got 2.");
+}
+
+TEST(Model, CastsItsWeightsInPlace) {
+  SmallNet net;
+  const Model model = Model::of(net);
+  const at::Tensor weight = model.parameters().front();
+  model.to(at::kBFloat16);
+  EXPECT_EQ(weight.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(net->conv->weight.scalar_type(), at::kBFloat16);
+  for (const at::Tensor& buffer : model.buffers())
+    EXPECT_EQ(buffer.scalar_type(), buffer.is_floating_point() ? at::kBFloat16 : at::kLong);
+}
+
+TEST(Model, WrappersPassEverythingOn) {
+  PairNet net;
+  const Model inner = Model::of(net, {"a", "b"}, {"sum", "first"});
+  const Model outer("outer", std::make_shared<ModelWrapper>(inner));
+  EXPECT_EQ(outer.inputs(), inner.inputs());
+  EXPECT_EQ(outer.outputs(), inner.outputs());
+  EXPECT_EQ(outer.module(), inner.module());
+  const at::Tensor a = torch::randn({4, 3});
+  EXPECT_TRUE(torch::equal(outer.forward_all({a, a}).front(), inner.forward_all({a, a}).front()));
+  EXPECT_EQ(inner.renamed("new").name(), "new");
+}
+
 TEST(Model, EvalModeGivesEveryPartItsOwnModeBack) {
   torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2), torch::nn::Dropout());
   const Model model = Model::of(net);

@@ -79,7 +79,7 @@ TEST(Open, ExplainsWhatIsWrong) {
               HasSubstr("Name the shards of the split"));
   EXPECT_THAT(error_of([] { open("/nowhere/at/all"); }), HasSubstr("/nowhere/at/all"));
   EXPECT_THAT(error_of([] { open(""); }), HasSubstr("empty name"));
-  EXPECT_THAT(error_of([] { open("ftp://host/a.tar"); }), HasSubstr("no local path"));
+  EXPECT_THAT(error_of([] { open("ftp://host/a.tar"); }), HasSubstr("not a local path"));
   TemporaryFolder folder;
   EXPECT_THAT(error_of([&] { open(folder / ""); }), HasSubstr("found no shards"));
   EXPECT_THAT(error_of([] { open(std::string(5000, 'a')); }), HasSubstr("File name too long"));

@@ -337,7 +337,7 @@ TEST(Steps, OfTheUserThatFailAreNoBadSamples) {
       const std::string message = step_error_of(set.flip().transform({lookup}));
       EXPECT_THAT(message, ContainsRegex(R"(^transform 2: sample "[0-9]+" \(id [0-9]+\), .*train-000.tar: )"));
       EXPECT_THAT(message, AllOf(HasSubstr("vector"), HasSubstr("a mistake in the step, not a bad sample")));
-      EXPECT_THAT(step_error_of(set.transform({number})), HasSubstr("an exception that is no std::exception"));
+      EXPECT_THAT(step_error_of(set.transform({number})), HasSubstr("an exception that is not a std::exception"));
       EXPECT_THAT(step_error_of(set.pixels(refusing)),
                   AllOf(ContainsRegex("^pixels: sample \"[0-9]+\" .id 0."), HasSubstr(": not mine")));
     }

@@ -59,9 +59,9 @@ double seconds_after(Steady::time_point start) {
 /// Ranks 0 and 1 say that rank 2 is missing, and rank 2 that it sees neither.
 void expect_named(int rank, const std::string& err) {
   const std::string start = "#[0-9]+ [^#\n]* failed on rank " + std::to_string(rank) + ", group world[^:]*: ";
-  EXPECT_THAT(err, ContainsRegex(start + (rank == 2 ? "The store that the ranks meet at does not answer: .* rank 2 is "
+  EXPECT_THAT(err, ContainsRegex(start + (rank == 2 ? "The job's store does not answer: .* rank 2 is "
                                                       "cut off from it, and so from rank 0, 1\\."
-                                                    : "Rank 2 \\(pid [0-9]+ on [^)]*\\) gives no sign of life")));
+                                                    : "Rank 2 \\(pid [0-9]+ on [^)]*\\) sends no heartbeat")));
 }
 
 /// All in the slow tests, else the nearest to the real thing.
@@ -140,7 +140,7 @@ TEST(LostNode, WithoutItTheOthersGoOn) {
   const auto zero = job.finish(0), two = job.finish(2);
   EXPECT_EQ(zero.exit_code, 0) << zero.err;
   EXPECT_EQ(two.exit_code, 0) << two.err;
-  EXPECT_THAT(zero.err, ContainsRegex("launch: .* Starting all 2 ranks anew, 1 of at most 1 times"));
+  EXPECT_THAT(zero.err, ContainsRegex("launch: .* Restarting all 2 ranks \\(restart 1 of at most 1\\)"));
   EXPECT_THAT(two.out, ContainsRegex("\\[rank 1\\] goes on from step [1-9]"));
   EXPECT_THAT(two.out, HasSubstr("[rank 1] trained in ")) << "it was rank 2";
   EXPECT_EQ(checkpoints(job.scratch.path()).back(), "step-000000000060");

@@ -73,7 +73,7 @@ TEST_P(KilledRank, TheJobGoesOnWithTheSameBits) {
                                            ", group world[^:]*: Rank 1 \\(pid [0-9]+ on [^)]*\\) has ended "));
   }
   EXPECT_THAT(outcome.err,
-              HasSubstr("launch: rank 1 was killed by signal 9 (Killed). Starting all 3 ranks anew, 1 of"));
+              HasSubstr("launch: rank 1 was killed by signal 9 (Killed). Restarting all 3 ranks (restart 1 of"));
   EXPECT_THAT(outcome.out, HasSubstr("[rank 0] goes on from step 4\n")) << "what was saved before is there";
   EXPECT_THAT(outcome.err, Not(HasSubstr("damaged")));
   expect_same_bits(scratch.path(), 12);

@@ -1,6 +1,6 @@
 #include <cstdio>
 
-#include "bellows/checkpoint/sharded_index.h"
+#include "bellows/checkpoint/format.h"
 #include "bellows/io/crc32.h"
 #include "tests/fuzz/support.h"
 #include "tests/fuzz/targets.h"

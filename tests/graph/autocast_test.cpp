@@ -28,7 +28,7 @@ std::shared_ptr<PassBackend> expect_autocast(const Forward& forward, const at::T
   for (int call = 0; call < 4; ++call) {
     const at::Tensor input = x * (1 + 0.1 * call), plain = forward(input);
     const at::Tensor cast = [&] {
-      const amp::autocast guard(at::kCPU, dtype);
+      const amp::AutocastGuard guard(at::kCPU, dtype);
       return forward(input).to(at::kFloat);
     }();
     at::Tensor passed;
@@ -104,7 +104,7 @@ Trained train(const std::function<std::pair<std::shared_ptr<nn::Module>, Step>()
           module,
           [=](int call) {
             if (!cast) return forward(call);
-            const amp::autocast guard(at::kCPU, at::kBFloat16);
+            const amp::AutocastGuard guard(at::kCPU, at::kBFloat16);
             return forward(call).to(at::kFloat);
           },
           SGDOptions(0.05).momentum(0.9));
@@ -163,7 +163,7 @@ TEST(AutocastPass, LeavesOthersAsTheyAre) {
   const at::Tensor w = torch::randn({8, 8}), doubles = w.to(at::kDouble), ids = torch::randint(0, 9, {8, 8}, at::kLong);
   const auto program = [=]() -> Program {
     return {[=](int call) -> Tensors {
-      const amp::autocast guard(at::kCPU, at::kBFloat16);
+      const amp::AutocastGuard guard(at::kCPU, at::kBFloat16);
       return {at::mm(w * call, w), at::relu(w)};
     }};
   };

@@ -124,7 +124,7 @@ TEST(Explain, FlagsOfProductsAreThoseOfTheCall) {
   }
   const Explanation said = region.explain();
   EXPECT_EQ(said.followed_calls, 3) << "each way of it has a recording of its own\n" << said.to_text();
-  EXPECT_THAT(said.to_text(), HasSubstr("another precision of fp32 products"));
+  EXPECT_THAT(said.to_text(), HasSubstr("another precision of fp32 matmuls"));
   EXPECT_THAT(said.to_text(), HasSubstr("oneDNN off instead of on"));
 }
 

@@ -40,7 +40,7 @@ TEST(RegionHazards, PrintingNeedsAGuard) {
     region.run([&] {
       const at::Tensor y = x + 1;
       {
-        const tap::UndeferredGuard guard;
+        const tap::EagerGuard guard;
         std::ostringstream out;
         out << y;
         if (call == 0) plain = out.str();

@@ -3,7 +3,7 @@
 #include "bellows/models/unet.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/optim/optimizers.h"
-#include "bellows/recompute/checkpoint.h"
+#include "bellows/recompute/activation_checkpoint.h"
 #include "tests/graph/training.h"
 #include "tests/models/small_models.h"
 
@@ -28,7 +28,7 @@ TEST(TrainingStep, BertPlainAndInAutocast) {
       return training<AdamW>(
           model.module(),
           [=](int) {
-            const amp::autocast guard(at::kCPU, at::kBFloat16, autocast);
+            const amp::AutocastGuard guard(at::kCPU, at::kBFloat16, autocast);
             return nn::functional::cross_entropy(model.forward(ids).to(at::kFloat), y);
           },
           AdamWOptions(1e-3));

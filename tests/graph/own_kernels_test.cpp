@@ -10,7 +10,7 @@
 #include "bellows/optim/lion.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/step_in_backward.h"
-#include "bellows/recompute/checkpoint.h"
+#include "bellows/recompute/activation_checkpoint.h"
 #include "bellows/recompute/compress.h"
 #include "bellows/recompute/offload.h"
 #include "tests/graph/training.h"
@@ -140,15 +140,15 @@ TEST(OwnKernels, CompressedActivations) {
   using recompute::ActivationBits;
   for (const auto bits : {ActivationBits::bf16, ActivationBits::int8, ActivationBits::int4}) {
     for (const bool recomputes : {false, true}) {
-      const auto guard = [&] { return recompute::compress({.bits = bits, .min_size = 1, .seed = 3}); };
-      expect_trained_alike([&] { return guarded<recompute::compress>(guard, recomputes); });
+      const auto guard = [&] { return recompute::CompressGuard({.bits = bits, .min_size = 1, .seed = 3}); };
+      expect_trained_alike([&] { return guarded<recompute::CompressGuard>(guard, recomputes); });
     }
   }
 }
 
 TEST(OwnKernels, ActivationsAndStateInFiles) {
-  const auto guard = [] { return recompute::offload({.min_bytes = 1}); };
-  expect_same([&] { return guarded<recompute::offload>(guard); });
+  const auto guard = [] { return recompute::OffloadGuard({.min_bytes = 1}); };
+  expect_same([&] { return guarded<recompute::OffloadGuard>(guard); });
   expect_same([] {
     auto net = mlp();
     auto optimizer = std::make_shared<optim::AdamW>(net->parameters(), optim::AdamWOptions{.lr = 1e-2});

@@ -136,7 +136,7 @@ graph::Program with_constant(const at::Tensor& w) {
     return Instruction::Argument{.kind = OperatorFacts::Kind::tensor, .operands = {{value, Geometry::of(x)}}};
   };
   graph::Program program;
-  program.states.push_back({.ambient = Ambient::capture()});
+  program.states.push_back({.dispatch_state = DispatchState::capture()});
   for (int i = 0; i < 4; ++i) program.values.push_back({Geometry::of(x), x.nbytes()});
   program.inputs = {0};
   program.constants = {{1, w}};

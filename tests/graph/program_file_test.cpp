@@ -78,8 +78,7 @@ TEST(ProgramFile, GroupsAreKeptAndKernelsAreNot) {
   save_program(path, program);
   EXPECT_EQ(load_program(path).instructions.front().kernel, nullptr);
   first.op = nullptr;
-  EXPECT_THAT(error_of([&] { save_program(path, program); }),
-              HasSubstr("a kernel that stands for neither: a function"));
+  EXPECT_THAT(error_of([&] { save_program(path, program); }), HasSubstr("a kernel that replaces neither: a function"));
   first.kernel = nullptr;
   first.kind = "pointwise";
   auto inner = std::make_shared<graph::Program>();

@@ -150,7 +150,7 @@ TEST(Region, GradModeInferenceModeAndAutocastInside) {
       }
       at::Tensor y;
       {
-        const amp::autocast low(at::kCPU, at::kBFloat16);
+        const amp::AutocastGuard low(at::kCPU, at::kBFloat16);
         y = net->forward(x);
       }
       net->zero_grad();

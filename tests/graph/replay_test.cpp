@@ -88,7 +88,7 @@ TEST(Replay, RefusesWhatOnlyTheFunctionCanDo) {
   EXPECT_THAT(refused([](const Tensors& in) { return Tensors{in[0] + at::rand({3})}; }), HasSubstr("random numbers"));
   int call = 0;
   EXPECT_THAT(refused([&](const Tensors& in) { return Tensors{++call % 2 ? in[0].sin() : in[0].cos()}; }),
-              HasSubstr("2 ways through it"));
+              HasSubstr("2 different recordings"));
   EXPECT_THAT(refused([](const Tensors& in) { return in; }), HasSubstr("computes nothing"));
   const at::Tensor x = torch::ones({3});
   EXPECT_THAT(error_of([&] {

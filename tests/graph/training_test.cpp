@@ -1,5 +1,5 @@
 #include "tests/graph/training.h"
-#include "bellows/recompute/checkpoint.h"
+#include "bellows/recompute/activation_checkpoint.h"
 
 namespace bellows::graph::testing {
 namespace {

@@ -200,7 +200,7 @@ TEST_F(MdsHostileTest, TheSinkRefusesWhatTheFormatCannotHold) {
   EXPECT_THAT(error_of([&] { mds_sink(path("a"), {.compression = "zstd:40"}); }), HasSubstr("zstd:1 to zstd:22"));
   EXPECT_THAT(error_of([&] { mds_sink(path("a"), {.size_limit = 1ull << 32}); }), HasSubstr("less than 4 GiB"));
   fs::create_directories(path("full/x"));
-  EXPECT_THAT(error_of([&] { mds_sink(path("full")); }), HasSubstr("is there already"));
+  EXPECT_THAT(error_of([&] { mds_sink(path("full")); }), HasSubstr("already exists"));
 }
 
 TEST_F(MdsHostileTest, AfterAFailedWriteNothingIsPutInPlace) {

@@ -372,10 +372,10 @@ TEST_F(WebDatasetWriter, RefusesWhatWouldNotComeBack) {
     for (const std::string_view name : names) sample.fields.emplace_back().name = name;
     return error_of([&] { sink->write(sample); });
   };
-  EXPECT_THAT(message("a.b", {"txt"}), HasSubstr("cannot be told apart again"));
-  EXPECT_THAT(message("a", {"TXT"}), HasSubstr("cannot be told apart again"));
-  EXPECT_THAT(message("a", {"b/c"}), HasSubstr("cannot be told apart again"));
-  EXPECT_THAT(message("__a__/b", {"txt"}), HasSubstr("cannot be told apart again"));
+  EXPECT_THAT(message("a.b", {"txt"}), HasSubstr("cannot be separated again"));
+  EXPECT_THAT(message("a", {"TXT"}), HasSubstr("cannot be separated again"));
+  EXPECT_THAT(message("a", {"b/c"}), HasSubstr("cannot be separated again"));
+  EXPECT_THAT(message("__a__/b", {"txt"}), HasSubstr("cannot be separated again"));
   EXPECT_THAT(message("../a", {"txt"}), HasSubstr("leads out of the archive"));
   EXPECT_THAT(message("a", {"txt", "txt"}), HasSubstr("two fields become \".txt\""));
   EXPECT_THAT(message("a", {}), HasSubstr("has no fields"));

@@ -11,8 +11,8 @@
 
 #define cuda on_host  // beside the library's own, which are stubs
 #include "bellows/kernels/cuda/activation.cu"
+#include "bellows/kernels/cuda/layer_norm.cu"
 #include "bellows/kernels/cuda/low_bit.cu"
-#include "bellows/kernels/cuda/norm.cu"
 #include "bellows/kernels/cuda/optimizers.cu"
 #include "bellows/kernels/cuda/softmax.cu"
 #undef cuda

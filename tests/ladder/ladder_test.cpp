@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bellows/ladder/json_report.h"
+#include "bellows/train/resolved_job.h"
 #include "tests/ladder/ladder_world.h"
 
 namespace bellows::train {
@@ -94,7 +95,7 @@ TEST(Ladder, MoreSamplesASecondMustMeanAnEarlierTarget) {
   const LadderReport late = climb(world, {doubles_batch()});
   EXPECT_EQ(late.rungs[0].verdict, Verdict::later_at_target) << late.rungs[0].note;
   EXPECT_EQ(late.rungs[0].batch_size, 64);
-  EXPECT_DOUBLE_EQ(late.rungs[0].learning_rate, 2 * Recipe{}.lr);
+  EXPECT_DOUBLE_EQ(late.rungs[0].learning_rate, 2 * with_model_defaults(Recipe{}).lr);
 
   world.epochs_needed = [](const Recipe*) { return 4.0; };
   const LadderReport soon = climb(world, {sets_channels_last(), doubles_batch()});

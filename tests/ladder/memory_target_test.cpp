@@ -109,17 +109,17 @@ TEST(MemoryTarget, WhatFitsAsItIsIsLeftAsItIs) {
   EXPECT_THAT(measured(report), ElementsAre("nothing"));
   EXPECT_EQ(report.chosen(), &report.rungs[0]);
   EXPECT_EQ(report.expected_slower, 2);
-  EXPECT_THAT(target_words(report)[0], HasSubstr("Nothing has to change"));
+  EXPECT_THAT(target_words(report)[0], HasSubstr("No change is needed"));
   EXPECT_EQ(Recipe::parse(report.recipe_yaml), world.candidates()[0].recipe) << "growth stays in the recipe";
 }
 
 TEST(MemoryTarget, TheFastestThatFitsIsMeasuredNotBelieved) {
   TargetWorld world({as_it_is, int8, recompute, small_state, state_and_int8});
   const MemoryTargetReport report = search(world, {.bytes = 650});
-  EXPECT_THAT(measured(report), ElementsAre("nothing", "activations in int8", "recompute"))
+  EXPECT_THAT(measured(report), ElementsAre("nothing", "activations in int8", "activation checkpointing"))
       << "in the order expected; what only adds to int8 is no faster, and the state alone needs too much";
   ASSERT_TRUE(report.chosen());
-  EXPECT_EQ(report.chosen()->candidate.changes, "recompute");
+  EXPECT_EQ(report.chosen()->candidate.changes, "activation checkpointing");
   EXPECT_EQ(report.chosen()->peak_bytes, 580);
   EXPECT_NEAR(report.chosen()->step_ms, 1.2 * 32, 0.5);
   EXPECT_NEAR(report.chosen()->time_over_start.ratio, 1.2, 0.01);
@@ -147,11 +147,11 @@ TEST(MemoryTarget, WhatNothingReachesEndsWithTheSmallest) {
   const MemoryTargetReport report = search(world, {.bytes = 100});
   EXPECT_FALSE(report.chosen());
   EXPECT_EQ(report.recipe_yaml, "");
-  EXPECT_THAT(measured(report), ElementsAre("nothing", "8-bit state, activations in int8"))
+  EXPECT_THAT(measured(report), ElementsAre("nothing", "8-bit optimizer state, activations in int8"))
       << "the smallest, to say it";
   ASSERT_TRUE(report.smallest());
   EXPECT_EQ(report.smallest()->peak_bytes, 500);
-  EXPECT_THAT(target_words(report)[0], testing::AllOf(HasSubstr("No recipe stays under 100 B"), HasSubstr("500 B")));
+  EXPECT_THAT(target_words(report)[0], testing::AllOf(HasSubstr("No recipe fits into 100 B"), HasSubstr("500 B")));
   EXPECT_TRUE(nlohmann::json::parse(to_json(report))["chosen"].is_null());
 
   world.offers[4].bytes = 440;  // nobody would have thought so
@@ -165,7 +165,7 @@ TEST(MemoryTarget, TheFirstPeakCorrectsThePredictions) {
   const MemoryTargetReport none = search(world, {.bytes = 1000});
   EXPECT_EQ(none.rungs.size(), 3u) << "1200 and 1160 were predicted then: last resorts";
   const MemoryTargetReport one = search(world, {.bytes = 1170});
-  EXPECT_EQ(one.chosen()->candidate.changes, "recompute");
+  EXPECT_EQ(one.chosen()->candidate.changes, "activation checkpointing");
 }
 
 TEST(MemoryTarget, TheChoiceHasToLearn) {
@@ -178,16 +178,17 @@ TEST(MemoryTarget, TheChoiceHasToLearn) {
       search(world, {.bytes = 650, .target_accuracy = 0.97, .max_epochs = 6}, {}, [&](const MemoryTargetEvent& event) {
         if (event.finished && event.activity == "refused") refused.push_back(event.rung->candidate.changes);
       });
-  EXPECT_THAT(refused, ElementsAre("recompute"));
+  EXPECT_THAT(refused, ElementsAre("activation checkpointing"));
   EXPECT_EQ(report.chosen()->candidate.changes, "activations in int8");
   EXPECT_GE(report.chosen()->accuracy, 0.97);
   EXPECT_NEAR(report.chosen()->time_to_target_s, 4 * 1.3, 0.4);
-  EXPECT_EQ(search(world, {.bytes = 650}).chosen()->candidate.changes, "recompute") << "nobody asked what it learns";
+  EXPECT_EQ(search(world, {.bytes = 650}).chosen()->candidate.changes, "activation checkpointing")
+      << "nobody asked what it learns";
   world.evaluation_factor = 2;
   const MemoryTargetReport evaluated = search(world, {.bytes = 650});
   EXPECT_FALSE(evaluated.chosen()) << "evaluation needs more than training";
   EXPECT_EQ(evaluated.rungs[1].evaluation_bytes, 1200);
-  EXPECT_THAT(target_words(evaluated)[0], HasSubstr("their evaluation takes 1.1 KiB or more"));
+  EXPECT_THAT(target_words(evaluated)[0], HasSubstr("need 1.1 KiB or more during evaluation"));
 }
 
 TEST(MemoryTarget, OneEvaluationSpeaksForOthers) {
@@ -202,7 +203,7 @@ TEST(MemoryTarget, OneEvaluationSpeaksForOthers) {
   EvaluationPeaks peaks(offers);
   peaks.add(1, 1000);
   EXPECT_TRUE(peaks.above(0, 950, 1)) << "what becomes of activations is nothing to it";
-  EXPECT_TRUE(peaks.above(4, 890, 1)) << "8-bit state saves 100";
+  EXPECT_TRUE(peaks.above(4, 890, 1)) << "8-bit optimizer state saves 100";
   EXPECT_FALSE(peaks.above(4, 910, 1));
   EXPECT_FALSE(peaks.above(2, 650, 1)) << "a smaller batch may help";
   peaks.add(2, 980);
@@ -210,7 +211,7 @@ TEST(MemoryTarget, OneEvaluationSpeaksForOthers) {
 
   world.evaluation_factor = 2;
   const MemoryTargetReport report = search(world, {.bytes = 650});
-  EXPECT_EQ(report.chosen()->candidate.changes, "accumulation of 4");
+  EXPECT_EQ(report.chosen()->candidate.changes, "gradient accumulation over 4 steps");
 }
 
 TEST(MemoryTarget, AnotherOptimizerIsForWhenNothingElseFits) {
@@ -226,10 +227,10 @@ TEST(MemoryTarget, ARunThatFailsIsPassedBy) {
   const MemoryTargetReport report = search(world, {.bytes = 650});
   EXPECT_EQ(report.rungs[1].verdict, TargetVerdict::failed);
   EXPECT_EQ(report.rungs[1].note, "the loss became NaN at step 7.");
-  EXPECT_EQ(report.chosen()->candidate.changes, "recompute");
+  EXPECT_EQ(report.chosen()->candidate.changes, "activation checkpointing");
   world.offers[0].ms_per_sample = -1;  // as it is it does not even run
   const MemoryTargetReport blind = search(world, {.bytes = 650});
-  EXPECT_EQ(blind.chosen()->candidate.changes, "recompute");
+  EXPECT_EQ(blind.chosen()->candidate.changes, "activation checkpointing");
   EXPECT_TRUE(std::isnan(blind.chosen()->time_over_start.ratio));
 }
 
@@ -296,7 +297,7 @@ TEST(MemoryTarget, CandidatesAreRecipesThatGoTogether) {
     EXPECT_FALSE(candidate.recipe == recipe) << candidate.changes;
     EXPECT_FALSE(candidate.techniques.empty());
     EXPECT_GT(candidate.predicted_bytes, 0);
-    EXPECT_EQ(candidate.recipe.batch_size * candidate.recipe.accumulate, 8);
+    EXPECT_EQ(candidate.recipe.batch_size * candidate.recipe.gradient_accumulation_steps, 8);
     if (candidate.other_training && !other) last = 0;
     other |= candidate.other_training;
     offloads |= !candidate.recipe.offload_folder.empty();

@@ -72,7 +72,7 @@ TEST(LadderPage, ShowsEveryRungAndNeedsNothingElse) {
   EXPECT_EQ(count_of(page, "<svg "), 4);
   EXPECT_EQ(count_of(page, "<tr[ >]"), 5 + 5) << "head, plain, three rungs; a head of two, three rungs";
   for (const char* text : {"channels_last", "bf16", "no such arithmetic here", "prefers-color-scheme: dark", "viewport",
-                           "<strong>2.00 times</strong> sooner at 97\u00a0%", "Expected and measured"}) {
+                           "<strong>2.00×</strong> faster to 97\u00a0% accuracy", "Expected and measured"}) {
     EXPECT_THAT(page, HasSubstr(text));
   }
   EXPECT_EQ(count_of(page, "<svg [^>]*role=\"img\" aria-labelledby=\"[a-z]+-title [a-z]+-desc\""), 4);
@@ -100,7 +100,7 @@ TEST(LadderPage, AnInterruptedLadderIsAPageToo) {
   ASSERT_TRUE(report.interrupted);
   const std::string page = ladder_page(report);
   expect_well_formed(page);
-  EXPECT_THAT(page, HasSubstr("stopped before its end"));
+  EXPECT_THAT(page, HasSubstr("stopped before the end"));
   EXPECT_EQ(count_of(ladder_page(LadderReport{}), "<svg "), 0) << "no axes without data";
   EXPECT_EQ(count_of(ladder_page(LadderReport{}), "[^a-z_](nan|inf)[^a-z]"), 0) << "nothing was measured at all";
 }
@@ -111,7 +111,7 @@ TEST(LadderPage, NothingKeptAndFailuresAreSaid) {
   LadderReport report = climb(world, {sets_channels_last()});
   report.failure = "a run ended <early>";
   const std::string page = ladder_page(report);
-  EXPECT_THAT(page, HasSubstr("<h1>Nothing was kept</h1>"));
+  EXPECT_THAT(page, HasSubstr("<h1>No technique was kept</h1>"));
   EXPECT_THAT(page, HasSubstr("a run ended &lt;early&gt;"));
   EXPECT_THAT(page, HasSubstr("class=\"mark bottom faint\"")) << "plain ran once";
 }
@@ -120,7 +120,7 @@ TEST(LadderPage, MemoryHasItsOwnHeadline) {
   LadderWorld world;
   world.bytes = [](const Recipe* recipe) { return is_bf16(recipe) ? int64_t{5 << 20} : int64_t{10 << 20}; };
   const std::string page = ladder_page(climb(world, {sets_bf16()}, {.goal = LadderGoal::memory}));
-  EXPECT_THAT(page, HasSubstr("<strong>2.00 times</strong> less memory"));
+  EXPECT_THAT(page, HasSubstr("<strong>2.00×</strong> less memory"));
   EXPECT_LT(page.find("<h2>Peak memory"), page.find("<h2>Time to")) << "what it is about comes first";
 }
 
@@ -129,7 +129,8 @@ TEST(LadderPage, AMemoryTargetShowsWhatWasMeasuredAndChosen) {
   report.target.bytes = 3 << 20;
   report.rungs.push_back(
       {.candidate = {.changes = "nothing"}, .verdict = TargetVerdict::too_large, .peak_bytes = 5 << 20, .step_ms = 10});
-  report.rungs.push_back({.candidate = {.changes = "accumulation of 4, 8-bit state", .techniques = {"int8_state"}},
+  report.rungs.push_back({.candidate = {.changes = "gradient accumulation over 4 steps, 8-bit optimizer state",
+                                        .techniques = {"int8_state"}},
                           .verdict = TargetVerdict::chosen,
                           .peak_bytes = 2 << 20,
                           .step_ms = 12,
@@ -138,13 +139,14 @@ TEST(LadderPage, AMemoryTargetShowsWhatWasMeasuredAndChosen) {
   const std::string page = ladder_page(report);
   expect_well_formed(page.substr(page.find("<body>"), page.find("</html>") - page.find("<body>")));
   for (const char* words :
-       {"<strong>2.0 MiB</strong> of 3.0 MiB", "a &lt;model&gt;", "1. accumulation of 4, 8-bit state",
-        "1.20 times as long", "moments to about 1 %", "set target_accuracy", "optimizer_state: int8"}) {
+       {"<strong>2.0 MiB</strong> of 3.0 MiB", "a &lt;model&gt;",
+        "1. gradient accumulation over 4 steps, 8-bit optimizer state", "1.20× slower than the unchanged recipe",
+        "moments to about 1 %", "Set target_accuracy", "optimizer_state: int8"}) {
     EXPECT_THAT(page, HasSubstr(words));
   }
   EXPECT_EQ(count_of(page, "class=\"mark top\""), 2) << "in memory and in time";
   report.rungs.pop_back();
-  EXPECT_THAT(ladder_page(report), HasSubstr("Nothing stays under 3.0 MiB"));
+  EXPECT_THAT(ladder_page(report), HasSubstr("No recipe fits into 3.0 MiB"));
 }
 
 TEST(LadderChart, BarsAreToScale) {
@@ -159,6 +161,18 @@ TEST(LadderChart, BarsAreToScale) {
   }
   ASSERT_EQ(widths.size(), 2u) << "no bar without a value";
   EXPECT_NEAR(widths[0], 2 * widths[1], 0.2);
+}
+
+TEST(LadderChart, LongLabelsTakeTwoLines) {
+  const std::string chart =
+      bar_chart({.id = "t", .title = "T", .description = "D"}, "s",
+                {{.label = "optimizer in backward", .shown = "3", .value = 3},
+                 {.label = "selective activation checkpointing", .shown = "10", .value = 10},
+                 {.label = "1. gradient accumulation over 4 steps, offload to disk", .shown = "5", .value = 5}});
+  for (const char* line : {">optimizer in backward<", ">selective activation<", ">checkpointing<", ">1. gradient<",
+                           ">accumulation over 4 …<"}) {
+    EXPECT_THAT(chart, HasSubstr(line));
+  }
 }
 
 namespace {

@@ -126,7 +126,7 @@ TEST(MetricErrors, ShapesOfCurvesAndNumbers) {
   EXPECT_THAT(message_of([&] {
                 auroc.update(at::rand({2}, at::kDouble), classes({1, 0}));
               }),
-              HasSubstr("expected scores of Float like those before, got Double"));
+              HasSubstr("expected scores of Float, as in earlier batches, got Double"));
   MeanSquaredError mse;
   EXPECT_THAT(message_of([&] {
                 mse.update(at::rand({2, 1}), at::rand({2}));
@@ -151,9 +151,9 @@ TEST(MetricErrors, Options) {
   EXPECT_THAT(message_of([] { AUROC({.task = Task::multilabel}); }), HasSubstr("num_classes of at least 1"));
   EXPECT_THAT(message_of([] { AUROC({.task = Task::multiclass, .num_classes = 3, .average = Average::micro}); }),
               HasSubstr("got micro"));
-  EXPECT_THAT(message_of([] { AUROC({.thresholds = {0.5, 0.25}}); }), HasSubstr("rising thresholds in [0, 1]"));
+  EXPECT_THAT(message_of([] { AUROC({.thresholds = {0.5, 0.25}}); }), HasSubstr("increasing thresholds in [0, 1]"));
   EXPECT_THAT(message_of([] { AUROC({.thresholds = {0.5}}); }), HasSubstr("at least two"));
-  EXPECT_THAT(message_of([] { AUROC({.thresholds = {0.5, NAN}}); }), HasSubstr("rising"));
+  EXPECT_THAT(message_of([] { AUROC({.thresholds = {0.5, NAN}}); }), HasSubstr("increasing"));
   EXPECT_THAT(message_of([] { even_thresholds(1); }), HasSubstr("expected at least 2"));
   EXPECT_THAT(message_of([] { R2Score({.num_outputs = 0}); }), HasSubstr("num_outputs of at least 1"));
   EXPECT_THAT(message_of([] { MeanSquaredError({.multioutput = MultiOutput::variance_weighted}); }),
@@ -184,7 +184,7 @@ TEST(MetricErrors, Collections) {
   EXPECT_THAT(message_of([&] {
                 MetricCollection({{"a", accuracy}, {"a", accuracy}});
               }),
-              HasSubstr("\"a\" is there twice"));
+              HasSubstr("\"a\" occurs twice"));
   MetricCollection one{{"accuracy", accuracy}}, two{{"accuracy", F1Score({.num_classes = 4})}}, other{{"f1", accuracy}};
   EXPECT_THAT(message_of([&] { one["acuracy"]; }), HasSubstr("Did you mean \"accuracy\"?"));
   EXPECT_THAT(message_of([&] { one.merge(other); }), HasSubstr("same names"));
@@ -205,7 +205,7 @@ TEST(MetricErrors, Devices) {
   EXPECT_THAT(message_of([&] {
                 accuracy.update(scores_3, classes({0, 1, 2}));
               }),
-              HasSubstr("what it has seen lies on meta, this batch on cpu"));
+              HasSubstr("the earlier batches are on meta, but this batch is on cpu"));
 }
 
 }  // namespace

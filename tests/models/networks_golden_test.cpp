@@ -82,7 +82,9 @@ void expect_case(const std::string& name, const Model& model, const std::map<std
   model.module()->to(dtype);
   model.train(is_unet);
   const at::Tensor x = cases.at(name + ".input");
-  const at::Tensor y = model.forward(x.is_floating_point() ? x.to(dtype) : x);
+  std::vector<at::Tensor> inputs{x.is_floating_point() ? x.to(dtype) : x};
+  if (!x.is_floating_point() && x.dim() == 3) inputs = x.unbind(1);  // ids, attention mask, token types
+  const at::Tensor y = model.forward_all(inputs).front();
   expect_near(y, cases.at(name + ".output"), relative, "output");
   (y * cases.at(name + ".dy").to(dtype)).sum().backward();
   size_t gradients = 0;

@@ -65,7 +65,7 @@ TEST(Plugin, WrongFilesAreRefusedBeforeTheirCodeRuns) {
                                                         "ELF, or so ";
   EXPECT_THAT(message_of([&] { load_plugin(path); }), HasSubstr(path));
   write_text_file(path, "#!/bin/sh\n");
-  EXPECT_THAT(message_of([&] { load_plugin(path); }), HasSubstr("is no shared library"));
+  EXPECT_THAT(message_of([&] { load_plugin(path); }), HasSubstr("is not a shared library"));
   write_text_file(path, elf);
   EXPECT_THAT(message_of([&] { load_plugin(path); }), HasSubstr("BELLOWS_MODEL"));
   write_text_file(path, elf + mark + "Bellows 0.0.1, libtorch 1.0.0" + '\0');
@@ -73,7 +73,7 @@ TEST(Plugin, WrongFilesAreRefusedBeforeTheirCodeRuns) {
       message_of([&] { load_plugin(path); }),
       testing::AllOf(HasSubstr("was built with Bellows 0.0.1, libtorch 1.0.0;"), HasSubstr(BELLOWS_PLUGIN_ABI)));
   write_text_file(path, elf + mark + BELLOWS_PLUGIN_ABI + '\0' + BELLOWS_LIBRARY_MARK);
-  EXPECT_THAT(message_of([&] { load_plugin(path); }), HasSubstr("a copy of Bellows inside"));
+  EXPECT_THAT(message_of([&] { load_plugin(path); }), HasSubstr("contains a copy of Bellows"));
   write_text_file(path, elf + mark + BELLOWS_PLUGIN_ABI + '\0');
   EXPECT_THAT(message_of([&] { load_plugin(path); }), HasSubstr("load_plugin: "));
   std::filesystem::remove(path);

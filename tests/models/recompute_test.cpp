@@ -1,4 +1,4 @@
-#include "bellows/recompute/checkpoint.h"
+#include "bellows/recompute/activation_checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ std::vector<at::Tensor> results_of_step(const RecomputeCase& one, bool low) {
   at::manual_seed(3);
   at::Tensor y;
   {
-    const amp::autocast guard(at::kCPU, at::kBFloat16, low);
+    const amp::AutocastGuard guard(at::kCPU, at::kBFloat16, low);
     y = one.model.forward(one.input);
   }
   y.to(at::kFloat).square().sum().backward();

@@ -173,10 +173,22 @@ TEST_F(TorchScriptModel, WrongFilesAreNamedForWhatTheyAre) {
   }
 }
 
+TEST_F(TorchScriptModel, HasTheInputsAndOutputsOfItsForward) {
+  const Model model =
+      load_torchscript(program("def forward(self, a, b, scale: float = 1.0):\n  return (a + b, a - b)\n"));
+  EXPECT_EQ(model.inputs(), (std::vector<ModelInput>{{"a"}, {"b"}, {"scale", true}}));
+  EXPECT_EQ(model.outputs(), (std::vector<std::string>{"output_0", "output_1"}));
+  const at::Tensor a = torch::rand({2, 4}), b = torch::rand({2, 4});
+  const NamedTensors outputs = model.forward({{"b", b}, {"a", a}});
+  EXPECT_TRUE(torch::equal(outputs[0].second, a + b));
+  EXPECT_TRUE(torch::equal(outputs[1].second, a - b));
+}
+
 TEST_F(TorchScriptModel, WrongProgramsAreSaidInWords) {
   const at::Tensor x = torch::ones({2, 4});
-  const std::string pair = program("def forward(self, x):\n  return (x, x)\n");
-  EXPECT_THAT(message_of([&] { load_torchscript(pair).forward(x); }), HasSubstr("to return a tensor, got Tuple"));
+  const std::string dictionary = program("def forward(self, x):\n  return {'a': x}\n");
+  EXPECT_THAT(message_of([&] { load_torchscript(dictionary).forward(x); }),
+              HasSubstr("to return a tensor or a tuple of tensors, got GenericDict"));
   const std::string linear = program("def forward(self, x):\n  return torch.matmul(x, self.weight.t())\n");
   EXPECT_EQ(model_entry(linear).make(3, 1).forward(x).size(1), 3);
   EXPECT_THAT(message_of([&] { model_entry(linear).make(10, 1).forward(x); }), HasSubstr("[batch, 10], got [2, 3]"));
@@ -187,8 +199,7 @@ TEST_F(TorchScriptModel, WrongProgramsAreSaidInWords) {
   torch::jit::Module frozen("Net");
   frozen.define("def forward(self, x):\n  return x\n");
   frozen.save(file("frozen.pt"));
-  EXPECT_THAT(message_of([&] { model_entry(file("frozen.pt")).make(10, 1); }),
-              HasSubstr("nothing in it can be trained"));
+  EXPECT_THAT(message_of([&] { model_entry(file("frozen.pt")).make(10, 1); }), HasSubstr("it cannot be trained"));
 }
 
 }  // namespace bellows::models

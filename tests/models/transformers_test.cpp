@@ -144,7 +144,8 @@ TEST(Transformer, MaskIsGivenOrFoundInThePadding) {
   for (const Model& model : {bert(small_bert()), distilbert(small_distilbert())}) {
     model.eval();
     const at::Tensor found = model.forward(padded);
-    EXPECT_TRUE(torch::equal(found, model.forward(pack_tokens(padded, padded.ne(0)))));
+    EXPECT_TRUE(
+        torch::equal(found, model.forward({{"input_ids", padded}, {"attention_mask", padded.ne(0)}}).front().second));
     EXPECT_TRUE(at::allclose(found, model.forward(ids.slice(1, 0, 6)), 1e-5, 1e-6)) << "nobody looks at padding";
     EXPECT_TRUE(at::isfinite(model.forward(at::zeros_like(ids))).all().item<bool>());
   }
@@ -152,7 +153,8 @@ TEST(Transformer, MaskIsGivenOrFoundInThePadding) {
   options.mask_padding = false;
   const Model open = bert(options);
   open.eval();
-  EXPECT_FALSE(at::allclose(open.forward(padded), open.forward(pack_tokens(padded, padded.ne(0)))));
+  EXPECT_FALSE(at::allclose(open.forward(padded),
+                            open.forward({{"input_ids", padded}, {"attention_mask", padded.ne(0)}}).front().second));
 }
 
 TEST(Transformer, GptSeesNothingOfWhatComes) {
@@ -209,16 +211,21 @@ TEST(Transformer, HiddenStatesAndTheEmbeddingMakeTheScores) {
 
 TEST(Transformer, BadInputIsSaidInWords) {
   const Model model = bert(small_bert());
-  EXPECT_THAT(
-      message_of([&] {
-        model.forward(at::zeros({2, 1, 8, 8}));
-      }),
-      HasSubstr("bert: expected token ids, int64 [N, T], or with the attention mask and token types [N, 3, T]"));
+  EXPECT_THAT(message_of([&] {
+                model.forward(at::zeros({2, 1, 8, 8}));
+              }),
+              HasSubstr("bert: expected token ids, int64 [N, T], got Float [2, 1, 8, 8]"));
   EXPECT_THAT(message_of([&] { model.forward(at::zeros({2, 13}, at::kLong)); }), HasSubstr("1 to 12 tokens a sample"));
   EXPECT_THAT(message_of([&] { model.forward(ids + 28); }), HasSubstr("token ids from 0 to 29"));
-  EXPECT_THAT(message_of([&] { model.forward(pack_tokens(ids, {}, ids)); }), HasSubstr("token types from 0 to 1"));
+  EXPECT_THAT(message_of([&] {
+                model.forward({{"input_ids", ids}, {"token_type_ids", ids}});
+              }),
+              HasSubstr("token types from 0 to 1"));
   EXPECT_THAT(message_of([&] { gpt(small_gpt()).forward(ids - 30); }), HasSubstr("gpt: expected token ids"));
-  EXPECT_THAT(message_of([&] { pack_tokens(ids, at::ones({2, 8}, at::kLong)); }), HasSubstr("got Long [2, 8]"));
+  EXPECT_THAT(message_of([&] {
+                model.forward({{"input_ids", ids}, {"attention_mask", at::ones({2, 8}, at::kLong)}});
+              }),
+              HasSubstr("got Long [2, 8]"));
   EXPECT_THAT(message_of([] { bert({.num_attention_heads = 5}); }),
               HasSubstr("heads that divide the width of 768, got 5"));
   EXPECT_THAT(message_of([] { gpt({.n_layer = 0}); }), HasSubstr("gpt: expected n_layer from 1 to 4096, got 0"));

@@ -198,9 +198,11 @@ TEST(Activation, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message_of([&] { gelu_linear(x, w, torch::randn({4})); }),
               HasSubstr("expected a bias [3], got Float [4]"));
   EXPECT_THAT(message_of([&] { gelu_linear(x, w.to(at::kDouble)); }),
-              HasSubstr("a weight as the input, Float on cpu, got Double"));
-  EXPECT_THAT(message_of([&] { swiglu(x, w); }),
-              HasSubstr("swiglu: expected `up` as the gate, Float [4, 6] on cpu, got Float [3, 6]"));
+              HasSubstr("a weight with the dtype and device of the input, Float on cpu, got Double"));
+  EXPECT_THAT(
+      message_of([&] { swiglu(x, w); }),
+      HasSubstr(
+          "swiglu: expected `up` with the shape, dtype and device of the gate, Float [4, 6] on cpu, got Float [3, 6]"));
   EXPECT_THAT(message_of([&] { swiglu_linear(x.to(at::kLong), x, w); }), HasSubstr("expected a gate in Float"));
 }
 

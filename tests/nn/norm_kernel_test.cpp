@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "bellows/kernels/norm.h"
+#include "bellows/kernels/layer_norm.h"
 #include "bellows/system/machine.h"
 #include "tests/nn/targets.h"
 

@@ -3,7 +3,7 @@
 #include <torch/torch.h>
 
 #include "bellows/core/error.h"
-#include "bellows/kernels/cpu/optimizer_chunks_impl.h"
+#include "bellows/kernels/cpu/optimizer_chunks.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/state.h"
 #include "tests/optim/support.h"
@@ -300,7 +300,7 @@ TEST(ParamGroups, DividesByPattern) {
               }),
               testing::HasSubstr("rule 1"));
   EXPECT_THAT(fused_error([&] { SGD(param_groups(model, {{.pattern = "*", .eps = 1}}), {}); }),
-              testing::HasSubstr("gives eps"));
+              testing::HasSubstr("sets eps"));
   EXPECT_THAT(fused_error([&] { SGD(param_groups(model, {{.pattern = "*", .lr = -1}}), {}); }),
               testing::HasSubstr("lr"));
 }

@@ -54,7 +54,7 @@ std::vector<at::Tensor> bert_on_ranks(int stage, int steps, const comm::Group& g
   std::shared_ptr<torch::optim::Optimizer> optimizer = std::make_shared<torch::optim::SGD>(sgd(model));
   std::optional<DistributedDataParallel> ddp;
   if (stage < 2) ddp.emplace(model, group, DistributedOptions{.bucket_bytes = 3000});
-  if (stage > 0) optimizer = shard_optimizer(optimizer, model, group, {.stage = stage, .bucket_bytes = 3000});
+  if (stage > 0) optimizer = zero_optimizer(optimizer, model, group, {.stage = stage, .bucket_bytes = 3000});
   const auto forward = [&](const at::Tensor& x) { return ddp ? ddp->forward(x) : model.forward(x); };
   for (int step = 0; step < steps; ++step) {
     optimizer->zero_grad();

@@ -60,7 +60,7 @@ Cost cost_of(int stage, const comm::Group& group) {
       std::make_shared<optim::AdamW>(model.parameters(), optim::AdamWOptions{});
   std::optional<DistributedDataParallel> ddp;
   if (stage < 2) ddp.emplace(model, group);
-  if (stage > 0) optimizer = shard_optimizer(optimizer, model, group, {.stage = stage});
+  if (stage > 0) optimizer = zero_optimizer(optimizer, model, group, {.stage = stage});
   const at::Tensor x = at::ones({2, cost_width});
   Cost cost;
   double before = 0;

@@ -197,7 +197,7 @@ TEST(DataParallel, AutocastAndTapsHoldOnTheReplicasThreads) {
   std::atomic<int> low = 0;
   {
     const tap::ObserverGuard watch(threads);
-    const amp::autocast guard(at::kCPU, at::kBFloat16);
+    const amp::AutocastGuard guard(at::kCPU, at::kBFloat16);
     dp.backward(samples(30), [&](const Model& replica, const std::vector<at::Tensor>& part) {
       const at::Tensor output = replica(part[0].to(at::kFloat));
       low += output.scalar_type() == at::kBFloat16;

@@ -31,7 +31,7 @@ class Training {
       : model_(make_model<Layers>().first), x_(numbers({4, 6}, 7 + static_cast<uint64_t>(group.rank()))) {
     if (stage < 2) ddp_.emplace(model_, group, DistributedOptions{.bucket_bytes = 900, .first_bucket_bytes = 120});
     optimizer_ = std::make_shared<optim::SGD>(model_.parameters(), optim::SGDOptions{.lr = 0.1});
-    if (stage > 0) optimizer_ = shard_optimizer(optimizer_, model_, group, {.stage = stage, .bucket_bytes = 600});
+    if (stage > 0) optimizer_ = zero_optimizer(optimizer_, model_, group, {.stage = stage, .bucket_bytes = 600});
   }
   void step() {
     optimizer_->zero_grad();

@@ -77,7 +77,7 @@ TEST(DistributedGraph, AStepWithoutAGradientIsNamedInTheNext) {
       EXPECT_EQ(user_message(error),
                 "DistributedDataParallel: the last step gave no gradient to branch1_weight, "
                 "branch1_bias, so that not all gradients were exchanged. Set "
-                "find_unused_parameters, or requires_grad false for what is never trained.");
+                "find_unused_parameters, or set requires_grad to false for parameters that are never trained.");
     }
   });
 }

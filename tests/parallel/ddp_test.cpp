@@ -206,7 +206,7 @@ TEST(DistributedDataParallel, LowPrecision) {
       const DistributedDataParallel ddp(model, group);
       at::Tensor loss;
       {
-        std::optional<amp::autocast> guard;
+        std::optional<amp::AutocastGuard> guard;
         if (autocast) guard.emplace(c10::DeviceType::CPU, at::kBFloat16);
         loss = loss_of(ddp.forward(part(batch.to(weights), group.rank(), ranks)).to(at::kFloat));
       }

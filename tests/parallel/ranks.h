@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "bellows/comm/backends_impl.h"
+#include "bellows/comm/group_parts.h"
 #include "bellows/comm/rendezvous/store.h"
 #include "bellows/comm/watchdog.h"
 

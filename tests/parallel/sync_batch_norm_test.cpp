@@ -60,7 +60,7 @@ void expect_resnet_as_alone(int stage, int steps, const std::vector<at::Tensor>&
     std::shared_ptr<torch::optim::Optimizer> optimizer = std::make_shared<torch::optim::SGD>(sgd(model));
     std::optional<DistributedDataParallel> ddp;
     if (stage < 2) ddp.emplace(model, group, DistributedOptions{.bucket_bytes = 3000, .first_bucket_bytes = 500});
-    if (stage > 0) optimizer = shard_optimizer(optimizer, model, group, {.stage = stage, .bucket_bytes = 3000});
+    if (stage > 0) optimizer = zero_optimizer(optimizer, model, group, {.stage = stage, .bucket_bytes = 3000});
     for (int i = 0; i < steps; ++i) {
       const Step step = step_of(i);
       const auto x = step.x.split_with_sizes(sizes)[group.rank()];

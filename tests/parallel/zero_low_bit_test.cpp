@@ -2,8 +2,8 @@
 
 #include <array>
 
+#include "bellows/checkpoint/format.h"
 #include "bellows/checkpoint/sharded.h"
-#include "bellows/checkpoint/sharded_index.h"
 #include "bellows/optim/gradient_accumulator.h"
 #include "bellows/optim/state/state.h"
 #include "tests/checkpoint/support.h"
@@ -98,8 +98,8 @@ struct ShardedBlocks {
   std::shared_ptr<ShardedOptimizer> optimizer;
   ShardedBlocks(const comm::Group& group, int stage, const LowBitCase& one)
       : blocks(std::make_shared<Blocks>(one.dtype)) {
-    optimizer = shard_optimizer(one.make(blocks->parameters()), Model("blocks", blocks), group,
-                                {.stage = stage, .bucket_bytes = 9000});
+    optimizer = zero_optimizer(one.make(blocks->parameters()), Model("blocks", blocks), group,
+                               {.stage = stage, .bucket_bytes = 9000});
   }
 };
 
@@ -191,7 +191,7 @@ TEST(ZeroLowBit, OfOneProcessIsTakenOverAndGivenBack) {
       const OptimizerPtr optimizer = one.make(blocks->parameters());
       blocks->train(*optimizer, 0, first_steps);  // before it is sharded
       const auto sharded =
-          shard_optimizer(optimizer, Model("blocks", blocks), group, {.stage = 1, .bucket_bytes = 9000});
+          zero_optimizer(optimizer, Model("blocks", blocks), group, {.stage = 1, .bucket_bytes = 9000});
       blocks->train(*sharded, first_steps, all_steps);
       expect_equal(blocks->values(), alone.later);
       optim::load_state_dict(*sharded, alone.state);

@@ -31,7 +31,7 @@ class LBFGSLike final : public torch::optim::Optimizer {
 
 TEST(ZeroMisuse, IsToldInWords) {
   const auto message = [](NetModel& m, OptimizerPtr optimizer, const ShardOptions& options = {}) {
-    return message_of([&] { shard_optimizer(std::move(optimizer), m.model, alone(), options); });
+    return message_of([&] { zero_optimizer(std::move(optimizer), m.model, alone(), options); });
   };
   NetModel m, other;
   EXPECT_THAT(message(m, adamw()(m.net->distinct()), {.stage = 3}), HasSubstr("expected stage 1 or 2, got 3"));
@@ -39,13 +39,13 @@ TEST(ZeroMisuse, IsToldInWords) {
   EXPECT_THAT(message(m, nullptr), HasSubstr("got null"));
   EXPECT_THAT(message(m, adamw()(other.net->distinct())), HasSubstr("is none of model \"net\""));
   EXPECT_THAT(message(m, std::make_shared<LBFGSLike>(m.net->distinct())),
-              HasSubstr("LBFGSLike looks at whole gradients"));
+              HasSubstr("LBFGSLike needs complete gradients"));
   const auto adafactor = std::make_shared<optim::Adafactor>(m.net->distinct(), optim::AdafactorOptions{});
-  EXPECT_THAT(message(m, adafactor), HasSubstr("Adafactor looks at whole gradients"));
+  EXPECT_THAT(message(m, adafactor), HasSubstr("Adafactor needs complete gradients"));
   NetModel half(at::kBFloat16);
   const optim::AdamWOptions at_random{.stochastic_rounding = true};
   EXPECT_THAT(message(half, std::make_shared<optim::AdamW>(half.net->distinct(), at_random)),
-              HasSubstr("stochastic rounding goes by the elements of whole parameters"));
+              HasSubstr("stochastic rounding depends on the elements of complete parameters"));
   const optim::AdamWOptions eight_bits{.state_dtype = optim::State::int8, .min_8bit_size = 20};
   EXPECT_THAT(message(half, std::make_shared<optim::AdamW>(half.net->distinct(), eight_bits)),
               HasSubstr("parameters are row-major, \"conv.weight\" has shape"));
@@ -58,9 +58,9 @@ TEST(ZeroMisuse, IsToldInWords) {
   const amp::MasterWeights masters(low.model.named_parameters());
   masters.attach(*optimizer);
   EXPECT_THAT(message(low, optimizer), HasSubstr("use master_weights of bellows::optim"));
-  const auto sharded = shard_optimizer(adamw()(m.net->distinct()), m.model, alone());
+  const auto sharded = zero_optimizer(adamw()(m.net->distinct()), m.model, alone());
   EXPECT_THAT(message(m, sharded), HasSubstr("sharded already"));
-  EXPECT_THAT(message(m, adamw()(m.net->distinct())), HasSubstr("is another sharded optimizer"));
+  EXPECT_THAT(message(m, adamw()(m.net->distinct())), HasSubstr("belongs to another sharded optimizer"));
 }
 
 TEST(ZeroMisuse, RanksWithOtherParametersAreNamed) {
@@ -69,7 +69,7 @@ TEST(ZeroMisuse, RanksWithOtherParametersAreNamed) {
       NetModel m;
       std::vector<at::Tensor> parameters = m.net->distinct();
       if (group.rank() == 1) parameters.erase(parameters.begin() + 1);
-      shard_optimizer(adamw()(parameters), m.model, group);
+      zero_optimizer(adamw()(parameters), m.model, group);
     });
     EXPECT_THAT(message, HasSubstr("(group world): tensor 2 is fc.weight Double[7, 6], strides [6, 1] on rank 1, and "
                                    "conv.bias Double[6], strides [1] on rank 0"));
@@ -96,7 +96,7 @@ TEST(ZeroMisuse, FrozenParametersStayFrozen) {
 
 TEST(ZeroMisuse, SparseGradientsAreRefused) {
   NetModel m;
-  const auto sharded = shard_optimizer(sgd()(m.net->distinct()), m.model, alone());
+  const auto sharded = zero_optimizer(sgd()(m.net->distinct()), m.model, alone());
   const at::Tensor table = m.net->distinct()[4];
   const at::Tensor rows = at::embedding(table, at::arange(3), -1, false, /*sparse=*/true);
   EXPECT_THAT(message_of([&] { rows.sum().backward(); }), HasSubstr("\"tied.weight\" has a sparse gradient"));
@@ -104,7 +104,7 @@ TEST(ZeroMisuse, SparseGradientsAreRefused) {
 
 TEST(ZeroMisuse, ABackwardThatFailedEndsTheRank) {
   NetModel m;
-  const auto sharded = shard_optimizer(sgd()(m.net->distinct()), m.model, alone());
+  const auto sharded = zero_optimizer(sgd()(m.net->distinct()), m.model, alone());
   const at::Tensor early = m.net->distinct()[0] * 2, late = m.net->distinct()[7] * 2;  // what came last goes back first
   early.register_hook([](const at::Tensor&) -> at::Tensor { TORCH_CHECK(false, "broken"); });
   EXPECT_ANY_THROW((early.sum() + late).sum().backward());
@@ -118,7 +118,7 @@ TEST(ZeroLayout, KeepsWhatTheCallerSees) {
     const std::vector<at::Tensor> before = m.net->values();
     std::vector<std::vector<int64_t>> strides;
     for (const at::Tensor& parameter : m.net->distinct()) strides.push_back(parameter.strides().vec());
-    const auto sharded = shard_optimizer(sgd()(m.net->distinct()), m.model, group, {.bucket_bytes = small_bucket});
+    const auto sharded = zero_optimizer(sgd()(m.net->distinct()), m.model, group, {.bucket_bytes = small_bucket});
     expect_equal(m.net->values(), before);
     for (size_t i = 0; i < strides.size(); ++i) {
       const at::Tensor parameter = m.net->distinct()[i];
@@ -132,7 +132,7 @@ TEST(ZeroLayout, KeepsWhatTheCallerSees) {
 TEST(ZeroLayout, TakesTheWeightsOfRankZero) {
   run_ranks(2, [](const comm::Group& group) {
     NetModel m(at::kDouble, group.rank());
-    shard_optimizer(sgd()(m.net->distinct()), m.model, group);
+    zero_optimizer(sgd()(m.net->distinct()), m.model, group);
     std::vector<at::Tensor> expected = Net(at::kDouble, 0).values();
     expected.pop_back();  // frozen ones stay
     std::vector<at::Tensor> values = m.net->values();

@@ -274,8 +274,8 @@ TEST(Zero, BackwardMayCallCollectives) {
     const auto module = std::make_shared<Synchronized>();
     module->group = &group;
     const Model model = Model::of(module);
-    const auto optimizer = shard_optimizer(std::make_shared<torch::optim::SGD>(module->parameters(), 0.1), model, group,
-                                           {.stage = 2, .bucket_bytes = 256});
+    const auto optimizer = zero_optimizer(std::make_shared<torch::optim::SGD>(module->parameters(), 0.1), model, group,
+                                          {.stage = 2, .bucket_bytes = 256});
     model.forward(at::ones({1, 4}, at::kDouble)).sum().backward();
     optimizer->step();
     // dy/dh: 2 a weight matrix, so 4 on rank 0 and 2 on rank 1, 6 together on both; h = 2.

@@ -112,7 +112,7 @@ TEST(ZeroState, OfBeforeIsShared) {
         if (step == 4) break;
         optimizer->step();
       }
-      const auto sharded = shard_optimizer(optimizer, m.model, group, {.stage = 1, .bucket_bytes = small_bucket});
+      const auto sharded = zero_optimizer(optimizer, m.model, group, {.stage = 1, .bucket_bytes = small_bucket});
       sharded->step();  // with the gradients that are there
       for (int64_t step = 5; step < 8; ++step) {
         sharded->zero_grad();
@@ -150,11 +150,10 @@ TEST(ZeroState, OfARankIsItsShare) {
     run_ranks(ranks, [&](const comm::Group& group) {
       const auto weights = std::make_shared<Weights>();
       const Model model("weights", weights);
-      const auto optimizer =
-          shard_optimizer(adamw()({weights->a, weights->b}), model, group, {.bucket_bytes = 1 << 15});
-      model.forward({}).backward();
+      const auto optimizer = zero_optimizer(adamw()({weights->a, weights->b}), model, group, {.bucket_bytes = 1 << 15});
+      model.forward(at::Tensor()).backward();
       optimizer->step();
-      model.forward({}).backward();
+      model.forward(at::Tensor()).backward();
       NamedTensors state = optim::state_dict(optimizer->local());
       std::erase_if(state, [](const auto& item) { return item.first.starts_with("param_groups"); });
       NamedTensors gradients;
@@ -182,7 +181,8 @@ TEST(ZeroState, OfOthersIsRefusedInWords) {
     EXPECT_THAT(load_with(1, state[1].first, at::zeros({6, 2, 3, 4})), HasSubstr("parameter \"conv.weight\" has"));
     NamedTensors more = state;
     more.emplace_back("nothing", at::zeros({1}));
-    EXPECT_THAT(message_of([&] { optim::load_state_dict(*sharded.optimizer, more); }), HasSubstr("holds \"nothing\""));
+    EXPECT_THAT(message_of([&] { optim::load_state_dict(*sharded.optimizer, more); }),
+                HasSubstr("contains \"nothing\""));
     expect_equal(optim::state_dict(*sharded.optimizer), state);
     EXPECT_THAT(message_of([&] { sharded.optimizer->load_shards({sharded.optimizer->state_shards().front()}); }),
                 HasSubstr("missing"));

@@ -76,8 +76,7 @@ struct Sharded {
 
   Sharded(comm::Group ranks, int stage, const MakeOptimizer& make, at::ScalarType dtype = at::kDouble)
       : m(dtype), group(std::move(ranks)) {
-    optimizer =
-        shard_optimizer(make(m.net->distinct()), m.model, group, {.stage = stage, .bucket_bytes = small_bucket});
+    optimizer = zero_optimizer(make(m.net->distinct()), m.model, group, {.stage = stage, .bucket_bytes = small_bucket});
   }
   void backward(int64_t step, double factor = 1) {
     (m.net->loss(step, group.rank(), group.size()) * factor).backward();

@@ -18,7 +18,7 @@ namespace bellows::train {
 
 namespace {
 
-using models::Extent;
+using models::ModelSize;
 
 /// A config.json in a folder of this program's own.
 std::string config_file(const std::string& name, const std::string& fields) {
@@ -79,16 +79,16 @@ TEST(Sketch, ThreeLayersGrowIntoTheDeepModelsOwnStep) {
   const std::vector<std::vector<std::string>> settings = {
       {"optimizer=adamw"},
       {"optimizer=adamw", "recompute=blocks"},
-      {"optimizer=lion", "precision=bf16", "precision_level=O2", "ema_decay=0.9"},
-      {"optimizer=adamw", "precision=bf16", "clip_norm=1"},
-      {"optimizer=sgd", "accumulate=4"},
-      {"optimizer=adamw", "optimizer_state=int8", "activations=int8"},
+      {"optimizer=lion", "precision=bf16", "amp_level=O2", "ema_decay=0.9"},
+      {"optimizer=adamw", "precision=bf16", "max_grad_norm=1"},
+      {"optimizer=sgd", "gradient_accumulation_steps=4"},
+      {"optimizer=adamw", "optimizer_state=int8", "activation_dtype=int8"},
       {"optimizer=adam", "optimizer_impl=loop"}};
   for (const auto& setting : settings) {
     const Recipe recipe = recipe_with(path, setting);
     SCOPED_TRACE(testing::PrintToString(setting));
-    const Extent full = dry_run_entry(recipe).extent(300);
-    Extent three = full;
+    const ModelSize full = dry_run_entry(recipe).model_size(300);
+    ModelSize three = full;
     three.layers = 3;
     const StepSize size{2, 24};
     const inspect::TensorTimeline real = DryRun(recipe, full).record(size);
@@ -112,7 +112,7 @@ TEST(Sketch, ShapesOfParametersAreTheLargeModels) {
     EXPECT_LT(skeleton->small.parameters(), 0.4 * skeleton->full.parameters()) << name;
     std::vector<NamedShapes> others;
     for (const models::ModelSkeleton::Other& other : skeleton->others)
-      others.push_back(DryRun(recipe_with(name, {}), other.extent).parameter_shapes());
+      others.push_back(DryRun(recipe_with(name, {}), other.model_size).parameter_shapes());
     int64_t elements = 0, expected = 0;
     for (const Shape& shape :
          full_shapes(*skeleton, DryRun(recipe_with(name, {}), skeleton->small).parameter_shapes(), others))
@@ -128,8 +128,8 @@ TEST(Sketch, PlansAWideModelFromANarrowOne) {
   const Recipe recipe = recipe_with(gpt_config("wide", 4, 1024, 16, 5000), {"optimizer=adamw"});
   const StepSize size{4, 96};
   const MemoryPlan plan = plan_memory(recipe, size);
-  EXPECT_LT(plan.small_extent.heads, 16);
-  EXPECT_LT(plan.small_extent.inner, 4096);
+  EXPECT_LT(plan.small_model_size.heads, 16);
+  EXPECT_LT(plan.small_model_size.inner, 4096);
   const auto measured = static_cast<double>(DryRun(recipe).measure(size));
   EXPECT_NEAR(static_cast<double>(plan.peak_bytes()) / measured, 1, 0.05) << plan.step.to_string();
   EXPECT_TRUE(plan.unfitted.empty());

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "bellows/recompute/budget_plan.h"
+#include "bellows/recompute/choose.h"
 #include "tests/recompute/support.h"
 #include "tests/support/errors.h"
 
@@ -52,7 +53,7 @@ TEST(Budget, ChoosesWhatSavesMostTime) {
 }
 
 TEST(Budget, EndsInAnyOrderAndKnowsNoLimitWhereThereIsNone) {
-  auto outer = std::make_unique<budget>(0.5), inner = std::make_unique<budget>(0.7);
+  auto outer = std::make_unique<BudgetGuard>(0.5), inner = std::make_unique<BudgetGuard>(0.7);
   outer.reset();
   EXPECT_NE(detail::current_budget(), nullptr);
   inner.reset();
@@ -76,11 +77,12 @@ TEST(Budget, OutOfRange) {
   const auto f = [](const at::Tensor& y) { return y.exp(); };
   for (const double wrong : {-0.1, 1.01, std::nan("")}) {
     EXPECT_THAT(message_of([&] { checkpoint({.budget = wrong}, f, x); }), ::testing::HasSubstr("between 0 and 1"));
-    EXPECT_THAT(message_of([&] { budget guard(wrong); }), ::testing::HasSubstr("between 0 and 1"));
+    EXPECT_THAT(message_of([&] { BudgetGuard guard(wrong); }), ::testing::HasSubstr("between 0 and 1"));
   }
-  EXPECT_THAT(message_of([] { budget guard(BudgetOptions{}); }), ::testing::HasSubstr("got none"));
-  EXPECT_THAT(message_of([] { budget guard({.fraction = 0.5, .target_bytes = 1}); }), ::testing::HasSubstr("got both"));
-  EXPECT_THAT(message_of([] { budget guard({.target_bytes = -2}); }), ::testing::HasSubstr("at least 0, got -2"));
+  EXPECT_THAT(message_of([] { BudgetGuard guard(BudgetOptions{}); }), ::testing::HasSubstr("got none"));
+  EXPECT_THAT(message_of([] { BudgetGuard guard({.fraction = 0.5, .target_bytes = 1}); }),
+              ::testing::HasSubstr("got both"));
+  EXPECT_THAT(message_of([] { BudgetGuard guard({.target_bytes = -2}); }), ::testing::HasSubstr("at least 0, got -2"));
 }
 
 }  // namespace bellows::recompute::testing

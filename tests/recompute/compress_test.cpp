@@ -21,7 +21,7 @@ std::vector<at::Tensor> conv_gradients(const std::optional<CompressOptions>& opt
   const at::Tensor x = torch::randn({8, 3, 32, 32}).contiguous(at::MemoryFormat::ChannelsLast);
   at::Tensor loss;
   {
-    std::optional<compress> guard;
+    std::optional<CompressGuard> guard;
     if (options) guard.emplace(*options);
     loss = torch::cross_entropy_loss(model->forward(x), torch::arange(8));
     if (bytes) *bytes = guard->bytes();
@@ -85,7 +85,7 @@ TEST(Compress, IsTheSameForEveryNumberOfThreads) {
       at::set_num_threads(count);
       torch::manual_seed(7);
       const at::Tensor x = torch::randn({1 << 18}, torch::requires_grad());
-      const compress guard({.bits = bits, .seed = 5});
+      const CompressGuard guard({.bits = bits, .seed = 5});
       at::Tensor y = x;
       for (int i = 0; i < 3; ++i) y = (y * 1.5).sin() * y;
       return torch::autograd::grad({y}, {x}, {torch::ones({1 << 18})});
@@ -119,7 +119,7 @@ TEST(Compress, DecodesOnceWhatIsWantedTwiceInTurn) {
     Looks::seen.clear();
     at::Tensor loss;
     {
-      const compress guard({.min_size = 1, .seed = 1});
+      const CompressGuard guard({.min_size = 1, .seed = 1});
       const at::Tensor x = torch::rand({1000}, torch::requires_grad()), h = x * 2, other = x * 3;
       loss = Looks::apply(h);
       if (between) loss = loss + Looks::apply(other);
@@ -142,7 +142,7 @@ TEST(Compress, HoldsOneDecodedTensorAtMost) {
   const at::Tensor scale = torch::ones({}, torch::requires_grad());
   at::Tensor loss;
   {
-    const compress guard({.seed = 1});
+    const CompressGuard guard({.seed = 1});
     std::vector<at::Tensor> h{torch::rand({size}, torch::requires_grad()) * 2};
     for (int i = 0; i < count; ++i) h.push_back(h.back().sin());
     loss = h.back().sum();
@@ -155,7 +155,7 @@ TEST(Compress, HoldsOneDecodedTensorAtMost) {
 }
 
 TEST(Compress, LeavesAloneWhatItShould) {
-  const compress guard({.min_size = 100});
+  const CompressGuard guard({.min_size = 100});
   const auto saved_exactly = [](const at::Tensor& x) {
     const at::Tensor leaf = x.detach().clone().requires_grad_();
     const at::Tensor y = (leaf * 1).exp();
@@ -173,7 +173,7 @@ TEST(Compress, LeavesAloneWhatItShould) {
 }
 
 TEST(Compress, KeepsLayoutsAndDtypes) {
-  const compress guard({.min_size = 1});
+  const CompressGuard guard({.min_size = 1});
   for (const at::Tensor& x :
        {torch::rand({3, 5, 7}).to(at::kBFloat16).transpose(0, 2), torch::rand({64, 10}).slice(1, 0, 10, 3),
         torch::rand({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast).to(at::kHalf),
@@ -186,7 +186,7 @@ TEST(Compress, KeepsLayoutsAndDtypes) {
 }
 
 TEST(Compress, OverflowReachesTheGradient) {
-  const compress guard;
+  const CompressGuard guard;
   const at::Tensor x = torch::rand({5000}, torch::requires_grad());
   at::Tensor scale = torch::ones({5000});
   scale[4000] = std::numeric_limits<float>::infinity();
@@ -200,10 +200,10 @@ TEST(Compress, TogetherWithCheckpoint) {
   const at::Tensor w = (torch::randn({128, 128}) * 0.05).requires_grad_();
   const auto f = [w](const at::Tensor& y) { return y.mm(w).tanh(); };
   const auto gradients = [&](bool around, bool inside) {
-    std::optional<compress> outer;
+    std::optional<CompressGuard> outer;
     if (around) outer.emplace(CompressOptions{.seed = 1});
     const auto block = [f, inside](const at::Tensor& y) {
-      std::optional<compress> inner;
+      std::optional<CompressGuard> inner;
       if (inside) inner.emplace(CompressOptions{.seed = 2});
       return f(f(y * 1) + y);
     };
@@ -219,17 +219,17 @@ TEST(Compress, TogetherWithCheckpoint) {
 }
 
 TEST(Compress, OptionsOutOfRange) {
-  EXPECT_THAT(message_of([] { compress({.group = 48 + 1}); }), ::testing::HasSubstr("got 49"));
-  EXPECT_THAT(message_of([] { compress({.group = 2048}); }), ::testing::HasSubstr("got 2048"));
-  EXPECT_THAT(message_of([] { compress({.min_size = -1}); }), ::testing::HasSubstr("min_size"));
+  EXPECT_THAT(message_of([] { CompressGuard({.group = 48 + 1}); }), ::testing::HasSubstr("got 49"));
+  EXPECT_THAT(message_of([] { CompressGuard({.group = 2048}); }), ::testing::HasSubstr("got 2048"));
+  EXPECT_THAT(message_of([] { CompressGuard({.min_size = -1}); }), ::testing::HasSubstr("min_size"));
 }
 
 TEST(Compress, WhatIsNamedIsLeftAlone) {
   const at::Tensor frozen = torch::randn({128, 128}), x = torch::randn({64, 128}, torch::requires_grad());
   const auto kept = [&](const std::vector<at::Tensor>& leave) {
     at::Tensor loss;
-    const offload outer({.min_bytes = 1, .leave = leave});
-    const compress guard({.seed = 1, .leave = leave});
+    const OffloadGuard outer({.min_bytes = 1, .leave = leave});
+    const CompressGuard guard({.seed = 1, .leave = leave});
     loss = x.mm(frozen.t()).sum();  // saves a view of the weight alone
     outer.wait();
     const std::pair<int64_t, int64_t> bytes(guard.bytes().before, outer.stats().bytes);

@@ -39,7 +39,7 @@ void expect_the_same(const std::function<Model()>& make, const at::Tensor& input
       const Model model = make();
       EXPECT_GT(models::run_blocks_by(model, call), 1);
       const auto loss = [&] {
-        const amp::autocast guard(at::kCPU, at::kBFloat16, autocast);
+        const amp::AutocastGuard guard(at::kCPU, at::kBFloat16, autocast);
         return model.forward(input).to(at::kFloat).pow(2).mean();
       };
       return trained(*model.module(), loss, steps);
@@ -80,7 +80,7 @@ TEST(CheckpointOfModels, BertHoldsTheInputsOfItsLayers) {
   const auto held = [&](const Call& call, bool int8) {
     models::run_blocks_by(model, call);
     const int64_t before = tap::cpu_allocation_counters().current_bytes;
-    std::optional<compress> guard;
+    std::optional<CompressGuard> guard;
     if (int8) guard.emplace(CompressOptions{.min_size = 256});
     const at::Tensor loss = model.forward(ids).pow(2).mean();
     guard.reset();

@@ -64,7 +64,7 @@ TEST(Offload, GradientsAreTheSameBitForBit) {
   net.loss().backward();
   const auto plain = net.gradients();
   for (const int64_t in_flight : {int64_t{1}, int64_t{1} << 20, int64_t{1} << 30}) {
-    const offload guard({.folder = folder.path, .in_flight_bytes = in_flight, .min_bytes = 1});
+    const OffloadGuard guard({.folder = folder.path, .in_flight_bytes = in_flight, .min_bytes = 1});
     for (int step = 0; step < 3; ++step) {
       const at::Tensor loss = net.loss();
       if (step == 1) guard.wait();  // all from the file, else much of it from memory
@@ -84,7 +84,7 @@ TEST(Offload, FreesMemoryAndReusesTheFile) {
   tap::install_cpu_allocator();
   const Folder folder;
   Net net;
-  const auto held = [&](const offload* guard) {
+  const auto held = [&](const OffloadGuard* guard) {
     const int64_t before = tap::cpu_allocation_counters().current_bytes;
     const at::Tensor loss = net.loss();
     if (guard) guard->wait();
@@ -93,7 +93,7 @@ TEST(Offload, FreesMemoryAndReusesTheFile) {
     return result;
   };
   const int64_t plain = held(nullptr);
-  offload guard({.folder = folder.path, .reserve_bytes = 1 << 20});
+  OffloadGuard guard({.folder = folder.path, .reserve_bytes = 1 << 20});
   EXPECT_LT(held(&guard), 0.05 * static_cast<double>(plain));
   const int64_t file_bytes = guard.stats().file_bytes;
   EXPECT_GT(file_bytes, 0.9 * static_cast<double>(plain));
@@ -103,15 +103,16 @@ TEST(Offload, FreesMemoryAndReusesTheFile) {
 
 TEST(Offload, SaysBeforeTheStepThatRoomIsMissing) {
   const Folder folder;
-  EXPECT_THAT(message_of([&] { offload({.folder = folder.path, .reserve_bytes = int64_t{1} << 60}); }),
+  EXPECT_THAT(message_of([&] { OffloadGuard({.folder = folder.path, .reserve_bytes = int64_t{1} << 60}); }),
               AllOf(HasSubstr("cannot take 1152921504606846976 bytes more"), HasSubstr(folder.path),
                     HasSubstr("No space left on device"), HasSubstr("bytes are available")));
-  EXPECT_THAT(message_of([&] { offload({.folder = folder.path, .reserve_bytes = INT64_MAX}); }),
+  EXPECT_THAT(message_of([&] { OffloadGuard({.folder = folder.path, .reserve_bytes = INT64_MAX}); }),
               HasSubstr("cannot take 92233720368547"));
-  EXPECT_THAT(message_of([&] { offload({.folder = folder.path + "/missing"}); }),
+  EXPECT_THAT(message_of([&] { OffloadGuard({.folder = folder.path + "/missing"}); }),
               AllOf(HasSubstr("/missing"), HasSubstr("No such file or directory")));
   const FileSizeLimit limit(1 << 20);
-  EXPECT_THAT(message_of([&] { offload({.folder = folder.path, .reserve_bytes = 2 << 20}); }), HasSubstr("ulimit -f"));
+  EXPECT_THAT(message_of([&] { OffloadGuard({.folder = folder.path, .reserve_bytes = 2 << 20}); }),
+              HasSubstr("ulimit -f"));
 }
 
 TEST(Offload, AFullDiskEndsTheStepWithAnError) {
@@ -119,7 +120,7 @@ TEST(Offload, AFullDiskEndsTheStepWithAnError) {
   Net net;
   const FileSizeLimit limit(1 << 20);
   {
-    const offload guard({.folder = folder.path});
+    const OffloadGuard guard({.folder = folder.path});
     at::Tensor loss;
     EXPECT_THAT(message_of([&] {
                   loss = net.loss();
@@ -144,13 +145,13 @@ TEST(Offload, GoesTogetherWithCompressAndCheckpoint) {
   net.loss().backward();
   const auto plain = net.gradients();
   {
-    const offload guard({.folder = folder.path});
+    const OffloadGuard guard({.folder = folder.path});
     through_blocks(checkpointed).backward();
     EXPECT_EQ(first_difference(plain, net.gradients()), -1);
     EXPECT_GT(guard.stats().tensors, 10);  // the inputs of the blocks
   }
-  const offload outer({.folder = folder.path, .min_bytes = 1024});
-  const compress inner({.seed = 1});
+  const OffloadGuard outer({.folder = folder.path, .min_bytes = 1024});
+  const CompressGuard inner({.seed = 1});
   const at::Tensor loss = net.loss();
   EXPECT_NEAR(static_cast<double>(outer.stats().bytes), 0.25 * static_cast<double>(inner.bytes().before),
               0.02 * static_cast<double>(inner.bytes().before));
@@ -170,7 +171,7 @@ TEST(Offload, BackwardOnOtherThreadsAndAfterTheGuard) {
       const at::Tensor x = torch::full({1 << 15}, 0.1 * i, torch::requires_grad());
       at::Tensor loss;
       {
-        const offload guard({.folder = folder.path, .in_flight_bytes = 1 << 16});
+        const OffloadGuard guard({.folder = folder.path, .in_flight_bytes = 1 << 16});
         at::Tensor y = x;
         for (int k = 0; k < 20; ++k) y = y.sin();
         loss = y.sum();
@@ -190,19 +191,21 @@ TEST(Offload, ToTheHostLeavesTheHostsTensorsAlone) {
   Net net;
   net.loss().backward();
   const auto plain = net.gradients();
-  const offload guard({.to = OffloadTo::host});
+  const OffloadGuard guard({.to = OffloadTo::host});
   net.loss().backward();
   EXPECT_EQ(first_difference(plain, net.gradients()), -1);
   EXPECT_EQ(guard.stats().tensors, 0);
-  EXPECT_THAT(message_of([] { offload({.to = OffloadTo::host, .folder = "/tmp"}); }), HasSubstr("OffloadTo::file"));
-  EXPECT_THAT(message_of([] { offload({.in_flight_bytes = 0}); }), HasSubstr("in_flight_bytes of at least 1, got 0"));
+  EXPECT_THAT(message_of([] { OffloadGuard({.to = OffloadTo::host, .folder = "/tmp"}); }),
+              HasSubstr("OffloadTo::file"));
+  EXPECT_THAT(message_of([] { OffloadGuard({.in_flight_bytes = 0}); }),
+              HasSubstr("in_flight_bytes of at least 1, got 0"));
 }
 
 TEST(Offload, InputsOfARegionThatWereOneMemoryComeBackAsTwo) {
   const at::Tensor x = torch::randn({32, 32}, torch::requires_grad());
   const auto f = [](const at::Tensor& a, const at::Tensor& b) { return (a.sin() * b.t().cos() * a.t()).exp(); };
   const auto gradient = [&](bool recomputed) {
-    const offload guard({.min_bytes = 1});
+    const OffloadGuard guard({.min_bytes = 1});
     const at::Tensor h = x * 2, t = h.t();
     const at::Tensor loss = (recomputed ? checkpoint(f, h, t) : f(h, t)).sum();
     guard.wait();

@@ -199,7 +199,7 @@ std::vector<at::Tensor> direct(const std::function<std::vector<at::Tensor>(const
 
 /// Sees all and wants nothing: every tensor is too small for it.
 std::shared_ptr<void> idle_compress() {
-  return std::make_shared<compress>(CompressOptions{.min_size = side * side + 1});
+  return std::make_shared<CompressGuard>(CompressOptions{.min_size = side * side + 1});
 }
 
 void expect_same_bits(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected,
@@ -219,13 +219,13 @@ TEST(Programs, AreTheSameHoweverTheyAreRecomputed) {
   const auto none = [] { return nullptr; };
   const std::vector<Way> ways{
       {"checkpoint", checkpointed_by({}), none},
-      {"offloaded", checkpointed_by({}), [] { return std::make_shared<offload>(OffloadOptions{.min_bytes = 1}); }},
+      {"offloaded", checkpointed_by({}), [] { return std::make_shared<OffloadGuard>(OffloadOptions{.min_bytes = 1}); }},
       {"values checked", checkpointed_by({.budget = 0.5, .check_values = true}), none},
       {"policy", checkpointed_by({.policy = mixed}),
-       [] { return std::make_shared<offload>(OffloadOptions{.min_bytes = 1}); }},
+       [] { return std::make_shared<OffloadGuard>(OffloadOptions{.min_bytes = 1}); }},
       {"budget of each", checkpointed_by({.budget = 0.4, .early_stop = false}), none},
-      {"budget", checkpointed_by({}), [] { return std::make_shared<budget>(0.4); }},
-      {"bytes", checkpointed_by({}), [] { return std::make_shared<budget>(BudgetOptions{.target_bytes = 1500}); }},
+      {"budget", checkpointed_by({}), [] { return std::make_shared<BudgetGuard>(0.4); }},
+      {"bytes", checkpointed_by({}), [] { return std::make_shared<BudgetGuard>(BudgetOptions{.target_bytes = 1500}); }},
       {"idle compress", direct, idle_compress},
       {"idle compress around", checkpointed_by({}), idle_compress},
   };
@@ -243,7 +243,7 @@ TEST(Programs, RoundAlikeInEveryRun) {
   for (const auto bits : {ActivationBits::int8, ActivationBits::int4}) {
     for (unsigned seed = 0; seed < 25; ++seed) {
       const auto rounded = [&](uint64_t rounding) {
-        const compress guard({.bits = bits, .group = 32, .min_size = 1, .seed = rounding});
+        const CompressGuard guard({.bits = bits, .group = 32, .min_size = 1, .seed = rounding});
         return observed(seed, direct, 2);
       };
       const auto expected = rounded(seed);

@@ -89,7 +89,7 @@ TEST(Selection, PoliciesDoNotChangeABit) {
       return trained(
           model,
           [&] {
-            const amp::autocast guard(at::kCPU, at::kBFloat16, autocast);
+            const amp::AutocastGuard guard(at::kCPU, at::kBFloat16, autocast);
             return model.forward(x, call).pow(2).mean();
           },
           2);
@@ -169,7 +169,7 @@ TEST(Selection, SecondRunsOfMeasuredRegionsCallWhatTheyMust) {
       w.mutable_grad().reset();
       at::Tensor y = x;
       {
-        const budget guard(planner);
+        const BudgetGuard guard(planner);
         for (int i = 0; i < 3; ++i) y = checkpoint(block, y);
       }
       const CountKernels convolution("aten::convolution"), relu("aten::relu_");
@@ -203,7 +203,7 @@ TEST(Selection, WhatIsReadPastTheOperatorsIsThere) {
   EXPECT_EQ(runs, 3);  // the one that left out the sum failed
   EXPECT_EQ(seen, first);
   runs = 0;
-  const budget guard(0.5);
+  const BudgetGuard guard(0.5);
   for (int step = 0; step < 6; ++step) checkpoint(f, x).sum().backward();
   EXPECT_EQ(runs, 2 * 6 + 1);  // the guard remembers
 }
@@ -237,7 +237,7 @@ TEST(Selection, WhatTheHostFillsIsFilledAgain) {
     const at::Tensor plain = gradient(plainly);
     EXPECT_TRUE(at::equal(gradient(with({.policy = always(CheckpointPolicy::must_save)})), plain)) << i;
     EXPECT_TRUE(at::equal(gradient(with({.budget = 1.0})), plain)) << i;
-    const budget guard(1.0);
+    const BudgetGuard guard(1.0);
     for (int step = 0; step < 5; ++step)
       EXPECT_TRUE(at::equal(gradient(checkpointed), plain)) << i << ", step " << step;
   }
@@ -248,7 +248,7 @@ TEST(Selection, CastsOfWeightsAreCachedInOneRunAndNotInTheOther) {
                    w = torch::randn({16, 16}, torch::requires_grad());
   const auto f = [&](const at::Tensor& y) { return y.sin().mm(w); };
   const auto gradient = [&](const Call& call) {
-    const amp::autocast cast(at::kCPU, at::kBFloat16);
+    const amp::AutocastGuard cast(at::kCPU, at::kBFloat16);
     return torch::autograd::grad({call(f, call(f, x)).to(at::kFloat).sum()}, {w})[0];
   };
   for (const double fraction : {0.0, 0.5, 1.0})
@@ -327,7 +327,7 @@ TEST(Selection, OtherOperatorsAreAnError) {
 TEST(Selection, OffloadGoesThroughTheGuardsAround) {
   const at::Tensor x = torch::randn({64, 48}, torch::requires_grad());
   const auto tensors = [&](CheckpointPolicy policy) {
-    const offload guard({.min_bytes = 1});
+    const OffloadGuard guard({.min_bytes = 1});
     Blocks model(1);
     const auto rule = [policy](const CheckpointOp& op) {
       return op.name == "aten::addmm" ? policy : CheckpointPolicy::must_recompute;
@@ -357,7 +357,7 @@ TEST(Budget, HoldsItsBytes) {
   };
   const int64_t least = kept_bytes(checkpointed), most = kept_bytes(plainly);
   for (const double fraction : {0.0, 0.4, 0.7}) {
-    const budget guard(fraction);
+    const BudgetGuard guard(fraction);
     for (int step = 0; step < 6; ++step) {
       const int64_t kept = kept_bytes(checkpointed);
       EXPECT_LE(kept - least, fraction * static_cast<double>(most) + 6 * 16384) << fraction << " " << step;
@@ -373,7 +373,7 @@ TEST(Budget, HoldsItsBytes) {
     EXPECT_LT(report.kept_seconds, report.operator_seconds);
   }
   const int64_t target = most / 3;
-  const budget guard(BudgetOptions{.target_bytes = target});
+  const BudgetGuard guard(BudgetOptions{.target_bytes = target});
   EXPECT_LT(kept_bytes(checkpointed) - least, 6 * 16384);  // measures
   for (int step = 0; step < 3; ++step) {
     const int64_t kept = kept_bytes(checkpointed) - least;

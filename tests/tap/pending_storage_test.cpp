@@ -105,7 +105,7 @@ TEST(Deferral, SyncReachesTheInnermostAndRunsBelowIt) {
     std::thread([] { sync(); }).join();
     EXPECT_EQ(deferring->syncs, 2);
     {
-      const UndeferredGuard all, again;
+      const EagerGuard all, again;
       EXPECT_EQ(deferring->syncs, 4);
       EXPECT_EQ(deferring->off, 2);
     }

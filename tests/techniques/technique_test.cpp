@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "bellows/train/recipe/recipe.h"
+#include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
 
@@ -15,13 +18,14 @@ TEST(Techniques, RowsAreCompleteAndChangeWhatTheySay) {
   EXPECT_GE(techniques.rows().size(), 12u);
   const std::string page = techniques_page(techniques);
   for (const Technique& row : techniques.rows()) {
-    EXPECT_LE(row.title.size(), 17u);
+    std::istringstream words(row.title);
+    for (std::string word; words >> word;) EXPECT_LE(word.size(), 17u) << "it fits the first column of the ladder";
     EXPECT_FALSE(row.changes.empty() || row.source.empty() || row.expected.words.empty()) << row.name;
     EXPECT_EQ(row.tolerance.empty(), row.exactness == Exactness::exact) << row.name;
     EXPECT_THAT(page, HasSubstr("`" + row.name + "`"));
     Recipe off;
     off.image_size = 32;
-    off.loader_threads = 0;
+    off.num_workers = 0;
     off.optimizer_impl = "loop";
     off.train_metrics = "sync";
     Recipe on = off;
@@ -29,7 +33,8 @@ TEST(Techniques, RowsAreCompleteAndChangeWhatTheySay) {
     EXPECT_FALSE(on == off) << row.name << " changes nothing";
     EXPECT_NO_THROW(on.validate()) << row.name;
     if (row.equal_batch) {
-      EXPECT_EQ(on.batch_size * on.accumulate, off.batch_size * off.accumulate) << row.name;
+      EXPECT_EQ(on.batch_size * on.gradient_accumulation_steps, off.batch_size * off.gradient_accumulation_steps)
+          << row.name;
       EXPECT_EQ(on.lr, off.lr) << row.name;
     } else {
       EXPECT_EQ(row.exactness, Exactness::lossy) << row.name;
@@ -51,7 +56,7 @@ TEST(Techniques, Bf16NeedsTheArithmetic) {
 TEST(Techniques, MemoryRungsApplyWhereTheyAreOfUse) {
   const Machine machine;
   const auto obstacle = [&](const char* name, const char* setting) {
-    Recipe recipe;
+    Recipe recipe = with_model_defaults(Recipe{});
     recipe.optimizer_impl = "loop";
     if (*setting != '\0') recipe.set(setting);
     const Technique& technique = technique_table().at(name);
@@ -74,7 +79,7 @@ TEST(Techniques, MemoryRungsApplyWhereTheyAreOfUse) {
   EXPECT_THAT(obstacle("int4_state", "channels_last=true"), HasSubstr("row-major"));
   EXPECT_THAT(obstacle("int4_activations", "device=cuda"), HasSubstr("CPU only"));
   EXPECT_THAT(obstacle("bf16_activations", "precision=bf16"), HasSubstr("16 bits"));
-  EXPECT_THAT(obstacle("recompute", "model=mlp"), HasSubstr("knows no blocks"));
+  EXPECT_THAT(obstacle("recompute", "model=mlp"), HasSubstr("does not define blocks"));
   EXPECT_THAT(obstacle("accumulation", "batch_size=4"), HasSubstr("too small"));
 }
 

@@ -65,8 +65,8 @@ struct Outcome {
 Outcome one_step(const Case& which, const data::Dataset& dataset, int64_t outputs,
                  const std::function<LossFn(const Model&)>& make_loss) {
   Recipe recipe;
-  recipe.accumulate = which.accumulate;
-  recipe.clip_norm = which.clip_norm;
+  recipe.gradient_accumulation_steps = which.accumulate;
+  recipe.max_grad_norm = which.clip_norm;
   const Model model = double_net(outputs);
   const optim::SGDOptions options{.lr = 1.0, .impl = which.impl};
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
@@ -149,7 +149,7 @@ TEST(Accumulate, ABatchWithoutAnyTokenAddsNothing) {
 
 TEST(Accumulate, TheLastGroupOfAnEpochIsShort) {
   Recipe recipe;
-  recipe.accumulate = 4;
+  recipe.gradient_accumulation_steps = 4;
   const Model model = double_net(3);
   const auto sgd = std::make_shared<optim::SGD>(model.parameters(), optim::SGDOptions{.lr = 0.1});
   TrainLoop loop(Job{recipe, model, {sgd}, cross_entropy_loss(model), ragged_points().batch(8), {}});

@@ -67,16 +67,16 @@ TEST(TrainActivations, RecomputedAndOffloadedIsPlainBitForBit) {
   const TemporaryFolder folder;
   for (const bool accumulates : {false, true}) {
     Recipe recipe = activations_recipe();
-    recipe.accumulate = accumulates ? 2 : 1;
+    recipe.gradient_accumulation_steps = accumulates ? 2 : 1;
     if (accumulates) recipe.precision = "bf16";
     const ActivationRun plain = epoch_of(recipe);
     recipe.recompute = "blocks";
     expect_same_run(epoch_of(recipe), plain);
-    recipe.recompute_keep = 0.5;
+    recipe.activation_memory_budget = 0.5;
     recipe.offload_folder = folder.path();
     expect_same_run(epoch_of(recipe), plain);
-    recipe.recompute_keep = 0;
-    recipe.recompute_keep_mb = 1;
+    recipe.activation_memory_budget = 0;
+    recipe.activation_memory_budget_mb = 1;
     expect_same_run(epoch_of(recipe), plain);
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
@@ -86,14 +86,14 @@ TEST(TrainActivations, FewerBitsStayNearAndAreTheSameEveryTime) {
   Recipe recipe = activations_recipe();
   const ActivationRun plain = epoch_of(recipe);
   for (const char* kept_as : {"bf16", "int8", "int4"}) {
-    recipe.activations = kept_as;
+    recipe.activation_dtype = kept_as;
     const ActivationRun ours = epoch_of(recipe);
     EXPECT_EQ(ours.losses.front(), plain.losses.front()) << kept_as;  // forward is exact
     EXPECT_NE(ours.losses.at(1), plain.losses.at(1)) << kept_as;
-    const bool coarse = recipe.activations == "int4";
+    const bool coarse = recipe.activation_dtype == "int4";
     for (size_t i = 0; i < plain.losses.size(); ++i)
       EXPECT_NEAR(ours.losses[i], plain.losses[i], coarse ? 0.2 : 0.02) << kept_as << ", step " << i;
-    if (recipe.activations == "int8") expect_same_run(epoch_of(recipe), ours);
+    if (recipe.activation_dtype == "int8") expect_same_run(epoch_of(recipe), ours);
   }
 }
 
@@ -101,7 +101,7 @@ TEST(TrainActivations, AStepHoldsLess) {
   const auto peak_with = [](const char* recompute, const char* activations) {
     Recipe recipe = activations_recipe();
     recipe.recompute = recompute;
-    recipe.activations = activations;
+    recipe.activation_dtype = activations;
     return static_cast<double>(peak_of_step(recipe));
   };
   const double plain = peak_with("none", "full");
@@ -114,8 +114,8 @@ TEST(TrainActivations, AStepHoldsLess) {
 TEST(TrainActivations, ARestoredLoopRoundsAsTheOneThatWentOn) {
   Recipe recipe = activations_recipe();
   recipe.recompute = "blocks";
-  recipe.activations = "int8";
-  recipe.accumulate = 2;
+  recipe.activation_dtype = "int8";
+  recipe.gradient_accumulation_steps = 2;
   TrainLoop whole(make_job(recipe));
   whole.run_steps(2);
   const checkpoint::State state = whole.state();
@@ -159,31 +159,33 @@ TEST(TrainActivations, RanksTrainAsWithoutRecomputation) {
 TEST(TrainActivations, WhatDoesNotGoTogetherIsSaid) {
   Recipe recipe = activations_recipe();
   EXPECT_THAT(error_of_loop(recipe, "recompute=block"), AllOf(HasSubstr("none, blocks"), HasSubstr("\"blocks\"?")));
-  EXPECT_THAT(error_of_loop(recipe, "recompute_keep=1.5"),
-              HasSubstr("recompute_keep = \"1.5\": expected a number of 0"));
-  EXPECT_THAT(error_of_loop(recipe, "recompute_keep=0.5"), HasSubstr("got recompute = none"));
+  EXPECT_THAT(error_of_loop(recipe, "activation_memory_budget=1.5"),
+              HasSubstr("activation_memory_budget = \"1.5\": expected a number of 0"));
+  EXPECT_THAT(error_of_loop(recipe, "activation_memory_budget=0.5"), HasSubstr("got recompute = none"));
   Recipe kept = recipe;
   kept.recompute = "blocks";
-  kept.recompute_keep = 0.5;
-  EXPECT_THAT(error_of_loop(kept, "activations=int8"), HasSubstr("needs recompute_keep = 0, got 0.5"));
-  EXPECT_THAT(error_of_loop(kept, "recompute_keep_mb=3"), HasSubstr("got 0.5 and 3"));
-  EXPECT_THAT(error_of_loop(recipe, "recompute_keep_mb=3"), HasSubstr("recompute_keep_mb = 3 is a part"));
-  EXPECT_THAT(error_of_loop(recipe, "activations=int2"), HasSubstr("full, bf16, int8, int4"));
+  kept.activation_memory_budget = 0.5;
+  EXPECT_THAT(error_of_loop(kept, "activation_dtype=int8"), HasSubstr("needs activation_memory_budget = 0, got 0.5"));
+  EXPECT_THAT(error_of_loop(kept, "activation_memory_budget_mb=3"), HasSubstr("got 0.5 and 3"));
+  EXPECT_THAT(error_of_loop(recipe, "activation_memory_budget_mb=3"),
+              HasSubstr("activation_memory_budget_mb = 3 is a part"));
+  EXPECT_THAT(error_of_loop(recipe, "activation_dtype=int2"), HasSubstr("full, bf16, int8, int4"));
   EXPECT_THAT(error_of_loop(recipe, "offload_folder=/nowhere/at/all"), HasSubstr("offload_folder = /nowhere/at/all"));
   EXPECT_THAT(error_of_loop(recipe, "offload_reserve_mb=1"), HasSubstr("needs offload_folder"));
   recipe.offload_folder = ".";
   EXPECT_THAT(error_of_loop(recipe, "offload_reserve_mb=16777216"), HasSubstr("bytes are available there"));
   recipe.model = "mlp";
   recipe.image_size = 8;
-  EXPECT_THAT(error_of_loop(recipe, "recompute=blocks"), AllOf(HasSubstr("\"mlp\""), HasSubstr("knows no blocks")));
-  EXPECT_EQ(recompute_obstacle(recipe), "the model mlp knows no blocks");
+  EXPECT_THAT(error_of_loop(recipe, "recompute=blocks"),
+              AllOf(HasSubstr("\"mlp\""), HasSubstr("does not define blocks")));
+  EXPECT_EQ(recompute_obstacle(recipe), "the model mlp does not define blocks");
   EXPECT_EQ(recompute_obstacle(activations_recipe()), "");
 }
 
 TEST(TrainActivations, ALoopLeavesTheModelAsItWas) {
   Recipe recipe = activations_recipe();
   recipe.recompute = "blocks";
-  recipe.recompute_keep = 0.25;
+  recipe.activation_memory_budget = 0.25;
   Job job = make_job(recipe);
   const Model model = job.model;
   const at::Tensor images = torch::ones({4, 1, 8, 8});
@@ -198,7 +200,7 @@ TEST(TrainActivations, ALoopLeavesTheModelAsItWas) {
   {
     const TrainLoop loop(std::move(job));
     EXPECT_EQ(loop.activations().describe(),
-              "activations: 3 blocks computed again in backward, keeping 25 % of their bytes");
+              "activations: 3 blocks recomputed in backward, keeping 25 % of their bytes");
     EXPECT_LT(bytes_kept(), 0.9 * plain);
   }
   EXPECT_GT(bytes_kept(), 0.98 * plain);

@@ -31,12 +31,12 @@ class BpeTextRun : public testing::Test {
     recipe_.model = folder_ / "gpt.json";
     recipe_.data = recipe_.eval_data = folder_ / "texts.jsonl";
     recipe_.tokenizer = folder_ / "tokenizer.json";
-    recipe_.sequence_length = 64;
+    recipe_.max_length = 64;
     recipe_.optimizer = "adamw";
     recipe_.lr = 1e-2;
     recipe_.batch_size = 4;
     recipe_.epochs = 8;
-    recipe_.loader_threads = 0;
+    recipe_.num_workers = 0;
   }
 
   TemporaryFolder folder_;

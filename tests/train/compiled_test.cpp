@@ -61,13 +61,13 @@ void expect_alike(const CompiledCourse& got, const CompiledCourse& plain, double
 TEST(Compiled, StepsLearnAsPlainOnes) {
   const std::vector<std::vector<std::string>> all{
       {},
-      {"accumulate=3"},
-      {"clip_norm=0.5"},
-      {"ema_decay=0.9", "loader_threads=2", "schedule=cosine"},
+      {"gradient_accumulation_steps=3"},
+      {"max_grad_norm=0.5"},
+      {"ema_decay=0.9", "num_workers=2", "lr_schedule=cosine"},
       {"optimizer=adamw", "lr=0.002", "optimizer_impl=loop"},
-      {"optimizer=adamw", "lr=0.002", "optimizer_impl=auto", "accumulate=2", "clip_value=0.1"},
+      {"optimizer=adamw", "lr=0.002", "optimizer_impl=auto", "gradient_accumulation_steps=2", "max_grad_value=0.1"},
       {"on_nan=skip", "train_metrics=sync"},
-      {"sample_stats=true", "optimizer_impl=foreach", "keep_freed_memory=true"}};
+      {"sample_stats=true", "optimizer_impl=foreach", "allocator_reuse=true"}};
   for (const auto& settings : all) {
     const std::string what = settings.empty() ? "plain" : settings.front();
     const CompiledCourse plain = course_of(recipe_with(settings));
@@ -125,10 +125,10 @@ TEST(Compiled, SaysWhatItDoesNotGoWith) {
   for (const auto& [setting, words] :
        std::vector<std::pair<std::string, std::string>>{{"device=cuda", "CPU only"},
                                                         {"recompute=blocks", "runs forward passes again"},
-                                                        {"activations=int8", "rounds between operators"},
+                                                        {"activation_dtype=int8", "rounds between operators"},
                                                         {"offload_folder=/tmp", "writes between operators"},
-                                                        {"step_in_backward=true", "one by one"},
-                                                        {"accumulate_dtype=bf16", "sums one by one"}}) {
+                                                        {"optimizer_in_backward=true", "one by one"},
+                                                        {"gradient_accumulation_dtype=bf16", "sums one by one"}}) {
     Recipe recipe = recipe_with({setting});
     recipe.compile = "step";
     EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr(words));

@@ -57,7 +57,7 @@ TEST(DataSplit, HoldsOutATenthOfAFolderWithoutATestSplit) {
     EXPECT_EQ(static_cast<int64_t>(all.size()), size);
     EXPECT_EQ(ids_of(*open_eval_data(recipe)), ids_of(*job.eval));
     recipe.seed = 7;
-    EXPECT_EQ(split_data(recipe).held_out, split_data(shards.data == recipe.data ? shards : mds).held_out);
+    EXPECT_EQ(resolve(recipe).split().held_out, resolve(shards.data == recipe.data ? shards : mds).split().held_out);
   }
 }
 
@@ -65,7 +65,7 @@ TEST(DataSplit, TakesWhatIsCalledTrainAndTest) {
   for (const auto& [evaluated, other] : {std::pair{"test", "val"}, {"val", "extra"}, {"validation", "zebra"}}) {
     const TemporaryFolder folder;
     Recipe recipe = recipe_of_folder(folder, {"train-0", std::string(evaluated) + "-0", std::string(other) + "-0"});
-    const DataSplit split = split_data(recipe);
+    const DataSplit split = resolve(recipe).split();
     EXPECT_EQ(split.whole.info().split, "train");
     EXPECT_EQ(split.eval_split, evaluated);
     EXPECT_THAT(split.held_out, IsEmpty());
@@ -97,7 +97,7 @@ TEST(DataSplit, IsTheSameForSelection) {
   recipe.run_folder = folder.path() + "/run";
   recipe.epochs = 1;
   Trainer(recipe).fit();
-  const std::vector<int64_t> held_out = split_data(recipe).held_out;
+  const std::vector<int64_t> held_out = resolve(recipe).split().held_out;
   const auto expect_none_held_out = [&](const data::Subset& subset) {
     for (const int64_t id : held_out) EXPECT_FALSE(std::binary_search(subset.ids.begin(), subset.ids.end(), id));
   };

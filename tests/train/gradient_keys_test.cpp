@@ -1,4 +1,4 @@
-// What becomes of gradients as they arrive: the keys step_in_backward and accumulate_dtype.
+// What becomes of gradients as they arrive: the keys optimizer_in_backward and gradient_accumulation_dtype.
 #include <gmock/gmock.h>
 
 #include "bellows/optim/state/state.h"
@@ -42,10 +42,10 @@ int64_t gradients_in(const Recipe& recipe) {
 TEST(GradientKeys, StepsInBackwardTrainWithTheSameBits) {
   for (const char* optimizer : {"sgd", "adamw", "lion"}) {
     const std::string chosen = std::string("optimizer=") + optimizer;
-    const std::vector<std::string> others = {chosen, "ema_decay=0.9", "schedule=cosine", "label_smoothing=0.1"};
+    const std::vector<std::string> others = {chosen, "ema_decay=0.9", "lr_schedule=cosine", "label_smoothing=0.1"};
     Recipe recipe = recipe_from(others);
     const Course plain = course_of(recipe);
-    recipe.step_in_backward = true;
+    recipe.optimizer_in_backward = true;
     const Course stepped = course_of(recipe);
     SCOPED_TRACE(optimizer);
     EXPECT_EQ(stepped.losses, plain.losses);
@@ -59,7 +59,7 @@ TEST(GradientKeys, StepsInBackwardDivideByTheTokensThatThereAre) {
   const at::Tensor x = torch::randn({32, 8}), count = torch::full({}, 24, at::kLong);
   const auto weights_after = [&](bool in_backward) {
     Recipe recipe = recipe_from({"optimizer=sgd", "momentum=0", "lr=1", "weight_decay=0"});
-    recipe.step_in_backward = in_backward;
+    recipe.optimizer_in_backward = in_backward;
     seed_everything(3);
     const Model model = Model::of(torch::nn::Linear(8, 3), "linear");
     const LossFn loss = [model, count](const data::Batch& batch) {
@@ -83,7 +83,7 @@ TEST(GradientKeys, StepsInBackwardDivideByTheTokensThatThereAre) {
 TEST(GradientKeys, StepsInBackwardHoldOneGradientAtATime) {
   const Recipe plain = recipe_from({"model=bert-20m", "optimizer=adamw"});
   Recipe stepped = plain;
-  stepped.step_in_backward = true;
+  stepped.optimizer_in_backward = true;
   EXPECT_GT(gradients_in(plain), 70'000'000) << "four bytes for each of 20 million";
   EXPECT_LT(gradients_in(stepped), 50'000'000) << "the table of words, the largest";
   EXPECT_LT(plan_memory(stepped, {2, 16}).peak_bytes(), plan_memory(plain, {2, 16}).peak_bytes() - 25'000'000);
@@ -93,7 +93,7 @@ TEST(GradientKeys, StepsInBackwardHoldOneGradientAtATime) {
 TEST(GradientKeys, ABadGradientStopsTheStepThatMadeIt) {
   for (const bool in_backward : {false, true}) {
     Recipe recipe = recipe_from({"optimizer=sgd", "on_nan=stop"});
-    recipe.step_in_backward = in_backward;
+    recipe.optimizer_in_backward = in_backward;
     const Model model = Model::of(torch::nn::Linear(8, 3), "linear");
     const LossFn loss = [model](const data::Batch& batch) {
       return StepOutput::sum((model.forward(batch["image"]) * 0).square().sum().sqrt(), torch::full({}, 4, at::kLong));
@@ -105,7 +105,7 @@ TEST(GradientKeys, ABadGradientStopsTheStepThatMadeIt) {
                     .train = data::Dataset(data::from_tensors({{"image", torch::ones({8, 8})}})).batch(4).threads(0)});
     const std::string error = error_of([&] { loop.run_steps(1); });
     EXPECT_THAT(error, HasSubstr("a gradient became NaN or infinite at step 1"));
-    EXPECT_EQ(error.find("(step_in_backward)") != std::string::npos, in_backward) << error;
+    EXPECT_EQ(error.find("(optimizer_in_backward)") != std::string::npos, in_backward) << error;
   }
 }
 
@@ -116,35 +116,36 @@ TEST(GradientKeys, SumsHaveTheirOwnType) {
     loop.run_steps(2);
     return loop.job().model.parameters().front().grad().scalar_type();
   };
-  EXPECT_EQ(type_of({"accumulate=2"}), at::kFloat);
-  EXPECT_EQ(type_of({"accumulate=2", "accumulate_dtype=bf16"}), at::kBFloat16);
-  EXPECT_EQ(type_of({"precision=bf16", "precision_level=O3"}), at::kBFloat16);
-  EXPECT_EQ(type_of({"precision=bf16", "precision_level=O3", "accumulate_dtype=fp32"}), at::kFloat);
+  EXPECT_EQ(type_of({"gradient_accumulation_steps=2"}), at::kFloat);
+  EXPECT_EQ(type_of({"gradient_accumulation_steps=2", "gradient_accumulation_dtype=bf16"}), at::kBFloat16);
+  EXPECT_EQ(type_of({"precision=bf16", "amp_level=O3"}), at::kBFloat16);
+  EXPECT_EQ(type_of({"precision=bf16", "amp_level=O3", "gradient_accumulation_dtype=fp32"}), at::kFloat);
 }
 
 TEST(GradientKeys, SumsInFp32BelowFp32WeightsChangeNothing) {
-  const Course plain = course_of(recipe_from({"accumulate=3"}));
-  const Course same = course_of(recipe_from({"accumulate=3", "accumulate_dtype=fp32"}));
+  const Course plain = course_of(recipe_from({"gradient_accumulation_steps=3"}));
+  const Course same = course_of(recipe_from({"gradient_accumulation_steps=3", "gradient_accumulation_dtype=fp32"}));
   expect_same_bits(same.tensors, plain.tensors);
-  const Course rounded = course_of(recipe_from({"accumulate=3", "accumulate_dtype=bf16"}));
+  const Course rounded = course_of(recipe_from({"gradient_accumulation_steps=3", "gradient_accumulation_dtype=bf16"}));
   EXPECT_FALSE(torch::equal(rounded.tensors.front(), plain.tensors.front()));
 }
 
 TEST(GradientKeys, WhatDoesNotGoWithStepsInBackwardIsSaid) {
-  for (const auto& [other, words] :
-       std::vector<std::pair<const char*, const char*>>{{"accumulate=2", "accumulate = 2"},
-                                                        {"clip_norm=1", "clip_norm = 1"},
-                                                        {"clip_value=1", "clip_value = 1"},
-                                                        {"precision=fp16", "fp16"},
-                                                        {"on_nan=skip", "on_nan = skip"},
-                                                        {"accumulate_dtype=bf16", "accumulate_dtype = bf16"}}) {
-    const Recipe recipe = recipe_from({"step_in_backward=true", other});
+  for (const auto& [other, words] : std::vector<std::pair<const char*, const char*>>{
+           {"gradient_accumulation_steps=2", "gradient_accumulation_steps = 2"},
+           {"max_grad_norm=1", "max_grad_norm = 1"},
+           {"max_grad_value=1", "max_grad_value = 1"},
+           {"precision=fp16", "fp16"},
+           {"on_nan=skip", "on_nan = skip"},
+           {"gradient_accumulation_dtype=bf16", "gradient_accumulation_dtype = bf16"}}) {
+    const Recipe recipe = recipe_from({"optimizer_in_backward=true", other});
     EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr(words));
     const Recipe before = recipe_from({other});
     EXPECT_THAT(technique_table().at("step_in_backward").obstacle(before, this_machine()), HasSubstr(words));
   }
-  const Recipe stepped = recipe_from({"step_in_backward=true"});
-  EXPECT_THAT(technique_table().at("accumulation").obstacle(stepped, this_machine()), HasSubstr("step_in_backward"));
+  const Recipe stepped = recipe_from({"optimizer_in_backward=true"});
+  EXPECT_THAT(technique_table().at("accumulation").obstacle(stepped, this_machine()),
+              HasSubstr("optimizer_in_backward"));
 }
 
 /// A part of the held-out data at a time, such that evaluation needs no more memory than a step does.

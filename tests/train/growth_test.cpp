@@ -82,22 +82,22 @@ TEST(Rates, EachScheduleIsOneLineOfTheRecipe) {
   Recipe recipe;
   recipe.epochs = 2;
   EXPECT_EQ(rates_of(recipe), std::vector<double>(8, 1.0));
-  recipe.schedule = "linear";
-  recipe.schedule_end = 0.2;
+  recipe.lr_schedule = "linear";
+  recipe.lr_schedule_end = 0.2;
   EXPECT_DOUBLE_EQ(rates_of(recipe)[4], 0.6);
-  recipe.schedule = "cosine";
+  recipe.lr_schedule = "cosine";
   EXPECT_DOUBLE_EQ(rates_of(recipe)[4], 0.6);
   EXPECT_GT(rates_of(recipe)[2], 0.8);
-  recipe.schedule = "step";
+  recipe.lr_schedule = "step";
   EXPECT_EQ(rates_of(recipe)[3], 1);
   EXPECT_DOUBLE_EQ(rates_of(recipe)[4], 0.1);
   EXPECT_DOUBLE_EQ(rates_of(recipe)[7], 0.01);
-  recipe.schedule = "one_cycle";
+  recipe.lr_schedule = "one_cycle";
   const std::vector<double> cycle = rates_of(recipe);
   EXPECT_NEAR(cycle[0], 0.04, 1e-12);
   EXPECT_GT(*std::max_element(cycle.begin(), cycle.end()), 0.95);
   EXPECT_DOUBLE_EQ(cycle[7], 0.2);
-  recipe.schedule = "inverse_sqrt";
+  recipe.lr_schedule = "inverse_sqrt";
   EXPECT_DOUBLE_EQ(rates_of(recipe)[3], 0.5);
 }
 
@@ -105,7 +105,7 @@ TEST(Rates, AWarmUpStandsInFront) {
   Recipe recipe;
   recipe.epochs = 3;
   recipe.warmup_epochs = 1;
-  recipe.schedule = "linear";
+  recipe.lr_schedule = "linear";
   const std::vector<double> rates = rates_of(recipe);
   EXPECT_DOUBLE_EQ(rates[0], 0.25);
   EXPECT_DOUBLE_EQ(rates[3], 1);
@@ -133,13 +133,13 @@ TEST(Growth, AnAbsurdLengthIsRefused) {
 
 TEST(Recipes, PairsThatDoNotGoTogetherAreRefused) {
   Recipe recipe;
-  recipe.schedule = "one_cycle";
+  recipe.lr_schedule = "one_cycle";
   recipe.warmup_epochs = 1;
   EXPECT_THROW(recipe.validate(), c10::ValueError);
   recipe = {};
   recipe.precision = "fp16";
-  recipe.precision_level = "O2";
-  recipe.clip_norm = 1;
+  recipe.amp_level = "O2";
+  recipe.max_grad_norm = 1;
   EXPECT_THROW(recipe.validate(), c10::ValueError);
   recipe = {};
   recipe.log = "foo";
@@ -161,7 +161,7 @@ TEST(Rates, SmallerBatchesTakeSmallerSteps) {
 TEST(Rates, OneCycleSwingsTheMomentumAgainstTheRate) {
   Recipe recipe;
   recipe.epochs = 2;
-  recipe.schedule = "one_cycle";
+  recipe.lr_schedule = "one_cycle";
   const Model model = dropout_net();
   const auto sgd = std::make_shared<optim::SGD>(model.parameters(), optim::SGDOptions{.lr = 1, .momentum = 0.9});
   TrainLoop loop(Job{recipe, model, {sgd}, cross_entropy_loss(model), blobs(64), {}});

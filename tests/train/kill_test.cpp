@@ -33,7 +33,7 @@ constexpr int64_t progress_seconds[] = {1, 2, 3, 9};
 struct Case {
   const char* name;
   int kills, slow_kills;  ///< in script/test, and with --slow
-  int64_t checkpoint_every;
+  int64_t save_steps;
   std::vector<std::string> recipe;
 };
 
@@ -46,22 +46,22 @@ const Case setups[] = {
      3,
      50,
      5,
-     {"model=mlp", "image_size=8", "epochs=20", "precision=fp16", "precision_level=O2", "async_checkpoints=true",
-      "keep_best=2", "log=json", "log_every=4", "schedule=one_cycle", "ema_decay=0.98", "augment=crop_flip"}},
+     {"model=mlp", "image_size=8", "epochs=20", "precision=fp16", "amp_level=O2", "async_checkpoints=true",
+      "save_top_k=2", "log=json", "logging_steps=4", "lr_schedule=one_cycle", "ema_decay=0.98", "augment=crop_flip"}},
     {"Foreground",
      2,
      50,
      3,
      {"model=digits_resnet", "image_size=16", "epochs=4", "precision=bf16", "channels_last=true",
-      "async_checkpoints=false", "optimizer=adamw", "lr=0.005", "schedule=cosine", "ema_decay=0.9", "augment=crop_flip",
-      "clip_norm=1", "eval_every=7", "keep_best=1", "log=json"}},
+      "async_checkpoints=false", "optimizer=adamw", "lr=0.005", "lr_schedule=cosine", "ema_decay=0.9",
+      "augment=crop_flip", "max_grad_norm=1", "eval_steps=7", "save_top_k=1", "log=json"}},
 };
 
 std::vector<std::string> arguments(const Case& setup, const std::string& folder) {
   std::vector<std::string> result = {"train", "--data", cli::digits() + "/train-000.tar", "--out", folder, "--resume"};
   std::vector<std::string> recipe = setup.recipe;
   recipe.push_back("eval_data=" + cli::digits() + "/test-000.tar");
-  recipe.push_back(c10::str("checkpoint_every=", setup.checkpoint_every));
+  recipe.push_back(c10::str("save_steps=", setup.save_steps));
   for (const std::string& item : recipe) result.insert(result.end(), {"--set", item});
   return result;
 }
@@ -100,7 +100,7 @@ class KilledRun {
 
   /// Starts, or goes on, and kills the process. False: it reached its end before.
   bool kill_once(uint64_t seed) {
-    const int64_t left = (steps_ - saved_) / setup_.checkpoint_every;
+    const int64_t left = (steps_ - saved_) / setup_.save_steps;
     const Moment moment(seed, left);
     FolderWatch watch(folder_);
     cli::Process process({.arguments = arguments(setup_, folder_)});
@@ -130,16 +130,17 @@ class KilledRun {
     EXPECT_THAT(outcome.exit_code, testing::AnyOf(0, -SIGKILL)) << outcome.err;
     EXPECT_THAT(outcome.err, testing::Not(HasSubstr("damaged")));
     if (!watch.begun().empty() || outcome.exit_code == 0) {
-      EXPECT_THAT(outcome.err, HasSubstr(saved_ > 0 ? c10::str("from step ", saved_, " ") : "begins at its start"));
+      EXPECT_THAT(outcome.err,
+                  HasSubstr(saved_ > 0 ? c10::str("from step ", saved_, " ") : "starting from the beginning"));
     }
     int64_t before = saved_;
     for (const int64_t step : watch.begun()) {
       const bool once_more = step == steps_ && step == before;  // with the last epoch's record
-      EXPECT_TRUE(step == before + setup_.checkpoint_every || once_more) << step << " after " << before;
+      EXPECT_TRUE(step == before + setup_.save_steps || once_more) << step << " after " << before;
       before = step;
     }
     if (!watch.finished().empty()) saved_ = watch.finished().back();
-    EXPECT_LE(before - saved_, setup_.checkpoint_every) << "more than one save was in flight";
+    EXPECT_LE(before - saved_, setup_.save_steps) << "more than one save was in flight";
     EXPECT_TRUE(saved_ == 0 || std::filesystem::exists(folder_ + "/" + name_of(saved_)));
     const bool inside = watch.finished().size() < watch.begun().size();
     std::printf("  %s at step %lld of %lld%s\n", outcome.exit_code == 0 ? "ended" : "saved",

@@ -76,7 +76,7 @@ TEST(NamedClasses, OfPicturesInATarTrainAndAreEvaluatedAlike) {
   recipe.model = "mlp";
   recipe.data = folder / "set";
   recipe.eval_data.clear();
-  const DataSplit split = split_data(recipe);
+  const DataSplit split = resolve(recipe).split();
   EXPECT_THAT(split.classes,
               ElementsAre("eight", "five", "four", "nine", "one", "seven", "six", "three", "two", "zero"));
   const Job job = make_job(recipe);
@@ -90,7 +90,7 @@ TEST(NamedClasses, OfPicturesInATarTrainAndAreEvaluatedAlike) {
   for (const int64_t digit : first_labels(*open_eval_data(numbers))) expected_eval.push_back(number_of(digit));
   EXPECT_EQ(first_labels(job.train), expected);
   EXPECT_EQ(first_labels(*job.eval), expected_eval);
-  EXPECT_EQ(make_model(recipe, split.info()).state_dict().back().second.size(0), 10);
+  EXPECT_EQ(make_model(resolve(recipe)).state_dict().back().second.size(0), 10);
   rename_digits(digits_folder() + "/test-000.tar", folder / "set/test-000.tar", 0, 5,
                 [](int64_t digit) { return std::to_string(digit); });
   EXPECT_THAT(error_of([&] { first_labels(*make_job(recipe).eval); }),
@@ -117,8 +117,11 @@ TEST(NamedClasses, ASingleOneIsWarnedOf) {
   data::DatasetInfo info;
   info.image_size = {8, 8, 1};
   info.classes = {"all"};
-  make_model(recipe, info);
-  EXPECT_THAT(log.text(), HasSubstr("there is one class only"));
+  ResolvedJob job = resolve_model(recipe);
+  job.data = DataSplit{
+      data::Dataset(data::from_tensors({{"image", at::zeros({1, 8, 8, 1}, at::kByte)}}), info), {}, "", {"all"}};
+  make_model(job);
+  EXPECT_THAT(log.text(), HasSubstr("there is only one class"));
 }
 
 TEST(NamedClasses, AMissingLabelOfATextIsNoClass) {
@@ -131,7 +134,7 @@ TEST(NamedClasses, AMissingLabelOfATextIsNoClass) {
   recipe.tokenizer = "bytes";
   recipe.eval_data.clear();
   recipe.data = folder / "texts.jsonl";
-  EXPECT_THAT(split_data(recipe).classes, ElementsAre("no", "yes"));
+  EXPECT_THAT(resolve(recipe).split().classes, ElementsAre("no", "yes"));
   EXPECT_THAT(error_of([&] { first_labels(open_train_data(recipe)); }), HasSubstr("label: sample 2, label at byte "));
 }
 

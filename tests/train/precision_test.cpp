@@ -21,7 +21,7 @@ struct PrecisionCase {
 Recipe precision_recipe(const PrecisionCase& which) {
   Recipe recipe = digits_recipe();
   recipe.precision = which.precision;
-  recipe.precision_level = which.level;
+  recipe.amp_level = which.level;
   recipe.optimizer = which.optimizer;
   recipe.optimizer_impl = which.impl;
   if (recipe.optimizer != "sgd") recipe.lr = recipe.optimizer == "adagrad" ? 0.02 : 0.002;

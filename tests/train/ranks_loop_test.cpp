@@ -19,11 +19,11 @@ using ::testing::HasSubstr;
 /// README's loop for several processes over two epochs of 77 points in tens: the last batch of each has 7.
 std::vector<at::Tensor> plain_loop(Job job, const comm::Group* group, int stage) {
   data::Dataset data = job.train;
-  if (group) data = data.distributed(group->rank(), group->size(), /*share_batch=*/true);
+  if (group) data = data.distributed(group->rank(), group->size(), /*global_batch=*/true);
   std::shared_ptr<torch::optim::Optimizer> optimizer = job.optimizers.front();
   std::optional<parallel::DistributedDataParallel> ddp;
   if (group && stage < 2) ddp.emplace(job.model, *group);
-  if (group && stage > 0) optimizer = parallel::shard_optimizer(optimizer, job.model, *group, {.stage = stage});
+  if (group && stage > 0) optimizer = parallel::zero_optimizer(optimizer, job.model, *group, {.stage = stage});
   data::Loader loader = data.loader();
   for (int64_t epoch = 0; epoch < 2; ++epoch) {
     for (const data::Batch& batch : loader.epoch(epoch)) {
@@ -59,7 +59,7 @@ TEST(TrainRanks, APlainLoopGivesWhatOneProcessGives) {
 /// Six steps of two batches; in the first batch of the second one the loss throws on both ranks.
 std::vector<std::vector<at::Tensor>> weights_after_a_throw(const std::string& strategy) {
   Recipe recipe = ranks_recipe();
-  recipe.accumulate = 2;
+  recipe.gradient_accumulation_steps = 2;
   recipe.data_parallel = strategy;
   std::vector<Job> jobs = ranks_jobs(recipe, 2);
   std::vector<std::vector<at::Tensor>> weights(2);

@@ -85,7 +85,7 @@ FitResult fit_on(const Recipe& recipe, int ranks, int64_t stop_after, bool resum
     Trainer trainer(recipe, callbacks);
     self = &trainer;
     trainer.resume(resume);
-    trainer.with(group);
+    trainer.set_process_group(group);
     results[rank] = trainer.fit(std::move(jobs[rank]));
   });
   return results.front();
@@ -109,8 +109,8 @@ TEST(TrainRanks, AccumulateClipAndAverageAsOneProcessDoes) {
     SCOPED_TRACE(how);
     Recipe recipe = ranks_recipe();
     recipe.data_parallel = how;
-    recipe.accumulate = 3;
-    recipe.clip_norm = 0.05;
+    recipe.gradient_accumulation_steps = 3;
+    recipe.max_grad_norm = 0.05;
     recipe.ema_decay = 0.9;
     recipe.on_nan = "skip";
     expect_ranks_train_alike(recipe, 2);
@@ -172,12 +172,12 @@ TEST(TrainRanks, HalfGradientsAreNotDivided) {
   Recipe recipe = digits_recipe();
   recipe.model = "mlp";
   recipe.precision = "fp16";
-  recipe.precision_level = "O2";
+  recipe.amp_level = "O2";
   recipe.image_size = 8;
   recipe.optimizer_impl = "auto";
   recipe.batch_size = 100;  // of three ranks, and 60 in an epoch's last step
   recipe.lr = 0.01;
-  recipe.loader_threads = 0;
+  recipe.num_workers = 0;
   TrainLoop alone(make_job(recipe));
   alone.run_steps(8);
   const std::vector<double> expected = alone.take_losses();
@@ -260,7 +260,7 @@ TEST(TrainRanks, WriteOneTraceAndOneLog) {
   std::vector<Job> jobs = ranks_jobs(recipe, 2);
   run_ranks(2, [&](const comm::Group& group) {
     Trainer trainer(recipe);
-    trainer.with(group);
+    trainer.set_process_group(group);
     trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
   });
   const std::string trace = read_bytes(folder / "trace-2-3.json");
@@ -293,7 +293,7 @@ TEST(TrainRanks, ReadTheirDataForOneFingerprint) {
     for (Job& job : jobs) job.train = data::Dataset(counting).batch(recipe.batch_size).threads(0).shuffle(2);
     run_ranks(2, [&](const comm::Group& group) {
       Trainer trainer(recipe);
-      trainer.with(group);
+      trainer.set_process_group(group);
       trainer.fit(std::move(jobs[static_cast<size_t>(group.rank())]));
     });
     reads.push_back(counting->reads);
@@ -327,8 +327,9 @@ TEST(TrainRanks, OtherRecipesAndDataAreNamed) {
       });
     });
   };
-  EXPECT_THAT(error_with([](Job& job) { job.recipe.patience = 3; }),
-              HasSubstr("is patience: 3 on rank 1, and patience: 0 on rank 0. Give all ranks"));
+  EXPECT_THAT(
+      error_with([](Job& job) { job.recipe.early_stopping_patience = 3; }),
+      HasSubstr("is early_stopping_patience: 3 on rank 1, and early_stopping_patience: 0 on rank 0. Give all ranks"));
   EXPECT_THAT(error_with([](Job& job) { job.eval.reset(); }),
               HasSubstr("held-out data: none on rank 1, and held-out data: 77 samples, "));
   // As many, and others: what each rank takes of a batch would belong to two data sets.

@@ -59,10 +59,27 @@ TEST(Recipe, WrittenAndReadBackIsTheSame) {
 }
 
 TEST(Recipe, UnknownKeySuggestsTheNearest) {
-  EXPECT_THAT(parse_error("model: mlp\nepoch: 3\n"),
-              AllOf(HasSubstr("my.yaml, line 2"), HasSubstr("\"epoch\""), HasSubstr("Did you mean \"epochs\"?")));
+  EXPECT_THAT(
+      parse_error("model: mlp\nepoch: 3\n"),
+      AllOf(HasSubstr("my.yaml, line 2"), HasSubstr("unknown key \"epoch\"."), HasSubstr("Did you mean \"epochs\"?")));
   EXPECT_THAT(parse_error("chanels_last: true\n"), HasSubstr("Did you mean \"channels_last\"?"));
   EXPECT_THAT(parse_error("zebra: 1\n"), AllOf(Not(HasSubstr("Did you mean")), HasSubstr("Known keys: model,")));
+}
+
+TEST(Recipe, FormerKeyNamesTheNewOne) {
+  EXPECT_THAT(parse_error("model: mlp\nclip_norm: 1\n"),
+              HasSubstr("my.yaml, line 2: unknown key \"clip_norm\"; it is called max_grad_norm now."));
+  Recipe recipe;
+  EXPECT_THAT(error_of([&] { recipe.set("loader_threads=4"); }),
+              HasSubstr("command line: unknown key \"loader_threads\"; it is called num_workers now."));
+  int renamed = 0;
+  for (const RecipeField& field : recipe_fields()) {
+    if (field.former_name.empty()) continue;
+    ++renamed;
+    EXPECT_THAT(parse_error(field.former_name + ": " + field.default_value),
+                HasSubstr("it is called " + field.name + " now."));
+  }
+  EXPECT_EQ(renamed, 21);
 }
 
 TEST(Recipe, WrongTypesAndRangesNameKeyValueAndLine) {

@@ -59,7 +59,7 @@ Recipe resumable(const std::string& folder) {
   recipe.epochs = 3;
   recipe.augment = "crop";
   recipe.warmup_epochs = 1.5;
-  recipe.loader_threads = 2;
+  recipe.num_workers = 2;
   recipe.run_folder = folder;
   return recipe;
 }
@@ -99,9 +99,9 @@ TEST(Resume, EverySwitchOnAndManyTimes) {
     recipe.optimizer_state = "int8";
     recipe.channels_last = true;
     recipe.precision = "bf16";
-    recipe.checkpoint_every = 5;
-    recipe.cache_mb = 4;
-    recipe.activations = "int8";
+    recipe.save_steps = 5;
+    recipe.image_cache_mb = 4;
+    recipe.activation_dtype = "int8";
     return recipe;
   };
   const RunTrace whole = run_part(recipe_in(one.path()), false, 0);
@@ -148,7 +148,7 @@ TEST(Resume, ADamagedNewestCheckpointCostsOnlyItsSteps) {
   write_bytes(first.result.checkpoint, bytes.substr(0, bytes.size() - 100));
   const CapturedLog log;
   const RunTrace rest = run_part(resumable(two.path()), true, 0);
-  EXPECT_THAT(log.text(), HasSubstr("step-000000000030.pt is damaged and passed over"));
+  EXPECT_THAT(log.text(), HasSubstr("step-000000000030.pt is damaged and skipped"));
   EXPECT_THAT(log.text(), HasSubstr("from step 24"));
   EXPECT_EQ(rest.losses, std::vector<float>(whole.losses.begin() + 24, whole.losses.end()));
   expect_same_bits(rest.weights, whole.weights);
@@ -169,7 +169,7 @@ TEST(Resume, FromNothingBeginsAtTheStart) {
   recipe.epochs = 2;
   const CapturedLog log;
   EXPECT_EQ(run_part(recipe, true, 0).losses.size(), 24u);
-  EXPECT_THAT(log.text(), HasSubstr("begins at its start"));
+  EXPECT_THAT(log.text(), HasSubstr("starting from the beginning"));
 }
 
 TEST(Resume, AChangedRecipeIsSaid) {
@@ -178,7 +178,8 @@ TEST(Resume, AChangedRecipeIsSaid) {
   run_part(recipe, false, 3);
   recipe.lr = 0.025;
   EXPECT_THAT(error_of([&] { run_part(recipe, true, 1); }),
-              AllOf(HasSubstr("same bits"), HasSubstr("recipe.lr: 0.1 then, 0.025 now"), HasSubstr("accept")));
+              AllOf(HasSubstr("would differ from the original run"), HasSubstr("recipe.lr: 0.1 then, 0.025 now"),
+                    HasSubstr("accept")));
   const CapturedLog log;
   run_part(recipe, true, 1, /*accept_changes=*/true);
   EXPECT_THAT(log.text(), HasSubstr("recipe.lr: 0.1 then, 0.025 now"));
@@ -188,17 +189,17 @@ TEST(Resume, WhatChangesNoBitIsOnlySaid) {
   const TemporaryFolder folder;
   Recipe recipe = resumable(folder.path());
   run_part(recipe, false, 3);
-  recipe.loader_threads = 3;
+  recipe.num_workers = 3;
   recipe.epochs += 1;
   const CapturedLog log;
   run_part(recipe, true, 1);
-  EXPECT_THAT(log.text(), AllOf(HasSubstr("loader_threads"), HasSubstr("without effect")));
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("num_workers"), HasSubstr("without effect")));
 }
 
 TEST(Resume, ALaterEndIsAnotherRunWhereTheRateFallsTowardsIt) {
   const TemporaryFolder folder;
   Recipe recipe = resumable(folder.path());
-  recipe.schedule = "cosine";
+  recipe.lr_schedule = "cosine";
   run_part(recipe, false, 3);
   recipe.epochs += 1;
   EXPECT_THAT(error_of([&] { run_part(recipe, true, 1); }), HasSubstr("recipe.epochs"));
@@ -209,9 +210,9 @@ TEST(Resume, ARateThatFellStaysDown) {
   const auto recipe_in = [](const std::string& folder) {
     Recipe recipe = resumable(folder);
     recipe.lr = 1e-9;  // nothing gets better: the plateau comes after four evaluations
-    recipe.schedule = "plateau";
-    recipe.eval_every = 1;
-    recipe.checkpoint_every = 1;
+    recipe.lr_schedule = "plateau";
+    recipe.eval_steps = 1;
+    recipe.save_steps = 1;
     return recipe;
   };
   const RunTrace whole = run_part(recipe_in(one.path()), false, 0);
@@ -223,7 +224,7 @@ TEST(Resume, AcceptedOptionsAreUsed) {
   const TemporaryFolder folder;
   Recipe recipe = resumable(folder.path());
   run_part(recipe, false, 12);
-  recipe.lr = 0;
+  recipe.lr = 1e-30;  // too small to change a weight
   recipe.momentum = 0;
   recipe.weight_decay = 0;
   recipe.ema_decay = 0.9;
@@ -259,7 +260,7 @@ TEST(Resume, WhatDecidesTheOrderStaysUntilTheEpochsEnd) {
   Recipe other = resumable(folder.path());
   other.batch_size = 16;
   EXPECT_THAT(error_of([&] { run_part(other, true, 0); }),
-              AllOf(HasSubstr("inside epoch 1 (batch 7)"), HasSubstr("batch_size: 32 then, 16 now")));
+              AllOf(HasSubstr("within epoch 1 (batch 7)"), HasSubstr("batch_size: 32 then, 16 now")));
   run_part(resumable(folder.path()), true, 5);  // to the epoch's end
   EXPECT_EQ(run_part(other, true, 1, /*accept_changes=*/true).losses.size(), 1u);
 }

@@ -22,8 +22,8 @@ Recipe logged(const TemporaryFolder& folder) {
   recipe.image_size = 8;
   recipe.run_folder = folder.path();
   recipe.log = "csv, json, tensorboard";
-  recipe.log_every = 1;
-  recipe.checkpoint_every = 5;
+  recipe.logging_steps = 1;
+  recipe.save_steps = 5;
   return recipe;
 }
 
@@ -87,8 +87,8 @@ TEST(RunFiles, TheRecordIsWhatThisProcessIs) {
   fit_until(recipe, false, 3);
   const RunRecord record = run_record_from_json(read_bytes(folder / "run.json"));
   EXPECT_THAT(record.data, HasSubstr(" samples, "));
-  EXPECT_TRUE(differences(record, this_run(recipe, record.data)).empty());
-  EXPECT_EQ(Recipe::load(folder / "recipe.yaml"), recipe);
+  EXPECT_TRUE(differences(record, this_run(with_model_defaults(recipe), record.data)).empty());
+  EXPECT_EQ(Recipe::load(folder / "recipe.yaml"), with_model_defaults(recipe));
 }
 
 TEST(RunFiles, ATraceShowsThePhasesOfItsSteps) {

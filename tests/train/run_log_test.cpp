@@ -253,7 +253,7 @@ TEST(RunLog, ALogThatCannotBeWrittenEndsAndTheOthersGoOn) {
     log_steps(log, 31, 33);
   }
   EXPECT_THAT(messages.text(), HasSubstr("log.jsonl"));
-  EXPECT_THAT(messages.text(), HasSubstr("the run goes on"));
+  EXPECT_THAT(messages.text(), HasSubstr("the run continues"));
   log_steps(log, 34, 36);
   EXPECT_EQ(csv_of(folder).size(), 37U);
   RunLog resumed("json", folder.path(), 30);

@@ -49,7 +49,7 @@ TEST(RunRecord, ComesBackFromJson) {
   EXPECT_TRUE(differences(run, run_record_from_json(to_json(run))).empty());
   for (const char* text : {"", "{", "[]", "{\"facts\": 3, \"recipe\": \"\", \"data\": \"\"}", "{\"facts\": {}}",
                            "{\"facts\": {\"a\": 1}, \"recipe\": \"\", \"data\": \"\"}"}) {
-    EXPECT_THAT(error_of([&] { run_record_from_json(text, "run.json"); }), HasSubstr("run.json: this is no record"))
+    EXPECT_THAT(error_of([&] { run_record_from_json(text, "run.json"); }), HasSubstr("run.json: this is not a record"))
         << text;
   }
 }
@@ -78,14 +78,19 @@ TEST(RunRecord, PutsWhatChangesBitsFirst) {
 
 TEST(RunRecord, ComparesRecipesKeyByKey) {
   RunRecord then = record(), now = then;
-  then.recipe = "lr: 0.1\nlog_every: 5\n";
-  now.recipe = "# a comment\nlog_every: 7\nlr: 0.2\nbatch_size: 32\n";
-  EXPECT_EQ(summary(differences(then, now)), "recipe.lr bits; recipe.log_every; ");
+  then.recipe = "lr: 0.1\nlogging_steps: 5\n";
+  now.recipe = "# a comment\nlogging_steps: 7\nlr: 0.2\nbatch_size: 32\n";
+  EXPECT_EQ(summary(differences(then, now)), "recipe.lr bits; recipe.logging_steps; ");
   now.recipe = then.recipe + "epochs: 20\n";
   EXPECT_EQ(summary(differences(then, now)), "recipe.epochs; ");
-  then.recipe = "schedule: cosine\n";
+  then.recipe = "lr_schedule: cosine\n";
   now.recipe = then.recipe + "epochs: 20\n";
   EXPECT_EQ(summary(differences(then, now)), "recipe.epochs bits; ") << "the rate falls to the last epoch";
+  then.recipe = "clip_norm: 1\n";
+  now.recipe = "max_grad_norm: 1\n";
+  EXPECT_EQ(summary(differences(then, now)), "") << "the same key under its former name";
+  now.recipe = "max_grad_norm: 2\n";
+  EXPECT_EQ(summary(differences(then, now)), "recipe.max_grad_norm bits; ");
   then.recipe = "a_key_of_old: 1\n";
   now.recipe = "";
   EXPECT_EQ(summary(differences(then, now)), "");

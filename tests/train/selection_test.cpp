@@ -78,7 +78,7 @@ TEST(SampleStatsOfARun, SurviveAResume) {
   const Recipe whole = counting_recipe(whole_folder);
   Trainer(whole).fit();
   Recipe recipe = counting_recipe(folder);
-  recipe.checkpoint_every = 5;
+  recipe.save_steps = 5;
   Trainer first(recipe, {.on_step = [&](const TrainLoop& loop) {
                   if (loop.step_count() == 17) first.request_stop();
                 }});

@@ -52,7 +52,7 @@ data::Dataset blobs_with_nan(int64_t row) {
 TEST(Strategies, ClippingBoundsTheStep) {
   Small small;
   small.lr = 1;
-  small.recipe.clip_norm = 1e-3;
+  small.recipe.max_grad_norm = 1e-3;
   TrainLoop loop(small.job());
   const std::vector<at::Tensor> before = copies_of(small.model);
   loop.step();
@@ -66,7 +66,7 @@ TEST(Strategies, ClippingBoundsTheStep) {
 TEST(Strategies, ValuesAreClippedOneByOne) {
   Small small;
   small.lr = 1;
-  small.recipe.clip_value = 1e-4;
+  small.recipe.max_grad_value = 1e-4;
   TrainLoop loop(small.job());
   const std::vector<at::Tensor> before = copies_of(small.model);
   loop.step();
@@ -104,7 +104,7 @@ TEST(Strategies, SmoothedLabels) {
 TEST(Strategies, EvaluationWhileTraining) {
   Small small;
   small.recipe.epochs = 2;
-  small.recipe.eval_every = 3;  // 4 steps an epoch
+  small.recipe.eval_steps = 3;  // 4 steps an epoch
   std::vector<int64_t> steps;
   Callbacks callbacks;
   callbacks.on_evaluation = [&](int64_t step, const Evaluation&) { steps.push_back(step); };
@@ -116,7 +116,7 @@ TEST(Strategies, StopsEarlyWhenNothingGetsBetter) {
   Small small;
   small.lr = 0;  // nothing ever changes
   small.recipe.epochs = 20;
-  small.recipe.patience = 3;
+  small.recipe.early_stopping_patience = 3;
   const FitResult result = Trainer(small.recipe).fit(small.job());
   EXPECT_TRUE(result.stopped_early);
   EXPECT_FALSE(result.stopped);
@@ -127,7 +127,7 @@ TEST(Strategies, PlateauLowersTheRate) {
   Small small;
   small.lr = 1e-12;  // nothing gets better
   small.recipe.epochs = 6;
-  small.recipe.schedule = "plateau";
+  small.recipe.lr_schedule = "plateau";
   const Job job = small.job();
   Trainer(small.recipe).fit(job);
   EXPECT_NEAR(job.optimizers.front()->param_groups().front().options().get_lr(), 1e-13, 1e-18);
@@ -138,7 +138,7 @@ TEST(Strategies, TheBestCheckpointsStay) {
   Small small;
   small.recipe.epochs = 5;
   small.recipe.run_folder = folder.path();
-  small.recipe.keep_best = 2;
+  small.recipe.save_top_k = 2;
   Trainer(small.recipe).fit(small.job());
   const auto best = checkpoint::Folder(folder.path()).best();
   ASSERT_EQ(best.size(), 2U);
@@ -154,7 +154,7 @@ TEST(Strategies, SeveralOptimizersStepAndResumeTogether) {
     small.model = dropout_net();
     small.recipe.epochs = epochs;
     small.recipe.run_folder = where;
-    small.recipe.clip_norm = 1;
+    small.recipe.max_grad_norm = 1;
     const auto all = small.model.parameters();
     Job job = small.job();
     job.loss = cross_entropy_loss(small.model);
@@ -196,7 +196,7 @@ TEST(BadValues, ASampleIsNamed) {
   Job job = small.job();
   job.train = blobs_with_nan(21);
   const std::string message = error_of([&] { TrainLoop(job).run_steps(4); });
-  EXPECT_THAT(message, AllOf(HasSubstr("step 2"), HasSubstr("\"image\" holds it already, in the samples 21")));
+  EXPECT_THAT(message, AllOf(HasSubstr("step 2"), HasSubstr("\"image\" already contains it, in the samples 21")));
 }
 
 TEST(BadValues, ABrokenStateDoesNotReplaceAGoodOne) {
@@ -204,8 +204,8 @@ TEST(BadValues, ABrokenStateDoesNotReplaceAGoodOne) {
   Small small;
   small.lr = 1e38;
   small.recipe.run_folder = folder.path();
-  small.recipe.checkpoint_every = 1;
-  small.recipe.keep_checkpoints = 1;
+  small.recipe.save_steps = 1;
+  small.recipe.save_total_limit = 1;
   EXPECT_THAT(error_of([&] { Trainer(small.recipe).fit(small.job()); }), HasSubstr("1e+38"));
   for (const std::string& path : checkpoint::Folder(folder.path()).list()) {
     for (const auto& [name, tensor] : checkpoint::load(path).model)

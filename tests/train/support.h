@@ -30,7 +30,7 @@ inline Recipe digits_recipe() {
   recipe.epochs = 2;
   recipe.lr = 0.1;
   recipe.optimizer_impl = "loop";
-  recipe.loader_threads = 0;
+  recipe.num_workers = 0;
   return recipe;
 }
 

@@ -67,7 +67,7 @@ class TextRun : public testing::Test {
     result.lr = 1e-2;
     result.batch_size = 24;
     result.epochs = 10;
-    result.loader_threads = 0;
+    result.num_workers = 0;
     return result;
   }
   std::string error_with(const std::string& change) const {
@@ -98,7 +98,7 @@ TEST_F(TextRun, LearnsFromTextsOfUnequalLengthAndNamedLabels) {
   Recipe bytes = recipe();
   bytes.model = "bert-20m";
   bytes.tokenizer = "bytes";
-  const Model wide = make_model(bytes, split_data(bytes).info());
+  const Model wide = make_model(resolve(bytes));
   EXPECT_EQ(wide.state_dict()[0].second.size(0), 259) << "words of the tokenizer";
   EXPECT_EQ(wide.state_dict().back().second.size(0), 2) << "classes of the data";
 }
@@ -131,7 +131,7 @@ TEST_F(TextRun, BatchesAreThePaddedTexts) {
 
 TEST_F(TextRun, CutsLongTextsAndSaysSoOnce) {
   Recipe cut = recipe();
-  cut.sequence_length = 12;
+  cut.max_length = 12;
   cut.epochs = 2;
   int64_t longer = 0;
   for (int64_t i = 0; i < 240; ++i) longer += 3 + i * 11 % 28 > 10;
@@ -184,7 +184,7 @@ TEST_F(TextRun, ResumesWithTheSameBits) {
   Recipe run = recipe();
   run.epochs = 2;
   run.length_buckets = true;
-  run.checkpoint_every = 7;
+  run.save_steps = 7;
   const auto weights = [&](const std::string& name, int64_t stop_at) {
     run.run_folder = folder_ / name;
     Callbacks callbacks;
@@ -213,9 +213,9 @@ TEST_F(TextRun, ResumesWithTheSameBits) {
 TEST_F(TextRun, MismatchesAreSaidBeforeTheFirstStep) {
   EXPECT_THAT(error_with("tokenizer="), HasSubstr("texts need a tokenizer: set tokenizer to bytes, or to a vocab.txt"));
   EXPECT_THAT(error_with("tokenizer=bytes"), HasSubstr("expected data of at most vocab_size = 14 words, got 259"));
-  EXPECT_THAT(error_with("sequence_length=41"),
-              AllOf(HasSubstr("sequence_length = 41"), HasSubstr("expected 1 to 40 tokens a sample")));
-  EXPECT_THAT(error_with("sequence_length=2"), HasSubstr("leaves room between the marks"));
+  EXPECT_THAT(error_with("max_length=41"),
+              AllOf(HasSubstr("max_length = 41"), HasSubstr("expected 1 to 40 tokens a sample")));
+  EXPECT_THAT(error_with("max_length=2"), HasSubstr("leaves room between the marks"));
   EXPECT_THAT(error_with("text_field=story"), HasSubstr("has no text \"story\""));
   EXPECT_THAT(error_with("num_classes=1"), HasSubstr("expected a label in [0, 1), found 1"));
   EXPECT_THAT(error_with("image_size=32"), HasSubstr("reads no pictures"));
@@ -251,7 +251,7 @@ TEST_F(TextRun, StartsFromAModelWithoutAHead) {
   tuned.weights = folder_ / "model.safetensors";
   const CapturedLog log;
   const Job job = make_job(tuned);
-  EXPECT_THAT(log.text(), AllOf(HasSubstr("so drawn at random: "), HasSubstr("classifier.weight")));
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("initialized randomly: "), HasSubstr("classifier.weight")));
   EXPECT_TRUE(torch::equal(job.model.state_dict()[0].second, base.state_dict()[0].second));
   NamedTensors less = base.state_dict();
   less.erase(less.begin());
@@ -261,7 +261,7 @@ TEST_F(TextRun, StartsFromAModelWithoutAHead) {
 
 TEST_F(TextRun, IsPlannedAndSelected) {
   Recipe planned = recipe();
-  planned.sequence_length = 16;
+  planned.max_length = 16;
   const MemoryPlan plan = plan_memory(planned, {8, 0});
   EXPECT_EQ(plan.size, (StepSize{8, 16}));
   EXPECT_GT(plan.peak_bytes(), 4 * plan.parameters);
@@ -288,9 +288,9 @@ TEST_F(TextRun, ModelsOfTheNextTokenReadPackedTexts) {
   next.model = folder_ / "gpt.json";
   next.epochs = 12;
   next.batch_size = 8;
-  next.sequence_length = 1;
-  EXPECT_THAT(error_of([&] { make_job(next); }), HasSubstr("expected a sequence_length of 2 at least, got 1"));
-  next.sequence_length = 48;
+  next.max_length = 1;
+  EXPECT_THAT(error_of([&] { make_job(next); }), HasSubstr("expected a max_length of 2 at least, got 1"));
+  next.max_length = 48;
   const Job job = make_job(next);
   EXPECT_LT(job.train.size(), 120) << "rows of two texts and more";
   data::Loader loader = job.train.loader();
@@ -343,7 +343,7 @@ TEST(SeriesRun, TrainsOnSeriesOfUnequalLength) {
   job.loss = [model = job.model](const data::Batch& batch) { return cross_entropy_loss(model)(batch).loss / 0.0; };
   TrainLoop loop(std::move(job));
   EXPECT_THAT(error_of([&] { loop.step(); }),
-              AllOf(HasSubstr("became infinite"), Not(HasSubstr("\"series\" holds it"))))
+              AllOf(HasSubstr("became infinite"), Not(HasSubstr("\"series\" already contains it"))))
       << "padding is NaN, and not to blame";
   recipe.tokenizer = "bytes";
   EXPECT_THAT(error_of([&] { make_job(recipe); }), HasSubstr("reads no texts"));
@@ -363,7 +363,7 @@ TEST(SeriesRun, IsMeasuredWithItsLongestSeriesFirst) {
   recipe.model = "encoder_decoder";
   recipe.data = recipe.eval_data = folder / "train.jsonl";
   recipe.batch_size = 4;
-  recipe.loader_threads = 0;
+  recipe.num_workers = 0;
   for (const uint64_t seed : {1, 2, 3}) {
     const auto job = make_ladder_job(recipe, seed);
     EXPECT_EQ(job->run_steps(20), 80) << "an epoch: each series once";

@@ -85,8 +85,8 @@ TEST(NextTokenLoss, GoesThroughWhatWrapsTheModel) {
   for (const char* level : {"O1", "O3"}) {
     amp::PreparedModel prepared = amp::apply(small_language_model(), amp::policy(level, at::kBFloat16));
     at::ScalarType hidden_type = at::kFloat;
-    const at::Tensor ones =
-        models::forward_into(prepared.model, batch["tokens"], [&](const at::Tensor& hidden, const at::Tensor&, auto&) {
+    const at::Tensor ones = models::forward_with_head(
+        prepared.model, batch["tokens"], [&](const at::Tensor& hidden, const at::Tensor&, auto&) {
           hidden_type = torch::linear(hidden, torch::ones({1, hidden.size(-1)}, hidden.options())).scalar_type();
           return torch::ones({2});
         });
@@ -101,8 +101,8 @@ TEST(NextTokenLoss, OnlyOfModelsThatSayWhatTheirHeadIs) {
   const auto none = [](const at::Tensor&, const at::Tensor&, const at::Tensor&) -> at::Tensor {
     throw std::logic_error("nothing runs");
   };
-  EXPECT_FALSE(models::forward_into(models::mlp(), torch::zeros({1, 1, 8, 8}), none).defined());
-  EXPECT_FALSE(models::forward_into(small_language_model(false), packed_batch()["tokens"], none).defined());
+  EXPECT_FALSE(models::forward_with_head(models::mlp(), torch::zeros({1, 1, 8, 8}), none).defined());
+  EXPECT_FALSE(models::forward_with_head(small_language_model(false), packed_batch()["tokens"], none).defined());
 }
 
 }  // namespace bellows::train

@@ -71,9 +71,9 @@ TEST(TrainLoop, ExactSwitchesChangeNoBit) {
   const Trajectory plain = by_loop(digits_recipe());
   Recipe recipe = digits_recipe();
   recipe.optimizer_impl = "foreach";
-  recipe.loader_threads = 2;
-  recipe.cache_mb = 8;
-  recipe.keep_freed_memory = true;
+  recipe.num_workers = 2;
+  recipe.image_cache_mb = 8;
+  recipe.allocator_reuse = true;
   const Trajectory ours = by_loop(recipe);
   EXPECT_EQ(ours.losses, plain.losses);
   expect_same_bits(ours.weights, plain.weights);

@@ -1,106 +1,17 @@
 """Writes what texts need: python tools/goldens/tokenizer.py [VOCAB.TXT …]
 
-The tables of bellows/data/text/unicode_tables.cpp, from Python's unicodedata; tests/goldens/data/wordpiece.json: words of small
-vocabularies and what transformers' BertTokenizer makes of awkward texts with them; and tests/goldens/data/bpe.json: tokenizer.json
-files of byte-level BPE, as the package tokenizers writes them, and what it makes of the same texts.
+tests/goldens/data/wordpiece.json: words of small vocabularies and what transformers' BertTokenizer makes of difficult texts with them.
+tests/goldens/data/bpe.json: tokenizer.json files of byte-level BPE, as the package tokenizers writes them, and what it makes of the
+same texts.
 """
 
 import json
 import pathlib
 import tempfile
-import unicodedata
 
 root = pathlib.Path(__file__).resolve().parents[2]
-tables = root / "bellows" / "data" / "text" / "unicode_tables.cpp"
 golden = root / "tests" / "goldens" / "data" / "wordpiece.json"
 bpe_golden = root / "tests" / "goldens" / "data" / "bpe.json"
-
-HANGUL = range(0xAC00, 0xD7A4)  # decomposed by rule
-SURROGATES = range(0xD800, 0xE000)
-CHARACTERS = [c for c in range(0x80, 0x110000) if c not in SURROGATES]
-
-
-def category(c):
-    return unicodedata.category(chr(c))
-
-
-def folded(c):
-    """In lower case, decomposed, without marks."""
-    return [ord(x) for x in unicodedata.normalize("NFD", chr(c).lower()) if unicodedata.category(x) != "Mn"]
-
-
-def ranges(wanted):
-    result = []
-    for c in filter(wanted, CHARACTERS):
-        if result and result[-1][1] == c - 1:
-            result[-1][1] = c
-        else:
-            result.append([c, c])
-    return result
-
-
-def width(text):
-    return sum(2 if unicodedata.east_asian_width(x) in "WF" else 1 for x in text)
-
-
-def literal(pairs):
-    lines, line = [], ""
-    for pair in pairs:
-        if width(line + pair) > 100:
-            lines.append(line)
-            line = ""
-        line += pair
-    return "\n".join(f'    "{text}"' for text in lines + [line])
-
-
-def table(name, rows):
-    text = ", ".join("{" + ", ".join(hex(x) for x in row) + "}" for row in rows)
-    lines, line = [], "   "
-    for part in text.split("}, "):
-        part += "" if part.endswith("}") else "},"
-        if len(line) + len(part) + 1 > 118:
-            lines.append(line)
-            line = "   "
-        line += " " + part
-    return f"constexpr {name} = {{\n" + "\n".join(lines + [line]) + "};\n"
-
-
-def write_tables():
-    changed = {c: folded(c) for c in CHARACTERS if c not in HANGUL and folded(c) != [c]}
-    left_to_right = lambda c: unicodedata.bidirectional(chr(c)) not in ("R", "AL")  # noqa: E731
-    as_text = {c: to for c, to in changed.items() if len(to) == 1 and left_to_right(c)}
-    as_numbers = {c: to for c, to in changed.items() if to and c not in as_text}
-    text = f"""// Written by tools/goldens/tokenizer.py from Unicode {unicodedata.unidata_version}. Not by hand.
-#include "bellows/data/text/unicode.h"
-
-namespace bellows::data::unicode {{
-
-// clang-format off
-namespace {{
-
-constexpr char pairs[] =
-{literal(chr(c) + chr(to[0]) for c, to in as_text.items())};
-
-{table("Folding foldings[]", [[c] + to for c, to in as_numbers.items()])}
-{table("Range removed_ranges[]", ranges(lambda c: changed.get(c) == []))}
-{table("Range punctuation_ranges[]", ranges(lambda c: category(c)[0] == "P"))}
-{table("Range control_ranges[]", ranges(lambda c: category(c) in ("Cc", "Cf", "Co")))}
-{table("Range space_ranges[]", ranges(lambda c: category(c)[0] == "Z"))}
-{table("Range letter_ranges[]", ranges(lambda c: category(c)[0] == "L"))}
-{table("Range number_ranges[]", ranges(lambda c: category(c)[0] == "N"))}
-}}  // namespace
-// clang-format on
-
-const Tables& tables() {{
-  static constexpr Tables all = {{pairs,          foldings,     removed_ranges, punctuation_ranges,
-                                 control_ranges, space_ranges, letter_ranges,  number_ranges}};
-  return all;
-}}
-
-}}  // namespace bellows::data::unicode
-"""
-    tables.write_text(text)
-
 
 TEXTS = [
     "Hello, World! It's 2024.",
@@ -193,6 +104,5 @@ def write_bpe_golden():
 
 
 if __name__ == "__main__":
-    write_tables()
     write_golden()
     write_bpe_golden()

@@ -14,7 +14,7 @@ namespace bellows::comm {
 
 namespace {
 
-/// The variables as one launcher names them.
+/// The names of the variables that a launcher sets.
 struct Names {
   const char *launcher, *rank, *world_size, *local_rank, *local_world_size;
 };
@@ -30,7 +30,7 @@ std::optional<std::string> find(const Variables& variables, const char* name) {
   return found->second;
 }
 
-/// Nothing unless it is a number in [low, high].
+/// Returns a number in [low, high], or nothing.
 std::optional<int> parse(std::string_view text, int low, int high) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -67,14 +67,14 @@ void read_ranks(const Variables& variables, const Names& names, LaunchEnvironmen
                     ", expected no more ranks on one machine than in all.");
 }
 
-/// The same for all ranks of a job, different for most jobs of a machine.
+/// A port that is the same for all ranks of a job and differs between most jobs of a machine.
 int port_of(const std::string& job) {
   uint32_t hash = 2166136261u;  // FNV-1a
   for (const char letter : job) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
   return 20000 + static_cast<int>(hash % 10000);
 }
 
-/// "4(x2),3": how many ranks each node has, in the order of the nodes.
+/// Number of tasks on this node, from SLURM's list of tasks by node, such as "4(x2),3".
 int slurm_tasks_of_this_node(const Variables& variables, int otherwise) {
   constexpr const char* name = "SLURM_STEP_TASKS_PER_NODE";
   constexpr int most = 1 << 20;
@@ -157,9 +157,9 @@ LaunchEnvironment read_launch_environment(const Variables& variables) {
   if (find(variables, "RANK") || find(variables, "WORLD_SIZE")) {
     read_torchrun(variables, place);
   } else if (find(variables, "OMPI_COMM_WORLD_RANK") || find(variables, "OMPI_COMM_WORLD_SIZE")) {
-    read_mpi(variables, place);  // before SLURM's: those of the step that mpirun runs in
+    read_mpi(variables, place);  // before SLURM, whose variables belong to the step that runs mpirun
   } else if (find(variables, "SLURM_PROCID") && find(variables, "SLURM_STEP_ID")) {
-    read_slurm(variables, place);  // a batch script itself has no step: it is one process
+    read_slurm(variables, place);  // a batch script has no step and runs as one process
   }
   place.master_address = find(variables, "MASTER_ADDR").value_or(place.master_address);
   place.master_port = number_of(variables, "MASTER_PORT", 1, place.master_port, 65535);

@@ -35,12 +35,12 @@ std::string signal_name(int signal) {
   return "SIG" + std::string(sigabbrev_np(signal));
 }
 
-/// A rank that was told to stop, and did: killed by the signal, or in its own time.
+/// Whether a rank ended because of a stop request: killed by the signal, or with its exit code.
 bool ended_as_asked(const RankProcess& process) {
   return process.exit_code() == 128 + SIGINT || process.exit_code() == 128 + SIGTERM;
 }
 
-/// Of the environment, or a new one where this node alone has to know it.
+/// Returns BELLOWS_TOKEN, or a new token if there is only one node.
 std::string job_token(const LaunchOptions& options) {
   const char* given = std::getenv("BELLOWS_TOKEN");
   if (given && *given) return given;
@@ -49,13 +49,13 @@ std::string job_token(const LaunchOptions& options) {
   return make_token();
 }
 
-/// The ranks of this node, from their start to their end.
+/// Runs the ranks of this node from start to end.
 class Round {
  public:
   Round(int number, int ranks, const Signals& signals, Guard& guard, Nodes& nodes, const OutputLine& on_line)
       : number_(number), ranks_(ranks), signals_(signals), guard_(guard), nodes_(nodes), on_line_(on_line) {}
 
-  /// Nothing, or what failed first, on whatever node.
+  /// Returns the first failure on any node, or nothing.
   std::optional<Failure> run(const std::vector<std::string>& command, const std::string& token, int max_restarts);
 
  private:
@@ -77,8 +77,8 @@ class Round {
   const OutputLine& on_line_;
   std::vector<std::unique_ptr<RankProcess>> processes_;
   std::optional<Failure> failure_;
-  std::optional<WaitReport> ending_;            ///< since the ranks are to end
-  std::optional<Clock::time_point> first_end_;  ///< of a rank that failed, or after a request to stop
+  std::optional<WaitReport> ending_;            ///< since the ranks should end
+  std::optional<Clock::time_point> first_end_;  ///< when the first rank failed, or ended after a stop request
   bool stop_ = false, terminated_ = false, killed_ = false;
 };
 
@@ -96,7 +96,7 @@ std::vector<std::string> rank_environment(Variables variables, int local_rank, i
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   variables["BELLOWS_TOKEN"] = token;
   variables["BELLOWS_LAUNCHER"] = "bellows launch";
-  variables.erase("BELLOWS_STORE");  // this job has a store
+  variables.erase("BELLOWS_STORE");  // the launcher serves a store
   std::vector<std::string> environment;
   environment.reserve(variables.size());
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
@@ -194,7 +194,7 @@ void Round::end_the_others() {
   }
 }
 
-/// Theirs go on when this node's are done: one of them may fail yet.
+/// Waits until the ranks of other nodes end, because one of them may still fail.
 void Round::wait_for_other_nodes() {
   nodes_.ended();
   WaitReport wait("launch: node " + std::to_string(nodes_.node_rank()), 0);
@@ -253,12 +253,12 @@ void check_launch(const LaunchOptions& options) {
 LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
   check_launch(options);
   const std::string token = job_token(options);
-  Guard guard;            // before there are threads
-  const Signals signals;  // before the store's threads, which must not take them
+  Guard guard;            // before threads start
+  const Signals signals;  // before the threads of the store start, so that they inherit the blocked signals
   const auto interrupted = [&]() -> std::optional<Failure> {
     while (const int signal = signals.next()) {
       if (asks_to_stop(signal))
-        return Failure{.exit_code = 128 + signal, .how = "The launcher was told to stop", .asked_for = true};
+        return Failure{.exit_code = 128 + signal, .how = "The launcher was asked to stop", .asked_for = true};
     }
     return std::nullopt;
   };
@@ -271,10 +271,10 @@ LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
       nodes.leave(nodes.over());
       return result_of(nodes.over(), restarts);
     }
-    restarts = *round;  // a node that was away has missed some
+    restarts = *round;  // a node that was lost has missed some rounds
     if (failure) {
-      log_warn("launch: ", failure->who_and_how(), ". Starting all ", nodes.world_size(), " ranks anew, ", restarts,
-               " of at most ", options.max_restarts, " times.");
+      log_warn("launch: ", failure->who_and_how(), ". Restarting all ", nodes.world_size(), " ranks (restart ",
+               restarts, " of at most ", options.max_restarts, ").");
     }
     failure = Round(restarts, ranks, signals, guard, nodes, on_line).run(options.command, token, options.max_restarts);
     if (!failure || failure->asked_for || failure->is_last || restarts >= options.max_restarts) {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t most_names = 100000, most_digits = 18;
 
-/// A list's parts: split at commas that stand outside of brackets.
+/// Splits a list at the commas outside brackets.
 std::vector<std::string_view> split_outside_brackets(std::string_view list) {
   std::vector<std::string_view> parts;
   int depth = 0;
@@ -37,7 +37,7 @@ int64_t bound(std::string_view digits, std::string_view list) {
   return number;
 }
 
-/// "01-03" and "7": what stands between two commas in a bracket. The first bound's zeros are kept.
+/// Expands one range in a bracket: "01-03" or "7". Keeps the leading zeros of the first bound.
 void append_range(std::string_view range, std::string_view list, std::vector<std::string>& numbers) {
   const size_t dash = range.find('-');
   const std::string_view first = range.substr(0, dash), last = dash == range.npos ? first : range.substr(dash + 1);

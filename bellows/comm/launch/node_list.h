@@ -6,9 +6,10 @@
 
 namespace bellows::comm {
 
-/// The names behind SLURM's short form of a list: "gpu[01-03,7],login" are gpu01, gpu02, gpu03, gpu7 and login. Several
-/// brackets in one name give every combination, the last one fastest.
-/// Throws: c10::ValueError – brackets that do not match, ranges that are none or run backwards, more than 100,000 names
+/// Expands SLURM's short form of a node list: "gpu[01-03,7],login" becomes gpu01, gpu02, gpu03, gpu7 and login. Several
+/// brackets in one name give all combinations; the last bracket varies fastest.
+/// Throws: c10::ValueError if brackets do not match, a range is invalid or descending, or there are more than 100,000
+///         names
 /// Ref:    scontrol show hostnames
 std::vector<std::string> expand_node_list(std::string_view list);
 

@@ -26,7 +26,7 @@ Failure store_gone() {
   return {.how = "Node 0, which serves the store, is gone", .is_last = true};
 }
 
-/// "HOST:PORT", also "[::1]:PORT".
+/// Splits "HOST:PORT" or "[::1]:PORT".
 std::pair<std::string, int> split_address(const std::string& text) {
   const size_t colon = text.rfind(':');
   int port = -1;
@@ -50,14 +50,14 @@ std::string to_json(const Failure& failure) {
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Gives `use` what the store has under a key, as JSON.
+/// Calls `use` with a store entry, parsed as JSON.
 template <class Use>
 auto read_entry(const std::string& key, const std::string& text, Use use) {
   try {
     return use(nlohmann::json::parse(text));
   } catch (const nlohmann::json::exception&) {
     TORCH_CHECK_VALUE(false, "launch: the store's entry \"", key, "\" is damaged: \"", text.substr(0, 100),
-                      "\", expected what another launcher of the same version writes. Does another program use the "
+                      "\", expected an entry of a launcher of the same version. Does another program use the "
                       "port? Start the job on all nodes again, or give another `rendezvous`.");
   }
 }
@@ -84,8 +84,8 @@ std::string seconds_text(double seconds) {
   return c10::str(seconds, " s");
 }
 
-/// Node 0 decides.
-/// Throws: c10::ValueError – on another node: it was told another number
+/// Compares the number of nodes with that of node 0.
+/// Throws: c10::ValueError if another node has another number
 void check_same_nodes(const Store& job, int node, int nodes) {
   if (node == 0) {
     job.set("nodes", std::to_string(nodes));
@@ -125,15 +125,15 @@ Nodes::Nodes(const LaunchOptions& options, const std::string& token, const Inter
   });
 }
 
-/// False: over().
+/// Returns false if the job is over; see over().
 bool Nodes::join_node_zero(int port, const std::function<Store(const Store&)>& enter, const Interrupted& interrupted) {
   WaitReport wait("launch: " + node_name(node_rank_), meet_timeout_s);
   struct Stopped {};
   const auto look = [&] {
     if ((over_ = interrupted())) throw Stopped();
     wait.report([&] { return c10::str("node 0 at ", host_, ":", port); });
-    TORCH_CHECK(wait.waited_s() < meet_timeout_s, "launch: nobody listened at ", host_, ":", port, " for ",
-                meet_timeout_s, " s, expected node 0 there. Start it, or check `rendezvous`.");
+    TORCH_CHECK(wait.waited_s() < meet_timeout_s, "launch: found no node 0 at ", host_, ":", port, " for ",
+                meet_timeout_s, " s. Start it, or check `rendezvous`.");
   };
   try {
     const auto joined = in_background(
@@ -173,7 +173,7 @@ bool Nodes::has_to_stop(const Interrupted& interrupted) {
   return over_.has_value();
 }
 
-/// The nodes that want to take part in the round, as node 0 sees them.
+/// The nodes that want to take part in the round, as seen by node 0.
 std::vector<Nodes::Member> Nodes::those_here(int ranks) {
   std::vector<Member> there = {{.node = 0, .ranks = ranks, .id = id_}};
   for (int node = 1; node < nodes_; ++node) {
@@ -198,10 +198,10 @@ std::string Nodes::missing_nodes(const std::vector<Member>& there) const {
 
 void Nodes::check_patience(Clock::time_point since, const std::vector<Member>& there) const {
   TORCH_CHECK(age_s(since) < meet_timeout_s, "launch: waited ", meet_timeout_s, " s for ", nodes_, " nodes, at least ",
-              min_nodes_, "; ", missing_nodes(there), " did not come to ", host_, ":", port(), ".");
+              min_nodes_, "; ", missing_nodes(there), " did not join at ", host_, ":", port(), ".");
 }
 
-/// Node 0 decides who takes part. False: over().
+/// Node 0 decides which nodes take part. Returns false if the job is over; see over().
 bool Nodes::gather(int ranks, const Interrupted& interrupted) {
   ++round_;
   view_->set("round", std::to_string(round_));
@@ -229,14 +229,14 @@ bool Nodes::gather(int ranks, const Interrupted& interrupted) {
   return take_place(there);
 }
 
-/// The other nodes come, and hear who takes part. False: over().
+/// The other nodes announce themselves and read the members. Returns false if the job is over; see over().
 bool Nodes::attend(int ranks, const Interrupted& interrupted) {
   const int after = round_;
   const auto since = Clock::now();
   WaitReport wait("launch: " + node_name(node_rank_), meet_timeout_s);
   for (auto renewed = since; !has_to_stop(interrupted); std::this_thread::sleep_for(meet_period)) {
     if (view_->silent_s() > node_timeout_s_ && age_s(renewed) > node_timeout_s_) {
-      view_->renew();  // the network may be there again, and TCP not know of it for minutes
+      view_->renew();  // after a network failure, TCP may take minutes to notice that the network is back
       renewed = Clock::now();
     }
     wait.report([&] { return c10::str("node 0 at ", host_, ":", port(), " to start the ranks of all nodes"); });
@@ -261,7 +261,7 @@ bool Nodes::attend(int ranks, const Interrupted& interrupted) {
   return false;
 }
 
-/// False: this node came too late.
+/// Returns false if this node came too late.
 bool Nodes::take_place(const std::vector<Member>& members) {
   members_ = members;
   first_rank_ = world_size_ = 0;
@@ -289,7 +289,7 @@ Failure Nodes::report(const Failure& failure) {
   if (!view_) return failure;
   view_->set_first(key("failed"), to_json(failure));
   if (const auto first = view_->wait_for(key("failed"), 1)) return failure_of(key("failed"), *first);
-  return view_->is_gone() ? store_gone() : failure;  // ranks may notice before their launcher does
+  return view_->is_gone() ? store_gone() : failure;  // ranks may notice before their launcher
 }
 
 std::optional<Failure> Nodes::heard() {
@@ -302,7 +302,7 @@ std::optional<Failure> Nodes::heard() {
   return Failure{.how = "Node 0, which serves the store, has not answered for " + seconds_text(node_timeout_s_)};
 }
 
-/// Since another node's last sign of life, as far as this one was looking.
+/// Seconds since the other node's last heartbeat that this node has seen.
 double Nodes::silent_s(int node) {
   Beat& beat = beats_[node];
   const std::string now = view_->latest(alive_key(node)).value_or("");
@@ -315,9 +315,9 @@ std::optional<Failure> Nodes::lost_node() {
     if (member.node == 0) continue;
     const bool is_silent = silent_s(member.node) > node_timeout_s_;
     const std::string name = "Node " + std::to_string(member.node), &beat = beats_[member.node].text;
-    if (!beat.empty() && !beat.starts_with(member.id)) return Failure{.how = name + " was started anew"};
+    if (!beat.empty() && !beat.starts_with(member.id)) return Failure{.how = name + " was restarted"};
     if (is_silent && !view_->value("bye/" + std::to_string(member.node)))
-      return Failure{.how = name + " has given no sign of life for " + seconds_text(node_timeout_s_)};
+      return Failure{.how = name + " has sent no heartbeat for " + seconds_text(node_timeout_s_)};
   }
   return std::nullopt;
 }
@@ -346,7 +346,7 @@ void Nodes::leave(const std::optional<Failure>& failure) {
   if (node_rank_ == 0) view_->set("over", to_json(failure.value_or(Failure{.exit_code = 0})));
   view_->flush(1);
   if (node_rank_ > 0) return;
-  // Those that are lost say nothing any more; those that wait for the next round look for "over" all the time.
+  // Lost nodes no longer respond; nodes that wait for the next round keep polling "over".
   const auto since = Clock::now();
   const auto is_waited_for = [&](const Member& member) {
     return member.node > 0 && !view_->value("bye/" + std::to_string(member.node)) && silent_s(member.node) < lost_s;

@@ -13,37 +13,38 @@
 
 namespace bellows::comm {
 
-/// Why a round of ranks has to end.
+/// The reason why a round of ranks ends.
 struct Failure {
-  int rank = -1;  ///< -1: a whole node is lost
+  int rank = -1;  ///< -1: a node was lost
   int exit_code = 1;
   std::string how;
   std::vector<std::string> last_lines;
-  bool asked_for = false;  ///< somebody told the launcher or a rank to stop: no further round
-  bool is_last = false;    ///< there cannot be one
+  bool asked_for = false;  ///< the launcher or a rank was asked to stop; no round follows
+  bool is_last = false;    ///< no further round is possible
 
   /// "rank 1 was killed by signal 9 (Killed)"
   std::string who_and_how() const { return rank < 0 ? how : "rank " + std::to_string(rank) + " " + how; }
 };
 
-/// The launchers of a job, which node 0's store connects: what one of them sees, all of them hear of. One machine is a job
-/// of one node.
+/// The launchers of a job, connected by node 0's store, through which they share failures. A job on one machine has one
+/// node.
 ///
-/// Before each round of ranks the nodes meet. Node 0 waits for all, after a failure for no longer than the node timeout if
-/// enough of them are there, and writes down who takes part. A node that comes too late waits for the next round.
+/// The nodes meet before each round of ranks. Node 0 waits for all nodes and writes the list of members. After a
+/// failure, it waits at most for the node timeout if enough nodes have joined. A node that is too late waits for the
+/// next round.
 class Nodes {
  public:
   using Interrupted = std::function<std::optional<Failure>()>;
 
   /// Serves the store or joins it.
-  /// Params: interrupted – asked often while node 0 is waited for
-  /// Throws: as launch()
+  /// Params: interrupted – polled while waiting for node 0
+  /// Throws: like launch()
   Nodes(const LaunchOptions& options, const std::string& token, const Interrupted& interrupted);
 
-  /// Waits until a round begins in which this node takes part, and gives its number: 0, 1, …, which is larger than that of
-  /// the last one. Nothing: the job ended meanwhile, as over() says.
-  /// Params: ranks – of this node; interrupted – asked often; what it gives ends the job for this node
-  /// Throws: c10::Error – too few nodes came
+  /// Waits until a round with this node begins and returns its number: 0, 1, …, larger than that of the previous round.
+  /// Returns nothing if the job ended; over() has the reason.
+  /// Params: ranks – of this node; interrupted – polled; its result ends the job for this node
+  /// Throws: c10::Error if too few nodes joined
   std::optional<int> meet(int ranks, const Interrupted& interrupted);
   const std::optional<Failure>& over() const { return over_; }
 
@@ -53,15 +54,16 @@ class Nodes {
   int first_rank() const { return first_rank_; }  ///< of this node, in this round
   int world_size() const { return world_size_; }
 
-  /// The round's first failure, of this node or another; the first to report one decides.
+  /// Reports a failure of this node. Returns the first failure of the round on any node.
   Failure report(const Failure& failure);
-  /// Has another node reported one, or been lost? Also gives this node's sign of life. Call a few times a second.
+  /// Returns a failure that another node reported, or the loss of a node. Also sends this node's heartbeat. Call it
+  /// several times a second.
   std::optional<Failure> heard();
-  /// This node's ranks of the round have ended.
+  /// Reports that this node's ranks of the round have ended.
   void ended();
   bool all_ended();
   std::string not_ended();  ///< "node 1, node 2"
-  /// Node 0 goes last: it serves the store.
+  /// Leaves the job. Node 0 leaves last, because it serves the store.
   /// Params: failure – how the job ended
   void leave(const std::optional<Failure>& failure);
 
@@ -69,7 +71,7 @@ class Nodes {
   using Clock = std::chrono::steady_clock;
   struct Member {
     int node = 0, ranks = 0;
-    std::string id;  ///< of its launcher: one that was started anew is another
+    std::string id;  ///< of its launcher; changes when the node is restarted
   };
   struct Beat {
     std::string text;
@@ -93,14 +95,14 @@ class Nodes {
   const double node_timeout_s_;
   std::string id_, host_ = "127.0.0.1";
   std::optional<Store> store_;
-  std::optional<Store> job_;       ///< its part for this job; not on node 0
-  std::optional<StoreView> view_;  ///< of several nodes
+  std::optional<Store> job_;       ///< the part of the store for this job; empty on node 0
+  std::optional<StoreView> view_;  ///< empty with a single node
   int round_ = -1, first_rank_ = 0, world_size_ = 0;
   std::vector<Member> members_;
   std::optional<Failure> over_;
   Clock::time_point last_beat_;
   int64_t beat_ = 0;
-  std::map<int, Beat> beats_;  ///< of the other nodes: the last, and since when
+  std::map<int, Beat> beats_;  ///< last heartbeat of the other nodes, and when it changed
 };
 
 }  // namespace bellows::comm

@@ -14,26 +14,13 @@
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
 #include "bellows/system/no_sigpipe.h"
+#include "bellows/system/pipe.h"
 
 namespace bellows::comm {
 
 namespace {
 
 constexpr size_t kept_lines = 50, longest_line = 1 << 20;
-
-struct Pipe {
-  Pipe() { TORCH_CHECK(pipe2(ends.data(), O_CLOEXEC) == 0, "launch: no pipe: ", errno_message(errno), "."); }
-  ~Pipe() {
-    for (const int end : ends) {
-      if (end >= 0) close(end);
-    }
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  int take_read_end() { return std::exchange(ends[0], -1); }
-
-  std::array<int, 2> ends = {-1, -1};
-};
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
@@ -43,19 +30,19 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-/// Of what waitpid() gave: "ended with exit code 3".
+/// Describes a status of waitpid(): "ended with exit code 3".
 std::string how_ended(int status) {
   if (WIFEXITED(status)) return "ended with exit code " + std::to_string(WEXITSTATUS(status));
   const int signal = WTERMSIG(status);
   return "was killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")";
 }
 
-/// In the child; only what is safe between fork and exec.
+/// Runs in the child process. Only async-signal-safe calls are allowed between fork and exec.
 [[noreturn]] void become(char** argv, char** environment, const sigset_t& mask, pid_t launcher, const int* outputs,
                          int error_pipe) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != launcher) _exit(1);  // it was killed before the line above
+  if (getppid() != launcher) _exit(1);  // the launcher was killed before prctl()
   const int null = open("/dev/null", O_RDONLY);
   dup2(null, STDIN_FILENO);
   dup2(outputs[0], STDOUT_FILENO);
@@ -68,8 +55,9 @@ std::string how_ended(int status) {
   _exit(127);
 }
 
-/// The guard's whole life: process groups come over the pipe, negative ones go; at its end all that are left die.
-/// A guard that replaces another inherits connections and pipes of the job, which it must not hold open.
+/// The main loop of the helper process. The pipe sends process groups to add (positive) or remove (negative). When it
+/// closes, the helper kills the remaining groups. It closes all other inherited descriptors, because a replacement
+/// helper would otherwise keep connections and pipes of the job open.
 [[noreturn]] void stand_guard(int pipe) {
   setsid();
   constexpr int from = STDERR_FILENO + 1;
@@ -94,7 +82,7 @@ Guard::Guard() {
 }
 
 Guard::~Guard() {
-  // What it would do at the end of its pipe; it may be stopped, and would never do it.
+  // Kills the groups here, because the helper cannot do so if it is stopped.
   for (const pid_t group : groups_) kill(-group, SIGKILL);
   if (pid_ > 0) {
     kill(pid_, SIGKILL);
@@ -104,14 +92,14 @@ Guard::~Guard() {
 }
 
 void Guard::start() {
-  Pipe pipe;
+  Pipe pipe("launch");
   const pid_t child = fork();
   TORCH_CHECK(child >= 0, "launch: cannot start the helper process that ends the ranks if the launcher is killed: ",
               errno_message(errno), ". Raise the limit of processes (ulimit -u), or end other programs.");
-  if (child == 0) stand_guard(pipe.ends[0]);
+  if (child == 0) stand_guard(pipe.read_end());
   pid_ = child;
   if (pipe_ >= 0) close(pipe_);
-  pipe_ = std::exchange(pipe.ends[1], -1);
+  pipe_ = pipe.take_write_end();
   for (const pid_t group : groups_) tell(group);
 }
 
@@ -136,7 +124,8 @@ void Guard::replace_if_lost() {
 
 void Guard::tell(pid_t message) const {
   const NoSigpipe no_signal;
-  if (write(pipe_, &message, sizeof message) < 0) return;  // it was killed: replace_if_lost() tells the next one
+  // If the helper was killed, replace_if_lost() sends the groups to the next one.
+  if (write(pipe_, &message, sizeof message) < 0) return;
 }
 
 Signals::Signals() {
@@ -161,19 +150,19 @@ int Signals::next() const {
 RankProcess::RankProcess(int rank, const std::vector<std::string>& command, const std::vector<std::string>& environment,
                          const Signals& signals)
     : rank_(rank) {
-  Pipe out, err, error;
+  Pipe out("launch"), err("launch"), error("launch");
   const std::vector<char*> argv = pointers(command), variables = pointers(environment);
-  const std::array<int, 2> ends = {out.ends[1], err.ends[1]};
+  const std::array<int, 2> ends = {out.write_end(), err.write_end()};
   const pid_t launcher = getpid();
   pid_ = fork();
   TORCH_CHECK(pid_ >= 0, "launch: no further process for rank ", rank, ": ", errno_message(errno), ".");
   if (pid_ == 0)
     become(const_cast<char**>(argv.data()), const_cast<char**>(variables.data()), signals.mask_before(), launcher,
-           ends.data(), error.ends[1]);
+           ends.data(), error.write_end());
   setpgid(pid_, pid_);
-  close(std::exchange(error.ends[1], -1));
+  close(error.take_write_end());
   int reason = 0;
-  if (read(error.ends[0], &reason, sizeof reason) == sizeof reason) {
+  if (read(error.read_end(), &reason, sizeof reason) == sizeof reason) {
     waitpid(pid_, nullptr, 0);
     TORCH_CHECK_VALUE(false, "launch: cannot start \"", command.front(), "\": ", errno_message(reason),
                       ". Expected a program: a path, or a name in PATH.");
@@ -216,7 +205,7 @@ void RankProcess::read_output(const OutputLine& on_line) {
   for (size_t output = 0; output < outputs_.size(); ++output) {
     int& fd = outputs_[output];
     ssize_t count = -1;
-    // A writer that never pauses must not keep the others waiting: what is more comes with the next call.
+    // Limited, so that a rank that writes continuously does not block the others. The next call reads the rest.
     for (int turns = 0; fd >= 0 && turns < 16; ++turns) {
       if ((count = read(fd, buffer.data(), buffer.size())) <= 0) break;
       take(output, {buffer.data(), static_cast<size_t>(count)}, on_line);
@@ -229,7 +218,7 @@ void RankProcess::read_output(const OutputLine& on_line) {
 bool RankProcess::reap(const OutputLine& on_line) {
   int status = 0;
   if (!running() || waitpid(pid_, &status, WNOHANG) != pid_) return false;
-  kill(-pid_, SIGKILL);  // what it started and left behind
+  kill(-pid_, SIGKILL);  // processes that the rank started and left behind
   read_output(on_line);
   for (size_t output = 0; output < outputs_.size(); ++output) {
     if (!open_lines_[output].empty()) line(output, open_lines_[output], on_line);

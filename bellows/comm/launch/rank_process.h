@@ -14,7 +14,8 @@
 
 namespace bellows::comm {
 
-/// Kills process groups when the process that made it ends in whatever way: a small helper process that waits for that.
+/// Kills process groups when the process that created the guard ends for any reason. A small helper process waits for
+/// that.
 class Guard {
  public:
   Guard();
@@ -24,8 +25,8 @@ class Guard {
 
   void add(pid_t group);
   void remove(pid_t group);
-  /// Starts another helper process if this one was killed, and logs a warning. Call it a few times a second.
-  /// Throws: c10::Error – the system starts no further process
+  /// Starts another helper process if the current one was killed, and logs a warning. Call it several times a second.
+  /// Throws: c10::Error if the system cannot start a process
   void replace_if_lost();
 
  private:
@@ -33,11 +34,11 @@ class Guard {
   void tell(pid_t message) const;
 
   int pipe_ = -1;
-  pid_t pid_ = -1;  ///< -1: lost, and not replaced
+  pid_t pid_ = -1;  ///< -1: killed and not replaced
   std::set<pid_t> groups_;
 };
 
-/// Signals of this thread as a file descriptor.
+/// Receives the signals of this thread through a file descriptor.
 class Signals {
  public:
   Signals();
@@ -46,7 +47,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int fd() const { return fd_; }
-  /// The next one, or 0.
+  /// Returns the next signal, or 0.
   int next() const;
   const sigset_t& mask_before() const { return before_; }
 
@@ -55,10 +56,10 @@ class Signals {
   sigset_t before_;
 };
 
-/// One rank: a process in a process group of its own, its output in lines.
+/// A rank: a process in its own process group, whose output is read line by line.
 class RankProcess {
  public:
-  /// Throws: c10::ValueError – there is no such program, or it cannot be executed
+  /// Throws: c10::ValueError if the program does not exist or cannot be executed
   RankProcess(int rank, const std::vector<std::string>& command, const std::vector<std::string>& environment,
               const Signals& signals);
   ~RankProcess();
@@ -68,15 +69,16 @@ class RankProcess {
   int rank() const { return rank_; }
   pid_t pid() const { return pid_; }
   bool running() const { return !status_; }
-  const std::array<int, 2>& outputs() const { return outputs_; }  ///< standard output and error; -1 when closed
+  const std::array<int, 2>& outputs() const { return outputs_; }  ///< standard output and error; -1 after the end
 
-  /// Passes on what is there to read.
+  /// Passes on the output that is available.
   void read_output(const OutputLine& on_line);
-  /// Has it ended? Then its group is killed, and what it wrote last is passed on. True once.
+  /// Returns true once when the process has ended. Then it has killed the process group and passed on the remaining
+  /// output.
   bool reap(const OutputLine& on_line);
   void send(int signal) const;
 
-  int exit_code() const;    ///< its own, or 128 + signal
+  int exit_code() const;    ///< its exit code, or 128 + signal
   std::string how() const;  ///< "ended with exit code 3"
   std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
 

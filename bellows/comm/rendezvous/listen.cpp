@@ -62,7 +62,7 @@ Listener::Listener(const std::string& host, int port) {
   const int reason = errno;
   TORCH_CHECK_VALUE(fd_ >= 0 || reason != EADDRINUSE, "store: port ", port, " on ", host,
                     " is in use, expected a free one. Another job may be running: give a different MASTER_PORT, or end "
-                    "what listens there.");
+                    "the program that listens there.");
   TORCH_CHECK_VALUE(fd_ >= 0 || reason != EADDRNOTAVAIL, "store: ", host,
                     " is no address of this machine, expected one: the store is served where rank 0 is. Check "
                     "MASTER_ADDR, or the launcher's `rendezvous`.");
@@ -87,7 +87,7 @@ int Listener::release() {
 
 namespace {
 
-/// Packets that nobody answers, as beyond a network that is cut, would hold a plain connect() for two minutes.
+/// Connects with a timeout, because a plain connect() takes two minutes if the network drops packets.
 bool answers(const addrinfo& address) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return false;
@@ -119,7 +119,7 @@ bool is_loopback(const std::string& host) {
 }
 
 std::string address_towards(const std::string& host) {
-  const Addresses addresses = resolve(host, 9, SOCK_DGRAM);  // no packet is sent: the kernel only picks a route
+  const Addresses addresses = resolve(host, 9, SOCK_DGRAM);  // sends no packet: the kernel only selects a route
   if (is_loopback(addresses->ai_addr)) return "127.0.0.1";
   const int fd = socket(addresses->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_storage own{};

@@ -11,9 +11,9 @@ namespace bellows::comm {
 
 namespace {
 
-/// The fields of /proc/PID/stat that matter here.
+/// The fields of /proc/PID/stat that are used here.
 struct ProcessStat {
-  char state = 'X';  ///< 'T': stopped, 'Z': ended, its parent has not asked yet
+  char state = 'X';  ///< 'T': stopped, 'Z': ended, but not yet reaped by its parent
   int64_t start_ticks = 0;
 };
 
@@ -21,7 +21,7 @@ ProcessStat read_stat(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text;
   std::getline(file, text);
-  const size_t name_end = text.rfind(')');  // a name may hold anything, brackets too
+  const size_t name_end = text.rfind(')');  // a process name may contain any characters, including parentheses
   if (name_end == std::string::npos) return {};
   std::istringstream fields(text.substr(name_end + 1));
   ProcessStat stat;

@@ -5,18 +5,18 @@
 
 namespace bellows::comm {
 
-/// A process, as others on its machine can look it up.
+/// Identifies a process for other processes on its machine.
 struct Peer {
   std::string host;     ///< for messages
-  std::string machine;  ///< the same where `pid` means the same process
+  std::string machine;  ///< `pid` is only comparable if this is equal
   int64_t pid = 0;
-  int64_t start_ticks = 0;  ///< tells it from a later process of the same number
+  int64_t start_ticks = 0;  ///< distinguishes it from a later process with the same pid
 };
 
 enum class PeerState { running, stopped, ended, elsewhere };
 
 Peer this_peer();
-/// Of another machine nothing is known: elsewhere.
+/// Returns `elsewhere` for a process on another machine, whose state is unknown.
 PeerState look_up(const Peer& peer);
 /// "pid 4711 on host".
 std::string name_of(const Peer& peer);

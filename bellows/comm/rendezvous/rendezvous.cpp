@@ -32,7 +32,7 @@ std::string place_of(const LaunchEnvironment& place) {
 constexpr const char* one_job_a_port =
     " If these are two jobs, give each its own MASTER_PORT and BELLOWS_TOKEN (openssl rand -hex 16).";
 
-/// What the thread that meets the others waits for, as another thread reports it.
+/// The ranks that the background thread is waiting for. Another thread logs them.
 class Awaited {
  public:
   void set(std::string what) {
@@ -49,7 +49,7 @@ class Awaited {
   std::string what_;
 };
 
-/// What a rank says of itself, signed: a stranger can write into the store, but not this.
+/// The signed description of a rank. Without the token, a process can write to the store, but cannot forge this entry.
 std::string make_hello(const LaunchEnvironment& place) {
   const Peer peer = this_peer();
   nlohmann::json hello = {
@@ -59,19 +59,19 @@ std::string make_hello(const LaunchEnvironment& place) {
   return sign(place.token, text) + text;
 }
 
-/// Of the rank that is behind the key; compared with what this one knows.
+/// Checks the description of another rank against this one.
 Peer check_hello(const std::string& signed_text, int rank, const LaunchEnvironment& place) {
   constexpr size_t digits = 64;
   const std::string text = signed_text.substr(std::min(digits, signed_text.size()));
-  TORCH_CHECK_VALUE(signed_text == sign(place.token, text) + text, "init: who claims to be rank ", rank,
-                    " does not know this job's token; expected the BELLOWS_TOKEN of rank ", place.rank, ".");
+  TORCH_CHECK_VALUE(signed_text == sign(place.token, text) + text, "init: the process that claims to be rank ", rank,
+                    " does not have this job's token; expected the BELLOWS_TOKEN of rank ", place.rank, ".");
   const auto hello = nlohmann::json::parse(text);
   const Peer peer{
       .host = hello["host"], .machine = hello["machine"], .pid = hello["pid"], .start_ticks = hello["start"]};
   TORCH_CHECK_VALUE(hello["world_size"] == place.world_size, "init: rank ", rank, " (", name_of(peer),
                     ") was started for a world of ", hello["world_size"].get<int>(), ", rank ", place.rank,
                     " for one of ", place.world_size, ". Give all ranks the same WORLD_SIZE.", one_job_a_port);
-  // Compared as JSON holds it, which is not the name itself where that is not UTF-8.
+  // Compared in JSON form, which differs from the name itself if the name is not UTF-8.
   const std::string job = hello.value("job", ""), own_job = nlohmann::json::parse(json_text(nlohmann::json(place.job)));
   TORCH_CHECK_VALUE(!place.token.empty() || job.empty() || own_job.empty() || job == own_job, "init: two jobs meet at ",
                     place_of(place), ": rank ", rank, " (", name_of(peer), ") belongs to job ", job, ", rank ",
@@ -96,17 +96,17 @@ std::vector<int> missing_ranks(const Store& job, const LaunchEnvironment& place)
       refused += (refused.empty() ? "" : ", ") + std::to_string(rank);
   }
   TORCH_CHECK(false, "init: waited ", timeout_s, " s for ", place.world_size, " ranks, ", missing.size(),
-              " did not come: ", c10::Join(", ", missing),
+              " did not join: ", c10::Join(", ", missing),
               refused.empty() ? "" : " (refused, because of another token: " + refused + ")",
-              ". Look at their output, or raise join_timeout_s.");
+              ". Check their output, or raise join_timeout_s.");
 }
 
-/// The second of two processes with one rank leaves its own hello here, so that all stop waiting.
+/// If two processes have the same rank, the second one writes its description here, so that all ranks stop waiting.
 constexpr const char* twice_key = "twice";
 
 [[noreturn]] void fail_twice(int rank, const Peer& first, const Peer& second) {
-  TORCH_CHECK_VALUE(false, "init: rank ", rank, " is there already (", name_of(first), "), and was started again (",
-                    name_of(second), "). Give every process a RANK of its own.", one_job_a_port);
+  TORCH_CHECK_VALUE(false, "init: rank ", rank, " has already joined (", name_of(first), "), and was started again (",
+                    name_of(second), "). Give every process its own RANK.", one_job_a_port);
 }
 
 void check_nobody_twice(const Store& job, const LaunchEnvironment& place) {
@@ -116,12 +116,12 @@ void check_nobody_twice(const Store& job, const LaunchEnvironment& place) {
   const int rank = nlohmann::json::parse(hello->substr(std::min(digits, hello->size()))).value("rank", 0);
   const Peer second = check_hello(*hello, rank, place);
   const auto first = job.find(hello_key(rank));
-  // The rank that serves the store goes last: the others look for the key several times a second.
+  // The rank that serves the store leaves last: the others check the key several times a second.
   if (place.rank == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
   fail_twice(rank, first ? check_hello(*first, rank, place) : second, second);
 }
 
-/// Waits for the hello of one rank.
+/// Waits for the description of one rank.
 std::string wait_for_hello(const Store& job, const Store& outside, const LaunchEnvironment& place, int rank,
                            const WaitReport& wait, double timeout_s, const std::stop_token& stop, Awaited& awaited) {
   for (double listed_s = -1;;) {
@@ -130,7 +130,7 @@ std::string wait_for_hello(const Store& job, const Store& outside, const LaunchE
     TORCH_CHECK(!stop.stop_requested(), "init: stopped.");
     const double waited_s = wait.waited_s();
     if (waited_s > timeout_s) fail_missing(job, outside, place, timeout_s);
-    // In a large world only rank 0 asks for every rank: the store serves them all.
+    // In a large world, only rank 0 checks all ranks, to limit the load on the store.
     const bool lists = place.rank == 0 || place.world_size <= 64;
     if (listed_s < 0 || waited_s > std::max(8.0, 1.9 * listed_s)) {
       listed_s = waited_s;
@@ -145,8 +145,8 @@ std::string wait_for_hello(const Store& job, const Store& outside, const LaunchE
   }
 }
 
-/// Another process listens on this job's port: the store of this job, which a second rank 0 joins to tell the first; nothing
-/// where it is no store that knows of a job.
+/// If another process listens on this job's port, joins its store as a second rank 0, in order to report the conflict.
+/// Returns nothing if it is not the store of a job.
 std::optional<Store> join_as_second(const LaunchEnvironment& place) {
   const WaitReport wait("", 0);
   const auto look = [&] { TORCH_CHECK(wait.waited_s() < 3, "no answer"); };
@@ -162,7 +162,7 @@ std::optional<Store> join_as_second(const LaunchEnvironment& place) {
   }
 }
 
-/// The store that the environment names: the launcher's, a file, or one that rank 0 serves here.
+/// Opens the store from the environment: the launcher's, a file, or one that rank 0 serves here.
 Store open_store(const LaunchEnvironment& place, double timeout_s, const std::stop_token& stop) {
   if (!place.store_file.empty()) return Store::in_file(place.store_file, place.world_size);
   TORCH_CHECK_VALUE(!place.token.empty() || is_loopback(place.master_address), "init: the ranks meet at ",

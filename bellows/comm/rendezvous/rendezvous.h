@@ -10,21 +10,21 @@
 
 namespace bellows::comm {
 
-/// The ranks meet: everyone's token, rank and world size are compared.
+/// The result of meet(), in which the ranks compare tokens, ranks and world sizes.
 struct Meeting {
-  Store store;              ///< this job's part of it
-  std::vector<Peer> peers;  ///< one a rank
+  Store store;              ///< the part for this job
+  std::vector<Peer> peers;  ///< one per rank
 };
 
-/// The part of the store that only holders of `token` know of.
-/// Params: who – "rank 1", for the others' messages
-/// Throws: c10::ValueError – the store belongs to a job with another token
+/// Returns the part of the store that is only accessible with `token`.
+/// Params: who – "rank 1", for messages of the others
+/// Throws: c10::ValueError if the store belongs to a job with another token
 Store enter_job(const Store& store, const std::string& token, const std::string& who);
 
-/// Opens the store that the environment names (the launcher's, a file, or one that rank 0 serves here) and meets the others
-/// there. Logs who is missing after 10 s, then at growing intervals.
-/// Params: time – how often this process has done so before
-/// Throws: as init()
+/// Opens the store from the environment (the launcher's, a file, or one that rank 0 serves here) and waits for the
+/// other ranks. Logs the missing ranks after 10 s, then at growing intervals.
+/// Params: time – number of earlier joins of this process
+/// Throws: like init()
 Meeting meet(const LaunchEnvironment& place, int time, double timeout_s);
 
 }  // namespace bellows::comm

@@ -32,8 +32,8 @@ std::vector<uint8_t> bytes_of(const std::string& text) {
 }  // namespace
 
 Store Store::serve(const std::string& host, int port) {
-  const NoSigpipe thread_of_server;  // it answers ranks that may have ended
-  Listener listener(host, port);     // libtorch's own would listen on every address of the machine
+  const NoSigpipe thread_of_server;  // its thread answers ranks that may have ended
+  Listener listener(host, port);     // libtorch's own would listen on all addresses of the machine
   c10d::TCPStoreOptions options;
   options.isServer = true;
   options.waitWorkers = false;
@@ -43,9 +43,9 @@ Store Store::serve(const std::string& host, int port) {
 }
 
 Store Store::join(const std::string& host, int port, double timeout_s, const std::stop_token& stop) {
-  // libtorch's client would wait, too, but prints a stack for each time that it gets no answer.
-  TORCH_CHECK(wait_for_listener(host, port, timeout_s, stop), "store: nobody serves one at ", host, ":", port,
-              " within ", timeout_s, " s, expected rank 0 or the launcher there.");
+  // libtorch's client also waits, but prints a stack trace for each failed attempt.
+  TORCH_CHECK(wait_for_listener(host, port, timeout_s, stop), "store: found none at ", host, ":", port, " within ",
+              timeout_s, " s, expected rank 0 or the launcher to serve it.");
   c10d::TCPStoreOptions options;
   options.waitWorkers = false;
   options.port = static_cast<uint16_t>(port);
@@ -74,7 +74,7 @@ std::optional<std::string> Store::find(const std::string& key) const {
 }
 
 std::optional<std::string> Store::wait_for(const std::string& key, double timeout_s) const {
-  // libtorch's own wait prints lines of its own when the time is up.
+  // libtorch's own wait prints messages after the timeout.
   const auto start = std::chrono::steady_clock::now();
   for (;;) {
     if (auto value = find(key)) return value;

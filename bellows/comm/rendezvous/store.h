@@ -7,36 +7,37 @@
 
 namespace bellows::comm {
 
-/// Where processes leave words for each other: names and values, kept by one of them (TCP) or in a file that all see.
-/// A handle: copies are the same connection.
-/// Threads: calls of one connection wait for each other; a thread that must not wait takes another().
-/// Throws:  c10::Error from every call – the one that keeps it is gone
+/// A key-value store for several processes. One of them serves it (TCP), or it is a file that all can access. Store is
+/// a handle: copies use the same connection.
+/// Threads: calls on one connection are serialized; use another() for a thread that must not wait
+/// Throws:  c10::Error from every call if the process that serves the store has ended
 class Store {
  public:
   /// Serves a store on `host`, an address of this machine.
-  /// Params: port – 0: any that is free
-  /// Throws: c10::ValueError – the port is in use, the address is not of this machine
+  /// Params: port – 0: any free port
+  /// Throws: c10::ValueError if the port is in use or the address does not belong to this machine
   static Store serve(const std::string& host, int port);
-  /// Joins a store that another process serves, or will serve before `timeout_s` seconds are over.
+  /// Joins a store that another process serves, or starts to serve within `timeout_s` seconds.
   /// Params: stop – ends the wait for that process
   static Store join(const std::string& host, int port, double timeout_s, const std::stop_token& stop = {});
-  /// In a file; the last of `users` processes that leaves removes it. It grows by a line for everything that is set.
-  /// Throws: c10::ValueError – its folder is missing, or cannot be written
+  /// Opens a store in a file. The last of `users` processes that leaves deletes the file. Each set() appends to the
+  /// file.
+  /// Throws: c10::ValueError if its folder is missing or not writable
   static Store in_file(const std::string& path, int users);
 
   void set(const std::string& key, const std::string& value) const;
-  /// Sets it unless somebody has; returns what then is there.
+  /// Sets the key if it does not exist yet. Returns the value that the key has afterwards.
   std::string set_first(const std::string& key, const std::string& value) const;
-  /// Nothing where there is no such key yet.
+  /// Returns nothing if the key does not exist.
   std::optional<std::string> find(const std::string& key) const;
-  /// Waits until there is one; nothing when the time is up.
+  /// Waits until the key exists. Returns nothing after the timeout.
   std::optional<std::string> wait_for(const std::string& key, double timeout_s) const;
 
-  /// The same store, all keys beginning with `prefix`.
+  /// The same store with `prefix` added to all keys.
   Store under(const std::string& prefix) const;
-  /// The same store through a connection of its own.
+  /// The same store through a separate connection.
   Store another() const;
-  /// Port that it is served on; 0 for a file.
+  /// The port on which it is served; 0 for a file.
   int port() const;
 
   struct State;

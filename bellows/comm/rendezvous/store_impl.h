@@ -1,6 +1,6 @@
 #pragma once
 
-// Behind store.h: for sources that see c10d.
+// Internals of store.h that depend on c10d.
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>

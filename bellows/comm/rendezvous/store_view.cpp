@@ -19,11 +19,11 @@ constexpr auto look_period = 50ms, open_period = 300ms;
 
 }  // namespace
 
-/// Shared with the threads, of which those that hang outlive the view.
+/// Shared with the background threads. Hanging threads outlive the view.
 struct StoreView::State {
   struct Write {
     std::string key, value;
-    bool first = false;  ///< only where nobody has set it
+    bool first = false;  ///< only if the key does not exist
   };
 
   struct Look {
@@ -44,8 +44,8 @@ struct StoreView::State {
   std::vector<Write> writes;
   std::map<std::string, Look> looks;
   ViewClock::time_point answered = ViewClock::now();
-  int64_t generation = 0;                                     ///< of the thread that may touch this
-  std::shared_ptr<bool> runs = std::make_shared<bool>(true);  ///< that thread
+  int64_t generation = 0;                                     ///< of the thread that may change this object
+  std::shared_ptr<bool> runs = std::make_shared<bool>(true);  ///< whether that thread runs
   bool gone = false;
 };
 
@@ -78,7 +78,7 @@ std::vector<std::string> StoreView::State::due() const {
   return keys;
 }
 
-/// Writes and looks up once. False: another thread has taken over.
+/// Writes and looks up once. Returns false if another thread has replaced this one.
 bool StoreView::State::turn(const Store& store, int64_t of) {
   std::unique_lock lock(mutex);
   const std::vector<Write> to_write = writes;
@@ -94,7 +94,7 @@ bool StoreView::State::turn(const Store& store, int64_t of) {
   std::vector<std::optional<std::string>> found;
   found.reserve(to_look.size());
   for (const std::string& key : to_look) found.push_back(store.find(key));
-  if (to_look.empty()) store.find("answer");  // writing alone tells nothing of whether it arrived
+  if (to_look.empty()) store.find("answer");  // a write alone does not show whether it arrived
   lock.lock();
   if (generation != of) return false;
   answered = ViewClock::now();
@@ -111,7 +111,7 @@ bool StoreView::State::turn(const Store& store, int64_t of) {
 
 void StoreView::start(const std::shared_ptr<State>& state) {
   start_thread("process group", [state, generation = state->generation, runs = state->runs] {
-    const NoSigpipe no_signal;  // where a write meets a connection that broke
+    const NoSigpipe no_signal;  // for writes to a broken connection
     run(state, generation);
     const std::lock_guard lock(state->mutex);
     *runs = false;
@@ -125,7 +125,7 @@ void StoreView::run(const std::shared_ptr<State>& state, int64_t generation) {
     try {
       return state->open();
     } catch (const std::exception&) {
-      return std::nullopt;  // not there, or cut off: later, perhaps
+      return std::nullopt;  // not reachable; try again later
     }
   };
   std::optional<Store> store;
@@ -158,7 +158,7 @@ StoreView::~StoreView() {
   std::unique_lock lock(state_->mutex);
   ++state_->generation;
   state_->changed.notify_all();
-  // Before the store that it looks at, unless it hangs.
+  // Waits for the thread, because it uses the store. A hanging thread is left behind.
   state_->changed.wait_for(lock, 1s, [this] { return !*state_->runs; });
 }
 

@@ -14,35 +14,35 @@
 
 namespace bellows::comm {
 
-/// What is in a store, as a thread of its own saw it last: who asks never waits for a connection that hangs, and can tell
-/// for how long it has been hanging.
+/// A copy of store entries that a background thread keeps up to date. Readers never block on a hanging connection, and
+/// can query how long it has been hanging.
 /// Threads: safe
 class StoreView {
  public:
-  /// Params: open – connects; called on the view's thread, at once and by renew(), until it does not throw
+  /// Params: open – connects; called on the background thread at the start and by renew(), until it does not throw
   explicit StoreView(std::function<Store()> open);
   ~StoreView();
   StoreView(const StoreView&) = delete;
   StoreView& operator=(const StoreView&) = delete;
 
-  /// Written soon. A value that still waits to be written is replaced.
+  /// Writes the value soon. It replaces an earlier value of the key that is not written yet.
   void set(const std::string& key, const std::string& value);
-  /// The same, unless somebody has set it.
+  /// Like set(), unless the key already exists.
   void set_first(const std::string& key, const std::string& value);
-  /// The key's value, which is looked up from the first call on; one that is known is not looked up again.
+  /// The value of a key. The first call starts looking it up; a value that was found is not looked up again.
   std::optional<std::string> value(const std::string& key);
-  /// Of a key whose value changes: looked up again and again.
+  /// The value of a key that changes: it is looked up continuously.
   std::optional<std::string> latest(const std::string& key);
-  /// Waits until the value is known, or the time is up.
+  /// Waits until the value is found or the timeout has passed.
   std::optional<std::string> wait_for(const std::string& key, double timeout_s);
-  /// Waits until all is written that was set, or the time is up.
+  /// Waits until all values are written or the timeout has passed.
   bool flush(double timeout_s);
 
-  /// Since the store answered last.
+  /// Seconds since the last answer of the store.
   double silent_s() const;
-  /// The connection broke: whoever served the store has ended.
+  /// Whether the connection broke: the process that served the store has ended.
   bool is_gone() const;
-  /// Leaves a connection that hangs to itself, and makes another.
+  /// Abandons a hanging connection and opens another one.
   void renew();
 
  private:

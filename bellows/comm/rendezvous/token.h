@@ -5,10 +5,11 @@
 
 namespace bellows::comm {
 
-/// A new secret for a job: 32 hexadecimal digits from the system's random numbers.
+/// Generates a secret for a job: 32 hexadecimal digits from the system's random number generator.
 std::string make_token();
 
-/// What only a holder of `token` can compute of `text`, in hexadecimal digits (HMAC-SHA256). Does not give the token away.
+/// Computes the HMAC-SHA256 of `text` with the key `token`, in hexadecimal digits. The result does not reveal the
+/// token.
 std::string sign(const std::string& token, std::string_view text);
 
 }  // namespace bellows::comm

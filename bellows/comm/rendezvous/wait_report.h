@@ -7,20 +7,27 @@
 #include <string>
 #include <utility>
 
+#include "bellows/core/log.h"
 #include "bellows/system/thread.h"
 
 namespace bellows::comm {
 
-/// A wait that is not silent: it logs what it waits for after 10 s, and again whenever it has taken twice as long.
+/// Logs what a wait is for after 10 s, and again each time the waiting time has doubled.
 class WaitReport {
  public:
-  /// Params: who – "init: rank 0"; timeout_s – when the caller gives up, for the message; 0: never
+  /// Params: who – "init: rank 0"; timeout_s – the caller's timeout, for the message; 0: none
   WaitReport(std::string who, double timeout_s) : who_(std::move(who)), timeout_s_(timeout_s) {}
 
   double waited_s() const { return std::chrono::duration<double>(Clock::now() - since_).count(); }
-  /// Call it a few times a second.
-  /// Params: what – "rank 1", called only when it is logged
-  void report(const std::function<std::string()>& what);
+  /// Call it several times a second during the wait.
+  /// Params: what – "rank 1"; called only to log
+  void report(const std::function<std::string()>& what) {
+    const double waited = waited_s();
+    if (waited < next_s_) return;
+    next_s_ = 2 * waited;
+    const std::string limit = timeout_s_ > 0 ? c10::str(" s of ", timeout_s_, " s") : " s";
+    log_warn(who_, " is waiting for ", what(), " (", static_cast<int64_t>(waited), limit, ")");
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -31,10 +38,10 @@ class WaitReport {
   double next_s_ = 10;
 };
 
-/// Runs `work` on another thread, so that a peer that does not answer cannot keep this thread from logging and stopping.
-/// Params: work – gets a token that is stopped once its result is no longer needed; owns all that it uses
-///         look – called many times a second until the work is done; may throw, which ends the wait
-/// Throws: what `work` or `look` throws
+/// Runs `work` on another thread, so that an unresponsive peer cannot prevent this thread from logging and stopping.
+/// Params: work – receives a token that is stopped when its result is no longer needed; must own everything it uses
+///         look – called repeatedly until the work is done; if it throws, the wait ends
+/// Throws: the exceptions of `work` and `look`
 template <class Work>
 auto in_background(Work work, const std::function<void()>& look) {
   std::stop_source abandoned;

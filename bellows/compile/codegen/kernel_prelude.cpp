@@ -3,8 +3,9 @@
 namespace bellows::compile_detail {
 namespace {
 
-// No includes: a source is compiled in a fifth of a second. Everything is free of branches, so that loops over it become vector code.
-// Polynomials: exp, log and tanh as in Cephes (S. Moshier), erf by N. Juffa; tests/compile/codegen_test.cpp has the errors.
+// No includes, so that a source compiles in a fifth of a second. All functions are free of branches, so that loops over
+// them are vectorized. Polynomials: exp, log and tanh as in Cephes (S. Moshier), erf by N. Juffa;
+// tests/compile/codegen_test.cpp checks the errors.
 constexpr std::string_view prelude_text =
     R"(typedef signed char i8; typedef unsigned char u8; typedef short i16; typedef unsigned short u16;
 typedef int i32; typedef unsigned u32; typedef long i64;

@@ -15,9 +15,9 @@ using graph::Function;
 using graph::Store;
 using graph::Term;
 
-/// What all ways to write a phase share: names of terms, places in memory, bodies of loops.
+/// The common part of all writers of a phase: names of terms, addresses in memory, bodies of loops.
 ///
-/// A unit is what one thread computes without asking others: a row, or a block of columns.
+/// A unit is the work that one thread computes independently: a row, or a block of columns.
 class PhaseWriter {
  public:
   explicit PhaseWriter(const Phase& phase);
@@ -25,39 +25,39 @@ class PhaseWriter {
   PhaseWriter(const PhaseWriter&) = delete;
   PhaseWriter& operator=(const PhaseWriter&) = delete;
 
-  /// The body of a function that computes units `begin` to `end`.
+  /// Returns: the body of a function that computes the units from `begin` to `end`
   virtual std::string write();
   virtual int64_t units() const = 0;
 
  protected:
   virtual void write_unit() = 0;
-  /// Where a term is read that stands before the loop; "": it is computed in the loop.
+  /// Returns: the expression that reads a term computed before the loop; "" if it is computed in the loop
   virtual std::string kept(int term) const = 0;
-  /// The place of an access in a loop, in elements from where the unit begins.
+  /// Returns: the position of an access in a loop, in elements from the start of the unit
   virtual std::string place(const graph::Term::Numbers& strides) const = 0;
-  /// The first byte of the buffer of an access, and what lies before the access's own.
+  /// Returns: the first byte of an access's buffer plus the given offset
   virtual std::string base(bool result, int index, int64_t offset_bytes);
   virtual std::string number(int index);
-  /// What one unit adds to an address.
+  /// Returns: the address offset of one unit
   virtual std::string unit_place(const graph::Term::Numbers& strides) const = 0;
 
   uint64_t bit(size_t loop) const { return uint64_t{1} << loop; }
   bool varies_along(uint64_t bits, uint64_t loops) const { return (bits & loops) != 0; }
   uint64_t inner_loops() const;
   int64_t inner_places() const;
-  /// Terms that `roots` need and that are not kept, in order.
+  /// Returns: the terms that `roots` need and that are not kept, in order
   std::vector<int> needed(const std::vector<int>& roots) const;
-  /// Declares them.
+  /// Writes declarations of these terms.
   void write_terms(const std::vector<int>& roots);
   void write_term(int term);
   std::string name(int term) const { return "t" + std::to_string(term); }
   std::string text_of(int term) const;
   void write_store(size_t store);
   std::string stored(size_t store) const;
-  /// Reductions whose arguments are known after `level` others.
+  /// Returns: the reductions whose arguments are available after `level` levels of reductions
   std::vector<int> reductions_at(int level) const;
   std::vector<int> arguments_of(const std::vector<int>& reductions) const;
-  /// The reductions of `level` are made by loops that use what level 0 to `level` made.
+  /// Returns: the number of levels. The loops for the reductions of a level use the results of earlier levels.
   int levels() const;
   void decode_unit(size_t loops, const std::string& from);
   void write_pointers();
@@ -162,7 +162,7 @@ std::string PhaseWriter::stored(size_t s) const {
   const Term& term = e_.terms[store.term];
   const bool cast = term.function == Function::cast && kept(store.term).empty();
   if (cast && graph::compute_type(store.type) != store.type && e_.terms[term.terms[0]].type == store.type)
-    return text_of(term.terms[0]);  // rounded to this type before
+    return text_of(term.terms[0]);  // already rounded to this type
   return converted(text_of(store.term), term.type, store.type);
 }
 
@@ -245,10 +245,10 @@ bool PhaseWriter::is_written_inside(size_t s) const {
   return varies_along(bits, inner_loops());
 }
 
-constexpr int64_t part_length = 4096;       ///< so many floats are summed up before they go into a double
-constexpr int64_t longest_kept_row = 8192;  ///< places of a row of which terms are kept on the stack
+constexpr int64_t part_length = 4096;       ///< number of floats that are added before the sum is added to a double
+constexpr int64_t longest_kept_row = 8192;  ///< maximum size of a row whose terms are kept on the stack
 
-/// A unit is a row: all places that are reduced together. Its last loop is vector code.
+/// Writes rows: a unit is a row, which contains all places that are reduced together. Its innermost loop is vectorized.
 class RowWriter : public PhaseWriter {
  public:
   explicit RowWriter(const Phase& phase) : PhaseWriter(phase) { choose_kept(); }
@@ -291,7 +291,7 @@ class RowWriter : public PhaseWriter {
     return result;
   }
 
-  /// What is computed from several loops over a row, and costs more than reading it back.
+  /// Chooses terms that several loops over a row need and that are more expensive to compute than to read back.
   void choose_kept() {
     if (inner_places() > longest_kept_row) return;
     now_ = 0;
@@ -306,7 +306,7 @@ class RowWriter : public PhaseWriter {
     now_ = nothing_yet;
   }
 
-  /// What the loop over a row after `level` reductions needs.
+  /// Returns: the terms that the loop over a row after `level` levels of reductions needs
   std::vector<int> roots_at(int level) const {
     std::vector<int> roots = arguments_of(reductions_at(level));
     for (size_t s = 0; level == levels() && s < e_.stores.size(); ++s) {
@@ -348,7 +348,7 @@ class RowWriter : public PhaseWriter {
     for (size_t i = outer_; i + 1 < e_.loops.size(); ++i) out_ += "}\n";
   }
 
-  /// The body of a loop over a row: terms, and what is kept of them.
+  /// Writes the body of a loop over a row: terms, and stores of those that are kept.
   void write_body(const std::vector<int>& roots) {
     in_loop_ = true;
     const std::vector<int> terms = needed(roots);
@@ -435,14 +435,14 @@ class RowWriter : public PhaseWriter {
   }
 
   static constexpr int nothing_yet = -1;
-  int now_ = nothing_yet;  ///< what the unit knows by now is named
+  int now_ = nothing_yet;  ///< level whose terms of the unit already have names
   bool in_loop_ = false;
   std::set<int> to_keep_, kept_now_, kept_after_;
 };
 
-constexpr int64_t rows_of_part = 32;  ///< so many rows are summed up in floats before they go into doubles
+constexpr int64_t rows_of_part = 32;  ///< number of rows that are added in float before the sums are added to doubles
 
-/// A unit is a block of columns. What is reduced has an array, one place a column.
+/// Writes columns: a unit is a block of columns. Each reduction has an array with one element per column.
 class ColumnWriter : public PhaseWriter {
  public:
   ColumnWriter(const Phase& phase, int64_t block) : PhaseWriter(phase), block_(block) {}
@@ -482,7 +482,7 @@ class ColumnWriter : public PhaseWriter {
  private:
   int64_t columns() const { return outer_ > 0 ? e_.loops[outer_ - 1] : 1; }
   int64_t blocks() const { return (columns() + block_ - 1) / block_; }
-  /// The same for all places of a unit, and known when it begins.
+  /// True if the term is the same at all places of a unit, and can be computed at its beginning.
   bool is_of_unit(int t) const {
     const uint64_t column = outer_ > 0 ? bit(outer_ - 1) : 0;
     return level_[t] == 0 && !varies_along(varies_[t], inner_loops() | column);
@@ -592,11 +592,11 @@ class ColumnWriter : public PhaseWriter {
     write_stores(false);
   }
 
-  int64_t block_;  ///< places of a unit
+  int64_t block_;  ///< places per unit
   bool unit_is_known_ = false, in_loop_ = false, inside_ = false;
 };
 
-/// A unit is a block of one item of a table.
+/// Writes a table: a unit is a block of one item.
 class TableWriter : public ColumnWriter {
  public:
   TableWriter(const Phase& phase, const Table& table) : ColumnWriter(phase, Table::block), table_(table) {}
@@ -631,7 +631,7 @@ int64_t product(const Term::Numbers& sizes, size_t begin, size_t end) {
   return result;
 }
 
-/// How many places of all accesses lie side by side along a loop.
+/// Returns: the number of places, over all accesses, that are adjacent along a loop
 int64_t side_by_side(const graph::Expression& nest, size_t loop) {
   int64_t count = 0;
   const auto add = [&](const Term::Numbers& strides) {
@@ -653,7 +653,7 @@ bool prefers_columns(const Phase& phase) {
   return phase.outer > 0 && side_by_side(phase.nest, phase.outer - 1) > side_by_side(phase.nest, loops - 1);
 }
 
-/// Long enough that a block's start costs nothing, short enough that threads have something to share.
+/// Returns: a block size that is large enough to hide the start of a block, and small enough to give all threads work
 int64_t block_of(const Phase& phase) {
   if (phase.outer == phase.nest.loops.size()) return 4096;
   const int64_t columns = phase.nest.loops[phase.outer - 1], others = product(phase.nest.loops, 0, phase.outer - 1);
@@ -662,7 +662,7 @@ int64_t block_of(const Phase& phase) {
   return block;
 }
 
-/// What one place costs, in bytes that could be moved meanwhile.
+/// Returns: the cost of one place, as the number of bytes that could be moved in the same time
 int64_t place_bytes(const Phase& phase, bool at_all_places) {
   int64_t result = 0;
   const auto varies = phase.nest.varies();

@@ -8,14 +8,15 @@
 
 namespace bellows::compile_detail {
 
-/// The phase as a function's body, and in how many units it may be cut. Chooses rows or columns by what lies side by side in memory.
+/// A phase as the body of a function, and the number of units into which its work can be divided. Rows or columns are
+/// chosen by which elements are adjacent in memory.
 struct WrittenPhase {
   std::string body{};
   int64_t units = 0;
-  int64_t unit_bytes = 0;  ///< about as much time as moving these takes
+  int64_t unit_bytes = 0;  ///< cost of a unit: the bytes that could be moved in the same time
 };
 WrittenPhase write_phase(const Phase& phase);
-/// The phase of a table; one that has a single item is written as it came.
+/// Writes the phase of a table. With a single item, the original phase is written.
 WrittenPhase write_table(const Table& table);
 
 }  // namespace bellows::compile_detail

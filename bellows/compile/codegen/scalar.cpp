@@ -17,7 +17,7 @@ bool is_small_float(ScalarType type) {
   return type == c10::kBFloat16 || type == c10::kHalf;
 }
 
-/// What is written between two terms.
+/// An operator between two terms.
 const char* operator_between(Function function) {
   static const std::map<Function, const char*> known = {
       {Function::add, "+"},        {Function::sub, "-"}, {Function::mul, "*"},         {Function::div, "/"},
@@ -73,7 +73,7 @@ std::string converted(const std::string& text, ScalarType from, ScalarType to) {
   if (from == c10::kHalf) return converted("from_f16(" + text + ")", c10::kFloat, to);
   if (is_small_float(to)) return (to == c10::kHalf ? "to_f16(" : "to_bf16(") + converted(text, from, c10::kFloat) + ")";
   if (to == c10::kBool) return "(" + text + " != 0)";
-  // ATen's way: a negative number wraps around, as it does through an integer that is large enough.
+  // As in ATen: a negative number wraps around, as if converted through a large enough integer.
   if (c10::isFloatingType(from) && c10::isIntegralType(to, false) && to != c10::kLong && to != c10::kInt)
     return c10::str("(", memory_type(to), ")(i32)(", text, ")");
   return c10::str("(", memory_type(to), ")(", text, ")");

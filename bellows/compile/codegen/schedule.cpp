@@ -14,14 +14,14 @@ using graph::Function;
 using graph::Store;
 using graph::Term;
 
-/// Which phase something belongs to.
+/// Identifies the phase of a reduction or store.
 struct PhaseKey {
-  int rank = 0;                     ///< it comes after those of lower rank
-  uint64_t reduced = 0, outer = 0;  ///< loops, a bit each
+  int rank = 0;                     ///< runs after phases of lower rank
+  uint64_t reduced = 0, outer = 0;  ///< loops, one bit each
   auto operator<=>(const PhaseKey&) const = default;
 };
 
-/// Keeps the loops that `order` names, in that order.
+/// Keeps the loops in `order`, in this order.
 void reorder(Expression& nest, const std::vector<size_t>& order) {
   const auto pick = [&](Term::Numbers& numbers) {
     if (numbers.empty()) return;
@@ -39,7 +39,7 @@ void reorder(Expression& nest, const std::vector<size_t>& order) {
   for (Store& store : nest.stores) pick(store.strides);
 }
 
-/// Calls visit(strides) for all that is loaded and stored.
+/// Calls visit(strides) for all loads and stores.
 template <class Nest, class Visit>
 void for_each_access(Nest& nest, const Visit& visit) {
   for (auto& term : nest.terms) {
@@ -52,7 +52,7 @@ int64_t stride_of(const Term::Numbers& strides, size_t loop) {
   return loop < strides.size() ? strides[loop] : 0;
 }
 
-/// Loops of one place are none, and what is reduced along them only stays as it is.
+/// Removes loops with a single place. Reductions along such loops only become casts.
 Expression without_single_places(Expression nest) {
   std::vector<size_t> order;
   for (size_t i = 0; i < nest.loops.size(); ++i) {
@@ -66,7 +66,7 @@ Expression without_single_places(Expression nest) {
   return nest;
 }
 
-/// Outer loops first, and in both parts the longest strides first, of what is largest.
+/// Sorts outer loops first. Within outer and inner loops, longer strides of the largest access come first.
 void sort_loops(Phase& phase, uint64_t reduced) {
   Expression& nest = phase.nest;
   const Term::Numbers* largest = nullptr;
@@ -88,7 +88,7 @@ void sort_loops(Phase& phase, uint64_t reduced) {
   reorder(nest, order);
 }
 
-/// Makes one loop of two where every access goes on at the end of the inner one.
+/// Merges two loops if every access continues at the end of the inner one.
 void collapse_loops(Phase& phase) {
   Expression& nest = phase.nest;
   for (size_t i = nest.loops.size(); i-- > 1;) {
@@ -132,7 +132,7 @@ class Scheduler {
   }
 
  private:
-  /// Reductions that a term depends on with none in between, and, if it is one itself, its phase.
+  /// Records the nearest reductions on which a term depends. For a reduction, also determines its phase.
   void look_at(int t) {
     const Term& term = e_.terms[t];
     std::set<int>& below = nearest_[t];
@@ -177,14 +177,15 @@ class Scheduler {
     return key;
   }
 
-  /// Of a sum over everything: what is computed from it afterwards should use all threads.
+  /// True for reductions of many places to very few, such as a sum over everything. Computations on the result should
+  /// use all threads, and therefore belong to another phase.
   bool few_places(const PhaseKey& key) const {
     int64_t outer = 1, inner = 1;
     for (size_t i = 0; i < e_.loops.size(); ++i) (key.reduced >> i & 1 ? inner : outer) *= e_.loops[i];
     return outer < 4 && inner > 16384;
   }
 
-  /// What needs no reduction goes with a phase that runs through the same places.
+  /// Moves stores without reductions to a phase that runs over the same places.
   void join_lone_stores() {
     for (size_t s = 0; s < e_.stores.size(); ++s) {
       PhaseKey& key = store_keys_[s];
@@ -197,7 +198,7 @@ class Scheduler {
     }
   }
 
-  /// An operand is written in the phase that reads it last. In one phase a unit stores behind its reductions.
+  /// Moves writes of an operand to the phase that reads it last. Within a phase, a unit stores after its reductions.
   bool keep_updates_last() {
     for (size_t s = 0; s < e_.stores.size(); ++s) {
       if (!e_.stores[s].update) continue;
@@ -224,7 +225,8 @@ class Scheduler {
     return false;
   }
 
-  /// What a unit writes over an operand, no other unit writes again: it would read what the first one wrote. Unless it is what was there.
+  /// False if several units would write the same place of an operand: the second would read the result of the first.
+  /// Stores of the unchanged value are allowed.
   bool update_once() const {
     for (size_t s = 0; s < e_.stores.size(); ++s) {
       const Store& store = e_.stores[s];
@@ -274,7 +276,7 @@ class Scheduler {
     return strides;
   }
 
-  /// Takes over a term and what it depends on. What another phase reduced is loaded.
+  /// Copies a term and the terms on which it depends. Reductions of other phases become loads.
   int take(Expression& nest, std::map<int, int>& taken, int t, const PhaseKey& key) const {
     if (const auto known = taken.find(t); known != taken.end()) return known->second;
     Term term = e_.terms[t];

@@ -8,24 +8,24 @@
 
 namespace bellows::compile_detail {
 
-/// Loads and stores of an index from here on are of scratch memory: `offset` counts bytes there.
+/// Loads and stores with this or a higher index access scratch memory. Their `offset` is in bytes.
 inline constexpr int scratch_index = 1 << 20;
 
-/// A part of an expression that runs at once: all its reductions run over the same loops, and all its places are independent
-/// of each other along the other ones.
+/// A part of an expression that runs as one nest of loops. All its reductions run over the same loops, and its places
+/// are independent of each other along the other loops.
 struct Phase {
-  graph::Expression nest{};  ///< loops that nothing is reduced along stand first
-  size_t outer = 0;          ///< how many these are
+  graph::Expression nest{};  ///< loops without reduction come first
+  size_t outer = 0;          ///< number of these loops
 };
 
 struct Schedule {
-  std::vector<Phase> phases{};  ///< each needs what those before it leave in scratch memory
+  std::vector<Phase> phases{};  ///< each reads results of earlier phases from scratch memory
   size_t scratch_bytes = 0;
 };
 
-/// Takes an expression apart into phases: what is reduced along rows and what is reduced along columns can not be one. Loops
-/// are put in the order of the memory, and those that run on into each other are made one.
-/// Returns: nothing where an operand would be written before all its reads
+/// Divides an expression into phases: reductions along rows and along columns cannot share one. Loops are sorted by the
+/// order in memory, and adjacent loops are merged.
+/// Returns: nothing if an operand would be written before all of its reads
 std::optional<Schedule> schedule(const graph::Expression& expression);
 
 }  // namespace bellows::compile_detail

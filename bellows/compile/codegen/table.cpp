@@ -15,7 +15,7 @@ int64_t blocks_of(int64_t places) {
   return (places + Table::block - 1) / Table::block;
 }
 
-/// One loop, without reductions and scratch memory.
+/// True if the phase has one loop, no reductions and no scratch memory.
 bool is_flat(const Phase& phase) {
   if (phase.nest.loops.size() > 1 || phase.outer != phase.nest.loops.size()) return false;
   for (const Term& term : phase.nest.terms) {
@@ -28,7 +28,7 @@ bool is_flat(const Phase& phase) {
   return true;
 }
 
-/// Takes from a phase what may differ between items of one table.
+/// Removes from a phase the parts that may differ between the items of a table.
 Table::Item take_item(Phase& phase) {
   Table::Item item;
   if (phase.nest.loops.empty()) {

@@ -8,9 +8,10 @@
 
 namespace bellows::compile_detail {
 
-/// Phases with the same code: one function walks through the places of all of them. An optimizer's updates are this.
+/// Several phases with the same code, computed by one function that goes through the places of all of them. Used for
+/// the updates of an optimizer.
 struct Table {
-  static constexpr int64_t block = 4096;  ///< places of a unit
+  static constexpr int64_t block = 4096;  ///< places per unit
 
   struct Item {
     struct Address {
@@ -23,15 +24,15 @@ struct Table {
     std::vector<int> numbers{};
   };
   Phase phase{};  ///< of the first item, with accesses and numbers counted from 0
-  Phase alone{};  ///< what to write where there is no other item
+  Phase alone{};  ///< the original phase, for a table with a single item
   std::vector<Item> items{};
 
   int64_t units() const;
-  /// Data of the function.
+  /// The table as data of the function.
   std::string text() const;
 };
 
-/// Puts phases without order among them together where their code is the same.
+/// Combines independent phases with the same code.
 std::vector<Table> make_tables(const std::vector<Phase>& phases);
 
 }  // namespace bellows::compile_detail

@@ -8,7 +8,7 @@
 namespace bellows::compile_detail {
 namespace {
 
-/// What one thread should have at least: below, waking the others takes longer.
+/// Minimum work per thread. For less, waking other threads takes longer.
 constexpr int64_t grain_bytes = 128 * 1024;
 
 double number_of(const c10::IValue& value) {

@@ -13,7 +13,7 @@ namespace bellows::compile_detail {
 /// Runs generated functions on libtorch's threads.
 class GeneratedKernel : public graph::Kernel {
  public:
-  /// Throws: c10::Error – the library lacks one of the functions
+  /// Throws: c10::Error if the library lacks one of the functions
   GeneratedKernel(std::string name, const KernelCode& code, std::shared_ptr<const Library> library);
 
   std::string name() const override { return name_; }

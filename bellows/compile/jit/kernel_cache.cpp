@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Counts up when the meaning of an entry changes: what generated code is called with, how a file is laid out.
+/// Increased when the meaning of an entry changes: the interface of generated code, or the layout of the file.
 constexpr std::string_view format = "bellows kernel 1\n";
 constexpr size_t digest_digits = 40;
 constexpr std::string_view entry_suffix = ".so", temporary_mark = ".tmp-";
@@ -53,7 +53,7 @@ Library::Library(const std::string& content) {
   for (size_t done = 0; done < content.size();) {
     const ssize_t written = ::write(fd, content.data() + done, content.size() - done);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) break;  // the loader will say that it is cut short
+    if (written <= 0) break;  // the loader will report the truncated file
     done += static_cast<size_t>(written);
   }
   handle_ = ::dlopen(("/proc/self/fd/" + std::to_string(fd)).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -110,7 +110,7 @@ std::shared_ptr<const Library> KernelCache::load(const std::string& source, cons
   return library;
 }
 
-/// Null: it has to be compiled, as where the system's libraries are others than those it was linked with.
+/// Returns: the library, or null if it must be compiled, for example because it was linked with other system libraries
 std::shared_ptr<const Library> KernelCache::from_disk(const std::string& key) {
   const auto content = read(key);
   if (!content) return nullptr;
@@ -120,7 +120,7 @@ std::shared_ptr<const Library> KernelCache::from_disk(const std::string& key) {
     ++counts_.from_disk;
     return library;
   } catch (const std::exception& error) {
-    log_info(user_message(error), " It is compiled anew.");
+    log_info(user_message(error), " It is compiled again.");
     const std::lock_guard lock(mutex_);
     ++counts_.refused;
     return nullptr;
@@ -132,7 +132,7 @@ std::optional<std::string> KernelCache::read(const std::string& key) {
   const std::string path = folder_ + "/" + key + std::string(entry_suffix);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return std::nullopt;
-  if (!distrust_of(folder_).empty()) {  // which write() says, or mends
+  if (!distrust_of(folder_).empty()) {  // write() reports or repairs this
     ::close(fd);
     return std::nullopt;
   }
@@ -144,7 +144,7 @@ std::optional<std::string> KernelCache::read(const std::string& key) {
     content.resize(static_cast<size_t>(status.st_size));
     const ssize_t got = ::pread(fd, content.data(), content.size(), 0);
     content.resize(got < 0 ? 0 : static_cast<size_t>(got));
-    ::futimens(fd, nullptr);  // used now
+    ::futimens(fd, nullptr);  // marks it as used now
   }
   ::close(fd);
   const std::string said = content.size() > digest_digits ? content.substr(content.size() - digest_digits) : "";
@@ -153,7 +153,7 @@ std::optional<std::string> KernelCache::read(const std::string& key) {
   return refuse(
       "compile: " + path +
       (own ? " is damaged" : " belongs to another user, or other users can write to it (expected mode 0600)") +
-      "; the kernel is compiled anew.");
+      "; the kernel is compiled again.");
 }
 
 std::nullopt_t KernelCache::refuse(const std::string& why) {
@@ -169,7 +169,7 @@ void KernelCache::write(const std::string& key, const std::string& content) {
     make_trusted_folder(folder_);
     std::error_code error;
     const std::string path = folder_ + "/" + key + std::string(entry_suffix);
-    // A pipe would be written to, and a file of another user's would be given back to them.
+    // Do not write to a pipe, or to a file that belongs to another user.
     struct stat status {};
     if (::lstat(path.c_str(), &status) == 0 && !(S_ISREG(status.st_mode) && status.st_uid == ::geteuid()))
       fs::remove(path, error);
@@ -183,7 +183,7 @@ void KernelCache::write(const std::string& key, const std::string& content) {
 
 void KernelCache::make_room() {
   const auto lock = io::FileLock::try_lock(folder_ + "/.lock");
-  if (!lock) return;  // somebody else does
+  if (!lock) return;  // another process is evicting entries
   struct Entry {
     fs::file_time_type used;
     int64_t bytes;
@@ -198,7 +198,7 @@ void KernelCache::make_room() {
     if (error) continue;  // another process removed it
     const auto bytes = static_cast<int64_t>(item.file_size(error));
     if (error) continue;
-    if (name.find(temporary_mark) != std::string::npos) {  // of a process that was killed
+    if (name.find(temporary_mark) != std::string::npos) {  // left by a process that was killed
       if (fs::file_time_type::clock::now() - used > std::chrono::hours(1)) fs::remove(item.path(), error);
     } else if (name.ends_with(entry_suffix)) {
       entries.push_back({used, bytes, item.path()});

@@ -21,6 +21,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/system/file.h"
+#include "bellows/system/pipe.h"
 #include "bellows/system/stop.h"
 #include "bellows/system/trusted_folder.h"
 
@@ -31,9 +32,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Neither contraction, which makes x * x - y * y of equal numbers negative and kernels of norms and GELU no more than 3 % faster (polynomials
-/// say fma themselves), nor what would lose infinities, NaNs or the order of a row's parts is asked for. Loops say themselves (omp simd) where
-/// a sum may be taken in parts.
+/// No contraction: it makes x * x - y * y of equal numbers negative, and kernels of norms and GELU at most 3 % faster.
+/// The polynomials call fma explicitly. No flags that would lose infinities, NaNs or the order of a row's parts: loops
+/// state by `omp simd` where a sum may be split into parts.
 constexpr std::array compiler_flags = {"-std=c++20",
                                        "-O3",
                                        "-march=native",
@@ -42,21 +43,21 @@ constexpr std::array compiler_flags = {"-std=c++20",
                                        "-fno-math-errno",
                                        "-fno-trapping-math",
 #ifdef __x86_64__
-                                       "-mprefer-vector-width=512",  // 1.6 times faster than 256 on Ice Lake
+                                       "-mprefer-vector-width=512",  // 1.6× faster than 256 on Ice Lake
 #endif
                                        "-fPIC",
                                        "-shared",
                                        "-nostdlib",
                                        "-w"};
 
-/// $TMPDIR and the like, or /tmp where they name no folder, or one in which other users can replace this user's files.
+/// $TMPDIR and similar variables, or /tmp if they name no folder, or a folder in which other users can replace files.
 fs::path temporary_folder() {
   std::error_code none;
   const fs::path chosen = fs::temp_directory_path(none);
   return none || !distrust_of(chosen).empty() ? fs::path("/tmp") : chosen;
 }
 
-/// A folder of this process alone, gone when this is.
+/// A folder that only this process uses. It is removed with this object.
 class PrivateFolder {
  public:
   PrivateFolder() {
@@ -74,7 +75,7 @@ class PrivateFolder {
   std::string operator/(const char* name) const { return path_ + "/" + name; }
   const std::string& path() const { return path_; }
 
-  /// Removes those of processes that were killed: no compiler runs for an hour.
+  /// Removes folders of killed processes. No compiler runs for an hour.
   static void remove_old() {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(temporary_folder(), error)) {
@@ -91,8 +92,8 @@ class PrivateFolder {
   std::string path_;
 };
 
-/// Runs "$@" with its temporary files in $1. The pipe behind descriptor 3 ends when the process that made it does, however that ended: what was started here
-/// goes with it then, a compiler's own children too.
+/// Runs "$@" with its temporary files in $1. The pipe on descriptor 3 closes when the process that created it ends for
+/// any reason. Then all processes started here are killed, including the compiler's child processes.
 constexpr const char* guarded_program = R"(export TMPDIR="$1"; shift
 "$@" 3<&- & program=$!
 { read -r _ <&3; rm -rf "$TMPDIR"; kill -KILL 0; } & guard=$!
@@ -100,13 +101,13 @@ wait $program; status=$?
 kill -KILL $guard; wait $guard 2>/dev/null
 exit $status)";
 
-/// Waits for a child, the leader of a group of processes; -1: it was stopped, or took too long.
+/// Waits for a child process that leads a process group. Returns -1 if it was stopped or took too long.
 int wait_for(pid_t child, const std::stop_token& stop, int timeout_s) {
   const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_s);
   for (int status = 0;;) {
     const pid_t ended = ::waitpid(child, &status, WNOHANG);
     if (ended == child) return status;
-    if (ended < 0 && errno != EINTR) return errno == ECHILD ? 0 : -1;  // with SIGCHLD ignored nobody tells
+    if (ended < 0 && errno != EINTR) return errno == ECHILD ? 0 : -1;  // if SIGCHLD is ignored, there is no status
     if (stop.stop_requested() || stop_requested() || std::chrono::steady_clock::now() > last) {
       ::kill(-child, SIGKILL);
       ::waitpid(child, &status, 0);
@@ -119,20 +120,8 @@ int wait_for(pid_t child, const std::stop_token& stop, int timeout_s) {
 constexpr const char* no_process = "compile: cannot start the compiler: ";
 constexpr const char* more_processes = ". Raise the limit of processes (ulimit -u), or end other programs.";
 
-/// A pipe whose ends close with it, and in children.
-struct Pipe {
-  Pipe() { TORCH_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "compile: no pipe: ", errno_message(errno), "."); }
-  ~Pipe() {
-    ::close(ends[0]);
-    ::close(ends[1]);
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  int ends[2];
-};
-
-/// Starts /bin/sh with signals as they are by default, as the leader of a group. Returns its process.
-/// Throws: c10::Error – the system gives no process
+/// Starts /bin/sh with default signal handling as leader of a process group. Returns its process id.
+/// Throws: c10::Error if the system cannot start a process
 pid_t start_shell(std::vector<std::string> words, const std::string& output, const Pipe& alive) {
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
@@ -142,7 +131,7 @@ pid_t start_shell(std::vector<std::string> words, const std::string& output, con
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&files);
   posix_spawnattr_init(&attributes);
-  posix_spawn_file_actions_adddup2(&files, alive.ends[0], 3);
+  posix_spawn_file_actions_adddup2(&files, alive.read_end(), 3);
   posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, 1, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_adddup2(&files, 1, 2);
@@ -174,11 +163,12 @@ std::string first_lines(const std::string& text, int count) {
   return text.substr(0, end);
 }
 
-/// Runs a program whose output goes to a file. Returns its status as waitpid() has it; -1: stopped, or too slow.
-/// Params: folder – for its temporary files; removed if this process is killed meanwhile
+/// Runs a program and redirects its output to a file. Returns its status as waitpid() does, or -1 if it was stopped or
+/// took too long.
+/// Params: folder – for temporary files; removed even if this process is killed
 int run_program(const std::vector<std::string>& words, const PrivateFolder& folder, const std::string& output,
                 const std::stop_token& stop, int timeout_s) {
-  const Pipe alive;
+  const Pipe alive("compile");
   std::vector<std::string> all{"sh", "-c", guarded_program, "sh", folder.path()};
   all.insert(all.end(), words.begin(), words.end());
   const int status = wait_for(start_shell(std::move(all), output, alive), stop, timeout_s);
@@ -189,7 +179,7 @@ int run_program(const std::vector<std::string>& words, const PrivateFolder& fold
   return status;
 }
 
-/// What the compiler looks at for -march=native: the same words, the same code.
+/// The properties from which the compiler derives -march=native. Equal text means equal code.
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string result;

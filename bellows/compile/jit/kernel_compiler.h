@@ -6,21 +6,25 @@
 
 namespace bellows::compile_detail {
 
-/// The system's C++ compiler, that generated kernels are compiled with.
+/// The system's C++ compiler, which compiles generated kernels.
 struct KernelCompiler {
-  std::string path;      ///< of the program
-  std::string identity;  ///< its version, the flags it is called with, and the processor that it generates code for
-  int timeout_s = 300;   ///< of one source: one that takes longer is ended
+  std::string path;      ///< of the compiler's executable
+  std::string identity;  ///< its version, its flags, and the target processor
+  int timeout_s = 300;   ///< seconds per source, after which compilation is aborted
 
-  /// $BELLOWS_CXX, or the first of g++, c++ and clang++ in PATH that says its version; nothing: there is none.
-  /// Params: timeout_s – for saying so
-  /// Throws: c10::Error – BELLOWS_CXX is set and says none; there is no folder for temporary files
+  /// Returns: $BELLOWS_CXX, or the first of g++, c++ and clang++ in PATH that prints its version; nothing if there is
+  ///          none
+  /// Params:  timeout_s – seconds for printing the version
+  /// Throws:  c10::Error if BELLOWS_CXX is set and does not print a version, or if there is no folder for temporary
+  ///          files
   static std::optional<KernelCompiler> find(int timeout_s = 20);
 
-  /// Compiles one source into a shared library, in child processes and a private temporary folder, which end with this process, also if it is killed.
-  /// Params: stop – ends the children
-  /// Threads: any; each call has children of its own
-  /// Throws: c10::Error – it cannot be compiled, with the first lines of what the compiler says, took too long, or was stopped
+  /// Compiles one source to a shared library. The child processes and the private temporary folder are removed when
+  /// this process ends, even if it is killed.
+  /// Params:  stop – aborts the child processes
+  /// Threads: safe; each call has its own child processes
+  /// Throws:  c10::Error if compilation fails (with the first lines of the compiler's output), takes too long, or is
+  ///          stopped
   std::string compile(const std::string& source, const std::stop_token& stop = {}) const;
 };
 

@@ -27,7 +27,8 @@ using graph::Function;
 using graph::Instruction;
 using graph::Program;
 
-constexpr size_t source_bytes = 40'000;  ///< of functions in one source: more are compiled at the same time
+/// Maximum size of the functions in one source, so that sources compile in parallel
+constexpr size_t source_bytes = 40'000;
 
 /// The names of a group's operators, each once.
 std::string name_of(const Instruction& one) {
@@ -49,7 +50,7 @@ std::string name_of(const Instruction& one) {
   return one.kind + " (" + c10::Join(", ", names) + ")";
 }
 
-/// Numbers of an operator's expression are those of its arguments: of a kernel they are counted.
+/// Converts the indices of numbers: in an operator's expression they count its arguments, in a kernel only the numbers.
 void count_numbers(const Instruction& one, Expression& expression) {
   for (graph::Term& term : expression.terms) {
     if (term.function != Function::number) continue;
@@ -83,7 +84,8 @@ struct Planned {
   size_t source = 0;
 };
 
-/// Shares functions out over sources: all of a kernel are in one, and equal kernels in the same.
+/// Distributes functions over sources. All functions of a kernel are in one source, and equal kernels are in the same
+/// source.
 std::vector<std::vector<const KernelCode*>> share_out(std::vector<Planned>& planned) {
   std::vector<std::vector<const KernelCode*>> sources;
   std::unordered_map<std::string, size_t> source_of_kernel;
@@ -110,7 +112,7 @@ std::vector<std::vector<const KernelCode*>> share_out(std::vector<Planned>& plan
   return sources;
 }
 
-/// Null: it could not be compiled, which is said once.
+/// Returns: the library, or null if it could not be compiled, which is logged once
 std::shared_ptr<const Library> library_of(const std::string& source, KernelCache& cache, const std::stop_token& stop) {
   static std::atomic<bool> said = false;
   try {
@@ -118,7 +120,7 @@ std::shared_ptr<const Library> library_of(const std::string& source, KernelCache
   } catch (const std::exception& error) {
     if (stop.stop_requested()) throw;
     if (!said.exchange(true))
-      log_warn("compile: operators run in the place of kernels that could not be made: ", user_message(error));
+      log_warn("compile: some kernels could not be compiled; their operators run instead: ", user_message(error));
     return nullptr;
   }
 }
@@ -157,7 +159,7 @@ bool is_worth_generating(const Expression& expression) {
       all *= phase.nest.loops[i];
       if (i < phase.outer) outer *= phase.nest.loops[i];
     }
-    if (outer < 8 && outer < all && all > 65536) return false;  // one thread would do it alone
+    if (outer < 8 && outer < all && all > 65536) return false;  // one thread would do all the work
     int64_t in_order = 0, scattered = 0;
     const auto count = [&](const graph::Term::Numbers& strides) {
       if (strides.empty()) return;

@@ -10,22 +10,24 @@
 
 namespace bellows::compile_detail {
 
-/// What code was generated for a program.
+/// The result of code generation for a program.
 struct KernelReport {
-  int64_t kernels = 0;    ///< instructions that have one
-  int64_t functions = 0;  ///< that differ
-  int64_t left = 0;       ///< groups that libtorch's operators run
+  int64_t kernels = 0;    ///< instructions with a generated kernel
+  int64_t functions = 0;  ///< number of different functions
+  int64_t left = 0;       ///< groups that run by libtorch's operators
   double compile_s = 0;
   std::string to_text() const;
 };
 
-/// Whether code for it would be good: there are enough parts for threads to share, and memory is mostly read in order.
+/// True if generated code is likely to be fast: there are enough units for all threads, and memory is mostly read in
+/// order.
 bool is_worth_generating(const graph::Expression& expression);
 
-/// Gives groups, and single operators that can be written, a kernel. Sources hold many functions and are compiled at the same time. What
-/// cannot be compiled is left to operators; why not is logged once a process.
-/// Threads: any
-/// Throws:  c10::Error – it was stopped
+/// Generates kernels for groups and supported single operators. Each source contains many functions; sources are
+/// compiled in parallel. If a source cannot be compiled, its groups run by operators; the reason is logged once per
+/// process.
+/// Threads: safe
+/// Throws:  c10::Error if it is stopped
 KernelReport generate_kernels(graph::Program& program, KernelCache& cache, const std::stop_token& stop = {});
 
 }  // namespace bellows::compile_detail

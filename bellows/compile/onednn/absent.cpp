@@ -1,4 +1,4 @@
-// In place of the other onednn sources where there is no oneDNN.
+// Replaces the other sources of this folder in builds without oneDNN.
 #include "bellows/compile/onednn/onednn.h"
 
 namespace bellows::compile_detail {

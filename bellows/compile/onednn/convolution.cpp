@@ -32,7 +32,7 @@ struct ConvolutionDescs {
         after(shape.padding) {
     for (auto& one : dilation) --one;
     if (!shape.transposed) return;
-    // A result may reach further than its padding lets it: output_padding.
+    // With output_padding, a result may extend further than its padding.
     for (size_t i = 0; i < 2; ++i) {
       const memory::dim kernel = shape.weight[shape.weight.size() - 2 + i];
       after[i] = (shape.input[i + 2] - 1) * shape.stride[i] + (kernel - 1) * shape.dilation[i] + 1 - shape.padding[i] -

@@ -1,5 +1,5 @@
-// Convolutions as matrix products of plain weights: for many channels and few places, where weights are most of what is read, packing
-// them costs more than it saves.
+// Convolutions as matmuls with plain weights. With many channels and few places, most of the memory traffic is reading
+// weights. Packing them then costs more than it saves.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
@@ -14,7 +14,8 @@
 namespace bellows::compile_detail::onednn {
 namespace {
 
-/// Rows are the result's places; columns an input's channels and the weight's places, in the order of a plain weight.
+/// The matrix of windows. A row is a place of the result. A column is an input channel and a place of the weight, in
+/// the order of a plain weight.
 struct Windows {
   explicit Windows(const Convolution& of)
       : batch(of.input[0]),
@@ -32,7 +33,7 @@ struct Windows {
   int64_t columns() const { return channels * taps(); }
   int64_t image() const { return batch * height * width * channels; }
 
-  /// Calls with the number of each tap that lies inside of the image, and where in it the channels are.
+  /// Calls tap(number, position) for each place of the weight that lies inside the image.
   template <class Tap>
   void for_taps(int64_t row, const Tap& tap) const {
     const int64_t x = row % out_width, y = row / out_width % out_height, n = row / (out_width * out_height);
@@ -79,7 +80,7 @@ struct Windows {
 
 enum class Lines : uint8_t { rows, columns };
 
-/// Params: lines – what lies whole, one after the other
+/// Params: lines – whether rows or columns are contiguous
 Desc matrix(int64_t rows, int64_t columns, memory::data_type type, Lines lines = Lines::rows) {
   return lines == Lines::rows ? Desc({rows, columns}, type, {columns, 1}) : Desc({rows, columns}, type, {1, rows});
 }
@@ -105,10 +106,10 @@ class BlasProduct final : public graph::Kernel {
   Desc descs_[3];
 };
 
-/// Of sums of floats: libtorch's BLAS is faster then, measured with 32 to 1024.
+/// For fp32 sums with fewer terms, libtorch's BLAS is faster; measured for 32 to 1024 terms.
 constexpr int64_t few_terms = 2048;
 
-/// A kernel of two operands: a · b.
+/// A kernel that computes a · b from two operands.
 KernelPointer product_of(const Desc& a, const Desc& b, const Desc& result) {
   if (a.get_data_type() == memory::data_type::f32 && a.get_dims()[1] < few_terms)
     return std::make_shared<BlasProduct>(a, b, result);
@@ -121,7 +122,8 @@ KernelPointer product_of(const Desc& a, const Desc& b, const Desc& result) {
                                            desc.scratchpad_desc());
 }
 
-/// A product between what is gathered from an image and what becomes of the result; these two lie in scratch memory, in this order.
+/// A matmul with windows that are gathered from an image, or scattered to one. Scratch memory contains the windows,
+/// then the result.
 class WindowProduct : public graph::Kernel {
  public:
   std::string name() const override { return what_ + (" as product " + product_->name()); }
@@ -159,7 +161,7 @@ size_t elements(const Windows& windows) {
   return static_cast<size_t>(windows.rows() * windows.columns());
 }
 
-/// The product has a row for each of the result's channels: as the weight lies in memory, which is read once.
+/// The matmul has one row per output channel, like the weight in memory, so that the weight is read once.
 template <class Number>
 class ForwardProduct final : public WindowProduct {
  public:
@@ -234,7 +236,7 @@ class DataProduct final : public WindowProduct {
   }
 
  private:
-  static constexpr bool rounds = !std::is_same_v<Number, float>;  ///< what is summed up in float
+  static constexpr bool rounds = !std::is_same_v<Number, float>;  ///< sums are computed in float and then rounded
 };
 
 template <class Number>
@@ -280,7 +282,8 @@ std::optional<LayerPass> pass_of(const Convolution& shape, memory::data_type wei
 
 }  // namespace
 
-/// By figures of a step's convolutions, each with its packing, on AVX-512 and AMX: products of bf16 gain sooner.
+/// Based on measurements of the convolutions of training steps, including packing, on AVX-512 and AMX. In bf16, matmuls
+/// are faster for more shapes.
 bool prefers_product(const Convolution& shape) {
   const int64_t places = shape.output[0] * shape.output[2] * shape.output[3];
   const int64_t times = shape.type == memory::data_type::f32 ? 8 : 2;

@@ -24,7 +24,7 @@ bool is_dense(const Operand& weight) {
          static_cast<size_t>(c10::multiply_integers(weight.geometry.sizes)) * weight.geometry.dtype.itemsize();
 }
 
-/// A plain weight as primitives number its dims.
+/// The descriptor of a plain weight in the order of dims that primitives use.
 Desc weight_desc(const Operand& weight, const Convolution& shape) {
   const auto& strides = weight.geometry.strides;
   const int64_t to = strides[shape.transposed ? 1 : 0], from = strides[shape.transposed ? 0 : 1];
@@ -34,7 +34,7 @@ Desc weight_desc(const Operand& weight, const Convolution& shape) {
   return {shape.weight, type, {group, to, from, strides[2], strides[3]}};
 }
 
-/// What products know.
+/// True if convolutions as matmuls support these operations.
 bool is_plain(const std::vector<PostOp>& post) {
   return std::all_of(post.begin(), post.end(),
                      [](const PostOp& one) { return one.is_add() || one.kind == PostOp::Kind::relu; });
@@ -42,7 +42,7 @@ bool is_plain(const std::vector<PostOp>& post) {
 
 }  // namespace
 
-/// Params: first – the argument that is the stride; the others follow as they do in aten::convolution
+/// Params: first – index of the stride argument; the others follow as in aten::convolution
 std::optional<Convolution> Layouts::shape_of(const Instruction& one, int first, const Operand& input,
                                              const Operand& weight, const Operand& output) const {
   const auto known = [&](const Operand& image) { return is_image(image) || part_of_twin(image); };
@@ -66,7 +66,7 @@ std::optional<Convolution> Layouts::shape_of(const Instruction& one, int first, 
   return made;
 }
 
-/// The convolution's result is added to what was there before it, and to what is as large.
+/// Fuses an addition of the convolution's result and an existing image of the same size.
 bool Layouts::take_addition(Epilogue& epilogue, const Instruction& one, int at, int reader) {
   if (one.op->name != "aten::add.Tensor" || !one.arguments[2].constant.isInt() ||
       one.arguments[2].constant.toInt() != 1)
@@ -81,7 +81,7 @@ bool Layouts::take_addition(Epilogue& epilogue, const Instruction& one, int at, 
   return true;
 }
 
-/// A norm of running statistics scales the convolution's weight, and moves its bias.
+/// Fuses a norm with running statistics, which scales the convolution's weight and shifts its bias.
 bool Layouts::take_norm(Epilogue& epilogue, const Instruction& one) {
   if (!is_evaluation(one) || !epilogue.post.empty() || epilogue.norm || !(operand(one, 0) == epilogue.result))
     return false;
@@ -125,7 +125,7 @@ bool Layouts::convolution(int at) {
   return convolve(at, with) || (!with.taken.empty() && convolve(at, without));
 }
 
-/// The factors and the bias that stand for a norm.
+/// Emits the computation of the factors and the bias that replace a norm.
 Operand Layouts::fold(const Epilogue& epilogue, const Convolution& shape, const Operand& bias, Operand& factor) {
   const Instruction& norm = *epilogue.norm;
   std::vector<Operand> operands;
@@ -151,7 +151,8 @@ struct Layouts::Part {
   LayerPass pass;
 };
 
-/// The parts of a convolution of concatenated channels; none where one of them is better, as sums cost as much as copies.
+/// Returns: the parts of a convolution of concatenated channels; empty if a single convolution is better, because sums
+///          cost as much as copies
 std::vector<Layouts::Part> Layouts::parts_of(const Instruction& one, const Convolution& shape,
                                              const Epilogue& epilogue) const {
   const auto cat = cats_.find(operand(one, 0).value);
@@ -179,8 +180,9 @@ std::vector<Layouts::Part> Layouts::parts_of(const Instruction& one, const Convo
   return parts;
 }
 
-/// Of concatenated channels: each convolution adds what it makes of its part to what the one before made. Nothing is copied then, and the
-/// convolutions themselves take 0.94 (fp32) to 1.00 (bf16) of the time of one, in the sizes of a U-Net.
+/// Computes a convolution of concatenated channels in parts. Each convolution adds the result for its part to the sum
+/// of the previous ones, so that nothing is copied. For the sizes of a U-Net, the parts together are 1.06× (fp32) and
+/// 1.00× (bf16) as fast as a single convolution.
 bool Layouts::convolve_parts(const Instruction& one, const Convolution& shape, const Operand& bias,
                              const Epilogue& epilogue) {
   const std::vector<Part> parts = parts_of(one, shape, epilogue);
@@ -240,7 +242,8 @@ bool Layouts::convolve(int at, Epilogue& epilogue) {
   return true;
 }
 
-/// Who only casts a weight's gradient to float, as autocast does; -1: others read it. It is made in float then, and never rounded.
+/// Returns: the only reader of a weight's gradient if it casts it to float, as autocast does, otherwise -1. The
+///          gradient is then computed in float and never rounded.
 int Layouts::widening_of(const Operand& gradient) const {
   const int reader = gradient.value < 0 ? -1 : sole_reader(gradient.value);
   if (reader < 0 || taken_[reader]) return -1;

@@ -20,7 +20,7 @@ namespace {
 
 using Order = std::array<size_t, 4>;
 
-/// Whether the dims lie one within the other in this order, outermost first.
+/// True if the dims are dense in this order, outermost first.
 bool dense_in(const Geometry& geometry, const Order& order) {
   int64_t expected = 1;
   for (size_t i = 4; i-- > 0;) {
@@ -40,10 +40,10 @@ bool is_pointwise(const Instruction& one) {
   return expression && !expression->has_reductions();
 }
 
-/// Images of the same places, channels last: each place's channels, one image after the other.
+/// Concatenates the channels of channels-last images of the same size.
 class ChannelCat final : public graph::Kernel {
  public:
-  /// Params: places – of all samples; widths – of each image's channels, in bytes
+  /// Params: places – of all samples; widths – bytes per place of each image
   ChannelCat(int64_t places, std::vector<size_t> widths)
       : places_(places),
         widths_(std::move(widths)),
@@ -109,7 +109,7 @@ Layouts::Layouts(Program& program)
     : program_(program),
       readers_(program.values.size()),
       maker_(program.values.size(), -1),
-      handed_out_(program.values.size()),
+      is_output_(program.values.size()),
       of_caller_(program.values.size()),
       there_(program.values.size()),
       taken_(program.instructions.size()) {
@@ -119,7 +119,7 @@ Layouts::Layouts(Program& program)
     before(constant.value);
     constants_[constant.value] = constant.tensor;
   }
-  for (const auto& output : program.outputs) handed_out_[output.value] = true;
+  for (const auto& output : program.outputs) is_output_[output.value] = true;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const int at = static_cast<int>(i);
     const auto read = [&](ValueId value) {
@@ -153,7 +153,7 @@ OnednnReport Layouts::run() {
   return report_;
 }
 
-/// Weights that are there packed are not kept as they were.
+/// Removes constants that nothing reads any more, such as plain copies of packed weights.
 void Layouts::drop_unread_constants() {
   std::vector<bool> read(program_.values.size());
   for (const auto& output : program_.outputs) read[output.value] = true;
@@ -170,7 +170,7 @@ void Layouts::drop_unread_constants() {
 
 bool Layouts::replace(int at) {
   const Instruction& one = program_.instructions[at];
-  if (!one.op || one.kernel || one.group || !program_.states[one.state].ambient.onednn) return false;
+  if (!one.op || one.kernel || one.group || !program_.states[one.state].dispatch_state.onednn) return false;
   using Rule = bool (Layouts::*)(int);
   static const std::unordered_map<std::string, Rule> rules{
       {"aten::convolution", &Layouts::convolution},
@@ -225,12 +225,13 @@ bool Layouts::is_image(const Operand& operand) const {
   return is_plain_order(geometry) || (is_channels_last(geometry) && geometry.offset == 0);
 }
 
-/// Whether the buffer holds nothing else.
+/// True if the operand is the only content of its buffer.
 bool Layouts::whole(const Operand& operand) const {
   return operand.geometry.offset == 0 && bytes_of(operand.geometry) == program_.values[operand.value].nbytes;
 }
 
-/// Whether what it updates may be somewhere else afterwards: its only result is all of it, and it is nobody's outside.
+/// True if the result may move to another buffer: it is the only result, covers its buffer, and does not belong to the
+/// caller.
 bool Layouts::owned(const Instruction& one) const {
   if (one.results.size() != 1 || one.results[0].list || !is_image(one.results[0].operands[0])) return false;
   const Operand& result = one.results[0].operands[0];
@@ -324,7 +325,7 @@ Operand Layouts::packed(const Operand& weight, const Desc& plain, const Desc& wa
 }
 
 int Layouts::sole_reader(ValueId value) const {
-  return !handed_out_[value] && readers_[value].size() == 1 ? readers_[value].front() : -1;
+  return !is_output_[value] && readers_[value].size() == 1 ? readers_[value].front() : -1;
 }
 
 void Layouts::emit(const char* kind, KernelPointer kernel, const std::vector<Operand>& operands,
@@ -344,7 +345,7 @@ void Layouts::emit(const char* kind, KernelPointer kernel, const std::vector<Ope
   made_.push_back(std::move(one));
 }
 
-/// What depends on constants only is one.
+/// Computes kernels that depend only on constants in advance. Their results become constants.
 bool Layouts::compute_now(const graph::Kernel& kernel, const std::vector<Operand>& operands,
                           const std::vector<Operand>& results) {
   std::vector<void*> from, to;
@@ -384,14 +385,15 @@ std::optional<Operand> Layouts::part_of_twin(const Operand& operand) const {
   return part;
 }
 
-/// Whether this image is there in oneDNN's order only.
+/// True if the image exists only in oneDNN's order.
 bool Layouts::waits(const Operand& operand) const {
   const auto found = twins_.find(operand.value);
   return found != twins_.end() && !there_[operand.value] &&
          (found->second.plain == operand.geometry || part_of_twin(operand));
 }
 
-/// Whether libtorch's operator gives a result of the order that is expected of it, as far as it says so without data.
+/// True if libtorch's operator returns a result of the expected memory order, as far as this can be determined without
+/// data.
 bool Layouts::keeps_image_order(const Instruction& one, const Operand& result) const {
   const at::AutoDispatchBelowADInplaceOrView below;
   const c10::impl::ExcludeDispatchKeyGuard untapped(
@@ -419,13 +421,14 @@ bool Layouts::keeps_image_order(const Instruction& one, const Operand& result) c
   try {
     one.op->handle->callBoxed(stack);
   } catch (const c10::Error&) {
-    return true;  // it cannot tell; where it does not, whoever runs the program copies
+    return true;  // unknown; if the order differs, the program runner copies the result
   }
   return stack.size() == 1 && stack[0].isTensor() &&
          stack[0].toTensor().strides() == at::IntArrayRef(result.geometry.strides);
 }
 
-/// A pointwise operator is the same whatever the order is, if it is the same for all; and there are kernels of libtorch that keep it.
+/// Lets an operator work in oneDNN's order. This is possible for pointwise operators if all images have the same order,
+/// and for operators whose libtorch kernels keep the order.
 bool Layouts::follow(int at) {
   static const std::unordered_set<std::string> keep_order{
       "aten::cat", "aten::upsample_bilinear2d", "aten::upsample_bilinear2d_backward", "aten::upsample_nearest2d",
@@ -466,7 +469,7 @@ bool Layouts::follow(int at) {
   return true;
 }
 
-/// Waits until somebody asks for it: a convolution may do without (convolve_parts).
+/// Postpones a concatenation until its result is needed. A convolution may not need it (convolve_parts).
 bool Layouts::concatenate(int at) {
   const Instruction& one = program_.instructions[at];
   const auto& images = one.arguments[0].operands;
@@ -482,7 +485,7 @@ bool Layouts::concatenate(int at) {
   return true;
 }
 
-/// Whether only a convolution reads a concatenation, and nothing is written over its parts before.
+/// True if only a convolution reads the concatenation, and its parts are not overwritten before.
 bool Layouts::may_wait(int at) const {
   const Instruction& one = program_.instructions[at];
   const Operand& result = one.results[0].operands[0];
@@ -500,7 +503,7 @@ bool Layouts::may_wait(int at) const {
   return operand(program_.instructions[reader], 0) == result;
 }
 
-/// libtorch's kernel for this order runs on one thread.
+/// Emits a concatenation. libtorch's own kernel for this memory order runs on one thread.
 void Layouts::join(ValueId value) {
   const auto found = cats_.find(value);
   if (found == cats_.end()) return;
@@ -529,7 +532,7 @@ bool has_onednn() {
 }
 
 OnednnReport use_onednn(graph::Program& program) {
-  at::init_num_threads();  // primitives are made for as many threads as this one may use
+  at::init_num_threads();  // primitives are created for the number of threads of this thread
   return onednn::Layouts(program).run();
 }
 
@@ -537,7 +540,7 @@ std::vector<graph::Pass> passes_with_onednn() {
   std::vector<graph::Pass> list = graph::passes();
   graph::insert_before("loops",
                        {.name = "onednn",
-                        .what = "runs convolutional networks, and linears of known weights, on oneDNN's primitives",
+                        .what = "runs convolutional networks, and linears with known weights, on oneDNN's primitives",
                         .tolerance = 1e-4,
                         .run = [](graph::Program& program, const graph::PassOptions&) -> int64_t {
                           const OnednnReport report = use_onednn(program);
@@ -550,7 +553,7 @@ std::vector<graph::Pass> passes_with_onednn() {
 std::string OnednnReport::to_text() const {
   return c10::str("oneDNN: ", convolutions, " passes of convolutions, ", linears, " linears, ", norms, " batch norms, ",
                   pools, " poolings; ", fused, " operators within them, ", followed, " between them channels last; ",
-                  reorders, " reorders a call, ", packed, " once");
+                  reorders, " reorders per call, ", packed, " once");
 }
 
 }  // namespace bellows::compile_detail

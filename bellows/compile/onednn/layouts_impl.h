@@ -15,8 +15,9 @@ using graph::Operand;
 using graph::Program;
 using graph::ValueId;
 
-/// Goes through a program once and writes it anew. Of an image that a primitive makes there is a second value, its twin, which is
-/// channels last; the value itself is made from it when the first instruction asks that knows nothing of this.
+/// Goes through a program once and rewrites it. An image that a primitive makes gets a second value, its twin, which is
+/// channels last. The original value is made from the twin when the first instruction that does not support the twin
+/// reads it.
 class Layouts {
  public:
   explicit Layouts(Program& program);
@@ -28,7 +29,7 @@ class Layouts {
     Geometry plain;
   };
 
-  // Each says whether it has put something in the instruction's place.
+  // Each function returns whether it has replaced the instruction.
   bool replace(int at);
   bool convolution(int at);
   bool convolution_backward(int at);
@@ -45,7 +46,7 @@ class Layouts {
   void keep(int at);
   void drop_unread_constants();
 
-  // What later instructions do to a convolution's result, and nobody else sees in between.
+  // Later operations on a convolution's result whose intermediate results nothing else reads.
   struct Epilogue;
   Epilogue epilogue_of(int at, bool fold_norm);
   bool take_addition(Epilogue& epilogue, const Instruction& one, int at, int reader);
@@ -74,27 +75,26 @@ class Layouts {
   void join(ValueId value);
 
   bool is_image(const Operand& operand) const;
-  /// The same part of the twin, if the operand is a part of an image that has one.
+  /// The same part of the twin, if the operand is part of an image that has one.
   std::optional<Operand> part_of_twin(const Operand& operand) const;
   bool whole(const Operand& operand) const;
   bool owned(const Instruction& one) const;
-  /// Of an operand: dense and channels last; copied, if it is not.
+  /// The operand as dense channels-last image; copied if it is not one.
   Operand channels_last_of(const Operand& operand);
-  /// Of a result: what a primitive makes in its place.
+  /// The operand that a primitive makes instead of this result.
   Operand made_channels_last(const Operand& result);
   void need_plain(ValueId value);
   Operand packed(const Operand& weight, const Desc& plain, const Desc& wanted, const Operand* factor = nullptr);
   Operand opaque(size_t nbytes, const Geometry& like);
-  /// A new value of its own, seen like this.
+  /// A new, separate value with this geometry.
   Operand temporary(const Geometry& geometry);
-  Operand channel_vector(int64_t size, const Geometry& like);
   std::optional<Convolution> shape_of(const Instruction& one, int first, const Operand& input, const Operand& weight,
                                       const Operand& output) const;
   std::optional<Pooling> pooling_of(const Instruction& one, int first, const Operand& input,
                                     const Operand& output) const;
 
   int sole_reader(ValueId value) const;
-  bool is_unread(ValueId value) const { return value < 0 || (!handed_out_[value] && readers_[value].empty()); }
+  bool is_unread(ValueId value) const { return value < 0 || (!is_output_[value] && readers_[value].empty()); }
   void emit(const char* kind, KernelPointer kernel, const std::vector<Operand>& operands,
             const std::vector<Operand>& results, std::vector<Instruction::Update> updates = {});
   bool compute_now(const graph::Kernel& kernel, const std::vector<Operand>& operands,
@@ -106,27 +106,27 @@ class Layouts {
   OnednnReport report_;
   std::vector<Instruction> made_;
   int state_ = 0;
-  std::vector<std::vector<int>> readers_;  ///< of each value
-  std::vector<int> maker_;                 ///< of each value; -1: it is there before
-  std::vector<bool> handed_out_, of_caller_, there_, taken_;
+  std::vector<std::vector<int>> readers_;  ///< for each value
+  std::vector<int> maker_;                 ///< for each value; -1: it exists before the program runs
+  std::vector<bool> is_output_, of_caller_, there_, taken_;
   std::unordered_map<ValueId, Twin> twins_;
   struct Packed {
     Operand weight, made;
-    Desc plain, wanted;  ///< a convolution and a transposed one read the same weight with other dims
+    Desc plain, wanted;  ///< a convolution and a transposed one read the same weight with different dims
   };
   std::unordered_map<ValueId, std::vector<Packed>> packed_;
-  std::unordered_map<ValueId, Operand> workspaces_;  ///< by the value of indices that they stand for
+  std::unordered_map<ValueId, Operand> workspaces_;  ///< by the value of the indices that they replace
   struct LetThrough {
     Operand workspace;
-    ValueId mean;  ///< of the norm before
+    ValueId mean;  ///< of the preceding norm
   };
   std::unordered_map<ValueId, LetThrough> let_through_;  ///< by the ReLU's result
-  std::unordered_map<ValueId, int> cats_;                ///< instructions that concatenate channels, not yet run
+  std::unordered_map<ValueId, int> cats_;                ///< pending instructions that concatenate channels
   std::vector<std::pair<Operand, Operand>> parts_;       ///< of images, and their copies
   std::unordered_map<ValueId, at::Tensor> constants_;
 };
 
-/// What becomes part of a convolution.
+/// Operations that become part of a convolution.
 struct Layouts::Epilogue {
   std::vector<PostOp> post{};
   std::vector<Operand> added{};
@@ -137,14 +137,14 @@ struct Layouts::Epilogue {
   bool adds_only() const { return post.size() == 1 && post[0].is_add(); }
 };
 
-/// The geometry of the same image, channels last.
+/// The geometry of the same image in channels-last order.
 Geometry channels_last_geometry(const Geometry& geometry);
 bool is_channels_last(const Geometry& geometry);
 bool is_plain_order(const Geometry& geometry);
 memory::dims pair_of(const Instruction::Argument& argument, int64_t otherwise = 1);
 bool all_constant(const Instruction& one);
 bool is_evaluation(const Instruction& one);
-/// What an activation is behind a primitive.
+/// Returns: an activation as post operation of a primitive, if supported
 std::optional<PostOp> post_op_of(const Instruction& one);
 
 }  // namespace bellows::compile_detail::onednn

@@ -9,10 +9,10 @@
 namespace bellows::compile_detail::onednn {
 namespace {
 
-// As cblas.h of MKL, which libtorch holds and exports without a header, has them.
+// Constants from MKL's cblas.h. libtorch contains and exports MKL without this header.
 constexpr int row_major = 101, plain = 111, transposed = 112, packed = 151, second_matrix = 162;
 
-/// Products of a matrix that is packed once. Null in builds of libtorch on another BLAS.
+/// MKL functions for matmuls with a matrix that is packed once. Null in builds of libtorch with another BLAS.
 struct PackedProducts {
   size_t (*size)(int which, int m, int n, int k);
   void (*pack)(int layout, int which, int trans, int m, int n, int k, float alpha, const float* from, int stride,
@@ -73,7 +73,7 @@ class PackedLinear final : public graph::Kernel {
   }
 
  private:
-  /// What the product is added to.
+  /// Initializes the result with the bias and the added operand.
   void begin(std::span<void* const> operands, float* result) const {
     const float* const bias = shape_.bias ? static_cast<const float*>(operands[2]) : nullptr;
     const float* const added = adds_ ? static_cast<const float*>(operands[shape_.bias ? 3 : 2]) : nullptr;

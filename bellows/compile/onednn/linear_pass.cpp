@@ -12,7 +12,7 @@ int64_t count_of(const Geometry& geometry) {
   return c10::multiply_integers(geometry.sizes);
 }
 
-/// The stride of rows, if all dims but the last are one, and places of a row lie next to each other.
+/// Returns: the stride of rows if all dims except the last can be combined, and the elements of a row are adjacent
 std::optional<int64_t> row_stride(const Geometry& geometry) {
   if (geometry.sizes.size() < 2 || (geometry.strides.back() != 1 && geometry.sizes.back() != 1)) return {};
   std::optional<int64_t> stride, expected;
@@ -31,7 +31,7 @@ bool is_dense_rows(const Geometry& geometry) {
   return geometry.offset == 0 && row_stride(geometry) == geometry.sizes.back();
 }
 
-/// All of it, in the same order, whatever its dims are.
+/// True if `seen` covers all elements of `made` in the same order, whatever its dims are.
 bool sees_all(const Operand& seen, const Operand& made) {
   return seen.value == made.value && seen.geometry.dtype == made.geometry.dtype && is_dense_rows(seen.geometry) &&
          count_of(seen.geometry) == count_of(made.geometry);
@@ -41,7 +41,8 @@ size_t bytes_before(const Operand& operand) {
   return static_cast<size_t>(operand.geometry.offset) * operand.geometry.dtype.itemsize();
 }
 
-/// Of dense results, one dtype throughout, and a bias of one number a column. A value below 0: there is no bias.
+/// Requires a dense result, one dtype throughout, and a bias with one number per column. A negative value means no
+/// bias.
 std::optional<Linear> shape_of_linear(const Operand& input, const Operand& weight, const Operand& bias,
                                       const Operand& result) {
   const auto stride = row_stride(input.geometry);
@@ -66,8 +67,9 @@ std::optional<Linear> shape_of_linear(const Operand& input, const Operand& weigh
   return made;
 }
 
-/// BLAS packs a weight for one number of rows. Programs for others share what oneDNN packs: a weight is there packed twice at most.
-/// Threads: any
+/// The weights that BLAS has packed. BLAS packs a weight for one number of rows. Programs for other numbers of rows
+/// share the weight that oneDNN packs, so that a weight is packed at most twice.
+/// Threads: safe
 class BlasPackings {
  public:
   bool has(uint64_t weight) {
@@ -84,7 +86,7 @@ class BlasPackings {
  private:
   std::mutex mutex_;
   std::unordered_map<uint64_t, c10::weak_intrusive_ptr<c10::StorageImpl>>
-      packed_;  ///< by a weight's digest: joined ones are made anew
+      packed_;  ///< by a weight's digest, because joined weights are created again for each program
 };
 
 BlasPackings& blas_packings() {
@@ -135,7 +137,7 @@ Layouts::Epilogue Layouts::linear_epilogue_of(int at) const {
   return made;
 }
 
-/// A linear of this program, as products want to know it.
+/// A linear of this program, described for the matmul.
 struct Layouts::LinearCall {
   Operand input, weight, bias;
   memory::dims strides;  ///< of the weight: inner dim, columns
@@ -157,7 +159,7 @@ std::optional<Layouts::LinearCall> Layouts::linear_call(int at) const {
                     *shape};
 }
 
-/// Weights that change are best left to libtorch's BLAS, which packs them as it goes.
+/// Weights that change stay with libtorch's BLAS, which packs them during the matmul.
 bool Layouts::linear(int at) {
   const auto call = linear_call(at);
   if (!call) return false;

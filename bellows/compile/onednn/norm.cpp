@@ -27,8 +27,9 @@ float* floats(void* memory) {
   return static_cast<float*>(memory);
 }
 
-/// The primitive's ReLU makes 0 of NaN, by which a diverging model would look sound.
-/// Params: let_through – a bit, or a byte, for each number of the image: ReLU let it through, and so does its gradient
+/// Restores NaN in the result: the primitive's ReLU turns NaN into 0, which would hide a diverging model.
+/// Params: let_through – the ReLU's workspace, a bit or byte per element of the image: whether the element and its
+///         gradient pass
 template <class T>
 void spread_nan(std::span<const float> channels, T* image, uint8_t* let_through, bool in_bits, memory::dim places) {
   const size_t count = channels.size();
@@ -44,7 +45,7 @@ void spread_nan(std::span<const float> channels, T* image, uint8_t* let_through,
   }
 }
 
-/// The primitive gives the variance; libtorch keeps 1/std, and running statistics.
+/// The primitive returns the variance. libtorch keeps 1/std and updates running statistics.
 class BatchNormTraining final : public PrimitiveKernel {
  public:
   BatchNormTraining(const BatchNorm& shape, const dnnl::batch_normalization_forward::primitive_desc& desc,
@@ -90,10 +91,10 @@ class BatchNormTraining final : public PrimitiveKernel {
   }
 
   BatchNorm shape_;
-  bool in_bits_;  ///< what ReLU let through
+  bool in_bits_;  ///< whether the ReLU's workspace has one bit per element
 };
 
-/// The primitive wants the variance, and adds eps to it again.
+/// The primitive expects the variance, to which it adds eps again.
 class BatchNormBackward final : public PrimitiveKernel {
  public:
   BatchNormBackward(const BatchNorm& shape, const dnnl::batch_normalization_backward::primitive_desc& desc,

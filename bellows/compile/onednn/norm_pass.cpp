@@ -11,7 +11,7 @@ bool is_channel_vector(const Operand& operand, int64_t channels) {
 
 }  // namespace
 
-/// As the pass "evaluation" writes it.
+/// True for batch norm as written by the pass "evaluation".
 bool is_evaluation(const Instruction& one) {
   return one.op->name == "aten::_native_batch_norm_legit_no_training";
 }
@@ -55,7 +55,7 @@ bool Layouts::norm_inference(int at, const BatchNorm& shape, std::vector<Operand
   return true;
 }
 
-/// With the ReLU behind it, if nobody else reads what the norm gives.
+/// Includes the ReLU after the norm if nothing else reads the norm's result.
 bool Layouts::norm_training(int at, BatchNorm shape, std::vector<Operand> operands) {
   const Instruction& one = program_.instructions[at];
   const Operand &mean = one.results[1].operands[0], &invstd = one.results[2].operands[0];
@@ -81,7 +81,7 @@ bool Layouts::norm_training(int at, BatchNorm shape, std::vector<Operand> operan
   return true;
 }
 
-/// Which instruction is the ReLU of a result that nobody else reads; -1: none.
+/// Returns: the index of the ReLU that is the only reader of a result, or -1
 int Layouts::relu_behind(int at) const {
   const Instruction& one = program_.instructions[at];
   const Operand& y = one.results[0].operands[0];
@@ -92,7 +92,7 @@ int Layouts::relu_behind(int at) const {
   return is_relu && next.state == one.state && owned(next) && operand(next, 0) == y ? reader : -1;
 }
 
-/// ReLU's gradient is part of that of the norm before it, which is brought forward to here.
+/// Fuses ReLU's gradient with the gradient of the preceding norm, which moves forward to this position.
 bool Layouts::relu_backward(int at) {
   const Instruction& one = program_.instructions[at];
   const Operand &gradient = operand(one, 0), &made = one.results[0].operands[0];
@@ -119,8 +119,8 @@ bool Layouts::batch_norm_backward(int at) {
   return is_image(operand(one, 0)) && norm_backward(one, operand(one, 0), nullptr);
 }
 
-/// Params: gradient – of the norm's result, or of its ReLU's
-///         let_through – what forward kept of that ReLU; nullptr: there is none
+/// Params: gradient – of the norm's result, or of its ReLU's result
+///         let_through – the ReLU's workspace from forward; nullptr if there is no ReLU
 bool Layouts::norm_backward(const Instruction& one, const Operand& gradient, const Operand* let_through) {
   const Operand &x = operand(one, 1), &weight = operand(one, 2), &mean = operand(one, 5), &invstd = operand(one, 6);
   if (!is_image(x) || !one.arguments[7].constant.toBool() || !one.updates.empty()) return false;

@@ -8,33 +8,35 @@
 
 namespace bellows::compile_detail {
 
-/// What became of a program's layers.
+/// Statistics of the use of oneDNN in a program.
 struct OnednnReport {
-  int convolutions = 0;  ///< passes of convolutions: forward, and each gradient
+  int convolutions = 0;  ///< convolution passes: forward, and each gradient
   int norms = 0, pools = 0;
   int linears = 0;
-  int followed = 0;  ///< operators that took over the order of memory of what they read
+  int followed = 0;  ///< operators that work directly on the memory order of their inputs
   int fused = 0;     ///< operators that became part of a convolution or linear
-  int reorders = 0;  ///< copies into another order of memory, in each call
-  int packed = 0;    ///< the same, made once and for all
+  int reorders = 0;  ///< copies to another memory order in each call
+  int packed = 0;    ///< the same, but done once in advance
   std::string to_text() const;
 };
 
-/// Whether this library was built with oneDNN. Without, use_onednn() changes nothing.
+/// True if this library was built with oneDNN. Otherwise, use_onednn() changes nothing.
 bool has_onednn();
 
-/// Puts oneDNN's primitives in the place of convolutions, batch norms and pooling of images, and of their gradients. Images stay in
-/// oneDNN's order, channels last, from one to the next and through pointwise operators between them; where something else reads
-/// one, it is copied back once. Weights are packed as each primitive likes them: constants now, others in each call. Linears whose
-/// weights are constants become primitives, too, with the activations and sums behind them.
-/// Params:   program – in functional form (graph/functionalize.h), before operators are put into groups; batch norms in evaluation
-///           as the pass "evaluation" writes them
-/// Numerics: sums in another order than libtorch's: a convolution's errors against fp64 are no larger than twice libtorch's; a batch
-///           norm's stay within 32 last places of the largest value (tests/compile/onednn_test.cpp)
-/// Threads:  any; kernels run on OpenMP, as libtorch's do
+/// Replaces convolutions, batch norms and pooling of images, and their gradients, by oneDNN primitives. Images stay in
+/// oneDNN's channels-last order from one primitive to the next, and through pointwise operators in between. If another
+/// operator reads one, it is copied back once. Weights are packed for each primitive: constants once in advance, others
+/// in each call. Linears with constant weights become primitives, too, including the activations and additions that
+/// follow them.
+/// Params:   program – in functional form (graph/functionalize.h), before operators are grouped; batch norms in
+///           evaluation as written by the pass "evaluation"
+/// Numerics: sums are computed in another order than in libtorch. Compared with fp64, the errors of a convolution are
+///           at most twice libtorch's. Those of a batch norm are within 32 units in the last place of the largest value
+///           (tests/compile/onednn_test.cpp).
+/// Threads:  safe; kernels run on OpenMP, as libtorch's do
 OnednnReport use_onednn(graph::Program& program);
 
-/// graph::passes() with this as a pass, "onednn", in front of those that make groups.
+/// Returns: graph::passes() with the pass "onednn" before those that make groups
 std::vector<graph::Pass> passes_with_onednn();
 
 }  // namespace bellows::compile_detail

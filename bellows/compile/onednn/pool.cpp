@@ -14,7 +14,7 @@ namespace {
 using Place = PrimitiveKernel::Place;
 using Slot = PrimitiveKernel::Slot;
 
-/// With what is missing at the end: the last window may reach further, or less far, than the padding in front.
+/// Padding at the end. The last window may extend further, or less far, than the padding at the start.
 memory::dims padding_after(const Pooling& shape) {
   memory::dims made;
   made.reserve(2);
@@ -41,7 +41,8 @@ bool keeps_places(const Pooling& shape) {
   return shape.algorithm == dnnl::algorithm::pooling_max;
 }
 
-/// Whether there is a NaN (or Inf): 0 · x is then not 0. In many sums, so that it takes no longer than reading.
+/// True if there is a NaN or Inf: 0 · x is then not 0. It uses many partial sums, so that it takes no longer than
+/// reading.
 template <class T>
 bool has_nan(const T* image, int64_t count) {
   constexpr int64_t piece = int64_t{1} << 16, width = 32;
@@ -59,7 +60,8 @@ bool has_nan(const T* image, int64_t count) {
   return found;
 }
 
-/// The primitive's comparisons lose NaN, by which what has gone wrong would look sound: where an image has any, windows with it give it.
+/// Restores NaN in the result: the primitive's comparisons lose NaN, which would hide errors. If an image has any, all
+/// windows that contain one return NaN.
 class MaxPooling final : public PrimitiveKernel {
  public:
   MaxPooling(const Pooling& shape, const dnnl::pooling_forward::primitive_desc& desc, std::vector<Slot> slots)
@@ -94,7 +96,7 @@ class MaxPooling final : public PrimitiveKernel {
     }
   }
 
-  /// Calls visit(window) for those that read a place along a dim (0: rows, 1: columns).
+  /// Calls visit(window) for each window that reads a place along a dim (0: rows, 1: columns).
   template <class Visit>
   void for_windows(int dim, memory::dim place, const Visit& visit) const {
     for (memory::dim k = 0; k < shape_.kernel[dim]; ++k) {

@@ -4,7 +4,7 @@
 
 namespace bellows::compile_detail::onednn {
 
-/// Params: first – the argument that is the kernel's size; stride and padding follow
+/// Params: first – index of the kernel size argument; stride and padding follow
 std::optional<Pooling> Layouts::pooling_of(const Instruction& one, int first, const Operand& input,
                                            const Operand& output) const {
   if (!is_image(input) || !is_image(output) || input.geometry.dtype != output.geometry.dtype) return {};
@@ -19,19 +19,19 @@ std::optional<Pooling> Layouts::pooling_of(const Instruction& one, int first, co
   return made;
 }
 
-/// Where the largest was is kept in oneDNN's way, if nobody but backward passes wants to know.
+/// Keeps the positions of the maxima in oneDNN's format if only backward passes read them.
 bool Layouts::max_pool(int at) {
   const Instruction& one = program_.instructions[at];
   const Operand &x = operand(one, 0), &y = one.results[0].operands[0], &places = one.results[1].operands[0];
   auto shape = pooling_of(one, 1, x, y);
-  if (!shape || (places.value >= 0 && handed_out_[places.value])) return false;
+  if (!shape || (places.value >= 0 && is_output_[places.value])) return false;
   shape->dilation = pair_of(one.arguments[4]);
   const std::vector<int> readers = places.value < 0 ? std::vector<int>{} : readers_[places.value];
   const bool backward_only = std::all_of(readers.begin(), readers.end(), [&](int reader) {
     const Instruction& other = program_.instructions[reader];
     return other.op && !other.kernel && other.op->name == "aten::max_pool2d_with_indices_backward" &&
            operand(other, 7) == places && is_image(operand(other, 0)) && is_image(other.results[0].operands[0]) &&
-           all_constant(other) && program_.states[other.state].ambient.onednn;
+           all_constant(other) && program_.states[other.state].dispatch_state.onednn;
   });
   const bool training = !readers.empty();
   const auto pass = backward_only ? pooling_forward(*shape, training) : std::nullopt;

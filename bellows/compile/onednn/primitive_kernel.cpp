@@ -7,7 +7,7 @@
 
 namespace bellows::compile_detail::onednn {
 
-// Never destroyed: kernels may be, at the end of the program, after it.
+// Never destroyed, because kernels may be destroyed after it when the program ends.
 const dnnl::engine& engine() {
   static const auto* const made = new dnnl::engine(dnnl::engine::kind::cpu, 0);
   return *made;
@@ -60,8 +60,8 @@ dnnl::algorithm algorithm_of(PostOp::Kind kind) {
   }
 }
 
-/// ReLU as x times a step, x · min(max(alpha · x, 0), 1): oneDNN's own makes 0 of NaN, by which what has gone wrong would look sound. That of
-/// -Inf is NaN.
+/// ReLU as x times a step: x · min(max(alpha · x, 0), 1). oneDNN's own ReLU turns NaN into 0, which would hide errors.
+/// The result for -Inf is NaN.
 float alpha_of(PostOp::Kind kind) {
   if (kind == PostOp::Kind::relu) return std::numeric_limits<float>::max();
   return kind == PostOp::Kind::silu ? 1 : 0;

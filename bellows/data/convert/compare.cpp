@@ -24,7 +24,7 @@ namespace bellows::data {
 
 namespace {
 
-/// Holds every integer of 64 bits and every double as it is.
+/// Represents every 64-bit integer and every double exactly.
 using Number = long double;
 static_assert(std::numeric_limits<Number>::digits >= 64);
 
@@ -77,7 +77,7 @@ bool same_number(Number a, Number b) {
   return a == b || (a != a && b != b);
 }
 
-/// Arrays of equal values, whatever their types.
+/// True if the arrays have equal values, regardless of their types.
 bool same_values(const Field& a, const Field& b) {
   if (a.dtype == b.dtype) return std::ranges::equal(a.bytes, b.bytes);
   if (element_count(a) != element_count(b)) return false;
@@ -88,12 +88,12 @@ bool same_values(const Field& a, const Field& b) {
   return true;
 }
 
-/// The text of an array of one number; "" of others.
+/// The text of an array of one number; "" for other arrays.
 std::string printed_number(const Field& array) {
   return element_count(array) == 1 ? number_text(array.dtype, array.bytes.data()) : "";
 }
 
-/// A number, and the text that it was or became. Another spelling is another text: "1.50", "+5", "1e3".
+/// Compares a number with the text that it was or became. Another spelling is another text: "1.50", "+5", "1e3".
 bool same_as_text(const Field& array, const Field& text) {
   const std::string printed = printed_number(array);
   if (printed.empty()) return false;
@@ -102,14 +102,14 @@ bool same_as_text(const Field& array, const Field& text) {
 }
 
 bool same_json(const Field& a, const Field& b) {
-  constexpr int deepest = 256;  // as JSON Lines may be
+  constexpr int deepest = 256;  // the limit of JSON Lines
   const auto x = io::parse_shallow_json(io::as_text(a.bytes), "compare", deepest);
   return !x.is_discarded() && x == io::parse_shallow_json(io::as_text(b.bytes), "compare", deepest);
 }
 
 at::Tensor pixels_of(const Field& picture, io::ColorMode mode) {
   if (!picture.is_array) return io::decode_image(picture.bytes, mode, "picture");
-  auto* pixels = const_cast<std::byte*>(picture.bytes.data());  // from_blob takes no const memory; it is only read
+  auto* pixels = const_cast<std::byte*>(picture.bytes.data());  // from_blob takes no const memory, but only reads it
   const at::Tensor image = at::from_blob(pixels, picture.sizes, at::TensorOptions().dtype(c10::kByte));
   const bool gray_to_rgb = mode == io::ColorMode::rgb && image.size(2) == 1;
   return gray_to_rgb ? image.expand({image.size(0), image.size(1), 3}).contiguous() : image;
@@ -119,7 +119,7 @@ io::ByteSpan bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-/// Pictures whose bytes differ.
+/// Compares images whose bytes differ.
 bool same_picture(const Field& written, const Field& read, int jpeg_quality) {
   if (!read.is_array && io::image_info(read.bytes, "picture").format == io::ImageFormat::jpeg)
     return jpeg_quality > 0 &&
@@ -143,7 +143,7 @@ bool same_field(const Field& a, const Field& b, int jpeg_quality) {
   return !a.is_array && a.name == "json" && same_json(a, b);
 }
 
-/// Where a field of `written` went.
+/// The field that `field` of the written sample became.
 const Field* counterpart(const Field& field, const Sample& read) {
   if (const Field* same = read.find(field.name)) return same;
   if (is_picture(field)) {
@@ -166,7 +166,7 @@ std::string what_became_of(const Field& written, const Field& read) {
   return " was " + shown_field(written) + " and is " + shown_field(read) + " now";
 }
 
-/// Of an exact format: of the field as it comes back from there.
+/// The digest of a field as an exact format restores it.
 uint64_t field_digest(const OutputFormat& format, Field field) {
   int64_t label = 0;
   if (format.number_labels && !field.is_array && field.name == "cls") {

@@ -20,9 +20,9 @@
 #include "bellows/data/convert/verify.h"
 #include "bellows/data/dataset_json.h"
 #include "bellows/data/fingerprint.h"
+#include "bellows/data/for_each_spaced.h"
 #include "bellows/data/formats/pack_source.h"
 #include "bellows/data/picture.h"
-#include "bellows/data/spread.h"
 #include "bellows/io/bytes.h"
 #include "bellows/io/network/cache_folder.h"
 #include "bellows/io/tables/number_text.h"
@@ -42,7 +42,7 @@ ConvertState::Identity identity_of(const Dataset& data, const OutputFormat& form
           {"shard size", c10::str(options.shard_bytes, " bytes, ", options.shard_samples, " samples")}};
 }
 
-/// Two processes at one destination would write the same files.
+/// Prevents two processes from writing to one destination.
 class DestinationInUse {
  public:
   explicit DestinationInUse(const ConvertPlaces& places) : lock_(io::FileLock::try_lock(places.staging() + ".lock")) {
@@ -57,7 +57,7 @@ class DestinationInUse {
   std::optional<io::FileLock> lock_;
 };
 
-/// Makes a folder and those above it; what is empty at the end goes again.
+/// Creates a folder and its parents; removes those that are empty at the end.
 class MadeFolders {
  public:
   explicit MadeFolders(const std::string& folder) {
@@ -76,10 +76,10 @@ class MadeFolders {
   MadeFolders& operator=(const MadeFolders&) = delete;
 
  private:
-  std::vector<std::filesystem::path> made_;  // the deepest first
+  std::vector<std::filesystem::path> made_;  // deepest first
 };
 
-/// A sample on its way from the source to the sink, and what it points into.
+/// A sample between the source and the sink, and the memory that it points into.
 struct ConvertSlot {
   Sample sample;
   Recoder::Work work;
@@ -92,14 +92,14 @@ void check_fits(const OutputFormat& format, const Sample& sample) {
                     ". Encode it (`encode` png loses nothing), or choose another format, such as pack.");
 }
 
-/// Looks at some samples: whether the format can hold them, and the disk all of them.
+/// Checks with some samples that the format can hold them and that the disk has enough space for all samples.
 void check_room(const Source& source, const OutputFormat& format, const ConvertPlaces& places,
                 const ConvertOptions& options, const ConvertState& state, int64_t written) {
   constexpr int64_t most_looked_at = 32;
   const Recoder recoder(options.picture);
   ConvertSlot slot;
   int64_t bytes = 0, count = 0;
-  for_spread(source.size(), most_looked_at, [&](int64_t index) {
+  for_each_spaced(source.size(), most_looked_at, [&](int64_t index) {
     source.read(index, slot.sample);
     recoder.run(slot.sample, slot.work);
     check_fits(format, slot.sample);
@@ -156,7 +156,7 @@ void check_text(const char* what, const std::string& text) {
                     " is not UTF-8, and dataset.json cannot hold it. Rename it, or write one file.");
 }
 
-/// Where both say something, it has to be the same.
+/// Throws if both are non-empty and differ.
 template <class T>
 void check_equal(const char* what, const T& ours, const T& there, const ConvertPlaces& places) {
   constexpr size_t most_shown = 200;
@@ -166,7 +166,7 @@ void check_equal(const char* what, const T& ours, const T& there, const ConvertP
                     io::printable(c10::Join(", ", there), most_shown), ". Choose another folder.");
 }
 
-/// What dataset.json says of the samples as they are written.
+/// The content of dataset.json for the samples as they are written.
 DatasetInfo written_info(const Dataset& data, const RecodeOptions& picture) {
   DatasetInfo info = data.info();
   if (picture.height > 0 && info.image_size.size() == 3) {
@@ -177,7 +177,7 @@ DatasetInfo written_info(const Dataset& data, const RecodeOptions& picture) {
   return info;
 }
 
-/// Throws: c10::ValueError – a text that is not UTF-8, or a folder of shards of another data set, or in another format
+/// Throws: c10::ValueError if a text is not UTF-8, or if the folder holds shards of another dataset or format
 void check_description(const DatasetInfo& info, const OutputFormat& format, const ConvertPlaces& places) {
   check_text("name of the data set", info.name);
   for (const std::string& name : info.classes) check_text("class", name);
@@ -197,7 +197,7 @@ void check_description(const DatasetInfo& info, const OutputFormat& format, cons
   }
 }
 
-/// dataset.json beside the shards, as open() reads it; one that describes other splits keeps them.
+/// Writes dataset.json beside the shards, in the format of open(); keeps the other splits of an existing file.
 void write_description(const DatasetInfo& info, const ConvertPlaces& places, const std::vector<FinishedShard>& shards) {
   std::error_code ignored;
   nlohmann::ordered_json json;
@@ -216,7 +216,7 @@ void write_description(const DatasetInfo& info, const ConvertPlaces& places, con
 
 constexpr int64_t usual_shard_bytes = int64_t{1} << 30;
 
-/// Cuts the samples into shards and writes them.
+/// Divides the samples into shards and writes them.
 class ShardsWriter {
  public:
   ShardsWriter(const OutputFormat& format, const ConvertPlaces& places, const ConvertOptions& options,
@@ -226,7 +226,7 @@ class ShardsWriter {
     position_ = result.samples;
   }
 
-  /// Begins a shard. Where it is a pack that was left unfinished, goes on with it.
+  /// Starts a shard, or resumes an unfinished pack.
   void begin() {
     shard_ = {.name = places_.shard_name(state_.shards().size())};
     sink_ = format_.sink(places_.staged(shard_.name));
@@ -237,7 +237,7 @@ class ShardsWriter {
     position_ += shard_.kept;
   }
 
-  /// The sample that is to be written next.
+  /// The next sample to be written.
   int64_t position() const { return position_; }
 
   void write(const Sample& sample) {
@@ -272,7 +272,7 @@ class ShardsWriter {
   PackSink* pack_ = nullptr;
 };
 
-/// Writes what is missing. False: it was stopped.
+/// Writes the missing samples. Returns false if it was stopped.
 bool write_shards(const Source& source, const OutputFormat& format, const ConvertPlaces& places,
                   const ConvertOptions& options, int64_t threads, ConvertState& state, ConvertResult& result) {
   ShardsWriter writer(format, places, options, state, result);
@@ -281,7 +281,7 @@ bool write_shards(const Source& source, const OutputFormat& format, const Conver
   result.kept = writer.position();
   TORCH_CHECK_VALUE(result.kept <= source.size(), "convert: ", places.destination(), " holds ", result.kept,
                     " samples of an unfinished conversion, the source has ", source.size(),
-                    ". Remove it and start anew.");
+                    ". Remove it and start again.");
   const Recoder recoder(options.picture);
   Progress progress("writing", source.size() - writer.position(), "samples");
   bool stopped = false;
@@ -302,7 +302,7 @@ bool write_shards(const Source& source, const OutputFormat& format, const Conver
   return !stopped;
 }
 
-/// Writes and verifies what is missing. Leaves nothing behind where it fails before something is whole.
+/// Writes and verifies the missing samples. If it fails before a shard or a page is complete, it leaves no files.
 void fill_staging(const Source& source, const OutputFormat& format, const ConvertPlaces& places,
                   const ConvertOptions& options, ConvertState& state, ConvertResult& result) try {
   places.remove_leftovers(state.shards());
@@ -321,9 +321,9 @@ void fill_staging(const Source& source, const OutputFormat& format, const Conver
     if (!places.has_pages(0)) places.remove_staging();
     throw;
   }
-  const auto text = c10::str(user_message(error), " Nothing carries the name ", places.destination(),
-                             " yet: what was written waits in ", places.staging(),
-                             ". The same command goes on with it; remove that folder to start anew.");
+  const auto text =
+      c10::str(user_message(error), " Nothing was moved to ", places.destination(), " yet: the written files are in ",
+               places.staging(), ". The same command resumes it; remove that folder to start again.");
   TORCH_CHECK_VALUE(!dynamic_cast<const c10::ValueError*>(&error), text);
   TORCH_CHECK(false, text);
 }
@@ -347,14 +347,14 @@ ConvertResult convert(const Dataset& data, const std::string& destination, const
   check_destination();
   const MadeFolders folders(places.folder());
   const DestinationInUse in_use(places);
-  check_destination();  // another may have ended meanwhile
+  check_destination();  // another process may have finished in the meantime
   places.make_staging();
   ConvertState state(places.state_file(), identity);
 
   ConvertResult result{.format = format.name};
   for (const FinishedShard& shard : state.shards()) result.samples += shard.samples;
   result.kept = result.samples;
-  if (!state.compared()) fill_staging(source, format, places, options, state, result);  // else killed after that
+  if (!state.compared()) fill_staging(source, format, places, options, state, result);  // else killed later
   for (const FinishedShard& shard : state.shards())
     result.files.push_back(result.stopped ? places.staged(shard.name) : places.path(shard.name));
   if (!result.stopped) {

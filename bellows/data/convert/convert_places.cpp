@@ -33,7 +33,7 @@ ConvertPlaces::ConvertPlaces(const OutputFormat& format, std::string destination
   while (destination_.size() > 1 && destination_.ends_with('/')) destination_.pop_back();
   TORCH_CHECK_VALUE(!destination_.empty(), "convert: expected a destination, got an empty name.");
   TORCH_CHECK_VALUE(destination_.find("://") == std::string::npos, "convert: ", destination_,
-                    " is no local path; expected a file or a folder.");
+                    " is not a local path; expected a file or a folder.");
   const bool named = format.names_file(destination_);
   TORCH_CHECK_VALUE(format.is_folder() || named || format.shards, "convert: ", format.name,
                     " are one file; expected a ", "destination whose name ends in ", format.suffixes.front(),
@@ -72,7 +72,7 @@ void ConvertPlaces::check_free() const {
   if (there(staging_)) {  // kill -9 may leave a folder without its first state file
     for (const auto& entry : std::filesystem::directory_iterator(staging_, error))
       TORCH_CHECK_VALUE(entry.path().filename().string().starts_with("packing.json.tmp-"), "convert: ", staging_,
-                        " is there without a packing.json, and is no unfinished conversion. Move it away.");
+                        " exists, but is not an unfinished conversion: it has no packing.json. Move it away.");
     TORCH_CHECK_VALUE(!error, "convert: ", staging_, " is in the way. Move it away.");
   }
   if (!there(destination_)) return;
@@ -82,7 +82,7 @@ void ConvertPlaces::check_free() const {
                       " has a split \"", stem_, "\" already. Choose another name, or remove it.");
     for (const auto& entry : std::filesystem::directory_iterator(destination_, error))
       TORCH_CHECK_VALUE(!is_shard_name(entry.path().filename()), "convert: ", entry.path().string(),
-                        " is there already, as a shard of this split would be called, and ", description(),
+                        " already exists and has the name of a shard of this split, but ", description(),
                         " does not name it. Move it away, or choose another folder.");
     return;
   }
@@ -90,7 +90,7 @@ void ConvertPlaces::check_free() const {
   for (const auto& entry : std::filesystem::directory_iterator(destination_, error))
     empty = empty && entry.path().filename().string().starts_with(".packing");
   TORCH_CHECK_VALUE(empty && !error, "convert: ", destination_,
-                    " is there already, and is no unfinished conversion. Choose another name, or remove it.");
+                    " already exists and is not an unfinished conversion. Choose another name, or remove it.");
 }
 
 void ConvertPlaces::make_staging() const {
@@ -100,7 +100,7 @@ void ConvertPlaces::make_staging() const {
 }
 
 void ConvertPlaces::remove_leftovers(const std::vector<FinishedShard>& shards) const {
-  // The shard that is next, with its index; without shards there is nothing beside the one file.
+  // Incomplete files of the next shard, with its index; without shards, only those of the one file.
   const std::string next = shard_name(shards.size()), pages = next + ".partial";
   const std::string stem = sharded_ ? next.substr(0, next.size() - suffix_.size()) : "";
   std::error_code error;
@@ -127,13 +127,13 @@ void ConvertPlaces::put_in_place() const {
     if (!name.starts_with("packing.json")) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
-  for (const std::string& name : names) {  // those that are in place already are no longer here
+  for (const std::string& name : names) {  // files that are already in place are no longer here
     const std::string to = folder() + "/" + name;
     std::error_code ignored, error;
     const bool taken =
         there(to) && !(std::filesystem::is_directory(to, ignored) && std::filesystem::is_empty(to, ignored));
-    TORCH_CHECK(!taken, "convert: ", to, " appeared meanwhile. What was written is whole and waits in ", staging_,
-                ": move ", to, " away, and the same command puts it in place.");
+    TORCH_CHECK(!taken, "convert: ", to, " was created in the meantime. The written files are complete and are in ",
+                staging_, ": move ", to, " away, and the same command puts it in place.");
     std::filesystem::rename(staged(name), to, error);
     TORCH_CHECK(!error, "convert: cannot rename ", staged(name), " to ", to, ": ", errno_message(error.value()), ".");
   }
@@ -142,7 +142,7 @@ void ConvertPlaces::put_in_place() const {
 
 void ConvertPlaces::remove_staging() const {
   std::error_code error;
-  // The state goes last: without it, what is left here would be nobody's.
+  // Remove the state last: without it, the remaining files would not be recognized as an unfinished conversion.
   for (const auto& entry : std::filesystem::directory_iterator(staging_, error)) {
     if (entry.path() != state_file()) std::filesystem::remove_all(entry.path(), error);
   }

@@ -31,20 +31,21 @@ void ConvertState::load(const std::string& text) {
     }
     if (json.contains("compared")) compared_ = json.at("compared").get<int64_t>();
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, "convert: ", path_, " is damaged (", error.what(), "). Remove its folder and start anew.");
+    TORCH_CHECK_VALUE(false, "convert: ", path_, " is damaged (", error.what(),
+                      "). Remove its folder and start again.");
   }
   for (const auto& [key, value] : identity_) {
     const auto other = found.find(key);
     TORCH_CHECK_VALUE(other != found.end() && other->second == value, "convert: ", path_,
                       " belongs to an unfinished conversion with another ", key, ": expected ", value, ", found ",
                       other == found.end() ? "none" : other->second,
-                      ". Go on with the same command, or remove its folder and start anew.");
+                      ". Resume it with the same command, or remove its folder and start again.");
   }
 }
 
 void ConvertState::save() const {
   nlohmann::ordered_json json;
-  json["what"] = "a conversion by bellows that is not finished; the same command goes on with it";
+  json["what"] = "a conversion by bellows that is not finished; the same command resumes it";
   json["conversion"] = identity_;
   json["shards"] = nlohmann::ordered_json::array();
   for (const FinishedShard& shard : shards_)

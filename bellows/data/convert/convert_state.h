@@ -8,28 +8,28 @@
 
 namespace bellows::data {
 
-/// A shard that is whole, and waits in the conversion's own folder.
+/// A complete shard in the conversion's temporary folder.
 struct FinishedShard {
   std::string name;  ///< of its file
   int64_t samples = 0;
-  int64_t kept = 0;     ///< the leading ones, which an interrupted run left: their digest is not known
-  int64_t unnamed = 0;  ///< those without a key
-  uint64_t digest = 0;  ///< sum of sample_digest over the others
+  int64_t kept = 0;     ///< leading samples from an interrupted run; the digest does not cover them
+  int64_t unnamed = 0;  ///< samples without a key
+  uint64_t digest = 0;  ///< sum of sample_digest over the other samples
 };
 
-/// What an unfinished conversion has done, in a small file that is replaced after each shard.
+/// The progress of an unfinished conversion, in a small file that is replaced after each shard.
 class ConvertState {
  public:
   using Identity = std::map<std::string, std::string>;
 
-  /// Goes on with what `path` says, or begins it.
-  /// Params: identity – what has to be the same when it goes on: the source, options
-  /// Throws: c10::ValueError – the file is damaged, or of a conversion of something else; says what
+  /// Resumes from the file `path`, or creates it.
+  /// Params: identity – must be equal when the conversion resumes: the source and the options
+  /// Throws: c10::ValueError if the file is damaged or belongs to another conversion (the message names the difference)
   ConvertState(std::string path, Identity identity);
 
   const std::vector<FinishedShard>& shards() const { return shards_; }
   void add(FinishedShard shard);
-  /// How many samples were compared with the source when all was read back; nothing before that.
+  /// Number of samples that were compared with the source during verification; nothing before verification.
   const std::optional<int64_t>& compared() const { return compared_; }
   void set_compared(int64_t samples);
 

@@ -11,7 +11,7 @@
 
 namespace bellows::data {
 
-/// What in_order() shares with its threads.
+/// The state that in_order() shares with its threads.
 template <class Slot, class Make>
 class OrderedWork {
  public:
@@ -28,7 +28,7 @@ class OrderedWork {
   OrderedWork(const OrderedWork&) = delete;
   OrderedWork& operator=(const OrderedWork&) = delete;
 
-  /// Waits for the next slot in order. Throws what making it threw.
+  /// Waits for the next slot in order. Throws the exception of `make` for this slot.
   Slot& next() {
     Cell& cell = cell_of(consumed_);
     std::unique_lock lock(mutex_);
@@ -36,7 +36,7 @@ class OrderedWork {
     if (cell.error) std::rethrow_exception(cell.error);
     return cell.slot;
   }
-  /// The slot of next() may be used again.
+  /// Lets the threads reuse the slot of next().
   void give_back() {
     std::lock_guard lock(mutex_);
     cell_of(consumed_++).ready = false;
@@ -90,11 +90,11 @@ class OrderedWork {
   std::vector<std::thread> workers_;
 };
 
-/// Makes things in several threads and uses them in order in the calling one.
-/// Params: make – make(index, slot), for each index in [begin, end), in any order and thread
-///         use  – use(index, slot), in order; false ends it early
-/// Cost:   4 slots a thread, each reused
-/// Throws: what make throws, for the first such index in order; what use throws
+/// Makes items in several threads and uses them in order in the calling thread.
+/// Params: make – make(index, slot) for each index in [begin, end), in any order and on any thread
+///         use – use(index, slot) in order; returning false ends the loop early
+/// Cost:   4 slots per thread, which are reused
+/// Throws: the exception of `make` for the first such index in order, or the exception of `use`
 template <class Slot, class Make, class Use>
 void in_order(int64_t begin, int64_t end, int64_t threads, const Make& make, const Use& use) {
   OrderedWork<Slot, Make> work(begin, end, threads, make);

@@ -24,7 +24,7 @@ namespace {
 
 using Paths = std::vector<std::string>;
 
-/// Who writes a file of such a name does not expect a folder, nor what shards would be in it.
+/// Rejects destinations with the suffix of another file type: otherwise they would become folders of packs.
 void check_no_foreign_suffix(const std::string& path) {
   constexpr std::array<std::string_view, 30> foreign{
       ".gz",   ".tgz", ".bz2",     ".xz",    ".zst",     ".lz4",  ".zip", ".7z",  ".mds",  ".json",
@@ -40,7 +40,7 @@ void check_no_foreign_suffix(const std::string& path) {
                     ". For a folder of this name, set `format`, such as pack.");
 }
 
-/// One shard of this name, whatever is in it.
+/// A pattern that matches exactly this name.
 std::string as_pattern(const std::string& path) {
   std::string pattern;
   for (const char c : path) pattern += c == '%' ? "%%" : std::string(1, c);
@@ -51,7 +51,7 @@ std::vector<OutputFormat> formats_of_any_files() {
   return {
       {.name = "pack",
        .suffixes = {".pack"},
-       // What an interrupted run left is taken over.
+       // Resumes the file of an interrupted run.
        .sink = [](const std::string& path) { return pack_sink(path, {.resumable = true}); },
        .open = [](const Paths& paths) { return open_pack(paths); },
        .exact = true},
@@ -78,7 +78,7 @@ std::vector<OutputFormat> formats_of_any_files() {
   };
 }
 
-/// Folders as a whole, and what holds numbers or texts only.
+/// Formats that are folders, and formats for numbers or texts only.
 std::vector<OutputFormat> formats_of_some_kinds() {
   return {
       {.name = "mds",

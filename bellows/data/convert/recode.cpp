@@ -26,7 +26,7 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return value;
 }
 
-/// [H, W, C] on its own, without an alpha channel where `channels` is one less.
+/// A dense copy [H, W, C], without the alpha channel if `channels` is one less.
 at::Tensor dense_copy(const ImageView& image, int64_t channels) {
   at::Tensor copy = at::empty({image.height, image.width, channels}, at::TensorOptions().dtype(c10::kByte));
   auto* out = copy.data_ptr<uint8_t>();

@@ -9,39 +9,40 @@
 
 namespace bellows::data {
 
-/// What is done to the picture of each sample when a data set is converted.
+/// Changes to the image of each sample when a dataset is converted.
 struct RecodeOptions {
   enum class Coding { keep, jpg, png, raw, restart };
 
-  int64_t shorter = 0;            ///< a picture whose shorter side is longer is scaled down to this; 0: none is
-  int64_t height = 0, width = 0;  ///< all pictures are scaled to this; 0: none is
-  Coding coding = Coding::keep;   ///< raw: pixels, uint8 "image" [H, W, C]; keep: as the picture was;
-                                  ///< restart: too, but a JPEG with restart markers (io::jpeg_with_restarts)
-  int64_t quality = 0;            ///< of JPEG, 1 to 100; 0: 90, and JPEGs that are not scaled stay as they are
+  int64_t shorter = 0;            ///< images with a longer shorter side are scaled down to this; 0: no scaling
+  int64_t height = 0, width = 0;  ///< all images are scaled to this size; 0: no scaling
+  Coding coding = Coding::keep;   ///< raw: pixels, uint8 "image" [H, W, C]; keep: the encoding of the source;
+                                  ///< restart: the same, but a JPEG with restart markers (io::jpeg_with_restarts)
+  int64_t quality = 0;            ///< of JPEG, 1 to 100; 0: 90, and JPEGs that are not scaled are copied
 
   bool active() const { return shorter > 0 || height > 0 || coding != Coding::keep; }
 };
 
-/// Reads `resize` ("256", "224x224" for height x width) and `encode` ("jpg", "jpg:90", "png", "raw", "restart",
-/// "keep"); empty texts change nothing.
-/// Throws: c10::ValueError – something else; says what was expected
+/// Parses `resize` ("256", "224x224" for height x width) and `encode` ("jpg", "jpg:90", "png", "raw", "restart",
+/// "keep"). Empty texts change nothing.
+/// Throws: c10::ValueError if a text is invalid (the message says what was expected)
 RecodeOptions parse_recode(const std::string& resize, const std::string& encode);
 
-/// Changes pictures: decodes, scales, encodes.
-/// Threads: safe, one Work a thread; the sample that it changed points into its Work.
+/// Decodes, scales and encodes images.
+/// Threads: thread-safe with one Work per thread; a changed sample points into its Work
 class Recoder {
  public:
   struct Work {
-    io::Bytes bytes;             ///< the picture as it is now
-    std::vector<int64_t> sizes;  ///< of a raw one
+    io::Bytes bytes;             ///< the current image
+    std::vector<int64_t> sizes;  ///< of an image as pixels
     std::vector<uint8_t> decoded;
     Scratch scratch;
   };
 
-  /// Throws: c10::ValueError – sizes or a quality out of range
+  /// Throws: c10::ValueError if a size or the quality is out of range
   explicit Recoder(RecodeOptions options);
   /// Numerics: JPEG drops an alpha channel without blending
-  /// Throws: c10::ValueError – no picture, one that does not decode: sample and place
+  /// Throws:   c10::ValueError if the sample has no image or the image cannot be decoded (the message names the sample
+  ///           and its location)
   void run(Sample& sample, Work& work) const;
 
  private:

@@ -8,7 +8,7 @@
 #include "bellows/core/progress.h"
 #include "bellows/data/convert/compare.h"
 #include "bellows/data/convert/in_order.h"
-#include "bellows/data/spread.h"
+#include "bellows/data/for_each_spaced.h"
 
 namespace bellows::data {
 
@@ -16,16 +16,16 @@ namespace {
 
 constexpr int64_t usually_compared = 256;
 
-/// A sample as it is in the source, and as it was read back.
+/// A sample from the source and the same sample read back.
 struct VerifiedSample {
   Sample sample, read_back;
   Recoder::Work work;
 };
 
-/// Which samples are compared with the source, field by field.
+/// Selects the samples to compare with the source, field by field.
 std::vector<bool> samples_to_compare(int64_t size, bool all, const std::vector<FinishedShard>& shards) {
   std::vector<bool> chosen(static_cast<size_t>(size), all);
-  for_spread(size, usually_compared, [&](int64_t i) { chosen[static_cast<size_t>(i)] = true; });
+  for_each_spaced(size, usually_compared, [&](int64_t i) { chosen[static_cast<size_t>(i)] = true; });
   int64_t begin = 0;
   for (const FinishedShard& shard : shards) {
     for (int64_t i = begin; i < begin + shard.kept; ++i) chosen[static_cast<size_t>(i)] = true;
@@ -38,7 +38,8 @@ bool is_stopped(const ConvertOptions& options) {
   return options.stop && options.stop->load();
 }
 
-/// Where samples stand in what was written, if it has an order of its own. Reads it all, unless it is stopped.
+/// Positions of the samples in the written files if the format changes their order. Reads all samples, unless it is
+/// stopped.
 class WrittenPositions {
  public:
   WrittenPositions(const OutputFormat& format, const Source& written, const ConvertOptions& options) : format_(format) {
@@ -76,7 +77,7 @@ void compare_sample(const OutputFormat& format, int64_t index, const Sample& wri
                     ".");
 }
 
-/// Goes over what was read back, in order, and compares what was noted of each shard.
+/// Visits the samples that were read back, in order, and compares them with the recorded data of each shard.
 class ShardCheck {
  public:
   ShardCheck(const OutputFormat& format, const std::vector<FinishedShard>& shards) : format_(format), shards_(shards) {}
@@ -85,7 +86,7 @@ class ShardCheck {
     const FinishedShard& shard = shards_[shard_];
     if (samples_ >= shard.kept) digest_ += sample_digest(format_, read, position);
     if (++samples_ < shard.samples) return;
-    // Some formats make up a key where there is none.
+    // Some formats create keys for samples without one.
     const bool keys = format_.keeps_keys && shard.unnamed == 0;
     TORCH_CHECK_VALUE(digest_ == shard.digest || !(format_.exact || keys), "convert: after writing, the ",
                       format_.exact ? "content" : "keys", " of ", shard.name, " are not what was written.");

@@ -10,7 +10,7 @@
 
 namespace bellows::data {
 
-/// Reads everything back. Returns how many samples were compared with the source; nothing where it was stopped.
+/// Reads all files back. Returns the number of samples that were compared with the source; nothing if it was stopped.
 /// Throws: as convert
 std::optional<int64_t> verify_shards(const Source& source, const OutputFormat& format,
                                      const std::vector<std::string>& files, const ConvertOptions& options,

@@ -28,7 +28,7 @@ void check_crc32(uint32_t found, uint32_t expected, const std::string& where) {
                     ": the file is corrupt.");
 }
 
-/// A stored file of an archive. It is compared with its checksum once, when the first row of it is asked for.
+/// A stored file of an archive. Its checksum is verified once, when its first row is read.
 class StoredMember {
  public:
   StoredMember(const io::ZipEntry& entry, std::string where)
@@ -51,15 +51,15 @@ class StoredMember {
   std::atomic<bool> intact_ = false;
 };
 
-/// One array and where its values are.
+/// One array and the location of its values.
 struct StoredArray {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<int64_t> shape;
   size_t file = 0;
   uint64_t offset = 0, bytes = 0;  // in the file
-  io::ByteSpan unpacked;           // of a compressed one: the values
-  StoredMember* member = nullptr;  // that is still to be checked
+  io::ByteSpan unpacked;           // of a compressed array: the values
+  StoredMember* member = nullptr;  // still to be verified; else null
   uint64_t row_bytes = 0;
 };
 
@@ -67,7 +67,7 @@ std::string stem_of(const std::string& path) {
   return std::filesystem::path(path).stem().string();
 }
 
-/// What stands in front of the values. Archives have no such place: they are looked at as a whole.
+/// Fetches the header of an array. Archives have no such header and are fetched completely.
 void need_array_header(io::PartialFile& file) {
   constexpr uint64_t likely_header = 4096, longest_npy = 1 << 20, longest_safetensors = 100'000'000;
   file.need(0, likely_header);
@@ -115,7 +115,7 @@ class ArraySource final : public Source {
   }
 
  private:
-  /// The file that was asked for last: arrays of one file follow one another.
+  /// The last requested file: arrays of one file follow one another.
   struct FileInUse {
     size_t file = SIZE_MAX;
     io::ByteSpan content;
@@ -126,7 +126,7 @@ class ArraySource final : public Source {
     const uint64_t at = static_cast<uint64_t>(index) * stored.row_bytes;
     if (stored.unpacked.data()) return stored.unpacked.subspan(at, stored.row_bytes);
     if (use.file != stored.file) {
-      use.owner = nullptr;  // at most one file at a time is kept from leaving the cache
+      use.owner = nullptr;  // at most one file at a time is protected from eviction
       use.content = files_.content(stored.file, use.owner);
       use.file = stored.file;
     }
@@ -138,7 +138,7 @@ class ArraySource final : public Source {
     FileInUse use;
     for (const StoredArray& stored : arrays_) {
       Field field{.name = stored.name, .bytes = row_of(stored, index, use), .is_array = true};
-      // Of several files that may leave the cache, the sample holds none.
+      // With several files that may be evicted, the sample does not hold the file, so it needs a copy.
       if (use.owner && files_.size() > 1 && !stored.unpacked.data()) field.bytes = copy_into(sample, field.bytes);
       field.offset = stored.offset + static_cast<uint64_t>(index) * stored.row_bytes;
       field.dtype = stored.dtype;
@@ -163,7 +163,7 @@ class ArraySource final : public Source {
                        .bytes = array.bytes.size()});
   }
 
-  /// Params: header – bytes of the whole file, of which the header is there
+  /// Params: header – bytes of the whole file, of which at least the header is loaded
   void add_file(io::ByteSpan header, size_t file) {
     const std::string& path = files_.name(file);
     if (io::as_text(header).starts_with("\x93NUMPY")) {
@@ -172,7 +172,7 @@ class ArraySource final : public Source {
       const auto whole = files_.map(file);
       add_npz(whole->bytes(), file);
     } else {
-      // Eight bytes of length, then the header's brace.
+      // Eight bytes of length, then the header's opening brace.
       const bool likely = header.size() > 8 && io::as_text(header)[8] == '{';
       TORCH_CHECK_VALUE(likely, "open_arrays: ", path, ": expected a .npy, .npz or safetensors file, found ",
                         io::describe_content(header), ".");
@@ -212,7 +212,7 @@ class ArraySource final : public Source {
     }
   }
 
-  /// Keeps the arrays named, in the order of the names.
+  /// Keeps the named arrays, in the order of the names.
   void choose(const std::vector<std::string>& names) {
     std::vector<StoredArray> chosen;
     std::vector<std::string> known;

@@ -90,8 +90,8 @@ class BetonSource final : public Source {
     }
   }
 
-  /// Runs of samples in one page. Several writers at a time make several runs a page; samples in random order make runs
-  /// of one, which are worth nothing.
+  /// Adds runs of samples in one page as blocks. Concurrent writers create several runs per page; samples in random
+  /// order create runs of one sample, which are useless as blocks.
   void add_blocks(const io::BetonReader& reader) {
     const size_t before = blocks_.size();
     bool ascending = true;

@@ -27,7 +27,7 @@ std::string_view without_spaces(std::string_view text) {
   return text;
 }
 
-/// Digits that mean more than their value: "007", or more of them than 64 bits hold.
+/// True for digits that are not just a number: "007", or more digits than 64 bits can hold.
 bool is_code(std::string_view text) {
   const bool fits = io::parse_int(text) || io::parse_uint(text);
   if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
@@ -36,14 +36,14 @@ bool is_code(std::string_view text) {
   return zero_first || (digits && !fits);
 }
 
-/// One column, and what its cells have been so far.
+/// One column and the properties of its cells so far.
 struct CsvColumn {
   enum class Type { text, integer, unsigned_integer, real };
 
   std::string name;
   bool fixed_text = false, is_label = false;
   bool integers = true, numbers = true, has_empty = false, has_number = false;
-  bool negative = false, big = false;  // whole numbers: some are below 0; some are 2^63 or more
+  bool negative = false, big = false;  // of integers: some are below 0; some are 2^63 or more
 
   void see(std::string_view cell) {
     if (fixed_text || !numbers) return;
@@ -154,7 +154,7 @@ class CsvSource final : public Source {
   void see(const io::CsvReader& reader, CsvColumn& column, const io::CsvCell& cell) const {
     column.see(cell.text);
     if (rows_.size() == 1 && column.is_label && !column.numbers && !is_code(without_spaces(cell.text))) {
-      column.is_label = false;  // the classes go by names, as in JSON Lines
+      column.is_label = false;  // the classes have names, as in JSON Lines
       column.fixed_text = true;
     }
     TORCH_CHECK_VALUE(!column.is_label || (column.integers && !column.has_empty && !column.big),

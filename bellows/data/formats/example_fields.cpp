@@ -38,7 +38,7 @@ constexpr std::array named_types{NamedType{"uint8", ScalarType::Byte},
                                  NamedType{"complex64", ScalarType::ComplexFloat},
                                  NamedType{"complex128", ScalarType::ComplexDouble}};
 
-/// Calls `visit` with a zero of the type. False for other types.
+/// Calls `visit` with a zero of the type. Returns false for other types.
 template <class Visit>
 bool with_integer(ScalarType dtype, const Visit& visit) {
   switch (dtype) {
@@ -82,7 +82,7 @@ T load_element(const std::byte* at) {
   }
 }
 
-/// A size, and the product with those before; false on overflow.
+/// Parses a size and multiplies `values` by it; returns false on overflow.
 bool parse_size(std::string_view digits, int64_t& size, size_t& values) {
   const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
   return error == std::errc() && rest == digits.data() + digits.size() && size >= 0 &&
@@ -93,7 +93,7 @@ bool parse_size(std::string_view digits, int64_t& size, size_t& values) {
 
 ExampleStore example_store(ScalarType dtype) {
   if (dtype == ScalarType::Float) return ExampleStore::floats;
-  // A picture's bytes as int64 would be half as large again, and slow to read.
+  // Stored as int64, an image's bytes would be half as large again and slow to read.
   return is_widened(dtype) && dtype != ScalarType::Byte ? ExampleStore::int64s : ExampleStore::bytes;
 }
 
@@ -202,9 +202,9 @@ class ExampleFields {
     return found != arrays_.end() && found->name == name ? &*found : nullptr;
   }
 
-  /// All that views may point to, so that nothing moves afterwards.
+  /// Reserves all memory that views may point to, so that nothing moves afterwards.
   void reserve() {
-    constexpr size_t most_name_bytes = size_t{64} << 20;  // a small record can ask for long names many times
+    constexpr size_t most_name_bytes = size_t{64} << 20;  // a small record can request long names many times
     size_t bytes = 0;
     for (const io::ExampleFeature& feature : example_.features()) {
       if (feature.kind == FeatureKind::bytes && feature.count > 1)
@@ -283,7 +283,7 @@ class ExampleFields {
     return field;
   }
 
-  /// The values of a list of numbers as they are in an array.
+  /// The values of a list of numbers in array form.
   io::ByteSpan numbers(const io::ExampleFeature& feature) {
     const auto pieces = example_.pieces(feature);
     if (feature.kind == FeatureKind::floats && pieces.size() == 1) return pieces[0];
@@ -330,7 +330,7 @@ class ExampleFields {
   const TfrecordOptions& options_;
   io::ByteSpan file_;
   Sample& sample_;
-  size_t taken_ = 0;  // of the sample's buffer
+  size_t taken_ = 0;  // used bytes of the sample's buffer
 };
 
 }  // namespace

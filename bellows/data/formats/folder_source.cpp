@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// One file is read at once: larger ones are no pictures for training.
+/// A file is read with one call; larger files are not training images.
 constexpr uint64_t kMaxPictureBytes = uint64_t{1} << 31;
 
 /// In lower case, without the dot.
@@ -31,7 +31,7 @@ std::string suffix_of(const fs::path& path) {
   return suffix.empty() ? suffix : suffix.substr(1);
 }
 
-/// Field names for suffixes; nothing for those that are no pictures.
+/// The field name of a suffix; nothing for files that are not images.
 std::string_view picture_field(const std::string& suffix) {
   for (const std::string_view name : {"jpg", "jpeg", "png"}) {
     if (suffix == name) return name;
@@ -65,7 +65,7 @@ bool is_split_name(const std::string& name) {
 class FileHandle {
  public:
   explicit FileHandle(const std::string& path)
-      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}  // a pipe would wait
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}  // opening a pipe would block
   ~FileHandle() {
     if (fd_ >= 0) ::close(fd_);
   }
@@ -77,7 +77,7 @@ class FileHandle {
   int fd_;
 };
 
-/// The whole file, in memory that is used again.
+/// Reads the whole file into reused memory.
 void read_into(const std::string& path, std::vector<std::byte>& buffer) {
   const FileHandle file(path);
   struct stat status {};
@@ -125,7 +125,7 @@ class ImageFolderSource final : public Source {
 
   bool prefetch(int64_t index) const override {
     thread_local std::vector<std::byte> unused;
-    read_into(pictures_[static_cast<size_t>(index)], unused);  // it stays in the system's cache
+    read_into(pictures_[static_cast<size_t>(index)], unused);  // the data stays in the system's page cache
     return true;
   }
 
@@ -149,7 +149,7 @@ class ImageFolderSource final : public Source {
   void add_files(const fs::path& folder, bool recursive) {
     std::vector<std::string> folders{folder.string()};
     if (recursive) add_subfolders(folder, folders, 0);
-    std::sort(folders.begin(), folders.end());  // by whole paths, as torchvision does
+    std::sort(folders.begin(), folders.end());  // sorted by whole paths, like torchvision
     for (const std::string& one : folders) {
       std::vector<std::string> files;
       std::error_code error, ignored;
@@ -179,7 +179,7 @@ class ImageFolderSource final : public Source {
 
   std::string folder_;
   std::vector<std::string> pictures_;  // paths
-  std::vector<int64_t> labels_;        // 0, 1, … : what label fields point to
+  std::vector<int64_t> labels_;        // 0, 1, …: the memory that label fields point to
   FileStarts starts_;                  // of the classes
   int64_t others_ = 0;
   std::string first_other_;

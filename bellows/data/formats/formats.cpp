@@ -59,12 +59,12 @@ bool is_tfrecord(const FileLook& look) {
   return io::is_tfrecord_head(io::as_text(look.start));
 }
 
-/// TensorFlow's other way to compress a file. Its head says little, so it comes last.
+/// TensorFlow's other compression of whole files. Its signature is weak, so it is tried last.
 bool is_zlib_file(const FileLook& look) {
   return look.file.size() >= 8 && io::is_zlib(look.file);
 }
 
-/// The checksum of the first header, or the zero block of an archive without members.
+/// Checks the checksum of the first header, or the zero block of an empty archive.
 bool is_tar(const FileLook& look) {
   constexpr size_t block = 512;
   if (look.start.size() < block) return false;
@@ -84,7 +84,7 @@ bool is_safetensors(const FileLook& look) {
   return header >= 2 && header <= look.file.size() - 8;
 }
 
-/// The first line that says something; nothing where the file is no text.
+/// The first non-empty line; nothing if the file is not text.
 std::string_view first_line(const FileLook& look) {
   std::string_view text = io::as_text(look.file.first(std::min(look.file.size(), most_looked_at)));
   if (text.starts_with("\xef\xbb\xbf"sv)) text.remove_prefix(3);
@@ -146,7 +146,7 @@ constexpr std::array kFileFormats{
     FileFormat{"zlib-compressed TFRecord", is_zlib_file, [](const auto& files) { return open_tfrecord(files); }, true},
 };
 
-/// Holds what is unpacked while it is looked at.
+/// Holds the decompressed start of a file during detection.
 struct UnpackedLook {
   UnpackedLook(io::ByteSpan file, std::string_view where) : look{file, file, false} {
     if (io::detect_compression(file) == io::Compression::none) return;
@@ -189,7 +189,8 @@ std::string accepted_formats() {
 
 namespace {
 
-/// The format of a file whose head says it; null where more of it has to be seen: text, and what is compressed.
+/// The format of a file if the start is enough to detect it. Returns null for text and compressed files, which need
+/// more.
 const FileFormat* recognise_head(const ShardFiles& files) {
   constexpr uint64_t enough = 64 << 10;
   const auto parts = files.open_parts([](io::PartialFile& file) { file.need(0, enough); });
@@ -243,7 +244,7 @@ std::string lower_suffix(const fs::path& path) {
   return lower_case(path.extension().string());
 }
 
-/// ".tar.gz" of a compressed file: two files ".gz" may hold different things.
+/// ".tar.gz" for a compressed file, because two ".gz" files may hold different things.
 std::string kind_suffix(const std::string& file) {
   const fs::path name = without_count(file);
   const std::string suffix = lower_suffix(name);
@@ -264,7 +265,7 @@ std::string split_of(const std::string& path) {
   return stem;
 }
 
-/// Names of a folder, by what they are.
+/// The entries of a folder by kind.
 struct Listing {
   std::map<std::string, std::vector<std::string>> files;  ///< by suffix, sorted
   std::vector<std::string> folders;
@@ -300,7 +301,7 @@ bool holds_pictures(const std::string& folder) {
   return false;
 }
 
-/// Each format once, with the files whose suffix one file of that format has.
+/// Each format once, with all files that share a suffix with a file of that format.
 std::map<const FileFormat*, std::vector<std::string>> formats_in(const Listing& listing) {
   std::map<const FileFormat*, std::vector<std::string>> found;
   for (const auto& [suffix, names] : listing.files) {
@@ -308,7 +309,7 @@ std::map<const FileFormat*, std::vector<std::string>> formats_in(const Listing& 
     const FileFormat* format = nullptr;
     try {
       format = recognise(first.bytes(), names.front());
-    } catch (const c10::ValueError&) {  // damaged: what it is will be said where it is opened by its name
+    } catch (const c10::ValueError&) {  // damaged: opening it by name reports the error
     }
     if (!format) continue;
     auto& files = found[format];

@@ -20,7 +20,7 @@ constexpr size_t kMaxJsonDepth = 256;
 
 using Where = std::function<std::string()>;
 
-/// Goes over a line and notes what numbers its columns have.
+/// Scans a line and records the number types of its columns.
 class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
  public:
   ColumnScan(const Where& where, JsonColumns& columns) : where_(where), columns_(columns) {}
@@ -107,7 +107,7 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
     TORCH_CHECK_VALUE(depth_ > 0 || object, where_(), ": expected a JSON object, found another value.");
   }
 
-  /// Ends an object. Of two values under one key, parsers keep the last without a word.
+  /// Ends an object and checks for duplicate keys, of which parsers silently keep the last one.
   void check_keys() {
     const auto begin = keys_.begin() + static_cast<std::ptrdiff_t>(first_keys_.back());
     std::sort(begin, keys_.end());
@@ -123,8 +123,8 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
   JsonColumns& columns_;
   JsonColumns::iterator column_;
   size_t depth_ = 0;
-  std::vector<std::string> keys_;   // of the objects that are open, outermost first
-  std::vector<size_t> first_keys_;  // in keys_, of each
+  std::vector<std::string> keys_;   // of the open objects, outermost first
+  std::vector<size_t> first_keys_;  // the first entry in keys_ of each object
 };
 
 template <class T>
@@ -134,7 +134,7 @@ void append_raw(std::vector<std::byte>& out, T value) {
   std::memcpy(out.data() + at, &value, sizeof(T));
 }
 
-/// False also for a number that is not of the type that the columns had when they were learnt.
+/// Returns false also if the number does not have the type recorded for its column.
 bool append_number(const JsonRecord& value, c10::ScalarType dtype, std::vector<std::byte>& out) {
   const bool big = value.is_number_unsigned() && value.get<uint64_t>() >> 63;
   if (dtype == c10::kDouble   ? !value.is_number()
@@ -151,7 +151,7 @@ bool append_number(const JsonRecord& value, c10::ScalarType dtype, std::vector<s
   return true;
 }
 
-/// Appends the numbers of a list, nested equally deep and long everywhere. False where it is something else.
+/// Appends the numbers of a list with uniform nesting depth and lengths. Returns false for other values.
 class ListReader {
  public:
   ListReader(c10::ScalarType dtype, std::vector<std::byte>& out) : dtype_(dtype), out_(out) {}
@@ -190,7 +190,7 @@ class ListReader {
   std::vector<int64_t> shape_;
 };
 
-/// Where a field's bytes and sizes lie, until nothing moves any more.
+/// The location of a field's bytes and sizes as offsets, until the memory no longer moves.
 struct Place {
   size_t bytes, sizes;
 };

@@ -30,11 +30,11 @@ void check_hashes(io::ByteSpan bytes, const io::MdsFile& file, const std::string
     if (!std::ranges::binary_search(io::hash_names(), name)) continue;
     const std::string found = io::hash_hex(name, bytes);
     TORCH_CHECK_VALUE(found == expected, where, ": expected ", name, " ", expected, ", as index.json says, found ",
-                      found, ": the file is corrupt. Copy it anew.");
+                      found, ": the file is corrupt. Copy it again.");
   }
 }
 
-/// Paths of the files to read: the shard as it is or, where that is missing, its compressed form.
+/// Paths of the files to read: the shard itself or, if it is missing, its compressed form.
 std::vector<std::string> shard_paths(const fs::path& folder, const std::vector<io::MdsShard>& shards) {
   TORCH_CHECK_VALUE(!shards.empty(), "open_mds: ", (folder / "index.json").string(), " lists no shards.");
   std::vector<std::string> paths;
@@ -112,7 +112,7 @@ class MdsSource final : public Source {
 
   bool prefetch(int64_t index) const override {
     const size_t which = starts_.file_of(index);
-    const Content shard = content(which);  // fetches, unpacks
+    const Content shard = content(which);  // fetches and decompresses
     thread_local std::vector<io::ByteSpan> values;
     io::MdsShardReader(shard.bytes, shards_[which], files_.name(which)).read(row_of(index, which), values);
     for (const io::ByteSpan value : values) touch_pages(value);
@@ -133,14 +133,14 @@ class MdsSource final : public Source {
  private:
   struct ShardColumns {
     std::vector<io::MdsEncoding> encodings;
-    size_t max_sizes = 0;  // that all arrays of a sample can have together
+    size_t max_sizes = 0;  // maximum number of sizes of all arrays of a sample
   };
-  struct Verdict {  // std::call_once does not bear what check() throws everywhere
+  struct Verdict {  // std::call_once does not support exceptions on all platforms
     std::mutex mutex;
     std::atomic<bool> good{false};
     std::string damage;
   };
-  /// A shard's bytes, checked: mapped, or unpacked in memory.
+  /// A shard's verified bytes: mapped, or decompressed in memory.
   struct Content {
     io::ByteSpan bytes;
     std::shared_ptr<const void> owner;
@@ -149,7 +149,7 @@ class MdsSource final : public Source {
   static void check_verifiable(const io::MdsShard& shard) {
     TORCH_CHECK_VALUE(!shard.raw.hashes.empty(), "open_mds: index.json has no hashes of ", shard.raw.basename,
                       " to verify. Open it with Verify::first_use, or write it with hashes.");
-    for (const auto& [name, digest] : shard.raw.hashes) io::hash_hex(name, {});  // knows the name
+    for (const auto& [name, digest] : shard.raw.hashes) io::hash_hex(name, {});  // checks that the name is supported
   }
 
   uint64_t row_of(int64_t index, size_t which) const { return static_cast<uint64_t>(index - starts_.first(which)); }
@@ -214,7 +214,7 @@ class MdsSource final : public Source {
     io::Bytes unpacked;
     judge(which, [&] {
       TORCH_CHECK_VALUE(bytes.size() == shard.zip->bytes, path, ": expected ", shard.zip->bytes,
-                        " bytes, as index.json says, found ", bytes.size(), ". Copy the shard anew.");
+                        " bytes, as index.json says, found ", bytes.size(), ". Copy the shard again.");
       if (options_.verify != Verify::never) check_hashes(bytes, *shard.zip, path);
       unpacked = io::uncompress(bytes, io::Codec::parse(shard.compression), shard.raw.bytes, path);
       check(unpacked, which);
@@ -222,7 +222,7 @@ class MdsSource final : public Source {
     return unpacked;
   }
 
-  /// Looks at a shard as `look` does, which throws where it is damaged; from then on it is so without another look.
+  /// Verifies a shard by `look`, which throws if it is damaged. A verified shard is not verified again.
   template <class Look>
   void judge(size_t which, const Look& look) const {
     Verdict& verdict = verdicts_[which];
@@ -251,8 +251,8 @@ class MdsSource final : public Source {
   std::vector<ShardColumns> columns_;
   FileStarts starts_;
   int64_t size_ = 0;
-  std::vector<char> packed_;              // each shard: what there is of it is its compressed file
-  mutable std::deque<Verdict> verdicts_;  // of each shard
+  std::vector<char> packed_;              // per shard: true if only its compressed file exists
+  mutable std::deque<Verdict> verdicts_;  // one per shard
   mutable UnpackedFiles unpacked_;
 };
 

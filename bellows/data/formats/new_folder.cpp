@@ -22,7 +22,7 @@ NewFolder::NewFolder(const std::string& path, std::string what) : what_(std::mov
   std::error_code ignored;
   const bool free = !fs::exists(path_, ignored) || (fs::is_directory(path_, ignored) && fs::is_empty(path_, ignored));
   TORCH_CHECK_VALUE(free && path_.has_filename(), what_, ": ", path,
-                    " is there already. Remove it, or choose another name.");
+                    " already exists. Remove it, or choose another name.");
   std::string pattern = path_.string() + ".tmp-XXXXXX";
   TORCH_CHECK(::mkdtemp(pattern.data()), what_, ": cannot make a folder beside ", path, ": ", errno_message(errno),
               ". The folder that it is in must exist and be writable.");
@@ -45,7 +45,7 @@ void NewFolder::add_folder(const std::string& name) const {
 }
 
 void NewFolder::commit() {
-  // First the content, then the name: after a power cut the name is there only with the content.
+  // Sync the content before the rename, so that after a power failure the name exists only with its content.
   TORCH_CHECK(sync_folder(temporary_, true), what_, ": cannot write ", temporary_.string(), ": ", errno_message(errno),
               ".");
   TORCH_CHECK(::rename(temporary_.c_str(), path_.c_str()) == 0, what_, ": cannot rename ", temporary_.string(), " to ",

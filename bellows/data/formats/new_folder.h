@@ -6,23 +6,23 @@
 
 namespace bellows::data {
 
-/// A folder that appears under its name only when it is whole: it is filled as `NAME.tmp-aB3xYz` beside it and renamed
-/// by commit(). Without commit(), nothing stays behind.
+/// A folder that appears under its name only when it is complete. It is filled as `NAME.tmp-aB3xYz` next to the final
+/// location and renamed by commit(). Without commit(), it is removed.
 class NewFolder {
  public:
-  /// Params: what – begins messages
-  /// Throws: c10::ValueError – `path` is there already and not an empty folder; c10::Error – cannot be made
+  /// Params: what – prefix of error messages
+  /// Throws: c10::ValueError if `path` exists and is not an empty folder; c10::Error if the folder cannot be created
   NewFolder(const std::string& path, std::string what);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
-  /// Where a file of this name is to be written.
+  /// The path at which to write a file of this name.
   std::string operator/(const std::string& name) const { return (temporary_ / name).string(); }
-  /// Makes a folder inside, with those above it.
+  /// Creates a folder inside, including its parents.
   void add_folder(const std::string& name) const;
-  /// Puts the folder in place and on the disk.
-  /// Throws: c10::Error – the name was taken meanwhile, or cannot be written to
+  /// Moves the folder into place and syncs it to the disk.
+  /// Throws: c10::Error if the name was taken in the meantime or if writing fails
   void commit();
 
  private:
@@ -30,10 +30,10 @@ class NewFolder {
   std::string what_;
 };
 
-/// Writes a folder's names to the disk, or all that the system still holds of its file system. False: it could not.
+/// Syncs a folder's entries to the disk, or all pending writes of its file system. Returns false on failure.
 bool sync_folder(const std::filesystem::path& folder, bool all_files);
 
-/// A relative path whose parts are names: no "..", ".", nothing absolute, empty or with a NUL in it.
+/// True for a non-empty relative path without the parts ".." and "." and without NUL characters.
 bool stays_inside(std::string_view path);
 
 }  // namespace bellows::data

@@ -39,7 +39,7 @@ class PackSource final : public Source {
 
   bool prefetch(int64_t index) const override {
     std::shared_ptr<const void> owner;
-    const io::PackRecord record = record_of(index, owner);  // its block is verified, too
+    const io::PackRecord record = record_of(index, owner);  // also verifies its block
     for (size_t k = 0; k < record.size(); ++k) touch_pages(record.item(k).bytes);
     return true;
   }

@@ -9,15 +9,15 @@
 
 namespace bellows::data {
 
-/// Samples of packs (docs/formats.md), in place: reading one copies nothing. block_starts() are the packs' blocks.
-/// Params:   files – paths, in order
-/// Cost:     reads the files' indexes once, to check them, and maps local files; of remote ones the indexes stay in
-///           memory
-/// Throws:   c10::ValueError – no files, one that is missing or damaged (path and byte offset); read() – its block is
-///           damaged, its file was cut short
+/// Samples of packs (docs/formats.md), without copying. block_starts() returns the packs' blocks.
+/// Params: files – paths, in order
+/// Cost:   reads the files' indexes once, to check them, and maps local files; the indexes of remote files stay in
+///         memory
+/// Throws: c10::ValueError if there are no files, or if one is missing or damaged (the message names the path and the
+///         byte offset). read() throws c10::ValueError if its block is damaged or its file was truncated
 SourcePtr open_pack(const std::vector<std::string>& files, io::PackVerify verify = io::PackVerify::first_use);
 
-/// Writes samples into one pack, as they are: names, keys, bytes, types and shapes. Ids are positions in the new file.
+/// Writes samples unchanged into one pack: names, keys, bytes, types and shapes. Ids are positions in the new file.
 class PackSink final : public Sink {
  public:
   /// Throws: as io::PackWriter's constructor
@@ -25,7 +25,7 @@ class PackSink final : public Sink {
 
   void write(const Sample& sample) override;
   void close() override { writer_.close(); }
-  // As io::PackWriter's.
+  // See io::PackWriter.
   int64_t size() const { return writer_.size(); }
   uint64_t bytes() const { return writer_.bytes(); }
 

@@ -14,9 +14,9 @@
 
 namespace bellows::data {
 
-/// Calls `read` and says in what it throws which sample it was. The kind of error stays: a bad sample is a
-/// c10::ValueError, a network that fails another c10::Error.
-/// Params: where – makes the words: "sample 7"
+/// Calls `read` and adds the sample to the message of its exception. The exception type is kept: c10::ValueError for a
+/// bad sample, another c10::Error for a network failure.
+/// Params: where – returns the sample's description, "sample 7"
 template <class Where, class Read>
 void read_naming(const Where& where, const Read& read) {
   try {
@@ -28,8 +28,8 @@ void read_naming(const Where& where, const Read& read) {
   }
 }
 
-/// Calls `parse`, which makes sense of the content of a file. What it throws where it cannot, a c10::ValueError, names
-/// the copy in the cache, too, if that is what was read: it may have been damaged on its way.
+/// Calls `parse`, which parses the content of a file. If it throws c10::ValueError and the content came from the cache,
+/// adds the cached copy to the message, because the copy may have been damaged during the download.
 template <class Parse>
 void parse_content(const ShardFiles& files, size_t file, const Parse& parse) {
   try {
@@ -41,7 +41,7 @@ void parse_content(const ShardFiles& files, size_t file, const Parse& parse) {
   }
 }
 
-/// Makes `sample` empty but for what tells it from others. `files` outlive it.
+/// Clears `sample`, then sets its id and its file. `files` must outlive it.
 inline void begin_sample(const ShardFiles& files, size_t file, int64_t id, Sample& sample) {
   sample.clear();
   sample.id = id;
@@ -50,8 +50,8 @@ inline void begin_sample(const ShardFiles& files, size_t file, int64_t id, Sampl
   sample.origin_file = file;
 }
 
-/// Reads sample `index` of files of records: makes `sample` empty but for what tells it from others, and says in what
-/// `read` throws where its record begins.
+/// Reads sample `index` of record files: calls begin_sample(), then `read`, and adds the offset of the record to the
+/// message of an exception.
 /// Params: read – called with the number of the file and the record's offset in it
 template <class Read>
 void read_record(const ShardFiles& files, const SampleOffsets& offsets, int64_t index, Sample& sample,
@@ -63,17 +63,17 @@ void read_record(const ShardFiles& files, const SampleOffsets& offsets, int64_t 
               [&] { read(file, offset); });
 }
 
-/// Reads a byte of every page of a mapped file's part, so that it is in memory: what Source::prefetch does.
+/// Reads a byte of every page of a part of a mapped file, so that it is in memory; used by Source::prefetch.
 inline void touch_pages(io::ByteSpan bytes) {
   constexpr size_t page = 4096;
   unsigned sum = 0;
   for (size_t at = 0; at < bytes.size(); at += page) sum += std::to_integer<unsigned>(bytes[at]);
   if (!bytes.empty()) sum += std::to_integer<unsigned>(bytes.back());
   static std::atomic<unsigned> kept;
-  kept.store(sum, std::memory_order_relaxed);  // so that the reads are not left out
+  kept.store(sum, std::memory_order_relaxed);  // so that the compiler keeps the reads
 }
 
-/// The same of [begin, end), as far as the file goes.
+/// The same for [begin, end), clipped to the end of the file.
 inline void touch_pages(io::ByteSpan file, uint64_t begin, uint64_t end) {
   end = std::min<uint64_t>(end, file.size());
   if (begin < end) touch_pages(file.subspan(begin, end - begin));

@@ -21,13 +21,13 @@ namespace bellows::data {
 
 namespace {
 
-/// A whole number that int64 holds.
+/// True for an integer that int64 can hold.
 bool is_whole_label(float label) {
   return std::abs(label) < 9.2e18F && std::trunc(label) == label;
 }
 
-/// The text of the index of a file, if it has one.
-/// Throws: c10::Error – the network failed: whether there is one is not known
+/// The text of a file's index, if it has one.
+/// Throws: c10::Error if the network fails, because it is then unknown whether there is an index
 std::optional<std::string> read_recordio_index(const std::string& file) {
   const std::string path = recordio_index_path(file);
   if (!io::is_url(path)) {
@@ -37,7 +37,7 @@ std::optional<std::string> read_recordio_index(const std::string& file) {
   try {
     return std::string(io::as_text(ShardFiles({path}).map(0)->bytes()));
   } catch (const c10::ValueError& error) {
-    // Where nobody may list files, S3 answers with 403 for one that is not there.
+    // If listing is forbidden, S3 responds with 403 for missing files.
     log_info(user_message(error), " The samples of ", io::public_url(file), " come in the order of the file.");
     return std::nullopt;
   }
@@ -60,7 +60,7 @@ class RecordioSource final : public Source {
         const auto record = io::recordio_at(files_.content(file, sample.owner), offset, "RecordIO", sample.buffer);
         const bool joined = record.data.data() == sample.buffer.data();
         const size_t used = joined ? record.data.size() : 0;
-        sample.buffer.resize(used + sizeof(int64_t));  // may move what was joined
+        sample.buffer.resize(used + sizeof(int64_t));  // may move the joined record
         fill(io::parse_image_record(joined ? io::ByteSpan(sample.buffer).first(used) : record.data), offset, sample);
       });
     });
@@ -136,10 +136,10 @@ class RecordioSource final : public Source {
     const auto [named, there] = std::ranges::mismatch(sorted, offsets);
     TORCH_CHECK_VALUE(named == sorted.end() || (there != offsets.end() && *named > *there), index,
                       ": names a record at byte ", named == sorted.end() ? 0 : *named, " of ", name,
-                      ", where none starts (or twice): this is not the file's index. Make it anew, or remove it.");
+                      ", where none starts (or twice): this is not the file's index. Recreate it, or remove it.");
     TORCH_CHECK_VALUE(there == offsets.end(), index, ": does not name the record at byte ",
                       there == offsets.end() ? 0 : *there, " of ", name, " (", sorted.size(), " records, the file has ",
-                      offsets.size(), "). Make it anew, or remove it.");
+                      offsets.size(), "). Recreate it, or remove it.");
     return order;
   }
 

@@ -18,9 +18,9 @@ namespace bellows::data {
 
 namespace {
 
-constexpr size_t most_mapped = 16'384;  // local files at a time; Linux allows 65,530 mappings in all
+constexpr size_t most_mapped = 16'384;  // local files at a time; Linux allows 65,530 mappings per process
 
-constexpr size_t opened_at_a_time = 8;  // remote files: opening one is waiting for the server
+constexpr size_t opened_at_a_time = 8;  // remote files: opening one mostly waits for the server
 
 }  // namespace
 
@@ -50,7 +50,7 @@ ShardFiles::ShardFiles(std::vector<std::string> names)
   try {
     cache_folder_ = io::cache_folder(options);
   } catch (const c10::Error&) {
-    if (any_remote) throw;  // local files need none
+    if (any_remote) throw;  // local files do not need it
   }
 }
 
@@ -125,7 +125,7 @@ std::shared_ptr<const MappedFile> ShardFiles::map_remote(size_t file) const {
   return std::move(cached.content);
 }
 
-/// What was learnt of a file, sizes and offsets, holds for one version of it.
+/// Cached sizes and offsets of a file are valid for one version only.
 void ShardFiles::check_version(size_t file, const io::HttpFile& version) const {
   const std::lock_guard lock(mutex_);
   io::HttpFile& first = versions_[file];
@@ -145,7 +145,7 @@ std::string ShardFiles::doubt(size_t file) const {
   const io::DoubtedCopy copy = cache_->doubt(names_[file], version);
   if (copy.path.empty()) return "";
   return c10::str(" (That is the copy in the cache, ", copy.path,
-                  copy.fetch_anew ? ". The next time the data set is opened, it is fetched anew.)"
+                  copy.fetch_anew ? ". The next time the data set is opened, it is fetched again.)"
                                   : ". The server has sent the same bytes again and again.)");
 }
 
@@ -162,7 +162,7 @@ std::string ShardFiles::version(size_t file) const {
   return c10::str(status.st_size, " bytes, changed at ", status.st_mtim.tv_sec, ".", status.st_mtim.tv_nsec);
 }
 
-/// Only for who reads in order: elsewhere the next file is none that will be wanted soon.
+/// Only for sequential reads: otherwise, the next file is not needed soon.
 void ShardFiles::read_ahead(size_t file) const {
   const std::lock_guard lock(mutex_);
   if (file == last_) return;
@@ -172,7 +172,7 @@ void ShardFiles::read_ahead(size_t file) const {
   try {
     if (!ahead_.joinable()) ahead_ = std::jthread([this](const std::stop_token& stop) { fetch_ahead(stop); });
   } catch (const std::system_error&) {
-    return;  // no thread to be had: files are fetched when they are read
+    return;  // no thread available: files are fetched when they are read
   }
   wanted_ = file + 1;
   work_.notify_one();
@@ -186,7 +186,7 @@ void ShardFiles::fetch_ahead(const std::stop_token& stop) const {
     try {
       cache_->prefetch(names_[file], stop);
     } catch (const std::exception& error) {
-      log_debug("read ahead: ", user_message(error));  // whoever needs the file learns of it
+      log_debug("read ahead: ", user_message(error));  // reading the file reports the error
     }
     lock.lock();
   }

@@ -16,14 +16,13 @@
 
 namespace bellows::data {
 
-/// The files of a data set, by position: paths, and `http(s)://` URLs, which are fetched whole into a cache when
-/// somebody first asks for them, and may leave it as soon as nobody holds them. While one is read, a thread fetches the
-/// next.
+/// The files of a dataset, by position: paths and `http(s)://` URLs. URLs are downloaded into a cache on first use and
+/// may be evicted as soon as they are unused. When files are read in order, a thread fetches the next one in advance.
 ///
-/// A local file that somebody cuts short while a sample of it is in use ends the program (SIGBUS): its size is looked at
-/// before each sample, not while one is decoded. Replace files instead (AtomicFile does). Those in the cache are never
-/// written to once they have their name.
-/// Threads: safe.
+/// If another process truncates a local file while a sample of it is in use, the program ends (SIGBUS). The size is
+/// checked before each sample, but not during decoding. Replace files instead of truncating them (AtomicFile does).
+/// Files in the cache are never modified once they have their name.
+/// Threads: thread-safe
 class ShardFiles final : public SampleOrigin {
  public:
   /// Params: names – paths and URLs
@@ -31,31 +30,33 @@ class ShardFiles final : public SampleOrigin {
   ~ShardFiles() override;
 
   size_t size() const { return names_.size(); }
-  /// As it may be shown: of a URL without what may be secret in it.
+  /// The name for messages: a URL without its secret parts.
   const std::string& name(size_t file) const { return shown_[file]; }
-  /// The file, mapped; it stays so while somebody holds it. One from the network is fetched if it is not here.
-  /// Throws: c10::ValueError – it cannot be read, the server refuses it, or it is another file than before;
-  ///         c10::Error – the network failed
+  /// Maps the file; it stays mapped while the result is held. A remote file is fetched if it is not in the cache.
+  /// Throws: c10::ValueError if the file cannot be read, the server refuses it, or it changed since it was opened;
+  ///         c10::Error if the network fails
   std::shared_ptr<const MappedFile> map(size_t file) const;
-  /// The file's bytes for one sample, which the file has in full now; `owner` is set to what keeps them where this object
-  /// does not. Throws: as map; c10::ValueError – the file was cut
+  /// Returns the file's bytes for reading one sample, after checking the size of the file. If this object does not keep
+  /// the bytes alive, `owner` is set to an object that does.
+  /// Throws: as map; c10::ValueError if the file was truncated
   io::ByteSpan content(size_t file, std::shared_ptr<const void>& owner) const;
-  /// All files, those from the network with no more of them than `need` fetches: what a source opens by.
-  /// Params: need – called for each file, of remote ones by several threads
-  /// Throws: as map; what `need` throws
+  /// Opens all files; of remote files, fetches only the parts that `need` requests. For opening a source.
+  /// Params: need – called for each file; for remote files, from several threads
+  /// Throws: as map; exceptions of `need`
   std::vector<io::PartialFile> open_parts(const std::function<void(io::PartialFile&)>& need) const;
   bool is_remote(size_t file) const { return io::is_url(names_[file]); }
-  /// Which content a file has, in words that change with it: size, and ETag or time. Asks the server of a URL, once.
-  /// Throws: as map does
+  /// A text that identifies the version of a file: size, and ETag or time. Asks the server of a URL once.
+  /// Throws: as map
   std::string version(size_t file) const;
   std::string doubt(size_t file) const override;
-  /// Where things that are worth keeping may be kept: the cache's folder.
+  /// The cache's folder, for other cached data.
   const std::string& cache_folder() const { return cache_folder_; }
-  /// In words, for messages: "4 shards (data/digits/train-000.tar, …)".
+  /// A short description for messages: "4 shards (data/digits/train-000.tar, …)".
   std::string describe() const;
 
-  /// The cache that all ShardFiles made by this thread share while the scope lasts, so that a server is asked once for
-  /// each URL: how open() hands the user's choice down to every format. Others have one of their own.
+  /// While the scope exists, all ShardFiles that this thread creates share one cache, so that a server is asked once
+  /// per URL. open() uses it to pass the user's cache options to every format. Outside a scope, each ShardFiles has its
+  /// own cache.
   class CacheScope {
    public:
     explicit CacheScope(io::FileCacheOptions options);
@@ -67,7 +68,7 @@ class ShardFiles final : public SampleOrigin {
     friend class ShardFiles;
     static CacheScope*& current();
     const io::FileCacheOptions options_;
-    std::shared_ptr<io::FileCache> cache_;  // made by the first that needs it
+    std::shared_ptr<io::FileCache> cache_;  // created by the first ShardFiles that needs it
     CacheScope* before_;
   };
 
@@ -81,16 +82,16 @@ class ShardFiles final : public SampleOrigin {
 
   std::vector<std::string> names_, shown_;
   std::string cache_folder_;
-  std::shared_ptr<io::FileCache> cache_;  // null where no file is remote
+  std::shared_ptr<io::FileCache> cache_;  // null if no file is remote
   mutable std::mutex mutex_;
-  mutable std::vector<std::shared_ptr<const MappedFile>> mapped_;  // local ones
+  mutable std::vector<std::shared_ptr<const MappedFile>> mapped_;  // local files
   mutable size_t mapped_count_ = 0;
-  mutable std::vector<std::atomic<const MappedFile*>> lasting_;  // of mapped_, where all can stay
-  mutable std::vector<io::HttpFile> versions_;                   // of remote ones, as first seen
-  mutable size_t last_ = SIZE_MAX;                               // remote file that was asked for last
-  mutable size_t wanted_ = SIZE_MAX;                             // to be fetched ahead
+  mutable std::vector<std::atomic<const MappedFile*>> lasting_;  // pointers from mapped_, if all files can stay mapped
+  mutable std::vector<io::HttpFile> versions_;                   // of remote files, as first seen
+  mutable size_t last_ = SIZE_MAX;                               // the remote file requested last
+  mutable size_t wanted_ = SIZE_MAX;                             // the file to fetch in advance
   mutable std::condition_variable_any work_;
-  mutable std::jthread ahead_;  // last: it ends before what it uses
+  mutable std::jthread ahead_;  // last member: it must end before the members that it uses
 };
 
 }  // namespace bellows::data

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "003" … "015" with the width of the first; nothing when `text` is no range.
+/// Expands to "003" … "015" with the width of the first; nothing if `text` is not a range.
 std::vector<std::string> expand_range(std::string_view text, const std::string& pattern) {
   const size_t dots = text.find("..");
   if (dots == std::string_view::npos) return {};
@@ -49,7 +49,7 @@ std::vector<std::string> split_list(std::string_view text, std::string_view sepa
   }
 }
 
-/// Parts joined by `::`, which also stands inside the brackets of an IPv6 address.
+/// Splits at `::`, which may also occur inside the brackets of an IPv6 address.
 std::vector<std::string> split_urls(std::string_view text) {
   std::vector<std::string> parts;
   for (std::string& part : split_list(text, "::")) {
@@ -105,7 +105,7 @@ void expand_glob(const fs::path& folder, const std::string& pattern, std::vector
   TORCH_CHECK_VALUE(rc == 0, "expand_shards: no file matches ", path, ". Check the path; shards are tar files.");
 }
 
-/// What exists under exactly the given name, a shard or the folder it is looked for in, is meant literally.
+/// An existing shard or folder with exactly the given name is taken literally.
 void expand(const fs::path& folder, const std::string& pattern, std::vector<std::string>& out) {
   if (io::is_url(pattern)) {
     for (const std::string& part : split_urls(pattern))

@@ -28,7 +28,7 @@ void PictureFolder::add(std::string_view path, Sample& sample) const {
   sample.fields.push_back({.name = "image", .bytes = map->bytes()});
   if (!sample.owner) {
     sample.owner = std::move(map);
-  } else {  // the table is not the source's to keep
+  } else {  // the source does not keep the table mapped
     sample.owner = std::make_shared<const std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
         std::move(sample.owner), std::move(map));
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the sources and sinks of CSV and JSON Lines share.
+// Shared code of the sources and sinks for CSV and JSON Lines.
 
 #include <cstddef>
 #include <string>
@@ -12,23 +12,23 @@
 
 namespace bellows::data {
 
-/// Pictures that a table names.
+/// Images whose paths are in a table.
 class PictureFolder {
  public:
-  /// Params: folder – "": that of `table`
+  /// Params: folder – base of the paths; "": the folder of `table`
   PictureFolder(const std::string& folder, const std::string& table);
   /// Maps the file and adds it to `sample` as "image".
-  /// Throws: c10::ValueError – `path` leads out of the folder, or cannot be read
+  /// Throws: c10::ValueError if `path` leads out of the folder or cannot be read
   void add(std::string_view path, Sample& sample) const;
 
  private:
   std::string folder_;
 };
 
-/// A number as text: "3", "0.1"; "" for types that are none.
+/// A number as text: "3", "0.1"; "" for unsupported types.
 std::string number_text(c10::ScalarType dtype, const std::byte* value);
 
-/// A text file that appears whole, written in large pieces.
+/// A text file that appears under its name when it is complete; written in large chunks.
 class TextWriter {
  public:
   explicit TextWriter(const std::string& path) : file_(path) {}

@@ -78,7 +78,7 @@ class TfrecordSource final : public Source {
     }
   }
 
-  /// By the index where there is one.
+  /// Uses the index if there is one.
   std::vector<io::TfrecordSpan> find_records(size_t file, std::string_view bytes) const {
     const std::string& name = files_.name(file);
     const bool given = !options_.indexes.empty();
@@ -96,7 +96,7 @@ class TfrecordSource final : public Source {
     if (!packed_[file]) return io::as_text(files_.content(file, owner));
     const auto kept = unpacked_.get(file, [&] {
       auto unpacked = io::unpack_tfrecord(files_.content(file, owner), files_.name(file));
-      TORCH_CHECK_VALUE(unpacked, "the file was compressed when it was opened, and is no longer. Open it again.");
+      TORCH_CHECK_VALUE(unpacked, "the file was compressed when it was opened, but is not any more. Open it again.");
       return std::move(*unpacked);
     });
     owner = kept;
@@ -105,7 +105,7 @@ class TfrecordSource final : public Source {
 
   ShardFiles files_;
   TfrecordOptions options_;
-  std::vector<char> packed_;  // each file: it is compressed
+  std::vector<char> packed_;  // per file: true if it is compressed
   mutable UnpackedFiles unpacked_;
   SampleOffsets offsets_;
 };

@@ -12,7 +12,7 @@
 
 namespace bellows::data {
 
-/// Names that the two halves of a torch::data::Example get in a batch.
+/// Names of the two parts of a torch::data::Example in a batch.
 struct TorchDatasetOptions {
   std::string data = "image";
   std::string target = "label";
@@ -24,7 +24,7 @@ namespace detail {
 using ReadExample = std::function<std::vector<at::Tensor>(int64_t index)>;
 SourcePtr from_examples(int64_t size, std::vector<std::string> names, ReadExample read);
 
-/// Copies of one dataset, lent to one thread at a time: torch's datasets need not be safe for threads.
+/// Copies of one dataset; each is used by one thread at a time, because torch's datasets need not be thread-safe.
 template <class D>
 class DatasetPool {
  public:
@@ -48,7 +48,7 @@ class DatasetPool {
   std::vector<D> idle_;
 };
 
-/// One example from a Dataset (get) or a BatchDataset such as map() makes (get_batch).
+/// Returns one example from a Dataset (get) or from a BatchDataset such as the result of map() (get_batch).
 template <class D>
 auto get_example(D& dataset, size_t index) {
   if constexpr (requires { dataset.get(index); }) {
@@ -74,20 +74,20 @@ std::vector<at::Tensor> example_tensors(const E& example) {
 
 }  // namespace detail
 
-/// A `torch::data` dataset as a source for Bellows' loader: a `Dataset` with get(), or what its map() returns,
-/// without Stack.
+/// A `torch::data` dataset as a source for Bellows' loader: a `Dataset` with get(), or the result of its map() without
+/// Stack.
 ///
-/// Each thread that reads gets a copy of `dataset`, as with torch's own DataLoader; copies must give the same
-/// examples. The caller includes torch; this header does not.
-/// Params:   dataset – copyable, with a known size(); an Example<Tensor, Tensor>, Example<Tensor, NoTarget> or Tensor
-///           per index
-/// Shapes:   data and target are stacked over a new first dimension; a target of shape [1] counts as a scalar
-/// Throws:   c10::ValueError – the dataset does not know its size
+/// Each reading thread gets a copy of `dataset`, as with torch's own DataLoader; copies must return the same examples.
+/// The caller includes torch; this header does not.
+/// Params: dataset – copyable, with a known size(); returns an Example<Tensor, Tensor>, Example<Tensor, NoTarget> or
+///         Tensor per index
+/// Shapes: data and target are stacked along a new first dimension; a target of shape [1] counts as a scalar
+/// Throws: c10::ValueError if size() of the dataset is empty
 template <class D>
 SourcePtr from_torch_dataset(D dataset, TorchDatasetOptions options = {}) {
   const auto size = dataset.size();
   TORCH_CHECK_VALUE(size.has_value(),
-                    "from_torch_dataset: expected a dataset that knows its size, got one whose size() is "
+                    "from_torch_dataset: expected a dataset of known size, got one whose size() is "
                     "empty. Read streams in a loop of your own, or load them into tensors (from_tensors).");
   auto pool = std::make_shared<detail::DatasetPool<D>>(std::move(dataset));
   auto read = [pool](int64_t index) {

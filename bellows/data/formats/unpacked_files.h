@@ -10,23 +10,23 @@
 
 namespace bellows::data {
 
-/// What comes out of compressed files, kept while there is room: those used last, and at least one.
-/// Threads: safe; two that ask for one file wait for one unpacking.
+/// A cache of decompressed files. It keeps the most recently used files up to a limit, and at least one.
+/// Threads: thread-safe; concurrent requests for one file share one decompression
 class UnpackedFiles {
  public:
-  /// Params: limit – bytes in all
+  /// Params: limit – total bytes
   explicit UnpackedFiles(uint64_t limit = uint64_t{1} << 30) : limit_(limit) {}
 
-  /// What is kept of the file, or null.
+  /// Returns the cached content of the file, or null.
   std::shared_ptr<const io::Bytes> find(size_t file);
-  /// The content of file number `file`. It lives as long as somebody holds it.
-  /// Params: unpack – makes it; called without a lock
-  /// Throws: what unpack throws; the next call tries again
+  /// Returns the content of file number `file`. It stays valid while the pointer is held.
+  /// Params: unpack – decompresses the file; called without a lock
+  /// Throws: exceptions of `unpack`; the next call tries again
   std::shared_ptr<const io::Bytes> get(size_t file, const std::function<io::Bytes()>& unpack);
 
  private:
   struct Slot {
-    std::shared_ptr<const io::Bytes> content;  // null: somebody unpacks it
+    std::shared_ptr<const io::Bytes> content;  // null: a thread is decompressing it
     uint64_t used = 0;
   };
   void make_room(size_t newest);

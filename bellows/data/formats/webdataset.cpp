@@ -32,13 +32,13 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t worth_keeping_bytes = uint64_t{64} << 20;
 
-/// Where wds2idx puts the index of an archive: its name up to the first dot, and `.idx`.
+/// The path of an archive's index from wds2idx: the archive's name up to the first dot, and `.idx`.
 std::string dali_path(const std::string& shard) {
   const size_t base = shard.rfind('/') + 1;
   return shard.substr(0, shard.find('.', base + 1)) + ".idx";
 }
 
-/// Whether the members follow one another from the start of the archive without a gap, so that none is left out.
+/// True if the members cover the archive from its start without a gap, so that no member is missing.
 bool covers(const std::vector<io::TarMember>& members, io::ByteSpan archive) {
   uint64_t end = 0;
   for (const io::TarMember& member : members) {
@@ -53,30 +53,31 @@ bool covers(const std::vector<io::TarMember>& members, io::ByteSpan archive) {
 
 /// Tar archives, plain or compressed, local or remote, with an index of each.
 ///
-/// An index is made by walking over the headers. That of an archive that is remote, compressed or larger than 64 MiB is
-/// kept in the cache's folder and used while size and time (or ETag) of the archive stay as they are; DALI's index
-/// beside a local archive (`train-000.idx`) is used where it leaves nothing out. Either is checked again, against the
-/// header in front of it, at each read of a member; one that does not fit is not used, and a line of the log says so.
-/// Threads: safe, index() for different shards
+/// An index is created by reading all headers. If the archive is remote, compressed or larger than 64 MiB, its index is
+/// stored in the cache's folder. It is used as long as the archive's size and time (or ETag) are unchanged. DALI's
+/// index beside a local archive (`train-000.idx`) is used if it omits nothing. Each read of a member checks either
+/// index against the header before the member. An index that does not match is not used, and this is logged.
+/// Threads: thread-safe; index() for different shards
 class TarShards {
  public:
-  /// Throws: c10::ValueError – no names
+  /// Throws: c10::ValueError if there are no names
   explicit TarShards(std::vector<std::string> names);
 
   const ShardFiles& files() const { return files_; }
-  /// The index of a shard. Call it once for each before view().
-  /// Throws: c10::ValueError – the shard is missing, corrupt, too large; as ShardFiles::map
+  /// Returns the index of a shard. Call it once for each shard before view().
+  /// Throws: c10::ValueError if the shard is missing, corrupt or too large; as ShardFiles::map
   io::TarIndex index(size_t shard);
 
-  /// A shard's bytes, and what keeps them.
+  /// A shard's bytes and their owner.
   struct View {
     io::ByteSpan bytes;
     std::shared_ptr<const void> owner;
   };
-  /// Throws: c10::ValueError – it was cut or replaced since its index was made (the shard is not named: who reads a sample
-  ///         does that); as ShardFiles::map
+  /// Throws: c10::ValueError if the shard was truncated or replaced after its index was created (the caller adds the
+  ///         sample and the shard to the message); as ShardFiles::map
   View view(size_t shard) const;
-  /// The file that the index came from: members are held against it (io::tar_member_data). "": it was made by this process.
+  /// The file of the index, against which members are checked (io::tar_member_data). "": this process created the
+  /// index.
   const std::string& index_path(size_t shard) const { return index_paths_[shard]; }
 
  private:
@@ -158,11 +159,11 @@ bool TarShards::read_kept(const std::string& path, size_t shard, const std::stri
     const MappedFile file(path);
     index = io::decode_tar_index(file.bytes(), path);
   } catch (const c10::Error& error) {
-    log_info("index of ", files_.name(shard), ": ", user_message(error), " It is made anew.");
+    log_info("index of ", files_.name(shard), ": ", user_message(error), " It is recreated.");
     return false;
   }
   if (index.version == version) return true;
-  log_info("index of ", files_.name(shard), ": the shard has changed since it was made. It is made anew.");
+  log_info("index of ", files_.name(shard), ": the shard has changed since it was made. It is recreated.");
   return false;
 }
 
@@ -187,7 +188,7 @@ bool TarShards::read_dali(const std::string& path, size_t shard, io::TarIndex& i
 void TarShards::keep(size_t shard, const io::TarIndex& index) const {
   const std::string path = kept_path(shard);
   try {
-    if (path.empty() || files_.version(shard) != index.version) return;  // it changes while it is read
+    if (path.empty() || files_.version(shard) != index.version) return;  // the shard changes while it is read
     io::make_cache_folder(fs::path(path).parent_path());
     write_text_file(path, io::encode_tar_index(index));
   } catch (const std::exception& error) {
@@ -195,7 +196,7 @@ void TarShards::keep(size_t shard, const io::TarIndex& index) const {
   }
 }
 
-constexpr size_t shards_at_a_time = 4;  // that are fetched while their indexes are made
+constexpr size_t shards_at_a_time = 4;  // fetched at a time while their indexes are created
 
 class WebDatasetSource final : public Source {
  public:
@@ -239,7 +240,7 @@ class WebDatasetSource final : public Source {
 
   bool prefetch(int64_t index) const override {
     const auto at = static_cast<size_t>(index);
-    const TarShards::View view = shards_.view(samples_[at].shard);  // fetches, unpacks
+    const TarShards::View view = shards_.view(samples_[at].shard);  // fetches and decompresses
     const Member& first = members_[samples_[at].first];
     const Member& last = members_[end_of(at) - 1];
     touch_pages(view.bytes, first.offset, last.offset + last.size);
@@ -258,11 +259,11 @@ class WebDatasetSource final : public Source {
   struct Member {
     uint64_t offset;
     uint32_t size;
-    uint32_t suffix;  // in suffixes_
+    uint32_t suffix;  // index in suffixes_
   };
   struct Entry {
-    uint64_t key;    // where it starts in keys_
-    uint64_t first;  // in members_, up to the next entry's first
+    uint64_t key;    // start in keys_
+    uint64_t first;  // index in members_; ends at the next entry's first
     uint32_t key_bytes;
     uint32_t shard;
   };
@@ -282,7 +283,7 @@ class WebDatasetSource final : public Source {
     }
     sample.owner = std::move(view.owner);
   }
-  /// The suffix is as it was written: only its case may differ.
+  /// The suffix is stored in lower case, so the name may differ in case.
   io::TarMember member_of(const Entry& entry, const Member& member) const {
     return {c10::str(std::string_view(keys_).substr(entry.key, entry.key_bytes), ".", suffixes_[member.suffix]),
             member.offset, member.size};
@@ -336,9 +337,9 @@ class WebDatasetSource final : public Source {
   }
 
   TarShards shards_;
-  std::unordered_map<std::string, uint32_t> suffix_numbers_;  // few as a rule
-  std::vector<std::string_view> suffixes_;                    // its keys by number
-  std::string keys_;                                          // of all samples, one behind the other
+  std::unordered_map<std::string, uint32_t> suffix_numbers_;  // usually few
+  std::vector<std::string_view> suffixes_;                    // the keys of suffix_numbers_, by number
+  std::string keys_;                                          // of all samples, concatenated
   std::vector<Member> members_;
   std::vector<Entry> samples_;
 };

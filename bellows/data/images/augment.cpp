@@ -79,7 +79,7 @@ void check_erasing(const char* name, std::pair<double, double> range, double mos
                     name, " with 0 < least <= most <= ", most, ", got ", range.first, " and ", range.second, ".");
 }
 
-/// An empty region where ten tries fail.
+/// Returns an empty region if ten tries fail.
 io::ImageRegion draw_erased(const ImageView& image, std::pair<double, double> scale, std::pair<double, double> ratio,
                             RandomStream& random) {
   const double area = static_cast<double>(image.height) * static_cast<double>(image.width);
@@ -125,7 +125,7 @@ namespace {
 
 constexpr int kStrengths = 31;
 
-/// torch.linspace(first, last, 31)[i], which counts in floats from the nearer end.
+/// torch.linspace(first, last, 31)[i], which computes in float from the nearer end.
 double strength(double first, double last, int i) {
   const auto start = static_cast<float>(first), end = static_cast<float>(last);
   const float step = (end - start) / static_cast<float>(kStrengths - 1);

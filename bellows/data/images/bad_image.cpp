@@ -21,7 +21,7 @@ const char* name_of(ImageStep step) {
 }  // namespace
 
 void throw_bad_image(ImageStep step, const Sample& sample, const Field* image, const std::exception& reason) {
-  // What a transform refuses, such as a crop larger than the image, says nothing about the file.
+  // An image that a transform rejects, for example because it is smaller than a crop, does not indicate a damaged file.
   const bool may_be_damaged = step != ImageStep::transform && sample.origin;
   TORCH_CHECK_VALUE(false, name_of(step), ": ", sample.where(image), ": ", user_message(reason),
                     may_be_damaged ? sample.origin->doubt(sample.origin_file) : "");

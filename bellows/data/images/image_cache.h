@@ -10,15 +10,15 @@
 
 namespace bellows::data {
 
-/// Decoded pictures by sample id. Fills up to its budget and keeps what it has.
-/// Threads: safe.
+/// Decoded images by sample id. The cache fills up to its budget and evicts nothing.
+/// Threads: thread-safe
 class ImageCache {
  public:
   explicit ImageCache(int64_t bytes) : budget_(bytes) {}
 
-  /// The picture, valid while the cache lives, or nothing.
+  /// Returns the image, valid as long as the cache exists, or nothing.
   std::optional<ImageView> find(int64_t id) const;
-  /// Keeps a copy, if it fits.
+  /// Stores a copy if it fits into the budget.
   void insert(int64_t id, const ImageView& image);
 
  private:

@@ -47,7 +47,7 @@ unsigned luma_of(const uint8_t* pixel, int64_t channels) {
   return channels < 3 ? pixel[0] : (pixel[0] * 19595u + pixel[1] * 38470u + pixel[2] * 7471u + 0x8000u) >> 16;
 }
 
-/// Pillow's Image.blend: `factor` of the way from `base` to `value`, and beyond.
+/// Pillow's Image.blend: interpolates from `base` to `value` by `factor`, and extrapolates beyond 1.
 uint8_t blended(int base, int value, float factor) {
   const float mixed = static_cast<float>(base) + factor * static_cast<float>(value - base);
   return static_cast<uint8_t>(std::clamp(mixed, 0.0f, 255.0f));
@@ -66,7 +66,7 @@ Histogram histogram_of(const ImageView& image, int64_t channel) {
   return counts;
 }
 
-/// A table for each channel, made from its histogram.
+/// Applies a table per channel, computed from the channel's histogram.
 template <class F>
 ImageView map_by_histogram(const ImageView& image, Scratch& scratch, const F& make_table) {
   std::array<Table, 4> tables;
@@ -137,7 +137,7 @@ ImageView to_grayscale(const ImageView& image, Scratch& scratch) {
   });
 }
 
-/// Pillow's smooth filter keeps the picture's border; its sums go row by row from below.
+/// Pillow's smooth filter keeps the image's border; it sums the rows from the bottom up.
 ImageView adjust_sharpness(const ImageView& image, double factor, Scratch& scratch) {
   constexpr float side = 1.0f / 13.0f, middle = 5.0f / 13.0f;
   const auto f = static_cast<float>(factor);
@@ -186,7 +186,7 @@ ImageView equalize(const ImageView& image, Scratch& scratch) {
 
 namespace {
 
-// Hue by way of Pillow's 8-bit HSV, with its types: floats, doubles where it has them.
+// Hue in Pillow's 8-bit HSV, with the same mix of float and double.
 
 struct Hsv {
   uint8_t h = 0, s = 0, v = 0;
@@ -249,12 +249,12 @@ ImageView adjust_hue(const ImageView& image, double turn, Scratch& scratch) {
 
 namespace {
 
-// Pillow's affine transform with the nearest pixel, and torchvision's matrices for it.
+// Pillow's affine transform with nearest-pixel sampling, and torchvision's matrices for it.
 
 /// The pixel at (x, y) of the result comes from (m0 x + m1 y + m2, m3 x + m4 y + m5).
 using Matrix = std::array<double, 6>;
 
-struct Fixed {  // 16 bits behind the point
+struct Fixed {  // 16 fractional bits
   int64_t x, y;
 };
 

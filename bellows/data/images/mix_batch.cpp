@@ -16,7 +16,7 @@ namespace bellows::data {
 
 namespace {
 
-/// Marsaglia and Tsang's method, for alpha of at least 1 …
+/// Marsaglia and Tsang's method, for alpha of at least 1.
 double draw_gamma_above_one(double alpha, RandomStream& random) {
   const double d = alpha - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * d);
   for (;;) {
@@ -28,7 +28,7 @@ double draw_gamma_above_one(double alpha, RandomStream& random) {
   }
 }
 
-/// … and the logarithm of a draw for any, which may lie below the least double itself.
+/// The logarithm of a gamma draw for any alpha; the draw itself may be below the smallest double.
 double draw_log_gamma(double alpha, RandomStream& random) {
   if (alpha >= 1) return std::log(draw_gamma_above_one(alpha, random));
   const double shift = std::log(1.0 - random.uniform()) / alpha;
@@ -82,7 +82,7 @@ void mixup_(const at::Tensor& images, double share) {
   if (n == 0) return;
   const at::Tensor last = images.select(0, n - 1).clone();
   at::Tensor other = at::empty_like(last);
-  for (int64_t i = n - 1; i >= 0; --i) {  // downwards: the one before is still as it was
+  for (int64_t i = n - 1; i >= 0; --i) {  // downwards, so that the previous image is still unchanged
     other.copy_(i > 0 ? images.select(0, i - 1) : last).mul_(1.0 - share);
     images.select(0, i).mul_(share).add_(other);
   }

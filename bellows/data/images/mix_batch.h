@@ -6,35 +6,37 @@
 
 namespace bellows::data {
 
-/// How the pictures of a batch are mixed with each other, and their labels with them. Where both are on, a fair coin
-/// chooses for each batch.
+/// How the images of a batch and their labels are mixed with each other. If both kinds are enabled, each batch uses one
+/// of them with probability 1/2.
 struct MixOptions {
-  double mixup_alpha = 0;   ///< shares come from Beta(alpha, alpha); 0: no mixup
+  double mixup_alpha = 0;   ///< shares are drawn from Beta(alpha, alpha); 0: no mixup
   double cutmix_alpha = 0;  ///< the same for cutmix
-  /// "label" becomes float [N, num_classes], each row adding up to 1. 0: it stays, and "label_other" [N] and
+  /// "label" becomes float [N, num_classes], with rows that sum to 1. With 0, it stays, and "label_other" [N] and
   /// "label_share" [N], the float share of "label", are added.
   int64_t num_classes = 0;
 };
 
-/// Mixes each picture with the one before it in the batch, the first with the last. What is random depends on `seed`
-/// alone; a loader's comes of its own seed, the epoch and where the batch's first sample stands in the sequence, so that
-/// ranks differ. Without an alpha, the batch as it is.
+/// Mixes each image with the previous one in the batch, and the first with the last. All randomness depends on `seed`
+/// only. A loader derives it from its own seed, the epoch and the position of the batch's first sample in the sequence,
+/// so it differs between ranks. Without an alpha, the batch is returned unchanged.
 /// Params:   batch – with "image" float or, for cutmix, of any type [N, C, H, W], changed in place; "label" int64 [N]
-/// Numerics: equal to torchvision.transforms.v2 MixUp and CutMix for the same share and box, bit for bit
+/// Numerics: bit-identical to torchvision.transforms.v2 MixUp and CutMix for the same share and box
 ///           (tests/data/images/mix_batch_test.cpp)
-/// Cost:     reads and writes the pictures once
-/// Throws:   c10::ValueError – no such tensors; a negative alpha or num_classes; a label outside [0, num_classes)
+/// Cost:     reads and writes the images once
+/// Throws:   c10::ValueError if a tensor is missing, if an alpha or num_classes is negative, or if a label is outside
+///           [0, num_classes)
 /// Ref:      arXiv:1710.09412, arXiv:1905.04899
 Batch mix_batch(Batch batch, const MixOptions& options, uint64_t seed);
 
 /// images[i] = share · images[i] + (1 − share) · images[i − 1], in place.
 void mixup_(const at::Tensor& images, double share);
-/// Takes a part of each picture from the one before it, in place.
+/// Copies a part of the previous image into each image, in place.
 void cutmix_(const at::Tensor& images, const io::ImageRegion& part);
-/// Params: labels – int64 [N]. Returns: float [N, num_classes]
+/// Params:  labels – int64 [N]
+/// Returns: float [N, num_classes]
 at::Tensor mix_labels(const at::Tensor& labels, double share, int64_t num_classes);
 
-/// A number from Beta(alpha, alpha).
+/// Draws from Beta(alpha, alpha).
 double draw_beta(double alpha, RandomStream& random);
 
 }  // namespace bellows::data

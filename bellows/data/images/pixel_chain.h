@@ -10,10 +10,10 @@
 
 namespace bellows::data {
 
-/// The channels of one pixel, 0 … 255 until a step makes something else of them.
+/// The channels of one pixel, 0 … 255 until a step changes the range.
 using Pixel = std::array<float, 3>;
 
-/// Where the finished values of a picture go.
+/// The destination of an image's final values.
 struct PixelOutput {
   void* data = nullptr;
   /// Float; BFloat16, rounded to nearest; Byte, rounded and clamped, NaN as 0.
@@ -21,14 +21,14 @@ struct PixelOutput {
   bool channels_last = false;
 };
 
-/// The last pass over a picture: reads 8-bit pixels and writes the batch's values. It takes the place of normalize.
-/// Threads: called from several threads at once.
+/// The last pass over an image: reads 8-bit pixels and writes the batch's values. It replaces normalize.
+/// Threads: called from several threads at once
 using PixelPass = std::function<void(const ImageView& image, RandomStream& random, const PixelOutput& out)>;
 
 namespace detail {
 
 inline constexpr int64_t kPixelBlock = 128;
-/// Some pixels, each channel for itself, so that a step's loop becomes vector instructions.
+/// A block of pixels with separate channels, so that the compiler can vectorize a step's loop.
 using PixelBlock = std::array<std::array<float, kPixelBlock>, 3>;
 
 template <class S>
@@ -43,15 +43,15 @@ template <class S>
 concept PixelStep = requires(const S& step, Pixel pixel) {
   { step(pixel) } -> std::convertible_to<Pixel>;
 };
-/// A step that is made anew for each picture.
+/// A step that is created for each image.
 template <class S>
 concept DrawnStep = requires(const S& step, const ImageView& image, RandomStream& random) {
   step.draw(image, random);
 };
 
-/// Throws: c10::ValueError – a picture with other than one or three channels, or one where a step needs three
+/// Throws: c10::ValueError if the image does not have one or three channels, or has one channel and a step needs three
 void check_chain(const ImageView& image, bool needs_three);
-/// Loads `count` pixels from (y, x) on.
+/// Loads `count` pixels, starting at (y, x).
 void load_block(const ImageView& image, int64_t y, int64_t x, int64_t count, PixelBlock& block);
 void store_block(const PixelBlock& block, const ImageView& image, int64_t y, int64_t x, int64_t count,
                  const PixelOutput& out);
@@ -90,18 +90,18 @@ auto step_for(const S& step, const ImageView& image, RandomStream& random) {
 
 }  // namespace detail
 
-/// Per-pixel steps fused into one pass over each picture when the program is compiled: from 8-bit pixels through all
-/// steps into the batch's memory. A step is a function object or lambda: float(float value), float(float value, int64_t
-/// channel), or Pixel(Pixel), or has draw(const ImageView&, RandomStream&), which makes one of these for each picture.
-/// Numerics: the bits of running the steps one after the other over all pixels, unless the user's flags let the compiler
-///           contract a·b + c across statements (tests/data/images/pixel_chain_test.cpp)
-/// Cost:     reads and writes once; 1.5 KiB in between
-/// Throws:   c10::ValueError – when run, a picture with other than one or three channels
+/// Fuses per-pixel steps at compile time into one pass over each image: from 8-bit pixels through all steps into the
+/// batch's memory. A step is a function object or lambda: float(float value), float(float value, int64_t channel), or
+/// Pixel(Pixel). Or it has draw(const ImageView&, RandomStream&), which returns one of these for each image.
+/// Numerics: bit-identical to running the steps one after the other over all pixels, unless the compiler flags allow
+///           contraction of a·b + c across statements (tests/data/images/pixel_chain_test.cpp)
+/// Cost:     reads and writes once; 1.5 KiB of intermediate memory
+/// Throws:   when run, c10::ValueError if the image does not have one or three channels
 template <class... Steps>
 PixelPass pixel_chain(Steps... steps) {
   return
       [steps = std::tuple(std::move(steps)...)](const ImageView& image, RandomStream& random, const PixelOutput& out) {
-        // Braces keep the order of draws.
+        // Brace initialization keeps the order of the draws.
         const auto drawn = std::apply(
             [&](const auto&... step) {
               return std::tuple<decltype(detail::step_for(step, image, random))...>{
@@ -125,7 +125,7 @@ PixelPass pixel_chain(Steps... steps) {
       };
 }
 
-/// value · factor, within 0 … 255; the factor is drawn from [1 - amount, 1 + amount] for each picture.
+/// value · factor, clamped to 0 … 255. The factor is drawn from [1 - amount, 1 + amount] for each image.
 struct RandomBrightness {
   double amount = 0;
   auto draw(const ImageView&, RandomStream& random) const {
@@ -134,7 +134,7 @@ struct RandomBrightness {
   }
 };
 
-/// Away from the picture's mean or towards it, within 0 … 255, by a factor drawn from [1 - amount, 1 + amount].
+/// Scales the distance to the image's mean, clamped to 0 … 255. The factor is drawn from [1 - amount, 1 + amount].
 struct RandomContrast {
   double amount = 0;
   auto draw(const ImageView& image, RandomStream& random) const {
@@ -142,11 +142,11 @@ struct RandomContrast {
     const float mean = mean_of(image);
     return [factor, mean](float value) { return std::clamp((value - mean) * factor + mean, 0.0f, 255.0f); };
   }
-  /// Of all values.
+  /// The mean of all values.
   static float mean_of(const ImageView& image);
 };
 
-/// (value / 255 - mean) / std for each channel.
+/// (value / 255 - mean) / std per channel.
 struct Normalize {
   Pixel mean{0, 0, 0}, std{1, 1, 1};
   float operator()(float value, int64_t channel) const {

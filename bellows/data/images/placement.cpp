@@ -10,7 +10,7 @@ ImageView part_of(const ImageView& image, const io::ImageRegion& part) {
 
 namespace {
 
-/// The range of one side of the cut that positions [begin, end) of `size` come from.
+/// The range of one side of the cut that positions [begin, end) of `size` depend on.
 std::pair<int64_t, int64_t> needed_side(int64_t cut, int64_t size, int64_t begin, int64_t end) {
   if (cut == size) return {begin, end};
   const ScaledSide side{0, static_cast<double>(cut), cut, size};
@@ -34,7 +34,7 @@ void Placement::crop(io::ImageRegion part) {
 
 bool Placement::scale(int64_t new_height, int64_t new_width) {
   if (window.height == new_height && window.width == new_width) return true;
-  if (scaled() || mirrored) return false;  // a mirrored picture's sums would round differently
+  if (scaled() || mirrored) return false;  // the sums of a mirrored image would round differently
   height = new_height;
   width = new_width;
   window = {0, 0, height, width};

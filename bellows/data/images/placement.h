@@ -5,47 +5,48 @@
 
 namespace bellows::data {
 
-/// A part of a picture, without copying.
-/// Params: part – within the picture
+/// Returns a part of an image, without copying.
+/// Params: part – within the image
 ImageView part_of(const ImageView& image, const io::ImageRegion& part);
 
-/// What several steps in a row do to a picture when they only cut, scale and mirror: `cut` of the picture is scaled to
-/// height × width, of that `window` is taken, and mirrored if so. Done at once, only what is needed is decoded and
-/// scaled, and nothing is copied in between.
+/// The combined effect of several consecutive steps that only crop, scale and mirror. `cut` of the image is scaled to
+/// height × width; then `window` of the result is taken and mirrored if `mirrored` is set. In one operation, only the
+/// required pixels are decoded and scaled, and there are no intermediate copies.
 struct Placement {
   io::ImageRegion cut;
   int64_t height = 0, width = 0;
   io::ImageRegion window;
   bool mirrored = false;
 
-  /// Of a picture to which nothing is done.
+  /// The placement that leaves an image unchanged.
   static Placement whole(int64_t height, int64_t width);
 
   bool scaled() const { return cut.height != height || cut.width != width; }
-  /// Takes a part of what comes out so far, in its coordinates.
+  /// Takes a part of the current result, in its coordinates.
   void crop(io::ImageRegion part);
-  /// Scales what comes out so far. False, and nothing is changed, where that is not one scaling of one cut.
+  /// Scales the current result. Returns false and changes nothing if the result would not be one scaling of one cut.
   bool scale(int64_t new_height, int64_t new_width);
-  /// The part of the picture that is looked at: the cut, or less where the window needs less.
+  /// The part of the image that is required: the cut, or less if the window needs less.
   io::ImageRegion needed() const;
-  /// By how much, of 1, 2, 4 and 8, a picture may be shrunk before, so that scaling still makes it smaller.
+  /// The largest factor of 1, 2, 4 and 8 by which the image may be shrunk first, so that it is never scaled up
+  /// afterwards.
   int64_t shrink() const;
 };
 
-/// What random_resized_crop takes of a picture.
+/// Draws the part of an image that random_resized_crop uses.
 io::ImageRegion draw_resized_crop(int64_t height, int64_t width, std::pair<double, double> scale,
                                   std::pair<double, double> ratio, RandomStream& random);
 
-/// A step that is all said by what it adds to a placement.
-/// Params: add – false where it cannot be added to one that is there already; never so for Placement::whole
+/// A step that is completely described by its effect on a placement.
+/// Params: add – returns false if it cannot be combined with the given placement; never for Placement::whole
 Transform placed(std::function<bool(Placement&, RandomStream&)> add, bool deterministic);
 
-/// Does `placement` to a picture.
-/// Params:   image – `have` of the picture that the placement is about, in pixels of that picture shrunk by `shrink`;
-///           it covers placement.needed(), at a shrink above 1 all of placement.cut
-/// Numerics: at shrink 1, the bits of cutting, scaling and mirroring one after the other
+/// Applies `placement` to an image.
+/// Params:   image – the part `have` of the image that the placement describes, in pixels of that image shrunk by
+///           `shrink`. It covers placement.needed(), or all of placement.cut if shrink is above 1
+/// Numerics: with shrink 1, bit-identical to cropping, scaling and mirroring one after the other
 ///           (tests/data/images/placement_test.cpp)
-/// Throws:   c10::ValueError – a picture above the limits on the way
+/// Throws:   c10::ValueError if an intermediate image exceeds the size limits
 ImageView place(const ImageView& image, const io::ImageRegion& have, int64_t shrink, const Placement& placement,
                 Scratch& scratch);
 

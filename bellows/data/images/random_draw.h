@@ -16,7 +16,8 @@ inline double draw_between(RandomStream& random, double least, double most) {
   return least + (most - least) * random.uniform();
 }
 
-/// Params: what – whose probability, for messages
+/// Params: what – name of the caller, for the message
+/// Throws: c10::ValueError if p is outside [0, 1]
 inline void check_probability(const char* what, double p) {
   TORCH_CHECK_VALUE(p >= 0 && p <= 1, what, ": expected a probability in [0, 1], got ", p, ".");
 }

@@ -14,7 +14,7 @@ namespace bellows::data {
 
 namespace {
 
-/// The triangle under which position i of a side lies, as Pillow computes it.
+/// Pillow's triangle for position i of a side.
 struct Triangle {
   explicit Triangle(const ScaledSide& scaled) : side(scaled), scale(side.scale()), support(std::max(scale, 1.0)) {}
   double center(int64_t i) const { return side.begin + (static_cast<double>(i) + 0.5) * scale; }
@@ -26,7 +26,7 @@ struct Triangle {
   double scale, support;
 };
 
-/// Weights of positions [begin, end) of `side`, whose pixel 0 lies at `origin`.
+/// Weights of positions [begin, end) of `side`, whose pixel 0 is at `origin`.
 kernels::ResampleAxis weights_of(const ScaledSide& side, int64_t begin, int64_t end, int64_t origin,
                                  Scratch::Weights& memory) {
   const Triangle triangle(side);
@@ -55,7 +55,7 @@ kernels::ResampleAxis weights_of(const ScaledSide& side, int64_t begin, int64_t 
   return {end - begin, static_cast<int64_t>(room), memory.first.data(), memory.taps.data(), memory.weights.data()};
 }
 
-/// `image` with its pixels side by side from left to right and its rows one behind the other, as the kernels read it.
+/// `image` with contiguous pixels from left to right and contiguous rows, as the kernels expect it.
 ImageView forward(const ImageView& image, Scratch& scratch) {
   const int64_t row = image.width * image.channels;
   if (image.pixel_stride == image.channels && image.row_stride >= row) return image;

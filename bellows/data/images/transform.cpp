@@ -37,7 +37,7 @@ uint8_t* Scratch::next(size_t bytes) {
 
 namespace {
 
-/// The part of `image` at (y, x), which may reach over its edges; what lies outside is `fill`.
+/// The part of `image` at (y, x), which may extend over the edges; pixels outside are `fill`.
 ImageView cut_filled(const ImageView& image, int64_t y, int64_t x, int64_t height, int64_t width, uint8_t fill,
                      Scratch& scratch) {
   const int64_t c = image.channels;
@@ -99,7 +99,7 @@ Transform center_crop(int64_t height, int64_t width) {
       [=](Placement& placement, RandomStream&) {
         const io::ImageRegion& image = placement.window;
         check_crop("center_crop", image.height, image.width, height, width, 0);
-        // torchvision: int(round(difference / 2)), and Python rounds halves to even
+        // torchvision: int(round(difference / 2)); Python rounds halves to even
         auto half = [](int64_t difference) { return difference / 2 + (difference % 4 == 3 ? 1 : 0); };
         placement.crop({half(image.height - height), half(image.width - width), height, width});
         return true;
@@ -122,7 +122,7 @@ Transform random_crop(int64_t height, int64_t width, int64_t padding, uint8_t fi
 
 namespace {
 
-/// As Python rounds: halves to even.
+/// Rounds like Python: halves to even.
 int64_t rounded(double value) {
   return static_cast<int64_t>(std::nearbyint(value));
 }

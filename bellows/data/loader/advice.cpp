@@ -9,12 +9,12 @@ namespace bellows::data {
 
 namespace {
 
-constexpr double kNoWait = 0.03;       // of the run: less is nobody's bottleneck
-constexpr double kWorthIt = 1.03;      // gains below are not worth a change
-constexpr double kClearlyMore = 1.1;   // than what is easier to do
-constexpr int64_t kFewBatches = 4;     // that say nothing yet
-constexpr double kStalled = 0.5;       // of the workers' time: they wait rather than compute
-constexpr double kThreadsPerCore = 4;  // where threads wait rather than compute
+constexpr double kNoWait = 0.03;       // share of the run; with less, the loader is not the bottleneck
+constexpr double kWorthIt = 1.03;      // smaller gains are not worth a change
+constexpr double kClearlyMore = 1.1;   // required advantage over an easier change
+constexpr int64_t kFewBatches = 4;     // too few batches for advice
+constexpr double kStalled = 0.5;       // share of the workers' time; above it, they wait rather than compute
+constexpr double kThreadsPerCore = 4;  // if threads wait rather than compute
 
 std::string format_number(const char* format, double value) {
   char text[40];
@@ -30,8 +30,8 @@ std::string in_words(double count) {
   return format_number("%.0f", count);
 }
 
-/// The loop as a model: for a sample, the model takes `model_` and the loader's stages `work_` in all. N workers and,
-/// while it waits, the consumer share the work: a sample takes max(model, (work + model) / (N + 1)).
+/// A model of the loop: per sample, the model takes `model_` and all loader stages together take `work_`. N workers
+/// share the work with the consumer, which helps while it waits. A sample takes max(model, (work + model) / (N + 1)).
 class Adviser {
  public:
   explicit Adviser(const LoaderReport& report) : report_(report), threads_(report.mean_threads) {
@@ -54,7 +54,7 @@ class Adviser {
       return {Remedy::none, "The loader is not the bottleneck (" + waits + "): leave it as it is.", 1};
     best_ = {Remedy::unknown, "The loader is the bottleneck (" + waits + "), and nothing that it measures stands out.",
              1};
-    // From what is easy to what is not.
+    // From the easiest to the hardest change.
     offer_threads();
     offer_prefetch();
     offer_cache();
@@ -71,7 +71,7 @@ class Adviser {
 
   double loop_time(double threads, double work) const { return std::max(model_, (work + model_) / (threads + 1)); }
 
-  /// When a sample's work is `factor` of what it is.
+  /// The gain if the work per sample is reduced to `factor` of its value.
   double gain(double factor) const { return loop_time(threads_, work_) / loop_time(threads_, work_ * factor); }
 
   void offer(Remedy remedy, double gain, const std::string& sentence) {
@@ -99,7 +99,7 @@ class Adviser {
               ": " + why);
   }
 
-  /// Workers are idle, and yet next() waits now and then.
+  /// For idle workers while next() sometimes waits.
   void offer_prefetch() {
     const double room = threads_ * report_.seconds;
     const double idle = room > 0 ? 1 - report_.busy_s / room : 0;
@@ -154,10 +154,10 @@ class Adviser {
 
   const LoaderReport& report_;
   const double threads_;
-  double model_ = 0, work_ = 0, measured_ = 0;  // seconds a sample
+  double model_ = 0, work_ = 0, measured_ = 0;  // seconds per sample
   double stage_sum_ = 0;
-  bool stalled_ = false;  // workers wait, and not for a core
-  bool storage_ = false;  // … for the storage
+  bool stalled_ = false;  // workers wait, but not for a core
+  bool storage_ = false;  // and they wait for the storage
   Advice best_;
 };
 

@@ -95,7 +95,7 @@ void BatchJob::fill_row(size_t row, Workspace& workspace) {
 }
 
 bool BatchJob::prepare_row(size_t row, Workspace& workspace) {
-  ids_[row] = plan_.positions[row];  // until the source says better
+  ids_[row] = plan_.positions[row];  // until the source sets it
   try {
     read_row(row, workspace);
     ids_[row] = workspace.sample.id;
@@ -165,8 +165,8 @@ void BatchJob::close_gaps(BatchPlace& place) {
   ids_.resize(kept);
 }
 
-/// Puts the rows of a padded tensor into memory of its own, as only now it is known how long the longest is, which it
-/// returns.
+/// Copies the rows of a padded tensor into new memory, because the longest length is known only now. Returns that
+/// length.
 int64_t BatchJob::join_steps(size_t which) {
   const RowSpec& row = context_.writer.rows()[which];
   const auto* lengths = static_cast<const int64_t*>(memory_[which + 1].get());
@@ -174,7 +174,7 @@ int64_t BatchJob::join_steps(size_t which) {
   int64_t longest = rows > 0 ? *std::max_element(lengths, lengths + rows) : 0;
   longest += (row.multiple_of - longest % row.multiple_of) % row.multiple_of;
   const size_t row_bytes = row.bytes * static_cast<size_t>(longest);
-  // Few sizes, so that the memory fits another batch, too.
+  // Round up to few distinct sizes, so that other batches can reuse the memory.
   memory_[which] = context_.memory.take(std::bit_ceil(rows * row_bytes));
   auto* out = static_cast<std::byte*>(memory_[which].get());
   for (size_t i = 0; i < rows; ++i, out += row_bytes) {
@@ -218,7 +218,7 @@ Batch BatchJob::finish() {
   tensors.reserve(memory_.size());
   for (size_t i = 0; i < memory_.size(); ++i)
     tensors.emplace_back(context_.writer.rows()[i].name, make_tensor(i, static_cast<int64_t>(ids_.size())));
-  constexpr uint64_t mix_stream = 0x6d6978;  // keeps its seed apart from the samples'
+  constexpr uint64_t mix_stream = 0x6d6978;  // separates its seed from the samples' seeds
   const uint64_t of_epoch = mix_seed(context_.options.seed, static_cast<uint64_t>(plan_.place.epoch), mix_stream);
   return mix_batch({std::move(tensors), std::move(ids_), place}, context_.writer.options().mix,
                    mix_seed(of_epoch, static_cast<uint64_t>(plan_.first)));

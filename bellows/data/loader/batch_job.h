@@ -12,7 +12,7 @@
 
 namespace bellows::data {
 
-/// What all batches of a loader are made of. It outlives them.
+/// The common inputs of all batches of a loader. It outlives the batches.
 struct JobContext {
   JobContext(const Source& a_source, const SampleWriter& a_writer, const LoaderOptions& some_options,
              BatchMemory& a_memory)
@@ -22,45 +22,45 @@ struct JobContext {
   const SampleWriter& writer;
   const LoaderOptions& options;
   BatchMemory& memory;
-  std::atomic<int64_t> retries{0};  ///< reads that were tried again
+  std::atomic<int64_t> retries{0};  ///< number of retried reads
 };
 
-/// What was wrong with a sample that its batch comes without.
+/// The error of a sample that was left out of its batch.
 struct BadSample {
   std::string message;
   LoadStage stage = LoadStage::read;
   int64_t position = -1;  ///< in the source
 };
 
-/// One batch while it is being made, and afterwards the next. Slices of it are claimed and filled by different threads;
-/// the consumer puts the batch together when all are done.
-/// Threads: claim, fill and cancel from any, after begin; the rest by the consumer, `users`, `state` and `completed_ns`
-///          under the pool's lock.
+/// One batch while it is made; the object is then reused for another batch. Several threads claim slices of the batch
+/// and fill them. The consumer assembles the batch when all slices are done.
+/// Threads: after begin, any thread may call claim, fill and cancel; only the consumer calls the other functions. The
+///          pool's lock protects `users`, `state` and `completed_ns`
 class BatchJob {
  public:
   explicit BatchJob(JobContext& context) : context_(context) {}
 
-  /// Takes memory for the rows of `plan`, then the plan: where there is none, `plan` is as it was.
+  /// Allocates memory for the rows of `plan`, then takes over the plan. If the allocation fails, `plan` is unchanged.
   void begin(BatchPlan&& plan, int64_t slices);
-  /// The next slice that nobody has, or -1.
+  /// Returns the next unclaimed slice, or -1.
   int64_t claim();
   bool claimable() const { return claimed_.load(std::memory_order_relaxed) < slices_; }
-  /// Fills the rows of one slice. Keeps what goes wrong for finish(); never throws.
-  /// Returns: whether it was the last one, so that the batch is complete
+  /// Fills the rows of one slice. Stores errors for finish(); never throws.
+  /// Returns: true if it was the last slice, so that the batch is complete
   bool fill(int64_t slice, Workspace& workspace) noexcept;
-  /// Lets slices that are being filled end early; their content does not matter any more.
+  /// Makes fills in progress return early. The content of the batch is then invalid.
   void cancel() { cancelled_ = true; }
 
   /// Throws the error of the first bad sample.
   void check() const;
-  /// The batch without its bad samples, once.
+  /// Returns the batch without its bad samples. Call it once.
   Batch finish();
-  /// What the batch is made by, to make it once more.
+  /// Returns the plan, so that the batch can be made again.
   BatchPlan take_plan() { return std::move(plan_); }
   /// In order.
   const std::vector<BadSample>& skipped() const { return skipped_; }
   const BatchPlace& place() const { return plan_.place; }
-  /// Gives the memory back.
+  /// Releases the memory.
   void clear();
 
   enum class State : uint8_t { idle, queued, ready, retired };
@@ -82,10 +82,10 @@ class BatchJob {
   JobContext& context_;
   BatchPlan plan_;
   std::vector<int64_t> ids_;
-  std::vector<c10::DataPtr> memory_;                        // one a tensor; where it is padded, from finish() on
-  std::vector<std::vector<std::vector<std::byte>>> steps_;  // of padded tensors: their rows, each as long as it is
-  std::vector<BadSample> troubles_;                         // one a row; no message where the sample is good
-  std::vector<std::exception_ptr> errors_;                  // one a slice
+  std::vector<c10::DataPtr> memory_;                        // one per tensor; for padded tensors, set by finish()
+  std::vector<std::vector<std::vector<std::byte>>> steps_;  // of padded tensors: their rows, each with its own length
+  std::vector<BadSample> troubles_;                         // one per row; without a message if the sample is good
+  std::vector<std::exception_ptr> errors_;                  // one per slice
   std::vector<BadSample> skipped_;
   int64_t slices_ = 0;
   std::atomic<int64_t> claimed_{0}, done_{0};

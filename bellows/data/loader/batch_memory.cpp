@@ -39,12 +39,12 @@ c10::DataPtr BatchMemory::take(size_t bytes) {
 
 void BatchMemory::give_back(void* lent) {
   std::unique_ptr<Block> block(static_cast<Block*>(lent));
-  const std::shared_ptr<BatchMemory> home = std::move(block->home);  // dies last, after the lock
+  const std::shared_ptr<BatchMemory> home = std::move(block->home);  // destroyed last, after the lock
   std::unique_ptr<Block> freed;
   std::lock_guard lock(home->mutex_);
   home->idle_.push_back(std::move(block));
   if (home->idle_.size() <= home->max_idle_) return;
-  freed = std::move(home->idle_.front());  // where sizes differ, one that is rare
+  freed = std::move(home->idle_.front());  // if sizes differ, one of a rare size
   home->idle_.erase(home->idle_.begin());
 }
 

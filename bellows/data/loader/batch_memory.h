@@ -9,28 +9,30 @@
 
 namespace bellows::data {
 
-/// Memory for batch tensors that comes back when the last tensor over it is gone, wherever that happens.
+/// A pool of memory for batch tensors. A block returns to the pool when the last tensor over it is released, on any
+/// thread.
 ///
-/// The one place where a batch's memory is allocated.
-/// Threads: safe.
+/// All batch memory is allocated here.
+/// Threads: thread-safe
 class BatchMemory : public std::enable_shared_from_this<BatchMemory> {
  public:
-  /// Params: max_idle – blocks kept for later; where there are more, the one that has waited longest is freed
-  ///         allocator – where they come from: Transfer::host_allocator for batches that go to a device
+  /// Params: max_idle – unused blocks to keep; beyond that, the block that has been idle longest is freed
+  ///         allocator – source of the blocks; Transfer::host_allocator for batches that go to a device
   explicit BatchMemory(size_t max_idle, c10::Allocator* allocator = c10::GetCPUAllocator())
       : max_idle_(max_idle), allocator_(allocator) {}
 
-  /// A block of exactly `bytes`; its deleter brings it back, also after the loader is gone.
-  /// Throws: c10::OutOfMemoryError – names the number of bytes
+  /// Returns a block of exactly `bytes`. Its deleter returns it to the pool and works even after the loader is
+  /// destroyed.
+  /// Throws: c10::OutOfMemoryError if the allocation fails (the message names the number of bytes)
   c10::DataPtr take(size_t bytes);
-  /// Blocks allocated so far: constant in the steady state.
+  /// Number of blocks allocated so far. It is constant in the steady state.
   int64_t allocated() const;
 
  private:
   struct Block {
     c10::DataPtr memory;
     size_t bytes = 0;
-    std::shared_ptr<BatchMemory> home;  // set while it is lent
+    std::shared_ptr<BatchMemory> home;  // set while the block is in use
   };
   static void give_back(void* block);
 

@@ -26,14 +26,14 @@ namespace bellows::data {
 
 namespace {
 
-constexpr int64_t kMinSlice = 4;            // samples that are worth a turn of the lock
-constexpr int64_t kLoggedSkips = 5;         // of an epoch
-constexpr size_t kKnownBadSamples = 65536;  // a bound for memory: later ones are only counted
+constexpr int64_t kMinSlice = 4;            // samples, enough to be worth taking the lock
+constexpr int64_t kLoggedSkips = 5;         // per epoch
+constexpr size_t kKnownBadSamples = 65536;  // memory limit; later bad samples are only counted
 constexpr int64_t kMaxPrefetch = 65536;
-constexpr int64_t kLeadingSamples = 100;  // that are looked at for a typical one
+constexpr int64_t kLeadingSamples = 100;  // searched for a typical sample
 
 Division division(const LoaderOptions& options) {
-  return {options.batch_size, options.rank, options.world_size, options.remainder, options.share_batch};
+  return {options.batch_size, options.rank, options.world_size, options.remainder, options.global_batch};
 }
 
 constexpr int64_t kMostMultiple = 1 << 20;
@@ -57,11 +57,11 @@ void check(const Source& source, const LoaderOptions& options) {
                     ". Check its path and its members' names.");
   TORCH_CHECK_VALUE(count_batches(source, options) > 0, "Loader: ", options.order->length(source, 0),
                     " samples make no full batch of ", options.batch_size,
-                    options.share_batch ? " shared by " : " on each of ", options.world_size,
+                    options.global_batch ? " shared by " : " on each of ", options.world_size,
                     " ranks, and the rest is to be dropped. Use a smaller batch, or keep the rest.");
 }
 
-/// Of the sample's picture, as it would be kept; 0 when it has none that needs decoding.
+/// Size of the sample's decoded image in the cache; 0 if it has no image that needs decoding.
 int64_t decoded_bytes(const Sample& sample, const PipelineOptions& pipeline) {
   const Field* picture = find_picture(sample);
   if (!picture || picture->is_array) return 0;
@@ -93,12 +93,12 @@ class Loader::Impl {
   void trace(std::shared_ptr<TraceWriter> writer);
 
  private:
-  /// What next() gives, here or on its way to a device: a batch, an error, or the end.
+  /// The result of next(), ready or in transfer to a device: a batch, an error, or the end.
   struct Outcome {
     std::optional<Batch> batch;
     std::exception_ptr error;
-    int64_t completed_ns = 0, taken_ns = 0;  // when the batch was finished, and when next() had it
-    int64_t skipped = 0;                     // up to here
+    int64_t completed_ns = 0, taken_ns = 0;  // when the batch was finished, and when next() received it
+    int64_t skipped = 0;                     // up to this batch
   };
 
   void learn();
@@ -123,28 +123,28 @@ class Loader::Impl {
   std::unique_ptr<SampleWriter> writer_;
   std::shared_ptr<BatchMemory> memory_;
   std::optional<EpochPlan> plan_;
-  std::deque<BatchPlan> planned_;        // known to read-ahead, not yet to the workers
-  std::optional<BatchPlan> unfinished_;  // of a batch that there was no memory to hand out
+  std::deque<BatchPlan> planned_;        // known to read-ahead, but not yet to the workers
+  std::optional<BatchPlan> unfinished_;  // of a batch that failed for lack of memory
   int64_t epoch_ = 0, skipped_ = 0;
-  int64_t next_step_ = 0;    // of the plan
-  int64_t first_batch_ = 0;  // number of the plan's first
+  int64_t next_step_ = 0;    // in the plan
+  int64_t first_batch_ = 0;  // index of the plan's first batch
   bool started_ = false;
   LoaderMeter meter_;
-  std::optional<ThreadBudget> budget_;  // threads = kAuto
-  StageSums last_sums_;                 // of the workers, when it decided last
+  std::optional<ThreadBudget> budget_;  // if threads = kAuto
+  StageSums last_sums_;                 // of the workers, at its last decision
   std::array<int64_t, kLoadStages> skipped_in_{};
-  int64_t all_skipped_ = 0, noted_ = 0;    // of all epochs; of this one, those on their way included
-  std::unordered_set<int64_t> known_bad_;  // positions of samples that were skipped before, in any epoch
-  int64_t new_bad_ = 0, repeated_ = 0;     // of noted_: first skipped in this epoch; known, and not yet reported
-  int64_t reported_repeats_ = 0;           // the number that was logged last
+  int64_t all_skipped_ = 0, noted_ = 0;    // of all epochs; of this epoch, including batches in transfer
+  std::unordered_set<int64_t> known_bad_;  // positions of samples that were skipped in any epoch
+  int64_t new_bad_ = 0, repeated_ = 0;     // parts of noted_: first skipped in this epoch; known, but not yet reported
+  int64_t reported_repeats_ = 0;           // the number that was last logged
   int64_t picture_bytes_ = 0;
   std::optional<JobContext> context_;
   std::unique_ptr<Transfer> transfer_;
-  std::deque<Outcome> sent_;       // one for each copy in progress, and for what failed
-  std::optional<Outcome> unsent_;  // there was no memory for it on the device
+  std::deque<Outcome> sent_;       // one per copy in progress, and per error
+  std::optional<Outcome> unsent_;  // failed for lack of memory on the device
   std::shared_ptr<TraceWriter> trace_;
   std::unique_ptr<ReadAhead> read_ahead_;
-  std::unique_ptr<WorkerPool> pool_;  // ends first
+  std::unique_ptr<WorkerPool> pool_;  // destroyed first
 };
 
 int64_t count_batches(const Source& source, const LoaderOptions& options, int64_t epoch) {
@@ -180,7 +180,7 @@ void Loader::Impl::learn() {
       }
     }
   };
-  // A sample that lacks a file must not decide what all the others have.
+  // A sample that lacks a file must not determine the tensors of all batches.
   if (pipeline_.required.empty()) try_samples(std::min(kLeadingSamples, source_->size()), is_typical);
   try_samples(source_->size(), [](const Sample&) { return true; });
   if (!writer_) std::rethrow_exception(first_error);
@@ -212,7 +212,7 @@ void Loader::Impl::start(int64_t epoch, int64_t first_batch) {
 
 void Loader::Impl::start_at(int64_t epoch, int64_t first_batch, int64_t consumed) {
   const int64_t began_ns = now_ns();
-  report_repeated();  // of an epoch that was not finished
+  report_repeated();  // of an unfinished epoch
   learn();
   started_ = true;
   pool_->abandon();
@@ -222,7 +222,7 @@ void Loader::Impl::start_at(int64_t epoch, int64_t first_batch, int64_t consumed
   unsent_.reset();
   planned_.clear();
   unfinished_.reset();
-  plan_.reset();  // before the next: each may hold many samples
+  plan_.reset();  // free it before creating the next: each may hold many samples
   plan_.emplace(*source_, *options_.order, options_.seed, epoch, division(options_), consumed);
   epoch_ = epoch;
   next_step_ = 0;
@@ -232,7 +232,7 @@ void Loader::Impl::start_at(int64_t epoch, int64_t first_batch, int64_t consumed
   meter_.start(began_ns);
 }
 
-/// The plan that is to be scheduled next, or null.
+/// The next plan to schedule, or null.
 BatchPlan* Loader::Impl::next_plan() {
   const size_t known = read_ahead_ ? 2 * static_cast<size_t>(options_.prefetch) + 1 : 1;
   while (plan_ && planned_.size() < known && next_step_ < plan_->batches()) {
@@ -244,7 +244,7 @@ BatchPlan* Loader::Impl::next_plan() {
   return planned_.empty() ? nullptr : &planned_.front();
 }
 
-/// Gives the workers what comes next. Where memory runs out, the plans are kept.
+/// Schedules the next batches for the workers. If memory runs out, the plans are kept.
 void Loader::Impl::schedule() {
   const int64_t ahead = pool_->threads() == 0 ? 1 : options_.prefetch;
   const int64_t threads = budget_ ? budget_->most() : options_.threads;
@@ -258,7 +258,7 @@ void Loader::Impl::schedule() {
   }
 }
 
-/// That there is no memory for more batches can wait as long as there is one to be had.
+/// Reports the out-of-memory error only after the finished batches are consumed.
 void Loader::Impl::schedule_if_possible(bool has_one) {
   try {
     schedule();
@@ -267,7 +267,7 @@ void Loader::Impl::schedule_if_possible(bool has_one) {
   }
 }
 
-/// The next batch as the workers left it, or null.
+/// Returns the next batch from the workers, or null.
 BatchJob* Loader::Impl::take_job() {
   schedule_if_possible(unfinished_.has_value());
   if (!unfinished_) return pool_->take(workspace_);
@@ -290,7 +290,7 @@ void Loader::Impl::note_skipped(const BatchJob& job) {
   }
 }
 
-/// One line for the samples of an epoch that an earlier one skipped, too, if they are not as many as in the one before.
+/// Logs one line for samples that an earlier epoch also skipped, unless their number equals the last reported one.
 void Loader::Impl::report_repeated() {
   const int64_t count = std::exchange(repeated_, 0);
   if (count == 0 || count == std::exchange(reported_repeats_, count)) return;
@@ -317,7 +317,7 @@ Batch Loader::Impl::finish(BatchJob& job) {
   return batch;
 }
 
-/// The next batch, with what went wrong kept in it: it may be handed out later.
+/// Makes the next batch. Errors are stored in the result, because it may be returned by a later call.
 Loader::Impl::Outcome Loader::Impl::make() {
   Outcome outcome;
   try {
@@ -355,7 +355,7 @@ void Loader::Impl::send(Outcome outcome) {
   sent_.push_back(std::move(outcome));
 }
 
-/// The batch whose copy began one call ago; begins the copy of the next one if that is finished.
+/// Returns the batch whose copy started one call ago; starts the copy of the next one if it is finished.
 Loader::Impl::Outcome Loader::Impl::fly() {
   if (sent_.empty()) send(unsent_ ? *std::exchange(unsent_, std::nullopt) : make());
   Outcome outcome = std::move(sent_.front());

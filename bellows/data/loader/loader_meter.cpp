@@ -90,7 +90,7 @@ bool LoaderMeter::take_window(BudgetWindow& window) {
   window.wait_s = in_seconds(now.wait_ns - window_.wait_ns);
   window.process_cpu_s = in_seconds(now.cpu_ns - window_.cpu_ns);
   window.samples = now.samples - window_.samples;
-  const bool first = window_.run_ns == 0;  // it began before the loader did
+  const bool first = window_.run_ns == 0;  // this window started before the loader did
   window_ = now;
   return !first;
 }

@@ -7,33 +7,35 @@
 
 namespace bellows::data {
 
-/// Puts what the threads measured into a report.
+/// Writes the measurements of the threads into a report.
 void fill(LoaderReport& report, const StageSums& sums);
 
-/// Measures the consumer's side of a loader: what next() waited for, and what it was called in between.
-/// Threads: the consumer's
+/// Measures the consumer's side of a loader: the time in next() and the time between calls of next().
+/// Threads: only the consumer's thread
 class LoaderMeter {
  public:
-  /// start() was called; its own time counts as waiting.
-  /// Params: began_ns – when
+  /// Call it when start() was called; the time in start() counts as waiting.
+  /// Params: began_ns – time at which start() was called
   void start(int64_t began_ns);
-  /// next() was called. Params: ready – finished batches
+  /// Call it when next() was called.
+  /// Params: ready – number of finished batches
   void enter(int64_t ready);
-  /// Params: taken_ns – when the batch was there for next(), which may have been before the call
-  ///         completed_ns – when it was finished; 0: there is none
+  /// Params: taken_ns – when next() had the batch, which may be before the call
+  ///         completed_ns – when the batch was finished; 0: there is none
   void taken(int64_t taken_ns, int64_t completed_ns);
-  /// A stretch of next() in which the consumer works for itself.
+  /// Adds a stretch of next() in which the consumer worked on samples itself.
   void add(LoadStage stage, int64_t ns, int64_t samples) { clock_.add(stage, ns, samples); }
-  /// next() returns a batch of `samples`; none: the epoch's end, or an error.
+  /// Call it when next() returns.
+  /// Params: samples – in the batch; 0 after an error; negative at the end of the epoch
   void leave(int64_t samples, int64_t threads);
 
-  /// What happened since the last window, if that was long enough ago to decide by. What the workers did is left to
-  /// others.
+  /// Fills `window` with the measurements since the last window, without those of the workers. Returns false if the
+  /// last window is too recent for a decision, and for the first window.
   bool take_window(BudgetWindow& window);
 
-  /// Share of the time since start() in which next() waited.
+  /// Share of the time since start() that next() spent waiting.
   double wait_share() const;
-  /// Everything but what the threads measured.
+  /// Fills all fields except the measurements of the threads.
   void fill(LoaderReport& report) const;
   void add_to(StageSums& sums) const { clock_.add_to(sums); }
 
@@ -43,13 +45,13 @@ class LoaderMeter {
 
   StageClock clock_;  // of hand-over and transfer
   int64_t origin_ns_ = 0, mark_ns_ = 0, entered_ns_ = 0, cpu_mark_ns_ = 0;
-  bool open_ = false, first_ = false;  // an epoch runs; its first batch is still to come
+  bool open_ = false, first_ = false;  // an epoch is running; its first batch is still to come
   int64_t wait_ns_ = 0, first_wait_ns_ = 0, model_ns_ = 0, ready_ns_ = 0, process_cpu_ns_ = 0;
   int64_t epoch_wait_ns_ = 0, epoch_ns_ = 0, run_ns_ = 0, thread_ns_ = 0;
-  int64_t cpu_wall_ns_ = 0, cpu_mark_run_ns_ = 0;  // the part of run_ns_ that process_cpu_ns_ is about
+  int64_t cpu_wall_ns_ = 0, cpu_mark_run_ns_ = 0;  // the part of run_ns_ that process_cpu_ns_ covers
   struct Totals {
     int64_t run_ns = 0, wait_ns = 0, cpu_ns = 0, samples = 0;
-  } window_;  // when the last window ended
+  } window_;  // at the end of the last window
   int64_t epochs_ = 0, batches_ = 0, samples_ = 0;
   int64_t looks_ = 0, looks_between_points_ = 1;
   double ready_sum_ = 0;

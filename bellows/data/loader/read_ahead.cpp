@@ -10,16 +10,16 @@ namespace bellows::data {
 namespace {
 
 constexpr int kReadAheadThreads = 2;
-constexpr int64_t kNoticedNs = 20'000;  // an announcement that takes this long was of something not there yet
+constexpr int64_t kNoticedNs = 20'000;  // a prefetch that takes this long had to load the data
 constexpr int64_t kLongestStride = 32;
-constexpr size_t kWorthWaking = 8;  // announcements, where they have cost nothing so far
+constexpr size_t kWorthWaking = 8;  // number of prefetches, if they were free so far
 
 }  // namespace
 
 ReadAhead::ReadAhead(SourcePtr source) : source_(std::move(source)) {
   try {
     for (int i = 0; i < kReadAheadThreads; ++i) threads_.emplace_back([this] { work(); });
-  } catch (const std::system_error&) {  // no more threads: fewer do, or none
+  } catch (const std::system_error&) {  // if the system has no more threads, fewer or none are used
   }
 }
 
@@ -35,13 +35,13 @@ ReadAhead::~ReadAhead() {
 bool ReadAhead::helps(const Source& source) {
   try {
     return source.prefetch(0);
-  } catch (...) {  // it tried to
+  } catch (...) {  // it tried to prefetch
     return true;
   }
 }
 
 void ReadAhead::add(const std::vector<int64_t>& positions) {
-  if (threads_.empty()) return;  // the system gave none: nothing takes what would be queued
+  if (threads_.empty()) return;  // without threads, nothing would empty the queue
   bool worth_it = false;
   {
     std::lock_guard lock(mutex_);
@@ -71,7 +71,7 @@ void ReadAhead::work() {
     const int64_t begin = now_ns();
     try {
       source_->prefetch(position);
-    } catch (...) {  // read() will say what is wrong, to whom it concerns
+    } catch (...) {  // read() reports the error
     }
     const int64_t took = now_ns() - begin;
     spent_ns_.fetch_add(took, std::memory_order_relaxed);

@@ -11,11 +11,11 @@
 
 namespace bellows::data {
 
-/// Announces samples to their source before workers read them (Source::prefetch), from two threads of its own, so that
-/// waiting for a disk or a network does not hold up decoding.
+/// Calls Source::prefetch for samples before workers read them, from two dedicated threads, so that waiting for a disk
+/// or a network does not delay decoding.
 ///
-/// While an announcement costs nothing that is noticed, because the data is there already, only one sample in up to 32
-/// is announced; one that took long brings all of them back.
+/// If prefetching takes no noticeable time because the data is already there, only one sample in up to 32 is
+/// prefetched. After one slow call, all samples are prefetched again.
 /// Threads: one owner
 class ReadAhead {
  public:
@@ -25,13 +25,13 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// Whether `source` wants to be told.
+  /// True if prefetching has an effect for `source`.
   static bool helps(const Source& source);
 
   void add(const std::vector<int64_t>& positions);
-  /// Forgets what was added.
+  /// Discards all positions that were added.
   void clear();
-  /// Spent in Source::prefetch, by both threads.
+  /// Time that both threads spent in Source::prefetch.
   double seconds() const { return 1e-9 * static_cast<double>(spent_ns_.load(std::memory_order_relaxed)); }
 
  private:

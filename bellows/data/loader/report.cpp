@@ -28,7 +28,7 @@ std::string brief_time(double us) {
   return us < 999.5e3 ? printed("%.1f ms", us / 1e3) : printed("%.1f s", us / 1e6);
 }
 
-/// Broken at spaces; lines after the first are set in by two.
+/// Breaks lines at spaces; lines after the first are indented by two.
 std::string in_lines(const std::string& text) {
   std::string lines, line;
   for (size_t begin = 0; begin < text.size();) {
@@ -62,7 +62,7 @@ std::string stage_lines(const LoaderReport& report) {
   return text;
 }
 
-/// The queue over time, one letter a point: 0 none ready, 9 all.
+/// The queue over time, one character per point: 0 none ready, 9 all.
 std::string queue_line(const LoaderReport& report) {
   if (report.queue.size() < 2 || report.prefetch == 0) return "";
   constexpr size_t width = 40;
@@ -139,7 +139,7 @@ std::string LoaderReport::to_string() const {
   text += in_lines(printed("next() waited %.1f %% of the time: ", 100 * wait_share()) + format_seconds(wait_s) + ", " +
                    format_seconds(first_wait_s) + " of it for the first batch of " + plural(epochs, "epoch") +
                    ". Finished batches waited " + format_seconds(ready_s) + " for the model" +
-                   (threads > 0 ? printed("; %.1f of %.0f stood ready.", mean_ready, static_cast<double>(prefetch))
+                   (threads > 0 ? printed("; %.1f of %.0f were ready.", mean_ready, static_cast<double>(prefetch))
                                 : std::string(".")));
   text += queue_line(*this) + trouble_line(*this);
   return text + in_lines(advice().sentence);

@@ -37,7 +37,7 @@ std::string field_names(const Sample& sample) {
   return names.empty() ? "nothing" : names;
 }
 
-/// The padding's value as an element of such an array.
+/// The padding value as an element of this array type.
 std::vector<std::byte> fill_element(const Padding& padding, c10::ScalarType dtype) {
   const c10::Scalar& value = padding.value;
   try {
@@ -52,7 +52,7 @@ std::vector<std::byte> fill_element(const Padding& padding, c10::ScalarType dtyp
                     ".");
 }
 
-/// For messages; a * where samples may differ.
+/// For messages; * marks a size that may differ between samples.
 std::string sizes_text(const RowSpec& row) {
   if (!row.padded()) return c10::str(c10::IntArrayRef(row.sizes));
   std::string text = "[*";
@@ -60,13 +60,13 @@ std::string sizes_text(const RowSpec& row) {
   return text + "]";
 }
 
-/// Params: classes – 0: not known
+/// Params: classes – 0: unknown
 void check_class(int64_t label, int64_t classes) {
   TORCH_CHECK_VALUE(classes == 0 || (label >= 0 && label < classes), "expected a label in [0, ", classes, "), found ",
                     label, ". Check the number of classes, or the data.");
 }
 
-/// Runs `body`; says which sample's label is bad and where it is.
+/// Runs `body`; adds the sample and its location to the message of a label error.
 template <class F>
 void run_on_label(const Sample& sample, const Field* label, const F& body) {
   try {
@@ -190,7 +190,7 @@ void SampleWriter::prepare_image(Workspace& workspace, uint64_t seed) const {
   run_steps(workspace, kept, all, seed);
 }
 
-/// Brings the picture into memory; returns how many of the transforms before `end` were done on the way.
+/// Decodes the image into memory; returns how many of the transforms before `end` were applied in the process.
 size_t SampleWriter::decode(Workspace& workspace, const Field& field, size_t end, uint64_t seed) const {
   if (field.is_array) {
     const int64_t h = field.sizes[0], w = field.sizes[1], c = field.sizes[2];
@@ -219,7 +219,7 @@ size_t SampleWriter::decode(Workspace& workspace, const Field& field, size_t end
   return done;
 }
 
-/// Adds transforms from `begin` on to the placement, as many as can be; returns the first that was not added.
+/// Adds transforms to the placement, starting at `begin`, as long as possible; returns the first one not added.
 size_t SampleWriter::collect(const Sample& sample, Placement& placement, size_t begin, size_t end,
                              uint64_t seed) const {
   for (; begin < end; ++begin) {
@@ -305,7 +305,7 @@ void SampleWriter::write_image(const RowSpec& row, const Workspace& workspace, s
   RandomStream random(mix_seed(workspace.seed, options_.transforms.size()));
   try {
     options_.pixels(image, random, {out, row.dtype, row.channels_last});
-  } catch (...) {  // all pictures are alike here: none of them is to blame
+  } catch (...) {  // fails for all images alike, so it is not a bad sample
     throw_step_error("pixels", workspace.sample);
   }
 }
@@ -314,7 +314,7 @@ void SampleWriter::check_array(const RowSpec& row, const Sample& sample) {
   const Field* field = sample.find(row.name);
   TORCH_CHECK_VALUE(field && field->is_array, "data: ", sample.where(), " has no \"", row.name, "\"; it holds ",
                     field_names(sample), ".");
-  const size_t own = row.padded() ? 1 : 0;  // leading sizes that are the sample's own
+  const size_t own = row.padded() ? 1 : 0;  // leading sizes that differ between samples
   const bool fits =
       field->dtype == row.dtype && field->sizes.size() >= own && field->sizes.slice(own) == c10::IntArrayRef(row.sizes);
   TORCH_CHECK_VALUE(fits, "data: ", sample.where(), ": \"", row.name, "\" is ", c10::toString(field->dtype), " ",

@@ -14,58 +14,59 @@
 
 namespace bellows::data {
 
-/// What one sample adds to one tensor of a batch.
+/// The part of one batch tensor that holds one sample.
 struct RowSpec {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<int64_t> sizes;
   bool channels_last = false;
   size_t bytes = 0;
-  /// Not empty where the tensor is padded: one element of what stands behind the end. `sizes` and `bytes` are then those
-  /// of one step, of which each sample has its own number; the next row's tensor holds it.
+  /// If the tensor is padded, one element of the padding value; else empty. For padded tensors, `sizes` and `bytes` are
+  /// those of one step, and each sample has its own number of steps, which the next row's tensor holds.
   std::vector<std::byte> fill;
   int64_t multiple_of = 1;
 
   bool padded() const { return !fill.empty(); }
 };
 
-/// What one thread needs to turn samples into rows; reused from sample to sample.
+/// Buffers that one thread needs to turn samples into rows; reused for each sample.
 struct Workspace {
   Sample sample;
   ImageView image;  ///< after the transforms
   int64_t label = 0;
   uint64_t seed = 0;  ///< of the sample in this epoch
   std::vector<uint8_t> decoded;
-  std::vector<std::byte*> rows;  ///< where the sample goes, one a tensor
+  std::vector<std::byte*> rows;  ///< destination of the sample, one per tensor
   Scratch scratch;
-  StageClock clock;  ///< measures; who begins no sample on it pays nothing
+  StageClock clock;  ///< costs nothing if no sample is begun on it
 };
 
-/// Whether the sample may speak for others: it has a picture and a label, or arrays.
+/// True if the sample can determine the tensors of a batch: it has an image and a label, or arrays.
 bool is_typical(const Sample& sample);
 
-/// Turns samples into rows of batch tensors. The rows' names, types and sizes are learnt from one sample and then
-/// hold for all.
-/// Threads:  safe, one Workspace a thread.
+/// Turns samples into rows of batch tensors. The rows' names, types and sizes come from one sample and then apply to
+/// all.
+/// Threads: thread-safe with one Workspace per thread
 class SampleWriter {
  public:
   /// Params: example – a good sample
-  /// Throws: c10::ValueError – it cannot be decoded, lacks a required field, or holds nothing that goes into a batch
+  /// Throws: c10::ValueError if the sample cannot be decoded, lacks a required field, or holds nothing for a batch
   SampleWriter(PipelineOptions options, Workspace& example);
 
   const std::vector<RowSpec>& rows() const { return rows_; }
   const PipelineOptions& options() const { return options_; }
 
-  /// Decodes workspace.sample into the workspace and runs the transforms. Of a picture only what they need is decoded.
+  /// Decodes workspace.sample into the workspace and runs the transforms. Decodes only the part of an image that they
+  /// need.
   /// Params: seed – of this sample in this epoch
-  /// Throws: c10::ValueError – the sample is bad: OnBadSample is about this
+  /// Throws: c10::ValueError if the sample is bad (see OnBadSample)
   void prepare(Workspace& workspace, uint64_t seed) const;
 
-  /// What write will put into row `which`: of a padded tensor as much as the sample has.
+  /// Number of bytes that write() writes into row `which`; for a padded tensor, the sample's own length.
   size_t bytes(size_t which, const Workspace& workspace) const;
 
-  /// Writes what prepare left, one pointer for each of rows(), in their order.
-  /// Throws: c10::ValueError – the sample's sizes differ from those learnt
+  /// Writes the sample that prepare() left in the workspace, to one pointer for each of rows(), in their order.
+  /// Throws: c10::ValueError if the sample's sizes differ from the rows' sizes
   void write(Workspace& workspace, std::span<std::byte* const> rows) const;
 
  private:
@@ -87,7 +88,7 @@ class SampleWriter {
 
   PipelineOptions options_;
   io::ColorMode mode_;
-  size_t deterministic_ = 0;  // leading transforms whose result the cache keeps
+  size_t deterministic_ = 0;  // number of leading transforms whose result is cached
   std::vector<RowSpec> rows_;
   std::vector<Kind> kinds_;
   bool has_image_ = false, has_label_ = false;

@@ -10,14 +10,14 @@
 
 namespace bellows::data {
 
-/// Where a loader spends its time: the first four on a sample in a worker, the others on a batch in next().
+/// The stages of a loader. The first four work on a sample in a worker, the others on a batch in next().
 enum class LoadStage : uint8_t {
   read,       ///< Source::read: the sample's bytes
   decode,     ///< bytes to pixels, text to labels
-  transform,  ///< steps on the picture
-  write,      ///< normalised and put into the batch's memory
-  hand_over,  ///< the filled rows become the batch's tensors
-  transfer    ///< copies to a device begun
+  transform,  ///< transforms of the image
+  write,      ///< normalizing, and writing into the batch's memory
+  hand_over,  ///< making the batch's tensors from the filled rows
+  transfer    ///< starting copies to a device
 };
 inline constexpr size_t kLoadStages = 6;
 /// "read", "decode", "transform", "write", "hand over", "transfer".
@@ -28,7 +28,7 @@ int64_t now_ns();
 /// Processor time of the whole process.
 int64_t process_cpu_ns();
 
-/// A number that one thread adds to while others may look at it.
+/// A counter that one thread increments while other threads may read it.
 class Tally {
  public:
   void add(int64_t n) { value_.store(get() + n, std::memory_order_relaxed); }
@@ -38,14 +38,14 @@ class Tally {
   std::atomic<int64_t> value_{0};
 };
 
-/// Durations in four bins an octave, from 1 ns to 18 minutes; longer ones count as that long.
+/// Durations in four bins per octave, from 1 ns to 18 minutes; longer durations go into the last bin.
 inline constexpr size_t kDurationBins = 160;
 using DurationBins = std::array<int64_t, kDurationBins>;
 size_t duration_bin(int64_t ns);
-/// The duration that the share `q` of all is not above, to about 12 %. 0 when there are none.
+/// The `q` quantile of the durations, within about 12 %. 0 if there are none.
 double duration_quantile_ns(const DurationBins& bins, double q);
 
-/// What several threads measured, added up.
+/// The sum of several threads' measurements.
 struct StageSums {
   struct Stage {
     int64_t ns = 0, samples = 0;
@@ -53,42 +53,43 @@ struct StageSums {
   };
   std::array<Stage, kLoadStages> stages;
   int64_t busy_ns = 0;       ///< in slices
-  int64_t cpu_ns = 0;        ///< processor time of these, as far as it was looked at …
-  int64_t cpu_wall_ns = 0;   ///< … in so much of busy_ns
-  int64_t major_faults = 0;  ///< pages that came from the disk meanwhile
-  int64_t gave_up = 0;       ///< times that the thread gave its core up, waiting for something …
-  int64_t lost = 0;          ///< … and that another thread took it
+  int64_t cpu_ns = 0;        ///< processor time of the slices in which it was measured
+  int64_t cpu_wall_ns = 0;   ///< the part of busy_ns that cpu_ns covers
+  int64_t major_faults = 0;  ///< pages read from the disk during that time
+  int64_t gave_up = 0;       ///< number of voluntary context switches (waiting for something)
+  int64_t lost = 0;          ///< number of involuntary context switches
 
-  /// Share of busy_ns since `earlier` in which threads waited for a disk, a network or a lock, not for a core: an
-  /// estimate.
+  /// Share of busy_ns since `earlier` in which threads waited for a disk, a network or a lock, but not for a core. It
+  /// is an estimate.
   double blocked_share(const StageSums& earlier) const;
   int64_t samples = 0;
 };
 
-/// Measures what one thread does with samples, slice by slice.
+/// Measures the time that one thread spends on samples, slice by slice.
 ///
-/// Samples that take long (50 µs) are timed one by one, of shorter ones one in 16 or, below 5 µs, in 64, which then
-/// counts for as many; of short slices (200 µs) one in four. So looking at the clock stays below 1 % of the work.
-/// Cost:    about 0.3 µs a timed sample, 2 µs a slice whose processor time is looked at; 8 KiB
-/// Threads: one thread measures; add_to() may be called from others meanwhile
+/// Samples that take long (50 µs) are timed individually. Of shorter samples, one in 16 is timed, or one in 64 below 5
+/// µs, and counts for all of them. Of short slices (200 µs), one in four is timed. This keeps the clock overhead below
+/// 1 % of the work.
+/// Cost:    about 0.3 µs per timed sample, 2 µs per slice whose processor time is measured; 8 KiB
+/// Threads: one thread measures; other threads may call add_to() at the same time
 class StageClock {
  public:
   void begin_slice();
-  /// Params: samples – that it had
+  /// Params: samples – number of samples in the slice
   void end_slice(int64_t samples);
-  /// A sample begins, with LoadStage::read.
+  /// Starts a sample, with LoadStage::read.
   void begin_sample();
-  /// From here on the sample is in `stage`.
+  /// Starts the sample's next stage.
   void enter(LoadStage stage);
   void end_sample();
-  /// Where the sample is, or was when it failed.
+  /// The current stage of the sample, or the one in which it failed.
   LoadStage stage() const { return stage_; }
-  /// A stretch that was measured elsewhere.
+  /// Adds a duration that was measured elsewhere.
   void add(LoadStage stage, int64_t ns, int64_t samples);
 
   void add_to(StageSums& sums) const;
 
-  /// Draws what follows as bars on the row `thread`; null ends that.
+  /// From now on, records bars on the row `thread` of a trace. Null stops it.
   void trace_into(std::shared_ptr<TraceWriter> writer, uint64_t thread);
   TraceWriter* trace() const { return trace_.get(); }
   uint64_t trace_row() const { return row_; }
@@ -109,11 +110,11 @@ class StageClock {
   int64_t stride_ = 1, turn_ = 0;  // one sample in `stride_` is timed
   bool slice_timed_ = false;
   int64_t slice_stride_ = 1, slice_turn_ = 0;  // one slice in `slice_stride_` is timed
-  int64_t slice_start_ns_ = 0, mark_ns_ = 0;   // since when the slice, the stage runs
+  int64_t slice_start_ns_ = 0, mark_ns_ = 0;   // start times of the slice and of the stage
   int64_t slice_cpu_ns_ = -1, slice_faults_ = 0, slice_gave_up_ = 0,
-          slice_lost_ = 0;                        // at the slice's start; -1: not looked at
-  int64_t cpu_stride_ = 1, cpu_turn_ = 0;         // one timed slice in `cpu_stride_` is looked at
-  std::array<int64_t, kLoadStages> sample_ns_{};  // of the sample so far; it may be in a stage more than once
+          slice_lost_ = 0;                        // at the slice's start; -1: not measured
+  int64_t cpu_stride_ = 1, cpu_turn_ = 0;         // processor time is measured in one timed slice in `cpu_stride_`
+  std::array<int64_t, kLoadStages> sample_ns_{};  // of the sample so far; a stage may occur more than once
   std::shared_ptr<TraceWriter> trace_;
   uint64_t row_ = 0;
 };

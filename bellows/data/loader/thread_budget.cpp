@@ -8,11 +8,11 @@ namespace bellows::data {
 
 namespace {
 
-constexpr double kWaits = 0.05, kDoesNotWait = 0.01;  // shares of a window; nothing happens between them
-constexpr double kFasterBy = 1.03;                    // samples a second, for a thread to stay
+constexpr double kWaits = 0.05, kDoesNotWait = 0.01;  // shares of a window; nothing changes between them
+constexpr double kFasterBy = 1.03;                    // required increase of samples/s to keep a thread
 constexpr double kFreeCore = 0.5;
-constexpr double kMostlyWaiting = 0.5;  // of the workers' time: threads then cost no core
-constexpr double kFull = 0.85;          // load that the remaining threads may have
+constexpr double kMostlyWaiting = 0.5;  // share of the workers' time; above it, threads do not occupy a core
+constexpr double kFull = 0.85;          // maximum load of the remaining threads
 constexpr int64_t kCalmWindows = 4, kLongestPause = 256, kWaitingThreadsPerCore = 4;
 
 }  // namespace

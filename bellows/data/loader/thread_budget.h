@@ -4,33 +4,33 @@
 
 namespace bellows::data {
 
-/// Processors that this process may use at a time; looked up once.
+/// Number of processors that this process may use at a time. It is determined once.
 int64_t usable_cores();
 
-/// What happened since the last decision about the number of threads.
+/// Measurements since the last decision about the number of threads.
 struct BudgetWindow {
   double seconds = 0;
-  double wait_s = 0;         ///< next() waited for the loader
-  double busy_s = 0;         ///< the workers worked, all together
-  double blocked_share = 0;  ///< of it, waiting, and not for a core
-  double process_cpu_s = 0;  ///< of the whole process, the model's included
+  double wait_s = 0;         ///< time that next() waited for the loader
+  double busy_s = 0;         ///< working time of all workers together
+  double blocked_share = 0;  ///< part of it that was spent waiting, but not for a core
+  double process_cpu_s = 0;  ///< of the whole process, including the model
   int64_t samples = 0;       ///< delivered
 };
 
-/// Chooses how many workers a loader has, window by window: few at first; more while next() waits, as long as cores are
-/// free (or the workers only wait themselves) and the samples come faster by it; fewer after four windows in which
-/// one less would have been enough. A step up that brought nothing is taken back and not tried again for a while that
-/// doubles each time.
+/// Chooses the number of a loader's workers, window by window. It starts with few. It adds workers while next() waits,
+/// as long as cores are free (or the workers mostly wait) and the throughput rises. It removes workers after four
+/// windows in which one fewer would have been enough. An increase without effect is undone and not tried again for a
+/// pause that doubles each time.
 /// Threads: one owner
 class ThreadBudget {
  public:
-  /// Params: cores – that may work at a time
+  /// Params: cores – number of cores that may work at a time
   explicit ThreadBudget(int64_t cores);
 
   int64_t threads() const { return threads_; }
-  /// The most there can ever be: four a core, where workers wait more than they compute.
+  /// The maximum: four per core, which is used if workers wait more than they compute.
   int64_t most() const;
-  /// Returns: threads() from now on
+  /// Returns: the new threads()
   int64_t update(const BudgetWindow& window);
 
  private:
@@ -39,10 +39,10 @@ class ThreadBudget {
 
   const int64_t cores_;
   int64_t threads_;
-  int64_t before_ = 0;                  // threads before the step that is on trial; 0: none is
-  double rate_before_ = 0;              // samples a second then
+  int64_t before_ = 0;                  // threads before the increase on trial; 0: no trial
+  double rate_before_ = 0;              // samples/s before the trial
   int64_t pause_ = 0, next_pause_ = 8;  // windows without growth
-  int64_t calm_ = 0;                    // windows in which one thread less would have been enough
+  int64_t calm_ = 0;                    // windows in which one thread fewer would have been enough
 };
 
 }  // namespace bellows::data

@@ -24,7 +24,7 @@ Transfer::~Transfer() {
     for (const Flight& flight : *flights) {
       try {
         flight.done.synchronize();
-      } catch (...) {  // the device is gone, and its copies with it
+      } catch (...) {  // the device is gone, including its copies
       }
     }
   }
@@ -34,7 +34,7 @@ c10::Allocator* Transfer::host_allocator(c10::Device device) {
   if (device.is_cpu()) return c10::GetCPUAllocator();
   try {
     return at::globalContext().getPinnedMemoryAllocator(device.type());
-  } catch (const c10::Error&) {  // it has none
+  } catch (const c10::Error&) {  // the device has no pinned memory
     return c10::GetCPUAllocator();
   }
 }
@@ -56,7 +56,7 @@ Batch Transfer::finish() {
   flights_.pop_front();
   const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   flight.done.block(current);
-  // The side stream must not be given this memory again before `current` is done with it.
+  // Prevents the copy stream from reusing this memory before `current` has finished with it.
   for (const auto& [name, tensor] : flight.device.tensors()) tensor.record_stream(current);
   Batch ready = std::move(flight.device);
   landed_.push_back(std::move(flight));

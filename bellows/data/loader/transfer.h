@@ -12,13 +12,13 @@
 
 namespace bellows::data {
 
-/// Copies batches to an accelerator on a stream of its own, beside what the device computes.
+/// Copies batches to an accelerator on a separate stream, overlapping with computation on the device.
 ///
-/// It goes through libtorch's streams and events, which are the same for all devices: nothing here is CUDA's own. A
-/// batch's memory on the host is held until its copy is done. Tested with a device whose streams run late
-/// (tests/data/late_device.h); not yet on a GPU.
+/// It uses libtorch's device-independent streams and events; nothing here is specific to CUDA. A batch's host memory is
+/// held until its copy is done. Tested with a simulated device whose streams run late (tests/data/late_device.h); not
+/// yet on a GPU.
 /// Threads: one owner
-/// Ref:     torch.utils.data.DataLoader(pin_memory=True) with non_blocking copies; apex' data prefetcher
+/// Ref:     torch.utils.data.DataLoader(pin_memory=True) with non_blocking copies; the data prefetcher of apex
 class Transfer {
  public:
   explicit Transfer(c10::Device device);
@@ -27,19 +27,20 @@ class Transfer {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  /// Where memory comes from that copies need not wait for: pinned, or the usual where the device has none.
+  /// Returns the allocator of memory for asynchronous copies: pinned memory, or the default allocator if the device has
+  /// none.
   static c10::Allocator* host_allocator(c10::Device device);
 
-  /// Begins the copy of a batch. Where the device has no memory for it, `batch` is as it was.
+  /// Starts the copy of a batch. If the device has no memory for it, `batch` is unchanged.
   void begin(Batch&& batch);
-  /// Copies begun and not yet handed out.
+  /// True if copies were started and not yet returned.
   bool pending() const { return !flights_.empty(); }
-  /// The batch begun first, on the device: what the calling thread's current stream does from now on comes after the
-  /// copy.
+  /// Returns the batch that was started first, on the device. Later work on the calling thread's current stream runs
+  /// after the copy.
   Batch finish();
-  /// Forgets the batches that were begun; their memory is held until the copies are done.
+  /// Discards the batches that were started. Their memory is held until the copies are done.
   void abandon();
-  /// Lets go of host memory whose copy is done.
+  /// Releases host memory whose copy is done.
   void collect();
 
  private:
@@ -50,8 +51,8 @@ class Transfer {
 
   const c10::Device device_;
   const c10::Stream stream_;
-  std::deque<Flight> flights_;  // begun
-  std::deque<Flight> landed_;   // handed out; the copy may not be done
+  std::deque<Flight> flights_;  // started
+  std::deque<Flight> landed_;   // returned; the copy may not be done yet
 };
 
 }  // namespace bellows::data

@@ -10,7 +10,7 @@ namespace bellows::data {
 
 namespace {
 
-constexpr uint64_t kFirstWorkerRow = 1000;  // of the trace, below the threads that have their own
+constexpr uint64_t kFirstWorkerRow = 1000;  // in the trace, below the threads that have their own rows
 
 }  // namespace
 
@@ -34,8 +34,8 @@ void WorkerPool::resize(int64_t threads) {
       worker->thread = std::thread([this, mine = worker.get()] { work(*mine); });
     } catch (const std::system_error& error) {
       if (!std::exchange(warned_, true))
-        log_warn("Loader: the system gives no more threads (", errno_message(error.code().value()),
-                 "); it goes on with ", workers_.size(), " of ", threads, ".");
+        log_warn("Loader: the system cannot create more threads (", errno_message(error.code().value()),
+                 "); continuing with ", workers_.size(), " of ", threads, ".");
       threads = static_cast<int64_t>(workers_.size());
       break;
     }
@@ -73,7 +73,7 @@ BatchJob* WorkerPool::claimable() {
   return open_ < queue_.size() ? queue_[open_] : nullptr;
 }
 
-/// Params: worker – that may be sent to sleep; null: the consumer, which looks after each slice whether all is done
+/// Params: worker – may be put to sleep; null: the consumer, which checks after each slice whether all slices are done
 bool WorkerPool::fill_slices(BatchJob& job, Workspace& workspace, const Worker* worker) {
   for (;;) {
     const int64_t slice = job.claim();

@@ -11,10 +11,10 @@
 
 namespace bellows::data {
 
-/// The batches being made, in order, and the threads that make them.
+/// The queue of batches in progress and the threads that make them.
 ///
-/// A worker takes the first batch that has unclaimed slices and claims one after the other; the lock is held only to
-/// find the next batch, never during work. Jobs are used again when nobody holds them any more.
+/// A worker takes the first batch with unclaimed slices and claims one slice after another. It holds the lock only to
+/// find the next batch, never while it works. Jobs are reused when no worker holds them.
 /// Threads: one owner, the consumer
 class WorkerPool {
  public:
@@ -22,27 +22,30 @@ class WorkerPool {
   /// Waits for the reads in progress.
   ~WorkerPool();
 
-  /// How many workers work; others sleep. Where the system gives no more threads, fewer do, and a warning is logged.
+  /// Sets the number of active workers; the others sleep. If the system cannot create enough threads, fewer work and a
+  /// warning is logged.
   void resize(int64_t threads);
   int64_t threads() const { return threads_; }
 
-  /// Adds a batch behind the others. Where there is no memory for it, `plan` is as it was.
+  /// Appends a batch to the queue. If there is no memory for it, `plan` is unchanged.
   void push(BatchPlan&& plan, int64_t slices);
-  /// Takes the first batch, when it is complete, and helps with it. Null when there is none. Give it to release().
+  /// Waits for the first batch in the queue, helps to make it, and returns it. Null if the queue is empty. Pass the job
+  /// to release().
   BatchJob* take(Workspace& helper);
-  /// Makes a batch at once, beside the queue. Give it to release(). Where there is no memory, `plan` is as it was.
+  /// Makes a batch immediately, outside the queue. Pass the job to release(). If there is no memory, `plan` is
+  /// unchanged.
   BatchJob& make(BatchPlan&& plan, Workspace& helper);
   void release(BatchJob& job);
-  /// Forgets all batches.
+  /// Discards all batches.
   void abandon();
-  /// Batches, and how many of them are complete.
+  /// Number of batches in the queue, and number of complete ones.
   int64_t size() const;
   int64_t ready() const;
-  /// Whether take() would return at once with a batch.
+  /// True if take() would return a batch immediately.
   bool front_ready() const;
 
   void add_to(StageSums& sums) const;
-  /// Draws what the workers do; null ends that. Bars that have begun may come after.
+  /// From now on, records the workers' activity in a trace. Null stops it; bars already begun may still be written.
   void trace(std::shared_ptr<TraceWriter> writer);
 
  private:

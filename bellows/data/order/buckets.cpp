@@ -47,12 +47,12 @@ class BucketedOrder final : public Order {
   }
 
   void sort_window(Positions& positions, int64_t begin, int64_t end, RandomStream& random) const {
-    std::vector<std::pair<int64_t, int64_t>> window;  // length, place before
+    std::vector<std::pair<int64_t, int64_t>> window;  // length, previous position
     window.reserve(static_cast<size_t>(end - begin));
     for (int64_t i = begin; i < end; ++i) window.emplace_back(lengths_[positions[i]], i);
     std::sort(window.begin(), window.end());
     for (auto& [length, place] : window) place = positions[place];
-    // A last stretch that is shorter stays last: it would put the others out of step with the batches.
+    // A shorter last stretch stays last, because it would misalign the others with the batches.
     const int64_t whole = (end - begin) / options_.together;
     Positions stretches(whole, std::max<int64_t>(whole, 1));
     for (int64_t i = 0; i < whole; ++i) stretches.set(i, i);

@@ -11,28 +11,28 @@ namespace {
 constexpr int64_t kMaxWorld = 1 << 24;
 constexpr int64_t kMaxPaddedBatch = int64_t{1} << 32;
 
-/// Samples that all ranks take in a full step; what is above `samples` is cut to `samples` + 1.
+/// Samples that all ranks take in a full step, limited to `samples` + 1.
 int64_t step_size(int64_t samples, const Division& division) {
-  const int64_t ranks = division.share_batch ? 1 : division.world_size;
+  const int64_t ranks = division.global_batch ? 1 : division.world_size;
   return division.batch_size > samples / ranks ? samples + 1 : division.batch_size * ranks;
 }
 
-/// Where the share of a rank begins among samples that all ranks share. Rank 0, whose running statistics are everybody's,
-/// has a sample in every step.
+/// Start of a rank's share of samples that all ranks share. Rank 0, whose running statistics all ranks use, has a
+/// sample in every step.
 int64_t shared_begin(int64_t samples, int64_t rank, int64_t world) {
   return (samples * rank + world - 1) / world;
 }
 
-/// The same in a full step.
+/// Start of a rank's share of a full step.
 int64_t share_begin(const Division& division, int64_t rank) {
-  return division.share_batch ? shared_begin(division.batch_size, rank, division.world_size)
-                              : division.batch_size * rank;
+  return division.global_batch ? shared_begin(division.batch_size, rank, division.world_size)
+                               : division.batch_size * rank;
 }
 
 }  // namespace
 
 int64_t samples_per_step(const Division& division) {
-  return division.batch_size * (division.share_batch ? 1 : division.world_size);
+  return division.batch_size * (division.global_batch ? 1 : division.world_size);
 }
 
 void check_division(const char* who, const Division& division) {
@@ -82,7 +82,7 @@ BatchPlan EpochPlan::batch(int64_t step) const {
   if (full) {
     begin += share_begin(division_, rank);
     end += share_begin(division_, rank + 1);
-  } else if (division_.share_batch) {
+  } else if (division_.global_batch) {
     begin += shared_begin(rest, rank, world);
     end += shared_begin(rest, rank + 1, world);
   } else {

@@ -6,7 +6,7 @@ namespace bellows::data {
 
 namespace {
 
-/// Calls `visit` with a value of the field's integer type; false for other types.
+/// Calls `visit` with a value of the field's integer type; returns false for other types.
 template <class Visit>
 bool visit_integer_type(const Field& field, const Visit& visit) {
   switch (field.is_array ? field.dtype : c10::ScalarType::Byte) {
@@ -41,7 +41,7 @@ void copy_integers(const Field& field, int64_t begin, int64_t count, int64_t* ou
   visit_integer_type(field, [&](auto value) {
     const std::byte* from = field.bytes.data() + static_cast<size_t>(begin) * sizeof(value);
     for (int64_t i = 0; i < count; ++i, from += sizeof(value)) {
-      std::memcpy(&value, from, sizeof(value));  // fields need not be aligned
+      std::memcpy(&value, from, sizeof(value));  // fields may be unaligned
       out[i] = static_cast<int64_t>(value);
     }
   });

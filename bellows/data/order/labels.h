@@ -7,15 +7,16 @@
 
 namespace bellows::data {
 
-/// The label of each sample: a scalar integer array "label", or the text of `cls` or `json` as in a batch.
-/// Params: key – the member of a .json object that holds it
+/// Returns the label of each sample: a scalar integer array "label", or the text of `cls` or `json`, as in a batch.
+/// Params: key – the key in a .json object that holds the label
 /// Cost:   reads every sample once, in the source's order; keep the result
-/// Throws: c10::ValueError – a sample cannot be read, or has no integer label: which one, where it is
+/// Throws: c10::ValueError if a sample cannot be read or has no integer label; the message names the sample and its
+///         location
 std::vector<int64_t> read_labels(const Source& source, const std::string& key = "label");
 
-/// The length of each sample: the first size of the array `field`, or the bytes of the file `field`.
+/// Returns the length of each sample: the first size of the array `field`, or the number of bytes of the file `field`.
 /// Cost:   reads every sample once, in all of libtorch's threads; keep the result
-/// Throws: c10::ValueError – a sample cannot be read, or has no such field
+/// Throws: c10::ValueError if a sample cannot be read or has no such field
 std::vector<int64_t> read_lengths(const Source& source, const std::string& field);
 
 }  // namespace bellows::data

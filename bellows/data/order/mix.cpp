@@ -67,18 +67,18 @@ class ConcatSource final : public Source {
   int64_t size_ = 0;
 };
 
-/// Says whose turn it is. Each one's error (its share of what was given, less what it was given) stays within 1.
+/// Chooses the next dataset. Each error (the dataset's share of the samples so far minus its samples) stays within 1.
 class Turns {
  public:
   explicit Turns(const std::vector<int64_t>& weights) : weights_(weights), errors_(weights.size()) {
     for (const int64_t weight : weights) sum_ += weight;
   }
 
-  /// Of those whose error has reached the bound, the one whose error would first leave the other.
+  /// Among the datasets whose error has reached the bound, the one whose error would exceed the other bound first.
   size_t next() {
     const auto slack = static_cast<Wide>(2 * std::max<size_t>(weights_.size(), 2) - 2);
     size_t chosen = weights_.size();
-    Wide left = 0;  // of the chosen: what its error may still grow, times slack
+    Wide left = 0;  // of the chosen one: how much its error may still grow, times slack
     for (size_t i = 0; i < weights_.size(); ++i) {
       errors_[i] += weights_[i];
       const Wide error = errors_[i] * slack;

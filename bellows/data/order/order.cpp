@@ -62,7 +62,7 @@ void Order::check_size(const char* who, const char* what, int64_t expected, cons
 
 namespace {
 
-/// The samples of a source, its blocks in a random sequence.
+/// The samples of a source with its blocks in random sequence.
 struct BlockSequence {
   Positions positions;
   std::vector<int64_t> ends;  ///< of each block, in the sequence
@@ -161,7 +161,7 @@ class PageShuffledOrder final : public Order {
     }
   }
 
-  /// A run from each lane in turn, until all are empty.
+  /// Takes a run from each lane in turn until all lanes are empty.
   Positions weave(const Positions& positions, std::vector<int64_t> starts) const {
     Positions woven(positions.size(), positions.size());
     const std::vector<int64_t> ends(starts.begin() + 1, starts.end());
@@ -177,7 +177,7 @@ class PageShuffledOrder final : public Order {
   PageShuffle options_;
 };
 
-/// Weights of which single ones can be taken out (a Fenwick tree).
+/// Weights that can be removed individually (a Fenwick tree).
 class WeightTree {
  public:
   explicit WeightTree(const std::vector<uint64_t>& cumulative) : sums_(cumulative.size() + 1) {
@@ -185,7 +185,7 @@ class WeightTree {
       sums_[i] = cumulative[i - 1] - (i == lowest_bit(i) ? 0 : cumulative[i - lowest_bit(i) - 1]);
   }
 
-  /// The position whose stretch of the cumulative sum holds `value`.
+  /// The position whose part of the cumulative sum contains `value`.
   size_t find(uint64_t value) const {
     size_t at = 0;
     for (size_t step = std::bit_floor(sums_.size()); step > 0; step /= 2) {
@@ -202,7 +202,7 @@ class WeightTree {
 
  private:
   static size_t lowest_bit(size_t i) { return i & (~i + 1); }
-  std::vector<uint64_t> sums_;  // of the lowest_bit(i) weights up to the i-th, counted from 1
+  std::vector<uint64_t> sums_;  // sum of the lowest_bit(i) weights up to the i-th, counted from 1
 };
 
 class WeightedOrder final : public Order {
@@ -306,15 +306,15 @@ class ClassBalancedOrder final : public Order {
  private:
   int64_t classes_count() const { return static_cast<int64_t>(starts_.size()) - 1; }
 
-  /// Writes what class `c` gives in this epoch at turns[c · per_class_ …].
+  /// Writes the samples of class `c` in this epoch to turns[c · per_class …].
   void take_turns(int64_t c, uint64_t seed, int64_t epoch, Positions& turns) const {
     const int64_t first = starts_[static_cast<size_t>(c)], size = starts_[static_cast<size_t>(c) + 1] - first;
     Passes passes(size, seed, c, epoch * per_class_);
     for (int64_t i = 0; i < per_class_; ++i) turns.set(c * per_class_ + i, members_[first + passes.next()]);
   }
 
-  Positions members_;            // class after class
-  std::vector<int64_t> starts_;  // of each class in members_, and the end
+  Positions members_;            // class by class
+  std::vector<int64_t> starts_;  // of each class in members_, plus the end
   int64_t per_class_ = 0;
 };
 
@@ -352,7 +352,7 @@ class CurriculumOrder final : public Order {
   }
 
  private:
-  /// Samples that may be drawn.
+  /// Number of samples that may be drawn.
   int64_t let_in(double progress) const {
     const double share = pacing_(progress);
     TORCH_CHECK_VALUE(share > 0 && share <= 1,

@@ -20,13 +20,13 @@ namespace bellows::data {
 
 namespace {
 
-/// Rows that are being filled: finds the first with room for a piece (a tree of the most room below each node).
+/// Open rows: finds the first row with enough space for a piece (a tree of the maximum space below each node).
 class OpenRows {
  public:
   OpenRows(int64_t row_length, size_t pieces)
       : leaves_(std::bit_ceil(std::max<size_t>(pieces, 1))), room_(2 * leaves_, row_length) {}
 
-  /// The row that takes `length`, at most row_length.
+  /// Puts a piece of `length`, at most row_length, into a row and returns the row.
   size_t put(int64_t length) {
     size_t node = 1;
     while (node < leaves_) node = 2 * node + (room_[2 * node] >= length ? 0 : 1);
@@ -41,7 +41,7 @@ class OpenRows {
   std::vector<int64_t> room_;
 };
 
-/// Packs pieces of one window behind what `packing` holds. As many rows as pieces are enough.
+/// Appends the packed pieces of one window to `packing`. There are at most as many rows as pieces.
 void pack_window(std::vector<Piece>& window, Packing& packing) {
   std::stable_sort(window.begin(), window.end(), [](const Piece& a, const Piece& b) { return a.length > b.length; });
   OpenRows rows(packing.row_length, window.size());
@@ -149,7 +149,7 @@ class PackedSource final : public Source, public Derived {
     TORCH_CHECK_VALUE(tokens >= 0, "packed: ", document.where(found), ": expected integer tokens in \"", field_,
                       "\", found type ", c10::toString(found->dtype), ".");
     TORCH_CHECK_VALUE(piece.begin <= tokens - piece.length, "packed: ", document.where(found), " has ", tokens,
-                      " tokens, its packing expects at least ", piece.begin + piece.length, ". Pack it anew.");
+                      " tokens, its packing expects at least ", piece.begin + piece.length, ". Pack it again.");
     return *found;
   }
 

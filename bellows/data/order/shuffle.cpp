@@ -9,7 +9,7 @@ namespace bellows::data {
 
 namespace {
 
-constexpr uint64_t kOrderStream = 0x6f72646572;  // keeps an order's seed apart from the samples'
+constexpr uint64_t kOrderStream = 0x6f72646572;  // separates an order's seed from the samples' seeds
 
 }  // namespace
 
@@ -39,7 +39,7 @@ Passes::Passes(int64_t size, uint64_t seed, int64_t which, int64_t taken)
 
 int64_t Passes::next() {
   if (at_ == size_) {
-    order_ = Positions::ascending(0);  // its memory first
+    order_ = Positions::ascending(0);  // free its memory first
     order_ = permutation(size_, mix_seed(seed_, static_cast<uint64_t>(++pass_)));
     at_ = 0;
   }
@@ -55,7 +55,7 @@ std::vector<uint64_t> integer_weights(const char* who, const std::vector<double>
     largest = std::max(largest, weights[i]);
   }
   TORCH_CHECK_VALUE(largest > 0, who, ": all ", weights.size(), " weights are 0. Give at least one a larger weight.");
-  for (const double weight : weights) total += weight / largest;  // at most their number: no overflow
+  for (const double weight : weights) total += weight / largest;  // at most the number of weights: no overflow
   const double scale = sum / total;
   std::vector<uint64_t> integers;
   integers.reserve(weights.size());

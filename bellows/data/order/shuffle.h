@@ -8,25 +8,26 @@
 
 namespace bellows::data {
 
-// What shuffled orders are made of: the seeds of their sequences, permutations, weights.
+// Building blocks of shuffled orders: seeds, permutations, weights.
 
-/// The seed of an epoch's sequence.
+/// The seed of one epoch's sequence.
 uint64_t epoch_seed(uint64_t seed, int64_t epoch);
-/// The seed of what goes on from epoch to epoch.
+/// The seed of sequences that continue across epochs.
 uint64_t order_seed(uint64_t seed);
 
-/// Weights in proportion, as integers whose sum is about `sum`; none above 0 becomes 0.
-/// Throws: c10::ValueError – none, negative or not finite, all 0
+/// Converts weights to proportional integers whose sum is about `sum`. Positive weights stay positive.
+/// Params: who – name of the caller, for the error message
+/// Throws: c10::ValueError if there are no weights, if a weight is negative or not finite, or if all are 0
 std::vector<uint64_t> integer_weights(const char* who, const std::vector<double>& weights, double sum);
 
-/// random_permutation in four bytes a position where they suffice.
+/// A random permutation of 0 … size - 1.
 Positions permutation(int64_t size, uint64_t seed);
 
-/// 0 … size - 1 over and over, each time in a permutation of its own.
+/// Repeats 0 … size - 1, each time in a new permutation.
 class Passes {
  public:
-  /// Params: which – tells sequences of one seed apart
-  ///         taken – how many next() calls came before
+  /// Params: which – distinguishes several sequences of one seed
+  ///         taken – number of previous next() calls
   Passes(int64_t size, uint64_t seed, int64_t which, int64_t taken);
   int64_t next();
 
@@ -36,9 +37,9 @@ class Passes {
   Positions order_;
 };
 
-/// Draws the i-th position from those that are left of the first `reach(i)`: what lies at i changes places with one of
-/// [i, reach(i)). All kinds of shuffling are this with a reach of their own.
-/// Params: reach – of i in [begin, end): above i, at most `end`, never falling
+/// Draws the i-th position from the remaining ones among the first `reach(i)`: swaps position i with a random one in
+/// [i, reach(i)). All shuffles are special cases of it.
+/// Params: reach – for i in [begin, end): above i, at most `end`, never decreasing
 template <class Reach>
 void shuffle_within(Positions& positions, int64_t begin, int64_t end, RandomStream& random, const Reach& reach) {
   for (int64_t i = begin; i < end; ++i)

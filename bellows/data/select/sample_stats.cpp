@@ -21,10 +21,10 @@ namespace {
 
 constexpr const char* kKind = "bellows.sample_stats";
 constexpr int64_t kFormatVersion = 1;
-constexpr size_t kMaxPending = 4096;  // batches; keeps what waits on the device small where nobody reads
+constexpr size_t kMaxPending = 4096;  // batches; bounds the memory on the device if the statistics are not read
 
-/// Loss, margin, EL2N, entropy and rightness of each sample, [5, N] in fp32. A label outside [0, C) gives NaN as its
-/// loss, which is found when the values are read.
+/// Loss, margin, EL2N, entropy and correctness of each sample, [5, N] in fp32. A label outside [0, C) gives a NaN loss,
+/// which is detected when the values are read.
 at::Tensor measure(const at::Tensor& scores, const at::Tensor& labels) {
   const at::Tensor logits = scores.detach().to(at::kFloat), log_p = at::log_softmax(logits, 1), p = log_p.exp();
   const at::Tensor known = labels.ge(0).logical_and(labels.lt(scores.size(1)));

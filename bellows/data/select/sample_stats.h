@@ -7,54 +7,59 @@
 
 namespace bellows::data {
 
-/// What makes a sample hard. Greater is harder.
-/// - forgetting: how often it was classified wrongly after it had been right; never right is hardest (arXiv:1812.05159)
-/// - el2n: distance of the probabilities from the label's one-hot vector, mean over its presentations (arXiv:2107.07075)
+/// Measures of a sample's difficulty. A greater value means a harder sample.
+/// - forgetting: number of changes from a right to a wrong classification; a sample that was never right is hardest
+///   (arXiv:1812.05159)
+/// - el2n: distance of the probabilities from the label's one-hot vector, mean over its presentations
+///   (arXiv:2107.07075)
 /// - loss: cross-entropy, mean over its presentations
-/// - margin: how far the best other score lies above the label's, mean over its presentations (arXiv:2001.10528)
-/// - entropy: of the probabilities when it was last seen
+/// - margin: the greatest other logit minus the label's logit, mean over its presentations (arXiv:2001.10528)
+/// - entropy: of the probabilities at the last presentation
 enum class Difficulty { forgetting, el2n, loss, margin, entropy };
 
-/// "forgetting", "el2n", "loss", "margin", "entropy".
-/// Throws: c10::ValueError – another name; says the nearest one
+/// Parses "forgetting", "el2n", "loss", "margin" or "entropy".
+/// Throws: c10::ValueError if `name` is unknown (the message suggests the nearest name)
 Difficulty parse_difficulty(const std::string& name);
 
-/// What training showed of each sample, collected from the scores that a step computes anyway.
+/// Training statistics of each sample, computed from the logits of the training steps.
 ///
-/// A presentation is one update with the sample in it. Samples are told apart by Sample::id, so a subset's count stays
-/// that of the whole data set.
-/// Cost:    an update is about ten small operators over [N, C] on the scores' device, and does not wait for it: what they
-///          give stays there, 20 bytes a sample, until somebody reads. 68 bytes a sample on the host
+/// A presentation is one update that includes the sample. Samples are identified by Sample::id, so the statistics of a
+/// subset use the ids of the whole dataset.
+/// Cost:    an update runs about ten small operators over [N, C] on the logits' device and does not wait for them. The
+///          results stay there, 20 bytes per sample, until they are read or 4,096 batches are pending. 68 bytes per
+///          sample on the host
 /// Threads: one owner
 /// Ref:     arXiv:1812.05159 (Toneva et al., example forgetting)
 class SampleStats {
  public:
-  /// Params: samples – ids lie in [0, samples)
+  /// Params: samples – ids are in [0, samples)
   explicit SampleStats(int64_t samples);
 
-  /// Adds one batch as a classifier saw it.
-  /// Shapes: ids N, scores [N, C] before softmax, labels [N] on the scores' device
-  /// Throws: c10::ValueError – shapes that do not fit, an id out of range; when read: a label outside [0, C)
+  /// Adds the results of one batch.
+  /// Shapes: N ids, scores [N, C]: logits, labels [N] on the same device
+  /// Throws: c10::ValueError if shapes do not match or an id is out of range; reading throws it if a label was outside
+  ///         [0, C) or a logit was NaN
   void update(const std::vector<int64_t>& ids, const at::Tensor& scores, const at::Tensor& labels);
 
   int64_t size() const { return static_cast<int64_t>(rows_.size()); }
 
   // Reading waits for the device.
-  /// How often each sample was presented.
+  /// Number of presentations of each sample.
   std::vector<int64_t> presentations();
-  /// How often each sample went from right to wrong between two of its presentations.
+  /// Number of times that each sample changed from right to wrong between two presentations.
   std::vector<int64_t> forgetting_events();
-  /// The presentation, from 0, at which it was first right; -1: never.
+  /// The index, from 0, of the first presentation with a right classification; -1: never.
   std::vector<int64_t> learned_at();
-  /// Infinite for forgetting where it was never right, and for all where it was never presented.
+  /// Infinite for `forgetting` if a sample was never right, and for all measures if it was never presented.
   std::vector<double> difficulty(Difficulty by);
 
-  /// What was seen, for checkpoints and files.
+  /// All statistics, for checkpoints and files.
   NamedTensors state();
-  /// Throws: c10::ValueError – a name or a number of samples that does not fit
+  /// Throws: c10::ValueError if a name or the number of samples does not match
   void load_state(const NamedTensors& state);
 
-  /// A safetensors file of state(). `source` says of which data set: data::fingerprint.
+  /// Saves state() as a safetensors file.
+  /// Params: source – data::fingerprint of the dataset
   void save(const std::string& path, const std::string& source);
 
  private:
@@ -71,15 +76,15 @@ class SampleStats {
 
   std::vector<Row> rows_;
   std::vector<Seen> pending_;
-  int64_t unusable_ = -1;  ///< a sample whose values were no numbers
+  int64_t unusable_ = -1;  ///< a sample with a NaN value
 };
 
-/// A file that SampleStats::save wrote.
+/// The content of a file that SampleStats::save wrote.
 struct SavedStats {
   SampleStats stats;
-  std::string source;  ///< the data set's fingerprint
+  std::string source;  ///< the dataset's fingerprint
 };
-/// Throws: c10::ValueError – missing, corrupt, or another kind of file
+/// Throws: c10::ValueError if the file is missing, corrupt or of another kind
 SavedStats load_sample_stats(const std::string& path);
 
 }  // namespace bellows::data

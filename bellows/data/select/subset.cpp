@@ -69,7 +69,7 @@ Subset load_subset(const std::string& path) {
 Subset parse_subset(std::string_view text, const std::string& path) {
   const SubsetJson document = io::parse_shallow_json(text, "load_subset: " + path);
   TORCH_CHECK_VALUE(document.is_object() && document.contains(kSubsetKey), "load_subset: ", path,
-                    " is no subset: expected ", "a JSON object with \"", kSubsetKey,
+                    " is not a subset file: expected ", "a JSON object with \"", kSubsetKey,
                     "\", as `bellows select` writes it; found ", io::describe_content(io::as_bytes(text)), ".");
   const auto version = subset_member<int64_t>(document, kSubsetKey, path, "a version", is_count);
   TORCH_CHECK_VALUE(version == kSubsetVersion, "load_subset: ", path, " is of version ", version,
@@ -113,7 +113,7 @@ std::vector<int64_t> greatest_per_class(const std::vector<double>& values, const
   std::map<int64_t, std::vector<int64_t>> classes;
   for (size_t i = 0; i < labels.size(); ++i) classes[labels[i]].push_back(static_cast<int64_t>(i));
   std::vector<int64_t> ids;
-  int64_t before = 0, chosen = 0;  // samples of the classes so far, and how many of them are chosen
+  int64_t before = 0, chosen = 0;  // samples of the classes so far, and the number of chosen ones
   for (const auto& [label, members] : classes) {
     before += static_cast<int64_t>(members.size());
     const auto until =

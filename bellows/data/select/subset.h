@@ -7,34 +7,37 @@
 
 namespace bellows::data {
 
-/// Some samples of a data set, by id: a small JSON file that any loader takes (Dataset::subset, the recipe's `subset`).
+/// A selection of samples of a dataset, by id: a small JSON file that any loader accepts (Dataset::subset, the recipe's
+/// `subset`).
 struct Subset {
-  std::string source;        ///< data::fingerprint of the whole data set; "": unknown, not checked
-  std::string rule;          ///< in words, how they were chosen
-  int64_t of = 0;            ///< samples in the whole data set
-  std::vector<int64_t> ids;  ///< ascending, each once
+  std::string source;        ///< data::fingerprint of the whole dataset; "": unknown, not checked
+  std::string rule;          ///< description of how the samples were chosen
+  int64_t of = 0;            ///< number of samples in the whole dataset
+  std::vector<int64_t> ids;  ///< ascending, without duplicates
 };
 
-/// Throws: c10::ValueError – ids out of range or twice; c10::Error – the file cannot be written
+/// Throws: c10::ValueError if an id is out of range or occurs twice; c10::Error if the file cannot be written
 void save_subset(const std::string& path, Subset subset);
-/// Throws: c10::ValueError – missing, corrupt, ids out of range or twice: path, what was expected and found
+/// Throws: c10::ValueError if the file is missing or corrupt, or if an id is out of range or occurs twice; the message
+///         names the path, what was expected and what was found
 Subset load_subset(const std::string& path);
-/// What such a file says.
+/// Parses the content of a subset file.
 /// Params: path – for messages
 /// Throws: as load_subset
 Subset parse_subset(std::string_view text, const std::string& path);
 
-/// `count` of 0 … samples - 1, ascending, each set of that size equally likely.
-/// Throws: c10::ValueError – count outside [0, samples]
+/// Draws `count` of 0 … samples - 1, ascending. All sets of that size are equally likely.
+/// Throws: c10::ValueError if count is outside [0, samples]
 std::vector<int64_t> random_subset(int64_t samples, int64_t count, uint64_t seed);
 
-/// The `count` ids of greatest `values`, ascending; equal values are drawn by `seed`.
-/// Throws: c10::ValueError – count outside [0, values.size()], a value that is not a number
+/// The ids of the `count` greatest `values`, ascending; `seed` decides between equal values.
+/// Throws: c10::ValueError if count is outside [0, values.size()] or if a value is NaN
 std::vector<int64_t> greatest(const std::vector<double>& values, int64_t count, uint64_t seed);
 
-/// The same within each class: `count` is shared out so that classes keep their proportions, to within one sample.
-/// Params: labels – one a sample (labels.h)
-/// Throws: c10::ValueError – as greatest; lengths differ
+/// Like greatest(), but within each class: `count` is divided so that classes keep their proportions to within one
+/// sample.
+/// Params: labels – one per sample (labels.h)
+/// Throws: c10::ValueError as greatest(), or if lengths differ
 std::vector<int64_t> greatest_per_class(const std::vector<double>& values, const std::vector<int64_t>& labels,
                                         int64_t count, uint64_t seed);
 

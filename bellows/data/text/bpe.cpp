@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The characters that stand for bytes in such files: visible ones for themselves, the others from U+0100 on.
+/// The characters that represent bytes in such files: visible ones represent themselves, others start at U+0100.
 std::array<char32_t, 256> characters_of_bytes() {
   std::array<char32_t, 256> result{};
   char32_t next = 0x100;
@@ -31,7 +31,7 @@ std::array<char32_t, 256> characters_of_bytes() {
 
 }  // namespace
 
-/// A tokenizer.json while it is read.
+/// Parser of a tokenizer.json.
 class BytePairs::File {
  public:
   File(const std::string& path, BytePairs& pairs) : path_(path), pairs_(pairs) {
@@ -60,7 +60,7 @@ class BytePairs::File {
     return value.is_null() || value == Json(false) || value == Json("") || value == Json::array();
   }
 
-  /// Options that change tokens are either as GPT-2's, or refused.
+  /// Rejects options that change the tokens and differ from GPT-2's.
   void check_kind() {
     const Json &model = in(document_, "model"), &splits = in(document_, "pre_tokenizer");
     const Json& type = in(model, "type");
@@ -142,11 +142,11 @@ class BytePairs::File {
 
   uint32_t merged_token(const std::string& word, const std::string& where) const {
     const auto found = tokens_.find(word);
-    check(found != tokens_.end(), where, " is of ", io::printable(word), ", which is no token of model.vocab");
+    check(found != tokens_.end(), where, " uses ", io::printable(word), ", which is not a token in model.vocab");
     return found->second;
   }
 
-  /// Marks stand in added_tokens, and as a rule among the others, too.
+  /// Special tokens are in added_tokens and usually also in the vocabulary.
   void read_marks() {
     for (const Json& mark : in(document_, "added_tokens")) {
       const Json& word = in(mark, "content");
@@ -196,7 +196,8 @@ CharacterKind kind_of(char32_t c) {
   return unicode::is_white_space(c) ? CharacterKind::space : CharacterKind::other;
 }
 
-/// Behind the characters of one kind that begin at `at`. Params: last – where the last of them begins
+/// The end of the run of characters of one kind that starts at `at`.
+/// Params: last – start of the last of these characters
 size_t end_of_run(std::string_view text, size_t at, CharacterKind kind, size_t* last = nullptr) {
   while (at < text.size()) {
     size_t behind = at;
@@ -207,13 +208,13 @@ size_t end_of_run(std::string_view text, size_t at, CharacterKind kind, size_t* 
   return at;
 }
 
-/// A piece of a word while it is merged.
+/// A piece of a word during merging.
 struct Symbol {
   uint32_t token;
-  int32_t before, behind;  // neighbours; -1: none
+  int32_t before, behind;  // neighbors; -1: none
 };
 
-/// The lowest rank first, and of equal ones the leftmost.
+/// The lowest rank first; among equal ranks, the leftmost.
 struct Candidate {
   uint32_t rank;
   int32_t left;
@@ -235,7 +236,7 @@ size_t end_of_piece(std::string_view text, size_t at) {
   }
   size_t last = at;
   const size_t end = end_of_run(text, at, CharacterKind::space, &last);
-  return end == text.size() || last == at ? end : last;  // what follows takes the last one along
+  return end == text.size() || last == at ? end : last;  // the next piece includes the last white space
 }
 
 const BytePairs::Merge* BytePairs::merge_of(uint32_t left, uint32_t right) const {
@@ -266,7 +267,7 @@ void BytePairs::add_word(std::string_view bytes, std::vector<int64_t>& tokens) c
     const Candidate best = queue.top();
     queue.pop();
     Symbol& left = symbols[static_cast<size_t>(best.left)];
-    if (left.token != best.left_token || left.behind < 0) continue;  // merged meanwhile
+    if (left.token != best.left_token || left.behind < 0) continue;  // already merged
     Symbol& right = symbols[static_cast<size_t>(left.behind)];
     if (right.token != best.right_token) continue;
     left.token = best.result;

@@ -30,14 +30,14 @@ std::string names_of(const Sample& sample) {
   return names.empty() ? "nothing" : names;
 }
 
-/// What a sample's fields point to.
+/// Memory that a sample's fields point to.
 struct TextValues {
   std::vector<int64_t> tokens;
   int64_t count = 0;
   std::shared_ptr<const void> owner;  // of the other fields
 };
 
-/// Params: origin – what they were made of: messages say where that is
+/// Params: origin – the field they were made from, for the location in messages
 Field integers(std::string_view name, std::span<const int64_t> values, c10::IntArrayRef sizes, const Field& origin) {
   Field field;
   field.name = name;
@@ -57,7 +57,7 @@ std::string find_text_field(const Sample& sample, bool tokens) {
   std::vector<std::string> found;
   bool has_text = false;
   for (const Field& field : sample.fields) {
-    if (is_label(field.name) || is_picture(field)) continue;  // by bytes, a picture's file would be a text
+    if (is_label(field.name) || is_picture(field)) continue;  // its bytes could pass for text
     has_text = has_text || !field.is_array;
     if (tokens ? !is_tokens(field) : field.is_array) continue;
     if (field.name == usual[0] || field.name == usual[1]) return std::string(field.name);
@@ -77,11 +77,11 @@ TextSource::TextSource(SourcePtr source, TextOptions options)
   for (int64_t i = 0; options_.field.empty() && i < origin_->size(); ++i) {
     try {
       options_.field = find_text_field(origin_->read(i), !options_.tokenizer);
-    } catch (const c10::ValueError&) {  // a bad sample, perhaps
+    } catch (const c10::ValueError&) {  // possibly a bad sample
       if (i + 1 == std::min<int64_t>(origin_->size(), 100)) throw;
     }
   }
-  most_pieces_ = options_.most_tokens;
+  most_pieces_ = options_.max_tokens;
   source_ = origin_;
   tokens_field_ = options_.field;
   if (options_.tokenizer) {
@@ -90,9 +90,9 @@ TextSource::TextSource(SourcePtr source, TextOptions options)
     source_ = tokenized(origin_, tokenizer.pieces, options_.field);
     tokens_field_ = "tokens";
   }
-  TORCH_CHECK_VALUE(options_.most_tokens == 0 || most_pieces_ > 0,
-                    "text: expected a sequence_length that leaves room between the marks of ",
-                    options_.tokenizer ? options_.tokenizer->description : "the text", ", got ", options_.most_tokens,
+  TORCH_CHECK_VALUE(options_.max_tokens == 0 || most_pieces_ > 0,
+                    "text: expected a max_length that leaves room between the marks of ",
+                    options_.tokenizer ? options_.tokenizer->description : "the text", ", got ", options_.max_tokens,
                     ".");
   seen_ = std::make_unique<std::atomic<uint8_t>[]>(static_cast<size_t>(origin_->id_bound()));
 }
@@ -101,7 +101,7 @@ void TextSource::take_tokens(const Field& field, const Sample& sample, std::vect
   const auto refuse = [&](const auto&... words) { TORCH_CHECK_VALUE(false, "text: ", sample.where(&field), words...); };
   const int64_t count = integer_count(field);
   if (count == 0) refuse(": the text is empty", options_.tokenizer ? ", or has nothing that is a token." : ".");
-  const bool cut = options_.most_tokens > 0 && count > most_pieces_;
+  const bool cut = options_.max_tokens > 0 && count > most_pieces_;
   const int64_t kept = cut ? most_pieces_ : count;
   if (options_.tokenizer) tokens = options_.tokenizer->before;
   const size_t begin = tokens.size();
@@ -128,7 +128,7 @@ void TextSource::read(int64_t index, Sample& sample) const {
   TORCH_CHECK_VALUE(text, "text: ", sample.where(), " has no \"", tokens_field_, "\"; it holds ", names_of(sample),
                     ".");
   TORCH_CHECK_VALUE(is_tokens(*text), "text: ", sample.where(text), ": \"", tokens_field_,
-                    text->is_array ? "\" is no list of whole numbers."
+                    text->is_array ? "\" is not a list of integers."
                                    : "\" is a text, which needs a tokenizer: bytes, or a vocab.txt.");
   auto values = std::make_shared<TextValues>();
   take_tokens(*text, sample, values->tokens);
@@ -152,7 +152,7 @@ std::vector<int64_t> TextSource::lengths() const {
       try {
         read(i, sample);
         result[static_cast<size_t>(i)] = sample.find("tokens")->sizes[0];
-      } catch (const c10::ValueError&) {  // whoever reads it for training says so
+      } catch (const c10::ValueError&) {  // training reports it
       }
     }
   });

@@ -13,31 +13,33 @@
 namespace bellows::data {
 
 struct TextOptions {
-  /// A text, or with no tokenizer an integer array [n] of tokens; "": what find_text_field() finds in a sample.
+  /// The field that holds a text or, without a tokenizer, an integer array [n] of tokens; "": found by
+  /// find_text_field().
   std::string field = {};
   std::optional<TextTokenizer> tokenizer = {};
-  int64_t most_tokens = 0;  ///< longer texts are cut behind so many, marks counted; 0: none is cut
-  int64_t vocabulary = 0;   ///< a token that is not below it makes a bad sample; 0: not checked
-  bool labels = true;       ///< hand them on; false: they do not matter
+  int64_t max_tokens = 0;  ///< longer texts are truncated to this length, including special tokens; 0: no limit
+  int64_t vocabulary = 0;  ///< samples with larger tokens are bad samples; 0: not checked
+  bool labels = true;      ///< if false, labels are left out
 };
 
-/// Texts that were read so far, each counted once.
+/// Texts that were read so far; each is counted once.
 struct TextCounts {
   int64_t texts = 0, cut = 0;
 };
 
-/// Samples of a text and its label: an int64 array "tokens" [n], of one token at least, and what there is of "label", "cls" and
-/// "json"; other fields are left out. For Dataset::pad("tokens").
+/// Samples of a text and its label: an int64 array "tokens" [n] with at least one token, and "label", "cls" and "json"
+/// if present. Other fields are left out. For Dataset::pad("tokens").
 class TextSource final : public Source, public Derived {
  public:
   using Source::read;
 
-  /// Throws: c10::ValueError – null, most_tokens that leave no room between the marks, no such field in the leading samples
+  /// Throws: c10::ValueError if `source` is null, if max_tokens leaves no space between the special tokens, or if the
+  ///         first samples do not have the field
   TextSource(SourcePtr source, TextOptions options);
 
   int64_t size() const override { return source_->size(); }
-  /// Throws: c10::ValueError – a text of no token, that is no UTF-8, no such field, tokens outside of the vocabulary: which
-  ///         sample, where
+  /// Throws: c10::ValueError if a text has no tokens or is not UTF-8, if the field is missing, or if a token is outside
+  ///         the vocabulary; the message names the sample and its location
   void read(int64_t index, Sample& sample) const override;
   int64_t id_bound() const override { return source_->id_bound(); }
   std::string describe() const override { return source_->describe(); }
@@ -46,8 +48,8 @@ class TextSource final : public Source, public Derived {
 
   const SourcePtr& origin() const override { return origin_; }
   const TextOptions& options() const { return options_; }
-  /// Tokens of each sample as read; 0 of those that cannot be.
-  /// Cost: tokenizes all once, in all of libtorch's threads; keep the result
+  /// Number of tokens of each sample; 0 for samples that cannot be read.
+  /// Cost: tokenizes all samples once, in all of libtorch's threads; keep the result
   std::vector<int64_t> lengths() const;
   TextCounts counts() const;
 
@@ -59,12 +61,12 @@ class TextSource final : public Source, public Derived {
   TextOptions options_;
   std::string tokens_field_;
   int64_t most_pieces_ = 0;
-  std::unique_ptr<std::atomic<uint8_t>[]> seen_;  ///< of each id: 0 not yet, 1 whole, 2 cut
+  std::unique_ptr<std::atomic<uint8_t>[]> seen_;  ///< by id: 0 not read yet, 1 complete, 2 truncated
 };
 
-/// The field that holds a sample's text: "txt" or "text" where it has one, else the only text that is no label; or its tokens:
-/// "input_ids" or "tokens", else the only list of integers.
-/// Throws: c10::ValueError – there is none, or several: which fields there are
+/// Returns the field that holds a sample's text: "txt" or "text" if present, else the only text that is not a label.
+/// With `tokens`, returns the field that holds its tokens: "input_ids" or "tokens", else the only list of integers.
+/// Throws: c10::ValueError if there is no such field or more than one (the message lists the fields)
 std::string find_text_field(const Sample& sample, bool tokens);
 
 }  // namespace bellows::data

@@ -13,7 +13,7 @@ namespace bellows::data {
 
 namespace {
 
-constexpr size_t longest_word = 100;  // characters; what is longer is unknown, as in BERT
+constexpr size_t longest_word = 100;  // characters; longer words are unknown, as in BERT
 
 struct TextHash {
   using is_transparent = void;
@@ -31,12 +31,12 @@ Vocabulary read_vocabulary(const std::string& path) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (word.ends_with('\r')) word.remove_suffix(1);
     TORCH_CHECK_VALUE(words.emplace(word, line).second, "tokenizer: ", path, ", line ", line + 1, ": the token ",
-                      io::printable(word), " stands there twice. Expected a vocab.txt: a token a line.");
+                      io::printable(word), " occurs twice. Expected a vocab.txt with one token per line.");
   }
   return words;
 }
 
-/// What is in brackets is a mark, no word.
+/// Words in brackets are special tokens.
 bool has_capitals(const Vocabulary& words) {
   for (const auto& [word, number] : words) {
     if (word.starts_with('[') && word.ends_with(']')) continue;
@@ -96,11 +96,11 @@ class WordPieces {
   }
 
  private:
-  /// The longest piece that is known, and so on with the rest; a word of which some part is not known is unknown.
+  /// Takes the longest known piece, then continues with the rest. If a part is unknown, the whole word is unknown.
   void add_word(std::u32string_view word, std::vector<int64_t>& tokens) const {
     const size_t before = tokens.size();
     std::string piece;
-    std::vector<size_t> ends;  // in `piece`, behind each character
+    std::vector<size_t> ends;  // in `piece`, after each character
     for (size_t begin = 0; begin < word.size() && word.size() <= longest_word;) {
       piece = begin > 0 ? "##" : "";
       ends.clear();

@@ -1,7 +1,8 @@
 #include <c10/util/Exception.h>
+#include <utf8proc.h>
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "bellows/data/text/unicode.h"
 
@@ -11,31 +12,8 @@ namespace {
 
 constexpr char32_t last_character = 0x10FFFF;
 
-bool is_in(std::span<const Range> ranges, char32_t c) {
-  const auto behind = std::ranges::upper_bound(ranges, c, {}, &Range::first);
-  return behind != ranges.begin() && c <= std::prev(behind)->last;
-}
-
-const std::vector<std::pair<char32_t, char32_t>>& folded_pairs() {
-  static const auto all = [] {
-    std::vector<std::pair<char32_t, char32_t>> pairs;
-    const std::string_view text = tables().pairs;
-    pairs.reserve(text.size() / 4);
-    for (size_t at = 0; at < text.size();) {
-      const char32_t from = next(text, at);
-      pairs.emplace_back(from, next(text, at));
-    }
-    return pairs;
-  }();
-  return all;
-}
-
-/// Syllables are consonant, vowel and, for most, another consonant.
-void append_hangul(char32_t syllable, std::u32string& text) {
-  constexpr char32_t vowels = 21, ends = 28;
-  text.push_back(U'\u1100' + syllable / (vowels * ends));
-  text.push_back(U'\u1161' + syllable / ends % vowels);
-  if (syllable % ends > 0) text.push_back(U'\u11A7' + syllable % ends);
+utf8proc_category_t category(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
 }  // namespace
@@ -59,58 +37,50 @@ char32_t next(std::string_view text, size_t& at) {
 }
 
 void append(char32_t c, std::string& text) {
-  const auto tail = [&](int shift) { text += static_cast<char>(0x80 | (c >> shift & 0x3F)); };
-  if (c < 0x80) {
-    text += static_cast<char>(c);
-  } else if (c < 0x800) {
-    text += static_cast<char>(0xC0 | c >> 6);
-    tail(0);
-  } else if (c < 0x10000) {
-    text += static_cast<char>(0xE0 | c >> 12);
-    tail(6);
-    tail(0);
-  } else {
-    text += static_cast<char>(0xF0 | c >> 18);
-    tail(12);
-    tail(6);
-    tail(0);
-  }
+  utf8proc_uint8_t bytes[4];
+  const utf8proc_ssize_t count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
+  text.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(count));
 }
 
 bool is_space(char32_t c) {
   if (c < 0x80) return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-  return is_in(tables().space, c);
+  const utf8proc_category_t found = category(c);
+  return found >= UTF8PROC_CATEGORY_ZS && found <= UTF8PROC_CATEGORY_ZP;
 }
 
 bool is_white_space(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
-  return c == 0x85 || is_in(tables().space, c);
+  return c == 0x85 || is_space(c);
 }
 
 bool is_letter(char32_t c) {
-  if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  return is_in(tables().letter, c);
+  const utf8proc_category_t found = category(c);
+  return found >= UTF8PROC_CATEGORY_LU && found <= UTF8PROC_CATEGORY_LO;
 }
 
 bool is_number(char32_t c) {
-  if (c < 0x80) return c >= '0' && c <= '9';
-  return is_in(tables().number, c);
+  const utf8proc_category_t found = category(c);
+  return found >= UTF8PROC_CATEGORY_ND && found <= UTF8PROC_CATEGORY_NO;
 }
 
 bool is_control(char32_t c) {
   if (c < 0x80) return (c < ' ' && !is_space(c)) || c == 0x7F;
-  return c == 0xFFFD || is_in(tables().control, c);
+  const utf8proc_category_t found = category(c);
+  return c == 0xFFFD || found == UTF8PROC_CATEGORY_CC || found == UTF8PROC_CATEGORY_CF || found == UTF8PROC_CATEGORY_CO;
 }
 
 bool is_punctuation(char32_t c) {
-  if (c >= 0x80) return is_in(tables().punctuation, c);
-  return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  if (c < 0x80)
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+  const utf8proc_category_t found = category(c);
+  return found >= UTF8PROC_CATEGORY_PC && found <= UTF8PROC_CATEGORY_PO;
 }
 
 bool is_ideograph(char32_t c) {
-  static constexpr Range ranges[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},   {0x20000, 0x2A6DF},
-                                     {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B820, 0x2CEAF}, {0x2F800, 0x2FA1F}};
-  return is_in(ranges, c);
+  static constexpr std::pair<char32_t, char32_t> ranges[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},
+                                                             {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F},
+                                                             {0x2B820, 0x2CEAF}, {0x2F800, 0x2FA1F}};
+  return std::ranges::any_of(ranges, [c](const auto& range) { return c >= range.first && c <= range.second; });
 }
 
 void append_folded(char32_t c, std::u32string& text) {
@@ -118,20 +88,14 @@ void append_folded(char32_t c, std::u32string& text) {
     text += c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
     return;
   }
-  if (c >= 0xAC00 && c <= 0xD7A3) return append_hangul(c - 0xAC00, text);
-  const auto& pairs = folded_pairs();
-  const auto pair = std::ranges::lower_bound(pairs, c, {}, &std::pair<char32_t, char32_t>::first);
-  if (pair != pairs.end() && pair->first == c) {
-    text += pair->second;
-    return;
-  }
-  const auto folding = std::ranges::lower_bound(tables().foldings, c, {}, &Folding::from);
-  if (folding != tables().foldings.end() && folding->from == c) {
-    for (const char32_t to : folding->to) {
-      if (to != 0) text += to;
-    }
-  } else if (!is_in(tables().removed, c)) {
-    text += c;
+  constexpr utf8proc_ssize_t most = 18;  // that one character decomposes into
+  utf8proc_int32_t parts[most];
+  int boundary = 0;
+  const utf8proc_int32_t lower = utf8proc_tolower(static_cast<utf8proc_int32_t>(c));
+  const utf8proc_ssize_t count = utf8proc_decompose_char(lower, parts, most, UTF8PROC_DECOMPOSE, &boundary);
+  for (utf8proc_ssize_t i = 0; i < std::min(count, most); ++i) {
+    const auto part = static_cast<char32_t>(parts[i]);
+    if (category(part) != UTF8PROC_CATEGORY_MN) text += part;
   }
 }
 

@@ -1,45 +1,29 @@
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 
-/// What tokenizers know of characters.
+/// Unicode text and the properties of its characters (libutf8proc).
 namespace bellows::data::unicode {
 
-struct Range {
-  char32_t first, last;
-};
-struct Folding {
-  char32_t from, to[3];  ///< ends with the first 0
-};
-/// Of characters from U+0080 on, ascending.
-struct Tables {
-  std::string_view pairs;  ///< a character, and what takes its place, as UTF-8
-  std::span<const Folding> foldings;
-  std::span<const Range> removed, punctuation, control, space, letter, number;
-};
-/// Made from Python's unicodedata.
-const Tables& tables();
-
-/// The character at `at`, which moves behind it.
-/// Throws: c10::ValueError – this is no UTF-8: at which byte
+/// Returns the character at `at` and advances `at` to the next one.
+/// Throws: c10::ValueError if the text is not UTF-8 (the message names the byte)
 char32_t next(std::string_view text, size_t& at);
 void append(char32_t character, std::string& text);
 
 bool is_space(char32_t character);
-/// Unicode's White_Space: what regular expressions call \s.
+/// Unicode's White_Space: \s in regular expressions.
 bool is_white_space(char32_t character);
 /// Unicode's letters (\p{L}) and numbers (\p{N}).
 bool is_letter(char32_t character);
 bool is_number(char32_t character);
-/// Control and format characters, private use, the sign for what could not be read.
+/// Control and format characters, private use, and the replacement character.
 bool is_control(char32_t character);
-/// Unicode's punctuation, and all of ASCII that is no letter, digit, space or control character.
+/// Unicode's punctuation, and all ASCII characters that are not a letter, digit, space or control character.
 bool is_punctuation(char32_t character);
-/// An ideograph: a word by itself.
+/// True for an ideograph, which is a word by itself.
 bool is_ideograph(char32_t character);
-/// In lower case and without accents: str.lower(), NFD, and no nonspacing marks.
+/// Appends the character in lower case and without accents: str.lower(), NFD, and no nonspacing marks.
 void append_folded(char32_t character, std::u32string& text);
 
 }  // namespace bellows::data::unicode

@@ -30,7 +30,7 @@ ArenaPool::Arena ArenaPool::take(size_t bytes, c10::Device device) {
   return {c10::GetAllocator(device.type())->allocate(bytes), bytes};
 }
 
-// Destructors call it. An arena that the list has no memory for is let go of.
+// Called by destructors. If the list cannot grow, the arena is freed.
 void ArenaPool::give_back(Arena arena) noexcept try {
   const std::lock_guard lock(mutex_);
   const auto behind = std::upper_bound(idle_.begin(), idle_.end(), arena.bytes,

@@ -10,8 +10,9 @@
 
 namespace bellows::graph::detail {
 
-/// Arenas of programs that run: one that is given back serves the next program, so programs that run one after another need the memory
-/// of the largest, and find it mapped. All of it is freed with the last user of the pool.
+/// A pool of arenas. A returned arena is reused by the next program. Programs that run one after another therefore need
+/// only the memory of the largest one, and its pages are already mapped. The memory is freed with the last user of the
+/// pool.
 /// Threads: safe
 class ArenaPool {
  public:
@@ -20,25 +21,26 @@ class ArenaPool {
     size_t bytes = 0;
   };
 
-  /// The pool of this process, while somebody holds it.
+  /// Returns: the process-wide pool. It exists while it is referenced.
   static std::shared_ptr<ArenaPool> shared();
 
-  /// The smallest one that is large enough; else a new one, in the place of the largest that was too small.
+  /// Returns: the smallest arena that is large enough, or else a new one. A new arena replaces the largest one that is
+  ///          too small.
   Arena take(size_t bytes, c10::Device device);
   void give_back(Arena arena) noexcept;
 
-  /// A program begins to run.
+  /// Call it when a program begins to run.
   void begin_run() { ++runs_; }
-  /// How many runs of programs have begun.
+  /// Returns: the number of program runs that have begun
   uint64_t runs() const { return runs_; }
 
  private:
   std::atomic<uint64_t> runs_ = 0;
   std::mutex mutex_;
-  std::vector<Arena> idle_;  ///< by size
+  std::vector<Arena> idle_;  ///< sorted by size
 };
 
-/// An arena out of the pool, until nobody holds anything in it.
+/// Holds an arena of the pool as long as anything in it is referenced.
 struct ArenaLease {
   ArenaLease(std::shared_ptr<ArenaPool> the_pool, ArenaPool::Arena the_arena)
       : pool(std::move(the_pool)), arena(std::move(the_arena)) {}

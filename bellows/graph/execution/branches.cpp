@@ -12,7 +12,8 @@
 namespace bellows::graph {
 namespace {
 
-// In microseconds on one core, measured roughly. What a parallel region costs, and that operators are slower in one, is in `least_gain`.
+// Costs in microseconds on one core, roughly measured. `least_gain` covers the cost of a parallel region and the
+// slowdown of operators in it.
 constexpr double dispatch = 0.8, bytes_per_us = 40e3, most_each = 60, least_gain = 18;
 constexpr size_t longest_stretch = 256;
 
@@ -20,7 +21,7 @@ double cost_of(const Instruction& one) {
   return dispatch + static_cast<double>(bytes_moved(one)) / bytes_per_us;
 }
 
-/// Products of matrices use all threads themselves from very small ones on; those of a vector use one.
+/// Matrix multiplications use all threads themselves, except very small ones. Matrix-vector products use one.
 bool is_product_of_matrices(const Instruction& one) {
   static const std::set<std::string_view> products{"aten::mm",     "aten::addmm",  "aten::bmm",   "aten::baddbmm",
                                                    "aten::linear", "aten::matmul", "aten::addbmm"};
@@ -34,7 +35,8 @@ bool is_plain_type(const Operand& operand) {
   return operand.geometry.device.is_cpu() && type != c10::kBFloat16 && type != c10::kHalf;
 }
 
-/// Products of bf16 and half are oneDNN's, made for a number of threads, and so are convolutions and recurrent layers.
+/// Matrix multiplications in bf16 and half, convolutions and recurrent layers use oneDNN, which creates them for a
+/// number of threads.
 bool may_run_beside(const Instruction& one) {
   if (one.kernel) return one.kernel->may_run_beside();
   if (!one.op || !detail::is_pure(one) || one.op->name.rfind("aten::", 0) != 0) return false;
@@ -46,7 +48,7 @@ bool may_run_beside(const Instruction& one) {
   return plain;
 }
 
-/// What an instruction after another one adds to a stretch: components of what needs each other, and their costs.
+/// The stretch from one instruction on: connected components of dependent instructions, and their costs.
 class Stretch {
  public:
   Stretch(const detail::Schedule& schedule, int first) : schedule_(schedule), first_(first) {}
@@ -67,10 +69,10 @@ class Stretch {
     most_ = std::max(most_, cost_[root]);
   }
 
-  /// Microseconds that `threads` threads save.
+  /// Returns: the microseconds that `threads` threads save
   double gain(int threads) const { return total_ - std::max(most_, total_ / threads); }
   size_t size() const { return root_.size(); }
-  /// Of each instruction, its branch; numbered by cost, the dearest first, so that it is begun first.
+  /// Returns: the branch of each instruction. The most expensive branch has number 0, so that it starts first.
   std::vector<int> branches() const {
     std::map<std::pair<double, int>, int> order;
     for (size_t i = 0; i < root_.size(); ++i) {
@@ -93,7 +95,7 @@ class Stretch {
   const detail::Schedule& schedule_;
   const int first_;
   std::vector<int> root_;
-  std::vector<double> cost_;  ///< of roots
+  std::vector<double> cost_;  ///< for roots
   double total_ = 0, most_ = 0;
 };
 
@@ -125,7 +127,7 @@ class Branching {
   }
 
  private:
-  /// Operators of one stretch run in one state.
+  /// Operators of one stretch run in the same state.
   bool fits(int at, int& state) const {
     if (costs_[at] < 0) return false;
     const Instruction& one = program_.instructions[at];
@@ -134,7 +136,7 @@ class Branching {
     return one.state == state;
   }
 
-  /// The stretch that begins here and gains most; empty: none is worth it.
+  /// Returns: the branches of the stretch with the largest gain that begins here; empty if none is worthwhile
   std::vector<int> best_from(int first) const {
     Stretch stretch(schedule_, first);
     std::vector<int> best;
@@ -153,7 +155,7 @@ class Branching {
   Program& program_;
   const detail::Schedule schedule_;
   const int threads_;
-  std::vector<double> costs_;  ///< of each instruction; -1: runs alone
+  std::vector<double> costs_;  ///< for each instruction; -1: runs alone
   int stretches_ = 0;
 };
 

@@ -4,15 +4,16 @@
 
 namespace bellows::graph {
 
-/// Lets independent chains of small instructions run at the same time, one a thread: towers, gates, directions of a recurrent network. It
-/// marks instructions (Instruction::stretch), which a ProgramRunner then runs so; none is moved. To be run last, behind what puts kernels
-/// in the place of groups. It fires once a branch.
+/// Runs independent chains of small instructions at the same time, one per thread, such as towers, gates, or the
+/// directions of a recurrent network. The pass marks instructions (Instruction::stretch) for ProgramRunner and moves
+/// none. It must be the last pass, after those that replace groups by kernels. It fires once per branch.
 ///
-/// A stretch follows each other in the program and falls into branches that need nothing of each other. It is made of kernels that run on
-/// one thread as well (Kernel::may_run_beside) and of pure operators of libtorch on fp32, fp64 and integers, each so small that two threads
-/// would not speed it up, and only where the estimated gain exceeds what starting threads costs several times over.
-/// Numerics: within rtol 1e-6: operators run on one thread then, and may add up in another order
-/// Cost:     a stretch: one parallel region, about 5 µs; memory of all its branches at the same time
+/// A stretch consists of consecutive instructions, divided into branches that do not depend on each other. Allowed are
+/// kernels that can run on one thread (Kernel::may_run_beside), and pure libtorch operators on fp32, fp64 and integers.
+/// Each must be so small that two threads would not speed it up. A stretch is made only if the estimated gain is
+/// several times the cost of starting threads.
+/// Numerics: within rtol 1e-6, because operators then run on one thread and may add in another order
+/// Cost:     per stretch: one parallel region, about 5 µs; the memory of all branches at the same time
 Pass branches_pass();
 
 }  // namespace bellows::graph

@@ -21,14 +21,14 @@ size_t aligned(size_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-/// A piece of the arena, needed from one instruction to another.
+/// A part of the arena that is needed from instruction `first` to instruction `last`.
 struct Piece {
   size_t bytes = 0;
   int first = 0, last = 0;
   size_t* offset = nullptr;
 };
 
-/// The smallest gap that is large enough, among the pieces that are needed at the same time and have their place.
+/// Returns: the smallest sufficient gap between the pieces that are needed at the same time and already placed
 size_t best_gap(const Piece& piece, const std::vector<const Piece*>& placed_by_offset) {
   size_t best = SIZE_MAX, best_size = SIZE_MAX, free_from = 0;
   for (const Piece* other : placed_by_offset) {
@@ -45,7 +45,7 @@ size_t best_gap(const Piece& piece, const std::vector<const Piece*>& placed_by_o
   return best == SIZE_MAX ? free_from : best;
 }
 
-/// Gives each piece its place, one after the other. Returns the size of the arena.
+/// Places the pieces one after another. Returns the size of the arena.
 size_t place(const std::vector<const Piece*>& pieces) {
   std::vector<const Piece*> placed;
   placed.reserve(pieces.size());
@@ -60,8 +60,8 @@ size_t place(const std::vector<const Piece*>& pieces) {
   return total;
 }
 
-/// The best of several orders, none of which is good for all programs: large ones first; what stays to the end first, as it comes, or
-/// large ones first; what is large for long first.
+/// Tries several orders, because none is good for all programs, and uses the best: large pieces first; pieces that last
+/// to the end first, in order or large ones first; pieces that are large for a long time first.
 size_t place_well(const std::vector<Piece>& pieces, int end) {
   using Key = std::tuple<double, double>;
   const auto bytes = [](const Piece& piece) { return static_cast<double>(piece.bytes); };
@@ -120,7 +120,8 @@ class MemoryPlanner {
   }
 
  private:
-  /// What runs at the same time is needed from the first of a stretch to its last.
+  /// Blocks of a stretch are needed from its first instruction to its last, because its instructions run at the same
+  /// time.
   void find_stretches() {
     const auto& all = program_.instructions;
     const int count = static_cast<int>(all.size());
@@ -141,7 +142,7 @@ class MemoryPlanner {
     return plan_.blocks.back();
   }
 
-  /// An input that is written stays where it is if the last of its values is written back to it.
+  /// A written input stays in place if its last value is written back to it.
   void find_inputs_that_stay() {
     std::map<ValueId, ValueId> next;
     for (const Instruction& one : program_.instructions) {
@@ -211,7 +212,7 @@ class MemoryPlanner {
   const Program& program_;
   const std::vector<bool>& lent_;
   std::vector<bool> stays_;
-  std::vector<int> first_, last_;  ///< of each instruction: of what runs at the same time
+  std::vector<int> first_, last_;  ///< first and last instruction of each instruction's stretch
   MemoryPlan plan_;
 };
 

@@ -8,41 +8,42 @@
 
 namespace bellows::graph {
 
-/// Where each value of a program is while it runs. What an update writes is where it was before, so values fall into blocks of memory.
-/// The blocks that kernels and products write, and their scratch memory, share one arena: two have the same bytes only if they are never needed
-/// at the same time.
+/// The memory of each value of a program. An update stays in the memory of the value before it, so values form blocks.
+/// Blocks written by kernels and matrix multiplications, and scratch memory, share one arena. Two of them overlap only
+/// if they are never needed at the same time.
 struct MemoryPlan {
   enum class Home : uint8_t {
     input,      ///< the buffer of an input
     constant,   ///< a tensor of the program
-    allocated,  ///< libtorch's own: an operator makes it, and hands it over
-    output,     ///< a new buffer, that the program's caller gets
-    lent,       ///< the same, in the arena: the caller is done with it before the next run
+    allocated,  ///< allocated and returned by an operator of libtorch
+    output,     ///< a new buffer, returned to the caller
+    lent,       ///< like `output`, but in the arena: the caller releases it before the next run
     arena,
   };
   static constexpr int end = INT_MAX;  ///< after the last instruction
 
   struct Block {
     Home home = Home::allocated;
-    int index = -1;           ///< which input or constant
-    int copied = -1;          ///< which block it is a copy of, made before its first instruction writes it
-    int first = 0, last = 0;  ///< instructions that need it, both included
+    int index = -1;   ///< of the input or constant
+    int copied = -1;  ///< index of the block of which this is a copy; made before its first instruction writes it
+    int first = 0, last = 0;  ///< first and last instruction that need it
     size_t nbytes = 0;
-    size_t offset = 0;  ///< in the arena, of what is there
+    size_t offset = 0;  ///< in the arena
   };
 
   std::vector<Block> blocks{};
-  std::vector<int> block_of{};           ///< of each value; -1: it is nowhere made
-  std::vector<size_t> scratch_offset{};  ///< of each instruction, in the arena
+  std::vector<int> block_of{};           ///< for each value; -1: it is never made
+  std::vector<size_t> scratch_offset{};  ///< for each instruction, in the arena
   size_t arena_bytes = 0;
-  size_t least_bytes = 0;  ///< no arena could be smaller: the most that is needed at one time
+  size_t least_bytes = 0;  ///< lower bound of `arena_bytes`: the largest sum that is needed at one time
 
-  /// Params: lent – of each output: it may be lent out of the arena; empty: none
+  /// Params: lent – for each output, whether it may be lent from the arena; empty: none
   static MemoryPlan of(const Program& program, const std::vector<bool>& lent = {});
 };
 
-/// For tests of what lives how long. Programs prepared while it is on fill each block that they place with NaN before its first
-/// instruction and after its last one, and scratch memory before each use: a value that is read too early or too late is seen.
+/// For tests of lifetimes. While it is on, newly prepared programs fill each arena block with NaN before its first and
+/// after its last instruction, and scratch memory before each use. Reads that come too early or too late then become
+/// visible.
 void poison_arenas(bool on);
 
 }  // namespace bellows::graph

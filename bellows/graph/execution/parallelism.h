@@ -6,18 +6,19 @@
 
 namespace bellows::graph {
 
-/// How much of a program may run at the same time: an analysis only (branches.h makes it so, where it pays).
+/// An estimate of how much of a program can run at the same time. Analysis only; branches.h applies it where it is
+/// worthwhile.
 struct Parallelism {
-  int levels = 0;      ///< the longest chain of instructions that need each other
-  int widest = 0;      ///< the most instructions of one level
+  int levels = 0;      ///< longest chain of dependent instructions
+  int widest = 0;      ///< largest number of instructions in one level
   double total = 0;    ///< cost of all instructions
-  double longest = 0;  ///< cost of the dearest chain: no number of threads is faster
+  double longest = 0;  ///< cost of the most expensive chain, a lower bound for any number of threads
 
-  /// How much faster it could be at best.
+  /// Returns: the maximum speedup
   double gain() const { return longest > 0 ? total / longest : 1; }
 };
 
-/// Params: cost – of an instruction, in any unit; without it, the bytes that it reads and writes
+/// Params: cost – cost of an instruction, in any unit; default: the bytes that it reads and writes
 Parallelism parallelism(const Program& program, const std::function<double(const Instruction&)>& cost = {});
 
 }  // namespace bellows::graph

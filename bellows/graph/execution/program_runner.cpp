@@ -19,7 +19,7 @@ namespace {
 
 using Kind = OperatorFacts::Kind;
 
-/// What an update writes is the same memory before and after, or has been copied to where it is to be afterwards.
+/// An updated value has the same memory before and after the update, or has been copied to its new place.
 Operand in_memory(const Instruction& one, Operand operand) {
   const auto update = std::find_if(one.updates.begin(), one.updates.end(),
                                    [&](const auto& written) { return written.before == operand.value; });
@@ -32,14 +32,13 @@ bool same_layout(const Geometry& geometry, const at::Tensor& tensor) {
          tensor.storage_offset() == geometry.offset && tensor.dtype() == geometry.dtype;
 }
 
-/// What follows was made for the recorded strides: a kernel that now prefers others does not change them.
+/// The program was made for the recorded strides. If a kernel now returns others, the result is copied.
 at::Tensor as_promised(const OperatorFacts& op, const Geometry& geometry, const at::Tensor& tensor) {
   if (same_layout(geometry, tensor)) return tensor;
   TORCH_CHECK(
       tensor.sizes() == at::IntArrayRef(geometry.sizes) && tensor.dtype() == geometry.dtype && geometry.offset == 0,
-      "region: ", op.name, " was followed and gave ", Geometry::of(tensor).text(), ", expected ", geometry.text(),
-      " as when it was recorded. If its sizes depend on data, give the operator the tag ",
-      "at::Tag::dynamic_output_shape.");
+      "region: ", op.name, " was followed and returned ", Geometry::of(tensor).text(), ", expected ", geometry.text(),
+      " as recorded. If its sizes depend on data, give the operator the tag ", "at::Tag::dynamic_output_shape.");
   at::Tensor copy = at::empty_strided(geometry.sizes, geometry.strides, tensor.options());
   copy.copy_(tensor);
   return copy;
@@ -49,13 +48,13 @@ at::Tensor as_promised(const OperatorFacts& op, const Geometry& geometry, const 
 
 namespace detail {
 
-/// Which outputs of a program are lent out of its arena: those that came back in time after each of the first two runs, until they
-/// do so no more. One that is held for long would keep the whole arena from other programs.
-class Lending {
+/// The outputs that are lent from the arena: those that were released in time after each of the first two runs. An
+/// output that is released late once is not lent any more, because it would keep the whole arena from other programs.
+class LentOutputs {
  public:
-  /// After a run.
-  /// Params:  came_back – of each output: in time
-  /// Returns: others are lent from now on
+  /// Call it after each run.
+  /// Params:  came_back – for each output, whether it was released in time
+  /// Returns: true if the lent outputs change
   bool learn(const std::vector<bool>& came_back) {
     if (++runs_ == 1) {
       lent_ = came_back;
@@ -68,9 +67,9 @@ class Lending {
     lent_ = any ? std::move(next) : std::vector<bool>();
     return changes;
   }
-  /// Nothing is to be learned any more.
+  /// True if the lent outputs can no longer change.
   bool is_settled() const { return runs_ > 1 && lent_.empty(); }
-  /// Of each output; empty: none, or not known yet.
+  /// Returns: for each output, whether it is lent; empty: none, or not yet known
   std::vector<bool> lent() const { return runs_ > 1 ? lent_ : std::vector<bool>(); }
 
  private:
@@ -82,10 +81,10 @@ class Lending {
 
 class ProgramRunner::Impl {
  public:
-  explicit Impl(Program program, detail::Lending lending = {})
+  explicit Impl(Program program, detail::LentOutputs lent_outputs = {})
       : program_(checked(std::move(program))),
-        lending_(std::move(lending)),
-        plan_(MemoryPlan::of(program_, lending_.lent())),
+        lent_outputs_(std::move(lent_outputs)),
+        plan_(MemoryPlan::of(program_, lent_outputs_.lent())),
         memory_(program_, plan_) {
     prepared_.reserve(program_.instructions.size());
     for (const Instruction& one : program_.instructions) prepared_.push_back(prepare(one));
@@ -97,7 +96,7 @@ class ProgramRunner::Impl {
       Impl& self;
       ~Cleared() {
         for (Lane& lane : self.lanes_) lane.stack.clear();
-        self.ambient_.reset();
+        self.dispatch_scope_.reset();
         self.memory_.clear();
       }
     } cleared{*this};
@@ -120,35 +119,35 @@ class ProgramRunner::Impl {
     memory_.finish(outputs);
   }
 
-  /// The same program, where the last run taught that other outputs can be lent out of the arena; null: it stays.
+  /// Returns: a new runner of the same program if the last run changed the lent outputs, otherwise null
   std::unique_ptr<Impl> relent() {
-    if (!has_run_ || lending_.is_settled() || !lending_.learn(memory_.came_back())) return nullptr;
-    return std::make_unique<Impl>(program_, lending_);
+    if (!has_run_ || lent_outputs_.is_settled() || !lent_outputs_.learn(memory_.came_back())) return nullptr;
+    return std::make_unique<Impl>(program_, lent_outputs_);
   }
 
   const Program& program() const { return program_; }
   const MemoryPlan& plan() const { return plan_; }
 
  private:
-  /// A tensor that an operator makes: where among its results, and the value that it is.
+  /// A tensor that an operator makes: its place among the results, and its value.
   struct MadeTensor {
     size_t result = 0, item = 0;
     const Operand* operand = nullptr;
-    at::Tensor target{};  ///< defined: it is to be copied there
+    at::Tensor target{};  ///< if defined, the tensor is copied there
   };
 
-  /// An instruction with what it takes to run it, as far as that is the same in each call.
+  /// An instruction and everything for its execution that is the same in each call.
   struct Prepared {
     const Instruction* one = nullptr;
     const c10::OperatorHandle* op = nullptr;
     tap::Stack arguments{};
-    std::vector<std::pair<size_t, int>> numbers{};  ///< places among the arguments
+    std::vector<std::pair<size_t, int>> numbers{};  ///< positions among the arguments
     std::vector<MadeTensor> made{};
-    std::vector<ValueId> operands{}, results{};  ///< of a kernel or a group
+    std::vector<ValueId> operands{}, results{};  ///< for a kernel or a group
     std::unique_ptr<ProgramRunner> group{};
   };
 
-  /// What running one instruction takes; one for each branch. It keeps its memory between calls.
+  /// Working memory for one instruction at a time, one per branch. It is reused between calls.
   struct Lane {
     tap::Stack stack{};
     std::vector<void*> operands{}, results{};
@@ -227,7 +226,7 @@ class ProgramRunner::Impl {
     }
   }
 
-  /// Values that begin here, and updates by an operator that writes nothing itself.
+  /// Notes values that begin here, and updates by an operator that writes no argument.
   void note_made(const Instruction& one, Prepared& made) {
     const auto read = [&](ValueId value) {
       return std::any_of(one.arguments.begin(), one.arguments.end(), [&](const auto& argument) {
@@ -253,7 +252,8 @@ class ProgramRunner::Impl {
     }
   }
 
-  /// Each branch on some thread of libtorch's, in this one's state. All end before the first error, by the program's order, is thrown.
+  /// Runs each branch on a thread of libtorch, in the state of this thread. All branches end before the first error, in
+  /// program order, is thrown.
   void run_branches(const std::vector<std::vector<int>>& branches, std::span<const c10::IValue> numbers) {
     for (const auto& branch : branches) {
       const auto of_state = std::find_if(branch.begin(), branch.end(), [&](int at) { return prepared_[at].one->op; });
@@ -291,8 +291,7 @@ class ProgramRunner::Impl {
         run_operator(prepared, numbers, lane.stack);
       } catch (c10::Error& error) {
         error.add_context("Running " + one.op->name +
-                          ", which was called earlier in its region: what the operator was called by is not in this "
-                          "trace.");
+                          ", which was called earlier in its region. This trace does not show its caller.");
         throw;
       }
     }
@@ -338,7 +337,7 @@ class ProgramRunner::Impl {
     for (size_t i = group.inputs.size(); i < one.arguments.size(); ++i)
       own_numbers.push_back(one.arguments[i].number >= 0 ? numbers[one.arguments[i].number]
                                                          : one.arguments[i].constant);
-    ambient_.reset();
+    dispatch_scope_.reset();
     prepared.group->run(inputs, own_numbers, outputs);
     size_t result = 0;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -347,21 +346,21 @@ class ProgramRunner::Impl {
   }
 
   void enter(int state) {
-    if (ambient_ && state_ == state) return;
-    ambient_.reset();
-    ambient_.emplace(program_.states[state].ambient, program_.states[state].float32_precision);
+    if (dispatch_scope_ && state_ == state) return;
+    dispatch_scope_.reset();
+    dispatch_scope_.emplace(program_.states[state].dispatch_state, program_.states[state].float32_precision);
     state_ = state;
   }
 
   const Program program_;
-  detail::Lending lending_;
+  detail::LentOutputs lent_outputs_;
   bool has_run_ = false;
   const MemoryPlan plan_;
   detail::RunnerMemory memory_;
   std::vector<Prepared> prepared_;
-  std::optional<AmbientScope> ambient_;
+  std::optional<DispatchStateScope> dispatch_scope_;
   int state_ = -1;
-  std::vector<int> ends_;  ///< of each instruction that begins a stretch, or is none: the next one that does
+  std::vector<int> ends_;  ///< for each instruction that begins a stretch, or is in none: the next such instruction
   std::unordered_map<int, std::vector<std::vector<int>>> branches_;  ///< by the first instruction of a stretch
   std::vector<Lane> lanes_{1};
 };

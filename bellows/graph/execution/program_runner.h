@@ -7,16 +7,17 @@
 
 namespace bellows::graph {
 
-/// Runs any program, one instruction after the other but for marked stretches (branches.h): kernels on raw pointers, operators through the dispatcher, groups without a
-/// kernel by their own instructions.
+/// Runs any program, one instruction after another except for marked stretches (branches.h). It runs kernels on raw
+/// pointers, operators through the dispatcher, and groups without a kernel by their own instructions.
 ///
-/// Tensors, lists and the arena are made once and used in every call; what operators make themselves is theirs. Results of kernels get
-/// new buffers, but for those that nobody ever holds when the next program begins to run, as gradients that zero_grad() drops: they
-/// are lent out of the arena from the third call on, for as long as that stays so.
-/// Numerics: the bits of the same operators called one by one
+/// Tensors, lists and the arena are made once and reused in every call. Operators allocate their own results. Results
+/// of kernels get new buffers. Exception: results that are always released before the next program begins, such as
+/// gradients that zero_grad() drops. From the third call on, these are lent from the arena, as long as this remains
+/// true.
+/// Numerics: bit-identical to calling the same operators one by one
 class ProgramRunner : public Executable {
  public:
-  /// Throws: c10::Error – as Program::check()
+  /// Throws: c10::Error as Program::check()
   explicit ProgramRunner(Program program);
   ~ProgramRunner() override;
 

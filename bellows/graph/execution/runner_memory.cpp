@@ -15,12 +15,12 @@ namespace {
 
 using Home = MemoryPlan::Home;
 
-/// Outputs up to this size keep their memory from run to run; larger ones would be missed meanwhile.
+/// Outputs up to this size keep their memory between runs. Keeping larger ones would withhold too much memory.
 constexpr size_t small_bytes = 16 * 1024;
 
 std::atomic<bool> poisons = false;
 
-/// NaN, in all floating types.
+/// All bytes 0xFF are NaN in all floating-point types.
 void poison(void* data, size_t nbytes, c10::Device device) {
   if (device.is_cpu()) std::memset(data, 0xFF, nbytes);
 }
@@ -50,7 +50,7 @@ c10::Storage copied(const c10::Storage& from, size_t nbytes) {
   return made;
 }
 
-/// What a storage that was handed out owns.
+/// The owner of a storage that was handed out.
 struct Hold {
   std::shared_ptr<ArenaPool> pool;
   std::shared_ptr<void> owner;
@@ -61,8 +61,8 @@ struct Hold {
 
 }  // namespace
 
-c10::Storage HandedOut::over(void* data, size_t nbytes, c10::Device device, std::shared_ptr<void> owner,
-                             const std::shared_ptr<ArenaPool>& pool) {
+c10::Storage OutputBuffer::over(void* data, size_t nbytes, c10::Device device, std::shared_ptr<void> owner,
+                                const std::shared_ptr<ArenaPool>& pool) {
   returned_ = std::make_shared<std::atomic<uint64_t>>(0);
   auto* const hold = new Hold{pool, std::move(owner), returned_};
   c10::DataPtr held(
@@ -70,11 +70,12 @@ c10::Storage HandedOut::over(void* data, size_t nbytes, c10::Device device, std:
   return {c10::Storage::use_byte_size_t(), nbytes, std::move(held), c10::GetAllocator(device.type()), true};
 }
 
-c10::Storage HandedOut::fresh(size_t nbytes, c10::Device device, bool keeps, const std::shared_ptr<ArenaPool>& pool) {
+c10::Storage OutputBuffer::fresh(size_t nbytes, c10::Device device, bool keeps,
+                                 const std::shared_ptr<ArenaPool>& pool) {
   std::shared_ptr<c10::DataPtr> memory = std::move(kept_);
   if (!memory || memory.use_count() > 1)
     memory = std::make_shared<c10::DataPtr>(c10::GetAllocator(device.type())->allocate(nbytes));
-  std::atomic_thread_fence(std::memory_order_acquire);  // whoever let go of it is done with it
+  std::atomic_thread_fence(std::memory_order_acquire);  // all accesses before its release are complete
   if (keeps) kept_ = memory;
   void* const data = memory->get();
   return over(data, nbytes, device, std::move(memory), pool);
@@ -148,7 +149,7 @@ void RunnerMemory::take_arena() {
   leased_ = std::make_shared<ArenaLease>(pool_, pool_->take(plan_.arena_bytes, device));
   auto* const arena = static_cast<char*>(leased_->arena.data.get());
   if (arena == arena_) return;
-  arena_ = nullptr;  // until all blocks lie in the new one
+  arena_ = nullptr;  // until all blocks are in the new arena
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const MemoryPlan::Block& block = plan_.blocks[i];
     if (block.home == Home::arena) bind(blocks_[i], storage_over(arena + block.offset, block.nbytes, device));
@@ -166,15 +167,15 @@ void RunnerMemory::begin(std::span<c10::Storage> inputs) {
 
 c10::Storage RunnerMemory::fresh_output(int block) {
   const MemoryPlan::Block& planned = plan_.blocks[block];
-  HandedOut& handed_out = blocks_[block].handed_out;
+  OutputBuffer& output_buffer = blocks_[block].output_buffer;
   const c10::Device device = blocks_[block].nothing.device();
   if (planned.home == Home::lent)
-    return handed_out.over(arena_ + planned.offset, planned.nbytes, device, leased_, pool_);
-  return handed_out.fresh(planned.nbytes, device, planned.nbytes <= small_bytes, pool_);
+    return output_buffer.over(arena_ + planned.offset, planned.nbytes, device, leased_, pool_);
+  return output_buffer.fresh(planned.nbytes, device, planned.nbytes <= small_bytes, pool_);
 }
 
 void RunnerMemory::poison_block(int block) {
-  if (plan_.blocks[block].nbytes == 0) return;  // it is nowhere
+  if (plan_.blocks[block].nbytes == 0) return;  // it has no memory
   poison(blocks_[block].storage.mutable_data(), plan_.blocks[block].nbytes, blocks_[block].nothing.device());
 }
 
@@ -213,12 +214,13 @@ std::vector<bool> RunnerMemory::came_back() const {
   for (size_t i = 0; i < hand_outs_.size(); ++i) {
     const int block = plan_.block_of[program_.outputs[i].value];
     const bool large = plan_.blocks[block].nbytes > small_bytes && plan_.blocks[block].home >= Home::output;
-    result.push_back(large && hand_outs_[i] == HandOut::given && blocks_[block].handed_out.came_back_after(last_run_));
+    result.push_back(large && hand_outs_[i] == HandOut::given &&
+                     blocks_[block].output_buffer.came_back_after(last_run_));
   }
   return result;
 }
 
-/// One block is handed out once; what else is to have its contents gets a copy.
+/// Each block is handed out once. Further outputs with the same content get a copy.
 void RunnerMemory::decide_hand_outs() {
   const Uses uses(program_);
   std::vector<bool> given(blocks_.size());
@@ -243,7 +245,7 @@ void RunnerMemory::hand_out(size_t output, std::span<c10::Storage> outputs) {
   if (hand_outs_[output] == HandOut::copied) outputs[output] = copied(storage(value), program_.values[value].nbytes);
 }
 
-/// Copies are made before inputs are written over.
+/// Copies are made before inputs are overwritten.
 void RunnerMemory::finish(std::span<c10::Storage> outputs) {
   std::vector<std::pair<c10::Storage, const Program::Output*>> late;
   for (size_t i = 0; i < program_.outputs.size(); ++i) {

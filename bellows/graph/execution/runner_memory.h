@@ -13,49 +13,49 @@
 
 namespace bellows::graph::detail {
 
-/// The memory that one output of a program was handed out in last, and whether somebody holds it still.
-/// Threads: one program's; what was handed out may be let go of on any
-class HandedOut {
+/// The most recent buffer of one program output, and whether it is still referenced.
+/// Threads: belongs to one program; the returned storages may be released on any thread
+class OutputBuffer {
  public:
-  /// Memory of its own.
-  /// Params: keeps – it has the same memory each time, unless that is still held
+  /// Returns: separate memory
+  /// Params:  keeps – reuse the same memory each time, unless it is still referenced
   c10::Storage fresh(size_t nbytes, c10::Device device, bool keeps, const std::shared_ptr<ArenaPool>& pool);
-  /// Memory that stays while `owner` lives.
+  /// Returns: a storage over memory that is valid while `owner` lives
   c10::Storage over(void* data, size_t nbytes, c10::Device device, std::shared_ptr<void> owner,
                     const std::shared_ptr<ArenaPool>& pool);
-  /// It was let go of after the run `last` and before any other one, as the pool counts.
+  /// True if it was released after the run `last` and before any other run, as counted by the pool.
   bool came_back_after(uint64_t last) const { return returned_ && *returned_ == last; }
 
  private:
   std::shared_ptr<c10::DataPtr> kept_;
-  std::shared_ptr<std::atomic<uint64_t>> returned_;  ///< how many runs there had been; 0: it is held
+  std::shared_ptr<std::atomic<uint64_t>> returned_;  ///< number of runs at its release; 0: still referenced
 };
 
-/// The blocks of a memory plan in one run after the other, and the tensors through which operators see them. The tensors are made
-/// once; what changes is the storage below.
+/// The blocks of a memory plan during the runs, and the tensors through which operators see them. The tensors are made
+/// once; only their storages change.
 class RunnerMemory {
  public:
   RunnerMemory(const Program& program, const MemoryPlan& plan);
 
-  /// A tensor that sees a value as an operand says; an undefined one where there is none.
+  /// Returns: a tensor that sees a value like the operand; undefined for an undefined operand
   at::Tensor seen(const Operand& operand);
 
   void begin(std::span<c10::Storage> inputs);
-  /// What the instruction needs that is not there yet: new outputs, copies of what must not be written.
+  /// Prepares the memory for an instruction: new outputs, and copies of values that must not be overwritten.
   void before(int instruction);
-  /// Lets go of what no later instruction needs.
+  /// Releases values that no later instruction needs.
   void after(int instruction);
-  /// Hands over the outputs, and writes back what is not in its input yet.
+  /// Hands over the outputs, and writes values back to inputs if they are not already there.
   void finish(std::span<c10::Storage> outputs);
-  /// In the place of finish() where an instruction failed: hands over the outputs that were whole before it.
+  /// Replaces finish() if an instruction failed: hands over the outputs that were complete before it.
   void finish_before(int instruction, std::span<c10::Storage> outputs);
-  /// Lets go of everything that is not kept from one run to the next.
+  /// Releases everything that is not kept between runs.
   void clear();
-  /// Of each output: whether it can be lent out of the arena, as far as the last run tells. Everybody had let go of it before any
-  /// program ran again.
+  /// Returns: for each output, whether it can be lent from the arena, judged by the last run: it was released before
+  ///          any program ran again
   std::vector<bool> came_back() const;
 
-  /// What an operator made becomes the value.
+  /// Sets a value to the result of an operator.
   void put(ValueId value, const c10::Storage& storage) { bind(blocks_[plan_.block_of[value]], storage); }
   const c10::Storage& storage(ValueId value) const { return blocks_[plan_.block_of[value]].storage; }
   void* data(ValueId value) const;
@@ -63,11 +63,11 @@ class RunnerMemory {
 
  private:
   struct Block {
-    c10::Storage storage{}, nothing{};  ///< the latter between its uses, since a tensor must have one
+    c10::Storage storage{}, nothing{};  ///< `nothing` is set between uses, because a tensor must have a storage
     std::vector<Geometry> geometries{};
     std::vector<at::Tensor> tensors{};
     bool written = false;
-    HandedOut handed_out{};  ///< of an output
+    OutputBuffer output_buffer{};  ///< for outputs
   };
 
   enum class HandOut : uint8_t { stays, given, copied, written_back };
@@ -87,12 +87,12 @@ class RunnerMemory {
   std::vector<Block> blocks_;
   std::vector<std::vector<int>> begins_, ends_;  ///< blocks, by instruction
   std::vector<HandOut> hand_outs_;               ///< by output
-  std::vector<int> made_by_;                     ///< which instruction, by output
+  std::vector<int> made_by_;                     ///< the instruction, by output
   std::span<c10::Storage> inputs_;
-  std::shared_ptr<ArenaPool> pool_;     ///< null where there is no arena
+  std::shared_ptr<ArenaPool> pool_;     ///< null without an arena
   std::shared_ptr<ArenaLease> leased_;  ///< during a run
-  uint64_t last_run_ = 0;               ///< as the pool counts; those inside of it included
-  char* arena_ = nullptr;               ///< where the tensors see it: in most runs it is the same
+  uint64_t last_run_ = 0;               ///< as counted by the pool, including nested runs
+  char* arena_ = nullptr;               ///< the address in the tensors; in most runs it does not change
 };
 
 }  // namespace bellows::graph::detail

@@ -13,7 +13,8 @@ bool keeps_order(const Instruction& one) {
   return one.op && !one.kernel && (!one.op->known || one.op->random || one.op->host_value);
 }
 
-/// May throw because of the numbers in its tensors: an index that is too large, a matrix that is singular.
+/// True if the operator may throw because of values in its tensors, such as an index that is too large or a singular
+/// matrix.
 bool may_fail(const Instruction& one) {
   if (!one.op || one.kernel) return false;
   bool fails = !one.op->known || one.op->name.find("linalg") != std::string::npos;
@@ -24,7 +25,8 @@ bool may_fail(const Instruction& one) {
   return fails;
 }
 
-/// Keeps writes of what outlives the program on their side of operators that may fail: an error then leaves in it what plain code would.
+/// Keeps the order between operators that may fail and writes to buffers that outlive the program. After an error,
+/// these buffers then have the same content as in eager code.
 class FailureOrder {
  public:
   explicit FailureOrder(const Program& program) : outer_(program.inputs.begin(), program.inputs.end()) {}

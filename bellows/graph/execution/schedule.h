@@ -8,37 +8,38 @@
 
 namespace bellows::graph::detail {
 
-/// The order of a program's instructions while they are put together to units. Each unit has a place in line; what it needs stands
-/// before it, what needs it behind. Two may become one, if a place is left between what both need and what needs either.
+/// The order of a program's instructions while they are merged into units. Each unit has a position between the units
+/// that it needs and those that need it. Two units can be merged if there is a position between everything that they
+/// need and everything that needs them.
 class Schedule {
  public:
   explicit Schedule(const Program& program);
 
   const Uses& uses() const { return uses_; }
-  /// The instructions that must run before this one.
+  /// Returns: the instructions that must run before this one
   const std::vector<int>& needs(int instruction) const { return needs_[instruction]; }
   int unit_of(int instruction) const { return unit_[instruction]; }
-  /// Its instructions, in order.
+  /// Returns: the unit's instructions, in order
   const std::vector<int>& members(int unit) const { return members_[unit]; }
   bool may_merge(int a, int b) const { return place_for(a, b).second; }
-  /// The second one is no more. Returns the first.
+  /// Merges the second unit into the first. Returns the first.
   int merge(int a, int b);
 
-  /// The program with each unit of more than one instruction as a group.
-  /// Params:  kinds – of each unit; "": its instructions stay single
+  /// Returns: the program with each unit of several instructions as a group
+  /// Params:  kinds – for each unit; "": its instructions stay single
   Program with_groups(const Program& program, const std::vector<std::string>& kinds) const;
 
  private:
   std::pair<double, bool> place_for(int a, int b) const;
 
   Uses uses_;
-  std::vector<std::vector<int>> needs_, needed_by_;  ///< instructions, of each instruction
+  std::vector<std::vector<int>> needs_, needed_by_;  ///< for each instruction
   std::vector<int> unit_;
   std::vector<std::vector<int>> members_;
-  std::vector<double> place_;  ///< of each unit
+  std::vector<double> place_;  ///< for each unit
 };
 
-/// One instruction in the place of several, which follow each other in some order of the program.
+/// Makes one group of several instructions that can be consecutive in a valid order of the program.
 Instruction group_of(const Program& program, const Uses& uses, const std::vector<int>& members, std::string kind);
 
 }  // namespace bellows::graph::detail

@@ -9,8 +9,8 @@ namespace {
 
 using Replacement = std::optional<Operand> (*)(Editor&, const Match&);
 
-/// A rule: what it looks for, and what comes in its place. All are exact: left out are x + 0, which makes 0 of -0, and division by
-/// a constant.
+/// A pattern and its replacement. All rules are exact. Not included: x + 0, which turns -0 into 0, and division by a
+/// constant.
 struct Rule {
   Pattern pattern;
   Replacement replace;
@@ -37,7 +37,7 @@ bool is_floating(const Geometry& geometry) {
   return c10::isFloatingType(geometry.dtype.toScalarType());
 }
 
-/// What a cast makes can be cast back without loss.
+/// True if the cast is lossless, so that its result can be cast back.
 bool widens(const Geometry& from, const Geometry& to) {
   const auto a = from.dtype.toScalarType(), b = to.dtype.toScalarType();
   return is_floating(from) && is_floating(to) && c10::promoteTypes(a, b) == b;
@@ -62,7 +62,8 @@ std::optional<double> power_of_two(const Instruction::Argument& argument) {
   return value >= 1 && std::frexp(value, &exponent) == 0.5 ? std::optional(value) : std::nullopt;
 }
 
-/// Two factors of 2, 4, 8, …: what overflows does so either way; smaller ones would round twice below the normal numbers.
+/// Combines two factors of 2, 4, 8, …. They overflow in the same cases as their product. Smaller factors would round
+/// twice in the subnormal range.
 std::optional<Operand> scaled_once(Editor& editor, const Match& match) {
   const auto a = power_of_two(match["a"]), b = power_of_two(match["b"]);
   const Operand& x = match.operand("x");

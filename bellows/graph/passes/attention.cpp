@@ -15,7 +15,7 @@ namespace {
 
 using Scores = at::TensorAccessor<float, 4>;
 
-/// Whether softmax finds a score in the row that is neither NaN nor -inf.
+/// True if the row has a logit that is neither NaN nor -inf.
 bool has_score(const Scores& query, const Scores& key, const std::optional<Scores>& mask, int64_t batch, int64_t head,
                int64_t row, double scale) {
   const auto q = query[batch][head][row];
@@ -28,8 +28,8 @@ bool has_score(const Scores& query, const Scores& key, const std::optional<Score
   return false;
 }
 
-/// Attention in fp32, of softmax as libtorch's operator of that name computes it: of a row without any score it is NaN, where the fused
-/// one gives 0, and 0 or -inf as the logarithm of the row's sum.
+/// Attention in fp32 with libtorch's softmax semantics. Rows without any logit are NaN. The fused operator returns 0
+/// for them, and 0 or -inf as the logarithm of the row's sum.
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double scale) {
   auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, false, mask, scale);
@@ -63,21 +63,22 @@ TORCH_LIBRARY_IMPL(bellows, CPU, library) {
 
 namespace {
 
-/// "bellows::attention", which the pass puts in the place of products and softmax.
+/// The operator "bellows::attention", by which the pass replaces matrix multiplications and softmax.
 const OperatorFacts& attention_operator() {
   static const OperatorFacts* const facts = operator_named("bellows::attention");
   return *facts;
 }
 
-/// The operators of one attention, as far as they are there.
+/// The operators of one attention; -1: not present.
 struct Attention {
   int scores = -1, scaled = -1, masked = -1, softmax = -1;
   double scale = 1;
   Geometry::Numbers weights{};              ///< [batch, heads, rows, columns]
-  Operand mask{}, query{}, key{}, value{};  ///< in four dims, too
+  Operand mask{}, query{}, key{}, value{};  ///< as 4-dimensional tensors, too
 };
 
-/// A product of one matrix after the other: as training has it, or whole, as it arrives in inference mode.
+/// True for a product of 4-dimensional tensors or a batch of matrices: as bmm in training, or as matmul in inference
+/// mode.
 bool is_product(const Instruction& one) {
   const auto dims = [&](int argument) { return one.arguments[argument].operands[0].geometry.sizes.size(); };
   return calls(one, "aten::bmm") || (calls(one, "aten::matmul") && dims(0) == 4 && dims(1) == 4);
@@ -104,7 +105,7 @@ class AttentionFuser {
   }
   const Operand& result(int at) const { return program_.instructions[at].results[0].operands[0]; }
 
-  /// Who made what only this instruction reads, row by row as it was made.
+  /// Returns: the instruction that made the operand, if only `reader` reads it, and both see it row-major
   int maker(const Uses& uses, const Operand& read, int reader) const {
     const int made = uses.maker[read.value];
     if (made < 0 || !uses.read_only_by(read.value, reader) || program_.instructions[made].results.size() != 1)
@@ -164,7 +165,7 @@ class AttentionFuser {
     return maker(uses, operand(at, 0), at);
   }
 
-  /// What the parts read is still there, in rows that the operator can read.
+  /// True if the inputs still exist at this instruction, in rows that the operator can read.
   bool fits(const Uses& uses, int product, Attention& found) const {
     const auto there = [&](const Operand& one) {
       return one.value == no_value || uses.overwriter[one.value] < 0 || uses.overwriter[one.value] > product;
@@ -190,7 +191,8 @@ class AttentionFuser {
     return there(found.mask);
   }
 
-  /// [batch * heads, rows, columns] as [batch, heads, rows, columns], where it is not already; what was copied only to be read here is read where it was.
+  /// Views [batch * heads, rows, columns] as [batch, heads, rows, columns], unless it already is. If it is a copy made
+  /// only for this operator, the original is read instead.
   Operand split(const Uses& uses, Operand one, int64_t heads) const {
     Geometry& seen = one.geometry;
     if (seen.sizes.size() == 4) return one;

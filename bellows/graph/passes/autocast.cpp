@@ -11,13 +11,13 @@
 namespace bellows::graph {
 namespace {
 
-/// What may run in lower precision. Arguments and results are bits: bit i is number i.
+/// The operands of an operator that may run in lower precision. Bit i is argument or result i.
 struct Lowered {
-  uint32_t casts = 0;       ///< arguments that are given in it
-  uint32_t results = 1;     ///< those that it then has
-  uint32_t decides = 0;     ///< arguments that must be in it already; none: a product, which always runs in it
-  bool arithmetic = false;  ///< may be done to gradients by the user, too: not followed there
-  int weight = -1;          ///< where it is not there, or not in fp32, all stays as it is: statistics have its type
+  uint32_t casts = 0;       ///< arguments that are passed in lower precision
+  uint32_t results = 1;     ///< results that then have it
+  uint32_t decides = 0;     ///< arguments that must already have it; none: the operator always runs in it
+  bool arithmetic = false;  ///< users may also apply it to gradients, where it must stay in fp32
+  int weight = -1;  ///< if this argument is missing or not fp32, nothing changes, because statistics have its type
 };
 
 constexpr uint32_t bits(std::initializer_list<int> places) {
@@ -29,15 +29,15 @@ constexpr uint32_t bits(std::initializer_list<int> places) {
 constexpr Lowered product(uint32_t casts, uint32_t results = 1) {
   return {.casts = casts, .results = results};
 }
-/// Runs in the type of what it reads, if all of that has one type.
+/// Runs in lower precision if all its inputs already have it.
 constexpr Lowered follows(uint32_t reads) {
   return {.casts = reads, .decides = reads};
 }
-/// The same, of layers' results only.
+/// The same, but only for results of layers.
 constexpr Lowered computes(uint32_t reads) {
   return {.casts = reads, .decides = reads, .arithmetic = true};
 }
-/// Runs in the type of what the forward pass read; the gradient, its first argument, is cast to that.
+/// Runs in the dtype that the forward pass read. The gradient, its first argument, is cast to it.
 constexpr Lowered gradient(int input, int weight = -1) {
   return {.casts = bits({0, input}), .decides = bits({input}), .weight = weight};
 }
@@ -48,7 +48,8 @@ constexpr Lowered norm(int weight) {
 constexpr auto with_bias = product(bits({0, 1, 2})), layer = follows(bits({0})), unary = computes(bits({0})),
                binary = computes(bits({0, 1}));
 
-/// Products are those of libtorch's list that arrive below autocast and autograd, and their gradients.
+/// Matrix multiplications and convolutions of libtorch's list that arrive below autocast and autograd, and their
+/// gradients.
 constexpr std::pair<std::string_view, Lowered> all_lowered[] = {
     {"aten::mm", product(bits({0, 1}))},
     {"aten::bmm", product(bits({0, 1}))},
@@ -135,7 +136,7 @@ bool has(uint32_t places, size_t place) {
   return place < 32 && (places >> place & 1U);
 }
 
-/// Every place between the first and the last one, once.
+/// True if the tensor has each place between the first and the last one, once.
 bool is_dense(Geometry geometry) {
   geometry.offset = 0;
   return detail::covers(geometry, geometry.reach());
@@ -158,8 +159,8 @@ class Rewriting {
         low_(program.values.size(), no_value),
         of_layer_(program.values.size(), false),
         missing_(program.values.size(), false),
-        handed_out_(program.values.size(), false) {
-    for (const auto& output : program.outputs) handed_out_[output.value] = true;
+        is_output_(program.values.size(), false) {
+    for (const auto& output : program.outputs) is_output_[output.value] = true;
   }
 
   int64_t run() {
@@ -185,7 +186,7 @@ class Rewriting {
   }
 
  private:
-  /// Nothing to cast, where an instruction is to stay in fp32.
+  /// Returns: the rule of an instruction, or one without casts if it stays in fp32
   Lowered rule_for(const Instruction& one) const {
     constexpr Lowered stays{.results = 0};
     if (!one.op || one.kernel) return stays;
@@ -216,9 +217,9 @@ class Rewriting {
     return all && (any || !rule.decides);
   }
 
-  /// A number in the form of a tensor does not choose the type of a result.
+  /// 0-dimensional tensors do not determine the dtype of a result.
   static bool is_beside(const Operand& operand) { return operand.geometry.sizes.empty(); }
-  /// Made in lower precision, not only cast to it for a product.
+  /// True if the value was computed in lower precision, not only cast to it.
   bool is_low(const Operand& operand) const {
     return is_fp32(operand) && is_known(operand.value) && low_[operand.value] != no_value;
   }
@@ -229,7 +230,7 @@ class Rewriting {
                        [&](const auto& update) { return update.before == value || update.after == value; });
   }
 
-  /// A buffer of its own, which the result fills.
+  /// True if the result fills a buffer of its own.
   bool can_change(const Instruction& one, const Operand& result) const {
     bool own = is_fp32(result) && !is_written(one, result.value) &&
                detail::covers(result.geometry, program_.values[result.value].nbytes);
@@ -242,11 +243,11 @@ class Rewriting {
     return geometry;
   }
 
-  /// In a forward pass that somebody differentiates, or in inference mode. What is made elsewhere may be the gradient of a parameter, which
-  /// is fp32 under autocast: scaled back, added up or clipped in half, it would vanish.
+  /// True in a forward pass with gradients, or in inference mode. Elsewhere, a value may be the gradient of a
+  /// parameter, which is fp32 under autocast. If it were unscaled, accumulated or clipped in half, it could underflow.
   bool is_of_layer(const Instruction& one) const {
-    const Ambient& ambient = program_.states[one.state].ambient;
-    return (ambient.grad && !ambient.backward) || ambient.inference;
+    const DispatchState& dispatch_state = program_.states[one.state].dispatch_state;
+    return (dispatch_state.grad && !dispatch_state.backward) || dispatch_state.inference;
   }
 
   void lower_result(Instruction::Result& result, bool of_layer, std::vector<ValueId>& needed) {
@@ -257,11 +258,11 @@ class Rewriting {
       operand.value = low_[wide] = detail::add_value(program_, operand.geometry, operand.geometry.reach());
       missing_[wide] = true;
       of_layer_[wide] = of_layer;
-      if (handed_out_[wide]) needed.push_back(wide);
+      if (is_output_[wide]) needed.push_back(wide);
     }
   }
 
-  /// Makes the fp32 of a value that has been made in lower precision, for the first one who needs it.
+  /// Casts a value that was computed in lower precision back to fp32 for its first reader.
   void widen(ValueId value, const Instruction& reader) {
     if (value == no_value || !missing_[value]) return;
     missing_[value] = false;
@@ -287,7 +288,8 @@ class Rewriting {
     operand = {copy, target};
   }
 
-  /// What is cast for an operand: the whole buffer, so that other views of it are served, unless most of it is of no use.
+  /// Returns: the part of the buffer to cast for an operand. It is the whole buffer, to serve other views, unless most
+  ///          of it would not be needed.
   Geometry source_of(const Operand& operand) const {
     const auto& facts = program_.values[operand.value];
     size_t read = sizeof(float);
@@ -307,7 +309,7 @@ class Rewriting {
     return known->second;
   }
 
-  /// Behind what has been made so far; the reader's state is the one that autograd would cast in.
+  /// Appends the cast to the program so far. It runs in the reader's state, in which autograd would cast.
   void cast(const Operand& from, const Operand& to, const Instruction& reader) {
     static const OperatorFacts* const op = detail::operator_named("aten::_to_copy");
     Instruction made{.op = op, .state = reader.state, .default_dtype = reader.default_dtype};
@@ -322,10 +324,10 @@ class Rewriting {
 
   Program& program_;
   const c10::ScalarType dtype_;
-  std::vector<ValueId> low_;    ///< of each value that was fp32: what it was made as
-  std::vector<bool> of_layer_;  ///< of these: no gradient
-  std::vector<bool> missing_;   ///< made in lower precision only, so far
-  std::vector<bool> handed_out_;
+  std::vector<ValueId> low_;    ///< for each value that was fp32: the value that replaces it
+  std::vector<bool> of_layer_;  ///< of these: results of layers, not gradients
+  std::vector<bool> missing_;   ///< exists only in lower precision so far
+  std::vector<bool> is_output_;
   std::unordered_map<std::string, ValueId> casts_;
   std::vector<Instruction> made_;
   int64_t fired_ = 0;
@@ -334,7 +336,7 @@ class Rewriting {
 bool runs_under_autocast(const Program& program) {
   constexpr c10::DispatchKeySet key(c10::DispatchKey::AutocastCPU);
   return std::any_of(program.states.begin(), program.states.end(), [&](const Program::State& state) {
-    return !c10::DispatchKeySet(c10::DispatchKeySet::RAW, state.ambient.excluded).has_all(key);
+    return !c10::DispatchKeySet(c10::DispatchKeySet::RAW, state.dispatch_state.excluded).has_all(key);
   });
 }
 
@@ -344,7 +346,8 @@ Pass autocast_pass(c10::ScalarType dtype) {
   TORCH_CHECK_VALUE(dtype == c10::kBFloat16 || dtype == c10::kHalf, "autocast_pass: got ", dtype,
                     ", expected bf16 or half.");
   return {.name = "autocast",
-          .what = c10::str("runs products, and what follows them, in ", dtype == c10::kHalf ? "half" : "bf16"),
+          .what = c10::str("runs matmuls, convolutions and the operators after them in ",
+                           dtype == c10::kHalf ? "half" : "bf16"),
           .tolerance = dtype == c10::kHalf ? 1e-3 : 8e-3,
           .run = [dtype](Program& program, const PassOptions&) -> int64_t {
             return runs_under_autocast(program) ? 0 : Rewriting(program, dtype).run();

@@ -6,16 +6,18 @@
 
 namespace bellows::graph {
 
-/// Rewrites a program of fp32 operators into what the same code gives under libtorch's autocast on a CPU: products (linears, convolutions,
-/// attention, and their gradients) read and give `dtype`, and so do pointwise operators, norms and poolings that read nothing else. All
-/// other operators get fp32, softmax, reductions and losses among them. What is cast once serves all who read it. What the program leaves
-/// behind (results, gradients of parameters, whatever it writes) keeps its dtype.
+/// Rewrites a program of fp32 operators to what the same code computes under libtorch's autocast on the CPU. Linears,
+/// convolutions, attention and their gradients read and return `dtype`. Pointwise operators, norms and poolings do the
+/// same if all their inputs are in `dtype`.
+/// All other operators get fp32, including softmax, reductions and losses. A value is cast once for all of its readers.
+/// Values that outlive the program (results, gradients of parameters, all written buffers) keep their dtype.
 ///
-/// Programs that ran under autocast already stay as they are, and so do operators of doubles and integers. It fires once a product.
+/// Programs that already ran under autocast are unchanged, as are operators on doubles and integers. The pass fires
+/// once per matrix multiplication, convolution, attention, or gradient of one.
 /// Params:   dtype – bf16 or half
-/// Numerics: products, and what follows them, round to `dtype`; gradients are in the dtype that the forward pass read. Bias gradients,
-///           means and softmax, which autocast rounds, stay fp32
-/// Throws:   c10::ValueError – another dtype
+/// Numerics: these operators, and those that follow them, round to `dtype`. Gradients have the dtype that the forward
+///           pass read. Bias gradients, means and softmax stay in fp32, while autocast rounds them.
+/// Throws:   c10::ValueError if `dtype` is another one
 /// Ref:      aten/src/ATen/autocast_mode.cpp, AutocastCPU; Micikevicius et al., Mixed precision training, ICLR 2018
 Pass autocast_pass(c10::ScalarType dtype);
 

@@ -11,7 +11,7 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// Where a product has its weights, its bias, and which of the weights' dims is that of the results.
+/// The arguments of a linear or convolution that are its weight and bias, and the weight's dim of the outputs.
 struct Product {
   int weight = -1, bias = -1;
   int64_t dim = 0;
@@ -48,7 +48,7 @@ class BatchNormFolder {
   }
 
  private:
-  /// An argument that is left out is an undefined tensor, too.
+  /// Returns: an operand; undefined for an omitted argument
   const Operand& operand(const Instruction& one, int argument) const {
     static const Operand none;
     const auto& operands = one.arguments[argument].operands;
@@ -80,7 +80,7 @@ class BatchNormFolder {
     return true;
   }
 
-  /// Somebody reads the other results, which are empty.
+  /// True if another instruction reads the other results, which are empty.
   bool is_read(const Uses& uses, const Instruction& norm) const {
     for (size_t i = 1; i < norm.results.size(); ++i) {
       const ValueId value = norm.results[i].operands[0].value;
@@ -113,9 +113,9 @@ class BatchNormFolder {
   KnownValues known_;
 };
 
-/// Where batch norm writes nothing, another operator says so.
+/// Replaces a batch norm that writes nothing by the operator that declares this.
 bool say_evaluation(Program& program, Instruction& norm, const OperatorFacts& op) {
-  const bool composite = calls(norm, "aten::batch_norm");  // whole under inference mode
+  const bool composite = calls(norm, "aten::batch_norm");  // composite in inference mode
   if (!(composite || calls(norm, "aten::native_batch_norm")) || norm.arguments[5].constant.toBool()) return false;
   for (const int statistics : {3, 4}) {
     const auto& operands = norm.arguments[statistics].operands;
@@ -137,7 +137,7 @@ bool say_evaluation(Program& program, Instruction& norm, const OperatorFacts& op
   norm.updates.clear();
   norm.arguments.erase(norm.arguments.begin() + 5);
   norm.arguments.resize(op.arguments.size());
-  norm.results.resize(op.results, {.operands = {Operand{}}});  // nobody reads what a composite does not hand out
+  norm.results.resize(op.results, {.operands = {Operand{}}});  // nothing reads results that a composite does not return
   norm.op = &op;
   return true;
 }

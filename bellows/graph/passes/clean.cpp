@@ -10,12 +10,12 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// May do more than its results say: draw numbers, print, keep a file.
+/// True if the operator may have side effects: random numbers, output, files.
 bool has_effects(const Instruction& one) {
   return one.op && !one.kernel && (!one.op->known || one.op->random || one.op->host_value);
 }
 
-/// Two with the same text compute the same, if their constants are the same.
+/// Instructions with equal texts compute the same if their constants are equal.
 std::string key_of(const Instruction& one) {
   std::ostringstream out;
   out << one.op->name << " " << one.state;
@@ -39,7 +39,7 @@ bool same(const Instruction& a, const Instruction& b) {
   return true;
 }
 
-/// All results of one can stand for those of the other.
+/// Replaces all results of one instruction by those of the other. Returns false if this is not possible.
 bool replace_results(Program& program, const Instruction& old, const Instruction& other) {
   const Uses uses(program);
   std::vector<std::pair<ValueId, ValueId>> pairs;
@@ -58,7 +58,7 @@ bool replace_results(Program& program, const Instruction& old, const Instruction
   return replace_value(program, uses, pairs[0].first, pairs[0].second);
 }
 
-/// Sizes and strides of a cast do not matter where it keeps the places of what it reads.
+/// The key of a cast. Sizes and strides do not matter if the cast keeps the places of its input.
 std::string cast_key_of(const Program& program, const Instruction& one) {
   if (one.op->name != "aten::_to_copy" || one.results.size() != 1) return "";
   const Operand& from = one.arguments[0].operands[0];

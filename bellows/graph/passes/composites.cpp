@@ -7,7 +7,7 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// The operator that a composite calls, and each of its arguments: one of the composite's, by number, or a constant.
+/// The operator that a composite calls. Each argument is the index of an argument of the composite, or a constant.
 struct Parts {
   std::string_view name;
   std::vector<std::variant<int, c10::IValue>> arguments;
@@ -40,7 +40,7 @@ bool has_no_dtype(const Instruction& one) {
   return one.arguments[2].constant.isNone();
 }
 
-/// Only what libtorch's own kernels do with floats on a CPU.
+/// Covers only the calls that libtorch's own kernels make for floating-point tensors on the CPU.
 const std::unordered_map<std::string_view, Parts>& all_parts() {
   static const auto* const all = new std::unordered_map<std::string_view, Parts>{
       {"aten::conv1d", {"aten::convolution", {0, 1, 2, 3, 4, 5, flag(false), list_of({0}), 6}, is_batch}},
@@ -73,11 +73,12 @@ bool say(Instruction& one) {
   }
   one.op = op;
   one.arguments = std::move(arguments);
-  one.results.resize(op->results, {.operands = {Operand{}}});  // nobody reads what the composite does not hand out
+  // Nothing reads results that the composite does not return
+  one.results.resize(op->results, {.operands = {Operand{}}});
   return true;
 }
 
-/// A product of rows, however many dims they are in, with one matrix: libtorch makes one matrix of the rows, too.
+/// A matmul of rows (in any number of dims) with one matrix. libtorch also combines the rows into one matrix.
 bool say_matmul(Program& program, Instruction& one) {
   if (!calls(one, "aten::matmul") || !is_pure(one)) return false;
   Geometry& rows = one.arguments[0].operands[0].geometry;

@@ -13,7 +13,7 @@ bool is_comparison(Function function) {
          function == Function::isnan || function == Function::any || function == Function::all;
 }
 
-/// A constant number in double; none, where it would lose digits.
+/// Returns: a constant number as double; none if it would lose digits
 std::optional<double> exact_number(const c10::IValue& value) {
   if (value.isDouble()) return value.toDouble();
   if (value.isBool()) return value.toBool();
@@ -37,7 +37,8 @@ std::string without_underscore(const OperatorFacts& op) {
 }
 
 c10::ScalarType common_type(const Instruction& instruction) {
-  // tensors with dims before those without, and these before numbers, within floating or integral ones
+  // Tensors with dims take precedence over 0-dimensional tensors, and these over numbers, within floating-point or
+  // integral types.
   std::array<c10::ScalarType, 3> found{c10::ScalarType::Undefined, c10::ScalarType::Undefined,
                                        c10::ScalarType::Undefined};
   const auto take = [&](size_t rank, c10::ScalarType type) {
@@ -143,7 +144,7 @@ Ref Maker::raw(int argument, Loops loops) {
 Ref Maker::number(int argument) {
   const auto& one = instruction.arguments[argument];
   if (one.number >= 0) {
-    bad = bad || c10::isIntegralType(type, true);  // kernels are given doubles, which hold no more than 53 bits
+    bad = bad || c10::isIntegralType(type, true);  // kernels get numbers as doubles, which hold at most 53 bits
     return add({.function = Function::number, .type = type, .index = argument});
   }
   const auto exact = exact_number(one.constant);

@@ -44,7 +44,8 @@ class ConstantFolder {
       read += elements(operand);
     });
     for_each_result(one, [&](const Operand& result) { made += elements(result); });
-    return any && all && made <= std::max(read, small_elements);  // what grows costs more to keep than to make
+    // Results that are larger than the inputs cost more memory than they save time
+    return any && all && made <= std::max(read, small_elements);
   }
 
   size_t elements(const Operand& operand) const {
@@ -75,7 +76,7 @@ class ConstantFolder {
     for (const auto& argument : one.arguments) stack.push_back(value_of(argument));
     {
       const Program::State& state = program_.states[one.state];
-      const AmbientScope scope(state.ambient, state.float32_precision);
+      const DispatchStateScope scope(state.dispatch_state, state.float32_precision);
       one.op->handle->callBoxed(stack);
     }
     std::vector<at::Tensor> made;

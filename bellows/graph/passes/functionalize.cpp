@@ -13,14 +13,14 @@ namespace {
 using Kind = OperatorFacts::Kind;
 using std::string_view;
 
-/// Each has a twin with an underscore that gives the same bits if the results have one dtype.
+/// Each of these has an in-place form with an underscore that is bit-identical if the results have one dtype.
 constexpr std::array<string_view, 41> pure_operators = {
     "abs",  "add",   "addcdiv", "addcmul", "ceil",        "clamp", "clamp_max", "clamp_min", "cos",
     "copy", "div",   "erf",     "exp",     "expm1",       "fill",  "floor",     "hardtanh",  "leaky_relu",
     "lerp", "log",   "log1p",   "log2",    "masked_fill", "mul",   "neg",       "pow",       "reciprocal",
     "relu", "round", "rsqrt",   "sigmoid", "sign",        "silu",  "sin",       "sqrt",      "square",
     "sub",  "tanh",  "trunc",   "zero",    "maximum"};
-/// Give the dtype of what is written, whatever the other operands are.
+/// The result has the dtype of the written tensor, whatever the other operands are.
 constexpr std::array<string_view, 4> own_dtype = {"copy", "fill", "zero", "masked_fill"};
 
 template <size_t count>
@@ -40,7 +40,7 @@ struct OperatorName {
   string_view library, base, overload;
 };
 
-/// Two names of overloads differ between what is pure and what writes.
+/// Overload names of pow that differ between the pure and the in-place form.
 constexpr std::array<std::pair<string_view, string_view>, 2> pow_overloads = {
     {{"Tensor_Scalar", "Scalar"}, {"Tensor_Tensor", "Tensor"}}};
 
@@ -66,7 +66,7 @@ bool is_floating(const Geometry& geometry) {
   return c10::isFloatingType(c10::typeMetaToScalarType(geometry.dtype));
 }
 
-/// Whether the result of a pure operator on these operands has the dtype of the first one.
+/// True if the result of a pure operator on these operands has the dtype of the first one.
 bool keeps_dtype(const std::vector<Instruction::Argument>& arguments, string_view base) {
   if (among(own_dtype, base)) return true;
   const Geometry& own = arguments[0].operands[0].geometry;
@@ -82,12 +82,12 @@ bool keeps_dtype(const std::vector<Instruction::Argument>& arguments, string_vie
   return true;
 }
 
-/// libtorch's `mul_` by a number hands its operands over in the other order, so its kernel rounds the number to 16 bits first.
+/// libtorch's `mul_` by a number swaps its operands, so its kernel first rounds the number to 16 bits.
 bool rounds_number_first(string_view base, string_view overload, const Operand& own) {
   return base == "mul" && overload == "Scalar" && own.geometry.dtype.itemsize() == 2;
 }
 
-/// Pure and of the same arguments, or null.
+/// Returns: the pure form with the same arguments, or null
 const OperatorFacts* pure_form(const OperatorFacts& op, const std::vector<Instruction::Argument>& arguments) {
   const OperatorName name(op.name);
   if (name.library != "aten" || !name.base.ends_with('_')) return nullptr;
@@ -100,7 +100,7 @@ const OperatorFacts* pure_form(const OperatorFacts& op, const std::vector<Instru
   return fits ? pure : nullptr;
 }
 
-/// An operator on lists, as one on tensors. Overloads differ in how they are spelled.
+/// Returns: the operator on tensors that corresponds to one on lists. The overload names differ.
 const OperatorFacts* single_form(const OperatorName& name) {
   std::string base(name.base.substr(string_view("_foreach_").size()));
   const bool in_place = base.ends_with('_');
@@ -115,7 +115,7 @@ const OperatorFacts* single_form(const OperatorName& name) {
   return in_place ? find(base + "_", overload) : find(base, pure_overload(base, overload));
 }
 
-/// The argument of the operator on tensor number `at`. Returns false if it cannot be told.
+/// Picks the argument for tensor number `at`. Returns false if this is not possible.
 bool pick(const Instruction::Argument& all, size_t at, Kind kind, Instruction::Argument& one) {
   one = all;
   one.kind = kind;
@@ -130,7 +130,7 @@ bool pick(const Instruction::Argument& all, size_t at, Kind kind, Instruction::A
   return true;
 }
 
-/// Number `at` of those that an operator on lists is made of; its op is null if that cannot be told.
+/// Returns: the operator on tensor number `at` of an operator on lists; its `op` is null if there is none
 Instruction single(const Instruction& all, const OperatorFacts& op, size_t at) {
   Instruction one{.op = &op, .state = all.state, .default_dtype = all.default_dtype};
   const c10::FunctionSchema& schema = op.handle->schema();
@@ -157,7 +157,7 @@ Instruction single(const Instruction& all, const OperatorFacts& op, size_t at) {
   return one;
 }
 
-/// Operators on lists take one tensor after the other, so later ones see what earlier ones wrote.
+/// Operators on lists process the tensors in order, so later ones read the results of earlier ones.
 void read_after_updates(std::vector<Instruction>& all) {
   std::unordered_map<ValueId, ValueId> now;
   for (Instruction& one : all) {
@@ -170,7 +170,7 @@ void read_after_updates(std::vector<Instruction>& all) {
   }
 }
 
-/// Operators on tensors in the place of one on lists; none if that cannot be said.
+/// Returns: operators on tensors that replace one on lists; empty if this is not possible
 std::vector<Instruction> singles(const Instruction& all) {
   const OperatorName name(all.op->name);
   if (!name.base.starts_with("_foreach_") || all.arguments.empty()) return {};
@@ -189,7 +189,7 @@ std::vector<Instruction> singles(const Instruction& all) {
   return result;
 }
 
-/// The operator writes all that its result sees, so the result says what is written.
+/// Turns the operator into its pure form. The result shows what is written, because the operator writes all of it.
 void make_pure(Instruction& one) {
   if (!one.op || one.updates.size() != 1 || one.results.size() != 1 || one.results[0].operands.size() != 1) return;
   const auto& own = one.arguments[0].operands;

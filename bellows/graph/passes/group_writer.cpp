@@ -34,7 +34,7 @@ std::vector<const Operand*> operands_of(const Instruction& instruction) {
   return result;
 }
 
-/// Calls visit(strides) for all places that an expression looks at.
+/// Calls visit(strides) for all loads and stores of an expression.
 template <class Visit>
 void for_each_strides(Expression& expression, const Visit& visit) {
   for (Term& term : expression.terms) {
@@ -43,7 +43,7 @@ void for_each_strides(Expression& expression, const Visit& visit) {
   for (Store& store : expression.stores) visit(store.strides);
 }
 
-/// Bits below stay, those above move.
+/// Removes bit `at`: lower bits stay, higher bits move down.
 uint64_t without_bit(uint64_t bits, size_t at) {
   const uint64_t low = (uint64_t{1} << at) - 1;
   return (bits & low) | (bits >> 1 & ~low);
@@ -56,7 +56,7 @@ void drop_loop(Expression& expression, size_t loop) {
   for (Term& term : expression.terms) term.reduced = without_bit(term.reduced, loop);
 }
 
-/// Whether a loop and the next inner one may be walked as one.
+/// True if a loop and the next inner one can be combined into one.
 bool may_join(Expression& expression, size_t loop) {
   bool may = true;
   for_each_strides(expression, [&](Term::Numbers& strides) {
@@ -95,7 +95,7 @@ void drop_unused_terms(Expression& expression) {
   for (Store& store : expression.stores) store.term = moved[store.term];
 }
 
-/// Makes two loops out of one: the inner one has `inner` places.
+/// Splits a loop in two. The inner one has `inner` places.
 void split_loop(Expression& expression, size_t loop, int64_t inner) {
   const auto at = static_cast<std::ptrdiff_t>(loop);
   expression.loops[loop] /= inner;
@@ -111,14 +111,14 @@ void split_loop(Expression& expression, size_t loop, int64_t inner) {
   }
 }
 
-/// Takes out the loops of one place.
+/// Removes loops with a single place.
 void drop_single_loops(Expression& expression) {
   for (size_t loop = expression.loops.size(); loop-- > 0;) {
     if (expression.loops[loop] == 1) drop_loop(expression, loop);
   }
 }
 
-/// Takes terms away that no store needs, and loops that others can do with.
+/// Removes terms that no store needs, and combines loops.
 void simplify(Expression& expression) {
   drop_unused_terms(expression);
   join_loops(expression);
@@ -144,7 +144,8 @@ bool GroupWriter::add(const Instruction& instruction, Expression one) {
   return false;
 }
 
-/// The loops that an instruction runs over; of one that works on less, those that a value varies along that it reads.
+/// Returns: the group's loops that an instruction runs over. An instruction on fewer places runs over the loops along
+///          which one of its inputs varies.
 std::optional<uint64_t> GroupWriter::loops_for(const Expression& one, const std::vector<const Operand*>& operands) {
   const int64_t count = places(one.loops, ~uint64_t{0});
   const int64_t here = places(expression_.loops, ~uint64_t{0});
@@ -166,7 +167,8 @@ std::optional<uint64_t> GroupWriter::loops_for(const Expression& one, const std:
   return std::nullopt;
 }
 
-/// Brings an instruction's loops and those of the group to the same sizes, and gives the group's of each.
+/// Splits the loops of an instruction and of the group until their sizes match. Returns the group's loop for each loop
+/// of the instruction.
 std::optional<GroupWriter::Loops> GroupWriter::align(Expression& one, uint64_t which) {
   std::vector<size_t> targets;
   for (size_t i = 0; i < expression_.loops.size(); ++i) {
@@ -218,7 +220,8 @@ int GroupWriter::add_term(Term term) {
   return static_cast<int>(terms.size()) - 1;
 }
 
-/// What stands for a load: `already`, if the group made the value and stores it at the same places; none, if at others.
+/// Resolves a load. If the group made the value and stores it at the same places, `already` is set to its term. Returns
+/// none if the places differ.
 std::optional<Term> GroupWriter::load(Term term, ValueId value, int& already) {
   const int at = find(value);
   if (at < 0) {
@@ -249,7 +252,7 @@ bool GroupWriter::take_terms(const Expression& one, const Loops& loops, const In
     term.reduced = reduced;
     for (int i = 0; i < arity(term.function); ++i) term.terms[i] = term_of_[term.terms[i]];
     if (term.function == Function::cast && expression_.terms[term.terms[0]].type == term.type) already = term.terms[0];
-    if (is_reduction(term.function) && !reduced) already = term.terms[0];  // of one place
+    if (is_reduction(term.function) && !reduced) already = term.terms[0];  // a reduction over one place
     term_of_.push_back(already >= 0 ? already : add_term(std::move(term)));
   }
   return true;
@@ -299,7 +302,7 @@ bool GroupWriter::is_sound() const {
     const auto at = std::find(inputs_.begin(), inputs_.end(), roots_[i]);
     const int index = static_cast<int>(at - inputs_.begin());
     const Store& store = expression_.stores[i];
-    std::vector<bool> from(terms.size(), false);  // depends on what the update overwrites
+    std::vector<bool> from(terms.size(), false);  // depends on the value that the update overwrites
     for (size_t t = 0; t < terms.size(); ++t) {
       const Term& term = terms[t];
       if (term.function == Function::load && term.index == index) {
@@ -315,7 +318,8 @@ bool GroupWriter::is_sound() const {
 
 namespace {
 
-/// Leaves the stores of a group's outputs; a result may be one that takes the memory of an input. False: one is missing.
+/// Removes all stores except those of the group's outputs. A result may also be one that takes the memory of an input.
+/// Returns false if an output is missing.
 bool keep_outputs(const Program& group, const GroupWriter& writer, Expression& expression) {
   std::vector<Store> kept;
   int result = 0;
@@ -337,7 +341,7 @@ bool keep_outputs(const Program& group, const GroupWriter& writer, Expression& e
   return true;
 }
 
-/// Operands that are written are loaded at the places only that the store writes.
+/// True if written operands are loaded only at the places that the store writes.
 bool are_loaded_where_written(const Expression& expression) {
   for (const Store& store : expression.stores) {
     if (!store.update) continue;
@@ -379,7 +383,7 @@ int place_of(const std::vector<ValueId>& all, ValueId value) {
   return at == all.end() ? -1 : static_cast<int>(at - all.begin());
 }
 
-/// What one of the inner groups computes, in terms of the outer one.
+/// The expression of one inner group, with indices of the outer one.
 std::optional<Expression> inner_expression(const Program& group, const Instruction& one,
                                            const std::vector<ValueId>& made) {
   auto expression = expression_of(*one.group);

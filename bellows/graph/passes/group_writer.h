@@ -7,20 +7,21 @@
 
 namespace bellows::graph::detail {
 
-/// Writes the expressions of several instructions as one: what one makes and the next reads stays a term.
+/// Combines the expressions of several instructions into one. Values that one makes and another reads remain terms.
 class GroupWriter {
  public:
-  /// Takes an instruction in, after all that it reads values of. False: it does not fit; then nothing has changed.
+  /// Adds an instruction. The instructions whose values it reads must have been added before.
+  /// Returns: false if it does not fit. The group is then unchanged.
   bool add(const Instruction& instruction);
   bool add(const Instruction& instruction, Expression expression);
-  /// Whether what was written may be run at once: no value is read when it may be overwritten.
+  /// True if the combined expression can run as a whole: no value is read after it may have been overwritten.
   bool is_sound() const;
 
-  /// Stores stand for all values that were made, `made` beside them; index of loads: in `inputs`.
+  /// The combined expression. It has one store per made value, in the order of `made`. Loads have indices in `inputs`.
   const Expression& expression() const { return expression_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
   const std::vector<ValueId>& made() const { return made_; }
-  /// Of each made value: the input whose memory it has; no_value: memory of its own.
+  /// For each made value: the input whose memory it has, or no_value if it has its own.
   const std::vector<ValueId>& roots() const { return roots_; }
 
  private:
@@ -40,7 +41,7 @@ class GroupWriter {
 
   Expression expression_;
   std::vector<ValueId> inputs_, made_, roots_;
-  std::vector<int> term_of_;  ///< of the instruction's terms, where they are now
+  std::vector<int> term_of_;  ///< where the instruction's terms are now
 };
 
 }  // namespace bellows::graph::detail

@@ -13,7 +13,8 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// A view of rows of `width` as one of the same columns in rows of `wider`, from column `first` on. False: it is no such view.
+/// Converts a view of rows of `width` into a view of the same columns in rows of `wider`, from column `first` on.
+/// Returns false if this is not possible.
 bool widen(Geometry& seen, int64_t width, int64_t wider, int64_t first) {
   int64_t column = seen.offset % width;
   for (size_t i = 0; i < seen.sizes.size(); ++i) {
@@ -50,7 +51,8 @@ class LinearJoiner {
   }
 
  private:
-  /// The same for linears that may become one; "" for what is none, or has weights that may change.
+  /// Returns: a key that is equal for linears that can be joined; "" for other instructions, and for linears whose
+  ///          weights may change
   std::string key_of(const Instruction& one) const {
     const auto where = linear_of(one);
     if (!where) return "";

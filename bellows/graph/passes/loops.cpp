@@ -8,14 +8,14 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// A row of this many places stays in a core's cache, so that going over it once more costs little.
+/// A row of this many places stays in a core's cache, so that another pass over it is cheap.
 constexpr int64_t cached_places = 1 << 14;
-/// What kernels take in pointers.
+/// Maximum number of pointers that a kernel takes.
 constexpr size_t most_operands = 48;
 
-/// What decides whether reductions may share a nest of loops.
+/// Properties that determine whether reductions can share a nest of loops.
 struct Shape {
-  int levels = 0;  ///< how often the data is gone over, beyond the first time
+  int levels = 0;  ///< passes over the data beyond the first
   int64_t longest = 1;
   std::vector<uint64_t> reduced{};
 };
@@ -38,7 +38,7 @@ Shape shape_of(const Expression& expression) {
   return shape;
 }
 
-/// Fusion of one program.
+/// Fuses the instructions of one program.
 class LoopFuser {
  public:
   LoopFuser(const Program& program, const PassOptions& options)
@@ -72,7 +72,7 @@ class LoopFuser {
   }
 
  private:
-  /// Instructions that make what this one reads, or read the same, those with the most to save first.
+  /// Returns: instructions that make the inputs of this one, or read the same inputs, sorted by the saved bytes
   std::vector<int> candidates(int at) const {
     std::unordered_map<int, size_t> saved;
     const Uses& uses = schedule_.uses();
@@ -146,7 +146,7 @@ class LoopFuser {
   const PassOptions& options_;
   Schedule schedule_;
   std::vector<std::optional<Expression>> fusible_;
-  std::vector<std::optional<GroupWriter>> writers_;  ///< of each unit
+  std::vector<std::optional<GroupWriter>> writers_;  ///< for each unit
 };
 
 }  // namespace

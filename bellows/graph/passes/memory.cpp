@@ -11,7 +11,8 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// An order of a program's instructions: as they stand, but that whatever lets go of more memory than it takes runs as soon as it can.
+/// Reorders a program's instructions: an instruction that frees more memory than it takes runs as early as possible.
+/// Otherwise, the order stays.
 class MemoryOrder {
  public:
   explicit MemoryOrder(const Program& program)
@@ -43,14 +44,14 @@ class MemoryOrder {
   }
 
  private:
-  /// Values that an instruction reads, each once.
+  /// Returns: the values that an instruction reads, each once
   std::set<ValueId> read_by(int at) const {
     std::set<ValueId> all;
     for_each_operand(program_.instructions[at], [&](const Operand& operand) { all.insert(operand.value); });
     return all;
   }
 
-  /// Bytes that are needed afterwards beyond those before.
+  /// Returns: the growth of the needed memory by this instruction, in bytes
   int64_t growth(int at) const {
     const Uses& uses = schedule_.uses();
     int64_t bytes = 0;
@@ -78,11 +79,11 @@ class MemoryOrder {
   const Schedule schedule_;
   std::vector<size_t> waits_for_;
   std::vector<std::vector<int>> users_;
-  std::vector<size_t> readers_left_;  ///< of each value
+  std::vector<size_t> readers_left_;  ///< for each value
   std::set<int> ready_;
 };
 
-/// Lets kernels write over operands that nobody reads afterwards.
+/// Lets kernels overwrite operands that no later instruction reads.
 class OperandReuser {
  public:
   OperandReuser(Program& program, const PassOptions& options)
@@ -103,12 +104,13 @@ class OperandReuser {
   }
 
  private:
-  /// What it makes will lie in the arena. What operators make themselves is freed as soon as it can be instead.
+  /// True if its results will be in the arena. Other operators allocate their results, which are freed as early as
+  /// possible instead.
   static bool is_planned(const Instruction& one) {
     return one.kernel || one.group || out_form_of(one) || expression_of(one);
   }
 
-  /// Memory of the arena, which nobody needs after this instruction.
+  /// True if the value is in the arena and not needed after this instruction.
   bool dies(ValueId value, int at) const {
     return value != no_value && own_[value] && uses_.outputs[value] == 0 && uses_.overwriter[value] < 0 &&
            uses_.readers[value].back() == at;
@@ -132,7 +134,7 @@ class OperandReuser {
     return fired;
   }
 
-  /// False: its code could not be right then.
+  /// Returns: false if correct code would not be possible
   bool write_over(Instruction& one, size_t result, size_t input) {
     auto group = std::make_shared<Program>(*one.group);
     size_t count = 0;
@@ -154,7 +156,7 @@ class OperandReuser {
   Program& program_;
   const PassOptions& options_;
   const Uses uses_;
-  std::vector<bool> own_;  ///< of each value
+  std::vector<bool> own_;  ///< for each value
 };
 
 }  // namespace

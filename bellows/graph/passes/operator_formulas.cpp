@@ -5,7 +5,8 @@
 
 #include "bellows/graph/passes/expression_maker.h"
 
-// What each operator computes, in three groups. Each group's write function answers whether it knows the operator, and writes it if so.
+// The formulas of all operators, in three groups. Each group has a write function that returns false if it does not
+// support the operator.
 namespace bellows::graph {
 namespace detail {
 namespace {
@@ -42,7 +43,7 @@ Ref binary(Maker& m) {
   return call(function, m.in(0), m.has(1) ? m.in(1) : m.number(1));
 }
 
-/// In the type that the operands have in common, not in that of the result.
+/// Computed in the common type of the operands, not in the type of the result.
 template <F function>
 Ref comparison(Maker& m) {
   m.type = compute_type(common_type(m.instruction));
@@ -58,13 +59,13 @@ Ref logical(Maker& m) {
   return call(function, as_bool(m, 0), as_bool(m, 1));
 }
 
-/// Copies: the result's type is the store's.
+/// For copies: the store converts to the type of the result.
 Ref same(Maker& m) {
   m.type = compute_type(m.operand(0)->geometry.dtype.toScalarType());
   return m.in(0);
 }
 
-/// A cast that somebody wrote rounds, also where it is cast back.
+/// A cast in the user's code rounds, even if its result is cast back.
 Ref to_copy(Maker& m) {
   const c10::ScalarType from = m.operand(0)->geometry.dtype.toScalarType(),
                         to = m.result().geometry.dtype.toScalarType();
@@ -376,7 +377,7 @@ Formula formula_of(std::string_view name) {
   return found == known.end() ? nullptr : found->second;
 }
 
-/// Formulas that mean what they say for integers, too.
+/// True if the formula is also correct for integers.
 bool for_integers(std::string_view name) {
   return name.find("backward") == std::string_view::npos && name != "aten::reciprocal" && name != "aten::rsqrt" &&
          name.substr(0, 10) != "aten::lerp" && name.substr(0, 10) != "aten::fmod" &&
@@ -391,14 +392,15 @@ bool write_pointwise(Maker& maker, std::string_view name) {
   const c10::ScalarType result_type = maker.result().geometry.dtype.toScalarType();
   const c10::ScalarType common = common_type(maker.instruction);
   if (c10::isFloatingType(result_type))
-    maker.type = compute_type(c10::promoteTypes(result_type, common));  // into floats from doubles is done in doubles
+    // Operators with a double operand and a float result compute in double
+    maker.type = compute_type(c10::promoteTypes(result_type, common));
   else if (!for_integers(name))
     return false;
   maker.store(0, formula(maker));
   return true;
 }
 
-/// The dims of a reduction, as bits: those of an argument, all where it is left out.
+/// Returns: the dims of a reduction as a mask: those of an argument, or all if it is omitted
 uint64_t dims_of(const Maker& m, int argument) {
   const size_t rank = m.expression.loops.size();
   const uint64_t all = (uint64_t{1} << rank) - 1;
@@ -416,7 +418,7 @@ uint64_t dims_of(const Maker& m, int argument) {
   return result ? result : all;
 }
 
-/// The loops that the dims of a reduction's result lie along.
+/// Returns: the loops along which the dims of a reduction's result lie
 std::vector<int> loops_left(const Maker& m, uint64_t reduced, size_t rank) {
   std::vector<int> loops;
   const bool keeps = rank == m.expression.loops.size();
@@ -450,7 +452,7 @@ void extreme(Maker& m, F function, int dims_argument) {
   store_reduced(m, 0, m.reduce(function, m.in(0), dims), dims);
 }
 
-/// The mean, and the sum of squared distances from it.
+/// Returns: the mean and the sum of squared deviations
 std::pair<Ref, Ref> moments(Maker& m, Ref x, uint64_t dims) {
   const Ref mean = m.reduce(F::sum, x, dims) / m.places(dims), apart = x - mean;
   return {mean, m.reduce(F::sum, apart * apart, dims)};
@@ -525,7 +527,7 @@ bool write_reduction(Maker& m, std::string_view name) {
   if (name == "aten::_softmax" || name == "aten::_log_softmax") {
     softmax(m, name == "aten::_log_softmax");
   } else if ((name == "aten::softmax.int" || name == "aten::log_softmax.int") &&
-             m.is_none(2)) {  // whole under inference mode
+             m.is_none(2)) {  // composite in inference mode
     softmax(m, name == "aten::log_softmax.int");
   } else if (name == "aten::_softmax_backward_data" || name == "aten::_log_softmax_backward_data") {
     softmax_backward(m, name == "aten::_log_softmax_backward_data");
@@ -537,7 +539,7 @@ bool write_reduction(Maker& m, std::string_view name) {
   return true;
 }
 
-/// Which loops: dims of a normalization, or all but those.
+/// Returns: a mask of the loops from `first` to before `last`
 uint64_t range(size_t first, size_t last) {
   return ((uint64_t{1} << (last - first)) - 1) << first;
 }
@@ -557,7 +559,7 @@ Moments moments_over(Maker& m, Ref x, uint64_t dims) {
   return {mean, m.reduce(F::sum, apart * apart, dims) / m.places(dims)};
 }
 
-/// Where the number of dims that are normalized is that of argument 1 or 2, a list of sizes.
+/// Returns: the first normalized dim. The argument is a list of sizes, one for each normalized dim.
 size_t first_normalized(const Maker& m, int argument) {
   return m.expression.loops.size() - m.constant(argument).toDimVector().size();
 }
@@ -589,7 +591,7 @@ void layer_norm_backward(Maker& m) {
   m.store(2, m.reduce(F::sum, grad, rows), inner);
 }
 
-/// Of all loops but that of the channels.
+/// Returns: a mask of all loops except that of the channels
 uint64_t but_channels(const Maker& m) {
   return range(0, m.expression.loops.size()) & ~uint64_t{2};
 }
@@ -615,7 +617,7 @@ void batch_norm(Maker& m) {
     mean = m.in(3, channel_loops);
     const Ref variance = m.in(4, channel_loops);
     scale = call(F::rsqrt, variance + m.number(7));
-    m.update(3, mean, channel_loops);  // as they were
+    m.update(3, mean, channel_loops);  // unchanged
     m.update(4, variance, channel_loops);
   }
   Ref y = (x - mean) * scale;
@@ -650,7 +652,7 @@ void batch_norm_backward(Maker& m) {
 bool write_normalization(Maker& m, std::string_view name) {
   static const std::unordered_map<std::string_view, void (*)(Maker&)> known{
       {"aten::native_layer_norm", layer_norm},
-      {"aten::layer_norm", layer_norm},  // whole under inference mode
+      {"aten::layer_norm", layer_norm},  // composite in inference mode
       {"aten::native_layer_norm_backward", layer_norm_backward},
       {"aten::native_batch_norm", batch_norm},
       {"aten::_native_batch_norm_legit_no_training", batch_norm_without_training},

@@ -11,33 +11,34 @@
 
 namespace bellows::graph {
 
-/// Which passes run, and how far they may go.
+/// Which passes run, and their limits.
 struct PassOptions {
-  bool exact = false;                  ///< only passes that leave every bit as it is
-  std::vector<std::string> without{};  ///< names of passes that do not run
-  /// Instructions that one group may hold.
+  bool exact = false;                  ///< run only passes that keep results bit-identical
+  std::vector<std::string> without{};  ///< names of passes to skip
+  /// Maximum number of instructions in a group.
   size_t max_group = 64;
-  /// Whether code can be made for what a group computes; without it, for all. Fusion asks, and makes no group where it says no.
+  /// Whether code can be generated for a group's expression. Fusion makes only such groups. Without this function, all
+  /// are allowed.
   std::function<bool(const Expression&)> can_generate{};
-  bool check = false;  ///< Program::check() after each pass
+  bool check = false;  ///< call Program::check() after each pass
 };
 
-/// Something that makes a program better, and leaves what it computes.
+/// An optimization of programs that keeps their results.
 struct Pass {
   std::string name;
-  std::string what;      ///< for people, in one sentence
-  double tolerance = 0;  ///< 0: exact, bit for bit; otherwise the relative difference that results may have in fp32
-  /// Changes the program, and returns how often it found something to do.
+  std::string what;      ///< description in one sentence
+  double tolerance = 0;  ///< 0: bit-identical; otherwise the maximum relative difference of results in fp32
+  /// Changes the program and returns the number of changes.
   std::function<int64_t(Program&, const PassOptions&)> run;
 };
 
-/// What passes did.
+/// Statistics of the passes.
 struct PassReport {
   struct Row {
     std::string name;
     int64_t fired = 0;
     size_t instructions_before = 0, instructions_after = 0;
-    size_t bytes_before = 0, bytes_after = 0;  ///< that instructions read and write
+    size_t bytes_before = 0, bytes_after = 0;  ///< bytes that instructions read and write
   };
   std::vector<Row> rows{};
 
@@ -45,18 +46,20 @@ struct PassReport {
   std::string to_text() const;
 };
 
-/// The passes of Bellows, in the order in which they run. A list of your own may hold some of them and others.
+/// Returns: the passes of Bellows, in the order in which they run. Your own list may combine some of them with others.
 const std::vector<Pass>& passes();
 
-/// Puts a pass in front of the first one of this name.
-/// Throws: c10::ValueError – the list has none
+/// Inserts a pass before the first one of this name.
+/// Throws: c10::ValueError if the list has no such pass
 void insert_before(std::string_view name, Pass pass, std::vector<Pass>& list);
 
-/// Runs passes one after another, each that the options let run.
-/// Throws: c10::ValueError – a name in `without` that no pass has; with `check`, what Program::check() throws, with the pass named
+/// Runs the passes in order, except those that the options exclude.
+/// Throws: c10::ValueError if `without` contains a name that no pass has; with `check`: exceptions of Program::check(),
+///         with the name of the pass
 PassReport run_passes(Program& program, const PassOptions& options = {}, std::span<const Pass> list = passes());
 
-/// What an instruction reads and writes, in bytes: each place once, groups without what stays inside.
+/// Returns: the bytes that an instruction reads and writes, counting each place once; for groups, without values that
+///          stay inside
 size_t bytes_moved(const Instruction& instruction);
 size_t bytes_moved(const Program& program);
 

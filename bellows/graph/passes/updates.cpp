@@ -7,7 +7,7 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// What a group computes at a place, whatever its sizes.
+/// A text of a group's computation at one place, independent of its sizes.
 std::string arithmetic_of(const Expression& expression) {
   std::ostringstream out;
   for (const Term& term : expression.terms) {
@@ -20,7 +20,7 @@ std::string arithmetic_of(const Expression& expression) {
   return out.str();
 }
 
-/// A pointwise group that only updates, each place by itself, in one run over memory; "" otherwise.
+/// Returns: a key for a pointwise group that only updates, place by place, in one pass over memory; "" for other groups
 std::string update_kind(const Instruction& one) {
   if (!one.group || one.kernel || one.kind != "pointwise" || one.updates.empty() || !one.results.empty()) return "";
   const auto expression = expression_of(*one.group);
@@ -30,12 +30,12 @@ std::string update_kind(const Instruction& one) {
   }
   std::string kind = arithmetic_of(*expression);
   for (size_t i = one.group->inputs.size(); i < one.arguments.size(); ++i) {
-    kind += "#" + std::to_string(one.arguments[i].number);  // numbers of the program, alike for all
+    kind += "#" + std::to_string(one.arguments[i].number);  // numbers of the program; the same for all
   }
   return kind;
 }
 
-/// A number that is lifted in each call of an operator by itself is still one kind of update.
+/// Numbers that are inputs of each operator separately do not distinguish kinds of updates.
 std::string without_numbers(const std::string& kind) {
   return kind.substr(0, kind.find('#'));
 }

@@ -12,31 +12,35 @@
 namespace bellows::graph {
 namespace {
 
-/// What is drawn of a program: its inputs, instructions and outputs, and the values that go from one to another. Three or more inputs that
-/// the same instructions read, as those of an optimizer's update, are one node, and so are outputs of one instruction.
+/// The elements of a drawing: inputs, instructions and outputs of a program, and the values between them. Three or more
+/// inputs that the same instructions read, such as those of an optimizer's update, form one node. The same applies to
+/// outputs of one instruction.
 struct Drawing {
   struct Node {
     enum class Kind { input, constant, instruction, output } kind = Kind::instruction;
     std::string title;  ///< "add.Tensor"
     std::vector<std::string>
-        lines{};  ///< of a group: its instructions; of one: arguments that are no tensors; of many inputs or outputs: each
-    std::string tip;  ///< all of it
+        /// Of a group: its instructions; of one: arguments that are not tensors; of several inputs or outputs: each of
+        /// them
+        lines{};
+    std::string tip;  ///< the complete text
     int layer = 0;
-    double x = 0, width = 0, height = 0;  ///< of its middle
-    double y = 0;                         ///< of its top
+    double x = 0, width = 0, height = 0;  ///< center of the node
+    double y = 0;                         ///< top edge
   };
   struct Edge {
     size_t from = 0, to = 0;
     std::string label;  ///< "f32[8, 4]"; "several", of many inputs or outputs
     bool update = false;
-    double x = 0;  ///< where it arrives
+    double x = 0;  ///< position of its end
   };
   std::vector<Node> nodes{};
   std::vector<Edge> edges{};
   double width = 0, height = 0;
 
   explicit Drawing(const Program& program);
-  /// Gives nodes their places: a layer below all that they read, beside each other by what they are connected to.
+  /// Places the nodes: each layer is below the nodes that it reads. Within a layer, nodes are sorted by their
+  /// connections.
   void lay_out();
 
  private:
@@ -73,7 +77,7 @@ std::string constants_of(const Instruction& one) {
     if (argument.number >= 0)
       out << "#" << argument.number;
     else if (argument.constant.isDouble())
-      out << argument.constant.toDouble();  // as short as people write it
+      out << argument.constant.toDouble();  // in the shortest form
     else
       out << argument.constant;
     separator = ", ";
@@ -103,7 +107,7 @@ std::vector<std::string> lines_of(const Instruction& one) {
   return lines;
 }
 
-/// Lowers or lifts a whole layer to where its neighbours are, without overlaps.
+/// A layer of nodes, which can be moved towards their neighbours in other layers without overlaps.
 class Row {
  public:
   explicit Row(std::vector<Drawing::Node*> nodes) : nodes_(std::move(nodes)) {}
@@ -115,7 +119,8 @@ class Row {
   }
 
  private:
-  /// From left to right as wished, or as far right as the left neighbour pushes; then half of the push back.
+  /// Places nodes from left to right at the wished position, or further right if the left neighbour is in the way. Then
+  /// shifts all nodes back by the average of these moves.
   void place(const std::map<const Drawing::Node*, double>& wish) {
     double free_from = -1e9, pushed = 0;
     for (Drawing::Node* node : nodes_) {
@@ -130,7 +135,8 @@ class Row {
   std::vector<Drawing::Node*> nodes_;
 };
 
-/// Numbers of those that go with each other, as inputs that the same instructions read: many together, few each for itself.
+/// Groups related items, such as inputs that the same instructions read. Large groups stay together; small ones are
+/// split.
 using Bundles = std::vector<std::vector<size_t>>;
 
 template <class Key>
@@ -149,7 +155,7 @@ Bundles bundled(const std::vector<Key>& keys) {
   return result;
 }
 
-/// Of each value: the instructions that read it.
+/// For each value: the instructions that read it.
 std::map<ValueId, std::vector<size_t>> readers_of(const Program& program) {
   std::map<ValueId, std::vector<size_t>> result;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
@@ -232,7 +238,7 @@ void Drawing::add_outputs(const Program& program) {
   }
 }
 
-/// From and to a bundle goes one, however many values it stands for.
+/// Draws one edge for a bundle, however many values it represents.
 void Drawing::add_edge(size_t from, size_t to, const std::string& label, bool update) {
   const auto is_bundle = [&](const Node& node) {
     return node.kind != Node::Kind::instruction && node.lines.size() > 1;
@@ -282,7 +288,7 @@ void Drawing::lay_out() {
   spread_arrivals();
 }
 
-/// Along the top of a node, in the order in which they come.
+/// Distributes the ends along the top edge of a node, in order.
 void Drawing::spread_arrivals() {
   std::map<size_t, std::vector<Edge*>> arriving;
   for (Edge& edge : edges) arriving[edge.to].push_back(&edge);
@@ -295,10 +301,11 @@ void Drawing::spread_arrivals() {
   }
 }
 
-/// Below all that is read; what a program begins with, and what reads nothing else, comes just above where it is needed first.
+/// Assigns layers: each node is below the nodes that it reads. Inputs, and nodes that read nothing else, are placed
+/// just above their first reader.
 void Drawing::set_layers() {
   std::vector<bool> waits(nodes.size(), false);  // for an instruction
-  for (const Edge& edge : edges) {               // in the order of the program
+  for (const Edge& edge : edges) {               // in program order
     nodes[edge.to].layer = std::max(nodes[edge.to].layer, nodes[edge.from].layer + 1);
     if (nodes[edge.from].kind == Node::Kind::instruction) waits[edge.to] = true;
   }
@@ -368,7 +375,7 @@ path { fill: none; stroke: #8a97a8; stroke-width: 1.2; opacity: .55 } path.updat
 .label { fill: #777; font-size: 9px } .on path { opacity: 1; stroke-width: 2.4 } .on .label { fill: #000 }
 )";
 
-/// Edges of the node that is pointed at stand out. The page begins with the whole width in sight.
+/// Highlights the edges of the node under the pointer. The page initially shows the full width.
 constexpr const char* script = R"(
 const edges = [...document.querySelectorAll('[data-from]')];
 for (const node of document.querySelectorAll('[data-node]')) {

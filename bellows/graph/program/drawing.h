@@ -6,12 +6,13 @@
 
 namespace bellows::graph {
 
-/// A program as a graph in Graphviz' language: a node an instruction, an edge a value with its shape, groups as clusters.
+/// Draws a program as a graph in Graphviz' DOT language: one node per instruction, one edge per value with its shape,
+/// and groups as clusters.
 std::string to_dot(const Program& program);
 
-/// A program as one HTML page that needs nothing else: the same graph laid out in layers from top to bottom, as SVG. Pointing at a
-/// node shows the whole line of to_text(); its edges stand out.
-/// Cost: about a millisecond for each hundred instructions
+/// Draws a program as a self-contained HTML page: the same graph as SVG, in layers from top to bottom. Pointing at a
+/// node shows its complete line of to_text() and highlights its edges.
+/// Cost: about one millisecond per hundred instructions
 std::string to_html(const Program& program, const std::string& title = "program");
 
 }  // namespace bellows::graph

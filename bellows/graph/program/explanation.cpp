@@ -8,12 +8,12 @@ namespace {
 
 constexpr size_t most_causes = 32, columns = 80;
 
-/// How many columns text takes: bytes that go on with a letter (UTF-8) take none.
+/// Returns: the columns that a text takes; UTF-8 continuation bytes take none
 size_t width(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
 }
 
-/// Goes on below, further in, where lines are wider than a terminal. Words stay whole.
+/// Wraps lines that are wider than a terminal, with more indentation. Words are not split.
 std::string wrapped(const std::string& text) {
   std::istringstream lines(text);
   std::ostringstream out;
@@ -88,10 +88,10 @@ std::string Explanation::to_text() const {
   if (abandoned) out << ", " << abandoned << " calls too long to record";
   out << "\n"
       << recorded << " operators recorded, " << followed << " followed: " << deferred << " deferred, " << views
-      << " views that need no run, " << at_once << " run at once, " << barriers << " barriers\n"
+      << " views that need no execution, " << at_once << " run at once, " << barriers << " barriers\n"
       << flushes << " runs of deferred operators made " << results << " tensors, of which " << never_seen
-      << " were never seen\n"
-      << lifted << " numbers became inputs, " << mismatches << " operators agreed with no recording\n";
+      << " were no longer referenced\n"
+      << lifted << " numbers became inputs, " << mismatches << " operators matched no recording\n";
   if (programs) out << programs << " programs were prepared and ran " << program_runs << " times\n";
   print_causes(out, "mismatches", mismatch_causes);
   print_causes(out, "barriers", barrier_causes);

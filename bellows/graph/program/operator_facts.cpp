@@ -19,7 +19,8 @@ bool is_one_of(std::string_view name, const std::array<std::string_view, count>&
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Sizes of their results depend on data, and no tag says so. The last two are made of others (DataLook), but read memory themselves.
+/// Operators whose result sizes depend on data although no tag states this. The last two are composites
+/// (DataDependence), but read memory themselves.
 constexpr std::array<std::string_view, 7> untagged_dynamic = {"aten::_unique",
                                                               "aten::_pack_padded_sequence",
                                                               "aten::_ctc_loss.Tensor",
@@ -30,11 +31,11 @@ constexpr std::array<std::string_view, 7> untagged_dynamic = {"aten::_unique",
 constexpr std::array<std::string_view, 6> metadata_readers = {"aten::empty_like",        "aten::new_empty",
                                                               "aten::new_empty_strided", "aten::rand_like",
                                                               "aten::randn_like",        "aten::randint_like"};
-/// Running mean and variance, arguments 3 and 4, are written in training; the schema does not say so.
+/// Running mean and variance, arguments 3 and 4, are written in training, although the schema does not declare it.
 constexpr std::array<std::string_view, 6> running_statistics = {
     "aten::native_batch_norm", "aten::cudnn_batch_norm",       "aten::miopen_batch_norm",
     "aten::batch_norm",        "aten::_batch_norm_impl_index", "aten::instance_norm"};
-/// Names that are contained in those of products and convolutions, whose precision in fp32 is a setting.
+/// Parts of the names of matrix multiplications, convolutions and recurrent layers, whose fp32 precision is a setting.
 constexpr std::array<std::string_view, 8> precise_parts = {"mm",    "matmul", "linear", "conv",
                                                            "addmv", "einsum", "rnn",    "lstm"};
 
@@ -47,7 +48,7 @@ Kind kind_of(c10::TypePtr type, bool known) {
   if (!list) return Kind::constant;
   const c10::TypePtr& element = list->getElementType();
   if (element->kind() == c10::TypeKind::TensorType) return Kind::tensor_list;
-  if (known && element->kind() == c10::TypeKind::NumberType) return Kind::number;  // of foreach operators
+  if (known && element->kind() == c10::TypeKind::NumberType) return Kind::number;  // for foreach operators
   const auto optional = element->cast<c10::OptionalType>();
   const bool tensors = optional && optional->getElementType()->kind() == c10::TypeKind::TensorType;
   return tensors ? Kind::optional_tensor_list : Kind::constant;
@@ -64,7 +65,7 @@ bool returns_tensors_only(const c10::FunctionSchema& schema) {
   });
 }
 
-/// A number that follows a tensor may be an input: that of a factory makes sizes.
+/// A number after a tensor may become an input. Numbers of factories determine sizes.
 void read_arguments(OperatorFacts& facts, const c10::FunctionSchema& schema) {
   bool tensors = false;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -72,7 +73,7 @@ void read_arguments(OperatorFacts& facts, const c10::FunctionSchema& schema) {
     Kind kind = kind_of(argument.type(), facts.known);
     tensors = tensors || is_tensor_kind(kind);
     if (kind == Kind::number && !tensors) kind = Kind::constant;
-    // Of operators that are a function of the seed they are given: another one, another value, no other shape.
+    // A seed argument may change: it affects only values, not shapes.
     if (facts.known && argument.name() == "seed" && argument.type()->kind() == c10::TypeKind::IntType)
       kind = Kind::number;
     if (argument.name() == "dropout_p" || argument.name() == "dropout") {

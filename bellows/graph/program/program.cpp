@@ -7,7 +7,8 @@
 namespace bellows::graph {
 namespace {
 
-/// Writes a program line by line. A value's geometry stands where it is made; an operand that sees it otherwise says how.
+/// Writes a program line by line. A value's geometry is shown where it is made, and where an operand sees it
+/// differently.
 class ProgramPrinter {
  public:
   ProgramPrinter(const Program& program, std::string margin) : program_(program), margin_(std::move(margin)) {}
@@ -45,8 +46,8 @@ class ProgramPrinter {
   std::ostream& line() { return out_ << margin_; }
 
   void note_state(int before, int now) {
-    const std::string change = program_.states[now].ambient.difference(program_.states[before].ambient);
-    line() << "# " << (change.empty() ? "another precision of fp32 products" : change) << "\n";
+    const std::string change = program_.states[now].dispatch_state.difference(program_.states[before].dispatch_state);
+    line() << "# " << (change.empty() ? "another precision of fp32 matmuls" : change) << "\n";
   }
 
   std::string definition(ValueId value) { return c10::str("%", value, " ", program_.values[value].geometry.text()); }
@@ -117,7 +118,7 @@ class ProgramPrinter {
   std::ostringstream out_;
 };
 
-/// Goes through a program once and knows which values may be read.
+/// Goes through a program once and tracks which values may be read.
 class Checker {
  public:
   explicit Checker(const Program& program) : program_(program), states_(program.values.size(), State::unmade) {}
@@ -182,7 +183,7 @@ class Checker {
     if (one.op) check_schema(one);
     if (one.group) check_group(one);
     for (const auto& update : one.updates) {
-      expect_live(update.before, "what is updated");
+      expect_live(update.before, "an updated value");
       states_[update.before] = State::overwritten;
       make(update.after, "an update");
     }

@@ -9,7 +9,7 @@ namespace {
 class ProgramBuilder {
  public:
   void add(const Node& node) {
-    Instruction made{.op = node.op, .state = state_of(node), .default_dtype = node.ambient.default_dtype};
+    Instruction made{.op = node.op, .state = state_of(node), .default_dtype = node.dispatch_state.default_dtype};
     made.arguments.reserve(node.arguments.size());
     for (const Argument& argument : node.arguments) made.arguments.push_back(argument_of(argument));
     for (const BufferId buffer : node.written()) {
@@ -37,25 +37,27 @@ class ProgramBuilder {
   }
 
  private:
-  /// A buffer at the present place in the program.
+  /// The state of a buffer at the current position in the program.
   struct Now {
     ValueId value = no_value;
     int input = -1;
     bool written = false;
   };
 
-  /// Operators that do not ask for the precision run in any: changing the state takes as long as a small operator.
+  /// Operators that do not depend on the precision run in any state, because a change of state takes as long as a small
+  /// operator.
   int state_of(const Node& node) {
     const auto serves = [&](const Program::State& state) {
-      return state.ambient == node.ambient && (state.float32_precision < 0 || node.float32_precision < 0 ||
-                                               state.float32_precision == node.float32_precision);
+      return state.dispatch_state == node.dispatch_state &&
+             (state.float32_precision < 0 || node.float32_precision < 0 ||
+              state.float32_precision == node.float32_precision);
     };
     const auto found = std::find_if(program_.states.rbegin(), program_.states.rend(), serves);
     if (found != program_.states.rend()) {
       if (found->float32_precision < 0) found->float32_precision = node.float32_precision;
       return static_cast<int>(program_.states.rend() - found) - 1;
     }
-    program_.states.push_back({.ambient = node.ambient, .float32_precision = node.float32_precision});
+    program_.states.push_back({.dispatch_state = node.dispatch_state, .float32_precision = node.float32_precision});
     return static_cast<int>(program_.states.size()) - 1;
   }
 
@@ -66,7 +68,8 @@ class ProgramBuilder {
     return value;
   }
 
-  /// What a buffer holds now; one that nobody made is an input, of which the program knows as much as it sees.
+  /// Returns: the current value of a buffer. A buffer that no operator made is an input; the program sees only as much
+  ///          of it as its operands.
   Operand operand_of(const Value& seen) {
     if (seen.buffer < 0) return {};
     if (!now_.contains(seen.buffer)) {

@@ -9,15 +9,15 @@
 
 namespace bellows::graph::detail {
 
-/// A program that does what a piece of a recording does, and which buffers of the call stand behind its inputs and outputs.
+/// A program that is equivalent to a part of a recording, and the buffers of the call behind its inputs and outputs.
 struct BuiltProgram {
   Program program{};
   std::vector<BufferId> inputs{}, outputs{};
 };
 
-/// Brings operators into functional form: a new value for each write.
-/// Params: nodes – deferred ones that are no views, in the order in which they were called
-///         alive – whether somebody will look at a buffer that they made
+/// Converts operators to functional form: each write makes a new value.
+/// Params: nodes – deferred operators that are not views, in the order of their calls
+///         alive – whether a buffer that they made is still referenced
 BuiltProgram build_program(std::span<const Node* const> nodes, const std::function<bool(BufferId)>& alive);
 
 }  // namespace bellows::graph::detail

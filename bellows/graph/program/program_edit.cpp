@@ -92,7 +92,7 @@ bool replace_value(Program& program, const Uses& uses, ValueId old, ValueId othe
     return false;
   const int end = uses.overwriter[other];
   if (end >= 0 && !uses.readers[old].empty() && uses.readers[old].back() >= end) return false;
-  if (uses.outputs[old]) {  // a buffer of its own is promised
+  if (uses.outputs[old]) {  // an output must be a separate buffer
     const bool own = uses.outputs[old] == 1 && uses.is_free(other) && uses.maker[other] >= 0 &&
                      program.values[old].nbytes == program.values[other].nbytes;
     if (!own) return false;

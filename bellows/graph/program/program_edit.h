@@ -8,25 +8,25 @@
 
 namespace bellows::graph::detail {
 
-/// Who makes, reads and overwrites the values of a program, as it was when this was made.
+/// The instructions that make, read and overwrite each value of a program. Not updated when the program changes.
 struct Uses {
   explicit Uses(const Program& program);
 
-  std::vector<int> maker;                 ///< the instruction; -1: an input, a constant, or nobody
+  std::vector<int> maker;                 ///< the instruction; -1: an input, a constant, or none
   std::vector<std::vector<int>> readers;  ///< instructions, in order, each once
   std::vector<int> overwriter;            ///< the instruction that updates the value; -1: none
-  std::vector<int> outputs;               ///< how many outputs have it
-  std::vector<bool> update;               ///< what an update left: it has the memory of another value
+  std::vector<int> outputs;               ///< number of outputs that have the value
+  std::vector<bool> update;               ///< made by an update, so that it shares the memory of another value
 
-  /// Nobody writes over it, and it has memory of its own that nobody else is given.
+  /// True if no instruction overwrites the value, and its memory is neither shared with another value nor an output.
   bool is_free(ValueId value) const { return overwriter[value] < 0 && outputs[value] == 0 && !update[value]; }
-  /// Read by this instruction only.
+  /// True if the value is free and this is the only instruction that reads it.
   bool read_only_by(ValueId value, int instruction) const {
     return is_free(value) && readers[value].size() == 1 && readers[value][0] == instruction;
   }
 };
 
-/// Calls visit(operand) for all that an instruction reads.
+/// Calls visit(operand) for each operand that an instruction reads.
 template <class One, class Visit>
 void for_each_operand(One& instruction, const Visit& visit) {
   for (auto& argument : instruction.arguments) {
@@ -44,24 +44,25 @@ void for_each_result(One& instruction, const Visit& visit) {
   }
 }
 
-/// An operator of libtorch, by its full name; null where there is none.
+/// Returns: the operator with this full name, or null if there is none
 const OperatorFacts* operator_named(std::string_view name);
-/// Whether an instruction only computes: it may be left out, repeated, or run elsewhere.
+/// True if an instruction only computes its results, so that it can be removed, repeated or moved.
 bool is_pure(const Instruction& instruction);
-/// Whether two geometries are the same places and the same numbers, whatever kind of tensor they make.
+/// True if two geometries have the same places and dtype. The kind of tensor may differ.
 bool same_places(const Geometry& a, const Geometry& b);
-/// Whether an instruction is a call of this operator.
+/// True if an instruction is a call of this operator.
 bool calls(const Instruction& instruction, std::string_view op);
-/// Whether places follow each other from the beginning of the buffer on, in logical order.
+/// True if the elements are consecutive from the beginning of the buffer, in logical order.
 bool is_row_major(const Geometry& geometry);
-/// Whether a tensor covers its buffer, each place once.
+/// True if a tensor covers its whole buffer, each place once.
 bool covers(const Geometry& geometry, size_t nbytes);
 
-/// Lets readers of `old` read `other` instead, which holds the same in the same places. False, where that cannot be; then nothing changes.
+/// Makes readers of `old` read `other` instead, which has the same content at the same places.
+/// Returns: false if this is not possible. The program is then unchanged.
 bool replace_value(Program& program, const Uses& uses, ValueId old, ValueId other);
 ValueId add_value(Program& program, const Geometry& geometry, size_t nbytes);
 
-/// Takes instructions out.
+/// Removes instructions.
 void erase_instructions(Program& program, const std::vector<bool>& erased);
 
 }  // namespace bellows::graph::detail

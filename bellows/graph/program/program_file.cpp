@@ -27,7 +27,7 @@ std::string exact_text(double value) {
 double exact_number(const std::string& text) {
   double value = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
-  TORCH_CHECK_VALUE(read.ec == std::errc() && read.ptr == text.data() + text.size(), "a number that is none: ", text);
+  TORCH_CHECK_VALUE(read.ec == std::errc() && read.ptr == text.data() + text.size(), "invalid number: ", text);
   return value;
 }
 
@@ -82,7 +82,7 @@ c10::IValue list_of(const Json& json) {
   if (of == "double")
     return typed_list<double>(items, [](const Json& item) { return exact_number(item.at("double")); });
   if (of == "bool") return typed_list<bool>(items, [](const Json& item) { return item.get<bool>(); });
-  c10::impl::GenericList list(c10::NumberType::get());  // of foreach operators
+  c10::impl::GenericList list(c10::NumberType::get());  // for foreach operators
   list.reserve(items.size());
   for (const Json& item : items) list.push_back(value_of(item));
   return list;
@@ -103,7 +103,7 @@ c10::ScalarType dtype_named(const std::string& name) {
     const auto dtype = static_cast<c10::ScalarType>(i);
     if (dtype != c10::ScalarType::Undefined && name == c10::toString(dtype)) return dtype;
   }
-  TORCH_CHECK_VALUE(false, "a dtype that libtorch has not: ", name);
+  TORCH_CHECK_VALUE(false, "unknown dtype: ", name);
 }
 
 Geometry geometry_of(const Json& json) {
@@ -121,7 +121,7 @@ Geometry geometry_of(const Json& json) {
 }
 
 Json json_of(const Program::State& state) {
-  const Ambient& one = state.ambient;
+  const DispatchState& one = state.dispatch_state;
   return {{"grad", one.grad},
           {"inference", one.inference},
           {"forward_grad", one.forward_grad},
@@ -139,19 +139,19 @@ Json json_of(const Program::State& state) {
 }
 
 Program::State state_of(const Json& json) {
-  return {.ambient = {.grad = json.at("grad"),
-                      .inference = json.at("inference"),
-                      .forward_grad = json.at("forward_grad"),
-                      .backward = json.value("backward", false),
-                      .deterministic = json.at("deterministic"),
-                      .deterministic_warns = json.at("deterministic_warns"),
-                      .fill_uninitialized = json.at("fill_uninitialized"),
-                      .onednn = json.at("onednn"),
-                      .default_dtype = dtype_named(json.at("default_dtype")),
-                      .autocast_cpu = dtype_named(json.at("autocast_cpu")),
-                      .autocast_cuda = dtype_named(json.at("autocast_cuda")),
-                      .included = json.at("included"),
-                      .excluded = json.at("excluded")},
+  return {.dispatch_state = {.grad = json.at("grad"),
+                             .inference = json.at("inference"),
+                             .forward_grad = json.at("forward_grad"),
+                             .backward = json.value("backward", false),
+                             .deterministic = json.at("deterministic"),
+                             .deterministic_warns = json.at("deterministic_warns"),
+                             .fill_uninitialized = json.at("fill_uninitialized"),
+                             .onednn = json.at("onednn"),
+                             .default_dtype = dtype_named(json.at("default_dtype")),
+                             .autocast_cpu = dtype_named(json.at("autocast_cpu")),
+                             .autocast_cuda = dtype_named(json.at("autocast_cuda")),
+                             .included = json.at("included"),
+                             .excluded = json.at("excluded")},
           .float32_precision = json.at("float32_precision")};
 }
 
@@ -229,7 +229,7 @@ Program program_of(const Json& json, int depth);
 
 Json json_of(const Instruction& one) {
   TORCH_CHECK_VALUE(one.op || one.group,
-                    "save_program: expected operators and groups, found a kernel that stands for neither: ",
+                    "save_program: expected operators and groups, found a kernel that replaces neither: ",
                     one.kernel ? one.kernel->name() : one.kind, ".");
   Json json{{"arguments", json_list(one.arguments)},
             {"results", json_list(one.results)},
@@ -245,7 +245,8 @@ const OperatorFacts* operator_of(const std::string& name) {
   const size_t dot = name.find('.');
   const auto found = c10::Dispatcher::singleton().findSchema(
       {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
-  TORCH_CHECK_VALUE(found, "an operator that is not registered here: ", name, ". Load the library that defines it.");
+  TORCH_CHECK_VALUE(found, "an operator that is not registered in this process: ", name,
+                    ". Load the library that defines it.");
   return &operator_facts(*found);
 }
 
@@ -297,7 +298,7 @@ Program program_of(const Json& json, int depth) {
       list_from<Instruction>(json.at("instructions"), [&](const Json& one) { return instruction_of(one, depth); });
   for (Instruction& one : program.instructions) {
     if (one.state >= 0 && one.state < static_cast<int>(program.states.size()))
-      one.default_dtype = program.states[one.state].ambient.default_dtype;
+      one.default_dtype = program.states[one.state].dispatch_state.default_dtype;
   }
   program.outputs = list_from<Program::Output>(json.at("outputs"), [](const Json& output) {
     return Program::Output{output.at(0), output.at(1)};
@@ -305,8 +306,8 @@ Program program_of(const Json& json, int depth) {
   return program;
 }
 
-/// A program without the data of its constants.
-/// Throws: c10::ValueError – something that JSON cannot tell
+/// Converts a program to JSON, without the data of its constants.
+/// Throws: c10::ValueError if JSON cannot represent something
 std::string program_to_json(const Program& program) {
   try {
     return json_of(program).dump();
@@ -318,7 +319,7 @@ std::string program_to_json(const Program& program) {
   }
 }
 
-/// Throws: c10::ValueError – anything but what program_to_json() makes
+/// Throws: c10::ValueError unless program_to_json() made the input
 Program program_from_json(const std::string& text) {
   try {
     return program_of(Json::parse(text), 0);
@@ -333,7 +334,7 @@ constexpr const char* libtorch_key = "bellows.program.libtorch";
 constexpr const char* program_key = "bellows.program";
 constexpr const char* checksum_key = "bellows.program.xxh3_128";
 
-/// The programs whose constants are kept, in one order: a program, and those of its groups.
+/// Returns: the programs whose constants are saved, in a fixed order: the program, then those of its groups
 template <class AnyProgram, class Visit>
 void for_each_constant(AnyProgram& program, const Visit& visit) {
   for (auto& constant : program.constants) visit(program, constant);
@@ -342,7 +343,7 @@ void for_each_constant(AnyProgram& program, const Visit& visit) {
   }
 }
 
-/// All bytes of a constant's buffer: operands see it through geometries of their own.
+/// Returns: all bytes of a constant's buffer, because operands see it through their own geometries
 at::Tensor buffer_of(const at::Tensor& constant) {
   const at::Tensor on_host = constant.device().is_cpu() ? constant : constant.cpu();
   at::Tensor bytes = at::empty({0}, at::kByte);
@@ -366,7 +367,7 @@ const std::string& metadata(const io::SafetensorsFile& file, const std::string& 
   for (const auto& [name, text] : file.metadata()) {
     if (name == key) return text;
   }
-  TORCH_CHECK_VALUE(false, "load_program: ", path, " is no program: its metadata has no ", key, ".");
+  TORCH_CHECK_VALUE(false, "load_program: ", path, " is not a program file: its metadata has no ", key, ".");
 }
 
 }  // namespace
@@ -390,7 +391,7 @@ Program load_program(const std::string& path) {
   TORCH_CHECK_VALUE(found == format, "load_program: ", path, ": expected format ", format, ", found ", found, ".");
   const std::string& libtorch = metadata(file, path, libtorch_key);
   TORCH_CHECK_VALUE(libtorch == TORCH_VERSION, "load_program: ", path, ": expected libtorch ", TORCH_VERSION,
-                    ", found ", libtorch, ", whose dispatch keys are other ones. Record the program again.");
+                    ", found ", libtorch, ", whose dispatch keys differ. Record the program again.");
   const std::string& json = metadata(file, path, program_key);
   NamedTensors tensors;
   for (const auto& entry : file.entries()) tensors.emplace_back(entry.name, file.tensor(entry));

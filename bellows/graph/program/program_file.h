@@ -6,15 +6,17 @@
 
 namespace bellows::graph {
 
-/// Writes a program, with its constants, to a file that appears under its name only when it is whole: a safetensors file whose
-/// metadata is the program as JSON, with a checksum. Kernels are not kept: what they stand for is, the operator or the group.
-/// Throws: c10::ValueError – a kernel that stands for neither, or a constant that is no number, text, device, or list of these;
-///         c10::Error – cannot be written
+/// Saves a program with its constants as a safetensors file. The metadata contains the program as JSON with a checksum.
+/// The file appears under its name only when it is complete. Kernels are not saved; the operators or groups that they
+/// replace are.
+/// Throws: c10::ValueError if a kernel replaces neither an operator nor a group, or if a constant is not a number,
+///         string, device, or list of these; c10::Error if the file cannot be written
 void save_program(const std::string& path, const Program& program);
 
-/// Reads what save_program() wrote.
-/// Throws: c10::ValueError – missing, damaged, of another kind or version; written with another libtorch, whose dispatch keys are other
-///         ones; an operator that is not registered here; a program that Program::check() refuses
+/// Loads a program that save_program() wrote.
+/// Throws: c10::ValueError if the file is missing, damaged, or of another kind or version; if another version of
+///         libtorch wrote it, because its dispatch keys differ; if an operator is not registered in this process; if
+///         Program::check() rejects the program
 Program load_program(const std::string& path);
 
 }  // namespace bellows::graph

@@ -84,7 +84,7 @@ class Matcher {
     return value.isInt() && static_cast<double>(value.toInt()) == number;
   }
 
-  /// Seen as it was made, and by the operator above only.
+  /// True if the operand has the geometry with which it was made, and only the operator above reads it.
   bool is_made(const Pattern& pattern, const Operand& operand) {
     const int maker = uses_.maker[operand.value];
     if (maker < 0 || !uses_.is_free(operand.value) || uses_.readers[operand.value].size() != 1) return false;
@@ -100,7 +100,7 @@ class Matcher {
     return known->second.number == argument.number && detail::same_constant(known->second.constant, argument.constant);
   }
 
-  /// What the operators inside have read may be read where the last one stands.
+  /// True if the inputs of the operators inside can still be read at the position of the last one.
   bool still_there() const {
     for (const auto& [name, argument] : match_.arguments) {
       for (const Operand& operand : argument.operands) {
@@ -130,8 +130,9 @@ Instruction::Argument Editor::constant(c10::IValue value) {
 
 Operand Editor::call(std::string_view name, std::vector<Instruction::Argument> arguments, const Geometry& result) {
   const OperatorFacts* const op = detail::operator_named(name);
-  TORCH_CHECK_VALUE(op, "Editor::call: got the operator \"", name,
-                    "\", expected one that libtorch knows, as \"aten::add.Tensor\".");
+  TORCH_CHECK_VALUE(op,
+                    "Editor::call: expected the name of a registered operator, such as \"aten::add.Tensor\", got \"",
+                    name, "\".");
   const auto& schema = op->handle->schema();
   TORCH_CHECK_VALUE(arguments.size() <= op->arguments.size() && op->results == 1, "Editor::call: got ",
                     arguments.size(), " arguments, expected those of an operator of one result: ", schema);
@@ -165,7 +166,7 @@ std::vector<Match> find_all(const Program& program, const Pattern& pattern) {
 
 namespace {
 
-/// Puts instructions in the place of the match, if the program can do with what they give.
+/// Replaces the match by instructions. Returns false if the program cannot use their result.
 bool put_in_place(Program& program, const Match& match, Editor& editor, const Operand& operand) {
   const Operand old = editor.result();
   if (!detail::same_places(old.geometry, operand.geometry)) return false;
@@ -203,7 +204,7 @@ int64_t rewrite(Program& program, const Pattern& pattern,
     const auto within = static_cast<size_t>(std::count(inside.begin(), inside.end(), true));
     const size_t grown = program.instructions.size();
     detail::erase_instructions(program, inside);
-    i = i + grown - before - within;  // wraps to the one before the first
+    i = i + grown - before - within;  // wraps to the instruction before the first
     uses = detail::Uses(program);
   }
   return fired;

@@ -12,16 +12,17 @@
 
 namespace bellows::graph {
 
-/// What to look for in a program: an operator whose operands are made by others, down to whatever stands for any tensor.
+/// A pattern to search for in a program: an operator whose operands are made by other operators, down to placeholders
+/// for any tensor.
 class Pattern {
  public:
-  /// Any tensor, through any view. The same name twice is the same tensor.
+  /// Matches any tensor, through any view. If a name is used twice, both must be the same tensor.
   static Pattern any(std::string name);
-  /// Any number or other argument that is no tensor.
+  /// Matches any number or other argument that is not a tensor.
   static Pattern constant(std::string name);
-  /// This number only, if it cannot change from call to call.
+  /// Matches this number only, if it cannot change from call to call.
   static Pattern number(double value);
-  /// An operator of one result, by its full name; arguments that are not named may be anything that is no tensor.
+  /// Matches an operator with one result by its full name. Arguments beyond `arguments` can be anything except tensors.
   static Pattern op(std::string name, std::vector<Pattern> arguments);
 
  private:
@@ -33,26 +34,27 @@ class Pattern {
   std::vector<Pattern> arguments_;
 };
 
-/// A place where a pattern was found.
+/// One match of a pattern.
 struct Match {
-  std::vector<int> instructions;  ///< of the program; the last one is the pattern's own
+  std::vector<int> instructions;  ///< of the program; the last one is the root of the pattern
   std::unordered_map<std::string, Instruction::Argument> arguments;  ///< by name
 
   const Instruction::Argument& operator[](const std::string& name) const { return arguments.at(name); }
   const Operand& operand(const std::string& name) const { return arguments.at(name).operands.at(0); }
 };
 
-/// Makes what comes in the place of a match.
+/// Makes the replacement of a match.
 class Editor {
  public:
   Editor(Program& program, const Match& match);
 
   const Program& program() const { return program_; }
-  /// The operand that the match gave.
+  /// The result of the matched operator, which is to be replaced.
   const Operand& result() const { return replaced_.results[0].operands[0]; }
-  /// Adds a call of an operator, in the state that the match's own ran in; what is left out of its arguments has the schema's default.
-  /// Params:  result – what it will give: a new buffer
-  /// Throws:  c10::ValueError – no operator of this name, or arguments that do not fit its schema
+  /// Adds a call of an operator, in the same state as the matched operator. Omitted arguments have the schema's
+  /// defaults.
+  /// Params: result – the geometry of its result, a new buffer
+  /// Throws: c10::ValueError if there is no operator of this name, or if the arguments do not match its schema
   Operand call(std::string_view op, std::vector<Instruction::Argument> arguments, const Geometry& result);
   static Instruction::Argument tensor(const Operand& operand);
   static Instruction::Argument constant(c10::IValue value);
@@ -65,14 +67,14 @@ class Editor {
   std::vector<Instruction> made_;
 };
 
-/// Looks for a pattern and puts something else in its place, everywhere. What is inside of a match must be read there only.
-/// Params:  replace – gives what stands for the result: an operand of the match, or what Editor::call gave, in the same places as
-///                    result(); nothing: leaves this one
-/// Returns: how many it has replaced
+/// Replaces a pattern everywhere. Intermediate values of a match must have no other readers.
+/// Params:  replace – returns the replacement of the result: an operand of the match, or a result of Editor::call, at
+///          the same places as result(). If it returns nothing, this match is skipped.
+/// Returns: the number of replacements
 int64_t rewrite(Program& program, const Pattern& pattern,
                 const std::function<std::optional<Operand>(Editor&, const Match&)>& replace);
 
-/// All matches, in the program's order.
+/// Returns: all matches, in the program's order
 std::vector<Match> find_all(const Program& program, const Pattern& pattern);
 
 }  // namespace bellows::graph

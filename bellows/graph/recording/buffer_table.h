@@ -11,23 +11,23 @@
 
 namespace bellows::graph::detail {
 
-/// A buffer in the present call of a region. The weak reference keeps the address from being given to another storage; it is no
-/// reference that autograd would count.
+/// A buffer in the current call of a region. The weak reference keeps its address from being reused. It does not count
+/// as a reference for autograd.
 struct Buffer {
   c10::StorageImpl* address = nullptr;
   c10::weak_intrusive_ptr<c10::StorageImpl> weak;
-  c10::Storage real{};   ///< data, while operators that have not run yet need it
+  c10::Storage real{};   ///< the data, while pending operators need it
   bool pending = false;  ///< its operator has not run yet
 
-  /// Something that has not run yet reads or writes it.
+  /// True if pending operators read or write it.
   bool busy() const { return pending || real; }
 };
 
-/// The buffers of the present call, by storage and by number. Numbers are given in the order of arrival, so a call that does as
-/// a recording gives the recording's numbers.
+/// The buffers of the current call, by storage and by number. They are numbered in order of arrival, so that a call
+/// that matches a recording has the same numbers.
 class BufferTable {
  public:
-  /// The number of a tensor's buffer, a new one where the storage is unknown.
+  /// Returns: the number of the tensor's buffer; a new number if its storage is unknown
   BufferId of(const at::Tensor& tensor) {
     if (!tensor.defined()) return no_buffer;
     if (!is_plain(tensor)) return opaque_buffer;
@@ -45,7 +45,7 @@ class BufferTable {
     }
     return id;
   }
-  /// Forgets the newest ones.
+  /// Removes the newest buffers.
   void truncate(size_t count) {
     for (; all_.size() > count; all_.pop_back()) known_.erase(all_.back().address);
   }
@@ -66,7 +66,8 @@ class BufferTable {
   ska::flat_hash_map<const c10::StorageImpl*, BufferId> known_;
 };
 
-/// Calls visit(tensor) for the tensors of a stack entry that holds a tensor or a list of them; an optional tensor that is not there is an undefined one.
+/// Calls visit(tensor) for each tensor of a stack entry that holds a tensor or a list of tensors. A missing optional
+/// tensor is passed as an undefined tensor.
 template <class Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {

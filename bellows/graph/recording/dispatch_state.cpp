@@ -12,10 +12,10 @@
 namespace bellows::graph {
 namespace {
 
-/// The taps come and go around a region; everything else of the thread's keys belongs to the state.
+/// Taps are added and removed around a region. All other keys of the thread belong to the state.
 constexpr c10::DispatchKeySet tap_keys({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
 
-/// Precision of products, of convolutions and of recurrent layers in oneDNN.
+/// Precisions of matmuls, convolutions and recurrent layers in oneDNN.
 struct Precisions {
   at::Float32Precision of[3];
 };
@@ -42,8 +42,8 @@ void set_precisions(int value) {
   }
 }
 
-/// What belongs to the process is written only where it differs: other threads read it.
-void put_process_state(const Ambient& state, const Ambient& now) {
+/// Process-wide settings are written only if they differ, because other threads read them.
+void put_process_state(const DispatchState& state, const DispatchState& now) {
   at::Context& context = at::globalContext();
   if (state.deterministic != now.deterministic || state.deterministic_warns != now.deterministic_warns)
     context.setDeterministicAlgorithms(state.deterministic, state.deterministic_warns);
@@ -53,7 +53,7 @@ void put_process_state(const Ambient& state, const Ambient& now) {
   if (state.default_dtype != now.default_dtype) c10::set_default_dtype(c10::scalarTypeToTypeMeta(state.default_dtype));
 }
 
-void put_autocast_dtypes(const Ambient& state) {
+void put_autocast_dtypes(const DispatchState& state) {
   at::autocast::set_autocast_dtype(c10::kCPU, state.autocast_cpu);
   at::autocast::set_autocast_dtype(c10::kCUDA, state.autocast_cuda);
 }
@@ -68,7 +68,7 @@ int float32_precision() {
   return packed(precisions());
 }
 
-Ambient Ambient::capture() {
+DispatchState DispatchState::capture() {
   const auto& autograd = c10::AutogradState::get_tls_state();
   const at::Context& context = at::globalContext();
   const auto keys = c10::impl::tls_local_dispatch_key_set();
@@ -87,7 +87,7 @@ Ambient Ambient::capture() {
           .excluded = (keys.excluded_ - tap_keys).raw_repr()};
 }
 
-std::string Ambient::difference(const Ambient& recorded) const {
+std::string DispatchState::difference(const DispatchState& recorded) const {
   const auto flag = [](const char* name, bool got) {
     return c10::str(name, got ? " on" : " off", " instead of ", got ? "off" : "on");
   };
@@ -102,21 +102,21 @@ std::string Ambient::difference(const Ambient& recorded) const {
   return *this == recorded ? "" : "another state of autocast, of the dispatcher or of determinism";
 }
 
-/// Its end restores, also when the scope's constructor throws half-way.
-struct AmbientScope::Kept {
+/// Its destructor restores the state, even if the constructor of the scope throws midway.
+struct DispatchStateScope::Kept {
   Kept() = default;
   ~Kept();
   Kept(const Kept&) = delete;
   Kept& operator=(const Kept&) = delete;
 
-  Ambient before = Ambient::capture();
+  DispatchState before = DispatchState::capture();
   c10::AutogradState autograd = c10::AutogradState::get_tls_state();
   bool autocast_cache = at::autocast::is_autocast_cache_enabled();
   std::optional<int> precision;
   std::optional<c10::impl::ForceDispatchKeyGuard> keys;
 };
 
-AmbientScope::AmbientScope(const Ambient& state, int precision) : kept_(std::make_unique<Kept>()) {
+DispatchStateScope::DispatchStateScope(const DispatchState& state, int precision) : kept_(std::make_unique<Kept>()) {
   c10::AutogradState autograd = kept_->autograd;
   autograd.set_grad_mode(state.grad);
   autograd.set_inference_mode(state.inference);
@@ -128,15 +128,15 @@ AmbientScope::AmbientScope(const Ambient& state, int precision) : kept_(std::mak
     set_precisions(precision);
   }
   put_autocast_dtypes(state);
-  at::autocast::set_autocast_cache_enabled(false);  // no guard may be there that would clear it
+  at::autocast::set_autocast_cache_enabled(false);  // there may be no guard that would clear it
   const auto present = c10::impl::tls_local_dispatch_key_set();
   kept_->keys.emplace(recorded_and(state.included, present.included_), recorded_and(state.excluded, present.excluded_));
 }
 
-AmbientScope::~AmbientScope() = default;
+DispatchStateScope::~DispatchStateScope() = default;
 
-AmbientScope::Kept::~Kept() {
-  const Ambient inside = Ambient::capture();
+DispatchStateScope::Kept::~Kept() {
+  const DispatchState inside = DispatchState::capture();
   c10::AutogradState::set_tls_state(autograd);
   keys.reset();
   at::autocast::set_autocast_cache_enabled(autocast_cache);

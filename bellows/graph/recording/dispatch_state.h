@@ -8,33 +8,34 @@
 
 namespace bellows::graph {
 
-/// The state of libtorch, of the thread and of the process, that kernels read beside their arguments. An operator that runs later than it
-/// was called runs under the state it was called in.
-struct Ambient {
+/// The state of libtorch, of the thread and of the process, that kernels read in addition to their arguments. Deferred
+/// operators run in the state in which they were called.
+struct DispatchState {
   bool grad = true, inference = false, forward_grad = true;
-  bool backward = false;  ///< autograd calls: told, never put in place
+  bool backward = false;  ///< called by autograd; only compared, never restored
   bool deterministic = false, deterministic_warns = false, fill_uninitialized = true;
   bool onednn = true;
   c10::ScalarType default_dtype = c10::kFloat, autocast_cpu = c10::kBFloat16, autocast_cuda = c10::kHalf;
-  uint64_t included = 0, excluded = 0;  ///< dispatch keys, but for those of the taps
+  uint64_t included = 0, excluded = 0;  ///< dispatch keys, except those of the taps
 
-  /// That of the calling thread.
-  static Ambient capture();
-  bool operator==(const Ambient& other) const = default;
-  /// "grad mode off instead of on", for messages; "" when equal.
-  std::string difference(const Ambient& recorded) const;
+  /// Captures the state of the calling thread.
+  static DispatchState capture();
+  bool operator==(const DispatchState& other) const = default;
+  /// Describes the difference for messages, such as "grad mode off instead of on"; "" if equal.
+  std::string difference(const DispatchState& recorded) const;
 };
 
-/// Precision that fp32 products and convolutions may take on a CPU (`Context::float32Precision`), in one number.
+/// Returns: the precision of fp32 matmuls, convolutions and recurrent layers on the CPU (`Context::float32Precision`),
+///          as one number
 int float32_precision();
 
-/// Puts a captured state in place while it lives, then the thread's own again.
-class AmbientScope {
+/// Applies a captured state while it lives, then restores the thread's previous state.
+class DispatchStateScope {
  public:
-  AmbientScope(const Ambient& state, int float32_precision);
-  ~AmbientScope();
-  AmbientScope(const AmbientScope&) = delete;
-  AmbientScope& operator=(const AmbientScope&) = delete;
+  DispatchStateScope(const DispatchState& state, int float32_precision);
+  ~DispatchStateScope();
+  DispatchStateScope(const DispatchStateScope&) = delete;
+  DispatchStateScope& operator=(const DispatchStateScope&) = delete;
 
  private:
   struct Kept;

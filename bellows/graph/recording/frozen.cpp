@@ -42,7 +42,7 @@ Remaining freeze_inputs(Program& program, std::span<const c10::Storage> inputs, 
   std::vector<Program::Output> outputs;
   for (size_t i = 0; i < program.outputs.size(); ++i) {
     Program::Output output = program.outputs[i];
-    if (output.input >= 0 && moved[output.input] < 0) continue;  // is there already
+    if (output.input >= 0 && moved[output.input] < 0) continue;  // already in place
     if (output.input >= 0) output.input = moved[output.input];
     outputs.push_back(output);
     remaining.outputs.push_back(static_cast<int>(i));
@@ -56,7 +56,7 @@ FrozenRunner::FrozenRunner(Program program, Remaining left) : runner_(std::move(
 
 void FrozenRunner::run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
                        std::span<c10::Storage> outputs) {
-  const auto handed_over = c10::make_scope_exit([&] {  // also what there is after an error
+  const auto handed_over = c10::make_scope_exit([&] {  // also after an error
     for (size_t i = 0; i < outputs_.size(); ++i) outputs[left_.outputs[i]] = std::move(outputs_[i]);
     inputs_.clear();
     outputs_.clear();

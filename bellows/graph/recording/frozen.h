@@ -7,19 +7,20 @@
 
 namespace bellows::graph {
 
-/// Which of these buffers are those of tensors that keep their values.
+/// Returns: for each buffer, whether it belongs to one of `tensors`, which keep their values
 std::vector<bool> are_frozen(std::span<const c10::Storage> buffers, std::span<const at::Tensor> tensors);
 
-/// What is left of a program's inputs and outputs, by their old numbers.
+/// The inputs and outputs that remain in a program, by their original numbers.
 struct Remaining {
   std::vector<int> inputs{}, outputs{};
 };
-/// Makes constants of inputs that keep their values: what depends on them only is computed once. Before passes.
-/// Params:  inputs – the buffers of Program::inputs; a constant holds its buffer
-///          frozen – which of them keep their values; one that the program writes stays an input all the same
+/// Turns inputs that keep their values into constants. Operators that depend only on constants are then computed once.
+/// Call it before the passes.
+/// Params: inputs – the buffers of Program::inputs; a constant keeps its buffer
+///         frozen – whether each input keeps its value; an input that the program writes stays an input in any case
 Remaining freeze_inputs(Program& program, std::span<const c10::Storage> inputs, const std::vector<bool>& frozen);
 
-/// Runs what freeze_inputs() has left in the place of the whole program: is given all buffers, as the whole one would be.
+/// Runs a program after freeze_inputs(). It takes all buffers of the original program.
 class FrozenRunner : public Executable {
  public:
   FrozenRunner(Program program, Remaining left);

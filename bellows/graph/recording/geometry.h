@@ -7,34 +7,35 @@
 
 namespace bellows::graph {
 
-/// Everything about a plain tensor but its data.
+/// All properties of a plain tensor except its data.
 struct Geometry {
   using Numbers = c10::SmallVector<int64_t, 4>;
 
   Numbers sizes, strides;
-  int64_t offset = 0;  ///< in elements, of the first one in its buffer
+  int64_t offset = 0;  ///< position of the first element in its buffer, in elements
   caffe2::TypeMeta dtype{};
   c10::Device device = c10::kCPU;
-  c10::DispatchKeySet keys{};  ///< what kind of tensor it is: device, autograd or inference tensor, conjugate bit
+  c10::DispatchKeySet keys{};  ///< the kind of tensor: device, autograd or inference tensor, conjugate bit
   bool wrapped_number = false;
 
   static Geometry of(const at::Tensor& tensor);
   bool fits(const at::Tensor& tensor) const;
   bool operator==(const Geometry& other) const;
-  /// Row-major, without gaps.
+  /// True if it is row-major without gaps.
   bool is_contiguous() const;
-  /// Bytes from the beginning of the buffer to the end of the last element; SIZE_MAX where 64 bits do not count them, or the elements.
+  /// Returns: the bytes from the beginning of the buffer to the end of the last element; SIZE_MAX if this number or the
+  ///          number of elements exceeds 64 bits
   size_t reach() const;
-  /// A tensor of this kind.
+  /// Makes a tensor with this geometry.
   at::Tensor over(c10::Storage storage) const;
-  /// "f32[8, 4]", with strides where they are not those of a contiguous tensor, and an offset if there is one.
+  /// Example: "f32[8, 4]". Includes strides if the tensor is not contiguous, and the offset if it is not 0.
   std::string text() const;
-  /// What `tensor` has that differs, for messages: "sizes [2] instead of [3]"; "" when it fits.
+  /// Describes the difference of `tensor` for messages, such as "sizes [2] instead of [3]"; "" if it fits.
   std::string difference(const at::Tensor& tensor) const;
 };
 
-/// A tensor that is nothing but a geometry over a storage, on a CPU or a CUDA device: not sparse, quantized, nested, of oneDNN's
-/// layout, named, without data, or a wrapper of another tensor.
+/// True if the tensor is only a geometry over a storage, on a CPU or CUDA device. Not plain are sparse, quantized,
+/// nested and oneDNN tensors, tensors with names or without data, and wrappers of other tensors.
 bool is_plain(const at::Tensor& tensor);
 
 }  // namespace bellows::graph

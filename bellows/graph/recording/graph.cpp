@@ -6,7 +6,8 @@
 namespace bellows::graph {
 namespace {
 
-/// Writes a graph line by line; a buffer's geometry stands where it is made or first used, and where it is seen otherwise.
+/// Writes a graph line by line. A buffer's geometry is shown where it is made or first used, and where it is seen
+/// differently.
 class Printer {
  public:
   explicit Printer(const Graph& graph) : graph_(graph), seen_(graph.origins().size()) {}
@@ -16,11 +17,11 @@ class Printer {
     const auto made = std::count_if(origins.begin(), origins.end(), [](const auto& origin) { return origin.made; });
     out_ << "graph of " << graph_.nodes.size() << " operators, " << origins.size() - static_cast<size_t>(made)
          << " inputs, " << made << " buffers made\n";
-    const Ambient* before = nullptr;
+    const DispatchState* before = nullptr;
     for (const Node& node : graph_.nodes) {
-      if (const std::string change = before ? node.ambient.difference(*before) : ""; !change.empty())
+      if (const std::string change = before ? node.dispatch_state.difference(*before) : ""; !change.empty())
         out_ << "  # " << change << "\n";
-      before = &node.ambient;
+      before = &node.dispatch_state;
       print_node(node);
     }
     return out_.str();

@@ -12,11 +12,11 @@
 
 namespace bellows::graph {
 
-/// Buffers are numbered in the order in which a call first met them. A value is a buffer seen through a geometry: views, values that
-/// are written in place, and aliases that no schema declares, are told by their buffer.
+/// Buffers are numbered in the order in which a call first uses them. A value is a buffer seen through a geometry.
+/// Views, in-place writes, and aliases that no schema declares are identified by their buffer.
 using BufferId = int32_t;
 inline constexpr BufferId no_buffer = -1;      ///< an undefined tensor
-inline constexpr BufferId opaque_buffer = -2;  ///< a tensor that is_plain() does not say yes to
+inline constexpr BufferId opaque_buffer = -2;  ///< a tensor that is not plain (is_plain())
 
 struct Value {
   BufferId buffer = no_buffer;
@@ -24,13 +24,13 @@ struct Value {
   bool operator==(const Value& other) const = default;
 };
 
-/// An argument of an operator: tensors (one, or those of a list), a number that may differ from call to call, or a constant, which
-/// an optional tensor that is left out is, too.
+/// An argument of an operator: tensors (one, or those of a list), a number that may differ from call to call, or a
+/// constant. An omitted optional tensor is a constant, too.
 struct Argument {
   OperatorFacts::Kind kind = OperatorFacts::Kind::constant;
-  bool lifted = false;           ///< a number that was seen to differ: an input of the graph
-  std::vector<Value> tensors{};  ///< as many as a list had
-  c10::IValue constant{};        ///< what is no tensor, as it was when recorded
+  bool lifted = false;           ///< a number that has changed between calls: an input of the graph
+  std::vector<Value> tensors{};  ///< for a list: as many as it had
+  c10::IValue constant{};        ///< the recorded value, if it is not a tensor
 
   bool is_tensors() const { return kind < OperatorFacts::Kind::number; }
 };
@@ -38,53 +38,53 @@ struct Argument {
 /// One tensor among an operator's results.
 struct Output {
   Value value{};
-  int argument = -1;    ///< which of the operator's tensors, counted over all arguments, is handed back; -1: none
+  int argument = -1;    ///< index of the operator's tensor, counted over all arguments, that it returns; -1: none
   bool made = false;    ///< the operator made this buffer
-  bool counted = true;  ///< has a version counter: also an inference tensor that detach() made
-  size_t nbytes = 0;    ///< of the buffer
+  bool counted = true;  ///< has a version counter; this includes inference tensors made by detach()
+  size_t nbytes = 0;    ///< size of the buffer
 };
 
 struct Result {
   bool list = false;
-  bool tensors = true;  ///< false: a number or anything else that is no tensor
+  bool tensors = true;  ///< false: a number or another result that is not a tensor
   std::vector<Output> outputs{};
 };
 
-/// When a followed operator runs.
+/// The time at which a followed operator runs.
 enum class When : uint8_t {
-  later,  ///< with its graph
-  now,    ///< at once, since it needs no value that is pending: factories, random numbers
-  flush,  ///< at once, after all that is pending: a value goes to the host, or libtorch alone knows what happens
+  later,  ///< deferred: with the other pending operators
+  now,    ///< immediately, because it needs no pending value: factories, random operators
+  flush,  ///< a barrier: immediately, after all pending operators. The host needs a value, or its effects are unknown
 };
 
 /// One operator of a recording.
 struct Node {
   const OperatorFacts* op = nullptr;
   When when = When::later;
-  bool view = false;  ///< nothing to run: all results alias buffers that are there
+  bool view = false;  ///< not executed: all results alias existing buffers
   std::vector<Argument> arguments{};
   std::vector<Result> results{};
-  Ambient ambient{};
-  int float32_precision = -1;  ///< -1: does not matter to this operator
-  BufferId buffers_after = 0;  ///< how many there are when it has run
+  DispatchState dispatch_state{};
+  int float32_precision = -1;  ///< -1: the operator does not depend on it
+  BufferId buffers_after = 0;  ///< number of buffers after it has run
 
-  /// Buffers that the operator writes, its new ones left out.
+  /// Returns: the buffers that the operator writes, except new ones
   std::vector<BufferId> written() const;
 };
 
-/// One way through a region: the operators that a call issued, in order.
+/// One recording of a region: the operators of a call, in order.
 class Graph {
  public:
   std::vector<Node> nodes{};
-  int64_t calls = 0;  ///< how many ended with the last node
+  int64_t calls = 0;  ///< number of calls that ended with the last node
 
-  /// Where a buffer comes from.
+  /// The origin of a buffer.
   struct Origin {
-    int node = -1;      ///< the first that used or made it
-    bool made = false;  ///< made by it; otherwise an input of the graph
+    int node = -1;      ///< the first node that used or made it
+    bool made = false;  ///< made by that node; otherwise an input of the graph
   };
   std::vector<Origin> origins() const;
-  /// One line an operator: results, name, arguments, what it writes, and the ambient state where that changes.
+  /// One line per operator: results, name, arguments, written buffers, and the dispatch state where it changes.
   std::string to_text() const;
 };
 

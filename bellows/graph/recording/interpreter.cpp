@@ -31,9 +31,8 @@ class Interpreter {
       try {
         run_node(*pending_[at_]);
       } catch (c10::Error& error) {
-        error.add_context(
-            "Running " + pending_[at_]->op->name +
-            ", which was called earlier in its region: what the operator was called by is not in this trace.");
+        error.add_context("Running " + pending_[at_]->op->name +
+                          ", which was called earlier in its region. This trace does not show its caller.");
         give_up(error.what_without_backtrace());
         throw;
       } catch (const std::exception& error) {
@@ -59,7 +58,8 @@ class Interpreter {
   }
 
   void run_node(const Node& node) {
-    if (!ambient_ || !(*ambient_of_ == node.ambient) || node.float32_precision != precision_of_) enter(node);
+    if (!dispatch_scope_ || !(*dispatch_state_of_ == node.dispatch_state) || node.float32_precision != precision_of_)
+      enter(node);
     for (const Argument& argument : node.arguments)
       stack_.push_back(argument.lifted ? numbers_[number_++] : value_of(argument));
     tap::OpCall(*node.op->handle).next(stack_);
@@ -71,9 +71,9 @@ class Interpreter {
   }
 
   void enter(const Node& node) {
-    ambient_.reset();
-    ambient_.emplace(node.ambient, node.float32_precision);
-    ambient_of_ = &node.ambient;
+    dispatch_scope_.reset();
+    dispatch_scope_.emplace(node.dispatch_state, node.float32_precision);
+    dispatch_state_of_ = &node.dispatch_state;
     precision_of_ = node.float32_precision;
   }
 
@@ -112,22 +112,23 @@ class Interpreter {
     const at::Tensor fitting = as_recorded(output.value.geometry, tensor);
     Buffer& buffer = buffers_[output.value.buffer];
     buffer.pending = false;
-    if (auto handed_out = buffer.weak.lock()) {
-      tap::fulfil(*handed_out, *fitting.storage().unsafeGetStorageImpl());
-      buffer.real = c10::Storage(std::move(handed_out));
+    if (auto storage = buffer.weak.lock()) {
+      tap::fulfil(*storage, *fitting.storage().unsafeGetStorageImpl());
+      buffer.real = c10::Storage(std::move(storage));
     } else {
       ++counts_.never_seen;
       buffer.real = fitting.storage();
     }
   }
 
-  /// Tensors with the recorded strides have been handed out: a kernel that now prefers others does not change them.
+  /// Tensors with the recorded strides have been returned already. If a kernel now returns others, the result is
+  /// copied.
   at::Tensor as_recorded(const Geometry& geometry, const at::Tensor& tensor) const {
     if (geometry.fits(tensor)) return tensor;
     TORCH_CHECK(
         tensor.sizes() == at::IntArrayRef(geometry.sizes) && tensor.dtype() == geometry.dtype && geometry.offset == 0,
-        "region: ", pending_[at_]->op->name, " was followed and gave ", Geometry::of(tensor).text(), ", expected ",
-        geometry.text(), " as when it was recorded. If its sizes depend on data, give the operator the tag ",
+        "region: ", pending_[at_]->op->name, " was followed and returned ", Geometry::of(tensor).text(), ", expected ",
+        geometry.text(), " as recorded. If its sizes depend on data, give the operator the tag ",
         "at::Tag::dynamic_output_shape.");
     at::Tensor copy = at::empty_strided(geometry.sizes, geometry.strides, tensor.options());
     copy.copy_(tensor);
@@ -135,14 +136,14 @@ class Interpreter {
   }
 
   void give_up(const std::string& why) {
-    ambient_.reset();
+    dispatch_scope_.reset();
     const std::string message =
         "this tensor has no value: an operator of its region failed before it was computed: " + why;
     for (; at_ < pending_.size(); ++at_) {
       for (const Result& result : pending_[at_]->results) {
         for (const Output& output : result.outputs) {
           if (!output.made || !buffers_[output.value.buffer].pending) continue;
-          if (auto handed_out = buffers_[output.value.buffer].weak.lock()) tap::abandon(*handed_out, message);
+          if (auto storage = buffers_[output.value.buffer].weak.lock()) tap::abandon(*storage, message);
         }
       }
     }
@@ -154,10 +155,10 @@ class Interpreter {
   Explanation& counts_;
   std::vector<int> last_use_;
   size_t at_ = 0, number_ = 0;
-  std::optional<AmbientScope> ambient_;
-  const Ambient* ambient_of_ = nullptr;
+  std::optional<DispatchStateScope> dispatch_scope_;
+  const DispatchState* dispatch_state_of_ = nullptr;
   int precision_of_ = -1;
-  tap::Stack stack_;  // keeps its memory from one operator to the next
+  tap::Stack stack_;  // reused by all operators
 };
 
 }  // namespace

@@ -6,10 +6,10 @@
 
 namespace bellows::graph::detail {
 
-/// Runs operators in the order in which they were called, each under the state it was called in. Data moves under the storages that
-/// were handed out and are still held; what nobody holds is freed after its last use here.
-/// Throws: what an operator throws, with its name added. Then what came before has its values, as if the operators had run
-///         when they were called, and what was to come after has none and says why when touched.
+/// Runs pending operators in the order of their calls, each in the state in which it was called. Their data moves into
+/// the storages that were returned, if these are still referenced. Other buffers are freed after their last use.
+/// Throws: exceptions of operators, with the operator's name added. Results of earlier operators then have their
+///         values, as in eager code. Later results have none; accessing one throws an error with the reason.
 void run_in_order(const Segment& segment, BufferTable& buffers, Explanation& counts);
 
 }  // namespace bellows::graph::detail

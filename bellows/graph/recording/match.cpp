@@ -31,7 +31,7 @@ bool same_kind(const c10::IValue& a, const c10::IValue& b) {
          a.isGenerator() == b.isGenerator() && a.isComplexDouble() == b.isComplexDouble() && a.isList() == b.isList();
 }
 
-/// Numbers of one kind may stand for each other; lists of them if they are of one length.
+/// True if two numbers are of the same kind, or lists of such numbers have the same length.
 bool same_number_kind(const c10::IValue& a, const c10::IValue& b) {
   if (a.isList() && b.isList()) {
     const auto x = a.toListRef(), y = b.toListRef();
@@ -44,7 +44,7 @@ bool same_number_kind(const c10::IValue& a, const c10::IValue& b) {
   return same_kind(a, b);
 }
 
-/// Walks the tensors of an argument beside those of a node. Returns false at the first difference.
+/// Compares the tensors of an argument with those of a node. Returns false at the first difference.
 bool same_tensors(const Argument& argument, const c10::IValue& value, const BufferId*& buffer) {
   if (value.isNone() || (argument.kind == Kind::tensor) != value.isTensor()) return false;
   size_t at = 0;
@@ -61,14 +61,14 @@ bool same_tensors(const Argument& argument, const c10::IValue& value, const Buff
 }
 
 bool same_state(const Node& node, const Arrival& arrival) {
-  return node.ambient == arrival.ambient &&
+  return node.dispatch_state == arrival.dispatch_state &&
          (node.float32_precision < 0 || node.float32_precision == float32_precision());
 }
 
 }  // namespace
 
 Arrival::Arrival(const tap::OpCall& call, const OperatorFacts& facts, tap::Stack& stack, BufferTable& table)
-    : op(call), arguments(call.arguments(stack)), ambient(Ambient::capture()) {
+    : op(call), arguments(call.arguments(stack)), dispatch_state(DispatchState::capture()) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (facts.arguments[i] >= Kind::number) continue;
     for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
@@ -120,8 +120,8 @@ void add_lifted_numbers(const Node& node, const Arrival& arrival, std::vector<c1
 
 std::string difference(const Node& node, const Arrival& arrival) {
   if (!(*node.op->handle == arrival.op.handle())) return "instead of " + node.op->name;
-  if (std::string state = arrival.ambient.difference(node.ambient); !state.empty()) return state;
-  if (!same_state(node, arrival)) return "another precision of fp32 products";
+  if (std::string state = arrival.dispatch_state.difference(node.dispatch_state); !state.empty()) return state;
+  if (!same_state(node, arrival)) return "another precision of fp32 matmuls";
   const BufferId* buffer = arrival.buffers.data();
   for (size_t i = 0; i < node.arguments.size(); ++i) {
     const Argument& argument = node.arguments[i];

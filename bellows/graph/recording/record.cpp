@@ -9,7 +9,7 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// Objects, storages and the like are not kept alive: their operators run as they come, with what comes.
+/// Objects, storages and similar values are not kept alive. Their operators run immediately, with the current values.
 c10::IValue kept(const c10::IValue& value) {
   return comparable(value) ? value : c10::IValue(value.tagKind());
 }
@@ -18,7 +18,7 @@ c10::IValue kept(const c10::IValue& value) {
 
 NodeRecorder::NodeRecorder(const tap::OpCall& op, tap::Stack& stack, BufferTable& buffers) {
   node_.op = &operator_facts(op.handle());
-  node_.ambient = Ambient::capture();
+  node_.dispatch_state = DispatchState::capture();
   if (node_.op->reads_float32_precision) node_.float32_precision = float32_precision();
   const auto values = op.arguments(stack);
   node_.arguments.reserve(values.size());
@@ -75,7 +75,7 @@ Output NodeRecorder::output(const at::Tensor& tensor, BufferTable& buffers) {
   made.nbytes = tensor.storage().nbytes();
   const auto same = std::find(identities_.begin(), identities_.end(), tensor.unsafeGetTensorImpl());
   if (same != identities_.end() && !made.made) made.argument = static_cast<int>(same - identities_.begin());
-  const bool own = buffer >= first_new_;  // several results may share what the operator made
+  const bool own = buffer >= first_new_;  // several results may share a buffer that the operator made
   const auto of_it = [&](const Value& value) { return value.buffer == buffer; };
   uncommon_ = uncommon_ || !(own || std::any_of(tensors_.begin(), tensors_.end(), of_it));
   return made;
@@ -99,7 +99,7 @@ bool NodeRecorder::random() const {
   return op.train_argument < 0 || !constant(op.train_argument).isBool() || constant(op.train_argument).toBool();
 }
 
-/// Values that the host needs, sizes that data decides, and whatever follows no rule that is known here.
+/// True if the host needs values, if sizes depend on data, or if no rule covers the operator.
 bool NodeRecorder::needs_flush() const {
   const OperatorFacts& op = *node_.op;
   const bool masked = std::any_of(tensors_.begin(), tensors_.end(), [](const Value& value) {
@@ -117,7 +117,8 @@ bool NodeRecorder::needs_flush() const {
   for (const Result& result : node_.results) {
     for (const Output& output : result.outputs) {
       if (output.argument >= 0 && !(tensors_[output.argument] == output.value)) return true;  // resized in place
-      if (output.made && first != tensors_.end() && output.value.geometry.device != device) return true;  // a copy out
+      // A copy to another device
+      if (output.made && first != tensors_.end() && output.value.geometry.device != device) return true;
     }
   }
   return false;

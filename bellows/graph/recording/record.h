@@ -7,17 +7,18 @@
 
 namespace bellows::graph::detail {
 
-/// Makes nodes of operators that run.
+/// Makes nodes from operators that run.
 class NodeRecorder {
  public:
-  /// Before the operator runs: what in-place operators do to sizes comes after.
+  /// Call it before the operator runs, because in-place operators may change sizes.
   NodeRecorder(const tap::OpCall& op, tap::Stack& stack, BufferTable& buffers);
-  /// After it ran, of an operator whose tensors were those of another node; `arguments` as they were before.
+  /// Call it after the operator has run, if its tensors are those of another node.
+  /// Params: arguments – as they were before the call
   NodeRecorder(const Node& other, std::span<const c10::IValue> arguments);
 
-  /// While it ran, the host, or a result's sizes, came from data.
+  /// Call it if the operator passed data to the host, or if result sizes depended on data.
   void note_look() { looked_ = true; }
-  /// After it ran.
+  /// Call it after the operator has run.
   Node finish(std::span<const c10::IValue> results, BufferTable& buffers) &&;
 
  private:
@@ -30,9 +31,9 @@ class NodeRecorder {
   Node node_;
   std::vector<Value> tensors_;  ///< of all arguments, in order
   std::vector<const c10::TensorImpl*> identities_;
-  BufferId first_new_ = 0;  ///< buffers from here on are the operator's own
+  BufferId first_new_ = 0;  ///< buffers from this number on were made by the operator
   bool looked_ = false;
-  bool uncommon_ = false;  ///< something that no rule covers
+  bool uncommon_ = false;  ///< has a property that no rule covers
 };
 
 }  // namespace bellows::graph::detail

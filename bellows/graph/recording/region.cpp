@@ -10,8 +10,8 @@
 
 namespace bellows::graph {
 
-/// Each running call has a tree of recordings to itself; the one that was given back last is taken first, so calls that follow
-/// each other share one.
+/// Each running call has its own tree of recordings. The most recently returned tree is used first, so that consecutive
+/// calls share one.
 struct Region::State {
   explicit State(const RegionOptions& the_options) : options(the_options) {}
 
@@ -48,10 +48,10 @@ void Region::run(const std::function<void()>& function) {
     return function();
   }
   auto tree = state->take();
-  const auto follower = std::make_shared<detail::Follower>(*tree, state->options);
+  const auto replay_guard = std::make_shared<detail::ReplayGuard>(*tree, state->options);
   std::exception_ptr failure;
   {
-    const tap::OpTapGuard guard(follower);
+    const tap::OpTapGuard guard(replay_guard);
     try {
       function();
     } catch (...) {
@@ -59,14 +59,14 @@ void Region::run(const std::function<void()>& function) {
     }
   }
   try {
-    follower->finish();
+    replay_guard->finish();
   } catch (const std::exception& error) {
     if (failure)
       log_error("Region: an operator that was pending when the function threw failed, too: ", user_message(error));
     else
       failure = std::current_exception();
   }
-  state->give_back(std::move(tree), follower->counts());
+  state->give_back(std::move(tree), replay_guard->counts());
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -16,7 +16,7 @@ c10::Storage copy_of(const c10::Storage& storage) {
   return bytes.clone().storage();
 }
 
-/// Keeps the last program that it was asked for, and where the last run put its results.
+/// Keeps the most recent program, and the places of the last run's results.
 class Witness : public Backend, public std::enable_shared_from_this<Witness> {
  public:
   std::shared_ptr<Executable> prepare(Program asked, std::span<const c10::Storage> its_inputs) override {
@@ -32,7 +32,7 @@ class Witness : public Backend, public std::enable_shared_from_this<Witness> {
 
   Program program;
   std::vector<c10::Storage> inputs;
-  std::vector<c10::Storage> unwritten;  ///< of inputs that it writes: as they were before
+  std::vector<c10::Storage> unwritten;  ///< copies of written inputs before the run
   std::vector<const void*> made;        ///< first bytes of the outputs of the last run
 
  private:
@@ -57,19 +57,20 @@ void expect_replayable(const Region& region) {
   const auto graphs = region.graphs();
   TORCH_CHECK_VALUE(!graphs.empty(), "Replay: the function computes nothing.");
   TORCH_CHECK_VALUE(graphs.size() == 1, "Replay: expected a function that does the same in each call, found ",
-                    graphs.size(), " ways through it.\n", region.explain().to_text());
+                    graphs.size(), " different recordings.\n", region.explain().to_text());
   for (const Node& node : graphs[0].nodes) {
     TORCH_CHECK_VALUE(node.when != When::flush, "Replay: ", node.op->name,
-                      " needs a value on the host, or is not known here: nothing can run without it.");
+                      " needs a value on the host, or is an unknown operator. Replay does not support this.");
     TORCH_CHECK_VALUE(node.when != When::now || !node.op->random, "Replay: ", node.op->name,
-                      " draws random numbers, which would be the same ones in each call.");
+                      " draws random numbers, which would be the same in each call.");
   }
 }
 
 }  // namespace
 
 struct Replay::State {
-  /// Where a result is: an output of the program, one of its inputs, an argument that it does not use, or none of them.
+  /// The source of a result: an output of the program, one of its inputs, an argument that it does not use, or none of
+  /// these.
   struct Place {
     int output = -1, input = -1, argument = -1;
     at::Tensor kept{};
@@ -78,9 +79,9 @@ struct Replay::State {
 
   std::vector<Geometry> examples;
   Program program;
-  std::vector<int> arguments;      ///< of each input: the argument; -1: it is kept
-  std::vector<c10::Storage> kept;  ///< of each input that is no argument
-  std::vector<bool> anew;          ///< of these: the function makes it in each call, and then writes it
+  std::vector<int> arguments;      ///< for each input: the argument; -1: it is kept
+  std::vector<c10::Storage> kept;  ///< for each input that is not an argument
+  std::vector<bool> anew;          ///< of these: the function makes it in each call and then writes it
   std::vector<Place> results;
   std::vector<c10::IValue> numbers;
   std::shared_ptr<Executable> executable;
@@ -106,7 +107,8 @@ struct Replay::State {
     }
   }
 
-  /// What a factory made in the function, which writes into it, is held by nobody else now.
+  /// Tensors that a factory made in the function, and that the function writes, are not referenced elsewhere at this
+  /// point.
   void find_what_is_made_anew(const std::vector<c10::Storage>& unwritten) {
     for (size_t i = 0; i < kept.size(); ++i) {
       anew.push_back(kept[i] && unwritten[i] && kept[i].use_count() == 1);

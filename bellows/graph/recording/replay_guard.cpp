@@ -12,14 +12,15 @@
 namespace bellows::graph::detail {
 namespace {
 
-/// Facts of an operator that may be the next step, without asking for those of one that is not.
+/// Returns: the facts of an operator that may be the next step. Avoids the look-up for other operators.
 const OperatorFacts* facts_among(const std::vector<std::unique_ptr<Step>>& steps, const c10::OperatorHandle& handle) {
   const auto found =
       std::find_if(steps.begin(), steps.end(), [&](const auto& step) { return *step->node.op->handle == handle; });
   return found == steps.end() ? nullptr : (*found)->node.op;
 }
 
-/// The storages of an operator's plain tensors while it runs: no other region's hold makes them throw.
+/// Marks the storages of an operator's plain tensors as used while it runs, so that no other region's hold makes them
+/// throw.
 class InUse {
  public:
   InUse(const tap::OpCall& op, tap::Stack& stack) {
@@ -37,7 +38,8 @@ class InUse {
   tap::StorageHolds holds_;
 };
 
-/// A tensor as it was recorded, over another storage. The constructor gives version counters to those that it thinks need one.
+/// Makes a tensor as it was recorded, over another storage. The constructor decides on its own whether a tensor has a
+/// version counter.
 at::Tensor recorded_over(const Output& output, c10::Storage storage) {
   at::Tensor made = output.value.geometry.over(std::move(storage));
   c10::TensorImpl& impl = *made.unsafeGetTensorImpl();
@@ -46,7 +48,8 @@ at::Tensor recorded_over(const Output& output, c10::Storage storage) {
   return at::Tensor(impl.shallow_copy_and_detach(counter, impl.allow_tensor_metadata_change()));
 }
 
-/// Memory that the storage does not own (from_blob): its owner may free it, or write to it, as soon as the operator has been called.
+/// True for memory that the storage does not own (from_blob). Its owner may free or overwrite it as soon as the
+/// operator has been called.
 bool is_borrowed(const c10::Storage& storage) {
   const c10::DataPtr& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   return data.get() && !data.get_context();
@@ -62,15 +65,16 @@ std::unique_ptr<at::ObserverContext> look(const at::RecordFunction& function) {
   return nullptr;
 }
 
-/// Notices, while it lives, operators on this thread that look at data: that give a number of a tensor, or results whose sizes data decides.
-/// In inference mode an operator that is made of others arrives whole, and no tag says that one of them does.
-class DataLook {
+/// While it lives, detects operators on this thread that read data: those that return a number of a tensor, or whose
+/// result sizes depend on data. This is necessary in inference mode, where composite operators arrive whole and have no
+/// tag for operators inside.
+class DataDependence {
  public:
-  /// Params: op – made of others; nothing is noticed of one that is not
-  explicit DataLook(const c10::OperatorHandle& op);
-  ~DataLook();
-  DataLook(const DataLook&) = delete;
-  DataLook& operator=(const DataLook&) = delete;
+  /// Params: op – a composite operator; for others, nothing is detected
+  explicit DataDependence(const c10::OperatorHandle& op);
+  ~DataDependence();
+  DataDependence(const DataDependence&) = delete;
+  DataDependence& operator=(const DataDependence&) = delete;
   bool seen() const { return seen_; }
 
  private:
@@ -79,13 +83,13 @@ class DataLook {
   bool seen_ = false;
 };
 
-DataLook::DataLook(const c10::OperatorHandle& op) : outer_(seen_here) {
+DataDependence::DataDependence(const c10::OperatorHandle& op) : outer_(seen_here) {
   if (!op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return;
   seen_here = &seen_;
   callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(look).scopes({at::RecordScope::FUNCTION}));
 }
 
-DataLook::~DataLook() {
+DataDependence::~DataDependence() {
   if (callback_ == 0) return;
   at::removeCallback(callback_);
   seen_here = outer_;
@@ -98,9 +102,9 @@ void run(const tap::OpCall& op, tap::Stack& stack) {
 
 }  // namespace
 
-void Follower::call(const tap::OpCall& op, tap::Stack& stack) {
+void ReplayGuard::call(const tap::OpCall& op, tap::Stack& stack) {
   const std::lock_guard lock(mutex_);
-  if (plain_ || ended_ || undeferred_ > 0) return run(op, stack);
+  if (plain_ || ended_ || eager_guards_ > 0) return run(op, stack);
   const size_t nodes = pending_.nodes.size(), numbers = pending_.numbers.size();
   try {
     follow_or_record(op, stack);
@@ -110,8 +114,8 @@ void Follower::call(const tap::OpCall& op, tap::Stack& stack) {
   }
 }
 
-/// After an error, which may be that of an allocation anywhere: the operator is not pending, and its buffers are forgotten.
-void Follower::undo(size_t nodes, size_t numbers) {
+/// Cleans up after an error, which any allocation may raise: the operator is not pending, and its buffers are removed.
+void ReplayGuard::undo(size_t nodes, size_t numbers) {
   if (pending_.nodes.size() > nodes) pending_.nodes.resize(nodes);
   if (pending_.numbers.size() > numbers) pending_.numbers.resize(numbers);
   stand_at(at_);
@@ -119,7 +123,7 @@ void Follower::undo(size_t nodes, size_t numbers) {
   if (pending_.nodes.empty()) settle();
 }
 
-void Follower::follow_or_record(const tap::OpCall& op, tap::Stack& stack) {
+void ReplayGuard::follow_or_record(const tap::OpCall& op, tap::Stack& stack) {
   const OperatorFacts* const facts = facts_among(at_->next, op.handle());
   if (!facts) {
     if (!at_->next.empty()) note_mismatch(op, nullptr);
@@ -135,8 +139,8 @@ void Follower::follow_or_record(const tap::OpCall& op, tap::Stack& stack) {
   record(op, stack);
 }
 
-/// A step that agrees in all comes before one whose numbers would have to become inputs.
-Follower::Found Follower::find(const Arrival& arrival) const {
+/// A step that matches completely takes precedence over one whose numbers would have to become inputs.
+ReplayGuard::Found ReplayGuard::find(const Arrival& arrival) const {
   Found best;
   if (arrival.foreign) return best;
   for (const auto& step : at_->next) {
@@ -147,7 +151,7 @@ Follower::Found Follower::find(const Arrival& arrival) const {
   return best;
 }
 
-void Follower::follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
+void ReplayGuard::follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
   if (step->node.when == When::later) {
     defer(step, arrival, stack);
   } else {
@@ -155,7 +159,7 @@ void Follower::follow(Step* step, const Arrival& arrival, const tap::OpCall& op,
   }
 }
 
-void Follower::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
+void ReplayGuard::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
   const Node& node = step->node;
   bool borrows = false;
   if (node.view) {
@@ -174,9 +178,9 @@ void Follower::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
   if (borrows) flush();
 }
 
-/// The operator's tensors are needed when it runs: their data must live till then, and the host must not reach it before.
-/// Returns: that cannot be had of some of them
-bool Follower::wait_for(const Node& node, const Arrival& arrival) {
+/// Keeps the operator's tensors until it runs: their data must stay alive, and the host must not access it before.
+/// Returns: true if some memory is borrowed, so that this is not possible
+bool ReplayGuard::wait_for(const Node& node, const Arrival& arrival) {
   bool borrows = false;
   const BufferId* next = arrival.buffers.data();
   for (size_t i = 0; i < node.arguments.size(); ++i) {
@@ -193,7 +197,7 @@ bool Follower::wait_for(const Node& node, const Arrival& arrival) {
   return borrows;
 }
 
-Follower::Answers Follower::answers(const Node& node, const tap::Stack& stack) {
+ReplayGuard::Answers ReplayGuard::answers(const Node& node, const tap::Stack& stack) {
   const std::span<const c10::IValue> arguments(stack.data() + stack.size() - node.arguments.size(),
                                                node.arguments.size());
   Answers results;
@@ -210,7 +214,7 @@ Follower::Answers Follower::answers(const Node& node, const tap::Stack& stack) {
   return results;
 }
 
-at::Tensor Follower::answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments) {
+at::Tensor ReplayGuard::answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments) {
   const BufferId id = output.value.buffer;
   if (id == no_buffer) return {};
   if (output.argument >= 0) {
@@ -232,7 +236,7 @@ at::Tensor Follower::answer(const Node& node, const Output& output, std::span<co
   return recorded_over(output, std::move(storage));
 }
 
-void Follower::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
+void ReplayGuard::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
   const Node& node = step->node;
   bool waits = node.when == When::flush;
   if (!node.op->reads_no_data) {
@@ -256,9 +260,9 @@ void Follower::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op
   stand_at(agreeing);
 }
 
-/// The next step whose results are those that an operator gave; if there is none, it is recorded.
-Step* Follower::step_with_results(Step* first, std::span<const c10::IValue> arguments,
-                                  std::span<const c10::IValue> results) {
+/// Returns: the next step whose results match those of the operator; if there is none, the operator is recorded
+Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> arguments,
+                                     std::span<const c10::IValue> results) {
   const size_t known = buffers_.size();
   const auto fits = [&](const Step& step) {
     if (results_fit(step.node, results, buffers_)) return true;
@@ -289,7 +293,7 @@ Step* Follower::step_with_results(Step* first, std::span<const c10::IValue> argu
   return tree_.append(at_, NodeRecorder(first->node, arguments).finish(results, buffers_));
 }
 
-void Follower::record(const tap::OpCall& op, tap::Stack& stack) {
+void ReplayGuard::record(const tap::OpCall& op, tap::Stack& stack) {
   flush(true);
   if (at_->depth >= options_.max_operators) {
     plain_ = true;
@@ -298,9 +302,9 @@ void Follower::record(const tap::OpCall& op, tap::Stack& stack) {
   }
   NodeRecorder recorder(op, stack, buffers_);
   try {
-    const DataLook look(op.handle());
+    const DataDependence dependence(op.handle());
     run(op, stack);
-    if (look.seen()) recorder.note_look();
+    if (dependence.seen()) recorder.note_look();
   } catch (...) {
     stand_at(at_);
     throw;
@@ -309,34 +313,34 @@ void Follower::record(const tap::OpCall& op, tap::Stack& stack) {
   stand_at(tree_.append(at_, std::move(recorder).finish(op.results(stack), buffers_)));
 }
 
-/// Goes to a step; buffers of operators that did not lead there are forgotten.
-void Follower::stand_at(Step* step) {
+/// Moves to a step. Removes the buffers of operators that did not lead there.
+void ReplayGuard::stand_at(Step* step) {
   if (step->parent == at_ && at_->next.front().get() != step) {
     const auto found =
         std::find_if(at_->next.begin(), at_->next.end(), [&](const auto& one) { return one.get() == step; });
-    std::rotate(at_->next.begin(), found, found + 1);  // tried first by the next call
+    std::rotate(at_->next.begin(), found, found + 1);  // the next call tries it first
   }
   at_ = step;
   buffers_.truncate(step->node.buffers_after);
 }
 
-void Follower::note_mismatch(const tap::OpCall& op, const Arrival* arrival) {
+void ReplayGuard::note_mismatch(const tap::OpCall& op, const Arrival* arrival) {
   ++counts_.mismatches;
   const Node& expected = at_->next.front()->node;
   std::string why;
   if (!arrival) {
     why = "instead of " + expected.op->name;
   } else if (arrival->foreign) {
-    why = "a tensor without a value, from elsewhere";
+    why = "a pending tensor of another region";
   } else {
     why = difference(expected, *arrival);
   }
   count_cause(counts_.mismatch_causes, op.qualified_name(), why, call_site());
 }
 
-/// What runs in the place of the pending operators, or null: they run in order. A way that no recording goes on from is not worth
-/// a program: the next call will not go it.
-Plan* Follower::plan(bool diverged) {
+/// Returns: the plan for the pending operators, or null if they run in order. If the call diverged from all recordings
+///          here, no new plan is made, because the next call will not take this path.
+Plan* ReplayGuard::plan(bool diverged) {
   if (!options_.backend) return nullptr;
   alive_.clear();
   for (const BufferId id : busy_) {
@@ -350,8 +354,8 @@ Plan* Follower::plan(bool diverged) {
   return found && found->executable && !found->inputs_overlap(buffers_) ? found : nullptr;
 }
 
-/// Nothing is pending any more.
-void Follower::settle() {
+/// Clears the pending operators.
+void ReplayGuard::settle() {
   holds_.release();
   for (const BufferId id : busy_) {
     buffers_[id].real = {};
@@ -363,10 +367,10 @@ void Follower::settle() {
   from_ = at_;
 }
 
-void Follower::flush(bool diverged) {
+void ReplayGuard::flush(bool diverged) {
   if (pending_.nodes.empty()) return;
   struct Done {
-    Follower& self;
+    ReplayGuard& self;
     bool failed = true;
     ~Done() {
       self.settle();
@@ -377,7 +381,7 @@ void Follower::flush(bool diverged) {
   Plan* planned = nullptr;
   try {
     planned = plan(diverged);
-  } catch (const std::bad_alloc&) {  // operators run in order without a plan
+  } catch (const std::bad_alloc&) {  // without a plan, operators run in order
   }
   if (planned)
     planned->run(pending_, buffers_, counts_);
@@ -386,21 +390,21 @@ void Follower::flush(bool diverged) {
   done.failed = false;
 }
 
-void Follower::sync() {
+void ReplayGuard::sync() {
   const std::lock_guard lock(mutex_);
   if (!ended_) flush();
 }
 
-/// What runs meanwhile is no part of the recording: its results are new inputs where they are used later.
-void Follower::set_deferring(bool on) {
+/// Operators that run meanwhile are not part of the recording. Their results are new inputs if they are used later.
+void ReplayGuard::set_deferring(bool on) {
   const std::lock_guard lock(mutex_);
-  undeferred_ += on ? -1 : 1;
+  eager_guards_ += on ? -1 : 1;
 }
 
-void Follower::finish() {
+void ReplayGuard::finish() {
   const std::lock_guard lock(mutex_);
   struct Ended {
-    Follower& self;
+    ReplayGuard& self;
     ~Ended() {
       self.ended_ = true;
       self.tree_.end_call(self.at_);
@@ -408,7 +412,7 @@ void Follower::finish() {
       self.counts_.followed_calls = self.counts_.recorded == 0 && self.counts_.abandoned == 0;
       try {
         if (self.counts_.recorded > 0) self.counts_.dropped = self.tree_.prune(self.options_.max_recordings);
-      } catch (const std::bad_alloc&) {  // a later call that records prunes
+      } catch (const std::bad_alloc&) {  // a later call that records will prune
       }
     }
   } ended{*this};

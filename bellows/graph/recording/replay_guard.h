@@ -13,15 +13,15 @@
 
 namespace bellows::graph::detail {
 
-/// One call of a region: follows the recordings as far as they agree with what arrives, and records the rest.
+/// Follows one call of a region as far as its operators match the recordings, and records the rest.
 ///
-/// At any time the call stands at a step of the tree, and all buffers that it met are numbered as on the way to that step. What
-/// arrives either agrees with a next step, or runs at once and becomes one. A step is only added after its operator has run
-/// without an exception.
-/// Threads: calls come from the thread of the region and from autograd's workers; one at a time goes on
-class Follower : public tap::OpTap, public tap::Deferral {
+/// At any time, the call is at one step of the tree, and all its buffers are numbered as on the path to that step. An
+/// operator either matches a next step, or runs immediately and becomes a new step. A step is added only after its
+/// operator has run without an exception.
+/// Threads: called by the region's thread and by autograd's workers; they run one at a time
+class ReplayGuard : public tap::OpTap, public tap::Deferral {
  public:
-  Follower(RecordingTree& tree, const RegionOptions& options)
+  ReplayGuard(RecordingTree& tree, const RegionOptions& options)
       : tree_(tree), options_(options), at_(tree.root()), from_(tree.root()) {
     buffers_.reserve(tree.most_buffers());
   }
@@ -29,7 +29,7 @@ class Follower : public tap::OpTap, public tap::Deferral {
   void call(const tap::OpCall& op, tap::Stack& stack) override;
   void sync() override;
   void set_deferring(bool on) override;
-  /// The region's function has ended: runs what is pending. The tap must be off.
+  /// Ends the call: runs all pending operators. The tap must have been removed.
   void finish();
   const Explanation& counts() const { return counts_; }
 
@@ -64,13 +64,13 @@ class Follower : public tap::OpTap, public tap::Deferral {
   Step* at_;
   BufferTable buffers_;
   Segment pending_;
-  const Step* from_;            ///< the step that the call stood at when operators ran last
+  const Step* from_;            ///< the step at which pending operators last ran
   std::vector<bool> alive_;     ///< for plan()
   std::vector<BufferId> busy_;  ///< buffers that pending operators read or write
   tap::StorageHolds holds_;
   Explanation counts_;
-  int undeferred_ = 0;  ///< guards that live
-  bool plain_ = false;  ///< the rest of the call is neither followed nor recorded
+  int eager_guards_ = 0;  ///< number of active eager guards
+  bool plain_ = false;    ///< the rest of the call is neither followed nor recorded
   bool ended_ = false;
 };
 

@@ -31,7 +31,7 @@ bool Plan::inputs_overlap(BufferTable& buffers) const {
   };
   for (const BufferId id : inputs) {
     const c10::StorageImpl& lent = *buffers[id].address;
-    if (lent.allocator()) continue;  // libtorch's own memory is nobody else's
+    if (lent.allocator()) continue;  // memory of libtorch belongs to one storage only
     for (const BufferId other : inputs) {
       if (other != id && overlap(lent, *buffers[other].address)) return true;
     }
@@ -44,7 +44,7 @@ void Plan::run(const Segment& segment, BufferTable& buffers, Explanation& counts
     input_storages.clear();
     output_storages.clear();
   });
-  output_storages.resize(outputs.size());  // neither allocates: make() reserved them
+  output_storages.resize(outputs.size());  // neither allocates: make() reserved the memory
   for (const BufferId id : inputs) input_storages.push_back(std::move(buffers[id].real));
   ++counts.flushes;
   ++counts.program_runs;
@@ -56,7 +56,7 @@ void Plan::run(const Segment& segment, BufferTable& buffers, Explanation& counts
   }
   hand_out(buffers, "");
   counts.results += made;
-  counts.never_seen += made - handed_out;
+  counts.never_seen += made - visible;
 }
 
 void Plan::hand_out(BufferTable& buffers, const std::string& error) {
@@ -95,7 +95,7 @@ Plan* Plans::make(Backend& backend, const Step* from, const Segment& segment, st
   plan->outputs = std::move(built.outputs);
   for (size_t i = 0; i < plan->outputs.size(); ++i) {
     if (built.program.outputs[i].input >= 0) plan->outputs[i] = no_buffer;
-    plan->handed_out += plan->outputs[i] >= 0;
+    plan->visible += plan->outputs[i] >= 0;
   }
   plan->input_storages.reserve(plan->inputs.size());
   plan->output_storages.reserve(plan->outputs.size());

@@ -11,39 +11,39 @@ namespace bellows::graph::detail {
 
 struct Step;
 
-/// Deferred operators that will run at once, and those of their numbers that are inputs, as they came.
+/// Deferred operators that run together, and the current values of their numbers that are inputs.
 struct Segment {
   std::vector<const Node*> nodes{};
   std::vector<c10::IValue> numbers{};
 };
 
-/// What runs in the place of a segment's operators.
+/// The program that runs instead of a segment's operators.
 struct Plan {
-  const Step* from = nullptr;                 ///< the step behind which the segment begins
-  std::vector<bool> alive{};                  ///< which of the buffers that it makes somebody will look at
-  size_t numbers = 0;                         ///< more become inputs, never fewer
-  std::shared_ptr<Executable> executable{};   ///< null: the operators run in order
-  std::vector<BufferId> inputs{}, outputs{};  ///< of the latter, no_buffer is written back
-  int64_t made = 0, handed_out = 0;
+  const Step* from = nullptr;                ///< the step after which the segment begins
+  std::vector<bool> alive{};                 ///< for each buffer that the segment makes: whether it is still referenced
+  size_t numbers = 0;                        ///< number of numbers that are inputs; it can only grow
+  std::shared_ptr<Executable> executable{};  ///< null: the operators run in order
+  std::vector<BufferId> inputs{}, outputs{};  ///< buffers; an output of no_buffer is written back
+  int64_t made = 0, visible = 0;              ///< number of buffers: all, and those that become outputs
   std::vector<c10::Storage> input_storages{}, output_storages{};  ///< empty between calls
 
-  /// Whether two of the inputs, which are told apart by their storages, are the same memory (from_blob): then only order keeps them right.
+  /// True if two inputs with different storages share memory (from_blob). Then only the original order is correct.
   bool inputs_overlap(BufferTable& buffers) const;
-  /// In the place of run_in_order(), and as that, but that after an error what came before has its values only as far as the program had
-  /// computed them by then.
+  /// Replaces run_in_order(). After an error, earlier results have values only if the program had already computed
+  /// them.
   void run(const Segment& segment, BufferTable& buffers, Explanation& counts);
 
  private:
-  /// Gives outputs their memory; those that have none say why.
+  /// Gives outputs their memory. Accessing an output that has none throws an error with the reason `error`.
   void hand_out(BufferTable& buffers, const std::string& error);
 };
 
 /// The plans of the segments that end at one step.
 class Plans {
  public:
-  /// Null: there is none.
+  /// Returns: the matching plan, or null if there is none
   Plan* find(const Step* from, const std::vector<bool>& alive, size_t numbers);
-  /// Null: enough were made for this step, and its segments run in order.
+  /// Returns: a new plan, or null if the limit for this step has been reached. Its segments then run in order.
   Plan* make(Backend& backend, const Step* from, const Segment& segment, std::vector<bool> alive, BufferTable& buffers);
 
  private:

@@ -43,7 +43,7 @@ const T* pointer(ByteSpan bytes) {
   return reinterpret_cast<const T*>(bytes.data());
 }
 
-/// Memory of `capacity` bytes, of which `fill` says how many it used.
+/// Allocates `capacity` bytes; `fill` writes to them and returns the number of bytes used.
 Bytes filled(size_t capacity, const char* what, const std::function<bool(std::byte* out, size_t* size)>& fill) {
   Bytes out(capacity);
   size_t size = capacity;
@@ -52,7 +52,7 @@ Bytes filled(size_t capacity, const char* what, const std::function<bool(std::by
   return out;
 }
 
-/// Feeds zlib in pieces that its 32-bit counters hold.
+/// Passes the input to zlib in pieces that fit its 32-bit counters.
 class ZlibInput {
  public:
   explicit ZlibInput(ByteSpan bytes) : bytes_(bytes) {}
@@ -89,7 +89,7 @@ Bytes deflate_raw(ByteSpan bytes, int level) {
   return out;
 }
 
-/// The header and trailer that Python's gzip module writes.
+/// The header and trailer of Python's gzip module.
 Bytes make_gzip(ByteSpan bytes, int level) {
   std::string text("\x1f\x8b\x08\0\0\0\0\0", 8);
   text += level == 9 ? '\2' : level == 1 ? '\4' : '\0';
@@ -104,12 +104,12 @@ Bytes make_gzip(ByteSpan bytes, int level) {
   return out;
 }
 
-/// Output that grows as it is filled, up to the size that is expected and one byte more, which tells that it is wrong.
+/// Output that grows as it is filled, up to one byte more than the expected size, which shows that the size is wrong.
 class GrowingOutput {
  public:
   GrowingOutput(uint64_t size, std::string_view where) : size_(size), where_(where) {}
 
-  /// Room for more; empty when what came out is too much.
+  /// Space for more output; empty if there is too much output.
   std::span<std::byte> room() {
     if (used_ == out_.size()) {
       const uint64_t wanted = std::max<uint64_t>(2 * out_.size(), 1 << 16);
@@ -136,7 +136,7 @@ class GrowingOutput {
   size_t used_ = 0;
 };
 
-/// Params: window_bits – zlib's: -15 for a bare stream, 31 for gzip
+/// Params: window_bits – zlib's: -15 for a raw deflate stream, 31 for gzip
 Bytes inflate_whole(ByteSpan bytes, int window_bits, uint64_t size, std::string_view where) {
   z_stream stream{};
   TORCH_CHECK(inflateInit2(&stream, window_bits) == Z_OK, where, ": out of memory.");
@@ -154,7 +154,7 @@ Bytes inflate_whole(ByteSpan bytes, int window_bits, uint64_t size, std::string_
     if (rc == Z_OK) continue;
     const bool all_used = stream.avail_in == 0 && input.at_end();
     if (rc != Z_STREAM_END || all_used || window_bits < 0) return out.finish(rc == Z_STREAM_END && all_used);
-    if (inflateReset(&stream) != Z_OK) return out.finish(false);  // gzip members may follow each other
+    if (inflateReset(&stream) != Z_OK) return out.finish(false);  // several gzip members may follow each other
   }
 }
 
@@ -179,7 +179,7 @@ Bytes unpack_brotli(ByteSpan bytes, uint64_t size, std::string_view where) {
 Bytes unpack_snappy(ByteSpan bytes, uint64_t size, std::string_view where) {
   size_t found = 0;
   const bool sized = snappy::GetUncompressedLength(pointer<char>(bytes), bytes.size(), &found);
-  // The shortest elements are three bytes that stand for 64.
+  // The shortest elements are three bytes for 64 output bytes.
   TORCH_CHECK_VALUE(sized && found / 22 <= bytes.size(), where, ": compressed data that is truncated or corrupt.");
   TORCH_CHECK_VALUE(found == size, where, ": expected ", size, " unpacked bytes, found ", found, ".");
   Bytes out(found);

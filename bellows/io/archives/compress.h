@@ -7,28 +7,29 @@
 
 namespace bellows::io {
 
-/// A way to compress whole files, as MDS names it: "zstd", "zstd:7", "gz", "bz2", "br", "snappy".
+/// A compression format for whole files, in MDS notation: "zstd", "zstd:7", "gz", "bz2", "br", "snappy".
 struct Codec {
   enum class Kind { brotli, bzip2, gzip, snappy, zstd };
   Kind kind = Kind::zstd;
-  int level = 0;          ///< effort; of snappy 0
+  int level = 0;          ///< compression level; 0 for snappy
   std::string extension;  ///< "zstd", without the level
 
-  /// Without a level: 11 of br, 9 of bz2 and gz, 3 of zstd.
-  /// Throws: c10::ValueError – another name (nearest match), a level that the codec lacks
+  /// Parses a codec. Default levels: 11 for br, 9 for bz2 and gz, 3 for zstd.
+  /// Throws: c10::ValueError if the codec is unknown (the message suggests the nearest name) or does not have the level
   static Codec parse(std::string_view text);
 };
 
-/// Ref: streaming.base.compression.compress; the same bytes where the libraries behind it are the same, but for gzip's
-/// time stamp, which is 0 here
+/// Writes the same bytes as the reference if the underlying libraries are the same, except that gzip's time stamp is 0.
+/// Ref: streaming.base.compression.compress
 Bytes compress(ByteSpan bytes, const Codec& codec);
 
-/// Unpacks what has to come to `size` bytes. Memory grows with what is really there, not with what is claimed.
+/// Decompresses bytes whose decompressed size must be `size`. Memory grows with the actual data, not with the declared
+/// size.
 /// Params: where – names the input in errors
-/// Throws: c10::ValueError – corrupt, truncated, another size
+/// Throws: c10::ValueError if the input is corrupt or truncated, or if its size differs
 Bytes uncompress(ByteSpan bytes, const Codec& codec, uint64_t size, std::string_view where);
 
-/// The same for deflate's bare stream, as zip files hold it.
+/// Like uncompress(), for raw deflate streams, as zip files contain them.
 Bytes inflate_raw(ByteSpan bytes, uint64_t size, std::string_view where);
 
 }  // namespace bellows::io

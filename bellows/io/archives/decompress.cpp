@@ -27,7 +27,7 @@ namespace {
 
 using Archive = std::unique_ptr<archive, decltype(&archive_read_free)>;
 
-/// Only the filters named: libarchive's "all" would also start external programs.
+/// Allows only the required filter: libarchive's "all" would also start external programs.
 void allow(archive* reader, Compression kind) {
   archive_read_support_format_raw(reader);
   switch (kind) {
@@ -51,7 +51,7 @@ void allow(archive* reader, Compression kind) {
   }
 }
 
-/// The content up to at least `count` bytes.
+/// Decompresses at least `count` bytes of the content, if there are that many.
 Bytes unpack_start(ByteSpan bytes, std::string_view where, uint64_t max_bytes, uint64_t count) {
   const Compression kind = detect_compression(bytes);
   TORCH_CHECK_VALUE(kind != Compression::none, where, ": expected a gzip, bzip2, xz, zstd or lz4 file, found ",
@@ -68,7 +68,7 @@ Bytes unpack_start(ByteSpan bytes, std::string_view where, uint64_t max_bytes, u
   check(archive_read_open_memory(reader.get(), bytes.data(), bytes.size()));
   archive_entry* entry = nullptr;
   check(archive_read_next_header(reader.get(), &entry));
-  // Too few bytes for a header: libarchive would hand them out as they are.
+  // Too few bytes for a header: libarchive would return them unchanged.
   TORCH_CHECK_VALUE(archive_filter_code(reader.get(), 0) != ARCHIVE_FILTER_NONE, where, ": ", describe_content(bytes),
                     " that is truncated: it has ", bytes.size(), " bytes.");
   constexpr size_t step = 1 << 20;
@@ -111,7 +111,7 @@ Bytes decompress_zlib(ByteSpan bytes, std::string_view where, uint64_t max_bytes
   constexpr size_t step = 1 << 20;
   Bytes out;
   for (int result = Z_OK; result != Z_STREAM_END;) {
-    if (stream.avail_in == 0) {  // zlib counts in 32 bits
+    if (stream.avail_in == 0) {  // zlib's counters have 32 bits
       const ByteSpan part = bytes.first(std::min<size_t>(bytes.size(), 1 << 30));
       stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(part.data()));
       stream.avail_in = static_cast<uInt>(part.size());
@@ -129,7 +129,7 @@ Bytes decompress_zlib(ByteSpan bytes, std::string_view where, uint64_t max_bytes
     TORCH_CHECK_VALUE(out.size() <= max_bytes, where, ": unpacks to more than the limit of ", max_bytes, " bytes.");
   }
   TORCH_CHECK_VALUE(bytes.empty() && stream.avail_in == 0, where, ": ", bytes.size() + stream.avail_in,
-                    " bytes behind the end of a zlib stream.");
+                    " bytes after the end of a zlib stream.");
   return out;
 }
 

@@ -38,13 +38,13 @@ bool lies_inside(const TarMember& member, uint64_t archive_bytes) {
          member.size <= archive_bytes - member.offset;
 }
 
-/// Words of a line, one after the other.
+/// Splits a line into words.
 class IndexLine {
  public:
   IndexLine(std::string_view text, size_t number, std::string_view where)
       : rest_(text), number_(number), where_(where) {}
 
-  /// "" at the end.
+  /// Returns "" at the end.
   std::string_view word() {
     rest_.remove_prefix(std::min(rest_.find_first_not_of(" \t\r"), rest_.size()));
     const std::string_view found = rest_.substr(0, rest_.find_first_of(" \t\r"));
@@ -100,8 +100,8 @@ TarIndex make_tar_index(ByteSpan archive, const std::string& where) {
   return index;
 }
 
-// The file: magic; u64 length of the version text, archive_bytes, number of members, length of all names; the version
-// text; a row a member: u64 offset, u64 size, u32 length of its name; the names; u32 CRC-32C of all before.
+// Format of the file: magic; u64 length of the version text, archive_bytes, number of members, length of all names; the
+// version text; per member: u64 offset, u64 size, u32 length of its name; the names; u32 CRC-32C of all previous bytes.
 std::string encode_tar_index(const TarIndex& index) {
   std::string file(index_magic), names;
   for (const TarMember& member : index.members) names += member.name;
@@ -150,11 +150,11 @@ ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_
   const auto fail = [&](const std::string& found) {
     TORCH_CHECK_VALUE(false, "the index ", index, " does not match the archive: expected \"", member.name, "\" (",
                       member.size, " bytes) at byte ", member.offset, ", found ", found,
-                      ". Delete the index; it is made anew.");
+                      ". Delete the index; it is recreated.");
   };
   if (!lies_inside(member, archive.size())) fail(c10::str("an archive of ", archive.size(), " bytes"));
   const ByteSpan data = archive.subspan(member.offset, member.size);
-  if (member.size >= most_ustar_bytes) return data;  // the size stands in a header before this one
+  if (member.size >= most_ustar_bytes) return data;  // the size is in an earlier header
   const uint64_t padded = (member.size + tar_block - 1) / tar_block * tar_block;
   const uint64_t begin = member.offset - tar_block;
   const ByteSpan part = archive.subspan(begin, std::min(archive.size() - begin, tar_block + padded));
@@ -166,7 +166,7 @@ ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_
   }
   if (!entry) fail("the end of the archive");
   if (entry->data.size() != member.size) fail(c10::str("a member of ", entry->data.size(), " bytes"));
-  // A name longer than a header's field stands in a header before this one.
+  // A name that is longer than a header's field is in an earlier header.
   if (member.name.size() <= 100 && !equal_but_for_case(entry->name, member.name)) fail(printable(entry->name));
   return data;
 }
@@ -181,7 +181,7 @@ std::string dali_index(const std::vector<TarMember>& members) {
     if (dot == std::string_view::npos || dot == base) continue;
     TORCH_CHECK_VALUE(name.find_first_of(" \t\r\n\v\f") == std::string_view::npos && dot + 1 < name.size(),
                       "dali_index: the name ", printable(name, 200),
-                      " has white space in it, or nothing behind its dot; DALI's index cannot hold it.");
+                      " contains white space, or nothing after its dot, which DALI's index does not support.");
     const std::string_view key = name.substr(0, dot);
     const bool is_new = samples == 0 || key != last_key;
     if (is_new) ++samples;

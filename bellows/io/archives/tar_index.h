@@ -9,7 +9,7 @@
 
 namespace bellows::io {
 
-/// Where one regular file of a tar archive is.
+/// The location of one regular file in a tar archive.
 struct TarMember {
   std::string name;
   uint64_t offset = 0;  ///< of its data from the start of the (uncompressed) archive
@@ -17,37 +17,41 @@ struct TarMember {
   bool operator==(const TarMember&) const = default;
 };
 
-/// What lets an archive be read from anywhere without walking over its headers.
+/// An index for random access to an archive without reading all its headers.
 struct TarIndex {
-  std::string version;         ///< of the archive: in words that change with it
+  std::string version;         ///< of the archive: a text that identifies its version
   uint64_t archive_bytes = 0;  ///< uncompressed
   std::vector<TarMember> members;
   bool operator==(const TarIndex&) const = default;
 };
 
-/// Walks over the headers of an uncompressed archive.
+/// Creates the index from the headers of an uncompressed archive.
 /// Params: where – names it in errors
-/// Throws: c10::ValueError – as TarReader; a name with `..` in it, more than 16 million members
+/// Throws: c10::ValueError as TarReader, if a name contains `..`, or if there are more than 16 million members
 TarIndex make_tar_index(ByteSpan archive, const std::string& where);
 
-/// The index as a file: version number, lengths and a checksum are in it.
+/// Encodes the index as a file that contains a version number, lengths and a checksum.
 std::string encode_tar_index(const TarIndex& index);
-/// Throws: c10::ValueError – no such file, of another version, damaged, or members that lie outside the archive
+/// Throws: c10::ValueError if the file is not an index, has another version or is damaged, or if members are outside
+///         the archive
 TarIndex decode_tar_index(ByteSpan file, std::string_view where);
 
-/// The member's data, if the header in front of it says the same as the index; the case of letters does not count.
+/// Returns the member's data if the header before it matches the index, ignoring case.
 /// Params: index – names the index in errors
-/// Throws: c10::ValueError – the index does not match the archive: name, byte offset
+/// Throws: c10::ValueError if the index does not match the archive; the message names the member and the byte offset
 ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_view index);
 
-/// DALI's index of a WebDataset shard: a line for each run of members with the same name up to the first dot, with
-/// `suffix offset size name` of each. Left out: names without a suffix or a base name, which DALI cannot use either.
-/// Throws: c10::ValueError – a name with white space, which the format cannot hold; no members
+/// DALI's index of a WebDataset shard: one line for each run of members with the same name up to the first dot, with
+/// `suffix offset size name` of each. Names without a suffix or a base name are omitted, because DALI does not support
+/// them.
+/// Throws: c10::ValueError if there are no members, or if a name contains white space, which the format does not
+///         support
 /// Ref:    NVIDIA/DALI tools/wds2idx.py, version 1.2, byte for byte
 std::string dali_index(const std::vector<TarMember>& members);
 
-/// Reads versions 1.1, whose members have no names, and 1.2.
-/// Throws: c10::ValueError – not such an index, wrong counts, offsets that are not multiples of 512: line, expected, found
+/// Parses versions 1.1, whose members have no names, and 1.2.
+/// Throws: c10::ValueError if the text is not an index, if counts are wrong, or if offsets are not multiples of 512;
+///         the message names the line, what was expected and what was found
 std::vector<TarMember> parse_dali_index(std::string_view text, std::string_view where);
 
 }  // namespace bellows::io

@@ -8,14 +8,14 @@ namespace bellows::io {
 namespace {
 
 constexpr uint64_t kBlock = 512;
-constexpr size_t kMaxNameBytes = 64 << 10;  // file systems stop at 4096
+constexpr size_t kMaxNameBytes = 64 << 10;  // file systems allow 4096
 
 std::string_view tar_field(ByteSpan header, size_t offset, size_t length) {
   const std::string_view text = as_text(header.subspan(offset, length));
   return text.substr(0, text.find('\0'));
 }
 
-/// Octal digits between spaces, or GNU's base 256 when the first bit is set; nothing when it is neither.
+/// Parses octal digits between spaces, or GNU's base 256 if the first bit is set; returns nothing otherwise.
 std::optional<uint64_t> tar_number(ByteSpan header, size_t offset, size_t length) {
   const ByteSpan raw = header.subspan(offset, length);
   uint64_t value = 0;
@@ -49,20 +49,20 @@ std::string ustar_name(ByteSpan header) {
 
 }  // namespace
 
-/// The sum is over the header with its checksum field taken as spaces.
+/// The checksum covers the header, with spaces in the checksum field.
 bool is_tar_header(ByteSpan block) {
   uint64_t sum = 8 * ' ';
   for (size_t i = 0; i < block.size(); ++i) sum += i >= 148 && i < 156 ? 0 : std::to_integer<uint64_t>(block[i]);
   return tar_number(block, 148, 8) == sum;
 }
 
-/// What earlier headers say about the file that follows.
+/// The information in earlier headers about the next file.
 struct TarReader::Extension {
   std::optional<std::string> name;
   std::optional<uint64_t> size;
   bool sparse = false;
 
-  /// Records "LENGTH KEY=VALUE\n". Returns false when they are malformed.
+  /// Parses records "LENGTH KEY=VALUE\n". Returns false if they are malformed.
   bool read_pax(std::string_view text);
 };
 
@@ -106,9 +106,10 @@ TarReader::TarReader(const std::string& path) : where_(path) {
 
 TarReader::TarReader(ByteSpan bytes, std::string where) : where_(std::move(where)), bytes_(bytes) {}
 
-/// A header block that is there and whose checksum fits; empty at the end of the archive.
+/// Returns a header block after verifying its checksum; empty at the end of the archive.
 ByteSpan TarReader::block_at(uint64_t offset) const {
-  // The end is two zero blocks. One is enough here, but not none: a shard cut off between two members must not pass.
+  // The end is two zero blocks. One is enough here, but none is an error, to detect shards truncated between two
+  // members.
   TORCH_CHECK_VALUE(offset <= bytes_.size() && bytes_.size() - offset >= kBlock, where_, ": truncated at byte ",
                     bytes_.size(), ": expected a tar header or the end-of-archive block of 512 bytes at byte ", offset,
                     ".");
@@ -122,14 +123,14 @@ ByteSpan TarReader::block_at(uint64_t offset) const {
   return block;
 }
 
-/// The data behind the header that stands at `*position`, which moves to the next header.
+/// Returns the data after the header at `*position` and advances `*position` to the next header.
 ByteSpan TarReader::payload(ByteSpan header, const Extension& extension, uint64_t* position) const {
   const uint64_t start = *position + kBlock;
   std::optional<uint64_t> size = extension.size ? extension.size : tar_number(header, 124, 12);
   TORCH_CHECK_VALUE(size, where_, ": expected a size at byte ", *position + 124, ", found ",
                     printable(as_text(header.subspan(124, 12))), ".");
   const char type = static_cast<char>(header[156]);
-  if (type >= '1' && type <= '6') size = 0;  // links, devices, folders: no data whatever the field says
+  if (type >= '1' && type <= '6') size = 0;  // links, devices, folders: they have no data, regardless of the field
   TORCH_CHECK_VALUE(*size <= bytes_.size() - start, where_, ": truncated: \"", ustar_name(header), "\" needs ", *size,
                     " bytes from byte ", start, ", the archive has ", bytes_.size() - start, ".");
   const uint64_t padded = (*size + kBlock - 1) / kBlock * kBlock;
@@ -160,7 +161,7 @@ std::optional<TarEntry> TarReader::read(uint64_t* position) const {
       TORCH_CHECK_VALUE(!extension.sparse, where_, ": sparse file at byte ", at,
                         ": not supported; pack it without --sparse.");
       std::string name = extension.name ? *extension.name : ustar_name(header);
-      // Before POSIX, a folder was a file whose name ends in a slash.
+      // Before POSIX, a folder was a file whose name ended with a slash.
       if (!name.ends_with('/')) return TarEntry{std::move(name), data, at + kBlock};
       extension = {};
     } else {

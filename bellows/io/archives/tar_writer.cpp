@@ -18,12 +18,12 @@ void put_text(TarHeader& header, size_t offset, size_t length, std::string_view 
   text.substr(0, length).copy(header.data() + offset, length);
 }
 
-/// Octal with leading zeros and a closing NUL.
+/// Writes an octal number with leading zeros and a terminating NUL.
 void put_octal(TarHeader& header, size_t offset, size_t length, uint64_t value) {
   for (size_t i = length - 1; i-- > 0; value >>= 3) header[offset + i] = static_cast<char>('0' + (value & 7));
 }
 
-/// Where a long name splits into ustar's prefix and name, or npos when it does not fit.
+/// Position where a long name splits into ustar's prefix and name, or npos if it does not fit.
 size_t ustar_split(std::string_view name) {
   for (size_t slash = name.find('/'); slash != std::string_view::npos && slash <= 155;
        slash = name.find('/', slash + 1)) {
@@ -32,7 +32,7 @@ size_t ustar_split(std::string_view name) {
   return std::string_view::npos;
 }
 
-/// One pax record: its length counts its own digits.
+/// One pax record; its length includes its own digits.
 std::string pax_record(std::string_view key, std::string_view value) {
   const size_t rest = key.size() + value.size() + 3;
   size_t length = rest + 1;

@@ -14,32 +14,33 @@ namespace bellows::io {
 /// One file of a zip archive.
 struct ZipEntry {
   std::string name;
-  ByteSpan data;        ///< points into the archive
+  ByteSpan data;        ///< a view into the archive
   uint64_t offset = 0;  ///< of `data` from the start of the archive
-  uint64_t size = 0;    ///< unpacked
+  uint64_t size = 0;    ///< uncompressed
   uint32_t crc32 = 0;
   bool stored = true;     ///< false: `data` is compressed or encrypted
-  bool deflated = false;  ///< `data` is a deflate stream (io/compress.h: inflate_raw), and not encrypted
+  bool deflated = false;  ///< `data` is a deflate stream (io/compress.h: inflate_raw) and not encrypted
 };
 
-/// Reads zip archives, zip64 included. Files are for use only when they are stored, not compressed, as torch.save's
-/// are.
-/// Threads:  safe from all threads.
+/// Reads zip archives, including zip64. It gives direct access only to stored (uncompressed) files, such as those of
+/// torch.save.
+/// Threads: thread-safe
 class ZipReader {
  public:
   /// Reads and checks the central directory.
-  /// Params: bytes – the whole archive; it outlives the reader
+  /// Params: bytes – the whole archive; must outlive the reader
   ///         where – names it in errors
-  /// Throws: c10::ValueError – where, byte offset, expected, found
+  /// Throws: c10::ValueError if the archive is invalid; the message names `where`, the byte offset, what was expected
+  ///         and what was found
   ZipReader(ByteSpan bytes, std::string where);
 
   /// In the order of the central directory.
   const std::vector<ZipEntry>& entries() const { return entries_; }
-  /// Null when there is none.
+  /// Null if there is none.
   const ZipEntry* find(std::string_view name) const;
-  /// Checks the data against its CRC-32, except in an archive where all checksums are 0: one that was written without
-  /// them (torch.serialization.set_crc32_options(False)). ZipWriter always writes them.
-  /// Throws: c10::ValueError – compressed data, or data that does not have the checksum that the archive gives
+  /// Checks the data against its CRC-32, except in archives whose checksums are all 0 because they were written without
+  /// (torch.serialization.set_crc32_options(False)). ZipWriter always writes checksums.
+  /// Throws: c10::ValueError if the data is compressed or does not match its checksum
   void verify(const ZipEntry& entry) const;
 
  private:
@@ -53,16 +54,16 @@ class ZipReader {
   bool has_checksums_ = false;
 };
 
-/// Writes a zip archive with stored, aligned files; it appears under its name only by close().
+/// Writes a zip archive with stored, aligned files. It appears under its name when close() is called.
 class ZipWriter {
  public:
-  /// Params: zip64_from – sizes and offsets from here on use zip64 fields (smaller only in tests)
+  /// Params: zip64_from – sizes and offsets from this value on use zip64 fields (smaller only in tests)
   explicit ZipWriter(const std::string& path, uint64_t zip64_from = 0xffffffff);
 
   /// Params: alignment – of the data's offset in the archive: a power of two
   void add(std::string_view name, ByteSpan data, size_t alignment = 64);
   void add(std::string_view name, std::string_view text) { add(name, as_bytes(text)); }
-  /// Writes the central directory and puts the archive in place. Without it, nothing is left behind.
+  /// Writes the central directory and moves the archive into place. Without this call, no file remains.
   void close();
 
  private:

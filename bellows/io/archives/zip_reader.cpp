@@ -23,7 +23,7 @@ uint64_t u64(ByteSpan bytes, size_t offset) {
   return load_little<uint64_t>(bytes, offset);
 }
 
-/// Where the end record stands: its comment, usually empty, has to reach exactly to the end of the file.
+/// Finds the end record: its comment, usually empty, must extend exactly to the end of the file.
 std::optional<size_t> find_end(ByteSpan bytes) {
   if (bytes.size() < kEndSize) return std::nullopt;
   const size_t last = bytes.size() - kEndSize;
@@ -33,12 +33,13 @@ std::optional<size_t> find_end(ByteSpan bytes) {
   return std::nullopt;
 }
 
-/// Replaces each field that is all ones by the next number of the zip64 extra field. False when one is missing.
+/// Replaces each field whose bits are all ones by the next number of the zip64 extra field. Returns false if one is
+/// missing.
 bool resolve_zip64(ByteSpan extra, std::initializer_list<uint64_t*> fields) {
   ByteSpan numbers;
   while (extra.size() >= 4) {
     const size_t length = u16(extra, 2);
-    if (length > extra.size() - 4) break;  // padding of other writers need not be well formed
+    if (length > extra.size() - 4) break;  // other writers' padding may be malformed
     if (u16(extra, 0) == 1) numbers = extra.subspan(4, length);
     extra = extra.subspan(4 + length);
   }
@@ -85,7 +86,7 @@ void ZipReader::read_directory(uint64_t offset, uint64_t size, uint64_t count) {
                     offset, ", but it ends at byte ", end, ": the archive is corrupt.");
 }
 
-/// Reads the directory's entry at `offset` and the header in front of its data. Returns where the next entry starts.
+/// Reads the directory entry at `offset` and the header before its data. Returns the start of the next entry.
 uint64_t ZipReader::read_entry(uint64_t offset, uint64_t end) {
   const uint64_t left = end - offset;
   TORCH_CHECK_VALUE(left >= kCentralSize && u32(bytes_, offset) == kCentralHeader, where_,

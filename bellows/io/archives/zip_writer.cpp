@@ -12,7 +12,7 @@ constexpr uint16_t kUtf8Names = 1 << 11;
 constexpr uint16_t kZip64Extra = 1, kPaddingExtra = 0x4246;  // "FB", the padding of PyTorch's own writer
 constexpr uint16_t kFirstOfJanuary1980 = 1 << 5 | 1;
 
-/// The fields that local and central headers share, from the version to the uncompressed size.
+/// The common fields of local and central headers, from the version to the uncompressed size.
 std::string common_fields(bool large, uint32_t crc, uint64_t size) {
   std::string out;
   append_little<uint16_t>(out, large ? kZip64Version : kStoredVersion);

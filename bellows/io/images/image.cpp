@@ -34,7 +34,7 @@ uint8_t* grown(std::vector<uint8_t>& memory, size_t bytes) {
 void decode_checked(ByteSpan bytes, ColorMode mode, const ImageInfo& info, uint8_t* out, std::string_view where) {
   if (info.format == ImageFormat::png) return png_decode(bytes, mode, info, out, where);
   const auto size = static_cast<size_t>(info.bytes_as(mode));
-  std::vector<uint8_t> inks;  // of a CMYK image, before they are mixed
+  std::vector<uint8_t> inks;  // CMYK values before conversion to RGB
   const auto memory = [&](size_t needed) { return needed == size ? out : grown(inks, needed); };
   const ImagePart whole = jpeg_decode(bytes, {mode, {0, 0, info.height, info.width}}, memory, where);
   if (whole.pixels != out) std::copy_n(whole.pixels, size, out);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What image.cpp asks of the two codecs. png_decode writes rows without padding into memory that the caller has sized;
-// jpeg_decode asks for memory when it knows how much it needs.
+// The interface between image.cpp and the two codecs. png_decode writes rows without padding into memory that the
+// caller has sized. jpeg_decode requests memory when it has determined the size.
 
 #include <c10/util/FunctionRef.h>
 
@@ -13,7 +13,7 @@
 
 namespace bellows::io {
 
-/// Luma as Pillow computes it.
+/// Pillow's luma.
 inline uint8_t luma(unsigned r, unsigned g, unsigned b) {
   return static_cast<uint8_t>((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16);
 }
@@ -27,9 +27,10 @@ ImagePart jpeg_decode(ByteSpan bytes, const PartOptions& options, c10::function_
                       std::string_view where);
 Bytes jpeg_encode(const uint8_t* pixels, int64_t height, int64_t width, int64_t channels, int quality);
 
-/// Throws: c10::ValueError – empty or larger than kMaxImagePixels
+/// Throws: c10::ValueError if the image is empty or larger than kMaxImagePixels
 void check_image_size(int64_t width, int64_t height, std::string_view where);
-/// Throws: c10::ValueError – not a part of an image of width × height, or it cannot be shrunk by that
+/// Throws: c10::ValueError if the region is not part of an image of width × height or the shrink factor is not
+///         supported
 void check_part(const PartOptions& options, int64_t width, int64_t height, std::string_view where);
 
 }  // namespace bellows::io

@@ -8,9 +8,9 @@
 #include <memory>
 #include <optional>
 
-#include <jpeglib.h>  // wants FILE
+#include <jpeglib.h>  // requires FILE
 
-#include <jerror.h>  // wants jpeglib.h
+#include <jerror.h>  // requires jpeglib.h
 
 #include "bellows/io/images/image_codecs.h"
 
@@ -18,14 +18,14 @@ namespace bellows::io {
 
 namespace {
 
-/// libjpeg's errors end in a longjmp to guard().
+/// Error state of libjpeg; errors end with a longjmp to guard().
 struct JpegErrors {
-  jpeg_error_mgr manager;  // first: libjpeg hands out a pointer to it
+  jpeg_error_mgr manager;  // first: libjpeg passes a pointer to it
   std::jmp_buf stop;
   char message[JMSG_LENGTH_MAX];
 
   jpeg_error_mgr* init();
-  /// Runs `body`, whose frames hold nothing that needs a destructor. False: it failed, and `message` says why.
+  /// Runs `body`, whose stack frames must not need destructors. Returns false if it failed; `message` holds the reason.
   template <class F>
   bool guard(const F& body) {
     if (setjmp(stop) != 0) return false;  // NOLINT(cert-err52-cpp): the library is in C
@@ -34,7 +34,7 @@ struct JpegErrors {
   }
 };
 
-/// What jpeg_mem_dest allocates.
+/// Memory that jpeg_mem_dest allocates.
 struct JpegMemory {
   JpegMemory() = default;
   ~JpegMemory() { std::free(data); }
@@ -53,7 +53,8 @@ struct JpegReader {
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
-  /// Reads the header of `bytes`; the decoder is then ready to start. False: errors.message says why not.
+  /// Reads the header of `bytes`; the decoder is then ready to start. Returns false on failure; errors.message holds
+  /// the reason.
   bool open(ByteSpan bytes);
 
   JpegErrors errors;
@@ -73,13 +74,13 @@ JpegErrors* errors_of(j_common_ptr common) {
   std::longjmp(errors->stop, 1);  // NOLINT(cert-err52-cpp)
 }
 
-/// libjpeg goes on after errors in the data and calls them warnings. Garbage between markers is harmless, as Pillow
-/// holds too; all else, a premature end above all, means wrong pixels.
+/// libjpeg continues after errors in the data and reports them as warnings. Extra bytes between markers are harmless,
+/// as in Pillow. All other warnings, especially a premature end, mean wrong pixels.
 void take_jpeg_message(j_common_ptr common, int level) {
   if (level < 0 && common->err->msg_code != JWRN_EXTRANEOUS_DATA) fail_jpeg(common);
 }
 
-/// Each scan costs a pass over the whole image; no camera or tool writes as many.
+/// Limit of scans, because each costs a pass over the whole image; no camera or tool writes as many.
 constexpr int kMaxScans = 500;
 
 void count_scans(j_common_ptr common) {
@@ -110,14 +111,14 @@ bool JpegReader::open(ByteSpan bytes) {
   });
 }
 
-/// Whether it is made of inks instead of lights: CMYK.
+/// True for CMYK images.
 bool has_inks(const jpeg_decompress_struct& info) {
   return info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
 }
 
-/// Each block of 8 × 8 values takes at least a bit (an arithmetic coder needs less): a header that promises more is
-/// refused before anything is allocated for its blocks.
-/// Throws: c10::ValueError – it promises more
+/// Rejects a header that declares more blocks than the data can hold, before any memory is allocated for them. Each
+/// block of 8 × 8 values takes at least one bit (less with an arithmetic coder).
+/// Throws: c10::ValueError if the header declares too many blocks
 void check_jpeg_promise(const jpeg_decompress_struct& info, ByteSpan bytes, std::string_view where) {
   uint64_t blocks = 0;
   for (int i = 0; i < info.num_components; ++i)
@@ -133,15 +134,15 @@ int64_t divided_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// An image whose coded data starts anew at regular places falls into tiles that can be decoded on their own.
+/// Regular tiles of an image with restart intervals, which can be decoded separately.
 struct Tiles {
-  int64_t unit_height = 0, unit_width = 0;  // pixels of a unit of the code, some blocks of each channel
+  int64_t unit_height = 0, unit_width = 0;  // pixels of a coding unit (MCU), some blocks of each channel
   int64_t height = 0, width = 0;            // pixels of a tile
   int64_t rows = 0, columns = 0;
 };
 
-/// Whether one Huffman-coded scan holds, or could hold, all channels. Of a single channel with other sampling factors
-/// the code has other units than the decoder.
+/// True if one Huffman-coded scan holds, or could hold, all channels. For a single channel with other sampling factors,
+/// the coding units differ from the decoder's.
 bool can_be_tiled(const jpeg_decompress_struct& info) {
   const bool plain = info.num_components == 3 || (info.max_h_samp_factor == 1 && info.max_v_samp_factor == 1);
   return plain && info.num_components <= 3 && !info.arith_code && !has_inks(info);
@@ -169,13 +170,13 @@ struct Range {
   int64_t begin = 0, end = 0;
 };
 
-/// The tiles along one axis that hold [first, first + count) and a unit on each side.
+/// The tiles along one axis that contain [first, first + count) and one unit on each side.
 Range tiles_around(int64_t first, int64_t count, int64_t unit, int64_t tile, int64_t tiles) {
   const int64_t before = std::max<int64_t>(first / unit - 1, 0), behind = (first + count - 1) / unit + 2;
   return {before * unit / tile, std::min(divided_up(behind * unit, tile), tiles)};
 }
 
-/// Where height and width stand in the frame's header; 0: nowhere.
+/// Position of height and width in the frame's header; 0 if there is none.
 size_t find_frame_size(ByteSpan header) {
   const auto byte = [&](size_t i) { return std::to_integer<unsigned>(header[i]); };
   for (size_t at = 2; at + 9 <= header.size() && byte(at) == 0xff;) {
@@ -190,7 +191,7 @@ void put_16_bits(Bytes& bytes, size_t at, int64_t value) {
   bytes[at + 1] = static_cast<std::byte>(value & 0xff);
 }
 
-/// Takes the next interval and the marker behind it from `coded`. Nothing: it ends in another marker.
+/// Takes the next interval and the marker after it from `coded`. Returns nothing if it ends with another marker.
 ByteSpan take_interval(ByteSpan& coded, int marker) {
   const std::byte* at = coded.data();
   const std::byte* const last = at + coded.size() - 1;
@@ -198,7 +199,7 @@ ByteSpan take_interval(ByteSpan& coded, int marker) {
     at = static_cast<const std::byte*>(std::memchr(at, 0xff, static_cast<size_t>(last - at)));
     if (!at) break;
     at += 2;
-    if (at[-1] == std::byte{0}) continue;  // a byte of all ones within the data
+    if (at[-1] == std::byte{0}) continue;  // a data byte of all ones
     if (at[-1] != static_cast<std::byte>(marker)) break;
     const ByteSpan taken(coded.data(), at);
     coded = ByteSpan(at, last + 1);
@@ -207,7 +208,7 @@ ByteSpan take_interval(ByteSpan& coded, int marker) {
   return {};
 }
 
-/// Appends the intervals of some tiles with markers in their new order. False: the old ones are not in order.
+/// Appends the intervals of some tiles, with renumbered markers. Returns false if the old markers are not in order.
 bool copy_tiles(ByteSpan coded, const Tiles& tiles, Range rows, Range columns, Bytes& out) {
   int64_t copied = 0;
   for (int64_t i = 0; i < (rows.end - 1) * tiles.columns + columns.end; ++i) {
@@ -223,11 +224,11 @@ bool copy_tiles(ByteSpan coded, const Tiles& tiles, Range rows, Range columns, B
   return true;
 }
 
-/// Puts the restart intervals of `bytes` that `part` needs together as a JPEG of their own. Its pixels are bit for bit
-/// those of the whole image there and one block beside it, as far as smooth upsampling looks.
-/// Params:  info – the header of `bytes` has been read, nothing else
-///          out  – grows as needed and is never shrunk
-/// Returns: what `out` covers of the image; nothing where there are no such intervals or they are not in order
+/// Assembles the restart intervals of `bytes` that `part` needs into a separate JPEG. Its pixels are bit-identical to
+/// those of the whole image in this part and one block around it, which smooth upsampling reads.
+/// Params:  info – only the header of `bytes` has been read
+///          out – grows as needed and never shrinks
+/// Returns: the part of the image that `out` covers; nothing if there are no such intervals or they are not in order
 std::optional<ImageRegion> cut_jpeg(jpeg_decompress_struct& info, ByteSpan bytes, const ImageRegion& part, Bytes& out) {
   const std::optional<Tiles> tiles = tiles_of(info);
   if (!tiles) return std::nullopt;
@@ -248,8 +249,8 @@ std::optional<ImageRegion> cut_jpeg(jpeg_decompress_struct& info, ByteSpan bytes
   return covered;
 }
 
-/// Setting one up costs as much as decoding a small image, so there is one a thread; after an error it is given up,
-/// since it may be left in the middle of things.
+/// One decoder per thread, because creating one costs as much as decoding a small image. After an error it is
+/// discarded, because its state may be invalid.
 thread_local std::unique_ptr<JpegReader> jpeg_reader;
 
 std::string take_jpeg_error() {
@@ -276,7 +277,7 @@ jpeg_decompress_struct& open_jpeg(ByteSpan bytes, std::string_view where) {
   return info;
 }
 
-/// CMYK as Adobe stores it, inverted, by Pillow's arithmetic; `out` may be `in`.
+/// Converts inverted CMYK (Adobe's format) with Pillow's arithmetic; `out` may be `in`.
 void cmyk_to_rgb(const uint8_t* in, int64_t pixels, bool gray, uint8_t* out) {
   const auto scaled = [](unsigned ink, unsigned k) {
     const unsigned product = (255 - ink) * k + 128;
@@ -294,33 +295,32 @@ void cmyk_to_rgb(const uint8_t* in, int64_t pixels, bool gray, uint8_t* out) {
   }
 }
 
-/// `part` of the image in pixels of the image shrunk to 1 / `shrink`, rounded outwards.
+/// `part` in pixels of the image shrunk to 1 / `shrink`, rounded outwards.
 ImageRegion shrunk(const ImageRegion& part, int64_t shrink) {
   const int64_t y = part.y / shrink, x = part.x / shrink;
   return {y, x, (part.y + part.height + shrink - 1) / shrink - y, (part.x + part.width + shrink - 1) / shrink - x};
 }
 
-/// Only an image whose blocks are coded in one pass, one after the other, can be left early. Columns of others are not
-/// cut either: smoothing between blocks looks at neighbours.
+/// True if decoding may stop early and skip columns: the image must be coded in a single scan and not be CMYK. For
+/// other images, smoothing between blocks reads neighboring columns.
 bool can_be_cut(jpeg_decompress_struct& info) {
   return !jpeg_has_multiple_scans(&info) && !has_inks(info);
 }
 
-/// Starts the decoder. Its rows then begin at column `left`, so far before the part that smooth upsampling finds what
-/// it looks at.
+/// Starts the decoder. Its rows begin at column `left`, far enough before the part for smooth upsampling.
 void start_jpeg(jpeg_decompress_struct& info, const PartOptions& options, const ImageRegion& part, bool gray,
                 JDIMENSION& left, std::string_view where) {
   info.out_color_space = has_inks(info) ? JCS_CMYK : gray ? JCS_GRAYSCALE : JCS_RGB;
   info.scale_num = 1;
   info.scale_denom = static_cast<unsigned>(options.shrink);
   info.dct_method = options.fast ? JDCT_IFAST : JDCT_ISLOW;
-  // At full size libjpeg-turbo 2.1's other way takes pixels from memory that it never wrote where rows and columns are left
-  // out. At smaller ones colour at half resolution in both directions is not upsampled at all.
+  // At full size, libjpeg-turbo 2.1's other upsampling reads uninitialized memory if rows and columns are skipped. At
+  // smaller sizes, chroma at half resolution in both directions is not upsampled at all.
   info.do_fancy_upsampling = options.fast && options.shrink > 1 ? FALSE : TRUE;
   check_jpeg(where, [&] {
     jpeg_start_decompress(&info);
     if (!can_be_cut(info) || part.width >= info.output_width) return;
-    constexpr JDIMENSION margin = 2;  // one value of a channel at half resolution
+    constexpr JDIMENSION margin = 2;  // one chroma value at half resolution
     const auto first = static_cast<JDIMENSION>(part.x), last = first + static_cast<JDIMENSION>(part.width);
     left = first - std::min(first, margin);
     JDIMENSION width = std::min(last + margin, info.output_width) - left;
@@ -328,7 +328,7 @@ void start_jpeg(jpeg_decompress_struct& info, const PartOptions& options, const 
   });
 }
 
-/// Reads rows [begin, end), one every `stride` bytes.
+/// Reads rows [begin, end) into rows of `stride` bytes.
 void read_jpeg_rows(jpeg_decompress_struct& info, int64_t begin, int64_t end, uint8_t* out, int64_t stride,
                     std::string_view where) {
   check_jpeg(where, [&] {
@@ -343,10 +343,10 @@ void read_jpeg_rows(jpeg_decompress_struct& info, int64_t begin, int64_t end, ui
   });
 }
 
-/// Ends an image that is left early. A file that was cut off has no end marker; within coded data its bytes cannot
-/// occur.
+/// Stops decoding before the end. Detects truncated files by the missing end marker, whose bytes cannot occur within
+/// coded data.
 void leave_jpeg(jpeg_decompress_struct& info, ByteSpan bytes, std::string_view where) {
-  constexpr size_t read_ahead = 16;  // bytes that the decoder may have taken without using them
+  constexpr size_t read_ahead = 16;  // bytes that the decoder may have read but not used
   const size_t at = bytes.size() - info.src->bytes_in_buffer;
   const std::string_view rest = as_text(bytes.subspan(at - std::min(at, read_ahead)));
   TORCH_CHECK_VALUE(rest.rfind("\xff\xd9") != std::string_view::npos, where,
@@ -354,7 +354,7 @@ void leave_jpeg(jpeg_decompress_struct& info, ByteSpan bytes, std::string_view w
   jpeg_abort_decompress(&info);
 }
 
-/// Decodes a part of the image that is open.
+/// Decodes a part of the open image.
 ImagePart decode_open_jpeg(jpeg_decompress_struct& info, ByteSpan bytes, const PartOptions& options,
                            c10::function_ref<uint8_t*(size_t)> memory, std::string_view where) {
   const bool inks = has_inks(info), cut = can_be_cut(info);
@@ -377,8 +377,8 @@ ImagePart decode_open_jpeg(jpeg_decompress_struct& info, ByteSpan bytes, const P
   return {pixels + (part.y - first) * stride + (part.x - left) * channels, stride, channels, part};
 }
 
-/// Jumps from restart marker to restart marker. Nothing: there are none, or something is wrong, which the way through
-/// all of the data tells best.
+/// Decodes by jumping between restart markers. Returns nothing if there are none or on an error; the decoding of all
+/// data then reports the error.
 std::optional<ImagePart> decode_jpeg_tiles(jpeg_decompress_struct& info, ByteSpan bytes, PartOptions options,
                                            c10::function_ref<uint8_t*(size_t)> memory, std::string_view where) {
   Bytes& cut = jpeg_reader->tiles;
@@ -427,7 +427,7 @@ Bytes jpeg_encode(const uint8_t* pixels, int64_t height, int64_t width, int64_t 
     info.image_height = static_cast<JDIMENSION>(height);
     info.input_components = static_cast<int>(channels);
     info.in_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
-    jpeg_set_defaults(&info);  // colour at half resolution
+    jpeg_set_defaults(&info);  // chroma at half resolution
     jpeg_set_quality(&info, quality, TRUE);
     jpeg_start_compress(&info, TRUE);
     for (int64_t y = 0; y < height; ++y) {
@@ -443,8 +443,8 @@ Bytes jpeg_encode(const uint8_t* pixels, int64_t height, int64_t width, int64_t 
 
 namespace {
 
-/// Units between restarts, which rows divide into evenly. Each restart costs some bytes, and each unit beside a crop
-/// that shares an interval with it some time: 32 pixels are good, more than a quarter of the image is too much.
+/// Number of units between restarts, which divides a row evenly. Each restart costs some bytes, and units of an
+/// interval outside a crop cost some time. 32 pixels are a good size; more than a quarter of the image is too much.
 unsigned restart_interval(const jpeg_decompress_struct& info) {
   const int64_t across = units_across(info), good = std::max(32 / (DCTSIZE * info.max_h_samp_factor), 1);
   for (int64_t units = good; 4 * units <= across; ++units) {
@@ -455,7 +455,7 @@ unsigned restart_interval(const jpeg_decompress_struct& info) {
   return static_cast<unsigned>(units);
 }
 
-/// Whether each bit of each coefficient is there. Decoders smooth what is not.
+/// True if each bit of each coefficient is present. Decoders smooth images with missing bits.
 bool has_all_bits(const jpeg_decompress_struct& info) {
   if (!info.coef_bits) return true;  // not progressive
   for (int i = 0; i < info.num_components; ++i) {
@@ -470,7 +470,7 @@ bool starts_with(const jpeg_marker_struct& marker, std::string_view text) {
   return marker.data_length >= text.size() && std::memcmp(marker.data, text.data(), text.size()) == 0;
 }
 
-/// Those that libjpeg does not write by itself.
+/// Copies the markers that libjpeg does not write by itself.
 void copy_markers(const jpeg_decompress_struct& in, jpeg_compress_struct& out) {
   for (const jpeg_marker_struct* marker = in.marker_list; marker; marker = marker->next) {
     const bool jfif = out.write_JFIF_header && marker->marker == JPEG_APP0 && starts_with(*marker, "JFIF");

@@ -10,7 +10,7 @@ namespace bellows::io {
 
 namespace {
 
-/// What libpng's callbacks see.
+/// The state for libpng's callbacks.
 struct PngState {
   ByteSpan input;
   size_t position = 0;
@@ -18,8 +18,7 @@ struct PngState {
   char message[128] = {};
 };
 
-// libpng reports errors by longjmp, which must not pass over destructors: everything that owns something lives outside
-// guarded().
+// libpng reports errors by longjmp, which must not skip destructors: all objects that own memory are outside guarded().
 void on_png_error(png_structp png, png_const_charp message) {
   auto* state = static_cast<PngState*>(png_get_error_ptr(png));
   std::snprintf(state->message, sizeof state->message, "%s", message);
@@ -47,7 +46,7 @@ void write_png_bytes(png_structp png, png_bytep data, size_t count) {
   if (full) png_error(png, "out of memory");
 }
 
-/// Runs `body`, which owns nothing, and says whether libpng was content.
+/// Runs `body`, which must not own anything. Returns false on a libpng error.
 template <class Body>
 bool guarded(png_structp png, const Body& body) {
   if (setjmp(png_jmpbuf(png))) return false;
@@ -63,7 +62,7 @@ struct PngReader {
     if (!info) png_destroy_read_struct(&png, nullptr, nullptr);
     TORCH_CHECK(info, where, ": cannot start libpng.");
     png_set_read_fn(png, &state, read_png_bytes);
-    png_set_user_limits(png, 0x7fffffff, 0x7fffffff);  // check_image_size says it better
+    png_set_user_limits(png, 0x7fffffff, 0x7fffffff);  // check_image_size has a better message
     png_set_chunk_malloc_max(png, 1 << 20);
     png_set_chunk_cache_max(png, 16);
   }
@@ -93,8 +92,8 @@ struct PngReader {
   png_infop info = nullptr;
 };
 
-/// Deflate shrinks at most 1032 times: a header that promises more is refused before its image is allocated and
-/// cleared.
+/// Rejects headers that declare more data than the file can hold, before the image is allocated and cleared: deflate
+/// compresses at most 1032 times.
 void check_promise(const PngReader& reader, const ImageInfo& info) {
   const uint64_t raw = png_get_rowbytes(reader.png, reader.info) * static_cast<uint64_t>(info.height);
   TORCH_CHECK_VALUE(raw <= 1032 * static_cast<uint64_t>(reader.state.input.size()), reader.where,
@@ -107,7 +106,7 @@ void set_transforms(const PngReader& reader, ColorMode mode) {
   png_set_strip_16(reader.png);
   if (mode == ColorMode::keep) return;
   png_set_strip_alpha(reader.png);
-  // Colour to gray is done after decoding, with Pillow's weights instead of libpng's.
+  // Color is converted to gray after decoding, with Pillow's weights instead of libpng's.
   if (mode == ColorMode::rgb) png_set_gray_to_rgb(reader.png);
 }
 

@@ -38,7 +38,7 @@ std::string hex_digest(const std::string& text) {
   return c10::sha1(text).str();
 }
 
-/// The mapping and the lock that keeps its file.
+/// The mapping and the lock that protects the file from eviction.
 struct HeldFile {
   explicit HeldFile(int handle) : fd(handle) {}
   ~HeldFile() { ::close(fd); }
@@ -48,7 +48,7 @@ struct HeldFile {
   std::optional<MappedFile> file;
 };
 
-/// Changes when the machine starts: what was written before may not have reached the disk.
+/// Changes at each boot: data written before a crash may not have reached the disk.
 std::string boot_id() {
   try {
     return read_text_file("/proc/sys/kernel/random/boot_id");
@@ -57,8 +57,8 @@ std::string boot_id() {
   }
 }
 
-/// What `check` says of the file that has the name. It is asked once a process while it says yes; others wait for it
-/// meanwhile.
+/// Returns the result of `check` for this file. A successful check is not repeated in this process; other threads wait
+/// for a check in progress.
 bool check_once(const std::string& path, ino_t inode, const std::function<bool()>& check) {
   struct Checked {
     ino_t inode = 0;
@@ -75,7 +75,7 @@ bool check_once(const std::string& path, ino_t inode, const std::function<bool()
   }
   if (result.get()) return true;
   const std::lock_guard lock(mutex);
-  files.erase(path);  // the inode may be the next file's
+  files.erase(path);  // another file may reuse the inode
   return false;
 }
 
@@ -110,7 +110,7 @@ void make_cache_folder(const std::string& folder) {
 
 std::optional<FileLock> FileLock::try_lock(const std::string& path) {
   for (;;) {
-    // A link could lead to any file of the user's, and opening a pipe would wait for its other end.
+    // Open without following links, which could lead to any file of the user, and without blocking on a pipe.
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     TORCH_CHECK(fd >= 0 || errno != ELOOP, "cannot lock ", path,
                 ": it is a symbolic link, a regular file was expected. Remove it.");
@@ -121,7 +121,7 @@ std::optional<FileLock> FileLock::try_lock(const std::string& path) {
                   ". Choose a folder on a file system with locks.");
       return std::nullopt;
     }
-    if (same_file(fd, path)) return lock;  // else its last holder removed it
+    if (same_file(fd, path)) return lock;  // otherwise, its last holder removed it
   }
 }
 
@@ -133,10 +133,10 @@ void FileLock::remove_file() const {
   ::unlink(path_.c_str());
 }
 
-/// One whole or partial file.
+/// One complete or partial file.
 struct CacheFolder::Entry {
   std::string name, key;
-  uint64_t bytes = 0;  ///< that it takes, or will take
+  uint64_t bytes = 0;  ///< current or future size
   bool partial = false;
   int64_t used_s = 0, used_ns = 0;
 
@@ -178,7 +178,7 @@ std::optional<DownloadNote> CacheFolder::read_note(const std::string& key) const
     if (json.contains("crc32c")) note.crc32c = json["crc32c"].get<uint32_t>();
     return note;
   } catch (const std::exception& error) {
-    if (fs::exists(path, ignored)) log_info("cache: ", path, " is damaged; the file is fetched anew.");
+    if (fs::exists(path, ignored)) log_info("cache: ", path, " is damaged; the file is fetched again.");
     return std::nullopt;
   }
 }
@@ -187,7 +187,7 @@ std::optional<HttpFile> CacheFolder::noted(const std::string& key) const {
   const std::optional<DownloadNote> note = read_note(key);
   if (!note) return std::nullopt;
   std::error_code ignored;
-  // A file that is whole was flushed before it got its name.
+  // A complete file was synced before it got its name.
   if (note->boot != boot_id() && !fs::exists(whole_path(key, note->version), ignored)) return std::nullopt;
   return note->version;
 }
@@ -223,7 +223,7 @@ bool CacheFolder::is_doubted(const std::string& key, const HttpFile& version) co
 bool CacheFolder::doubt(const std::string& key, const std::string& url, const HttpFile& version) const {
   std::optional<DownloadNote> note = read_note(key);
   if (!note || note->version != version || note->doubted) return true;
-  // Data sets with a few damaged images are common: their files must not be fetched anew by every run.
+  // Datasets with a few damaged images are common; not every run may fetch their files again.
   struct stat status {};
   const bool recent = ::stat((folder_ + "/" + key + ".json").c_str(), &status) == 0 &&
                       ::time(nullptr) - status.st_mtim.tv_sec < seconds_before_next_doubt;
@@ -239,11 +239,11 @@ std::shared_ptr<const MappedFile> CacheFolder::map(const std::string& key, const
   if (fd < 0) return nullptr;
   const auto held = std::make_shared<HeldFile>(fd);
   struct stat status {};
-  // Locked for eviction, or evicted already: it is gone.
+  // Locked for eviction, or already evicted.
   if (::flock(fd, LOCK_SH | LOCK_NB) != 0 || ::fstat(fd, &status) != 0 || status.st_nlink == 0) return nullptr;
   if (static_cast<uint64_t>(status.st_size) != version.size) {
-    // Whoever holds the key's lock replaces it: meanwhile another file may have got the name.
-    log_warn("cache: ", path, " has ", status.st_size, " bytes instead of ", version.size, "; it is fetched anew.");
+    // The holder of the key's lock replaces it: another file may have this name by now.
+    log_warn("cache: ", path, " has ", status.st_size, " bytes instead of ", version.size, "; it is fetched again.");
     return nullptr;
   }
   ::futimens(fd, nullptr);
@@ -281,14 +281,14 @@ std::vector<CacheFolder::Entry> CacheFolder::list() const {
 }
 
 bool CacheFolder::evict(const Entry& entry, const std::string& own_key, bool last_of_key) const {
-  const bool own = entry.key == own_key;  // whose lock the caller holds
+  const bool own = entry.key == own_key;  // the caller holds its lock
   const std::optional<FileLock> fetching = own ? std::nullopt : FileLock::try_lock(lock_path(entry.key));
   if (!own && !fetching) return false;
   const std::string path = folder_ + "/" + entry.name;
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return true;
   const HeldFile file(fd);
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) return false;  // mapped by somebody
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) return false;  // mapped by a process
   ::unlink(path.c_str());
   log_debug("cache: removed ", path, " (", entry.bytes, " bytes).");
   if (fetching && last_of_key) {
@@ -309,7 +309,7 @@ bool CacheFolder::reserve(const std::string& key, const HttpFile& version) const
   uint64_t total = version.size;
   for (const Entry& entry : entries) total += entry.bytes;
   for (const Entry& entry : entries) {
-    if (total <= limit && entry.key != key) continue;  // other versions of this file go in any case
+    if (total <= limit && entry.key != key) continue;  // other versions of this file are always removed
     const auto of_key =
         std::count_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.key == entry.key; });
     if (evict(entry, key, of_key == 1)) total -= entry.bytes;
@@ -322,7 +322,7 @@ bool CacheFolder::reserve(const std::string& key, const HttpFile& version) const
 }
 
 bool CacheFolder::make_whole(const std::string& key, const HttpFile& version) const {
-  // A list that is made while a file changes its name may lack the file.
+  // A list created while a file is renamed may lack the file.
   const std::optional<FileLock> lock = FileLock::try_lock(folder_lock_path());
   if (!lock) return false;
   const std::string whole = whole_path(key, version);

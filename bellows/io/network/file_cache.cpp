@@ -26,7 +26,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t most_recent = 64;
 
-/// Bytes that are in the file, 0 where there is none.
+/// Size of the file, 0 if there is none.
 uint64_t bytes_in(const std::string& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0 ? static_cast<uint64_t>(status.st_size) : 0;
@@ -37,12 +37,12 @@ void check_stop(const std::string& url, const std::stop_token& stop) {
   throw_if_stopped("getting " + public_url(url));
 }
 
-/// A link could lead to any file of the user's.
+/// Does not follow links, which could lead to any file of the user.
 int open_part(const std::string& path) {
   return ::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 }
 
-/// The longest that one fetch may go on without a byte.
+/// The maximum time that a fetch may take without receiving a byte.
 milliseconds patience(const HttpOptions& http) {
   return milliseconds(http.attempts * (http.connect_timeout_ms + http.stall_timeout_ms + 2 * http.backoff_ms));
 }
@@ -55,10 +55,10 @@ std::string cache_folder(const FileCacheOptions& options) {
   return folder;
 }
 
-/// One file on its way into the folder. The key's lock is held while it lives.
+/// One download into the folder. It holds the key's lock.
 class FileCache::Download final : public HttpSink {
  public:
-  /// Params: replace – the whole file that is here is not what is wanted, even if it is the server's version
+  /// Params: replace – the cached file must be replaced, even if it is the server's version
   Download(FileCache& cache, const std::string& url, IfFull if_full, bool replace, const std::stop_token& stop)
       : cache_(cache), url_(url), key_(CacheFolder::key_of(url)), if_full_(if_full), replace_(replace), stop_(stop) {}
   ~Download() override { close(); }
@@ -72,7 +72,7 @@ class FileCache::Download final : public HttpSink {
     const auto limit = static_cast<uint64_t>(folder.limit_bytes());
     TORCH_CHECK_VALUE(file.size <= limit, "cache: ", public_url(url_), " has ", file.size, " bytes; the cache in ",
                       folder.path(), " may have ", limit, " in all. Raise cache_bytes.");
-    // The note forgets why the whole file is replaced: that file goes first.
+    // The new note does not record why the file is replaced, so remove the file first.
     if (replace_) {
       if (!replaced_) replaced_ = folder.read_note(key_);
       ::unlink(folder.whole_path(key_, file).c_str());
@@ -108,12 +108,12 @@ class FileCache::Download final : public HttpSink {
     }
   }
 
-  /// Gives the whole file its name.
+  /// Gives the complete file its name.
   void finish(const HttpFile& file) {
     close();
     const std::string part = cache_.folder_.part_path(key_, file), whole = cache_.folder_.whole_path(key_, file);
     fd_ = open_part(part);
-    if (fd_ < 0 && errno == ENOENT) return;  // it has been whole
+    if (fd_ < 0 && errno == ENOENT) return;  // it was already complete
     TORCH_CHECK(fd_ >= 0, "cache: cannot write ", part, ": ", errno_message(errno), ".");
     TORCH_CHECK(bytes_in(part) == file.size, "cache: ", part, " has ", bytes_in(part), " bytes instead of ", file.size,
                 ".");
@@ -121,7 +121,7 @@ class FileCache::Download final : public HttpSink {
     const auto end = CacheClock::now() + milliseconds(cache_.options_.http.stall_timeout_ms);
     while (!cache_.folder_.make_whole(key_, file)) {
       check_stop(url_, stop_);
-      TORCH_CHECK(CacheClock::now() < end, "cache: another process has stood still while it made room in ",
+      TORCH_CHECK(CacheClock::now() < end, "cache: another process has made no progress while evicting files in ",
                   cache_.folder_.path(), " (", cache_.folder_.folder_lock_path(), "). End that process.");
       std::this_thread::sleep_for(milliseconds(1));
     }
@@ -144,8 +144,8 @@ class FileCache::Download final : public HttpSink {
   std::string path_;
   int fd_ = -1;
   uint64_t position_ = 0;
-  std::optional<DownloadNote> replaced_;  // of the whole file that is replaced
-  std::optional<uint32_t> crc_;           // of all before position_; none where another process wrote the beginning
+  std::optional<DownloadNote> replaced_;  // of the replaced file
+  std::optional<uint32_t> crc_;           // of all bytes before position_; nothing if another process wrote the start
   bool full_ = false;
 };
 
@@ -205,7 +205,7 @@ HttpFile FileCache::read(const std::string& url, uint64_t offset, std::span<std:
   return file.version;
 }
 
-/// The file that is mapped already, or was said by the server to be as it is here; else null.
+/// Returns the file if it is already mapped, or if the server confirmed the cached version; else null.
 CachedFile FileCache::find_whole(const std::string& url) {
   HttpFile version;
   {
@@ -239,7 +239,7 @@ DoubtedCopy FileCache::doubt(const std::string& url, const HttpFile& version) {
   settle(url);
   bool fetch_anew = true;
   try {
-    // Whoever holds the lock fetches the file anew.
+    // If another process holds the lock, it fetches the file again.
     if (const auto lock = FileLock::try_lock(folder_.lock_path(key))) fetch_anew = folder_.doubt(key, url, version);
   } catch (const c10::Error& error) {
     log_warn("cache: ", path, " cannot be marked as damaged: ", user_message(error), " Remove it.");
@@ -247,7 +247,8 @@ DoubtedCopy FileCache::doubt(const std::string& url, const HttpFile& version) {
   return {path, fetch_anew};
 }
 
-/// Mapping a file anew costs its page tables: the few that were used last stay mapped. The caller holds the mutex.
+/// Keeps the most recently used files mapped, because mapping a file again costs its page tables. The caller holds the
+/// mutex.
 void FileCache::note_use(const std::shared_ptr<const MappedFile>& content) {
   if (!recent_.empty() && recent_.back() == content) return;
   if (const auto known = std::find(recent_.begin(), recent_.end(), content); known != recent_.end()) {
@@ -262,7 +263,7 @@ void FileCache::note_use(const std::shared_ptr<const MappedFile>& content) {
   }
 }
 
-/// False where there was nothing to drop.
+/// Returns false if there was nothing to drop.
 bool FileCache::drop_idle() {
   const std::lock_guard lock(mutex_);
   const bool had = !recent_.empty();
@@ -283,7 +284,7 @@ FileLock FileCache::lock_key(const std::string& url, const std::stop_token& stop
     if (now != seen) changed = CacheClock::now();
     seen = now;
     TORCH_CHECK(CacheClock::now() - changed < patience(options_.http), "cache: ", public_url(url),
-                " is being fetched by another process, which has stood still at byte ", seen, " (",
+                " is being fetched by another process, which has made no progress since byte ", seen, " (",
                 folder_.lock_path(key), "). End that process.");
     wait.sleep(milliseconds(20));
   }
@@ -308,7 +309,7 @@ bool FileCache::reserve(const std::string& url, const HttpFile& version, IfFull 
 
 CachedFile FileCache::fetch(const std::string& url, IfFull if_full, const std::stop_token& stop) {
   const FileLock lock = lock_key(url, stop);
-  if (CachedFile file = find_whole(url); file.content) return file;  // another thread fetched it meanwhile
+  if (CachedFile file = find_whole(url); file.content) return file;  // another thread has fetched it
   const std::string key = CacheFolder::key_of(url);
   const std::optional<HttpFile> noted = folder_.noted(key);
   const HttpFile here = noted.value_or(HttpFile{});
@@ -316,10 +317,10 @@ CachedFile FileCache::fetch(const std::string& url, IfFull if_full, const std::s
   const bool whole = intact && !doubted;
   if (doubted)
     log_warn("cache: the copy of ", public_url(url), " in ", folder_.whole_path(key, here),
-             " could not be read when it was last used. It is fetched anew.");
+             " could not be read when it was last used. It is fetched again.");
   if (!intact && here.size > 0 && bytes_in(folder_.whole_path(key, here)) == here.size)
     log_warn("cache: the copy of ", public_url(url), " in ", folder_.whole_path(key, here),
-             " is damaged: it is not what was fetched. It is fetched anew.");
+             " is damaged: it is not what was fetched. It is fetched again.");
   const uint64_t part = bytes_in(folder_.part_path(key, here));
   const uint64_t have = whole ? here.size : part <= here.size && !doubted ? part : 0;
   Download download(*this, url, if_full, doubted, stop);
@@ -338,7 +339,7 @@ CachedFile FileCache::fetch(const std::string& url, IfFull if_full, const std::s
   remember(url, version);
   settle(url);
   CachedFile file{folder_.map(key, version), version};
-  TORCH_CHECK(file.content, "cache: ", folder_.whole_path(key, version), " was removed by somebody. Try again.");
+  TORCH_CHECK(file.content, "cache: ", folder_.whole_path(key, version), " was removed by another process. Try again.");
   return keep(url, std::move(file));
 }
 

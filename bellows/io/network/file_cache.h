@@ -16,55 +16,58 @@
 
 namespace bellows::io {
 
-/// Where files from the network are kept.
+/// Options of the cache for files from the network.
 struct FileCacheOptions {
   std::string folder;                        ///< "": default_cache_folder()
-  int64_t limit_bytes = int64_t{100} << 30;  ///< for all files in the folder, whole and partial
+  int64_t limit_bytes = int64_t{100} << 30;  ///< for all files in the folder, complete and partial
   HttpOptions http;
 };
 
-/// A file of the cache, mapped. It is not evicted while somebody holds it.
+/// A mapped file of the cache. It is not evicted while it is in use.
 struct CachedFile {
   std::shared_ptr<const MappedFile> content;
   HttpFile version;
 };
 
-/// The copy of a file that a reader could not make sense of.
+/// The copy of a file that a reader found damaged.
 struct DoubtedCopy {
-  std::string path;        ///< "": no copy of that version is here
-  bool fetch_anew = true;  ///< when another FileCache opens it; false: the server sent the same bytes every time
+  std::string path;        ///< "": there is no copy of that version
+  bool fetch_anew = true;  ///< true: another FileCache fetches it again; false: the server always sent the same bytes
 };
 
-/// Whole files from the network in a local folder of bounded size.
+/// A local cache of whole files from the network, with a bounded size.
 ///
-/// A file is called after its URL (without signature), its version (ETag, or time, and size) and its size; it appears
-/// under that name only when it is complete. A partial one stays when the process ends, however it does, and the next
-/// fetch goes on where it stopped, by a range request that holds for the same version only. Several processes may use
-/// one folder: a lock (flock) on each file sees to it that nothing is fetched twice. To stay under the limit, files
-/// that were not used for longest are removed; never one that is mapped or being fetched, by any process. A file that is
-/// no longer as it was fetched (CRC-32C, compared once a process) is fetched anew, with a warning; so is one that some
-/// reader could not make sense of, when another FileCache opens it.
-/// Threads:  safe
+/// A file's name consists of its URL (without signature), its version (ETag, or time, and size) and its size. It
+/// appears under that name only when it is complete. A partial file remains if the process ends, and the next fetch
+/// resumes it by a range request that is valid for the same version only. Several processes may share a folder: a lock
+/// (flock) per file prevents duplicate downloads.
+///
+/// To stay under the limit, the least recently used files are evicted, but never files that any process has mapped or
+/// is downloading. If a file has changed since the download (CRC-32C, checked once per process), it is fetched again,
+/// with a warning. If a reader found it damaged, another FileCache fetches it again when it opens it.
+/// Threads: thread-safe
 class FileCache {
  public:
   explicit FileCache(FileCacheOptions options = {});
 
-  /// The file, fetched if it is not here. The server is asked once whether the file is as it was; where it cannot be
-  /// reached, the file that is here is taken, with a warning.
-  /// Throws: as http_get; c10::Error – no room: what is in use fills the limit, or the disk is full;
-  ///         c10::ValueError – the file is larger than the limit
+  /// Returns the file and fetches it if it is not in the cache. The server is asked once whether the file is unchanged.
+  /// If the server cannot be reached, the cached file is used, with a warning.
+  /// Throws: as http_get; c10::Error if there is no space because the files in use fill the limit or the disk is full;
+  ///         c10::ValueError if the file is larger than the limit
   CachedFile open(const std::string& url, const std::stop_token& stop = {});
-  /// Fetches it if it is not here and there is room without waiting. Throws as open does.
+  /// Fetches the file if it is not in the cache and there is space without waiting.
+  /// Throws: as open
   void prefetch(const std::string& url, const std::stop_token& stop = {});
-  /// Bytes [offset, offset + out.size()) of the file: from the folder where it lies there, else by a range request; a
-  /// server without ranges has the file fetched, and so has who wants all of it.
-  /// Returns: the content that they are of; where it is smaller than that, `out` is as it was
-  /// Throws:  as open does
+  /// Reads bytes [offset, offset + out.size()) of the file: from the cached file if there is one, else by a range
+  /// request. If the server does not support ranges, or all bytes are requested, the whole file is fetched.
+  /// Returns: the version of the file; if the file is too small, `out` is unchanged
+  /// Throws:  as open
   HttpFile read(const std::string& url, uint64_t offset, std::span<std::byte> out, const std::stop_token& stop = {});
-  /// Says that the content of the whole file that is here makes no sense: it may have been damaged on its way. This
-  /// object uses it on; the next one fetches it anew.
+  /// Reports that the content of the cached file is invalid, because it may have been damaged during the download. This
+  /// object continues to use it; the next FileCache fetches it again.
   DoubtedCopy doubt(const std::string& url, const HttpFile& version);
-  /// What the server has, asked once. Throws as http_look.
+  /// Returns the server's version of the file; the server is asked once.
+  /// Throws: as http_look
   HttpFile look(const std::string& url, const std::stop_token& stop = {});
 
  private:
@@ -84,15 +87,15 @@ class FileCache {
   const FileCacheOptions options_;
   const CacheFolder folder_;
   std::mutex mutex_;
-  std::map<std::string, HttpFile> known_;                        // by URL: what the server said
+  std::map<std::string, HttpFile> known_;                        // by URL: the server's response
   std::map<std::string, std::weak_ptr<const MappedFile>> open_;  // by URL
-  std::deque<std::shared_ptr<const MappedFile>> recent_;         // those used last; up to a quarter of the limit
+  std::deque<std::shared_ptr<const MappedFile>> recent_;         // the most recently used; up to 1/4 of the limit
   uint64_t recent_bytes_ = 0;
-  std::set<std::string> settled_;  // URLs whose copy here is used, whatever others doubt
+  std::set<std::string> settled_;  // URLs whose cached copy is used even if others doubt it
 };
 
-/// The folder that the options mean: theirs, or default_cache_folder().
-/// Throws: c10::ValueError – none of them, and no home
+/// Returns the folder of the options, or default_cache_folder().
+/// Throws: c10::ValueError if neither is set
 std::string cache_folder(const FileCacheOptions& options);
 
 }  // namespace bellows::io

@@ -21,7 +21,7 @@ constexpr uint64_t enough_progress = 1 << 20;
 constexpr int64_t most_backoff_ms = 30'000;
 constexpr int64_t most_retry_after_ms = 60'000;
 
-/// Passes everything on and knows what the sink has.
+/// Forwards all calls and records the state of the sink.
 class TrackedSink final : public HttpSink {
  public:
   TrackedSink(HttpSink& sink, HttpFile file, uint64_t offset) : sink_(sink), file_(std::move(file)), offset_(offset) {}
@@ -47,11 +47,11 @@ class TrackedSink final : public HttpSink {
   uint64_t offset_;
 };
 
-/// Waits before repetition number `failures`; returns early when a stop is requested.
+/// Waits before retry number `failures`; returns early on a stop request.
 void wait_before(int failures, const std::string& url, const HttpAnswer& answer, const HttpOptions& options,
                  const std::stop_token& stop) {
   const int64_t full = std::min(options.backoff_ms << std::min(failures - 1, 20), most_backoff_ms);
-  // Not reproducible on purpose: clients that failed together must not come back together.
+  // Intentionally not reproducible: clients that failed together must not retry at the same time.
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
   RandomStream random(static_cast<uint64_t>(now));
   const int64_t jittered = full / 2 + static_cast<int64_t>(random.uniform() * 0.5 * static_cast<double>(full));
@@ -71,8 +71,8 @@ std::string failure_text(const std::string& url, const HttpAnswer& answer, const
   return text + ".";
 }
 
-/// Repeats requests until the sink has all, or wants nothing. Returns the last answer.
-/// Params: end – asks for what lies before it only; of a known file no other content is taken
+/// Repeats requests until the sink has all bytes or does not need any. Returns the last response.
+/// Params: end – requests only the bytes before it; for a known file, no other version is accepted
 HttpAnswer get_all(const std::string& url, TrackedSink& sink, std::optional<uint64_t> end, const HttpOptions& options,
                    const std::stop_token& stop) {
   const bool part = end && sink.file().size > 0;
@@ -97,19 +97,19 @@ HttpAnswer get_all(const std::string& url, TrackedSink& sink, std::optional<uint
   }
 }
 
-/// Wants nothing but to know the file.
+/// Only receives the version of the file.
 struct LookingSink final : HttpSink {
   bool begin(const HttpFile&, uint64_t) override { return false; }
   void write(ByteSpan) override {}
 };
 
-/// Takes one part of a file.
+/// Receives one part of a file.
 class PartSink final : public HttpSink {
  public:
   PartSink(uint64_t offset, std::span<std::byte> out) : position_(offset), rest_(out) {}
   bool begin(const HttpFile&, uint64_t offset) override { return offset == position_; }
   void write(ByteSpan bytes) override {
-    bytes = bytes.first(std::min(bytes.size(), rest_.size()));  // a server may send more than it was asked for
+    bytes = bytes.first(std::min(bytes.size(), rest_.size()));  // a server may send more than requested
     std::ranges::copy(bytes, rest_.begin());
     rest_ = rest_.subspan(bytes.size());
     position_ += bytes.size();
@@ -121,7 +121,7 @@ class PartSink final : public HttpSink {
   std::span<std::byte> rest_;
 };
 
-/// Names of what a signature adds to a query, known by the one among them that holds it.
+/// The query parameters that a signature adds; the one that holds the signature identifies the style.
 struct SignatureStyle {
   std::string_view mark;
   std::vector<std::string_view> names;
@@ -143,7 +143,7 @@ std::string parameter_name(std::string_view parameter) {
   return lower_case(parameter.substr(0, parameter.find('=')));
 }
 
-/// The names that a signature brought into this query; those that begin with x-amz- or x-goog- come besides.
+/// The signature's parameters in this query, apart from those that start with x-amz- or x-goog-.
 std::vector<std::string_view> signature_names(const std::vector<std::string>& parameters) {
   static const std::vector<SignatureStyle> styles{
       {"signature", {"signature", "expires", "awsaccesskeyid", "googleaccessid", "key-pair-id", "policy"}},
@@ -158,7 +158,7 @@ std::vector<std::string_view> signature_names(const std::vector<std::string>& pa
   return names;
 }
 
-/// Without user and password, query and fragment.
+/// The URL without user and password, query and fragment.
 std::string bare_url(std::string_view url) {
   const size_t host = url.find("://") + 3;
   const size_t end = url.find_first_of("?#", host), path = std::min(url.find('/', host), end);

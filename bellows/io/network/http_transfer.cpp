@@ -35,8 +35,8 @@ constexpr size_t most_refusal_bytes = 4096;
 
 using CurlHeaders = std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)>;
 
-/// Handles between two requests: each keeps its connections, so that the next request need not make one.
-/// Threads: safe. A child of fork() starts without handles: the connections are its parent's.
+/// Idle libcurl handles. Each keeps its connections, so that the next request can reuse them.
+/// Threads: thread-safe. A child of fork() starts without handles, because the connections belong to its parent
 class HandlePool {
  public:
   static HandlePool& instance() {
@@ -59,7 +59,7 @@ class HandlePool {
   }
 
   void give_back(CURL* handle) {
-    curl_easy_reset(handle);  // keeps the connections, forgets what the caller's options point to
+    curl_easy_reset(handle);  // keeps the connections, resets the pointers to the caller's options
     {
       const std::lock_guard lock(mutex_);
       if (idle_.size() < idle_.capacity()) return idle_.push_back(handle);
@@ -75,7 +75,7 @@ class HandlePool {
     idle_.reserve(most_idle);
     ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
                      [] {
-                       instance().idle_.clear();  // not cleaned up: that would say good-bye in the parent's name
+                       instance().idle_.clear();  // no cleanup, which would close the parent's connections
                        instance().mutex_.unlock();
                      });
   }
@@ -89,7 +89,7 @@ struct HandleReturn {
 };
 using CurlHandle = std::unique_ptr<CURL, HandleReturn>;
 
-/// Worth another try: the fault may lie with the network or a busy server.
+/// True for errors of the network or of a busy server, which may not occur again.
 bool is_passing(CURLcode code) {
   constexpr std::array passing{CURLE_COULDNT_RESOLVE_PROXY,
                                CURLE_COULDNT_RESOLVE_HOST,
@@ -111,7 +111,7 @@ bool is_passing(long status) {
          status == 504;
 }
 
-/// A strong validator, as If-Range demands it; "" where there is none.
+/// A strong validator, as If-Range requires; "" if there is none.
 std::string strong_validator(const HttpFile& file) {
   if (!file.etag.empty() && !file.etag.starts_with("W/")) return file.etag;
   return file.last_modified;
@@ -153,7 +153,7 @@ void HttpHeaders::take(std::string_view line) {
   }
 }
 
-/// What libcurl calls: no exception may pass through it.
+/// libcurl's callbacks; no exception may leave them.
 struct HttpTransfer::Callbacks {
   static size_t header(char* data, size_t, size_t count, void* self) {
     static_cast<HttpTransfer*>(self)->headers_.take({data, count});
@@ -173,7 +173,7 @@ struct HttpTransfer::Callbacks {
   }
 };
 
-/// False where a stop is requested, and where nothing has come for too long. libcurl's own measure of that is a mean over
+/// Returns false on a stop request, or if nothing was received for too long. libcurl's own check uses an average over
 /// seconds.
 bool HttpTransfer::may_go_on(int64_t bytes) {
   const auto now = Clock::now();
@@ -187,7 +187,7 @@ bool HttpTransfer::may_go_on(int64_t bytes) {
   return !stalled_ && !stop_.stop_requested() && !stop_requested();
 }
 
-/// Whether the answer's bytes are what the sink waits for; calls its begin().
+/// True if the response contains the bytes that the sink needs; calls the sink's begin().
 bool HttpTransfer::begin() {
   begun_ = true;
   const long status = this->status();
@@ -197,7 +197,7 @@ bool HttpTransfer::begin() {
     return false;
   }
   headers_.file.size = *size;
-  if (end_ && status == 200) {  // no ranges, or another file
+  if (end_ && status == 200) {  // ranges are not supported, or the file has changed
     wanted_ = false;
     return false;
   }
@@ -229,7 +229,7 @@ long HttpTransfer::status() const {
   return status;
 }
 
-/// S3 and its kin name their reason as <Code>; the rest of the text may quote signatures.
+/// S3 and similar servers name the reason in <Code>; the rest of the body may contain signatures.
 void HttpTransfer::describe_refusal(HttpAnswer& answer) const {
   answer.trouble = c10::str("the server answered with status ", answer.status);
   const size_t begin = refusal_.find("<Code>"), end = refusal_.find("</Code>");
@@ -258,13 +258,13 @@ void HttpTransfer::set_options(char* reason) {
   set(CURLOPT_NOPROGRESS, 0L);
   set(CURLOPT_XFERINFOFUNCTION, &Callbacks::progress);
   set(CURLOPT_XFERINFODATA, this);
-  const std::string range = c10::str(offset_, "-", end_ ? std::to_string(*end_ - 1) : "");  // libcurl keeps a copy
+  const std::string range = c10::str(offset_, "-", end_ ? std::to_string(*end_ - 1) : "");  // libcurl copies it
   if (end_ || offset_ > 0) set(CURLOPT_RANGE, range.c_str());
 }
 
 HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::optional<uint64_t> end, HttpSink& sink) {
   const NoSigpipe no_sigpipe;
-  std::array<char, CURL_ERROR_SIZE> reason{};  // in use until the handle is given back
+  std::array<char, CURL_ERROR_SIZE> reason{};  // used until the handle is given back
   const CurlHandle handle(HandlePool::instance().take());
   curl_ = handle.get();
   sink_ = &sink;
@@ -284,7 +284,7 @@ HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::option
   return answer_of(code, reason.data());
 }
 
-/// Params: reason – libcurl's words for `code`, or ""
+/// Params: reason – libcurl's message for `code`, or ""
 HttpAnswer HttpTransfer::answer_of(int code, const char* reason) {
   HttpAnswer answer{.status = status()};
   const bool has_body = answer.status == 200 || answer.status == 206;

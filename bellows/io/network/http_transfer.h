@@ -15,23 +15,23 @@
 
 namespace bellows::io {
 
-/// What the headers of an answer say of a file.
+/// The information about a file in the headers of a response.
 struct HttpHeaders {
-  HttpFile file;                               ///< its size is not known from one line
+  HttpFile file;                               ///< without its size, which depends on several lines
   std::optional<uint64_t> length;              ///< Content-Length
   std::optional<uint64_t> range_begin, total;  ///< of Content-Range: "bytes 5-9/10", or "bytes */10"
 
-  /// Takes one line. A status line forgets all before it: another answer begins, behind a redirect.
+  /// Parses one line. A status line resets all values, because another response begins after a redirect.
   void take(std::string_view line);
 };
 
-/// How one request ended.
+/// The result of one request.
 struct HttpAnswer {
-  long status = 0;           ///< 0: no answer came
-  std::string trouble;       ///< "" when all went well
+  long status = 0;           ///< 0: no response
+  std::string trouble;       ///< the error; "" if there was none
   bool can_repeat = false;   ///< another request may succeed
-  bool start_again = false;  ///< … if it asks for the whole file
-  bool wanted = true;        ///< false: the sink wanted no bytes
+  bool start_again = false;  ///< … if it requests the whole file
+  bool wanted = true;        ///< false: the sink did not need any bytes
   int64_t retry_after_s = 0;
   HttpFile file;
 };
@@ -46,11 +46,11 @@ class HttpTransfer {
         silence_(public_url(url) + ", which sends nothing",
                  c10::str("the attempt ends after ", options.stall_timeout_ms / 1000, " s")) {}
 
-  /// Params: known, offset – as http_get's
-  ///         end – asks for the bytes from `offset` up to here only; where it is set, an answer with the whole file is
-  ///               one that is not wanted
+  /// Params: known, offset – as in http_get
+  ///         end – requests only the bytes from `offset` to here; if it is set, a response with the whole file is
+  ///         rejected
   HttpAnswer run(const HttpFile& known, uint64_t offset, std::optional<uint64_t> end, HttpSink& sink);
-  /// Bytes that the sink got.
+  /// Bytes that the sink received.
   uint64_t received() const { return received_; }
 
  private:
@@ -79,8 +79,8 @@ class HttpTransfer {
   LongWait silence_;
   bool stalled_ = false;
   bool begun_ = false, wanted_ = true, start_again_ = false;
-  std::string mismatch_;  ///< why the answer does not fit the question
-  std::string refusal_;   ///< the start of an error's body
+  std::string mismatch_;  ///< why the response does not match the request
+  std::string refusal_;   ///< the start of an error response's body
   std::exception_ptr sink_error_;
 };
 

@@ -22,7 +22,7 @@ PartialFile::PartialFile(std::shared_ptr<const MappedFile> whole) : bytes_(whole
 
 PartialFile::PartialFile(uint64_t size, Fetch fetch) : fetch_(std::move(fetch)) {
   if (size == 0) return;
-  // Pages that nobody may write to count nowhere as used memory.
+  // Pages without write permission do not count as used memory.
   void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   TORCH_CHECK(memory != MAP_FAILED, "cannot look at a file of ", size, " bytes: ", errno_message(errno), ".");
   owner_ = std::shared_ptr<const void>(memory, [size](void* taken) { ::munmap(taken, size); });

@@ -11,28 +11,29 @@
 
 namespace bellows::io {
 
-/// A file of which only those parts are here that somebody needs: the header and the index of a large one elsewhere.
-/// Threads: one at a time where need() is called
+/// A file of which only the requested parts are loaded, such as the header and the index of a large remote file.
+/// Threads: calls of need() must not run concurrently
 class PartialFile {
  public:
-  /// Fills `out` with the file's bytes from `offset` on, or throws.
+  /// Fills `out` with the file's bytes starting at `offset`, or throws.
   using Fetch = std::function<void(uint64_t offset, std::span<std::byte> out)>;
 
-  /// A file that is here: need() has nothing to do.
+  /// A local file; need() does nothing.
   explicit PartialFile(std::shared_ptr<const MappedFile> whole);
-  /// Cost:   address space for `size` bytes, memory for the parts
-  /// Throws: c10::Error – no address space
+  /// Cost:   address space for `size` bytes, memory for the loaded parts
+  /// Throws: c10::Error if there is no address space
   PartialFile(uint64_t size, Fetch fetch);
 
-  /// As many as the file has, always in the same place; zeros where nothing was needed yet.
+  /// All bytes of the file, always at the same address; parts that were not requested are zero.
   ByteSpan bytes() const { return bytes_; }
-  /// Fetches what is missing of [begin, end), as far as the file goes. Throws what the fetch throws.
+  /// Fetches the missing parts of [begin, end), clipped to the end of the file.
+  /// Throws: exceptions of the fetch function
   void need(uint64_t begin, uint64_t end);
 
  private:
   std::shared_ptr<const void> owner_;
   ByteSpan bytes_;
-  Fetch fetch_;  // none: the file is here
+  Fetch fetch_;  // empty: the file is local
   std::vector<std::pair<uint64_t, uint64_t>> here_;
 };
 

@@ -15,7 +15,7 @@ namespace bellows::io {
 
 namespace {
 
-/// Places and sizes as NumPy lays them out.
+/// Offsets and sizes in NumPy's layout.
 namespace beton {
 
 constexpr uint16_t kVersion = 2;
@@ -23,10 +23,10 @@ constexpr size_t kHeaderBytes = 24;
 constexpr size_t kNameBytes = 16, kArgumentBytes = 1024;
 constexpr size_t kFieldBytes = 1 + kNameBytes + kArgumentBytes;
 constexpr size_t kMaxDims = 32;
-constexpr size_t kMaxFields = 1000;  // a limit of Bellows; the format could count to 65,535
+constexpr size_t kMaxFields = 1000;  // a limit of Bellows; the format allows 65,535
 constexpr size_t kTypeLengthAt = 8 * kMaxDims, kTypeAt = kTypeLengthAt + 8;  // in the arguments of an array
 constexpr size_t kEntryBytes = 24;
-constexpr size_t kImagePointerAt = 5;  // behind u8 mode, u16 width, u16 height
+constexpr size_t kImagePointerAt = 5;  // after u8 mode, u16 width, u16 height
 
 bool is_number(BetonType type) {
   return type == BetonType::float64 || type == BetonType::int64;
@@ -35,19 +35,19 @@ bool is_array(BetonType type) {
   return type == BetonType::array || type == BetonType::tensor;
 }
 
-/// Where a field's pointer stands in its part of the row.
+/// Offset of a field's pointer in its part of the row.
 size_t pointer_at(BetonType type) {
   return type == BetonType::image ? kImagePointerAt : 0;
 }
 
-/// Bytes of a row, and where the fields begin in it.
+/// Size of a row and the offsets of the fields in it.
 struct RowLayout {
   std::vector<size_t> offsets;
   size_t bytes = 0;
 };
 
-/// numpy.dtype(…, align=True): numbers and arrays' pointers are aligned to 8, packed records to 1; the row is padded to
-/// its largest alignment.
+/// The layout of numpy.dtype(…, align=True): numbers and arrays' pointers are aligned to 8, packed records to 1. The
+/// row is padded to its largest alignment.
 RowLayout row_layout(const std::vector<BetonField>& fields) {
   RowLayout layout;
   bool aligned = false;
@@ -63,7 +63,7 @@ RowLayout row_layout(const std::vector<BetonField>& fields) {
   return layout;
 }
 
-/// Bytes of an array's values. The sizes have been checked: their product is at most a page.
+/// Bytes of an array's values. The sizes were checked: their product is at most a page.
 uint64_t array_bytes(const BetonField& field) {
   uint64_t bytes = c10::elementSize(field.dtype);
   for (const int64_t size : field.sizes) bytes *= static_cast<uint64_t>(size);
@@ -74,7 +74,7 @@ uint64_t array_bytes(const BetonField& field) {
 
 constexpr uint32_t kNotAllocated = UINT32_MAX;
 
-/// The type's name in `[["", "<f4"]]`; nothing when the text is something else, a record of several types say.
+/// The type's name in `[["", "<f4"]]`; nothing for other texts, such as a record of several types.
 std::optional<std::string> single_type(std::string_view text) {
   const auto document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   const bool fits = document.is_array() && document.size() == 1 && document[0].is_array() && document[0].size() == 2 &&
@@ -185,7 +185,7 @@ void BetonReader::read_array_type(ByteSpan arguments, uint64_t at, BetonField& f
                     ") holds arrays without a size.");
 }
 
-/// Each value in a page has one entry; a sample's entries stand in the order of its fields.
+/// Each value in a page has one entry; the entries of a sample are in the order of its fields.
 void BetonReader::read_table(uint64_t begin) {
   const size_t values = static_cast<size_t>(size_) * pointers_.size();
   TORCH_CHECK_VALUE(bytes_.size() - begin == values * beton::kEntryBytes, where_, ": expected ", values,
@@ -194,7 +194,7 @@ void BetonReader::read_table(uint64_t begin) {
   sizes_.assign(values, kNotAllocated);
   for (uint64_t at = begin; at < bytes_.size(); at += beton::kEntryBytes) {
     const auto sample = load_little<uint64_t>(bytes_, at), pointer = load_little<uint64_t>(bytes_, at + 8);
-    if (sample >= static_cast<uint64_t>(size_)) continue;  // the sample that misses it is the one that complains
+    if (sample >= static_cast<uint64_t>(size_)) continue;  // reading the sample reports the missing entry
     const ByteSpan values_row = row(static_cast<int64_t>(sample));
     for (size_t k = 0; k < pointers_.size(); ++k) {
       const size_t i = pointers_[k];
@@ -217,8 +217,8 @@ std::string BetonReader::at(int64_t sample, size_t field) const {
   return c10::str(where_, ": sample ", sample, ", ", printable(fields_[field].name), " (its row at byte ", byte, ")");
 }
 
-/// What the field's pointer leads to.
-/// Params: expected – its bytes; UINT64_MAX: those that the allocation table says
+/// The data that the field's pointer refers to.
+/// Params: expected – size in bytes; UINT64_MAX: the size in the allocation table
 ByteSpan BetonReader::data(int64_t sample, size_t field, uint64_t expected, ByteSpan content) const {
   const auto pointer = load_little<uint64_t>(row(sample), offsets_[field] + beton::pointer_at(fields_[field].type));
   const auto k = static_cast<size_t>(std::find(pointers_.begin(), pointers_.end(), field) - pointers_.begin());
@@ -227,7 +227,7 @@ ByteSpan BetonReader::data(int64_t sample, size_t field, uint64_t expected, Byte
                     ", where the allocation table has nothing of it: the file is corrupt.");
   TORCH_CHECK_VALUE(expected == UINT64_MAX || size == expected, at(sample, field), ": expected ", expected,
                     " bytes at byte ", pointer, ", the allocation table says ", size, ": the file is corrupt.");
-  if (size == 0) return {};  // FFCV's pointers to nothing may lead anywhere
+  if (size == 0) return {};  // FFCV's pointers of empty values may be arbitrary
   const bool inside = pointer >= pages_begin_ && size <= pages_end_ && pointer <= pages_end_ - size;
   TORCH_CHECK_VALUE(inside && pointer / page_size_ == (pointer + size - 1) / page_size_, at(sample, field),
                     ": expected ", size, " bytes inside one page of ", page_size_, " bytes between byte ", pages_begin_,
@@ -286,7 +286,7 @@ uint64_t BetonReader::page(int64_t sample) const {
 }
 
 void need_beton_tables(PartialFile& file) {
-  constexpr uint64_t likely_head = 64 << 10;  // with all fields and some rows, in one request
+  constexpr uint64_t likely_head = 64 << 10;  // contains all fields and some rows, in one request
   file.need(0, likely_head);
   const ByteSpan bytes = file.bytes();
   if (bytes.size() < beton::kHeaderBytes) return;
@@ -342,7 +342,7 @@ void check_beton_image(const std::string& name, const BetonValue& image) {
   }
 }
 
-/// What stands behind a field's type and name.
+/// The bytes after a field's type and name.
 std::string beton_arguments(const BetonField& field) {
   std::string text;
   if (beton::is_array(field.type)) {
@@ -383,7 +383,7 @@ BetonWriter::BetonWriter(const std::string& path, std::vector<BetonField> fields
   row_bytes_ = layout.bytes;
 }
 
-/// Bytes that the value takes in a page.
+/// Size of the value in a page.
 uint64_t BetonWriter::value_bytes(size_t field, const BetonValue& value) const {
   const BetonField& type = fields_[field];
   const uint64_t bytes = value.bytes.size();
@@ -437,10 +437,10 @@ void BetonWriter::add(const std::vector<BetonValue>& values) {
   ++size_;
 }
 
-/// Zeroed room at the end of the page, where it fits. An empty value takes a byte: FFCV finds sizes by pointer, so no
-/// two values may begin at the same one.
+/// Allocates zeroed space at the end of the page, if it fits. An empty value takes one byte: FFCV finds sizes by
+/// pointer, so no two values may start at the same address.
 uint64_t BetonWriter::allocate(uint64_t size) {
-  // One page is left for the header and the rows; see move_pages_behind.
+  // The first page is reserved for the header and the rows; see move_pages_behind.
   const uint64_t page_begin = std::max(file_.offset(), page_size_);
   const uint64_t pointer = page_begin + page_.size();
   page_.resize(page_.size() + std::max<uint64_t>(size, 1));
@@ -456,7 +456,7 @@ void BetonWriter::flush_page() {
   page_.clear();
 }
 
-/// Pages that stand where the rows have to end up go to the end of the file: how many rows there would be was not known.
+/// Moves pages from the place of the rows to the end of the file: the number of rows was not known before.
 void BetonWriter::move_pages_behind(uint64_t rows_end) {
   const uint64_t pages_end = file_.offset(), begin = (rows_end + page_size_ - 1) / page_size_ * page_size_;
   std::map<uint64_t, uint64_t> moved;  // from, to
@@ -501,7 +501,7 @@ std::string BetonWriter::head(uint64_t table_begin) const {
 void BetonWriter::close() {
   flush_page();
   const uint64_t rows_end = beton::kHeaderBytes + fields_.size() * beton::kFieldBytes + rows_.size();
-  if (file_.offset() == 0) {  // all of it is in the rows
+  if (file_.offset() == 0) {  // all data is in the rows
     file_.write(head(rows_end));
     file_.write(rows_);
   } else {

@@ -12,7 +12,7 @@
 
 namespace bellows::io {
 
-/// What a field of a .beton file holds, by its number there.
+/// The type of a field, with its number in .beton files.
 enum class BetonType : uint8_t { float64 = 0, int64 = 1, image = 2, bytes = 3, array = 4, json = 5, tensor = 6 };
 
 /// A column of a .beton file.
@@ -26,32 +26,32 @@ struct BetonField {
 
 /// One field of one sample.
 struct BetonValue {
-  /// A number: its 8 bytes. An image: a JPEG file, or RGB pixels row by row. JSON: the text without the NUL that ends it
-  /// in the file. An array or tensor: its values.
+  /// A number: its 8 bytes. An image: a JPEG file, or RGB pixels row by row. JSON: the text without the NUL that
+  /// terminates it in the file. An array or tensor: its values.
   ByteSpan bytes;
   uint64_t offset = 0;            ///< of `bytes` in the file, when read
   bool is_jpeg = false;           ///< of an image
   int64_t height = 0, width = 0;  ///< of an image; up to 65,535
 };
 
-/// Whether the file begins as a .beton file of version 2 does. The format has no magic number: all that is known of the
-/// header and of the fields' descriptions has to fit.
+/// True if the file starts like a .beton file of version 2. The format has no magic number, so this checks all known
+/// properties of the header and of the field descriptions.
 bool is_beton(ByteSpan bytes);
 
-/// Reads FFCV's .beton files, version 2, sample by sample in any order. Nothing is copied.
+/// Reads FFCV's .beton files, version 2, with random access. Nothing is copied.
 ///
-/// Each value is checked when it is read: its pointer has to stand in the allocation table with the size that the value
-/// says, inside one page of the file. The format has no checksums: damage to the values themselves goes unnoticed.
-/// Cost:    opening reads the rows and the allocation table, and keeps 4 bytes for each value that a pointer leads to
-/// Threads: reading is safe from all threads
+/// Each value is checked when it is read: its pointer must be in the allocation table with the size of the value,
+/// inside one page of the file. The format has no checksums, so damage to the values themselves is not detected.
+/// Cost:    opening reads the rows and the allocation table, and keeps 4 bytes per value in the pages
+/// Threads: reading is thread-safe
 /// Ref:     ffcv/reader.py, ffcv/types.py
 class BetonReader {
  public:
-  /// Throws: c10::ValueError – missing, no .beton file of version 2, truncated, fields of a type of the user's own, array
-  ///         types that libtorch lacks
+  /// Throws: c10::ValueError if the file is missing, truncated or not a .beton file of version 2; if it has fields of
+  ///         custom types, or arrays of types that libtorch does not have
   explicit BetonReader(const std::string& path) : BetonReader(std::make_shared<const MappedFile>(path)) {}
   explicit BetonReader(std::shared_ptr<const MappedFile> file);
-  /// Params: bytes – a file's content, which outlives the reader
+  /// Params: bytes – a file's content; must outlive the reader
   ///         where – names it in errors
   BetonReader(ByteSpan bytes, std::string where);
 
@@ -59,13 +59,15 @@ class BetonReader {
   const std::vector<BetonField>& fields() const { return fields_; }
   uint64_t page_size() const { return page_size_; }
 
-  /// Params: sample – in [0, size()); field – in fields()
-  /// Throws: c10::ValueError – damaged: file, sample, field, byte offset, what was expected and found
+  /// Params: sample – in [0, size())
+  ///         field – in fields()
+  /// Throws: c10::ValueError if the value is damaged; the message names the file, the sample, the field and the byte
+  ///         offset, what was expected and what was found
   BetonValue read(int64_t sample, size_t field) const { return read(sample, field, bytes_); }
-  /// The same out of other memory with the file's content, where the reader's own has no more than the tables. Numbers
-  /// are views into the reader's.
+  /// Reads from other memory with the file's content, for readers whose own memory holds only the tables. Numbers are
+  /// views into the reader's memory.
   BetonValue read(int64_t sample, size_t field, ByteSpan content) const;
-  /// The number of the page where the sample's data begins, as its row says; 0 when nothing of it is in a page.
+  /// The number of the page where the sample's data begins, as stored in its row; 0 if none of its data is in a page.
   uint64_t page(int64_t sample) const;
 
   const std::string& path() const { return where_; }
@@ -89,33 +91,34 @@ class BetonReader {
   std::vector<BetonField> fields_;
   std::vector<size_t> offsets_;  // of the fields in a row
   size_t row_bytes_ = 0;
-  std::vector<size_t> pointers_;  // fields whose values lie in pages
-  std::vector<uint32_t> sizes_;   // [sample][pointer] as the allocation table says
+  std::vector<size_t> pointers_;  // fields whose values are in pages
+  std::vector<uint32_t> sizes_;   // [sample][pointer], from the allocation table
 };
 
-/// Fetches what a BetonReader of `file` looks at when it is made: header, rows, allocation table.
+/// Fetches the parts of `file` that the BetonReader constructor reads: header, rows, allocation table.
 void need_beton_tables(PartialFile& file);
 
-/// Writes a .beton file of version 2 as FFCV's writer lays it out; it appears under its name only by close().
+/// Writes a .beton file of version 2 with the layout of FFCV's writer. It appears under its name when close() is
+/// called.
 ///
-/// A sample never crosses a page: one that does not fit any more begins a new one.
-/// Cost: memory for one page, and a row and a table entry a sample (about 50 bytes with one image and a label)
+/// A sample never crosses a page: if it does not fit, a new page begins.
+/// Cost: memory for one page, plus a row and a table entry per sample (about 50 bytes with one image and a label)
 /// Ref:  ffcv/writer.py, ffcv/memory_allocator.py
 class BetonWriter {
  public:
-  /// Params: fields    – 1 to 1000
-  ///         page_size – bytes, a power of two from 2 MiB to 2 GiB; a sample has to fit into one page
-  /// Throws: c10::ValueError – page_size; a field's name, twice the same name, an array without values or of a type
-  ///         that NumPy lacks; c10::Error – the folder is missing or not writable
+  /// Params: fields – 1 to 1000
+  ///         page_size – bytes, a power of two from 2 MiB to 2 GiB; a sample must fit into one page
+  /// Throws: c10::ValueError if page_size or a field's name is invalid, if a name occurs twice, if an array has no
+  ///         values or a type that NumPy does not have; c10::Error if the folder is missing or not writable
   BetonWriter(const std::string& path, std::vector<BetonField> fields, uint64_t page_size = 8 << 20);
 
   /// Adds a sample.
   /// Params: values – one for each of the fields, in their order
-  /// Throws: c10::ValueError – a value that does not fit its field, or a sample larger than a page: nothing was added;
-  ///         c10::Error – disk full and the like
+  /// Throws: c10::ValueError if a value does not match its field or the sample is larger than a page (nothing is
+  ///         added); c10::Error if writing fails, for example because the disk is full
   void add(const std::vector<BetonValue>& values);
   int64_t size() const { return size_; }
-  /// Ends the file and puts it in place. Without it, nothing is left behind.
+  /// Completes the file and moves it into place. Without this call, no file remains.
   void close();
 
  private:
@@ -134,7 +137,7 @@ class BetonWriter {
   std::vector<size_t> offsets_;  // of the fields in a row
   size_t row_bytes_ = 0;
   int64_t size_ = 0;
-  std::string page_;  // the one that is being filled
+  std::string page_;  // the page being filled
   std::string rows_;
   std::vector<Allocation> table_;
 };

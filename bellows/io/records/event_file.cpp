@@ -39,13 +39,13 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// What is not UTF-8 becomes U+FFFD: readers refuse a whole file for one bad byte.
+/// Replaces invalid UTF-8 by U+FFFD: readers reject a whole file because of one bad byte.
 std::string utf8(std::string_view text) {
   using Json = nlohmann::json;
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
 }
 
-/// The time in the names of the folder's event files, the latest one; -1 without any. Readers go by the names' order.
+/// The latest time in the names of the folder's event files; -1 if there are none. Readers use the order of the names.
 int64_t latest_file_time(const std::string& folder) {
   int64_t latest = -1;
   std::error_code error;
@@ -81,7 +81,7 @@ proto::Summary_Value& value_of(proto::Event& event) {
   return *event.mutable_summary()->mutable_value(0);
 }
 
-/// As uint8 [H, W, C], contiguous.
+/// The image as uint8 [H, W, C], contiguous.
 at::Tensor pixels_of(const at::Tensor& image) {
   const int64_t dims = image.defined() ? image.dim() : 0;
   const int64_t channels = dims == 3 ? image.size(0) : 1;
@@ -113,7 +113,7 @@ void add_parameter(const std::string& name, const HyperParameter& value, proto::
   }
 }
 
-/// The ends of TensorBoard's buckets: …, -1.1e-12, -1e-12, 0, 1e-12, 1.1e-12, … up to 1e20.
+/// The limits of TensorBoard's buckets: …, -1.1e-12, -1e-12, 0, 1e-12, 1.1e-12, … up to 1e20.
 const std::vector<double>& bucket_ends() {
   static const std::vector<double> ends = [] {
     std::vector<double> result{0};
@@ -125,14 +125,15 @@ const std::vector<double>& bucket_ends() {
   return ends;
 }
 
-/// The bucket [ends[i], ends[i + 1]) of a value; the last one holds its right end, too. Negative: none.
+/// The bucket [ends[i], ends[i + 1]) of a value; the last one includes its upper limit. Negative: none.
 int64_t bucket_of(double value, const std::vector<double>& ends) {
   if (value == ends.back()) return static_cast<int64_t>(ends.size()) - 2;
   if (value < ends.front() || value > ends.back()) return -1;
   return std::upper_bound(ends.begin(), ends.end(), value) - ends.begin() - 1;
 }
 
-/// The buckets from the one before the first that holds something to the last that does, with their right ends.
+/// Writes the buckets, with their upper limits, from the one before the first non-empty bucket to the last non-empty
+/// one.
 void set_buckets(const std::vector<double>& counts, const std::vector<double>& ends, proto::Histogram& histogram) {
   const auto holds = [](double count) { return count > 0; };
   const auto first = std::find_if(counts.begin(), counts.end(), holds) - counts.begin();
@@ -143,7 +144,7 @@ void set_buckets(const std::vector<double>& counts, const std::vector<double>& e
   }
 }
 
-/// Fills `histogram` as EventWriter::histogram() says. False when there is no finite value.
+/// Fills `histogram`; see EventWriter::histogram(). Returns false if there is no finite value.
 bool fill_histogram(const at::Tensor& values, proto::Histogram& histogram) {
   TORCH_CHECK_VALUE(values.defined() && !values.is_complex(), "histogram: expected a tensor of real numbers, got ",
                     values.defined() ? "a complex one." : "an undefined one.");
@@ -273,7 +274,7 @@ void EventWriter::append_hyperparameters(const char* tag, const std::string& mes
   proto::Summary_Value& value = value_of(event);
   value.mutable_metadata()->mutable_plugin_data()->set_plugin_name("hparams");
   value.mutable_metadata()->mutable_plugin_data()->set_content(message);
-  // The plugin's data stands in the metadata; readers want a tensor nonetheless: an empty one.
+  // The plugin's data is in the metadata, but readers require a tensor: an empty one.
   value.mutable_tensor()->set_dtype(proto::Tensor_Type_FLOAT);
   value.mutable_tensor()->mutable_tensor_shape()->add_dim()->set_size(0);
   append(event);
@@ -313,7 +314,7 @@ void read_histogram(const proto::Histogram& message, Event& event) {
   event.buckets.assign(message.bucket().begin(), message.bucket().end());
 }
 
-/// The one number of a tensor that newer writers put in place of a scalar's field.
+/// The number in the tensor that newer writers use instead of a scalar's field.
 bool scalar_of(const proto::Tensor& tensor, double& value) {
   const std::string& bytes = tensor.tensor_content();
   float narrow = 0;
@@ -397,7 +398,7 @@ std::vector<Event> read_events(std::string_view bytes, const std::string& where)
     proto::Event message;
     TORCH_CHECK_VALUE(
         record->size() <= INT32_MAX && message.ParseFromArray(record->data(), static_cast<int>(record->size())),
-        "read_events: ", where, ": the record at byte ", offset, " is no event.");
+        "read_events: ", where, ": the record at byte ", offset, " is not an event.");
     TORCH_CHECK_VALUE(offset > 0 || message.file_version().starts_with("brain.Event:"), "read_events: ", where,
                       " is a TFRecord file, but no event file: it does not begin with a version \"brain.Event:…\".");
     read_event(message, events);

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t most_varint_bytes = 10;
 constexpr size_t most_tag_bytes = 5;
 constexpr size_t most_nested_groups = 100;
-constexpr size_t most_features = 1 << 20;  // two bytes are enough to state one
+constexpr size_t most_features = 1 << 20;  // two bytes are enough for one
 
 enum class WireType : uint32_t { varint, fixed64, delimited, group_begin, group_end, fixed32 };
 
@@ -22,17 +22,17 @@ bool is_continued(std::byte b) {
   return std::to_integer<uint32_t>(b) >= 0x80;
 }
 
-/// Goes through the fields of one protobuf message.
+/// Iterates over the fields of one protobuf message.
 class WireReader {
  public:
-  /// Params: start – of the outermost message, which errors count from
+  /// Params: start – of the outermost message; offsets in error messages count from it
   WireReader(ByteSpan bytes, const std::byte* start) : rest_(bytes), start_(start) {}
 
   uint32_t number = 0;
   WireType type{};
-  ByteSpan payload;  ///< the field's value; of a number, its bytes as they are
+  ByteSpan payload;  ///< the field's value; for a number, its encoded bytes
 
-  /// Takes the next field; false at the end of the message.
+  /// Reads the next field; returns false at the end of the message.
   bool next() {
     if (rest_.empty()) return false;
     read_tag();
@@ -50,10 +50,10 @@ class WireReader {
 
   [[noreturn]] void fail(const char* expected, const std::byte* where) const {
     TORCH_CHECK_VALUE(false, "tf.train.Example: expected ", expected, " at byte ", where - start_,
-                      ": the bytes are no such message, or damaged.");
+                      ": the bytes are not such a message, or are damaged.");
   }
 
-  /// The bytes of the number at the beginning of `bytes`.
+  /// The encoded bytes of the number at the start of `bytes`.
   ByteSpan varint(ByteSpan bytes, size_t most) const {
     size_t length = 0;
     while (length < bytes.size() && length < most && is_continued(bytes[length])) ++length;
@@ -98,7 +98,7 @@ class WireReader {
     }
   }
 
-  /// What an old version of protobuf nested this way is unknown here.
+  /// Skips a group, a deprecated protobuf encoding.
   void skip_group() {
     const uint32_t group = number;
     std::vector<uint32_t> open{number};
@@ -126,7 +126,7 @@ class WireReader {
 
 }  // namespace
 
-/// One message on its way into the reader's lists.
+/// Parses one message into the reader's lists.
 class ExampleReader::Parser {
  public:
   explicit Parser(ExampleReader& out) : out_(out) {}
@@ -166,7 +166,7 @@ class ExampleReader::Parser {
     while (wire.next()) {
       if (wire.type != WireType::delimited || wire.number > 3) continue;
       const auto kind = static_cast<Kind>(wire.number);
-      if (kind != feature.kind) {  // one of three: what came before is gone
+      if (kind != feature.kind) {  // one of three kinds (oneof): a new kind replaces earlier values
         out_.pieces_.resize(feature.begin);
         feature.count = 0;
         feature.kind = kind;
@@ -186,7 +186,7 @@ class ExampleReader::Parser {
     }
   }
 
-  /// How many values the field adds to a list of this kind.
+  /// Number of values that the field adds to a list of this kind.
   static size_t values_in(const WireReader& wire, Kind kind) {
     const bool packed = wire.type == WireType::delimited;
     if (kind == Kind::bytes) return packed ? 1 : 0;
@@ -208,7 +208,7 @@ void ExampleReader::parse(ByteSpan message) {
   features_.clear();
   pieces_.clear();
   Parser(*this).example(WireReader(message, message.data()));
-  // The last of each name comes first among its equals, and stays.
+  // The last feature of each name moves to the front of its equals, and unique keeps it.
   std::reverse(features_.begin(), features_.end());
   std::ranges::stable_sort(features_, {}, &ExampleFeature::name);
   const auto same_name = [](const ExampleFeature& a, const ExampleFeature& b) { return a.name == b.name; };

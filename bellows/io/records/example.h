@@ -19,31 +19,31 @@ struct ExampleFeature {
   std::string_view name;
   Kind kind = Kind::none;
   size_t count = 0;           ///< of values
-  size_t begin = 0, end = 0;  ///< its pieces among ExampleReader's
+  size_t begin = 0, end = 0;  ///< range of its pieces in ExampleReader
 };
 
-/// Reads tf.train.Example messages (protobuf) where they lie, packed or not, and keeps its memory from one to the next.
-/// As in protobuf the last of two features of one name counts, parts of one feature add up, and what is unknown is
-/// passed over.
-/// Threads:  one at a time
-/// Ref:      tensorflow/core/example/feature.proto; protobuf.dev/programming-guides/encoding
+/// Parses tf.train.Example messages (protobuf) in place, packed or not, and reuses its memory for the next message. As
+/// in protobuf, the last of several features with one name wins, parts of one feature are concatenated, and unknown
+/// fields are skipped.
+/// Threads: one at a time
+/// Ref:     tensorflow/core/example/feature.proto; protobuf.dev/programming-guides/encoding
 class ExampleReader {
  public:
-  /// Params: message – outlives what is asked of the reader
-  /// Cost:   one pass; up to 16 bytes for a value that stands alone (a byte string, a number that is not packed)
-  /// Throws: c10::ValueError – no protobuf message, or a name that is no UTF-8: byte offset in the message
+  /// Params: message – must outlive the views that the reader returns
+  /// Cost:   one pass; up to 16 bytes per individual value (a byte string, a number that is not packed)
+  /// Throws: c10::ValueError if it is not a protobuf message or a name is not UTF-8; the message names the byte offset
   void parse(ByteSpan message);
 
   /// Sorted by name, each name once.
   std::span<const ExampleFeature> features() const { return features_; }
   /// The feature, or null.
   const ExampleFeature* find(std::string_view name) const;
-  /// How the values lie in the message: each byte string, or runs of packed numbers.
+  /// The values as stored in the message: single byte strings, or runs of packed numbers.
   std::span<const ByteSpan> pieces(const ExampleFeature& feature) const {
     return std::span(pieces_).subspan(feature.begin, feature.end - feature.begin);
   }
-  /// The values of a list of floats (4 bytes each) or int64 (8 bytes each).
-  /// Params: out – for `count` values; need not be aligned
+  /// Copies the values of a list of floats (4 bytes each) or int64 (8 bytes each).
+  /// Params: out – for `count` values; may be unaligned
   void copy_floats(const ExampleFeature& feature, std::byte* out) const;
   void copy_int64s(const ExampleFeature& feature, std::byte* out) const;
 
@@ -54,15 +54,16 @@ class ExampleReader {
   std::vector<ByteSpan> pieces_;
 };
 
-/// Makes tf.train.Example messages: features sorted by name, numbers packed, so equal content has equal bytes (those of
-/// protobuf's deterministic serialisation).
+/// Creates tf.train.Example messages. Features are sorted by name and numbers packed, so equal content gives equal
+/// bytes (those of protobuf's deterministic serialization).
 class ExampleWriter {
  public:
   void add_bytes(std::string_view name, std::span<const ByteSpan> values);
   void add_floats(std::string_view name, std::span<const float> values);
   void add_int64s(std::string_view name, std::span<const int64_t> values);
-  /// The message of what was added; the writer is empty then.
-  /// Throws: c10::ValueError – a name twice or no UTF-8; 2 GiB and more, which protobuf does not read
+  /// Returns the message with all added features and clears the writer.
+  /// Throws: c10::ValueError if a name occurs twice or is not UTF-8, or if the message has 2 GiB or more, which
+  ///         protobuf does not read
   std::string take();
 
  private:

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxColumns = 4096;
 
-/// One object of the index, with the place it stands at.
+/// One object of the index and its location.
 class IndexObject {
  public:
   IndexObject(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -75,7 +75,7 @@ MdsFile read_file(const Json& json, const std::string& where) {
   return file;
 }
 
-/// The sizes of `column` as the index and as the encoding have them.
+/// The size of `column`, checked against its encoding.
 uint64_t read_column_size(const Json& json, const MdsColumn& column, const std::string& where) {
   uint64_t fixed = 0;
   try {
@@ -119,7 +119,7 @@ MdsShard read_shard(const Json& json, const std::string& where) {
   if (!compression.is_null()) shard.compression = object.text("compression");
   shard.hashes = object.texts("hashes");
   shard.samples = object.number("samples", UINT32_MAX);
-  // Writers may give a limit in words ("64mb"); readers have no use for it.
+  // Writers may store a limit as text ("64mb"); readers do not need it.
   if (object.at("size_limit").is_number_unsigned()) shard.size_limit = object.number("size_limit");
   shard.raw = read_file(object.at("raw_data"), where + ", raw_data");
   TORCH_CHECK_VALUE(shard.raw.bytes <= UINT32_MAX, where, ": raw_data has ", shard.raw.bytes,
@@ -155,7 +155,7 @@ std::vector<MdsShard> parse_mds_index(std::string_view text, const std::string& 
 MdsShardReader::MdsShardReader(ByteSpan bytes, const MdsShard& shard, std::string_view where)
     : bytes_(bytes), shard_(shard), where_(where) {
   TORCH_CHECK_VALUE(bytes.size() == shard.raw.bytes, where_, ": expected ", shard.raw.bytes, " bytes, as index.json ",
-                    "says, found ", bytes.size(), ". Copy the shard anew.");
+                    "says, found ", bytes.size(), ". Copy the shard again.");
   TORCH_CHECK_VALUE(bytes.size() >= 8 && (bytes.size() - 8) / 4 >= shard.samples, where_, ": too small for ",
                     shard.samples, " samples: ", bytes.size(), " bytes.");
   const auto samples = load_little<uint32_t>(bytes);
@@ -214,7 +214,7 @@ void MdsShardReader::read(uint64_t sample, std::vector<ByteSpan>& values) const 
 
 namespace {
 
-/// JSON as Python's json.dumps(…, sort_keys=True) writes it.
+/// JSON in the format of Python's json.dumps(…, sort_keys=True).
 std::string python_json(const Json& value) {
   if (!value.is_structured()) return value.dump(-1, ' ', true);
   std::string text;

@@ -54,7 +54,7 @@ const MdsDtype* find_mds_dtype(c10::ScalarType dtype) {
   return found == kMdsDtypes.end() ? nullptr : &*found;
 }
 
-/// Nothing where the product overflows, or a size is not positive: the format knows no empty arrays.
+/// Returns nothing if the product overflows or a size is not positive: the format does not support empty arrays.
 std::optional<uint64_t> mds_array_bytes(c10::IntArrayRef sizes, c10::ScalarType dtype) {
   uint64_t bytes = c10::elementSize(dtype);
   for (const int64_t size : sizes) {
@@ -67,7 +67,7 @@ std::string bytes_needed(std::optional<uint64_t> bytes) {
   return bytes ? c10::str(*bytes, " bytes") : std::string("positive sizes and fewer bytes");
 }
 
-/// Bits as streaming counts them: 0 one byte, 1 two, 2 four, 3 eight.
+/// Width codes of streaming: 0 one byte, 1 two, 2 four, 3 eight.
 uint64_t load_size(ByteSpan bytes, size_t offset, unsigned width_code) {
   switch (width_code) {
     case 0:
@@ -125,7 +125,7 @@ MdsEncoding MdsEncoding::parse(std::string_view text) {
   return encoding;
 }
 
-/// "float32" or "float32:3,4". An empty text fixes nothing.
+/// Parses "float32" or "float32:3,4". With an empty text, dtype and shape may vary.
 void MdsEncoding::read_ndarray_options(std::string_view options) {
   if (options.empty()) return;
   const size_t colon = options.find(':');
@@ -264,7 +264,7 @@ void MdsEncoding::encode(const MdsValue& value, c10::IntArrayRef sizes, std::str
   if (!value.is_array) {
     std::vector<int64_t> unused;
     Bytes number;
-    decode(value.bytes, unused, number);  // what could not be read must not be written
+    decode(value.bytes, unused, number);  // do not write values that cannot be read
     if (kind_ == Kind::json)
       TORCH_CHECK_VALUE(nlohmann::json::accept(as_text(value.bytes)), "expected JSON, found ",
                         printable(as_text(value.bytes)), ".");
@@ -329,7 +329,7 @@ std::vector<ByteSpan> mds_list(std::string_view encoding, ByteSpan bytes) {
   const auto check = [&](bool good) {
     TORCH_CHECK_VALUE(good, "the sizes of the parts (", encoding, ") do not fit its ", bytes.size(), " bytes.");
   };
-  const size_t start = is_list ? 4 : 0;  // a list begins with four bytes for later versions
+  const size_t start = is_list ? 4 : 0;  // a list starts with four bytes reserved for later versions
   check(bytes.size() >= start + 4);
   const uint64_t count = load_little<uint32_t>(bytes, start);
   check(count <= (bytes.size() - start - 4) / 4);

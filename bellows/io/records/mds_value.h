@@ -12,37 +12,39 @@
 
 namespace bellows::io {
 
-/// What a column's bytes are once they are decoded.
+/// A decoded value of a column.
 struct MdsValue {
-  ByteSpan bytes;         ///< within the column, or, of a number that was text, behind the buffer's old end
-  bool is_array = false;  ///< of `dtype`, with the sizes that decode() appended; otherwise bytes as they are
+  ByteSpan bytes;         ///< a view into the column, or, for a number stored as text, into `buffer`
+  bool is_array = false;  ///< an array of `dtype` with the sizes that decode() appended; otherwise bytes
   c10::ScalarType dtype = c10::ScalarType::Byte;
 };
 
-/// How a column of an MDS file is encoded: "int", "ndarray:float32:3,4", "jpeg", …
+/// The encoding of an MDS column: "int", "ndarray:float32:3,4", "jpeg", …
 ///
-/// Numbers and ndarray are arrays; str_int and str_float are scalars of int64 and float64; pil is an array
-/// [height, width, channels] of the mode's bytes (of modes I, I;16 and F: int32, uint16 and float32). All else are
-/// bytes: bytes, str and str_decimal (texts), json, jpeg and png (files), jpegarray and list[…] (see mds_list).
-/// pkl is refused: reading it can run code.
+/// Numbers and ndarray are arrays; str_int and str_float are scalars of int64 and float64. pil is an array [height,
+/// width, channels] of bytes (for the modes I, I;16 and F: of int32, uint16 and float32). All others are bytes: bytes,
+/// str and str_decimal (texts), json, jpeg and png (files), jpegarray and list[…] (see mds_list). pkl is rejected,
+/// because reading it can execute code.
 /// Ref: streaming/base/format/mds/encodings.py
 class MdsEncoding {
  public:
-  /// Throws: c10::ValueError – unknown (nearest match), pkl, a shape or dtype that ndarray cannot have
+  /// Throws: c10::ValueError if the encoding is unknown (the message suggests the nearest name), is pkl, or is an
+  ///         ndarray with an unsupported shape or dtype
   static MdsEncoding parse(std::string_view text);
 
-  /// Bytes of every value; 0 when they differ.
+  /// Bytes of every value; 0 if they differ.
   uint64_t fixed_size() const;
-  /// The most sizes that decode() appends.
+  /// The maximum number of sizes that decode() appends.
   size_t max_dims() const;
 
-  /// Params: sizes  – the array's are appended
-  ///         buffer – eight bytes are appended where text becomes a number; reserve them, or views move
-  /// Throws: c10::ValueError – not such a value; the text says what was expected and found, not where
+  /// Params: sizes – the array's sizes are appended
+  ///         buffer – for numbers stored as text, eight bytes are appended; reserve them, or earlier views become
+  ///         invalid
+  /// Throws: c10::ValueError if the value is invalid; the message says what was expected and found, but not where
   MdsValue decode(ByteSpan bytes, std::vector<int64_t>& sizes, Bytes& buffer) const;
 
-  /// Appends an array, or bytes as they are, to `out`.
-  /// Throws: c10::ValueError – a value that the encoding cannot hold
+  /// Appends an encoded array, or unchanged bytes, to `out`.
+  /// Throws: c10::ValueError if the encoding does not support the value
   void encode(const MdsValue& value, c10::IntArrayRef sizes, std::string& out) const;
 
  private:
@@ -59,18 +61,18 @@ class MdsEncoding {
 
   std::string text_;
   Kind kind_ = Kind::bytes;
-  std::optional<c10::ScalarType> dtype_;  // of a number, or that all arrays share
-  std::vector<int64_t> shape_;            // that all arrays share; empty: each has its own
+  std::optional<c10::ScalarType> dtype_;  // of a number, or common to all arrays
+  std::vector<int64_t> shape_;            // common to all arrays; empty: each has its own
 };
 
-/// The name that MDS gives to a type of numbers; "" where it has none.
+/// MDS's name of a numeric type; "" if it has none.
 std::string_view mds_dtype_name(c10::ScalarType dtype);
 
-/// The encodings that parse() knows, without ndarray's options.
+/// The encodings that parse() supports, without ndarray's options.
 std::vector<std::string> mds_encoding_names();
 
 /// The parts of a jpegarray, jpeg_array or list[…] column.
-/// Throws: c10::ValueError – sizes that do not fit the bytes, another encoding
+/// Throws: c10::ValueError if the sizes do not match the bytes or the encoding is another one
 std::vector<ByteSpan> mds_list(std::string_view encoding, ByteSpan bytes);
 
 }  // namespace bellows::io

@@ -16,41 +16,41 @@
 
 namespace bellows::io {
 
-// A pack holds samples in blocks of whole pages, each with a checksum, and an index at its end, so that any sample is
-// one read. docs/formats.md has its layout.
+// A pack stores samples in blocks of whole pages, each with a checksum, and an index at its end, so that any sample can
+// be read with one access. docs/formats.md describes its layout.
 
 inline constexpr uint64_t kMinPackPage = 4096, kMaxPackPage = uint64_t{1} << 30;
 
-/// What a field of a pack's samples is.
+/// A field of a pack's samples.
 struct PackField {
   std::string name;
   bool is_array = false;                          ///< else an encoded file: bytes
   c10::ScalarType dtype = c10::ScalarType::Byte;  ///< of an array
-  bool fixed_shape = false;                       ///< of an array: all samples have `shape`, else each its own
+  bool fixed_shape = false;                       ///< of an array: all samples have `shape`; otherwise each has its own
   std::vector<int64_t> shape;
 };
 
-/// When the checksum of a block is looked at.
+/// When to verify the checksum of a block.
 enum class PackVerify {
-  first_use,  ///< by the first sample that is read from it
-  always,     ///< by every sample
-  never       ///< the index is checked all the same, and no sample reaches beyond its place
+  first_use,  ///< when its first sample is read
+  always,     ///< whenever a sample is read
+  never       ///< never; the index and the bounds of all samples are checked nevertheless
 };
 
-/// One sample of a pack, in place.
+/// A view of one sample in a pack.
 class PackRecord {
  public:
   struct Item {
     const PackField* field = nullptr;
-    ByteSpan bytes;       ///< of an array: aligned to 64 bytes where the file's memory is
+    ByteSpan bytes;       ///< of an array: aligned to 64 bytes if the file's memory is
     uint64_t offset = 0;  ///< of `bytes` in the file
-    ByteSpan shape;       ///< of an array without a fixed one: its sizes, eight bytes each
+    ByteSpan shape;       ///< of an array without a fixed shape: its sizes, eight bytes each
   };
 
   std::string_view key() const { return key_; }
   size_t size() const { return items_; }
   /// Params: k – below size()
-  /// Throws: c10::ValueError – it reaches beyond the sample, or is no such field
+  /// Throws: c10::ValueError if it is not within the sample or its field is unknown
   Item item(size_t k) const;
 
  private:
@@ -62,29 +62,30 @@ class PackRecord {
   size_t items_ = 0;
 };
 
-/// Reads packs. Copies nothing: the index, too, stays where it is.
-/// Threads:  safe from all threads.
+/// Reads packs without copying anything, not even the index.
+/// Threads: thread-safe
 class PackReader {
  public:
-  /// Checks header, footer and the whole index.
-  /// Throws: c10::ValueError – missing, no pack, of a newer version, truncated, damaged: path and byte offset
+  /// Checks the header, the footer and the whole index.
+  /// Throws: c10::ValueError if the file is missing, not a pack, of a newer version, truncated or damaged; the message
+  ///         names the path and the byte offset
   explicit PackReader(const std::string& path, PackVerify verify = PackVerify::first_use);
   explicit PackReader(std::shared_ptr<const MappedFile> file, PackVerify verify = PackVerify::first_use);
-  /// Params: bytes – outlive the reader
+  /// Params: bytes – must outlive the reader
   ///         where – names them in errors
   PackReader(ByteSpan bytes, std::string where, PackVerify verify = PackVerify::first_use);
 
   int64_t size() const { return static_cast<int64_t>(samples_); }
-  /// Valid as long as the reader.
+  /// Returns a sample, valid as long as the reader exists.
   /// Params: index – in [0, size())
-  /// Cost:   one pass over the block for its checksum, as PackVerify says
-  /// Throws: c10::ValueError – its block is damaged, the file was cut short since it was opened
+  /// Cost:   one pass over the block for its checksum, depending on PackVerify
+  /// Throws: c10::ValueError if its block is damaged or the file was truncated after it was opened
   PackRecord record(int64_t index) const;
-  /// The same out of other memory with the file's content, where the reader's own has no more than the index.
+  /// Reads from other memory with the file's content, for readers whose own memory holds only the index.
   PackRecord record(int64_t index, ByteSpan content) const;
   /// In the order of their first use.
   const std::vector<PackField>& fields() const { return fields_; }
-  /// The first sample of each block that has any.
+  /// The first sample of each non-empty block.
   std::vector<int64_t> block_starts() const;
   uint64_t page_bytes() const { return page_bytes_; }
   const std::string& path() const { return where_; }
@@ -110,10 +111,10 @@ class PackReader {
   std::shared_ptr<Verified> verified_;
 };
 
-/// Fetches what a PackReader of `file` looks at when it is made: header, index, footer.
+/// Fetches the parts of `file` that the PackReader constructor reads: header, index, footer.
 void need_pack_index(PartialFile& file);
 
-/// One field of a sample on its way into a pack.
+/// One field of a sample to be written to a pack.
 struct PackValue {
   std::string_view name;
   ByteSpan bytes;
@@ -123,27 +124,29 @@ struct PackValue {
 };
 
 struct PackWriterOptions {
-  /// A power of two. Larger pages waste less at their ends (half a sample each); a smaller one is checked sooner when
-  /// only one sample of it is wanted.
+  /// A power of two. Larger pages waste less space at their ends (half a sample each). Smaller pages are verified
+  /// faster if only one of their samples is read.
   uint64_t page_bytes = uint64_t{4} << 20;
-  /// Writes into `PATH.partial`, which stays when the writer is not closed; the next one goes on with it.
+  /// Writes to `PATH.partial`, which remains if the writer is not closed; the next writer resumes it.
   bool resumable = false;
 };
 
-/// Writes a pack; it appears under its name only by close(). Equal samples, equal bytes.
-/// Cost: holds one block, that is a page or one larger sample, and 16 bytes for each sample written
+/// Writes a pack. It appears under its name when close() is called. Equal samples give equal bytes.
+/// Cost: holds one block, which is a page or one larger sample, and 16 bytes for each sample written
 class PackWriter {
  public:
-  /// Throws: c10::ValueError – page_bytes no power of two or out of range; c10::Error – the folder is not writable
+  /// Throws: c10::ValueError if page_bytes is not a power of two or is out of range; c10::Error if the folder is not
+  ///         writable
   explicit PackWriter(const std::string& path, PackWriterOptions options = {});
   ~PackWriter();
 
-  /// Samples so far. Of a resumable writer, at once those that an earlier one left in whole, followed blocks: go on
-  /// behind them.
+  /// Number of samples so far. A resumable writer starts with the samples of the complete blocks that an earlier writer
+  /// left, except the last of these blocks. Continue with the next sample.
   int64_t size() const;
-  /// Bytes of the file so far, with the block that is being filled.
+  /// Bytes of the file so far, including the block being filled.
   uint64_t bytes() const;
-  /// Throws: c10::ValueError – a name twice, an array whose bytes do not fit its sizes, a type that packs do not hold
+  /// Throws: c10::ValueError if a name occurs twice, if an array's bytes do not match its sizes, or if packs do not
+  ///         support a type
   void add(std::string_view key, std::span<const PackValue> values);
   void close();
 

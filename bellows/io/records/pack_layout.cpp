@@ -12,7 +12,7 @@ enum PackKind : uint8_t { encoded_file = 0, array_of_fixed_shape = 1, array_of_a
 
 constexpr size_t field_head_bytes = 8;  // u16 length of the name, u8 kind, u8 dtype, u32 dims
 
-/// One definition at the front of `bytes`; null words fill it up to eight bytes.
+/// Takes one definition from the front of `bytes`; zero bytes pad it to a multiple of eight.
 PackField parse_pack_field(ByteSpan& bytes, uint64_t at, std::string_view where) {
   const auto malformed = [&](std::string_view what) {
     TORCH_CHECK_VALUE(false, where, ": expected the definition of a field at byte ", at, ", found ", what, ".");

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the pack's reader and writer share: the layout's constants, field definitions, records. docs/formats.md says it
-// in prose.
+// Shared code of the pack's reader and writer: constants of the layout, field definitions, records. docs/formats.md
+// describes the layout.
 
 #include <optional>
 
@@ -26,35 +26,35 @@ inline uint64_t align_up(uint64_t value, uint64_t alignment) {
 /// The header of a block.
 struct PackBlockHeader {
   uint32_t crc = 0;
-  uint64_t bytes = 0;  ///< used: header, records, field definitions
+  uint64_t bytes = 0;  ///< used bytes: header, records, field definitions
   uint64_t number = 0;
   uint64_t first_sample = 0;
   uint32_t samples = 0;
-  uint32_t field_bytes = 0;  ///< definitions at the block's end, of fields that it is the first to use
+  uint32_t field_bytes = 0;  ///< size of the definitions at the block's end, of the fields that it uses first
   uint64_t page_bytes = 0;
 };
 
-/// Params: bytes – at least kPackHeader
-/// Nothing where no block of this version begins.
+/// Params:  bytes – at least kPackHeader
+/// Returns: nothing if no block of this version begins there
 std::optional<PackBlockHeader> parse_pack_block_header(ByteSpan bytes);
 void append_pack_block_header(std::string& out, const PackBlockHeader& header);
 
-/// Appends the definitions in `bytes`, all of it, to `fields`.
-/// Params: at – where it is in the file, for messages
-/// Throws: c10::ValueError – malformed, too many
+/// Parses all definitions in `bytes` and appends them to `fields`.
+/// Params: at – offset in the file, for messages
+/// Throws: c10::ValueError if a definition is malformed or there are too many
 void parse_pack_fields(ByteSpan bytes, uint64_t at, std::string_view where, std::vector<PackField>& fields);
 void append_pack_field(std::string& out, const PackField& field);
 
-/// Params: bytes  – the record
-///         offset – of it in the file
-///         where  – names the file and lives as long as the record
-/// Throws: c10::ValueError – its head does not fit into it
+/// Params: bytes – the record
+///         offset – of the record in the file
+///         where – names the file; must outlive the record
+/// Throws: c10::ValueError if its head does not fit into it
 PackRecord parse_pack_record(ByteSpan bytes, uint64_t offset, std::span<const PackField> fields,
                              std::string_view where);
 
-/// Types that packs hold. The number in the file is c10's.
+/// True for types that packs support. The number in the file is c10's.
 bool is_pack_dtype(c10::ScalarType dtype);
-/// Bytes of an array; nothing when it has a negative size or more than fit into 63 bits.
+/// Bytes of an array; nothing if a size is negative or the total exceeds 63 bits.
 std::optional<uint64_t> pack_array_bytes(c10::ScalarType dtype, c10::IntArrayRef sizes);
 
 }  // namespace bellows::io

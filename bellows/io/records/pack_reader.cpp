@@ -15,7 +15,7 @@ struct PackReader::Block {
   uint32_t samples = 0, crc = 0;
 };
 
-/// Which blocks were found good. Two threads may look at the same block at the same time: both find the same.
+/// The blocks that were verified. If two threads verify the same block at the same time, the results are equal.
 struct PackReader::Verified {
   explicit Verified(uint64_t blocks) : good(std::make_unique<std::atomic<bool>[]>(blocks)) {}
   std::unique_ptr<std::atomic<bool>[]> good;
@@ -41,7 +41,7 @@ void PackReader::open() {
                     kPackHeader + kPackFooter, " bytes, this file has ", bytes_.size(), ".");
   const auto version = load_little<uint32_t>(bytes_, 8);
   TORCH_CHECK_VALUE(version <= kPackVersion, where_, ": a pack of version ", version,
-                    "; this program knows versions up ", "to ", kPackVersion, ". Update it, or write the pack anew.");
+                    "; this program knows versions up ", "to ", kPackVersion, ". Update it, or write the pack again.");
   TORCH_CHECK_VALUE(version == kPackVersion, where_, ": expected version ", kPackVersion,
                     " at byte 8, found 0: the pack is damaged.");
   read_footer();
@@ -92,7 +92,7 @@ PackReader::Block PackReader::block(uint64_t number) const {
           .crc = load_little<uint32_t>(entry, 28)};
 }
 
-/// Blocks follow each other without a gap up to the index, each on pages of its own, and so do the samples in them.
+/// Blocks must follow each other without a gap up to the index, each on its own pages, and so must the samples in them.
 void PackReader::check_blocks() {
   uint64_t offset = 0, samples = 0;
   for (uint64_t k = 0; k < blocks_; ++k) {
@@ -113,7 +113,7 @@ void PackReader::check_blocks() {
                     index_offset_, ".");
 }
 
-/// Params: end – of what came before in the block; moves to the end of its last sample
+/// Params: end – end of the previous sample in the block; set to the end of the block's last sample
 void PackReader::check_samples(const Block& block, uint64_t& end) const {
   for (uint64_t i = block.first_sample; i < block.first_sample + block.samples; ++i) {
     const auto offset = load_little<uint64_t>(sample_table_, i * kPackSampleEntry),
@@ -126,7 +126,7 @@ void PackReader::check_samples(const Block& block, uint64_t& end) const {
   }
 }
 
-/// The block in which the byte lies.
+/// The block that contains the byte.
 uint64_t PackReader::block_at(uint64_t offset) const {
   uint64_t first = 0, last = blocks_;
   while (last - first > 1) {
@@ -144,7 +144,7 @@ void PackReader::verify_block(uint64_t number, ByteSpan content) const {
   TORCH_CHECK_VALUE(crc == here.crc, where_, ": block ", number, " (page ", here.offset / page_bytes_, ", bytes ",
                     here.offset, " to ", here.offset + here.bytes, ", samples ", here.first_sample, " to ",
                     here.first_sample + here.samples, ") is damaged: its checksum is ", crc, ", expected ", here.crc,
-                    ". Copy or write the pack anew.");
+                    ". Copy or write the pack again.");
   good.store(true, std::memory_order_relaxed);
 }
 
@@ -175,7 +175,7 @@ std::vector<int64_t> PackReader::block_starts() const {
 }
 
 void need_pack_index(PartialFile& file) {
-  constexpr uint64_t likely_index = 64 << 10;  // with the footer, in one request
+  constexpr uint64_t likely_index = 64 << 10;  // contains the footer, in one request
   const uint64_t size = file.bytes().size();
   file.need(0, kPackHeader);
   file.need(size - std::min(size, likely_index), size);

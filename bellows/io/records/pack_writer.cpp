@@ -18,7 +18,7 @@
 
 namespace bellows::io {
 
-/// The file of a resumable writer: `PATH.partial` until it is whole.
+/// The file of a resumable writer: `PATH.partial` until it is complete.
 class PackPartialFile {
  public:
   explicit PackPartialFile(const std::string& path) : path_(path), partial_(path + ".partial") {
@@ -33,7 +33,7 @@ class PackPartialFile {
   PackPartialFile& operator=(const PackPartialFile&) = delete;
 
   const std::string& partial() const { return partial_; }
-  /// Goes on at `offset`; what stands behind it is forgotten.
+  /// Truncates the file to `offset` and continues there.
   void cut(uint64_t offset) {
     offset_ = offset;
     TORCH_CHECK(::ftruncate(fd_, static_cast<off_t>(offset)) == 0, "cannot cut ", partial_, " at byte ", offset, ": ",
@@ -44,7 +44,7 @@ class PackPartialFile {
       const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset_));
       if (written < 0 && errno == EINTR) continue;
       TORCH_CHECK(written >= 0, "cannot write ", partial_, " at byte ", offset_, ": ", errno_message(errno),
-                  ". What is there is kept; free some space and go on.");
+                  ". The written part is kept; free some space and resume.");
       bytes = bytes.subspan(static_cast<size_t>(written));
       offset_ += static_cast<uint64_t>(written);
     }
@@ -54,7 +54,7 @@ class PackPartialFile {
     TORCH_CHECK(::fsync(fd_) == 0, "cannot flush ", partial_, " to disk: ", errno_message(errno), ".");
     TORCH_CHECK(::rename(partial_.c_str(), path_.c_str()) == 0, "cannot rename ", partial_, " to ", path_, ": ",
                 errno_message(errno), ".");
-    ::close(std::exchange(fd_, -1));  // what was added now would go into the file that is in place
+    ::close(std::exchange(fd_, -1));  // later writes would go into the file that is in place
     const std::string parent = std::filesystem::path(path_).parent_path();
     const int folder = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0) return;
@@ -70,7 +70,7 @@ class PackPartialFile {
 
 namespace {
 
-/// What tells a field from others.
+/// A text that identifies a field.
 std::string field_identity(const PackField& field) {
   std::string identity;
   append_pack_field(identity, field);
@@ -104,7 +104,7 @@ class PackWriter::Impl {
  private:
   struct Placed {
     uint32_t field;
-    uint32_t dims;  // that stand before the bytes
+    uint32_t dims;  // sizes stored before the bytes
     uint64_t offset;
   };
 
@@ -128,13 +128,13 @@ class PackWriter::Impl {
   std::unique_ptr<PackPartialFile> partial_;  // one of the two
   std::unique_ptr<AtomicFile> file_;
   uint64_t block_offset_ = 0, blocks_ = 0;
-  PackBlockHeader header_;   // of the block that is being filled
+  PackBlockHeader header_;   // of the current block
   std::string block_;        // its bytes so far
-  std::string definitions_;  // of fields that it is the first to use
+  std::string definitions_;  // of fields that it uses first
   std::string table_, block_table_;
   std::vector<PackField> fields_;
   std::map<std::string, uint32_t> numbers_;  // by field_identity
-  std::vector<Placed> placed_;               // of the sample that is being added
+  std::vector<Placed> placed_;               // of the current sample
 };
 
 void PackWriter::Impl::begin_block() {
@@ -143,13 +143,13 @@ void PackWriter::Impl::begin_block() {
   definitions_.clear();
 }
 
-/// Params: alignment – what the block is filled up to: the page, for the last one less
+/// Params: alignment – pads the block to a multiple of it: the page size, or less for the last block
 void PackWriter::Impl::end_block(uint64_t alignment) {
   pad_to(align_up(block_.size(), 8));
   block_ += definitions_;
   header_.bytes = block_.size();
   header_.field_bytes = static_cast<uint32_t>(definitions_.size());
-  for (const bool final : {false, true}) {  // the checksum is of the rest of the header, too
+  for (const bool final : {false, true}) {  // the checksum covers the rest of the header, too
     std::string bytes;
     append_pack_block_header(bytes, header_);
     block_.replace(0, kPackHeader, bytes);
@@ -170,7 +170,8 @@ void PackWriter::Impl::remember_block(const PackBlockHeader& header) {
   ++blocks_;
 }
 
-/// The number of the value's field. One whose shape is not that of the first of its name gets a field without a shape.
+/// Returns the number of the value's field. A shape that differs from the first of its name gets a field without a
+/// shape.
 uint32_t PackWriter::Impl::field_of(const PackValue& value) {
   TORCH_CHECK_VALUE(!value.name.empty() && value.name.size() <= kMaxPackName,
                     "PackWriter: expected a field's name of 1 to ", kMaxPackName, " bytes, got ", value.name.size(),
@@ -202,13 +203,13 @@ uint32_t PackWriter::Impl::field_of(const PackValue& value) {
   return entry->second;
 }
 
-/// Fields from number `known` on were never written.
+/// Removes fields from number `known` on, which were never written.
 void PackWriter::Impl::forget_fields(size_t known) {
   std::erase_if(numbers_, [&](const auto& entry) { return entry.second >= known; });
   fields_.resize(known);
 }
 
-/// Decides where everything stands in the record; returns its size.
+/// Determines the layout of the record and returns its size.
 uint64_t PackWriter::Impl::place(std::string_view key, std::span<const PackValue> values) {
   placed_.clear();
   uint64_t at = kPackRecordHead + values.size() * kPackItem + key.size();
@@ -265,7 +266,7 @@ void PackWriter::Impl::add(std::string_view key, std::span<const PackValue> valu
   state_.run("PackWriter", [&] { append(key, values, size, known); });
 }
 
-/// Params: known – how many fields there were before this sample
+/// Params: known – number of fields before this sample
 void PackWriter::Impl::append(std::string_view key, std::span<const PackValue> values, uint64_t size, size_t known) {
   std::string definitions;
   for (size_t i = known; i < fields_.size(); ++i) append_pack_field(definitions, fields_[i]);
@@ -311,8 +312,8 @@ void PackWriter::Impl::finish() {
   partial_ ? partial_->commit() : file_->commit();
 }
 
-/// Reads the blocks that an earlier writer left. The last good one is written anew: it may have been the end of a file
-/// that was being closed, and so not full.
+/// Reads the blocks that an earlier writer left. The last good one is rewritten, because it may be the last block of a
+/// file that was being closed, and so not full.
 void PackWriter::Impl::take_over() {
   const MappedFile file(partial_->partial());
   const ByteSpan bytes = file.bytes();
@@ -336,7 +337,7 @@ void PackWriter::Impl::take_over() {
   partial_->cut(block_offset_);
 }
 
-/// Takes over what one block holds; false where that makes no sense in its place.
+/// Takes over the content of one block; returns false if it does not fit its position.
 bool PackWriter::Impl::take_block(ByteSpan rest, uint64_t offset) {
   const PackBlockHeader header = *parse_pack_block_header(rest);
   const uint64_t records_end = header.bytes - header.field_bytes;

@@ -14,7 +14,7 @@ constexpr uint64_t part_head_bytes = 8;
 constexpr uint32_t most_part_bytes = (1u << 29) - 1;
 constexpr size_t image_head_bytes = 24;
 
-/// What a part of a record is to the others.
+/// The position of a part within its record.
 enum class Role : uint32_t { whole, first, middle, last };
 
 struct Part {
@@ -33,7 +33,7 @@ bool is_last(Role role) {
 Part part_at(ByteSpan bytes, uint64_t offset, std::string_view where, bool expect_first) {
   const ByteSpan rest = bytes.subspan(std::min<uint64_t>(offset, bytes.size()));
   TORCH_CHECK_VALUE(rest.size() >= part_head_bytes, where, ": a record's head of 8 bytes was expected at byte ", offset,
-                    ", the file has ", bytes.size(), " bytes. It was cut short, or this is no place of a record.");
+                    ", the file has ", bytes.size(), " bytes. It was truncated, or no record starts here.");
   const auto word = load_little<uint32_t>(rest, 4);
   const uint32_t flag = word >> 29, length = word & most_part_bytes;
   TORCH_CHECK_VALUE(load_little<uint32_t>(rest) == recordio_magic && flag <= 3, where, ": at byte ", offset,
@@ -123,7 +123,7 @@ ImageRecord parse_image_record(ByteSpan record) {
   image.id2 = load_little<uint64_t>(record, 16);
   const ByteSpan rest = record.subspan(image_head_bytes);
   TORCH_CHECK_VALUE(image.flag <= rest.size() / 4, "expected ", image.flag, " labels of 4 bytes, found ", rest.size(),
-                    " bytes behind the image header: the record is damaged, or has no image header.");
+                    " bytes after the image header: the record is damaged, or has no image header.");
   image.labels = rest.first(size_t{image.flag} * 4);
   image.content = rest.subspan(image.labels.size());
   return image;

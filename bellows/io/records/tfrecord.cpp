@@ -17,20 +17,20 @@ constexpr size_t tail_bytes = 4;   // the data's checksum
 constexpr size_t frame_bytes = head_bytes + tail_bytes;
 constexpr size_t most_checked = 256;
 
-/// Rotated and shifted, so that the checksum of data which holds checksums stays a good one.
+/// Rotated and offset, so that checksums of data that contains checksums stay strong.
 uint32_t masked_crc(std::string_view data) {
   const uint32_t crc = crc32c(as_bytes(data));
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-/// The rest is the beginning of a record, but not all of it.
+/// True if the rest is the start of a record, but not all of it.
 bool is_torn(std::string_view rest) {
   if (rest.size() < head_bytes) return !rest.empty();
   return is_tfrecord_head(rest) &&
          (rest.size() < frame_bytes || load_little<uint64_t>(as_bytes(rest)) > rest.size() - frame_bytes);
 }
 
-/// The length of the record's data; all of the record is there.
+/// The length of the record's data, after checking that the record is complete.
 size_t length_at(std::string_view bytes, uint64_t offset, std::string_view where) {
   const std::string_view rest = bytes.substr(std::min<uint64_t>(offset, bytes.size()));
   TORCH_CHECK_VALUE(!rest.empty(), where, ": a record was expected at byte ", offset, ", the file has ", bytes.size(),
@@ -91,7 +91,7 @@ std::string format_tfrecord_index(std::span<const TfrecordSpan> records) {
 
 namespace {
 
-/// The line's two numbers; false when it is anything else.
+/// Parses the line's two numbers; returns false for other lines.
 bool parse_span(std::string_view line, TfrecordSpan& span) {
   const char* end = line.data() + line.size();
   const auto [space, offset_error] = std::from_chars(line.data(), end, span.offset);
@@ -115,24 +115,24 @@ std::vector<TfrecordSpan> parse_tfrecord_index(std::string_view index, std::stri
     TORCH_CHECK_VALUE(span.offset == end && span.size >= frame_bytes && span.size <= bytes.size() - end, index_where,
                       ", line ", records.size() + 1, ": expected a record at byte ", end, " of ", where, " (",
                       bytes.size(), " bytes), found one of ", span.size, " bytes at ", span.offset,
-                      ": this is not the file's index. Make it anew, or remove it.");
+                      ": this is not the file's index. Recreate it, or remove it.");
     end += span.size;
     records.push_back(span);
   }
   TORCH_CHECK_VALUE(end == bytes.size(), index_where, ": ends at byte ", end, " of ", where, ", which has ",
-                    bytes.size(), ": this is not the file's index. Make it anew, or remove it.");
+                    bytes.size(), ": this is not the file's index. Recreate it, or remove it.");
   const size_t step = std::max<size_t>(records.size() / most_checked, 1);
   for (size_t i = 0; i < records.size(); i += step) {
     const auto& [offset, size] = records[i];
     TORCH_CHECK_VALUE(is_tfrecord_head(bytes.substr(offset)) && length_at(bytes, offset, where) + frame_bytes == size,
                       index_where, ", line ", i + 1, ": no record of ", size, " bytes at byte ", offset, " of ", where,
-                      ": this is not the file's index, or the file is damaged. Make it anew, or remove it.");
+                      ": this is not the file's index, or the file is damaged. Recreate it, or remove it.");
   }
   return records;
 }
 
 std::optional<Bytes> unpack_tfrecord(ByteSpan file, std::string_view where) {
-  // A record's length may look like the beginning of a compressed file, but its checksum would not fit.
+  // A record's length may look like the start of a compressed file, but its checksum would not match.
   if (file.empty() || is_tfrecord_head(as_text(file))) return {};
   const uint64_t most = most_unpacked_bytes(file.size());
   if (detect_compression(file) != Compression::none) return decompress(file, where, most);

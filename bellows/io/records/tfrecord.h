@@ -11,31 +11,32 @@
 
 namespace bellows::io {
 
-/// A record's length and its checksum begin the bytes.
+/// True if the bytes start with a record's length and its checksum.
 bool is_tfrecord_head(std::string_view bytes);
 
-/// Appends one record to `out` as a TFRecord file holds it: length, data, and the checksum of each.
+/// Appends one record in TFRecord format to `out`: length, data, and the checksum of each.
 void append_tfrecord(std::string& out, std::string_view data);
 
-/// The data of the record that starts at `offset`. It points into the bytes.
+/// Returns the data of the record at `offset`, as a view into `bytes`.
 /// Params: bytes – a TFRecord file
 ///         where – names them in errors
-/// Throws: c10::ValueError – a checksum that is wrong, no record there, the end in the middle of it: byte offset
+/// Throws: c10::ValueError if a checksum is wrong, if there is no record or if the file ends within it; the message
+///         names the byte offset
 std::string_view tfrecord_at(std::string_view bytes, uint64_t offset, std::string_view where);
 
-/// Goes through the records of a TFRecord file in memory.
+/// Iterates over the records of a TFRecord file in memory.
 class TfrecordReader {
  public:
-  /// Params: bytes – outlive the reader
+  /// Params: bytes – must outlive the reader
   ///         where – names them in errors
   TfrecordReader(std::string_view bytes, std::string where) : bytes_(bytes), where_(std::move(where)) {}
 
-  /// The next record, or nothing at the end. It points into the bytes.
+  /// Returns the next record, as a view into the bytes, or nothing at the end.
   /// Throws: as tfrecord_at
   std::optional<std::string_view> next();
-  /// Where the next record starts.
+  /// Offset of the next record.
   uint64_t offset() const { return offset_; }
-  /// The rest is the beginning of a record that was cut off: its length says more than there is.
+  /// True if the rest is a truncated record: its length exceeds the remaining bytes.
   bool torn() const;
 
  private:
@@ -44,31 +45,33 @@ class TfrecordReader {
   uint64_t offset_ = 0;
 };
 
-/// Where a record lies in its file.
+/// The location of a record in its file.
 struct TfrecordSpan {
   uint64_t offset = 0;
-  uint64_t size = 0;  ///< with its length and checksums: 16 bytes more than the data
+  uint64_t size = 0;  ///< including its length and checksums: 16 bytes more than the data
 
   bool operator==(const TfrecordSpan&) const = default;
 };
 
-/// All records of a file.
+/// Returns the locations of all records of a file.
 /// Cost:   reads the length of each record, not its data
-/// Throws: c10::ValueError – a length's checksum that is wrong, a file that ends in the middle of a record: byte offset
+/// Throws: c10::ValueError if the checksum of a length is wrong or the file ends within a record; the message names the
+///         byte offset
 std::vector<TfrecordSpan> scan_tfrecord(std::string_view bytes, std::string_view where);
 
-/// The index of a file as the tfrecord package and DALI write it: a line "OFFSET SIZE" a record.
+/// Formats the index of a file like the tfrecord package and DALI: a line "OFFSET SIZE" per record.
 std::string format_tfrecord_index(std::span<const TfrecordSpan> records);
-/// Reads such an index and holds it against its file: the records have to follow each other from the first byte to the
-/// last, and up to 256 of them, evenly spread, are looked at.
+/// Parses such an index and checks it against its file: the records must follow each other from the first byte to the
+/// last, and up to 256 evenly spaced ones are verified.
 /// Params: index_where, where – name the index and the file in errors
-/// Throws: c10::ValueError – no such index, or one of another file: line, what was expected and found
+/// Throws: c10::ValueError if the index is invalid or belongs to another file; the message names the line, what was
+///         expected and what was found
 std::vector<TfrecordSpan> parse_tfrecord_index(std::string_view index, std::string_view bytes,
                                                std::string_view index_where, std::string_view where);
 
-/// The content of a file that was compressed as a whole (gzip, zlib, and what else decompress() knows); nothing when it
-/// is a TFRecord file as it stands.
-/// Throws: c10::ValueError – as decompress()
+/// Decompresses a file that was compressed as a whole (gzip, zlib, and the other formats of decompress()). Returns
+/// nothing if the file is an uncompressed TFRecord file.
+/// Throws: c10::ValueError as decompress()
 std::optional<Bytes> unpack_tfrecord(ByteSpan file, std::string_view where);
 
 }  // namespace bellows::io

@@ -37,7 +37,7 @@ std::string CsvReader::where(uint64_t offset) const {
   return c10::str(where_, ", line ", lines, ", byte ", offset);
 }
 
-/// From behind the opening quote to behind the closing one.
+/// Reads from after the opening quote to after the closing one.
 uint64_t CsvReader::read_quoted(uint64_t offset, CsvCell& cell) const {
   const uint64_t begin = offset;
   for (;;) {
@@ -63,7 +63,7 @@ uint64_t CsvReader::read_row(uint64_t offset, std::vector<CsvCell>& cells) const
     if (offset < text_.size() && text_[offset] == '"') {
       offset = read_quoted(offset + 1, cell);
       TORCH_CHECK_VALUE(offset == text_.size() || text_[offset] == separator_ || is_line_end(text_[offset]),
-                        where(offset), ": expected a separator or the end of the line behind a closing quote, found ",
+                        where(offset), ": expected a separator or the end of the line after a closing quote, found ",
                         printable(text_.substr(offset), 20), ". Quotes inside quotes are doubled.");
     } else {
       size_t end = offset;

@@ -10,10 +10,11 @@
 
 namespace bellows::io {
 
-/// JSON out of a foreign file. Nesting is limited: whoever prints, copies or compares it walks through it recursively.
-/// Params: where – begins messages
-///         throws – Json::parse_error where it is no JSON; otherwise the result is discarded then
-/// Throws: c10::ValueError – nested deeper than `deepest`
+/// Parses JSON from an untrusted file. The nesting depth is limited, because printing, copying and comparing JSON are
+/// recursive.
+/// Params: where – prefix of messages
+///         throws – if true, invalid JSON throws Json::parse_error; otherwise the result is a discarded value
+/// Throws: c10::ValueError if the nesting is deeper than `deepest`
 inline nlohmann::json parse_shallow_json(std::string_view text, std::string_view where, int deepest = 16,
                                          bool throws = false) {
   using Json = nlohmann::json;
@@ -25,7 +26,7 @@ inline nlohmann::json parse_shallow_json(std::string_view text, std::string_view
   return Json::parse(text, limit, throws);
 }
 
-/// A value as it may stand in a message.
+/// Formats a value for a message.
 inline std::string shown_json(const nlohmann::json& value, size_t limit = 60) {
   return printable(value.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace), limit);
 }

@@ -24,7 +24,8 @@ std::optional<T> parse_whole(std::string_view text) {
   return value;
 }
 
-/// Whether the magnitude of a decimal number is below 1: from_chars does not say on which side of the range it lies.
+/// True if the magnitude of a decimal number is below 1: from_chars does not report whether a value is too large or too
+/// small.
 bool is_below_one(std::string_view text) {
   const size_t e = std::min(text.find_first_of("eE"), text.size());
   const std::string_view digits = text.substr(0, e), exponent = text.substr(std::min(e + 1, text.size()));
@@ -46,7 +47,7 @@ std::string float_text(double value) {
   const std::string_view text(buffer.data(), static_cast<size_t>(end - buffer.data()));
   const size_t e = text.find('e');
   const auto exponent = static_cast<int>(*parse_int(text.substr(e + 1)));
-  // Python writes exponents in [-4, 16) out.
+  // Python expands exponents in [-4, 16).
   if (exponent < -4 || exponent >= 16) return std::string(text);
   std::string digits;
   for (const char c : text.substr(0, e)) {

@@ -31,7 +31,7 @@ constexpr std::array kNpyDtypes{
     NpyDtype{"<c8", c10::kComplexFloat}, NpyDtype{"<c16", c10::kComplexDouble},
 };
 
-/// The header's dict while it is read: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
+/// Parser of the header's dict: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 class NpyHeaderText {
  public:
   NpyHeaderText(std::string_view text, std::string_view where) : text_(text), where_(where) {}
@@ -64,7 +64,7 @@ class NpyHeaderText {
     TORCH_CHECK_VALUE(false, where_, ": the header of the NumPy array is corrupt at byte ", at_,
                       " of it: ", printable(text_.substr(std::min(at_, text_.size())), 40), ".");
   }
-  /// The next character that is no space; NUL at the end.
+  /// The next character that is not a space; NUL at the end.
   char peek() {
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n')) ++at_;
     return at_ < text_.size() ? text_[at_] : '\0';
@@ -127,12 +127,12 @@ c10::ScalarType dtype_of(const std::string& descr, std::string_view where) {
                     ": the NumPy array holds Python objects, which reading could run as code. "
                     "Save numbers: array.astype(\"float32\").");
   TORCH_CHECK_VALUE(!descr.starts_with('>'), where, ": the NumPy array is big-endian (", shown,
-                    "). Save it anew: array.astype(array.dtype.newbyteorder(\"<\")).");
+                    "). Save it again: array.astype(array.dtype.newbyteorder(\"<\")).");
   TORCH_CHECK_VALUE(false, where, ": the NumPy array has dtype ", shown,
                     "; expected bool, integers, float16 to float64 or complex numbers.");
 }
 
-/// Nothing where the product overflows.
+/// Returns nothing if the product overflows.
 std::optional<uint64_t> array_bytes(const std::vector<int64_t>& shape, uint64_t width) {
   uint64_t bytes = width;
   bool empty = false;
@@ -176,7 +176,7 @@ NpyArray parse_npy(ByteSpan bytes, std::string_view where) {
   NpyHeaderText(as_text(bytes.subspan(start, length)), where).read(descr, fortran, array.shape);
   array.dtype = dtype_of(descr, where);
   TORCH_CHECK_VALUE(!fortran || array.shape.size() < 2, where,
-                    ": the NumPy array is in Fortran order. Save it anew: ", "numpy.ascontiguousarray(array).");
+                    ": the NumPy array is in Fortran order. Save it again: ", "numpy.ascontiguousarray(array).");
   array.offset = start + length;
   const uint64_t there = bytes.size() - array.offset;
   const auto needed = array_bytes(array.shape, c10::elementSize(array.dtype));

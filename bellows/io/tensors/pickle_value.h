@@ -13,15 +13,14 @@
 
 namespace bellows::io {
 
-/// One value of those that torch.save files hold: None, bool, int, float, str, bytes, list, tuple, dict, tensor, dtype,
-/// device.
+/// A value of a torch.save file: None, bool, int, float, str, bytes, list, tuple, dict, tensor, dtype, device.
 ///
 /// Containers are references, as in Python: a copy of a list is the same list.
-/// Threads: reading is safe from all threads.
+/// Threads: reading is thread-safe
 class PickleValue {
  public:
   enum class Kind { none, boolean, integer, real, string, bytes, list, tuple, dict, tensor, dtype, device, opaque };
-  /// What has a meaning only while a file is read (a class, a storage); never part of a result.
+  /// A value that exists only while a file is read (a class, a storage); never part of a result.
   struct Opaque {
     virtual ~Opaque() = default;
   };
@@ -46,11 +45,11 @@ class PickleValue {
   static PickleValue list(Sequence values = {});
   static PickleValue tuple(Sequence values = {});
   /// A dict that keeps its order.
-  /// Params:   ordered – write it as collections.OrderedDict
+  /// Params: ordered – write it as collections.OrderedDict
   static PickleValue dict(std::vector<Item> items = {}, bool ordered = false);
 
   Kind kind() const { return static_cast<Kind>(data_.index()); }
-  /// "a dict of 3", "a float32 tensor [2, 3]", "the string 'adam'": for messages.
+  /// A description for messages: "a dict of 3", "a float32 tensor [2, 3]", "the string 'adam'".
   std::string describe() const;
   bool is_none() const { return kind() == Kind::none; }
   bool is_tensor() const { return kind() == Kind::tensor; }
@@ -58,23 +57,24 @@ class PickleValue {
   bool is_string() const { return kind() == Kind::string; }
   /// A list or a tuple.
   bool is_sequence() const { return kind() == Kind::list || kind() == Kind::tuple; }
-  /// Written as, or read from, collections.OrderedDict.
+  /// True if it was read from, or will be written as, collections.OrderedDict.
   bool is_ordered_dict() const;
 
-  // Each throws c10::ValueError, saying what was expected and what is there, when the value is of another kind.
+  // Throws: each throws c10::ValueError if the value is of another kind; the message says what was expected and what
+  //         was found
   bool as_bool() const;
   int64_t as_int() const;
-  /// An int counts as a float.
+  /// Accepts an int, too.
   double as_double() const;
-  /// A str or bytes.
+  /// Accepts str and bytes.
   const std::string& as_string() const;
   const at::Tensor& as_tensor() const;
   c10::ScalarType as_dtype() const;
   c10::Device as_device() const;
-  /// Null when it is something else.
+  /// Null for other kinds.
   const Opaque* as_opaque() const;
 
-  /// Elements of a list or tuple, entries of a dict.
+  /// Number of elements of a list or tuple, or of entries of a dict.
   size_t size() const;
   /// Elements of a list or tuple.
   const Sequence& elements() const;
@@ -84,20 +84,20 @@ class PickleValue {
   const PickleValue* find(const PickleValue& key) const;
   bool contains(const PickleValue& key) const { return find(key) != nullptr; }
   /// The entry of a dict.
-  /// Throws:   c10::ValueError – no such key; names the nearest one
+  /// Throws: c10::ValueError if the key is unknown (the message suggests the nearest one)
   const PickleValue& at(const PickleValue& key) const;
   /// The element of a list or tuple.
-  /// Throws:   c10::ValueError – out of range
+  /// Throws: c10::ValueError if `i` is out of range
   const PickleValue& at_index(size_t i) const;
 
   /// Appends to a list.
   void push_back(PickleValue value);
-  /// Adds to a dict, or replaces.
-  /// Throws:   c10::ValueError – `key` is not hashable in Python (list, dict)
+  /// Adds or replaces an entry of a dict.
+  /// Throws: c10::ValueError if `key` is not hashable in Python (list, dict)
   void set(const PickleValue& key, PickleValue value);
-  /// Lets go of all elements of a list, tuple or dict; nothing for other kinds.
+  /// Releases all elements of a list, tuple or dict; has no effect on other kinds.
   void clear();
-  /// Tells containers apart: equal for two values that are the same container; null for other kinds.
+  /// Identifies a container: equal for two values that refer to the same container; null for other kinds.
   const void* identity() const;
 
  private:

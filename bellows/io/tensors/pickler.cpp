@@ -22,7 +22,7 @@ void check_writable(const at::Tensor& tensor) {
       ". Call to_dense() or dequantize() first.");
 }
 
-/// bytes as a str of equal code points, in UTF-8.
+/// Converts bytes to a str with the same code points, in UTF-8.
 std::string latin1_as_utf8(const std::string& bytes) {
   std::string out;
   for (const char c : bytes) {
@@ -62,7 +62,7 @@ std::string dtype_name(c10::ScalarType dtype) {
       return "complex64";
     case c10::kComplexDouble:
       return "complex128";
-    default:  // UInt16, Float8_e4m3fn: Python's name is the C++ one in small letters
+    default:  // UInt16, Float8_e4m3fn: Python's name is the C++ name in lower case
       return lower_case(c10::toString(dtype));
   }
 }

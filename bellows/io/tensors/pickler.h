@@ -9,11 +9,11 @@
 
 namespace bellows::io {
 
-/// Writes a value as Python's torch.save does: pickle protocol 2, storages by number.
+/// Serializes a value like Python's torch.save: pickle protocol 2, with numbered storages.
 /// Ref: torch/serialization.py `_save`
 class Pickler {
  public:
-  /// Throws: c10::ValueError – a tensor that the format cannot hold, a container that contains itself
+  /// Throws: c10::ValueError if the format does not support a tensor or if a container contains itself
   explicit Pickler(const PickleValue& value);
 
   const std::string& pickle() const { return out_; }
@@ -32,7 +32,7 @@ class Pickler {
   void write_integers(c10::IntArrayRef values);
   void write_global(std::string_view module, std::string_view name);
   void opcode(char code) { out_ += code; }
-  /// Recalls what was remembered under `key`, if it was.
+  /// Emits a reference to the object remembered under `key`; returns false if there is none.
   bool recall(const std::string& key);
   void remember(const std::string& key);
 

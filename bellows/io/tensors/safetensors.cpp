@@ -52,7 +52,7 @@ std::string format_dtype(const std::string& name, const at::Tensor& tensor) {
   return std::string(dtype);
 }
 
-/// "channels_last" or "channels_last_3d" when that, and not row-major, is how the tensor lies in memory; else "".
+/// "channels_last" or "channels_last_3d" if the tensor has that memory format and is not row-major; else "".
 std::string_view memory_format_of(const at::Tensor& tensor) {
   if (tensor.is_contiguous()) return "";
   if (tensor.dim() == 4 && tensor.is_contiguous(c10::MemoryFormat::ChannelsLast)) return "channels_last";
@@ -66,7 +66,7 @@ at::Tensor with_memory_format(const at::Tensor& tensor, std::string_view format)
   return tensor;
 }
 
-/// The note that save_safetensors leaves, or {} when there is none or it is not ours.
+/// The entry that save_safetensors writes, or {} if there is none or another program wrote it.
 nlohmann::json read_note(const SafetensorsMetadata& metadata) {
   for (const auto& [key, value] : metadata) {
     if (key != kMemoryFormatKey) continue;
@@ -81,7 +81,7 @@ struct PlannedTensor {
   const at::Tensor* tensor;
 };
 
-/// What to write, in the official order; checks every tensor before the file is opened.
+/// Lists the tensors in the official order; checks each of them before the file is opened.
 std::vector<PlannedTensor> plan_tensors(const NamedTensors& tensors) {
   std::vector<PlannedTensor> planned;
   for (const auto& [name, tensor] : tensors) {

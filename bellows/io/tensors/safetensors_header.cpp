@@ -18,7 +18,7 @@ struct DtypeBits {
   int bits;
 };
 
-/// In the order of the official enumeration, by which the writer sorts.
+/// In the order of the official enumeration, which the writer uses for sorting.
 constexpr std::array kSafetensorsDtypes{
     DtypeBits{"BOOL", 8},    DtypeBits{"F4", 4},          DtypeBits{"F6_E2M3", 6},     DtypeBits{"F6_E3M2", 6},
     DtypeBits{"U8", 8},      DtypeBits{"I8", 8},          DtypeBits{"F8_E5M2", 8},     DtypeBits{"F8_E4M3", 8},
@@ -36,8 +36,7 @@ size_t dtype_rank(std::string_view name) {
 
 using Json = nlohmann::json;
 
-/// Takes the header apart while it is parsed, so that nothing is built that the file does not fill: {name: {field:
-/// value}}.
+/// Processes the header during parsing, so that memory use is bounded by the file's size: {name: {field: value}}.
 class HeaderHandler : public nlohmann::json_sax<Json> {
  public:
   HeaderHandler(SafetensorsHeader& header, std::string_view where) : header_(header), where_(where) {}
@@ -119,7 +118,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
  private:
   SafetensorsEntry& entry() { return header_.entries.back(); }
 
-  /// A value where none is expected. Unknown fields of a tensor are passed over, as the official reader does.
+  /// Handles a value where none is expected. Unknown fields of a tensor are skipped, as in the official reader.
   bool value(const char* found) const {
     const bool known = field_ == "dtype" || field_ == "shape" || field_ == "data_offsets";
     check(depth_ == 2 && !in_array_ && !known && name_ != "__metadata__", "what the format defines here", found);
@@ -141,7 +140,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   std::unordered_set<std::string> names_, fields_;
 };
 
-/// Bytes of the tensor by its shape and dtype; throws when they overflow or do not fill whole bytes.
+/// Bytes of the tensor by its shape and dtype; throws if they overflow or are not whole bytes.
 uint64_t shape_bytes(const SafetensorsEntry& entry, std::string_view where) {
   uint64_t bits = static_cast<uint64_t>(safetensors_bits(entry.dtype));
   bool overflow = false;

@@ -12,7 +12,7 @@ namespace bellows::io {
 /// Text by name, in the order of the file.
 using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
 
-/// What the header of a safetensors file says about one tensor.
+/// One tensor in the header of a safetensors file.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype;           ///< the format's name: "F32", "BF16", "I64", …
@@ -26,19 +26,21 @@ struct SafetensorsHeader {
   SafetensorsMetadata metadata;
 };
 
-/// Bits of one element, or 0 when the format has no such dtype.
+/// Bits of one element, or 0 if the format does not have the dtype.
 /// Ref: safetensors/src/tensor.rs `Dtype`
 int safetensors_bits(std::string_view dtype);
 
-/// Reads and checks the header as strictly as the official reader: length, JSON, known dtypes, shapes that fit their
-/// bytes, tensors that follow each other without holes or overlaps up to the end of the file; and names that occur
-/// once.
-/// Params:   bytes – the whole file; where – names it in errors
-/// Throws:   c10::ValueError – where, byte offset or tensor, expected, found
+/// Parses and checks the header as strictly as the official reader: its length, the JSON, the dtypes, and shapes that
+/// match their bytes. The tensors must follow each other without holes or overlaps up to the end of the file. Names
+/// must be unique.
+/// Params: bytes – the whole file
+///         where – names it in errors
+/// Throws: c10::ValueError if the header is invalid; the message names `where`, the byte offset or the tensor, what was
+///         expected and what was found
 SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view where);
 
-/// The 8-byte length and the JSON, padded with spaces to a multiple of 8 bytes, for tensors in the order given.
-/// Params: entries – begin and end count from the first byte behind the header
+/// The 8-byte length and the JSON, padded with spaces to a multiple of 8 bytes, for tensors in the given order.
+/// Params: entries – begin and end count from the first byte after the header
 std::string make_safetensors_header(const std::vector<SafetensorsEntry>& entries, const SafetensorsMetadata& metadata);
 
 /// The official writer's order: by dtype (wide ones first), then by name.

@@ -18,7 +18,7 @@ namespace bellows::io {
 
 namespace {
 
-/// What else a file may be that looks like one of torch.save's.
+/// Rejects other kinds of files that look like those of torch.save.
 void refuse_relatives(const ZipReader& zip, const std::string& path, const std::string& root) {
   const bool script = zip.find(root + "constants.pkl") != nullptr || zip.find(root + "code/__torch__.py") != nullptr;
   TORCH_CHECK_VALUE(!script, path, ": this is a TorchScript program (torch.jit.save), not a torch.save file. ",
@@ -29,7 +29,7 @@ void refuse_relatives(const ZipReader& zip, const std::string& path, const std::
                     zip.entries().size() > 1 ? " and others." : ".");
 }
 
-/// The archive's one folder, "name/": all of torch.save's entries are below it.
+/// The archive's single folder, "name/", which contains all entries of torch.save.
 std::string root_folder(const ZipReader& zip) {
   for (const ZipEntry& entry : zip.entries()) {
     const size_t slash = entry.name.find('/');
@@ -131,7 +131,7 @@ at::Tensor storage_bytes(const c10::Storage& storage) {
 void torch_save(const std::string& path, const PickleValue& value) {
   const Pickler pickler(value);
   ZipWriter zip(path);
-  // Python's order; torch.load takes the name of the first entry's folder for that of the archive.
+  // Python's order; torch.load uses the folder of the first entry as the archive's name.
   zip.add("archive/data.pkl", pickler.pickle());
   zip.add("archive/.format_version", "1");
   zip.add("archive/.storage_alignment", "64");
@@ -185,7 +185,7 @@ NamedTensors flatten(const PickleValue& value, const std::string& path) {
   return result;
 }
 
-/// A safetensors file begins with the length of its header, and the header with a brace.
+/// A safetensors file starts with the length of its header, and the header with a brace.
 bool looks_like_safetensors(ByteSpan bytes) {
   return bytes.size() > 8 && static_cast<char>(bytes[8]) == '{';
 }

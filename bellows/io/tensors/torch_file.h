@@ -8,38 +8,38 @@
 
 namespace bellows::io {
 
-/// Reads a file that Python's torch.save wrote (the zip format, since PyTorch 1.6).
+/// Loads a file written by Python's torch.save (the zip format, since PyTorch 1.6).
 ///
-/// Nothing in the file is executed. Understood is what torch.load(weights_only=True) allows in practice: containers,
-/// numbers, text, tensors, parameters, dtypes, devices, torch.Size. Tensors arrive on the CPU whatever device they
-/// were saved from, in memory of their own, with their strides; tensors that shared storage share it again. Checksums
-/// are verified; only a file without any (torch.serialization.set_crc32_options(False)) is taken without.
-/// Throws:   c10::ValueError – missing, truncated, corrupt; a class that is not allowed (named); TorchScript, the
-///           format before 1.6, and other kinds of file (named)
-/// Ref:      torch.load(path, map_location="cpu", weights_only=True)
+/// Nothing in the file is executed. Supports the values that torch.load(weights_only=True) allows in practice:
+/// containers, numbers, text, tensors, parameters, dtypes, devices, torch.Size. Tensors are copied to the CPU,
+/// regardless of their original device, and keep their strides; tensors that shared storage share it again. Checksums
+/// are verified, except in files without any (torch.serialization.set_crc32_options(False)).
+/// Throws: c10::ValueError if the file is missing, truncated or corrupt; if a class is not allowed (the message names
+///         it); for TorchScript, the format before 1.6 and other kinds of files (the message names the kind)
+/// Ref:    torch.load(path, map_location="cpu", weights_only=True)
 PickleValue torch_load(const std::string& path);
-/// The same from memory.
-/// Params:   where – names the bytes in errors
+/// Like torch_load(), from memory.
+/// Params: where – names the bytes in errors
 PickleValue torch_load_bytes(ByteSpan bytes, const std::string& where);
 
-/// Writes a file that Python reads with torch.load(path), and C++ with torch_load. It appears under its name only
-/// when it is whole.
+/// Writes a file for Python's torch.load(path) and for torch_load(). It appears under its name when it is complete.
 ///
-/// As Python's torch.save, it writes whole storages, once each: views keep sharing, and a small view of a large
-/// tensor is written with all of its storage (clone() it first if that is not wanted).
-/// Cost:     one pass for the checksum, one to write; a copy only of what is not on the CPU, one storage at a time
-/// Throws:   c10::ValueError – sparse, quantized, meta tensors; one storage under two dtypes; c10::Error – cannot be
-///           written
-/// Ref:      torch.save
+/// Like Python's torch.save, it writes each storage once, as a whole. Views stay shared, and a small view of a large
+/// tensor is written with its entire storage; clone() it first to avoid this.
+/// Cost:   one pass for the checksum, one to write; copies only storages that are not on the CPU, one at a time
+/// Throws: c10::ValueError for sparse, quantized and meta tensors, and if one storage is used with two dtypes;
+///         c10::Error if writing fails
+/// Ref:    torch.save
 void torch_save(const std::string& path, const PickleValue& value);
 
-/// Named tensors from a safetensors file or a torch.save file, told apart by content, not by name.
+/// Loads named tensors from a safetensors file or a torch.save file. The format is detected from the content, not from
+/// the file name.
 ///
-/// From torch.save: the top-level dict if all its values are tensors; otherwise the one such dict under "state_dict",
-/// "model_state_dict", "model" or "weights", as training scripts write it. Tensors are on the CPU, with the names of
-/// the file.
-/// Throws:   c10::ValueError – as torch_load and load_safetensors; no such dict (lists the keys); any other kind of
-///           file (says which)
+/// In a torch.save file, these are the entries of the top-level dict if all its values are tensors. Otherwise, they are
+/// those of the first such dict under "state_dict", "model_state_dict", "model" or "weights", as training scripts write
+/// it. Tensors are on the CPU and have the names in the file.
+/// Throws: c10::ValueError as torch_load and load_safetensors; if there is no such dict (the message lists the keys);
+///         for any other kind of file (the message names it)
 NamedTensors load_tensors(const std::string& path);
 
 }  // namespace bellows::io

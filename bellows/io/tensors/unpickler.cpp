@@ -13,13 +13,13 @@ namespace bellows::io {
 
 namespace {
 
-/// What calling `function` gives: a container, a tensor, a device.
-/// Throws: c10::ValueError – not a function of the table, or arguments that it cannot have
+/// Returns the result of calling `function`: a container, a tensor, a device.
+/// Throws: c10::ValueError if the function is not in the table or its arguments are invalid
 PickleValue call_pickle_global(const PickleValue& function, const PickleValue& arguments);
 
 struct DtypeRow {
   std::string_view name;     ///< in module torch
-  std::string_view storage;  ///< its storage class, "" for those that _rebuild_tensor_v3 handles
+  std::string_view storage;  ///< its storage class; "" for dtypes of _rebuild_tensor_v3
   c10::ScalarType dtype;
 };
 
@@ -64,7 +64,7 @@ std::vector<int64_t> integers(const PickleValue& sequence) {
   return values;
 }
 
-/// Elements of the storage that the view reaches, counted from its start; throws when they do not fit into 64 bits.
+/// Number of storage elements, from its start, that the view covers; throws if it does not fit into 64 bits.
 int64_t reach(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides, int64_t offset) {
   bool overflow = false;
   int64_t last = offset, count = 1;
@@ -118,7 +118,7 @@ PickleValue rebuild_parameter(const PickleValue& arguments) {
   return tensor;
 }
 
-/// str.encode("latin1"): how protocol 2 writes bytes.
+/// str.encode("latin1"): protocol 2 writes bytes this way.
 PickleValue encode_latin1(const PickleValue& arguments) {
   const PickleValue::Sequence& values = arguments_of(arguments, 1, 2);
   const std::string& text = values[0].as_string();
@@ -202,8 +202,8 @@ const Function* find_function(std::string_view name) {
   return nullptr;
 }
 
-/// What the name `module.name` in a pickle stands for: a dtype, or a PickleGlobal.
-/// Throws: c10::ValueError – not in the table
+/// Resolves the name `module.name` in a pickle: a dtype, or a PickleGlobal.
+/// Throws: c10::ValueError if the name is not in the table
 PickleValue resolve_pickle_global(const std::string& module, const std::string& name) {
   const std::string full = (module == "__builtin__" ? "builtins" : module) + "." + name;
   bool known = find_function(full) || full == kUntypedStorage;
@@ -253,8 +253,7 @@ class Unpickler {
   using Load = std::function<PickleValue(const PickleValue&)>;
   Unpickler(ByteSpan bytes, const std::string& where, const Load& load) : bytes_(bytes), where_(where), load_(load) {}
   ~Unpickler() {
-    // Containers of a broken pickle may refer to each other in rings or in chains too deep to be destroyed one inside
-    // the other.
+    // Containers of a broken pickle may refer to each other in cycles, or in chains too deep for recursive destructors.
     if (!finished_) {
       for (PickleValue& container : containers_) container.clear();
     }
@@ -349,7 +348,7 @@ class Unpickler {
   bool finished_ = false;
 };
 
-/// Two's complement, lowest byte first.
+/// Parses two's complement, little-endian.
 PickleValue Unpickler::integer(ByteSpan digits) const {
   TORCH_CHECK_VALUE(digits.size() <= 8, "an int of ", digits.size(), " bytes does not fit into 64 bits");
   uint64_t value = 0;
@@ -516,15 +515,16 @@ bool Unpickler::load_object(unsigned char code) {
 
 PickleValue Unpickler::call(const PickleValue& function, const PickleValue& arguments) {
   PickleValue result = call_pickle_global(function, arguments);
-  // What a call copies stands in the pickle; more in all means that a little is copied over and over to fill the
-  // memory.
+  // Copies made by calls are limited by the size of the pickle: more means that a small value is copied repeatedly to
+  // fill the memory.
   if (result.is_dict()) called_bytes_ += result.size();
   if (result.kind() == PickleValue::Kind::bytes) called_bytes_ += result.as_string().size();
   TORCH_CHECK_VALUE(called_bytes_ <= bytes_.size(), "corrupt: calls produce more than the pickle has");
   return result;
 }
 
-/// Attributes of an object. An OrderedDict's (a state dict's `_metadata`, versions of modules) are not kept.
+/// Sets the attributes of an object. Those of an OrderedDict (a state dict's `_metadata`, versions of modules) are
+/// ignored.
 void Unpickler::build() {
   const PickleValue state = pop();
   TORCH_CHECK_VALUE(top().is_dict() || top().is_tensor(), "attributes are set on ", top().describe(),
@@ -535,13 +535,13 @@ PickleValue Unpickler::finish() {
   PickleValue result = pop();
   TORCH_CHECK_VALUE(stack_.empty() && marks_.empty(), "corrupt: values are left on the stack at the end");
   check_shape(result, 0, true);
-  // What the result does not hold may still be a ring.
+  // Containers outside the result may still form cycles.
   for (const PickleValue& container : containers_) check_shape(container, 0, false);
   finished_ = true;
   return result;
 }
 
-/// No rings, no chains too deep to be walked or destroyed by recursion and, in the result, nothing but data.
+/// Checks that there are no cycles, no chains too deep for recursion and, in the result, only data.
 void Unpickler::check_shape(const PickleValue& value, int depth, bool in_result) {
   TORCH_CHECK_VALUE(depth < kMaxDepth, "containers are nested deeper than ", kMaxDepth);
   if (in_result && value.as_opaque()) {

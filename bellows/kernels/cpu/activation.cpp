@@ -1,4 +1,4 @@
-// GELU and SwiGLU, compiled once for each instruction set that Highway knows; the best one is chosen at run time.
+// GELU and SwiGLU, compiled once per instruction set that Highway supports; the best one is chosen at run time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bellows/kernels/cpu/activation.cpp"
 #include <hwy/foreach_target.h>
@@ -15,7 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
 
-/// A rational function in x² on [-4, 4], beyond which erf is ±1 in float. Double, which is for checks, asks the C library.
+/// A rational function in x² on [-4, 4]; beyond that range erf is ±1 in float. Double is for checks only and uses the C
+/// library.
 template <class D>
 HWY_INLINE hn::Vec<D> erf_of(D d, hn::Vec<D> x) {
   using A = hn::TFromD<D>;
@@ -41,7 +42,7 @@ HWY_INLINE hn::Vec<D> erf_of(D d, hn::Vec<D> x) {
   }
 }
 
-/// Where e^x would leave the range, the quotient is 0 or 1 anyhow.
+/// Where e^x would overflow, the quotient is 0 or 1 in any case.
 template <class D>
 HWY_INLINE hn::Vec<D> sigmoid_of(D d, hn::Vec<D> x) {
   using A = hn::TFromD<D>;
@@ -55,7 +56,7 @@ struct WithSlope {
   V value, slope;
 };
 
-/// What is not used of the two is not computed.
+/// The compiler removes whichever of value and slope is not used.
 template <Activation activation, class D>
 HWY_INLINE WithSlope<hn::Vec<D>> activation_of(D d, hn::Vec<D> x) {
   using A = hn::TFromD<D>;
@@ -155,7 +156,8 @@ HWY_EXPORT(activation_backward_values);
 
 namespace {
 
-/// Calls action(begin, end) for pieces of a multiple of every vector's length: where a value lies does not change its bits.
+/// Calls action(begin, end) for chunks whose size is a multiple of every vector length, so that a value's position does
+/// not change its bits.
 template <class Action>
 void for_pieces(int64_t count, Action action) {
   constexpr int64_t piece = 16384;

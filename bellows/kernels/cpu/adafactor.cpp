@@ -6,7 +6,7 @@
 
 #include "bellows/kernels/parallel.h"
 
-// Compiled once for each kind of processor below; the best is chosen when the program runs.
+// Compiled once for each instruction set that is not disabled below; the best one is chosen at run time.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bellows/kernels/cpu/adafactor.cpp"
@@ -21,7 +21,7 @@ namespace bellows::kernels::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Calls `body(d, i)` with as many lanes as fit, and with fewer behind them.
+/// Calls `body(d, i)` for whole vectors, then for the remainder with fewer lanes.
 template <class T, class Body>
 HWY_INLINE void for_lanes(size_t n, Body body) {
   const hn::ScalableTag<T> d;
@@ -33,7 +33,7 @@ HWY_INLINE void for_lanes(size_t n, Body body) {
   for (; i < n; ++i) body(one, i);
 }
 
-/// A sum over calls with one lane or many.
+/// A sum over calls with one or many lanes.
 template <class T>
 class Sum {
  public:
@@ -53,7 +53,7 @@ class Sum {
   T rest_ = 0;
 };
 
-/// Pieces of arrays as T: in place, or by way of a buffer.
+/// Parts of arrays as T: in place, or converted in a buffer.
 class DoubleWindow {
  public:
   double* open(const void* array, Type, size_t at, size_t) {
@@ -70,7 +70,7 @@ class FloatWindow : public Window {
 template <class T>
 using WindowOf = std::conditional_t<std::is_same_v<T, double>, DoubleWindow, FloatWindow>;
 
-/// Calls `body(at, n)` for pieces of the tile's rows that lie within one row and fit a window.
+/// Calls `body(at, n)` for parts of the tile's rows, each within one row and no larger than a window.
 template <class Body>
 HWY_INLINE void for_pieces(const AdafactorTensor& t, const AdafactorTile& tile, Body body) {
   for (int64_t row = tile.first_row; row < tile.last_row; ++row) {
@@ -113,7 +113,7 @@ void tile_sums(const AdafactorTensor& t, AdafactorTile& tile) {
   });
 }
 
-/// Squares of the update before it is clipped; without factors the second moment is brought up to date.
+/// Sums the squares of the update before clipping. Without factors, it also updates the second moment.
 template <class T>
 void tile_squares(const AdafactorTensor& t, AdafactorTile& tile) {
   WindowOf<T> g_window, p_window;
@@ -204,7 +204,8 @@ using cpu::AdafactorTile;
 
 constexpr int64_t tile_elements = 16384, tile_rows = 32;
 
-/// One tensor's step, in tiles of whole rows. No tile depends on another, and sums go in the order of the tiles.
+/// One step of one tensor, in tiles of whole rows. Tiles are independent of each other, and sums follow the order of
+/// the tiles.
 template <class T>
 class AdafactorStep {
  public:
@@ -278,7 +279,7 @@ class AdafactorStep {
   const AdafactorTensor& t_;
   std::vector<double> row_sums_, row_factors_;
   std::vector<T> column_factors_;
-  std::vector<std::vector<T>> sums_;  ///< of the columns, by tile
+  std::vector<std::vector<T>> sums_;  ///< column sums by tile
   std::vector<AdafactorTile> tiles_;
 };
 
@@ -289,7 +290,7 @@ void step_tensor(const AdafactorTensor& t) {
 }  // namespace
 
 void adafactor_step(std::span<const AdafactorTensor> tensors) {
-  // Large ones by all threads, small ones side by side: one parallel region for all of these.
+  // Large tensors use all threads, one after another. Small tensors run side by side in one parallel region.
   std::vector<const AdafactorTensor*> small;
   for (const AdafactorTensor& t : tensors) {
     const int64_t size = t.batches * t.rows * t.columns;

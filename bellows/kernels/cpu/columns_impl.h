@@ -1,4 +1,4 @@
-// Loops over the values of a row. Included once for each instruction set.
+// Loops over the values of a row. Included once per instruction set.
 #if defined(BELLOWS_KERNELS_COLUMNS) == defined(HWY_TARGET_TOGGLE)
 #ifdef BELLOWS_KERNELS_COLUMNS
 #undef BELLOWS_KERNELS_COLUMNS
@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
 
-/// step(lanes, i) for all columns.
+/// Calls step(lanes, i) for all columns.
 template <class D, class Step>
 HWY_INLINE void for_columns(D d, size_t columns, Step step) {
   const size_t lanes = hn::Lanes(d);
@@ -22,7 +22,7 @@ HWY_INLINE void for_columns(D d, size_t columns, Step step) {
   if (i < columns) step(Part{columns - i}, i);
 }
 
-/// Sum of step(lanes, i, sum) over the columns, in four independent chains. Lanes behind the end must add nothing.
+/// Sums step(lanes, i, sum) over the columns, in four independent partial sums. Lanes beyond the end must add nothing.
 template <class D, class Step>
 HWY_INLINE hn::TFromD<D> sum_of_columns(D d, size_t columns, Step step) {
   const size_t lanes = hn::Lanes(d);

@@ -7,7 +7,7 @@
 
 #include "bellows/kernels/parallel.h"
 
-// Compiled once for each kind of processor below; the best is chosen when the program runs.
+// Compiled once for each instruction set that is not disabled below; the best one is chosen at run time.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bellows/kernels/cpu/grad_norm.cpp"
@@ -50,7 +50,7 @@ struct AddAbs {
 struct AddSquare {
   HWY_INLINE Sum operator()(Sum sum, Sum x) const { return hn::MulAdd(x, x, sum); }
 };
-/// Without their sign, doubles are ordered as their bits are, and NaN is above infinity.
+/// Without their sign, doubles have the same order as their bits, and NaN is above infinity.
 struct MaxAbs {
   HWY_INLINE Sum operator()(Sum sum, Sum x) const {
     const hn::RebindToSigned<F64> bits;
@@ -76,9 +76,10 @@ double total(Sum sum, MaxAbs) {
 template <class T, class Op>
 double reduce(const T* x, size_t n, Type type, Op op) {
   const size_t lanes = hn::Lanes(F64());
-  // The processor fetches ahead by itself, but not far enough: with this a core read 25 % more a second from memory.
+  // The hardware prefetcher does not fetch far enough ahead: with this distance, one core read 25 % more bytes per
+  // second.
   constexpr size_t ahead_bytes = 8192, line_bytes = 64;
-  // Four sums, because an addition takes four cycles.
+  // Four partial sums, because an addition takes four cycles.
   Sum s0 = hn::Zero(F64()), s1 = s0, s2 = s0, s3 = s0;
   size_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {

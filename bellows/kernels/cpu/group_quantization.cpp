@@ -6,7 +6,7 @@
 
 #include "bellows/kernels/parallel.h"
 
-// Compiled once for each kind of processor below; the best is chosen when the program runs.
+// Compiled once for each instruction set that is not disabled below; the best one is chosen at run time.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bellows/kernels/cpu/group_quantization.cpp"
@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
 
-using CodeFloats = hn::CappedTag<float, 16>;  // half a group of 32 is the least that a loop step takes
+using CodeFloats = hn::CappedTag<float, 16>;  // the smallest loop step is half a group of 32
 using CodeInts = hn::RebindToSigned<CodeFloats>;
 using CodeWords = hn::RebindToUnsigned<CodeFloats>;
 using CodeBytes = hn::Rebind<uint8_t, CodeFloats>;
@@ -33,7 +33,7 @@ GroupRange range_of_group(const T* x, size_t count, int bits) {
   const CodeWords words;
   const size_t lanes = hn::Lanes(d);
   auto least = load_values(d, x), most = least;
-  auto magnitude = hn::Zero(words);  // ordered as the absolute values, with infinity and NaN above all
+  auto magnitude = hn::Zero(words);  // ordered like absolute values, with infinity and NaN above all others
   for (size_t i = 0; i < count; i += lanes) {
     const auto v = load_values(d, x + i);
     least = hn::Min(least, v);
@@ -51,7 +51,7 @@ HWY_INLINE hn::Vec<CodeWords> scramble_words(hn::Vec<CodeWords> x) {
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
-/// Codes of one whole group. `store(i, low, high)` gets those of values from i and from i + half.
+/// Codes of one whole group. Calls `store(i, low, high)` with the codes of the values from i and from i + half on.
 template <class T, class Store>
 HWY_INLINE void codes_of_group(const T* x, size_t half, const GroupRange& range, uint32_t key, Store store) {
   const CodeFloats d;
@@ -76,7 +76,7 @@ HWY_INLINE void codes_of_group(const T* x, size_t half, const GroupRange& range,
 }
 
 template <class T>
-void encode_group(const GroupCodes& args, const T* x, int64_t number) {
+void quantize_group(const GroupQuantization& args, const T* x, int64_t number) {
   const auto group = static_cast<size_t>(args.group);
   const size_t half = group / 2, bytes = group * static_cast<size_t>(args.bits) / 8;
   const GroupRange range = range_of_group(x, group, args.bits);
@@ -101,8 +101,8 @@ void encode_group(const GroupCodes& args, const T* x, int64_t number) {
   }
 }
 
-/// Codes behind the last value are 0.
-inline void clear_padding(const GroupCodes& args, int64_t number, int64_t count) {
+/// Sets the codes after the last value to 0.
+inline void clear_padding(const GroupQuantization& args, int64_t number, int64_t count) {
   const int64_t half = args.group / 2;
   uint8_t* codes = args.codes + number * args.group * args.bits / 8;
   if (args.bits == 8) {
@@ -113,24 +113,24 @@ inline void clear_padding(const GroupCodes& args, int64_t number, int64_t count)
 }
 
 template <class T>
-void encode_range(const GroupCodes& args, const T* values, int64_t begin, int64_t end) {
+void quantize_range(const GroupQuantization& args, const T* values, int64_t begin, int64_t end) {
   for (int64_t number = begin; number < end; ++number) {
     const T* x = values + number * args.group;
     const int64_t count = std::min(args.group, args.size - number * args.group);
     if (count == args.group) {
-      encode_group(args, x, number);
+      quantize_group(args, x, number);
       continue;
     }
-    T whole[longest_group];  // filled up by values that change no range; what they become is the caller's padding
+    T whole[longest_group];  // padded with values that do not change the range; clear_padding() resets their codes
     std::memcpy(whole, x, static_cast<size_t>(count) * sizeof(T));
     std::fill(whole + count, whole + args.group, x[0]);
-    encode_group(args, whole, number);
+    quantize_group(args, whole, number);
     clear_padding(args, number, count);
   }
 }
 
 template <class T>
-void decode_group(const GroupCodes& args, T* x, int64_t number) {
+void dequantize_group(const GroupQuantization& args, T* x, int64_t number) {
   const CodeFloats d;
   const CodeInts ints;
   const CodeBytes d8;
@@ -157,31 +157,31 @@ void decode_group(const GroupCodes& args, T* x, int64_t number) {
 }
 
 template <class T>
-void decode_range(const GroupCodes& args, T* values, int64_t begin, int64_t end) {
+void dequantize_range(const GroupQuantization& args, T* values, int64_t begin, int64_t end) {
   for (int64_t number = begin; number < end; ++number) {
     T* x = values + number * args.group;
     const int64_t count = std::min(args.group, args.size - number * args.group);
     if (count == args.group) {
-      decode_group(args, x, number);
+      dequantize_group(args, x, number);
     } else {
       T whole[longest_group];
-      decode_group(args, whole, number);
+      dequantize_group(args, whole, number);
       std::memcpy(x, whole, static_cast<size_t>(count) * sizeof(T));
     }
   }
 }
 
-void encode_code_groups(const GroupCodes& args, const void* values, int64_t begin, int64_t end) {
+void quantize_group_range(const GroupQuantization& args, const void* values, int64_t begin, int64_t end) {
   with_values(args.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    if constexpr (!std::is_same_v<T, double>) encode_range(args, static_cast<const T*>(values), begin, end);
+    if constexpr (!std::is_same_v<T, double>) quantize_range(args, static_cast<const T*>(values), begin, end);
   });
 }
 
-void decode_code_groups(const GroupCodes& args, void* values, int64_t begin, int64_t end) {
+void dequantize_group_range(const GroupQuantization& args, void* values, int64_t begin, int64_t end) {
   with_values(args.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    if constexpr (!std::is_same_v<T, double>) decode_range(args, static_cast<T*>(values), begin, end);
+    if constexpr (!std::is_same_v<T, double>) dequantize_range(args, static_cast<T*>(values), begin, end);
   });
 }
 
@@ -191,27 +191,27 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace bellows::kernels {
 
-HWY_EXPORT(encode_code_groups);
-HWY_EXPORT(decode_code_groups);
+HWY_EXPORT(quantize_group_range);
+HWY_EXPORT(dequantize_group_range);
 
 namespace {
 
-/// Calls work(begin, end) for parts of the groups, each worth handing to a thread.
+/// Calls work(begin, end) for ranges of groups, each large enough to be worth a task.
 template <class Work>
-void for_parts(const GroupCodes& args, Work work) {
+void for_parts(const GroupQuantization& args, Work work) {
   const int64_t part = std::max<int64_t>(1, 32768 / args.group), groups = args.groups();
   parallel_chunks((groups + part - 1) / part, [&](int64_t i) { work(i * part, std::min(groups, (i + 1) * part)); });
 }
 
 }  // namespace
 
-void encode_groups(const GroupCodes& args, const void* values) {
-  const auto kernel = HWY_DYNAMIC_DISPATCH(encode_code_groups);
+void quantize_groups(const GroupQuantization& args, const void* values) {
+  const auto kernel = HWY_DYNAMIC_DISPATCH(quantize_group_range);
   for_parts(args, [&](int64_t begin, int64_t end) { kernel(args, values, begin, end); });
 }
 
-void decode_groups(const GroupCodes& args, void* values) {
-  const auto kernel = HWY_DYNAMIC_DISPATCH(decode_code_groups);
+void dequantize_groups(const GroupQuantization& args, void* values) {
+  const auto kernel = HWY_DYNAMIC_DISPATCH(dequantize_group_range);
   for_parts(args, [&](int64_t begin, int64_t end) { kernel(args, values, begin, end); });
 }
 

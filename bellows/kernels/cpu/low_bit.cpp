@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "bellows/kernels/cpu/optimizer_chunks_impl.h"
+#include "bellows/kernels/cpu/optimizer_chunks.h"
 
-// Compiled once for each kind of processor below; the best is chosen when the program runs.
+// Compiled once for each instruction set that is not disabled below; the best one is chosen at run time.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bellows/kernels/cpu/low_bit.cpp"
@@ -19,7 +19,7 @@
 #include "bellows/kernels/cpu/optimizer_rules_impl.h"
 #include "bellows/kernels/dynamic_map.h"
 
-// Codes of low-bit state to and from floats, a vector at a time.
+// Conversion between codes of low-bit state and floats, one vector at a time.
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::cpu::HWY_NAMESPACE {
 
@@ -28,10 +28,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D>
 using IntOf = hn::Vec<hn::RebindToSigned<D>>;
 
-/// Added to a small number, it leaves its nearest integer in the low bits.
+/// After adding this constant to a small number, the low bits hold the nearest integer.
 constexpr float integers = 0x1.8p23f;
 
-/// Sixteen floats, found by the lowest four bits of an index, in registers where those are wide enough.
+/// A table of sixteen floats, indexed by the lowest four bits; held in registers if these are wide enough.
 template <class D>
 class Table16 {
   using V = hn::Vec<D>;
@@ -44,7 +44,7 @@ class Table16 {
     low_ = hn::Load(d, values_);
     high_ = hn::Load(d, values_ + 16 - lanes);
   }
-  /// With all values multiplied: without a way through memory, which would wait for what is still to be written.
+  /// The table with all values multiplied. It avoids loads from memory, which would wait for pending stores.
   HWY_INLINE Table16 times(D d, float factor) const {
     const V by = hn::Set(d, factor);
     Table16 result;
@@ -61,7 +61,7 @@ class Table16 {
 #if HWY_IS_DEBUG_BUILD
       index = hn::And(index, hn::Set(di, 15));
 #endif
-      return hn::TableLookupLanes(low_, hn::IndicesFromVec(d, index));  // looks at four bits only
+      return hn::TableLookupLanes(low_, hn::IndicesFromVec(d, index));  // uses four bits only
     } else if constexpr (lanes == 8) {
       const auto lane = hn::IndicesFromVec(d, hn::And(index, hn::Set(di, 7)));
       const auto upper = hn::BitCast(d, hn::ShiftLeft<28>(index));
@@ -86,14 +86,14 @@ class Encoder;
 template <class D, int Decades, bool Signed>
 class Decoder<D, DynamicMap<Decades, Signed>> {
   using Map = DynamicMap<Decades, Signed>;
-  // A float's bits shifted by 23 are its exponent + 127, of which the tables see four bits. Four times Y keeps signed
-  // decades off 0, which is what the bits of a zero say.
+  // A float's bits shifted right by 23 are its exponent + 127; the tables use four bits of it. Signed Y are multiplied
+  // by 4, so that the index of a decade never equals that of zero, whose bits are 0.
   static constexpr float stretch = Signed ? 4 : 1;
   static constexpr int first_index = 127 + (Signed ? 2 : 0) + Map::exponent_of_one - (Decades + 1);
 
  public:
   Decoder(D d, const Map& map) : offset_(d, map.offset, first_index), slope_(d, map.slope, first_index) {}
-  /// For a block with that scale.
+  /// The decoder for a block with this scale.
   HWY_INLINE Decoder times(D d, float scale) const {
     return {offset_.times(d, scale), slope_.times(d, scale / stretch)};
   }
@@ -111,8 +111,9 @@ class Decoder<D, DynamicMap<Decades, Signed>> {
   Table16<D> offset_, slope_;
 };
 
-/// Floats of at most 1 in magnitude to codes. The decade is guessed from the bits, which are 2^23 · (log2(x) + 127) to
-/// within 0.09: the line below is at most one decade too low, and one comparison with where the next begins settles it.
+/// Floats of magnitude at most 1 to codes. The decade is estimated from the bits, which equal 2^23 · (log2(x) + 127) to
+/// within 0.09. The estimate below is at most one decade too low, and one comparison with the start of the next decade
+/// corrects it.
 template <class D, int Decades, bool Signed>
 class Encoder<D, DynamicMap<Decades, Signed>> {
   using Map = DynamicMap<Decades, Signed>;
@@ -121,10 +122,10 @@ class Encoder<D, DynamicMap<Decades, Signed>> {
   Encoder(D d, const Map& map)
       : threshold_(d, map.threshold), slope_(d, map.code_slope), offset_(d, map.code_offset), limit_(d, map.limit) {}
   static constexpr int zero = Map::zero;
-  /// The code, beside that of zero and not yet rounded; below all codes: the first.
+  /// The code relative to the code of zero, not yet rounded. Values below all codes give the first code.
   HWY_INLINE hn::Vec<D> operator()(D d, hn::Vec<D> value) const {
     const hn::RebindToSigned<D> di;
-    const auto least = hn::Set(d, Decades == 7 ? 6e-8f : 7e-4f);  // zero, and the guess is 0
+    const auto least = hn::Set(d, Decades == 7 ? 6e-8f : 7e-4f);  // maps to zero, with estimate 0
     const auto x = hn::Max(Signed ? hn::Abs(value) : value, least);
     const auto line = hn::MulAdd(hn::ConvertTo(d, hn::BitCast(di, x)), hn::Set(d, 0.2988f / 0x1p23f),
                                  hn::Set(d, integers + static_cast<float>(Decades - 38)));
@@ -172,8 +173,8 @@ HWY_INLINE IntOf<FloatTag> load_codes(const uint8_t* from) {
   return hn::PromoteTo(hn::RebindToSigned<FloatTag>(), hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), from));
 }
 
-/// The largest magnitude so far. Compared as integers, bits of magnitudes keep their order, and what is not finite
-/// stays on top.
+/// Updates the largest magnitude. As integers, the bits of magnitudes have the same order, and non-finite values are
+/// largest.
 HWY_INLINE void take_largest(Largest& largest, hn::Vec<FloatTag> value) {
   largest = hn::Max(largest, hn::BitCast(hn::RebindToUnsigned<FloatTag>(), hn::Abs(value)));
 }
@@ -183,29 +184,29 @@ HWY_INLINE float largest_lane(Largest largest) {
   return std::bit_cast<float>(static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(d, largest))));
 }
 
-/// Elements that are decoded, stepped and coded together: their arrays, those of the next and what is between share the
-/// first-level cache.
+/// Number of elements that are decoded, updated and encoded together. Their arrays, those of the next window and the
+/// intermediate values fit in the L1 cache.
 constexpr size_t low_bit_window = 512;
 
 #if HWY_TARGET <= HWY_AVX3
-/// Sixty-four codes from four places beside that of zero: what they are packed by cuts off what is below 0.
+/// Stores sixty-four codes from four vectors relative to the code of zero. Packing saturates values below 0.
 HWY_INLINE void store_codes(Vector a, Vector b, Vector c, Vector d, int zero, uint8_t* to) {
   const auto code = [zero](Vector place) HWY_ATTR {
     if (zero == 0) return _mm512_cvtps_epi32(place.raw);
-    // Of two that are equally near, the even one of the codes, not of the places.
+    // Ties go to the even code, not to the even relative value.
     const __m512 sum = _mm512_add_ps(place.raw, _mm512_set1_ps(integers + static_cast<float>(zero)));
     return _mm512_sub_epi32(_mm512_castps_si512(sum), _mm512_set1_epi32(std::bit_cast<int32_t>(integers)));
   };
   const __m512i first = _mm512_packs_epi32(code(a), code(b)), second = _mm512_packs_epi32(code(c), code(d));
-  // Packing goes by 16 bytes of each: their fours are put back in order.
+  // Packing interleaves 16-byte lanes; this restores the order of the groups of four.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(first, second)));
 }
 #endif
 
-/// Codes of a block from its new values. The processor's own prefetching stops meanwhile.
-/// Params: ahead – of the weights that come later, what is fetched here: 1 / Share of a block. Spread over all that is
-///                 computed, since too many at once wait for each other
+/// Encodes the new values of a block. Hardware prefetching stops meanwhile, so it prefetches explicitly.
+/// Params: ahead – weights that are used later, of which this call prefetches 1 / Share of a block. Prefetches are
+///         spread over the computation, because too many at once delay each other.
 template <int Share, class Encode>
 HWY_INLINE void encode_block(const Encode& encode, const float* values, float scale, size_t n, uint8_t* codes,
                              const float* ahead) {
@@ -235,8 +236,8 @@ struct LowBitWindow {
   alignas(64) uint8_t bytes[2][low_bit_window];
   float* p;
   const float* g;
-  uint8_t* codes[2];  ///< `bytes`, or where they lie in memory
-  float* scale[2];    ///< of the window's first block
+  uint8_t* codes[2];  ///< `bytes`, or the codes in memory
+  float* scale[2];    ///< scale of the window's first block
 };
 
 template <class Rule, class Width>
@@ -252,14 +253,14 @@ class LowBitStep {
         encode_first_(FloatTag(), Width::first),
         encode_second_(FloatTag(), Width::second) {}
 
-  /// Params: n – whole vectors
+  /// Params: n – a multiple of the vector length
   HWY_INLINE void operator()(LowBitWindow& w, size_t n) const {
     for (size_t at = 0; at < n; at += Width::block) {
       const size_t count = std::min<size_t>(Width::block, n - at);
       if (usual() ? !update<false, true>(w, at, count) : !update<false, false>(w, at, count))
         update<true, false>(w, at, count);
     }
-    // Behind all updates, so that nothing waits for the largest of a block.
+    // Encodes after all updates, so that no instruction waits for the largest magnitude of a block.
     for (size_t at = 0; at < n; at += Width::block) {
       const size_t count = std::min<size_t>(Width::block, n - at), block = at / Width::block;
       const float* const ahead = w.p + at + low_bit_window;
@@ -273,9 +274,9 @@ class LowBitStep {
   using First = std::remove_const_t<decltype(Width::first)>;
   using Second = std::remove_const_t<decltype(Width::second)>;
 
-  /// New parameters, state and scales of a block. False: something is not finite, and Careful has to do it again, which
-  /// leaves out the elements where it is so.
-  /// Params: Usual – as usual() says
+  /// Computes new parameters, state and scales of a block. Returns false if a value is not finite. Then the call must
+  /// be repeated with Careful, which leaves those elements unchanged.
+  /// Params: Usual – the result of usual()
   template <bool Careful, bool Usual>
   bool update(LowBitWindow& w, size_t at, size_t n) const {
     const FloatTag d;
@@ -305,7 +306,7 @@ class LowBitStep {
       take_largest(largest0, new0);
       if constexpr (states == 2) {
         hn::Store(new1, d, w.s[1] + i);
-        largest1 = hn::Max(largest1, hn::BitCast(du, new1));  // it has no sign
+        largest1 = hn::Max(largest1, hn::BitCast(du, new1));  // never negative
       }
     }
     const float first = largest_lane(largest0), second = states == 2 ? largest_lane(largest1) : 0;
@@ -315,7 +316,7 @@ class LowBitStep {
     return true;
   }
 
-  /// What the decoders multiply a moment by in place of the formula, which has a multiplication less by that.
+  /// Factor by which the decoder multiplies a moment. It saves one multiplication in the formula.
   float forgets(int moment) const {
     if constexpr (states == 2) return static_cast<float>(moment == 0 ? rule_.beta1 : rule_.beta2);
     return 1;
@@ -344,9 +345,9 @@ class LowBitStep {
   Encoder<FloatTag, Second> encode_second_;
 };
 
-// --- codes in memory and as bytes
+// --- conversion between packed codes and bytes
 
-/// A window's codes as bytes: where they lie if they are bytes and the window is whole.
+/// The codes of a window as bytes: in place if they are bytes and the window is whole, otherwise in `bytes`.
 template <class Width>
 uint8_t* open_codes(uint8_t* codes, uint8_t* bytes, size_t n) {
   if constexpr (std::is_same_v<Width, State8>) {
@@ -385,7 +386,7 @@ void close_codes(uint8_t* codes, uint8_t* bytes, size_t n) {
   }
 }
 
-/// `values`, or a copy with zeros up to a whole vector.
+/// `values`, or a copy padded with zeros to a whole vector.
 HWY_INLINE float* whole_vectors(float* values, float* copy, size_t n) {
   if (n % hn::Lanes(FloatTag()) == 0) return values;
   std::memcpy(copy, values, n * sizeof(float));
@@ -413,7 +414,7 @@ void step_windows(const StepTensor<Rule>& t, StepTypes types, size_t begin, size
       codes[k] = static_cast<uint8_t*>(t.state[k]) + at / Width::block * Width::block_bytes;
       w.scale[k] = t.scale[k] + at / Width::block;
       w.codes[k] = open_codes<Width>(codes[k], w.bytes[k], n);
-      // Behind the end lies zero, or what shrinks towards it: no scale grows by it.
+      // Padding has the code of zero or of a value that shrinks towards zero, so it does not increase a scale.
       if (n % lanes) std::fill(w.bytes[k] + n, w.bytes[k] + low_bit_window, k == 0 ? Width::first.zero : 0);
     }
     step(w, (n + lanes - 1) / lanes * lanes);

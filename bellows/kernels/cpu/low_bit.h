@@ -6,12 +6,12 @@
 
 namespace bellows::kernels::cpu {
 
-/// One step of each tensor with low-bit state: block after block is decoded, stepped and coded anew while it
-/// stays in the first-level cache. step() of optimizers.h comes here by itself.
-/// Numerics: kernels/ref's, but for single codes that lie within rounding of the middle between two
-///           (tests/kernels/low_bit_test.cpp). Adam's quotients are within a few units in the last place where vectors hold 16
-///           floats: there the last bits of weights depend on the make of the processor
-/// Cost:     int8, Adam: 16 bytes a parameter read and written, where fp32 state takes 28
+/// Makes one step of each tensor with low-bit state. Each block is decoded, updated and encoded while it is in the L1
+/// cache. step() in optimizers.h calls this function if the state is low-bit.
+/// Numerics: equals kernels/ref, except for single codes whose value lies within rounding of the midpoint between two
+///           codes (tests/kernels/low_bit_test.cpp). With vectors of 16 floats, Adam's quotients are exact only to a
+///           few units in the last place, and the last bits of weights depend on the processor model.
+/// Cost:     Adam with int8 state reads and writes 16 bytes per parameter; with fp32 state it is 28 bytes
 /// Threads:  uses libtorch's intra-op threads; safe from all threads
 void step_low_bit(std::span<const StepTensor<SgdRule>> tensors, StepTypes types);
 void step_low_bit(std::span<const StepTensor<AdamRule>> tensors, StepTypes types);

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "bellows/kernels/cpu/low_bit.h"
-#include "bellows/kernels/cpu/optimizer_chunks_impl.h"
+#include "bellows/kernels/cpu/optimizer_chunks.h"
 
-// Compiled once for each kind of processor below; the best is chosen when the program runs.
+// Compiled once for each instruction set that is not disabled below; the best one is chosen at run time.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bellows/kernels/cpu/optimizers.cpp"

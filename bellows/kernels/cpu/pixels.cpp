@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-// Compiled once for each kind of processor below; the best is chosen when the program runs.
+// Compiled once for each instruction set that is not disabled below; the best one is chosen at run time.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bellows/kernels/cpu/pixels.cpp"
@@ -21,8 +21,8 @@ using Floats = hn::ScalableTag<float>;
 using Narrow = hn::Rebind<uint8_t, Floats>;  // as many lanes as Floats has
 using FloatVec = hn::Vec<Floats>;
 
-/// x / y for all lanes: an estimate and its error, which fused multiply-add gives exactly. PixelScale checks that the
-/// result is always that of a division, which takes several times as long.
+/// x / y for all lanes: an approximate quotient and its error, which fused multiply-add computes exactly. A true
+/// division takes several times as long; PixelScale checks that the results are equal.
 struct Divider {
   explicit Divider(float y) : divisor(hn::Set(Floats(), y)), inverse(hn::Set(Floats(), 1.0f / y)) {}
   HWY_INLINE FloatVec operator()(FloatVec x) const {
@@ -47,7 +47,7 @@ HWY_INLINE void store_floats(FloatVec values, float* out) {
   hn::StoreU(values, Floats(), out);
 }
 
-/// Rounds to the nearest, halves to even; there is no NaN.
+/// Rounds to nearest even; there is no NaN.
 HWY_INLINE hn::Vec<hn::Rebind<uint16_t, Floats>> rounded_to_bf16(FloatVec values) {
   const hn::RebindToUnsigned<Floats> bits;
   const auto x = hn::BitCast(bits, values);
@@ -129,7 +129,7 @@ int64_t write_scaled(const PixelImage& in, const PixelScale& scale, bool channel
   return done;
 }
 
-/// Each returns how many pixels at the left of each row were done.
+/// Each function returns the number of pixels at the left of each row that it wrote.
 int64_t write_f32(const PixelImage& in, const PixelScale& scale, bool channels_last, float* out) {
   return write_scaled(in, scale, channels_last, out);
 }
@@ -137,7 +137,7 @@ int64_t write_bf16(const PixelImage& in, const PixelScale& scale, bool channels_
   return write_scaled(in, scale, channels_last, out);
 }
 
-#if HWY_TARGET == HWY_SCALAR  // has no vectors of 16 bytes
+#if HWY_TARGET == HWY_SCALAR  // has no 16-byte vectors
 int64_t write_rgb_u8(const PixelImage&, bool, uint8_t*) {
   return 0;
 }
@@ -197,7 +197,7 @@ PixelScale::PixelScale(std::vector<float> mean, std::vector<float> std) : mean_(
 
 namespace {
 
-/// How many pixels at the left of each row vectors have written.
+/// Returns the number of pixels at the left of each row that SIMD code wrote.
 int64_t write_vectors(const PixelImage& in, const PixelScale& scale, PixelType type, bool channels_last, void* out) {
   if (in.pixel_stride != in.channels && in.pixel_stride != -in.channels) return 0;
   if (type == PixelType::u8) {

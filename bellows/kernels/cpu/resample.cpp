@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-// Compiled once for each kind of processor below; the best is chosen when the program runs.
+// Compiled once for each instruction set that is not disabled below; the best one is chosen at run time.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bellows/kernels/cpu/resample.cpp"
@@ -12,21 +12,21 @@
 #include <hwy/highway.h>
 // clang-format on
 
-// Weights are not negative and add up to 2^22, give or take the rounding of each, so that no sum leaves 8 bits after the
-// shift: clamping, which the definition has, never does anything.
+// Weights are not negative and add up to 2^22 within rounding. Sums therefore fit in 8 bits after the shift, and the
+// clamping of the definition has no effect.
 
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_TARGET == HWY_SCALAR  // has no vectors of 16 bytes
+#if HWY_TARGET == HWY_SCALAR  // has no 16-byte vectors
 int64_t rows_resampled(const ResamplePixels&, const ResampleAxis&, uint8_t*, int64_t) {
   return 0;
 }
 #else
-// Along rows each position has weights of its own. A vector holds one position of several rows, 16 bytes each: the
-// channels of four pixels, of which each tap takes one, a channel a lane.
+// Along rows, each position has its own weights. A vector holds one position of several rows, 16 bytes per row. These
+// are the channels of four pixels; each tap uses one pixel, with one channel per lane.
 constexpr size_t rows_at_once = HWY_MAX_BYTES >= 64 ? 4 : HWY_MAX_BYTES >= 32 ? 2 : 1;
 constexpr int64_t row_load = 16, taps_a_load = 4;
 using Bytes = hn::FixedTag<uint8_t, 16 * rows_at_once>;
@@ -43,7 +43,7 @@ HWY_INLINE hn::Vec<hn::FixedTag<uint8_t, 16 * rows> > load_rows(const uint8_t* f
   }
 }
 
-/// Where the channels of pixel `tap` of a load go: byte 0 of each lane; the rest becomes 0.
+/// Shuffle that puts the channels of pixel `tap` of a load into byte 0 of each lane; the other bytes become 0.
 template <int channels>
 HWY_INLINE hn::Vec<Bytes> spread(int tap) {
   HWY_ALIGN uint8_t places[16];
@@ -52,7 +52,7 @@ HWY_INLINE hn::Vec<Bytes> spread(int tap) {
   return hn::LoadDup128(Bytes(), places);
 }
 
-/// Rows [0, rows_at_once) from `in` on.
+/// Rows [0, rows_at_once), starting at `in`.
 template <int channels>
 void resample_some_rows(const uint8_t* in, int64_t in_stride, const ResampleAxis& axis, uint8_t* out,
                         int64_t out_stride) {
@@ -79,7 +79,7 @@ void resample_some_rows(const uint8_t* in, int64_t in_stride, const ResampleAxis
   }
 }
 
-/// Returns how many rows were done: as many as loads of 16 bytes do not reach beyond the picture's last byte.
+/// Returns the number of rows written: those for which 16-byte loads do not read beyond the image's last byte.
 template <int channels>
 int64_t resample_rows_of(const ResamplePixels& in, const ResampleAxis& axis, uint8_t* out, int64_t out_stride) {
   constexpr auto step = static_cast<int64_t>(rows_at_once);
@@ -93,7 +93,7 @@ int64_t resample_rows_of(const ResamplePixels& in, const ResampleAxis& axis, uin
   const int64_t rows = in.height - unsafe;
   if (rows < step) return 0;
   for (int64_t y = 0; y < rows; y += step) {
-    const int64_t at = std::min(y, rows - step);  // the last ones overlap with those before
+    const int64_t at = std::min(y, rows - step);  // the last step overlaps the previous one
     resample_some_rows<channels>(in.data + at * in.row_stride, in.row_stride, axis, out + at * out_stride, out_stride);
   }
   return rows;
@@ -106,7 +106,7 @@ int64_t rows_resampled(const ResamplePixels& in, const ResampleAxis& axis, uint8
 }
 #endif
 
-// Along columns a whole row has the same weights.
+// Along columns, all pixels of a row have the same weights.
 using Wide = hn::ScalableTag<int32_t>;
 
 template <size_t vectors>
@@ -128,7 +128,7 @@ HWY_INLINE void resample_column_block(const uint8_t* in, int64_t stride, const i
     hn::StoreU(hn::DemoteTo(narrow, hn::ShiftRight<kResampleBits>(sums[v])), narrow, out + v * lanes);
 }
 
-/// Returns how many values of each row were done.
+/// Returns the number of values of each row that it wrote.
 int64_t columns_resampled(const ResamplePixels& in, const ResampleAxis& axis, uint8_t* out) {
   constexpr size_t many = 4;
   const auto lanes = static_cast<int64_t>(hn::Lanes(Wide()));

@@ -1,5 +1,5 @@
-// Softmax statistics and gradients, compiled once for each instruction set that Highway knows; the best one is chosen at run
-// time.
+// Softmax statistics and gradients, compiled once per instruction set that Highway supports; the best one is chosen at
+// run time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bellows/kernels/cpu/softmax.cpp"
 #include <hwy/foreach_target.h>
@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
 
-/// e^x for x up to about 0, NaN for NaN, which Highway's takes for very small.
+/// e^x for x up to about 0. Returns NaN for NaN; Highway's function treats NaN as a very small number.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_or_nan(D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
@@ -84,7 +84,7 @@ void gradient_row(const SoftmaxGradient& args, int64_t row) {
   }
   const int64_t target = scores.target[row] - scores.first;
   const bool here = target >= 0 && target < scores.columns;
-  const A picked = here ? static_cast<A>(x[target]) : A(0);  // read before it is written over
+  const A picked = here ? static_cast<A>(x[target]) : A(0);  // read before the gradient overwrites it
   const auto shift = hn::Set(d, log_sum), off = hn::Set(d, static_cast<A>(args.off)), factor = hn::Set(d, scale);
   for_columns(d, columns, [&](auto lanes, size_t i) HWY_ATTR {
     const auto p = exp_or_nan(d, hn::Sub(lanes.load(d, x + i), shift));
@@ -120,7 +120,7 @@ HWY_EXPORT(softmax_gradient_row);
 
 namespace {
 
-/// Calls action(row) for all rows, some of them a task where they are short.
+/// Calls action(row) for all rows; short rows share a task.
 template <class Action>
 void for_rows(const SoftmaxRows& scores, Action action) {
   constexpr int64_t values = 16384;

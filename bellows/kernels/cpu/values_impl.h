@@ -1,5 +1,4 @@
-// Values of the four floating-point types as vectors of the type that sums are kept in. Included once for each
-// instruction set.
+// Values of the four floating-point types as vectors of the accumulation type. Included once per instruction set.
 #if defined(BELLOWS_KERNELS_VALUES) == defined(HWY_TARGET_TOGGLE)
 #ifdef BELLOWS_KERNELS_VALUES
 #undef BELLOWS_KERNELS_VALUES
@@ -22,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class T>
 using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// A full vector from unaligned memory.
+/// Loads a full vector from unaligned memory.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> load_values(D d, const T* from) {
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
@@ -38,7 +37,7 @@ HWY_INLINE hn::Vec<D> load_values(D d, const T* from) {
   }
 }
 
-/// A full vector to unaligned memory, rounded to nearest even. (Highway's own DemoteTo bfloat16_t truncates.)
+/// Stores a full vector to unaligned memory, rounded to nearest even. (Highway's own DemoteTo bfloat16_t truncates.)
 template <class D, class T>
 HWY_INLINE void store_values(D d, hn::Vec<D> values, T* to) {
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
@@ -74,7 +73,7 @@ struct Whole {
   }
 };
 
-/// The last `count` columns, fewer than a vector; the lanes behind them are zero and are not stored.
+/// The last `count` columns, fewer than a vector. The lanes after them are zero and are not stored.
 struct Part {
   size_t count;
 

@@ -1,4 +1,4 @@
-// Value by value. Compiled, but not yet run on a device.
+// Element-wise kernels. Compiled, but not yet run on a device.
 #include "bellows/kernels/cuda/activation.h"
 
 #include "bellows/kernels/activation_formula.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int activation_threads = 256;
 
-/// step(width, i) for this thread's part of all values; `before` as for_values() takes it.
+/// Calls step(width, i) for this thread's part of all values; `before` as in for_values().
 template <class T, class Step>
 __device__ void for_all_values(int64_t count, int64_t before, Step step) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -33,7 +33,7 @@ __global__ void forward_kernel(ActivationForward args, int64_t before) {
   });
 }
 
-/// dx may be dy: each thread reads all of its values before it writes there.
+/// dx may be dy: each thread reads all of its values before it writes them.
 template <Activation activation, class T>
 __global__ void backward_kernel(ActivationBackward args, int64_t before) {
   using A = Accumulate<T>;
@@ -70,7 +70,8 @@ void with_activation(Activation activation, c10::ScalarType dtype, Action action
   });
 }
 
-/// Values that are taken one by one before the vectors begin: all, unless all addresses are alike.
+/// Number of values before the first vector: all values if the addresses have different offsets from a multiple of 16
+/// bytes.
 template <class T>
 int64_t values_before(const void* x, int64_t count, bool alike) {
   return alike ? values_before_vectors(static_cast<const T*>(x), count) : count;

@@ -4,13 +4,14 @@
 
 namespace bellows::kernels::cuda {
 
-/// kernels::activation_forward and kernels::activation_backward for a GPU. Compiled, but not yet run on a device: the tests
-/// run their source on the host, thread by thread.
-/// Params:   args – addresses on the device of the stream
+/// kernels::activation_forward and kernels::activation_backward for CUDA. Compiled, but not yet run on a device; the
+/// tests run their source on the host, one thread after another.
+/// Params:   args – addresses on the stream's device
 ///           stream – a cudaStream_t
-/// Numerics: in float for all but double, by CUDA's erff, tanhf and expf. As ref:: in tests/kernels/cuda_test.cpp.
-/// Cost:     one launch; each tensor read or written once; no synchronization
-/// Throws:   c10::Error – not in this build; std::runtime_error – a launch failed
+/// Numerics: in double for double, otherwise in float with CUDA's erff, tanhf and expf. Compared with ref:: in
+///           tests/kernels/cuda_test.cpp.
+/// Cost:     one launch; reads or writes each tensor once; no synchronization
+/// Throws:   c10::Error if this build has no CUDA kernels; std::runtime_error if a launch fails
 void activation_forward(const ActivationForward& args, void* stream);
 void activation_backward(const ActivationBackward& args, void* stream);
 

@@ -2,7 +2,7 @@
 
 namespace bellows::kernels::cuda {
 
-/// Whether this build holds the kernels of this folder (-DBELLOWS_CUDA=ON). Without them, each throws.
+/// Whether this build contains the CUDA kernels (-DBELLOWS_CUDA=ON). Without them, each kernel throws.
 bool is_available();
 
 }  // namespace bellows::kernels::cuda

@@ -11,8 +11,8 @@
 #include <string>
 #include <type_traits>
 
-// What kernels that work in blocks of threads share: values in vectors of 16 bytes, sums over a block, launches. Nothing
-// here is atomic: the same input gives the same bits.
+// Building blocks of kernels in which a block of threads works together: loads and stores of 16 bytes, sums over a
+// block, launches. They use no atomics, so the same input gives bit-identical results.
 namespace bellows::kernels::cuda {
 
 constexpr int warp_threads = 32, max_block_threads = 512, vector_bytes = 16;
@@ -21,11 +21,11 @@ constexpr int warp_threads = 32, max_block_threads = 512, vector_bytes = 16;
 template <class T>
 using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// How many values of type T a thread reads at once.
+/// Number of values of type T that a thread reads at once.
 template <class T>
 constexpr int vector_values = vector_bytes / static_cast<int>(sizeof(T));
 
-/// What moves `count` values at once: 16 bytes of them, or one.
+/// The type that moves `count` values at once: 16 bytes, or one value.
 template <class T, int count>
 using Bits = std::conditional_t<count == 1, T, uint4>;
 
@@ -33,12 +33,12 @@ template <class T>
 __device__ void write(T* to, T value) {
   *to = value;
 }
-/// By name: the compiler is free to take a store through a pointer apart, and does.
+/// The explicit intrinsic prevents the compiler from splitting the store into smaller ones.
 __device__ inline void write(uint4* to, uint4 value) {
   __stwb(to, value);
 }
 
-/// `count` values as A; more than one must lie on a multiple of 16 bytes.
+/// Loads `count` values as A. If count is above 1, `from` must be a multiple of 16 bytes.
 template <int count, class A, class T>
 __device__ void load(const T* from, A (&values)[count]) {
   constexpr int width = count < vector_values<T> ? count : vector_values<T>;
@@ -64,7 +64,7 @@ __device__ void store(const A (&values)[count], T* to) {
   }
 }
 
-/// `from`'s values, or `value` where there are none.
+/// Loads from `from`, or fills with `value` if `from` is null.
 template <int count, class A, class T>
 __device__ void load_or(const T* from, int64_t i, A value, A (&values)[count]) {
   if (from) {
@@ -74,7 +74,7 @@ __device__ void load_or(const T* from, int64_t i, A value, A (&values)[count]) {
   for (int k = 0; k < count; ++k) values[k] = value;
 }
 
-/// Values before the first that lies on a multiple of 16 bytes, at most `count`.
+/// Number of values before the first one at a multiple of 16 bytes, at most `count`.
 template <class T>
 __host__ __device__ int64_t values_before_vectors(const T* values, int64_t count) {
   const auto behind = static_cast<int64_t>(reinterpret_cast<uintptr_t>(values) % vector_bytes);
@@ -82,7 +82,7 @@ __host__ __device__ int64_t values_before_vectors(const T* values, int64_t count
   return before < count ? before : count;
 }
 
-/// Do these addresses, those that are not null, lie equally behind a multiple of 16 bytes?
+/// Whether all non-null addresses have the same offset from a multiple of 16 bytes.
 inline bool lie_alike(std::initializer_list<const void*> addresses) {
   const void* first = nullptr;
   for (const void* address : addresses) {
@@ -93,12 +93,13 @@ inline bool lie_alike(std::initializer_list<const void*> addresses) {
   return true;
 }
 
-/// How many values a step of for_values() takes.
+/// Number of values in one step of for_values(), as a type.
 template <int count>
 struct Width {};
 
-/// step(width, i) for this thread's part of the values [0, count): the first `before` and what is left at the end one by
-/// one, all others `width` at once. Which thread takes which value depends on the arguments only.
+/// Calls step(width, i) for this thread's part of the values [0, count). The first `before` values and the remainder at
+/// the end are taken one at a time, all others `width` at a time. The assignment of values to threads depends only on
+/// the arguments.
 template <int width, class Step>
 __device__ void for_values(int64_t count, int64_t before, int64_t thread, int64_t threads, Step step) {
   for (int64_t i = thread; i < before; i += threads) step(Width<1>(), i);
@@ -124,16 +125,16 @@ __device__ void add_lanes(V& value) {
   for (int mask = warp_threads / 2; mask > 0; mask /= 2) value.add(of_other_lane(value, mask));
 }
 
-/// The sum of all threads' values, for all of them, by V::add(); V() adds nothing. Every thread of the block calls it; its
-/// size is a multiple of a warp.
+/// The sum of all threads' values by V::add(), returned to all of them; V() is the neutral element. Every thread of the
+/// block must call it, and the block's size must be a multiple of a warp.
 template <class V>
 __device__ V sum_of_block(V value) {
-  // As bytes: shared memory takes no initializers.
+  // Declared as bytes, because shared memory has no initializers.
   alignas(V) __shared__ unsigned char storage[warp_threads * sizeof(V)];
   V* sums = reinterpret_cast<V*>(storage);
   const int lane = threadIdx.x % warp_threads, warp = threadIdx.x / warp_threads;
   add_lanes(value);
-  __syncthreads();  // the last call's sums may still be read
+  __syncthreads();  // sums of the previous call may still be read
   if (lane == 0) sums[warp] = value;
   __syncthreads();
   value = lane < static_cast<int>(blockDim.x) / warp_threads ? sums[lane] : V();
@@ -141,18 +142,18 @@ __device__ V sum_of_block(V value) {
   return value;
 }
 
-/// Threads of a block that takes a row.
+/// Number of threads of a block that processes one row.
 inline int row_threads(int64_t columns, int width) {
   const int64_t warps = (columns / width + warp_threads - 1) / warp_threads;
   return static_cast<int>(std::clamp<int64_t>(warps * warp_threads, warp_threads, max_block_threads));
 }
 
-/// A grid's x goes to 2^31 − 1: kernels step on by gridDim.x.
+/// A grid's x dimension is at most 2^31 − 1, so kernels loop in steps of gridDim.x.
 inline unsigned grid_size(int64_t blocks) {
   return static_cast<unsigned>(std::min<int64_t>(blocks, INT32_MAX));
 }
 
-/// Throws: std::runtime_error – the launch failed
+/// Throws: std::runtime_error if the launch fails
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, void* stream,
             const Arguments&... arguments) {
@@ -162,7 +163,7 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 t
   config.stream = static_cast<cudaStream_t>(stream);
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // so that it is not found again by whoever launches next
+  cudaGetLastError();  // clears the error, so that later launches do not report it
   throw std::runtime_error(std::string("kernels::cuda::") + name + ": launch failed: " + cudaGetErrorString(error));
 }
 

@@ -1,4 +1,5 @@
-// The threads of a block take a block of state at a time, each an element. Compiled, but not yet run on a device.
+// A block of threads processes one block of state at a time, with one element per thread. Compiled, but not yet run on
+// a device.
 #include "bellows/kernels/cuda/low_bit.h"
 
 #include "bellows/kernels/cuda/optimizer_batch_impl.h"
@@ -9,16 +10,16 @@ namespace bellows::kernels::cuda {
 
 namespace {
 
-constexpr int64_t state_blocks = 16;  ///< that a block of threads takes, one after the other
+constexpr int64_t state_blocks = 16;  ///< state blocks that a block of threads processes, one after another
 
-/// The tables of both moments: they travel as a parameter, since a device does not see the host's constants.
+/// The tables of both moments, passed as a parameter, because the device cannot read constants of the host.
 template <class Width>
 struct Maps {
   std::remove_const_t<decltype(Width::first)> first = Width::first;
   std::remove_const_t<decltype(Width::second)> second = Width::second;
 };
 
-/// Largest magnitudes, which only numbers have that are finite.
+/// The largest magnitude of finite numbers.
 struct Largest {
   float moment[2] = {};
   __device__ void add(const Largest& other) {
@@ -34,7 +35,8 @@ __device__ int read_code(const void* codes, int64_t block) {
   return bytes[threadIdx.x % Width::block_bytes] >> (threadIdx.x < Width::block_bytes ? 0 : 4) & 15;
 }
 
-/// Every thread of the block calls it. Params: here – is this thread's element within the tensor?
+/// Every thread of the block calls it.
+/// Params: here – whether this thread's element is within the tensor
 template <class Width>
 __device__ void write_code(void* codes, int64_t block, int code, bool here) {
   auto* bytes = static_cast<uint8_t*>(codes) + block * Width::block_bytes;
@@ -42,7 +44,7 @@ __device__ void write_code(void* codes, int64_t block, int code, bool here) {
     if (here) bytes[threadIdx.x] = static_cast<uint8_t>(code);
   } else {
     __shared__ uint8_t both[Width::block];
-    __syncthreads();  // the last call's codes may still be read
+    __syncthreads();  // codes of the previous call may still be read
     both[threadIdx.x] = static_cast<uint8_t>(here ? code : 0);
     __syncthreads();
     if (threadIdx.x >= Width::block_bytes) return;
@@ -50,8 +52,8 @@ __device__ void write_code(void* codes, int64_t block, int code, bool here) {
   }
 }
 
-/// An element whose new state would not be finite keeps state and parameter.
-/// Params: s – its state; gets the new one
+/// Leaves state and parameter unchanged if the new state would not be finite.
+/// Params: s – state of the element; replaced by the new state
 template <class Rule>
 __device__ void step_or_keep(const StepTensor<Rule>& t, StepTypes types, const Formula<float, Rule>& formula, int64_t i,
                              float (&s)[3]) {
@@ -76,7 +78,7 @@ __device__ void step_block(const StepTensor<Rule>& t, StepTypes types, const For
     if (second) s[1] = maps.second.decode(read_code<Width>(t.state[1], block), t.scale[1][block]);
     step_or_keep(t, types, formula, i, s);
   }
-  // Whoever reads codes and scales has done so once the sum is there.
+  // After the sum, all threads have read their codes and scales.
   const Largest largest = sum_of_block(Largest{{std::abs(s[0]), std::abs(s[1])}});
   const auto encoded = [&](const auto& map, int k) {
     const float scale = usable_scale(largest.moment[k]);
@@ -87,7 +89,7 @@ __device__ void step_block(const StepTensor<Rule>& t, StepTypes types, const For
   if (second) write_code<Width>(t.state[1], block, encoded(maps.second, 1), here);
 }
 
-/// `value`, once for each block of threads: as bytes, since shared memory takes no initializers.
+/// `value`, once per block of threads. Declared as bytes, because shared memory has no initializers.
 template <class T>
 __device__ void copy_by_block(const T& value, unsigned char* to) {
   for (unsigned i = threadIdx.x; i < sizeof(T); i += blockDim.x)
@@ -102,7 +104,7 @@ __global__ void low_bit_kernel(__grid_constant__ const Batch<Rule> batch, StepTy
   const StepTensor<Rule>& t = batch.tensors[index];
   alignas(Maps<Width>) __shared__ unsigned char map_bytes[sizeof(Maps<Width>)];
   copy_by_block(host_maps, map_bytes);
-  const Formula<float, Rule> formula = formula_of_block<float>(t, scalars);  // and all wait for the maps
+  const Formula<float, Rule> formula = formula_of_block<float>(t, scalars);  // this also waits for the maps
   const auto& maps = *reinterpret_cast<const Maps<Width>*>(map_bytes);
   const int64_t first = (blockIdx.x - batch.first_block[index]) * state_blocks;
   for (int64_t block = first; block < first + state_blocks && block * Width::block < t.size; ++block) {

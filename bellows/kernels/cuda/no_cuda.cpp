@@ -1,9 +1,9 @@
-// In place of the sources for CUDA in a build without it.
+// Replaces the CUDA sources in a build without CUDA.
 #include <c10/util/Exception.h>
 
 #include "bellows/kernels/cuda/activation.h"
+#include "bellows/kernels/cuda/layer_norm.h"
 #include "bellows/kernels/cuda/low_bit.h"
-#include "bellows/kernels/cuda/norm.h"
 #include "bellows/kernels/cuda/optimizers.h"
 #include "bellows/kernels/cuda/softmax.h"
 

@@ -6,7 +6,8 @@
 #include "bellows/kernels/cuda/optimizers.h"
 #include "bellows/kernels/optimizer_formula.h"
 
-// One launch for every 16 tensors: their addresses travel as the kernel's parameters, a block finds its tensor by its number.
+// One launch for every 16 tensors. Their addresses are kernel parameters, and a block finds its tensor by its block
+// index.
 namespace bellows::kernels::cuda {
 
 constexpr int batch_tensors = 16;
@@ -33,7 +34,7 @@ __device__ inline void set_step(AdagradRule& rule, float step) {
   rule.step = step;
 }
 
-/// The rule with the scalars that the device knows.
+/// The rule, with the scalars that are on the device filled in.
 template <class Rule>
 __device__ Rule resolved(const StepTensor<Rule>& t, const DeviceScalars& scalars) {
   Rule rule = t.rule;
@@ -43,11 +44,11 @@ __device__ Rule resolved(const StepTensor<Rule>& t, const DeviceScalars& scalars
   return rule;
 }
 
-/// One thread computes the constants, in double, and reads what lies on the device; the others take them over. Every thread of
-/// the block calls it.
+/// One thread computes the constants in double and reads the scalars on the device; the other threads copy the result.
+/// Every thread of the block must call it.
 template <class T, class Rule>
 __device__ Formula<T, Rule> formula_of_block(const StepTensor<Rule>& t, const DeviceScalars& scalars) {
-  // As bytes: shared memory takes no initializers.
+  // Declared as bytes, because shared memory has no initializers.
   alignas(Formula<T, Rule>) __shared__ unsigned char storage[sizeof(Formula<T, Rule>)];
   auto* const formula = reinterpret_cast<Formula<T, Rule>*>(storage);
   if (threadIdx.x == 0) *formula = Formula<T, Rule>(resolved(t, scalars));
@@ -55,7 +56,7 @@ __device__ Formula<T, Rule> formula_of_block(const StepTensor<Rule>& t, const De
   return *formula;
 }
 
-/// Calls launch(batch, blocks) until all tensors are done, each in blocks of `block_elements`.
+/// Calls launch(batch, blocks) until all tensors are done. Each block processes `block_elements` elements.
 template <class Rule, class Launch>
 void for_batches(std::span<const StepTensor<Rule>> tensors, int64_t block_elements, Launch launch) {
   Batch<Rule> batch;

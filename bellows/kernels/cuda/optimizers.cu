@@ -1,4 +1,4 @@
-// A block takes some thousand elements of a tensor. Compiled, but not yet run on a device.
+// A block processes several thousand elements of a tensor. Compiled, but not yet run on a device.
 #include "bellows/kernels/cuda/optimizers.h"
 
 #include "bellows/kernels/cuda/low_bit.h"

@@ -1,4 +1,4 @@
-// A block takes a row and walks over its classes. Compiled, but not yet run on a device.
+// A block processes one row. Compiled, but not yet run on a device.
 #include "bellows/kernels/cuda/softmax.h"
 
 #include "bellows/kernels/cuda/block_impl.h"
@@ -18,7 +18,7 @@ struct RowSums {
   }
 };
 
-/// The target's column here, or one that there is not.
+/// The target's column in this range, or a column that does not exist.
 __device__ int64_t target_column(const SoftmaxRows& scores, int64_t row) {
   return scores.target[row] - scores.first;
 }
@@ -51,8 +51,8 @@ __global__ void statistics_kernel(SoftmaxStatistics args) {
   }
 }
 
-/// Params: alike – do the rows of gradient and scores lie alike? The gradient may be the scores: each thread reads what it
-///         writes, and nothing else.
+/// Params: alike – whether the rows of gradient and logits have the same alignment. The gradient may be the logits:
+///         each thread reads only the values that it writes.
 template <class T>
 __global__ void gradient_kernel(SoftmaxGradient args, bool alike) {
   using A = Accumulate<T>;

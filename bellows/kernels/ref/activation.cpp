@@ -1,4 +1,4 @@
-// Activations and their slopes as the formulas stand, in double.
+// Activations and their derivatives, written as the formulas, in double.
 #include "bellows/kernels/activation.h"
 
 #include "bellows/kernels/activation_formula.h"

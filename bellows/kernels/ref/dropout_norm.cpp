@@ -1,4 +1,4 @@
-// Dropout, residual and norm as the formulas stand, in double.
+// Dropout, residual and norm, written as the formulas, in double.
 #include "bellows/kernels/dropout_norm.h"
 
 #include "bellows/kernels/dropout_hash.h"

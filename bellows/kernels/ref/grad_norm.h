@@ -6,10 +6,10 @@
 
 namespace bellows::kernels::ref {
 
-/// What cpu::norm_sum() has to equal, element after element.
+/// Reference of cpu::norm_sum(), one element at a time.
 double norm_sum(std::span<const NormTensor> tensors, NormSum what);
 
-/// What cpu::scale() has to equal.
+/// Reference of cpu::scale().
 void scale(std::span<const ScaleTensor> tensors, double factor);
 
 }  // namespace bellows::kernels::ref

@@ -23,7 +23,7 @@ GroupRange::GroupRange(float least, float most, bool all_finite, int bits) : sma
   if (std::isfinite(scale)) {
     step = width / static_cast<float>(levels);
   } else {
-    scale = 0;  // all values are equal, or as good as that
+    scale = 0;  // all values are (almost) equal
   }
 }
 
@@ -39,7 +39,7 @@ namespace ref {
 
 namespace {
 
-/// As lowbias32 of github.com/skeeto/hash-prospector.
+/// lowbias32 of github.com/skeeto/hash-prospector.
 uint32_t scramble32(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x7feb352dU;
   x = (x ^ (x >> 15)) * 0x846ca68bU;
@@ -62,7 +62,7 @@ void put_code_value(c10::ScalarType dtype, void* values, int64_t i, float value)
   }
 }
 
-GroupRange range_of(const GroupCodes& args, const void* values, int64_t begin, int64_t end) {
+GroupRange range_of(const GroupQuantization& args, const void* values, int64_t begin, int64_t end) {
   float least = code_value_at(args.dtype, values, begin), most = least;
   bool finite = true;
   for (int64_t i = begin; i < end; ++i) {
@@ -74,7 +74,7 @@ GroupRange range_of(const GroupCodes& args, const void* values, int64_t begin, i
   return {least, most, finite, args.bits};
 }
 
-uint32_t code_of(const GroupCodes& args, const GroupRange& range, float x, int64_t group, int64_t i) {
+uint32_t code_of(const GroupQuantization& args, const GroupRange& range, float x, int64_t group, int64_t i) {
   if (!range.finite) return 0;
   const int64_t half = args.group / 2;
   const uint32_t random = scramble32(group_key(args.seed, group) + static_cast<uint32_t>(i % half));
@@ -86,7 +86,7 @@ uint32_t code_of(const GroupCodes& args, const GroupRange& range, float x, int64
 
 }  // namespace
 
-void encode_groups(const GroupCodes& args, const void* values) {
+void quantize_groups(const GroupQuantization& args, const void* values) {
   std::fill_n(args.codes, args.codes_bytes(), uint8_t{0});
   for (int64_t group = 0; group < args.groups(); ++group) {
     const int64_t begin = group * args.group, end = std::min(begin + args.group, args.size);
@@ -106,7 +106,7 @@ void encode_groups(const GroupCodes& args, const void* values) {
   }
 }
 
-void decode_groups(const GroupCodes& args, void* values) {
+void dequantize_groups(const GroupQuantization& args, void* values) {
   for (int64_t n = 0; n < args.size; ++n) {
     const int64_t group = n / args.group, i = n % args.group, half = args.group / 2;
     const uint8_t* codes = args.codes + group * args.group * args.bits / 8;

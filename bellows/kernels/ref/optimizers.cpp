@@ -26,7 +26,7 @@ void step_one(const StepTensor<Rule>& t, StepTypes types) {
 
 // --- low-bit state
 
-/// Where the code of element i of a block stands: a byte of its own, or the lower or upper half of one.
+/// Location of the code of element i of a block: one byte, or the lower or upper half of a byte.
 struct CodePlace {
   uint8_t* byte;
   int shift, mask;

@@ -4,10 +4,10 @@
 
 #include "bellows/kernels/optimizer_step.h"
 
-/// What the fast kernels have to equal: the same rules in plain C++, element after element.
+/// Reference of the fast optimizer kernels: the same rules in plain C++, one element at a time.
 namespace bellows::kernels::ref {
 
-/// One step of each tensor.
+/// Makes one step of each tensor.
 void step(std::span<const StepTensor<SgdRule>> tensors, StepTypes types);
 void step(std::span<const StepTensor<AdamRule>> tensors, StepTypes types);
 void step(std::span<const StepTensor<RmspropRule>> tensors, StepTypes types);

@@ -6,7 +6,7 @@ namespace bellows::kernels::ref {
 
 namespace {
 
-/// Position i of the result, from values that lie `stride` bytes apart.
+/// Position i of the result. Input values are `stride` bytes apart.
 uint8_t resampled(const ResampleAxis& axis, int64_t i, const uint8_t* in, int64_t stride) {
   const uint8_t* from = in + axis.first[i] * stride;
   int32_t sum = 1 << (kResampleBits - 1);

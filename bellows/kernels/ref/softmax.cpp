@@ -1,4 +1,4 @@
-// Statistics and gradient of cross-entropy as the formulas stand, in double.
+// Statistics and gradient of cross-entropy, written as the formulas, in double.
 #include "bellows/kernels/softmax.h"
 #include "bellows/kernels/ref/values.h"
 #include "bellows/kernels/softmax_formula.h"

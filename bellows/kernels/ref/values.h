@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-/// Values of the four floating-point types, one at a time, as double.
+/// Access to single values of the four floating-point types, as double.
 namespace bellows::kernels::ref {
 
 inline double value_at(const void* values, c10::ScalarType dtype, int64_t i) {
@@ -36,7 +36,7 @@ inline void set_value_at(void* values, c10::ScalarType dtype, int64_t i, double 
   }
 }
 
-/// The type that values of `dtype` are summed in.
+/// The type in which values of `dtype` are summed.
 inline c10::ScalarType accumulation_type(c10::ScalarType dtype) {
   return dtype == c10::ScalarType::Double ? dtype : c10::ScalarType::Float;
 }

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "bellows/optim/fused/adafactor_op.h"
-#include "bellows/optim/fused/kernel_type_impl.h"
+#include "bellows/optim/fused/kernel_type.h"
 #include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
@@ -35,7 +35,7 @@ void for_each_option(AdafactorGroupOptions& o, F f) {
   f(o.weight_decay()), f(o.scale_parameter()), f(o.relative_step()), f(o.warmup_init());
 }
 
-/// A parameter without its state.
+/// The kernel's arguments for a parameter, without state.
 kernels::AdafactorTensor adafactor_tensor(const at::Tensor& weight, const at::Tensor& grad) {
   const int64_t columns = weight.dim() >= 2 ? weight.size(-1) : weight.numel();
   const int64_t rows = weight.dim() >= 2 ? weight.size(-2) : 1;
@@ -77,7 +77,7 @@ void adafactor_strided(at::TensorList weights, at::TensorList grads, at::TensorL
 
 }  // namespace
 
-// In the source that calls the operator: whoever links the calls links the registration.
+// Registered in the source file that calls the operator, so that a static link includes the registration.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def(
       "adafactor_step_(Tensor(a!)[] weights, Tensor[] grads, Tensor(b!)[] rows, Tensor(c!)[] columns, Tensor(d!)[] "

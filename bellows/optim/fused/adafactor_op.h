@@ -4,20 +4,22 @@
 
 #include "bellows/kernels/adafactor.h"
 #include "bellows/optim/adafactor.h"
-#include "bellows/optim/fused/fused_impl.h"
+#include "bellows/optim/fused/fused_step.h"
 
 namespace bellows::optim {
 
-/// The numbers of step number `step`, from 1.
+/// The kernel's parameters for one step.
+/// Params: step – number of the step, starting at 1
 kernels::AdafactorRule adafactor_rule(const AdafactorGroupOptions& options, double step);
 
-/// What one step works on, row-major on the CPU. Rows and columns are of those that have two dims or more, squares of the others.
+/// Arguments of one step, row-major on the CPU. `rows` and `columns` belong to the tensors with at least two dims,
+/// `squares` to the others.
 struct AdafactorTensors {
   TensorList weights, grads, rows, columns, squares, firsts;
-  std::vector<at::Scalar> steps;  ///< number of this step, of each
+  std::vector<at::Scalar> steps;  ///< number of this step, for each tensor
 };
 
-/// kernels::adafactor_step. Where a client of the taps defers operators, it is one itself, `bellows::adafactor_step_`.
+/// Runs kernels::adafactor_step. If a tap defers operators, it is the operator `bellows::adafactor_step_`.
 void adafactor_on_cpu(const AdafactorTensors& tensors, const AdafactorGroupOptions& options, const FusedStep& step);
 
 }  // namespace bellows::optim

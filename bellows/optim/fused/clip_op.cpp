@@ -11,14 +11,14 @@
 
 #include "bellows/kernels/cpu/grad_norm.h"
 #include "bellows/optim/fused/clip_op.h"
-#include "bellows/optim/fused/kernel_type_impl.h"
+#include "bellows/optim/fused/kernel_type.h"
 #include "bellows/tap/deferral.h"
 
 namespace bellows::optim {
 
 namespace {
 
-/// Nothing where the kernels cannot sweep over the tensor's memory.
+/// The element type for the kernels; empty if they cannot process the tensor's memory in one pass.
 std::optional<kernels::Type> sweepable_type(const at::Tensor& tensor) {
   if (!tensor.is_cpu() || !tensor.is_non_overlapping_and_dense()) return std::nullopt;
   return kernel_type(tensor.scalar_type());
@@ -68,7 +68,7 @@ void scale_to_norm_strided(at::TensorList tensors, const at::Tensor& total_norm,
 
 }  // namespace
 
-// In the source that calls the operators: whoever links the calls links the registration.
+// Registered in the source file that calls the operators, so that a static link includes the registration.
 TORCH_LIBRARY_FRAGMENT(bellows, library) {
   library.def("grad_norm(Tensor[] tensors, float norm_type) -> Tensor", {at::Tag::pt2_compliant_tag});
   library.def("scale_to_norm_(Tensor(a!)[] tensors, Tensor total_norm, float max_norm) -> ()",

@@ -53,7 +53,7 @@ BatchSizeSchedule multi_step_batch_size(int64_t start, int64_t end, std::vector<
 int64_t accumulation_for(int64_t batch_size, int64_t per_process, int64_t world_size) {
   const int64_t at_once = GlobalBatch{.per_process = per_process, .world_size = world_size}.size();
   TORCH_CHECK_VALUE(batch_size >= at_once && batch_size % at_once == 0, "accumulation_for: a global batch of ",
-                    batch_size, " is not made of whole forward passes of ", per_process, " samples on ", world_size,
+                    batch_size, " cannot be divided into forward passes of ", per_process, " samples on ", world_size,
                     " processes. Choose a multiple of ", at_once, ".");
   return batch_size / at_once;
 }

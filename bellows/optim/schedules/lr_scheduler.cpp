@@ -26,7 +26,7 @@ const at::Tensor& entry(const char* where, const NamedTensors& state, const char
                       dtype, ", got ", tensor.defined() ? c10::toString(tensor.scalar_type()) : "nothing", ".");
     return tensor;
   }
-  TORCH_CHECK_VALUE(false, where, ": \"", name, "\" is missing. The state is of something else.");
+  TORCH_CHECK_VALUE(false, where, ": \"", name, "\" is missing. The state belongs to another kind of object.");
 }
 
 double number_entry(const char* where, const NamedTensors& state, const char* name) {
@@ -49,7 +49,7 @@ at::Tensor as_tensor(int64_t value) {
   return at::scalar_tensor(value, at::dtype(at::kLong));
 }
 
-/// Calls `use` with a reference to the momentum or beta1 of `options`, as getter and setter of libtorch's classes.
+/// Calls `use` with a reference to the momentum or beta1 in `options`, in the manner of libtorch's accessors.
 template <class Use>
 bool with_momentum(torch::optim::OptimizerOptions& options, Use use) {
   namespace to = torch::optim;
@@ -62,7 +62,7 @@ bool with_momentum(torch::optim::OptimizerOptions& options, Use use) {
   return false;
 }
 
-/// The tensor that takes the place of all groups' rates; undefined if there is none.
+/// The tensor that replaces all groups' rates; undefined if there is none.
 at::Tensor lr_tensor_of(const torch::optim::Optimizer& optimizer) {
   const auto* own = dynamic_cast<const LibtorchOptimizer*>(&optimizer);
   return own ? own->lr_tensor() : at::Tensor();
@@ -93,7 +93,8 @@ LrScheduler::LrScheduler(torch::optim::Optimizer& optimizer, GroupSchedule sched
 LrScheduler::LrScheduler(torch::optim::Optimizer& optimizer, std::vector<GroupSchedule> schedules)
     : optimizer_(&optimizer), schedules_(std::move(schedules)) {
   const auto& groups = optimizer.param_groups();
-  TORCH_CHECK_VALUE(!groups.empty(), "LrScheduler: expected an optimizer with parameters, it has no group.");
+  TORCH_CHECK_VALUE(!groups.empty(),
+                    "LrScheduler: expected an optimizer with parameters, got one without parameter groups.");
   TORCH_CHECK_VALUE(schedules_.size() == groups.size(), "LrScheduler: expected one schedule for each of the ",
                     groups.size(), " parameter groups, got ", schedules_.size(), ".");
   for (const GroupSchedule& schedule : schedules_) check::callable("LrScheduler", schedule.lr);
@@ -111,18 +112,19 @@ void LrScheduler::set_step(int64_t step) {
 void LrScheduler::apply(int64_t step, const std::vector<double>& base_lrs) {
   auto& groups = optimizer_->param_groups();
   TORCH_CHECK_VALUE(groups.size() == base_lrs.size(), "LrScheduler: the optimizer has ", groups.size(),
-                    " parameter groups, the schedule was made for ", base_lrs.size(),
-                    ". Add groups first, then make the scheduler.");
+                    " parameter groups, but the scheduler was constructed for ", base_lrs.size(),
+                    ". Add groups before you construct the scheduler.");
   std::vector<double> rates, momenta(groups.size());
   for (size_t i = 0; i < groups.size(); ++i) {
     check::number("LrScheduler", "a base learning rate", base_lrs[i]);
     rates.push_back(base_lrs[i] * schedules_[i].lr(step));
-    TORCH_CHECK_VALUE(std::isfinite(rates[i]) && rates[i] >= 0, "LrScheduler: the schedule gives a learning rate of ",
-                      rates[i], " at step ", step, " (group ", i, ").");
+    TORCH_CHECK_VALUE(std::isfinite(rates[i]) && rates[i] >= 0,
+                      "LrScheduler: the schedule returned a learning rate of ", rates[i], " at step ", step, " (group ",
+                      i, ").");
     if (!schedules_[i].momentum) continue;
     momenta[i] = schedules_[i].momentum(step);
     check::number("LrScheduler", "a momentum", momenta[i], 0, 1);
-    get_momentum(groups[i].options());  // throws if there is none
+    get_momentum(groups[i].options());  // throws if there is no momentum
   }
   at::Tensor lr_tensor = lr_tensor_of(*optimizer_);
   if (lr_tensor.defined()) {
@@ -150,7 +152,7 @@ void LrScheduler::load_state_dict(const NamedTensors& state) {
   const int64_t step = count_entry(where, state, "step");
   const at::Tensor base = entry(where, state, "base_lrs", at::kDouble).contiguous();
   TORCH_CHECK_VALUE(base.dim() == 1 && base.numel() == static_cast<int64_t>(base_lrs_.size()), where,
-                    ": the state is of ", base.numel(), " parameter groups, this optimizer has ", base_lrs_.size(),
+                    ": the state has ", base.numel(), " parameter groups, but this optimizer has ", base_lrs_.size(),
                     ".");
   std::vector<double> base_lrs(base.const_data_ptr<double>(), base.const_data_ptr<double>() + base.numel());
   apply(step, base_lrs);

@@ -10,40 +10,41 @@
 
 namespace bellows::optim {
 
-/// Sets the learning rate, and where asked the momentum, of every parameter group from a schedule. The rates of step 0
-/// are set at once; after each optimizer step, step() sets those of the next.
+/// Sets the learning rate, and optionally the momentum, of every parameter group from a schedule. The constructor sets
+/// the rates of step 0. After each optimizer step, step() sets the rates of the next one.
 ///
-/// The base rates are the groups' rates when this object is made. Make it before the optimizer's state is loaded, or
-/// load this object's state too: it holds the base rates. A learning rate given as tensor
-/// (optimizers.h: lr_tensor) is filled in place, without a wait for its device; its value is the base rate of all
-/// groups.
-/// Threads:  one thread at a time, the optimizer's; the optimizer outlives this object
-/// Ref:      torch.optim.lr_scheduler.LRScheduler
+/// The base rates are the groups' rates when this object is constructed. Construct it before you load the optimizer's
+/// state, or load this object's state, too, because it contains the base rates. A learning-rate tensor (lr_tensor in
+/// optimizers.h) is filled in place without waiting for its device; its value is the base rate of all groups.
+/// Threads: not thread-safe; use the optimizer's thread. The optimizer must outlive this object.
+/// Ref:     torch.optim.lr_scheduler.LRScheduler
 class LrScheduler {
  public:
-  /// The same schedule for all groups.
-  /// Throws: c10::ValueError – no group, no schedule, a base rate that is negative or not finite
+  /// Uses the same schedule for all groups.
+  /// Throws: c10::ValueError if there is no group or no schedule, or if a base rate is negative or not finite
   LrScheduler(torch::optim::Optimizer& optimizer, Schedule schedule);
   LrScheduler(torch::optim::Optimizer& optimizer, GroupSchedule schedule);
-  /// A schedule of its own for each group.
-  /// Throws: c10::ValueError – another number of schedules than of groups; as above
+  /// Uses one schedule per group.
+  /// Throws: c10::ValueError if the number of schedules differs from the number of groups; otherwise as above
   LrScheduler(torch::optim::Optimizer& optimizer, std::vector<GroupSchedule> schedules);
 
-  /// Throws: c10::ValueError – the schedule ended or gave a rate that is negative or not finite, or groups were added;
-  ///         nothing is changed then
+  /// Throws: c10::ValueError if the schedule has ended, if it returns a rate that is negative or not finite, or if
+  ///         groups were added; then nothing is changed
   void step() { set_step(step_ + 1); }
-  /// Goes to any step. Throws: as step()
+  /// Goes to any step.
+  /// Throws: as step()
   void set_step(int64_t step);
-  /// Steps taken: the one whose rates are set.
+  /// The number of the step whose rates are set, that is, the number of steps taken.
   int64_t last_step() const { return step_; }
-  /// The rates that are set, one a group.
+  /// The current rates, one per group.
   const std::vector<double>& get_last_lr() const { return last_lr_; }
   const std::vector<double>& base_lrs() const { return base_lrs_; }
 
-  /// "step" (int64) and "base_lrs" (float64, one a group).
+  /// "step" (int64) and "base_lrs" (float64, one per group).
   NamedTensors state_dict() const;
-  /// Sets step, base rates and with them the groups' rates. Throws: c10::ValueError – state of another kind or number
-  /// of groups; as step(); nothing is changed then
+  /// Sets the step and base rates, and from them the groups' rates.
+  /// Throws: c10::ValueError if the state is of another kind or has another number of groups; otherwise as step(). Then
+  ///         nothing is changed.
   void load_state_dict(const NamedTensors& state);
 
  private:
@@ -55,23 +56,23 @@ class LrScheduler {
   int64_t step_ = 0;
 };
 
-/// Sets `momentum` (SGD, RMSprop) or the first of `betas` (Adam, AdamW, Lion) of a group's options.
-/// Throws:   c10::ValueError – the optimizer has neither
+/// Sets `momentum` (SGD, RMSprop) or the first of `betas` (Adam, AdamW, Lion) in a group's options.
+/// Throws: c10::ValueError if the optimizer has neither
 void set_momentum(torch::optim::OptimizerOptions& options, double momentum);
-/// Throws:   c10::ValueError – the optimizer has neither
+/// Throws: c10::ValueError if the optimizer has neither
 double get_momentum(const torch::optim::OptimizerOptions& options);
 
-/// Whether a metric shall fall or rise.
+/// Whether the metric is to be minimized or maximized.
 enum class PlateauMode { min, max };
-/// What the threshold is relative to.
+/// Whether the threshold is relative or absolute.
 enum class ThresholdMode { rel, abs };
 
-/// Params:   factor – the rate is multiplied by it
-///           patience – metrics without an improvement that are let pass
-///           threshold – what counts as an improvement: of the best metric (rel), or itself (abs)
-///           cooldown – metrics after a reduction that are not counted as bad
-///           min_factor – the rate stays at or above this fraction of the base rate (PyTorch: min_lr)
-///           eps – a reduction by less than this fraction of the base rate is left out (PyTorch: absolute)
+/// Params: factor – factor of a reduction
+///         patience – number of metrics without improvement that are tolerated
+///         threshold – minimum improvement: relative to the best metric (rel) or absolute (abs)
+///         cooldown – number of metrics after a reduction that are not counted as bad
+///         min_factor – lower bound of the rate, as a fraction of the base rate (PyTorch: min_lr)
+///         eps – reductions by less than this fraction of the base rate are skipped (PyTorch: absolute)
 struct PlateauOptions {
   PlateauMode mode = PlateauMode::min;
   double factor = 0.1;
@@ -83,25 +84,25 @@ struct PlateauOptions {
   double eps = 1e-8;
 };
 
-/// Reduces the rate when a metric stops improving: a factor with a state, fed with one metric at a time. It is used
-/// alone, `set_lr(optimizer, base_lr * plateau.step(loss))`, or times a schedule: LrScheduler(optimizer,
-/// chained({cosine, plateau.as_schedule()})).
-/// Threads:  one thread at a time
-/// Ref:      torch.optim.lr_scheduler.ReduceLROnPlateau
+/// Reduces the learning rate when a metric stops improving. It is a factor with state that you update with one metric
+/// at a time. Use it alone, `set_lr(optimizer, base_lr * plateau.step(loss))`, or multiply it with a schedule:
+/// LrScheduler(optimizer, chained({cosine, plateau.as_schedule()})).
+/// Threads: not thread-safe
+/// Ref:     torch.optim.lr_scheduler.ReduceLROnPlateau
 class ReduceLrOnPlateau {
  public:
-  /// Throws: c10::ValueError – options out of range
+  /// Throws: c10::ValueError if options are out of range
   explicit ReduceLrOnPlateau(const PlateauOptions& options = {});
 
-  /// Takes one metric and returns factor(). A metric that is NaN is no improvement, as in PyTorch.
+  /// Adds one metric and returns factor(). NaN counts as no improvement, as in PyTorch.
   double step(double metric);
   double factor() const { return state_->factor; }
-  /// The factor whatever the step; it goes on following this object, and may outlive it.
+  /// A schedule that returns the current factor of this object at any step. It can outlive this object.
   Schedule as_schedule() const;
 
   /// "best", "factor" (float64), "num_bad", "cooldown" (int64).
   NamedTensors state_dict() const;
-  /// Throws: c10::ValueError – state of another kind; nothing is changed then
+  /// Throws: c10::ValueError if the state is of another kind; then nothing is changed
   void load_state_dict(const NamedTensors& state);
 
  private:

@@ -9,7 +9,7 @@ namespace bellows::optim {
 
 namespace {
 
-/// From 1 to 0 while `t` goes from 0 to 1.
+/// Falls from 1 to 0 while `t` rises from 0 to 1.
 double half_cosine(double t) {
   return (1 + std::cos(std::numbers::pi * t)) / 2;
 }
@@ -18,7 +18,7 @@ double anneal_between(Anneal anneal, double from, double to, double t) {
   return anneal == Anneal::cos ? to + (from - to) * half_cosine(t) : from + (to - from) * t;
 }
 
-/// How far `step` has come on the way to `total`; at most 1.
+/// The fraction of `total` that `step` has reached, at most 1.
 double progress(int64_t step, int64_t total) {
   return static_cast<double>(std::min(step, total)) / static_cast<double>(total);
 }
@@ -88,7 +88,7 @@ Schedule cosine_annealing_lr(int64_t t_max, double min_factor) {
   check::count("cosine_annealing_lr", "t_max", t_max);
   check::number("cosine_annealing_lr", "min_factor", min_factor);
   return [=](int64_t step) {
-    // The wave's period is 2 t_max: a small angle keeps the cosine exact after millions of steps.
+    // The period is 2 t_max. Reducing the angle keeps the cosine exact after millions of steps.
     return anneal_between(Anneal::cos, 1, min_factor,
                           static_cast<double>(step % (2 * t_max)) / static_cast<double>(t_max));
   };
@@ -131,24 +131,24 @@ Schedule swa_lr(const SwaLrOptions& options, Schedule before) {
   };
 }
 
-// --- Cycles: rate and momentum go opposite ways
+// --- Cycles: rate and momentum change in opposite directions
 
 namespace {
 
-/// One leg of a one-cycle: where it ends, and both values there.
+/// One phase of a cycle: its end, and both values there.
 struct Leg {
   double end_step, lr, momentum;
 };
 
 struct OneCycle {
-  std::vector<Leg> legs;  // the first is the start, one step long in no direction
+  std::vector<Leg> legs;  // the first is the start and has no length
   OneCycleOptions options;
 
-  /// The value `of` a leg at `step`, on the way there from the leg before.
+  /// Interpolates the value `of` at `step` between two legs.
   double at(int64_t step, double Leg::*of) const {
     TORCH_CHECK_VALUE(step <= options.total_steps, "one_cycle_lr: step ", step,
-                      " lies beyond total_steps = ", options.total_steps,
-                      ". State the number of steps of the whole run.");
+                      " is beyond total_steps = ", options.total_steps,
+                      ". Set total_steps to the number of steps of the whole run.");
     const double s = static_cast<double>(std::min(step, options.total_steps - 1));
     size_t i = 1;
     while (i + 1 < legs.size() && s > legs[i].end_step) ++i;
@@ -170,7 +170,7 @@ OneCycle legs_of(const OneCycleOptions& o) {
 struct Cyclic {
   CyclicOptions options;
 
-  /// How high the rate stands between its lowest and highest, 0 to 1.
+  /// Position of the rate between its lowest and highest value, from 0 to 1.
   double height(int64_t step) const {
     const auto up = static_cast<double>(options.step_size_up), down = static_cast<double>(options.step_size_down);
     const int64_t period = options.step_size_up + options.step_size_down, cycle = step / period;

@@ -9,10 +9,10 @@
 
 #include "bellows/optim/schedules/schedule.h"
 
-/// Checks that the schedules share. Private to the component.
+/// Argument checks of the schedules. Private to the component.
 namespace bellows::optim::check {
 
-/// Finite and within [low, high].
+/// Throws: c10::ValueError if `value` is not finite or outside [low, high]
 inline void number(const char* where, const char* name, double value, double low = 0, double high = INFINITY) {
   TORCH_CHECK_VALUE(std::isfinite(value) && value >= low && value <= high, where, ": expected ", name, " of at least ",
                     low, std::isfinite(high) ? c10::str(" and at most ", high) : "", ", got ", value, ".");

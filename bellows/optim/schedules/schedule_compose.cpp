@@ -46,7 +46,7 @@ Schedule chained(std::vector<Schedule> schedules) {
 
 Schedule sequential(std::vector<Schedule> schedules, std::vector<int64_t> milestones) {
   TORCH_CHECK_VALUE(!schedules.empty() && schedules.size() == milestones.size() + 1,
-                    "sequential: expected one schedule more than milestones, got ", schedules.size(), " and ",
+                    "sequential: expected one more schedule than milestones, got ", schedules.size(), " and ",
                     milestones.size(), ".");
   check::increasing("sequential", milestones);
   for (const Schedule& schedule : schedules) check::callable("sequential", schedule);

@@ -10,7 +10,7 @@
 #include "bellows/optim/groups.h"
 #include "bellows/optim/lion.h"
 
-// What each optimizer's options and state hold, once: these lists write, read, override and check.
+// The fields of each optimizer's options and state, defined once for writing, reading, overriding and checking.
 namespace bellows::optim {
 
 namespace to = torch::optim;
@@ -97,7 +97,7 @@ struct Kind {
   using State = S;
 };
 
-/// Calls `f` with the classes that belong to options `o`. False when they are not among those above.
+/// Calls `f` with the classes that belong to the options `o`. Returns false if they are not among those above.
 template <class F>
 bool with_kind(const to::OptimizerOptions& o, F f) {
   if (dynamic_cast<const to::SGDOptions*>(&o)) return f(Kind<to::SGDOptions, to::SGDParamState>());
@@ -110,8 +110,8 @@ bool with_kind(const to::OptimizerOptions& o, F f) {
   return false;
 }
 
-/// Puts what `overrides` gives into `options`.
-/// Throws:   c10::ValueError – an option that this class does not have
+/// Sets the values given in `overrides` in `options`.
+/// Throws: c10::ValueError for an option that this class does not have
 void override_options(to::OptimizerOptions& options, const GroupOptions& overrides);
 
 }  // namespace bellows::optim

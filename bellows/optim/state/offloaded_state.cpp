@@ -1,10 +1,11 @@
+#include "bellows/optim/state/offloaded_state.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "bellows/core/error.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/fields_impl.h"
-#include "bellows/optim/state/offloaded_state_impl.h"
 
 namespace bellows::optim {
 
@@ -16,7 +17,7 @@ int64_t round_up_to(int64_t bytes, int64_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
-// How many tensors of state a parameter gets.
+// Number of state tensors of a parameter.
 int64_t moments_of(const to::SGDOptions& o) {
   return o.momentum() != 0;
 }
@@ -40,12 +41,12 @@ int64_t moments_of(const LionGroupOptions&) {
   return 1;
 }
 
-/// Bytes in the file of a tensor with that many elements.
+/// Size in the file of a tensor with these sizes.
 int64_t bytes_in_file(at::IntArrayRef sizes, at::ScalarType type) {
   return round_up_to(c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(type)), tensor_alignment);
 }
 
-/// What all of a parameter's state takes, whether it is there yet or not.
+/// Size of all state of a parameter, whether it exists yet or not.
 int64_t state_bytes(const to::Optimizer& optimizer, const to::OptimizerOptions& options, const at::Tensor& p) {
   const auto* ours = dynamic_cast<const LibtorchOptimizer*>(&optimizer);
   int64_t bytes = ours && ours->keeps_master(p) ? bytes_in_file(p.sizes(), at::kFloat) : 0;
@@ -59,9 +60,8 @@ int64_t state_bytes(const to::Optimizer& optimizer, const to::OptimizerOptions& 
     }
     return false;
   });
-  TORCH_CHECK_VALUE(
-      known, "offload_state: expected an optimizer whose state it knows: SGD, Adam, AdamW, RMSprop, ",
-      "Adagrad or Lion, of bellows::optim or torch::optim. Adafactor's is a few vectors: leave it in memory.");
+  TORCH_CHECK_VALUE(known, "offload_state: expected one of the optimizers SGD, Adam, AdamW, RMSprop, Adagrad or Lion ",
+                    "of bellows::optim or torch::optim. Adafactor's state is only a few vectors: leave it in memory.");
   return bytes;
 }
 
@@ -72,7 +72,8 @@ OffloadedState::OffloadedState(to::Optimizer& optimizer, const StepInBackwardOpt
   TORCH_CHECK_VALUE(options.in_flight_bytes > 0, "offload_state: expected in_flight_bytes above 0, got ",
                     options.in_flight_bytes, ".");
   lay_out();
-  TORCH_CHECK_VALUE(bytes_ > 0, "offload_state: this optimizer keeps no state (SGD without momentum?). Leave it out.");
+  TORCH_CHECK_VALUE(bytes_ > 0,
+                    "offload_state: this optimizer keeps no state (SGD without momentum?). Do not set offload_state.");
   file_ = StateFile::make(options.folder, bytes_);
   writer_ = std::make_unique<StateWriter>(file_, in_flight_bytes_);
   for (Place& place : places_) keep(place);
@@ -92,7 +93,7 @@ void OffloadedState::lay_out() {
       bytes_ += bytes;
     }
   }
-  // All the room that arrived() needs: it cannot fail between two changes.
+  // Reserves the memory that arrived() needs, so that it cannot fail between two changes.
   came_.assign(places_.size(), false);
   position_.assign(places_.size(), 0);
   order_.reserve(places_.size()), coming_.reserve(places_.size());
@@ -107,7 +108,7 @@ at::Tensor OffloadedState::in_file(Place& place, size_t field, const at::Tensor&
     part = {place.part.offset + place.used, bytes};
     place.used += bytes;
   }
-  // What was not counted on, because options have changed, stays in memory.
+  // State that was not expected, because options have changed, stays in memory.
   return part.bytes == bytes && tensor.is_non_overlapping_and_dense() ? file_->put(tensor, part.offset) : tensor;
 }
 
@@ -139,7 +140,7 @@ void OffloadedState::after_step(const at::Tensor& parameter) {
   keep(places_[index_of_.at(parameter.unsafeGetTensorImpl())]);
 }
 
-/// A gradient that comes for the second time begins the next pass.
+/// A gradient that arrives for the second time starts the next pass.
 void OffloadedState::arrived(size_t index) {
   if (came_[index]) {
     order_.swap(coming_);
@@ -151,7 +152,7 @@ void OffloadedState::arrived(size_t index) {
   came_[index] = true;
   coming_.push_back(index);
   if (!order_.empty() && position_[index] < order_.size()) return read_ahead(position_[index]);
-  file_->fetch(places_[index].part);  // a page that is missed brings its neighbours, megabytes of them
+  file_->fetch(places_[index].part);  // a page fault would also read neighbouring pages, megabytes of them
 }
 
 void OffloadedState::read_ahead(size_t position) {
@@ -165,7 +166,7 @@ void OffloadedState::read_ahead(size_t position) {
     file_->fetch(part(0));
   }
   last_ = position;
-  // Not so far that parts come back before they have left.
+  // Limited, so that parts are not read again before they are written out.
   while (ahead_ + 1 < count && ahead_bytes_ + part(ahead_ + 1).bytes <= std::min(in_flight_bytes_, bytes_ / 2)) {
     ahead_bytes_ += part(++ahead_).bytes;
     file_->fetch(part(ahead_));

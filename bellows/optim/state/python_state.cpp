@@ -19,7 +19,7 @@ namespace {
 
 using io::PickleValue;
 
-/// Options of Python's that have no counterpart in a group here.
+/// Options of Python that have no counterpart in a group here.
 const std::set<std::string>& python_only() {
   static const std::set<std::string> names = {
       "foreach", "fused",       "capturable",   "differentiable",         "initial_lr",           "maximize",
@@ -40,7 +40,7 @@ bool climbs(const to::Optimizer& optimizer) {
   return own && own->maximize();
 }
 
-/// "state.3.exp_avg" as its three parts.
+/// The three parts of a name such as "state.3.exp_avg".
 struct StateName {
   std::string kind, field;
   int64_t index = 0;
@@ -52,7 +52,7 @@ struct StateName {
   }
 };
 
-/// Python keeps step counts as float32 tensors, options as numbers.
+/// Python stores step counts as float32 tensors and options as numbers.
 PickleValue to_python(const StateName& name, const at::Tensor& value) {
   if (name.kind == "state") return name.field == "step" ? value.to(at::kFloat) : value;
   if (value.numel() == 2) return PickleValue::tuple({value[0].item<double>(), value[1].item<double>()});
@@ -82,7 +82,7 @@ at::Tensor number_tensor(const PickleValue& value, const std::string& name) {
                     "tensor, got ", value.describe(), ".");
 }
 
-/// Adafactor's None: a relative step whose lr is 1 here, and no first moment.
+/// None in Adafactor's options: as lr, it means relative_step with a factor of 1; as beta1, no first moment.
 at::Tensor none_or_number(const std::string& option, const PickleValue& value, const std::string& name) {
   if (!value.is_none()) return number_tensor(value, name);
   return at::scalar_tensor(option == "lr" ? 1.0 : 0.0, at::kDouble);
@@ -92,7 +92,7 @@ void read_state(const PickleValue& state, NamedTensors& result) {
   for (const auto& [index, fields] : state.items()) {
     for (const auto& [key, value] : fields.items()) {
       if (value.is_none() || key.as_string() == "RMS")
-        continue;  // SGD without momentum; transformers' Adafactor keeps a log
+        continue;  // SGD without momentum; a log value in transformers' Adafactor
       const std::string name = c10::str("state.", index.as_int(), ".", key.as_string());
       result.emplace_back(name, number_tensor(value, name));
     }

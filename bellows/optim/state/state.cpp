@@ -7,7 +7,7 @@
 
 #include "bellows/core/error.h"
 #include "bellows/core/named_state.h"
-#include "bellows/optim/fused/fused_impl.h"
+#include "bellows/optim/optimizer_internals.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/fields_impl.h"
 
@@ -33,7 +33,7 @@ at::Tensor to_tensor(const Betas& value) {
   return at::tensor({std::get<0>(value), std::get<1>(value)}, at::kDouble);
 }
 
-/// A state dict under examination: every entry has to be asked for.
+/// Reads a state dict and detects entries that were not read.
 class Reader {
  public:
   explicit Reader(const NamedTensors& state) {
@@ -53,8 +53,8 @@ class Reader {
     return next != left_.end() && next->first.starts_with(prefix);
   }
   void check_empty() const {
-    TORCH_CHECK_VALUE(left_.empty(), "optim::load_state_dict: the state holds \"", left_.begin()->first,
-                      "\", for which this optimizer has no place. It belongs to another optimizer or model.");
+    TORCH_CHECK_VALUE(left_.empty(), "optim::load_state_dict: the state contains \"", left_.begin()->first,
+                      "\", which this optimizer does not have. It belongs to another optimizer or model.");
   }
 
  private:
@@ -70,7 +70,7 @@ T number(const at::Tensor& tensor, const std::string& name) {
   return tensor.item<T>();
 }
 
-/// The parameter that a piece of state belongs to, and the type that its state has.
+/// Shape and options that a state tensor must have.
 struct Owner {
   std::vector<int64_t> sizes = {};
   at::TensorOptions options = {};
@@ -90,7 +90,7 @@ void read(Betas& value, const at::Tensor& tensor, const std::string& name, const
                     "\" should be two numbers. The state belongs to another optimizer.");
   value = {tensor.flatten()[0].item<double>(), tensor.flatten()[1].item<double>()};
 }
-/// A tensor may be missing: not every option of an optimizer makes it.
+/// The tensor may be missing, because some options do not create it.
 void read(at::Tensor& value, const at::Tensor& tensor, const std::string& name, const Owner& owner) {
   if (!tensor.defined()) return;
   const at::IntArrayRef sizes = owner.sizes;
@@ -103,7 +103,7 @@ std::string at_index(const char* what, size_t i) {
   return c10::str(what, ".", i, ".");
 }
 
-/// Behind the name of a moment in low-bit state: its scales.
+/// Suffix of the scales of a moment in low-bit state.
 constexpr const char* scale_suffix = ".absmax";
 constexpr const char* rounding_count_name = "param_groups.0.rounding_count";
 
@@ -131,7 +131,7 @@ bool write_known(const to::Optimizer& optimizer, NamedTensors& result) {
       const auto found = optimizer.state().find(p.unsafeGetTensorImpl());
       if (found == optimizer.state().end()) continue;
       auto* state = dynamic_cast<typename K::State*>(found->second.get());
-      if (!state) return false;  // a class of the user's that only shares the options
+      if (!state) return false;  // the user's own class, which only shares the options
       const auto scales = ours(optimizer) ? ours(optimizer)->state_scales(p) : LibtorchOptimizer::Scales();
       size_t moment = 0;
       fields(*state, [&](const char* name, auto& value) {
@@ -155,7 +155,7 @@ bool write_known(const to::Optimizer& optimizer, NamedTensors& result) {
   return true;
 }
 
-/// What a state dict says about an optimizer of kind K, read whole before anything is changed.
+/// A state dict of an optimizer of kind K. It is read completely before anything is changed.
 template <class K>
 struct Loaded {
   std::vector<std::unique_ptr<to::OptimizerOptions>> options;
@@ -171,7 +171,7 @@ struct Loaded {
     read(master, reader.take(prefix + "master"), prefix + "master", {p.sizes().vec(), type.dtype(at::kFloat)});
     if (master.defined()) {
       TORCH_CHECK_VALUE(optimizer && optimizer->keeps_master(p), "optim::load_state_dict: \"", prefix,
-                        "master\" is a master weight, ", "this optimizer keeps none for a ", p.scalar_type(),
+                        "master\" is a master weight, ", "but this optimizer keeps none for a ", p.scalar_type(),
                         " parameter. Construct it with .master_weights = true.");
       masters.emplace_back(p, master);
     }
@@ -203,7 +203,7 @@ struct Loaded {
     optimizer.refresh_master_weights();
     for (const to::OptimizerParamGroup& group : optimizer.param_groups()) {
       for (const at::Tensor& p : group.params()) {
-        if (optimizer.state_block(p) > 0) optimizer.set_state_scales(p, {});  // state that is made anew has new ones
+        if (optimizer.state_block(p) > 0) optimizer.set_state_scales(p, {});  // new state gets new scales
       }
     }
     for (const auto& [p, master] : masters) optimizer.set_master_weight(p, master);
@@ -264,7 +264,7 @@ void load_archive(to::Optimizer& optimizer, const at::Tensor& bytes) {
 NamedTensors state_dict(const to::Optimizer& optimizer) {
   if (const auto* own = dynamic_cast<const NamedState*>(&optimizer)) return own->state_dict();
   NamedTensors result;
-  // Settling leaves what the optimizer means as it was.
+  // Settling does not change the observable state of the optimizer.
   if (auto* own = const_cast<LibtorchOptimizer*>(ours(optimizer))) own->settle_steps();
   const bool known =
       with_kind(optimizer.defaults(), [&](auto kind) { return write_known<decltype(kind)>(optimizer, result); });
@@ -283,7 +283,7 @@ void load_state_dict(to::Optimizer& optimizer, const NamedTensors& state) {
   const bool known =
       with_kind(optimizer.defaults(), [&](auto kind) { return read_known<decltype(kind)>(optimizer, reader); });
   TORCH_CHECK_VALUE(known,
-                    "optim::load_state_dict: expected \"archive\", for an optimizer of a class of your own. "
+                    "optim::load_state_dict: expected \"archive\" for an optimizer class of your own. "
                     "The state belongs to another optimizer.");
 }
 

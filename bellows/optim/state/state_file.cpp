@@ -23,10 +23,9 @@ int64_t StateFile::page_bytes() {
 }
 
 StateFile::StateFile(const std::string& folder, int64_t bytes) : file_(folder, "offload_state") {
-  const std::string advice =
-      "the state is as large as that: in 8 and 4 bits (state_dtype) or as Adafactor's it is smaller.";
+  const std::string advice = "int8 or int4 state (state_dtype) and the state of Adafactor are smaller.";
   file_.grow(bytes, advice);
-  file_.fill(0, advice);  // pages that find no room when they are written would end the process
+  file_.fill(0, advice);  // otherwise, writing to pages without disk space would end the process
   void* const memory =
       ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file_.descriptor(), 0);
   TORCH_CHECK(memory != MAP_FAILED, "offload_state: cannot map ", bytes, " bytes of the file in ", file_.folder(), ": ",
@@ -56,7 +55,7 @@ void StateFile::fetch(FilePart part) const {
 
 void StateFile::write_out(FilePart part) const {
   constexpr unsigned all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-  // The mapping goes first: what it has changed is known to the file then. Who touches a page again gets it again.
+  // Drops the mapping first, so that the file sees its changes. Accessing a page maps it again.
   ::madvise(memory_ + part.offset, static_cast<size_t>(part.bytes), MADV_DONTNEED);
   while (::sync_file_range(file_.descriptor(), part.offset, part.bytes, all) != 0) {
     TORCH_CHECK(errno == EINTR, "offload_state: cannot write ", part.bytes, " bytes at offset ", part.offset,
@@ -64,7 +63,8 @@ void StateFile::write_out(FilePart part) const {
   }
   ::posix_fadvise(file_.descriptor(), part.offset, part.bytes, POSIX_FADV_DONTNEED);
   if (resident_bytes(part) == 0) return;
-  // On layered file systems, as containers have, that call sees the upper file only; this one goes by the memory.
+  // On layered file systems, as in containers, sync_file_range() affects only the upper file. msync() works on the
+  // mapping.
   ::msync(memory_ + part.offset, static_cast<size_t>(part.bytes), MS_SYNC);
   ::posix_fadvise(file_.descriptor(), part.offset, part.bytes, POSIX_FADV_DONTNEED);
 }
@@ -76,7 +76,7 @@ int64_t StateFile::resident_bytes(FilePart part) const {
   return page * std::count_if(pages.begin(), pages.end(), [](unsigned char flags) { return (flags & 1) != 0; });
 }
 
-// --- written in the background
+// --- writing in the background
 
 StateWriter::StateWriter(std::shared_ptr<const StateFile> file, int64_t most_bytes)
     : file_(std::move(file)),
@@ -87,7 +87,7 @@ StateWriter::~StateWriter() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
-    queue_.clear();  // the system writes what it has to
+    queue_.clear();  // the system writes the remaining pages
   }
   work_.notify_one();
   thread_.join();

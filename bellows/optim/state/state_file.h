@@ -13,57 +13,57 @@
 
 namespace bellows::optim {
 
-/// A part of a StateFile.
 struct FilePart {
   int64_t offset = 0, bytes = 0;
 };
 
-/// A nameless file of fixed size, in which tensors lie as if it were memory: the system reads its pages when they are touched
-/// and writes them when it likes, or as it is told here. What is touched first and had never been written is zero.
-/// Parts that are fetched and written out are of whole pages.
-/// Threads: safe
+/// An unlinked temporary file of fixed size that is mapped into memory and holds tensors. The system reads its pages on
+/// access, and writes them when it chooses or when write_out() is called. Pages that were never written read as zeros.
+/// Parts that are fetched or written out must consist of whole pages.
+/// Threads: thread-safe
 class StateFile : public std::enable_shared_from_this<StateFile> {
  public:
-  /// Throws: c10::Error – the folder is missing, or has no room for `bytes`
+  /// Throws: c10::Error if the folder does not exist or has too little space for `bytes`
   static std::shared_ptr<StateFile> make(const std::string& folder, int64_t bytes);
   static int64_t page_bytes();
   ~StateFile();
   StateFile(const StateFile&) = delete;
   StateFile& operator=(const StateFile&) = delete;
 
-  /// A copy of a dense tensor of the CPU, with its strides, that lies at `offset` and keeps the file alive.
+  /// Copies a dense CPU tensor, with its strides, to `offset`. The result keeps the file alive.
   at::Tensor put(const at::Tensor& tensor, int64_t offset);
   bool holds(const at::Tensor& tensor) const;
-  /// Has the pages read, without a wait.
+  /// Starts reading the pages without waiting.
   void fetch(FilePart part) const;
-  /// Has the pages written, and then taken out of memory: now, however long that takes.
-  /// Throws: c10::Error – a failing disk
+  /// Writes the pages and removes them from memory. Waits until this is complete.
+  /// Throws: c10::Error if the disk fails
   void write_out(FilePart part) const;
-  /// Bytes that are in memory.
+  /// Number of bytes that are in memory.
   int64_t resident_bytes(FilePart part) const;
   int64_t size() const { return file_.size(); }
 
  private:
   StateFile(const std::string& folder, int64_t bytes);
 
-  NamelessFile file_;
+  UnlinkedTempFile file_;
   char* memory_ = nullptr;
 };
 
-/// Calls StateFile::write_out() on a thread of its own.
-/// Threads: one that gives
+/// Calls StateFile::write_out() on its own thread.
+/// Threads: only one thread may call it
 class StateWriter {
  public:
-  /// Params: most_bytes – that may wait to be written
+  /// Params: most_bytes – limit of bytes that wait to be written
   StateWriter(std::shared_ptr<const StateFile> file, int64_t most_bytes);
   ~StateWriter();
   StateWriter(const StateWriter&) = delete;
   StateWriter& operator=(const StateWriter&) = delete;
 
-  /// Waits while too much does.
-  /// Throws: c10::Error – an earlier part could not be written
+  /// Queues a part. Waits while too many bytes are queued.
+  /// Throws: c10::Error if an earlier part could not be written
   void give(FilePart part);
-  /// Until all that was given is written. Throws as give()
+  /// Waits until all queued parts are written.
+  /// Throws: as give()
   void wait();
 
  private:

@@ -16,11 +16,11 @@
 
 namespace bellows::parallel {
 
-/// What the ranks inside join() tell each other before each forward.
+/// The information that ranks inside join() exchange before each forward.
 struct Present {
-  int ranks = 0;          ///< that have data left
-  int first = 0;          ///< of these
-  bool exchange = false;  ///< they exchange gradients
+  int ranks = 0;          ///< number of ranks that have data left
+  int first = 0;          ///< the first of them
+  bool exchange = false;  ///< whether they exchange gradients
 };
 
 struct DistributedDataParallel::State {
@@ -30,9 +30,9 @@ struct DistributedDataParallel::State {
   std::unique_ptr<Reducer> reducer;      ///< null in a world of one
   std::unique_ptr<SameWeights> weights;  ///< null in a world of one
   std::optional<JoinOptions> joining;    ///< inside join()
-  Present last;                          ///< of its meetings at which a rank had data
-  int no_syncs = 0;                      ///< NoSync guards that live; nothing is exchanged then
-  bool buffers_due = true;               ///< no forward came since the last exchange
+  Present last;                          ///< of the last exchange in which a rank had data
+  int no_syncs = 0;                      ///< number of NoSync guards; if not 0, nothing is exchanged
+  bool buffers_due = true;               ///< no forward has run since the last exchange
 
   bool exchanges() const { return no_syncs == 0; }
 };
@@ -41,7 +41,7 @@ namespace {
 
 using Ranks = DistributedDataParallel::State;
 
-/// Each once: tied weights have several names.
+/// Lists each parameter once, although tied weights have several names.
 NamedTensors trained_parameters(const Model& model) {
   NamedTensors result;
   std::unordered_set<const c10::TensorImpl*> seen;
@@ -73,7 +73,7 @@ Present meet(Ranks& state, bool has_data) {
   return state.last = present;
 }
 
-/// What happens before a forward, on ranks with data and on those without.
+/// Steps before a forward, on ranks with and without data.
 void begin_forward(Ranks& state, bool exchange, int buffers_from) {
   state.reducer->begin_forward(exchange);
   if (state.options.broadcast_buffers && state.buffers_due)
@@ -81,7 +81,7 @@ void begin_forward(Ranks& state, bool exchange, int buffers_from) {
   state.buffers_due = false;
 }
 
-/// A rank that is done, until all are.
+/// Takes part in the exchanges of the other ranks until all have finished.
 void take_part(Ranks& state) {
   for (Present present; (present = meet(state, false)).ranks > 0;) {
     begin_forward(state, present.exchange, present.first);
@@ -93,7 +93,7 @@ void take_part(Ranks& state) {
   if (!all_to_the_end) broadcast_tensors(state.model.state_dict(), state.last.first, state.group);
 }
 
-/// Params: places – [parameters, 2], the bucket of each and its number
+/// Params: places – [parameters, 2], the bucket and the number of each parameter
 std::vector<std::vector<size_t>> buckets_in(const at::Tensor& places, const NamedTensors& parameters) {
   const auto count = static_cast<int64_t>(parameters.size());
   bool fits = places.scalar_type() == at::kLong && places.sizes() == at::IntArrayRef{count, 2};
@@ -111,7 +111,8 @@ std::vector<std::vector<size_t>> buckets_in(const at::Tensor& places, const Name
     fits = parameters[number].second.scalar_type() == parameters[buckets.back().front()].second.scalar_type();
   }
   TORCH_CHECK_VALUE(fits, "DistributedDataParallel: the state's buckets, ", places.scalar_type(), places.sizes(),
-                    ", are not of the ", count, " parameters that are trained. Go on with the model that was saved.");
+                    ", do not match the ", count,
+                    " parameters that are trained. Resume with the model that was saved.");
   return buckets;
 }
 
@@ -151,14 +152,15 @@ void DistributedDataParallel::before_backward(const std::vector<at::Tensor>& out
   if (!state_->reducer || !c10::GradMode::is_enabled() || !state_->exchanges()) return;
   const DistributedOptions& options = state_->options;
   TORCH_CHECK_VALUE(!outputs.empty() || !(options.find_unused_parameters || options.static_graph),
-                    "before_backward: expected what backward starts ",
-                    "from, since find_unused_parameters or static_graph is set; got nothing.");
+                    "before_backward: expected the tensors from which backward ",
+                    "starts, because find_unused_parameters or static_graph is set; got none.");
   state_->reducer->begin_backward(outputs);
-  // Until then a rank may throw and come again without another broadcast, for which no other rank would be there.
+  // Before backward begins, a rank may throw and retry without another broadcast, in which no other rank would take
+  // part.
   const auto began = [state = std::weak_ptr<State>(state_)] {
     if (const auto alive = state.lock()) alive->buffers_due = true;
   };
-  if (state_->joining) return began();  // ranks that are done hold other weights until join() ends
+  if (state_->joining) return began();  // ranks that have finished hold other weights until join() ends
   state_->weights->watch(outputs, began);
 }
 

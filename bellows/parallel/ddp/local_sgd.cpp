@@ -34,7 +34,7 @@ class LocalHook final : public GradientHook {
   std::optional<comm::Group> inner_;
 };
 
-/// Those of one dtype and device, in order.
+/// The tensors of one dtype and device, in order.
 std::vector<std::vector<at::Tensor>> alike(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors) {

@@ -12,49 +12,50 @@
 
 namespace bellows::parallel {
 
-/// Params: period – steps from one averaging to the next
-///         warmup_steps – the first so many steps exchange gradients and leave the parameters alone
+/// Params: period – steps between two averagings
+///         warmup_steps – number of first steps, in which gradients are exchanged and parameters are not averaged
 struct LocalSgdOptions {
   int64_t period = 4;
   int64_t warmup_steps = 0;
 };
 
-/// Ranks that train each on its own and average their parameters every few steps, after a start in which they exchange
-/// gradients as ever. What optimizers remember (momentum) stays each rank's own.
+/// Local SGD: after a warm-up with exchanged gradients, each rank trains on its own, and the ranks average their
+/// parameters every few steps. Optimizer states (momentum) are not averaged.
 /// ```
 /// LocalSgd local(model.parameters(), world, {.period = 8, .warmup_steps = 500});
 /// DistributedDataParallel ddp(model, world, {.hook = local.gradient_hook()});
 /// …  loss.backward();  optimizer.step();  local.average();
 /// ```
-/// Ranks whose gradients are not exchanged may leave out steps (GradScaler) each for itself.
-/// Cost:    a step in `period`: 2 (n - 1) / n of the parameters' bytes, and memory for them once more; others: nothing
-/// Threads: one, the optimizer's; the hook runs on the exchange's
+/// Without exchanged gradients, each rank may skip steps (GradScaler) independently.
+/// Cost:    one step in `period` sends 2 (n - 1) / n of the parameters' bytes and needs memory for a copy of them;
+///          other steps: none
+/// Threads: one, that of the optimizer; the hook runs on the thread of the exchange
 /// Ref:     arXiv:1808.07217; PeriodicModelAverager, post_localSGD_hook
 class LocalSgd {
  public:
-  /// Throws: c10::ValueError – no parameters, a period below 1, warmup_steps below 0
+  /// Throws: c10::ValueError if there are no parameters, period is below 1 or warmup_steps is below 0
   LocalSgd(std::vector<at::Tensor> parameters, comm::Group group, const LocalSgdOptions& options = {});
 
-  /// The mean of gradients over the hook's group during warm-up, afterwards over `inner`, such as the ranks of one
-  /// machine; none: gradients stay each rank's own.
+  /// A hook that averages gradients over its group during warm-up and over `inner` afterwards, such as the ranks of one
+  /// machine. Without `inner`, gradients stay local after warm-up.
   std::shared_ptr<GradientHook> gradient_hook(std::optional<comm::Group> inner = {}) const;
 
-  /// Call it after each of the optimizer's steps. Collective where it averages: in step warmup_steps, counted from 0, and
-  /// every `period` steps from there.
-  /// Returns:  whether this step did
-  /// Numerics: every rank gets the same bits
+  /// Call it after each step of the optimizer. It averages in step warmup_steps (counted from 0) and every `period`
+  /// steps after it; then it is collective.
+  /// Returns:  whether this step averaged the parameters
+  /// Numerics: bit-identical on every rank
   bool average();
 
   int64_t step() const { return *step_; }
   NamedTensors state() const;
-  /// Throws: c10::ValueError – another's state
+  /// Throws: c10::ValueError if the state belongs to another object
   void restore(const NamedTensors& state);
 
  private:
   std::vector<at::Tensor> parameters_;
   comm::Group group_;
   LocalSgdOptions options_;
-  std::shared_ptr<std::atomic<int64_t>> step_;  ///< the hooks', too
+  std::shared_ptr<std::atomic<int64_t>> step_;  ///< shared with the hooks
 };
 
 }  // namespace bellows::parallel

@@ -19,24 +19,24 @@ namespace bellows::parallel {
 struct Reducer::State {
   NamedTensors parameters;
   DistributedOptions options;
-  comm::Group group;                      ///< of the gradients' own
-  std::optional<comm::Group> hook_group;  ///< of the hook's
-  int64_t steps = 0;                      ///< that exchanged
-  size_t buckets = 0;                     ///< how many there are now
-  double hook_scale = 1;                  ///< of the mean over all ranks
-  bool delayed = false;                   ///< a static graph's first exchange has been asked for
-  HookExchange* hook = nullptr;           ///< the reducer's
+  comm::Group group;                      ///< of the gradients
+  std::optional<comm::Group> hook_group;  ///< of the hook
+  int64_t steps = 0;                      ///< number of steps with an exchange
+  size_t buckets = 0;                     ///< current number of buckets
+  double hook_scale = 1;                  ///< factor relative to the mean over all ranks
+  bool delayed = false;                   ///< whether the first exchange of a static graph was requested
+  HookExchange* hook = nullptr;           ///< owned by the reducer
   std::shared_ptr<c10d::Reducer> reducer;
-  std::shared_ptr<c10d::Logger> logger;  ///< which the search for unused parameters cannot do without
+  std::shared_ptr<c10d::Logger> logger;  ///< required by the search for unused parameters
 };
 
 namespace {
 
-/// Below autograd, where a gradient in a bucket is a tensor like any other: of autograd's views libtorch's
-/// zero_grad(false) could not be called.
+/// Runs below autograd, so that gradients in buckets are not autograd views. libtorch's zero_grad(false) does not
+/// support views.
 using PlainViews = at::AutoDispatchBelowADInplaceOrView;
 
-/// Over how many ranks gradients are to be divided, in the form in which c10d::Reducer takes it.
+/// Passes the number of ranks by which gradients are divided to c10d::Reducer, in the form that it expects.
 class Divisor final : public c10d::Work {
  public:
   explicit Divisor(int ranks)
@@ -53,8 +53,8 @@ class Divisor final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-/// The last layers' gradients come first. Where buckets are made anew after the first step, that one has a single bucket of
-/// each dtype: the order in which ranks without a parameter would exchange cannot be wrong then.
+/// Gradients of the last layers become ready first. If buckets are rebuilt after the first step, that step uses one
+/// bucket per dtype. Then ranks that lack a parameter cannot exchange buckets in a wrong order.
 std::vector<std::vector<size_t>> first_buckets(const std::vector<at::Tensor>& parameters,
                                                const DistributedOptions& options) {
   std::vector<size_t> limits = {std::numeric_limits<size_t>::max()};
@@ -85,7 +85,7 @@ std::shared_ptr<c10d::Reducer> make_reducer(const NamedTensors& named, const com
                                          /*bucket_bytes_cap_list=*/std::vector<int64_t>());
 }
 
-/// Names of the parameters whose numbers stand behind "did not receive grad for rank 0:" in c10d's message.
+/// Names of the parameters that c10d's message lists by number after "did not receive grad for rank 0:".
 std::string missing_names(const std::string& message, const NamedTensors& parameters) {
   const std::string marker = "Parameter indices which did not receive grad for rank ";
   const size_t found = message.find(marker);
@@ -111,12 +111,12 @@ std::string missing_names(const std::string& message, const NamedTensors& parame
   const std::string missing = missing_names(message, parameters);
   TORCH_CHECK(missing.empty(), "DistributedDataParallel: the last step gave no gradient to ", missing,
               ", so that not all gradients were exchanged. ",
-              find_unused ? "Give before_backward() what backward starts from."
-                          : "Set find_unused_parameters, or requires_grad false for what is never trained.");
-  TORCH_CHECK(
-      message.find("static_graph") == std::string::npos,
-      "DistributedDataParallel: the last step used other parameters than the first, which static_graph promised ",
-      "not to. Set find_unused_parameters instead.");
+              find_unused
+                  ? "Pass the tensors from which backward starts to before_backward()."
+                  : "Set find_unused_parameters, or set requires_grad to false for parameters that are never trained.");
+  TORCH_CHECK(message.find("static_graph") == std::string::npos,
+              "DistributedDataParallel: the last step used other parameters than the first, but static_graph is set. ",
+              "Set find_unused_parameters instead.");
   throw;
 }
 
@@ -128,7 +128,7 @@ void broadcast_tensors(const NamedTensors& tensors, int root, const comm::Group&
   std::vector<at::Tensor> values;
   values.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) {
-    // Without its version: what a pending backward saved of a buffer is none of its business.
+    // Without its version counter, because the broadcast must not invalidate tensors saved by a pending backward.
     if (tensor.numel() > 0) values.push_back(tensor.variable_data());
   }
   if (group.size() > 1 && !values.empty())
@@ -142,11 +142,11 @@ Reducer::Reducer(const NamedTensors& parameters, const comm::Group& group, const
   make({});
 }
 
-/// Params: buckets – numbers of parameters; none: as they are before the first step
+/// Params: buckets – parameter numbers; empty: the default before the first step
 void Reducer::make(std::vector<std::vector<size_t>> buckets) {
   state_->hook = nullptr;
   state_->logger.reset();
-  state_->reducer.reset();  // its hooks on the parameters go first
+  state_->reducer.reset();  // first, to remove its hooks from the parameters
   state_->reducer = make_reducer(state_->parameters, state_->group, state_->options, std::move(buckets));
   state_->logger = std::make_shared<c10d::Logger>(state_->reducer);
   state_->reducer->set_logger(state_->logger);
@@ -191,7 +191,7 @@ void Reducer::begin_backward(const std::vector<at::Tensor>& outputs) {
   const bool search = state_->options.find_unused_parameters && !state_->options.static_graph;
   state_->reducer->prepare_for_backward(search ? outputs : std::vector<at::Tensor>());
   if (!state_->options.static_graph || state_->delayed) return;
-  // The first step of a static graph counts how often each gradient comes; only its end knows.
+  // The first step of a static graph counts the uses of each gradient, which are only known at its end.
   const auto delay = [weak = std::weak_ptr<State>(state_)](const at::Tensor&) {
     const auto state = weak.lock();
     if (!state || std::exchange(state->delayed, true)) return;
@@ -212,7 +212,7 @@ void Reducer::take_part_with_zeros() {
   const auto exchange_used = [&] {
     if (!used.empty()) used_work = state_->group.state()->process_group->allreduce(used);
   };
-  if (first_of_static) exchange_used();  // the order in which the reducer calls them
+  if (first_of_static) exchange_used();  // same order as in the reducer
   if (state_->hook) state_->hook->begin(state_->buckets, state_->hook_scale);
   std::vector<c10d::GradBucket> zeros = reducer.get_grad_buckets(/*return_zero_tensors=*/true);
   std::vector<c10::intrusive_ptr<c10::ivalue::Future>> means;

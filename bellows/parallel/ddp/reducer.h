@@ -1,6 +1,6 @@
 #pragma once
 
-// The one place that sees c10d::Reducer, whose constructor changes from version to version, is reducer.cpp.
+// Only reducer.cpp includes c10d::Reducer, whose constructor changes between versions of libtorch.
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -13,33 +13,35 @@
 
 namespace bellows::parallel {
 
-/// Copies rank `root`'s tensors to all ranks, many at a time. Collective.
+/// Copies rank `root`'s tensors to all ranks, with many tensors per message. Collective.
 void broadcast_tensors(const NamedTensors& tensors, int root, const comm::Group& group);
 
-/// Makes the mean of the ranks' gradients while backward goes on.
+/// Averages the ranks' gradients during backward.
 class Reducer {
  public:
-  /// Params: parameters – that are trained, each once; group – of more than one rank
+  /// Params: parameters – trained parameters, each once; group – of more than one rank
   Reducer(const NamedTensors& parameters, const comm::Group& group, const DistributedOptions& options);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Gradients are divided by `ranks` from now on.
+  /// Divides gradients by `ranks` from now on.
   void divide_by(int ranks);
-  /// Checks that the last step is complete, and once puts gradients into buckets by the order in which they came.
-  /// Params: exchange – this step's gradients will be exchanged
+  /// Checks that the last step is complete. After the first step, rebuilds the buckets in the order in which gradients
+  /// became ready.
+  /// Params: exchange – whether this step exchanges gradients
   void begin_forward(bool exchange);
   void begin_backward(const std::vector<at::Tensor>& outputs);
-  /// begin_backward() and backward of a rank that has no data left.
+  /// Replaces begin_backward() and backward on a rank without data.
   void take_part_with_zeros();
 
-  /// The gradients' own.
+  /// The group that gradients are exchanged in.
   const comm::Group& group() const;
   std::vector<int64_t> bucket_bytes() const;
-  /// Numbers of the parameters in each bucket, as they lie there. Collective: first the buckets are made anew, if that is due.
+  /// Parameter numbers in each bucket, in bucket order. Collective, because it first rebuilds the buckets if that is
+  /// due.
   std::vector<std::vector<size_t>> buckets();
-  /// Begins with these buckets, as if the steps before had been made.
+  /// Starts with these buckets, as if the earlier steps had been made.
   void begin_with(const std::vector<std::vector<size_t>>& buckets);
 
  private:

@@ -12,7 +12,7 @@ namespace bellows::parallel {
 
 namespace {
 
-/// A line a tensor.
+/// One line per tensor.
 void append_lines(std::vector<std::string>& lines, const char* kind, const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     lines.push_back(c10::str(kind, " ", name, " ", tensor.scalar_type(), "[", c10::Join(", ", tensor.sizes()), "]",
@@ -27,7 +27,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// "" where the two are the same.
+/// Returns "" if both are equal.
 std::string difference(const std::string& item, const std::vector<std::string>& first,
                        const std::vector<std::string>& own, int rank) {
   const auto [there, here] = std::mismatch(first.begin(), first.end(), own.begin(), own.end());

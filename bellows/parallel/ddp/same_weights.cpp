@@ -20,12 +20,13 @@ namespace bellows::parallel {
 struct SameWeights::State {
   NamedTensors parameters;
   comm::Group group;
-  std::vector<uint32_t> versions;  ///< of the parameters, at the last comparison
-  std::vector<uint64_t> samples;   ///< an element of each, as bits: torch::optim writes without a new version
-  int64_t pass = 0;                ///< the backward pass that is watched
-  int64_t begun = 0, ended = 0;    ///< the last ones that did
+  std::vector<uint32_t> versions;  ///< parameter versions at the last comparison
+  /// Bits of one element per parameter, because torch::optim writes without increasing the version
+  std::vector<uint64_t> samples;
+  int64_t pass = 0;              ///< number of the backward pass that is watched
+  int64_t begun = 0, ended = 0;  ///< last passes that began and ended
   std::optional<comm::Pending> pending = {};
-  std::string failure = {};  ///< what all later steps throw
+  std::string failure = {};  ///< error that all later steps throw
 
   uint64_t changes() const;
   void note();
@@ -40,7 +41,7 @@ bool rows_agree(const at::Tensor& rows) {
   return rows.eq(rows.select(0, 0)).all().item<bool>();
 }
 
-/// The first bytes of a tensor; of one on an accelerator none, which would have to be waited for.
+/// The first bytes of a tensor. Returns 0 on an accelerator, to avoid synchronization.
 uint64_t sample_of(const at::Tensor& tensor) {
   uint64_t bits = 0;
   if (tensor.is_cpu() && tensor.numel() > 0)
@@ -55,7 +56,7 @@ int64_t digest_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-/// Which parameters were written since the last comparison, how often, and whether a sample changed.
+/// Hashes which parameters were written since the last comparison, how often, and whether a sampled element changed.
 uint64_t SameWeights::State::changes() const {
   uint64_t result = 0;
   bool changed = false;
@@ -77,7 +78,7 @@ void SameWeights::State::note() {
 void SameWeights::State::begin() {
   const at::NoGradGuard no_grad;
   pending = comm::all_gather_async(at::scalar_tensor(static_cast<int64_t>(changes()), at::kLong).view({1}), group);
-  note();  // only now: a rank that runs out of memory above has not compared
+  note();  // last, because a rank that runs out of memory above has not compared
 }
 
 void SameWeights::State::end() {
@@ -86,7 +87,7 @@ void SameWeights::State::end() {
   ended = pass;
 }
 
-/// Rank 0 alone may have written weights and put them back, as an evaluation with averaged weights does.
+/// Compares values, because rank 0 alone may write weights and restore them, for example to evaluate averaged weights.
 void SameWeights::State::compare_values() {
   at::Tensor digests = at::empty({static_cast<int64_t>(parameters.size())}, at::kLong);
   for (size_t i = 0; i < parameters.size(); ++i)

@@ -11,18 +11,18 @@
 
 namespace bellows::parallel {
 
-/// Detects ranks whose weights diverge because an exception ended a step on some of them. At the beginning of each backward
-/// pass the ranks compare which parameters were written since the last one; where that differs, they compare the values.
-/// Cost:    one int64 per rank and backward pass, exchanged while backward runs
+/// Detects ranks whose weights diverge because an exception ended a step on some of them. At the start of each backward
+/// pass, the ranks compare which parameters were written since the last pass. If that differs, they compare the values.
+/// Cost:    one int64 per rank and backward pass, exchanged during backward
 /// Threads: one owner; autograd's threads call the hooks
 class SameWeights {
  public:
-  /// Params: group – of the gradients: the comparison goes before the exchange of the buckets
+  /// Params: group – that of the gradients, because the comparison precedes the exchange of the buckets
   SameWeights(NamedTensors parameters, const comm::Group& group);
 
-  /// The next backward pass from `outputs` calls `began` first, then compares.
+  /// In the next backward pass from `outputs`, calls `began`, then compares.
   void watch(const std::vector<at::Tensor>& outputs, std::function<void()> began);
-  /// Throws: c10::Error – the weights differ, or an exception ended the last backward pass: on each later call, too
+  /// Throws: c10::Error if the weights differ or an exception ended the last backward pass; all later calls throw, too
   void check() const;
 
  private:

@@ -15,12 +15,12 @@
 
 namespace bellows::parallel {
 
-/// What the two threads share. It outlives a hook that hangs in a collective.
+/// State shared by the two threads. It outlives a hook that hangs in a collective.
 struct HookExchange::Work {
   struct Item {
     GradientBucket bucket;
     double scale = 1;
-    std::optional<c10::Stream> stream;  ///< on which backward computes; none on the CPU
+    std::optional<c10::Stream> stream;  ///< the stream of backward; none on the CPU
     c10::intrusive_ptr<c10::ivalue::Future> done;
   };
 
@@ -35,12 +35,13 @@ struct HookExchange::Work {
   std::condition_variable changed;
   std::deque<Item> items;
   bool stop = false, busy = false;
-  std::exception_ptr failure;  ///< of the first bucket that failed: the others' turn would not fit any more
+  /// Of the first bucket that failed; later buckets fail, too, because their order would differ between ranks
+  std::exception_ptr failure;
 };
 
 namespace {
 
-/// Views of `flat` in the parameters' shapes and memory orders.
+/// Views of `flat` in the parameters' shapes and memory layouts.
 std::vector<at::Tensor> gradients_in(const at::Tensor& flat, const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters.size());
@@ -101,7 +102,8 @@ HookExchange::~HookExchange() {
     std::unique_lock lock(work_->mutex);
     work_->stop = true;
     work_->changed.notify_all();
-    // After an error elsewhere the hook may wait for ranks that wait for this one: it is left to the end of the process.
+    // After an error, the hook may wait for ranks that wait for this one. Then it is left running until the process
+    // ends.
     busy = !work_->changed.wait_for(lock, std::chrono::seconds(1), [this] { return !work_->busy; });
   }
   if (busy) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// For sources that see c10d.
+// For sources that depend on c10d.
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace bellows::parallel {
 
-/// Calls a hook on a thread of its own, bucket after bucket, while backward goes on.
+/// Calls a hook for each bucket on another thread during backward.
 class HookExchange final : public c10d::CommHookInterface {
  public:
-  /// Params: group – for the hook alone
+  /// Params: group – used only by the hook
   HookExchange(std::shared_ptr<GradientHook> hook, const comm::Group& group);
   ~HookExchange() override;
   HookExchange(const HookExchange&) = delete;
   HookExchange& operator=(const HookExchange&) = delete;
 
-  /// A backward begins.
-  /// Params: buckets – that it has; scale – of the hook's means
+  /// Starts a backward pass.
+  /// Params: buckets – their number; scale – factor for the hook's means
   void begin(size_t buckets, double scale);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;

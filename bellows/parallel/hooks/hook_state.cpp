@@ -19,7 +19,7 @@ bool nothing_to_exchange(const GradientBucket& bucket, const comm::Group& group)
 }
 
 at::Tensor exact_mean(const at::Tensor& flat, const comm::Group& group) {
-  // Divided first: a sum of fp16 may overflow where the mean does not.
+  // Divided first, because the sum of fp16 values may overflow although the mean does not.
   return comm::all_reduce(flat.div_(group.size()), group);
 }
 
@@ -36,7 +36,7 @@ at::Tensor ParameterMemory::get(int64_t number, int64_t numel, const at::TensorO
   if (found == rows_.end()) return at::zeros({numel}, options);
   TORCH_CHECK_VALUE(found->second.numel() == numel, "gradient hook: expected \"", name_, ".", number, "\" to have ",
                     numel, " elements, the restored state has ", found->second.numel(),
-                    ". Go on with the model and the bucket size of the run that saved it.");
+                    ". Resume with the model and the bucket size of the run that saved it.");
   return found->second.to(options);
 }
 
@@ -71,7 +71,7 @@ at::Tensor ErrorFeedback::added_to(const at::Tensor& values, const GradientBucke
 
 void ErrorFeedback::keep(const at::Tensor& errors, const at::Tensor& mean, const GradientBucket& bucket) {
   if (!on_) return;
-  // On the device: the host does not wait for it.
+  // Computed on the device, so that the host does not wait.
   const at::Tensor kept =
       at::where(at::isfinite(mean).all(), errors, before_.defined() ? before_ : at::zeros_like(errors));
   int64_t begin = 0;

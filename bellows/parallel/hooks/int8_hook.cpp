@@ -14,16 +14,16 @@ namespace {
 
 constexpr int64_t int8_block = 256, int8_scale = sizeof(float);
 
-/// [parts, blocks, 256] → one row of bytes a part: its integers, then its scales.
+/// [parts, blocks, 256] → one row of bytes per part: its integers, then its scales.
 at::Tensor quantized(const at::Tensor& values) {
   at::Tensor scales = values.abs().amax(-1, /*keepdim=*/true).div_(127);
-  scales.add_(scales * 0);  // infinity becomes NaN, as NaN stays it, and with it the whole block
+  scales.add_(scales * 0);  // infinity becomes NaN, NaN stays NaN, and so does the whole block
   scales.clamp_min_(std::numeric_limits<float>::min());
   const at::Tensor integers = (values / scales).nan_to_num_(0).round_().clamp_(-127, 127).to(at::kChar);
   return at::cat({integers.flatten(1).view(at::kByte), scales.flatten(1).view(at::kByte)}, 1);
 }
 
-/// The way back: [parts, bytes] → [parts, blocks, 256].
+/// The inverse: [parts, bytes] → [parts, blocks, 256].
 at::Tensor dequantized(const at::Tensor& bytes) {
   const int64_t parts = bytes.size(0), blocks = bytes.size(1) / (int8_block + int8_scale);
   const at::Tensor integers = bytes.narrow(1, 0, blocks * int8_block).contiguous().view(at::kChar);
@@ -50,7 +50,8 @@ class Int8 final : public GradientHook {
     const at::Tensor mean = dequantized(comm::all_gather(own_sent[0], group)).view(-1).narrow(0, 0, count);
     if (feedback_.on()) {
       at::Tensor errors = parts - dequantized(sent);
-      // This rank rounded the mean of one part. It counts 1 / n in it, so it owes n times what was lost there.
+      // This rank rounded the mean of one part. Its own gradients count 1 / n in the mean, so it adds n times the
+      // error.
       errors[group.rank()].add_(own[0] - dequantized(own_sent)[0], ranks);
       feedback_.keep(errors.view(-1).narrow(0, 0, count), mean, bucket);
     }

@@ -26,10 +26,10 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-/// Gradients that are compressed in one product.
+/// Gradients that are compressed in one matmul.
 struct PowerBatch {
-  std::vector<size_t> members;  ///< of the bucket's gradients
-  at::Tensor m;                 ///< a view of the only one, or a copy
+  std::vector<size_t> members;  ///< indices of the bucket's gradients
+  at::Tensor m;                 ///< a view of a single gradient, or a copy
   int64_t rank = 0;
 };
 
@@ -45,7 +45,7 @@ bool shrinks_enough(const at::Tensor& gradient, const PowerSgdOptions& options) 
   return static_cast<double>(thin) * options.min_compression_rate < static_cast<double>(gradient.numel());
 }
 
-/// Params: members – with one number of rows and of columns
+/// Params: members – gradients with the same number of rows and of columns
 PowerBatch power_batch(const GradientBucket& bucket, std::vector<size_t> members, int64_t rank) {
   const at::Tensor& first = bucket.gradients[members[0]];
   const int64_t rows = first.size(0), columns = first.numel() / rows;
@@ -58,7 +58,8 @@ PowerBatch power_batch(const GradientBucket& bucket, std::vector<size_t> members
 
 PowerSplit split_gradients(const GradientBucket& bucket, const PowerSgdOptions& options) {
   PowerSplit split;
-  std::vector<std::vector<size_t>> by_shape;  // in the order of their first, as PyTorch: projections are drawn in it
+  // In order of first occurrence, like PyTorch, because projections are drawn in it
+  std::vector<std::vector<size_t>> by_shape;
   for (size_t i = 0; i < bucket.gradients.size(); ++i) {
     const at::Tensor& gradient = bucket.gradients[i];
     if (!shrinks_enough(gradient, options)) {
@@ -88,7 +89,7 @@ Shapes q_shapes(const std::vector<PowerBatch>& batches) {
   return shapes;
 }
 
-/// `count` tensors, made by `make`, as one row: they travel together.
+/// Concatenates `count` tensors made by `make` into one row, to exchange them together.
 template <class Make>
 at::Tensor one_row(size_t count, Make make) {
   std::vector<at::Tensor> parts;
@@ -97,7 +98,7 @@ at::Tensor one_row(size_t count, Make make) {
   return at::cat(parts);
 }
 
-/// The way back: views of the row.
+/// The inverse of one_row(): views of the row.
 std::vector<at::Tensor> views_of(const at::Tensor& row, const Shapes& shapes) {
   std::vector<at::Tensor> views;
   views.reserve(shapes.size());
@@ -121,7 +122,7 @@ void orthogonalize(const at::Tensor& matrices, double epsilon) {
     matrices.copy_(std::get<0>(at::linalg_qr(matrices)));
     return;
   }
-  for (int64_t i = 0; i < columns; ++i) {  // Gram-Schmidt, faster for few and the only one for 16 bits
+  for (int64_t i = 0; i < columns; ++i) {  // Gram-Schmidt: faster for few columns, and the only option for 16 bits
     at::Tensor column = matrices.narrow(2, i, 1), rest = matrices.narrow(2, i + 1, columns - i - 1);
     const at::Tensor norm = column_norms(column).add_(epsilon);
     column.div_(norm.masked_fill(norm.eq(0), 1));  // zeros stay zeros
@@ -163,7 +164,7 @@ class PowerSgd final : public GradientHook {
 
   PowerSgdOptions options_;
   std::mt19937 seeds_;
-  int64_t step_ = 0, draws_ = 0;  ///< steps begun; numbers taken from seeds_
+  int64_t step_ = 0, draws_ = 0;  ///< number of steps; count of numbers drawn from seeds_
   ErrorFeedback feedback_;
   ParameterMemory projections_{"projection"};
 };
@@ -178,7 +179,7 @@ at::Tensor PowerSgd::compressed_mean(const GradientBucket& bucket, const comm::G
                           : one_row(split.exact.size(), [&](size_t i) { return split.exact[i]; }),
       group, comm::Reduce::mean);
   if (!split.compressed.empty()) compress(split.compressed, bucket, group);
-  const at::Tensor errors = values - flat;  // of what is exact, none: it is replaced below
+  const at::Tensor errors = values - flat;  // exactly averaged gradients have no error; they are replaced below
   const at::Tensor means = exact.wait();
   int64_t begin = 0;
   for (at::Tensor& gradient : split.exact) {
@@ -216,8 +217,8 @@ void PowerSgd::compress(const std::vector<PowerBatch>& batches, const GradientBu
   }
 }
 
-/// Of this step, not orthogonal yet: the last one's, with new columns for those that are zero, as all are at first, or not
-/// finite. They would stay so for ever.
+/// Projections for this step, not yet orthogonal: those of the last step. Columns that are zero (all are at first) or
+/// not finite are drawn again, because they would never change.
 at::Tensor PowerSgd::first_projections(const std::vector<PowerBatch>& batches, const GradientBucket& bucket) {
   const Shapes shapes = q_shapes(batches);
   const at::Tensor last = one_row(batches.size(), [&](size_t i) {
@@ -246,7 +247,7 @@ void PowerSgd::keep_projections(const std::vector<at::Tensor>& q, const std::vec
 }
 
 at::Tensor PowerSgd::random_projections(const std::vector<PowerBatch>& batches) {
-  constexpr uint32_t below = 1'000'000'000, mask = (1u << 30) - 1;  // as numpy.random.RandomState.randint
+  constexpr uint32_t below = 1'000'000'000, mask = (1u << 30) - 1;  // same as numpy.random.RandomState.randint
   uint32_t seed = below;
   for (; seed >= below; ++draws_) seed = static_cast<uint32_t>(seeds_()) & mask;
   const at::Generator generator = at::detail::createCPUGenerator(seed);

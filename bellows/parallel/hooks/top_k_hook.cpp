@@ -28,12 +28,12 @@ class TopK final : public GradientHook {
                       count, " gradients, and places are counted in 32 bits. Take smaller buckets.");
     const auto kept = std::clamp<int64_t>(std::llround(std::ceil(ratio_ * static_cast<double>(count))), 1, count);
     const at::Tensor values =
-        feedback_.added_to(flat.element_size() < 4 ? flat.to(at::kFloat) : flat, bucket);  // sums need the bits
+        feedback_.added_to(flat.element_size() < 4 ? flat.to(at::kFloat) : flat, bucket);  // sums need fp32
     const at::Tensor places = std::get<1>(at::topk(values.abs(), kept, -1, /*largest=*/true, /*sorted=*/false));
     const at::Tensor sent = values.index_select(0, places).to(flat.scalar_type());
     const at::Tensor mean = exchange(sent, places, values, group);
     if (feedback_.on()) {
-      // Zero, but for what a cast to 16 bits took.
+      // Zero for sent values, except for the error of a cast to 16 bits.
       const at::Tensor errors = values.index_copy(0, places, values.index_select(0, places) - sent);
       feedback_.keep(errors, mean, bucket);
     }
@@ -48,7 +48,8 @@ class TopK final : public GradientHook {
   void restore(const NamedTensors& state) override { feedback_.restore(state, *this); }
 
  private:
-  /// Values and places as bytes in one collective; added up in the ranks' order, so that all get the same bits.
+  /// Sends values and positions as bytes in one collective. Adds them in rank order, so that all ranks get
+  /// bit-identical sums.
   static at::Tensor exchange(const at::Tensor& sent, const at::Tensor& places, const at::Tensor& like,
                              const comm::Group& group) {
     const at::Tensor all =

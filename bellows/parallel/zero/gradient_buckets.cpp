@@ -38,7 +38,7 @@ at::Tensor GradientShards::over_ranks(at::Tensor number, Over op) const {
 void GradientShards::check_ended(const char* where) const {
   TORCH_CHECK(!open_ || !alive_.expired(), where,
               ": a backward pass ended with an error after some gradients had been ",
-              "exchanged, so the ranks no longer agree. End this rank and go on from the last checkpoint.");
+              "exchanged, so the ranks no longer agree. End this rank and resume from the last checkpoint.");
 }
 
 void GradientShards::arrived(size_t place, const at::Tensor& parameter) {
@@ -46,16 +46,16 @@ void GradientShards::arrived(size_t place, const at::Tensor& parameter) {
   const std::lock_guard lock(mutex_);
   check_ended("backward");
   at::Tensor& gradient = parameter.mutable_grad();
-  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "shard_optimizer: parameter \"", layout_.places[place].name,
+  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "zero_optimizer: parameter \"", layout_.places[place].name,
                     "\" has a sparse gradient, which cannot be sharded. Make the embedding's gradient dense "
-                    "(sparse(false)), or leave it to an optimizer of its own.");
+                    "(sparse(false)), or use a separate optimizer for it.");
   follow_backward();
   put(place, gradient);
   gradient.reset();
   while (next_ < buffers_.size() && buffers_[next_].flat.defined() && buffers_[next_].missing == 0) send_next();
 }
 
-/// The end of a backward inside another one ends this one, too: what comes after is added as another one's.
+/// When a nested backward ends, it also ends this exchange; later gradients are added by a new one.
 void GradientShards::follow_backward() {
   if (open_ && backward_ == tap::backward_id()) return;
   open_ = true;
@@ -118,7 +118,7 @@ void GradientShards::keep_oldest() {
     if (sum.defined()) {
       sum.add_(part);
     } else {
-      sum = part.variable_data();  // libtorch's zero_grad() takes no views
+      sum = part.variable_data();  // not a view, because libtorch's zero_grad() does not support views
     }
   }
 }

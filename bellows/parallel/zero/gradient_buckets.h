@@ -15,12 +15,13 @@
 
 namespace bellows::parallel {
 
-/// ZeRO-2's gradients: each goes into its unit's buffer as soon as backward has it, a unit that is complete becomes the mean
-/// over the ranks, and each rank keeps its slice: as `piece.grad()`, added to what is there.
+/// Gradients for ZeRO-2. Each gradient is copied into the buffer of its bucket (struct Unit) as soon as backward has
+/// computed it. When a bucket is complete, it is averaged over the ranks, and each rank adds its slice to
+/// `piece.grad()`.
 ///
-/// Units leave in their own order on all ranks, whatever the order in which they become complete; at the end of backward
-/// those leave that wait for gradients which did not come, these being zero. At most two are under way.
-/// Threads: hooks by threads of autograd; all else by one thread, not during backward
+/// Buckets are sent in a fixed order on all ranks, independent of the order in which they become complete. At the end
+/// of backward, incomplete buckets are sent with zeros for missing gradients. At most two buckets are in flight.
+/// Threads: autograd's threads call the hooks; one thread calls the rest, not during backward
 class GradientShards final : public ShardedGradients {
  public:
   GradientShards(Layout& layout, const comm::Group& group);
@@ -28,12 +29,12 @@ class GradientShards final : public ShardedGradients {
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override;
 
-  /// Whether each place had a gradient on any rank since the last call. Collective.
+  /// Whether each parameter had a gradient on any rank since the last call. Collective.
   std::vector<bool> take_used();
 
  private:
   struct Buffer {
-    at::Tensor flat;  ///< undefined while nothing has come
+    at::Tensor flat;  ///< undefined until the first gradient arrives
     std::vector<bool> came;
     size_t missing = 0;
   };
@@ -52,16 +53,16 @@ class GradientShards final : public ShardedGradients {
 
   Layout& layout_;
   const comm::Group group_;
-  const comm::Group
-      means_;  ///< its duplicate: a unit may leave before or behind a collective of the model's own backward
+  /// A duplicate, because buckets may be sent before or after collectives of the model's own backward.
+  const comm::Group means_;
   std::mutex mutex_;
-  std::vector<size_t> index_in_unit_;  ///< of each place
-  std::vector<Buffer> buffers_;        ///< of each unit, in the backward that goes on
+  std::vector<size_t> index_in_unit_;  ///< position of each parameter in its bucket
+  std::vector<Buffer> buffers_;        ///< of each bucket, in the current backward
   std::deque<UnderWay> under_way_;
-  size_t next_ = 0;           ///< the unit that leaves next
-  bool open_ = false;         ///< gradients have come, backward has not ended
-  int64_t backward_ = -1;     ///< the one whose end is waited for
-  std::weak_ptr<int> alive_;  ///< gone when that one ended, in whatever way
+  size_t next_ = 0;           ///< the next bucket to send
+  bool open_ = false;         ///< gradients have arrived, and backward has not ended
+  int64_t backward_ = -1;     ///< the current backward pass
+  std::weak_ptr<int> alive_;  ///< expires when the current backward ends for any reason
   std::vector<bool> used_;
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;
   std::unique_ptr<ShardedGradientsEntry> entry_;

@@ -11,7 +11,7 @@ namespace bellows::parallel {
 
 namespace {
 
-// Parameters begin where an allocator would have put them: kernels are fast there, and round as they always do.
+// Parameters start at the alignment of an allocator, so that kernels are as fast and round in the same way as before.
 constexpr int64_t alignment_bytes = 64;
 
 int64_t rounded_up(int64_t count, int64_t multiple) {
@@ -42,19 +42,19 @@ void check_own_memory(const NamedTensors& parameters) {
   for (size_t i = 1; i < by_address.size(); ++i) {
     const auto& [begin, before] = by_address[i - 1];
     const auto& [next, item] = by_address[i];
-    TORCH_CHECK_VALUE(begin + before->second.nbytes() <= next, "shard_optimizer: parameters \"", before->first,
+    TORCH_CHECK_VALUE(begin + before->second.nbytes() <= next, "zero_optimizer: parameters \"", before->first,
                       "\" and \"", item->first,
                       "\" share memory without being the same tensor. Tie weights by registering one tensor twice.");
   }
 }
 
-/// Which parameters make a unit, and its length so far.
+/// The parameters of a bucket under construction, and its length.
 struct OpenUnit {
   std::vector<size_t> places;
   int64_t length = 0;
 };
 
-/// Makes the unit's buffer and moves its parameters there.
+/// Allocates the bucket's buffer and moves its parameters there.
 Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const comm::Group& group, int64_t block) {
   const at::Tensor& first = places[open.places.front()].parameter;
   const int64_t slice = rounded_up(rounded_up(open.length, group.size()) / group.size(), alignment_of(first, block));
@@ -74,12 +74,13 @@ Unit fill_unit(const OpenUnit& open, std::vector<Place>& places, const comm::Gro
   return unit;
 }
 
-/// A box of a tensor whose dims stand in the order of memory.
+/// A box of a tensor whose dims are in memory order.
 struct Box {
   std::vector<int64_t> offset, length;
 };
 
-/// Cuts elements [begin, end) of a row-major tensor into boxes, from dim `dim` on; the dims before it stand at `at`.
+/// Splits elements [begin, end) of a row-major tensor into boxes, from dim `dim` on; `at` has the indices of the dims
+/// before it.
 void cut(const std::vector<int64_t>& sizes, size_t dim, int64_t begin, int64_t end, std::vector<int64_t>& at,
          std::vector<Box>& boxes) {
   const int64_t row = std::accumulate(sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, sizes.end(), int64_t{1},

@@ -1,8 +1,16 @@
 #include "bellows/parallel/zero/zero_optimizer.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Type.h>
+#include <c10/util/accumulate.h>
+#include <c10/util/strides.h>
 
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
@@ -11,40 +19,53 @@
 #include "bellows/optim/optimizers.h"
 #include "bellows/optim/state/state.h"
 #include "bellows/parallel/ddp/same_model.h"
-#include "bellows/parallel/zero/zero_optimizer_impl.h"
+#include "bellows/parallel/zero/gradient_buckets.h"
+#include "bellows/parallel/zero/shard_layout.h"
 
 namespace bellows::parallel {
+
+struct ShardedOptimizer::Impl {
+  std::shared_ptr<torch::optim::Optimizer> local;  ///< its groups have shards in place of the caller's parameters
+  comm::Group group;
+  ShardOptions options;
+  std::vector<at::Tensor> parameters;  ///< of all groups of the caller's optimizer
+  Layout layout;
+  std::vector<Place*> places;                 ///< of each parameter; null: not sharded
+  std::unique_ptr<GradientShards> gradients;  ///< stage 2
+  bool unfinished = false;                    ///< a step() threw while it updated weights
+  at::Tensor grad_scale, found_inf;           ///< for the next step
+};
 
 namespace {
 
 void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOptions& options) {
-  TORCH_CHECK_VALUE(options.stage == 1 || options.stage == 2, "shard_optimizer: expected stage 1 or 2, got ",
+  TORCH_CHECK_VALUE(options.stage == 1 || options.stage == 2, "zero_optimizer: expected stage 1 or 2, got ",
                     options.stage, ".");
-  TORCH_CHECK_VALUE(options.bucket_bytes > 0, "shard_optimizer: expected bucket_bytes above 0, got ",
+  TORCH_CHECK_VALUE(options.bucket_bytes > 0, "zero_optimizer: expected bucket_bytes above 0, got ",
                     options.bucket_bytes, ".");
-  TORCH_CHECK_VALUE(optimizer, "shard_optimizer: expected an optimizer, got null.");
+  TORCH_CHECK_VALUE(optimizer, "zero_optimizer: expected an optimizer, got null.");
   TORCH_CHECK_VALUE(!dynamic_cast<const ShardedOptimizer*>(optimizer),
-                    "shard_optimizer: this optimizer is sharded already.");
+                    "zero_optimizer: this optimizer is sharded already.");
   const std::string type = c10::demangle(typeid(*optimizer).name());
   TORCH_CHECK_VALUE(
-      type.find("LBFGS") == std::string::npos && type.find("Adafactor") == std::string::npos, "shard_optimizer: ", type,
-      " looks at whole gradients (norms, means of rows and columns), which no rank has. Use one that ",
-      "treats each element by itself: AdamW with .state_dtype = int8 has 2 bytes a parameter, over all ranks.");
+      type.find("LBFGS") == std::string::npos && type.find("Adafactor") == std::string::npos, "zero_optimizer: ", type,
+      " needs complete gradients (norms, means of rows and columns), which no rank has. Use an elementwise ",
+      "optimizer: AdamW with .state_dtype = int8 needs 2 bytes per parameter over all ranks.");
   const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(optimizer);
-  TORCH_CHECK_VALUE(!ours || !ours->lr_tensor().defined(), "shard_optimizer: the optimizer has an lr_tensor, which ",
+  TORCH_CHECK_VALUE(!ours || !ours->lr_tensor().defined(), "zero_optimizer: the optimizer has an lr_tensor, which ",
                     "schedules could not reach through the sharded one. Set the groups' lr instead.");
-  TORCH_CHECK_VALUE(!ours || !ours->rounds_at_random(), "shard_optimizer: stochastic rounding goes by the elements of ",
-                    "whole parameters, of which each rank has pieces. Take master_weights instead of ",
+  TORCH_CHECK_VALUE(!ours || !ours->rounds_at_random(), "zero_optimizer: stochastic rounding depends on the elements ",
+                    "of complete parameters, but each rank has only shards. Use master_weights instead of ",
                     "stochastic_rounding, or use DistributedDataParallel.");
 }
 
-/// What parameters may be cut at multiples of: with low-bit state elements that share a scale stay together.
+/// Parameters may be split at multiples of this: in low-bit state, elements that share a scale stay together.
 int64_t block_of(const torch::optim::Optimizer& optimizer, const NamedTensors& to_shard) {
   const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(&optimizer);
   int64_t block = 1;
   for (const auto& [name, parameter] : to_shard) {
     const int64_t own = ours ? ours->state_block(parameter) : 0;
-    TORCH_CHECK_VALUE(own == 0 || parameter.is_contiguous(), "shard_optimizer: low-bit state can be cut where ",
+    TORCH_CHECK_VALUE(own == 0 || parameter.is_contiguous(), "zero_optimizer: low-bit state can only be sharded if ",
                       "parameters are row-major, \"", name, "\" has shape ", parameter.sizes(), " and strides ",
                       parameter.strides(), ". Make it contiguous, or raise min_8bit_size above ", parameter.numel(),
                       ".");
@@ -61,7 +82,7 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) 
   return result;
 }
 
-/// Those of the model's parameters that the optimizer trains, each once, in the model's order.
+/// The parameters of the model that the optimizer trains, each once, in the model's order.
 NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimized) {
   std::unordered_set<const at::TensorImpl*> wanted, known;
   for (const at::Tensor& parameter : optimized) wanted.insert(parameter.unsafeGetTensorImpl());
@@ -69,17 +90,17 @@ NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimize
   for (const auto& [name, parameter] : model.named_parameters()) {
     const at::TensorImpl* impl = parameter.unsafeGetTensorImpl();
     if (!known.insert(impl).second || !wanted.count(impl) || !parameter.requires_grad()) continue;
-    TORCH_CHECK_VALUE(!gradient_part(parameter).owner, "shard_optimizer: parameter \"", name,
-                      "\" is another sharded optimizer's. Each parameter has one.");
+    TORCH_CHECK_VALUE(!gradient_part(parameter).owner, "zero_optimizer: parameter \"", name,
+                      "\" belongs to another sharded optimizer already.");
     result.emplace_back(name, parameter);
   }
   for (size_t i = 0; i < optimized.size(); ++i) {
-    TORCH_CHECK_VALUE(known.count(optimized[i].unsafeGetTensorImpl()), "shard_optimizer: parameter ", i,
+    TORCH_CHECK_VALUE(known.count(optimized[i].unsafeGetTensorImpl()), "zero_optimizer: parameter ", i,
                       " of the optimizer, of shape ", optimized[i].sizes(), ", is none of model \"", model.name(),
                       "\". It belongs to another model, or amp::MasterWeights put it there: use master_weights of "
                       "bellows::optim instead.");
   }
-  TORCH_CHECK_VALUE(!result.empty(), "shard_optimizer: the optimizer has no parameter of model \"", model.name(),
+  TORCH_CHECK_VALUE(!result.empty(), "zero_optimizer: the optimizer has no parameter of model \"", model.name(),
                     "\" that requires a gradient.");
   return result;
 }
@@ -90,14 +111,14 @@ void check_same_tensors(NamedTensors tensors, const Model& model, const comm::Gr
   lines.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors)
     lines.push_back(c10::str(name, " ", tensor.scalar_type(), tensor.sizes(), ", strides ", tensor.strides()));
-  check_same_lines("shard_optimizer: the ranks hold different parameters or buffers", "tensor", lines, group);
+  check_same_lines("zero_optimizer: the ranks hold different parameters or buffers", "tensor", lines, group);
 }
 
-/// What the optimizer has to be given back once its parameters are pieces.
+/// The state to restore after the parameters are replaced by shards.
 NamedTensors state_before(const torch::optim::Optimizer& optimizer) {
   NamedTensors state = optim::state_dict(optimizer);
   if (state.empty() || state.front().first != "archive") return state;
-  TORCH_CHECK_VALUE(optimizer.state().empty(), "shard_optimizer: the state of a ",
+  TORCH_CHECK_VALUE(optimizer.state().empty(), "zero_optimizer: the state of a ",
                     c10::demangle(typeid(optimizer).name()), " cannot be taken apart. Shard it before its first step.");
   return {};
 }
@@ -123,7 +144,7 @@ void put_pieces(ShardedOptimizer::Impl& impl) {
   }
 }
 
-/// The groups that the caller sees.
+/// The groups as the caller sees them.
 std::vector<torch::optim::OptimizerParamGroup> groups_of(const ShardedOptimizer::Impl& impl) {
   std::vector<torch::optim::OptimizerParamGroup> groups = impl.local->param_groups();
   size_t index = 0;
@@ -186,12 +207,12 @@ void ShardedOptimizer::take_gradients() {
     if (!gradient.defined()) continue;
     TORCH_CHECK_VALUE(!impl_->gradients || place, "ShardedOptimizer::step: parameter ", i, " of shape ",
                       gradient.sizes(),
-                      " has a gradient, but was frozen when the optimizer was sharded. Shard it anew ",
-                      "after parameters were unfrozen.");
+                      " has a gradient, but was frozen when the optimizer was sharded. Shard it again ",
+                      "after unfreezing parameters.");
     if (!place || impl_->gradients) continue;
     TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "ShardedOptimizer::step: parameter \"", place->name,
                       "\" has a sparse gradient, which cannot be sharded. Make the embedding's gradient dense "
-                      "(sparse(false)), or leave it to an optimizer of its own.");
+                      "(sparse(false)), or use a separate optimizer for it.");
     if (place->count > 0) place->piece.mutable_grad() = place->run_of(gradient);
   }
 }
@@ -206,7 +227,7 @@ void ShardedOptimizer::gather() {
   for (const Unit& unit : impl_->layout.units)
     pending.push_back(comm::all_gather_in_place_async(unit.flat, impl_->group));
   for (comm::Pending& one : pending) one.wait();
-  // Autograd, and whatever else goes by versions, has to learn of it.
+  // Autograd and other users of version counters must notice the change.
   for (const Place& place : impl_->layout.places) place.parameter.unsafeGetTensorImpl()->bump_version();
 }
 
@@ -235,13 +256,177 @@ void ShardedOptimizer::save(torch::serialize::OutputArchive&) const {
 
 void ShardedOptimizer::load(torch::serialize::InputArchive&) {
   TORCH_CHECK_VALUE(false,
-                    "ShardedOptimizer::load: an archive cannot hold parts. Load what optim::state_dict() gave with "
+                    "ShardedOptimizer::load: an archive cannot hold parts. Load the result of optim::state_dict() with "
                     "optim::load_state_dict().");
 }
 
-std::shared_ptr<ShardedOptimizer> shard_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                                                  const Model& model, const comm::Group& group,
-                                                  const ShardOptions& options) {
+namespace {
+
+constexpr std::string_view state_prefix = "state.";
+
+/// The parameter index in "state.<i>.<field>"; none for other names.
+std::optional<size_t> parameter_index(std::string_view name) {
+  if (!name.starts_with(state_prefix)) return std::nullopt;
+  size_t index = 0;
+  const char* begin = name.data() + state_prefix.size();
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), index);
+  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
+  return index;
+}
+
+/// Sorts by parameter, as optim::state_dict() does. Entries without a parameter come last.
+void sort_by_parameter(NamedTensors& state) {
+  std::stable_sort(state.begin(), state.end(), [](const auto& a, const auto& b) {
+    return parameter_index(a.first).value_or(SIZE_MAX) < parameter_index(b.first).value_or(SIZE_MAX);
+  });
+}
+
+using Parts = std::vector<std::pair<comm::ShardSpec, at::Tensor>>;
+
+Parts whole(const at::Tensor& tensor) {
+  return {{comm::ShardSpec::whole(tensor.sizes().vec()), tensor}};
+}
+
+constexpr std::string_view scales_suffix = ".absmax", master_suffix = ".master";
+
+/// Number of elements of a sharded parameter that share a scale; 0 if its state is not low-bit.
+int64_t low_bit_block(const torch::optim::Optimizer& local, const Place& place) {
+  const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(&local);
+  return ours ? ours->state_block(place.piece) : 0;
+}
+
+/// Scales, and codes with less than one byte per element, are counted in blocks. Returns this rank's run of them; none
+/// for other state.
+std::optional<comm::ShardSpec> run_of_blocks(const torch::optim::Optimizer& local, const Place* place,
+                                             std::string_view name, at::ScalarType dtype) {
+  const int64_t block = place ? low_bit_block(local, *place) : 0;
+  if (block == 0) return std::nullopt;
+  int64_t width = dtype == at::kByte ? dynamic_cast<const optim::LibtorchOptimizer&>(local).state_block_bytes() : block;
+  if (name.ends_with(scales_suffix)) width = 1;
+  if (width == block) return std::nullopt;
+  const auto blocks = [&](int64_t elements) { return (elements + block - 1) / block * width; };
+  return comm::ShardSpec{{blocks(place->parameter.numel())}, {place->begin / block * width}, {blocks(place->count)}};
+}
+
+/// The part that a state tensor holds: a run of blocks, elements of a parameter, or a complete tensor.
+Parts parts_of(const std::optional<comm::ShardSpec>& run, const Place* place, const at::Tensor& tensor) {
+  if (run) return {{*run, tensor}};
+  return place ? place->boxes(tensor) : whole(tensor);
+}
+
+/// Throws if a moment's kind (low-bit or floating-point) differs from that of this optimizer.
+void check_kind(const torch::optim::Optimizer& local, const Place& place, const SavedTensor& saved) {
+  if (c10::multiply_integers(saved.sizes) <= 1 || saved.name.ends_with(master_suffix)) return;
+  const bool low_bit = saved.dtype == at::kByte || saved.name.ends_with(scales_suffix);
+  TORCH_CHECK_VALUE(low_bit == (low_bit_block(local, place) > 0), "ShardedOptimizer: \"", saved.name, "\" is ",
+                    low_bit ? "low-bit" : "floating-point",
+                    " state, this optimizer keeps another kind for parameter \"", place.name,
+                    "\". Construct it with the state_dtype and min_8bit_size of the saved one.");
+  const bool row_major =
+      saved.strides.empty() || at::IntArrayRef(saved.strides).equals(c10::contiguous_strides(saved.sizes));
+  TORCH_CHECK_VALUE(!low_bit || row_major, "ShardedOptimizer: \"", saved.name, "\" has strides [",
+                    c10::Join(", ", saved.strides), "], parameter \"", place.name, "\" is row-major. Low-bit blocks ",
+                    "follow the memory: bring the model into the layout it was saved in.");
+}
+
+}  // namespace
+
+std::vector<comm::Shard> ShardedOptimizer::state_shards() const {
+  const NamedTensors state = optim::state_dict(*impl_->local);
+  std::vector<comm::Shard> shards;
+  shards.reserve(state.size());
+  for (const auto& [name, tensor] : state) {
+    TORCH_CHECK_VALUE(name != "archive", "ShardedOptimizer: the state of a user-defined optimizer class cannot be ",
+                      "split.");
+    const std::optional<size_t> index = parameter_index(name);
+    const Place* place = index ? impl_->places[*index] : nullptr;
+    const auto run = run_of_blocks(*impl_->local, place, name, tensor.scalar_type());
+    const bool elements = place && tensor.dim() == 1 && tensor.numel() == place->count;
+    for (auto& [spec, local] : parts_of(run, elements ? place : nullptr, tensor)) shards.push_back({name, local, spec});
+  }
+  return shards;
+}
+
+NamedTensors ShardedOptimizer::state_dict() const {
+  NamedTensors state = comm::gather(state_shards(), impl_->group);
+  sort_by_parameter(state);
+  return state;
+}
+
+std::vector<comm::Shard> ShardedOptimizer::wanted_shards(const std::vector<SavedTensor>& saved) const {
+  std::vector<comm::Shard> shards;
+  shards.reserve(saved.size());
+  for (const SavedTensor& tensor : saved) {
+    const std::string& name = tensor.name;
+    const std::vector<int64_t>& sizes = tensor.sizes;
+    const std::optional<size_t> index = parameter_index(name);
+    TORCH_CHECK_VALUE(!index || *index < impl_->places.size(), "ShardedOptimizer: the state holds \"", name,
+                      "\", the optimizer has ", impl_->places.size(),
+                      " parameters. The state belongs to another optimizer or model.");
+    const Place* place = index ? impl_->places[*index] : nullptr;
+    if (place) check_kind(*impl_->local, *place, tensor);
+    const auto run = run_of_blocks(*impl_->local, place, name, tensor.dtype);
+    const std::vector<int64_t> expected = run ? run->sizes : place ? place->parameter.sizes().vec() : sizes;
+    TORCH_CHECK_VALUE(
+        sizes == expected || (!run && c10::multiply_integers(sizes) == 1), "ShardedOptimizer: \"", name,
+        "\" has sizes [", c10::Join(", ", sizes), "], parameter \"", place->name, "\" has [", c10::Join(", ", expected),
+        "] there. The state belongs to another model",
+        run || tensor.dtype == at::kByte ? ", or was saved with another block size or state_dtype." : ".");
+    if (place && place->count == 0) continue;  // belongs to another rank
+    const bool elements = place && !run && sizes == expected;
+    const at::Tensor local = at::empty(run        ? run->length
+                                       : elements ? std::vector<int64_t>{place->count}
+                                                  : sizes,
+                                       tensor.dtype);
+    for (auto& [spec, part] : parts_of(run, elements ? place : nullptr, local)) shards.push_back({name, part, spec});
+  }
+  return shards;
+}
+
+void ShardedOptimizer::load_shards(const std::vector<comm::Shard>& filled) {
+  NamedTensors state;
+  std::set<std::string> done;
+  std::map<std::pair<std::string, std::vector<int64_t>>, at::Tensor> parts;
+  for (const auto& [name, local, spec] : filled) parts[{name, spec.offset}] = local;
+  for (const auto& [name, local, spec] : filled) {
+    if (!done.insert(name).second) continue;
+    const std::optional<size_t> index = parameter_index(name);
+    const Place* place = index && *index < impl_->places.size() ? impl_->places[*index] : nullptr;
+    const bool by_blocks = run_of_blocks(*impl_->local, place, name, local.scalar_type()).has_value();
+    if (!place || by_blocks || place->parameter.sizes() != spec.sizes) {
+      state.emplace_back(name, local);
+      continue;
+    }
+    const at::Tensor run = at::empty({place->count}, local.options());
+    for (auto& [box, view] : place->boxes(run)) {
+      const auto found = parts.find({name, box.offset});
+      TORCH_CHECK_VALUE(found != parts.end() && found->second.sizes() == view.sizes(),
+                        "ShardedOptimizer::load_shards: ", "expected the parts that wanted_shards() gave, one of \"",
+                        name, "\" is missing.");
+      view.copy_(found->second);
+    }
+    state.emplace_back(name, run);
+  }
+  optim::load_state_dict(*impl_->local, state);
+  copy_options_to_groups();
+}
+
+void ShardedOptimizer::load_state_dict(const NamedTensors& state) {
+  std::vector<SavedTensor> saved;
+  std::map<std::string_view, const at::Tensor*> tensors;
+  saved.reserve(state.size());
+  for (const auto& [name, tensor] : state) {
+    saved.push_back({name, tensor.scalar_type(), tensor.sizes().vec(),
+                     tensor.is_contiguous() ? std::vector<int64_t>() : tensor.strides().vec()});
+    tensors[name] = &tensor;
+  }
+  const std::vector<comm::Shard> wanted = wanted_shards(saved);
+  for (const auto& [name, local, spec] : wanted) local.copy_(comm::part_of(*tensors.at(name), spec));
+  load_shards(wanted);
+}
+
+std::shared_ptr<ShardedOptimizer> zero_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const Model& model,
+                                                 const comm::Group& group, const ShardOptions& options) {
   check_shardable(optimizer.get(), options);
   std::vector<at::Tensor> parameters = parameters_of(*optimizer);
   const NamedTensors to_shard = trained(model, parameters);

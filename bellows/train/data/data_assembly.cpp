@@ -1,12 +1,17 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros_like.h>
+
 #include <algorithm>
 #include <limits>
 
-#include "bellows/core/device.h"
 #include "bellows/core/log.h"
 #include "bellows/data/classes.h"
+#include "bellows/data/field_groups.h"
 #include "bellows/data/order/buckets.h"
 #include "bellows/data/order/labels.h"
 #include "bellows/data/order/packing.h"
+#include "bellows/data/picture.h"
 #include "bellows/data/text/text_source.h"
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/recipe/recipe_error.h"
@@ -17,77 +22,141 @@ namespace {
 
 using models::InputKind;
 
-data::Dataset prepared_images(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
-  const data::DatasetInfo info = split.info();
-  data::Dataset images = dataset.require({"image", "label"})
-                             .decode(image_channels(models::model_entry(recipe.model), info) == 1 ? "gray" : "rgb")
+constexpr const char* features_name = "features";  // for a model with one input of numbers
+
+/// Fields that a model with numeric input reads: those of the recipe, or all scalar numbers except the target.
+std::vector<std::string> feature_fields(const ResolvedJob& job, const data::Sample& sample) {
+  const Recipe& recipe = job.recipe;
+  std::vector<std::string> targets = split_list(recipe.target);
+  targets.insert(targets.end(), {"label", "cls", "target"});
+  std::vector<std::string> names = split_list(recipe.features);
+  if (!names.empty() && recipe.features != "all") return names;
+  names = data::number_fields(sample, targets);
+  if (!names.empty()) return names;
+  for (const data::Field& field : sample.fields) {
+    if (field.is_array && std::ranges::find(targets, field.name) == targets.end()) names.emplace_back(field.name);
+  }
+  TORCH_CHECK_VALUE(names.size() == 1, "make_job: expected numbers for \"", recipe.model,
+                    "\" to read: ", sample.where(), " has ", names.size(),
+                    " arrays and no single numbers besides the target. Set "
+                    "features to the names of fields, separated by commas.");
+  return names;
+}
+
+/// Combines fields into arrays: the model's inputs, and the target unless it is a class label.
+data::Dataset with_arrays(const data::Dataset& dataset, const ResolvedJob& job) {
+  TORCH_CHECK_VALUE(dataset.size() > 0, "make_job: \"", job.recipe.data, "\" has no samples.");
+  std::vector<data::FieldGroup> groups;
+  const int64_t side = job.recipe.image_size;
+  if (job.model.input == InputKind::arrays) {
+    if (job.model.inputs.empty()) groups.push_back({features_name, feature_fields(job, dataset.source()->read(0))});
+    for (const models::InputSpec& input : job.model.inputs) groups.push_back({input.name, {input.name}, side, side});
+  }
+  if (job.task.target == "target") {
+    std::vector<std::string> fields = split_list(job.recipe.target);
+    if (fields.empty()) fields = {"target"};
+    groups.push_back({"target", std::move(fields), side, side, /*mask=*/true});
+  }
+  if (groups.empty()) return dataset;
+  return data::Dataset(data::group_fields(dataset.source(), std::move(groups)), dataset.info());
+}
+
+/// Number of elements of an array in the first sample.
+int64_t width_of(const ResolvedJob& job, const std::string& name) {
+  const data::Dataset arrays = with_arrays(job.split().whole, job);
+  const data::Sample first = arrays.source()->read(0);
+  const data::Field* field = first.find(name);
+  TORCH_CHECK_VALUE(field && field->is_array, "make_job: ", first.where(), " has no array \"", name, "\".");
+  return c10::multiply_integers(field->sizes);
+}
+
+data::Dataset prepared_images(const data::Dataset& dataset, const ResolvedJob& job) {
+  const Recipe& recipe = job.recipe;
+  const data::DatasetInfo info = job.info();
+  data::Dataset images = dataset.require({"image", job.task.target})
+                             .decode(image_channels(job) == 1 ? "gray" : "rgb")
                              .channels_last(recipe.channels_last)
-                             .cache(recipe.cache_mb << 20);
+                             .cache(recipe.image_cache_mb << 20);
   if (recipe.image_size > 0) images = images.resize(recipe.image_size, recipe.image_size);
   return info.mean.empty() ? images : images.normalize(info.mean, info.std);
 }
 
-/// Params: most_tokens – 0: texts are not cut
-std::shared_ptr<const data::TextSource> texts_of(const data::Dataset& dataset, const Recipe& recipe,
-                                                 const DataSplit& split, int64_t most_tokens) {
-  const models::ModelEntry entry = models::model_entry(recipe.model);
+/// Params: max_tokens – 0: texts are not truncated
+std::shared_ptr<const data::TextSource> texts_of(const data::Dataset& dataset, const ResolvedJob& job,
+                                                 int64_t max_tokens) {
   return std::make_shared<const data::TextSource>(
-      dataset.source(), data::TextOptions{.field = recipe.text_field,
-                                          .tokenizer = split.tokenizer,
-                                          .most_tokens = most_tokens,
-                                          .vocabulary = input_width(entry, split.info(), split.tokenizer),
-                                          .labels = entry.output == models::OutputKind::sample});
+      dataset.source(), data::TextOptions{.field = job.recipe.text_field,
+                                          .tokenizer = job.tokenizer,
+                                          .max_tokens = max_tokens,
+                                          .vocabulary = job.input_width(),
+                                          .labels = job.model.output == models::OutputKind::sample});
 }
 
-data::Dataset prepared_texts(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
-  TORCH_CHECK_VALUE(!split.tokenizer || split.tokenizer->pads, "make_job: \"", recipe.model,
-                    "\" takes token 0 for padding, and it is a piece of text in ", split.tokenizer->description,
+data::Dataset prepared_texts(const data::Dataset& dataset, const ResolvedJob& job) {
+  TORCH_CHECK_VALUE(!job.tokenizer || job.tokenizer->pads, "make_job: \"", job.recipe.model,
+                    "\" takes token 0 for padding, and it is a piece of text in ", job.tokenizer->description,
                     ". Give it the tokenizer that it was made with, or bytes.");
-  const int64_t longest = longest_text(recipe, models::model_entry(recipe.model));
-  const data::Dataset texts(texts_of(dataset, recipe, split, longest), dataset.info());
-  return texts.require({"tokens", "label"}).pad("tokens");
+  const data::Dataset texts(texts_of(dataset, job, job.max_length()), dataset.info());
+  return texts.require({"tokens", job.task.target}).pad("tokens");
 }
 
-/// Rows of several texts, as language models read them. Each text is tokenized once to learn its length.
-data::Dataset packed_texts(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
-  const auto texts = texts_of(dataset, recipe, split, 0);
+/// Packs several texts into each row, for language models. Each text is tokenized once to determine its length.
+data::Dataset packed_texts(const data::Dataset& dataset, const ResolvedJob& job) {
+  const Recipe& recipe = job.recipe;
+  const auto texts = texts_of(dataset, job, 0);
   const std::vector<int64_t> lengths =
       recipe.bad_samples == "skip" ? texts->lengths() : data::read_lengths(*texts, "tokens");
   if (const auto bad = std::ranges::count(lengths, 0); bad > 0)
-    log_warn("texts: ", bad, " of ", lengths.size(), " cannot be used, and are left out (bad_samples: skip).");
-  const int64_t row_length = longest_text(recipe, models::model_entry(recipe.model));
+    log_warn("texts: ", bad, " of ", lengths.size(), " cannot be used and are skipped (bad_samples: skip).");
+  const int64_t row_length = job.max_length();
   check_recipe(row_length != 1, "make_job: \"", recipe.model,
-               "\" learns which token follows another, expected a sequence_length of 2 at least, got 1.");
+               "\" learns which token follows another, expected a max_length of 2 at least, got 1.");
   const data::Packing packing = data::pack_rows(
       lengths, {.row_length = row_length > 0 ? row_length : 128, .seed = static_cast<uint64_t>(recipe.seed)});
   return data::Dataset(data::packed(texts, "tokens", packing), dataset.info()).require({"tokens", "segment_ids"});
 }
 
-data::Dataset prepared_series(const data::Dataset& dataset) {
-  return dataset.require({"series", "label"}).pad("series", std::numeric_limits<double>::quiet_NaN());
+data::Dataset prepared_series(const data::Dataset& dataset, const ResolvedJob& job) {
+  return dataset.require({"series", job.task.target}).pad("series", std::numeric_limits<double>::quiet_NaN());
 }
 
-/// Numbers for labels that are names, by the training data's classes.
+data::Dataset prepared_arrays(const data::Dataset& dataset, const ResolvedJob& job) {
+  std::vector<std::string> required{job.task.target};
+  for (const models::InputSpec& input : job.model.inputs) required.push_back(input.name);
+  if (job.model.inputs.empty()) required.emplace_back(features_name);
+  return dataset.require(std::move(required));
+}
+
+/// Converts labels that are names to numbers, by the training data's classes.
 data::Dataset with_numbered_labels(const data::Dataset& dataset, const DataSplit& split) {
   if (!split.named_labels && !data::has_named_labels(*dataset.source())) return dataset;
   return data::Dataset(data::number_labels(dataset.source(), split.classes), dataset.info());
 }
 
-/// What training and held-out data have in common. Held-out data follow the training data's description.
-data::Dataset prepared(const data::Dataset& dataset, const Recipe& recipe, const DataSplit& split) {
-  const models::ModelEntry entry = models::model_entry(recipe.model);
-  const InputKind input = entry.input;
-  check_input_keys(recipe, input);
-  const bool packs = entry.output == models::OutputKind::token;
-  const data::Dataset labelled = packs ? dataset : with_numbered_labels(dataset, split);
-  const data::Dataset known = input == InputKind::image    ? prepared_images(labelled, recipe, split)
-                              : input == InputKind::series ? prepared_series(labelled)
-                              : packs                      ? packed_texts(labelled, recipe, split)
-                                                           : prepared_texts(labelled, recipe, split);
-  return known.num_classes(classes_of(recipe, split.info()))
-      .threads(recipe.loader_threads)
+data::Dataset with_inputs(const data::Dataset& dataset, const ResolvedJob& job) {
+  if (job.task.loss == LossKind::next_token) return packed_texts(dataset, job);
+  const data::Dataset labelled = job.task.classifies_samples() ? with_numbered_labels(dataset, job.split()) : dataset;
+  const data::Dataset known = with_arrays(labelled, job);
+  switch (job.model.input) {
+    case InputKind::image:
+      return prepared_images(known, job);
+    case InputKind::series:
+      return prepared_series(known, job);
+    case InputKind::arrays:
+      return prepared_arrays(known, job);
+    default:
+      return prepared_texts(known, job);
+  }
+}
+
+/// Settings that training and held-out data share. Held-out data use the training data's description.
+data::Dataset prepared(const data::Dataset& dataset, const ResolvedJob& job) {
+  const Recipe& recipe = job.recipe;
+  return with_inputs(dataset, job)
+      .num_classes(job.task.classifies_samples() || job.task.loss == LossKind::next_token ? job.num_classes() : 0)
+      .threads(recipe.num_workers)
       .prefetch(recipe.prefetch)
-      .to(parse_device(recipe.device))
+      .to(job.device)
       .on_bad_sample(recipe.bad_samples == "skip" ? data::OnBadSample::skip : data::OnBadSample::fail);
 }
 
@@ -96,7 +165,7 @@ data::Dataset augmented(const data::Dataset& dataset, const Recipe& recipe) {
   const auto& own_size = dataset.info().image_size;
   const int64_t height = recipe.image_size > 0 ? recipe.image_size : own_size.size() == 3 ? own_size[0] : 0;
   const int64_t width = recipe.image_size > 0 ? recipe.image_size : own_size.size() == 3 ? own_size[1] : 0;
-  TORCH_CHECK_VALUE(height > 0, "make_job: augment = ", recipe.augment, " needs to know the size of the images; \"",
+  TORCH_CHECK_VALUE(height > 0, "make_job: augment = ", recipe.augment, " needs the size of the images; \"",
                     recipe.data, "\" does not say it. Set image_size.");
   const data::Dataset cropped = dataset.random_crop(height, width, std::max<int64_t>(1, std::max(height, width) / 8));
   return recipe.augment == "crop_flip" ? cropped.flip() : cropped;
@@ -115,36 +184,54 @@ data::Dataset ordered(const data::Dataset& dataset, const Recipe& recipe) {
 }  // namespace
 
 void check_input_keys(const Recipe& recipe, InputKind input) {
-  check_recipe(input == InputKind::image || (recipe.augment == "none" && recipe.image_size == 0), "make_job: \"",
-               recipe.model, "\" reads no pictures, expected augment none and image_size 0, got ", recipe.augment,
-               " and ", recipe.image_size, ".");
+  const bool scales = input == InputKind::image || input == InputKind::arrays;
+  check_recipe(input == InputKind::image || (recipe.augment == "none" && (scales || recipe.image_size == 0)),
+               "make_job: \"", recipe.model, "\" reads no pictures, expected augment none and image_size 0, got ",
+               recipe.augment, " and ", recipe.image_size, ".");
   check_recipe(input == InputKind::tokens || recipe.tokenizer.empty(), "make_job: \"", recipe.model,
                "\" reads no texts, expected tokenizer to be empty, got ", recipe.tokenizer, ".");
 }
 
-int64_t classes_of(const Recipe& recipe, const data::DatasetInfo& info) {
-  return recipe.num_classes > 0 ? recipe.num_classes : static_cast<int64_t>(info.classes.size());
-}
-
-std::optional<data::TextTokenizer> tokenizer_of(const Recipe& recipe, const models::ModelEntry& entry) {
-  if (recipe.tokenizer.empty() || entry.input != InputKind::tokens) return {};
-  return data::open_tokenizer(recipe.tokenizer);
-}
-
-int64_t image_channels(const models::ModelEntry& entry, const data::DatasetInfo& info) {
+int64_t image_channels(const ResolvedJob& job) {
+  const data::DatasetInfo info = job.info();
   if (info.image_size.size() == 3) return info.image_size[2];
-  return entry.input_shape[0] > 0 ? entry.input_shape[0] : 3;
+  if (job.data && job.data->whole.size() > 0) {
+    const data::Sample first = job.data->whole.source()->read(0);
+    const data::Field* picture = data::find_picture(first);
+    if (picture && picture->is_array) return picture->sizes[2];  // arrays are not converted to gray or RGB
+  }
+  return job.model.input_shape[0] > 0 ? job.model.input_shape[0] : 3;
 }
 
-int64_t input_width(const models::ModelEntry& entry, const data::DatasetInfo& info,
-                    const std::optional<data::TextTokenizer>& tokenizer) {
-  const int64_t meant = entry.input_shape[0];
-  if (entry.input == InputKind::image) return image_channels(entry, info);
-  if (entry.input != InputKind::tokens) return meant > 0 ? meant : 3;
-  if (tokenizer) return tokenizer->vocabulary;
-  TORCH_CHECK_VALUE(meant > 0, "make_job: \"", entry.name,
-                    "\" does not say how many words it knows. Set tokenizer, or give its ModelNotes an input_shape.");
-  return meant;
+int64_t features_width(const ResolvedJob& job) {
+  return job.model.inputs.empty() ? width_of(job, features_name) : 0;
+}
+
+int64_t targets_width(const ResolvedJob& job) {
+  return width_of(job, "target");
+}
+
+void check_targets(const ResolvedJob& job) {
+  const bool bits = job.task.loss == LossKind::bce;
+  if (!bits && !job.task.per_pixel) return;
+  constexpr int64_t checked = 64;
+  const data::Dataset arrays = with_arrays(job.split().whole, job);
+  for (int64_t i = 0; i < std::min(checked, arrays.size()); ++i) {
+    const data::Sample sample = arrays.source()->read(i);
+    const data::Field* target = sample.find("target");
+    TORCH_CHECK_VALUE(target && (bits || target->sizes.size() == 2), "make_job: target: ", sample.where(target),
+                      target ? c10::str(" has sizes ", target->sizes) : std::string(" is missing"),
+                      ", expected a mask [height, width] with one class number per pixel.");
+    const at::Tensor values = at::from_blob(const_cast<std::byte*>(target->bytes.data()), target->sizes, target->dtype);
+    const auto most = bits ? 1.0 : static_cast<double>(job.task.outputs - 1);
+    const at::Tensor numbers = values.to(at::kDouble);
+    const at::Tensor ignored = target->dtype == at::kByte && !bits ? values.eq(255) : at::zeros_like(values, at::kBool);
+    const bool fits = ((numbers.ge(0) & numbers.le(most)) | ignored).all().item<bool>();
+    TORCH_CHECK_VALUE(fits, "make_job: target: ", sample.where(target), " has values from ",
+                      numbers.min().item<double>(), " to ", numbers.max().item<double>(), ", expected ",
+                      bits ? "0 or 1 for each label of loss bce" : c10::str("classes from 0 to ", most), ".",
+                      bits ? "" : " Set num_classes.");
+  }
 }
 
 int64_t series_width(const data::Dataset& dataset) {
@@ -156,11 +243,9 @@ int64_t series_width(const data::Dataset& dataset) {
   return series->sizes[1];
 }
 
-int64_t longest_text(const Recipe& recipe, const models::ModelEntry& entry) {
-  return recipe.sequence_length > 0 ? recipe.sequence_length : entry.input_shape[1];
-}
-
-data::Dataset train_part(const Recipe& recipe, const DataSplit& split) {
+data::Dataset train_part(const ResolvedJob& job) {
+  const Recipe& recipe = job.recipe;
+  const DataSplit& split = job.split();
   data::Dataset dataset = split.whole;
   if (!recipe.subset.empty()) {
     const data::Subset chosen = data::load_subset(recipe.subset);
@@ -169,33 +254,35 @@ data::Dataset train_part(const Recipe& recipe, const DataSplit& split) {
   } else if (!split.held_out.empty()) {
     dataset = dataset.subset(split.trained());
   }
-  return ordered(augmented(prepared(dataset, recipe, split), recipe), recipe).batch(recipe.batch_size);
+  return ordered(augmented(prepared(dataset, job), recipe), recipe).batch(recipe.batch_size);
 }
 
-std::optional<data::Dataset> eval_part(const Recipe& recipe, const DataSplit& split) {
-  const int64_t eval_batch = std::clamp<int64_t>(recipe.batch_size, 16, 256);  // no more memory than a step, about
+std::optional<data::Dataset> eval_part(const ResolvedJob& job) {
+  const Recipe& recipe = job.recipe;
+  const DataSplit& split = job.split();
+  const int64_t eval_batch = std::clamp<int64_t>(recipe.batch_size, 16, 256);  // about the memory of a training step
   std::optional<data::Dataset> dataset;
-  if (!recipe.eval_data.empty()) dataset = data::open(recipe.eval_data, {.otherwise = "test"});
-  if (!split.eval_split.empty()) dataset = data::open(recipe.data, {.split = split.eval_split});
+  if (!recipe.eval_data.empty()) dataset = open_part(job, recipe.eval_data, {.otherwise = "test"});
+  if (!split.eval_split.empty()) dataset = open_part(job, recipe.data, {.split = split.eval_split});
   if (!split.held_out.empty()) dataset = split.whole.subset(split.held_out);
   if (!dataset) return {};
-  return prepared(*dataset, recipe, split).sequential().batch(eval_batch);
+  return prepared(*dataset, job).sequential().batch(eval_batch);
 }
 
 std::string cut_texts_note(const data::Dataset& dataset) {
   const auto* texts = dynamic_cast<const data::TextSource*>(dataset.source().get());
   const data::TextCounts counts = texts ? texts->counts() : data::TextCounts();
   if (counts.cut == 0) return "";
-  return c10::str("Cut behind ", texts->options().most_tokens, " tokens: ", counts.cut, " of ", counts.texts,
-                  " texts. To keep more of them, set sequence_length.");
+  return c10::str("Cut behind ", texts->options().max_tokens, " tokens: ", counts.cut, " of ", counts.texts,
+                  " texts. To keep more of them, set max_length.");
 }
 
 data::Dataset open_train_data(const Recipe& recipe) {
-  return train_part(recipe, split_data(recipe));
+  return train_part(resolve(recipe));
 }
 
 std::optional<data::Dataset> open_eval_data(const Recipe& recipe) {
-  return eval_part(recipe, split_data(recipe));
+  return eval_part(resolve(recipe));
 }
 
 }  // namespace bellows::train

@@ -1,47 +1,48 @@
 #pragma once
 
-#include "bellows/models/registry.h"
-#include "bellows/train/data/data_split.h"
+#include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
 
 // ---- the data of a recipe
 
-/// Training data as the recipe's model reads it, shuffled, in batches. Which samples these are says data_split.h.
-/// - Pictures: scaled, augmented, normalised by their own mean and std.
-/// - Texts: tokenized, cut, and padded with 0 to the longest of the batch, as "tokens" [N, T]; for models of the next
-///   token packed, rows of several texts: "tokens" and "segment_ids" [N, T].
-/// - Series: "series" [N, T, C], filled up with NaN.
+/// Returns the training data in the form that the recipe's model reads, shuffled, in batches. data_split.h selects the
+/// samples.
+/// - Images: scaled, augmented, normalized by the mean and std of the dataset.
+/// - Texts: tokenized, truncated, and padded with 0 to the longest of the batch, as "tokens" [N, T]. For next-token
+///   models, packed rows of several texts: "tokens" and "segment_ids" [N, T].
+/// - Series: "series" [N, T, C], padded with NaN.
+/// - Arrays: one tensor for each of the model's inputs, by its name; "features" for a model with one input.
+/// Class labels are "label" [N]. Other targets are "target": numbers [N, K], or a mask [N, H, W].
 data::Dataset open_train_data(const Recipe& recipe);
-/// Held-out data: `eval_data`; or, of a folder, the split "test" (else "val", "valid", "validation"), or what is held
-/// out of one without. Nothing where `data` names files, and `eval_data` nothing.
+/// Returns the held-out data: `eval_data`; or, for a folder, the split "test" (else "val", "valid", "validation") or
+/// the samples held out of a folder without splits. With `eval_split`, that split or share.
+/// Empty if `data` names files and neither key is set.
 std::optional<data::Dataset> open_eval_data(const Recipe& recipe);
 
-// ---- its parts, for make_job() and for dry runs
+// ---- parts of the functions above, for make_job() and for dry runs
 
-/// Outputs of the model: the recipe's, or as many as the data have classes; 0: nobody says.
-int64_t classes_of(const Recipe& recipe, const data::DatasetInfo& info);
+data::Dataset train_part(const ResolvedJob& job);
+std::optional<data::Dataset> eval_part(const ResolvedJob& job);
 
-/// Throws: RecipeError – keys of pictures or texts, and the model reads none
+/// Throws: RecipeError if the recipe has keys for images or texts, but the model does not read them
 void check_input_keys(const Recipe& recipe, models::InputKind input);
 
-/// What the model's first layer has to be as wide as: channels of pictures, words of texts, values of a series' step.
-/// Params: tokenizer – of texts; none: the model says how many words it knows
-int64_t input_width(const models::ModelEntry& entry, const data::DatasetInfo& info,
-                    const std::optional<data::TextTokenizer>& tokenizer);
-int64_t image_channels(const models::ModelEntry& entry, const data::DatasetInfo& info);
-/// The recipe's, of a model of texts.
-std::optional<data::TextTokenizer> tokenizer_of(const Recipe& recipe, const models::ModelEntry& entry);
-/// Values of a step, as the first sample has them. Throws: c10::ValueError – it has no series
+// Sizes of the first sample.
+int64_t image_channels(const ResolvedJob& job);
+/// Values per time step. Throws: c10::ValueError if the sample has no series
 int64_t series_width(const data::Dataset& dataset);
+/// Number of values that a model with one input of kind `arrays` reads; 0 if it has several inputs.
+int64_t features_width(const ResolvedJob& job);
+/// Number of values that the model predicts.
+int64_t targets_width(const ResolvedJob& job);
 
-/// Most tokens of a text; 0: any number.
-int64_t longest_text(const Recipe& recipe, const models::ModelEntry& entry);
+/// Checks the targets of the first samples: labels of `bce` from 0 to 1, masks with classes below num_classes.
+/// Cost:   reads up to 64 samples
+/// Throws: c10::ValueError (the message names the sample)
+void check_targets(const ResolvedJob& job);
 
-data::Dataset train_part(const Recipe& recipe, const DataSplit& split);
-std::optional<data::Dataset> eval_part(const Recipe& recipe, const DataSplit& split);
-
-/// Of the texts of a data set, how many were cut so far, as a line for people; "": none.
+/// Describes how many texts of a dataset were truncated so far; "" if none.
 std::string cut_texts_note(const data::Dataset& dataset);
 
 }  // namespace bellows::train

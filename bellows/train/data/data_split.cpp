@@ -3,17 +3,38 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <numeric>
 
 #include "bellows/data/classes.h"
-#include "bellows/train/data/data_assembly.h"
+#include "bellows/data/picture.h"
+#include "bellows/data/rename.h"
+#include "bellows/io/tables/number_text.h"
+#include "bellows/train/recipe/recipe_error.h"
+#include "bellows/train/resolved_job.h"
 
 namespace bellows::train {
 
 namespace {
 
-constexpr uint64_t held_out_seed = 0x68656c64;  // of no recipe: runs with other seeds are measured on the same samples
+// Independent of recipes, so that runs with different seeds are evaluated on the same samples.
+/// The field with the class of a sample.
+/// Throws: RecipeError if it is missing, or cannot be a class
+const data::Field& class_field(const data::Sample& sample, const std::string& target) {
+  std::string names;
+  for (const data::Field& field : sample.fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
+  const data::Field* field = sample.find(target);
+  check_recipe(field, "make_job: target: ", sample.where(), " has no field \"", target, "\"; it has ", names,
+               ". With cross_entropy, target is one field.");
+  const bool image = !field->is_array && !data::picture_name(field->bytes, "").empty();
+  check_recipe(!image && (!field->is_array || c10::multiply_integers(field->sizes) == 1), "make_job: target: \"",
+               target, "\" is ", image ? "an image" : c10::str("an array ", field->sizes),
+               ", and the model predicts one class per sample. Choose another field, loss or model.");
+  return *field;
+}
+
+constexpr uint64_t held_out_seed = 0x68656c64;
 
 std::string eval_split_of(const data::DatasetInfo& info) {
   for (const char* name : {"test", "val", "valid", "validation"}) {
@@ -23,22 +44,61 @@ std::string eval_split_of(const data::DatasetInfo& info) {
   return "";
 }
 
+/// Selects the evaluation data: `eval_data`, `eval_split`, a split of the folder, or a tenth of a folder without one.
+void hold_out(const Recipe& recipe, DataSplit& split) {
+  if (!recipe.eval_data.empty() || recipe.eval_split == "none") return;
+  const int64_t size = split.whole.size();
+  const auto keep = [&](int64_t count) { split.held_out = data::random_subset(size, count, held_out_seed); };
+  if (const std::optional<double> share = io::parse_float(recipe.eval_split)) {
+    check_recipe(*share > 0 && *share < 1 && size > 1,
+                 "make_job: eval_split: expected a share between 0 and 1 of at least 2 samples, got ",
+                 recipe.eval_split, " of ", size, ".");
+    keep(std::clamp<int64_t>(std::llround(*share * static_cast<double>(size)), 1, size - 1));
+    return;
+  }
+  if (!recipe.eval_split.empty()) {
+    const std::vector<std::string>& splits = split.whole.info().splits;
+    check_recipe(
+        std::ranges::find(splits, recipe.eval_split) != splits.end() && recipe.eval_split != split.whole.info().split,
+        "make_job: eval_split: expected a share such as 0.1, \"none\", or a split other than the one that is "
+        "trained on (",
+        (splits.empty() ? std::string("there are no splits") : c10::Join(", ", splits)), "), got \"", recipe.eval_split,
+        "\".");
+    split.eval_split = recipe.eval_split;
+    return;
+  }
+  if (!std::filesystem::is_directory(recipe.data)) return;
+  split.eval_split = eval_split_of(split.whole.info());
+  if (split.eval_split.empty() && size > 1) keep((size + 9) / 10);
+}
+
 }  // namespace
 
-DataSplit split_data(const Recipe& recipe) {
+data::Dataset open_part(const ResolvedJob& job, const std::string& place, const data::OpenOptions& options) {
+  const data::Dataset opened = data::open(place, options);
+  const std::string& target = job.recipe.target;
+  if (target.empty() || !job.task.classifies_samples() || opened.size() == 0) return opened;
+  const data::Sample first = opened.source()->read(0);
+  const data::Field& field = class_field(first, target);
+  if (target == "label" || (target == "cls" && !first.find("label"))) return opened;
+  // Other labels must not be taken for this one. Texts are read as those of "cls": class numbers, or names.
+  std::vector<std::pair<std::string, std::string>> names{{target, field.is_array ? "label" : "cls"}};
+  for (const char* other : {"label", "cls"}) {
+    if (target != other) names.emplace_back(other, std::string("other ") + other);
+  }
+  return data::Dataset(data::rename_fields(opened.source(), std::move(names)), opened.info());
+}
+
+DataSplit split_data(const ResolvedJob& job) {
+  const Recipe& recipe = job.recipe;
   TORCH_CHECK_VALUE(!recipe.data.empty(), "make_job: the recipe names no data. Set `data` to a folder or shards.");
-  DataSplit split{data::open(recipe.data, {.otherwise = "train"}), {}, ""};
+  DataSplit split{open_part(job, recipe.data, {.otherwise = "train"}), {}, ""};
   split.classes = split.whole.info().classes;
-  const models::ModelEntry entry = models::model_entry(recipe.model);
-  split.tokenizer = tokenizer_of(recipe, entry);
-  const bool labels = entry.output != models::OutputKind::token;
+  const bool labels = job.task.classifies_samples();
   split.named_labels = labels && data::has_named_labels(*split.whole.source());
   if (labels && split.classes.empty() && (recipe.num_classes == 0 || split.named_labels))
     split.classes = data::class_names(*split.whole.source());
-  if (!recipe.eval_data.empty() || !std::filesystem::is_directory(recipe.data)) return split;
-  split.eval_split = eval_split_of(split.whole.info());
-  const int64_t size = split.whole.size();
-  if (split.eval_split.empty() && size > 1) split.held_out = data::random_subset(size, (size + 9) / 10, held_out_seed);
+  hold_out(recipe, split);
   return split;
 }
 

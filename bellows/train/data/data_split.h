@@ -6,35 +6,41 @@
 #include <vector>
 
 #include "bellows/data/dataset.h"
-#include "bellows/data/text/tokenizer.h"
 #include "bellows/train/recipe/recipe.h"
 
 namespace bellows::train {
 
-/// Which samples of a recipe's data are trained on, and which only evaluated on.
-struct DataSplit {
-  data::Dataset whole;  ///< what `data` names; of a folder the split "train", or all where it has no splits, or one
-  /// Positions in it that are kept from training, ascending: a tenth of a folder that has no held-out split, where the
-  /// recipe names no `eval_data` either. Which ones depends on the number of samples alone, so that no run trains on
-  /// what another is evaluated on. Empty: nothing is.
-  std::vector<int64_t> held_out;
-  std::string eval_split;  ///< of the folder: "test", "val", "valid" or "validation"; "": it has none
-  /// What is classified, by name: as `whole` says itself, or, where it does not and has to, as its labels are.
-  std::vector<std::string> classes{};
-  bool named_labels = false;                       ///< labels of `whole` are names of these
-  std::optional<data::TextTokenizer> tokenizer{};  ///< the recipe's, opened once for all that reads texts
+struct ResolvedJob;
 
-  /// Those that are not held out, ascending; of `ids` alone, which are ascending, too.
+/// Divides a recipe's data into samples for training and for evaluation.
+struct DataSplit {
+  /// The data that `data` names. For a folder, the split "train", or all if it has no splits, or its only one.
+  data::Dataset whole;
+  /// Positions in `whole` that are not used for training, ascending: a tenth of a folder without a held-out split if
+  /// the recipe names no `eval_data`, or the share that `eval_split` names. They depend only on the numbers of samples,
+  /// so that no run trains on evaluation samples of another. Empty: none.
+  std::vector<int64_t> held_out;
+  std::string eval_split;  ///< split of the folder: "test", "val", "valid" or "validation"; "": none
+  /// Class names: those that `whole` declares, or else, if names are needed, those in its labels.
+  std::vector<std::string> classes{};
+  bool named_labels = false;  ///< the labels of `whole` are class names
+
+  /// Samples that are not held out, ascending; of `ids` only, which must be ascending, too.
   std::vector<int64_t> trained() const;
   std::vector<int64_t> trained(const std::vector<int64_t>& ids) const;
-  /// What was held out, as a line for people; "" when nothing was.
+  /// Describes the held-out samples; "" if there are none.
   std::string held_out_note() const;
-  /// Of `whole`, with `classes`.
+  /// The information of `whole`, with `classes`.
   data::DatasetInfo info() const;
 };
 
-/// Cost:   reads all labels where the recipe's num_classes is 0, or they are texts, and the data set names no classes
-/// Throws: c10::ValueError – as data::open, data::open_tokenizer; several splits, none of them "train"
-DataSplit split_data(const Recipe& recipe);
+/// Cost:   reads all labels if the dataset declares no classes and num_classes is 0 or the labels are texts
+/// Params: job – the result of resolve_model()
+/// Throws: c10::ValueError like data::open(), or if there are several splits without "train", or `eval_split` does not
+///         exist
+DataSplit split_data(const ResolvedJob& job);
+
+/// Opens a dataset of the recipe. For classification, the recipe's `target` field becomes the label.
+data::Dataset open_part(const ResolvedJob& job, const std::string& place, const data::OpenOptions& options);
 
 }  // namespace bellows::train

@@ -53,7 +53,7 @@ PoolOutputs outputs_of(const Model& model, data::Loader& loader) {
   return outputs;
 }
 
-/// Dropout on, statistics as they are: what BALD samples from.
+/// Enables dropout, but not updates of running statistics, for BALD.
 void turn_dropout_on(const Model& model) {
   model.train();
   if (const auto module = model.module_or_null()) {
@@ -79,7 +79,7 @@ at::Tensor bald_scores(const Model& model, data::Loader& loader, int64_t passes,
   return data::bald(all);
 }
 
-/// Greater is more worth a label.
+/// Higher scores are more informative.
 at::Tensor scores_for(const std::string& by, const at::Tensor& logits) {
   const at::Tensor p = at::softmax(logits, 1);
   return by == "least_confidence" ? data::least_confidence(p)
@@ -112,14 +112,15 @@ int64_t position_of(int64_t id, const std::vector<int64_t>& ascending) {
   return std::lower_bound(ascending.begin(), ascending.end(), id) - ascending.begin();
 }
 
-/// What is chosen from, and by which run.
+/// The samples to choose from, and the run that provides the model.
 struct SelectionOrigin {
-  Recipe recipe;
-  data::Dataset whole;
-  std::string source;                ///< its fingerprint
-  std::vector<int64_t> trainable;    ///< those that are not held out
-  std::vector<int64_t> in_training;  ///< of the run's subset; all where it has none
-  data::DatasetInfo info;            ///< of `whole`, with its classes
+  ResolvedJob job;
+  std::string source;                ///< fingerprint of the data
+  std::vector<int64_t> trainable;    ///< samples that are not held out
+  std::vector<int64_t> in_training;  ///< samples of the run's subset; all if it has none
+
+  const Recipe& recipe() const { return job.recipe; }
+  const data::Dataset& whole() const { return job.split().whole; }
 };
 
 SelectionOrigin origin_of(const Selection& selection) {
@@ -129,14 +130,13 @@ SelectionOrigin origin_of(const Selection& selection) {
   } else {
     recipe.data = selection.data;
   }
-  DataSplit split = selection.split.empty() ? split_data(recipe)
-                                            : DataSplit{data::open(recipe.data, {.split = selection.split}), {}, ""};
+  ResolvedJob job = selection.split.empty() ? resolve(recipe) : resolve_model(recipe);
+  if (!job.data) job.data = DataSplit{data::open(recipe.data, {.split = selection.split}), {}, ""};
+  const DataSplit& split = job.split();
   std::string source = data::fingerprint(split.whole);
   std::vector<int64_t> trainable = split.trained(), in_training = trainable;
   if (!recipe.subset.empty()) in_training = split.trained(data::load_subset(recipe.subset).ids);
-  data::DatasetInfo info = split.info();
-  return {std::move(recipe),    std::move(split.whole), std::move(source),
-          std::move(trainable), std::move(in_training), std::move(info)};
+  return {std::move(job), std::move(source), std::move(trainable), std::move(in_training)};
 }
 
 int64_t wanted_count(const Selection& selection, int64_t of) {
@@ -144,29 +144,29 @@ int64_t wanted_count(const Selection& selection, int64_t of) {
   return std::max<int64_t>(1, std::llround(selection.keep * static_cast<double>(of)));
 }
 
-/// Hardness of all samples, by the run's statistics; all equal for `random`.
+/// Difficulty of all samples from the run's statistics; equal for `random`.
 std::vector<double> hardness(const Selection& selection, const SelectionOrigin& origin) {
-  if (selection.by == "random") return std::vector<double>(static_cast<size_t>(origin.whole.size()));
+  if (selection.by == "random") return std::vector<double>(static_cast<size_t>(origin.whole().size()));
   const data::Difficulty by = data::parse_difficulty(selection.by);
   data::SavedStats saved = data::load_sample_stats(selection.run + "/sample_stats.safetensors");
-  TORCH_CHECK_VALUE(saved.source == origin.source && saved.stats.size() == origin.whole.size(),
+  TORCH_CHECK_VALUE(saved.source == origin.source && saved.stats.size() == origin.whole().size(),
                     "select: ", selection.run, " was trained on other data (", saved.source, ") than ",
-                    origin.recipe.data, " is now (", origin.source, ").");
+                    origin.recipe().data, " is now (", origin.source, ").");
   return saved.stats.difficulty(by);
 }
 
-Model model_of(const std::string& run, const Recipe& recipe, const data::DatasetInfo& info) {
-  const Model model = make_model(recipe, info);
-  const auto newest = checkpoint::Folder(run, recipe.keep_checkpoints).newest();
-  TORCH_CHECK_VALUE(newest, "select: ", run, " holds no checkpoint.");
+Model model_of(const std::string& run, const ResolvedJob& job) {
+  const Model model = make_model(job);
+  const auto newest = checkpoint::Folder(run, job.recipe.save_total_limit).newest();
+  TORCH_CHECK_VALUE(newest, "select: ", run, " contains no checkpoint.");
   checkpoint::restore_model(model, newest->model);
   return model;
 }
 
 std::vector<int64_t> with_next_to_label(const Selection& selection, SelectionOrigin origin) {
-  TORCH_CHECK_VALUE(!origin.recipe.subset.empty(), "select: ", selection.run, " was trained on all samples: none is ",
+  TORCH_CHECK_VALUE(!origin.recipe().subset.empty(), "select: ", selection.run, " was trained on all samples: none is ",
                     "left to be labelled. Train on a subset first: its samples are those that have labels.");
-  Recipe plain = origin.recipe;
+  Recipe plain = origin.recipe();
   plain.augment = "none";
   plain.subset.clear();
   const data::Dataset pool = open_train_data(plain).sequential();
@@ -176,7 +176,7 @@ std::vector<int64_t> with_next_to_label(const Selection& selection, SelectionOri
   std::vector<int64_t> ids =
       pick(origin.trainable,
            choose_to_label(
-               model_of(selection.run, origin.recipe, origin.info), pool, labelled,
+               model_of(selection.run, origin.job), pool, labelled,
                {.by = selection.by, .count = selection.add, .passes = selection.passes, .seed = selection.seed}));
   ids.insert(ids.end(), origin.in_training.begin(), origin.in_training.end());
   std::sort(ids.begin(), ids.end());
@@ -238,7 +238,7 @@ data::Subset select_samples(const Selection& selection) {
   check_selection(selection);
   SelectionOrigin origin = origin_of(selection);
   const auto of = static_cast<int64_t>(origin.in_training.size());
-  const int64_t size = origin.whole.size(), wanted = wanted_count(selection, of);
+  const int64_t size = origin.whole().size(), wanted = wanted_count(selection, of);
   data::Subset subset{.source = origin.source, .rule = {}, .of = size, .ids = {}};
   if (selection.add > 0) {
     subset.rule = c10::str("to label: ", selection.add, " more by ", selection.by, ", seed ", selection.seed);
@@ -251,7 +251,7 @@ data::Subset select_samples(const Selection& selection) {
   std::vector<double> values;
   for (const int64_t id : origin.in_training) values.push_back(all[static_cast<size_t>(id)]);
   std::vector<int64_t> labels;
-  if (selection.per_class) labels = data::read_labels(*origin.whole.subset(origin.in_training).source());
+  if (selection.per_class) labels = data::read_labels(*origin.whole().subset(origin.in_training).source());
   subset.ids =
       pick(origin.in_training, selection.per_class ? data::greatest_per_class(values, labels, wanted, selection.seed)
                                                    : data::greatest(values, wanted, selection.seed));

@@ -21,9 +21,9 @@ namespace bellows::train {
 namespace {
 
 constexpr double any = std::numeric_limits<double>::infinity();
-constexpr double any_float = std::numeric_limits<float>::max();  // what fp32 weights are computed with
+constexpr double any_float = std::numeric_limits<float>::max();  // fp32 weights are computed with it
 
-/// What a value may be: numbers a range, texts one of a list (empty: any).
+/// The allowed values: a range of numbers, or one text of a list (empty: any).
 struct Allowed {
   constexpr Allowed(double from, double to) : low(from), high(to) {}
   constexpr Allowed(const char* list = "") : choices(list) {}
@@ -39,166 +39,309 @@ struct Row {
   bool changes_bits = true;
 };
 
-/// The one table: parse, print, check and document.
+/// The table by which recipes are parsed, printed, checked and documented.
 constexpr Row table[] = {
-    {"model", &Recipe::model, {}, "a model's name, or a TorchScript file"},
+    {"model", &Recipe::model, {}, "name of a registered model, or path of a TorchScript file"},
     {"num_classes",
      &Recipe::num_classes,
      {0, 1e6},
-     "outputs of the model; 0: as many as the data set names, or has labels of"},
-    {"data", &Recipe::data, {}, "folder with shards, a shard, or a pattern such as train-{000..015}.tar", false},
+     "number of model outputs; 0: from the classes or labels of the data"},
+    {"data",
+     &Recipe::data,
+     {},
+     "training data: a folder of shards, one shard, or a pattern such as train-{000..015}.tar",
+     false},
     {"eval_data",
      &Recipe::eval_data,
      {},
-     "held-out data; empty: the test split of the folder `data`, or a tenth of it",
+     "evaluation data; empty: the test split in the folder `data`, or a tenth of `data`",
      false},
-    {"subset", &Recipe::subset, {}, "file of `bellows select`: train on these samples only; empty: on all", false},
-    {"weights", &Recipe::weights, {}, "safetensors or torch.save file to start from; empty: random weights", false},
-    {"epochs", &Recipe::epochs, {1, 1e9}, "passes over the training data", false},
-    {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples a step, of all ranks together"},
-    {"image_size", &Recipe::image_size, {0, 16384}, "scale images to this height and width; 0: as they are"},
+    {"eval_split",
+     &Recipe::eval_split,
+     {},
+     "what to hold out where eval_data is empty: a share of the training data such as 0.1, the name of a split, or "
+     "none; empty: the test split of a folder, or a tenth of it",
+     false},
+    {"subset",
+     &Recipe::subset,
+     {},
+     "file written by `bellows select`: train on these samples only; empty: on all samples",
+     false},
+    {"weights",
+     &Recipe::weights,
+     {},
+     "safetensors or torch.save file with the initial weights; empty: random initialization",
+     false},
+    {"epochs", &Recipe::epochs, {1, 1e9}, "number of passes over the training data", false},
+    {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples per batch, over all ranks together"},
+    {"image_size", &Recipe::image_size, {0, 16384}, "height and width to which images are resized; 0: not resized"},
     {"tokenizer",
      &Recipe::tokenizer,
      {},
-     "how texts become tokens: bytes, a BERT's vocab.txt, or a GPT-2's tokenizer.json; empty: the data hold tokens",
+     "tokenizer: bytes, a vocab.txt (BERT) or a tokenizer.json (GPT-2); empty: the data hold token ids",
      false},
-    {"text_field", &Recipe::text_field, {}, "which part of a sample is the text; empty: the only one that can be"},
-    {"sequence_length",
-     &Recipe::sequence_length,
-     {0, 1 << 20},
-     "most tokens of a text, longer ones are cut; 0: what the model is meant for"},
-    {"length_buckets",
-     &Recipe::length_buckets,
+    {"text_field",
+     &Recipe::text_field,
      {},
-     "texts of similar length share a batch, so that few places are empty"},
-    {"optimizer", &Recipe::optimizer, "sgd, adam, adamw, rmsprop, adagrad, lion, adafactor", "which optimizer"},
-    {"lr", &Recipe::lr, {0, any_float}, "learning rate"},
-    {"momentum", &Recipe::momentum, {0, 1}, "of sgd and rmsprop"},
-    {"weight_decay", &Recipe::weight_decay, {0, any_float}, "pull of the weights towards 0"},
-    {"warmup_epochs", &Recipe::warmup_epochs, {0, any}, "epochs over which the learning rate rises in a straight line"},
-    {"schedule", &Recipe::schedule, "constant, linear, cosine, step, inverse_sqrt, one_cycle, plateau",
-     "of the learning rate, behind the warm-up. step: a tenth at 50 and 75 % of the epochs; plateau: a tenth after 3 "
-     "evaluations without a better loss"},
-    {"schedule_end", &Recipe::schedule_end, {0, 1}, "share of lr at which linear, cosine and one_cycle end"},
-    {"accumulate", &Recipe::accumulate, {1, 1 << 20}, "batches whose gradients make one step: as one large batch"},
-    {"accumulate_dtype", &Recipe::accumulate_dtype, "auto, fp32, bf16",
-     "what gradients are added up in, on one process; auto: as the weights"},
-    {"clip_norm", &Recipe::clip_norm, {0, any_float}, "largest norm of all gradients together; 0: not clipped"},
-    {"clip_value", &Recipe::clip_value, {0, any_float}, "largest magnitude of a gradient's elements; 0: not clipped"},
-    {"label_smoothing", &Recipe::label_smoothing, {0, 1}, "share of the label that is spread over all classes"},
-    {"ema_decay", &Recipe::ema_decay, {0, 1}, "of the moving average of the weights, which is evaluated; 0: none"},
+     "field of a sample that holds the text; empty: the only field that can hold one"},
+    {"max_length",
+     &Recipe::max_length,
+     {0, 1 << 20},
+     "maximum sequence length in tokens, longer texts are truncated; 0: the model's default"},
+    {"length_buckets", &Recipe::length_buckets, {}, "batch texts of similar length together, which reduces padding"},
+    {"features",
+     &Recipe::features,
+     {},
+     "fields that the model reads as numbers, separated by commas; all: every number but the target; empty: the model "
+     "decides"},
+    {"target",
+     &Recipe::target,
+     {},
+     "field to predict; several, separated by commas, are predicted together; empty: the label, or the field target"},
+    {"loss", &Recipe::loss, "auto, cross_entropy, next_token, mse, huber, bce",
+     "loss function; auto: next_token for language models, cross_entropy for the rest; bce: several labels per sample"},
+    {"metrics",
+     &Recipe::metrics,
+     {},
+     "metrics to measure in each evaluation beside loss and accuracy, separated by commas; empty: those of the loss",
+     false},
+    {"optimizer", &Recipe::optimizer, "auto, sgd, adam, adamw, rmsprop, adagrad, lion, adafactor",
+     "optimizer that updates the weights; auto: sgd for models of images, adamw for the rest"},
+    {"lr",
+     &Recipe::lr,
+     {0, any_float},
+     "base learning rate, scaled by lr_schedule and warmup_epochs; 0: 0.05 with sgd, else 5e-4 for models of texts "
+     "(5e-5 "
+     "with `weights`) and 1e-3 for the rest"},
+    {"momentum", &Recipe::momentum, {0, 1}, "momentum of sgd and rmsprop"},
+    {"weight_decay", &Recipe::weight_decay, {0, any_float}, "weight decay coefficient; 0 disables weight decay"},
+    {"warmup_epochs", &Recipe::warmup_epochs, {0, any}, "epochs of linear learning rate warmup; 0: no warmup"},
+    {"lr_schedule", &Recipe::lr_schedule, "constant, linear, cosine, step, inverse_sqrt, one_cycle, plateau",
+     "learning rate schedule after the warmup. step: multiplies by 0.1 after 50 % and 75 % of the epochs; plateau: "
+     "multiplies by 0.1 when more than 3 evaluations in a row have no lower loss"},
+    {"lr_schedule_end",
+     &Recipe::lr_schedule_end,
+     {0, 1},
+     "final learning rate as a fraction of lr, for linear, cosine and one_cycle"},
+    {"gradient_accumulation_steps",
+     &Recipe::gradient_accumulation_steps,
+     {1, 1 << 20},
+     "batches whose gradients are accumulated before each optimizer step"},
+    {"gradient_accumulation_dtype", &Recipe::gradient_accumulation_dtype, "auto, fp32, bf16",
+     "dtype of the accumulated gradients, on one process only; auto: the dtype of the weights"},
+    {"max_grad_norm", &Recipe::max_grad_norm, {0, any_float}, "maximum total gradient norm; 0 disables clipping"},
+    {"max_grad_value",
+     &Recipe::max_grad_value,
+     {0, any_float},
+     "maximum absolute value of each gradient element; 0 disables clipping"},
+    {"label_smoothing",
+     &Recipe::label_smoothing,
+     {0, 1},
+     "label smoothing: fraction of the target that is spread over all classes; 0 disables it"},
+    {"ema_decay",
+     &Recipe::ema_decay,
+     {0, 1},
+     "decay of the exponential moving average of the weights, which is used for evaluation; 0 disables it"},
     {"sync_batch_norm",
      &Recipe::sync_batch_norm,
      {},
-     "batch norm over the samples of all ranks, as one process has them"},
+     "synchronize batch norm statistics across all ranks (SyncBatchNorm)"},
     {"batch_size_start",
      &Recipe::batch_size_start,
      {0, 1 << 20},
-     "first batch size, doubled up to batch_size; 0: no growth"},
+     "initial batch size, doubled until it reaches batch_size; 0 disables this"},
     {"image_size_start",
      &Recipe::image_size_start,
      {0, 16384},
-     "first image size, grows up to image_size; 0: no growth"},
-    {"growth_epochs", &Recipe::growth_epochs, {0, 10000}, "epochs after which batches and images have their full size"},
-    {"augment", &Recipe::augment, "none, crop, crop_flip", "random shifts by up to 1/8 of the image, mirroring"},
+     "initial image size, increased until it reaches image_size; 0 disables this"},
+    {"growth_epochs",
+     &Recipe::growth_epochs,
+     {0, 10000},
+     "epochs after which batch size and image size have reached their final values"},
+    {"augment", &Recipe::augment, "none, crop, crop_flip",
+     "data augmentation. crop: random shifts by up to 1/8 of the image; crop_flip: also random horizontal flips"},
     {"bad_samples", &Recipe::bad_samples, "fail, skip",
-     "what a sample that cannot be used does: end the run, or be counted"},
+     "what to do with samples that cannot be used. fail: stop the run; skip: leave them out and count them"},
     {"on_nan", &Recipe::on_nan, "stop, skip",
-     "what a loss or gradient that is NaN or infinite does: end the run with its cause, or be left out and counted",
+     "what to do when a loss or gradient is NaN or infinite. stop: end the run and report the cause; skip: skip the "
+     "optimizer step and count it",
      false},
-    {"seed", &Recipe::seed, {0, any}, "of weights, order, augmentation, dropout"},
+    {"seed", &Recipe::seed, {0, any}, "random seed of weight initialization, data order, augmentation and dropout"},
     {"target_accuracy",
      &Recipe::target_accuracy,
      {0, 1},
-     "stop when the held-out accuracy reaches this; 0: never",
+     "stop when the evaluation accuracy reaches this value; 0: never",
      false},
-    {"eval_every", &Recipe::eval_every, {0, any}, "steps between evaluations; 0: at the end of each epoch", false},
-    {"patience", &Recipe::patience, {0, any}, "stop after so many evaluations without a better loss; 0: never", false},
-    {"device", &Recipe::device, {}, "cpu, cuda, cuda:1"},
-    {"precision", &Recipe::precision, "fp32, bf16, fp16", "of the products; fp16 scales the loss"},
-    {"precision_level", &Recipe::precision_level, "O1, O2, O3",
-     "with bf16 and fp16. O1: autocast over fp32 weights; O2: low weights, fp32 norms and master weights; O3: all low"},
-    {"channels_last", &Recipe::channels_last, {}, "keep images and convolution weights in channels-last order"},
-    {"optimizer_impl", &Recipe::optimizer_impl, "auto, loop, foreach, fused",
-     "how the optimizer's step is carried out"},
-    {"optimizer_state", &Recipe::optimizer_state, "auto, int8, int4",
-     "bits of sgd's, adam's, adamw's and lion's moments, on the CPU: 8 or 4 with a scale a block; auto: as the "
-     "weights"},
-    {"loader_threads",
-     &Recipe::loader_threads,
-     {-1, 1024},
-     "threads that make batches; 0: the training thread makes them; -1: as many as help",
+    {"eval_steps",
+     &Recipe::eval_steps,
+     {0, any},
+     "optimizer steps between evaluations; 0: only at the end of each epoch",
      false},
-    {"prefetch", &Recipe::prefetch, {1, 1024}, "batches made ahead", false},
-    {"cache_mb", &Recipe::cache_mb, {0, 1 << 24}, "MiB of decoded images to keep; 0: none", false},
-    {"keep_freed_memory",
-     &Recipe::keep_freed_memory,
+    {"early_stopping_patience",
+     &Recipe::early_stopping_patience,
+     {0, any},
+     "stop after this many evaluations in a row without a lower loss; 0 disables early stopping",
+     false},
+    {"device", &Recipe::device, {}, "device to train on, such as cpu, cuda or cuda:1"},
+    {"precision", &Recipe::precision, "fp32, bf16, fp16",
+     "precision of the matrix products and convolutions; bf16 and fp16: mixed precision, fp16 with loss scaling"},
+    {"amp_level", &Recipe::amp_level, "O1, O2, O3",
+     "level of mixed precision with bf16 and fp16. O1: autocast over fp32 weights; O2: 16-bit weights, fp32 norm "
+     "layers and fp32 master weights; O3: all in 16 bits"},
+    {"channels_last",
+     &Recipe::channels_last,
      {},
-     "the process keeps memory that tensors free, and reuses it",
+     "use the channels_last memory format for images and convolution weights"},
+    {"optimizer_impl", &Recipe::optimizer_impl, "auto, loop, foreach, fused",
+     "implementation of the optimizer step, as in PyTorch: for-loop, multi-tensor or fused kernels; auto: the fastest "
+     "that the optimizer has"},
+    {"optimizer_state", &Recipe::optimizer_state, "auto, int8, int4",
+     "dtype of the moments of sgd, adam, adamw and lion, on the CPU; int8 and int4: quantized with a scale per block; "
+     "auto: the dtype of the weights"},
+    {"num_workers",
+     &Recipe::num_workers,
+     {-1, 1024},
+     "threads that load data; 0: the training thread loads it; -1: as many as make loading faster",
+     false},
+    {"prefetch", &Recipe::prefetch, {1, 1024}, "batches loaded in advance", false},
+    {"image_cache_mb",
+     &Recipe::image_cache_mb,
+     {0, 1 << 24},
+     "size of the cache for decoded images, in MiB; 0 disables it",
+     false},
+    {"allocator_reuse",
+     &Recipe::allocator_reuse,
+     {},
+     "keep memory that tensors free in the process, and reuse it, on the CPU",
      false},
     {"compile", &Recipe::compile, "none, forward, step",
-     "what is recorded and runs as generated code, on the CPU. forward: forward passes and evaluation; step: whole "
-     "steps and evaluation; losses are then looked at when they are logged"},
-    {"step_in_backward", &Recipe::step_in_backward, {}, "backward steps each weight, and drops its gradient at once"},
+     "what is compiled, on the CPU. forward: the forward pass and evaluation; step: the whole training step and "
+     "evaluation, where a loss is checked for NaN only when it is logged"},
+    {"optimizer_in_backward",
+     &Recipe::optimizer_in_backward,
+     {},
+     "update each parameter during the backward pass and free its gradient at once"},
     {"recompute", &Recipe::recompute, "none, blocks",
-     "what is computed again in backward instead of being kept: the blocks of a model that knows its blocks", false},
-    {"recompute_keep",
-     &Recipe::recompute_keep,
-     {0, 1},
-     "share of the blocks' bytes that is kept all the same, where it saves most time; 0: nothing",
+     "activation checkpointing. blocks: recompute the blocks of a model that names its blocks in the backward pass "
+     "instead of saving their activations",
      false},
-    {"recompute_keep_mb", &Recipe::recompute_keep_mb, {0, 1 << 24}, "or so many MiB, not a share; 0: none", false},
-    {"activations", &Recipe::activations, "full, bf16, int8, int4",
-     "how what backward needs is kept: as it is, or in fewer bits; int8 and int4 on the CPU, elsewhere they are bf16"},
+    {"activation_memory_budget",
+     &Recipe::activation_memory_budget,
+     {0, 1},
+     "with recompute: fraction of the blocks' activation bytes that is saved all the same, where it saves most time; "
+     "0: none",
+     false},
+    {"activation_memory_budget_mb",
+     &Recipe::activation_memory_budget_mb,
+     {0, 1 << 24},
+     "the same budget in MiB instead of a fraction; 0: none",
+     false},
+    {"activation_dtype", &Recipe::activation_dtype, "full, bf16, int8, int4",
+     "dtype in which activations are saved for the backward pass. full: unchanged; int8 and int4: quantized, on the "
+     "CPU only (elsewhere bf16)"},
     {"offload_folder",
      &Recipe::offload_folder,
      {},
-     "where what backward needs is written to until then: a folder on a fast disk; empty: it stays in memory",
+     "folder on a fast disk to which activations are offloaded until the backward pass; empty: no offloading",
      false},
     {"offload_reserve_mb",
      &Recipe::offload_reserve_mb,
      {0, 1 << 24},
-     "MiB of that folder's disk that are taken before each step, so that missing room is not found within one; 0: none",
+     "disk space in MiB that is reserved for offload_folder before each step, so that no step runs out of space; 0: "
+     "none",
      false},
     {"data_parallel", &Recipe::data_parallel, "ddp, zero1, zero2",
-     "what each of several ranks holds. ddp: everything; zero1: its share of the optimizer's state; zero2: also of the "
-     "gradients"},
+     "data parallelism over ranks. ddp: every rank holds everything; zero1: shards the optimizer state; zero2: shards "
+     "optimizer state and gradients"},
     {"gradient_compression", &Recipe::gradient_compression, "none, bf16, fp16, int8, power_sgd, top_k",
-     "how gradients go from rank to rank; not with zero2"},
-    {"bucket_mb", &Recipe::bucket_mb, {1, 4096}, "MiB of gradients that travel together"},
-    {"run_folder", &Recipe::run_folder, {}, "where checkpoints, logs and traces go; empty: none are written", false},
-    {"checkpoint_every",
-     &Recipe::checkpoint_every,
+     "compression of gradients in the all-reduce (DDP communication hook); not with zero2"},
+    {"bucket_mb", &Recipe::bucket_mb, {1, 4096}, "size of the gradient buckets for communication, in MiB"},
+    {"run_folder",
+     &Recipe::run_folder,
+     {},
+     "output folder for checkpoints, logs and traces; empty: nothing is written",
+     false},
+    {"save_steps",
+     &Recipe::save_steps,
      {0, any},
-     "steps between checkpoints; 0: at the end of each epoch",
+     "optimizer steps between checkpoints; 0: at the end of each epoch",
      false},
-    {"keep_checkpoints", &Recipe::keep_checkpoints, {1, any}, "how many of the newest stay", false},
-    {"keep_best",
-     &Recipe::keep_best,
+    {"save_total_limit", &Recipe::save_total_limit, {1, any}, "number of newest checkpoints to keep", false},
+    {"save_top_k",
+     &Recipe::save_top_k,
      {0, 1000},
-     "how many of the best by held-out accuracy stay in run_folder/best",
+     "number of checkpoints with the best evaluation accuracy to keep in run_folder/best",
      false},
-    {"async_checkpoints", &Recipe::async_checkpoints, {}, "write checkpoints while training goes on", false},
+    {"async_checkpoints",
+     &Recipe::async_checkpoints,
+     {},
+     "write checkpoints in the background while training continues",
+     false},
     {"log",
      &Recipe::log,
      {},
-     "what is logged into run_folder: csv, json, tensorboard, a list of them, or nothing",
+     "log formats in run_folder: csv, json, tensorboard or several of them, with commas; empty: no log",
      false},
-    {"trace_steps", &Recipe::trace_steps, {}, "steps of which a Chrome trace is written: 10-12,50", false},
-    {"log_every", &Recipe::log_every, {1, any}, "steps between readings of the loss, which wait for the device", false},
+    {"trace_steps",
+     &Recipe::trace_steps,
+     {},
+     "steps to record as a Chrome trace, such as 10-12,50; empty: none",
+     false},
+    {"logging_steps",
+     &Recipe::logging_steps,
+     {1, any},
+     "optimizer steps between log entries; reading the loss waits for the device",
+     false},
     {"train_metrics", &Recipe::train_metrics, "none, sync, device",
-     "loss and accuracy of the training batches. sync: read after every step; device: only when they are shown", false},
+     "loss and accuracy on the training batches. sync: read after every step; device: read only when they are shown",
+     false},
     {"sample_stats",
      &Recipe::sample_stats,
      {},
-     "note how hard each sample is, for `bellows select`: run_folder/sample_stats.safetensors",
+     "record how hard each sample is, for `bellows select`, in run_folder/sample_stats.safetensors",
      false},
 };
 
-/// Where a value came from, for messages.
+struct RenamedKey {
+  std::string_view former, now;
+};
+
+/// Keys that have another name in older recipes.
+constexpr RenamedKey renamed_keys[] = {
+    {"accumulate", "gradient_accumulation_steps"},
+    {"accumulate_dtype", "gradient_accumulation_dtype"},
+    {"clip_norm", "max_grad_norm"},
+    {"clip_value", "max_grad_value"},
+    {"checkpoint_every", "save_steps"},
+    {"eval_every", "eval_steps"},
+    {"keep_checkpoints", "save_total_limit"},
+    {"keep_best", "save_top_k"},
+    {"log_every", "logging_steps"},
+    {"schedule", "lr_schedule"},
+    {"schedule_end", "lr_schedule_end"},
+    {"sequence_length", "max_length"},
+    {"loader_threads", "num_workers"},
+    {"precision_level", "amp_level"},
+    {"recompute_keep", "activation_memory_budget"},
+    {"recompute_keep_mb", "activation_memory_budget_mb"},
+    {"activations", "activation_dtype"},
+    {"patience", "early_stopping_patience"},
+    {"cache_mb", "image_cache_mb"},
+    {"keep_freed_memory", "allocator_reuse"},
+    {"step_in_backward", "optimizer_in_backward"},
+};
+
+std::string former_name_of(std::string_view key) {
+  for (const RenamedKey& renamed : renamed_keys) {
+    if (renamed.now == key) return std::string(renamed.former);
+  }
+  return "";
+}
+
+/// The origin of a value, for messages.
 struct Origin {
   std::string_view where;
-  int line = 0;  ///< 0: unknown
+  int line = 0;  ///< 0 if unknown
   std::string text() const { return line > 0 ? c10::str(where, ", line ", line) : std::string(where); }
 };
 
@@ -291,14 +434,18 @@ const Row& find_row(const std::string& key, const Origin& origin) {
     names.emplace_back(row.name);
     all += (all.empty() ? "" : ", ") + names.back();
   }
+  for (const RenamedKey& renamed : renamed_keys) {
+    TORCH_CHECK_VALUE(renamed.former != key, "recipe: ", origin.text(), ": unknown key \"", key, "\"; it is called ",
+                      renamed.now, " now.");
+  }
   const std::string nearest = did_you_mean(key, names);
-  C10_THROW_ERROR(ValueError, c10::str("recipe: ", origin.text(), ": there is no key \"", key, "\".",
+  C10_THROW_ERROR(ValueError, c10::str("recipe: ", origin.text(), ": unknown key \"", key, "\".",
                                        nearest.empty() ? " Known keys: " + all + "." : nearest));
 }
 
 // ---- values in YAML
 
-/// True for text that YAML reads back as it stands.
+/// Whether YAML reads the text back unchanged without quotes.
 bool plain_in_yaml(const std::string& text) {
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./";
   return !text.empty() && letters.find(text[0]) != std::string_view::npos && YAML::Load(text).IsScalar() &&
@@ -307,7 +454,7 @@ bool plain_in_yaml(const std::string& text) {
 
 constexpr const char* binary_tag = "tag:yaml.org,2002:binary";
 
-/// File names may hold any bytes; YAML text is UTF-8.
+/// File names may contain any bytes, but YAML text is UTF-8.
 std::string quoted_in_yaml(const std::string& text) {
   YAML::Emitter emitter;
   if (!io::is_utf8(text)) {
@@ -318,7 +465,7 @@ std::string quoted_in_yaml(const std::string& text) {
   return emitter.c_str();
 }
 
-/// The text of a scalar, "" of null.
+/// The text of a scalar; "" for null.
 std::string text_in_yaml(const YAML::Node& value) {
   if (value.IsNull()) return "";
   if (value.Tag() != binary_tag) return value.Scalar();
@@ -344,7 +491,7 @@ std::string value_text(const Row& row, const Recipe& recipe) {
       row.member);
 }
 
-// ---- keys that go together, or do not
+// ---- combinations of keys
 
 void check_course_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.warmup_epochs <= static_cast<double>(recipe.epochs), "recipe: ", where,
@@ -358,44 +505,48 @@ void check_course_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.image_size_start == 0 || recipe.image_size_start <= recipe.image_size, "recipe: ", where,
                     ": image_size_start = ", recipe.image_size_start, " needs an image_size of at least that, got ",
                     recipe.image_size, ".");
-  TORCH_CHECK_VALUE(recipe.schedule != "one_cycle" || recipe.warmup_epochs == 0, "recipe: ", where,
-                    ": schedule one_cycle rises by itself: set warmup_epochs to 0, got ", recipe.warmup_epochs, ".");
+  TORCH_CHECK_VALUE(recipe.lr_schedule != "one_cycle" || recipe.warmup_epochs == 0, "recipe: ", where,
+                    ": lr_schedule one_cycle rises by itself: set warmup_epochs to 0, got ", recipe.warmup_epochs, ".");
 }
 
 void check_precision_keys(const Recipe& recipe, const std::string& where) {
-  const bool looks_at_gradients = recipe.clip_norm > 0 || recipe.clip_value > 0 || recipe.accumulate > 1;
-  TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.precision_level == "O1" || !looks_at_gradients,
-                    "recipe: ", where,
-                    ": clip_norm, clip_value and accumulate need fp32 gradients, and fp16 with precision_level ",
-                    recipe.precision_level, " has fp16 ones. Use O1, or bf16.");
+  const bool looks_at_gradients =
+      recipe.max_grad_norm > 0 || recipe.max_grad_value > 0 || recipe.gradient_accumulation_steps > 1;
+  TORCH_CHECK_VALUE(
+      recipe.precision != "fp16" || recipe.amp_level == "O1" || !looks_at_gradients, "recipe: ", where,
+      ": max_grad_norm, max_grad_value and gradient_accumulation_steps need fp32 gradients, and fp16 with amp_level ",
+      recipe.amp_level, " has fp16 ones. Use O1, or bf16.");
   const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
-  TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.precision_level != "O2" || fused, "recipe: ", where,
-                    ": fp16 with precision_level O2 needs optimizer_impl fused or auto, got ", recipe.optimizer_impl,
+  TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.amp_level != "O2" || fused, "recipe: ", where,
+                    ": fp16 with amp_level O2 needs optimizer_impl fused or auto, got ", recipe.optimizer_impl,
                     ": only a fused step unscales fp16 gradients in fp32.");
 }
 
 void check_recompute_keys(const Recipe& recipe, const std::string& where) {
-  TORCH_CHECK_VALUE(recipe.recompute_keep == 0 || recipe.recompute_keep_mb == 0, "recipe: ", where,
-                    ": expected recompute_keep, a share, or recompute_keep_mb, got ", recipe.recompute_keep, " and ",
-                    recipe.recompute_keep_mb, ". Set one of them to 0.");
-  const bool by_share = recipe.recompute_keep > 0;
-  const char* key = by_share ? "recompute_keep" : "recompute_keep_mb";
-  const double kept = by_share ? recipe.recompute_keep : static_cast<double>(recipe.recompute_keep_mb);
+  TORCH_CHECK_VALUE(recipe.activation_memory_budget == 0 || recipe.activation_memory_budget_mb == 0, "recipe: ", where,
+                    ": expected activation_memory_budget, a share, or activation_memory_budget_mb, got ",
+                    recipe.activation_memory_budget, " and ", recipe.activation_memory_budget_mb,
+                    ". Set one of them to 0.");
+  const bool by_share = recipe.activation_memory_budget > 0;
+  const char* key = by_share ? "activation_memory_budget" : "activation_memory_budget_mb";
+  const double kept =
+      by_share ? recipe.activation_memory_budget : static_cast<double>(recipe.activation_memory_budget_mb);
   TORCH_CHECK_VALUE(kept == 0 || recipe.recompute == "blocks", "recipe: ", where, ": ", key, " = ", kept,
                     " is a part of what `recompute: blocks` computes again, got recompute = ", recipe.recompute,
                     ". Set recompute: blocks, or ", key, ": 0.");
-  TORCH_CHECK_VALUE(recipe.offload_reserve_mb == 0 || !recipe.offload_folder.empty(), "recipe: ", where,
-                    ": offload_reserve_mb = ", recipe.offload_reserve_mb,
-                    " needs offload_folder, whose disk has to have the room. Name one, or set offload_reserve_mb: 0.");
-  // Otherwise two runs would round different tensors.
-  TORCH_CHECK_VALUE(kept == 0 || recipe.activations == "full", "recipe: ", where,
-                    ": activations = ", recipe.activations, " needs ", key, " = 0, got ", kept,
-                    ": what it keeps is chosen by measured times, so no run would round as another does.");
+  TORCH_CHECK_VALUE(
+      recipe.offload_reserve_mb == 0 || !recipe.offload_folder.empty(), "recipe: ", where,
+      ": offload_reserve_mb = ", recipe.offload_reserve_mb,
+      " needs offload_folder, on whose disk the space is reserved. Set it, or set offload_reserve_mb: 0.");
+  // With both, different runs would round different tensors.
+  TORCH_CHECK_VALUE(kept == 0 || recipe.activation_dtype == "full", "recipe: ", where,
+                    ": activation_dtype = ", recipe.activation_dtype, " needs ", key, " = 0, got ", kept,
+                    ": it keeps activations by measured times, so different runs would round differently.");
 }
 
 void check_memory_keys(const Recipe& recipe, const std::string& where) {
-  const bool knows_bits = recipe.optimizer == "sgd" || recipe.optimizer == "adam" || recipe.optimizer == "adamw" ||
-                          recipe.optimizer == "lion";
+  const bool knows_bits = recipe.optimizer == "auto" || recipe.optimizer == "sgd" || recipe.optimizer == "adam" ||
+                          recipe.optimizer == "adamw" || recipe.optimizer == "lion";
   TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || knows_bits, "recipe: ", where,
                     ": optimizer_state = ", recipe.optimizer_state,
                     " goes with sgd, adam, adamw and lion, got optimizer = ", recipe.optimizer, ".");
@@ -404,12 +555,12 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
                     ": optimizer_state = ", recipe.optimizer_state, " needs optimizer_impl fused or auto, got ",
                     recipe.optimizer_impl, ".");
   check_recompute_keys(recipe, where);
-  const std::string conflict = recipe.step_in_backward ? step_in_backward_conflict(recipe) : "";
-  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": step_in_backward = true, but ", conflict,
-                    ". Set step_in_backward: false, or change that.");
+  const std::string conflict = recipe.optimizer_in_backward ? optimizer_in_backward_conflict(recipe) : "";
+  TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": optimizer_in_backward = true, but ", conflict,
+                    ". Set optimizer_in_backward: false, or change that.");
 }
 
-/// Checks what must hold between several members. Params: where – for messages: a path
+/// Checks combinations of members. Params: where – name of the text in messages, such as a path
 void check_together(const Recipe& recipe, const std::string& where) {
   check_course_keys(recipe, where);
   check_precision_keys(recipe, where);
@@ -447,8 +598,7 @@ Recipe Recipe::parse(std::string_view text, std::string_view where) {
     TORCH_CHECK_VALUE(item.first.IsScalar(), "recipe: ", origin.text(), ": expected a key, got a list or a map.");
     const std::string& key = item.first.Scalar();
     const Row& row = find_row(key, origin);
-    TORCH_CHECK_VALUE(seen.insert(key).second, "recipe: ", origin.text(), ": the key \"", key,
-                      "\" stands there twice.");
+    TORCH_CHECK_VALUE(seen.insert(key).second, "recipe: ", origin.text(), ": the key \"", key, "\" occurs twice.");
     TORCH_CHECK_VALUE(item.second.IsScalar() || item.second.IsNull(), "recipe: ", origin.text(), ": ", key,
                       ": expected one value (", type_of(row), "), got a list or a map.");
     assign(row, recipe, text_in_yaml(item.second), origin);
@@ -494,18 +644,23 @@ std::vector<RecipeField> recipe_fields() {
   const Recipe defaults;
   std::vector<RecipeField> fields;
   for (const Row& row : table) {
-    fields.push_back({row.name, type_of(row), allowed_of(row), value_text(row, defaults), row.help, row.changes_bits});
+    fields.push_back({row.name, type_of(row), allowed_of(row), value_text(row, defaults), row.help, row.changes_bits,
+                      former_name_of(row.name)});
   }
   return fields;
 }
 
-std::string step_in_backward_conflict(const Recipe& recipe) {
-  if (recipe.accumulate > 1) return c10::str("accumulate = ", recipe.accumulate, " adds up gradients");
-  if (recipe.accumulate_dtype != "auto") return "accumulate_dtype = " + recipe.accumulate_dtype + " keeps gradients";
-  if (recipe.clip_norm > 0) return c10::str("clip_norm = ", recipe.clip_norm, " needs the norm of all gradients");
-  if (recipe.clip_value > 0) return c10::str("clip_value = ", recipe.clip_value, " looks at gradients behind backward");
-  if (recipe.precision == "fp16") return "fp16 looks at all gradients before it takes a step";
-  return recipe.on_nan == "skip" ? "on_nan = skip looks at all gradients before it takes a step" : "";
+std::string optimizer_in_backward_conflict(const Recipe& recipe) {
+  if (recipe.gradient_accumulation_steps > 1)
+    return c10::str("gradient_accumulation_steps = ", recipe.gradient_accumulation_steps, " adds up gradients");
+  if (recipe.gradient_accumulation_dtype != "auto")
+    return "gradient_accumulation_dtype = " + recipe.gradient_accumulation_dtype + " keeps gradients";
+  if (recipe.max_grad_norm > 0)
+    return c10::str("max_grad_norm = ", recipe.max_grad_norm, " needs the norm of all gradients");
+  if (recipe.max_grad_value > 0)
+    return c10::str("max_grad_value = ", recipe.max_grad_value, " needs all gradients after backward");
+  if (recipe.precision == "fp16") return "fp16 checks all gradients before each step";
+  return recipe.on_nan == "skip" ? "on_nan = skip checks all gradients before each step" : "";
 }
 
 }  // namespace bellows::train

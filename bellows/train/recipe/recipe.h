@@ -7,15 +7,16 @@
 
 namespace bellows::train {
 
-/// Everything that decides a training run: one plain struct, read from and written to YAML. What changes the result
-/// stands first, what changes only speed and memory second, what only watches last. Each member is one key of the same
-/// name.
+/// All settings of a training run: a plain struct that is read from and written to YAML. Each member is a key of the
+/// same name. Settings that change the result come first, then those that only affect speed and memory, then output
+/// settings.
 struct Recipe {
-  // What is trained, on what.
+  // Training: model, data, optimization.
   std::string model = "digits_resnet";
   int64_t num_classes = 0;
   std::string data;
   std::string eval_data;
+  std::string eval_split;
   std::string subset;
   std::string weights;
   int64_t epochs = 10;
@@ -23,19 +24,23 @@ struct Recipe {
   int64_t image_size = 0;
   std::string tokenizer;
   std::string text_field;
-  int64_t sequence_length = 0;
+  std::string features;
+  std::string target;
+  std::string loss = "auto";
+  std::string metrics;
+  int64_t max_length = 0;
   bool length_buckets = false;
-  std::string optimizer = "sgd";
-  double lr = 0.05;
+  std::string optimizer = "auto";
+  double lr = 0;
   double momentum = 0.9;
   double weight_decay = 5e-4;
   double warmup_epochs = 0;
-  std::string schedule = "constant";
-  double schedule_end = 0;
-  int64_t accumulate = 1;
-  std::string accumulate_dtype = "auto";
-  double clip_norm = 0;
-  double clip_value = 0;
+  std::string lr_schedule = "constant";
+  double lr_schedule_end = 0;
+  int64_t gradient_accumulation_steps = 1;
+  std::string gradient_accumulation_dtype = "auto";
+  double max_grad_norm = 0;
+  double max_grad_value = 0;
   double label_smoothing = 0;
   double ema_decay = 0;
   bool sync_batch_norm = false;
@@ -47,79 +52,82 @@ struct Recipe {
   std::string on_nan = "stop";
   int64_t seed = 1;
   double target_accuracy = 0;
-  int64_t eval_every = 0;
-  int64_t patience = 0;
+  int64_t eval_steps = 0;
+  int64_t early_stopping_patience = 0;
 
-  // How fast, at what cost in memory.
+  // Speed and memory.
   std::string device = "cpu";
   std::string precision = "fp32";
-  std::string precision_level = "O1";
+  std::string amp_level = "O1";
   bool channels_last = false;
   std::string optimizer_impl = "auto";
   std::string optimizer_state = "auto";
-  int64_t loader_threads = 2;
+  int64_t num_workers = 2;
   int64_t prefetch = 4;
-  int64_t cache_mb = 0;
-  bool keep_freed_memory = false;
+  int64_t image_cache_mb = 0;
+  bool allocator_reuse = false;
   std::string compile = "none";
-  bool step_in_backward = false;
+  bool optimizer_in_backward = false;
   std::string recompute = "none";
-  double recompute_keep = 0;
-  int64_t recompute_keep_mb = 0;
-  std::string activations = "full";
+  double activation_memory_budget = 0;
+  int64_t activation_memory_budget_mb = 0;
+  std::string activation_dtype = "full";
   std::string offload_folder;
   int64_t offload_reserve_mb = 0;
   std::string data_parallel = "ddp";
   std::string gradient_compression = "none";
   int64_t bucket_mb = 25;
 
-  // What is kept and shown.
+  // Output: checkpoints, logs, traces.
   std::string run_folder;
-  int64_t checkpoint_every = 0;
-  int64_t keep_checkpoints = 3;
-  int64_t keep_best = 0;
+  int64_t save_steps = 0;
+  int64_t save_total_limit = 3;
+  int64_t save_top_k = 0;
   bool async_checkpoints = true;
   std::string log = "csv";
   std::string trace_steps;
-  int64_t log_every = 20;
+  int64_t logging_steps = 20;
   std::string train_metrics = "device";
   bool sample_stats = false;
 
-  /// Params: where – how messages call the text: a path
-  /// Throws: c10::ValueError – unknown key (with the nearest one), wrong type or range: key, value, line
+  /// Params: where – name of the text in messages, such as a path
+  /// Throws: c10::ValueError if a key is unknown (the message has its new name or suggests the nearest one) or a value
+  ///         has the wrong type or range (the message has key, value and line)
   static Recipe parse(std::string_view text, std::string_view where = "recipe");
-  /// Throws: c10::ValueError – as parse(), and when the file cannot be read
+  /// Throws: c10::ValueError like parse(), or if the file cannot be read
   static Recipe load(const std::string& path);
 
-  /// One command-line override: "lr=0.1".
-  /// Throws: c10::ValueError – as parse()
+  /// Applies a command-line override: "lr=0.1".
+  /// Throws: c10::ValueError like parse()
   void set(std::string_view key_equals_value);
 
-  /// Checks the ranges of all members and what must hold between them; parse() and load() did so already.
-  /// Throws: c10::ValueError – key, value, what is allowed
+  /// Checks the ranges of all members and their combinations. parse() and load() do so already.
+  /// Throws: c10::ValueError (the message has key, value and allowed values)
   void validate() const;
 
-  /// The whole recipe; parse(to_yaml()) == *this.
-  /// Params: comments – say above each key what it means
+  /// The complete recipe as YAML; parse(to_yaml()) == *this.
+  /// Params: comments – add the description above each key
   std::string to_yaml(bool comments = false) const;
 
   bool operator==(const Recipe&) const = default;
 };
 
-/// One row of the table that reads, writes, checks and documents recipes.
+/// A row of the table that reads, writes, checks and documents recipes.
 struct RecipeField {
   std::string name;           ///< the key
   std::string type;           ///< "integer", "number", "true or false", "text"
-  std::string allowed;        ///< "fp32, bf16", "1 …", "0 … 1"; "" for any
-  std::string default_value;  ///< as YAML
+  std::string allowed;        ///< "fp32, bf16", "1 …", "0 … 1"; "" for any value
+  std::string default_value;  ///< in YAML
   std::string help;
-  bool changes_bits = false;  ///< another value gives other numbers, or the same ones rounded otherwise
+  bool changes_bits = false;  ///< other values change the results or their rounding
+  std::string former_name;    ///< the key in recipes of older versions; "" if it is the same
 };
 
 /// All keys, in the order of the struct.
 std::vector<RecipeField> recipe_fields();
 
-/// What of the recipe needs gradients that outlive backward: "clip_norm = 1 needs …"; "": nothing.
-std::string step_in_backward_conflict(const Recipe& recipe);
+/// Describes a setting that needs gradients after backward, which optimizer_in_backward frees: "max_grad_norm = 1 needs
+/// …"; "" if there is none.
+std::string optimizer_in_backward_conflict(const Recipe& recipe);
 
 }  // namespace bellows::train

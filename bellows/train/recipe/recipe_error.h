@@ -4,13 +4,14 @@
 
 namespace bellows::train {
 
-/// A recipe whose keys are each right, but not for its model: the command says so with exit code 2, as of any wrong use.
+/// Thrown if a recipe's keys are valid, but do not fit its model. The command ends with exit code 2, as for other usage
+/// errors.
 class RecipeError : public c10::ValueError {
  public:
   using ValueError::ValueError;
 };
 
-/// Throws: RecipeError – what the words say, unless `holds`
+/// Throws: RecipeError with the text of the arguments, unless `holds` is true
 template <class... Words>
 void check_recipe(bool holds, const Words&... words) {
   if (!holds) throw RecipeError({__func__, __FILE__, __LINE__}, c10::str(words...));

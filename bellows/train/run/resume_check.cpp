@@ -9,13 +9,14 @@ namespace bellows::train {
 
 namespace {
 
-/// Keys that decide which samples the rest of an epoch has.
+/// Keys that determine the remaining samples of an epoch.
 bool decides_order(const std::string& what) {
   return what == "recipe.batch_size" || what == "recipe.seed" || what == "recipe.bad_samples" ||
          what == "recipe.batch_size_start" || what == "recipe.growth_epochs" || what == "data";
 }
 
-/// Another number of ranks takes the same samples in the same steps, and sums in another order: a job may shrink and grow.
+/// Differences that follow from another number of ranks. The samples of each step stay the same, only the order of sums
+/// changes.
 bool goes_with_ranks(const std::string& what) {
   return what == "ranks" || what == "threads" || what == "env.OMP_NUM_THREADS";
 }
@@ -37,24 +38,24 @@ void check_resume(const checkpoint::State& state, const RunRecord& now, bool acc
   const bool other_ranks = !ranks.empty() && !ranks_now.empty() && ranks != ranks_now;
   if (other_ranks)
     log_warn("resume: ", ranks, " ranks then, ", ranks_now,
-             " now: the same samples in the same steps; numbers are rounded differently.");
+             " now: each step has the same samples, but rounding differs.");
   for (const RunDifference& difference : differences(then, run_record_from_json(to_json(now), "resume"))) {
     if (other_ranks && goes_with_ranks(difference.what)) continue;
-    if (difference.what == "recipe.run_folder") continue;  // a run may be moved or copied
-    TORCH_CHECK_VALUE(!decides_order(difference.what) || state.batch == 0,
-                      "resume: the checkpoint stands inside epoch ", state.epoch + 1, " (batch ", state.batch,
-                      "), and there is another ", difference.to_string(),
-                      ": the rest of the epoch would be other samples. Resume with the old value; change it after an "
-                      "epoch's end.");
+    if (difference.what == "recipe.run_folder") continue;  // a run folder may be moved or copied
+    TORCH_CHECK_VALUE(
+        !decides_order(difference.what) || state.batch == 0, "resume: the checkpoint is within epoch ", state.epoch + 1,
+        " (batch ", state.batch, "), and this setting changed: ", difference.to_string(),
+        ": the rest of the epoch would consist of other samples. Resume with the old value; change it at the "
+        "end of an epoch.");
     TORCH_CHECK_VALUE(difference.what != "recipe.optimizer" && difference.what != "recipe.model",
-                      "resume: the checkpoint is of another ", difference.to_string(),
-                      ". Start a new run; the recipe's `weights` can begin with the old one's.");
+                      "resume: the checkpoint has another ", difference.to_string(),
+                      ". Start a new run; set the recipe's `weights` to start from the old weights.");
     std::string& list = difference.changes_bits ? harmful : harmless;
     list += (list.empty() ? "" : "; ") + difference.to_string();
   }
-  TORCH_CHECK_VALUE(harmful.empty() || accept_changes, "resume: this would not go on with the same bits: ", harmful,
+  TORCH_CHECK_VALUE(harmful.empty() || accept_changes, "resume: results would differ from the original run: ", harmful,
                     ". Restore the old values, or accept the changes with `accept_changes`.");
-  if (!harmful.empty()) log_warn("resume: the run will not be what it would have been; changed: ", harmful);
+  if (!harmful.empty()) log_warn("resume: results will differ from the original run; changed: ", harmful);
   if (!harmless.empty()) log_info("resume: changed, without effect on the result: ", harmless);
 }
 

@@ -5,11 +5,12 @@
 
 namespace bellows::train {
 
-/// Compares what a checkpoint was made with and what this run has: recipe, data, libtorch, processor, threads. Says what
-/// differs in the log.
-/// Params: accept_changes – differences that change the run's numbers are said, too, but not refused
-/// Throws: c10::ValueError – one of those, and not allowed; batch size, seed or treatment of bad samples changed inside
-///         an epoch, or other data there: the rest of the epoch would be other samples, whatever is allowed
+/// Compares the settings of a checkpoint with those of this run: recipe, data, libtorch, processor, threads. Logs the
+/// differences.
+/// Params: accept_changes – log differences that change results, instead of throwing
+/// Throws: c10::ValueError if differences change results and are not accepted. Also, regardless of accept_changes, if
+///         the checkpoint is within an epoch and batch size, seed, handling of bad samples or data have changed,
+///         because the rest of the epoch would consist of other samples
 void check_resume(const checkpoint::State& state, const RunRecord& now, bool accept_changes);
 
 }  // namespace bellows::train

@@ -9,12 +9,13 @@ namespace bellows::train {
 
 namespace {
 
-/// A state that cannot go on must not take the place of one that can.
+/// Rejects NaN and infinity, so that a broken state cannot replace a good checkpoint.
 void check_finite(const std::string& name, const at::Tensor& tensor, int64_t step) {
   if (!tensor.is_floating_point() || at::isfinite(tensor.detach()).all().item<bool>()) return;
-  TORCH_CHECK(false, "fit: no checkpoint is written at step ", step, ": \"", name,
-              "\" holds NaN or infinity, and a run cannot go on from that. The checkpoint before stays. Try a smaller "
-              "lr, a warm-up, or clip_norm.");
+  TORCH_CHECK(
+      false, "fit: no checkpoint is written at step ", step, ": \"", name,
+      "\" contains NaN or infinity, so a run could not resume from it. The previous checkpoint stays. Try a smaller "
+      "lr, a warm-up, or max_grad_norm.");
 }
 
 void check_finite(const checkpoint::State& state) {
@@ -32,16 +33,16 @@ void check_finite(const checkpoint::ShardedState& state) {
 }  // namespace
 
 RunFolder::RunFolder(const Recipe& recipe, const comm::Group* ranks)
-    : path_(recipe.run_folder), async_(recipe.async_checkpoints), keep_best_(recipe.keep_best) {
+    : path_(recipe.run_folder), async_(recipe.async_checkpoints), save_top_k_(recipe.save_top_k) {
   if (!ranks) {
-    own_.emplace(path_, recipe.keep_checkpoints);
+    own_.emplace(path_, recipe.save_total_limit);
     return;
   }
-  TORCH_CHECK_VALUE(keep_best_ == 0,
-                    "fit: keep_best is for one process; several ranks keep the newest checkpoints. Set "
-                    "keep_best to 0.");
+  TORCH_CHECK_VALUE(save_top_k_ == 0,
+                    "fit: save_top_k is for one process; several ranks keep the newest checkpoints. Set "
+                    "save_top_k to 0.");
   rank_ = ranks->rank();
-  shared_.emplace(path_, *ranks, recipe.keep_checkpoints);
+  shared_.emplace(path_, *ranks, recipe.save_total_limit);
 }
 
 std::string RunFolder::path_of(int64_t step) const {
@@ -81,10 +82,10 @@ void RunFolder::save(const TrainLoop& loop, const Notes& notes) {
 }
 
 void RunFolder::save_best(const TrainLoop& loop, const Notes& notes, double score) {
-  saver_.wait();  // what is among the best is decided by what is on disk
-  if (!own_->is_among_best(loop.step_count(), score, keep_best_)) return;
+  saver_.wait();  // the checkpoints on disk determine which ones are best
+  if (!own_->is_among_best(loop.step_count(), score, save_top_k_)) return;
   const checkpoint::State state = state_of(loop, notes);
-  async_ ? void(saver_.save_best(*own_, state, score, keep_best_)) : void(own_->save_best(state, score, keep_best_));
+  async_ ? void(saver_.save_best(*own_, state, score, save_top_k_)) : void(own_->save_best(state, score, save_top_k_));
 }
 
 void RunFolder::wait() {

@@ -9,33 +9,34 @@
 
 namespace bellows::train {
 
-/// Where a run keeps its checkpoints: files of one process, or folders that all ranks of a job write together. Either reads
-/// what the other wrote. With several ranks every call is collective.
+/// The checkpoints of a run: files of one process, or folders that all ranks of a job write together. Each kind can
+/// read checkpoints of the other. With several ranks, all calls are collective.
 class RunFolder {
  public:
-  /// Throws: as checkpoint::Folder, checkpoint::ShardedFolder; c10::ValueError – keep_best with several ranks
+  /// Throws: like checkpoint::Folder and checkpoint::ShardedFolder; c10::ValueError if save_top_k is set with several
+  ///         ranks
   RunFolder(const Recipe& recipe, const comm::Group* ranks);
 
   const std::string& path() const { return path_; }
-  /// Where the checkpoint after so many steps lies.
+  /// Path of the checkpoint after `step` steps.
   std::string path_of(int64_t step) const;
-  /// How many checkpoints there are.
+  /// Number of checkpoints.
   size_t count() const;
-  /// The newest one that is whole.
-  /// Throws: c10::ValueError – there are checkpoints, and none can be read
+  /// Loads the newest undamaged checkpoint.
+  /// Throws: c10::ValueError if there are checkpoints, but none can be read
   std::optional<checkpoint::State> newest();
 
-  /// What a run adds to its loop's state.
+  /// State of the run in addition to that of its loop.
   struct Notes {
     NamedTensors extra;
     std::string environment;
   };
-  /// In the background, unless the recipe says no.
-  /// Throws: c10::Error – NaN or infinity in the state; what the save before threw
+  /// Saves a checkpoint, in the background unless the recipe turns this off.
+  /// Throws: c10::Error if the state contains NaN or infinity; the error of the previous save
   void save(const TrainLoop& loop, const Notes& notes);
   /// Saves into `best/` if the score is among the best.
   void save_best(const TrainLoop& loop, const Notes& notes, double score);
-  /// Returns when the last checkpoint is on disk. Throws: what the save in flight threw
+  /// Waits until the last checkpoint is on disk. Throws: the error of the save in flight
   void wait();
 
  private:
@@ -43,10 +44,10 @@ class RunFolder {
 
   std::string path_;
   const bool async_;
-  const int64_t keep_best_;
+  const int64_t save_top_k_;
   int rank_ = 0;
-  std::optional<checkpoint::Folder> own_;            ///< of one process
-  std::optional<checkpoint::ShardedFolder> shared_;  ///< of many
+  std::optional<checkpoint::Folder> own_;            ///< with one process
+  std::optional<checkpoint::ShardedFolder> shared_;  ///< with several ranks
   checkpoint::AsyncSaver saver_;
 };
 

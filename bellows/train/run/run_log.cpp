@@ -27,16 +27,16 @@
 
 namespace bellows::train {
 
-// ---- the logs of rows: rows are appended, and only the last one can still change
+// ---- text logs: rows are appended, and only the last row can still change
 
-/// Everything that is known of one step.
+/// All values of one step.
 struct LogRow {
   int64_t step = -1;   ///< negative: none yet
   double seconds = 0;  ///< since the run's start
-  std::string time;    ///< of day, UTC: "2026-11-21T22:00:00Z"
+  std::string time;    ///< UTC: "2026-11-21T22:00:00Z"
   NamedValues values;
 
-  /// Adds the values; one of a name that is there replaces it.
+  /// Adds values; a value replaces an earlier one of the same name.
   void merge(const NamedValues& more);
 };
 
@@ -49,12 +49,12 @@ class RowFile {
   RowFile& operator=(const RowFile&) = delete;
 
   const std::string& path() const { return path_; }
-  /// All that stands there; "" when there is no file.
+  /// Reads the whole file; "" if it does not exist.
   std::string text() const;
-  /// Puts `text` in the place of all of it, atomically.
-  /// Params: last_row – where in it the last row begins
+  /// Replaces the whole file atomically.
+  /// Params: last_row – offset of the last row in `text`
   void replace(std::string_view text, size_t last_row);
-  /// Writes a row behind the others, or over the last one.
+  /// Appends a row, or overwrites the last one.
   void write(std::string_view line, bool over_last);
 
  private:
@@ -66,12 +66,12 @@ class RowFile {
 /// `log.csv`.
 class CsvLog {
  public:
-  /// Cuts the rows behind `last_step`; negative: all.
-  /// Throws: c10::ValueError – the file is no log of a run; c10::Error – cannot be written
+  /// Deletes the rows after `last_step`; negative: all.
+  /// Throws: c10::ValueError if the file is not a log of a run; c10::Error if it cannot be written
   CsvLog(const std::string& path, int64_t last_step);
-  /// The last row that stands there.
+  /// The last row in the file.
   const LogRow& last() const { return last_; }
-  /// Writes the row, over the last one if that is of the same step.
+  /// Writes the row. It overwrites the last row if that has the same step.
   void write(const LogRow& row);
 
  private:
@@ -80,11 +80,11 @@ class CsvLog {
   std::string line_of(const LogRow& row) const;
 
   RowFile file_;
-  std::vector<std::string> columns_;  ///< behind step, seconds, time
+  std::vector<std::string> columns_;  ///< after step, seconds, time
   LogRow last_;
 };
 
-/// `log.jsonl`; members as CsvLog's.
+/// `log.jsonl`; members have the same meaning as those of CsvLog.
 class JsonLog {
  public:
   JsonLog(const std::string& path, int64_t last_step);
@@ -104,14 +104,14 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view csv_start = "step,seconds,time";
 constexpr size_t fixed_columns = 3;
 
-/// The fields of the record at `at`, which moves behind it. Nothing where it is not whole: its line has no end, or a
-/// quote is not closed.
+/// Reads the fields of the record at `at` and advances `at`. Returns nothing if the record is incomplete: its line has
+/// no end, or a quote is not closed.
 std::optional<std::vector<std::string>> take_csv_record(const io::CsvReader& reader, std::string_view text,
                                                         uint64_t& at) {
   std::vector<io::CsvCell> cells;
   uint64_t end = at;
   try {
-    if (reader.row_start(at) == at) end = reader.read_row(at, cells);  // an empty line is no record
+    if (reader.row_start(at) == at) end = reader.read_row(at, cells);  // an empty line is not a record
   } catch (const c10::ValueError&) {
     return {};
   }
@@ -200,7 +200,7 @@ std::string RowFile::text() const {
 void RowFile::replace(std::string_view text, size_t last_row) {
   write_text_file(path_, text);
   if (fd_ >= 0) ::close(fd_);
-  // A link is followed: write_text_file() did so, too. Opening a pipe would wait for its reader.
+  // Follows links, as write_text_file() did. Non-blocking, because opening a pipe would wait for its reader.
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
   TORCH_CHECK(fd_ >= 0, "cannot write ", path_, ": ", errno_message(errno), ".");
   last_row_ = last_row;
@@ -242,7 +242,7 @@ void CsvLog::read(std::string_view text, int64_t last_step) {
   file_.replace(head ? std::string(text.substr(0, end)) : std::string(csv_start) + "\n", row_start);
 }
 
-/// A new name is a column more, also in the rows that are there.
+/// Adds a column for each new name, also to existing rows.
 void CsvLog::add_columns(const LogRow& row) {
   const size_t known = columns_.size();
   for (const auto& [name, value] : row.values) {
@@ -307,7 +307,7 @@ void JsonLog::write(const LogRow& row) {
   last_ = row;
 }
 
-// ---- the run's log
+// ---- RunLog
 
 namespace {
 
@@ -327,7 +327,7 @@ void check_names(const NamedValues& values) {
   }
 }
 
-/// What of `values` is not in `row` as it is: an event file keeps everything that it is given.
+/// Returns the values that `row` does not already contain, because event files keep every value.
 NamedValues not_in(const NamedValues& row, const NamedValues& values) {
   NamedValues result;
   for (const auto& value : values) {
@@ -336,7 +336,7 @@ NamedValues not_in(const NamedValues& row, const NamedValues& values) {
   return result;
 }
 
-/// The keys of a recipe with their values, as the HPARAMS tab wants them. Where a run is kept is none of them.
+/// The keys and values of a recipe for the HPARAMS tab, without the run folder.
 std::vector<std::pair<std::string, io::HyperParameter>> hyper_parameters_of(const Recipe& recipe) {
   std::vector<std::pair<std::string, io::HyperParameter>> result;
   const YAML::Node values = YAML::Load(recipe.to_yaml());
@@ -396,16 +396,16 @@ struct RunLog::State {
     seconds_before = row.seconds;
   }
 
-  /// Logs are worth less than the run: what cannot be written is said once and given up.
+  /// Logs must not end a run: if writing fails, it is reported once and the log is closed.
   template <class Log, class Action>
   static void attempt(std::optional<Log>& log, const Action& action) {
     if (!log) return;
     try {
       action(*log);
     } catch (const c10::ValueError&) {
-      throw;  // the caller's mistake
+      throw;  // an error in the caller's arguments
     } catch (const std::exception& error) {
-      log_warn("log: ", user_message(error), " This log ends here; the run goes on.");
+      log_warn("log: ", user_message(error), " This log ends here; the run continues.");
       log.reset();
     }
   }
@@ -436,7 +436,7 @@ void RunLog::step(int64_t step, const NamedValues& values) {
   if (step != row.step) row = {step, state_->seconds(), time_of_day(), {}};
   const NamedValues fresh = not_in(row.values, values);
   row.merge(values);
-  // The events first: after a kill in between, a resume finds the row without these values and brings them again.
+  // Events first: if the process is killed in between, a resume finds the row without these values and adds them again.
   State::attempt(state_->events, [&](io::EventWriter& events) {
     for (const auto& [name, value] : fresh) events.scalar(name, value, step);
     events.flush();
@@ -450,7 +450,9 @@ void RunLog::epoch(const EpochRecord& record) {
   NamedValues values{{"epoch", static_cast<double>(record.epoch)}, {"train_loss", record.train_loss}};
   if (!std::isnan(record.train_accuracy)) values.emplace_back("train_accuracy", record.train_accuracy);
   if (record.eval_seconds > 0) {
-    values.insert(values.end(), {{"eval_loss", record.eval_loss}, {"eval_accuracy", record.eval_accuracy}});
+    values.emplace_back("eval_loss", record.eval_loss);
+    if (!std::isnan(record.eval_accuracy)) values.emplace_back("eval_accuracy", record.eval_accuracy);
+    for (const auto& [name, value] : record.eval_metrics) values.emplace_back("eval_" + name, value);
   }
   values.emplace_back("train_seconds", record.train_seconds);
   if (record.eval_seconds > 0) values.emplace_back("eval_seconds", record.eval_seconds);

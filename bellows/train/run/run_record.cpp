@@ -28,15 +28,15 @@ using Facts = std::map<std::string, std::string>;
 
 constexpr std::string_view environment_prefix = "env.";
 
-/// Environment variables that OpenMP, the libraries of mathematics, libtorch and the allocator listen to.
+/// Environment variables that OpenMP, math libraries, libtorch and the allocator read.
 constexpr std::array<std::string_view, 14> watched_variables = {"OMP_",    "GOMP_",   "KMP_",    "MKL_",      "ONEDNN_",
                                                                 "DNNL_",   "ATEN_",   "TORCH_",  "PYTORCH_",  "CUDA_",
                                                                 "CUBLAS_", "NVIDIA_", "MALLOC_", "LD_PRELOAD"};
 
-/// libtorch's record of collectives, which a world of several ranks turns off itself (comm/group.cpp).
+/// The size of libtorch's flight recorder. A world of several ranks sets it (comm/group.cpp).
 constexpr std::string_view set_by_ranks = "TORCH_FR_BUFFER_SIZE";
 
-/// Facts with which the same program gives the same bits, and without which it need not.
+/// Facts that must be equal for bit-identical results.
 const std::set<std::string, std::less<>> facts_of_bits = {"bellows",
                                                           "libtorch",
                                                           "mkl",
@@ -56,8 +56,8 @@ const std::set<std::string, std::less<>> facts_of_bits = {"bellows",
                                                           "cudnn_benchmark",
                                                           "tf32_cudnn"};
 
-/// Variables that change what is computed, not how long it takes. Thread numbers and vector kernels are facts of their
-/// own; what only prints is harmless.
+/// Whether a variable changes results, and not only speed or output. Thread counts and vector instructions are recorded
+/// as separate facts.
 bool variable_changes_bits(std::string_view name) {
   if (name.find("VERBOSE") != std::string_view::npos) return false;
   return name.starts_with("MKL_") || name.starts_with("ONEDNN_") || name.starts_with("DNNL_") ||
@@ -130,7 +130,7 @@ void add_environment(Facts& facts) {
   }
 }
 
-/// What is a file may be another one under the same name.
+/// Records size and checksum of files, because another file may have the same name.
 void add_file(Facts& facts, const char* what, const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
@@ -147,13 +147,17 @@ YAML::Node recipe_values(const std::string& yaml, const char* which) {
   TORCH_CHECK_VALUE(false, "differences: the recipe of the run ", which, " is not YAML of the form `key: value`.");
 }
 
+/// Looks up a key, also under its former name, which records of older versions use.
 std::string value_or_default(const YAML::Node& values, const RecipeField& field) {
-  const YAML::Node value = values.IsMap() ? values[field.name] : YAML::Node(YAML::NodeType::Undefined);
-  if (value && value.IsScalar()) return value.Scalar();
+  for (const std::string& name : {field.name, field.former_name}) {
+    if (name.empty() || !values.IsMap()) continue;
+    const YAML::Node value = values[name];
+    if (value && value.IsScalar()) return value.Scalar();
+  }
   return YAML::Load(field.default_value).as<std::string>("");
 }
 
-/// The schedules whose whole course depends on when the run ends.
+/// Schedules that depend on the length of the run.
 bool depends_on_the_end(const std::string& schedule) {
   return schedule != "constant" && schedule != "plateau";
 }
@@ -162,12 +166,12 @@ void compare_recipes(const RunRecord& then, const RunRecord& now, std::vector<Ru
   const YAML::Node before = recipe_values(then.recipe, "then"), after = recipe_values(now.recipe, "now");
   std::string schedule;
   for (const RecipeField& field : recipe_fields()) {
-    if (field.name == "schedule") schedule = value_or_default(after, field);
+    if (field.name == "lr_schedule") schedule = value_or_default(after, field);
   }
   for (const RecipeField& field : recipe_fields()) {
     const std::string old_value = value_or_default(before, field), new_value = value_or_default(after, field);
     const bool changes_bits = field.changes_bits || (field.name == "epochs" && depends_on_the_end(schedule)) ||
-                              (field.name == "eval_every" && schedule == "plateau");
+                              (field.name == "eval_steps" && schedule == "plateau");
     if (old_value != new_value) result.push_back({"recipe." + field.name, old_value, new_value, changes_bits});
   }
 }
@@ -179,7 +183,7 @@ void compare_facts(const Facts& then, const Facts& now, std::vector<RunDifferenc
     const auto before = then.find(name), after = now.find(name);
     const bool both = before != then.end() && after != now.end();
     if (both ? before->second == after->second : !name.starts_with(environment_prefix)) continue;
-    if (name == "seed") continue;  // where a generator was begun does not matter: the checkpoint holds its state
+    if (name == "seed") continue;  // irrelevant, because the checkpoint contains the generator states
     result.push_back({name, before == then.end() ? "" : before->second, after == now.end() ? "" : after->second,
                       fact_changes_bits(name)});
   }
@@ -221,7 +225,7 @@ RunRecord run_record_from_json(std::string_view json, const std::string& where) 
     return {document.at("facts").get<Facts>(), document.at("recipe").get<std::string>(),
             document.at("data").get<std::string>()};
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, where, ": this is no record of a run (facts, data and recipe as JSON): ", error.what(),
+    TORCH_CHECK_VALUE(false, where, ": this is not a record of a run (facts, data and recipe as JSON): ", error.what(),
                       ".");
   }
 }

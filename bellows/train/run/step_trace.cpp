@@ -99,7 +99,7 @@ void StepTrace::after(int64_t step) {
 }
 
 void StepTrace::write(bool with_others) {
-  const std::unique_ptr<inspect::StepTracer> tracer = std::move(tracer_);  // also when writing fails
+  const std::unique_ptr<inspect::StepTracer> tracer = std::move(tracer_);  // released even if writing fails
   const std::shared_ptr<TraceWriter> loader = std::move(loader_);
   if (last_ == 0) return;
   tracer->writer().append(*loader);
@@ -113,7 +113,7 @@ void StepTrace::write(bool with_others) {
     if (ranks_->rank() > 0) return;
     for (size_t rank = 1; rank < all.size(); ++rank) tracer->writer().append(all[rank]);
   }
-  std::error_code ignored;  // write() says what is wrong
+  std::error_code ignored;  // write() reports the error
   std::filesystem::create_directories(folder_, ignored);
   const std::string path = std::filesystem::path(folder_) / c10::str("trace-", first_, "-", last_, of_rank, ".json");
   tracer->write(path);

@@ -1,4 +1,5 @@
 #include "bellows/train/step/activations.h"
+#include "bellows/train/resolved_job.h"
 
 #include <c10/util/Exception.h>
 
@@ -7,8 +8,7 @@
 #include "bellows/core/seed.h"
 #include "bellows/models/blocks.h"
 #include "bellows/models/model_skeleton.h"
-#include "bellows/models/registry.h"
-#include "bellows/recompute/checkpoint.h"
+#include "bellows/recompute/activation_checkpoint.h"
 #include "bellows/train/recipe/recipe.h"
 #include "bellows/train/recipe/recipe_error.h"
 
@@ -17,20 +17,21 @@ namespace bellows::train {
 namespace {
 
 std::optional<recompute::ActivationBits> activation_bits(const Recipe& recipe) {
-  if (recipe.activations == "bf16") return recompute::ActivationBits::bf16;
-  if (recipe.activations == "int8") return recompute::ActivationBits::int8;
-  if (recipe.activations == "int4") return recompute::ActivationBits::int4;
+  if (recipe.activation_dtype == "bf16") return recompute::ActivationBits::bf16;
+  if (recipe.activation_dtype == "int8") return recompute::ActivationBits::int8;
+  if (recipe.activation_dtype == "int4") return recompute::ActivationBits::int4;
   return {};
 }
 
-/// What the recipe lets the blocks keep; none: their inputs only.
+/// The budget of activations that blocks may keep; none: only their inputs.
 std::optional<recompute::BudgetOptions> kept_by_blocks(const Recipe& recipe) {
-  if (recipe.recompute_keep > 0) return recompute::BudgetOptions{.fraction = recipe.recompute_keep};
-  if (recipe.recompute_keep_mb > 0) return recompute::BudgetOptions{.target_bytes = recipe.recompute_keep_mb << 20};
+  if (recipe.activation_memory_budget > 0) return recompute::BudgetOptions{.fraction = recipe.activation_memory_budget};
+  if (recipe.activation_memory_budget_mb > 0)
+    return recompute::BudgetOptions{.target_bytes = recipe.activation_memory_budget_mb << 20};
   return {};
 }
 
-/// It is there whether autograd saves it or not.
+/// Tensors that stay in memory in any case, so that compressing or offloading them would save nothing.
 std::vector<at::Tensor> frozen_tensors(const Model& model) {
   std::vector<at::Tensor> result;
   for (const auto& [name, tensor] : model.state_dict()) {
@@ -50,7 +51,7 @@ Activations::Activations(const Recipe& recipe, const Model& model, int rank)
       frozen_(frozen_tensors(model)) {
   if (!folder_.empty()) {
     try {
-      const recompute::offload probe({.folder = folder_, .reserve_bytes = reserve_bytes_});
+      const recompute::OffloadGuard probe({.folder = folder_, .reserve_bytes = reserve_bytes_});
     } catch (const c10::Error& error) {
       TORCH_CHECK(false, "train: offload_folder = ", folder_, ": ", user_message(error));
     }
@@ -58,15 +59,15 @@ Activations::Activations(const Recipe& recipe, const Model& model, int rank)
   if (recipe.recompute != "blocks") return;
   if (const auto kept = kept_by_blocks(recipe)) {
     keep_.emplace(*kept);
-    kept_ = recipe.recompute_keep > 0 ? c10::str(100 * recipe.recompute_keep, " % of their bytes")
-                                      : c10::str(recipe.recompute_keep_mb, " MiB");
+    kept_ = recipe.activation_memory_budget > 0 ? c10::str(100 * recipe.activation_memory_budget, " % of their bytes")
+                                                : c10::str(recipe.activation_memory_budget_mb, " MiB");
   }
   blocks_ = models::run_blocks_by(
       model_, [](const models::Block& block, const at::Tensor& input) { return recompute::checkpoint(block, input); });
   check_recipe(blocks_ > 0, "train: recompute = blocks, but the model \"", model_.name(),
-               "\" knows no blocks that could be computed again. Bellows' models with residual blocks, "
-               "transformer layers or stages do (resnet18, digits_resnet, bert, gpt, unet); a model of your own "
-               "calls recompute::checkpoint itself. Or set recompute: none.");
+               "\" does not define blocks to recompute. Bellows' models with residual blocks, "
+               "transformer layers or stages do (resnet18, digits_resnet, bert, gpt, unet); in your own model, "
+               "call recompute::checkpoint. Or set recompute: none.");
 }
 
 Activations::~Activations() {
@@ -87,14 +88,14 @@ std::string Activations::describe() const {
   std::string words;
   const auto add = [&words](const std::string& part) { words += (words.empty() ? "activations: " : "; ") + part; };
   if (blocks_ > 0) {
-    add(c10::str(blocks_, blocks_ == 1 ? " block" : " blocks", " computed again in backward",
+    add(c10::str(blocks_, blocks_ == 1 ? " block" : " blocks", " recomputed in backward",
                  keep_ ? ", keeping " + kept_ : ""));
   }
   if (bits_) {
     const bool half = *bits_ == recompute::ActivationBits::bf16;
     add(c10::str("kept as ", half ? "bf16" : *bits_ == recompute::ActivationBits::int8 ? "int8" : "int4"));
   }
-  if (!folder_.empty()) add("waiting for backward in " + folder_);
+  if (!folder_.empty()) add("offloaded to " + folder_);
   return words;
 }
 
@@ -102,7 +103,7 @@ std::string recompute_obstacle(const Recipe& recipe) {
   const auto generators = checkpoint::rng_state();
   int64_t blocks = 0;
   try {
-    const models::ModelEntry entry = models::model_entry(recipe.model);
+    const models::ModelEntry entry = resolve_model(recipe).model;
     const int64_t width = entry.input_shape[0] > 0 ? entry.input_shape[0] : 3;
     const auto skeleton = models::model_skeleton(entry);
     blocks = models::run_blocks_by(skeleton ? entry.make_sized(skeleton->small, 10) : entry.make(10, width), nullptr);
@@ -111,7 +112,7 @@ std::string recompute_obstacle(const Recipe& recipe) {
     return user_message(error);
   }
   checkpoint::set_rng_state(generators);
-  return blocks > 0 ? "" : "the model " + recipe.model + " knows no blocks";
+  return blocks > 0 ? "" : "the model " + recipe.model + " does not define blocks";
 }
 
 }  // namespace bellows::train

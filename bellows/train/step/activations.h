@@ -15,51 +15,52 @@ namespace bellows::train {
 
 struct Recipe;
 
-/// What a training loop does so that a step holds less of what autograd saves for backward: the recipe's `recompute`,
-/// `recompute_keep` or `recompute_keep_mb`, `activations` and `offload_folder`. With all of them off it does nothing.
-/// Numerics: bit for bit without `activations` (tests/train/activations_test.cpp). How those are rounded depends on the
-///           recipe's seed, the rank, the step and the batch within it, and on nothing before: a resumed run rounds as
-///           one that was never stopped
-/// Threads:  one owner
+/// Reduces the activation memory of a training step according to the recipe: `recompute`, `activation_memory_budget` or
+/// `activation_memory_budget_mb`, `activation_dtype` and `offload_folder`. If all are off, it does nothing.
+/// Numerics: bit-identical with `activation_dtype: full` (tests/train/activations_test.cpp). With other dtypes,
+///           rounding depends only on the recipe's seed, the rank, the step and the batch within it. So a resumed run
+///           rounds like an uninterrupted one
+/// Threads:  not thread-safe
 class Activations {
  public:
-  /// From now on the model's blocks run as the recipe says, until this is destroyed.
-  /// Throws: c10::ValueError – `recompute: blocks` and a model that knows no blocks; c10::Error – `offload_folder` cannot
-  ///         be written to
+  /// Applies the recipe to the model's blocks until the object is destroyed.
+  /// Throws: c10::ValueError if `recompute: blocks` is set and the model does not define blocks. c10::Error if
+  ///         `offload_folder` cannot be written
   Activations(const Recipe& recipe, const Model& model, int rank);
   ~Activations();
   Activations(const Activations&) = delete;
   Activations& operator=(const Activations&) = delete;
 
-  /// Around the forward pass of one batch.
+  /// Guards the forward pass of one batch.
   class Forward {
    public:
-    /// Params: step – from 0; batch – of the step, from 0
+    /// Params: step – from 0; batch – index within the step, from 0
     Forward(const Activations& activations, int64_t step, int64_t batch);
 
    private:
-    std::optional<recompute::budget> budget_;
-    std::optional<recompute::offload> offload_;  // the outer guard: it gets the codes
-    std::optional<recompute::compress> compress_;
+    std::optional<recompute::BudgetGuard> budget_;
+    std::optional<recompute::OffloadGuard> offload_;  // outer guard, because it offloads the compressed tensors
+    std::optional<recompute::CompressGuard> compress_;
   };
 
-  /// "9 blocks computed again, half of …"; "" when all is off.
+  /// "9 blocks computed again, half of …"; "" if everything is off.
   std::string describe() const;
 
  private:
   const Model model_;
   std::optional<recompute::ActivationBits> bits_;
   std::string folder_;
-  int64_t reserve_bytes_ = 0;  ///< of its disk
+  int64_t reserve_bytes_ = 0;  ///< disk space to reserve
   uint64_t seed_;
   int64_t blocks_ = 0;
-  /// Of what the blocks keep all the same: one for all steps, so that they are measured once.
+  /// The budget that blocks may keep; shared by all steps, so that it is measured once.
   std::optional<recompute::BudgetPlanner> keep_;
-  std::string kept_;                ///< the same in words
-  std::vector<at::Tensor> frozen_;  ///< the model's tensors that autograd takes for activations
+  std::string kept_;                ///< description of the budget
+  std::vector<at::Tensor> frozen_;  ///< tensors of the model that autograd would save as activations
 };
 
-/// Why `recompute: blocks` is not for this recipe's model; "" – it is. Makes the model; the generators stay where they are.
+/// The reason why `recompute: blocks` does not fit this recipe's model; "" if it does. Creates the model without
+/// changing the generators.
 std::string recompute_obstacle(const Recipe& recipe);
 
 }  // namespace bellows::train

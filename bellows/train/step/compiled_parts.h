@@ -10,23 +10,24 @@ namespace bellows::train {
 
 struct Recipe;
 
-/// The parts of a training loop that are compiled functions, as the recipe's `compile` says: none, forward passes and evaluation, or whole
-/// steps and evaluation. A part that is not runs plainly.
-/// Numerics: losses of the first 12 steps within 2e-3 of plain ones (tests/train/compiled_test.cpp)
-/// Threads:  one owner
+/// The compiled functions of a training loop, as the recipe's `compile` selects: none, forward passes and evaluation,
+/// or complete steps and evaluation. Parts that are not compiled run eagerly.
+/// Numerics: losses of the first 12 steps are within 2e-3 of eager ones (tests/train/compiled_test.cpp)
+/// Threads:  not thread-safe
 class CompiledParts {
  public:
   using Body = std::function<void()>;
 
   explicit CompiledParts(const Recipe& recipe);
 
-  void step(const Body& body);        ///< a whole step, from its first batch on
+  void step(const Body& body);        ///< a complete step, starting with its first batch
   void forward(const Body& body);     ///< forward pass and loss of one batch
   void evaluation(const Body& body);  ///< forward pass of one batch, without gradients
 
-  /// A step's operators run when it ends: a value that the host looks at inside of it cuts it in two.
+  /// Whether complete steps are compiled. Then a step's operators run at its end, and reading a value on the host
+  /// within a step splits it.
   bool has_whole_steps() const { return step_.has_value(); }
-  /// Nothing is being made faster in the background.
+  /// Whether no compilation is running in the background.
   bool ready() const;
 
  private:
@@ -35,7 +36,7 @@ class CompiledParts {
   std::optional<Part> step_, forward_, evaluation_;
 };
 
-/// Why a recipe's steps cannot be compiled as it says; "" – they can.
+/// The reason why a recipe's steps cannot be compiled; "" if they can.
 std::string compile_conflict(const Recipe& recipe);
 
 }  // namespace bellows::train

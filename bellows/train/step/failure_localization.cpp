@@ -17,7 +17,7 @@ bool all_finite(const at::Tensor& tensor) {
   return !tensor.is_floating_point() || at::isfinite(tensor).all().item<bool>();
 }
 
-/// Without what arrays of unequal length are filled up with, which may be NaN.
+/// Masks the padding of variable-length arrays, which may be NaN.
 at::Tensor without_padding(const data::Batch& batch, const std::string& name, const at::Tensor& tensor) {
   if (!batch.contains(name + "_lengths") || !tensor.is_floating_point()) return tensor;
   at::Tensor padding = data::padding_mask(batch[name + "_lengths"], tensor.size(1)).logical_not();
@@ -33,7 +33,7 @@ std::string bad_input(const data::Batch& batch) {
     for (const auto row : c10::irange(batch.size())) {
       if (!all_finite(tensor[static_cast<int64_t>(row)])) ids.push_back(batch.ids()[row]);
     }
-    return c10::str("The batch's \"", name, "\" holds it already, in the samples ", id_list(ids), ".");
+    return c10::str("The batch's \"", name, "\" already contains it, in the samples ", id_list(ids), ".");
   }
   return "";
 }
@@ -41,8 +41,9 @@ std::string bad_input(const data::Batch& batch) {
 std::string bad_weight(const Model& model) {
   for (const auto& [name, tensor] : model.state_dict()) {
     if (!all_finite(tensor.detach()))
-      return c10::str("\"", name, "\" of the model holds it already: the step before made it. Try a smaller lr, a ",
-                      "warm-up, or clip_norm.");
+      return c10::str("\"", name,
+                      "\" of the model already contains it, so the previous step produced it. Try a smaller lr, a ",
+                      "warm-up, or max_grad_norm.");
   }
   return "";
 }
@@ -66,8 +67,8 @@ std::string blame_bad_value(const Job& job, const data::Batch& batch, const std:
     return c10::str("Running the batch again to find the operator failed: ", user_message(error));
   }
   const auto finding = watch.finding();
-  return finding ? "First made by " + finding->to_string()
-                 : "Running the batch again made no bad value: the step is not deterministic.";
+  return finding ? "First produced by " + finding->to_string()
+                 : "Running the batch again produced no bad value: the step is not deterministic.";
 }
 
 }  // namespace bellows::train

@@ -14,7 +14,7 @@ Growth::Growth(const Recipe& recipe, data::Dataset full)
       first_batch_size_(recipe.batch_size_start > 0 ? std::min(recipe.batch_size_start, batch_size_) : batch_size_),
       image_size_(recipe.image_size),
       first_image_size_(recipe.image_size_start),
-      accumulate_(recipe.accumulate),
+      accumulate_(recipe.gradient_accumulation_steps),
       growth_epochs_(recipe.growth_epochs) {}
 
 double Growth::progress(int64_t epoch) const {

@@ -26,9 +26,9 @@ struct Ranks::State {
   Model model;
   std::string strategy;
   DataPrints prints{};
-  bool skips_samples = false;                  ///< of which the other ranks know nothing
-  bool synchronizes_norms = false;             ///< and there are some
-  std::optional<DistributedDataParallel> ddp;  ///< not with zero2, where backward itself shares gradients
+  bool skips_samples = false;                  ///< the other ranks do not know which ones
+  bool synchronizes_norms = false;             ///< the model has synchronized batch norms
+  std::optional<DistributedDataParallel> ddp;  ///< empty with zero2, whose backward shards gradients
   std::unique_ptr<const DistributedDataParallel::NoSync> quiet;
   std::vector<at::Tensor> trained;
 };
@@ -45,11 +45,11 @@ std::shared_ptr<parallel::GradientHook> hook_of(const Recipe& recipe) {
   return nullptr;
 }
 
-/// What decides when ranks meet and what they compute, a line each; where files lie may differ between machines.
+/// The settings that must be equal on all ranks, one per line. File locations may differ between machines.
 std::vector<std::string> common_part(const Job& job, const DataPrints& prints) {
-  const std::set<std::string_view> own = {"data",     "eval_data",  "subset",         "weights",
-                                          "model",    "device",     "loader_threads", "prefetch",
-                                          "cache_mb", "run_folder", "offload_folder", "offload_reserve_mb"};
+  const std::set<std::string_view> own = {"data",           "eval_data",  "subset",         "weights",
+                                          "model",          "device",     "num_workers",    "prefetch",
+                                          "image_cache_mb", "run_folder", "offload_folder", "offload_reserve_mb"};
   std::vector<std::string> lines = {
       "training data: " + prints.train, "held-out data: " + (job.eval ? prints.eval : "none"),
       std::string("checkpoints: ") + (job.recipe.run_folder.empty() ? "none" : "in a run_folder")};
@@ -76,8 +76,8 @@ Ranks::Ranks(Job& job) {
   state_->prints = train::data_prints(job);
   check_same_recipe(job, state_->prints, group);
   state_->skips_samples = job.train.loader_options().on_bad_sample == data::OnBadSample::skip;
-  job.train = job.train.distributed(group.rank(), group.size(), /*share_batch=*/true);
-  if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*share_batch=*/true);
+  job.train = job.train.distributed(group.rank(), group.size(), /*global_batch=*/true);
+  if (job.eval) job.eval = job.eval->distributed(group.rank(), group.size(), /*global_batch=*/true);
   if (recipe.sync_batch_norm) state_->synchronizes_norms = parallel::convert_sync_batch_norm(job.model, group) > 0;
   const int stage = recipe.data_parallel == "zero1" ? 1 : recipe.data_parallel == "zero2" ? 2 : 0;
   if (stage < 2) {
@@ -86,13 +86,14 @@ Ranks::Ranks(Job& job) {
   }
   for (auto& optimizer : job.optimizers) {
     if (stage > 0)
-      optimizer = parallel::shard_optimizer(optimizer, job.model, group,
-                                            {.stage = stage, .bucket_bytes = recipe.bucket_mb << 20});
+      optimizer = parallel::zero_optimizer(optimizer, job.model, group,
+                                           {.stage = stage, .bucket_bytes = recipe.bucket_mb << 20});
   }
   for (const at::Tensor& parameter : job.model.parameters()) {
     if (parameter.requires_grad()) state_->trained.push_back(parameter);
   }
-  // All ranks drew the same weights, but each needs its own dropout masks. Rank 0 continues as one process does.
+  // All ranks initialized the same weights, but each needs its own dropout masks. Rank 0 continues like a single
+  // process.
   seed_everything(rank_seed(static_cast<uint64_t>(recipe.seed), group.rank()));
 }
 
@@ -108,7 +109,7 @@ const DataPrints* Ranks::data_prints() const {
 
 void Ranks::before_forward(bool last) {
   if (!state_ || !state_->ddp) return;
-  state_->quiet.reset();  // a batch that threw left it behind
+  state_->quiet.reset();  // left over from a batch that threw
   if (!last) state_->quiet.reset(new auto(state_->ddp->no_sync()));
   state_->ddp->before_forward();
 }

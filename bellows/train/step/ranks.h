@@ -10,50 +10,52 @@
 
 namespace bellows::train {
 
-/// What a training loop does because it is not alone: the ranks of a job share its data, exchange gradients, and hold the
-/// optimizer's state between them as the recipe's `data_parallel` says. Alone it does nothing.
-/// Threads: one owner; collective are all calls but the plain reads
+/// Connects a training loop with the ranks of its job: they divide the data, exchange gradients, and shard the
+/// optimizer state according to the recipe's `data_parallel`. With a single process, it does nothing.
+/// Threads: not thread-safe; all calls except plain getters are collective
 class Ranks {
  public:
-  /// Takes this rank's share of the job's training and held-out data, gives all ranks rank 0's model, and puts sharded
-  /// optimizers in the places of the job's. Generators go on from a seed of this rank.
-  /// Throws: c10::ValueError – ranks with different recipes, models or optimizers, a recipe that many ranks cannot follow
+  /// Reduces the job's training and held-out data to this rank's share, copies rank 0's model to all ranks, and
+  /// replaces optimizers by sharded ones. Seeds the generators for this rank.
+  /// Throws: c10::ValueError if recipes, models or optimizers differ between ranks, or the recipe does not support
+  ///         several ranks
   explicit Ranks(Job& job);
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  /// Null: this process alone.
+  /// Null: this process only.
   const comm::Group* group() const;
   int rank() const { return group() ? group()->rank() : 0; }
   int size() const { return group() ? group()->size() : 1; }
-  /// Of the job's data, as the ranks compared them. Null: this process alone.
+  /// Fingerprints of the job's data, which the ranks have compared. Null: this process only.
   const DataPrints* data_prints() const;
 
-  /// Before the forward pass of a batch. Params: last – of the step: behind its backward pass gradients are the ranks' mean
+  /// Call it before the forward pass of a batch. Params: last – the last batch of the step, after whose backward pass
+  /// gradients are the ranks' mean
   void before_forward(bool last);
-  /// Between forward and backward. Params: loss – what backward starts from
+  /// Call it between forward and backward. Params: loss – the tensor from which backward starts
   void before_backward(const at::Tensor& loss);
-  /// After backward.
+  /// Call it after backward.
   void after_backward();
-  /// Before each rank evaluates its share: all have rank 0's running statistics.
+  /// Call it before the ranks evaluate their shares: broadcasts rank 0's running statistics.
   void before_evaluation();
-  /// The loss of a batch without samples, 0: backward from it reaches every parameter, so that no rank waits for this one.
-  /// Throws: c10::ValueError – batch norm is synchronized, for which the others would wait
+  /// The loss of a batch without samples: 0. Its backward pass reaches every parameter, so that no rank waits for this
+  /// one.
+  /// Throws: c10::ValueError if batch norm is synchronized, because the other ranks would wait for it
   at::Tensor loss_of_nothing() const;
-  /// A batch is as large as those of the other ranks, whose step ends with `consumed` samples of the epoch: the same answer
-  /// on all of them.
+  /// Whether all ranks have the same number of samples in this batch. The result is the same on all ranks.
   bool has_equal_share(const data::Batch& batch, int64_t batch_size) const;
 
   /// An optimizer's state as this rank holds it.
   static checkpoint::Parts parts_of(const torch::optim::Optimizer& optimizer);
 
-  /// What the gradients' exchange carries from step to step, the same on all ranks; nothing alone. Restored before the first
-  /// step.
+  /// The state of the gradient exchange, which is the same on all ranks; empty with a single process. Restore it before
+  /// the first step.
   NamedTensors state() const;
   void restore(const NamedTensors& state);
 
-  /// "zero1: 4 ranks, 5 buckets, …"; "" alone.
+  /// "zero1: 4 ranks, 5 buckets, …"; "" with a single process.
   std::string describe() const;
 
  private:

@@ -14,27 +14,27 @@ namespace bellows::train {
 
 namespace {
 
-/// One cycle's momentum goes between these, around the recipe's own.
+/// One-cycle momentum varies by this amount around the recipe's momentum.
 constexpr double momentum_swing = 0.05;
 
-/// Behind the warm-up, which takes `warmup` of the `total` steps.
+/// The schedule after the warm-up, over `steps` steps.
 optim::Schedule decay(const Recipe& recipe, int64_t steps) {
-  if (recipe.schedule == "linear") return optim::polynomial_lr(steps, 1, recipe.schedule_end);
-  if (recipe.schedule == "cosine") return optim::cosine_lr(steps, 0.5, recipe.schedule_end);
-  if (recipe.schedule == "step" && steps >= 4) return optim::multi_step_lr({steps / 2, steps * 3 / 4});
-  if (recipe.schedule == "inverse_sqrt") return optim::inverse_sqrt_lr(std::max<int64_t>(1, steps / 10));
+  if (recipe.lr_schedule == "linear") return optim::polynomial_lr(steps, 1, recipe.lr_schedule_end);
+  if (recipe.lr_schedule == "cosine") return optim::cosine_lr(steps, 0.5, recipe.lr_schedule_end);
+  if (recipe.lr_schedule == "step" && steps >= 4) return optim::multi_step_lr({steps / 2, steps * 3 / 4});
+  if (recipe.lr_schedule == "inverse_sqrt") return optim::inverse_sqrt_lr(std::max<int64_t>(1, steps / 10));
   return optim::constant_schedule();
 }
 
 optim::GroupSchedule make_schedule(const Recipe& recipe, const Growth& growth) {
   const int64_t total = growth.total_steps(recipe.epochs);
-  if (recipe.schedule == "one_cycle") {
+  if (recipe.lr_schedule == "one_cycle") {
     const bool momentum = recipe.optimizer != "adagrad" && recipe.momentum > 0;
     return optim::one_cycle_lr({.total_steps = std::max<int64_t>(2, total),
                                 .cycle_momentum = momentum,
                                 .base_momentum = std::max(0.0, recipe.momentum - momentum_swing),
                                 .max_momentum = std::min(1.0, recipe.momentum + momentum_swing),
-                                .final_div_factor = 1 / std::max(1e-4, recipe.schedule_end * 25)});
+                                .final_div_factor = 1 / std::max(1e-4, recipe.lr_schedule_end * 25)});
   }
   const auto whole_epochs = static_cast<int64_t>(recipe.warmup_epochs);
   const double part = recipe.warmup_epochs - static_cast<double>(whole_epochs);
@@ -54,9 +54,9 @@ Rates::Rates(const Recipe& recipe, Growth growth, Optimizers optimizers)
       optimizers_(std::move(optimizers)),
       schedule_(make_schedule(recipe, growth_)),
       full_batch_(static_cast<double>(growth_.full_batch_size())),
-      one_cycle_(recipe.schedule == "one_cycle"),
+      one_cycle_(recipe.lr_schedule == "one_cycle"),
       total_steps_(growth_.total_steps(recipe.epochs)) {
-  if (recipe.schedule == "plateau") plateau_.emplace(optim::PlateauOptions{.patience = 3});
+  if (recipe.lr_schedule == "plateau") plateau_.emplace(optim::PlateauOptions{.patience = 3});
   for (const auto& optimizer : optimizers_) {
     auto& rates = base_lr_.emplace_back();
     for (const auto& group : optimizer->param_groups()) rates.push_back(group.options().get_lr());
@@ -64,7 +64,8 @@ Rates::Rates(const Recipe& recipe, Growth growth, Optimizers optimizers)
 }
 
 double Rates::factor(int64_t step, int64_t epoch) const {
-  const int64_t within = one_cycle_ ? std::min(step, total_steps_ - 1) : step;  // past the end the rate stays
+  // After the end, the rate stays constant.
+  const int64_t within = one_cycle_ ? std::min(step, total_steps_ - 1) : step;
   return schedule_.lr(within) * (plateau_ ? plateau_->factor() : 1) * static_cast<double>(growth_.batch_size(epoch)) /
          full_batch_;
 }

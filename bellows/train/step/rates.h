@@ -15,27 +15,27 @@ namespace bellows::train {
 
 struct Recipe;
 
-/// The learning rate and momentum of every step: the recipe's schedule over its epochs, behind its warm-up, times what
-/// a smaller batch needs while batches grow (linear rule).
-/// Numerics: rates are functions of the step; `plateau` also of the evaluations, and that is state()
+/// The learning rate and momentum of each step: warm-up, then the recipe's schedule over its epochs. During batch-size
+/// warm-up, rates scale linearly with the batch size.
+/// Numerics: rates are functions of the step; those of `plateau` also depend on evaluations, which state() includes
 class Rates {
  public:
   using Optimizers = std::vector<std::shared_ptr<torch::optim::Optimizer>>;
 
-  /// The rates that the groups have now are the base rates.
+  /// The current rates of the groups become the base rates.
   Rates(const Recipe& recipe, Growth growth, Optimizers optimizers);
 
-  /// Sets the groups' rates where they differ from the last step's: rates that the user set meanwhile stay, as long as
-  /// the schedule does not move.
+  /// Sets the groups' rates if they differ from those of the last step. So rates that the user sets meanwhile stay
+  /// until the schedule changes.
   void set(int64_t step, int64_t epoch);
-  /// Feeds `plateau`; nothing else changes.
+  /// Passes the loss to `plateau`; has no other effect.
   void note_evaluation(double loss);
 
-  /// What is set in the groups now, and the state of `plateau`.
+  /// The rates that the groups have now, and the state of `plateau`.
   NamedTensors state() const;
-  /// The optimizers came back with the rates of that state.
+  /// Call it after the optimizers were restored with the rates of that state.
   void restore(const NamedTensors& state);
-  /// The groups have their base rates again: the next set() sets them all.
+  /// Assumes that the groups have their base rates again, so that the next set() sets all of them.
   void forget() { factor_ = std::numeric_limits<double>::quiet_NaN(), momentum_.reset(); }
 
  private:
@@ -47,7 +47,7 @@ class Rates {
   optim::GroupSchedule schedule_;
   std::optional<optim::ReduceLrOnPlateau> plateau_;
   std::vector<std::vector<double>> base_lr_;  ///< by optimizer and group
-  double factor_ = 1;                         ///< what is set now
+  double factor_ = 1;                         ///< factor that is set now
   std::optional<double> momentum_;
   double full_batch_;
   bool one_cycle_;

@@ -1,9 +1,6 @@
 #include "bellows/train/step/train_loop.h"
 
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
-#include <ATen/ops/argmax.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/eq.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
@@ -15,9 +12,7 @@
 #include <cmath>
 #include <utility>
 
-#include "bellows/amp/autocast.h"
 #include "bellows/checkpoint/rng.h"
-#include "bellows/comm/collectives.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/grad_mode.h"
@@ -25,6 +20,7 @@
 #include "bellows/optim/state/state.h"
 #include "bellows/system/allocator_reuse.h"
 #include "bellows/train/loss.h"
+#include "bellows/train/step/batch_placement.h"
 #include "bellows/train/step/failure_localization.h"
 
 namespace bellows::train {
@@ -33,28 +29,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The guard that the policy asks for; none for fp32, so that a guard of the caller's stays in force, and none for low
-/// weights: amp::apply() gave the model its own.
-std::unique_ptr<amp::autocast> make_precision_guard(const amp::Policy& policy, c10::Device device) {
-  if (!policy.autocast || policy.low_weights) return nullptr;
-  return std::make_unique<amp::autocast>(device.type(), policy.dtype);
-}
-
-/// On the device and in the memory order of the recipe; most loaders deliver it so.
-data::Batch placed(data::Batch batch, const Recipe& recipe, c10::Device device) {
-  batch = batch.to(device);
-  if (!recipe.channels_last) return batch;
-  NamedTensors tensors = batch.tensors();
-  bool changed = false;
-  for (auto& [name, tensor] : tensors) {
-    if (tensor.dim() != 4 || tensor.is_contiguous(at::MemoryFormat::ChannelsLast)) continue;
-    tensor = tensor.contiguous(at::MemoryFormat::ChannelsLast);
-    changed = true;
-  }
-  return changed ? data::Batch(std::move(tensors), batch.ids(), batch.place()) : batch;
-}
-
-/// Adds the time since it was made, or since the last call.
+/// Adds the time since construction or the last call.
 class PhaseClock {
  public:
   void add_to(double& seconds) {
@@ -67,7 +42,7 @@ class PhaseClock {
   Clock::time_point begin_ = Clock::now();
 };
 
-/// Images at `size`, where they are to be smaller than they come. Shapes: [N, C, H, W]
+/// Resizes images to `size` if that is smaller. Shapes: [N, C, H, W]
 data::Batch resized(data::Batch batch, int64_t size) {
   if (size == 0) return batch;
   NamedTensors tensors = batch.tensors();
@@ -77,27 +52,9 @@ data::Batch resized(data::Batch batch, int64_t size) {
   return data::Batch(std::move(tensors), batch.ids(), batch.place());
 }
 
-/// Adds up what was made of packed texts. Returns the number of tokens that were to be told.
-at::Tensor add_tokens(const at::Tensor& scores, const data::Batch& batch, at::Tensor& loss, at::Tensor& correct) {
-  const TokenLoss told = next_token_loss(scores, batch);
-  loss.add_(told.sum);
-  correct.add_(at::sum(at::eq(at::argmax(scores, 2), told.targets)));
-  return told.count;
-}
+// ---- content of checkpoints
 
-at::Tensor scores_of(const Model& model, const data::Batch& batch, CompiledParts* compiled) {
-  at::Tensor scores;
-  const auto forward = [&] { scores = model.forward(model_input(batch)); };
-  if (compiled)
-    compiled->evaluation(forward);
-  else
-    forward();
-  return scores;
-}
-
-// ---- what a checkpoint holds
-
-/// Those whose names begin with `prefix`, without it.
+/// Tensors whose names start with `prefix`, without the prefix.
 NamedTensors below(const NamedTensors& tensors, const std::string& prefix) {
   NamedTensors result;
   for (const auto& [name, value] : tensors) {
@@ -111,47 +68,6 @@ std::string optimizer_prefix(size_t index) {
 }
 
 }  // namespace
-
-Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks,
-                    CompiledParts* compiled) {
-  const auto begin = Clock::now();
-  const c10::Device device = parse_device(recipe.device);
-  const EvalMode eval_mode(model);
-  const inference_mode no_graph;
-  const amp::Policy policy = precision_policy(recipe);
-  Evaluation result;
-  at::Tensor loss = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kDouble));
-  at::Tensor correct = at::scalar_tensor(0, at::TensorOptions(device).dtype(at::kLong));
-  at::Tensor tokens;  // that were to be told; undefined: samples are
-  loader.start(0);
-  while (auto next = loader.next()) {
-    const data::Batch batch = placed(std::move(*next), recipe, device);
-    if (batch.size() == 0) continue;
-    const auto precision = make_precision_guard(policy, device);
-    const at::Tensor logits = scores_of(model, batch, compiled);
-    result.samples += batch.size();
-    if (batch.contains("segment_ids")) {
-      const at::Tensor told = add_tokens(logits, batch, loss, correct);
-      tokens = tokens.defined() ? tokens.add(told) : told;
-      continue;
-    }
-    loss.add_(at::cross_entropy_loss(logits, batch["label"]), static_cast<double>(batch.size()));
-    correct.add_(count_hits(logits, batch["label"]));
-  }
-  if (tokens.defined()) result.samples = tokens.item<int64_t>();
-  if (ranks) {
-    const at::Tensor samples = at::scalar_tensor(result.samples, loss.options());
-    const at::Tensor sums = comm::all_reduce(at::stack({loss, correct.to(at::kDouble), samples}), *ranks);
-    loss = sums[0];
-    correct = sums[1].to(at::kLong);
-    result.samples = sums[2].to(at::kLong).item<int64_t>();
-  }
-  TORCH_CHECK_VALUE(result.samples > 0, "evaluate: none of the ", loader.size(), " samples could be used.");
-  result.loss = loss.item<double>() / static_cast<double>(result.samples);
-  result.accuracy = static_cast<double>(correct.item<int64_t>()) / static_cast<double>(result.samples);
-  result.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  return result;
-}
 
 TrainLoop::TrainLoop(Job job)
     : job_(std::move(job)),
@@ -169,32 +85,32 @@ TrainLoop::TrainLoop(Job job)
   TORCH_CHECK_VALUE(job_.recipe.compile == "none" || !ranks_.group(), "train: compile = ", job_.recipe.compile,
                     " is for one process: several ranks exchange their gradients, got ", ranks_.size(),
                     " ranks. Set compile: none.");
-  if (job_.recipe.keep_freed_memory) keep_freed_memory();
+  if (job_.recipe.allocator_reuse) keep_freed_memory();
   if (job_.recipe.sample_stats) sample_stats_.emplace(job_.train.source()->id_bound());
   if (job_.recipe.ema_decay > 0) {
     average_.emplace(job_.model, optim::AveragingOptions{.weight = optim::ema_weight(job_.recipe.ema_decay, true),
                                                          .buffers = optim::AverageBuffers::average});
   }
   take_gradients();
-  if (!job_.model.training()) job_.model.train();  // parts that the caller froze stay so
+  if (!job_.model.training()) job_.model.train();  // does not change modules that the caller froze
 }
 
-/// What becomes of gradients as they arrive.
+/// Sets up how gradients are handled when they are computed.
 void TrainLoop::take_gradients() {
   const Recipe& recipe = job_.recipe;
-  const bool ordinary = !recipe.step_in_backward && recipe.accumulate_dtype == "auto";
+  const bool ordinary = !recipe.optimizer_in_backward && recipe.gradient_accumulation_dtype == "auto";
   TORCH_CHECK_VALUE(ordinary || !ranks_.group(),
-                    "train: ", recipe.step_in_backward ? "step_in_backward" : "accumulate_dtype",
+                    "train: ", recipe.optimizer_in_backward ? "optimizer_in_backward" : "gradient_accumulation_dtype",
                     " is for one process: several ranks exchange their gradients, got ", ranks_.size(), " ranks.");
   std::vector<at::Tensor> parameters;
   for (const auto& optimizer : job_.optimizers) {
     for (const auto& group : optimizer->param_groups())
       parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
-  if (recipe.accumulate_dtype != "auto")
+  if (recipe.gradient_accumulation_dtype != "auto")
     sums_.emplace(parameters,
-                  optim::AccumulatorOptions{recipe.accumulate_dtype == "fp32" ? at::kFloat : at::kBFloat16});
-  if (!recipe.step_in_backward) return;
+                  optim::AccumulatorOptions{recipe.gradient_accumulation_dtype == "fp32" ? at::kFloat : at::kBFloat16});
+  if (!recipe.optimizer_in_backward) return;
   for (const auto& optimizer : job_.optimizers) stepping_.push_back(optim::step_in_backward(*optimizer));
 }
 
@@ -221,7 +137,7 @@ void TrainLoop::take_step(data::Batch first, bool stop) {
   const int64_t epoch = batch->epoch();
   for (const auto& optimizer : job_.optimizers) optimizer->zero_grad();
   if (job_.recipe.on_nan == "skip") keep_buffers();
-  const int64_t batches = job_.recipe.accumulate;
+  const int64_t batches = job_.recipe.gradient_accumulation_steps;
   const bool single = batches == 1 || epoch_ != epoch;
   const bool alone = single && ranks_.has_equal_share(*batch, growth_.batch_size(epoch));
   GroupMean mean(ranks_.group(), std::max<int64_t>(growth_.batch_size(epoch) / ranks_.size(), 1), stop,
@@ -286,7 +202,7 @@ void TrainLoop::run_steps(int64_t n) {
 
 std::optional<data::Batch> TrainLoop::next_batch() {
   const inspect::TraceScope scope("load");
-  const undeferred guard;  // loaders work on memory
+  const eager_guard guard;  // loaders read and write memory directly
   PhaseClock clock;
   if (!started_) {
     if (loader_.batch_size() != growth_.batch_size(epoch_)) loader_ = growth_.data(epoch_).loader();
@@ -301,7 +217,7 @@ std::optional<data::Batch> TrainLoop::next_batch() {
   delivered_ = true;
   if (batch) batch_ = batch->index() + 1;
   if (!batch || batch_ >= loader_.batches_per_epoch()) {
-    // The next epoch starts with the next step: nothing is loaded behind an evaluation's back.
+    // The next epoch starts with the next step, so that nothing is loaded during an evaluation.
     skipped_ += loader_.skipped();
     ++epoch_;
     batch_ = 0;
@@ -313,12 +229,13 @@ std::optional<data::Batch> TrainLoop::next_batch() {
 }
 
 void TrainLoop::replay(const data::Batch& batch) {
-  stepping_.clear();  // this backward pass only looks for the cause
+  stepping_.clear();  // this backward pass must not update weights
   const auto precision = make_precision_guard(policy_, device_);
   job_.loss(batch).loss.backward();
 }
 
-/// An accelerator would have to be waited for, and a compiled step would be cut in pieces.
+/// Whether losses and gradients are checked immediately. On an accelerator the host would wait, and a compiled step
+/// would be split.
 bool TrainLoop::looks_at_once() const {
   return device_.is_cpu() && job_.recipe.on_nan == "stop" && !compiled_.has_whole_steps();
 }
@@ -331,14 +248,14 @@ void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) {
               " (epoch ", batch.epoch() + 1, ", batch ", batch.index(), ", learning rate ",
               optim::get_lr(*job_.optimizers.front()), ", samples ", id_list(batch.ids()), "). ",
               blame_bad_value(job_, batch, [&] { replay(batch); }),
-              " A checkpoint that was written is from before. To leave such steps out, set on_nan: skip.");
+              " Existing checkpoints are from before. To skip such steps, set on_nan: skip.");
 }
 
 void TrainLoop::check_gradient(const data::Batch& batch) {
   constexpr int64_t cheap = 1 << 13;
   if (!looks_at_once() || policy_.loss_scaling) return;
-  const bool stepped = !stepping_.empty();  // the gradient is gone, and its weight shows what it was
-  // What breaks in backward travels to the first layers: one small gradient there tells, at no cost.
+  const bool stepped = !stepping_.empty();  // the gradient is freed, but a bad gradient also affects its weight
+  // Bad gradients propagate to the first layers, so checking one small gradient there is sufficient and cheap.
   for (const at::Tensor& parameter : job_.optimizers.front()->param_groups().front().params()) {
     const at::Tensor looked_at = !stepped ? parameter.grad() : parameter.requires_grad() ? parameter : at::Tensor();
     if (!looked_at.defined() || looked_at.is_sparse() || looked_at.numel() > cheap) continue;
@@ -346,13 +263,15 @@ void TrainLoop::check_gradient(const data::Batch& batch) {
     TORCH_CHECK(
         false, "train: a gradient became NaN or infinite at step ", step_ + 1, " (epoch ", batch.epoch() + 1,
         ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
-        stepped ? std::string("The weights have taken it (step_in_backward): without that, what made it is named.")
-                : blame_bad_value(job_, batch, [&] { replay(batch); }),
-        " A checkpoint that was written is from before.", stepped ? "" : " To leave such steps out, set on_nan: skip.");
+        stepped
+            ? std::string(
+                  "The weights already contain it (optimizer_in_backward). Without that key, the cause is reported.")
+            : blame_bad_value(job_, batch, [&] { replay(batch); }),
+        " Existing checkpoints are from before.", stepped ? "" : " To skip such steps, set on_nan: skip.");
   }
 }
 
-// A forward pass over bad values spoils running statistics, which no skipped step brings back.
+// A forward pass with bad values corrupts running statistics, which a skipped step does not restore.
 void TrainLoop::keep_buffers() {
   kept_buffers_.clear();
   for (const auto& [name, buffer] : job_.model.named_buffers()) kept_buffers_.push_back(buffer.clone());
@@ -382,7 +301,7 @@ std::vector<double> TrainLoop::take_losses() {
     TORCH_CHECK(std::isfinite(result[i]), "train: the loss became ", std::isnan(result[i]) ? "NaN" : "infinite",
                 " at step ", first + static_cast<int64_t>(i) + 1, " (learning rate ",
                 optim::get_lr(*job_.optimizers.front()),
-                "). Try a smaller lr, a warm-up, or precision fp32. A checkpoint that was written is from before.");
+                "). Try a smaller lr, a warm-up, or precision fp32. Existing checkpoints are from before.");
   }
   return result;
 }
@@ -393,7 +312,8 @@ Evaluation TrainLoop::evaluate() {
   std::optional<optim::AveragedWeights> averaged;
   if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);
   ranks_.before_evaluation();
-  const Evaluation result = train::evaluate(job_.model, *eval_loader_, job_.recipe, ranks_.group(), &compiled_);
+  const Evaluation result =
+      train::evaluate(job_.model, *eval_loader_, job_.recipe, job_.task, ranks_.group(), &compiled_);
   rates_.note_evaluation(result.loss);
   return result;
 }
@@ -474,7 +394,7 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   const NamedTensors average = below(state.extra, "average.");
   if (!own_options || !below(state.extra, "scaler.").empty()) update_.restore(state.extra);
   metrics_ = TrainMetrics(job_.recipe.train_metrics);
-  if (ranks_.rank() == 0) metrics_.restore(below(state.extra, "train_metrics."));  // they are of all ranks
+  if (ranks_.rank() == 0) metrics_.restore(below(state.extra, "train_metrics."));  // counts include those of all ranks
   rates_.restore(below(state.extra, "rates."));
   const NamedTensors sample_stats = below(state.extra, "sample_stats.");
   if (sample_stats_ && !(own_options && sample_stats.empty())) sample_stats_->load_state(sample_stats);
@@ -487,7 +407,8 @@ void TrainLoop::restore(const checkpoint::State& state, bool own_options) {
   started_ = false;
   losses_.clear();
   last_loss_ = at::Tensor();
-  if (!state.rng.empty()) checkpoint::set_rng_state(state.rng);  // a rank that was not there when it was saved has none
+  // Empty on ranks that did not exist when the checkpoint was saved.
+  if (!state.rng.empty()) checkpoint::set_rng_state(state.rng);
 }
 
 }  // namespace bellows::train

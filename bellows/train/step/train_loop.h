@@ -15,6 +15,7 @@
 #include "bellows/train/job.h"
 #include "bellows/train/step/activations.h"
 #include "bellows/train/step/compiled_parts.h"
+#include "bellows/train/step/evaluation.h"
 #include "bellows/train/step/growth.h"
 #include "bellows/train/step/ranks.h"
 #include "bellows/train/step/rates.h"
@@ -23,109 +24,95 @@
 
 namespace bellows::train {
 
-/// What evaluation found.
-struct Evaluation {
-  double loss = 0;      ///< mean cross-entropy a sample, or a token: its exponential is the perplexity
-  double accuracy = 0;  ///< share of samples whose largest logit is the label's, or of tokens that were told right
-  int64_t samples = 0;  ///< or tokens, of models of the next token
-  double seconds = 0;
-};
-
-/// Loss and accuracy of `model(model_input(batch))` against `batch["label"]`, or of packed texts against the next tokens,
-/// over one epoch of `loader`: in eval mode, without gradients, in the recipe's precision. The model's mode is put back;
-/// nothing else changes.
-/// Params: ranks – each of which has a share of the data in its loader; null: all of it is here
-///         compiled – runs the forward passes; null: they run plainly
-Evaluation evaluate(const Model& model, data::Loader& loader, const Recipe& recipe, const comm::Group* ranks = nullptr,
-                    CompiledParts* compiled = nullptr);
-
-/// Where the time of the steps went, on the host's clock: on an accelerator the work itself may be done later. With `compile: step` a step's operators
-/// run at its end, and count as its update.
+/// Seconds per phase of the steps, on the host's clock; an accelerator may execute the work later. With `compile:
+/// step`, a step's operators run at its end and count as update.
 struct PhaseSeconds {
   double load = 0, forward = 0, backward = 0, update = 0;
 };
 
-/// The step engine: `accumulate` batches, forward and backward each, one update, again and again. The Trainer, the
-/// ladder and benchmarks all drive this one. Two loops can take turns in one process.
-/// Numerics: with all switches of the recipe off, bit for bit the loop that one writes by hand over libtorch
+/// The step engine of Trainer, ladder and benchmarks: `gradient_accumulation_steps` batches, forward and backward each,
+/// then one update. Two loops can alternate in one process.
+/// Numerics: if all switches of the recipe are off, results are bit-identical to a hand-written libtorch loop
 ///           (tests/train/train_loop_test.cpp)
-/// Threads:  one owner
+/// Threads:  not thread-safe
 class TrainLoop {
  public:
   explicit TrainLoop(Job job);
 
-  /// One optimizer step. Goes on with the next epoch when one is over; the last step of an epoch takes the batches that
-  /// are left.
-  /// Returns: false when the epoch had no usable batch left: nothing was done, and the next epoch comes next
-  /// Several ranks call it together; `stop` says that this one wants to end.
-  /// Throws: what the loader, the model or the loss throws; c10::ValueError – no batch in a whole epoch; c10::Error – on
-  ///         the CPU with `on_nan: stop` and not `compile: step`, a loss or gradient that is NaN or infinite: step, samples, first operator
+  /// Runs one optimizer step. Starts the next epoch when the current one ends; the last step of an epoch uses the
+  /// remaining batches. With several ranks, all call it together.
+  /// Params:  stop – this rank requests a stop
+  /// Returns: false if the epoch had no usable batch left: nothing was done, and the next call starts the next epoch
+  /// Throws:  exceptions of loader, model and loss. c10::ValueError if an epoch has no usable batch. c10::Error if a
+  ///          loss or gradient is NaN or infinite (the message has step, samples and first operator), on the CPU with
+  ///          `on_nan: stop` and without `compile: step`
   bool step(bool stop = false);
-  /// So many steps that did something.
+  /// Runs `n` steps, without counting calls of step() that return false.
   void run_steps(int64_t n);
 
-  /// Some rank wanted to end in the last step: the same on all.
+  /// Whether a rank requested a stop in the last step; the same on all ranks.
   bool stop() const { return stop_; }
-  /// False after a step that threw once it had a batch: gradients and buffers are then not those of any step.
+  /// False if the last step threw after it had a batch. Gradients and buffers are then inconsistent.
   bool between_steps() const { return between_steps_; }
-  /// Who take the steps together.
+  /// The ranks in this training job.
   Ranks& ranks() { return ranks_; }
-  /// Nothing of the recipe's `compile` is being made in the background any more.
+  /// Whether no compilation for the recipe's `compile` is running in the background.
   bool is_compiled() const { return compiled_.ready(); }
-  /// What a step does to hold fewer activations.
+  /// The activation memory settings of a step.
   const Activations& activations() const { return activations_; }
   int64_t step_count() const { return step_; }
   int64_t sample_count() const { return samples_; }
-  /// Where the data goes on: after the last batch of epoch 0 this is epoch 1, batch 0.
+  /// Position of the next batch: after the last batch of epoch 0, this is epoch 1, batch 0.
   int64_t epoch() const { return epoch_; }
   int64_t batch() const { return batch_; }
-  /// Of the epoch that the next step belongs to.
+  /// Steps of the epoch to which the next step belongs.
   int64_t steps_per_epoch() const { return growth_.steps(epoch_); }
-  /// Of that epoch; the last batch of an epoch may be smaller.
+  /// Batch size of that epoch; the last batch of an epoch may be smaller.
   int64_t batch_size() const { return growth_.batch_size(epoch_); }
   int64_t skipped_samples() const { return skipped_ + (started_ ? loader_.skipped() : 0); }
-  /// Steps that `on_nan: skip` left out. Waits for the device.
+  /// Number of steps skipped by `on_nan: skip`. Waits for the device.
   int64_t skipped_steps() const { return update_.skipped(); }
-  /// Samples of the last step.
+  /// Number of samples in the last step.
   int64_t last_batch_size() const { return last_batch_size_; }
   const std::vector<int64_t>& last_ids() const { return last_ids_; }
   const PhaseSeconds& phase_seconds() const { return phases_; }
-  /// Of the training data; where batches grow, of those of the present size.
+  /// Report for the training data; during batch-size warm-up, since the last change of the batch size.
   data::LoaderReport loader_report() const { return loader_.report(); }
-  /// Share of this epoch's time in which a step waited for its batch.
+  /// Share of this epoch's time in which steps waited for batches.
   double wait_share() const { return loader_.wait_share(); }
-  /// Draws what the loader does from now on; null ends that.
+  /// Records the loader's work from now on; null ends it.
   void trace_loader(std::shared_ptr<TraceWriter> writer) { loader_.trace(std::move(writer)); }
 
-  /// The losses of the steps since the last call, oldest first; with `on_nan: skip` those that are finite. Only here
-  /// does the loop wait for an accelerator.
-  /// Throws: c10::Error – a loss that is NaN or infinite: step, epoch, batch
+  /// The losses of the steps since the last call, oldest first; with `on_nan: skip`, only finite ones. Losses stay on
+  /// an accelerator until this call, which waits for it.
+  /// Throws: c10::Error if a loss is NaN or infinite (the message has the step and the learning rate)
   std::vector<double> take_losses();
 
-  /// Share of the training samples that were classified right since the last call; NaN when it is not measured: the
-  /// recipe's train_metrics is none, or the loss function gives no predictions. Waits for the device.
+  /// Share of correctly classified training samples since the last call. NaN if it is not measured, because the
+  /// recipe's train_metrics is none or the loss function returns no predictions. Waits for the device.
   double take_accuracy() { return metrics_.take_accuracy(ranks_.group()); }
 
-  /// The last step's loss, still on its device. Undefined before the first step.
+  /// The loss of the last step, on its device. Undefined before the first step.
   const at::Tensor& last_loss() const { return last_loss_; }
-  /// The norm of the last step's gradients before they were clipped; undefined when clipping did not need it.
+  /// The norm of the last step's gradients before clipping; undefined if clipping did not need it.
   const at::Tensor& last_grad_norm() const { return update_.grad_norm(); }
 
-  /// Over the job's evaluation data, with the averaged weights where there are any. Training goes on as if it had not
-  /// been asked for; only the schedule `plateau` takes note.
-  /// Throws: c10::ValueError – there is no evaluation data
+  /// Evaluates on the job's evaluation data, with the averaged weights if there are any. It has no effect on training,
+  /// except for `lr_schedule: plateau`.
+  /// Throws: c10::ValueError if there is no evaluation data
   Evaluation evaluate();
 
-  /// Model, optimizers, generators, averages and position. `restore` goes on from there with the same bits.
+  /// The state of model, optimizers, generators, averages and data position. restore() continues bit-identically from
+  /// it.
   checkpoint::State state() const;
-  /// As this rank holds it, for checkpoints that all ranks write together. Collective.
+  /// The state as this rank holds it, for checkpoints that all ranks write together. Collective.
   checkpoint::ShardedState sharded_state() const;
-  /// Params: own_options – learning rates and the other options stay the job's instead of the state's, and a part that
-  ///         the state lacks (average, loss scale) begins anew
+  /// Params: own_options – keep the job's learning rates and other options instead of the state's. Parts that the state
+  ///                       lacks (average, loss scale) are then initialized
   void restore(const checkpoint::State& state, bool own_options = false);
 
   const Job& job() const { return job_; }
-  /// How hard each sample was so far; null without sample_stats.
+  /// Difficulty statistics of each sample; null without sample_stats.
   data::SampleStats* sample_stats() { return sample_stats_ ? &*sample_stats_ : nullptr; }
   /// The moving average of the weights; null without ema_decay.
   const optim::AveragedModel* average() const { return average_ ? &*average_ : nullptr; }
@@ -147,7 +134,7 @@ class TrainLoop {
   void restore_optimizers(const NamedTensors& state, bool own_options);
 
   Job job_;
-  Ranks ranks_;  ///< changes the job
+  Ranks ranks_;  ///< modifies the job
   c10::Device device_;
   Growth growth_;
   data::Loader loader_;
@@ -159,18 +146,18 @@ class TrainLoop {
   Rates rates_;
   std::optional<optim::AveragedModel> average_;
   std::optional<optim::GradientAccumulator> sums_;
-  std::vector<std::unique_ptr<optim::StepInBackward>> stepping_;  ///< one for each optimizer, or none
+  std::vector<std::unique_ptr<optim::StepInBackward>> stepping_;  ///< one per optimizer, or none
   std::vector<at::Tensor> losses_, kept_buffers_;
   TrainMetrics metrics_;
-  mutable std::optional<data::SampleStats> sample_stats_;  // reading it moves what waits on the device
+  mutable std::optional<data::SampleStats> sample_stats_;  // reading it transfers pending data from the device
   PhaseSeconds phases_;
   at::Tensor last_loss_;
   std::vector<int64_t> last_ids_;
   int64_t step_ = 0, samples_ = 0, skipped_ = 0, last_batch_size_ = 0;
   int64_t epoch_ = 0, batch_ = 0;
   bool stop_ = false, between_steps_ = true;
-  bool started_ = false;    ///< the loader stands at (epoch_, batch_)
-  bool delivered_ = false;  ///< it gave a batch in this epoch
+  bool started_ = false;    ///< the loader is at (epoch_, batch_)
+  bool delivered_ = false;  ///< the loader returned a batch in this epoch
 };
 
 }  // namespace bellows::train

@@ -22,11 +22,11 @@ void TrainMetrics::update(const at::Tensor& loss, const at::Tensor& scores, cons
   hits_ = hits_.defined() ? hits_.to(hits.device()).add_(hits) : hits;
   samples_ += labels.numel();
   if (mode_ != "sync") return;
-  loss.item<double>();  // for a running mean; the loop keeps the losses anyway
+  loss.item<double>();  // for comparison with a usual loop; the result is not needed
   hits_.item<int64_t>();
 }
 
-/// Hits and samples.
+/// Number of hits and of samples.
 at::Tensor TrainMetrics::counts(const comm::Group* ranks) const {
   const at::Tensor seen = at::scalar_tensor(samples_, at::kLong);
   const at::Tensor own = hits_.defined() ? at::stack({hits_, seen.to(hits_.device())}) : at::stack({seen.mul(0), seen});

@@ -10,29 +10,29 @@
 
 namespace bellows::train {
 
-/// How many samples have their largest score at the label: 0-d int64, on their device.
+/// Number of samples whose largest logit is at the label: 0-d int64, on their device.
 /// Shapes: scores [N, C], labels [N]
 at::Tensor count_hits(const at::Tensor& scores, const at::Tensor& labels);
 
-/// The share of training samples that are classified right, as the recipe's `train_metrics` says.
+/// The training accuracy, as the recipe's `train_metrics` selects:
 /// - none: not measured.
-/// - sync: loss and hits are read on the host after every step, as the usual loop does.
-/// - device: hits are counted on the device and read when somebody asks.
-/// Threads: one owner
+/// - sync: loss and hits are read on the host after every step, as a usual loop does.
+/// - device: hits are counted on the device and read on request.
+/// Threads: not thread-safe
 class TrainMetrics {
  public:
   explicit TrainMetrics(std::string mode) : mode_(std::move(mode)) {}
 
   /// Params: loss – of the batch, 0-d
-  ///         scores – [N, C]; undefined: nothing is measured
+  ///         scores – logits [N, C]; undefined: nothing is measured
   ///         labels – [N]
   void update(const at::Tensor& loss, const at::Tensor& scores, const at::Tensor& labels);
-  /// Since the last call; NaN when nothing was measured. Waits for the device.
-  /// Params: ranks – of all of which it is, with one collective; null: of this process
+  /// The accuracy since the last call; NaN if nothing was measured. Waits for the device.
+  /// Params: ranks – include the counts of these ranks with one collective; null: this process only
   double take_accuracy(const comm::Group* ranks = nullptr);
 
-  /// What was counted since then, for a checkpoint.
-  /// Params: ranks – who counted, as above
+  /// The counts since then, for a checkpoint.
+  /// Params: ranks – as above
   NamedTensors state(const comm::Group* ranks = nullptr) const;
   void restore(const NamedTensors& state);
 

@@ -51,7 +51,7 @@ ScaledStep* as_scaled(torch::optim::Optimizer& optimizer) {
 
 GroupMean::GroupMean(const comm::Group* ranks, int64_t share, bool stop, bool at_once)
     : ranks_(ranks), stop_(stop), at_once_(at_once) {
-  // The same on all ranks, whatever their batches are.
+  // Must be the same on all ranks, whose batches may differ in size.
   if (ranks_) unit_ = at::scalar_tensor(std::exp2(std::floor(std::log2(share))), at::kDouble);
 }
 
@@ -64,14 +64,14 @@ at::Tensor GroupMean::weigh(const StepOutput& output, int64_t samples, bool alon
   at::Tensor count = output.count;
   if (!count.defined()) count = at::scalar_tensor(samples, output.loss.options().dtype(at::kDouble));
   count = count.detach().to(at::kDouble);
-  if (!unit_.defined()) unit_ = count.clamp_min(1).log2().floor().exp2();  // exact in every dtype
+  if (!unit_.defined()) unit_ = count.clamp_min(1).log2().floor().exp2();  // a power of two is exact in every dtype
   if (at_once_) {
     unit_ = (ranks_ ? comm::all_reduce(count.clone(), *ranks_) : count).clamp_min(1);
   } else {
     unit_ = unit_.to(count.device());
   }
   at::Tensor weight = output.is_sum ? unit_.reciprocal() : count.div(unit_);
-  if (ranks_) weight = weight.mul(ranks_->size());  // the gradients will be the ranks' mean
+  if (ranks_) weight = weight.mul(ranks_->size());  // compensates for the mean over the ranks
   const at::Tensor weighed = output.loss.mul(weight.to(output.loss.scalar_type()));
   total_ = total_.defined() ? total_.add(count) : count;
   sum_ = sum_.defined() ? sum_.add(weighed.detach()) : weighed.detach();
@@ -123,8 +123,8 @@ at::Tensor GroupMean::loss() {
 
 Update::Update(const Recipe& recipe)
     : scaler_(amp::scaler_options(precision_policy(recipe))),
-      clip_norm_(recipe.clip_norm),
-      clip_value_(recipe.clip_value),
+      max_grad_norm_(recipe.max_grad_norm),
+      max_grad_value_(recipe.max_grad_value),
       skip_(recipe.on_nan == "skip") {}
 
 at::Tensor Update::scaled(const at::Tensor& loss) {
@@ -132,18 +132,18 @@ at::Tensor Update::scaled(const at::Tensor& loss) {
 }
 
 double Update::limit() const {
-  return clip_norm_ > 0 ? clip_norm_ : std::numeric_limits<double>::infinity();
+  return max_grad_norm_ > 0 ? max_grad_norm_ : std::numeric_limits<double>::infinity();
 }
 
 void Update::step(const Optimizers& optimizers, const at::Tensor& divisor) {
   grad_norm_ = at::Tensor();
   if (!scaler_.is_enabled()) return step_unscaled(optimizers, divisor);
-  if (divisor.defined() || clip_norm_ > 0 || clip_value_ > 0) {
+  if (divisor.defined() || max_grad_norm_ > 0 || max_grad_value_ > 0) {
     for (const auto& optimizer : optimizers) scaler_.unscale_(*optimizer);
     const std::vector<at::Tensor> parameters = parameters_of(optimizers);
     divide(parameters, divisor);
-    if (clip_value_ > 0) optim::clip_grad_value_(parameters, clip_value_);
-    if (clip_norm_ > 0) grad_norm_ = optim::clip_grad_norm_(parameters, clip_norm_);
+    if (max_grad_value_ > 0) optim::clip_grad_value_(parameters, max_grad_value_);
+    if (max_grad_norm_ > 0) grad_norm_ = optim::clip_grad_norm_(parameters, max_grad_norm_);
   }
   for (const auto& optimizer : optimizers) scaler_.step(*optimizer);
   if (skip_) {
@@ -160,11 +160,11 @@ void Update::count_skipped(const at::Tensor& bad) {
 
 void Update::step_unscaled(const Optimizers& optimizers, const at::Tensor& divisor) {
   torch::optim::Optimizer& first = *optimizers.front();
-  if (optimizers.size() == 1 && clip_value_ == 0 && clips()) {
+  if (optimizers.size() == 1 && max_grad_value_ == 0 && clips()) {
     const at::Tensor scale = divisor.defined() && as_scaled(first) ? divisor.to(at::kFloat) : at::Tensor();
     if (!scale.defined()) divide(parameters_of(optimizers), divisor);
     grad_norm_ = optim::clip_and_step(first, limit(), {.grad_scale = scale, .skip_nonfinite = skip_});
-  } else if (optimizers.size() == 1 && clip_value_ == 0) {
+  } else if (optimizers.size() == 1 && max_grad_value_ == 0) {
     ScaledStep* scaled = divisor.defined() ? as_scaled(first) : nullptr;
     if (scaled) scaled->set_grad_scale(divisor.to(at::kFloat), {});
     if (!scaled) divide(parameters_of(optimizers), divisor);
@@ -172,7 +172,7 @@ void Update::step_unscaled(const Optimizers& optimizers, const at::Tensor& divis
   } else {
     const std::vector<at::Tensor> parameters = parameters_of(optimizers);
     divide(parameters, divisor);
-    if (clip_value_ > 0) optim::clip_grad_value_(parameters, clip_value_);
+    if (max_grad_value_ > 0) optim::clip_grad_value_(parameters, max_grad_value_);
     if (clips()) grad_norm_ = optim::clip_grad_norm_(parameters, limit());
     const bool good = !skip_ || std::isfinite(grad_norm_.item<double>());
     for (const auto& optimizer : optimizers) {

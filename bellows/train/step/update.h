@@ -12,32 +12,32 @@
 
 namespace bellows::train {
 
-/// Makes the gradient of several batches, of one rank or many, that of one batch of all their samples (or tokens),
-/// however ragged they are: each loss is weighed by its count over a power of two, and the sum divided by the total over
-/// the same.
-/// Numerics: float64 gradients equal one large batch's to 1e-12 (tests/train/accumulate_test.cpp). A single batch is
-///           neither weighed nor divided
+/// Makes the gradient of several batches, on one or many ranks, equal to that of one batch with all their samples (or
+/// tokens), even if their sizes differ. Each loss is weighted by its count divided by a power of two, and the sum is
+/// divided by the total count divided by the same power.
+/// Numerics: float64 gradients match those of one large batch to 1e-12 (tests/train/accumulate_test.cpp). A single
+///           batch is neither weighted nor divided
 class GroupMean {
  public:
-  /// Params: ranks – who take this step together, their gradients becoming the ranks' mean; null: this process alone
-  ///         share – samples that a rank has in a step, about
-  ///         stop – this rank wants to end
-  ///         at_once – gradients cannot be divided afterwards, being fp16 or used already: of the one batch that there is,
-  ///         all ranks tell each other their counts before backward
+  /// Params: ranks – ranks in this step, whose gradients are averaged; null: this process only
+  ///         share – approximate number of samples per rank in a step
+  ///         stop – this rank requests a stop
+  ///         at_once – gradients cannot be divided afterwards, because they are fp16 or already used. The step
+  ///                   must have a single batch, whose count the ranks exchange before backward
   explicit GroupMean(const comm::Group* ranks = nullptr, int64_t share = 1, bool stop = false, bool at_once = false);
 
-  /// Params: alone – the group has this one batch, and every rank as many samples
-  /// Returns: what backward() starts from
+  /// Params: alone – the step has only this batch, and every rank has the same number of samples
+  /// Returns: the tensor from which backward() starts
   at::Tensor weigh(const StepOutput& output, int64_t samples, bool alone);
-  /// After the last batch was weighed: begins to exchange sums with the other ranks.
+  /// Call it after the last batch was weighted: starts the exchange of sums with the other ranks.
   void exchange();
-  /// Some rank wants to end. Waits for the device.
+  /// Whether a rank requested a stop. Waits for the device.
   bool stop();
-  /// Of all ranks. Waits for the device.
+  /// Number of samples of all ranks. Waits for the device.
   int64_t samples();
-  /// What the gradients have to be divided by; undefined: nothing.
+  /// The divisor of the gradients; undefined: none.
   at::Tensor divisor();
-  /// The mean over all samples of the group, detached.
+  /// The mean loss over all samples of the step, detached.
   at::Tensor loss();
 
  private:
@@ -50,23 +50,24 @@ class GroupMean {
   std::optional<comm::Pending> pending_;
 };
 
-/// From gradients to new weights: divides, clips, leaves out what is not finite, steps every optimizer.
-/// Threads: one owner
+/// Updates the weights: divides and clips gradients, skips steps that are not finite, and runs all optimizers.
+/// Threads: not thread-safe
 class Update {
  public:
   using Optimizers = std::vector<std::shared_ptr<torch::optim::Optimizer>>;
   explicit Update(const Recipe& recipe);
 
-  /// What backward() starts from: under fp16 the loss times the scale.
+  /// The tensor from which backward() starts: with fp16, the loss times the scale.
   at::Tensor scaled(const at::Tensor& loss);
   /// Params: divisor – of all gradients; undefined: none
-  /// Cost:   with one fused optimizer and no clip_value the gradients are divided and clipped while it reads them. With
+  /// Cost:   a single fused optimizer without max_grad_value divides and clips the gradients during the update. With
   ///         `on_nan: skip` and several optimizers, or one that is not fused, the host waits for the device
   void step(const Optimizers& optimizers, const at::Tensor& divisor);
 
-  /// Steps left out by `on_nan: skip`; in fp16 also those whose scaled gradients overflowed. Waits for the device.
+  /// Number of steps skipped by `on_nan: skip`; with fp16, including those whose scaled gradients overflowed. Waits for
+  /// the device.
   int64_t skipped() const;
-  /// The norm of the gradients before they were clipped, 0-d; undefined when it was not needed.
+  /// The norm of the gradients before clipping, 0-d; undefined if it was not needed.
   const at::Tensor& grad_norm() const { return grad_norm_; }
 
   NamedTensors state() const;
@@ -75,11 +76,11 @@ class Update {
  private:
   void count_skipped(const at::Tensor& bad);
   void step_unscaled(const Optimizers& optimizers, const at::Tensor& divisor);
-  bool clips() const { return clip_norm_ > 0 || skip_; }
+  bool clips() const { return max_grad_norm_ > 0 || skip_; }
   double limit() const;
 
   amp::GradScaler scaler_;
-  double clip_norm_, clip_value_;
+  double max_grad_norm_, max_grad_value_;
   bool skip_;
   at::Tensor grad_norm_, skipped_;
 };

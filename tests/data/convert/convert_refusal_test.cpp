@@ -57,7 +57,7 @@ TEST(ConvertRefuses, NamesThatItsShardsWouldHave) {
   write_text_file(path + "/train-000003.pack", "mine");
   const std::string before = all_bytes(path);
   EXPECT_THAT(error_of([&] { convert(train, path); }),
-              HasSubstr(path + "/train-000003.pack is there already, as a shard of this split would be called"));
+              HasSubstr(path + "/train-000003.pack already exists and has the name of a shard of this split"));
   EXPECT_TRUE(all_bytes(path) == before);
   std::filesystem::remove(path + "/train-000003.pack");
   for (const char* other : {"train-3.pack", "train-00000x.pack", "training-000000.pack", "train-000000.tar"})

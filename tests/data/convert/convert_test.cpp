@@ -232,7 +232,7 @@ TEST(Convert, FailureOnTheWayNamesTheSampleAndCanBeMended) {
   const ConvertOptions options{.format = "webdataset", .shard_samples = 100, .threads = 3};
   const std::string staging = folder / "a/.packing";
   EXPECT_THAT(error_of([&] { convert(source, folder / "a", options); }),
-              AllOf(HasSubstr("sample 250 is gone"), HasSubstr("what was written waits in " + staging)));
+              AllOf(HasSubstr("sample 250 is gone"), HasSubstr("the written files are in " + staging)));
   EXPECT_THAT(names_in(folder / "a"), ElementsAre(".packing"));
   EXPECT_THAT(names_in(staging), ElementsAre("packing.json", "test-000000.tar", "test-000001.tar"));
   for (const char* left : {"test-000002.tar.tmp-aB3xYz", "test-000002.tar.unfinished", "packing.json.tmp-aB3xYz"})
@@ -262,15 +262,15 @@ TEST(Convert, RefusesWhatItDidNotBegin) {
   const TemporaryFolder folder;
   std::ofstream(folder / "file.pack") << "mine";
   EXPECT_THAT(error_of([&] { convert(digits(), folder / "file.pack"); }),
-              AllOf(HasSubstr("is there already"), HasSubstr("Choose another name")));
+              AllOf(HasSubstr("already exists"), HasSubstr("Choose another name")));
   EXPECT_EQ(read_text_file(folder / "file.pack"), "mine");
   std::filesystem::create_directory(folder / "half.pack.packing");
   std::ofstream(folder / "half.pack.packing/x") << "mine";
-  EXPECT_THAT(error_of([&] { convert(digits(), folder / "half.pack"); }), HasSubstr("is no unfinished conversion"));
+  EXPECT_THAT(error_of([&] { convert(digits(), folder / "half.pack"); }), HasSubstr("is not an unfinished conversion"));
   EXPECT_EQ(read_text_file(folder / "half.pack.packing/x"), "mine");
   std::filesystem::create_directory(folder / "full");
   std::ofstream(folder / "full/x") << "mine";
-  EXPECT_THAT(error_of([&] { convert(digits(), folder / "full"); }), HasSubstr("is there already"));
+  EXPECT_THAT(error_of([&] { convert(digits(), folder / "full"); }), HasSubstr("already exists"));
   std::filesystem::create_directory(folder / "empty");
   EXPECT_NO_THROW(convert(digits(), folder / "empty"));
 
@@ -296,7 +296,7 @@ TEST(Convert, WrongOptions) {
   EXPECT_THAT(error_of([&] { convert(numbers(), folder / "a", {.format = "arrays"}); }),
               HasSubstr("name ends in .safetensors"));
   EXPECT_THAT(error_of([&] { convert(digits().subrange(0, 0), folder / "a.pack"); }), HasSubstr("has no samples"));
-  EXPECT_THAT(error_of([&] { convert(digits(), "s3://bucket/a"); }), HasSubstr("is no local path"));
+  EXPECT_THAT(error_of([&] { convert(digits(), "s3://bucket/a"); }), HasSubstr("is not a local path"));
   EXPECT_TRUE(std::filesystem::is_empty(std::filesystem::path(folder / "x").parent_path()));
 }
 

@@ -6,7 +6,7 @@
 
 #include "bellows/data/convert/compare.h"
 #include "bellows/data/convert/verify.h"
-#include "bellows/data/spread.h"
+#include "bellows/data/for_each_spaced.h"
 #include "tests/data/convert/convert_support.h"
 
 namespace bellows::data {
@@ -40,12 +40,13 @@ TEST(Convert, WhatDiffersAfterWritingIsFound) {
     const ConvertOptions options{.format = format};
     const std::string message = error_of([&] { convert(changing, path, options); });
     EXPECT_THAT(message, HasSubstr("differs from what was written")) << name;
-    EXPECT_THAT(message, AllOf(HasSubstr("Nothing carries the name " + path), HasSubstr("waits in " + staging)));
+    EXPECT_THAT(message,
+                AllOf(HasSubstr("Nothing was moved to " + path), HasSubstr("the written files are in " + staging)));
     EXPECT_FALSE(std::filesystem::exists(path)) << "what is not verified has not the final name";
   }
   const Dataset changing = changing_digits(folder / "shards/.packing/test-000000.tar", half);
   EXPECT_THAT(error_of([&] { convert(changing, folder / "shards", {.format = "webdataset"}); }),
-              HasSubstr("waits in " + folder / "shards/.packing"));
+              HasSubstr("the written files are in " + folder / "shards/.packing"));
   EXPECT_THAT(names_in(folder / "shards"), ElementsAre(".packing")) << "no dataset.json";
 }
 
@@ -57,7 +58,7 @@ TEST(Convert, WhatWaitsIsVerifiedAgain) {
   const auto fail = [&](Sample&) { TORCH_CHECK_VALUE(!broken, "the cable is loose"); };
   const Dataset source = changing_digits(folder / "a.tar.packing/a.tar", fail);
   EXPECT_THAT(error_of([&] { convert(source, folder / "a.tar"); }),
-              AllOf(HasSubstr("the cable is loose"), HasSubstr("The same command goes on with it")));
+              AllOf(HasSubstr("the cable is loose"), HasSubstr("The same command resumes it")));
   EXPECT_THAT(names_in(folder / ""), ElementsAre("a.tar.packing", "whole.tar"));
   broken = false;
   EXPECT_EQ(convert(source, folder / "a.tar").kept, 359);
@@ -163,7 +164,7 @@ TEST(Convert, EveryRowOfATableIsCompared) {
   const TemporaryFolder folder;
   constexpr int64_t rows = 1000;
   std::set<int64_t> usual;
-  for_spread(rows, 256, [&](int64_t row) { usual.insert(row); });
+  for_each_spaced(rows, 256, [&](int64_t row) { usual.insert(row); });
   ASSERT_FALSE(usual.contains(500));
   std::string lines;
   for (int64_t row = 0; row < rows; ++row) lines += c10::str("{\"x\": \"", row == 500 ? "2.50" : "1.5", "\"}\n");

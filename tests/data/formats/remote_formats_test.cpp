@@ -325,7 +325,7 @@ TEST_P(RemoteImages, DamagedInsideAreFetchedAnewAndNameTheirCopy) {
     const std::string message = decode_all();
     EXPECT_THAT(message, HasSubstr("decode: sample"));
     EXPECT_THAT(message, HasSubstr("the copy in the cache, " + folder / "cache/files/"));
-    EXPECT_THAT(message, HasSubstr("it is fetched anew"));
+    EXPECT_THAT(message, HasSubstr("it is fetched again"));
   }
   serve(good);
   EXPECT_EQ(decode_all(), "no error");

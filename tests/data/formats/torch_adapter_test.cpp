@@ -81,7 +81,7 @@ TEST(TorchAdapter, TakesTensorDatasets) {
 }
 
 TEST(TorchAdapter, RefusesADatasetWithoutASize) {
-  EXPECT_THAT(error_of([] { from_torch_dataset(Endless()); }), HasSubstr("knows its size"));
+  EXPECT_THAT(error_of([] { from_torch_dataset(Endless()); }), HasSubstr("of known size"));
 }
 
 TEST(TorchAdapter, GradientsFlowThroughABatchInAPlainLoop) {

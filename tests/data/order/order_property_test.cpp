@@ -30,7 +30,7 @@ Division some_division(Remainder remainder) {
   return {.batch_size = between<int64_t>(1, 9),
           .world_size = between<int64_t>(1, 8),
           .remainder = remainder,
-          .share_batch = *rc::gen::arbitrary<bool>()};
+          .global_batch = *rc::gen::arbitrary<bool>()};
 }
 
 template <class T>
@@ -55,8 +55,8 @@ std::vector<int64_t> take(const Source& source, const Order& order, uint64_t see
       const BatchPlan batch = plan.batch(step);
       const auto rows = static_cast<int64_t>(batch.positions.size());
       const int64_t least = samples_per_step(division) / division.world_size;
-      RC_ASSERT(rows <= (division.share_batch ? least + 1 : division.batch_size));
-      RC_ASSERT(!division.share_batch || division.rank > 0 || rows > 0);
+      RC_ASSERT(rows <= (division.global_batch ? least + 1 : division.batch_size));
+      RC_ASSERT(!division.global_batch || division.rank > 0 || rows > 0);
       RC_ASSERT(rows >= least || (division.remainder == Remainder::uneven && step + 1 == steps));
       RC_ASSERT(batch.place.padding == 0 || (division.remainder == Remainder::pad && step + 1 == steps));
       taken.insert(taken.end(), batch.positions.begin(), batch.positions.end() - batch.place.padding);
@@ -193,7 +193,7 @@ RC_GTEST_PROP(Loader, DeliversExactlyTheSameSamplesWhateverTheWorldsThreadsAndRe
     int64_t last = consumed, batches = -1;
     for (int64_t rank = 0; rank < world.world_size; ++rank) {
       Loader loader = ordered.batch(world.batch_size, end)
-                          .distributed(rank, world.world_size, world.share_batch)
+                          .distributed(rank, world.world_size, world.global_batch)
                           .threads(between<int64_t>(0, 4))
                           .prefetch(between<int64_t>(1, 3))
                           .loader();

@@ -103,7 +103,7 @@ TEST(BytePairTokenizer, SaysWhatIsWrongWithAFile) {
   EXPECT_THAT(error_with_change([](Json& f) {
                 f["model"]["merges"][3] = {"zzz", "a"};
               }),
-              HasSubstr("merge 3 is of \"zzz\", which is no token"));
+              HasSubstr("merge 3 uses \"zzz\", which is not a token"));
   EXPECT_THAT(error_with_change([](Json& f) { f["model"]["merges"][2] = 7; }),
               HasSubstr("two tokens in merge 2, found"));
   EXPECT_THAT(error_with_change([](Json& f) { f["added_tokens"][0]["special"] = false; }),

@@ -45,7 +45,7 @@ TEST(Tokenizer, WordPiecesAreThoseOfTransformers) {
     for (const auto& row : one["texts"])
       EXPECT_EQ(tokenizer.encode(row[0].get<std::string>()), row[1].get<std::vector<int64_t>>()) << row[0];
     write_shard(folder / "long.tar", {{"a.txt", one["cut_to_6"][0].get<std::string>()}});
-    const TextSource cut(open(folder / "long.tar").source(), {.tokenizer = tokenizer, .most_tokens = 6});
+    const TextSource cut(open(folder / "long.tar").source(), {.tokenizer = tokenizer, .max_tokens = 6});
     EXPECT_EQ(tokens_of(cut.read(0)), one["cut_to_6"][1].get<std::vector<int64_t>>());
   }
 }
@@ -64,7 +64,7 @@ TEST(Tokenizer, SaysWhatIsWrongWithAVocabulary) {
   };
   EXPECT_THAT(error_with("[PAD]\n[UNK]\n[CLS]\nword\n"), HasSubstr("has no [SEP] among its 4 lines"));
   EXPECT_THAT(error_with("[UNK]\n[PAD]\n[CLS]\n[SEP]\n"), HasSubstr("expected [PAD] in the first line"));
-  EXPECT_THAT(error_with("[PAD]\n[UNK]\nword\nword\n"), HasSubstr("line 4: the token \"word\" stands there twice"));
+  EXPECT_THAT(error_with("[PAD]\n[UNK]\nword\nword\n"), HasSubstr("line 4: the token \"word\" occurs twice"));
   EXPECT_THAT(error_of([] { open_tokenizer("/nowhere/tokenizer.json"); }), HasSubstr("/nowhere/tokenizer.json"));
   EXPECT_THAT(error_of([] { open_tokenizer("/nowhere/vocab.txt"); }), HasSubstr("/nowhere/vocab.txt"));
 }
@@ -129,13 +129,13 @@ TEST(TextSource, RefusesWhatIsNoText) {
   EXPECT_THAT(third.where(third.find("label")), HasSubstr("sample 2, label at byte 64 of"));
   EXPECT_THAT(error_of([&] { TextSource(stored("x.jsonl"), {}); }),
               HasSubstr("texts need a tokenizer: set tokenizer to bytes"));
-  EXPECT_THAT(error_of([&] { TextSource(stored("x.jsonl"), {.tokenizer = words, .most_tokens = 2}); }),
+  EXPECT_THAT(error_of([&] { TextSource(stored("x.jsonl"), {.tokenizer = words, .max_tokens = 2}); }),
               HasSubstr("leaves room between the marks of WordPiece, 5 words, lower case"));
   write_text_file(folder / "two.jsonl", "{\"title\": \"a\", \"body\": \"b\", \"label\": 1}\n");
   EXPECT_THAT(error_of([&] { TextSource(stored("two.jsonl"), {.tokenizer = words}); }),
               HasSubstr("has several texts; it holds title, body, label. Say which field it is: text_field."));
   write_text_file(folder / "ids.jsonl", "{\"tokens\": [1, 2, 7], \"label\": 1}\n{\"tokens\": [], \"label\": 1}\n");
-  const TextSource ids(stored("ids.jsonl"), {.most_tokens = 2, .vocabulary = 7});
+  const TextSource ids(stored("ids.jsonl"), {.max_tokens = 2, .vocabulary = 7});
   EXPECT_THAT(tokens_of(ids.read(0)), ElementsAre(1, 2)) << "cut";
   EXPECT_THAT(error(TextSource(stored("ids.jsonl"), {.vocabulary = 7}), 0),
               HasSubstr("expected tokens from 0 to 6, got 7"));

@@ -24,7 +24,7 @@ namespace bellows::data {
 
 namespace {
 
-/// A file without a name: bytes wait in it, and it vanishes with the process.
+/// An unlinked temporary file that buffers bytes and disappears with the process.
 class Spool {
  public:
   explicit Spool(const std::string& beside) : beside_(beside) {
@@ -47,7 +47,7 @@ class Spool {
     check(written == bytes.size());
     size_ += written;
   }
-  /// Puts `bytes` over the file's first ones.
+  /// Overwrites the file's first bytes with `bytes`.
   void write_start(io::ByteSpan bytes) {
     check(std::fseek(file_.get(), 0, SEEK_SET) == 0);
     check(std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) == bytes.size());
@@ -137,13 +137,13 @@ class ArraysSink final : public Sink {
       TORCH_CHECK_VALUE(&field == find(field.name), "arrays_sink: ", sample.where(), ": two arrays would be called \"",
                         field.name, "\".");
       columns.push_back(std::make_unique<Column>(field, path_));
-      // Its length is that of the final header: it depends on nothing that is not known yet.
+      // This header already has the length of the final one, because the length does not depend on the number of rows.
       if (suffix_ != ".safetensors") columns.back()->spool.write(io::as_bytes(header(*columns.back())));
     }
     columns_ = std::move(columns);
   }
 
-  /// A label as text becomes a number.
+  /// Converts a label as text to a number.
   Field as_array(const Field& field, const Sample& sample) {
     if (field.is_array) return field;
     TORCH_CHECK_VALUE(field.name == "cls", "arrays_sink: ", sample.where(&field),
@@ -190,8 +190,8 @@ class ArraysSink final : public Sink {
   std::string path_, suffix_;
   std::vector<std::unique_ptr<Column>> columns_;
   int64_t rows_ = 0;
-  std::vector<Field> fields_;  // of the sample that is being written
-  int64_t label_ = 0;          // what the field of a label as text points to
+  std::vector<Field> fields_;  // of the current sample
+  int64_t label_ = 0;          // the memory of the label field
 };
 
 }  // namespace

@@ -21,8 +21,8 @@ namespace bellows::data {
 
 namespace {
 
-/// Colour channels of a JPEG as its frame header says; 0 when it has none. libjpeg-turbo makes RGB of one and three,
-/// not of four, and FFCV knows no other way.
+/// Number of color channels in a JPEG's frame header; 0 if there is none. libjpeg-turbo converts one and three channels
+/// to RGB, but not four, and FFCV has no other decoder.
 int jpeg_components(io::ByteSpan bytes) {
   const auto byte = [&](size_t at) { return std::to_integer<unsigned>(bytes[at]); };
   for (size_t at = 2; at + 10 <= bytes.size() && byte(at) == 0xff;) {
@@ -59,9 +59,9 @@ int64_t int_value(const Field& field) {
   return static_cast<int64_t>(value);
 }
 
-/// What becomes of one field of the samples.
+/// The conversion of one field of the samples.
 struct BetonColumn {
-  std::string from;  ///< the field's name; a picture's may change from sample to sample
+  std::string from;  ///< the field's name; an image's name may differ between samples
   io::BetonField to;
 };
 
@@ -100,12 +100,12 @@ class BetonSink final : public Sink {
  public:
   BetonSink(std::string path, const BetonOptions& options) : path_(std::move(path)), options_(options) {
     check_beton_options(options);
-    // Whether the file can be written, and the page size, should be known before the first sample is there.
+    // Check the path and the page size before the first sample is processed.
     io::BetonWriter(path_, {{"trial", io::BetonType::int64}}, options_.page_size);
   }
 
   void write(const Sample& sample) override {
-    std::optional<std::string> refused;  // by its content: nothing of it was written, and others may follow
+    std::optional<std::string> refused;  // rejected by its content: nothing was written, and other samples may follow
     state_.run("beton_sink", [&] {
       try {
         add(sample);
@@ -226,7 +226,7 @@ class BetonSink final : public Sink {
     return image;
   }
 
-  /// The longer side at most max_resolution; sizes as FFCV rounds them.
+  /// Scales the longer side down to max_resolution, with FFCV's rounding.
   at::Tensor scaled(at::Tensor image) const {
     const int64_t height = image.size(0), width = image.size(1), longer = std::max(height, width);
     if (options_.max_resolution == 0 || longer <= options_.max_resolution) return image;
@@ -248,8 +248,8 @@ class BetonSink final : public Sink {
   WriteState state_;
   std::unique_ptr<io::BetonWriter> writer_;  // null before the first sample
   std::vector<BetonColumn> columns_;
-  std::vector<const Field*> taken_;  // of the sample that is being written
-  // What the values of one sample point to.
+  std::vector<const Field*> taken_;  // of the current sample
+  // Memory that the values of one sample point to.
   std::vector<uint64_t> numbers_;
   at::Tensor pixels_;
   io::Bytes encoded_;

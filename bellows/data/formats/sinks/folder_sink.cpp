@@ -43,14 +43,14 @@ std::string picture_suffix(const Field& field, const Sample& sample) {
 
 io::Bytes decoded_to_png(const Field& field, const Sample& sample) {
   try {
-    auto* pixels = const_cast<std::byte*>(field.bytes.data());  // from_blob takes no const memory; it is only read
+    auto* pixels = const_cast<std::byte*>(field.bytes.data());  // from_blob takes no const memory, but only reads it
     return io::encode_png(at::from_blob(pixels, field.sizes, at::TensorOptions().dtype(c10::kByte)));
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(false, "image_folder_sink: ", sample.where(&field), ": ", user_message(error));
   }
 }
 
-/// A whole number that is all its field holds: of an object in a json field, the rest would be lost.
+/// The label, if it is an integer and the field's only content: the rest of a json object would be lost.
 int64_t folder_label(const Field& field, const Sample& sample) {
   const std::string what = "image_folder_sink: " + sample.where(&field) + ": ";
   if (field.is_array) {
@@ -70,7 +70,7 @@ int64_t folder_label(const Field& field, const Sample& sample) {
   }
 }
 
-/// Where the sample goes, with "CLASS/" in front if it has a label: its key, which may name its class folder already, or
+/// The sample's path, with "CLASS/" in front if it has a label: its key, which may already contain the class folder, or
 /// its id.
 std::string picture_path(const Sample& sample, const std::vector<std::string>& classes) {
   const Field* picture = find_picture(sample);
@@ -137,7 +137,7 @@ class ImageFolderSink final : public Sink {
     for (const int64_t label : labels_) {
       TORCH_CHECK_VALUE(label == expected, "image_folder_sink: labels have to be 0 … ", *labels_.rbegin(),
                         " without a gap, none is ", expected,
-                        ": when a folder is read, labels count its class folders. Number the classes anew, or choose ",
+                        ": when a folder is read, labels count its class folders. Renumber the classes, or choose ",
                         "another format.");
       ++expected;
     }
@@ -155,7 +155,7 @@ class ImageFolderSink final : public Sink {
     state_.run("image_folder_sink", [&] { write_all(fd, bytes, path); });
   }
 
-  /// Closes `fd`, too.
+  /// Also closes `fd`.
   static void write_all(int fd, io::ByteSpan bytes, const std::string& path) {
     bool good = true;
     while (good && !bytes.empty()) {

@@ -50,7 +50,7 @@ class MdsSink final : public Sink {
     if (!options.compression.empty()) codec_ = io::Codec::parse(options.compression);
     shard_.hashes = options.hashes;
     std::sort(shard_.hashes.begin(), shard_.hashes.end());
-    for (const std::string& name : shard_.hashes) io::hash_hex(name, {});  // knows the name
+    for (const std::string& name : shard_.hashes) io::hash_hex(name, {});  // checks that the name is supported
     if (size_limit_ > 0) shard_.size_limit = size_limit_;
     if (!options.columns.empty()) set_columns(options.columns);
   }
@@ -98,7 +98,7 @@ class MdsSink final : public Sink {
     set_columns(std::move(columns));
   }
 
-  /// Puts the sample into row_ as a shard holds it: the variable columns' sizes, then all columns.
+  /// Encodes the sample into row_ in the format of a shard: the variable columns' sizes, then all columns.
   void encode(const Sample& sample) {
     std::string sizes;
     values_.clear();
@@ -164,7 +164,7 @@ class MdsSink final : public Sink {
   WriteState state_;
   uint64_t size_limit_;
   std::optional<io::Codec> codec_;
-  io::MdsShard shard_;  // what all shards have in common
+  io::MdsShard shard_;  // common properties of all shards
   std::vector<io::MdsEncoding> encodings_;
   std::optional<io::MdsShardWriter> writer_;
   std::vector<io::MdsShard> shards_;

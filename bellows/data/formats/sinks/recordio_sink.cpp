@@ -45,7 +45,7 @@ class RecordioSink final : public Sink {
   }
 
  private:
-  /// A record that was written in part, on a full disk, cannot be gone on from.
+  /// Throws if a record was written only in part, for example on a full disk: writing cannot continue after it.
   void check_whole() const {
     TORCH_CHECK(file_.offset() == end_, "recordio_sink: ", path_,
                 ": an earlier write failed, and nothing was put in place. Begin again with a new sink.");
@@ -100,7 +100,7 @@ class RecordioSink final : public Sink {
   std::string record_, index_;
   std::vector<float> labels_;
   int64_t count_ = 0;
-  uint64_t end_ = 0;  // of the last record that was written whole
+  uint64_t end_ = 0;  // end of the last complete record
 };
 
 }  // namespace

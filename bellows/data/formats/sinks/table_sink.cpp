@@ -53,7 +53,7 @@ class CsvSink final : public Sink {
 
   void add_cell(std::string& row, std::string_view text, bool first) const {
     if (!first) row += separator_;
-    // A row of one empty cell would be an empty line.
+    // Quote it, because a row of one empty cell would be an empty line.
     io::append_csv_cell(row, text, separator_, first && names_.size() + (has_key_ ? 1 : 0) < 2);
   }
 
@@ -66,7 +66,7 @@ class CsvSink final : public Sink {
 
   static std::string cell_of(const Field& field, const Sample& sample) {
     if (!field.is_array) return text_of(field.bytes, sample, &field);
-    const c10::ScalarType dtype = field.dtype == c10::kBool ? c10::kByte : field.dtype;  // CSV knows 0 and 1
+    const c10::ScalarType dtype = field.dtype == c10::kBool ? c10::kByte : field.dtype;  // CSV has only 0 and 1
     const std::string text = field.sizes.empty() ? number_text(dtype, field.bytes.data()) : "";
     TORCH_CHECK_VALUE(!text.empty(), "csv_sink: ", sample.where(&field), ": a CSV file holds single numbers, found an ",
                       "array of ", c10::toString(field.dtype), " ", field.sizes, ". Write JSON Lines or arrays.");

@@ -49,7 +49,7 @@ class TfrecordSink final : public Sink {
   }
 
  private:
-  /// A record that was written in part, on a full disk, cannot be gone on from.
+  /// Throws if a record was written only in part, for example on a full disk: writing cannot continue after it.
   void check_whole() const {
     TORCH_CHECK(file_.offset() == end_, "tfrecord_sink: ", path_,
                 ": an earlier write failed, and nothing was put in place. Begin again with a new sink.");
@@ -95,7 +95,7 @@ class TfrecordSink final : public Sink {
   std::vector<std::string> notes_;
   std::string record_;
   std::vector<io::TfrecordSpan> records_;
-  uint64_t end_ = 0;  // of the last record that was written whole
+  uint64_t end_ = 0;  // end of the last complete record
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* unfinished_suffix = ".unfinished";
 
-/// "train-%06d.tar" in its parts.
+/// The parts of a pattern such as "train-%06d.tar".
 struct ShardPattern {
   std::string before, after;
   size_t digits = 0;
@@ -56,10 +56,10 @@ struct ShardPattern {
   }
 };
 
-/// A member while its sample is written.
+/// A member of the sample being written.
 struct SinkMember {
   std::string suffix;
-  std::string made;  ///< the content, where it is not the field's
+  std::string made;  ///< the content, if it is not the field's
   io::ByteSpan bytes;
 };
 
@@ -101,7 +101,7 @@ class WebDatasetSink final : public Sink {
     std::vector<SinkMember> members;
     for (const Field& field : sample.fields) members.push_back(member_of(field));
     std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.suffix < b.suffix; });
-    for (SinkMember& member : members) {  // not before: sorting moves short texts
+    for (SinkMember& member : members) {  // only now, because sorting moves short strings
       if (!member.made.empty()) member.bytes = io::as_bytes(member.made);
     }
     check(sample, key, members);
@@ -154,7 +154,7 @@ class WebDatasetSink final : public Sink {
     return text;
   }
 
-  /// What is written must be read as it was.
+  /// Checks that reading restores what is written.
   void check(const Sample& sample, const std::string& key, const std::vector<SinkMember>& members) const {
     TORCH_CHECK_VALUE(!members.empty(), "webdataset_sink: ", sample.where(), " has no fields.");
     TORCH_CHECK_VALUE(samples_ == 0 || key != last_key_, "webdataset_sink: two samples in a row have the key ",
@@ -169,7 +169,7 @@ class WebDatasetSink final : public Sink {
                             read_suffix == suffix && suffix.find('/') == std::string::npos,
                         "webdataset_sink: ", sample.where(), ": the key ", io::printable(key, 100), " and the field ",
                         io::printable(suffix, 100),
-                        " cannot be told apart again: expected no dot in the key's base name, and no capital or slash "
+                        " cannot be separated again: expected no dot in the key's base name, and no capital or slash "
                         "in the field's name.");
       TORCH_CHECK_VALUE(i == 0 || members[i - 1].suffix != suffix, "webdataset_sink: ", sample.where(),
                         ": two fields become \".", suffix, "\".");
@@ -195,7 +195,7 @@ class WebDatasetSink final : public Sink {
   WriteState state_;
   std::optional<io::TarWriter> writer_;
   std::string last_key_;
-  std::vector<std::string> finished_;  // shards that wait under another name
+  std::vector<std::string> finished_;  // complete shards under temporary names
   bool closed_ = false;
 };
 

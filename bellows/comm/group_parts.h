@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bellows/comm/group.h"
+#include "bellows/comm/rendezvous/store.h"
+#include "bellows/comm/watchdog.h"
+
+namespace bellows::comm {
+
+/// The settings that a group is created from.
+struct GroupParts {
+  std::string name;
+  std::vector<int> ranks;
+  int rank = 0;          ///< index of this process in `ranks`
+  std::string address;   ///< address of this machine for Gloo's sockets
+  bool nccl = false;     ///< use NCCL in addition to Gloo, for CUDA tensors
+  double timeout_s = 0;  ///< timeout of a collective
+};
+
+/// Connects the ranks. Collective. A group of one needs no connection.
+Group make_group(const GroupParts& parts, const Store& store, const std::shared_ptr<Watchdog>& watchdog);
+
+/// Whether make_group() supports NCCL.
+bool has_nccl();
+
+}  // namespace bellows::comm

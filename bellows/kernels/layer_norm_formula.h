@@ -1,0 +1,22 @@
+#pragma once
+
+#include "bellows/kernels/host_device.h"
+
+// Scalar formulas of LayerNorm and RMSNorm, shared by kernels/ref and kernels/cuda.
+namespace bellows::kernels {
+
+/// Statistics of one row. For RMSNorm, the mean is 0.
+template <class T>
+struct NormOfRow {
+  T mean, rstd;
+
+  BELLOWS_HOST_DEVICE T normalized(T x) const { return (x - mean) * rstd; }
+  BELLOWS_HOST_DEVICE T value(T x, T weight, T bias) const { return (x - mean) * (rstd * weight) + bias; }
+  /// Params: g – gradient of the normalized value
+  ///         mean_g, mean_gx – mean over the row of g (0 for RMSNorm) and of g · normalized
+  BELLOWS_HOST_DEVICE T gradient(T x, T g, T mean_g, T mean_gx) const {
+    return rstd * (g - mean_g - normalized(x) * mean_gx);
+  }
+};
+
+}  // namespace bellows::kernels

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "bellows/kernels/optimizer_step.h"
+
+namespace bellows::optim {
+
+using TensorList = std::vector<at::Tensor>;
+
+/// Arguments of a fused step in addition to a group's options.
+struct FusedStep {
+  bool maximize = false;
+  double grad_factor = 1;  ///< CPU only: the product of sign and 1 / scale
+  /// Set to true when weights start to change. If the step fails before that, it can be undone.
+  bool* begun = nullptr;
+  // For accelerators, where the host does not wait; undefined if not given.
+  at::Tensor lr, grad_scale, found_inf;
+  /// For deferred steps on the CPU: values that the host has not read. `skipped` is the number of steps that found_inf
+  /// has skipped but that the rules' step numbers include.
+  struct Late {
+    at::Tensor grad_scale, found_inf, skipped;
+  } late = {};
+};
+
+/// The values of FusedStep::late at the time when the step runs. The operator gets them as optional tensors.
+struct LateNumbers {
+  using Given = std::optional<at::Tensor>;
+  LateNumbers(const Given& grad_scale, const Given& found_inf, const Given& steps_skipped)
+      : skips(number(found_inf, 0) > 0), scale(number(grad_scale, 1)), skipped(number(steps_skipped, 0)) {}
+
+  bool skips;
+  double scale, skipped;
+
+ private:
+  static double number(const Given& given, double otherwise) { return given ? given->item<double>() : otherwise; }
+};
+inline LateNumbers::Given if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? LateNumbers::Given(tensor) : std::nullopt;
+}
+
+/// Arguments of a fused kernel for one parameter.
+template <class Rule>
+struct FusedTensor {
+  at::Tensor param, grad, master;
+  std::array<at::Tensor, 3> state{};
+  Rule rule{};
+  at::Tensor step = {};  ///< on an accelerator, for rules with a step number: number of steps before this one
+  kernels::LowBit low_bit = kernels::LowBit::none;
+  std::array<at::Tensor, 2> scale = {};
+  std::optional<uint64_t> rounding_seed = {};  ///< if set, the parameter is rounded stochastically
+};
+
+/// Runs one step of all tensors, which can differ in device, dtype and layout.
+void run_fused(std::vector<FusedTensor<kernels::SgdRule>> tensors, const FusedStep& step);
+void run_fused(std::vector<FusedTensor<kernels::AdamRule>> tensors, const FusedStep& step);
+void run_fused(std::vector<FusedTensor<kernels::RmspropRule>> tensors, const FusedStep& step);
+void run_fused(std::vector<FusedTensor<kernels::AdagradRule>> tensors, const FusedStep& step);
+void run_fused(std::vector<FusedTensor<kernels::LionRule>> tensors, const FusedStep& step);
+
+/// Whether element i of both is at the same location. Dims of size 1 do not count.
+bool same_layout(const at::Tensor& a, const at::Tensor& b);
+
+/// Whether the fused kernels support the dtype.
+bool is_fusable(at::ScalarType type);
+
+}  // namespace bellows::optim

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "bellows/optim/state/state_file.h"
+#include "bellows/optim/step_in_backward.h"
+
+namespace bellows::optim {
+
+/// Keeps an optimizer's state in a file between the steps of single parameters. Other code sees the same state tensors,
+/// but their memory is mapped from the file. When this object ends, they stay there as long as the tensors live.
+/// Threads: not thread-safe
+class OffloadedState {
+ public:
+  /// Moves existing state to the file.
+  OffloadedState(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options);
+
+  /// Call it before a parameter's step. It prefetches the state of the next parameters.
+  void before_step(const at::Tensor& parameter);
+  /// Call it after the step. It moves new state to the file and starts writing changed state.
+  void after_step(const at::Tensor& parameter);
+
+  OffloadedStateStats stats() const;
+  void wait() { writer_->wait(); }
+
+ private:
+  /// A parameter's place in the file. The parts for its master weight and for each field of its state are assigned when
+  /// they first appear.
+  struct Place {
+    at::Tensor parameter;
+    size_t group;
+    FilePart part;
+    std::vector<FilePart> fields = {};
+    int64_t used = 0;
+  };
+
+  void lay_out();
+  void keep(Place& place);
+  at::Tensor in_file(Place& place, size_t field, const at::Tensor& tensor) const;
+  void arrived(size_t index);
+  void read_ahead(size_t position);
+
+  torch::optim::Optimizer& optimizer_;
+  const int64_t in_flight_bytes_;
+  std::vector<Place> places_;
+  std::unordered_map<const void*, size_t> index_of_;
+  int64_t bytes_ = 0;
+  std::shared_ptr<StateFile> file_;
+  std::unique_ptr<StateWriter> writer_;
+  // The order in which gradients arrived in the previous pass, as a ring: its end is followed by the start of the next
+  // pass.
+  std::vector<size_t> order_, position_;  ///< position_: position of each place in order_
+  std::vector<size_t> coming_;            ///< order of the current pass
+  std::vector<bool> came_;
+  size_t ahead_ = 0;         ///< number of positions after the last one that have been prefetched
+  int64_t ahead_bytes_ = 0;  ///< bytes of these positions
+  size_t last_ = 0;          ///< position of the last gradient
+};
+
+}  // namespace bellows::optim

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <array>
+#include <utility>
+
+namespace bellows {
+
+/// A pipe that closes its ends in the destructor. The ends are close-on-exec.
+class Pipe {
+ public:
+  /// Params: who – prefix of the error message: "launch"
+  /// Throws: c10::Error if the system cannot create a pipe
+  explicit Pipe(const char* who);
+  ~Pipe();
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+
+  int read_end() const { return ends_[0]; }
+  int write_end() const { return ends_[1]; }
+  /// Transfers ownership of the end; the caller must close it.
+  int take_read_end() { return std::exchange(ends_[0], -1); }
+  int take_write_end() { return std::exchange(ends_[1], -1); }
+
+ private:
+  std::array<int, 2> ends_ = {-1, -1};  ///< -1: transferred to the caller
+};
+
+}  // namespace bellows

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/terminal.h"
+
+namespace bellows::cli {
+
+// The layout of `--help`: a column of names, a column of text, and titles above groups of options.
+
+/// The width of the terminal, but at least 80 and at most 100 columns; 80 if standard output is not a terminal.
+inline size_t help_columns() {
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+  return std::clamp<size_t>(known ? size.ws_col : 80, 80, 100);
+}
+
+/// Fills paragraphs to `columns`. Indented lines, such as examples, stay as they are.
+inline std::string filled(const std::string& text, size_t columns) {
+  std::string result, paragraph;
+  const auto end_paragraph = [&] {
+    if (paragraph.empty()) return;
+    for (const std::string& line : wrap(paragraph, columns)) result += line + "\n";
+    paragraph.clear();
+  };
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line.front() == ' ') {
+      end_paragraph();
+      result += line + "\n";
+    } else {
+      paragraph += (paragraph.empty() ? "" : " ") + line;
+    }
+  }
+  end_paragraph();
+  return result;
+}
+
+/// A name and its text. A note in brackets at the end of the text, such as the default, stays in one line.
+inline std::string help_row(const std::string& name, const std::string& text, size_t columns) {
+  constexpr size_t text_column = 28;
+  const size_t width = columns - text_column, note_at = std::min(text.rfind(" ["), text.size());
+  std::vector<std::string> lines = wrap(text.substr(0, note_at), width);
+  const std::string note = text.substr(note_at);
+  if (note.empty() || display_width(lines.back()) + display_width(note) <= width) {
+    lines.back() += note;
+  } else {
+    lines.push_back(note.substr(1));
+  }
+  std::string head = "  " + name, rows;
+  if (display_width(head) + 2 > text_column) {
+    rows = head + "\n";
+    head.clear();
+  }
+  for (const std::string& line : lines) {
+    rows += pad_right(head, text_column) + line + "\n";
+    head.clear();
+  }
+  return rows;
+}
+
+inline std::string option_row(const CLI::Option& option, size_t columns) {
+  const bool positional = option.get_positional();
+  std::string name = positional ? option.get_name(true, false) : option.get_name(false, true);
+  const size_t comma = name.find(',');  // "-n,--ranks"
+  if (comma != std::string::npos) name.insert(comma + 1, " ");
+  const std::string type = option.get_type_name();
+  if (!positional && !type.empty()) name += " " + type;
+  const bool required = option.get_required() && !positional;
+  return help_row(name, option.get_description() + (required ? " [required]" : ""), columns);
+}
+
+struct HelpSection {
+  std::string title, rows;
+};
+
+/// The options by group, in the order of the groups' first options; those without a group come last.
+inline std::vector<HelpSection> option_sections(const CLI::App& app, size_t columns) {
+  std::vector<const CLI::Option*> options;
+  for (const CLI::App* part : app.get_subcommands({})) {
+    if (!part->get_name().empty()) continue;  // a verb; parts without a name hold options that exclude each other
+    for (const CLI::Option* option : part->get_options()) {
+      if (option != part->get_help_ptr()) options.push_back(option);
+    }
+  }
+  for (const CLI::Option* option : app.get_options()) options.push_back(option);
+  std::vector<HelpSection> sections;
+  HelpSection general{"General", ""};
+  for (const CLI::Option* option : options) {
+    if (option->get_positional()) continue;
+    const std::string& group = option->get_group();
+    const bool listed = std::ranges::find(sections, group, &HelpSection::title) != sections.end();
+    if (!listed && group != "Options") sections.push_back({group, ""});
+    auto section = std::ranges::find(sections, group, &HelpSection::title);
+    (section == sections.end() ? general : *section).rows += option_row(*option, columns);
+  }
+  sections.push_back(std::move(general));
+  return sections;
+}
+
+/// The text of `--help` for the command or one of its verbs. Params: name – "bellows train"
+inline std::string help_text(const CLI::App* app, const std::string& name, CLI::AppFormatMode) {
+  const size_t columns = help_columns();
+  std::string usage = "Usage: " + name + " [OPTIONS]", arguments, verbs;
+  for (const CLI::Option* option : app->get_options()) {
+    if (!option->get_positional()) continue;
+    const std::string word = option->get_name(true, false);
+    usage += option->get_expected_max() > 1 ? " -- " + word + "..." : " " + word;
+    arguments += option_row(*option, columns);
+  }
+  for (const CLI::App* verb : app->get_subcommands({})) {
+    if (!verb->get_name().empty()) verbs += help_row(verb->get_name(), verb->get_description(), columns);
+  }
+  std::string text = filled(app->get_description(), columns) + "\n" + usage + (verbs.empty() ? "" : " VERB") + "\n";
+  if (!arguments.empty()) text += "\nArguments:\n" + arguments;
+  if (!verbs.empty()) text += "\nVerbs:\n" + verbs;
+  for (const HelpSection& section : option_sections(*app, columns)) text += "\n" + section.title + ":\n" + section.rows;
+  return text + "\n" + filled(app->get_footer(), columns);
+}
+
+}  // namespace bellows::cli

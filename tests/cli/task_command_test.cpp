@@ -1,0 +1,156 @@
+// Tasks beyond a class for each image, from the command line: train, resume, plan, compile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bellows/data/formats/webdataset.h"
+#include "bellows/io/images/image.h"
+#include "process.h"
+
+namespace bellows::cli {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t samples = 40;
+
+struct TaskCommand {
+  const char* name;
+  void (*write)(const std::string& path);
+  const char* file;
+  std::vector<std::string> arguments;
+};
+
+void PrintTo(const TaskCommand& one, std::ostream* out) {
+  *out << one.name;
+}
+
+/// Params: fields – of sample i, by name
+void write_tar(const std::string& path,
+               const std::function<std::vector<std::pair<std::string, std::string>>(int64_t)>& fields) {
+  const auto sink = data::webdataset_sink(path);
+  for (int64_t i = 0; i < samples; ++i) {
+    const auto files = fields(i);
+    const std::string key = "s" + std::to_string(i);
+    data::Sample sample;
+    sample.id = i;
+    sample.key = key;
+    for (const auto& [name, content] : files)
+      sample.fields.push_back({.name = name, .bytes = std::as_bytes(std::span(content))});
+    sink->write(sample);
+  }
+  sink->close();
+}
+
+std::string png_of(const at::Tensor& pixels) {
+  const auto bytes = io::encode_png(pixels);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+at::Tensor noise() {
+  return torch::randint(0, 256, {8, 8, 1}, at::kByte);
+}
+
+void write_pairs(const std::string& path) {
+  write_tar(path, [](int64_t i) -> std::vector<std::pair<std::string, std::string>> {
+    const at::Tensor left = noise();
+    return {{"left.png", png_of(left)}, {"right.png", png_of(i % 2 ? left : noise())}, {"cls", std::to_string(i % 2)}};
+  });
+}
+
+void write_masks(const std::string& path) {
+  write_tar(path, [](int64_t) -> std::vector<std::pair<std::string, std::string>> {
+    const at::Tensor image = noise();
+    return {{"png", png_of(image)}, {"mask.png", png_of(image.gt(127).to(at::kByte))}};
+  });
+}
+
+void write_prices(const std::string& path) {
+  std::ofstream file(path);
+  file << "area,rooms,price\n";
+  for (int64_t i = 0; i < samples; ++i) file << i << "," << i % 4 << "," << 0.1 * static_cast<double>(i) << "\n";
+}
+
+void write_tags(const std::string& path) {
+  write_tar(path, [](int64_t i) -> std::vector<std::pair<std::string, std::string>> {
+    return {{"png", png_of(noise())}, {"day", std::to_string(i % 2)}, {"indoor", std::to_string(i % 3 == 0)}};
+  });
+}
+
+class TaskCommands : public testing::TestWithParam<TaskCommand> {
+ protected:
+  TaskCommands() { GetParam().write(folder_ / GetParam().file); }
+  std::vector<std::string> command(const std::string& verb, std::vector<std::string> more) const {
+    std::vector<std::string> all{verb, "--plugin", BELLOWS_BIN_DIR "/test_plugin.so"};
+    all.insert(all.end(), GetParam().arguments.begin(), GetParam().arguments.end());
+    for (const std::string& key : {std::string("data=") + (folder_ / GetParam().file), std::string("eval_split=0.2")})
+      all.insert(all.end(), {"--set", key});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  Scratch folder_;
+};
+
+TEST_P(TaskCommands, TrainsAndResumes) {
+  const Outcome first = run_bellows(command("train", {"--set", "epochs=2", "--out", folder_ / "run", "--json"}));
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const auto json = nlohmann::json::parse(first.out);
+  EXPECT_EQ(json["epochs"].size(), 2u);
+  const Outcome again = run_bellows({"train", "--plugin", BELLOWS_BIN_DIR "/test_plugin.so", "--out", folder_ / "run",
+                                     "--resume", "--set", "epochs=3", "--json"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  const auto resumed = nlohmann::json::parse(again.out);
+  EXPECT_EQ(resumed["epochs"].size(), 3u);
+  EXPECT_EQ(resumed["epochs"][1]["eval_loss"], json["epochs"][1]["eval_loss"]);
+  EXPECT_EQ(resumed["epochs"][1].value("metrics", nlohmann::json()),
+            json["epochs"][1].value("metrics", nlohmann::json()));
+}
+
+TEST_P(TaskCommands, IsCompiled) {
+  const Outcome outcome = run_bellows(command("train", {"--set", "epochs=2", "--set", "compile=step", "--json"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(nlohmann::json::parse(outcome.out)["eval_loss"].is_number());
+}
+
+TEST_P(TaskCommands, IsPlanned) {
+  const Outcome outcome = run_bellows(command("plan", {"--json"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(nlohmann::json::accept(outcome.out));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TaskCommands,
+                         testing::Values(TaskCommand{"siamese", write_pairs, "pairs.tar", {"--model", "siamese"}},
+                                         TaskCommand{
+                                             "regression",
+                                             write_prices,
+                                             "prices.csv",
+                                             {"--model", "tabular_mlp", "--set", "target=price", "--set", "loss=mse"}},
+                                         TaskCommand{"multi_label",
+                                                     write_tags,
+                                                     "tags.tar",
+                                                     {"--model", "plugin_net", "--set", "target=day,indoor", "--set",
+                                                      "loss=bce", "--set", "image_size=8"}},
+                                         TaskCommand{"segmentation",
+                                                     write_masks,
+                                                     "masks.tar",
+                                                     {"--model", "unet", "--set", "target=mask.png", "--set",
+                                                      "num_classes=2", "--set", "image_size=16"}}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(TaskCommand, PrintsTheMetricsOfTheTask) {
+  const Scratch folder;
+  write_prices(folder / "prices.csv");
+  const Outcome outcome =
+      run_bellows({"train", "--data", folder / "prices.csv", "--model", "tabular_mlp", "--set", "target=price", "--set",
+                   "loss=mse", "--set", "eval_split=0.2", "--set", "epochs=1"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, testing::ContainsRegex("loss [0-9.]+, mae [0-9.]+, r2 -?[0-9.]+"));
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("nan")));
+}
+
+}  // namespace
+}  // namespace bellows::cli
