@@ -103,11 +103,6 @@ class Stopping {
   std::atomic<bool> several_ranks_ = false;
 };
 
-/// JSON has no NaN.
-nlohmann::ordered_json number_or_null(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
-}
-
 /// ", mae 0.1234, r2 0.9876"
 std::string metrics_text(const std::vector<std::pair<std::string, double>>& metrics) {
   std::string text;
@@ -117,7 +112,7 @@ std::string metrics_text(const std::vector<std::pair<std::string, double>>& metr
 
 nlohmann::ordered_json metrics_json(const std::vector<std::pair<std::string, double>>& metrics) {
   auto json = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : metrics) json[name] = number_or_null(value);
+  for (const auto& [name, value] : metrics) json[name] = number_or_null<nlohmann::ordered_json>(value);
   return json;
 }
 
@@ -143,9 +138,9 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
     json["epochs"].push_back({{"epoch", record.epoch},
                               {"steps", record.steps},
                               {"train_loss", record.train_loss},
-                              {"train_accuracy", number_or_null(record.train_accuracy)},
+                              {"train_accuracy", number_or_null<nlohmann::ordered_json>(record.train_accuracy)},
                               {"eval_loss", record.eval_loss},
-                              {"eval_accuracy", number_or_null(record.eval_accuracy)},
+                              {"eval_accuracy", number_or_null<nlohmann::ordered_json>(record.eval_accuracy)},
                               {"train_seconds", record.train_seconds},
                               {"eval_seconds", record.eval_seconds}});
     if (!record.eval_metrics.empty()) json["epochs"].back()["metrics"] = metrics_json(record.eval_metrics);
@@ -153,7 +148,7 @@ std::string result_json(const Recipe& recipe, const FitResult& result) {
   json["steps"] = result.steps;
   if (result.evaluation) {
     json["eval_loss"] = result.evaluation->loss;
-    json["eval_accuracy"] = number_or_null(result.evaluation->accuracy);
+    json["eval_accuracy"] = number_or_null<nlohmann::ordered_json>(result.evaluation->accuracy);
     if (!result.evaluation->metrics.empty()) json["metrics"] = metrics_json(result.evaluation->metrics);
   }
   json["skipped_steps"] = result.skipped_steps;

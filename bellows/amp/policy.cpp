@@ -67,13 +67,6 @@ NamedTensors chosen(const Model& model, const NamedTensors& tensors, const Polic
   return result;
 }
 
-void cast_in_place(const NamedTensors& tensors, c10::ScalarType dtype) {
-  for (auto [name, tensor] : tensors) {
-    tensor.mutable_grad().reset();
-    if (tensor.scalar_type() != dtype) tensor.set_data(tensor.detach().to(dtype));
-  }
-}
-
 std::string line(const char* what, const std::string& text) {
   return c10::str("\n  ", what, std::string(11 - std::string_view(what).size(), ' '), text);
 }

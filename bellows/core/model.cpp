@@ -169,13 +169,20 @@ std::vector<at::Tensor> Model::Impl::forward_all(const std::vector<at::Tensor>& 
 }
 
 void Model::Impl::to(c10::ScalarType dtype) {
-  const c10::NoGradGuard no_grad;
+  NamedTensors changing;
   for (const NamedTensors& tensors : {named_parameters(), named_buffers()}) {
-    for (auto [name, tensor] : tensors) {
-      if (!tensor.is_floating_point() || tensor.scalar_type() == dtype) continue;
-      tensor.mutable_grad().reset();
-      tensor.set_data(tensor.detach().to(dtype));
+    for (const auto& item : tensors) {
+      if (item.second.is_floating_point() && item.second.scalar_type() != dtype) changing.push_back(item);
     }
+  }
+  cast_in_place(changing, dtype);
+}
+
+void cast_in_place(const NamedTensors& tensors, c10::ScalarType dtype) {
+  const c10::NoGradGuard no_grad;
+  for (auto [name, tensor] : tensors) {
+    tensor.mutable_grad().reset();
+    if (tensor.scalar_type() != dtype) tensor.set_data(tensor.detach().to(dtype));
   }
 }
 

@@ -155,6 +155,9 @@ class Model {
   std::shared_ptr<Impl> impl_;
 };
 
+/// Casts tensors to `dtype` and drops their gradients. They stay the same tensors, so optimizers keep them.
+void cast_in_place(const NamedTensors& tensors, c10::ScalarType dtype);
+
 /// A model that forwards every call to another model. Override the functions that differ; an override of forward_all()
 /// also serves forward().
 class ModelWrapper : public Model::Impl {

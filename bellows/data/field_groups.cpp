@@ -34,12 +34,6 @@ std::optional<double> number_in(const Field& field) {
   return io::parse_float(number_text(field.dtype, field.bytes.data()));
 }
 
-std::string names_of_fields(const Sample& sample) {
-  std::string names;
-  for (const Field& field : sample.fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
-  return names.empty() ? "nothing" : names;
-}
-
 /// An array created for a sample. Fields point into it.
 struct MadeArray {
   std::vector<std::byte> bytes;
@@ -146,7 +140,7 @@ class GroupedFields final : public Source, public Derived {
   static const Field& member(const FieldGroup& group, const std::string& name, const Sample& sample) {
     const Field* field = sample.find(name);
     TORCH_CHECK_VALUE(field, group.name, ": ", sample.where(), " has no field \"", name, "\"; it holds ",
-                      names_of_fields(sample), ".");
+                      sample.field_names(), ".");
     return *field;
   }
 

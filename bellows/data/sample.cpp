@@ -29,6 +29,12 @@ std::string Sample::where(const Field* field) const {
   return text;
 }
 
+std::string Sample::field_names() const {
+  std::string names;
+  for (const Field& field : fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
+  return names.empty() ? "nothing" : names;
+}
+
 void Sample::clear() {
   id = 0;
   key = file = {};

@@ -61,6 +61,8 @@ struct Sample {
   /// Describes the sample's location for messages: `sample "0001" (id 1), png at byte 512 of train-000.tar`.
   /// Params: field – one of `fields`; null: the first
   std::string where(const Field* field = nullptr) const;
+  /// The names of all fields, for messages: "png, cls"; "nothing" if there are none.
+  std::string field_names() const;
   void clear();
 };
 

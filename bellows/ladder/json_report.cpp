@@ -1,6 +1,5 @@
 #include "bellows/ladder/json_report.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "bellows/ladder/ladder.h"
@@ -14,13 +13,9 @@ namespace {
 
 using LadderJson = nlohmann::ordered_json;
 
-LadderJson number_or_null(double value) {
-  return std::isfinite(value) ? LadderJson(value) : LadderJson(nullptr);
-}
-
 template <class Interval>  // RatioInterval or Range
 LadderJson interval_json(const Interval& interval) {
-  return {number_or_null(interval.low), number_or_null(interval.high)};
+  return {number_or_null<LadderJson>(interval.low), number_or_null<LadderJson>(interval.high)};
 }
 
 LadderJson machine_json(const Machine& machine) {
@@ -57,25 +52,25 @@ LadderJson figures(const RungResult& rung) {
   LadderJson json = {{"technique", rung.technique},        {"title", rung.title}, {"kept", rung.kept()},
                      {"verdict", to_string(rung.verdict)}, {"note", rung.note},   {"batch_size", rung.batch_size},
                      {"learning_rate", rung.learning_rate}};
-  json["step_ms"] = number_or_null(rung.step_ms);
+  json["step_ms"] = number_or_null<LadderJson>(rung.step_ms);
   json["step_ms_interval"] = interval_json(rung.step_ms_interval);
-  json["samples_per_s"] = number_or_null(rung.samples_per_s);
+  json["samples_per_s"] = number_or_null<LadderJson>(rung.samples_per_s);
   json["samples_per_s_interval"] = interval_json(rung.samples_per_s_interval);
   json["peak_bytes"] = rung.peak_bytes;
-  json["time_to_target_s"] = number_or_null(rung.time_to_target_s);
+  json["time_to_target_s"] = number_or_null<LadderJson>(rung.time_to_target_s);
   json["time_to_target_range"] = interval_json(rung.time_to_target_range);
-  json["accuracy"] = number_or_null(rung.accuracy);
+  json["accuracy"] = number_or_null<LadderJson>(rung.accuracy);
   json["accuracy_range"] = interval_json(rung.accuracy_range);
-  json["epochs_to_target"] = number_or_null(rung.epochs);
+  json["epochs_to_target"] = number_or_null<LadderJson>(rung.epochs);
   json["judged_by"] = rung.judged_by_target ? "time to target" : "samples per second";
-  json["speedup"] = number_or_null(rung.speedup.ratio);
+  json["speedup"] = number_or_null<LadderJson>(rung.speedup.ratio);
   json["interval"] = interval_json(rung.speedup);
-  json["samples_per_s_over_start"] = number_or_null(rung.samples_per_s_over_start.ratio);
+  json["samples_per_s_over_start"] = number_or_null<LadderJson>(rung.samples_per_s_over_start.ratio);
   json["samples_per_s_over_start_interval"] = interval_json(rung.samples_per_s_over_start);
-  json["time_to_target_over_start"] = number_or_null(rung.target_over_start);
+  json["time_to_target_over_start"] = number_or_null<LadderJson>(rung.target_over_start);
   json["runs_again"] = rung.runs_again;
-  json["memory_ratio"] = number_or_null(rung.memory_ratio);
-  json["memory_ratio_over_start"] = number_or_null(rung.memory_over_start);
+  json["memory_ratio"] = number_or_null<LadderJson>(rung.memory_ratio);
+  json["memory_ratio_over_start"] = number_or_null<LadderJson>(rung.memory_over_start);
   json["helps_speed"] = {{"expected", to_string(rung.expected_speed)}, {"measured", to_string(rung.measured_speed)}};
   json["helps_memory"] = {{"expected", to_string(rung.expected_memory)}, {"measured", to_string(rung.measured_memory)}};
   json["step_shares_ms"] = shares_json(rung.shares);
@@ -94,11 +89,11 @@ LadderJson rung_json(const TargetRung& rung) {
           {"predicted_peak_bytes", rung.candidate.predicted_bytes},
           {"peak_bytes", rung.peak_bytes},
           {"evaluation_peak_bytes", rung.evaluation_bytes},
-          {"step_ms", number_or_null(rung.step_ms)},
-          {"time_over_start", number_or_null(rung.time_over_start.ratio)},
+          {"step_ms", number_or_null<LadderJson>(rung.step_ms)},
+          {"time_over_start", number_or_null<LadderJson>(rung.time_over_start.ratio)},
           {"time_over_start_interval", interval_json(rung.time_over_start)},
-          {"accuracy", number_or_null(rung.accuracy)},
-          {"time_to_target_s", number_or_null(rung.time_to_target_s)}};
+          {"accuracy", number_or_null<LadderJson>(rung.accuracy)},
+          {"time_to_target_s", number_or_null<LadderJson>(rung.time_to_target_s)}};
 }
 
 }  // namespace
@@ -110,8 +105,8 @@ std::string to_json(const LadderReport& report) {
   json["baseline"] = figures(report.plain);
   json["rungs"] = LadderJson::array();
   for (const RungResult& rung : report.rungs) json["rungs"].push_back(figures(rung));
-  json["speedup"] = number_or_null(report.speedup.ratio);
-  json["speedup_equal_batch"] = number_or_null(report.speedup_equal_batch.ratio);
+  json["speedup"] = number_or_null<LadderJson>(report.speedup.ratio);
+  json["speedup_equal_batch"] = number_or_null<LadderJson>(report.speedup_equal_batch.ratio);
   json["speedup_interval"] = interval_json(report.speedup);
   json["speedup_equal_batch_interval"] = interval_json(report.speedup_equal_batch);
   json["model"] = report.model;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <string>
 
 namespace bellows {
@@ -9,6 +10,12 @@ namespace bellows {
 template <class Json>
 std::string json_text(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+/// A number, or null for NaN and infinity, which JSON lacks.
+template <class Json>
+Json number_or_null(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
 }  // namespace bellows

@@ -85,11 +85,11 @@ ResolvedJob resolve_model(const Recipe& recipe) {
   job.recipe = with_model_defaults(recipe, job.model);
   job.device = parse_device(recipe.device);
   job.task = task_of(recipe, job.model);
+  const std::vector<std::string> targets = split_list(recipe.target);
   job.task.outputs = recipe.num_classes;
   if (!job.task.classifies_samples() && !job.task.per_pixel)
-    job.task.outputs = std::max(recipe.num_classes, static_cast<int64_t>(split_list(recipe.target).size()));
+    job.task.outputs = std::max(recipe.num_classes, static_cast<int64_t>(targets.size()));
   check_input_keys(recipe, job.model.input);
-  const std::vector<std::string> targets = split_list(recipe.target);
   for (const std::string& feature : split_list(recipe.features)) {
     check_recipe(std::ranges::find(targets, feature) == targets.end(), "make_job: features: \"", feature,
                  "\" is the target, which the model must not read.");

@@ -51,20 +51,18 @@ LossKind loss_of(const Recipe& recipe, const ModelEntry& entry) {
   return loss;
 }
 
-/// The metrics that a loss supports.
-std::vector<std::string> metrics_for(LossKind loss, const ModelEntry& entry) {
-  if (loss == LossKind::next_token) return {};
-  if (is_regression(loss)) return {"mae", "r2", "mse", "rmse"};
-  if (loss == LossKind::bce) return {"f1", "precision", "recall", "auroc", "average_precision"};
-  if (entry.output == OutputKind::pixel) return {"iou"};
-  return {"f1", "precision", "recall", "iou", "top5_accuracy", "auroc", "average_precision"};
-}
+/// The metrics that a loss supports; the first ones are measured by default.
+struct SupportedMetrics {
+  std::vector<std::string> names;
+  size_t by_default = 0;
+};
 
-std::vector<std::string> default_metrics(LossKind loss, const ModelEntry& entry) {
-  if (is_regression(loss)) return {"mae", "r2"};
-  if (loss == LossKind::bce) return {"f1"};
-  if (entry.output == OutputKind::pixel) return {"iou"};
-  return {};
+SupportedMetrics metrics_for(LossKind loss, const ModelEntry& entry) {
+  if (loss == LossKind::next_token) return {};
+  if (is_regression(loss)) return {{"mae", "r2", "mse", "rmse"}, 2};
+  if (loss == LossKind::bce) return {{"f1", "precision", "recall", "auroc", "average_precision"}, 1};
+  if (entry.output == OutputKind::pixel) return {{"iou"}, 1};
+  return {{"f1", "precision", "recall", "iou", "top5_accuracy", "auroc", "average_precision"}, 0};
 }
 
 metrics::Metric make_metric(const std::string& name, const Task& task) {
@@ -145,13 +143,13 @@ Task task_of(const Recipe& recipe, const ModelEntry& entry) {
   check_recipe(recipe.label_smoothing == 0 || task.loss == LossKind::cross_entropy || task.loss == LossKind::next_token,
                "make_job: label_smoothing is for cross-entropy, got loss = ", recipe.loss, ".");
   task.metrics = split_list(recipe.metrics);
-  const std::vector<std::string> known = metrics_for(task.loss, entry);
+  const auto [known, by_default] = metrics_for(task.loss, entry);
   for (const std::string& name : task.metrics) {
     check_recipe(std::ranges::find(known, name) != known.end(), "make_job: metrics: expected ",
                  known.empty() ? "none for this model" : c10::Join(", ", known), ", got \"", name, "\".",
                  did_you_mean(name, known));
   }
-  if (task.metrics.empty()) task.metrics = default_metrics(task.loss, entry);
+  if (task.metrics.empty()) task.metrics.assign(known.begin(), known.begin() + static_cast<int64_t>(by_default));
   return task;
 }
 

@@ -31,12 +31,6 @@ size_t row_bytes(const RowSpec& row) {
   return count * c10::elementSize(row.dtype);
 }
 
-std::string field_names(const Sample& sample) {
-  std::string names;
-  for (const Field& field : sample.fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
-  return names.empty() ? "nothing" : names;
-}
-
 /// The padding value as an element of this array type.
 std::vector<std::byte> fill_element(const Padding& padding, c10::ScalarType dtype) {
   const c10::Scalar& value = padding.value;
@@ -99,7 +93,7 @@ SampleWriter::SampleWriter(PipelineOptions options, Workspace& example)
   learn_arrays(sample);
   if (has_label_) add_row(Kind::label, "label", c10::ScalarType::Long, {});
   check_required(sample);
-  TORCH_CHECK_VALUE(!rows_.empty(), "data: ", sample.where(), " holds ", field_names(sample),
+  TORCH_CHECK_VALUE(!rows_.empty(), "data: ", sample.where(), " holds ", sample.field_names(),
                     "; expected a picture (png, jpg, jpeg), a label (cls, json) or arrays.");
 }
 
@@ -141,11 +135,11 @@ void SampleWriter::check_required(const Sample& sample) const {
   for (const std::string& name : options_.required) {
     const bool found = std::any_of(rows_.begin(), rows_.end(), [&](const RowSpec& row) { return row.name == name; });
     const std::string missing = name == "image" ? "picture" : name == "label" ? name : "\"" + name + "\"";
-    TORCH_CHECK_VALUE(found, "data: ", sample.where(), " has no ", missing, "; it holds ", field_names(sample), ".");
+    TORCH_CHECK_VALUE(found, "data: ", sample.where(), " has no ", missing, "; it holds ", sample.field_names(), ".");
   }
   for (const Padding& padding : options_.padding) {
     TORCH_CHECK_VALUE(std::ranges::any_of(rows_, [&](auto& row) { return row.padded() && row.name == padding.field; }),
-                      "pad: ", sample.where(), " has no array \"", padding.field, "\"; it holds ", field_names(sample),
+                      "pad: ", sample.where(), " has no array \"", padding.field, "\"; it holds ", sample.field_names(),
                       ". Dataset::tokenize makes an array \"tokens\" of a text.");
   }
 }
@@ -177,7 +171,7 @@ void SampleWriter::prepare(Workspace& workspace, uint64_t seed) const {
 void SampleWriter::prepare_image(Workspace& workspace, uint64_t seed) const {
   const Sample& sample = workspace.sample;
   const Field* field = find_picture(sample);
-  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no picture; it holds ", field_names(sample), ".");
+  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no picture; it holds ", sample.field_names(), ".");
   const size_t all = options_.transforms.size(), kept = cache_ ? deterministic_ : all;
   const auto cached = cache_ ? cache_->find(sample.id) : std::nullopt;
   if (cached) {
@@ -257,7 +251,7 @@ void SampleWriter::run_steps(Workspace& workspace, size_t begin, size_t end, uin
 void SampleWriter::prepare_label(Workspace& workspace) const {
   const Sample& sample = workspace.sample;
   const Field* field = find_label_text(sample);
-  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no label; it holds ", field_names(sample), ".");
+  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no label; it holds ", sample.field_names(), ".");
   run_on_label(sample, field, [&] {
     workspace.label = parse_label(*field, options_.label_key);
     check_class(workspace.label, options_.num_classes);
@@ -313,7 +307,7 @@ void SampleWriter::write_image(const RowSpec& row, const Workspace& workspace, s
 void SampleWriter::check_array(const RowSpec& row, const Sample& sample) {
   const Field* field = sample.find(row.name);
   TORCH_CHECK_VALUE(field && field->is_array, "data: ", sample.where(), " has no \"", row.name, "\"; it holds ",
-                    field_names(sample), ".");
+                    sample.field_names(), ".");
   const size_t own = row.padded() ? 1 : 0;  // leading sizes that differ between samples
   const bool fits =
       field->dtype == row.dtype && field->sizes.size() >= own && field->sizes.slice(own) == c10::IntArrayRef(row.sizes);

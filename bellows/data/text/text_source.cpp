@@ -24,12 +24,6 @@ bool is_label(std::string_view name) {
   return name == "label" || name == "cls" || name == "json";
 }
 
-std::string names_of(const Sample& sample) {
-  std::string names;
-  for (const Field& field : sample.fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
-  return names.empty() ? "nothing" : names;
-}
-
 /// Memory that a sample's fields point to.
 struct TextValues {
   std::vector<int64_t> tokens;
@@ -63,10 +57,10 @@ std::string find_text_field(const Sample& sample, bool tokens) {
     if (field.name == usual[0] || field.name == usual[1]) return std::string(field.name);
     found.emplace_back(field.name);
   }
-  TORCH_CHECK_VALUE(!found.empty() || !tokens || !has_text, "text: ", sample.where(), " holds ", names_of(sample),
+  TORCH_CHECK_VALUE(!found.empty() || !tokens || !has_text, "text: ", sample.where(), " holds ", sample.field_names(),
                     ", and texts need a tokenizer: set tokenizer to bytes, or to a vocab.txt.");
   TORCH_CHECK_VALUE(found.size() == 1, "text: ", sample.where(), found.empty() ? " has no " : " has several ",
-                    tokens ? "lists of tokens" : "texts", "; it holds ", names_of(sample),
+                    tokens ? "lists of tokens" : "texts", "; it holds ", sample.field_names(),
                     ". Say which field it is: text_field.");
   return found.front();
 }
@@ -125,7 +119,7 @@ void TextSource::mark(int64_t id, bool cut) const {
 void TextSource::read(int64_t index, Sample& sample) const {
   source_->read(index, sample);
   const Field* text = sample.find(tokens_field_);
-  TORCH_CHECK_VALUE(text, "text: ", sample.where(), " has no \"", tokens_field_, "\"; it holds ", names_of(sample),
+  TORCH_CHECK_VALUE(text, "text: ", sample.where(), " has no \"", tokens_field_, "\"; it holds ", sample.field_names(),
                     ".");
   TORCH_CHECK_VALUE(is_tokens(*text), "text: ", sample.where(text), ": \"", tokens_field_,
                     text->is_array ? "\" is not a list of integers."

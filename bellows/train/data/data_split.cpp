@@ -18,15 +18,12 @@ namespace bellows::train {
 
 namespace {
 
-// Independent of recipes, so that runs with different seeds are evaluated on the same samples.
 /// The field with the class of a sample.
 /// Throws: RecipeError if it is missing, or cannot be a class
 const data::Field& class_field(const data::Sample& sample, const std::string& target) {
-  std::string names;
-  for (const data::Field& field : sample.fields) names += (names.empty() ? "" : ", ") + std::string(field.name);
   const data::Field* field = sample.find(target);
-  check_recipe(field, "make_job: target: ", sample.where(), " has no field \"", target, "\"; it has ", names,
-               ". With cross_entropy, target is one field.");
+  check_recipe(field, "make_job: target: ", sample.where(), " has no field \"", target, "\"; it has ",
+               sample.field_names(), ". With cross_entropy, target is one field.");
   const bool image = !field->is_array && !data::picture_name(field->bytes, "").empty();
   check_recipe(!image && (!field->is_array || c10::multiply_integers(field->sizes) == 1), "make_job: target: \"",
                target, "\" is ", image ? "an image" : c10::str("an array ", field->sizes),
@@ -34,6 +31,7 @@ const data::Field& class_field(const data::Sample& sample, const std::string& ta
   return *field;
 }
 
+// Independent of recipes, so that runs with different seeds are evaluated on the same samples.
 constexpr uint64_t held_out_seed = 0x68656c64;
 
 std::string eval_split_of(const data::DatasetInfo& info) {
