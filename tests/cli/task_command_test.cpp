@@ -141,6 +141,27 @@ INSTANTIATE_TEST_SUITE_P(All, TaskCommands,
                                                       "num_classes=2", "--set", "image_size=16"}}),
                          [](const auto& test) { return std::string(test.param.name); });
 
+TEST(TaskCommand, TwoRanksMeasureWhatOneDoes) {
+  const Scratch folder;
+  write_prices(folder / "prices.csv");
+  const auto measured = [&](std::vector<std::string> command, const std::string& json) {
+    for (const char* word : {"train", "--model", "tabular_mlp", "--set", "target=price", "--set", "loss=mse", "--set",
+                             "eval_split=0.2", "--set", "epochs=2"})
+      command.emplace_back(word);
+    command.insert(command.end(), {"--data", folder / "prices.csv", "--json", json});
+    const Outcome outcome = run_bellows(command);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::ifstream file(json);
+    return nlohmann::json::parse(file);
+  };
+  const auto one = measured({}, folder / "one.json");
+  const auto two = measured({"launch", "-n", "2", "--", BELLOWS_BIN_DIR "/bellows"}, folder / "two.json");
+  // Two ranks add up in another order; six steps in fp32 keep five digits.
+  EXPECT_NEAR(one["eval_loss"].get<double>(), two["eval_loss"].get<double>(), 1e-5 * one["eval_loss"].get<double>());
+  for (const auto& [name, value] : one["metrics"].items())
+    EXPECT_NEAR(value.get<double>(), two["metrics"][name].get<double>(), 1e-4) << name;
+}
+
 TEST(TaskCommand, PrintsTheMetricsOfTheTask) {
   const Scratch folder;
   write_prices(folder / "prices.csv");
