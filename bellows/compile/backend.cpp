@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -24,12 +25,14 @@
 #include "bellows/graph/passes/autocast.h"
 #include "bellows/graph/passes/functionalize.h"
 #include "bellows/graph/recording/frozen.h"
+#include "bellows/system/stop.h"
 #include "bellows/system/thread.h"
 
 namespace bellows::compile_detail {
 namespace {
 
 constexpr size_t kept_reports = 32, most_names = 24;
+constexpr std::chrono::seconds longest_after_stop(8);
 
 /// The process-wide mutex of all back ends. It is locked only briefly, and during fork(). In a child process it is
 /// therefore free, and the data that it protects is consistent.
@@ -117,6 +120,10 @@ class CpuBackend::Swapped : public graph::Executable {
     delete next_.exchange(new Better{std::move(better), std::move(frozen)});
   }
 
+  /// Called when there will be no better program, or it has been put.
+  void settle() { settled_ = true; }
+  bool settled() const { return settled_; }
+
   void run(std::span<c10::Storage> inputs, std::span<const c10::IValue> numbers,
            std::span<c10::Storage> outputs) override {
     take_over();
@@ -150,6 +157,7 @@ class CpuBackend::Swapped : public graph::Executable {
   std::unique_ptr<graph::Executable> plain_, better_;
   std::vector<c10::Storage> frozen_;     // changes together with better_, before the first call that compares them
   std::atomic<Better*> next_ = nullptr;  // not a mutex, because a child of fork() could find it locked
+  std::atomic<bool> settled_ = false;
 };
 
 /// The state that a back end's thread shares with callers.
@@ -184,18 +192,35 @@ CpuBackend::Queue& CpuBackend::own_queue() const {
 
 std::shared_ptr<graph::Executable> CpuBackend::prepare(graph::Program program, std::span<const c10::Storage> inputs) {
   const auto executable = std::make_shared<Swapped>(program);
-  Job job{executable, std::move(program), graph::are_frozen(inputs, options_.frozen), {}, {}};
+  Job job{executable, std::move(program), graph::are_frozen(inputs, options_.frozen), {}, {}, std::stop_source()};
   for (size_t i = 0; i < inputs.size(); ++i) {
     job.inputs.push_back(job.frozen[i] ? inputs[i] : c10::Storage());
     job.seen.push_back(job.frozen[i] ? unguarded(inputs[i]) : c10::Storage());
   }
   static std::atomic<bool> said = false;
+  std::stop_source cancel = job.cancel;
   try {
     enqueue(std::move(job));
+    if (!options_.background) wait_for(*executable, cancel);
   } catch (const std::exception& error) {
     if (!said.exchange(true)) warn("cannot optimize programs; they run as recorded", error);
   }
   return executable;
+}
+
+// After a stop request, the compiler gets some more time: with its program, this call gives the same bits as it would
+// give in a run that is not stopped.
+void CpuBackend::wait_for(const Swapped& executable, std::stop_source& cancel) {
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> last;
+  for (LongWait wait("the compiler of a compiled function"); !executable.settled(); wait.note()) {
+    if (stop_requested() && !last) last = Clock::now() + longest_after_stop;
+    if (last && Clock::now() > *last && cancel.request_stop())
+      log_warn(
+          "compile: stopped while the compiler runs. The operators run without a compiled program, so their results "
+          "differ from those of a run that is not stopped.");
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+  }
 }
 
 void CpuBackend::enqueue(Job job) {
@@ -246,15 +271,19 @@ void CpuBackend::make_first(const std::stop_token& stop) {
   };
   Job& job = first();
   static std::atomic<bool> said = false;
+  const std::stop_callback also(stop, [cancel = job.cancel]() mutable { cancel.request_stop(); });
   try {
-    if (!job.executable.expired()) make(job, stop);
+    if (!job.executable.expired()) make(job);
   } catch (const std::exception& error) {
-    if (!stop.stop_requested() && !said.exchange(true)) warn("optimizing a program failed; it runs as recorded", error);
+    if (!job.cancel.stop_requested() && !said.exchange(true))
+      warn("optimizing a program failed; it runs as recorded", error);
   }
+  const auto executable = job.executable.lock();
   job = {};  // releases its tensors without locking the mutex
+  if (executable) executable->settle();
 }
 
-void CpuBackend::make(Job& job, const std::stop_token& stop) {
+void CpuBackend::make(Job& job) {
   graph::Program& program = job.program;
   const size_t before = program.instructions.size();
   graph::functionalize(program);
@@ -265,7 +294,7 @@ void CpuBackend::make(Job& job, const std::stop_token& stop) {
   if (!generates) options.without.insert(options.without.end(), {"loops", "updates", "reuse"});
   const graph::PassReport passes = graph::run_passes(program, options, passes_);
   std::string report = c10::str("program of ", before, " operators:\n", passes.to_text());
-  if (generates) report += generate_kernels(program, kernel_cache(), stop).to_text();
+  if (generates) report += generate_kernels(program, kernel_cache(), job.cancel.get_token()).to_text();
   const std::vector<graph::Pass> behind_kernels{graph::branches_pass()};
   report += graph::run_passes(program, {.exact = options_.exact}, behind_kernels).to_text();
   report += names_of(program);

@@ -13,13 +13,15 @@ FrozenTensors::FrozenTensors(const Model& model) : tensors_(model.parameters()) 
 namespace bellows::compile_detail {
 
 CompiledRegion::CompiledRegion(const CompileOptions& options)
-    : backend_(options.generate ? std::make_shared<CpuBackend>(
-                                      BackendOptions{options.exact, options.frozen.tensors(), options.autocast})
+    : backend_(options.generate ? std::make_shared<CpuBackend>(BackendOptions{options.exact, options.frozen.tensors(),
+                                                                              options.autocast, options.background})
                                 : nullptr),
-      region_(std::make_shared<graph::Region>(graph::RegionOptions{.max_recordings = options.max_recordings,
-                                                                   .max_operators = options.max_operators,
-                                                                   .guard_inputs = options.guard_inputs,
-                                                                   .backend = backend_})) {
+      region_(std::make_shared<graph::Region>(
+          graph::RegionOptions{.max_recordings = options.max_recordings,
+                               .max_operators = options.max_operators,
+                               .guard_inputs = options.guard_inputs,
+                               .record_deferred = options.generate && !options.exact && !options.background,
+                               .backend = backend_})) {
   TORCH_CHECK_VALUE(options.generate || !options.autocast,
                     "compile: autocast requires generate. Without generate, use an autocast guard in the function.");
 }

@@ -42,9 +42,11 @@ struct CompileOptions {
   /// those. `.frozen = model` lists all weights and buffers of a model.
   FrozenTensors frozen{};
   /// With `generate`: bf16 or half. Matmuls and convolutions in fp32, and operators that follow them, run in this dtype
-  /// as under libtorch's autocast (graph/autocast.h). Your tensors and the results stay fp32. Calls run in fp32 until
-  /// ready() returns true.
+  /// as under libtorch's autocast (graph/autocast.h). Your tensors and the results stay fp32.
   std::optional<c10::ScalarType> autocast{};
+  /// With `generate`: calls do not wait for compilation. They run eagerly until the program is ready, so results depend
+  /// on the time that compilation takes. Use it where the first seconds matter more than reproducible results.
+  bool background = false;
   size_t max_recordings = 16;      ///< as graph::RegionOptions
   size_t max_operators = 100'000;  ///< as graph::RegionOptions
   bool guard_inputs = true;        ///< as graph::RegionOptions
@@ -68,7 +70,7 @@ class CompiledRegion {
   graph::Explanation explain() const;
   /// Returns: the recordings in memory
   std::vector<graph::Graph> graphs() const;
-  /// True if all background compilation has finished. Calls are also correct before.
+  /// True if no compilation is running. Always true between calls, except with `background`.
   bool ready() const;
 
  protected:
@@ -110,13 +112,16 @@ class Compiled : public compile_detail::CompiledRegion {
 };
 
 /// Compiles a function: a forward pass, or a whole training step. Call the result instead of the function. The first
-/// call records the operators; later calls follow the recording. The function runs in every call (graph::Region).
-/// docs/compile.md states the rules for the function.
+/// call records the operators, compiles them to a program, and runs it; later calls follow the recording. The function
+/// runs in every call (graph::Region). docs/compile.md states the rules for the function.
+/// Results are reproducible: they depend on the function, its inputs and the machine, not on time, on earlier calls or
+/// on the kernel cache. The exception is a function with more than `max_recordings` recordings, and `background`.
 /// Params:   function – copied; called with the arguments of the call
 /// Numerics: within the tolerances of docs/compile.md (tests/compile). With `exact`, or without `generate`:
 ///           bit-identical to eager code (tests/graph), except for the operators listed in docs/tap-bits.md
-/// Cost:     following takes about one microsecond per operator (bench/compile). A thread and child processes compile
-///           in the background. Until they finish, the operators run in order.
+/// Cost:     following takes about one microsecond per operator (bench/compile). The first call of each
+///           recording waits until a thread and child processes have compiled it: 0.5 to 30 s, less if the kernel
+///           cache has its kernels
 /// Threads:  safe if concurrent calls of the function are safe
 /// Throws:   c10::ValueError if `max_recordings` is 0, or if `autocast` is another dtype, or is combined with `exact`
 ///           or used without `generate`. Calls: exceptions of the function and of its operators; the latter are thrown

@@ -166,7 +166,7 @@ TEST(CompiledMemory, AStepNeedsNoMoreThanAPlainOne) {
 
 // What operators make themselves is not in the arena: attention's gradients and the embedding's come on top of the most that activations need.
 TEST(CompiledMemory, AStepNeedsLittleMoreThanAPlainOneWhereActivationsAreMost) {
-  expect_peak([] { return bert_step(16); }, 1.015);
+  expect_peak([] { return bert_step(16); }, 1.025);
 }
 
 }  // namespace

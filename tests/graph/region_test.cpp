@@ -26,10 +26,11 @@ TEST(Region, RecordsFollowsAndPrints) {
   EXPECT_EQ(said.recordings, 1);
   EXPECT_EQ(said.recorded, 6);
   EXPECT_EQ(said.followed, 12);
-  EXPECT_EQ(said.views, 2);  // t
-  EXPECT_EQ(said.deferred, 10);
-  EXPECT_EQ(said.results, 8);     // mm, relu, mul, sum
-  EXPECT_EQ(said.never_seen, 4);  // relu, mul
+  const int calls = 3 - Region::eager_calls();
+  EXPECT_EQ(said.views, calls);  // t
+  EXPECT_EQ(said.deferred, 5 * calls);
+  EXPECT_EQ(said.results, 4 * calls);     // mm, relu, mul, sum
+  EXPECT_EQ(said.never_seen, 2 * calls);  // relu, mul
   EXPECT_EQ(said.lifted, 1);
   EXPECT_EQ(said.mismatches, 0);
   ASSERT_EQ(region.graphs().size(), 1u);

@@ -38,6 +38,12 @@ inline int first_difference(const Tensors& a, const Tensors& b) {
   return a.size() == b.size() ? -1 : static_cast<int>(std::min(a.size(), b.size()));
 }
 
+/// How the environment asks for programs: as they come (1), with exact passes (passes), or so from the first call on (deferred).
+inline bool runs_programs_as(std::string_view way) {
+  const char* const asked = std::getenv("BELLOWS_TEST_PROGRAMS");
+  return asked && asked == way;
+}
+
 /// Runs programs as they come, but for pure operators.
 class RunnerBackend : public Backend {
  public:
@@ -45,8 +51,7 @@ class RunnerBackend : public Backend {
     EXPECT_EQ(inputs.size(), program.inputs.size());
     program.check();
     functionalize(program);
-    const char* const way = std::getenv("BELLOWS_TEST_PROGRAMS");
-    if (way && std::string_view(way) == "passes") run_passes(program, {.exact = true, .check = true});
+    if (runs_programs_as("passes") || runs_programs_as("deferred")) run_passes(program, {.exact = true, .check = true});
     return std::make_shared<ProgramRunner>(std::move(program));
   }
   std::string to_text() const override { return "programs run as they come"; }
@@ -56,11 +61,14 @@ class RunnerBackend : public Backend {
 class Region : public graph::Region {
  public:
   explicit Region(RegionOptions options = {}) : graph::Region(chosen(options)) {}
+  /// The calls whose operators are run when they are called: the first, or none.
+  static int eager_calls() { return runs_programs_as("deferred") ? 0 : 1; }
   static bool runs_programs() { return std::getenv("BELLOWS_TEST_PROGRAMS"); }
 
  private:
   static RegionOptions& chosen(RegionOptions& options) {
     if (runs_programs() && !options.backend) options.backend = std::make_shared<RunnerBackend>();
+    options.record_deferred = eager_calls() == 0;
     return options;
   }
 };

@@ -61,16 +61,16 @@ Argument NodeRecorder::argument(const c10::IValue& value, OperatorFacts::Kind ki
   return made;
 }
 
-Output NodeRecorder::output(const at::Tensor& tensor, BufferTable& buffers) {
-  const size_t known = buffers.size();
-  Output made{.value = {.buffer = buffers.of(tensor)}};
+Output NodeRecorder::output(const at::Tensor& tensor, const Numbering& buffer_of) {
+  Output made{.value = {.buffer = buffer_of(tensor)}};
   const BufferId buffer = made.value.buffer;
   if (buffer < 0) {
     uncommon_ = uncommon_ || buffer == opaque_buffer;
     return made;
   }
   made.value.geometry = Geometry::of(tensor);
-  made.made = buffers.size() > known;
+  made.made = buffer >= next_new_;
+  next_new_ = std::max(next_new_, buffer + 1);
   made.counted = tensor.unsafeGetTensorImpl()->version_counter().enabled();
   made.nbytes = tensor.storage().nbytes();
   const auto same = std::find(identities_.begin(), identities_.end(), tensor.unsafeGetTensorImpl());
@@ -81,10 +81,10 @@ Output NodeRecorder::output(const at::Tensor& tensor, BufferTable& buffers) {
   return made;
 }
 
-Result NodeRecorder::result(const c10::IValue& value, BufferTable& buffers) {
+Result NodeRecorder::result(const c10::IValue& value, const Numbering& buffer_of) {
   Result made{.list = value.isList(), .tensors = value.isTensor() || value.isTensorList()};
   if (made.tensors) {
-    for_each_tensor(value, [&](const at::Tensor& tensor) { made.outputs.push_back(output(tensor, buffers)); });
+    for_each_tensor(value, [&](const at::Tensor& tensor) { made.outputs.push_back(output(tensor, buffer_of)); });
   }
   return made;
 }
@@ -124,22 +124,32 @@ bool NodeRecorder::needs_flush() const {
   return false;
 }
 
+When NodeRecorder::when() const {
+  if (needs_flush()) return When::flush;
+  return node_.op->factory || node_.op->reads_no_data || random() ? When::now : When::later;
+}
+
 Node NodeRecorder::finish(std::span<const c10::IValue> results, BufferTable& buffers) && {
   first_new_ = static_cast<BufferId>(buffers.size());
-  for (const c10::IValue& value : results) node_.results.push_back(result(value, buffers));
+  return finish(results, [&](const at::Tensor& tensor) { return buffers.of(tensor); });
+}
+
+Node NodeRecorder::finish(StandIns& stand_ins, BufferTable& buffers) && {
+  first_new_ = static_cast<BufferId>(buffers.size());
+  identities_ = stand_ins.identities();
+  return finish(stand_ins.stack(), [&](const at::Tensor& tensor) { return stand_ins.of(tensor); });
+}
+
+Node NodeRecorder::finish(std::span<const c10::IValue> results, const Numbering& buffer_of) {
+  next_new_ = first_new_;
+  for (const c10::IValue& value : results) node_.results.push_back(result(value, buffer_of));
   bool made = false;
   for (const Result& one : node_.results) {
     for (const Output& output : one.outputs) made = made || output.made;
   }
-  if (needs_flush()) {
-    node_.when = When::flush;
-  } else if (node_.op->factory || node_.op->reads_no_data || random()) {
-    node_.when = When::now;
-  } else {
-    node_.when = When::later;
-  }
+  node_.when = when();
   node_.view = node_.when == When::later && !made && node_.op->writes.empty() && !node_.results.empty();
-  node_.buffers_after = static_cast<BufferId>(buffers.size());
+  node_.buffers_after = next_new_;
   return std::move(node_);
 }
 

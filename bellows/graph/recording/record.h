@@ -1,8 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "bellows/graph/recording/buffer_table.h"
+#include "bellows/graph/recording/stand_ins.h"
 #include "bellows/tap/op_tap.h"
 
 namespace bellows::graph::detail {
@@ -18,13 +20,20 @@ class NodeRecorder {
 
   /// Call it if the operator passed data to the host, or if result sizes depended on data.
   void note_look() { looked_ = true; }
+  /// Returns: the time at which a call that follows the node will run the operator. Before finish(): as far as the
+  ///          arguments show
+  When when() const;
   /// Call it after the operator has run.
   Node finish(std::span<const c10::IValue> results, BufferTable& buffers) &&;
+  /// Call it after the operator has run on stand-ins, which do not change the table of buffers.
+  Node finish(StandIns& stand_ins, BufferTable& buffers) &&;
 
  private:
   Argument argument(const c10::IValue& value, OperatorFacts::Kind kind, BufferTable& buffers);
-  Output output(const at::Tensor& tensor, BufferTable& buffers);
-  Result result(const c10::IValue& value, BufferTable& buffers);
+  using Numbering = std::function<BufferId(const at::Tensor&)>;
+  Node finish(std::span<const c10::IValue> results, const Numbering& buffer_of);
+  Output output(const at::Tensor& tensor, const Numbering& buffer_of);
+  Result result(const c10::IValue& value, const Numbering& buffer_of);
   bool needs_flush() const;
   bool random() const;
 
@@ -32,6 +41,7 @@ class NodeRecorder {
   std::vector<Value> tensors_;  ///< of all arguments, in order
   std::vector<const c10::TensorImpl*> identities_;
   BufferId first_new_ = 0;  ///< buffers from this number on were made by the operator
+  BufferId next_new_ = 0;   ///< the number of the next buffer
   bool looked_ = false;
   bool uncommon_ = false;  ///< has a property that no rule covers
 };

@@ -22,6 +22,10 @@ struct RegionOptions {
   /// have run. Without this check, a host write takes effect before reads that were called earlier, undetected. Other
   /// threads may then use the inputs in eager code.
   bool guard_inputs = true;
+  /// Defers the operators of recorded calls, too, and runs them as programs. Then the operators that run together
+  /// depend only on the call, not on earlier calls. To find the sizes of its results, each new operator runs once on
+  /// stand-ins. Without this option, recorded operators run when they are called.
+  bool record_deferred = false;
   /// Executes the followed operators. Without a back end, they run one by one in order.
   std::shared_ptr<Backend> backend{};
 };

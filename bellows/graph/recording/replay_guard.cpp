@@ -153,6 +153,7 @@ ReplayGuard::Found ReplayGuard::find(const Arrival& arrival) const {
 
 void ReplayGuard::follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
   if (step->node.when == When::later) {
+    ++counts_.followed;
     defer(step, arrival, stack);
   } else {
     run_now(step, arrival, op, stack);
@@ -170,7 +171,6 @@ void ReplayGuard::defer(Step* step, const Arrival& arrival, tap::Stack& stack) {
     pending_.nodes.push_back(&node);
     add_lifted_numbers(node, arrival, pending_.numbers);
   }
-  ++counts_.followed;
   auto results = answers(node, stack);
   stack.resize(stack.size() - node.arguments.size());
   for (c10::IValue& value : results) stack.push_back(std::move(value));
@@ -285,7 +285,7 @@ Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> a
       return step.get();
     }
   }
-  flush(true);
+  if (!options_.record_deferred) flush(true);
   ++counts_.recorded;
   ++counts_.mismatches;
   count_cause(counts_.mismatch_causes, first->node.op->name, "results of other sizes, or of other tensors",
@@ -294,13 +294,15 @@ Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> a
 }
 
 void ReplayGuard::record(const tap::OpCall& op, tap::Stack& stack) {
-  flush(true);
+  if (!options_.record_deferred) flush(true);
   if (at_->depth >= options_.max_operators) {
+    flush();
     plain_ = true;
     counts_.abandoned = 1;
     return run(op, stack);
   }
   NodeRecorder recorder(op, stack, buffers_);
+  if (options_.record_deferred && defer_recorded(op, stack, recorder)) return;
   try {
     const DataDependence dependence(op.handle());
     run(op, stack);
@@ -311,6 +313,52 @@ void ReplayGuard::record(const tap::OpCall& op, tap::Stack& stack) {
   }
   ++counts_.recorded;
   stand_at(tree_.append(at_, std::move(recorder).finish(op.results(stack), buffers_)));
+}
+
+/// Defers an operator that no recording has, as later calls will. If it cannot be deferred, runs the pending operators
+/// that have to run before it.
+/// Returns: whether it is deferred
+bool ReplayGuard::defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeRecorder& recorder) {
+  const OperatorFacts& facts = operator_facts(op.handle());
+  const Arrival arrival(op, facts, stack, buffers_);
+  const auto on_cpu = [&](const c10::IValue& value) {
+    bool all = true;
+    for_each_tensor(value, [&](const at::Tensor& tensor) { all = all && (!tensor.defined() || tensor.is_cpu()); });
+    return all;
+  };
+  const bool stands = std::all_of(arrival.arguments.begin(), arrival.arguments.end(), on_cpu);
+  if (stands && recorder.when() == When::later && !arrival.foreign) {
+    if (auto node = node_of_later(op, stack, recorder)) {
+      ++counts_.recorded;
+      defer(tree_.append(at_, std::move(*node)), arrival, stack);
+      return true;
+    }
+    recorder.note_look();
+  }
+  const bool reads = !facts.reads_no_data;
+  const auto busy = [&](BufferId id) { return id >= 0 && buffers_[id].busy(); };
+  if (recorder.when() == When::flush || (reads && std::any_of(arrival.buffers.begin(), arrival.buffers.end(), busy)))
+    flush();
+  return false;
+}
+
+/// Returns: the node of an operator that can be deferred; nothing if it reads data on the host, or fails on stand-ins:
+///          its arguments are invalid, or zeros are no valid data for it
+std::optional<Node> ReplayGuard::node_of_later(const tap::OpCall& op, tap::Stack& stack, NodeRecorder recorder) {
+  const OperatorFacts& facts = operator_facts(op.handle());
+  StandIns stand_ins(op, facts, stack, buffers_);
+  try {
+    const DataDependence dependence(op.handle());
+    if (facts.results > 0)
+      run(op, stand_ins.stack());
+    else
+      stand_ins.stack().clear();
+    if (dependence.seen()) return {};
+  } catch (const std::exception&) {
+    return {};
+  }
+  Node node = std::move(recorder).finish(stand_ins, buffers_);
+  return node.when == When::later ? std::make_optional(std::move(node)) : std::nullopt;
 }
 
 /// Moves to a step. Removes the buffers of operators that did not lead there.

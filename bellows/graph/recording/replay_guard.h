@@ -1,10 +1,12 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "bellows/graph/recording/interpreter.h"
 #include "bellows/graph/recording/match.h"
+#include "bellows/graph/recording/record.h"
 #include "bellows/graph/recording/recording_tree.h"
 #include "bellows/graph/recording/region.h"
 #include "bellows/tap/deferral.h"
@@ -46,6 +48,8 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
   Step* step_with_results(Step* first, std::span<const c10::IValue> arguments, std::span<const c10::IValue> results);
   void follow_or_record(const tap::OpCall& op, tap::Stack& stack);
   void record(const tap::OpCall& op, tap::Stack& stack);
+  bool defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeRecorder& recorder);
+  std::optional<Node> node_of_later(const tap::OpCall& op, tap::Stack& stack, NodeRecorder recorder);
   void note_mismatch(const tap::OpCall& op, const Arrival* arrival);
   void stand_at(Step* step);
   void flush(bool diverged = false);
