@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component amp: mixed precision with autocast, precision levels, master weights and gradient scaling.
 #include "bellows/amp/advice.h"
 #include "bellows/amp/autocast.h"
 #include "bellows/amp/grad_scaler.h"

@@ -1,6 +1,7 @@
 #pragma once
 
-// Everything at once. Each component's own header is lighter: <bellows/data.h>, <bellows/train.h>, …
+// Includes all components. The header of an individual component, such as <bellows/data.h> or <bellows/train.h>,
+// compiles faster.
 #include "bellows/amp.h"
 #include "bellows/checkpoint.h"
 #include "bellows/comm.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component checkpoint, which saves the state of a run to disk and loads it.
 #include "bellows/checkpoint/async_saver.h"
 #include "bellows/checkpoint/checkpoint.h"
 #include "bellows/checkpoint/folder.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component comm: the launcher, process groups and the operations that ranks perform together.
 #include "bellows/comm/collectives.h"
 #include "bellows/comm/group.h"
 #include "bellows/comm/launch/launch_environment.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component core: errors, logging, seeds, devices and the other building blocks of all components.
 #include "bellows/core/channels_last.h"
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"

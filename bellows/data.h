@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component data: dataset formats, image transforms, orders of samples, and the loader.
 #include "bellows/data/classes.h"
 #include "bellows/data/convert/convert.h"
 #include "bellows/data/dataset.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component graph, which records a function's operators and runs them as an optimized program.
 #include "bellows/graph/execution/branches.h"
 #include "bellows/graph/execution/parallelism.h"
 #include "bellows/graph/passes/autocast.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component inspect: tools that show the memory, operators, synchronizations and NaNs of a step.
 #include "bellows/inspect/determinism.h"
 #include "bellows/inspect/first_nan.h"
 #include "bellows/inspect/flops.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component io: file formats, codecs and downloads.
 #include "bellows/io/archives/compress.h"
 #include "bellows/io/archives/decompress.h"
 #include "bellows/io/archives/tar.h"

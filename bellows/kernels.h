@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component kernels: hand-written computation on raw pointers, such as optimizer steps and norms.
 #include "bellows/kernels/cpu/grad_norm.h"
 #include "bellows/kernels/cpu/optimizers.h"
 #include "bellows/kernels/cuda/available.h"

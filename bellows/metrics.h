@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component metrics: classification, curves, regression, perplexity and means.
 #include "bellows/metrics/accumulator.h"
 #include "bellows/metrics/classification.h"
 #include "bellows/metrics/curves.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component models: reference models, and code that works with any model.
 #include "bellows/models/bert.h"
 #include "bellows/models/blocks.h"
 #include "bellows/models/config.h"
@@ -11,6 +12,7 @@
 #include "bellows/models/mlp.h"
 #include "bellows/models/model_size.h"
 #include "bellows/models/plugin.h"
+#include "bellows/models/register_model.h"
 #include "bellows/models/registry.h"
 #include "bellows/models/resnet.h"
 #include "bellows/models/summary.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component nn: fused activations, norms and cross-entropy, and other losses.
 #include "bellows/nn/activation.h"
 #include "bellows/nn/cross_entropy.h"
 #include "bellows/nn/dropout_norm.h"

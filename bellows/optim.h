@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component optim: optimizers, learning-rate schedules, gradient clipping and averaged weights.
 #include "bellows/optim/adafactor.h"
 #include "bellows/optim/averaging.h"
 #include "bellows/optim/clip.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component plan, which predicts the peak memory of a training step.
 #include "bellows/plan/candidates.h"
 #include "bellows/plan/decision.h"
 #include "bellows/plan/plan.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component recompute, which reduces the memory of activations.
 #include "bellows/recompute/activation_checkpoint.h"
 #include "bellows/recompute/budget.h"
 #include "bellows/recompute/compress.h"

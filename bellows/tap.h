@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component tap: hooks into libtorch that observe, check or replace operators.
 #include "bellows/tap/allocator.h"
 #include "bellows/tap/batch_norm.h"
 #include "bellows/tap/context.h"

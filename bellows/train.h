@@ -1,5 +1,6 @@
 #pragma once
 
+// Includes the component train, which trains a model as a recipe describes.
 #include "bellows/train/data/data_assembly.h"
 #include "bellows/train/data/selection.h"
 #include "bellows/train/job.h"

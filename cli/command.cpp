@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,7 @@
 #include "cli/help_texts.h"
 #include "cli/interrupt.h"
 #include "cli/options.h"
+#include "cli/parse_problem.h"
 #include "cli/plugin.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
@@ -54,7 +56,13 @@ std::string positive_problem(const std::string& text) {
 }
 
 CLI::Validator whole_number(int64_t low, int64_t high) {
-  return CLI::Range(low, high).description("");
+  const auto problem = [low, high](const std::string& text) {
+    int64_t number = 0;
+    if (CLI::detail::lexical_cast(text, number) && number >= low && number <= high) return std::string();
+    return c10::str("expected an integer ", high == INT64_MAX ? "of at least " : "from ", low,
+                    high == INT64_MAX ? "" : c10::str(" to ", high), ", got ", text);
+  };
+  return {problem, ""};
 }
 
 /// The options that follow have this title in the help.
@@ -70,7 +78,7 @@ void add_json(CLI::App* verb, JsonTarget& json) {
 }
 
 void add_plugins(CLI::App* verb, std::vector<std::string>& plugins) {
-  verb->add_option("--plugin", plugins, "Load your own models from this shared library; can be repeated")
+  verb->add_option("--plugin", plugins, "Load your own models from this shared library. You can repeat this option")
       ->type_name("FILE")
       ->expected(1, 1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -81,18 +89,19 @@ template <class Arguments>
 void add_job(CLI::App* verb, Arguments& arguments) {
   begin_group(verb, "Data and model");
   verb->add_option("--recipe", arguments.recipe,
-                   "Read settings from this YAML file; `bellows train --keys` lists all keys and their defaults")
+                   "Read the settings from this YAML file. `bellows train --keys` lists all keys and their defaults")
       ->type_name("FILE");
   if constexpr (requires { arguments.data; }) {
     verb->add_option("--data", arguments.data,
-                     "Dataset: a folder, a file or a pattern of shards [default: the recipe's]")
+                     "Dataset: a folder, a file or a pattern of shards [default: from the recipe]")
         ->type_name("PATH");
   }
   verb->add_option("--model", arguments.model,
-                   "Name of a model, TorchScript file or config.json [default: the recipe's]")
+                   "Model: a registered name, a TorchScript file or a config.json [default: from the recipe]")
       ->type_name("NAME|FILE");
   add_plugins(verb, arguments.plugins);
-  verb->add_option("--set", arguments.set, "Set a recipe key; overrides the recipe file; can be repeated")
+  verb->add_option("--set", arguments.set,
+                   "Set a recipe key. This overrides the recipe file. You can repeat this option")
       ->type_name("KEY=VALUE")
       ->expected(1, 1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -104,10 +113,12 @@ CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
   begin_group(verb, "Resuming");
   verb->add_flag("--resume", arguments.resume, "Resume from the newest checkpoint in --out");
   verb->add_flag("--accept-changes", arguments.accept_changes,
-                 "Resume even though the changed settings make results differ from the original run");
+                 "Resume even if changes in settings, data or machine make the results differ from the original run. "
+                 "A different model or optimizer is still an error, and so is a change of the data, seed or batch size "
+                 "in the middle of an epoch");
   begin_group(verb, "Output");
   verb->add_option("--out", arguments.out,
-                   "Save checkpoints, logs and the recipe in this run folder [default: the recipe's run_folder]")
+                   "Save checkpoints, logs and the recipe in this run folder [default: run_folder of the recipe]")
       ->type_name("DIR");
   add_json(verb, arguments.json);
   verb->add_flag("--keys", arguments.keys, "List all recipe keys with their defaults and exit");
@@ -116,8 +127,9 @@ CLI::App* add_train(CLI::App& app, TrainArguments& arguments) {
 
 void add_ladder_goal(CLI::App* verb, LadderArguments& arguments) {
   begin_group(verb, "Goal");
-  verb->add_option("--target-accuracy", arguments.target_accuracy,
-                   "Held-out accuracy that training must reach, such as 0.97 [default: the recipe's, otherwise 0.97]")
+  verb->add_option(
+          "--target-accuracy", arguments.target_accuracy,
+          "Held-out accuracy that training must reach, such as 0.97 [default: from the recipe, otherwise 0.97]")
       ->type_name("SHARE")
       ->check(CLI::Validator(share_problem, ""));
   verb->add_flag("--memory", arguments.memory, "Measure the techniques that save memory, even if they cost time");
@@ -139,8 +151,9 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
                    "Stop adding techniques after this many seconds [default: no limit]")
       ->type_name("SECONDS")
       ->check(CLI::Validator(seconds_problem, ""));
-  verb->add_option("--max-epochs", arguments.max_epochs,
-                   "Epochs after which a run counts as not having reached the target [default: 30]")
+  verb->add_option(
+          "--max-epochs", arguments.max_epochs,
+          "Maximum number of epochs per run. A run that needs more epochs does not reach the target [default: 30]")
       ->type_name("EPOCHS")
       ->check(whole_number(1, 1000000));
   verb->add_flag("--quick", arguments.quick,
@@ -157,17 +170,18 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
 void add_planned_step(CLI::App* verb, PlanArguments& arguments) {
   const CLI::Validator count = whole_number(1, int64_t{1} << 20);
   begin_group(verb, "Step");
-  verb->add_option("--batch", arguments.batch, "Samples per batch, over all ranks [default: the recipe's batch_size]")
+  verb->add_option("--batch", arguments.batch, "Samples per batch, over all ranks [default: batch_size of the recipe]")
       ->type_name("N")
       ->check(count);
   verb->add_option("--seq", arguments.seq,
-                   "Tokens of a text, or steps of a time series [default: the model's usual size]")
+                   "Tokens of a text, or steps of a time series [default: the model's usual input size]")
       ->type_name("N")
       ->check(count);
-  verb->add_option("--image", arguments.image, "Height and width of images in pixels [default: the model's usual size]")
+  verb->add_option("--image", arguments.image,
+                   "Height and width of images in pixels [default: the model's usual input size]")
       ->type_name("N")
       ->check(whole_number(1, 16384));
-  verb->add_option("--ranks", arguments.ranks, "Devices that share the batch [default: 1]")
+  verb->add_option("--ranks", arguments.ranks, "Number of devices that share the batch [default: 1]")
       ->type_name("N")
       ->check(count);
 }
@@ -177,20 +191,23 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   add_job(verb, arguments);
   add_planned_step(verb, arguments);
   begin_group(verb, "Limits and cost");
-  add_size(verb, "--memory", arguments.memory, "Memory per device, such as 16GB [default: this machine's]");
+  add_size(verb, "--memory", arguments.memory, "Memory per device, such as 16GB [default: the memory of this machine]");
   add_size(verb, "--fit", arguments.fit,
-           "Search for the cheapest recipe that fits into this size, and write it to standard output");
+           "Search for the fastest recipe whose predicted peak is at most this size, and write it to standard "
+           "output");
   verb->add_option("--step-ms", arguments.step_ms,
                    "Measured time of a step in milliseconds [default: estimated from the dry run]")
       ->type_name("MS")
       ->check(CLI::Validator(positive_problem, ""));
-  verb->add_option("--price-per-hour", arguments.price, "Price of one device per hour; adds the cost to the result")
+  verb->add_option("--price-per-hour", arguments.price,
+                   "Price of one device per hour. The result then contains the cost")
       ->type_name("PRICE")
       ->check(CLI::Validator(positive_problem, ""));
   begin_group(verb, "Output");
   verb->add_option("--html", arguments.html, "Write a page that draws the lifetime of each tensor to this HTML file")
       ->type_name("FILE");
-  verb->add_option("--trace", arguments.trace, "Write the same as a Chrome trace (ui.perfetto.dev) to this file")
+  verb->add_option("--trace", arguments.trace,
+                   "Write the lifetime of each tensor as a Chrome trace (ui.perfetto.dev) to this file")
       ->type_name("FILE");
   add_json(verb, arguments.json);
   return verb;
@@ -200,21 +217,29 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
 void add_selection_parts(CLI::App* verb, SelectArguments& arguments) {
   CLI::App* from = verb->add_option_group("samples from")->require_option(1);
   begin_group(from, "Data");
-  from->add_option("--run", arguments.run,
-                   "Run folder that provides the dataset, the model and the sample statistics; excludes --data")
+  from->add_option(
+          "--run", arguments.run,
+          "Run folder that provides the dataset, the model and the sample statistics. Cannot be combined with --data")
       ->type_name("DIR");
-  from->add_option("--data", arguments.data, "Dataset to choose from without a run, with --by random; excludes --run")
+  from->add_option("--data", arguments.data,
+                   "Dataset to choose from without a run. Works only with --by random. Cannot be combined with --run")
       ->type_name("PATH");
   CLI::App* how_many = verb->add_option_group("how many")->require_option(1);
   begin_group(how_many, "Number of samples (exactly one of these)");
-  how_many->add_option("--keep", arguments.keep, "Keep this share of the samples, hardest first, such as 0.6")
+  how_many
+      ->add_option(
+          "--keep", arguments.keep,
+          "Keep this share of the samples, such as 0.6: random samples with --by random, otherwise the hardest")
       ->type_name("SHARE")
       ->check(CLI::Validator(share_problem, ""));
-  how_many->add_option("--count", arguments.count, "Keep this many samples, hardest first")
+  how_many
+      ->add_option("--count", arguments.count,
+                   "Keep this many samples: random samples with --by random, otherwise the hardest")
       ->type_name("N")
       ->check(whole_number(1, INT64_MAX));
   how_many
-      ->add_option("--add", arguments.add, "Choose this many samples to label next, in addition to the run's subset")
+      ->add_option("--add", arguments.add,
+                   "Choose this many samples to label next, in addition to the subset of the run")
       ->type_name("N")
       ->check(whole_number(1, INT64_MAX));
 }
@@ -227,19 +252,19 @@ CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
       ->type_name("NAME");
   add_plugins(verb, arguments.plugins);
   begin_group(verb, "Selection");
-  verb->add_option("--by", arguments.by, "Rule that ranks the samples; the rules are listed below")
+  verb->add_option("--by", arguments.by, "Rule that ranks the samples. The rules are listed below")
       ->type_name("RULE")
       ->required();
-  verb->add_flag("--per-class", arguments.per_class, "Keep the proportions of the classes");
+  verb->add_flag("--per-class", arguments.per_class, "Preserve the proportions of the classes");
   verb->add_option("--passes", arguments.passes, "Number of Monte Carlo dropout passes for bald [default: 20]")
       ->type_name("N")
       ->check(whole_number(2, 1000000));
-  verb->add_option("--seed", arguments.seed, "Seed of random choices [default: 1]")
+  verb->add_option("--seed", arguments.seed, "Seed for random choices [default: 1]")
       ->type_name("N")
       ->check(whole_number(0, INT64_MAX));
   begin_group(verb, "Output");
   verb->add_option("--out", arguments.out,
-                   "Write the subset to this file; replaces an existing subset, but no other file")
+                   "Write the subset to this file. An existing subset is replaced, but any other file is not")
       ->type_name("FILE")
       ->required();
   add_json(verb, arguments.json);
@@ -248,15 +273,16 @@ CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
 
 void add_pack_output(CLI::App* verb, PackArguments& arguments) {
   begin_group(verb, "Output");
-  verb->add_option("--format", arguments.format, "Output format [default: by the suffix of DST, otherwise pack]")
+  verb->add_option("--format", arguments.format, "Output format [default: from the suffix of DST, otherwise pack]")
       ->type_name("NAME");
   auto* size = add_size(verb, "--shard-size", arguments.shard_bytes, "Size of a shard, such as 256MB [default: 1GB]");
-  verb->add_option("--shard-samples", arguments.shard_samples, "Samples per shard; excludes --shard-size")
+  verb->add_option("--shard-samples", arguments.shard_samples,
+                   "Number of samples per shard. Cannot be combined with --shard-size")
       ->type_name("N")
       ->check(whole_number(1, INT64_MAX))
       ->excludes(size);
   verb->add_flag("--verify", arguments.verify,
-                 "Compare every sample with SRC at the end; without it, only some are compared");
+                 "At the end, compare every sample with SRC instead of only some samples");
   add_json(verb, arguments.json);
 }
 
@@ -265,20 +291,23 @@ CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
   verb->add_option("SRC", arguments.source, "Dataset to convert: a folder, a file or a pattern of shards")->required();
   verb->add_option("DST", arguments.destination, "File or folder to write")->required();
   begin_group(verb, "Samples");
-  verb->add_option("--split", arguments.split, "Split of SRC; needed if it has several")->type_name("NAME");
+  verb->add_option("--split", arguments.split, "Split of SRC. Required if SRC has several splits")->type_name("NAME");
   verb->add_option("--select", arguments.select, "Convert only the samples of this subset (see `bellows select`)")
       ->type_name("FILE");
   begin_group(verb, "Images");
-  verb->add_option("--resize", arguments.resize,
-                   "Shrink images to this shorter side in pixels, or resize them to height x width, such as 224x224")
-      ->type_name("SIDE|HxW");
   verb->add_option(
-          "--encode", arguments.encode,
-          "Encoding: jpg[:QUALITY], png, raw (pixels), restart (JPEG with restart markers), keep [default: keep]")
+          "--resize", arguments.resize,
+          "Shrink images so that the shorter side has this many pixels, or resize them to HEIGHTxWIDTH, such as "
+          "224x224")
+      ->type_name("SIDE|HxW");
+  verb->add_option("--encode", arguments.encode,
+                   "Image encoding: jpg[:QUALITY], png, raw (pixels), restart (JPEG with restart markers) or keep "
+                   "(unchanged) [default: keep]")
       ->type_name("CODING");
   add_pack_output(verb, arguments);
   begin_group(verb, "Parallel");
-  verb->add_option("--threads", arguments.threads, "Threads that read, resize and encode [default: one per core]")
+  verb->add_option("--threads", arguments.threads,
+                   "Number of threads that read, resize and encode [default: one per core]")
       ->type_name("N")
       ->check(whole_number(1, 1024));
   return verb;
@@ -291,9 +320,10 @@ void add_loader(CLI::App* verb, BenchDataArguments& arguments) {
       ->check(whole_number(1, 1 << 20));
   verb->add_option(
           "--threads", arguments.threads,
-          "Worker threads in addition to the calling thread; auto adds threads while they help [default: auto]")
+          "Number of worker threads in addition to the calling thread. With auto, threads are added as long as "
+          "they make loading faster [default: auto]")
       ->type_name("N|auto");
-  verb->add_option("--prefetch", arguments.prefetch, "Batches to prepare in advance [default: 4]")
+  verb->add_option("--prefetch", arguments.prefetch, "Number of batches that are loaded in advance [default: 4]")
       ->type_name("N")
       ->check(whole_number(1, 65536));
   verb->add_option("--cache-mb", arguments.cache_mb, "Size of the decoded-image cache in MiB [default: 0]")
@@ -302,21 +332,23 @@ void add_loader(CLI::App* verb, BenchDataArguments& arguments) {
 }
 
 CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments) {
-  CLI::App* verb =
-      app.add_subcommand("bench-data", "Measure how fast a dataset loads, and why")->footer(bench_data_footer);
+  CLI::App* verb = app.add_subcommand("bench-data", "Measure how fast a dataset loads, and what limits it")
+                       ->footer(bench_data_footer);
   verb->add_option("URL", arguments.url, "Dataset to load: a folder, a file or a pattern of shards")->required();
   begin_group(verb, "Samples");
-  verb->add_option("--split", arguments.split, "Split of the dataset; needed if it has several")->type_name("NAME");
-  verb->add_option("--crop", arguments.crop, "Random resized crop to this side in pixels, and random horizontal flip")
+  verb->add_option("--split", arguments.split, "Split of the dataset. Required if the dataset has several splits")
+      ->type_name("NAME");
+  verb->add_option("--crop", arguments.crop,
+                   "Apply a random resized crop to this side length in pixels, and a random horizontal flip")
       ->type_name("SIDE")
       ->check(whole_number(1, 16384));
-  verb->add_flag("--shuffle", arguments.shuffle, "Shuffle the samples differently in each epoch");
+  verb->add_flag("--shuffle", arguments.shuffle, "Shuffle the samples in each epoch");
   add_loader(verb, arguments);
   begin_group(verb, "Duration");
   auto* seconds = verb->add_option("--seconds", arguments.seconds, "Measure for this many seconds [default: 10]")
                       ->type_name("SECONDS")
                       ->check(CLI::Validator(seconds_problem, ""));
-  verb->add_option("--epochs", arguments.epochs, "Load the dataset this many times; excludes --seconds")
+  verb->add_option("--epochs", arguments.epochs, "Load the dataset this many times. Cannot be combined with --seconds")
       ->type_name("N")
       ->check(whole_number(1, 1000000))
       ->excludes(seconds);
@@ -330,21 +362,23 @@ CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments) {
 void add_restarts(CLI::App* verb, comm::LaunchOptions& options) {
   begin_group(verb, "Restarts");
   verb->add_option("--max-restarts", options.max_restarts,
-                   "Number of times that all ranks are restarted after a failure [default: 0]")
+                   "Maximum number of restarts. After a failure, all ranks are restarted [default: 0]")
       ->type_name("K")
       ->check(whole_number(0, 1000000));
   verb->add_option("--min-ranks", options.min_ranks,
-                   "After each failure, restart with one rank fewer, but never fewer than M; on one node [default: N]")
+                   "After each failure, restart with one rank fewer, down to M ranks. One node only. Requires "
+                   "--max-restarts [default: N, so the number stays the same]")
       ->type_name("M")
       ->check(whole_number(1, 1000000));
   verb->add_option("--min-nodes", options.min_nodes,
-                   "After a failure, restart without the lost nodes if at least M nodes are left [default: all]")
+                   "After a failure, restart without the lost nodes if at least M nodes are left. Requires "
+                   "--max-restarts [default: all]")
       ->type_name("M")
       ->check(whole_number(1, 1000000));
   verb->add_option("--node-timeout", options.node_timeout_s,
                    "Seconds without a heartbeat after which a node counts as lost [default: 30]")
       ->type_name("S")
-      ->check(CLI::PositiveNumber.description(""));
+      ->check(CLI::Validator(seconds_problem, ""));
 }
 
 CLI::App* add_launch(CLI::App& app, LaunchArguments& arguments) {
@@ -358,13 +392,13 @@ CLI::App* add_launch(CLI::App& app, LaunchArguments& arguments) {
   verb->add_option("--nnodes", options.nodes, "Number of machines [default: 1]")
       ->type_name("N")
       ->check(whole_number(1, 1000000));
-  verb->add_option("--node-rank", options.node_rank, "Number of this machine, starting at 0 [default: 0]")
+  verb->add_option("--node-rank", options.node_rank, "Rank of this machine, starting at 0 [default: 0]")
       ->type_name("R")
       ->check(whole_number(0, 1000000));
-  verb->add_option("--rdzv", options.rendezvous, "Address of node 0 [default: loopback, any free port]")
+  verb->add_option("--rdzv", options.rendezvous, "Address of node 0 [default: a free port on the loopback interface]")
       ->type_name("HOST:PORT");
   add_restarts(verb, options);
-  verb->add_option("COMMAND", options.command, "Program to start, and its arguments")->required();
+  verb->add_option("COMMAND", options.command, "Program to start, with its arguments")->required();
   return verb;
 }
 
@@ -373,17 +407,20 @@ CLI::App* add_checkpoint(CLI::App& app, CheckpointArguments& arguments) {
       app.add_subcommand("checkpoint", "Inspect a checkpoint or export its weights")->footer(checkpoint_footer);
   verb->require_subcommand(1);
   CLI::App* info =
-      verb->add_subcommand("info", "Show the contents of a checkpoint and its step")->footer(checkpoint_footer);
-  CLI::App* exported =
-      verb->add_subcommand("export", "Write the model's weights to a safetensors file")->footer(checkpoint_footer);
+      verb->add_subcommand("info", "Show the step and the contents of a checkpoint")->footer(checkpoint_info_footer);
+  CLI::App* exported = verb->add_subcommand("export", "Write the model's weights to a safetensors file")
+                           ->footer(checkpoint_export_footer);
   for (CLI::App* action : {info, exported}) {
-    action->add_option("PATH", arguments.path, "Checkpoint, or a run folder for its newest checkpoint")->required();
+    action
+        ->add_option("PATH", arguments.path,
+                     "Checkpoint, or a run folder. For a run folder, the newest checkpoint is used")
+        ->required();
     begin_group(action, "Output");
     add_json(action, arguments.json);
   }
   begin_group(info, "Checks");
-  info->add_flag("--verify", arguments.verify, "Read all data and verify their checksums");
-  exported->add_option("FILE", arguments.out, "The safetensors file to write")->required();
+  info->add_flag("--verify", arguments.verify, "Read all data and verify the checksums");
+  exported->add_option("FILE", arguments.out, "safetensors file to write")->required();
   return verb;
 }
 
@@ -421,20 +458,27 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, cha
     return exit_usage;
   }
   const bool known = std::find(verbs.begin(), verbs.end(), first) != verbs.end();
-  if (known || first.starts_with("-")) return usage(error.what(), known ? first : "");
-  return usage(c10::str("unknown verb \"", first, "\".", did_you_mean(first, verbs)), "");
+  if (known) return usage(parse_problem(error, *app.get_subcommand(first)), first);
+  if (first.starts_with("-")) return usage("unknown option " + first + ".", "");
+  return usage(c10::str("unknown command \"", first, "\".", did_you_mean(first, verbs)), "");
 }
 
 /// Maps names of library options, which errors put in backquotes, to the command's options.
 constexpr std::pair<const char*, const char*> option_names[] = {{"accept_changes", "--accept-changes"},
+                                                                {"add", "--add"},
+                                                                {"count", "--count"},
+                                                                {"data", "--data"},
                                                                 {"encode", "--encode"},
                                                                 {"format", "--format"},
+                                                                {"keep", "--keep"},
                                                                 {"max_epochs", "--max-epochs"},
                                                                 {"min_nodes", "--min-nodes"},
                                                                 {"min_ranks", "--min-ranks"},
                                                                 {"nodes", "--nnodes"},
                                                                 {"rendezvous", "--rdzv"},
                                                                 {"resize", "--resize"},
+                                                                {"run", "--run"},
+                                                                {"split", "--split"},
                                                                 {"target_accuracy", "--target-accuracy"}};
 
 /// Replaces library options in `message` with the verb's options: "`min_ranks`" becomes "--min-ranks".
@@ -460,7 +504,7 @@ int guarded(const CLI::App& verb, Action action) {
     print_error(stopped.what());
     return Interrupt::exit_code();
   } catch (const std::bad_alloc&) {
-    print_error("out of memory.");
+    print_error("out of memory. Use smaller batches, or close other programs.");
   } catch (const std::exception& error) {
     print_error(with_option_names(user_message(error), verb));
   }
@@ -501,6 +545,16 @@ void describe(CLI::App& app) {
   app.require_subcommand(1);
 }
 
+/// Prints the text of `--help` or `--version`.
+int print_help(const CLI::App& app, const CLI::Success& request) {
+  std::ostringstream text;
+  const int code = app.exit(request, text);
+  return guarded(app, [&] {
+    print_result(text.str());
+    return code;
+  });
+}
+
 void handle_file_signals() {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that exceeds the size limit then fails with an error, as on a full disk
   std::signal(SIGBUS, on_bus_error);
@@ -535,7 +589,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
-    return app.exit(help_or_version);
+    return print_help(app, help_or_version);
   } catch (const CLI::ParseError& error) {
     return usage_error(app, error, argc, argv);
   }

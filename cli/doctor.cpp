@@ -53,7 +53,7 @@ Finding check_libtorch(const Machine& machine) {
   if (!loaded.empty() && !loaded.starts_with(machine.libtorch)) {
     finding.health = Health::failure;
     finding.found = "built with " + machine.libtorch + ", loaded " + loaded + " from " + machine.libtorch_path;
-    finding.fix = "Build against the loaded libtorch, or remove that one from LD_LIBRARY_PATH.";
+    finding.fix = "Build against the loaded libtorch, or remove the loaded libtorch from LD_LIBRARY_PATH.";
   } else if (!machine.libtorch.starts_with("2.11.")) {
     finding.health = Health::warning;
     finding.fix = "Bellows is tested with 2.11.0. Run script/test before you rely on another version.";
@@ -62,7 +62,7 @@ Finding check_libtorch(const Machine& machine) {
 }
 
 Finding check_autograd_engine() {
-  if (!tap::foreign_autograd_engine()) return {.what = "autograd engine", .found = "libtorch's own"};
+  if (!tap::foreign_autograd_engine()) return {.what = "autograd engine", .found = "the engine of libtorch"};
   return {.what = "autograd engine",
           .health = Health::warning,
           .found = "replaced by another engine, because Python's torch runs in this process",
@@ -93,7 +93,7 @@ Finding check_threads(const Machine& machine) {
                            machine.usable_threads(), ".");
   } else if (machine.torch_threads < std::min(machine.usable_threads(), machine.cores)) {
     finding.health = Health::note;
-    finding.fix = "Some cores stay idle. Unset OMP_NUM_THREADS, unless this is intended.";
+    finding.fix = "Some cores stay idle. If this is not intended, unset OMP_NUM_THREADS.";
   }
   return finding;
 }
@@ -111,8 +111,8 @@ Finding check_spinning(const Machine& machine) {
   finding.health = shared ? Health::warning : Health::note;
   finding.found = c10::str("GOMP_SPINCOUNT is not set; system load ", number("%.1f", load));
   finding.fix =
-      "If other programs use the cores, spinning threads make steps 5 to 10 times slower. Set GOMP_SPINCOUNT=20000 for "
-      "your own programs. `bellows train` and `bellows ladder` set it themselves.";
+      "If other programs use the cores, spinning threads make steps take 5× to 10× as long. Set GOMP_SPINCOUNT=20000 "
+      "for your own programs. `bellows train` and `bellows ladder` set it themselves.";
   return finding;
 }
 
@@ -122,7 +122,7 @@ Finding check_memory(const Machine& machine) {
                            format_bytes(static_cast<double>(machine.memory_bytes))};
   if (machine.memory_available_bytes < (int64_t{1} << 30)) {
     finding.health = Health::warning;
-    finding.fix = "Less than 1 GiB is free. End other programs, or use smaller batches.";
+    finding.fix = "Less than 1 GiB is free. Close other programs, or use smaller batches.";
   }
   return finding;
 }

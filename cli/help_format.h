@@ -118,9 +118,9 @@ inline std::string help_text(const CLI::App* app, const std::string& name, CLI::
   for (const CLI::App* verb : app->get_subcommands({})) {
     if (!verb->get_name().empty()) verbs += help_row(verb->get_name(), verb->get_description(), columns);
   }
-  std::string text = filled(app->get_description(), columns) + "\n" + usage + (verbs.empty() ? "" : " VERB") + "\n";
+  std::string text = filled(app->get_description(), columns) + "\n" + usage + (verbs.empty() ? "" : " COMMAND") + "\n";
   if (!arguments.empty()) text += "\nArguments:\n" + arguments;
-  if (!verbs.empty()) text += "\nVerbs:\n" + verbs;
+  if (!verbs.empty()) text += "\nCommands:\n" + verbs;
   for (const HelpSection& section : option_sections(*app, columns)) text += "\n" + section.title + ":\n" + section.rows;
   return text + "\n" + filled(app->get_footer(), columns);
 }

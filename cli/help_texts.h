@@ -1,14 +1,14 @@
 #pragma once
 
-/// The text below the options in `bellows VERB --help`. help_format.h fills the paragraphs to the terminal's width.
+/// The text below the options in `bellows COMMAND --help`. help_format.h fills the paragraphs to the terminal's width.
 namespace bellows::cli {
 
 inline constexpr const char* train_footer =
     R"(Trains the model and evaluates it after every epoch. If neither --out nor run_folder in the recipe names a
-folder, nothing is saved. With --resume and without --recipe, the recipe in --out applies.
+folder, nothing is saved. With --resume but without --recipe, the command uses the recipe in --out.
 
-Ctrl-C or SIGTERM saves a checkpoint, if there is a run folder, and exits with 130 or 143. A second signal ends the
-program immediately.
+After Ctrl-C or SIGTERM, the command saves a checkpoint if there is a run folder, and exits with code 130 or 143. A
+second signal ends the command immediately.
 
 Text models (bert-20m, distilbert-base, config.json) read the text and the label of each sample. Set the recipe keys
 tokenizer (a vocab.txt, a tokenizer.json, or bytes) and max_length.
@@ -23,12 +23,13 @@ Examples:
 )";
 
 inline constexpr const char* ladder_footer =
-    R"(Starts from the plain libtorch program and adds one technique after another to the last configuration that was
-kept. The new configuration and the previous one take turns in timed windows. Then training must still reach the
-target accuracy. Techniques that do not help are dropped, and the report says why.
+    R"(Starts from a plain program with all speed and memory techniques off, and adds one technique after another to the
+last configuration that was kept. The new configuration and the previous one take turns in timed windows. Then
+training must still reach the target accuracy. Techniques that do not help are dropped, and the report states the
+reason.
 
 With --memory-target, the command predicts the memory of many recipes and measures those that may fit, the fastest
-first. If you give a target accuracy, too, the chosen recipe must reach it. The exit code is 1 if no recipe fits.
+first. If you also set --target-accuracy, the chosen recipe must reach it. The exit code is 1 if no recipe fits.
 
 Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
@@ -37,9 +38,9 @@ Examples:
 )";
 
 inline constexpr const char* plan_footer =
-    R"(Predicts the peak memory of a training step by running it on synthetic batches of 2 and 3 samples. It reads no
-data and never runs a step of full size. The output shows the composition of the peak, the predicted effect of each
-technique, and a recommendation. With --fit, standard output is a recipe for `bellows train`.
+    R"(Predicts the peak memory of a training step by running it on synthetic batches of 2 and 3 samples. The command
+reads no data and never runs a step of full size. The output shows the composition of the peak, the predicted effect of
+each technique, and a recommendation. With --fit, the command writes a recipe for `bellows train` to standard output.
 
 Examples:
   bellows plan --model bert-base --batch 32 --seq 512
@@ -57,10 +58,10 @@ Examples:
 )";
 
 inline constexpr const char* select_footer =
-    R"(With --keep or --count, chooses the hardest samples among those with labels. Their difficulty comes from the
-statistics of a run whose recipe has sample_stats: true. With --add, chooses the samples without labels that are most
-informative for the model of a run. The result is a small file for the recipe key subset and for `bellows pack
---select`.
+    R"(With --keep or --count, the command chooses samples that have labels: the hardest ones, or random ones with
+--by random. The difficulty of a sample comes from the statistics of a run whose recipe has sample_stats: true. With
+--add, the command chooses the samples without labels that are most informative for the model of a run, or random ones.
+The result is a small file for the recipe key subset and for `bellows pack --select`.
 
 Rules for samples with labels: forgetting, el2n, loss, margin, entropy, random.
 
@@ -77,8 +78,9 @@ inline constexpr const char* pack_footer =
     R"(Reads any dataset that `bellows train` reads, and writes it in one of these formats: pack (pages with
 checksums, the default), webdataset, tfrecord, recordio, beton, mds, folder, arrays, csv, jsonl.
 
-DST is one file if its name ends in the format's suffix, otherwise a folder of shards. After an interruption, the same
-command resumes where it stopped. At the end, all written samples are read back and verified.
+If the name of DST ends in the suffix of the format, DST is one file. Otherwise DST is a folder of shards. After an
+interruption, run the same command again to resume the conversion. At the end, all written samples are read back and
+verified.
 
 Examples:
   bellows pack data/digits digits --split train
@@ -91,8 +93,8 @@ inline constexpr const char* bench_data_footer =
     R"(Loads batches without training on them. The report shows the throughput, the time of each stage, and the change
 that would help most. Ctrl-C ends the measurement and prints the report.
 
-If images differ in size and you give no --crop, each image is resized to 256 pixels at its shorter side, then cropped
-to 224 x 224 at the center.
+If images differ in size and you do not set --crop, each image is resized to 256 pixels at its shorter side, and then
+cropped to 224 x 224 pixels at the center.
 
 Examples:
   bellows bench-data data/digits --split train --seconds 5
@@ -105,11 +107,12 @@ inline constexpr const char* launch_footer =
 LOCAL_RANK, MASTER_ADDR, MASTER_PORT. In addition, BELLOWS_TOKEN holds the secret that a process needs to join the
 job. Each line of output starts with its rank.
 
-If a rank fails, all other ranks are stopped within 5 s, and the command exits with the exit code of the first rank
-that failed.
+If a rank fails, all other ranks are stopped within 5 s. With --max-restarts, all ranks are then restarted. If no
+restart is left, the command exits with the exit code of the first rank that failed.
 
-For several nodes, run the same command on each node, with its own --node-rank and the same BELLOWS_TOKEN. You can
-restart a lost node, or let the other nodes continue without it (--min-nodes). Node 0 must keep running.
+For several nodes, run the same command on each node, with a different --node-rank and the same BELLOWS_TOKEN. With
+--max-restarts, you can start a lost node again, or let the other nodes continue without it (--min-nodes). Node 0 must
+keep running.
 
 Examples:
   bellows launch -n 4 -- ./train --epochs 3
@@ -118,11 +121,26 @@ Examples:
 )";
 
 inline constexpr const char* checkpoint_footer =
-    R"(PATH is a checkpoint (step-…) that one process or several ranks wrote, or a run folder. For a run folder, the
-newest checkpoint is used. `export` writes one safetensors file, which Python reads with safetensors.torch.load_file.
+    R"(A checkpoint is a file or folder named step-…, written by one or several ranks. If you pass a run folder, the
+command uses its newest checkpoint.
 
 Examples:
   bellows checkpoint info runs/digits --verify
+  bellows checkpoint export runs/digits model.safetensors
+)";
+
+inline constexpr const char* checkpoint_info_footer =
+    R"(PATH is a run folder, or a checkpoint (step-…) written by one or several ranks.
+
+Example:
+  bellows checkpoint info runs/digits --verify
+)";
+
+inline constexpr const char* checkpoint_export_footer =
+    R"(PATH is a run folder, or a checkpoint (step-…) written by one or several ranks. In Python, read the
+exported file with safetensors.torch.load_file.
+
+Example:
   bellows checkpoint export runs/digits model.safetensors
 )";
 
@@ -131,9 +149,10 @@ inline constexpr const char* overview = R"(Examples:
   bellows train --recipe digits.yaml --out runs/digits
   bellows doctor
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
+Exit codes: 0 success, 1 failure, 2 usage error, 130 stopped by Ctrl-C, 143 stopped by SIGTERM. If a rank fails,
+`launch` returns the exit code of the first failed rank.
 
-`bellows VERB --help` explains one verb.
+For help on a command, run `bellows COMMAND --help`.
 )";
 
 }  // namespace bellows::cli

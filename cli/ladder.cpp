@@ -131,19 +131,20 @@ void check_targets(const LadderArguments& arguments) {
   for (size_t i = 0; i < targets.size(); ++i) {
     const auto& [option, file] = targets[i];
     if (arguments.list && !file.empty())
-      throw UsageError("--list only describes techniques; it cannot be combined with " + std::string(option) + ".");
+      throw UsageError("--list only describes the techniques. It cannot be combined with " + std::string(option) + ".");
     if (i > 0 && file == "-")
-      throw UsageError(std::string(option) + " needs the name of a file, because standard output has the table.");
+      throw UsageError(std::string(option) +
+                       " needs the name of a file, because the table is written to standard output.");
     for (size_t j = 0; j < i; ++j) {
       if (same_file(file, targets[j].second))
         throw UsageError(
-            c10::str(targets[j].first, " and ", option, " name the same file, ", file, ". Choose two files."));
+            c10::str(targets[j].first, " and ", option, " name the same file, ", file, ". Choose different files."));
     }
   }
   if (arguments.memory && arguments.memory_target > 0)
     throw UsageError("--memory cannot be combined with --memory-target.");
   if (arguments.list && arguments.memory_target > 0)
-    throw UsageError("--list only describes techniques; it cannot be combined with --memory-target.");
+    throw UsageError("--list only describes the techniques. It cannot be combined with --memory-target.");
 }
 
 train::LadderOptions ladder_options(const LadderArguments& arguments, const Recipe& recipe) {
@@ -229,8 +230,8 @@ int measure(const LadderArguments& arguments, const Registry<train::Technique>& 
 void check_alone() {
   const comm::LaunchEnvironment place = comm::read_launch_environment();
   if (place.world_size == 1) return;
-  throw UsageError(c10::str("ladder: must run as a single process, because it measures times; ", place.launcher,
-                            " started it as rank ", place.rank, " of ", place.world_size,
+  throw UsageError(c10::str("ladder: the command must run as a single process, because it measures times, but ",
+                            place.launcher, " started it as rank ", place.rank, " of ", place.world_size,
                             ". Run `bellows ladder` without a launcher."));
 }
 
@@ -239,7 +240,7 @@ void check_alone() {
 train::Recipe ladder_recipe(const LadderArguments& arguments) {
   Recipe recipe = arguments.recipe.empty() ? Recipe{} : load_recipe(arguments.recipe);
   apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
-  if (recipe.data.empty()) throw UsageError("ladder needs a dataset: pass --data, or set `data` in the recipe.");
+  if (recipe.data.empty()) throw UsageError("ladder needs a dataset. Pass --data, or set the key data in the recipe.");
   check_usable(recipe);
   return recipe;
 }

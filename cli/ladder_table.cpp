@@ -160,8 +160,8 @@ std::string target_text(const LadderReport& report) {
   if (&top != &report.plain) {
     text += ", all kept techniques " + with_range(top.time_to_target_s, top.time_to_target_range);
   }
-  return wrapped(text + c10::str("; median of ", report.plain.curves.size(),
-                                 report.plain.curves.size() == 1 ? " seed." : " seeds (minimum to maximum)."));
+  return wrapped(text + c10::str(". Each time is the median of ", report.plain.curves.size(),
+                                 report.plain.curves.size() == 1 ? " seed." : " seeds (with minimum and maximum)."));
 }
 
 /// Explanations of the table.
@@ -173,7 +173,7 @@ std::string remarks(const LadderReport& report) {
     starred |= rung.judged_by_target && std::isfinite(rung.step_ms);
   }
   if (!left_out.empty()) text += wrapped("Not measured because of the time limit: " + left_out + ".");
-  if (starred) text += "* judged by the time to target instead of samples/s\n";
+  if (starred) text += "* judged by the time to the target instead of samples/s\n";
   if (report.plain.curves.size() > 1) {
     text += wrapped(
         "Step times and samples/s in the table are based on the first run of plain libtorch. The written files use "
@@ -234,7 +234,7 @@ std::string ladder_row(const Terminal& terminal, const RungResult& rung, LadderG
 
 std::string ladder_foot(const Terminal& terminal, const LadderReport& report) {
   if (report.interrupted) {
-    return "\nStopped after " + format_seconds(report.seconds) + "; only the results so far are shown.\n";
+    return "\nStopped after " + format_seconds(report.seconds) + ". Only the results so far are shown.\n";
   }
   const RungResult& top = report.top();
   const std::string text = over_start_block(terminal, report) + "\n" + remarks(report) + totals(terminal, report) +

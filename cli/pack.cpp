@@ -46,7 +46,7 @@ void check_destination(const PackArguments& arguments) {
   for (fs::path at = destination; at.has_relative_path(); at = at.parent_path()) {
     const bool folder = fs::is_directory(at, ignored);
     if (fs::exists(at, ignored) && !folder && (at != destination || !is_file))
-      throw UsageError(c10::str("DST: ", at.string(), " is a file; expected a folder or a new name."));
+      throw UsageError(c10::str("DST: ", at.string(), " is a file. Expected a folder or a new name."));
     if (folder && at == source)
       throw UsageError(c10::str("DST: ", name, " is inside SRC (", arguments.source,
                                 ") and would become part of the dataset. Choose a path outside of it."));
@@ -65,7 +65,7 @@ std::string counted(int64_t count, const char* what) {
 void print_pack_result(const PackArguments& arguments, const ConvertResult& result) {
   Terminal terminal;
   if (result.stopped) {
-    terminal.print("Stopped. Finished parts are kept: run the same command again to resume.\n");
+    terminal.print("Stopped. The finished parts are preserved. Run the same command again to resume.\n");
     return;
   }
   const double rate = result.seconds > 0 ? static_cast<double>(result.samples - result.kept) / result.seconds : 0;
@@ -77,8 +77,8 @@ void print_pack_result(const PackArguments& arguments, const ConvertResult& resu
                               format_seconds(result.seconds), ", ", number("%.0f", rate), " samples/s");
   if (result.kept > 0) text += c10::str("; ", counted(result.kept, "sample"), " from an interrupted run");
   const bool all = result.compared == result.samples;
-  text += c10::str(".\nRead back all samples; compared ", all ? "all" : std::to_string(result.compared),
-                   " with the source.\n");
+  text += c10::str(".\nAll samples were read back, and ", all ? "all" : std::to_string(result.compared),
+                   " of them were compared with the source.\n");
   terminal.print(text + "Dataset: " + arguments.destination + "\n");
 }
 

@@ -58,16 +58,18 @@ train::FittingRecipe fitting_recipe(const train::MemoryPlan& plan, int64_t bytes
 
 /// A comment on a changed optimizer or optimizer state.
 std::string words_on_state(const Recipe& now, const Recipe& before) {
-  if (now.optimizer != before.optimizer) return "# Another optimizer: tune lr again, and compare the accuracy.\n";
+  if (now.optimizer != before.optimizer)
+    return "# The optimizer is different: tune lr again, and compare the accuracy.\n";
   if (now.optimizer_state == before.optimizer_state) return "";
-  return c10::str("# optimizer_state: ", now.optimizer_state, " needs no other lr, but stores moments to about ",
-                  now.optimizer_state == "int8" ? "1 %" : "10 %", " only. Compare the accuracy with fp32 state.\n");
+  return c10::str("# optimizer_state: ", now.optimizer_state,
+                  " needs no change of lr, but stores the moments with a relative error of about ",
+                  now.optimizer_state == "int8" ? "1 %" : "10 %", ". Compare the accuracy with fp32 state.\n");
 }
 
 /// Prints a recipe for `bellows train` to standard output, and nothing else.
 void print_fitting(const train::FittingRecipe& fitting, const train::MemoryPlan& plan, int64_t bytes) {
   print_result(c10::str("# Predicted peak: ", size_text(fitting.plan.peak_bytes()), " of ", size_text(bytes),
-                        "; before: ", size_text(plan.peak_bytes()), ".\n# Changed: ", fitting.changes,
+                        "; without changes: ", size_text(plan.peak_bytes()), ".\n# Changed: ", fitting.changes,
                         ". Expected time per sample: ", number("%.2f×", fitting.time_factor), " the original.\n",
                         words_on_state(fitting.recipe, plan.recipe), fitting.recipe.to_yaml()));
 }

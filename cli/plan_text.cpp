@@ -52,7 +52,7 @@ std::string model_words(const MemoryPlan& plan) {
   add(little.words, full.words, " tokens of the vocabulary");
   add(little.positions, full.positions, " positions");
   return less.empty() ? "with the full model. No batch of full size was allocated."
-                      : "with " + less + ". Nothing of full size was allocated.";
+                      : "with " + less + ". No tensor of full size was allocated.";
 }
 
 std::string heading(const MemoryPlan& plan) {
@@ -87,8 +87,8 @@ std::string anatomy(const MemoryPlan& plan) {
   if (plan.communication > 0) text += row("communication buffers", plan.communication, peak);
   text += row("predicted peak", peak, peak);
   if (plan.waiting > 0) {
-    text += paragraph(c10::str("In addition: ", size_of(plan.waiting), " for ", plan.recipe.prefetch,
-                               " batches that the loader prefetches."));
+    text += paragraph(c10::str("In addition, the loader needs ", size_of(plan.waiting), " for ", plan.recipe.prefetch,
+                               " prefetched batches."));
   }
   return text + "\n";
 }
@@ -168,8 +168,8 @@ double step_cost(const PlanReport& report) {
 std::string recommendation(const PlanReport& report) {
   const train::Decision& decision = report.decision;
   const std::string measures = train::to_string(decision.measures), &strategy = decision.strategy;
-  if (!decision.fits) return "nothing fits, not even " + measures + ".";
-  std::string text = measures == "nothing" ? "keep the recipe as it is" : "use " + measures;
+  if (!decision.fits) return "no combination fits, not even " + measures + ".";
+  std::string text = measures == "nothing" ? "keep the recipe unchanged" : "use " + measures;
   if (strategy == "alone") text += ", on a single device";
   if (strategy.starts_with("ddp")) text += c10::str(", with DDP on ", report.situation.ranks, " ranks");
   if (strategy == "ddp with a hook") text += " and compressed gradients";
@@ -185,14 +185,14 @@ std::string verdict(const PlanReport& report) {
                              report.measured_step ? "." : " on this CPU, estimated from the dry run."));
   if (report.price_per_hour > 0) {
     const double samples = static_cast<double>(report.plan.size.batch * report.plan.ranks);
-    text +=
-        paragraph(c10::str("At ", number("%g", report.price_per_hour), " per device and hour, a million samples cost ",
-                           number("%.3g", 1e6 * step_cost(report) / samples), "."));
+    text += paragraph(c10::str("At ", number("%g", report.price_per_hour), " per device-hour, a million samples cost ",
+                               number("%.3g", 1e6 * step_cost(report) / samples), "."));
   }
   for (const train::UnfittedTensor& tensor : report.plan.unfitted) {
-    text += paragraph(c10::str("No size law fits the tensors of ", tensor.op.empty() ? "the loop" : tensor.op,
-                               tensor.module.empty() ? "" : " in ", tensor.module, "; their size of ",
-                               size_of(tensor.bytes), " is a guess."));
+    text += paragraph(c10::str("The sizes of the tensors of ", tensor.op.empty() ? "the loop" : tensor.op,
+                               tensor.module.empty() ? "" : " in ", tensor.module,
+                               " do not follow a simple formula, so their predicted size of ", size_of(tensor.bytes),
+                               " is a guess."));
   }
   return text;
 }

@@ -41,7 +41,7 @@ void check_replaceable(const std::string& path) {
     data::load_subset(path);
   } catch (const c10::Error& error) {
     throw UsageError(c10::str("--out: ", path,
-                              " already exists and is not a subset file. Choose another name or remove it. (",
+                              " already exists and is not a subset file. Choose another name, or remove the file. (",
                               user_message(error), ")"));
   }
 }

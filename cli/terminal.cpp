@@ -68,9 +68,16 @@ std::string Terminal::paint(Colour colour, std::string_view text) const {
   return codes.at(static_cast<size_t>(colour)) + std::string(text) + "\033[0m";
 }
 
-void print_result(std::string_view text) {
+int write_result(std::string_view text) {
+  static int first_error = 0;
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  TORCH_CHECK(written, "cannot write standard output: ", errno_message(errno), ".");
+  if (!written && first_error == 0) first_error = errno;
+  return first_error;
+}
+
+void print_result(std::string_view text) {
+  const int error = write_result(text);
+  TORCH_CHECK(error == 0, "cannot write to standard output: ", errno_message(error), ".");
 }
 
 std::string shell_word(const std::string& text) {

@@ -34,6 +34,9 @@ class Terminal {
 /// Throws: c10::Error if standard output is closed or its disk is full
 void print_result(std::string_view text);
 
+/// Like print_result(), but does not throw. Returns: 0, or the error number of the first failed write in this process
+int write_result(std::string_view text);
+
 /// Quotes the text as one word of a POSIX shell if necessary.
 std::string shell_word(const std::string& text);
 

@@ -40,13 +40,13 @@ bool exists(const std::string& path) {
 /// The recipe of the command line. Without --recipe, a resumed run uses the recipe in its folder.
 Recipe recipe_of(const TrainArguments& arguments) {
   if (arguments.resume && arguments.out.empty())
-    throw UsageError("--resume needs --out, the folder of the run to resume.");
+    throw UsageError("--resume needs --out with the folder of the run to resume.");
   std::string path = arguments.recipe;
   if (path.empty() && arguments.resume && exists(recipe_in(arguments.out))) path = recipe_in(arguments.out);
   Recipe recipe = path.empty() ? Recipe{} : load_recipe(path);
   apply_overrides(recipe, {.data = arguments.data, .model = arguments.model, .set = arguments.set});
   if (!arguments.out.empty()) recipe.run_folder = arguments.out;
-  if (recipe.data.empty()) throw UsageError("train needs a dataset: pass --data, or set `data` in the recipe.");
+  if (recipe.data.empty()) throw UsageError("train needs a dataset. Pass --data, or set the key data in the recipe.");
   check_usable(recipe);
   return recipe;
 }

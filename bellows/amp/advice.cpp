@@ -27,7 +27,7 @@ std::vector<int64_t> product_dims(const at::Tensor& weight, const std::string& t
 }  // namespace
 
 std::vector<std::string> advise(const Model& model, int64_t batch_size) {
-  TORCH_CHECK_VALUE(batch_size >= 0, "advise: expected a batch_size of 0 or more, got ", batch_size, ".");
+  TORCH_CHECK_VALUE(batch_size >= 0, "advise: expected a batch_size of at least 0, got ", batch_size, ".");
   std::vector<std::string> advice;
   if (batch_size % unit != 0) advice.push_back(c10::str("batch size: ", reason(batch_size)));
   const auto types = module_types(model);

@@ -55,8 +55,8 @@ at::Tensor values_of(const at::Tensor& parameter, bool allow_fp16) {
   at::Tensor& grad = parameter.mutable_grad();
   TORCH_CHECK_VALUE(allow_fp16 || grad.scalar_type() != at::kHalf, "GradScaler::unscale_: a parameter of shape ",
                     parameter.sizes(),
-                    " has an fp16 gradient; unscaled it would underflow. Keep the weights in fp32 (autocast, or policy "
-                    "O2 with MasterWeights), or set allow_fp16 for a pure fp16 model.");
+                    " has an fp16 gradient, which would underflow when it is unscaled. Keep the weights in fp32 "
+                    "(autocast, or policy O2 with MasterWeights), or set allow_fp16 for a pure fp16 model.");
   if (grad.layout() == at::kStrided) return grad;
   TORCH_CHECK_VALUE(grad.layout() == at::kSparse, "GradScaler: expected a dense or sparse COO gradient, got layout ",
                     grad.layout(), " (parameter of shape ", parameter.sizes(), ").");
@@ -83,7 +83,8 @@ std::map<std::string, double> read_state(const NamedTensors& state) {
                       values[key], ". The state cannot be used.");
   }
   for (const std::string& key : keys) {
-    TORCH_CHECK_VALUE(values.count(key), load_name, ": there is no entry \"", key, "\". Is this a GradScaler's state?");
+    TORCH_CHECK_VALUE(values.count(key), load_name, ": the entry \"", key,
+                      "\" is missing. Is this the state of a GradScaler?");
   }
   return values;
 }
@@ -191,11 +192,11 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   check_placed("unscale_");
   PerOptimizer& state = optimizers_[&optimizer];
   TORCH_CHECK_VALUE(state.stage != Stage::unscaled,
-                    "GradScaler::unscale_: has already been called on this optimizer since the last update(); the "
-                    "gradients would be divided by the scale twice.");
+                    "GradScaler: unscale_() has already been called on this optimizer since the last update(). Another "
+                    "call would divide the gradients by the scale a second time.");
   TORCH_CHECK_VALUE(state.stage != Stage::stepped,
-                    "GradScaler::unscale_: is being called after step(). Call it between backward() and step(), and "
-                    "update() at the end of each iteration.");
+                    "GradScaler: unscale_() is being called after step(). Call unscale_() between backward() and "
+                    "step(), and call update() at the end of each iteration.");
   TORCH_CHECK_VALUE(
       state.stage != Stage::unscaling,
       "GradScaler::unscale_: an earlier call failed halfway, so some gradients are unscaled and others are "
@@ -224,7 +225,7 @@ at::Tensor GradScaler::step(torch::optim::Optimizer& optimizer, torch::optim::Op
   check_placed("step");
   PerOptimizer& state = optimizers_[&optimizer];
   TORCH_CHECK_VALUE(state.stage != Stage::stepped,
-                    "GradScaler::step: has already been called on this optimizer since the last update(). Call "
+                    "GradScaler: step() has already been called on this optimizer since the last update(). Call "
                     "update() once at the end of each iteration.");
   at::Tensor result;
   auto* scaled = dynamic_cast<ScaledStep*>(&optimizer);
@@ -254,8 +255,8 @@ at::Tensor GradScaler::step_scaled(torch::optim::Optimizer& optimizer, ScaledSte
 at::Tensor GradScaler::found_inf(const torch::optim::Optimizer& optimizer) const {
   const auto found = optimizers_.find(&optimizer);
   TORCH_CHECK_VALUE(found != optimizers_.end() && !found->second.found_inf.empty(),
-                    "GradScaler::found_inf: this optimizer was not checked since the last update(). Call it "
-                    "between step() and update().");
+                    "GradScaler::found_inf: this optimizer has not been checked since the last update(). Call "
+                    "found_inf() between step() and update().");
   return sum_of(found->second.found_inf);
 }
 
@@ -269,7 +270,7 @@ void GradScaler::update() {
     found.add_(sum_of(state.found_inf));
   }
   TORCH_CHECK_VALUE(any,
-                    "GradScaler::update: no inf checks were recorded prior to update. Call step() (or unscale_()) for "
+                    "GradScaler::update: no inf checks were recorded before update(). Call step() (or unscale_()) for "
                     "at least one optimizer first.");
   at::_amp_update_scale_(scale_, growth_tracker_, found, options_.growth_factor, options_.backoff_factor,
                          options_.growth_interval);

@@ -15,12 +15,14 @@ class ScaledStep;
 
 namespace bellows::amp {
 
-/// Params: init_scale – first scale; with a power of two, scaling is exact
-///         growth_factor – factor of the scale after `growth_interval` successive steps with finite gradients
-///         backoff_factor – factor of the scale after a step in which a gradient was infinite or NaN
-///         enabled – false: scale() returns its argument, step() steps, and all other functions do nothing
-///         allow_fp16 – also unscale fp16 gradients; only for models whose weights are all fp16 (policy O3), because
-///         gradients that underflow during unscaling are lost
+/// Params: init_scale – initial scale; scaling by a power of two is exact
+///         growth_factor – the scale is multiplied by this factor after `growth_interval` successive steps with finite
+///         gradients
+///         backoff_factor – the scale is multiplied by this factor after a step in which a gradient was infinite or NaN
+///         enabled – false: scale() returns its argument, step() calls the optimizer's step(), and all other functions
+///         do nothing
+///         allow_fp16 – true: fp16 gradients are unscaled, too. Set it only for models whose weights are all fp16
+///         (policy O3), because gradients that underflow during unscaling are lost
 struct GradScalerOptions {
   double init_scale = 65536;
   double growth_factor = 2;
@@ -38,12 +40,12 @@ struct GradScalerOptions {
 /// scaler.step(optimizer);              // for each optimizer
 /// scaler.update();                     // once
 /// ```
-/// Works with one or several torch::optim::Optimizer of any kind, on several devices, and with sparse gradients. bf16
-/// has the range of fp32 and needs no scaling.
-/// Numerics: scales, skipped steps and parameters equal Python's over 200 steps with injected infinities, two
-///           optimizers, dense and sparse (tests/amp/grad_scaler_golden_test.cpp)
-/// Cost:     one pass over the gradients. step() waits for the device once, or not at all for an optimizer that is a
-///           ScaledStep. The other functions wait only where documented.
+/// You can use it with one or several optimizers of any kind, on several devices, and with sparse gradients. Models in
+/// bf16 need no scaling, because bf16 has the range of fp32.
+/// Numerics: scales, skipped steps and parameters equal PyTorch's over 200 steps with injected infinities, two
+///           optimizers, and dense and sparse gradients (tests/amp/grad_scaler_golden_test.cpp)
+/// Cost:     one pass over the gradients. step() waits for the device once, or not at all if the optimizer is a
+///           ScaledStep. The other functions wait only if their comments state it.
 /// Threads:  not thread-safe
 /// Ref:      torch.amp.GradScaler
 class GradScaler {
@@ -52,44 +54,45 @@ class GradScaler {
   ///         outside (0, 1), init_scale ≤ 0, or growth_interval < 1
   explicit GradScaler(const GradScalerOptions& options = {});
 
-  /// `output` times the scale. The first call places the scale on that tensor's device.
+  /// Returns `output` times the scale. The first call creates the scale on the device of `output`.
   /// Throws: c10::ValueError if `output` is undefined or not floating-point
   at::Tensor scale(const at::Tensor& output);
   std::vector<at::Tensor> scale(at::TensorList outputs);
 
-  /// Divides the gradients of `optimizer`'s parameters by the scale and records whether one is infinite or NaN. Call it
-  /// at most once before the optimizer's step. If you do not call it, step() does.
-  /// Throws: c10::ValueError if it is called twice or after step(), if scale() was not called, or for fp16 gradients
-  ///         without allow_fp16
+  /// Divides the gradients of the optimizer's parameters by the scale, and records whether a gradient is infinite or
+  /// NaN. Call this function at most once in each iteration, before step(). If you do not call it, step() unscales the
+  /// gradients.
+  /// Throws: c10::ValueError if it is called twice or after step(), if scale() was not called, or if no parameter has a
+  ///         gradient; if a gradient is fp16 and allow_fp16 is false; if a sparse gradient is not in COO layout
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  /// Steps unless a gradient is infinite or NaN. Returns the result of the optimizer's step. If the step throws, the
-  /// next scale() starts a new iteration; call zero_grad() before it.
-  /// Params: closure – must be null unless the scaler is disabled, because gradients computed in it would not be
+  /// Calls the optimizer's step() and returns its result. The step is skipped if a gradient is infinite or NaN. If the
+  /// optimizer's step() throws, call zero_grad(). The next scale() then starts a new iteration.
+  /// Params: closure – must be null if the scaler is enabled, because gradients that a closure computes would not be
   ///         unscaled
-  /// Throws: c10::ValueError if it is called twice before update(), if scale() was not called, or if no parameter has a
-  ///         gradient
+  /// Throws: c10::ValueError if it is called twice before update(), if scale() was not called, if no parameter has a
+  ///         gradient, or if `closure` is set and the scaler is enabled; exceptions of unscale_() and of the optimizer
   at::Tensor step(torch::optim::Optimizer& optimizer, torch::optim::Optimizer::LossClosure closure = nullptr);
 
-  /// Ends the iteration. Lowers the scale if a step was skipped, and raises it after growth_interval steps without
+  /// Ends the iteration. The scale is lowered if a step was skipped, and raised after growth_interval steps without
   /// skips.
-  /// Throws: c10::ValueError if no optimizer was checked since the last update()
+  /// Throws: c10::ValueError if neither step() nor unscale_() was called since the last update()
   void update();
   /// Ends the iteration and sets the scale.
-  /// Throws: c10::ValueError if `new_scale` is not positive and finite; for a tensor, if it does not have exactly one
-  ///         element or requires a gradient
+  /// Throws: c10::ValueError if scale() was not called, if the number `new_scale` is not positive and finite, or if the
+  ///         tensor `new_scale` requires a gradient or does not have exactly one element
   void update(double new_scale);
   void update(const at::Tensor& new_scale);
 
-  /// The result of unscale_() or step() since the last update(): 0-d float32 on the scale's device, above 0 if a
-  /// gradient was infinite or NaN. Does not wait for the device.
-  /// Throws: c10::ValueError if `optimizer` was not checked
+  /// Returns the result of the last check in unscale_() or step(), as a 0-d float32 tensor on the scale's device. It is
+  /// above 0 if a gradient was infinite or NaN. The function does not wait for the device.
+  /// Throws: c10::ValueError if neither step() nor unscale_() was called for `optimizer` since the last update()
   at::Tensor found_inf(const torch::optim::Optimizer& optimizer) const;
 
   bool is_enabled() const { return options_.enabled; }
-  /// 1 if disabled. Waits for the device.
+  /// Returns the scale, or 1 if the scaler is disabled. Waits for the device.
   double get_scale() const;
-  /// Number of successive steps without skips. Waits for the device.
+  /// Returns the number of successive steps without skips. Waits for the device.
   int64_t get_growth_tracker() const;
   double get_growth_factor() const { return options_.growth_factor; }
   double get_backoff_factor() const { return options_.backoff_factor; }
@@ -99,12 +102,13 @@ class GradScaler {
   void set_backoff_factor(double factor);
   void set_growth_interval(int64_t steps);
 
-  /// The five entries of Python's state as 0-d tensors: scale, growth_factor, backoff_factor, growth_interval,
-  /// _growth_tracker. Empty if disabled. Call it after update(). Waits for the device.
+  /// Returns the five entries of PyTorch's state as 0-d tensors: scale, growth_factor, backoff_factor, growth_interval,
+  /// _growth_tracker. The state is empty if the scaler is disabled. Call this function after update(). Waits for the
+  /// device.
   NamedTensors state_dict() const;
-  /// Does nothing if disabled.
-  /// Throws: c10::ValueError if the state is empty (saved by a disabled scaler), or an entry is missing, unknown or out
-  ///         of range; then nothing is changed
+  /// Restores a state that state_dict() returned. Does nothing if the scaler is disabled.
+  /// Throws: c10::ValueError if the state is empty (saved by a disabled scaler), or if an entry is missing, unknown or
+  ///         out of range. The scaler is then unchanged
   void load_state_dict(const NamedTensors& state);
 
  private:
@@ -114,7 +118,7 @@ class GradScaler {
   struct PerOptimizer {
     Stage stage = Stage::ready;
     bool failed = false;  ///< step() or unscale_() failed; the next scale() resets the state
-    ByDevice found_inf;   ///< by device of the gradients
+    ByDevice found_inf;   ///< one tensor per device that has gradients
   };
 
   void place(c10::Device device);

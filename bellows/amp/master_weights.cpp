@@ -31,8 +31,8 @@ at::Tensor make_master(const std::string& name, const at::Tensor& low, const at:
 }  // namespace
 
 MasterWeights::MasterWeights(const NamedTensors& low, std::vector<at::Tensor> values) {
-  TORCH_CHECK_VALUE(values.empty() || values.size() == low.size(), "MasterWeights: ", low.size(), " parameters but ",
-                    values.size(), " masters.");
+  TORCH_CHECK_VALUE(values.empty() || values.size() == low.size(), "MasterWeights: expected one master for each of ",
+                    low.size(), " parameters, got ", values.size(), ".");
   for (const auto i : c10::irange(low.size())) {
     const auto& [name, parameter] = low[i];
     if (parameter.scalar_type() != at::kBFloat16 && parameter.scalar_type() != at::kHalf) continue;
@@ -55,8 +55,8 @@ void MasterWeights::load_state_dict(const NamedTensors& state) {
   std::vector<at::Tensor> values;
   for (const auto& [name, master] : masters_) {
     const auto found = given.find(name);
-    TORCH_CHECK_VALUE(found != given.end() && found->second.defined(), "MasterWeights::load_state_dict: there is no \"",
-                      name, "\". Was this saved with the same policy?");
+    TORCH_CHECK_VALUE(found != given.end() && found->second.defined(), "MasterWeights::load_state_dict: the entry \"",
+                      name, "\" is missing. Was the state saved with the same policy?");
     TORCH_CHECK_VALUE(found->second.sizes() == master.sizes(), "MasterWeights::load_state_dict: ", name, " has shape ",
                       found->second.sizes(), " in the state and ", master.sizes(), " in the model.");
     values.push_back(found->second);

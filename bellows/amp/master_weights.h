@@ -10,47 +10,51 @@
 
 namespace bellows::amp {
 
-/// fp32 master weights of low-precision parameters, for any optimizer. An update that is smaller than half the distance
-/// to the next bf16 or fp16 number would be lost in the parameter; in the master weight it accumulates.
+/// fp32 master weights of low-precision parameters, for any optimizer. A bf16 or fp16 parameter loses updates that are
+/// smaller than half the distance to the next representable number. A master weight accumulates them.
 ///
-/// attach() replaces the parameters in the optimizer by the master weights. Each step: backward, take_gradients(),
-/// (GradScaler or clipping, on the masters' gradients), optimizer.step(), write_back(). If there are no master weights,
-/// all functions do nothing, so a loop needs no condition.
-/// Cost:    4 bytes per weight. A step additionally reads the gradients and writes the weights once. Optimizers with
-///          their own master weights (fused, mixed dtypes) do not have this cost.
+/// attach() replaces the parameters in the optimizer with their master weights. In each step, call backward(),
+/// take_gradients(), optimizer.step() and write_back() in this order. After take_gradients(), a GradScaler or clipping
+/// works on the gradients of the master weights. If there are no master weights, all functions do nothing, so your
+/// training loop needs no condition.
+/// Cost:    4 bytes per weight. Each step additionally reads the gradients and writes the weights once. Optimizers with
+///          their own master weights (fused, mixed dtypes) do not need these additional passes.
 /// Threads: not thread-safe
 /// Ref:     arXiv:1710.03740, section 3.1; apex.amp master_weights
 class MasterWeights {
  public:
   MasterWeights() = default;
-  /// Params: low – parameters by name. Those in bf16 or fp16 get a master weight; the others are not changed. A tensor
-  ///         that occurs twice (tied weights) gets only one.
-  ///         values – fp32 tensors in the same order to use as master weights (not copied); empty: cast from `low`
-  /// Throws: c10::ValueError if the number, a shape or a dtype of `values` does not match
+  /// Params: low – parameters by name. Each bf16 or fp16 parameter gets a master weight; other parameters are not
+  ///         changed. A tensor that occurs twice (tied weights) gets only one master weight.
+  ///         values – fp32 tensors that are used as the master weights, in the order of `low` (not copied); empty: the
+  ///         master weights are cast from `low`
+  /// Throws: c10::ValueError if the number of `values`, or the shape or dtype of one of them, does not match `low`
   explicit MasterWeights(const NamedTensors& low, std::vector<at::Tensor> values = {});
 
   bool empty() const { return masters_.empty(); }
-  /// Names and fp32 tensors in the order of the parameters. Save them in checkpoints; they are also more precise for
-  /// export.
+  /// Returns the names and fp32 tensors in the order of the parameters. Save them in checkpoints. For export, they are
+  /// more precise than the parameters.
   NamedTensors state_dict() const;
-  /// Copies `state` into the master weights, and from these into the parameters.
-  /// Throws: c10::ValueError if a name is missing or unknown, or a shape differs; then nothing is changed
+  /// Copies `state` to the master weights, and writes the rounded master weights to the parameters.
+  /// Throws: c10::ValueError if a name is missing or unknown, or a shape differs; nothing is changed in this case
   void load_state_dict(const NamedTensors& state);
 
-  /// Each low-precision parameter with its master weight, for optimizers that have their own master weights. With
-  /// `optimizer.set_master_weight(parameter, master)`, these start from the unrounded weights. Do not call attach(),
-  /// take_gradients() and write_back() then.
+  /// Returns each low-precision parameter with its master weight, for optimizers that have their own master weights.
+  /// Call `optimizer.set_master_weight(parameter, master)` with each pair, so that the optimizer starts from the
+  /// unrounded weights. In this case, do not call attach(), take_gradients() and write_back().
   std::vector<std::pair<at::Tensor, at::Tensor>> pairs() const;
 
-  /// Replaces the parameters in the optimizer's groups by the master weights. Existing state is kept for them.
-  /// Throws: c10::ValueError if the optimizer contains none of the parameters
+  /// Replaces the low-precision parameters in the optimizer's groups with their master weights. The master weights take
+  /// over the existing optimizer state.
+  /// Throws: c10::ValueError if the optimizer contains none of the low-precision parameters
   void attach(torch::optim::Optimizer& optimizer) const;
 
-  /// Moves each gradient from its parameter to the master weight, cast to fp32. If the master weight already has a
-  /// gradient, adds to it: if you call it after every backward, gradients of several batches accumulate in fp32.
+  /// Casts the gradient of each low-precision parameter to fp32 and moves it to the master weight. If the master weight
+  /// already has a gradient, the new gradient is added to it. To accumulate the gradients of several batches in fp32,
+  /// call this function after every backward pass.
   void take_gradients() const;
 
-  /// Rounds the master weights into the parameters. You can call it after a skipped step, too.
+  /// Writes the rounded master weights to the parameters. You can also call this function after a skipped step.
   void write_back() const;
 
  private:

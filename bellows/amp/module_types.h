@@ -7,11 +7,11 @@
 
 namespace bellows::amp {
 
-/// Class of each module by path, without namespace and "Impl": "layer1.0.bn1" → "BatchNorm2d". Empty if the kind of
-/// model has no information about its modules.
+/// Returns a map from each module's path to its class name, without the namespace and the suffix "Impl". For example,
+/// "layer1.0.bn1" maps to "BatchNorm2d". The map is empty if this kind of model has no information about its modules.
 std::map<std::string, std::string> module_types(const Model& model);
 
-/// The module that a parameter belongs to: "fc.weight" → "fc".
+/// Returns the path of the module to which a parameter belongs. For example, "fc.weight" gives "fc".
 std::string owner_of(const std::string& parameter);
 
 }  // namespace bellows::amp

@@ -22,7 +22,7 @@ std::string word(c10::ScalarType dtype) {
 void check(const Policy& policy) {
   const bool low = policy.autocast || policy.low_weights;
   TORCH_CHECK_VALUE(low ? is_low(policy.dtype) : policy.dtype == at::kFloat, "amp: policy ", policy.name,
-                    low ? " is of low precision and needs dtype bf16 or fp16" : " keeps fp32 and needs dtype fp32",
+                    low ? " has low precision and needs dtype bf16 or fp16" : " keeps fp32 and needs dtype fp32",
                     ", got ", policy.dtype, ".");
   TORCH_CHECK_VALUE(policy.low_weights || !(policy.norms_fp32 || policy.master_weights), "amp: policy ", policy.name,
                     " requests fp32 norms or master weights, but its weights are fp32 already. Set low_weights, or "
@@ -57,7 +57,7 @@ NamedTensors chosen(const Model& model, const NamedTensors& tensors, const Polic
   const auto types = module_types(model);
   TORCH_CHECK_VALUE(!policy.norms_fp32 || !types.empty(), "amp::apply: policy ", policy.name,
                     " keeps norms in fp32, but model \"", model.name(),
-                    "\" has no information about its modules, so norms cannot be found. Use O0, O1 or O3.");
+                    "\" has no information about its modules, so its norms cannot be found. Use O0, O1 or O3.");
   NamedTensors result;
   for (const auto& [name, tensor] : tensors) {
     const auto type = types.find(owner_of(name));
@@ -90,7 +90,7 @@ std::string describe(const Policy& policy) {
   check(policy);
   const std::string dtype = word(policy.dtype);
   const std::string weights = policy.low_weights ? dtype : "fp32";
-  const std::string norms = policy.norms_fp32 ? "; of norms fp32" : "";
+  const std::string norms = policy.norms_fp32 ? "; norms fp32" : "";
   std::string forward = "all operators in " + weights;
   if (policy.autocast) {
     forward = "autocast: matmuls and convolutions in " + dtype + "; losses and operators that may overflow in fp32" +

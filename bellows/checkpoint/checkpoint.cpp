@@ -32,8 +32,8 @@ uint64_t data_bytes(const State& state) {
 std::string space_text(const std::string& path, const State& state) {
   std::error_code error;
   const auto space = std::filesystem::space(std::filesystem::absolute(path, error).parent_path(), error);
-  std::string text = c10::str("It needs ", data_bytes(state), " bytes for its tensors");
-  return error ? text + "." : text + c10::str(", its disk has ", space.available, " free.");
+  std::string text = c10::str("The tensors need ", data_bytes(state), " bytes");
+  return error ? text + "." : text + c10::str(", and the disk has ", space.available, " bytes free.");
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ void save(const std::string& path, const State& state) {
   } catch (const c10::ValueError&) {
     throw;  // a tensor that the format does not support
   } catch (const c10::Error& error) {
-    TORCH_CHECK(false, "checkpoint: not saved: ", user_message(error), " ", space_text(path, state));
+    TORCH_CHECK(false, "checkpoint: the checkpoint was not saved: ", user_message(error), " ", space_text(path, state));
   }
 }
 

@@ -68,7 +68,7 @@ void remove_checkpoint(const fs::path& path) {
 void make_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  TORCH_CHECK(!error, "checkpoint: cannot make the folder ", path, ": ", error.message(), ". Choose another folder.");
+  TORCH_CHECK(!error, "checkpoint: cannot create the folder ", path, ": ", error.message(), ". Choose another folder.");
 }
 
 bool ranks_before(const ScoredCheckpoint& a, const ScoredCheckpoint& b) {
@@ -142,7 +142,8 @@ std::optional<State> Folder::newest() {
     }
   }
   TORCH_CHECK_VALUE(all.empty(), "checkpoint: none of the ", all.size(), " checkpoints in ", path_,
-                    " can be read. The newest one: ", of_newest, " Repair it, or remove them to start again.");
+                    " can be read. Error of the newest one: ", of_newest,
+                    " Repair it, or remove all of them to start from the beginning.");
   return {};
 }
 
@@ -186,7 +187,7 @@ std::vector<ScoredCheckpoint> Folder::best() const {
       ranking.push_back({file, std::stoll(name.substr(prefix.size(), digits)), score.get<double>()});
     }
   } catch (const nlohmann::json::exception& error) {
-    log_warn("checkpoint: ", path, " is damaged; the checkpoints in ", best_folder(), " count as unscored. ",
+    log_warn("checkpoint: ", path, " is damaged, so the checkpoints in ", best_folder(), " have no scores. ",
              error.what());
     ranking.clear();
   }

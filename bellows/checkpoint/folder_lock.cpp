@@ -48,7 +48,7 @@ FolderLock::FolderLock(const std::string& folder)
   }
   const std::string text = this_process();
   if (::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, text.data(), text.size(), 0) < 0) {
-    log_debug("checkpoint: cannot note the process in ", folder, "/.lock: ", errno_message(errno));
+    log_debug("checkpoint: cannot write the process ID to ", folder, "/.lock: ", errno_message(errno));
   }
 }
 

@@ -73,10 +73,10 @@ State unpickle_state(const io::PickleValue& file, const std::string& path) {
   const io::PickleValue* format = file.is_dict() ? file.find("format") : nullptr;
   TORCH_CHECK_VALUE(
       format && format->is_string() && format->as_string() == file_format, "checkpoint: ", path,
-      " is a torch.save file, but not a checkpoint of a training run. Weights alone are read with load_tensors.");
+      " is a torch.save file, but not a checkpoint of a training run. To read only weights, use load_tensors().");
   const int64_t version = file.at("version").as_int();
   TORCH_CHECK_VALUE(version >= 1 && version <= file_version, "checkpoint: ", path, " has version ", version,
-                    ", this program reads up to version ", file_version, ". Use a newer Bellows.");
+                    ", but this program reads versions up to ", file_version, ". Use a newer Bellows.");
   try {
     return from_pickle(file);
   } catch (const c10::Error& error) {
@@ -241,7 +241,7 @@ SavedTensor read_saved_tensor(const IndexValue& value, const ShardedIndex& index
   const std::string where = value.where() + " (" + io::printable(tensor.name, 200) + ")";
   const int bits = io::safetensors_bits(tensor.dtype);
   TORCH_CHECK_VALUE(bits >= 8 && bits % 8 == 0, where,
-                    ": expected a dtype of whole bytes as safetensors has it, found ", io::printable(tensor.dtype),
+                    ": expected a safetensors dtype with a whole number of bytes, found ", io::printable(tensor.dtype),
                     ".");
   const int64_t numel = checked_numel(tensor.sizes, where);
   if (value.has("strides")) tensor.strides = value.at("strides").numbers();
@@ -262,12 +262,13 @@ void check_index_crc(std::string_view text, const std::string& where) {
   const size_t tail = crc_begin.size() + crc_digits + crc_end.size();
   const bool complete =
       text.size() > tail && text.ends_with(crc_end) && text.substr(text.size() - tail).starts_with(crc_begin);
-  TORCH_CHECK_VALUE(complete, where, ": expected a checksum in its last line, found none: it is cut off, or no index ",
+  TORCH_CHECK_VALUE(complete, where,
+                    ": expected a checksum in the last line, found none. The file is truncated, or is not the index ",
                     "of a checkpoint (", text.size(), " bytes).");
   const std::string_view content = text.substr(0, text.size() - tail);
   const std::string_view written = text.substr(content.size() + crc_begin.size(), crc_digits);
   const std::string found = hex(io::crc32c(io::as_bytes(content)));
-  TORCH_CHECK_VALUE(found == written, where, ": its checksum should be ", io::printable(written), ", it is ", found,
+  TORCH_CHECK_VALUE(found == written, where, ": expected the checksum ", io::printable(written), ", found ", found,
                     ": the file is damaged.");
 }
 
@@ -315,7 +316,7 @@ ShardedIndex parse_sharded_index(std::string_view text, const std::string& where
                     ", found ", io::printable(value.at("format").text()), ".");
   const int64_t version = value.at("version").number();
   TORCH_CHECK_VALUE(version >= 1 && version <= index_version, where, " has version ", version,
-                    ", this program reads up to version ", index_version, ". Use a newer Bellows.");
+                    ", but this program reads versions up to ", index_version, ". Use a newer Bellows.");
   ShardedIndex index{.ranks = value.at("ranks").number(),
                      .step = value.at("step").number(),
                      .epoch = value.at("epoch").number(),

@@ -84,7 +84,7 @@ void Loading::match() {
   compared.check("checkpoint: ");
   const LoadReport report = joined_report(compared.results, saved_->index());
   TORCH_CHECK_VALUE(report.complete(), "checkpoint: ", path_, " does not fit the state of this job:\n",
-                    report.to_string(), "\nGive the job the model and the optimizer that it was saved with.");
+                    report.to_string(), "\nResume with the model and the optimizer of the saved run.");
   const std::string mine = c10::str("rng/", group_.rank(), "/");
   for (const SavedTensor& tensor : saved_->index().tensors) {
     if (tensor.name.starts_with(mine))
@@ -110,7 +110,7 @@ void Loading::copy() {
       }
     }
     return std::string();
-  }).check("checkpoint: " + path_ + " was read in part only: ");
+  }).check("checkpoint: " + path_ + " was only partly read: ");
   const ShardedIndex& index = saved_->index();
   state_.step = index.step;
   state_.epoch = index.epoch;

@@ -11,8 +11,9 @@
 
 namespace bellows::checkpoint {
 
-/// The steps of load_sharded(). All are collective and must be called in this order. Errors in open() or verify() mean
-/// damage, so that an older checkpoint can be tried. Errors in match() mean that the state does not fit the checkpoint.
+/// The steps of load_sharded(). All steps are collective and must be called in this order. If open() or verify()
+/// returns an error, the checkpoint is damaged, and the caller can try an older checkpoint. If match() throws, the
+/// state does not fit the checkpoint.
 class Loading {
  public:
   Loading(std::string path, ShardedState& state, const comm::Group& group, const Prepare& prepare)

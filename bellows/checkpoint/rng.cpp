@@ -57,7 +57,7 @@ void set_rng_state(const NamedTensors& state) {
     const std::lock_guard lock(generator.mutex());
     TORCH_CHECK_VALUE(tensor.scalar_type() == at::kByte && tensor.sizes() == generator.get_state().sizes(),
                       "set_rng_state: the state of ", name, " should be ", generator.get_state().sizes(),
-                      " bytes, it is ", tensor.scalar_type(), " ", tensor.sizes(), ".");
+                      " bytes, but it is ", tensor.scalar_type(), " ", tensor.sizes(), ".");
     generator.set_state(tensor);
   }
 }

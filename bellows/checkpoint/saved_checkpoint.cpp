@@ -54,12 +54,12 @@ class RankFile {
     const std::string& path = file_.path();
     const io::ByteSpan bytes = file_.bytes();
     TORCH_CHECK_VALUE(bytes.size() == saved.bytes, path, ": expected ", saved.bytes, " bytes, found ", bytes.size(),
-                      ": the file is cut off or is another one.");
+                      ": the file is truncated, or is a different file.");
     TORCH_CHECK_VALUE(bytes.size() >= 8 && io::load_little<uint64_t>(bytes) <= bytes.size() - 8, path,
-                      ": its header is damaged.");
+                      ": the header is damaged.");
     const uint32_t crc = io::crc32c(bytes.first(8 + static_cast<size_t>(io::load_little<uint64_t>(bytes))));
-    TORCH_CHECK_VALUE(crc == saved.header_crc32c, path, ": its header's checksum should be ", saved.header_crc32c,
-                      ", it is ", crc, ": the file is damaged.");
+    TORCH_CHECK_VALUE(crc == saved.header_crc32c, path, ": expected the header checksum ", saved.header_crc32c,
+                      ", found ", crc, ": the file is damaged.");
     for (io::SafetensorsEntry& entry : io::parse_safetensors_header(bytes, path).entries)
       entries_.emplace(entry.name, std::move(entry));
   }
@@ -72,8 +72,9 @@ class RankFile {
     const bool fits = entry != entries_.end() && entry->second.dtype == tensor.dtype &&
                       entry->second.end - entry->second.begin == size;
     TORCH_CHECK_VALUE(fits, path(), ": expected ", size, " bytes of ", tensor.dtype, " called ",
-                      io::printable(piece.key, 200), ", found ", entry == entries_.end() ? "none" : "others",
-                      ": the file is not of this checkpoint.");
+                      io::printable(piece.key, 200), ", found ",
+                      entry == entries_.end() ? "none" : "a different tensor",
+                      ": the file does not belong to this checkpoint.");
     file_.check_size();
     return file_.bytes().subspan(entry->second.begin, size);
   }
@@ -90,8 +91,8 @@ void verify_chunks(io::ByteSpan bytes, uint64_t begin, uint64_t end, uint64_t ch
   for (uint64_t chunk = begin / chunk_bytes; chunk * chunk_bytes < end; ++chunk) {
     const uint64_t at = chunk * chunk_bytes;
     const uint32_t crc = io::crc32c(bytes.subspan(at, std::min(chunk_bytes, bytes.size() - at)));
-    TORCH_CHECK_VALUE(crc == piece.crc32c[chunk], path, ": ", io::printable(piece.key, 200), ", from its byte ", at,
-                      " on: the checksum should be ", piece.crc32c[chunk], ", it is ", crc, ": the file is damaged.");
+    TORCH_CHECK_VALUE(crc == piece.crc32c[chunk], path, ": ", io::printable(piece.key, 200), ", from byte ", at,
+                      " on: expected the checksum ", piece.crc32c[chunk], ", found ", crc, ": the file is damaged.");
   }
 }
 
@@ -99,7 +100,7 @@ std::string read_index(const std::string& path) {
   const std::string index = path + "/index.json";
   std::error_code error;  // for unreadable folders, where read_text_file() reports the error
   TORCH_CHECK_VALUE(std::filesystem::exists(index, error) || error, "checkpoint: ", path,
-                    " has no index.json: expected a checkpoint's file, or the folder step-… of one of many ranks.");
+                    " has no index.json: expected a checkpoint file, or a folder step-… that several ranks wrote.");
   return read_text_file(index);
 }
 
@@ -197,9 +198,9 @@ void SavedCheckpoint::read(const SavedTensor& tensor, const ShardSpec& part, con
   const c10::ScalarType dtype = tensor.scalar_type();
   TORCH_CHECK_VALUE(
       part.sizes == tensor.sizes && part.is_inside() && local.scalar_type() == dtype && local.numel() == part.numel(),
-      "checkpoint: ", tensor.name, ": expected ", part.numel(), " elements of ", dtype, " of a tensor of sizes [",
-      c10::Join(", ", tensor.sizes), "], got ", local.numel(), " of ", local.scalar_type(), " of one of [",
-      c10::Join(", ", part.sizes), "].");
+      "checkpoint: ", tensor.name, ": expected ", part.numel(), " elements of ", dtype, " from a tensor of sizes [",
+      c10::Join(", ", tensor.sizes), "], got ", local.numel(), " elements of ", local.scalar_type(),
+      " from a tensor of sizes [", c10::Join(", ", part.sizes), "].");
   const no_grad guard;
   const bool direct = local.device().is_cpu() && local.is_contiguous() && !local.is_neg() && !local.is_conj();
   const at::Tensor out = direct ? local.detach() : at::empty(local.sizes(), at::TensorOptions().dtype(dtype));

@@ -71,14 +71,14 @@ void check_part(const Part& part) {
                     part.name, ": expected a dense tensor with data, found ",
                     local.defined() ? local.toString() : "an undefined one", ".");
   TORCH_CHECK_VALUE(!io::safetensors_dtype_name(local.scalar_type()).empty(), part.name, " has dtype ",
-                    local.scalar_type(), ", which safetensors files cannot hold. Convert it.");
+                    local.scalar_type(), ", which safetensors files cannot store. Convert the tensor.");
   const ShardSpec& spec = part.spec;
   checked_numel(spec.sizes, part.name);
   const bool box = spec.offset.size() == spec.sizes.size();
   TORCH_CHECK_VALUE(spec.is_inside() && spec.numel() == local.numel() && (!box || local.sizes() == spec.length),
                     part.name, ": expected a tensor of sizes [", c10::Join(", ", spec.length), "] at [",
-                    c10::Join(", ", spec.offset), "] inside one of [", c10::Join(", ", spec.sizes), "], found sizes ",
-                    local.sizes(), ".");
+                    c10::Join(", ", spec.offset), "] inside a tensor of sizes [", c10::Join(", ", spec.sizes),
+                    "], found sizes ", local.sizes(), ".");
 }
 
 std::string describe(const ShardedState& state, const Parts& parts) {
@@ -88,7 +88,7 @@ std::string describe(const ShardedState& state, const Parts& parts) {
   for (const Part& part : parts) {
     check_part(part);
     TORCH_CHECK_VALUE(io::is_utf8(part.name), "the name ", io::printable(part.name),
-                      " is not UTF-8 text; rename that tensor.");
+                      " is not UTF-8 text. Rename the tensor.");
     tensors.push_back({part.name, io::safetensors_dtype_name(part.local.scalar_type()), part.spec.sizes,
                        kept_strides(part), part.spec.offset, part.spec.length});
   }
@@ -258,7 +258,7 @@ Parts named_parts(const ShardedState& state, int rank) {
 }
 
 SavePlan plan_save(const ShardedState& state, const comm::Group& group) {
-  const std::string what = "checkpoint: nothing is saved: ";
+  const std::string what = "checkpoint: the checkpoint was not saved: ";
   const Parts parts = named_parts(state, group.rank());
   const Outcomes said = on_all_ranks(group, [&] { return describe(state, parts); });
   said.check(what);
@@ -325,7 +325,7 @@ class PartialFolder {
       path_ = folder_above(target) + "/." + fs::path(target).filename().string() + ".partial-" + letters;
     } while (!fs::create_directory(path_, error) && !error);
     if (error) path_.clear();
-    TORCH_CHECK(!error, "cannot make a folder beside ", target, ": ", error.message(), ". Choose another folder.");
+    TORCH_CHECK(!error, "cannot create a folder next to ", target, ": ", error.message(), ". Choose another folder.");
     return path_;
   }
 
@@ -430,7 +430,7 @@ void copy_own(SavePlan& plan, std::vector<at::Tensor>& buffers) {
 }
 
 void write_planned(const std::string& path, SavePlan& plan, const comm::Group& group, const std::string& trouble) {
-  const std::string what = c10::str("checkpoint: ", path, " is not saved, nothing is left of it: ");
+  const std::string what = c10::str("checkpoint: ", path, " was not saved, and its files were removed: ");
   PartialFolder partial;  // only used by rank 0
   const Outcomes made = on_rank_zero(group, [&] { return partial.make(path); });
   made.check(what);

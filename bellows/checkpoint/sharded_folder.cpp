@@ -22,7 +22,7 @@ ShardedFolder::ShardedFolder(std::string path, const comm::Group& group, int64_t
   on_all_ranks(group_, [&] {
     std::error_code error;
     TORCH_CHECK_VALUE(std::filesystem::is_directory(path_, error), "checkpoint: ", path_, ", which rank ",
-                      group_.ranks()[0], " has made, is no folder here (", error.message(),
+                      group_.ranks()[0], " created, is not a folder on this machine (", error.message(),
                       "). Give all ranks the same folder, on a shared file system.");
     return std::string();
   }).check("");
@@ -44,7 +44,7 @@ void ShardedFolder::write(SavePlan& plan, const std::string& trouble) {
   try {
     folder_->remove_oldest(path);
   } catch (const std::exception& error) {  // rank 0 must continue like the other ranks
-    log_warn("checkpoint: old checkpoints in ", path_, " stay. ", user_message(error));
+    log_warn("checkpoint: cannot remove old checkpoints in ", path_, ": ", user_message(error));
   }
 }
 

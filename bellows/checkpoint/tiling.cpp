@@ -33,7 +33,7 @@ void check_runs(std::vector<HeldRun> runs, int64_t numel, const std::string& whe
     TORCH_CHECK_VALUE(run.begin >= at, where, ": elements ", run.begin, " to ", std::min(at, run.end),
                       " are held twice, by ", who(before), " and by ", who(run.part), ".");
     TORCH_CHECK_VALUE(run.begin == at, where, ": elements ", at, " to ", run.begin, " of ", numel, " are missing; ",
-                      who(run.part), " has those from ", run.begin, " on.");
+                      who(run.part), " holds the elements from ", run.begin, " on.");
     at = run.end;
     before = run.part;
   }
@@ -46,7 +46,7 @@ void check_boxes(const std::vector<const ShardSpec*>& parts, int64_t numel, cons
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i]->numel() == 0) continue;
     TORCH_CHECK_VALUE(!parts[i]->is_run(), where, ": ", who(i),
-                      " holds a run of elements and others hold boxes: expected one kind for all.");
+                      " holds a range of elements, but other parts hold boxes. All parts must be of one kind.");
     for (size_t k = 0; k < i; ++k)
       TORCH_CHECK_VALUE(parts[k]->numel() == 0 || !overlap(*parts[i], *parts[k]), where, ": the boxes of ", who(k),
                         " and of ", who(i), " overlap.");

@@ -11,16 +11,17 @@
 
 namespace bellows::checkpoint {
 
-/// Number of elements of a tensor.
-/// Throws: c10::ValueError if a size is negative or the product exceeds an int64; `where` is the start of the message
+/// Returns the number of elements of a tensor.
+/// Throws: c10::ValueError if a size is negative or the product exceeds an int64. `where` is the start of the message
 int64_t checked_numel(const std::vector<int64_t>& sizes, const std::string& where);
 
-/// Returns begin and count if the part is a single run of elements in row-major order.
+/// If the part is a single run of elements in row-major order, returns the begin and count of the run.
 std::optional<std::pair<int64_t, int64_t>> single_run(const comm::ShardSpec& spec);
 
 /// Checks that the parts of a tensor contain each of its elements exactly once. All parts must be inside the tensor.
-/// Params: where – start of the messages; who – names the holder of a part in them
-/// Throws: c10::ValueError if elements are missing or held twice (the message has the elements and the holders)
+/// Params: where – start of the error messages
+///         who – returns the name of the process or file that holds a part, for error messages
+/// Throws: c10::ValueError if elements are missing or in two parts. The message states the elements and who holds them
 void check_tiling(const std::vector<const comm::ShardSpec*>& parts, const std::vector<int64_t>& sizes,
                   const std::string& where, const std::function<std::string(size_t)>& who);
 

@@ -45,8 +45,8 @@ void check_tensor(const char* name, const at::Tensor& tensor, const Group& group
   const auto devices = group.state()->process_group->getDeviceTypes();
   const bool served = std::any_of(devices.begin(), devices.end(),
                                   [&](c10::Device device) { return device.type() == tensor.device().type(); });
-  TORCH_CHECK_VALUE(served, name, ": the tensor is on ", tensor.device(), ", and group ", group.name(),
-                    " has no back end for it. Move it to the World's device.");
+  TORCH_CHECK_VALUE(served, name, ": the tensor is on ", tensor.device(), ", but group ", group.name(),
+                    " has no backend for this device. Move the tensor to the device of the World.");
 }
 
 void check_root(const char* name, int root, const Group& group) {
@@ -62,7 +62,7 @@ void check_mean(const char* name, Reduce op, const at::Tensor& tensor) {
 void check_divisible(const char* name, const at::Tensor& tensor, const Group& group) {
   TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) % group.size() == 0, name, ": expected dim 0 to be a ",
                     "multiple of the ", group.size(), " ranks of group ", group.name(), ", got shape [",
-                    c10::Join(", ", tensor.sizes()), "]. Pad it.");
+                    c10::Join(", ", tensor.sizes()), "]. Pad the tensor.");
 }
 
 bool nothing_to_exchange(const at::Tensor& tensor, const Group& group) {

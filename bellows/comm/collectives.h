@@ -8,11 +8,12 @@
 
 #include "bellows/comm/group.h"
 
-/// Collectives of a group. All ranks of the group call the same functions in the same order, with tensors of the same
-/// dtype and shape. A World can be passed as the group of all ranks.
+/// Collectives of a process group. All ranks of the group must call the same functions in the same order, with tensors
+/// of the same dtype and shape. To call a collective on all ranks, pass the World as the group.
 ///
-/// Throws: c10::ValueError if the arguments are invalid on every rank. c10::Error if a rank ended, called another
-///         collective or exceeded the World's timeout (the message names the rank and its last call)
+/// Throws: c10::ValueError if this rank's arguments are invalid. The other ranks then get the c10::Error below, unless
+///         their arguments are invalid, too. c10::Error if a rank ended, called a different collective or exceeded the
+///         World's timeout (the message names the rank and its last call)
 /// Ref:    torch.distributed
 namespace bellows::comm {
 
@@ -24,48 +25,53 @@ class Pending {
   struct State;
   explicit Pending(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  /// Waits until the collective is done. Do not touch its tensors before.
-  /// Returns: the result of the collective. Throws: like the collective; later calls throw the same exception again
+  /// Waits until the collective has finished. Do not access its tensors before then.
+  /// Returns: the result of the collective
+  /// Throws:  like the collective. Later calls throw the same exception again
   at::Tensor wait();
 
  private:
   std::shared_ptr<State> state_;
 };
 
-/// Reduces the ranks' tensors elementwise, in place on every rank. `mean` requires floating-point tensors.
-/// Numerics: bit-identical on every rank; the order of the sum depends on the number of ranks
+/// Reduces the ranks' tensors elementwise, in place on every rank. `mean` requires floating-point or complex tensors.
+/// Numerics: bit-identical on every rank; the order of summation depends on the number of ranks
 /// Cost:     each of n ranks sends and receives 2 (n - 1) / n of the tensor's bytes
 at::Tensor all_reduce(at::Tensor tensor, const Group& group, Reduce op = Reduce::sum);
 [[nodiscard]] Pending all_reduce_async(at::Tensor tensor, const Group& group, Reduce op = Reduce::sum);
 
-/// Copies the tensor of `root` to every rank, in place.
-/// Params: root – rank in the group
+/// Copies the tensor of rank `root` to every rank, in place.
+/// Params: root – rank within the group
+/// Cost:   each rank except `root` receives the tensor's bytes once
 at::Tensor broadcast(at::Tensor tensor, int root, const Group& group);
 [[nodiscard]] Pending broadcast_async(at::Tensor tensor, int root, const Group& group);
 
-/// Collects the tensors of all ranks on every rank: [D0, …] → [size, D0, …].
+/// Gathers the tensors of all ranks on every rank: [D0, …] → [size, D0, …].
+/// Cost: each of n ranks sends and receives n - 1 times the bytes of one rank's tensor
 at::Tensor all_gather(const at::Tensor& tensor, const Group& group);
 [[nodiscard]] Pending all_gather_async(const at::Tensor& tensor, const Group& group);
 
-/// Replaces the r-th part of the tensor by that of rank r, in place on every rank: [size · D0, …], contiguous.
+/// For every rank r, fills part r of the tensor with part r of rank r's tensor, in place on every rank. The tensor is
+/// [size · D0, …] and contiguous.
+/// Cost: each of n ranks sends and receives n - 1 times the bytes of one part
 at::Tensor all_gather_in_place(at::Tensor tensor, const Group& group);
 [[nodiscard]] Pending all_gather_in_place_async(at::Tensor tensor, const Group& group);
 
-/// Sends the r-th part of each rank's tensor to rank r, which gets the parts in rank order: [size, …] → [size, …].
+/// Sends part r of each rank's tensor to rank r. Each rank gets its parts in rank order: [size, …] → [size, …].
 /// Cost: each of n ranks sends and receives (n - 1) / n of the tensor's bytes
 at::Tensor all_to_all(const at::Tensor& tensor, const Group& group);
 
-/// Reduces the tensors and returns the r-th part on rank r: [size · D0, …] → [D0, …].
+/// Reduces the ranks' tensors and returns part r of the result on rank r: [size · D0, …] → [D0, …].
 /// Numerics: Gloo sums in rank order
-/// Cost: each of n ranks sends and receives (n - 1) / n of the tensor's bytes; Gloo needs temporary memory of the
-///       tensor's size
+/// Cost:     each of n ranks sends and receives (n - 1) / n of the tensor's bytes. Gloo also needs temporary memory of
+///           the tensor's size
 at::Tensor reduce_scatter(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);
 [[nodiscard]] Pending reduce_scatter_async(const at::Tensor& tensor, const Group& group, Reduce op = Reduce::sum);
 
-/// Returns after all ranks have called it.
+/// Returns when all ranks have called it.
 void barrier(const Group& group);
 
-/// Broadcast and all-gather of byte strings. The ranks' strings may differ in length.
+/// Broadcasts or gathers byte strings. The lengths of the ranks' strings may differ.
 std::string broadcast_string(const std::string& bytes, int root, const Group& group);
 std::vector<std::string> all_gather_strings(const std::string& bytes, const Group& group);
 

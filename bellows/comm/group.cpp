@@ -93,14 +93,14 @@ std::map<std::string, Traffic> traffic(const Group& group) {
 }
 
 void TrafficCount::add(const std::string& name, int64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Traffic& traffic = of_[name];
   ++traffic.calls;
   traffic.bytes += bytes;
 }
 
 std::map<std::string, Traffic> TrafficCount::all() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return of_;
 }
 

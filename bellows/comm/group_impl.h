@@ -1,13 +1,13 @@
 #pragma once
 
-// Internals of group.h that depend on c10d, for this component and for components that pass a process group to
+// Internals of group.h that depend on c10d. They are for this component and for components that pass a process group to
 // libtorch.
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include <mutex>
 #include <optional>
 
 #include "bellows/comm/group_parts.h"
+#include "bellows/core/mutex.h"
 
 namespace bellows::comm {
 
@@ -17,30 +17,30 @@ class TrafficCount {
   std::map<std::string, Traffic> all() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::string, Traffic> of_;
+  mutable Mutex mutex_;
+  std::map<std::string, Traffic> of_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 struct Group::State : GroupParts {
   std::shared_ptr<TrafficCount> traffic;
-  /// The following members are empty in a group of one.
+  /// In a group of one rank, the following members are empty.
   std::optional<Store> store;
   std::shared_ptr<Watchdog> watchdog;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
-  std::map<std::string, int> duplicates;  ///< number of duplicates by name
+  std::map<std::string, int> duplicates;  ///< number of duplicates for each name
 
-  /// Closes the connections. If a collective is still running after a second, the connections stay open until the
+  /// Closes the connections. If a collective is still running after one second, the connections stay open until the
   /// process ends, because closing them would block this thread until the collective's timeout.
   ~State();
 };
 
-/// Wraps a back end: counts the calls, reports them to `watchdog` before they are executed, and adds the rank that
-/// caused a failure to errors.
+/// Wraps a back end. The wrapper counts the calls, reports them to `watchdog` before they run, and adds the rank that
+/// caused a failure to error messages.
 c10::intrusive_ptr<c10d::Backend> watched(c10::intrusive_ptr<c10d::Backend> backend, const GroupParts& parts,
                                           std::shared_ptr<Watchdog> watchdog, std::shared_ptr<TrafficCount> traffic);
 
 /// Creates libtorch's NCCL back end.
-/// Throws: c10::Error if this build has no CUDA
+/// Throws: c10::Error if this build does not support CUDA
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             double timeout_s);
 

@@ -10,20 +10,20 @@
 
 namespace bellows::comm {
 
-/// The settings that a group is created from.
+/// The settings from which a group is created.
 struct GroupParts {
   std::string name;
   std::vector<int> ranks;
   int rank = 0;          ///< index of this process in `ranks`
-  std::string address;   ///< address of this machine for Gloo's sockets
-  bool nccl = false;     ///< use NCCL in addition to Gloo, for CUDA tensors
-  double timeout_s = 0;  ///< timeout of a collective
+  std::string address;   ///< address of this machine for the sockets of Gloo
+  bool nccl = false;     ///< for CUDA tensors, use NCCL in addition to Gloo
+  double timeout_s = 0;  ///< timeout of a collective in seconds
 };
 
-/// Connects the ranks. Collective. A group of one needs no connection.
+/// Connects the ranks. Collective. A group of one rank needs no connection.
 Group make_group(const GroupParts& parts, const Store& store, const std::shared_ptr<Watchdog>& watchdog);
 
-/// Whether make_group() supports NCCL.
+/// Returns whether make_group() supports NCCL.
 bool has_nccl();
 
 }  // namespace bellows::comm

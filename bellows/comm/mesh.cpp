@@ -19,17 +19,18 @@ std::string text_of(const std::vector<MeshAxis>& axes) {
 void check_axes(const World& world, const std::vector<MeshAxis>& axes) {
   int64_t product = 1;
   for (const MeshAxis& axis : axes) {
-    TORCH_CHECK_VALUE(!axis.name.empty() && axis.size > 0, "Mesh: expected axes with a name and a size above 0, got \"",
-                      axis.name, "\" of ", axis.size, ".");
+    TORCH_CHECK_VALUE(!axis.name.empty() && axis.size > 0,
+                      "Mesh: expected axes with a name and a size above 0, got the axis \"", axis.name, "\" of size ",
+                      axis.size, ".");
     TORCH_CHECK_VALUE(
         std::count_if(axes.begin(), axes.end(), [&](const MeshAxis& a) { return a.name == axis.name; }) == 1,
-        "Mesh: axis \"", axis.name, "\" is there twice.");
+        "Mesh: axis \"", axis.name, "\" is listed twice.");
     product *= axis.size;
     TORCH_CHECK_VALUE(product <= world.size(), "Mesh: ", text_of(axes), " needs more than the ", world.size(),
                       " ranks of this world.");
   }
-  TORCH_CHECK_VALUE(product == world.size(), "Mesh: ", text_of(axes), " is for ", product, " ranks, this world has ",
-                    world.size(), ". Change an axis, or the number of ranks.");
+  TORCH_CHECK_VALUE(product == world.size(), "Mesh: ", text_of(axes), " is for ", product,
+                    " ranks, but this world has ", world.size(), ". Change an axis, or the number of ranks.");
 }
 
 }  // namespace

@@ -12,22 +12,23 @@ struct MeshAxis {
   int size = 1;
 };
 
-/// Arranges the ranks along named axes; the last axis varies fastest. In {{"data", 2}, {"tensor", 2}}, rank 1 has the
-/// coordinates data 0 and tensor 1. Each axis has a group: the ranks that differ from this one only along that axis.
+/// Arranges the ranks along named axes. The last axis varies fastest. In {{"data", 2}, {"tensor", 2}}, rank 1 has the
+/// coordinates data 0 and tensor 1. For each axis, there is a group of the ranks that have the same coordinates as this
+/// rank on all other axes.
 class Mesh {
  public:
   /// Creates the groups. Collective.
-  /// Throws: c10::ValueError if the product of the sizes is not the world's size, or if an axis name is empty or used
+  /// Throws: c10::ValueError if the product of the sizes is not the world size, or if an axis name is empty or used
   ///         twice
   Mesh(const World& world, std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
-  /// size(), coordinate() and group() throw c10::ValueError if there is no such axis.
+  /// size(), coordinate() and group() throw c10::ValueError if the axis does not exist.
   int size(const std::string& axis) const;
-  int coordinate(const std::string& axis) const;  ///< of this rank
+  int coordinate(const std::string& axis) const;  ///< coordinate of this rank
   const Group& group(const std::string& axis) const;
 
-  std::string to_string() const;  ///< "data 2 × tensor 2"
+  std::string to_string() const;  ///< for example "data 2 × tensor 2"
 
  private:
   size_t index(const std::string& axis) const;

@@ -9,7 +9,7 @@ bool has_nccl() {
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>&, int, int, double) {
-  TORCH_CHECK(false, "init: NCCL needs a build with CUDA (-DBELLOWS_CUDA=ON).");
+  TORCH_CHECK(false, "init: this build has no NCCL. Build Bellows with CUDA (-DBELLOWS_CUDA=ON).");
 }
 
 }  // namespace bellows::comm

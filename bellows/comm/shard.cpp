@@ -72,7 +72,7 @@ class Assembly {
   NamedTensors take() {
     for (const auto& [name, tensor] : tensors_) {
       TORCH_CHECK_VALUE(filled_[name] == tensor.numel(), "gather: the ranks hold ", filled_[name], " elements of \"",
-                        name, "\", expected ", tensor.numel(), ", each one once.");
+                        name, "\", expected each of the ", tensor.numel(), " elements exactly once.");
     }
     return std::move(tensors_);
   }
@@ -83,8 +83,8 @@ class Assembly {
     if (fresh) tensors_.emplace_back(name, at::empty(spec.sizes, dtype));
     const at::Tensor& tensor = tensors_[place->second].second;
     TORCH_CHECK_VALUE(tensor.sizes() == spec.sizes && tensor.scalar_type() == dtype, "gather: a part of \"", name,
-                      "\" is of ", dtype, " [", c10::Join(", ", spec.sizes), "], another of ", tensor.scalar_type(),
-                      " ", tensor.sizes(), ". The ranks hold different models.");
+                      "\" is ", dtype, " [", c10::Join(", ", spec.sizes), "], but another part is ",
+                      tensor.scalar_type(), " ", tensor.sizes(), ". The ranks hold different models.");
     return tensor;
   }
 

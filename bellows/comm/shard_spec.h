@@ -6,26 +6,29 @@
 
 namespace bellows::comm {
 
-/// The part of a tensor that a rank holds: a box, or a run of elements.
+/// The part of a tensor that a rank holds. It is either a box or a run, which is a range of elements in row-major
+/// order.
 struct ShardSpec {
-  std::vector<int64_t> sizes;  ///< of the whole tensor
-  /// Start of the box, one number per dim; a single number counts elements in row-major order.
+  std::vector<int64_t> sizes;  ///< sizes of the complete tensor
+  /// Start of the box, one number per dim. For a run, it has a single number, which counts elements in row-major order.
   std::vector<int64_t> offset;
-  std::vector<int64_t> length;  ///< size of the box, in the same form
+  std::vector<int64_t> length;  ///< size of the box, or number of elements of the run, in the same form
 
-  /// The whole tensor.
+  /// Returns the spec of the complete tensor.
   static ShardSpec whole(std::vector<int64_t> sizes);
-  /// A run of elements in row-major order, across row ends. ZeRO assigns such runs to ranks.
+  /// Returns the spec of a run of `count` elements, which may extend over several rows. ZeRO assigns such runs to
+  /// ranks.
   static ShardSpec run(std::vector<int64_t> sizes, int64_t begin, int64_t count);
 
-  int64_t numel() const;   ///< of the box
-  bool is_run() const;     ///< whether it is a run of elements across row ends
-  bool is_inside() const;  ///< whether the box is inside its tensor
+  int64_t numel() const;   ///< number of elements in the box or run
+  bool is_run() const;     ///< whether the part is a run; false for 1-D tensors, for which a run is a box
+  bool is_inside() const;  ///< whether the part is inside its tensor
   bool operator==(const ShardSpec&) const = default;
 
-  /// Converts the box to runs of elements in row-major order of the whole tensor. Each run is a begin and a count; they
-  /// ascend and follow the box's own element order.
-  /// Throws: c10::ValueError if the box is not inside the tensor
+  /// Converts the part, which may be a box or a run, to runs of elements in row-major order of the complete tensor.
+  /// Each run is a pair of begin and count. The runs are in ascending order, which is also the order of the elements in
+  /// the part.
+  /// Throws: c10::ValueError if the part is not inside the tensor
   std::vector<std::pair<int64_t, int64_t>> runs() const;
 };
 

@@ -41,12 +41,12 @@ Watchdog::Watchdog(const Store& store, int rank, std::vector<Peer> peers, double
     : store_(store), rank_(rank), peers_(std::move(peers)), warn_after_s_(warn_after_s) {}
 
 void Watchdog::add_group(const std::string& name, const std::vector<int>& ranks) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   groups_[name] = ranks;
 }
 
 Call Watchdog::enter(const std::string& group, std::string what) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& calls = calls_[group];
   const int64_t number = calls.empty() ? 0 : calls.back().number + 1;
   calls.push_back({group, number, std::move(what)});
@@ -57,7 +57,7 @@ Call Watchdog::enter(const std::string& group, std::string what) {
 }
 
 void Watchdog::started(const Call& call, std::function<bool()> done) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = std::find_if(running_.begin(), running_.end(), [&](const Running& running) {
     return running.call.number == call.number && running.call.group == call.group;
   });
@@ -65,14 +65,14 @@ void Watchdog::started(const Call& call, std::function<bool()> done) {
 }
 
 void Watchdog::finished(const Call& call) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(running_, [&](const Running& running) {
     return running.call.number == call.number && running.call.group == call.group;
   });
 }
 
 bool Watchdog::is_busy(const std::string& group) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(running_, [](const Running& running) { return running.done && running.done(); });
   return std::any_of(running_.begin(), running_.end(),
                      [&](const Running& running) { return running.call.group == group; });
@@ -81,7 +81,7 @@ bool Watchdog::is_busy(const std::string& group) {
 void Watchdog::run() {
   try {
     const Store own = store_.another();
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     for (auto written = Clock::time_point(); end_.empty();) {
       if (changed_ || Clock::now() - written >= life_period) {
         lock.unlock();
@@ -92,14 +92,14 @@ void Watchdog::run() {
       lock.unlock();
       warn_of_long_calls();
       lock.lock();
-      wake_.wait_for(lock, note_period, [this] { return !end_.empty(); });
+      wake_.wait_for(lock, note_period, [this]() BELLOWS_REQUIRES(mutex_) { return !end_.empty(); });
     }
     lock.unlock();
     write_note(own);
   } catch (const std::exception&) {
     // The store failed because its owner ended. The next collective reports it.
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ended_ = true;
   wake_.notify_all();
 }
@@ -107,7 +107,7 @@ void Watchdog::run() {
 void Watchdog::write_note(const Store& store) {
   nlohmann::json note;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     note = {{"beat", ++beat_}, {"end", end_}, {"calls", nlohmann::json::object()}};
     for (const auto& [group, calls] : calls_) {
       for (const Call& call : calls) note["calls"][group][std::to_string(call.number)] = call.what;
@@ -120,7 +120,7 @@ void Watchdog::write_note(const Store& store) {
 void Watchdog::warn_of_long_calls() {
   std::optional<std::pair<Call, double>> late;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase_if(running_, [](const Running& running) { return running.done && running.done(); });
     for (Running& running : running_) {
       const double waited_s = std::chrono::duration<double>(Clock::now() - running.since).count();
@@ -140,7 +140,7 @@ void Watchdog::warn_of_long_calls() {
       });
       if (speaker == ranks.end() || *speaker != self->rank_) return;  // only the first unaffected rank logs
       log_warn("group ", call.group, ": ", call_text(call.number, call.what), " has been waiting for ",
-               std::round(10 * waited_s) / 10, " s. ", blame.text.empty() ? "All ranks are in it." : blame.text);
+               std::round(10 * waited_s) / 10, " s. ", blame.text.empty() ? "All ranks have called it." : blame.text);
     } catch (const std::exception&) {
       // Without the store there is nothing to report.
     }
@@ -153,7 +153,7 @@ void Watchdog::warn_of_long_calls() {
 }
 
 std::vector<int> Watchdog::ranks_of(const std::string& group) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return groups_.at(group);
 }
 
@@ -257,11 +257,11 @@ std::string Watchdog::explain(const Call& call) {
   try {
     std::thread(examine_call).detach();
   } catch (const std::system_error& error) {
-    found->set_value("The cause is not known: " + no_thread_message(error));
+    found->set_value("The cause is unknown: " + no_thread_message(error));
   }
   const bool in_time = text.wait_for(5s) == std::future_status::ready;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (end_.empty()) end_ = "failed";
     wake_.notify_all();
   }
@@ -270,18 +270,18 @@ std::string Watchdog::explain(const Call& call) {
   std::erase(others, rank_);
   return c10::str(
       "The job's store does not answer: the process that serves it (rank 0 or the launcher) hangs, or rank ", rank_,
-      " is cut off from it, and so from rank ", c10::Join(", ", others), ".");
+      " cannot reach it, and therefore cannot reach rank ", c10::Join(", ", others), ".");
 }
 
 std::string Watchdog::error_text(const Call& call, const std::string& reason) {
   std::optional<std::string> blame;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto known = blames_.find(call.group); known != blames_.end()) blame = known->second;
   }
   if (!blame) {
     blame = explain(call);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     blame = blames_.emplace(call.group, *blame).first->second;
   }
   return c10::str(call_text(call.number, call.what), " failed on rank ", rank_, ", group ", call.group, ": ",
@@ -289,10 +289,10 @@ std::string Watchdog::error_text(const Call& call, const std::string& reason) {
 }
 
 void Watchdog::leave() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   if (end_.empty()) end_ = "left";
   wake_.notify_all();
-  wake_.wait_for(lock, 1s, [this] { return ended_; });
+  wake_.wait_for(lock, 1s, [this]() BELLOWS_REQUIRES(mutex_) { return ended_; });
 }
 
 }  // namespace bellows::comm

@@ -1,53 +1,55 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "bellows/comm/rendezvous/peer.h"
 #include "bellows/comm/rendezvous/store.h"
+#include "bellows/core/mutex.h"
 
 namespace bellows::comm {
 
-/// A collective as one rank called it: the n-th call of its group.
+/// A collective as one rank called it. The first collective of a group has the number 1.
 struct Call {
   std::string group;
   int64_t number = 0;
-  std::string what;  ///< "all_reduce Float[128]"
+  std::string what;  ///< for example "all_reduce Float[128]"
 };
 
-/// Diagnoses hanging and failed collectives. Every rank writes its last calls to the store: 0.25 s after a change, and
-/// every second as a heartbeat. If a call takes long or fails, the watchdog reads the notes of the other ranks. It
-/// reports ranks that did not call the collective, called another one, ended or were stopped.
-/// Cost:    a lock and a line of text per call, no network traffic
-/// Threads: safe. Its thread keeps it alive until leave()
+/// Diagnoses collectives that hang or fail. Every rank stores a note that lists its last calls. It updates the note
+/// 0.25 s after a change, and every second as a heartbeat. If a call takes too long or fails, the watchdog reads the
+/// notes of the other ranks. It then reports the ranks that did not call the collective, called a different collective,
+/// ended or were stopped.
+/// Cost:    a lock and a line of text per call, but no network traffic
+/// Threads: thread-safe. The watchdog's thread keeps the object alive until leave()
 class Watchdog : public std::enable_shared_from_this<Watchdog> {
  public:
-  /// Params: peers – one per rank of the world; warn_after_s – a call that takes longer is reported
+  /// Params: peers – one process per rank of the world; warn_after_s – calls that take longer than this are reported
   static std::shared_ptr<Watchdog> start(const Store& store, int rank, std::vector<Peer> peers, double warn_after_s);
 
   void add_group(const std::string& name, const std::vector<int>& ranks);
-  /// Registers a call before it starts. Number 0 is connecting the group; the first collective is number 1.
+  /// Registers a call before it starts. Number 0 is the call that connects the group; the first collective has number
+  /// 1.
   Call enter(const std::string& group, std::string what);
-  /// The call has started; it runs until done() returns true.
+  /// Reports that the call has started. It counts as running until done() returns true.
   void started(const Call& call, std::function<bool()> done);
   void finished(const Call& call);
   /// Returns whether a call of this group is running.
   bool is_busy(const std::string& group);
 
-  /// Describes which ranks caused a failed call; "" if none did. Waits at most 5 s for new notes of the others. Marks
-  /// this rank as failed for the others.
+  /// Describes the ranks that caused a call to fail. The text is empty if no rank did. The function waits at most 5 s
+  /// for new notes of the other ranks, and marks this rank as failed for them.
   std::string explain(const Call& call);
-  /// Formats explain() as an error. Later failures of the group repeat the explanation of its first failure.
+  /// Returns explain() as an error message. After the first failure of a group, later failures repeat the first
+  /// explanation.
   std::string error_text(const Call& call, const std::string& reason);
-  /// Reports that this rank leaves.
+  /// Reports to the other ranks that this rank leaves.
   void leave();
 
  private:
@@ -56,12 +58,12 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
     Call call;
     Clock::time_point since;
     std::function<bool()> done;
-    double next_warning_s = 0;  ///< waiting time until the next warning
+    double next_warning_s = 0;  ///< waiting time in seconds until the next warning
   };
   /// The last note of a rank.
   struct Note {
     int64_t beat = 0;
-    std::string end;  ///< "left", "failed", or "" while it runs
+    std::string end;  ///< "left" or "failed"; empty while the rank runs
     std::map<std::string, std::map<int64_t, std::string>> calls;
   };
   struct Blame {
@@ -72,9 +74,9 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
 
   Watchdog(const Store& store, int rank, std::vector<Peer> peers, double warn_after_s);
   void run();
-  void write_note(const Store& store);
-  void warn_of_long_calls();
-  std::vector<int> ranks_of(const std::string& group) const;
+  void write_note(const Store& store) BELLOWS_EXCLUDES(mutex_);
+  void warn_of_long_calls() BELLOWS_EXCLUDES(mutex_);
+  std::vector<int> ranks_of(const std::string& group) const BELLOWS_EXCLUDES(mutex_);
   Note read_note(int rank) const;
   Blame examine(const Call& call) const;
   bool is_gone(int rank, const Note& note) const;
@@ -85,15 +87,17 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   const int rank_;
   const std::vector<Peer> peers_;
   const double warn_after_s_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::map<std::string, std::vector<int>> groups_;
-  std::map<std::string, std::deque<Call>> calls_;  ///< the last calls of each group
-  std::deque<Running> running_;
-  std::map<std::string, std::string> blames_;  ///< explanations, by failed group
-  std::string end_;
-  int64_t beat_ = 0;
-  bool changed_ = true, ended_ = false;
+  mutable Mutex mutex_;
+  ConditionVariable wake_;
+  std::map<std::string, std::vector<int>> groups_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<std::string, std::deque<Call>> calls_ BELLOWS_GUARDED_BY(mutex_);  ///< the last calls of each group
+  std::deque<Running> running_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> blames_
+      BELLOWS_GUARDED_BY(mutex_);  ///< explanations by the name of the failed group
+  std::string end_ BELLOWS_GUARDED_BY(mutex_);
+  int64_t beat_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  bool changed_ BELLOWS_GUARDED_BY(mutex_) = true;
+  bool ended_ BELLOWS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace bellows::comm

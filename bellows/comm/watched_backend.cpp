@@ -97,7 +97,7 @@ void combine(at::Tensor& out, const at::Tensor& a, const at::Tensor& b, c10d::Re
       at::maximum_out(out, a, b);
       break;
     default:
-      TORCH_CHECK_VALUE(false, "reduce_scatter: Gloo has no such reduction; there are sum, product, min and max.");
+      TORCH_CHECK_VALUE(false, "reduce_scatter: Gloo does not support this reduction. Use sum, product, min or max.");
   }
 }
 

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "bellows/comm/group_parts.h"
@@ -14,6 +13,7 @@
 #include "bellows/comm/rendezvous/rendezvous.h"
 #include "bellows/core/device.h"
 #include "bellows/core/log.h"
+#include "bellows/core/mutex.h"
 
 namespace bellows::comm {
 
@@ -28,8 +28,8 @@ struct World::State {
   std::optional<Store> store;
   std::shared_ptr<Watchdog> watchdog;
   std::optional<Group> all;
-  std::mutex mutex;
-  std::map<std::string, int> subgroups;  ///< number of subgroups by name
+  Mutex mutex;
+  std::map<std::string, int> subgroups BELLOWS_GUARDED_BY(mutex);  ///< number of subgroups by name
 };
 
 namespace {
@@ -40,8 +40,7 @@ void check_options(const InitOptions& options) {
                     ", collective_timeout_s ", options.collective_timeout_s, ", warn_after_s ", options.warn_after_s,
                     ".");
   TORCH_CHECK_VALUE(options.backend != Backend::nccl || has_nccl(),
-                    "init: NCCL was asked for, but this build or machine "
-                    "has no CUDA. Take Backend::gloo.");
+                    "init: NCCL was requested, but this build or machine has no CUDA. Use Backend::gloo.");
 }
 
 std::vector<int> first_ranks(int count) {
@@ -73,7 +72,7 @@ void connect_world(World::State& world, const InitOptions& options) {
     const LaunchEnvironment& place = world.environment;
     TORCH_CHECK(false, "init: rank ", place.rank, " lost the store at ", store_text(place), ": ",
                 place.launcher_has_store ? "the launcher" : "rank 0",
-                ", which serves it, has ended. Look at its output.");
+                ", which serves it, has ended. Check its output.");
   }
 }
 
@@ -118,14 +117,14 @@ Group World::subgroup(const std::vector<int>& ranks, const std::string& name) co
   const auto own = std::find(ranks.begin(), ranks.end(), rank());
   const bool ascending = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
   TORCH_CHECK_VALUE(ascending && own != ranks.end() && ranks.front() >= 0 && ranks.back() < size(), "subgroup ", list,
-                    ": expected different ranks of a world of ", size(), " in ascending order, this one (", rank(),
-                    ") among them.");
+                    ": expected distinct ranks of a world of ", size(), " in ascending order, including this rank (",
+                    rank(), ").");
   GroupParts parts = state_->parts;
   parts.name = list;
   parts.ranks = ranks;
   parts.rank = static_cast<int>(own - ranks.begin());
   {
-    std::lock_guard lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     if (const int before = state_->subgroups[list]++) parts.name += "#" + std::to_string(before + 1);
   }
   if (ranks.size() == 1) return make_group(parts, Store(nullptr), nullptr);

@@ -14,17 +14,19 @@ namespace bellows::comm {
 enum class Backend { automatic, gloo, nccl };
 
 struct InitOptions {
-  /// NCCL in addition to Gloo if there are GPUs and this build has CUDA, else Gloo.
+  /// If there are GPUs and this build supports CUDA, `automatic` selects NCCL in addition to Gloo. Otherwise, it
+  /// selects Gloo.
   Backend backend = Backend::automatic;
-  double join_timeout_s = 300;        ///< timeout for the other ranks to join
-  double collective_timeout_s = 600;  ///< timeout of a collective, after which it throws
-  /// A collective that waits this long is reported, with the missing ranks; then again each time the waiting time has
-  /// doubled.
+  double join_timeout_s = 300;        ///< time in which the other ranks must join
+  double collective_timeout_s = 600;  ///< time after which a collective throws
+  /// If a collective waits longer than this, a warning names the missing ranks. The warning is repeated each time the
+  /// waiting time has doubled.
   double warn_after_s = 10;
 };
 
-/// All processes of a job, and the place of this process among them. World is a handle: copies refer to the same world,
-/// and the process leaves it when the last copy is destroyed. Collectives (collectives.h) and meshes (mesh.h) use it.
+/// All processes of a job, and the rank of this process among them. World is a handle: copies refer to the same world.
+/// When the last copy is destroyed, the process leaves the world. Use a World for collectives (collectives.h) and
+/// meshes (mesh.h).
 class World {
  public:
   struct State;
@@ -34,36 +36,38 @@ class World {
   int size() const;
   int local_rank() const;              ///< rank within this machine
   int restart_count() const;           ///< number of times that the launcher restarted all ranks
-  c10::Device device() const;          ///< cuda:local_rank with NCCL, else cpu
-  const std::string& backend() const;  ///< "gloo", "nccl", or "none" in a world of one
+  c10::Device device() const;          ///< cuda:local_rank with NCCL, otherwise cpu
+  const std::string& backend() const;  ///< "gloo" or "nccl"; "none" in a world of one rank
   const LaunchEnvironment& environment() const;
 
   /// The group of all ranks.
   const Group& group() const;
   operator const Group&() const { return group(); }
 
-  /// Creates a group of some of the ranks, including this one. Collective for these ranks, with the same list on each.
-  /// Params: ranks – in the world, ascending; name – for messages
-  /// Throws: c10::ValueError if ranks do not exist, are not ascending or do not include this rank
+  /// Creates a group of some ranks, which must include this rank. Collective for the ranks of the new group, which must
+  /// all pass the same list.
+  /// Params: ranks – ranks in the world, in ascending order; name – name of the group for messages
+  /// Throws: c10::ValueError if a rank does not exist, or if `ranks` is not ascending or does not include this rank
   Group subgroup(const std::vector<int>& ranks, const std::string& name) const;
 
  private:
   std::shared_ptr<State> state_;
 };
 
-/// Joins the job of this process: reads the launcher's environment (launch_environment.h), meets the other ranks at a
-/// store and connects them. Rank 0 logs one line about it. Without a launcher, it returns a world of one immediately.
+/// Joins the job of this process. init() reads the launcher's environment (launch_environment.h), finds the other ranks
+/// through a store, and connects the ranks. Rank 0 logs one line about the job. Without a launcher, init() immediately
+/// returns a world of one rank.
 ///
-/// The store is served by the launcher, or by rank 0 at MASTER_ADDR and MASTER_PORT, or is a file
-/// (BELLOWS_STORE=file:///…). Store and ranks listen on the address that MASTER_ADDR names, so only on loopback by
-/// default.
+/// The store is the file in BELLOWS_STORE (file:///…), if set. Otherwise the launcher serves it at MASTER_ADDR and
+/// MASTER_PORT, or rank 0 if the launcher does not. Each rank listens on the local address of its route to MASTER_ADDR.
+/// MASTER_ADDR defaults to loopback, so only processes on this machine can connect.
 ///
-/// To join, a process needs the job's BELLOWS_TOKEN, which `bellows launch` generates. Ranks on several machines are
-/// refused without a token. The token protects against other users and configuration mistakes; the traffic between
+/// If the job has a BELLOWS_TOKEN (`bellows launch` generates one), every process needs it. It is required unless
+/// MASTER_ADDR is loopback. The token protects against other users and configuration mistakes. The traffic between
 /// ranks is not encrypted.
-/// Throws: c10::ValueError if the environment is incomplete or inconsistent, the ranks disagree about the world's size,
-///         two processes have the same rank, the tokens differ or the port is in use. c10::Error if ranks did not join
-///         in time (the message lists them)
+/// Throws: c10::ValueError if the environment is incomplete or inconsistent, if the ranks have different world sizes or
+///         tokens, if two processes have the same rank, or if the port is in use. c10::Error if ranks did not join in
+///         time (the message lists them)
 /// Ref:    torch.distributed.init_process_group
 World init(const InitOptions& options = {});
 

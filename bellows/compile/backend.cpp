@@ -21,6 +21,7 @@
 #include "bellows/core/device.h"
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/mutex.h"
 #include "bellows/graph/execution/branches.h"
 #include "bellows/graph/passes/autocast.h"
 #include "bellows/graph/passes/functionalize.h"
@@ -36,8 +37,8 @@ constexpr std::chrono::seconds longest_after_stop(8);
 
 /// The process-wide mutex of all back ends. It is locked only briefly, and during fork(). In a child process it is
 /// therefore free, and the data that it protects is consistent.
-std::mutex& process_mutex() {
-  static auto* const mutex = new std::mutex;  // never destroyed: threads may outlive static objects
+Mutex& process_mutex() {
+  static auto* const mutex = new Mutex;  // never destroyed: threads may outlive static objects
   return *mutex;
 }
 
@@ -58,8 +59,10 @@ KernelCache& kernel_cache() {
 }
 
 void watch_forks() {
-  static const int registered = ::pthread_atfork([] { process_mutex().lock(); }, [] { process_mutex().unlock(); },
-                                                 [] {
+  // Not checked: the first handler locks the mutex, and the others unlock it.
+  static const int registered = ::pthread_atfork([]() BELLOWS_NO_THREAD_SAFETY_ANALYSIS { process_mutex().lock(); },
+                                                 []() BELLOWS_NO_THREAD_SAFETY_ANALYSIS { process_mutex().unlock(); },
+                                                 []() BELLOWS_NO_THREAD_SAFETY_ANALYSIS {
                                                    process_mutex().unlock();
                                                    shared_cache = new SharedCache;
                                                  });
@@ -163,11 +166,11 @@ class CpuBackend::Swapped : public graph::Executable {
 /// The state that a back end's thread shares with callers.
 struct CpuBackend::Queue {
   const int process = ::getpid();
-  std::deque<Job> jobs;       ///< the worker is compiling the first one
-  SharedConstants constants;  ///< used by the worker
-  std::vector<std::string> reports;
+  std::deque<Job> jobs BELLOWS_GUARDED_BY(process_mutex());  ///< the worker is compiling the first one
+  SharedConstants constants;                                 ///< used by the worker
+  std::vector<std::string> reports BELLOWS_GUARDED_BY(process_mutex());
   /// Exists while there are jobs; last member, so that it ends before the members that it uses
-  std::unique_ptr<std::jthread> worker;
+  std::unique_ptr<std::jthread> worker BELLOWS_GUARDED_BY(process_mutex());
 };
 
 CpuBackend::CpuBackend(BackendOptions options)
@@ -224,7 +227,7 @@ void CpuBackend::wait_for(const Swapped& executable, std::stop_source& cancel) {
 }
 
 void CpuBackend::enqueue(Job job) {
-  const std::lock_guard lock(process_mutex());
+  const MutexLock lock(process_mutex());
   Queue& queue = own_queue();
   queue.jobs.push_back(std::move(job));
   if (queue.jobs.size() > 1) return;
@@ -239,12 +242,12 @@ void CpuBackend::enqueue(Job job) {
 }
 
 bool CpuBackend::ready() const {
-  const std::lock_guard lock(process_mutex());
+  const MutexLock lock(process_mutex());
   return own_queue().jobs.empty();
 }
 
 std::string CpuBackend::to_text() const {
-  const std::lock_guard lock(process_mutex());
+  const MutexLock lock(process_mutex());
   const Queue& queue = own_queue();
   std::string text;
   for (const std::string& report : queue.reports) text += report;
@@ -258,7 +261,7 @@ std::string CpuBackend::to_text() const {
 void CpuBackend::work(const std::stop_token& stop) {
   for (;;) {
     make_first(stop);
-    const std::lock_guard lock(process_mutex());
+    const MutexLock lock(process_mutex());
     queue_->jobs.pop_front();
     if (queue_->jobs.empty() || stop.stop_requested()) return;
   }
@@ -266,7 +269,7 @@ void CpuBackend::work(const std::stop_token& stop) {
 
 void CpuBackend::make_first(const std::stop_token& stop) {
   const auto first = [this]() -> Job& {
-    const std::lock_guard lock(process_mutex());
+    const MutexLock lock(process_mutex());
     return queue_->jobs.front();
   };
   Job& job = first();
@@ -305,7 +308,7 @@ void CpuBackend::make(Job& job) {
   const auto executable = job.executable.lock();
   if (!executable) return;
   executable->put(std::move(better), std::move(job.inputs));
-  const std::lock_guard lock(process_mutex());
+  const MutexLock lock(process_mutex());
   std::vector<std::string>& reports = queue_->reports;
   if (reports.size() == kept_reports) reports.erase(reports.begin());
   reports.push_back(std::move(report));

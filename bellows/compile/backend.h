@@ -14,18 +14,18 @@
 namespace bellows::compile_detail {
 
 struct BackendOptions {
-  bool exact = false;  ///< only passes that keep results bit-identical, and no generated code
-  /// Tensors that keep their values; operators that depend only on them are computed once
+  bool exact = false;  ///< use only bit-identical passes and generate no code
+  /// Tensors that keep their values. Operators that depend only on such tensors are computed once.
   std::vector<at::Tensor> frozen{};
-  std::optional<c10::ScalarType> autocast{};  ///< as CompileOptions
-  bool background = false;                    ///< as CompileOptions
+  std::optional<c10::ScalarType> autocast{};  ///< see CompileOptions
+  bool background = false;                    ///< see CompileOptions
 };
 
-/// Runs programs on a CPU: functional form, passes, groups, generated kernels, and a ProgramRunner for everything else.
-/// A thread of the back end optimizes each program. prepare() waits for it. With `background`, it does not wait: the
-/// recorded program runs unchanged until the optimized one replaces it between two calls. A program stays unchanged if
-/// the system cannot start a thread, if optimizing it fails, or, in a child process, if it was being optimized during
-/// fork(). In the first two cases, a warning is logged once.
+/// Runs programs on a CPU. It converts a program to functional form, runs the passes, creates groups and generates
+/// kernels. A ProgramRunner runs the result. Programs are optimized on a thread of this back end, and prepare() waits
+/// for it. With `background`, prepare() does not wait: the recorded program runs unchanged until the optimized program
+/// replaces it between two calls. A program stays unchanged if no thread can be started, if optimizing it fails, or if
+/// the process forks in the meantime. In the first two cases, a warning is logged once.
 class CpuBackend : public graph::Backend {
  public:
   explicit CpuBackend(BackendOptions options = {});
@@ -33,7 +33,7 @@ class CpuBackend : public graph::Backend {
 
   std::shared_ptr<graph::Executable> prepare(graph::Program program, std::span<const c10::Storage> inputs) override;
   std::string to_text() const override;
-  /// True if no program is being compiled. Finished programs are used from the next call on.
+  /// Whether no program is being compiled. A program whose compilation is complete is used from the next call on.
   bool ready() const;
 
  private:
@@ -41,17 +41,18 @@ class CpuBackend : public graph::Backend {
   struct Job {
     std::weak_ptr<Swapped> executable;
     graph::Program program;
-    std::vector<bool> frozen;                   ///< whether each input keeps its values
-    std::vector<c10::Storage> inputs;           ///< the inputs that do; others are null
-    std::vector<c10::Storage> seen;             ///< the same memory, which the worker may read at any time
-    std::stop_source cancel{std::nostopstate};  ///< ends the compilation
+    std::vector<bool> frozen;          ///< for each input, whether it keeps its value
+    std::vector<c10::Storage> inputs;  ///< the frozen inputs; all others are null
+    std::vector<c10::Storage> seen;    ///< the memory of the frozen inputs, which the worker may read at any time
+    std::stop_source cancel{std::nostopstate};  ///< stops the compilation
   };
 
   struct Queue;
 
-  /// The queue of this process. A child of fork() starts with an empty one.
+  /// Returns the queue of this process. A child process of fork() starts with an empty queue.
   Queue& own_queue() const;
-  /// Throws: c10::Error if the system cannot start a thread; then nothing is queued
+  /// Adds a job to the queue.
+  /// Throws: c10::Error if the system cannot start a thread. The queue is then empty
   void enqueue(Job job);
   static void wait_for(const Swapped& executable, std::stop_source& cancel);
   void work(const std::stop_token& stop);

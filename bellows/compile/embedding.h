@@ -4,9 +4,10 @@
 
 namespace bellows::compile_detail {
 
-/// Replaces gradients of embeddings by a kernel (aten::embedding_dense_backward of float32 with int64 ids). Its result
-/// uses memory of the program, while the operator allocates memory for a whole table in each call.
-/// Numerics: bit-identical to libtorch: a row's gradients are added in the order of the ids
+/// Replaces the backward operator of embeddings (aten::embedding_dense_backward of float32 with int64 ids) with a
+/// kernel. The kernel's result uses memory of the program. In contrast, the operator allocates memory for a complete
+/// table in each call.
+/// Numerics: bit-identical to libtorch; the gradients of a row are added in the order of the ids
 /// Cost:     writes the table once; each thread reads all ids
 graph::Pass embedding_pass();
 

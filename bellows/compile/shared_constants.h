@@ -10,17 +10,17 @@
 
 namespace bellows::compile_detail {
 
-/// Returns: a digest of 64 pieces from the whole storage, which must have at least 16 bytes. Equal for equal bytes, and
-///          almost always different otherwise.
+/// Returns a digest of 64 pieces of the storage, which must have at least 16 bytes. Equal bytes have equal digests.
+/// Different bytes almost always have different digests.
 uint64_t digest_of(const c10::Storage& storage);
 
-/// Stores equal constants of several programs once. Programs of one function for different input sizes pack the same
-/// weights.
-/// Threads: one at a time
+/// Stores equal constants of several programs only once. Programs of one function for different input sizes, for
+/// example, pack the same weights.
+/// Threads: not thread-safe
 class SharedConstants {
  public:
-  /// Replaces constants of this program by equal ones of earlier programs. Its other constants are remembered as long
-  /// as a program uses them. Constants that belong to the caller are not replaced.
+  /// Replaces constants of this program with equal constants of earlier programs. All other constants of this program
+  /// are remembered while a program uses them. Constants that belong to the caller are not replaced.
   /// Cost:    reads the bytes of equal constants
   /// Returns: the number of bytes that are now shared
   size_t share(graph::Program& program, std::span<const c10::Storage> of_caller);

@@ -18,16 +18,16 @@ c10::Device parse_device(std::string_view text) {
     TORCH_CHECK_VALUE(false, "device: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"", text, "\".");
   }
   TORCH_CHECK_VALUE(!device->is_cpu() || device->index() <= 0, "device: \"", text,
-                    "\" was asked for, there is only one \"cpu\".");
+                    "\" does not exist. The only CPU device is \"cpu\".");
   if (device->is_cpu()) return *device;
   const auto accelerator = at::getAccelerator();
   const auto count = accelerator ? at::accelerator::deviceCount() : c10::DeviceIndex{0};
   TORCH_CHECK_VALUE(accelerator == device->type() && count > 0, "device: \"", text,
-                    "\" was asked for, but this machine offers ",
+                    "\" was requested, but this machine has ",
                     count > 0 ? c10::DeviceTypeName(*accelerator, true) + " and the CPU" : "the CPU only",
                     ". Use device: cpu, or check the driver with `bellows doctor`.");
-  TORCH_CHECK_VALUE(device->index() < count, "device: \"", text, "\" was asked for, but there are only ", int{count},
-                    " (0 to ", count - 1, ").");
+  TORCH_CHECK_VALUE(device->index() < count, "device: \"", text, "\" was requested, but this machine has only ",
+                    int{count}, " device indices from 0 to ", count - 1, ").");
   return *device;
 }
 

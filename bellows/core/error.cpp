@@ -1,7 +1,10 @@
 #include "bellows/core/error.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <numeric>
 
@@ -54,21 +57,34 @@ struct Translation {
 };
 
 constexpr std::string_view no_memory =
-    "Out of memory. Use a smaller batch_size (and more gradient_accumulation_steps, for steps as large as before), or "
-    "recompute: blocks.";
+    "Out of memory. Use a smaller batch_size with more gradient_accumulation_steps, or set recompute: blocks.";
+
+// oneDNN reports a lack of memory with the first text, and an unsupported shape with the second one.
+constexpr std::string_view no_primitive = "could not create a primitive",
+                           no_descriptor = "could not create a primitive descriptor";
 
 constexpr std::array translations = {
     Translation{"DefaultCPUAllocator: ", no_memory},
     Translation{"enforce fail at alloc_cpu", no_memory},
     Translation{"CUDA out of memory", no_memory},
-    Translation{
-        "Expected more than 1 value per channel when training",
-        "Batch norm cannot train on a batch of one sample. The last batch of an epoch may have only one: choose "
-        "another batch_size, or drop the last batch."},
+    Translation{"Expected more than 1 value per channel when training",
+                "Batch norm cannot train on a batch of one sample. The last batch of an epoch may contain only one "
+                "sample: choose another batch_size, or drop the last batch."},
     Translation{"Resource temporarily unavailable",
-                "The system refuses another thread or process. Raise the limit (ulimit -u), or use fewer threads "
+                "The system cannot start another thread or process. Raise the limit (ulimit -u), or use fewer threads "
                 "(OMP_NUM_THREADS, num_workers)."},
+    Translation{"Too many open files", "The process has reached its limit of open files. Raise the limit (ulimit -n)."},
+    Translation{"Failed to init uv loop",
+                "The rendezvous store cannot start. This often means that the process has reached its limit of open "
+                "files. Raise the limit (ulimit -n)."},
 };
+
+/// The limit of a resource, as the shell's `ulimit` shows it: "64", or "unlimited". Params: unit – bytes per unit
+std::string limit_text(decltype(RLIMIT_AS) resource, rlim_t unit, const char* unit_name) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return std::to_string(limit.rlim_cur / unit) + unit_name;
+}
 
 /// Removes the stack trace that libtorch's network errors contain in their text.
 std::string without_stack(std::string message) {
@@ -77,9 +93,13 @@ std::string without_stack(std::string message) {
 }
 
 /// Puts the explanation before libtorch's message, which contains the figures. Messages that name the limit need no
-/// advice.
+/// advice. oneDNN does not report the cause of its errors, so that a hint follows its message.
 std::string translated(std::string message) {
   if (message.find("ulimit") != message.npos) return message;
+  if (message.find(no_primitive) != message.npos && message.find(no_descriptor) == message.npos) {
+    return message + " (This often means that memory ran out; the limit `ulimit -v` is " +
+           limit_text(RLIMIT_AS, 1024, " KiB") + ". Use a smaller batch_size, or give the process more memory.)";
+  }
   for (const auto& [words, meaning] : translations) {
     const size_t at = message.find(words);
     if (at == message.npos || message.find(meaning) != message.npos) continue;
@@ -96,7 +116,11 @@ std::string user_message(const std::exception& error) {
 }
 
 std::string errno_message(int error_number) {
-  return std::string(std::strerror(error_number)) + " (" + std::to_string(error_number) + ")";
+  std::string number = std::to_string(error_number);
+  if (error_number == EMFILE)
+    number +=
+        "; this process may open " + limit_text(RLIMIT_NOFILE, 1, "") + " files: raise the limit with `ulimit -n`";
+  return std::strerror(error_number) + (" (" + number + ")");
 }
 
 }  // namespace bellows

@@ -9,7 +9,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <mutex>
+
+#include "bellows/core/mutex.h"
 
 namespace bellows {
 
@@ -89,8 +90,8 @@ class StandardErrorSink final : public LogSink {
 };
 
 struct LogState {
-  std::mutex mutex;
-  std::shared_ptr<LogSink> sink = std::make_shared<StandardErrorSink>();
+  Mutex mutex;
+  std::shared_ptr<LogSink> sink BELLOWS_GUARDED_BY(mutex) = std::make_shared<StandardErrorSink>();
   std::atomic<LogLevel> level{LogLevel::info};
 };
 
@@ -106,7 +107,7 @@ std::shared_ptr<LogSink> make_default_log_sink() {
 }
 
 std::shared_ptr<LogSink> set_log_sink(std::shared_ptr<LogSink> sink) {
-  std::lock_guard lock(log_state().mutex);
+  MutexLock lock(log_state().mutex);
   std::swap(log_state().sink, sink);
   return sink;
 }
@@ -121,12 +122,12 @@ bool log_enabled(LogLevel level) {
 
 void log(LogLevel level, std::string_view message) {
   if (!log_enabled(level)) return;
-  std::lock_guard lock(log_state().mutex);
+  MutexLock lock(log_state().mutex);
   if (log_state().sink) log_state().sink->write(level, message);
 }
 
 void report_progress(const ProgressState& state) {
-  std::lock_guard lock(log_state().mutex);
+  MutexLock lock(log_state().mutex);
   if (log_state().sink) log_state().sink->progress(state);
 }
 

@@ -11,20 +11,20 @@ namespace bellows {
 
 enum class LogLevel { debug, info, warn, error, off };
 
-/// The state of a long task, as a LogSink receives it.
+/// The state of a long task, as passed to a LogSink.
 struct ProgressState {
-  std::string_view label;   ///< description of the task: "epoch 3"
-  int64_t done = 0;         ///< units finished
+  std::string_view label;   ///< description of the task, such as "epoch 3"
+  int64_t done = 0;         ///< number of finished units
   int64_t total = 0;        ///< number of units; 0 if unknown
-  std::string_view unit;    ///< "samples", "bytes"
+  std::string_view unit;    ///< such as "samples" or "bytes"
   double rate = 0;          ///< units per second since the start of the task
   double eta_s = 0;         ///< seconds until the end; negative if unknown
-  std::string_view detail;  ///< free text after the figures: "loss 0.132"
+  std::string_view detail;  ///< text after the figures, such as "loss 0.132"
   bool finished = false;
 };
 
 /// Receives all messages and progress reports of the library. The library never prints directly.
-/// Threads: write() and progress() may be called from any thread, but never concurrently.
+/// Threads: write() and progress() may be called from any thread, but never concurrently
 class LogSink {
  public:
   virtual ~LogSink() = default;
@@ -32,14 +32,16 @@ class LogSink {
   virtual void progress(const ProgressState&) {}
 };
 
-/// Replaces the sink and returns the previous one; null silences the library. The default sink writes to standard error
-/// through spdlog: a progress bar on a terminal, otherwise an occasional line.
+/// Replaces the sink and returns the previous one. A null sink silences the library. The default sink writes to
+/// standard error through spdlog. On a terminal, it shows a progress bar; otherwise, it prints a line from time to
+/// time.
 std::shared_ptr<LogSink> set_log_sink(std::shared_ptr<LogSink> sink);
 
-/// Creates a new sink like the one that is set when the program starts.
+/// Creates a new default sink.
 std::shared_ptr<LogSink> make_default_log_sink();
 
-/// Drops messages below `level` before they are formatted, and returns the previous level. Default: info.
+/// Sets the lowest level that is logged and returns the previous level. Messages below this level are dropped before
+/// they are formatted. The initial level is info.
 LogLevel set_log_level(LogLevel level);
 bool log_enabled(LogLevel level);
 
@@ -63,7 +65,8 @@ void log_error(const Args&... args) {
   if (log_enabled(LogLevel::error)) log(LogLevel::error, c10::str(args...));
 }
 
-/// Returns the size in bytes of the first `letters` characters, at which a terminal line can be truncated.
+/// Returns the size in bytes of the first `letters` characters of a UTF-8 text. Use it to truncate a line for a
+/// terminal.
 size_t prefix_bytes(std::string_view utf8, size_t letters);
 
 }  // namespace bellows

@@ -238,7 +238,7 @@ std::string LoadReport::to_string() const {
   std::ostringstream out;
   append_names(out, "missing", missing);
   append_names(out, "unexpected", unexpected);
-  append_names(out, "of another shape", mismatched);
+  append_names(out, "with another shape", mismatched);
   return out.str().empty() ? "everything matches" : out.str().substr(1);
 }
 
@@ -249,7 +249,7 @@ LoadReport load_state_dict(const Model& model, const NamedTensors& tensors, bool
   const LoadReport report = compare(own, given, tensors);
   TORCH_CHECK_VALUE(!strict || report.complete(), "load_state_dict: the weights do not fit model \"", model.name(),
                     "\":\n", report.to_string(),
-                    "\nUse another file or model, or load with strict = false to take what fits.");
+                    "\nUse another file or model, or set strict = false to load only the tensors that fit.");
   const c10::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) {
     const auto found = given.find(name);

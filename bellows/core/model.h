@@ -17,36 +17,36 @@ class Module;
 
 namespace bellows {
 
-/// Tensors by name, in a fixed order.
+/// Tensors with their names, in a fixed order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Class names of modules by their path: {"", "ResNet"}, {"bn1", "BatchNorm2d"}.
+/// Paths and class names of modules, such as {"", "ResNet"} and {"bn1", "BatchNorm2d"}.
 using ModuleTypes = std::vector<std::pair<std::string, std::string>>;
 
-/// An input of a model. A call may omit optional inputs.
+/// An input of a model. Optional inputs may be omitted in a call.
 struct ModelInput {
   std::string name;
   bool optional = false;
   bool operator==(const ModelInput&) const = default;
 };
 
-/// A model with named inputs, outputs, parameters and buffers, as the other components of Bellows use it. Most models
-/// have one input and one output: they take a tensor and return one.
+/// A model with named inputs, outputs, parameters and buffers. All components of Bellows use models through this class.
+/// Most models have one tensor as input and one tensor as output.
 ///
 /// Model is a handle with shared ownership: copies refer to the same model. Model::of(module) wraps any `torch::nn`
-/// module; other kinds (TorchScript, compiled) derive from Model::Impl.
-/// Threads:  as the module itself; forward from several threads is safe only if the module's forward is
+/// module. Other kinds of models, such as TorchScript and compiled models, derive from Model::Impl.
+/// Threads:  same as the wrapped module; forward() is thread-safe only if the module's forward is thread-safe
 class Model {
  public:
-  /// Interface of all kinds of models. An implementation overrides forward(), forward_all(), or both. Parameters and
-  /// buffers share storage with the model.
+  /// Interface for all kinds of models. An implementation must override forward(), forward_all(), or both. The tensors
+  /// in named_parameters() and named_buffers() share storage with the model.
   class Impl {
    public:
     virtual ~Impl() = default;
-    /// Returns the first output for the first input; the other inputs are omitted.
+    /// Returns the first output for the first input. All other inputs are omitted.
     virtual at::Tensor forward(const at::Tensor& input);
-    /// Params:  inputs – in the order of inputs(); undefined tensors are omitted inputs
-    /// Returns: the outputs, in the order of outputs()
+    /// Returns all outputs, in the order of outputs().
+    /// Params: inputs – in the order of inputs(). An undefined tensor means that the input is omitted
     virtual std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs);
     virtual std::vector<ModelInput> inputs() const { return {{"input"}}; }
     virtual std::vector<std::string> outputs() const { return {"output"}; }
@@ -55,9 +55,9 @@ class Model {
     virtual void set_training(bool on) = 0;
     virtual bool training() const = 0;
     virtual void to(c10::Device device) = 0;
-    /// Casts the floating-point parameters and buffers in place: the tensor objects stay the same.
+    /// Casts floating-point parameters and buffers in place. The tensor objects stay the same.
     virtual void to(c10::ScalarType dtype);
-    /// Types of all submodules; empty if this kind of model cannot list them.
+    /// Types of all submodules. Empty if this kind of model cannot list them.
     virtual ModuleTypes module_types() const { return {}; }
     /// The underlying torch module, or null.
     virtual std::shared_ptr<torch::nn::Module> module() const { return nullptr; }
@@ -67,32 +67,33 @@ class Model {
 
   Model(std::string name, std::shared_ptr<Impl> impl);
   Model(std::string name, std::shared_ptr<torch::nn::Module> module, Forward forward);
-  /// Params: forward – takes the inputs and returns the outputs in the order of their names
+  /// Params: forward – function from the inputs to the outputs, both in the order of their names
   Model(std::string name, std::shared_ptr<torch::nn::Module> module, std::vector<ModelInput> inputs,
         std::vector<std::string> outputs, ForwardAll forward);
 
-  /// Params: module – a std::shared_ptr to a module or a torch::nn holder, with `at::Tensor forward(at::Tensor)`
+  /// Params: module – std::shared_ptr to a module, or a torch::nn holder, with `at::Tensor forward(at::Tensor)`
   template <class Holder>
   static Model of(const Holder& module, std::string name = "model") {
     auto shared = as_shared(module);
     return Model(std::move(name), shared, [shared](const at::Tensor& x) { return shared->forward(x); });
   }
 
-  /// A module with several inputs or outputs.
+  /// Wraps a module with several inputs or outputs.
   /// ```
   /// const Model model = Model::of(siamese, {"left", "right"}, {"distance"});
   /// const at::Tensor distance = model.forward({{"left", a}, {"right", b}}).front().second;
   /// ```
-  /// Params: module  – its forward takes 1 to 8 tensors and returns a tensor, a pair or tuple of tensors, or a
-  ///                   vector of them
-  ///         inputs  – names of forward's parameters, in order; parameters with a default value may be omitted
-  ///         outputs – names of its results, in order
-  /// Throws: c10::ValueError if forward takes another number of tensors, or if a name is empty or used twice
+  /// Params: module  – its forward must accept 1 to 8 tensors, and return a tensor, a pair or tuple of tensors, or a
+  ///                   vector of tensors
+  ///         inputs  – names of forward's parameters, in order. Parameters with a default value may be left out
+  ///         outputs – names of forward's results, in order
+  /// Throws: c10::ValueError if forward accepts a different number of tensors, or if a name is empty or used twice
   template <class Holder>
   static Model of(const Holder& module, std::vector<std::string> inputs, std::vector<std::string> outputs = {"output"},
                   std::string name = "model") {
     auto shared = as_shared(module);
     std::vector<ModelInput> all;
+    all.reserve(inputs.size());
     for (std::string& input : inputs) all.push_back({std::move(input)});
     return Model(std::move(name), shared, std::move(all), std::move(outputs),
                  [shared](const std::vector<at::Tensor>& x) { return model_detail::call(*shared, x); });
@@ -104,17 +105,20 @@ class Model {
   }
 
   const std::string& name() const { return name_; }
-  /// The same model under another name.
+  /// Returns the same model with a different name.
   Model renamed(std::string name) const { return Model(std::move(name), impl_); }
-  /// Throws: c10::ValueError if the model needs several inputs
+  /// Returns the first output.
+  /// Throws: c10::ValueError if the model requires several inputs
   at::Tensor forward(const at::Tensor& input) const { return impl_->forward(input); }
   at::Tensor operator()(const at::Tensor& input) const { return impl_->forward(input); }
-  /// Params:  inputs – by name, in any order
+  /// Params:  inputs – with their names, in any order
   /// Returns: all outputs, in the order of outputs()
   /// Throws:  c10::ValueError if an input is missing, unknown (the message suggests the nearest name) or given twice
   NamedTensors forward(const NamedTensors& inputs) const;
   NamedTensors operator()(const NamedTensors& inputs) const { return forward(inputs); }
-  /// The same without names. Params: inputs – in the order of inputs(); undefined, or missing at the end: left out
+  /// Calls the model without names.
+  /// Params: inputs – in the order of inputs(). To omit an input, pass an undefined tensor; inputs at the end may be
+  ///                  left out
   std::vector<at::Tensor> forward_all(const std::vector<at::Tensor>& inputs) const {
     return impl_->forward_all(inputs);
   }
@@ -124,20 +128,20 @@ class Model {
   NamedTensors named_buffers() const { return impl_->named_buffers(); }
   std::vector<at::Tensor> parameters() const;
   std::vector<at::Tensor> buffers() const;
-  /// Parameters, then buffers: the contents of a checkpoint.
+  /// Parameters, followed by buffers. A checkpoint contains these tensors.
   NamedTensors state_dict() const;
   void train(bool on = true) const { impl_->set_training(on); }
   void eval() const { impl_->set_training(false); }
   bool training() const { return impl_->training(); }
   void to(c10::Device device) const { impl_->to(device); }
-  /// Casts the floating-point parameters and buffers in place: the tensor objects stay the same. Gradients are dropped.
+  /// Casts floating-point parameters and buffers in place. The tensor objects stay the same. Gradients are removed.
   void to(c10::ScalarType dtype) const { impl_->to(dtype); }
   ModuleTypes module_types() const { return impl_->module_types(); }
   /// Throws: c10::ValueError if the model is not a torch::nn module
   std::shared_ptr<torch::nn::Module> module() const;
   std::shared_ptr<torch::nn::Module> module_or_null() const { return impl_->module(); }
 
-  /// Allows the syntax of torch::nn holders: `model->forward(x)`.
+  /// Supports the syntax of torch::nn holders: `model->forward(x)`.
   const Model* operator->() const { return this; }
 
  private:
@@ -155,11 +159,12 @@ class Model {
   std::shared_ptr<Impl> impl_;
 };
 
-/// Casts tensors to `dtype` and drops their gradients. They stay the same tensors, so optimizers keep them.
+/// Casts tensors to `dtype` and removes their gradients. The tensor objects stay the same, so optimizers still refer to
+/// them.
 void cast_in_place(const NamedTensors& tensors, c10::ScalarType dtype);
 
-/// A model that forwards every call to another model. Override the functions that differ; an override of forward_all()
-/// also serves forward().
+/// A model that forwards every call to another model. Derived classes override the functions that differ. forward()
+/// calls forward_all(), so it is sufficient to override forward_all().
 class ModelWrapper : public Model::Impl {
  public:
   explicit ModelWrapper(Model inner) : inner_(std::move(inner)) {}
@@ -184,8 +189,8 @@ class ModelWrapper : public Model::Impl {
   Model inner_;
 };
 
-/// Puts a model into evaluation mode while the guard lives, then restores the mode of every submodule. Frozen batch
-/// normalization stays frozen.
+/// Puts a model into evaluation mode while the guard exists. The destructor restores the mode of every submodule, so
+/// frozen batch normalization stays frozen.
 class EvalMode {
  public:
   explicit EvalMode(Model model);
@@ -195,23 +200,23 @@ class EvalMode {
 
  private:
   Model model_;
-  std::vector<bool> modes_;  ///< modes of the submodules in order; of the whole model if there is no torch module
+  std::vector<bool> modes_;  ///< modes of all submodules in order, or of the model if it has no torch module
 };
 
-/// Differences found by load_state_dict().
+/// Differences that load_state_dict() found.
 struct LoadReport {
-  std::vector<std::string> missing;     ///< names that the model has and the file does not
-  std::vector<std::string> unexpected;  ///< names that the file has and the model does not
-  std::vector<std::string> mismatched;  ///< different shapes: "fc.weight: file [1000, 512], model [10, 512]"
+  std::vector<std::string> missing;     ///< names that are only in the model
+  std::vector<std::string> unexpected;  ///< names that are only in the file
+  std::vector<std::string> mismatched;  ///< different shapes, such as "fc.weight: file [1000, 512], model [10, 512]"
   bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
   std::string to_string() const;
 };
 
-/// Copies `tensors` into the model's parameters and buffers of the same name. Converts dtype and device.
-/// Params:   strict – if true, check before copying and throw if a tensor is missing, unexpected or has another shape
+/// Copies `tensors` into the model's parameters and buffers of the same name. Dtype and device are converted.
+/// Params:   strict – throw before copying if a tensor is missing, is unexpected or has a different shape
 /// Numerics: exact if dtypes are equal
-/// Throws:   c10::ValueError if `strict` is set and the tensors differ (the message has the full report and the nearest
-///           names)
+/// Throws:   c10::ValueError if `strict` is set and the tensors differ (the message has the full report and suggests
+///           the nearest names)
 /// Ref:      torch.nn.Module.load_state_dict
 LoadReport load_state_dict(const Model& model, const NamedTensors& tensors, bool strict = true);
 

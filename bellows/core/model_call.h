@@ -44,7 +44,7 @@ std::vector<at::Tensor> call_with(Module& module, const std::vector<at::Tensor>&
   }
 }
 
-/// module.forward(x[0], x[1], …) and its results as a vector.
+/// Calls module.forward(x[0], x[1], …) and returns the results as a vector.
 template <class Module, size_t N = 1>
 std::vector<at::Tensor> call(Module& module, const std::vector<at::Tensor>& x) {
   if constexpr (N > most_inputs) {

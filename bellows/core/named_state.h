@@ -4,8 +4,8 @@
 
 namespace bellows {
 
-/// Interface of optimizers whose state is sharded over ranks, so that optim::state_dict() cannot read it. They save and
-/// load the complete state by name, as an optimizer on a single rank would.
+/// Interface of optimizers whose state is sharded over ranks, so that optim::state_dict() cannot read it. These
+/// optimizers save and load the complete state by name, like an optimizer on a single rank.
 class NamedState {
  public:
   virtual NamedTensors state_dict() const = 0;

@@ -7,7 +7,7 @@
 
 namespace bellows {
 
-/// Reports the progress of a long task to the log sink, at most ten times a second.
+/// Reports the progress of a long task to the log sink, at most ten times per second.
 /// Threads: not thread-safe
 class Progress {
  public:
@@ -18,7 +18,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void advance(int64_t units, std::string_view detail = {});
-  /// Reports the end. The destructor does so if finish() was not called.
+  /// Reports the end of the task. The destructor calls finish() if you did not call it.
   void finish(std::string_view detail = {});
 
  private:

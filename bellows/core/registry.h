@@ -9,15 +9,17 @@
 
 namespace bellows {
 
-/// An ordered table of named rows: techniques, models, operators. `Row` has a member `std::string name`.
+/// An ordered table of named rows, such as techniques, models or operators. `Row` must have a member
+/// `std::string name`.
 ///
-/// Components fill it in a function `register_…()` that the owner of the table calls, because linkers drop unused
-/// static initializers from static libraries. References to rows stay valid while the registry lives.
-/// Threads: fill it from one thread; afterwards, reading is safe from all threads
+/// Each component adds its rows in a function `register_…()`, which the owner of the table calls. Static initializers
+/// are not used, because linkers drop unused initializers from static libraries. References to rows stay valid while
+/// the registry exists.
+/// Threads: add rows from one thread; afterwards, all threads may read
 template <class Row>
 class Registry {
  public:
-  /// Params: what – the kind of row for error messages: "technique"
+  /// Params: what – kind of row for error messages, such as "technique"
   explicit Registry(std::string what) : what_(std::move(what)) {}
 
   /// Throws: c10::ValueError if the name is already registered
@@ -27,7 +29,7 @@ class Registry {
     return rows_.emplace_back(std::move(row));
   }
 
-  /// Returns the row, or null.
+  /// Returns the row, or null if there is no row with this name.
   const Row* find(std::string_view name) const {
     for (const Row& row : rows_) {
       if (row.name == name) return &row;
@@ -35,7 +37,9 @@ class Registry {
     return nullptr;
   }
 
-  /// Throws: c10::ValueError if there is no such row (the message suggests the nearest name and lists all names)
+  /// Returns the row.
+  /// Throws: c10::ValueError if there is no row with this name (the message suggests the nearest name and lists all
+  ///         names)
   const Row& at(std::string_view name) const {
     const Row* row = find(name);
     if (!row) {

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <shared_mutex>
 #include <unordered_map>
+
+#include "bellows/core/mutex.h"
 
 namespace bellows {
 
@@ -11,9 +12,9 @@ namespace {
 
 /// Maps tensors by address. ShardedGradientsEntry keeps the tensors alive.
 struct ScatteredGradients {
-  std::shared_mutex mutex;
-  std::unordered_map<const at::TensorImpl*, GradientPart> parts;
-  std::atomic<bool> any = false;
+  SharedMutex mutex;
+  std::unordered_map<const at::TensorImpl*, GradientPart> parts BELLOWS_GUARDED_BY(mutex);
+  std::atomic<bool> any = false;  ///< read without the lock
 };
 
 ScatteredGradients& scattered() {
@@ -26,7 +27,7 @@ ScatteredGradients& scattered() {
 GradientPart gradient_part(const at::Tensor& parameter) {
   ScatteredGradients& all = scattered();
   if (all.any) {
-    const std::shared_lock lock(all.mutex);
+    const SharedLock lock(all.mutex);
     const auto found = all.parts.find(parameter.unsafeGetTensorImpl());
     if (found != all.parts.end()) return found->second;
   }
@@ -46,7 +47,7 @@ ShardedGradientsEntry::ShardedGradientsEntry(const ShardedGradients& owner,
                                              std::vector<std::pair<at::Tensor, at::Tensor>> parts)
     : parts_(std::move(parts)) {
   ScatteredGradients& all = scattered();
-  const std::unique_lock lock(all.mutex);
+  const MutexLock lock(all.mutex);
   for (const auto& [parameter, part] : parts_) {
     for (const at::Tensor& key : {parameter, part}) all.parts[key.unsafeGetTensorImpl()] = {&owner, part};
   }
@@ -55,7 +56,7 @@ ShardedGradientsEntry::ShardedGradientsEntry(const ShardedGradients& owner,
 
 ShardedGradientsEntry::~ShardedGradientsEntry() {
   ScatteredGradients& all = scattered();
-  const std::unique_lock lock(all.mutex);
+  const MutexLock lock(all.mutex);
   for (const auto& [parameter, part] : parts_) {
     for (const at::Tensor& key : {parameter, part}) all.parts.erase(key.unsafeGetTensorImpl());
   }

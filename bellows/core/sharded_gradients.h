@@ -7,39 +7,39 @@
 
 namespace bellows {
 
-/// Interface that gradient clipping and GradScaler use for gradients that are sharded over ranks (ZeRO-2), so that no
-/// rank has a complete gradient.
+/// Interface through which gradient clipping and GradScaler handle gradients that are sharded over ranks (ZeRO-2). With
+/// ZeRO-2, no rank has a complete gradient.
 class ShardedGradients {
  public:
   enum class Over { sum, max };
-  /// All-reduces one scalar per rank (sum or maximum). All ranks get the same result. Collective.
+  /// All-reduces one scalar per rank with `op`. The result is the same on all ranks. All ranks must call this function.
   virtual at::Tensor over_ranks(at::Tensor number, Over op) const = 0;
 
  protected:
   ~ShardedGradients() = default;
 };
 
-/// Location of a parameter's gradient.
+/// The location of a parameter's gradient.
 struct GradientPart {
-  const ShardedGradients* owner = nullptr;  ///< null if the gradient is complete on this rank
-  /// If `owner` is set: a tensor whose grad() is this rank's shard, [n], possibly empty. Otherwise the parameter
-  /// itself.
+  const ShardedGradients* owner = nullptr;  ///< null if this rank has the complete gradient
+  /// If `owner` is null, the parameter itself. Otherwise, a tensor whose grad() is this rank's shard [n], which may be
+  /// empty.
   at::Tensor part;
 };
 
 /// Returns the location of a parameter's gradient.
-/// Params:  parameter – of a model, or the shard that the optimizer has in its groups
-/// Cost:    none unless gradients in this process are sharded
-/// Threads: safe
+/// Params:  parameter – a model parameter, or the shard that the optimizer has in its groups
+/// Cost:    none unless this process has sharded gradients
+/// Threads: thread-safe
 GradientPart gradient_part(const at::Tensor& parameter);
 
-/// Returns the distinct owners of the parameters' gradients in order of first use, without null.
+/// Returns the owners of the parameters' gradients, each once and in order of first use. Null owners are omitted.
 std::vector<const ShardedGradients*> gradient_owners(const std::vector<at::Tensor>& parameters);
 
-/// Makes the shards of an owner visible to gradient_part() while the object lives.
+/// Registers the shards of an owner for gradient_part() while the object exists.
 class ShardedGradientsEntry {
  public:
-  /// Params: parts – each parameter with this rank's shard
+  /// Params: parts – pairs of a parameter and this rank's shard
   ShardedGradientsEntry(const ShardedGradients& owner, std::vector<std::pair<at::Tensor, at::Tensor>> parts);
   ~ShardedGradientsEntry();
   ShardedGradientsEntry(const ShardedGradientsEntry&) = delete;

@@ -75,7 +75,7 @@ double median(std::vector<double> values) {
 
 RatioInterval paired_ratio(const std::vector<double>& a, const std::vector<double>& b) {
   TORCH_CHECK_VALUE(a.size() == b.size() && a.size() >= 2,
-                    "paired_ratio: expected two series of one length, at least 2, got ", a.size(), " and ", b.size(),
+                    "paired_ratio: expected two series of equal length, at least 2, got ", a.size(), " and ", b.size(),
                     ".");
   std::vector<double> logs(a.size());
   for (size_t i = 0; i < a.size(); ++i) {
@@ -90,7 +90,7 @@ RatioInterval paired_ratio(const std::vector<double>& a, const std::vector<doubl
 
 DifferenceInterval paired_difference(const std::vector<double>& a, const std::vector<double>& b) {
   TORCH_CHECK_VALUE(a.size() == b.size() && a.size() >= 5,
-                    "paired_difference: expected two series of one length, at least 5, got ", a.size(), " and ",
+                    "paired_difference: expected two series of equal length, at least 5, got ", a.size(), " and ",
                     b.size(), ".");
   std::vector<double> differences(a.size());
   for (size_t i = 0; i < a.size(); ++i) differences[i] = a[i] - b[i];

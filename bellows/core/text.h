@@ -5,7 +5,7 @@
 
 namespace bellows {
 
-/// Converts ASCII letters to lower case; other bytes do not change.
+/// Converts ASCII letters to lower case. Other bytes do not change.
 inline std::string lower_case(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) {

@@ -107,12 +107,12 @@ class NumberedLabels final : public Source, public Derived {
       TORCH_CHECK_VALUE(false, "label: ", sample.where(&field), ": ", user_message(error));
     }
     const auto* const name = std::get_if<std::string>(&label);
-    TORCH_CHECK_VALUE(name, "label: ", sample.where(&field), ": expected the name of a class, as other samples have, ",
-                      "found a number.");
+    TORCH_CHECK_VALUE(name, "label: ", sample.where(&field),
+                      ": expected a class name, like the labels of the other samples, found a number.");
     const auto found = numbers_.find(*name);
     TORCH_CHECK_VALUE(found != numbers_.end(), "label: ", sample.where(&field), ": no class is called ",
-                      io::printable(*name), ".", did_you_mean(*name, classes_), " There are ", classes_.size(),
-                      in_part(classes_), ".");
+                      io::printable(*name), ".", did_you_mean(*name, classes_), " The dataset has ", classes_.size(),
+                      " classes", in_part(classes_), ".");
     return found->second;
   }
 

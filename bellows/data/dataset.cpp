@@ -53,7 +53,7 @@ Dataset Dataset::decode(const std::string& mode) const {
 }
 
 Dataset Dataset::transform(Transform step) const {
-  TORCH_CHECK_VALUE(step.run, "Dataset::transform: expected a step, got an empty function.");
+  TORCH_CHECK_VALUE(step.run, "Dataset::transform: expected a transform, got an empty function.");
   return changed(*this, [&](Dataset& d) { d.pipeline_.transforms.push_back(std::move(step)); });
 }
 
@@ -103,7 +103,7 @@ Dataset Dataset::normalize(std::vector<double> mean, std::vector<double> std) co
 Dataset Dataset::normalize() const {
   TORCH_CHECK_VALUE(
       !info_.mean.empty() && !info_.std.empty(),
-      "Dataset::normalize: this data set does not say its mean and std. Give them: normalize({0.5}, {0.25}).");
+      "Dataset::normalize: this dataset does not declare its mean and std. Pass them: normalize({0.5}, {0.25}).");
   return normalize(info_.mean, info_.std);
 }
 
@@ -176,9 +176,10 @@ Dataset Dataset::subset(std::vector<int64_t> indices) const {
 
 Dataset Dataset::subset(const Subset& chosen) const {
   const std::string own = chosen.source.empty() ? "" : fingerprint(*this);
-  TORCH_CHECK_VALUE(chosen.of == size() && chosen.source == own, "subset: it was chosen from ", chosen.of, " samples (",
-                    chosen.source.empty() ? "no fingerprint" : chosen.source, "), but this data set has ", size(), " (",
-                    own.empty() ? "not looked at" : own, "). Choose it again: bellows select.");
+  TORCH_CHECK_VALUE(chosen.of == size() && chosen.source == own, "subset: the subset was chosen from ", chosen.of,
+                    " samples (", chosen.source.empty() ? "no fingerprint" : chosen.source, "), but this dataset has ",
+                    size(), " (", own.empty() ? "not examined" : own,
+                    "). Create the subset again with `bellows select`.");
   return subset(chosen.ids);
 }
 

@@ -10,33 +10,36 @@
 
 namespace bellows::data {
 
-/// The contents of a folder's `dataset.json`. All of them are optional.
+/// The contents of a folder's `dataset.json`. Every member is optional.
 struct DatasetInfo {
   std::string name;
   std::string split;
   std::vector<std::string> splits;   ///< all splits of the folder
-  std::vector<std::string> classes;  ///< names, in the order of the labels
+  std::vector<std::string> classes;  ///< class names, in the order of the labels
   std::vector<int64_t> image_size;   ///< [height, width, channels]
-  std::vector<double> mean, std;     ///< of the training split, one value per channel, for pixel values in [0, 1]
+  /// Statistics of the training split: one value per channel, for pixel values in [0, 1].
+  std::vector<double> mean, std;
 };
 
-/// A source together with its pipeline and loader options, as a value. Each method returns a modified copy, so several
-/// datasets can share the first part of a chain. Transforms run in the order of the calls.
+/// An immutable description of a dataset: a source, a pipeline and loader options. Each method returns a modified copy,
+/// so several datasets can share the first part of a chain. Transforms run in the order of the calls.
+/// Throws: c10::ValueError from the constructor and the methods if an argument is null, empty or out of range
 class Dataset {
  public:
   explicit Dataset(SourcePtr source, DatasetInfo info = {});
 
   // Contents of the batches.
-  /// Draws a new order over all samples in each epoch. `seed` also seeds the random transforms.
+  /// Draws a new order of all samples in each epoch. `seed` also seeds the random transforms.
   Dataset shuffle(uint64_t seed = 0) const;
-  /// Restores the source order, for evaluation.
+  /// Uses the order of the source, for evaluation.
   Dataset sequential() const;
-  /// Sets another order (order.h, mix.h, buckets.h). `seed` seeds the order and the random transforms.
+  /// Sets a custom order (order.h, mix.h, buckets.h). `seed` seeds the order and the random transforms.
   Dataset order(OrderPtr order, uint64_t seed = 0) const;
   /// Restricts each epoch to this rank's part.
-  /// Params: global_batch – if true, the batch size is that of all ranks together, and any number of ranks takes the
-  ///         same steps
+  /// Params: global_batch – if true, the batch size counts the samples of all ranks together. Each step then takes the
+  ///         same samples, regardless of the number of ranks
   Dataset distributed(int64_t rank, int64_t world_size, bool global_batch = false) const;
+  /// Sets the color mode of decoded images.
   /// Params: mode – "rgb" or "gray"
   Dataset decode(const std::string& mode) const;
   Dataset resize(int64_t height, int64_t width) const;
@@ -52,53 +55,59 @@ class Dataset {
                          std::pair<double, double> ratio = {0.3, 3.3}, std::vector<uint8_t> fill = {0}) const;
   Dataset cutout(int64_t side, std::vector<uint8_t> fill = {0}) const;
   Dataset rand_augment(int ops = 2, int magnitude = 9) const;
-  /// Adds a custom step.
+  /// Adds a custom transform.
   Dataset transform(Transform step) const;
-  /// Params: mean, std – one value, or one per channel; without arguments, those of info()
+  /// Normalizes pixel values: (value / 255 - mean) / std. The overload without arguments uses the values in info().
+  /// Params: mean, std – one value for all channels, or one value per channel
+  /// Throws: c10::ValueError if there are no arguments and info() has no mean and std
   Dataset normalize(std::vector<double> mean, std::vector<double> std) const;
   Dataset normalize() const;
-  /// Replaces a text by its tokens; see tokenized().
+  /// Replaces a text with its tokens (see tokenized()).
   Dataset tokenize(Tokenizer tokenizer, std::string field = "txt") const;
-  /// Stacks arrays `field` [l, …] of unequal length into one tensor [N, L, …] and adds their lengths as int64
-  /// `field`_lengths [N]. L is the longest length in the batch, rounded up, or 0 if there is none. padding_mask
-  /// (packing.h) marks the positions that are not padding; bucketed() keeps the padding small. Each rank pads to its
-  /// own L.
-  /// Params: value – written behind each array's end; the arrays' type must be able to represent it
-  ///         multiple_of – L is rounded up to a multiple of it; at most 2^20
+  /// Stacks arrays of unequal length into one tensor. Arrays `field` [l, …] become a tensor [N, L, …], and their
+  /// lengths become an int64 tensor `field`_lengths [N]. L is the longest length in the batch, rounded up to a multiple
+  /// of `multiple_of`. L is 0 if all arrays are empty. Each rank computes its own L. padding_mask() (packing.h) marks
+  /// the positions that are not padding. bucketed() reduces the amount of padding.
+  /// Params: value – written after the end of each array; the type of the arrays must be able to represent it
+  ///         multiple_of – at most 2^20
   /// Ref:    torch.nn.utils.rnn.pad_sequence(batch_first=True)
   Dataset pad(const std::string& field, const c10::Scalar& value = 0, int64_t multiple_of = 1) const;
-  /// Replaces normalize by per-pixel steps fused into one pass: pixel_chain(RandomBrightness{0.2}, Normalize{…}).
+  /// Replaces normalize() with per-pixel steps that run in one pass, such as pixel_chain(RandomBrightness{0.2},
+  /// Normalize{…}).
   Dataset pixels(PixelPass pass) const;
-  /// Mixes the images of each batch; see MixOptions.
+  /// Mixes the images of each batch with each other (see MixOptions).
   Dataset mix(const MixOptions& options) const;
-  /// Params: dtype – of "image": Float, BFloat16, or Byte, which leaves the pixel values unchanged
+  /// Sets the element type of "image".
+  /// Params: dtype – Float, BFloat16 or Byte; with Byte, pixel values are not normalized
   Dataset dtype(c10::ScalarType dtype) const;
   Dataset channels_last(bool on = true) const;
   Dataset num_classes(int64_t n) const;
-  /// Names the tensors that every batch must have ("image", "label", an array's name). A sample that lacks one of them
-  /// is a bad sample, wherever it is in the source; the message names the missing tensor.
+  /// Names the tensors that every batch must have: "image", "label" or the name of an array. A sample that lacks one of
+  /// these tensors is a bad sample. The error message names the missing tensor.
   Dataset require(std::vector<std::string> names) const;
   Dataset batch(int64_t size, Remainder remainder = Remainder::uneven) const;
   Dataset on_bad_sample(OnBadSample policy) const;
-  /// Params: n – number of times a failed read is retried; see LoaderOptions::retries
+  /// Sets how often a failed read is retried (see LoaderOptions::retries).
   Dataset retries(int64_t n) const;
-  /// Sets the device of the batches. Copies overlap with computation on the device.
+  /// Sets the device of the batches. Copies to the device overlap with computation on the device.
   Dataset to(c10::Device device) const;
   Dataset subrange(int64_t begin, int64_t end) const;
   Dataset subset(std::vector<int64_t> indices) const;
-  /// Throws: c10::ValueError if the subset was chosen from another dataset (another size or fingerprint)
+  /// Throws: c10::ValueError if the subset was chosen from a different dataset, that is, if the size or the fingerprint
+  ///         differs
   Dataset subset(const Subset& chosen) const;
 
   // Speed.
-  /// Params: n – number of workers; LoaderOptions::kAuto chooses it automatically
+  /// Params: n – number of worker threads; with LoaderOptions::kAuto, the loader chooses the number
   Dataset threads(int64_t n) const;
   Dataset prefetch(int64_t batches) const;
-  /// Decodes JPEGs less exactly where that is faster; see PipelineOptions::fast_decode.
+  /// Decodes a JPEG less exactly if this is faster (see PipelineOptions::fast_decode).
   Dataset fast_decode(bool on = true) const;
-  /// Caches up to `bytes` of decoded images in memory, in the form before the first random transform.
+  /// Caches decoded images in memory, as they are before the first random transform.
+  /// Params: bytes – size limit of the cache
   Dataset cache(int64_t bytes) const;
 
-  /// Throws: see Loader's constructor
+  /// Throws: exceptions of Loader's constructor
   Loader loader() const;
 
   int64_t size() const { return source_->size(); }
@@ -115,23 +124,28 @@ class Dataset {
 };
 
 struct OpenOptions {
-  std::string split = "";      ///< "train", "test"; required if a folder has several splits
-  std::string otherwise = "";  ///< the split to use if `split` is empty and a folder has several
-  /// The folder of files from the network. If empty: $BELLOWS_CACHE, $XDG_CACHE_HOME/bellows, or ~/.cache/bellows.
+  std::string split = "";      ///< for example "train" or "test"; required if a folder has several splits
+  std::string otherwise = "";  ///< the split that is used if `split` is empty and the folder has several splits
+  /// The folder for downloaded files. If empty: $BELLOWS_CACHE, $XDG_CACHE_HOME/bellows, or ~/.cache/bellows.
   std::string cache_folder = "";
-  int64_t cache_bytes = int64_t{100} << 30;  ///< size limit of that folder; see io::FileCache
+  int64_t cache_bytes = int64_t{100} << 30;  ///< size limit of the cache folder (see io::FileCache)
 };
 
-/// Opens a dataset: a file, a pattern of files (see expand_shards), a folder, or URLs. Files from URLs are fetched into
-/// a cache when they are needed (`https://host/train-{000..015}.tar`). A URL that ends in a slash is an MDS folder.
+/// Opens a dataset: a file, a pattern of files (see expand_shards), a folder, or URLs such as
+/// `https://host/train-{000..015}.tar`. Remote files are downloaded into a cache when they are needed. A URL that ends
+/// in a slash is an MDS folder.
 ///
-/// The format is detected from the content, not from the file name: tar shards, TFRecord, RecordIO, .beton, MDS, NumPy,
-/// safetensors, CSV, JSON Lines, packs, folders of images (the table is in formats.cpp). The splits of a folder are
-/// subfolders (train, val, …) or groups of file names (train-0000.tar, test-0000.tar). A `dataset.json` in a folder
-/// names the splits, and its classes and image size preset the number of classes and the decoding mode.
-/// Throws: c10::ValueError if `url` does not exist or a file is corrupt; if the format is unknown (the message says
-///         what was found and which formats are accepted); if a folder holds several formats; if it has several splits
-///         and none is chosen; if the split is unknown (the message suggests the nearest name)
+/// The format is detected from the content, not from the file name. Supported formats: tar shards, TFRecord, RecordIO,
+/// .beton, MDS, NumPy, safetensors, CSV, JSON Lines, packs and folders of images. The table of formats is in
+/// formats.cpp.
+///
+/// The splits of a folder are subfolders (train, val, …) or groups of file names (train-0000.tar, test-0000.tar). If
+/// the folder has a `dataset.json`, this file can name the splits. Its `classes` set the number of classes, and its
+/// `image_size` sets the color mode of decoding.
+/// Throws: c10::ValueError if `url` does not exist or a file is corrupt; if the format is unknown (the message
+///         describes the content and lists the supported formats); if a folder contains several formats; if it has
+///         several splits and no split is chosen; if a split is chosen and there are no splits; if the split is unknown
+///         (the message suggests the nearest name)
 Dataset open(const std::string& url, const OpenOptions& options = {});
 /// Opens several files of one format, given as paths or URLs.
 Dataset open_shards(const std::vector<std::string>& shards);

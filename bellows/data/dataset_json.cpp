@@ -21,12 +21,12 @@ class Description {
       document_ = io::parse_shallow_json(text, "open: " + path_, 16, /*throws=*/true);
     } catch (const Json::parse_error& error) {
       const size_t at = error.byte > 0 ? std::min(error.byte - 1, text.size()) : 0;
-      TORCH_CHECK_VALUE(false, "open: ", path_, ": expected JSON, found a mistake at byte ", at,
+      TORCH_CHECK_VALUE(false, "open: ", path_, ": invalid JSON at byte ", at,
                         at < text.size() ? ": " + io::printable(text.substr(at), 20) : ": the file ends there", ".");
     } catch (const Json::out_of_range&) {
-      TORCH_CHECK_VALUE(false, "open: ", path_, ": expected JSON, found a number that is too large for a double.");
+      TORCH_CHECK_VALUE(false, "open: ", path_, ": expected numbers that fit into a double, found a larger one.");
     }
-    TORCH_CHECK_VALUE(document_.is_object(), "open: ", path_, ": expected a JSON object that describes a data set, ",
+    TORCH_CHECK_VALUE(document_.is_object(), "open: ", path_, ": expected a JSON object that describes a dataset, ",
                       "found ", io::shown_json(document_), ".");
   }
 

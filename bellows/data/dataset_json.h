@@ -9,16 +9,16 @@
 
 namespace bellows::data {
 
-/// The shards of each split, by the split's name.
+/// Maps the name of each split to its shards.
 using Splits = std::map<std::string, std::vector<std::string>>;
 
-/// Fills `info` from the text of a dataset.json. Returns the pattern of shards of each split that it names.
-/// Params: path – of the file, for error messages
-/// Throws: c10::ValueError if the text is not JSON or a key has an unexpected value (the message names the key and what
-///         was found)
+/// Parses the text of a dataset.json into `info`. Returns the shard pattern of each split in the text.
+/// Params: path – path of the file, for error messages
+/// Throws: c10::ValueError if the text is not JSON or a key has an invalid value; the message names the key and the
+///         value
 std::map<std::string, std::string> parse_dataset_json(std::string_view text, const std::string& path,
                                                       DatasetInfo& info);
-/// Like parse_dataset_json(), but reads the text from a file and returns the shards.
+/// Like parse_dataset_json(), but reads the text from a file and returns the shards instead of the patterns.
 Splits read_dataset_json(const std::string& path, DatasetInfo& info);
 
 }  // namespace bellows::data

@@ -139,7 +139,7 @@ class GroupedFields final : public Source, public Derived {
 
   static const Field& member(const FieldGroup& group, const std::string& name, const Sample& sample) {
     const Field* field = sample.find(name);
-    TORCH_CHECK_VALUE(field, group.name, ": ", sample.where(), " has no field \"", name, "\"; it holds ",
+    TORCH_CHECK_VALUE(field, group.name, ": ", sample.where(), " has no field \"", name, "\"; it contains ",
                       sample.field_names(), ".");
     return *field;
   }

@@ -6,20 +6,25 @@
 
 namespace bellows::data {
 
-/// A source that computes its samples from those of another source. Its fingerprint is that of the origin.
+/// A source that computes its samples from the samples of another source, its origin. fingerprint() reads the origin
+/// instead.
 class Derived {
  public:
   virtual ~Derived() = default;
   virtual const SourcePtr& origin() const = 0;
 };
 
-/// A short text that identifies a dataset: "1437 samples, 0123456789abcdef". It is the same on every machine and in
-/// every folder. It does not depend on file times, on paths above the shards' own names, or on the pipeline.
+/// Returns a short text that identifies a dataset, such as "1437 samples, 0123456789abcdef". The text is the same on
+/// every machine and in every folder. It does not depend on file times, on the folders of the files or on the pipeline.
 ///
-/// It covers the number of samples, the classes, mean and std. If the samples are stored (Source::stored), it also
-/// covers the names and sizes of up to 65,536 samples and all bytes of up to 256 samples. These are evenly spaced and
-/// include the first and the last one. A change inside a sample that keeps its size is detected only in those 256.
-/// Tokenized texts (TextSource, packed()) have the fingerprint of the stored texts.
+/// The fingerprint covers the number of samples, the classes, the mean and the std. If the samples are stored
+/// (Source::stored), it also covers two evenly spaced selections of samples, which include the first and the last
+/// sample:
+/// - the ids, keys, file names, field names and sizes of up to 65,536 samples
+/// - all bytes of up to 256 samples
+///
+/// A change inside a sample that does not change its size is detected only in those 256 samples. For tokenized texts
+/// (TextSource, packed()), the fingerprint covers the stored texts.
 /// Cost: about 1 µs per sample, plus reading the 256 samples
 std::string fingerprint(const Dataset& dataset);
 

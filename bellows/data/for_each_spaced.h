@@ -5,7 +5,7 @@
 
 namespace bellows::data {
 
-/// Calls `visit(i)` for up to `most` of the numbers 0 … n - 1, evenly spaced, including the first and the last one.
+/// Calls `visit(i)` for at most `most` of the numbers 0 … n - 1. The numbers are evenly spaced and include 0 and n - 1.
 /// Params: most – at least 2
 template <class Visit>
 void for_each_spaced(int64_t n, int64_t most, const Visit& visit) {

@@ -63,8 +63,9 @@ int64_t parse_label(const Field& field, const std::string& key) {
 std::variant<int64_t, std::string> parse_label_or_name(const Field& field, const std::string& key) {
   FoundLabel found = found_in(field, key);
   if (const auto* const number = std::get_if<int64_t>(&found)) return *number;
-  TORCH_CHECK_VALUE(!std::holds_alternative<std::monostate>(found), "expected a class's number or name, found ",
-                    io::printable(io::as_text(field.bytes)), ". Give the sample a label, or leave it out.");
+  TORCH_CHECK_VALUE(!std::holds_alternative<std::monostate>(found),
+                    "expected the number or the name of a class, found ", io::printable(io::as_text(field.bytes)),
+                    ". Add a label, or leave out the sample.");
   return std::get<std::string>(std::move(found));
 }
 

@@ -29,11 +29,11 @@ void choose_split(const std::string& folder, const OpenOptions& options, Dataset
   if (info.split.empty() && info.splits.size() == 1) info.split = info.splits.front();
   if (info.split.empty() && has_split(info, options.otherwise)) info.split = options.otherwise;
   TORCH_CHECK_VALUE(!info.split.empty(), "open: ", folder, " has several splits",
-                    options.otherwise.empty() ? "" : ", none of them called \"" + options.otherwise + "\"", ": ",
-                    c10::Join(", ", info.splits), ". Choose one of them by the option split, or name its files.");
+                    options.otherwise.empty() ? "" : ", but none has the name \"" + options.otherwise + "\"", ": ",
+                    c10::Join(", ", info.splits), ". Choose one with the option `split`, or name its files.");
   const bool known = has_split(info, info.split);
   TORCH_CHECK_VALUE(known, "open: ", folder, " has no split \"", info.split, "\".",
-                    did_you_mean(info.split, info.splits), " It has: ", c10::Join(", ", info.splits), ".");
+                    did_you_mean(info.split, info.splits), " The splits are: ", c10::Join(", ", info.splits), ".");
 }
 
 Dataset open_split(const std::string& folder, const Splits& splits, const OpenOptions& options, DatasetInfo info) {
@@ -52,8 +52,8 @@ Dataset open_content(const std::string& folder, const OpenOptions& options, Data
     return open_split(folder, splits, options, std::move(info));
   }
   if (info.splits.empty()) {
-    TORCH_CHECK_VALUE(options.split.empty(), "open: ", folder, " has no splits, but \"", options.split,
-                      "\" was asked for.");
+    TORCH_CHECK_VALUE(options.split.empty(), "open: ", folder, " has no splits, but the split \"", options.split,
+                      "\" was requested.");
   }
   if (content.kind == Kind::mds) return Dataset(open_mds(folder), std::move(info));
   info.classes = image_folder_classes(folder);
@@ -93,8 +93,8 @@ Dataset open(const std::string& url, const OpenOptions& options) {
   const ShardFiles::CacheScope scope({.folder = options.cache_folder, .limit_bytes = options.cache_bytes});
   std::error_code ignored;
   if (std::filesystem::is_directory(url, ignored)) return open_folder(url, options);
-  TORCH_CHECK_VALUE(options.split.empty(), "open: a split can be chosen of a folder, and ", io::public_url(url),
-                    " is none. Name the shards of the split instead.");
+  TORCH_CHECK_VALUE(options.split.empty(), "open: a split can only be chosen for a folder, but ", io::public_url(url),
+                    " is not a folder. Name the shards of the split instead.");
   if (io::is_url(url) && url.ends_with('/')) return Dataset(open_mds(url.substr(0, url.size() - 1)));
   return open_shards(expand_shards(url));
 }

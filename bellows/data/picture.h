@@ -7,13 +7,14 @@
 
 namespace bellows::data {
 
-/// True for an encoded image (a file png, jpg, jpeg or image) and for pixels (a uint8 array "image" [H, W, C]).
+/// Returns true for an encoded image (a file "png", "jpg", "jpeg" or "image") and for pixels (a uint8 array "image" [H,
+/// W, C]).
 bool is_picture(const Field& field);
 
-/// Returns the sample's first image; null if it has none.
+/// Returns the first image of the sample, or null if the sample has no image.
 const Field* find_picture(const Sample& sample);
 
-/// Returns the field name of an encoded image, "jpg" or "png"; `other` if it is neither.
+/// Returns the field name for an encoded image: "jpg" for a JPEG, "png" for a PNG, otherwise `other`.
 inline std::string_view picture_name(io::ByteSpan file, std::string_view other) {
   const std::string_view text = io::as_text(file);
   return text.starts_with("\xff\xd8\xff") ? "jpg" : text.starts_with("\x89PNG\r\n") ? "png" : other;

@@ -17,7 +17,7 @@ class RenamedSource final : public Source {
     for (size_t i = 0; i < names_.size(); ++i) {
       for (size_t k = 0; k < i; ++k) {
         TORCH_CHECK_VALUE(names_[i].first != names_[k].first && names_[i].second != names_[k].second,
-                          "rename_fields: expected each name once, got \"", names_[i].first, "\" to \"",
+                          "rename_fields: expected each name only once, got \"", names_[i].first, "\" to \"",
                           names_[i].second, "\" and \"", names_[k].first, "\" to \"", names_[k].second, "\".");
       }
     }
@@ -34,7 +34,7 @@ class RenamedSource final : public Source {
     for (const auto& [before, after] : names_) {
       const auto same = [&, name = std::string_view(after)](const Field& field) { return field.name == name; };
       TORCH_CHECK_VALUE(std::count_if(sample.fields.begin(), sample.fields.end(), same) < 2,
-                        "rename_fields: ", sample.where(), " has a field \"", after, "\" besides \"", before,
+                        "rename_fields: ", sample.where(), " has a field \"", after, "\" in addition to \"", before,
                         "\", which would get the same name.");
     }
   }

@@ -21,8 +21,8 @@ class TensorSource final : public Source {
                         "\" to have a first dimension that counts samples, got ",
                         tensor.defined() ? "a scalar." : "an undefined tensor.");
       TORCH_CHECK_VALUE(tensor.size(0) == tensors_.front().second.size(0), "from_tensors: \"", name, "\" has ",
-                        tensor.size(0), " rows, \"", tensors_.front().first, "\" has ", tensors_.front().second.size(0),
-                        ". Give both the same number.");
+                        tensor.size(0), " rows, but \"", tensors_.front().first, "\" has ",
+                        tensors_.front().second.size(0), ". All tensors need the same number of rows.");
       tensor = tensor.detach().to(c10::kCPU).contiguous();
     }
   }

@@ -10,29 +10,30 @@
 namespace bellows::data {
 
 /// Random access to samples by position.
-/// Threads: read is called from several threads at once and must be thread-safe
+/// Threads: several threads call read() at the same time, so it must be thread-safe
 class Source {
  public:
   virtual ~Source() = default;
   virtual int64_t size() const = 0;
-  /// Fills `sample`, reusing its memory.
+  /// Reads a sample into `sample` and reuses the memory of `sample`.
   /// Params: index – in [0, size())
   /// Throws: c10::ValueError if the sample cannot be read; the message names the sample, its file and the byte offset
   virtual void read(int64_t index, Sample& sample) const = 0;
-  /// Upper bound of every Sample::id (exclusive): the size of the root source.
+  /// Returns the exclusive upper bound of all values of Sample::id, which is the size of the root source.
   virtual int64_t id_bound() const { return size(); }
-  /// A short description for messages: "4 shards (data/digits/train-000.tar, …)".
+  /// Returns a short description for messages, such as "4 shards (data/digits/train-000.tar, …)".
   virtual std::string describe() const = 0;
-  /// Prepares for a read of this sample: loads the pages of a mapped file, or fetches a remote shard into the cache. It
-  /// may block as long as a read. It is called from dedicated threads, and only for some of the samples.
+  /// Prepares for a read of this sample: loads the pages of a mapped file, or downloads a remote shard into the cache.
+  /// The call may block as long as read() does. Dedicated threads call it, and only for some of the samples.
   /// Returns: false if prefetching has no effect
-  /// Threads: same as read
+  /// Threads: same as read()
   virtual bool prefetch(int64_t /*index*/) const { return false; }
-  /// True if the samples are stored: reading a sample again, at any time, gives the same bytes and has no side effects.
-  /// False if user code may generate them, with random numbers or at a cost.
+  /// Returns true if the samples are stored. Reading a stored sample always returns the same bytes and has no side
+  /// effects. Returns false if user code may generate the samples, possibly at random or at high cost.
   virtual bool stored() const { return false; }
-  /// Returns the first positions of stretches that are cheap to read together (a shard, a page), ascending, starting
-  /// with 0. Empty: the source is one stretch. Page-wise shuffling uses them.
+  /// Returns the first position of each block, in ascending order, starting with 0. A block is a range of samples that
+  /// are cheap to read together, such as a shard or a page. Page-wise shuffling uses the blocks. If the result is
+  /// empty, the whole source is one block.
   virtual std::vector<int64_t> block_starts() const { return {}; }
 
   Sample read(int64_t index) const {
@@ -44,18 +45,20 @@ class Source {
 
 using SourcePtr = std::shared_ptr<const Source>;
 
-/// A source over tensors in memory: row i of each tensor is sample i.
-/// Params: tensors – by name ("image", "label", …), with equal first dimension. A uint8 "image" [N, H, W, C] goes
-///         through the image transforms like a decoded image; all other tensors are stacked unchanged.
-/// Cost:   keeps references; copies only tensors that are not contiguous or not on the CPU
-/// Throws: c10::ValueError if there are no tensors or their lengths differ
+/// Returns a source over tensors in memory. Row i of each tensor belongs to sample i.
+/// Params: tensors – tensors with their names ("image", "label", …) and equal first dimensions. A uint8 tensor "image"
+///         [N, H, W, C] passes through the image transforms like a decoded image. All other tensors are stacked
+///         unchanged
+/// Cost:   keeps references to the tensors; copies only tensors that are not contiguous or not on the CPU
+/// Throws: c10::ValueError if there are no tensors, if a tensor is undefined or a scalar, or if the first dimensions
+///         differ
 SourcePtr from_tensors(NamedTensors tensors);
 
-/// The samples of `source` at `indices`, in that order. Ids stay those of `source`.
+/// Returns the samples of `source` at the positions `indices`, in that order. The samples keep their ids.
 /// Throws: c10::ValueError if an index is out of range
 SourcePtr subset(SourcePtr source, std::vector<int64_t> indices);
 
-/// Samples [begin, end) of `source`.
+/// Returns samples [begin, end) of `source`. The samples keep their ids.
 /// Throws: c10::ValueError unless 0 ≤ begin ≤ end ≤ size
 SourcePtr subrange(SourcePtr source, int64_t begin, int64_t end);
 

@@ -18,9 +18,9 @@ std::string current_message() {
 void throw_step_error(const std::string& step, const Sample& sample) {
   throw StepError(
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-      c10::str(step, ": ", sample.where(), ": ", current_message(),
-               ". This is a mistake in the step, not a bad sample (which transforms and tokenizers refuse by a "
-               "c10::ValueError)."));
+      c10::str(
+          step, ": ", sample.where(), ": ", current_message(),
+          ". This is an error in the step itself. For a bad sample, transforms and tokenizers throw c10::ValueError."));
 }
 
 }  // namespace bellows::data

@@ -26,7 +26,7 @@ class TokenizedSource final : public Source {
     source_->read(index, sample);
     const Field* text = sample.find(field_);
     TORCH_CHECK_VALUE(text && !text->is_array, "tokenized: ", sample.where(text),
-                      text ? " has numbers as \"" : " has no text \"", field_, "\".");
+                      text ? " has numbers in \"" : " has no text \"", field_, "\".");
     TORCH_CHECK_VALUE(field_ == "tokens" || !sample.find("tokens"), "tokenized: ", sample.where(),
                       " has \"tokens\" already.");
     auto tokens = std::make_shared<Tokens>();

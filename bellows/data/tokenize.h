@@ -10,16 +10,17 @@
 
 namespace bellows::data {
 
-/// Returns the tokens of a text. It must be deterministic. To reject a text, it throws c10::ValueError.
-/// Threads: called from several threads at once
+/// A function that returns the tokens of a text. It must be deterministic. To reject a text, it throws c10::ValueError.
+/// Threads: must be thread-safe, because several threads call the function at the same time
 using Tokenizer = std::function<std::vector<int64_t>(std::string_view text)>;
 
-/// `source` with a text replaced by its tokens: an int64 array "tokens" [n]. Texts are tokenized when they are read, in
-/// the loader's threads. `read_lengths(*source, "tokens")` returns the lengths that packing and length buckets need.
-/// Params: field – "txt" of WebDataset shards, or a column of CSV and JSON Lines files
+/// Returns `source` with a text replaced by its tokens, an int64 array "tokens" [n]. A text is tokenized each time it
+/// is read, in the loader's threads. `read_lengths(*source, "tokens")` returns the lengths that packing and length
+/// buckets need.
+/// Params: field – "txt" for WebDataset shards, or a column of a CSV or JSON Lines file
 /// Throws: c10::ValueError if `source` is null or `tokenizer` is empty. read() throws c10::ValueError if the field is
-///         missing or is not a text, or if the sample already has a field "tokens". It throws StepError if the
-///         tokenizer throws anything other than c10::ValueError
+///         missing or is not a text, or if the sample already has a field "tokens". read() throws StepError if the
+///         tokenizer throws an exception other than c10::ValueError
 SourcePtr tokenized(SourcePtr source, Tokenizer tokenizer, std::string field = "txt");
 
 }  // namespace bellows::data

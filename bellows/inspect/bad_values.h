@@ -5,7 +5,7 @@
 
 namespace bellows::inspect {
 
-/// Whether some values include NaN or infinity. Private to the component.
+/// Whether some values are NaN or infinite. Private to the component.
 struct BadValues {
   bool nan = false;
   bool inf = false;
@@ -17,9 +17,9 @@ struct BadValues {
   }
 };
 
-/// Checks a dense floating-point or complex tensor; other tensors count as good. On the CPU it reads the memory and
-/// runs no operator.
-/// Cost: one pass over good values, two over bad ones
+/// Checks a dense floating-point or complex tensor. All other tensors count as good. On the CPU, it reads the memory
+/// directly and runs no operator.
+/// Cost: one pass over good values, two passes over bad values
 BadValues bad_values(const at::Tensor& tensor);
 /// Checks a tensor, a list of tensors or a number.
 BadValues bad_values(const c10::IValue& value);

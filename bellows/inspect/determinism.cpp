@@ -18,8 +18,8 @@ void hint_at_cublas_once() {
   static const bool hinted = [] {
     if (!at::globalContext().hasCUDA() || std::getenv("CUBLAS_WORKSPACE_CONFIG")) return false;
     log_warn(
-        "deterministic mode: cuBLAS needs CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment before its first use; it "
-        "is not set.");
+        "deterministic mode: CUBLAS_WORKSPACE_CONFIG is not set. cuBLAS needs CUBLAS_WORKSPACE_CONFIG=:4096:8 in the "
+        "environment before its first use.");
     return true;
   }();
   (void)hinted;
@@ -61,7 +61,7 @@ DeterministicGuard::~DeterministicGuard() {
 
 RatioInterval measure_determinism_cost(const std::function<void()>& step, const DeterminismCostOptions& options) {
   TORCH_CHECK_VALUE(options.pairs >= 2 && options.steps_per_window >= 1,
-                    "measure_determinism_cost: expected at least 2 pairs and 1 step a window, got ", options.pairs,
+                    "measure_determinism_cost: expected at least 2 pairs and 1 step per window, got ", options.pairs,
                     " and ", options.steps_per_window, ".");
   const auto window = [&](bool deterministic, int steps) {
     std::optional<DeterministicGuard> guard;

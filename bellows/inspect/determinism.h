@@ -7,16 +7,18 @@
 namespace bellows::inspect {
 
 struct DeterminismOptions {
-  bool warn_only = false;                 ///< operators without a deterministic kernel warn instead of throwing
-  bool fill_uninitialized_memory = true;  ///< fills at::empty with NaN or the largest integer; costs one pass over it
+  /// If an operator has no deterministic kernel, warn instead of throwing.
+  bool warn_only = false;
+  /// Fill the result of at::empty with NaN or the largest integer. This costs one pass over the memory.
+  bool fill_uninitialized_memory = true;
 };
 
-/// While it lives, the same input and seed give bit-identical results: only deterministic kernels run, also in cuDNN,
-/// whose autotuner is off. The settings apply to the whole process; the guard restores the previous ones. On CUDA,
-/// cuBLAS also needs the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 before its first use. If it is not set, a
-/// warning is logged once.
-/// Cost:    measure it with measure_determinism_cost()
-/// Threads: other threads must not change these settings meanwhile
+/// While this guard lives, the same input and seed give bit-identical results. Only deterministic kernels run, also in
+/// cuDNN, and the autotuner of cuDNN is off. The settings apply to the whole process. At its end, the guard restores
+/// the previous settings. On CUDA, cuBLAS also needs the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8, which
+/// must be set before its first use. If the variable is not set, a warning is logged once.
+/// Cost:    use measure_determinism_cost() to measure it
+/// Threads: other threads must not change these settings while the guard lives
 /// Ref:     torch.use_deterministic_algorithms
 class DeterministicGuard {
  public:
@@ -34,14 +36,15 @@ class DeterministicGuard {
 
 struct DeterminismCostOptions {
   DeterminismOptions mode{};
-  int pairs = 5;  ///< number of pairs of timed windows, alternately without and with the mode
+  /// Number of pairs of timed windows. Each pair consists of a window without and a window with the mode.
+  int pairs = 5;
   int steps_per_window = 5;
 };
 
-/// The time of `step` in deterministic mode divided by its time without it: 1.03 means 3 % slower.
-/// Params: step – one training step; it runs 2·pairs·steps_per_window times, after one warm-up in each mode
-/// Throws: c10::ValueError if there are fewer than 2 pairs or no steps; exceptions of `step`, for example for an
-///         operator without a deterministic kernel
+/// Returns the time of `step` in deterministic mode divided by its time without this mode. 1.03 means 3 % slower.
+/// Params: step – one training step. It runs 2·pairs·steps_per_window times, after one warm-up step in each mode
+/// Throws: c10::ValueError if there are fewer than 2 pairs or no steps. Exceptions of `step`, for example if an
+///         operator has no deterministic kernel
 RatioInterval measure_determinism_cost(const std::function<void()>& step, const DeterminismCostOptions& options = {});
 
 }  // namespace bellows::inspect

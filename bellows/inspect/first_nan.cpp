@@ -3,11 +3,11 @@
 #include <ATen/core/function_schema.h>
 
 #include <atomic>
-#include <mutex>
 #include <sstream>
 #include <unordered_map>
 
 #include "bellows/core/log.h"
+#include "bellows/core/mutex.h"
 #include "bellows/inspect/bad_values.h"
 #include "bellows/inspect/module_tracker.h"
 #include "bellows/system/call_site.h"
@@ -74,7 +74,7 @@ struct NanLog {
   explicit NanLog(const FirstNan::Options& given) : options(given) {}
 
   void report(NanFinding found) {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     if (finding) return;
     found.step = step;
     log_warn("FirstNan: ", found.to_string());
@@ -87,8 +87,8 @@ struct NanLog {
   std::atomic<bool> looking{true};
   std::atomic<bool> to_throw{false};
   std::atomic<int64_t> step{0};
-  std::mutex mutex;
-  std::optional<NanFinding> finding;
+  Mutex mutex;
+  std::optional<NanFinding> finding BELLOWS_GUARDED_BY(mutex);
 };
 
 class NanObserver : public tap::Observer {
@@ -99,7 +99,7 @@ class NanObserver : public tap::Observer {
   void before(const tap::OpEvent& event) override {
     Call call;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       const Frame& frame = tracker_.enter(event);
       if (!frame.info) return;
       call.watched = log_->looking && frame.base && !frame.info->view && !frame.info->uninitialized;
@@ -109,7 +109,7 @@ class NanObserver : public tap::Observer {
   }
 
   void after(const tap::OpEvent& event) override {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const auto frame = tracker_.leave(event);
     if (!frame || !frame->info) return;
     const Call call = std::move(calls_[event.thread_id].back());
@@ -132,7 +132,7 @@ class NanObserver : public tap::Observer {
     }
   }
 
-  void look_after(const Frame& frame, const tap::OpEvent& event, const Call& call) {
+  void look_after(const Frame& frame, const tap::OpEvent& event, const Call& call) BELLOWS_REQUIRES(mutex_) {
     const OpInfo& info = *frame.info;
     NanFinding found;
     BadValues made, had;
@@ -165,9 +165,9 @@ class NanObserver : public tap::Observer {
     log_->report(std::move(found));
   }
 
-  std::mutex mutex_;
-  ModuleTracker tracker_;
-  std::unordered_map<uint64_t, std::vector<Call>> calls_;
+  Mutex mutex_;
+  ModuleTracker tracker_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::vector<Call>> calls_ BELLOWS_GUARDED_BY(mutex_);
   std::shared_ptr<NanLog> log_;
 };
 
@@ -176,7 +176,7 @@ class NanCheck : public tap::OpCheck {
   explicit NanCheck(std::shared_ptr<NanLog> log) : log_(std::move(log)) {}
   void check(const tap::OpRef&, tap::Stack&) override {
     if (!log_->to_throw.exchange(false)) return;
-    std::lock_guard lock(log_->mutex);
+    MutexLock lock(log_->mutex);
     TORCH_CHECK(!log_->finding, "FirstNan: ", log_->finding->to_string());
   }
 
@@ -185,7 +185,7 @@ class NanCheck : public tap::OpCheck {
 };
 
 std::string NanFinding::to_string() const {
-  std::string text = op + " made " + (nan && inf ? "NaN and inf" : nan ? "NaN" : "inf") + " from good inputs";
+  std::string text = op + " produced " + (nan && inf ? "NaN and inf" : nan ? "NaN" : "inf") + " from finite inputs";
   text += std::string(" in ") + (backward ? "backward" : "forward") + (node.empty() ? "" : " (" + node + ")");
   if (!module.empty()) text += ", module " + module;
   text += ", step " + std::to_string(step);
@@ -213,7 +213,7 @@ FirstNan::FirstNan(const Model& model, const Options& options)
 FirstNan::~FirstNan() = default;
 
 std::optional<NanFinding> FirstNan::finding() const {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   return state_->finding;
 }
 
@@ -228,7 +228,7 @@ void FirstNan::set_step(int64_t step) {
 }
 
 void FirstNan::reset() {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->finding.reset();
   state_->to_throw = false;
   state_->looking = true;

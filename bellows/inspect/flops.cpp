@@ -3,7 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
-#include <mutex>
+
+#include "bellows/core/mutex.h"
 
 namespace bellows::inspect {
 
@@ -116,8 +117,8 @@ std::map<std::string, FlopFormula, std::less<>> initial_formulas() {
 }
 
 struct FlopTable {
-  std::mutex mutex;
-  std::map<std::string, FlopFormula, std::less<>> formulas = initial_formulas();
+  Mutex mutex;
+  std::map<std::string, FlopFormula, std::less<>> formulas BELLOWS_GUARDED_BY(mutex) = initial_formulas();
 };
 
 FlopTable& flop_table() {
@@ -129,14 +130,14 @@ FlopTable& flop_table() {
 
 FlopFormula flop_formula(std::string_view op) {
   FlopTable& table = flop_table();
-  std::lock_guard lock(table.mutex);
+  MutexLock lock(table.mutex);
   const auto found = table.formulas.find(op);
   return found == table.formulas.end() ? nullptr : found->second;
 }
 
 void register_flop_formula(std::string op, FlopFormula formula) {
   FlopTable& table = flop_table();
-  std::lock_guard lock(table.mutex);
+  MutexLock lock(table.mutex);
   table.formulas[std::move(op)] = formula;
 }
 

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/core/stats.h"
 #include "bellows/tap/allocator.h"
 
@@ -25,7 +25,7 @@ struct Level {
 c10::DeviceAllocator& device_allocator(c10::Device device) {
   auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
   TORCH_CHECK(allocator, "memory_stats: expected the CPU or a device with a caching allocator, got ", device,
-              ", whose allocator keeps no statistics in this build of libtorch.");
+              ". Its allocator has no statistics in this build of libtorch.");
   return *allocator;
 }
 
@@ -58,34 +58,34 @@ void restart_peak(c10::Device device) {
 class Peaks {
  public:
   Level open(c10::Device device, int64_t* peak) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Level level = collect(device);
     *peak = level.current;
     waiting_[device].push_back(peak);
     return level;
   }
   void close(c10::Device device, int64_t* peak) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase(waiting_[device], peak);
   }
   int64_t read(c10::Device device, const int64_t* peak) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return std::max(*peak, read_level(device).peak);
   }
   /// The user's view: the level with the peak since reset().
   Level level(c10::Device device) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Level level = read_level(device);
     level.peak = std::max(level.peak, users_[device]);
     return level;
   }
   void reset(c10::Device device) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     users_[device] = collect(device).current;
   }
 
  private:
-  Level collect(c10::Device device) {
+  Level collect(c10::Device device) BELLOWS_REQUIRES(mutex_) {
     const Level level = read_level(device);
     restart_peak(device);
     for (int64_t* peak : waiting_[device]) *peak = std::max(*peak, level.peak);
@@ -97,9 +97,9 @@ class Peaks {
       return std::pair(a.type(), a.index()) < std::pair(b.type(), b.index());
     }
   };
-  std::mutex mutex_;
-  std::map<c10::Device, std::vector<int64_t*>, Order> waiting_;
-  std::map<c10::Device, int64_t, Order> users_;
+  Mutex mutex_;
+  std::map<c10::Device, std::vector<int64_t*>, Order> waiting_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<c10::Device, int64_t, Order> users_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 Peaks& peaks() {

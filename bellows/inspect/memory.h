@@ -10,40 +10,44 @@
 
 namespace bellows::inspect {
 
-/// Memory of a process at one moment.
+/// The memory of a process at one moment.
 ///
-/// CPU: blocks from libtorch's CPU allocator since the first call of a function in this header: tensors, and scratch
-/// memory of kernels. Sizes are as rounded up by the C heap. Not included: earlier blocks, oneDNN's and MKL's own
-/// buffers, the C++ heap, and mapped files. The resident size includes all of them.
-/// Accelerator: blocks of libtorch's caching allocator; `reserved_bytes` also includes its cache.
+/// On the CPU, it counts the blocks that libtorch's CPU allocator has allocated since the first call of a function in
+/// this header. These are tensors and the scratch memory of kernels. Sizes are rounded up as in the C heap. Not counted
+/// are earlier blocks, internal buffers of oneDNN and MKL, the C++ heap, and mapped files. The resident size includes
+/// all of these.
+/// On an accelerator, it counts the blocks of libtorch's caching allocator. `reserved_bytes` also includes the
+/// allocator's cache.
 /// Units: bytes
 struct MemoryStats {
   int64_t current_bytes = 0;
-  int64_t peak_bytes = 0;      ///< highest since the start of the program or the last reset_peak()
-  int64_t allocations = 0;     ///< blocks allocated so far
-  int64_t reserved_bytes = 0;  ///< taken from the device, used or cached; on the CPU equal to current_bytes
-  int64_t rss_bytes = 0;       ///< resident memory of the process on the host; 0 without /proc
-  int64_t peak_rss_bytes = 0;  ///< its highest value; reset_peak() resets it if the kernel allows this
+  int64_t peak_bytes = 0;   ///< highest value since the program started or reset_peak() was last called
+  int64_t allocations = 0;  ///< number of blocks allocated so far
+  /// Bytes that were taken from the device and are in use or cached. On the CPU, equal to current_bytes.
+  int64_t reserved_bytes = 0;
+  int64_t rss_bytes = 0;  ///< resident memory of the process on the host; 0 if /proc does not exist
+  /// Highest resident memory. reset_peak() resets it if the kernel allows this.
+  int64_t peak_rss_bytes = 0;
 
   std::string to_string() const;
 };
 
-/// Throws: c10::Error if the device has no caching allocator, or another CPU allocator is installed
-/// Cost:   about 20 µs (reads /proc/self/status)
+/// Throws: c10::Error if the device has no caching allocator, or if a different CPU allocator is installed
+/// Cost:   about 20 µs, because it reads /proc/self/status
 /// Ref:    torch.cuda.memory_stats
 MemoryStats memory_stats(c10::Device device = c10::kCPU);
 
-/// Resets the peak to the current size. MemoryScopes have their own peaks.
-/// Throws: as memory_stats()
+/// Sets the peak to the current size. The peaks of MemoryScopes do not change.
+/// Throws: like memory_stats()
 /// Ref:    torch.cuda.reset_peak_memory_stats
 void reset_peak(c10::Device device = c10::kCPU);
 
-/// Measures the memory of a code section: its peak and the memory that it leaves allocated. Scopes can nest and
-/// overlap.
-/// Threads: allocations of all threads count, so a scope is meaningful only if other threads allocate nothing. Create
-///          and read it on any thread. An allocation that is made and freed at the moment when a scope opens or is read
-///          may be missed.
-/// Throws:  as memory_stats()
+/// Measures the memory of a code section: its peak, and the memory that the section leaves allocated. Scopes can nest
+/// and overlap.
+/// Threads: allocations of all threads count, so a scope is meaningful only if other threads do not allocate. You can
+///          create and read a scope on any thread. If a block is allocated and freed at the moment when a scope opens
+///          or is read, it may not be counted
+/// Throws:  like memory_stats()
 class MemoryScope {
  public:
   explicit MemoryScope(c10::Device device = c10::kCPU);
@@ -51,12 +55,13 @@ class MemoryScope {
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
-  /// Highest size of all memory on the device since the scope opened.
+  /// Returns the highest size of all memory on the device since the scope opened.
   /// Units: bytes
   int64_t peak_bytes() const;
-  /// The peak relative to the size when the scope opened, that is, the memory that the section needed.
+  /// Returns the peak minus the size when the scope opened. This is the memory that the section needed.
   int64_t peak_growth_bytes() const { return peak_bytes() - start_bytes_; }
-  /// The current size minus the size when the scope opened; negative if the section freed more than it allocated.
+  /// Returns the current size minus the size when the scope opened. It is negative if the section freed more than it
+  /// allocated.
   int64_t net_bytes() const;
 
  private:
@@ -66,9 +71,9 @@ class MemoryScope {
   std::unique_ptr<Entry> entry_;
 };
 
-/// While it lives, writes memory over time as a counter of a Chrome trace. On the CPU, it writes a sample whenever the
-/// size has changed by `min_change_bytes`, so larger peaks are not missed. On an accelerator, it writes one sample per
-/// call of sample(), which StepTracer calls after each operator.
+/// While this object lives, it writes the memory size over time as a counter of a Chrome trace. On the CPU, it writes a
+/// sample whenever the size has changed by `min_change_bytes`, so it does not miss larger peaks. On an accelerator, it
+/// writes a sample for each call of sample(). StepTracer calls sample() after each operator.
 /// Threads: samples can come from any thread
 class MemoryTimeline {
  public:
@@ -76,8 +81,8 @@ class MemoryTimeline {
     c10::Device device = c10::kCPU;
     int64_t min_change_bytes = 64 << 10;
   };
-  /// Params: writer – must outlive the timeline
-  /// Throws: as memory_stats()
+  /// Params: writer – writer of the trace; must outlive the timeline
+  /// Throws: like memory_stats()
   MemoryTimeline(TraceWriter& writer, const Options& options);
   explicit MemoryTimeline(TraceWriter& writer) : MemoryTimeline(writer, Options{}) {}
   ~MemoryTimeline();

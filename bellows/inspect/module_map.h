@@ -16,36 +16,38 @@ struct RecordFunction;
 
 namespace bellows::inspect {
 
-/// The modules of a model as a tree, and the mapping from tensors to their modules. `torch::nn` has no module hooks in
-/// C++, so operators are assigned to modules by the parameters and buffers that they read (docs/inspect.md describes
-/// the complete rule).
+/// The modules of a model as a tree, and a mapping from tensors to modules. `torch::nn` has no module hooks in C++. So
+/// operators are assigned to modules by the parameters and buffers that they read (docs/inspect.md describes the
+/// complete rule).
 ///
-/// A tensor belongs to the module whose parameter or buffer has the same storage; this includes views. If storages of
-/// parameters are replaced (by a move to another device), create the map afterwards.
+/// A tensor belongs to the module whose parameter or buffer has the same storage. Views therefore belong to the same
+/// module. If the storages of parameters are replaced, for example by a move to another device, create the map
+/// afterwards.
 /// Threads: not thread-safe
 class ModuleMap {
  public:
-  static constexpr int root = 0;  ///< the model itself, and all tensors and operators without a known module
+  /// The model itself. Tensors and operators whose module is unknown also belong to it.
+  static constexpr int root = 0;
   static constexpr int nobody = -1;
 
   ModuleMap() : ModuleMap(NamedTensors{}) {}
   explicit ModuleMap(const Model& model);
-  /// Params: tensors – "layer1.0.conv1.weight" belongs to module "layer1.0.conv1"
+  /// Params: tensors – their names define the modules: "layer1.0.conv1.weight" belongs to module "layer1.0.conv1"
   explicit ModuleMap(const NamedTensors& tensors);
 
-  /// The module with this path. Adds it if it is new. "" is the root.
+  /// Returns the module with this path, and adds it if it does not exist. An empty path is the root.
   int module(std::string_view path);
   const std::string& path(int module) const { return nodes_[module].path; }
   int parent(int module) const { return nodes_[module].parent; }
   int size() const { return static_cast<int>(nodes_.size()); }
 
-  /// The module to which the tensor's storage belongs, or `nobody`.
+  /// Returns the module to which the tensor's storage belongs, or `nobody`.
   int owner(const at::Tensor& tensor) const;
-  /// Assigns the tensor's storage to `module` while the storage lives: for a cast or a copy of a weight.
+  /// Assigns the tensor's storage to `module` as long as the storage lives. Use it for a cast or a copy of a weight.
   void adopt(const at::Tensor& tensor, int module);
-  /// The innermost module that contains both. If one is `nobody`, returns the other.
+  /// Returns the innermost module that contains both modules. If one of them is `nobody`, returns the other one.
   int common(int a, int b) const;
-  /// True if `module` is `ancestor` or below it.
+  /// Returns true if `module` is `ancestor` or below it.
   bool inside(int module, int ancestor) const;
 
  private:
@@ -66,14 +68,14 @@ class ModuleMap {
   size_t sweep_at_ = 1024;
 };
 
-/// Assigns the operators of a code section to a named module. Put one at the start of a forward() whose operators
-/// cannot be distinguished by their parameters. An operator that reads a parameter of a module inside `path` still
-/// counts for that module.
+/// Assigns the operators of a code section to a named module. Create a scope at the start of a forward() whose
+/// operators cannot be distinguished by their parameters. If an operator reads a parameter of a module inside `path`,
+/// it still belongs to that module.
 /// Threads: affects the current thread
-/// Cost:    a few ns without an observer
+/// Cost:    a few ns if there is no observer
 class ModuleScope {
  public:
-  /// Params: path – relative to the model's root: "encoder.0.attention"
+  /// Params: path – path relative to the model's root, such as "encoder.0.attention"
   explicit ModuleScope(std::string_view path);
   ~ModuleScope();
   ModuleScope(const ModuleScope&) = delete;

@@ -13,7 +13,7 @@
 
 namespace bellows::inspect {
 
-/// User scopes with this prefix name modules.
+/// User scopes whose names have this prefix denote modules.
 inline constexpr std::string_view module_scope_prefix = "module:";
 
 /// The module of an operator call. For operators without parameters, it is determined later, when the next module is
@@ -29,16 +29,16 @@ using PlacePtr = std::shared_ptr<Place>;
 struct Frame {
   tap::OpEvent::Kind kind = tap::OpEvent::Kind::op;
   const OpInfo* info = nullptr;  ///< only for operators
-  PlacePtr place;                ///< never null for operators
-  bool backward = false;         ///< inside a running autograd node
-  bool base = false;             ///< an operator below autograd: the outermost one that is not composite
-  bool hidden = false;           ///< called by a kernel: inside a base operator
-  bool flops_above = false;      ///< an enclosing operator has a FLOP formula
-  bool only_weights = false;     ///< all tensors that it reads belong to a module
+  PlacePtr place;                ///< not null for operators
+  bool backward = false;         ///< whether it runs inside an autograd node
+  bool base = false;             ///< whether it is the outermost operator below autograd that is not composite
+  bool hidden = false;           ///< whether a kernel called it, which means that it runs inside a base operator
+  bool flops_above = false;      ///< whether an enclosing operator has a FLOP formula
+  bool only_weights = false;     ///< whether all tensors that it reads belong to a module
 };
 
-/// Follows the operators of all threads and assigns each to a module (docs/inspect.md, "Modules"). Private to the
-/// component.
+/// Observes the operators of all threads and assigns each operator to a module (docs/inspect.md, "Modules"). Private to
+/// the component.
 /// Threads: not thread-safe; the observer that uses it must lock
 class ModuleTracker {
  public:
@@ -47,16 +47,17 @@ class ModuleTracker {
     return {.operators = true, .backward_nodes = true, .user_scopes = true, .inputs = true, .outputs = true};
   }
 
-  /// The frame of the call that starts; valid until leave().
+  /// Returns the frame of the call that starts. The reference is valid until leave().
   Frame& enter(const tap::OpEvent& event);
-  /// Removes the frame of the call that ends from the stack and returns it. Null if its start was not observed.
+  /// Removes the frame of the call that ends from the stack, and returns it. Returns null if the start of the call was
+  /// not observed.
   std::unique_ptr<Frame> leave(const tap::OpEvent& event);
 
   const ModuleMap& map() const { return map_; }
-  /// The autograd node that runs on the thread, or "".
+  /// Returns the name of the autograd node that runs on the thread; empty if there is none.
   std::string node_name(uint64_t thread_id) const;
 
-  /// The single place for a known module.
+  /// Returns the shared place object of a known module.
   PlacePtr settled(int module);
 
  private:

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "bellows/core/mutex.h"
 #include "bellows/core/stats.h"
 #include "bellows/inspect/module_tracker.h"
 #include "bellows/report/json_text.h"
@@ -90,6 +90,7 @@ std::vector<OpRow> OpReport::by_operator() const {
   std::map<std::pair<std::string, bool>, OpCount> sums;
   for (const OpRow& row : rows) sums[{row.op, row.backward}] += row.count;
   std::vector<OpRow> result;
+  result.reserve(sums.size());
   for (const auto& [key, count] : sums) result.push_back({"", key.first, key.second, count});
   std::stable_sort(result.begin(), result.end(), [](const OpRow& a, const OpRow& b) {
     return std::pair(a.count.flops, a.count.bytes) > std::pair(b.count.flops, b.count.bytes);
@@ -111,6 +112,7 @@ std::vector<OpRow> OpReport::by_module(int depth) const {
     }
   }
   std::vector<OpRow> result;
+  result.reserve(sums.size());
   for (const auto& [path, count] : sums) result.push_back({path, "", false, count});
   return result;
 }
@@ -119,7 +121,7 @@ std::string OpReport::to_text(int depth) const {
   const int64_t flops = total().flops;
   std::string text = heading("operator (b: backward)");
   for (const OpRow& row : by_operator()) text += count_line(row.op + (row.backward ? " (b)" : ""), row.count, flops);
-  text += "\n" + heading("module, with what it contains");
+  text += "\n" + heading("module, including its submodules");
   for (const OpRow& row : by_module(depth)) {
     const std::string indent(2 * static_cast<size_t>(levels(row.module)), ' ');
     text += count_line(row.module.empty() ? "(model)" : indent + row.module.substr(row.module.rfind('.') + 1),
@@ -149,7 +151,7 @@ class CountingObserver : public tap::Observer {
   }
 
   void before(const tap::OpEvent& event) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const Frame& frame = tracker_.enter(event);
     if (!frame.info) return;
     Pending pending;
@@ -160,7 +162,7 @@ class CountingObserver : public tap::Observer {
   }
 
   void after(const tap::OpEvent& event) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto frame = tracker_.leave(event);
     if (!frame || !frame->info) return;
     Pending pending = std::move(pending_[event.thread_id].back());
@@ -176,7 +178,7 @@ class CountingObserver : public tap::Observer {
   }
 
   OpReport report() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::map<std::tuple<int, std::string, bool>, OpCount> merged;
     for (const auto& [key, count] : counts_) {
       const auto& [place, info, backward] = key;
@@ -190,7 +192,7 @@ class CountingObserver : public tap::Observer {
   }
 
   void reset() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     counts_.clear();
   }
 
@@ -200,13 +202,13 @@ class CountingObserver : public tap::Observer {
     std::vector<c10::IValue> inputs;
   };
 
-  OpCount& count_of(const Frame& frame) {
+  OpCount& count_of(const Frame& frame) BELLOWS_REQUIRES(mutex_) {
     if (counts_.size() > 4 * settled_size_ + 4096) settle();
     return counts_[{frame.place, frame.info, frame.backward}];
   }
 
   /// Moves counts of gaps whose module is now known to that module, so that the map stays small in long runs.
-  void settle() {
+  void settle() BELLOWS_REQUIRES(mutex_) {
     std::map<Key, OpCount> kept;
     for (const auto& [key, count] : counts_) {
       auto [place, info, backward] = key;
@@ -217,11 +219,11 @@ class CountingObserver : public tap::Observer {
   }
 
   using Key = std::tuple<PlacePtr, const OpInfo*, bool>;
-  mutable std::mutex mutex_;
-  ModuleTracker tracker_;
-  std::unordered_map<uint64_t, std::vector<Pending>> pending_;
-  std::map<Key, OpCount> counts_;
-  size_t settled_size_ = 0;
+  mutable Mutex mutex_;
+  ModuleTracker tracker_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::vector<Pending>> pending_ BELLOWS_GUARDED_BY(mutex_);
+  std::map<Key, OpCount> counts_ BELLOWS_GUARDED_BY(mutex_);
+  size_t settled_size_ BELLOWS_GUARDED_BY(mutex_) = 0;
 };
 
 struct OpCounter::State {

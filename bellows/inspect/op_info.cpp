@@ -5,11 +5,11 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <utility>
+
+#include "bellows/core/mutex.h"
 
 namespace bellows::inspect {
 
@@ -61,14 +61,14 @@ class OpInfoCache {
   const OpInfo& get(std::string_view name, std::string_view overload) {
     const std::pair<std::string_view, std::string_view> key(name, overload);
     {
-      std::shared_lock lock(mutex_);
+      SharedLock lock(mutex_);
       if (auto found = infos_.find(key); found != infos_.end()) return found->second.info;
     }
     auto handle = c10::Dispatcher::singleton().findOp({std::string(name), std::string(overload)});
     auto names = std::make_unique<std::pair<std::string, std::string>>(name, overload);
     const std::pair<std::string_view, std::string_view> kept(names->first, names->second);
     OpInfo info = make_info(names->first, handle);
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     return infos_.try_emplace(kept, Entry{std::move(names), std::move(info)}).first->second.info;
   }
 
@@ -77,8 +77,8 @@ class OpInfoCache {
     std::unique_ptr<std::pair<std::string, std::string>> names;  // the key points into it
     OpInfo info;
   };
-  std::shared_mutex mutex_;
-  std::map<std::pair<std::string_view, std::string_view>, Entry> infos_;
+  SharedMutex mutex_;
+  std::map<std::pair<std::string_view, std::string_view>, Entry> infos_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -15,30 +15,30 @@ struct FunctionSchema;
 
 namespace bellows::inspect {
 
-/// Properties of an operator, looked up once. Private to the component.
+/// The properties of an operator, which are looked up once. Private to the component.
 struct OpInfo {
-  std::string name;                             ///< "aten::add"
+  std::string name;                             ///< for example "aten::add"
   const c10::FunctionSchema* schema = nullptr;  ///< null if the dispatcher does not have the operator
-  bool composite = false;                       ///< composed of other operators, which are counted instead
-  bool view = false;                            ///< results alias inputs; nothing is read or written
-  bool uninitialized = false;                   ///< allocates without writing
-  bool random = false;                          ///< draws from a generator
-  bool host_value = false;                      ///< the result is a value on the host
-  bool dynamic_shape = false;                   ///< the result's shape depends on data
-  bool copy = false;                            ///< may copy between devices
-  bool autocast[2] = {false, false};            ///< has an autocast kernel: CPU, CUDA
+  bool composite = false;                       ///< consists of other operators, which are counted instead
+  bool view = false;                            ///< its results alias inputs, and it reads or writes no data
+  bool uninitialized = false;                   ///< allocates memory without writing to it
+  bool random = false;                          ///< draws random numbers from a generator
+  bool host_value = false;                      ///< its result is a value on the host
+  bool dynamic_shape = false;                   ///< the shape of its result depends on data
+  bool copy = false;                            ///< may copy data between devices
+  bool autocast[2] = {false, false};            ///< whether it has an autocast kernel on the CPU and on CUDA
   FlopFormula flops = nullptr;
 };
 
-/// Threads: thread-safe; the reference stays valid
+/// Threads: thread-safe; the returned reference stays valid
 const OpInfo& op_info(std::string_view name, std::string_view overload);
 const OpInfo& op_info(const c10::OperatorHandle& handle);
 
-/// True if this call is only autocast's wrapper: the same operator follows inside it with cast inputs.
+/// Returns true if this call only belongs to autocast, which calls the same operator again with cast inputs.
 bool autocast_wraps(const OpInfo& info, c10::ArrayRef<c10::IValue> inputs);
 
-/// Calls `visit(tensor)` for each defined tensor in an argument: a tensor, a list of tensors, or a list of optional
-/// tensors.
+/// Calls `visit(tensor)` for each defined tensor in an argument, which is a tensor, a list of tensors, or a list of
+/// optional tensors.
 template <class Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {

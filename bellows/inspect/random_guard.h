@@ -4,14 +4,15 @@
 
 namespace bellows::inspect {
 
-/// While it lives, a random operator that runs before a seed is set throws c10::ValueError with the operator's name and
-/// call site.
+/// While this guard lives, a random operator throws c10::ValueError if no seed has been set. The message contains the
+/// operator's name and call site.
 ///
-/// A seed is set if bellows::seed_everything() was called, or if the seed of the default CPU generator is not
-/// libtorch's initial one (torch::manual_seed). The guard ignores operators that get their own generator, and those
-/// that draw nothing with their arguments: dropout in evaluation or with probability 0, attention without dropout.
-/// Threads: observes the thread that creates it, and autograd's workers for that thread; create and destroy it on the
-///          same thread
+/// A seed has been set if bellows::seed_everything() was called, or if the seed of the default CPU generator is not
+/// libtorch's initial seed (torch::manual_seed). The guard ignores operators that get their own generator. It also
+/// ignores operators that draw no random numbers with the given arguments: dropout in evaluation mode or with
+/// probability 0, and attention without dropout.
+/// Threads: observes the thread that creates the guard, and autograd's workers for that thread. Create and destroy the
+///          guard on the same thread
 class RandomGuard {
  public:
   RandomGuard();

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <tuple>
 #include <unordered_map>
 
 #include "bellows/core/log.h"
+#include "bellows/core/mutex.h"
 #include "bellows/inspect/op_info.h"
 #include "bellows/system/call_site.h"
 #include "bellows/tap/observer.h"
@@ -67,15 +67,15 @@ struct SyncLog {
   /// Records an event. Returns it with its count at that place.
   SyncEvent add(std::string op, std::string reason) {
     std::string site = options.call_sites ? call_site() : "";
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     SyncEvent& event = events[{op, reason, site}];
     if (event.count++ == 0) event = {std::move(op), std::move(reason), std::move(site), 1};
     return event;
   }
 
   const SyncDetector::Options options;
-  mutable std::mutex mutex;
-  std::map<std::tuple<std::string, std::string, std::string>, SyncEvent> events;
+  mutable Mutex mutex;
+  std::map<std::tuple<std::string, std::string, std::string>, SyncEvent> events BELLOWS_GUARDED_BY(mutex);
 };
 
 std::string describe_sync(const SyncEvent& event) {
@@ -114,12 +114,12 @@ class SyncObserver : public tap::Observer {
     int waiting_at = 0;  // depth of the counted operator
   };
   Nesting& nesting_of(uint64_t thread) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return nesting_[thread];  // references stay valid, and each thread uses its own
   }
   std::shared_ptr<SyncLog> state_;
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, Nesting> nesting_;
+  Mutex mutex_;
+  std::unordered_map<uint64_t, Nesting> nesting_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 class SyncCheck : public tap::OpCheck {
@@ -162,7 +162,7 @@ SyncDetector::~SyncDetector() = default;
 std::vector<SyncEvent> SyncDetector::events() const {
   std::vector<SyncEvent> result;
   {
-    std::lock_guard lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     for (const auto& [key, event] : state_->events) result.push_back(event);
   }
   std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.count > b.count; });
@@ -176,7 +176,7 @@ int64_t SyncDetector::count() const {
 }
 
 void SyncDetector::reset() {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->events.clear();
 }
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 #include <unordered_map>
 
+#include "bellows/core/mutex.h"
 #include "bellows/inspect/module_tracker.h"
 #include "bellows/tap/allocator.h"
 #include "bellows/tap/saved_tensor_tap.h"
@@ -39,7 +39,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
   tap::ObserverNeeds needs() const override { return ModuleTracker::needs(); }
 
   void before(const tap::OpEvent& event) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Frame& frame = tracker_.enter(event);
     if (names_phase(event)) phases_.emplace_back(event.name);
     stacks_[event.thread_id].push_back(&frame);
@@ -47,19 +47,20 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
   }
 
   void after(const tap::OpEvent& event) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const std::unique_ptr<Frame> frame = tracker_.leave(event);
     if (!frame) return;
     stacks_[event.thread_id].pop_back();
     if (names_phase(event)) phases_.pop_back();
     if (!frame->only_weights || frame->backward || phase() == "optimizer") return;
-    for_each_tensor(event.outputs, [&](const at::Tensor& tensor) {
+    // Not checked, because for_each_tensor() calls it, here and under the lock.
+    for_each_tensor(event.outputs, [&](const at::Tensor& tensor) BELLOWS_NO_THREAD_SAFETY_ANALYSIS {
       if (FollowedBlock* block = find(block_of(tensor))) block->of_weights = true;
     });
   }
 
   void on_allocation(const tap::AllocationEvent& event) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const double now = trace_now_us();
     if (event.bytes > 0) {
       add_block(event, now);
@@ -71,7 +72,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
   }
 
   std::shared_ptr<tap::PackedTensor> pack(const at::Tensor& tensor) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (FollowedBlock* block = find(block_of(tensor))) {
       block->saved = true;
       if (tensor.is_floating_point()) block->life.element_bytes = tensor.element_size();
@@ -82,7 +83,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
   void say(TensorKind kind, const std::string& name, const at::Tensor& tensor) {
     const void* address = block_of(tensor);
     if (!address) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     FollowedBlock* block = find(address);
     if (block && block->known && kind != TensorKind::gradient) return;  // tied weights keep their first name
     if (!block) {
@@ -97,7 +98,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
   }
 
   void begin() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::erase_if(blocks_, [](const FollowedBlock& block) { return block.life.died != still_alive; });
     std::unordered_map<const void*, size_t> moved;
     size_t next = 0;
@@ -120,7 +121,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
   }
 
   TensorTimeline end() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     TORCH_CHECK(began_, "TensorRecorder::end: no step was started. Call begin() before the step.");
     began_ = false;
     TensorTimeline result{.events = events_, .begin_us = begin_us_, .end_us = trace_now_us()};
@@ -151,14 +152,14 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
     return block.saved ? TensorKind::activation : TensorKind::temporary;
   }
 
-  std::string phase() const { return phases_.empty() ? "" : phases_.back(); }
+  std::string phase() const BELLOWS_REQUIRES(mutex_) { return phases_.empty() ? "" : phases_.back(); }
 
-  FollowedBlock* find(const void* address) {
+  FollowedBlock* find(const void* address) BELLOWS_REQUIRES(mutex_) {
     const auto found = alive_.find(address);
     return found == alive_.end() ? nullptr : &blocks_[found->second];
   }
 
-  std::vector<std::pair<size_t, const void*>> by_index() const {
+  std::vector<std::pair<size_t, const void*>> by_index() const BELLOWS_REQUIRES(mutex_) {
     std::vector<std::pair<size_t, const void*>> result;
     result.reserve(alive_.size());
     for (const auto& [address, index] : alive_) result.emplace_back(index, address);
@@ -166,7 +167,7 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
     return result;
   }
 
-  void add_block(const tap::AllocationEvent& event, double now) {
+  void add_block(const tap::AllocationEvent& event, double now) BELLOWS_REQUIRES(mutex_) {
     FollowedBlock block{
         .life = {.bytes = event.bytes, .phase = phase(), .born = events_++, .died = still_alive, .born_us = now}};
     uint64_t thread = at::RecordFunction::currentThreadId();
@@ -182,16 +183,16 @@ class LifeWatcher final : public tap::Observer, public tap::AllocationListener, 
     blocks_.push_back(std::move(block));
   }
 
-  std::mutex mutex_;
-  ModuleTracker tracker_;
-  std::unordered_map<uint64_t, std::vector<Frame*>> stacks_;
-  uint64_t last_thread_ = 0;
-  std::vector<std::string> phases_;
-  std::vector<FollowedBlock> blocks_;
-  std::unordered_map<const void*, size_t> alive_;
-  int64_t events_ = 0;
-  double begin_us_ = 0;
-  bool began_ = false;
+  Mutex mutex_;
+  ModuleTracker tracker_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, std::vector<Frame*>> stacks_ BELLOWS_GUARDED_BY(mutex_);
+  uint64_t last_thread_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  std::vector<std::string> phases_ BELLOWS_GUARDED_BY(mutex_);
+  std::vector<FollowedBlock> blocks_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<const void*, size_t> alive_ BELLOWS_GUARDED_BY(mutex_);
+  int64_t events_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  double begin_us_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  bool began_ BELLOWS_GUARDED_BY(mutex_) = false;
 };
 
 struct TensorRecorder::State {

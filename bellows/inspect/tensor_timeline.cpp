@@ -56,8 +56,8 @@ std::string words(const TensorTimeline& timeline, const TensorLife& tensor) {
   return c10::str(size_text(tensor.bytes), " ", to_string(tensor.kind), tensor.name.empty() ? "" : ": ", tensor.name,
                   tensor.op.empty() ? "" : ", by ", tensor.op, tensor.node.empty() ? "" : " in ", tensor.node,
                   tensor.module.empty() ? "" : ", module ", tensor.module,
-                  tensor.born < 0 ? ", there before" : c10::str(", from event ", tensor.born),
-                  tensor.died == timeline.events ? ", stays" : c10::str(" to ", tensor.died));
+                  tensor.born < 0 ? ", allocated before the step" : c10::str(", from event ", tensor.born),
+                  tensor.died == timeline.events ? ", not freed" : c10::str(" to ", tensor.died));
 }
 
 std::vector<const TensorLife*> largest_of(const TensorTimeline& timeline, size_t count, bool made_in_step) {
@@ -183,8 +183,8 @@ std::string peak_table(const TensorTimeline& timeline, const TensorTimeline::Mom
                      escape_html(tensor->name.empty() ? tensor->op : tensor->name), "</td><td>",
                      escape_html(tensor->module), "</td></tr>\n");
   }
-  return "<div class=\"scroll\"><table><thead><tr><th>size</th><th>what</th><th>name, or operator</th><th>module</th>"
-         "</tr></thead><tbody>\n" +
+  return "<div class=\"scroll\"><table><thead><tr><th>size</th><th>kind</th><th>name or "
+         "operator</th><th>module</th></tr></thead><tbody>\n" +
          rows + "</tbody></table></div>";
 }
 
@@ -241,16 +241,17 @@ std::string TensorTimeline::to_string(size_t largest) const {
 
 std::string TensorTimeline::to_html(const std::string& title) const {
   const Moment moment = peak();
-  return c10::str(
-      begin_page(title, timeline_style), "<h1>", escape_html(title), "</h1>\n<p>Peak ", size_text(moment.bytes),
-      " behind event ", moment.event, " of ", events,
-      ". From left to right: allocations and frees in the order of the step.</p>\n<section><h2>Memory by kind</h2>",
-      key_of(*this, moment), area_chart(*this),
-      "</section>\n<section><h2>Which tensor lives from when to when</h2>"
-      "<p>The largest that the step makes, in the order of birth.</p><div class=\"scroll\">",
-      life_chart(*this),
-      "</div></section>\n<section><h2>The peak</h2><p>Its largest tensors; the dashed line above.</p>",
-      peak_table(*this, moment), "</section>\n</main></body></html>\n");
+  return c10::str(begin_page(title, timeline_style), "<h1>", escape_html(title), "</h1>\n<p>Peak ",
+                  size_text(moment.bytes), " after event ", moment.event, " of ", events,
+                  ". The horizontal axis shows the allocations and frees in the order of the "
+                  "step.</p>\n<section><h2>Memory by kind</h2>",
+                  key_of(*this, moment), area_chart(*this),
+                  "</section>\n<section><h2>Lifetime of each tensor</h2><p>The largest tensors that the step "
+                  "allocates, in the order of allocation.</p><div class=\"scroll\">",
+                  life_chart(*this),
+                  "</div></section>\n<section><h2>The peak</h2><p>The largest tensors at the peak, which the dashed "
+                  "line above marks.</p>",
+                  peak_table(*this, moment), "</section>\n</main></body></html>\n");
 }
 
 void TensorTimeline::draw(TraceWriter& writer, size_t largest) const {

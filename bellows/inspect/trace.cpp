@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/inspect/memory.h"
 #include "bellows/inspect/op_info.h"
 #include "bellows/report/json_text.h"
@@ -44,7 +45,7 @@ class TracingObserver : public tap::Observer {
 
   void before(const tap::OpEvent& event) override {
     if (!options_.shapes) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sizes_[event.thread_id].push_back(sizes_text(event));
   }
 
@@ -53,7 +54,7 @@ class TracingObserver : public tap::Observer {
     nlohmann::json args = nlohmann::json::object();
     if (event.sequence_number >= 0) args["sequence"] = event.sequence_number;
     if (options_.shapes) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       auto& stack = sizes_[event.thread_id];
       args["sizes"] = std::move(stack.back());
       stack.pop_back();
@@ -75,8 +76,8 @@ class TracingObserver : public tap::Observer {
   const TraceOptions options_;
   TraceWriter& writer_;
   std::optional<MemoryTimeline> memory_;
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, std::vector<nlohmann::json>> sizes_;
+  Mutex mutex_;
+  std::unordered_map<uint64_t, std::vector<nlohmann::json>> sizes_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 struct StepTracer::State {

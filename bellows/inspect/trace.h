@@ -10,17 +10,17 @@
 namespace bellows::inspect {
 
 struct TraceOptions {
-  bool memory = true;              ///< also write memory over time
+  bool memory = true;              ///< also write the memory size over time
   bool shapes = false;             ///< write the sizes of the inputs as arguments of each event
-  c10::Device device = c10::kCPU;  ///< device of the memory
+  c10::Device device = c10::kCPU;  ///< device whose memory is written
 };
 
-/// While it lives, records this thread and autograd's workers for it as a Chrome trace: nested operators, autograd
-/// nodes around the operators of backward, and record_function and ModuleScope scopes, with one row per thread. Times
-/// are those of the host; on an accelerator, an operator's time is that of its launch. Open the file in
-/// ui.perfetto.dev.
-/// Cost:    about 3 µs and 200 bytes per operator: trace one or two steps, not an epoch
-/// Threads: create and destroy it on the same thread
+/// While this object lives, it records this thread and autograd's workers for this thread as a Chrome trace with one
+/// row per thread. The trace contains nested operators, the scopes of record_function and ModuleScope, and the autograd
+/// nodes to which operators in backward belong. Times are host times; on an accelerator, the time of an operator is
+/// that of its launch. Open the file in ui.perfetto.dev.
+/// Cost:    about 3 µs and 200 bytes per operator. Trace one or two steps, not an epoch
+/// Threads: create and destroy the tracer on the same thread
 /// Ref:     torch.profiler.profile(...).export_chrome_trace
 class StepTracer {
  public:
@@ -29,7 +29,7 @@ class StepTracer {
   StepTracer(const StepTracer&) = delete;
   StepTracer& operator=(const StepTracer&) = delete;
 
-  /// The writer of the events. You can add your own events.
+  /// Returns the writer of the events, to which you can add your own events.
   TraceWriter& writer();
   /// Throws: c10::Error if the path cannot be written; any exception that occurred while recording
   void write(const std::string& path);
@@ -39,9 +39,9 @@ class StepTracer {
   std::unique_ptr<State> state_;
 };
 
-/// A named code section, which appears as one bar in traces of the thread. Names that begin with "module:" are reserved
-/// for ModuleScope.
-/// Cost: a few ns without an observer
+/// A named code section, which appears as one bar in traces of the current thread. Names that begin with "module:" are
+/// reserved for ModuleScope.
+/// Cost: a few ns if there is no observer
 /// Ref:  torch.profiler.record_function
 class TraceScope {
  public:

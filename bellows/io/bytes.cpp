@@ -37,7 +37,7 @@ constexpr std::array kSignatures{
               "ELF"sv,
               "an ELF program or library"},
     Signature{"version https://git-lfs"sv,
-              "a git-lfs pointer: the file itself was never downloaded (run git lfs pull)"},
+              "a git-lfs pointer instead of the file (run git lfs pull to download the file)"},
     Signature{"<!DOCTYPE"sv, "an HTML page instead of the file"},
     Signature{"<!doctype"sv, "an HTML page instead of the file"},
     Signature{"<html"sv, "an HTML page instead of the file"},
@@ -76,8 +76,8 @@ std::string describe_content(ByteSpan bytes) {
     if (text.starts_with(signature.start)) return std::string(signature.name);
   }
   if (text.size() >= 262 && text.substr(257, 5) == "ustar") return "a tar archive";
-  if (text.find_first_not_of('\0') == std::string_view::npos) return "nothing but zero bytes";
-  return "something that begins with " + printable(text, 16);
+  if (text.find_first_not_of('\0') == std::string_view::npos) return "only zero bytes";
+  return "unknown content that begins with " + printable(text, 16);
 }
 
 }  // namespace bellows::io

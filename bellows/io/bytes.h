@@ -25,7 +25,7 @@ inline ByteSpan as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-/// Reads a little-endian number at `offset`, which must be inside `bytes`.
+/// Reads a little-endian number at `offset`. The complete number must be inside `bytes`.
 template <class T>
 T load_little(ByteSpan bytes, size_t offset = 0) {
   static_assert(std::is_unsigned_v<T>);
@@ -42,11 +42,11 @@ void append_little(std::string& out, T value) {
   for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
 }
 
-/// Formats untrusted bytes for an error message: quoted, unprintable bytes as \xNN, at most `limit` bytes.
+/// Formats untrusted bytes for an error message: in quotes, with unprintable bytes as \xNN, and at most `limit` bytes.
 std::string printable(std::string_view text, size_t limit = 40);
 
 /// Describes a file by its first bytes: "a gzip file", "an HTML page", "a git-lfs pointer (the file itself was never
-/// downloaded)". For unknown content, it returns "empty" or shows the first bytes.
+/// downloaded)". For an empty file, it returns "empty". For unknown content, it shows the first bytes.
 std::string describe_content(ByteSpan bytes);
 
 }  // namespace bellows::io

@@ -37,7 +37,8 @@ std::string openssl_hex(std::string_view name, ByteSpan bytes) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
   const bool done = algorithm && EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, algorithm, nullptr) == 1;
-  TORCH_CHECK(done, "hash_hex: OpenSSL does not compute ", name, " here (its configuration may forbid it).");
+  TORCH_CHECK(done, "hash_hex: OpenSSL cannot compute ", name,
+              " on this machine. Its configuration may forbid the algorithm.");
   return hex_digits({digest.data(), size});
 }
 
@@ -69,8 +70,9 @@ const std::vector<std::string>& hash_names() {
 
 std::string hash_hex(std::string_view name, ByteSpan bytes) {
   const auto& names = hash_names();
-  TORCH_CHECK_VALUE(std::find(names.begin(), names.end(), name) != names.end(), "hash_hex: no algorithm is called ",
-                    printable(name), ".", did_you_mean(name, names), " There are: ", c10::Join(", ", names), ".");
+  TORCH_CHECK_VALUE(std::find(names.begin(), names.end(), name) != names.end(), "hash_hex: no algorithm has the name ",
+                    printable(name), ".", did_you_mean(name, names), " The algorithms are: ", c10::Join(", ", names),
+                    ".");
   return name.starts_with("xxh") ? xxhash_hex(name, bytes) : openssl_hex(name, bytes);
 }
 

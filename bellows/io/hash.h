@@ -8,11 +8,11 @@
 
 namespace bellows::io {
 
-/// The algorithms that hash_hex supports, sorted: blake2b, blake2s, md5, the sha1, sha2 and sha3 families, xxh32,
-/// xxh64, xxh3_64, xxh3_128, xxh128.
+/// The algorithms that hash_hex() supports, in sorted order: blake2b, blake2s, md5, the sha1, sha2 and sha3 families,
+/// xxh32, xxh64, xxh3_64, xxh3_128, xxh128.
 const std::vector<std::string>& hash_names();
 
-/// The digest in lower-case hexadecimal digits.
+/// Returns the digest in lower-case hexadecimal digits.
 /// Params: name – one of hash_names()
 /// Throws: c10::ValueError if `name` is unknown (the message suggests the nearest name)
 /// Ref:    Python's hashlib and xxhash: hexdigest()

@@ -13,7 +13,7 @@ struct ActivationPoint {
   T value, slope;
 };
 
-/// The activation and its derivative at x. For SwiGLU, those of x · sigmoid(x).
+/// Returns the activation and its derivative at x. For SwiGLU, these are the value and derivative of x · sigmoid(x).
 template <Activation activation, class T>
 BELLOWS_HOST_DEVICE ActivationPoint<T> activation_at(T x) {
   if constexpr (activation == Activation::gelu) {

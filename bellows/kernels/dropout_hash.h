@@ -6,7 +6,7 @@
 #include "bellows/kernels/dropout_norm.h"
 #include "bellows/kernels/host_device.h"
 
-// Random bits of dropout: a 32-bit hash of the column, with two keys per row. Multipliers and shifts are those of
+// Random bits for dropout: a 32-bit hash of the column, with two keys per row. The multipliers and shifts are from
 // lowbias32 (https://nullprogram.com/blog/2018/07/31/, improved by TheIronBorn).
 namespace bellows::kernels {
 
@@ -25,7 +25,8 @@ struct DropoutRow {
 
 constexpr uint32_t dropout_multiplier_1 = 0x21F0AAAD, dropout_multiplier_2 = 0xD35A2D97;
 
-/// Dropout drops an element if its 31-bit hash is below this threshold.
+/// Returns the threshold for dropout probability p. An element is dropped if its 31-bit hash is less than the
+/// threshold.
 inline int32_t dropout_threshold(double p) {
   return static_cast<int32_t>(std::lround(p * 2147483647.0));
 }

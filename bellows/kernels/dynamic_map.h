@@ -7,25 +7,24 @@
 
 #include "bellows/kernels/host_device.h"
 
-// Number formats of low-bit optimizer state. A code stands for a value from -1 to 1, or from 0 to 1, which is
+// Number formats of low-bit optimizer state. A code represents a value from -1 to 1, or from 0 to 1. This value is
 // multiplied by the scale of its block. The scale is the largest magnitude in the block.
 namespace bellows::kernels {
 
 /// The dynamic map of bitsandbytes (arXiv:2110.02861). It contains 0, 1, and `Decades` decades below 1. The values of a
-/// decade are evenly spaced, and each decade has twice as many values as the one below it.
+/// decade are evenly spaced. Each decade has twice as many values as the next lower decade.
 ///
-/// Each code has a coordinate Y. The binary exponent of Y determines the index e of the decade, and within a decade the
-/// value is a linear function of Y. Each conversion is therefore a table look-up by e and one multiply-add. e = 0 is
-/// zero, e = Decades + 1 is one.
-/// - Signed codes: Y = code - Z, where Z = 2^Decades - 1 is the code of zero. |Y| is in [2^(e-1), 2^e). There is no
-///   code for -1.
-/// - Unsigned codes: Y = code + 1.5, in [2^e, 2^(e+1)). Code 0 stands for zero. It is read but never written: unsigned
-///   codes hold second moments, and one that is rounded to zero would make the update divide by epsilon. Rounding it up
-///   to the smallest value above zero makes the step smaller instead.
+/// Each code has a coordinate Y. The binary exponent of Y determines the index e of the decade. Within a decade, the
+/// value is a linear function of Y. Each conversion is therefore a table lookup by e and one multiply-add. At e = 0
+/// the value is 0, and at e = Decades + 1 it is 1.
+/// - Signed codes: Y = code - Z, where Z = 2^Decades - 1 is the code of zero. |Y| is in [2^(e-1), 2^e). -1 has no code.
+/// - Unsigned codes: Y = code + 1.5, in [2^e, 2^(e+1)). Code 0 represents zero. It can be read, but is never written.
+///   Unsigned codes store second moments. A second moment that is rounded to zero would make the update divide by
+///   epsilon. Rounding it up to the smallest value above zero makes the step smaller instead.
 ///
-/// Numerics: values equal bitsandbytes' table to 2e-6. A number gets the code of the nearest value. If it lies within
-///           1e-6 of its magnitude of the midpoint between two values, it can get either code
-///           (tests/kernels/low_bit_test.cpp).
+/// Numerics: values are equal to bitsandbytes' table within 2e-6. A number gets the code of the nearest value. If its
+///           distance from the midpoint between two values is at most 1e-6 of its magnitude, it can get either code
+///           (tests/kernels/low_bit_test.cpp)
 template <int Decades, bool Signed>
 struct DynamicMap {
   static constexpr int zero = Signed ? (1 << Decades) - 1 : 0;
@@ -34,8 +33,8 @@ struct DynamicMap {
 
   std::array<float, 16> offset{}, slope{};            ///< by e: |value| = slope · |Y| - offset; offsets are positive
   std::array<float, 16> code_offset{}, code_slope{};  ///< by e: magnitude of the code = offset + slope · |value|
-  std::array<float, 16> limit{};                      ///< by e: the largest magnitude of a code
-  std::array<float, 16> threshold{};                  ///< by e: the magnitude at which e + 1 begins
+  std::array<float, 16> limit{};                      ///< by e: largest magnitude of a code
+  std::array<float, 16> threshold{};                  ///< by e: magnitude at which e + 1 begins
 
   constexpr DynamicMap() {
     double ten = 1;
@@ -63,7 +62,7 @@ struct DynamicMap {
     const float value = std::fma(slope[e] * scale, y, -offset[e] * scale);
     return code < zero ? -value : value;
   }
-  /// Params: value – magnitude at most 1
+  /// Params: value – its magnitude must be at most 1
   BELLOWS_HOST_DEVICE int encode(float value) const {
     const float x = std::abs(value);
     int e = 0;
@@ -73,9 +72,9 @@ struct DynamicMap {
   }
 };
 
-/// Value of a code: (code + 1) / 16, which gives sixteen evenly spaced values above zero. Zero is excluded, because a
-/// second moment that is rounded to zero would make the update divide by epsilon (arXiv:2309.01507, "zero-point
-/// problem").
+/// The value of a code is (code + 1) / 16, so the sixteen values are evenly spaced and greater than zero. Zero is
+/// excluded, because a second moment that is rounded to zero would make the update divide by epsilon (arXiv:2309.01507,
+/// "zero-point problem").
 struct LinearMap4 {
   static constexpr int zero = 0;
   BELLOWS_HOST_DEVICE float decode(int code, float scale) const {
@@ -86,15 +85,15 @@ struct LinearMap4 {
   }
 };
 
-/// Storage of 8-bit state. The first state tensor has signed codes, the second unsigned ones.
+/// Storage of 8-bit state. The first state tensor has signed codes, and the second has unsigned codes.
 struct State8 {
   static constexpr int64_t block = 256;  ///< consecutive elements in memory that share one scale
   static constexpr int64_t block_bytes = 256;
   static constexpr DynamicMap<7, true> first{};
   static constexpr DynamicMap<7, false> second{};
 };
-/// Storage of 4-bit state. Byte j of a block holds the code of element j in its lower half and that of element j + 64
-/// in its upper half.
+/// Storage of 4-bit state. Byte j of a block contains the code of element j in its lower half, and the code of element
+/// j + 64 in its upper half.
 struct State4 {
   static constexpr int64_t block = 128;
   static constexpr int64_t block_bytes = 64;
@@ -102,8 +101,8 @@ struct State4 {
   static constexpr LinearMap4 second{};
 };
 
-/// The scale of a block with this largest magnitude. Subnormal magnitudes become 0, because their reciprocal may not be
-/// finite.
+/// Returns the scale of a block with this largest magnitude. The scale for a subnormal magnitude is 0, because the
+/// reciprocal of such a magnitude may be infinite.
 BELLOWS_HOST_DEVICE inline float usable_scale(float largest) {
   return largest >= 0x1p-126f ? largest : 0.0f;
 }

@@ -8,7 +8,7 @@
 // Scalar formulas of the update rules, shared by kernels/ref and kernels/cuda.
 namespace bellows::kernels {
 
-/// A rule with its constants, which are computed in double and stored in the type T of the arithmetic.
+/// A rule with its constants. The constants are computed in double and stored in T, the type of the arithmetic.
 template <class T, class Rule>
 struct Formula;
 

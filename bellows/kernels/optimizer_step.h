@@ -7,39 +7,40 @@ namespace bellows::kernels {
 /// Element types that the optimizer kernels read and write.
 enum class Type : uint8_t { f32, f64, bf16, f16 };
 
-/// State in 8-bit or 4-bit codes with one scale per block (dynamic_map.h): for SGD, Adam without amsgrad, and Lion.
+/// State in 8-bit or 4-bit codes with one scale per block (dynamic_map.h). SGD, Adam without amsgrad, and Lion support
+/// it.
 enum class LowBit : uint8_t { none, int8, int4 };
 
-/// Element types of one call: either all f64, or any of the other types. Arithmetic is in f64 or f32 accordingly. With
-/// master weights, `param` is the type of their rounded copy.
+/// Element types of one call. Either all types are f64, or none is. Arithmetic is in f64 in the first case and in f32
+/// in the second. With master weights, `param` is the type of their rounded copy.
 struct StepTypes {
   Type param = Type::f32, grad = Type::f32, state = Type::f32;
   LowBit low_bit = LowBit::none;  ///< replaces `state`
-  bool stochastic = false;        ///< rounds bf16 parameters stochastically (stochastic_round.h)
+  bool stochastic = false;        ///< round bf16 parameters stochastically (stochastic_round.h)
   friend bool operator==(const StepTypes&, const StepTypes&) = default;
 };
 
-// Each update rule is a function of a parameter p, its gradient g and `states()` values of state. `grad_factor`
-// multiplies each gradient when it is read: 1 / loss scale, negative to maximize.
+// Each update rule is a function of a parameter p, its gradient g and `states()` state values. Each gradient is
+// multiplied by `grad_factor` when it is read. This factor is 1 / loss scale, and is negative to maximize.
 
-/// State: momentum_buffer, if momentum is not 0.
+/// State: momentum_buffer if momentum is not 0.
 struct SgdRule {
   double lr = 0, momentum = 0, dampening = 0, weight_decay = 0, grad_factor = 1;
   bool nesterov = false;
-  bool first = false;  ///< the buffer is still empty; the step sets it to the gradient
+  bool first = false;  ///< the buffer is empty; the step sets it to the gradient
   int states() const { return momentum != 0; }
 };
 
-/// State: exp_avg, exp_avg_sq and, with amsgrad, max_exp_avg_sq.
+/// State: exp_avg and exp_avg_sq. With amsgrad, also max_exp_avg_sq.
 struct AdamRule {
   double lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0, grad_factor = 1;
-  double step = 1;         ///< number of this step, starting at 1
-  bool decoupled = false;  ///< AdamW: weight decay shrinks the weight directly and is not added to the gradient
+  double step = 1;         ///< number of this step, from 1
+  bool decoupled = false;  ///< AdamW: weight decay reduces the weight directly and is not added to the gradient
   bool amsgrad = false;
   int states() const { return amsgrad ? 3 : 2; }
 };
 
-/// State: square_avg, then momentum_buffer if momentum is not 0, then grad_avg if centered.
+/// State: square_avg, followed by momentum_buffer if momentum is not 0, and grad_avg if centered.
 struct RmspropRule {
   double lr = 0, alpha = 0, eps = 0, weight_decay = 0, momentum = 0, grad_factor = 1;
   bool centered = false;
@@ -49,7 +50,7 @@ struct RmspropRule {
 /// State: sum.
 struct AdagradRule {
   double lr = 0, lr_decay = 0, eps = 0, weight_decay = 0, grad_factor = 1;
-  double step = 1;  ///< number of this step, starting at 1
+  double step = 1;  ///< number of this step, from 1
   int states() const { return 1; }
 };
 
@@ -59,21 +60,21 @@ struct LionRule {
   int states() const { return 1; }
 };
 
-/// Arguments for one step of one tensor: `size` dense elements, in the same order in each array.
+/// Arguments for one step of one tensor. All arrays have `size` dense elements in the same order.
 template <class Rule>
 struct StepTensor {
   int64_t size = 0;
   void* param = nullptr;
   const void* grad = nullptr;
-  void* master = nullptr;  ///< f32 master weights; if given, the step updates them and writes their rounded copy to
-                           ///< `param`
+  void* master = nullptr;  ///< f32 master weights; if not null, the step updates them and writes their rounded copy
+                           ///< to `param`
   void* state[3] = {};
-  /// Low-bit state: the scales of the blocks of each state tensor; the step overwrites them. An element whose new state
-  /// would not be finite keeps its state and parameter, so that it does not corrupt the other elements of its block.
+  /// Scales of the blocks of each low-bit state tensor. The step overwrites them. If the new state of an element would
+  /// not be finite, the element's state and parameter stay unchanged. This protects the other elements of its block.
   float* scale[2] = {};
   uint64_t rounding_seed = 0;
   Rule rule{};
-  const float* device_step = nullptr;  ///< CUDA only: replaces the rule's `step`, without a host synchronization
+  const float* device_step = nullptr;  ///< only for CUDA: replaces the rule's `step` without a host synchronization
 };
 
 }  // namespace bellows::kernels

@@ -7,18 +7,19 @@
 namespace bellows::kernels {
 
 /// Rows of logits of type float, double, BFloat16 or Half. A call covers the classes [first, first + columns). All
-/// other floating-point arrays have the accumulation type: double for double, otherwise float.
+/// other floating-point arrays have the accumulation type, which is double if `dtype` is double, else float.
 struct SoftmaxRows {
   c10::ScalarType dtype = c10::ScalarType::Float;
   int64_t rows = 0, columns = 0;
   int64_t stride = 0;  ///< values from one row to the next
   int64_t first = 0;   ///< class of the first column
   const void* logits = nullptr;
-  const int64_t* target = nullptr;  ///< [rows], the class of each row; an index that is not a class means no target
+  const int64_t* target = nullptr;  ///< [rows], class of each row; an index that is not a class means no target
 };
 
-/// Arguments of softmax_statistics(): the statistics of each row for cross-entropy. Call it for one range of classes
-/// after another. `max` starts at −∞, the others at 0. After the last range, log(sum of e^x) is max + log(sum).
+/// Arguments of softmax_statistics(), which computes the statistics of each row for cross-entropy. Call it for all
+/// ranges of classes, one after another. Initialize `max` to −∞ and all other arrays to 0. After the last range,
+/// log(sum of e^x) is max + log(sum).
 struct SoftmaxStatistics {
   SoftmaxRows scores;
   void* max = nullptr;     ///< [rows], largest logit so far
@@ -27,8 +28,8 @@ struct SoftmaxStatistics {
   void* total = nullptr;   ///< [rows], sum of the logits; null if not needed
 };
 
-/// Arguments of softmax_gradient(): gradient = (e^(x − log_sum) − off − (on at the target)) · scale, and 0 where the
-/// scale is 0.
+/// Arguments of softmax_gradient(), which computes gradient = (e^(x − log_sum) − off − (on at the target)) · scale. If
+/// the scale of a row is 0, the gradient is 0.
 struct SoftmaxGradient {
   SoftmaxRows scores;
   const void* log_sum = nullptr;  ///< [rows]
@@ -37,15 +38,15 @@ struct SoftmaxGradient {
   void* gradient = nullptr;  ///< shape, type and stride of the logits; may be the logits themselves
 };
 
-/// Numerics: two passes over the columns of each row, with four independent partial sums; e^x to a unit in the last
-///           place. NaN propagates. Bit-identical for any number of threads. Compared with ref:: in
-///           tests/nn/cross_entropy_test.cpp.
-/// Cost:     statistics read the logits twice, the second time from the cache; the gradient reads and writes them once
-/// Threads:  runs on libtorch's intra-op threads; safe to call from several threads
+/// Numerics: two passes over the columns of each row, with four independent partial sums. The error of e^x is at most
+///           one unit in the last place. NaN propagates. Results are bit-identical for any number of threads.
+///           tests/nn/cross_entropy_test.cpp compares the results with the reference implementation
+/// Cost:     statistics read the logits twice, the second time from the cache. The gradient reads and writes them once
+/// Threads:  thread-safe; uses libtorch's intra-op threads
 void softmax_statistics(const SoftmaxStatistics& args);
 void softmax_gradient(const SoftmaxGradient& args);
 
-/// Reference implementation in plain C++: computes in double, one value at a time.
+/// Reference implementations in plain C++. They compute in double, one value at a time.
 namespace ref {
 void softmax_statistics(const SoftmaxStatistics& args);
 void softmax_gradient(const SoftmaxGradient& args);

@@ -7,8 +7,8 @@
 // Scalar formulas of softmax, shared by kernels/ref and kernels/cuda.
 namespace bellows::kernels {
 
-/// Maximum of some values and the sum of e^(x − max). The sum is 0 without values, or if all values are −∞. NaN
-/// propagates.
+/// The maximum of some values, and the sum of e^(x − max). The sum is 0 if there are no values or if all values are −∞.
+/// NaN propagates.
 template <class T>
 struct SoftmaxSum {
   T max = -static_cast<T>(INFINITY), sum = 0;
@@ -36,7 +36,7 @@ struct SoftmaxSum {
   }
 };
 
-/// Gradient of one logit. `on` is 0 for all classes except the target.
+/// Returns the gradient of one logit. `on` must be 0 for all classes except the target.
 template <class T>
 BELLOWS_HOST_DEVICE T softmax_gradient_of(T x, T log_sum, T on, T off, T scale) {
   return scale == 0 ? T(0) : (std::exp(x - log_sum) - off - on) * scale;

@@ -244,12 +244,11 @@ std::string time_chart(const LadderReport& report) {
                  .title = "Time to target by rung",
                  .description = "One bar per rung, starting with plain libtorch. The table below has the numbers."},
                 "s", bars);
-  return figure(
-      "Time to " + target_text(report),
-      "Seconds of training, without evaluation. Bars are medians over the seeds; whiskers show the minimum and "
-      "the maximum. A faint bar is a single run, accurate to about 6 %. Each rung adds its technique to the "
-      "previous configuration.",
-      roles_key(report) + key_entry("single", "one seed"), svg);
+  return figure("Time to " + target_text(report),
+                "Seconds of training, without evaluation. Bars are medians over the seeds; whiskers show the minimum "
+                "and the maximum. A pale bar shows a single run, which is accurate to about 6 %. Each rung adds its "
+                "technique to the previous configuration.",
+                roles_key(report) + key_entry("single", "one seed"), svg);
 }
 
 std::string memory_chart(const LadderReport& report) {
@@ -262,12 +261,12 @@ std::string memory_chart(const LadderReport& report) {
                     .range = {},
                     .role = role_of(report, *rung)});
   }
-  const std::string svg = bar_chart({.id = "memory",
-                                     .title = "Peak memory by rung",
-                                     .description = "One bar per rung: the highest sum of live tensor bytes during "
-                                                    "training."},
-                                    "MiB", bars);
-  return figure("Peak memory", "The highest sum of live tensor bytes during training to the target.", roles_key(report),
+  const std::string svg =
+      bar_chart({.id = "memory",
+                 .title = "Peak memory by rung",
+                 .description = "One bar per rung. It shows the maximum of the live tensor bytes during training."},
+                "MiB", bars);
+  return figure("Peak memory", "The maximum of the live tensor bytes during training to the target.", roles_key(report),
                 svg);
 }
 
@@ -315,8 +314,8 @@ std::string shares_chart(const LadderReport& report) {
     key += key_entry(c10::str("part-", part), words + " ms");
   }
   return figure("Phases of a step",
-                "Mean of all steps to the target, on the training thread. Batch-size warm-up and progressive resizing "
-                "change the size of steps.",
+                "Mean over all steps until the target, on the training thread. Batch-size warm-up and progressive "
+                "resizing change the size of the steps.",
                 key, svg);
 }
 
@@ -342,14 +341,13 @@ std::string figures_table(const LadderReport& report) {
                              "time to target vs plain libtorch", "verdict"}) +
                      "<tbody>\n" + figures_row(report.plain);
   for (const RungResult& rung : report.rungs) rows += figures_row(rung);
-  return panel(
-      "All rungs",
-      "Small numbers are 90 % intervals; for time to target and accuracy, the minimum and the maximum over the seeds. "
-      "The speedup over the previous configuration compares samples/s, or the time to target for techniques that are "
-      "judged by it. Samples/s vs plain libtorch is the product of the speedups up to this rung. Time to target vs "
-      "plain libtorch is the ratio of the medians, for at least two seeds."
-      "<span class=\"hint\"> Scroll the table sideways.</span>",
-      rows);
+  return panel("All rungs",
+               "Small numbers are 90 % intervals. For the time to target and the accuracy, they are the minimum and "
+               "the maximum over the seeds. The speedup over the previous configuration compares samples/s, or the "
+               "time to target for techniques that are judged by it. Samples/s vs plain libtorch is the product of the "
+               "speedups up to this rung. Time to target vs plain libtorch is the ratio of the medians, for at least "
+               "two seeds.<span class=\"hint\"> Scroll the table horizontally.</span>",
+               rows);
 }
 
 std::string expectation_row(const RungResult& rung) {
@@ -390,12 +388,12 @@ std::string conditions(const LadderReport& report) {
                                     : "each time the training time has grown by about 3 %, or 6 % for single runs";
   return "<div class=\"panel\">\n<h2>How it was measured</h2>\n<dl>\n" + entry("model", report.model) +
          entry("data", report.data) + machine_entries(report.machine) +
-         entry("comparisons", c10::str("each technique and the previous configuration take turns in ", options.pairs,
-                                       " to ", options.max_pairs,
-                                       " pairs of timed windows; the total, and techniques that change the course "
-                                       "of training, with ",
-                                       options.seeds, options.seeds == 1 ? " seed" : " seeds")) +
-         entry("evaluation", evaluated + "; its time does not count") +
+         entry("comparisons",
+               c10::str("each technique and the previous configuration alternate in ", options.pairs, " to ",
+                        options.max_pairs,
+                        " pairs of timed windows. The total, and techniques that change the course of training, use ",
+                        options.seeds, options.seeds == 1 ? " seed" : " seeds")) +
+         entry("evaluation", evaluated + ". The time of evaluations is not counted") +
          (report.plain.runs_again.empty() ? "" : entry("repeated runs of plain libtorch", report.plain.runs_again)) +
          entry("duration", format_seconds(report.seconds)) +
          "</dl>\n<details><summary>The recipe with all kept techniques</summary>\n<pre>" +
@@ -450,10 +448,11 @@ std::string charts(const MemoryTargetReport& report) {
                 "ms", [](const TargetRung& rung) { return rung.step_ms; });
   return "<div class=\"charts\">\n" +
          figure("Peak memory",
-                "The highest sum of live tensor bytes during a step. The target is " + size_text(report.target.bytes) +
+                "The maximum of the live tensor bytes during a step. The target is " + size_text(report.target.bytes) +
                     ".",
                 key_of_marks(), memory) +
-         figure("Step time", "Time of an optimizer step with all parts of its batch: median of timed windows.",
+         figure("Step time",
+                "Time of an optimizer step with all parts of its batch, as the median of the timed windows.",
                 key_of_marks(), time) +
          "</div>\n";
 }
@@ -474,7 +473,8 @@ std::string target_table(const MemoryTargetReport& report) {
                      "<tbody>\n";
   for (const TargetRung& rung : report.rungs) rows += target_row(report, rung);
   return panel("Measured recipes",
-               "In the order of measurement, those expected to be fastest first. Small numbers are 90 % intervals. " +
+               "The rows are in the order of measurement: the recipe with the highest expected speed comes first. "
+               "Small numbers are 90 % intervals. " +
                    not_measured_words(report),
                rows);
 }
@@ -485,10 +485,9 @@ std::string target_conditions(const MemoryTargetReport& report) {
                                                               escape_html(report.recipe_yaml) + "</pre></details>\n";
   return "<div class=\"panel\">\n<h2>How it was measured</h2>\n<dl>\n" + entry("model", report.model) +
          entry("data", report.data) + machine_entries(report.machine) +
-         entry(
-             "peak",
-             "highest sum of live bytes of libtorch's allocator, above the bytes at the start; each recipe runs in its "
-             "own process") +
+         entry("peak",
+               "maximum of the live bytes of libtorch's allocator, minus the bytes at the start. Each recipe runs in "
+               "its own process") +
          entry("duration", format_seconds(report.seconds)) + "</dl>\n" + recipe + "</div>\n";
 }
 
@@ -505,7 +504,7 @@ std::string target_headline(const MemoryTargetReport& report) {
 std::string ladder_page(const LadderReport& report) {
   const bool memory = report.options.goal == LadderGoal::memory;
   const std::string subject = report.model + " on " + report.data;
-  return begin_report(subject, memory ? "bellows ladder, for memory" : "bellows ladder") + "<h1>" + headline(report) +
+  return begin_report(subject, memory ? "bellows ladder --memory" : "bellows ladder") + "<h1>" + headline(report) +
          "</h1>\n<p class=\"soft\">" + escape_html(subject) +
          ". Each rung adds one technique to the previous configuration, starting with plain libtorch. A technique is "
          "kept only if it helps." +
@@ -521,7 +520,7 @@ std::string ladder_page(const MemoryTargetReport& report) {
   const std::string subject = report.model + " on " + report.data;
   std::string paragraphs;
   for (const std::string& words : target_words(report)) paragraphs += "<p>" + escape_html(words) + "</p>\n";
-  return begin_report(subject, "bellows ladder, under a memory target") + "<h1>" + target_headline(report) +
+  return begin_report(subject, "bellows ladder --memory-target") + "<h1>" + target_headline(report) +
          "</h1>\n<p class=\"soft\">" + escape_html(subject) + "</p>\n" + paragraphs + charts(report) +
          target_table(report) + target_conditions(report) + "</main>\n</body>\n</html>\n";
 }

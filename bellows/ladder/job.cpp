@@ -102,10 +102,11 @@ class RecipeLadderJob final : public LadderJob {
         loop_(largest_batch_first(make_job(recipe))) {
     inspect::reset_peak(device_);
     TORCH_CHECK_VALUE(loop_.job().task.has_accuracy(), "ladder: a model with loss = ", recipe.loss,
-                      " has no accuracy to compare. The ladder measures classification and language models.");
-    TORCH_CHECK_VALUE(loop_.job().eval,
-                      "ladder: there are no held-out data to measure the accuracy on, because `data` names files (",
-                      recipe.data, "). Use a folder, of which a part is held out, or set `eval_data`.");
+                      " has no accuracy that the ladder can compare. Use a classification model or a language model.");
+    TORCH_CHECK_VALUE(
+        loop_.job().eval,
+        "ladder: there is no held-out data to measure the accuracy, because the dataset is a file or a list of files (",
+        recipe.data, "). Use a folder, set `eval_split` to a share such as 0.1, or set `eval_data`.");
   }
 
   int64_t run_steps(int64_t n) override {

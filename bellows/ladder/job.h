@@ -7,19 +7,21 @@
 
 namespace bellows::train {
 
-/// Returns `recipe` with all settings off that techniques turn on: the start of the ladder.
+/// Returns `recipe` with the settings of speed and memory techniques turned off, and without `run_folder`. The ladder
+/// starts with this recipe. `ema_decay`, `lr_schedule`, `gradient_accumulation_steps`, `optimizer` and `batch_size` do
+/// not change.
 Recipe without_techniques(Recipe recipe);
 
-/// Returns `recipe` with full batch and image size from the first step on, and without output files.
+/// Returns `recipe` with the full batch size and image size from the first step on, and without output files.
 Recipe at_full_size(Recipe recipe);
 
-/// A run of a recipe on Bellows' step engine. Its peak is that of the recipe's device, above the memory that this
-/// process used when the job was created.
-/// Throws: like make_job(); c10::ValueError if there is no held-out data
+/// Creates a run of a recipe on Bellows' step engine. Its peak memory is measured on the recipe's device, relative to
+/// the memory that this process used when the job was created.
+/// Throws: like make_job(); c10::ValueError if there is no held-out data, or if the recipe's loss has no accuracy
 std::unique_ptr<LadderJob> make_ladder_job(Recipe recipe, uint64_t seed);
 
-/// Implements LadderJob::take_peak_bytes(): the peak of the CPU allocator's live bytes in this process since the last
-/// call.
+/// Implements LadderJob::take_peak_bytes(). Returns the peak of live bytes of the CPU allocator in this process since
+/// the previous call.
 int64_t take_cpu_peak_bytes();
 
 }  // namespace bellows::train

@@ -17,7 +17,8 @@ constexpr double given_up = 2.5;  // a run ends after this multiple of plain's t
 
 void check_ladder_options(const LadderOptions& options) {
   TORCH_CHECK_VALUE(options.target_accuracy > 0 && options.target_accuracy <= 1,
-                    "run_ladder: expected target_accuracy in (0, 1], got ", options.target_accuracy, ". 97 % is 0.97.");
+                    "run_ladder: expected target_accuracy in (0, 1], got ", options.target_accuracy,
+                    ". Write 97 % as 0.97.");
   TORCH_CHECK_VALUE(options.pairs >= 5, "run_ladder: expected at least 5 pairs of windows, got ", options.pairs, ".");
   TORCH_CHECK_VALUE(options.max_pairs >= options.pairs, "run_ladder: expected max_pairs to be at least pairs (",
                     options.pairs, "), got ", options.max_pairs, ".");
@@ -52,7 +53,7 @@ class Climb {
     for (const Technique& technique : techniques) {
       report_.rungs.push_back({.technique = technique.name,
                                .title = technique.title,
-                               .note = "the ladder ended before this technique was measured",
+                               .note = "the ladder ended before it measured this technique",
                                .expectation = technique.expected.words,
                                .is_about_loading = technique.is_about_loading,
                                .judged_by_target = technique.judged_by_target,
@@ -143,8 +144,8 @@ class Climb {
     plain.learning_rate = base_.lr;
     const TargetRun run = to_target(std::nullopt, 0, 1, "target");
     TORCH_CHECK_VALUE(run.reached, "run_ladder: the plain program did not reach an accuracy of ",
-                      options_.target_accuracy, " within ", options_.max_epochs, " epochs; it ended at ", run.accuracy,
-                      ". Lower `target_accuracy` or raise `max_epochs`.");
+                      options_.target_accuracy, " within ", options_.max_epochs, " epochs. Its final accuracy is ",
+                      run.accuracy, ". Lower `target_accuracy` or raise `max_epochs`.");
     add_runs(0, {run});
     level_ = rate_of(runs_[0]);
     fill_rate(plain, level_, mean_step_samples(runs_[0]));

@@ -15,38 +15,39 @@
 
 namespace bellows::train {
 
-/// Training time by phase, on the training thread.
+/// Training time by phase, as measured on the training thread.
 /// Units: milliseconds
 struct StepShares {
-  double load_ms = 0;  ///< waiting for the batch, or loading it
+  double load_ms = 0;  ///< waiting for the batch, or loading it on the training thread
   double forward_ms = 0;
   double backward_ms = 0;
   double optimizer_ms = 0;
-  double other_ms = 0;  ///< metrics, schedules, overhead of the loop
+  double other_ms = 0;  ///< metrics, learning-rate schedules, overhead of the training loop
   double total_ms() const { return load_ms + forward_ms + backward_ms + optimizer_ms + other_ms; }
 };
 
-/// A training run from scratch, as the ladder drives it.
-/// Threads: not thread-safe. Between calls, it must not use the processor for long: it may fill its queues, then must
-///          wait
+/// A training run from scratch that the ladder controls.
+/// Threads: not thread-safe. Between calls, the job must not use the processor for long. It may fill its queues, but
+///          must then wait
 class LadderJob {
  public:
   virtual ~LadderJob() = default;
   /// Runs `n` optimizer steps, across epochs, and returns when they are done.
-  /// Returns: number of samples
+  /// Returns: the number of samples in these steps
   virtual int64_t run_steps(int64_t n) = 0;
-  /// Runs a step if code for later steps is still being compiled in the background.
-  /// Returns: whether no compilation is running
+  /// If code for later steps is still being compiled in the background, runs one step.
+  /// Returns: true if no compilation is running
   virtual bool settle() { return true; }
   virtual int64_t steps_per_epoch() const = 0;
   virtual int64_t samples_per_epoch() const = 0;
-  /// Share of correctly classified held-out samples, in [0, 1]. It has no effect on the run.
+  /// Returns the share of correctly classified held-out samples, in [0, 1]. The evaluation has no effect on the run.
   virtual double evaluate() = 0;
-  /// The peak of live bytes since the last call; 0: not measured.
+  /// Returns the peak of live bytes since the previous call; 0 if it is not measured.
   virtual int64_t take_peak_bytes() { return 0; }
-  /// Phases of all steps so far, without `other_ms`. All 0: not measured.
+  /// Returns the time of all steps so far by phase, without `other_ms`. All values are 0 if they are not measured.
   virtual StepShares phases() { return {}; }
-  /// The bottleneck of data loading and the most helpful change, in one or two sentences. Empty: not measured.
+  /// Describes the bottleneck of data loading and the most helpful change, in one or two sentences. Returns an empty
+  /// text if this is not measured.
   virtual std::string bottleneck() { return ""; }
 };
 
@@ -54,57 +55,64 @@ class LadderJob {
 class LadderJobs {
  public:
   virtual ~LadderJobs() = default;
-  /// The plain program, rung 0, without any code of Bellows.
+  /// Starts the plain program, rung 0. This can be a program without any code of Bellows (plain_libtorch.h), or Bellows
+  /// with all techniques off.
   virtual std::unique_ptr<LadderJob> plain(uint64_t seed) = 0;
   virtual std::unique_ptr<LadderJob> with(const Recipe& recipe, uint64_t seed) = 0;
 };
 
-/// Instruments of the ladder, which tests can replace.
+/// Functions that the ladder uses to measure and to stop. Tests can replace them.
 struct LadderInstruments {
-  std::function<double()> seconds;  ///< a steady clock; empty: the system's
-  /// Called between windows, evaluations, and steps before compiled code is ready. If it returns true, the ladder ends
-  /// early.
+  std::function<double()> seconds;  ///< a steady clock; if empty, the system's steady clock is used
+  /// Called between windows, between evaluations, and between steps that wait for compiled code. If it returns true,
+  /// the ladder ends early.
   std::function<bool()> stop;
 };
 
 enum class LadderGoal {
-  speed,   ///< each rung must shorten the time to target
-  memory,  ///< each rung must lower the peak at any cost in time, and still reach the target
+  speed,  ///< each rung must shorten the time to target
+  /// Each rung must lower the peak, whatever this costs in time, and still reach the target.
+  memory,
 };
 
 struct LadderOptions {
   // Goal.
   LadderGoal goal = LadderGoal::speed;
   double target_accuracy = 0.97;
-  /// A run that has not reached the target by then has failed. With the goal speed, so has a run that takes 2.5 times
-  /// as long as the plain program.
+  /// A run that has not reached the target after this many epochs has failed. With the goal `speed`, a run that takes
+  /// 2.5 times as long as the plain program has also failed.
   int64_t max_epochs = 30;
   // Accuracy of the measurement.
-  int pairs = 9;           ///< pairs of alternating timed windows per comparison, at least 5 …
-  int max_pairs = 17;      ///< … and up to this many, until the ends of the interval differ by at most 5 %
-  double window_s = 0.25;  ///< minimum duration of a window, approximately; whole epochs if possible
-  /// Number of runs to the target with seed, seed + 1, …: of plain and the last kept rung, in turns, for the total; and
-  /// of rungs that change the course of training and their previous configuration. Other faster rungs run once and are
-  /// evaluated half as often.
+  /// Minimum number of pairs of alternating timed windows per comparison; at least 5.
+  int pairs = 9;
+  /// Maximum number of pairs. Windows are added until the ends of the interval differ by at most 5 %.
+  int max_pairs = 17;
+  /// Approximate minimum duration of a window in seconds. If possible, a window consists of complete epochs.
+  double window_s = 0.25;
+  /// Number of runs to the target with different seeds: seed, seed + 1, …. For the total speedup, the plain program and
+  /// the last kept rung run in turns with these seeds. Rungs that are judged by the target, and their previous
+  /// configurations, also run with these seeds. So do faster lossy rungs and their previous configurations. All other
+  /// faster rungs run to the target once and are evaluated half as often.
   int seeds = 3;
   uint64_t seed = 1;
-  /// Steps of the plain batch size between evaluations. 0: whenever training has progressed by 3 %, and less often
-  /// while the accuracy is far from the target. Then the time to target has a resolution of about 3 %, and about 6 %
-  /// for rungs that run once.
+  /// Number of steps between evaluations, counted in the plain batch size. If it is 0, an evaluation follows whenever
+  /// training has progressed by 3 %, and less often while the accuracy is far from the target. The time to target then
+  /// has a resolution of about 3 %, or about 6 % for rungs that run once.
   int64_t eval_every_steps = 0;
-  double max_seconds = std::numeric_limits<double>::infinity();  ///< no further rung is started after this time
+  /// No further rung starts after this time.
+  double max_seconds = std::numeric_limits<double>::infinity();
 };
 
-/// The minimum and maximum of several runs, or the ends of an interval; NaN if there is none.
+/// The minimum and maximum of several runs, or the ends of an interval. Both are NaN if there are no values.
 struct Range {
   double low = std::numeric_limits<double>::quiet_NaN();
   double high = std::numeric_limits<double>::quiet_NaN();
 };
 
-/// Held-out accuracy during one run.
+/// The held-out accuracy during one run.
 struct AccuracyCurve {
   struct Point {
-    double seconds = 0;  ///< training time so far, without evaluation
+    double seconds = 0;  ///< training time in seconds so far, without evaluation
     int64_t samples = 0;
     double accuracy = 0;
   };
@@ -119,39 +127,44 @@ struct RungResult {
   std::string technique;  ///< "plain" for rung 0
   std::string title;
   Verdict verdict = Verdict::not_measured;
-  std::string note;               ///< reason for the verdict
-  std::string expectation;        ///< the expected effect and its reason, from the table of techniques
-  bool is_about_loading = false;  ///< Technique::is_about_loading: reports show `bottleneck`
+  std::string note;         ///< reason for the verdict
+  std::string expectation;  ///< the expected effect and its reason, from the table of techniques
+  /// Technique::is_about_loading. If true, reports show `bottleneck`.
+  bool is_about_loading = false;
   int64_t batch_size = 0;
   double learning_rate = 0;
-  /// Values of the plain program come from its runs to the target. Those of a rung are plain's times the ratios of all
-  /// rungs in between, so that changes of the machine's speed over time do not affect them. They refer to the mean step
-  /// of an epoch, or of the runs of a rung that is judged by the target. Until the ladder ends, plain's first run is
-  /// used.
+  /// Times and rates of the plain program come from its runs to the target. Those of a rung are the values of the plain
+  /// program multiplied by the ratios of all rungs up to it. So changes of the machine's speed over time do not affect
+  /// them. The values refer to the mean step of an epoch. For a rung that is judged by the target, they refer to the
+  /// mean step of its runs. Until the ladder ends, only the first run of the plain program is used.
   double step_ms = unknown;
   double samples_per_s = unknown;
-  Range step_ms_interval, samples_per_s_interval;  ///< 90 %
-  int64_t peak_bytes = 0;                          ///< maximum over all runs; without a run, over the first steps
-  double time_to_target_s = unknown;               ///< training only; median over the seeds
-  Range time_to_target_range;                      ///< over the seeds; NaN for one
-  double accuracy = unknown;                       ///< at the end of training; median over the seeds
+  Range step_ms_interval, samples_per_s_interval;  ///< 90 % intervals
+  /// Maximum over all runs to the target. If the rung has no such run, maximum over its first steps.
+  int64_t peak_bytes = 0;
+  double time_to_target_s = unknown;  ///< training time only; median over the seeds
+  Range time_to_target_range;         ///< over the seeds; NaN if there is only one seed
+  double accuracy = unknown;          ///< at the end of training; median over the seeds
   Range accuracy_range;
-  double epochs = unknown;        ///< until the target; median over the seeds
-  std::string runs_again;         ///< all times of seeds that ran to the target several times; the last one counts
-  bool judged_by_target = false;  ///< `speedup` refers to the time to target, not to samples per second
-  RatioInterval speedup;          ///< over the previous configuration; a single pair of runs has no interval
-  /// Samples per second relative to plain: the product of the speedups up to this rung.
+  double epochs = unknown;  ///< number of epochs until the target; median over the seeds
+  /// For seeds that ran to the target several times, the times of all runs. The last run counts.
+  std::string runs_again;
+  bool judged_by_target = false;  ///< whether `speedup` refers to the time to target instead of samples per second
+  /// Speedup over the previous configuration. A single pair of runs has no interval.
+  RatioInterval speedup;
+  /// Samples per second relative to the plain program, which is the product of the speedups up to this rung.
   RatioInterval samples_per_s_over_start;
-  /// Plain's median time to target over this rung's, if both have at least two seeds.
+  /// Median time to target of the plain program divided by that of this rung, if both have at least two seeds.
   double target_over_start = unknown;
-  /// Peak of the previous configuration over this rung's: above 1 it saves memory. Both refer to runs to the target, or
-  /// to the first steps if the rung has no run.
+  /// Peak of the previous configuration divided by that of this rung. If it is above 1, the rung saves memory. Both
+  /// peaks are those of runs to the target. If the rung has no such run, both peaks are those of the first steps.
   double memory_ratio = unknown;
-  double memory_over_start = unknown;  ///< of runs to the target
+  /// Peak of the plain program divided by that of this rung, in runs to the target.
+  double memory_over_start = unknown;
   Effect expected_speed = Effect::unknown, measured_speed = Effect::unknown;
   Effect expected_memory = Effect::unknown, measured_memory = Effect::unknown;
-  std::vector<AccuracyCurve> curves;  ///< one per seed
-  StepShares shares;                  ///< of the mean step of its runs to the target; 0 if not measured
+  std::vector<AccuracyCurve> curves;  ///< one curve per seed
+  StepShares shares;                  ///< phases of the mean step of its runs to the target; 0 if not measured
   std::string bottleneck;             ///< LadderJob::bottleneck() of its last run
   bool kept() const { return verdict == Verdict::kept; }
 };
@@ -162,57 +175,61 @@ struct LadderReport {
   LadderOptions options;
   RungResult plain;
   std::vector<RungResult> rungs;
-  /// Time to target, plain over the last kept rung, with paired seeds; with one seed, there is no interval (NaN).
+  /// Time to target of the plain program divided by that of the last kept rung, with paired seeds. With one seed, there
+  /// is no interval (NaN).
   RatioInterval speedup;
-  /// Samples per second, the last kept rung with plain's batch size and learning rate over plain.
+  /// Samples per second, relative to the plain program, of the last kept rung that has the batch size and learning rate
+  /// of the plain program.
   RatioInterval speedup_equal_batch;
   std::string recipe_yaml;   ///< recipe of the last kept rung
-  double seconds = 0;        ///< duration of the ladder
-  bool interrupted = false;  ///< stop() ended the ladder; the remaining rungs were not measured
-  /// Why the comparison of plain with the last kept rung is incomplete; "" if it is complete.
+  double seconds = 0;        ///< duration of the ladder in seconds
+  bool interrupted = false;  ///< whether stop() ended the ladder before all rungs were measured
+  /// Reason why the comparison of the plain program with the last kept rung is incomplete; empty if it is complete.
   std::string failure;
 
-  /// The last kept rung; plain if none was kept.
+  /// Returns the last kept rung, or the plain program if no rung was kept.
   const RungResult& top() const;
 };
 
-/// Progress of the ladder.
+/// Progress report of the ladder.
 struct LadderEvent {
-  const RungResult* rung = nullptr;  ///< the rung in progress, with its results so far
+  const RungResult* rung = nullptr;  ///< the rung that is being measured, with its results so far
   /// "warm-up", "windows", "target", "target, seed 2", "previous, seed 2", "plain, seed 2", "all, seed 2" or "done".
   std::string activity;
-  int64_t done = 0, total = 0;                                                   ///< of this activity
-  double run_seconds = RungResult::unknown, run_accuracy = RungResult::unknown;  ///< of the current run
-  bool finished = false;                                                         ///< the rung has its results
+  int64_t done = 0, total = 0;                                                   ///< progress of this activity
+  double run_seconds = RungResult::unknown, run_accuracy = RungResult::unknown;  ///< values of the current run
+  bool finished = false;  ///< whether all results of the rung are available
 };
 
-/// The techniques of a ladder in their order. Memory: those that save memory. Speed: all except those that save memory
-/// at an expected cost in time.
+/// Returns the techniques of a ladder in order. For the goal `memory`, these are the techniques that save memory. For
+/// the goal `speed`, these are all techniques except those that save memory but are expected to cost time.
 std::vector<Technique> techniques_for(const Registry<Technique>& registry, LadderGoal goal);
 
-/// Measures one technique after another. Each rung adds a technique to the last configuration that was kept.
+/// Measures one technique after another. Each rung adds one technique to the previous configuration, which is the last
+/// configuration that was kept.
 ///
-/// A rung and the previous configuration alternate in at least five pairs of windows with the same number of samples.
-/// Before each window, some untimed steps consume batches that were prefetched during the other's window. If the
-/// machine is noisy, more pairs follow. A rung counts as faster if the 90 % interval of the ratio is above 1;
-/// otherwise, its measurement ends.
+/// First, the rung and the previous configuration run at least five pairs of timed windows in turns, with the same
+/// number of samples. Before each window, some untimed steps consume the batches that were prefetched during the window
+/// of the other configuration. On a noisy machine, more pairs follow. The rung counts as faster if the 90 % interval of
+/// the ratio is above 1. If it is not faster, its measurement ends.
 ///
-/// A faster rung must then reach the target from scratch. A lossy rung and the previous configuration do so with the
-/// same seeds, and the rung's median time must be lower.
+/// Then, a faster rung must reach the target from scratch. If the rung is lossy, the previous configuration also trains
+/// to the target with the same seeds, and the median time of the rung must be lower.
 ///
-/// A rung that is judged by the target has no windows: it and the previous configuration train to the target in turns.
-/// The interval of the ratio of these times must be above 1; with one seed, the ratio must be above 1.1.
+/// A rung that is judged by the target has no windows. Instead, the rung and the previous configuration train to the
+/// target in turns. The interval of the ratio of their times must be above 1. With one seed, the ratio must be above
+/// 1.1.
 ///
-/// With the goal memory, the peak must fall by at least 1 %, and windows only show the cost in time.
+/// With the goal `memory`, the peak must fall by at least 1 %, and windows only show the cost in time.
 ///
-/// Evaluation is not timed, and neither are the batches that a loader prefetches meanwhile, at most `prefetch`. At the
-/// end, plain and the last kept rung train to the target in turns for the total speedup; an error there is recorded in
-/// the report.
-/// Params:  recipe – the recipe that corresponds to the plain program, before the first technique
-///          techniques – in the order of the ladder
-/// Cost:    (rungs + 1) × (2 · pairs windows + 1 run to the target); 2 · seeds runs for each rung that changes the
-///          course of training, and for the total
-/// Throws:  c10::ValueError if an option is out of range or the plain program does not reach the target
+/// Evaluation is not timed. The batches that a loader prefetches during evaluation are not timed either; there are at
+/// most `prefetch` such batches. At the end, the plain program and the last kept rung train to the target in turns,
+/// which gives the total speedup. If this comparison fails, the report contains the error.
+/// Params: recipe – the recipe that corresponds to the plain program, before the first technique is applied
+///         techniques – techniques in the order of the ladder
+/// Cost:   (rungs + 1) × (2 · pairs windows + 1 run to the target). Each faster lossy rung needs up to 2 · seeds runs,
+///         and each rung that is judged by the target up to 4 · seeds runs. The total speedup needs 2 · seeds runs
+/// Throws: c10::ValueError if an option is out of range, or if the plain program does not reach the target
 LadderReport run_ladder(const Recipe& recipe, const std::vector<Technique>& techniques, LadderJobs& jobs,
                         const LadderOptions& options, const LadderInstruments& instruments,
                         const std::function<void(const LadderEvent&)>& on_event = {});

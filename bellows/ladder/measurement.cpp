@@ -58,7 +58,7 @@ bool LadderMeasure::settle(LadderJob& job) const {
     check_stop();
     if (seconds() - begin < longest_settling_s) continue;
     log_warn("ladder: code is still being compiled after ", longest_settling_s,
-             " s; measuring without the compiled code.");
+             " s. The measurement continues without the compiled code.");
     return false;
   }
   return true;

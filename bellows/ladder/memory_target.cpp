@@ -173,8 +173,8 @@ class TargetSearch {
     if (available > 0 && predicted(as_it_is) > 0.9 * available) {
       TargetRung& start = add_rung(as_it_is);
       start.verdict = TargetVerdict::too_large;
-      start.note = c10::str("not measured: predicted to need ", format_bytes(predicted(as_it_is)), " of the ",
-                            format_bytes(available), " that are free");
+      start.note = c10::str("not measured, because its predicted peak is ", format_bytes(predicted(as_it_is)),
+                            " and only ", format_bytes(available), " are free");
       announce(start);
       return;
     }
@@ -404,8 +404,8 @@ void add_caveats(std::vector<std::string>& words, const TargetRung& choice, doub
   for (const std::string& name : choice.candidate.techniques) {
     const Technique& technique = technique_table().at(name);
     if (technique.exactness == Exactness::exact) continue;
-    text += c10::str(text.empty() ? "Results are not bit-identical. " : " ", technique.title, ": ", technique.tolerance,
-                     ".");
+    text += c10::str(text.empty() ? "The results are not bit-identical. " : " ", technique.title, ": ",
+                     technique.tolerance, ".");
     lossy = true;
   }
   if (lossy) words.push_back(text);
@@ -447,7 +447,7 @@ std::string failure_words(const MemoryTargetReport& report) {
       evaluation = rung.evaluation_bytes;
   }
   if (evaluation > 0)
-    text += " Some fit during training, but need " + bytes_words(evaluation) + " or more during evaluation.";
+    text += " Some recipes fit during training, but need " + bytes_words(evaluation) + " or more during evaluation.";
   return text + " Use a smaller model, smaller images, or ZeRO on several ranks. `bellows plan` predicts their effect.";
 }
 
@@ -493,7 +493,7 @@ std::string not_measured_words(const MemoryTargetReport& report) {
 std::vector<std::string> target_words(const MemoryTargetReport& report) {
   std::vector<std::string> words;
   if (report.interrupted) {
-    words.push_back(c10::str("Stopped after ", format_seconds(report.seconds), "; only the results so far are shown."));
+    words.push_back(c10::str("Stopped after ", format_seconds(report.seconds), ". Only the results so far are shown."));
     return words;
   }
   const TargetRung* choice = report.chosen();
@@ -501,7 +501,7 @@ std::vector<std::string> target_words(const MemoryTargetReport& report) {
   if (choice) add_caveats(words, *choice, report.target.target_accuracy);
   if (std::string rest = not_measured_words(report); !rest.empty()) words.push_back(std::move(rest));
   if (!report.certain)
-    words.emplace_back("The time limit was reached: a recipe that was not measured may be faster, or may fit.");
+    words.emplace_back("The time limit was reached, so a recipe that was not measured may be faster or may fit.");
   return words;
 }
 

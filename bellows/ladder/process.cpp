@@ -83,7 +83,7 @@ bool receive_all(int fd, void* data, size_t bytes) {
 void await_answer(int fd) {
   pollfd end{fd, POLLIN, 0};
   do {
-    throw_if_stopped("a training run was measured");
+    throw_if_stopped("measuring a training run");
   } while (poll(&end, 1, 50) <= 0);
 }
 
@@ -185,7 +185,7 @@ class ChildJob final : public LadderJob {
     const bool answered = asked && receive_all(fd_, &reply, sizeof reply);
     std::string message(static_cast<size_t>(reply.text_bytes), '\0');
     TORCH_CHECK(answered && receive_all(fd_, message.data(), message.size()),
-                "ladder: the process of a training run ended early; it may have run out of memory.");
+                "ladder: the process of a training run ended unexpectedly. It may have run out of memory.");
     check_recipe(reply.failure != Failure::recipe, message);
     TORCH_CHECK_VALUE(reply.failure != Failure::value, message);
     TORCH_CHECK(reply.failure == Failure::none, message);

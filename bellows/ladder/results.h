@@ -6,9 +6,9 @@
 
 namespace bellows::train {
 
-// Computes the ladder's results from its measurements.
+// The functions below compute the ladder's results from its measurements.
 
-/// Runs of two recipes, paired by seed.
+/// Runs of the previous configuration (`below`) and of the rung, paired by seed.
 struct PairedRuns {
   std::vector<TargetRun> below, rung;
 };
@@ -16,27 +16,29 @@ struct PairedRuns {
 bool all_reached(const std::vector<TargetRun>& runs);
 double median_seconds(const std::vector<TargetRun>& runs);
 
-/// The ratio of paired values with its interval; a single pair has no interval (NaN).
+/// Returns the ratio of paired values with its interval. A single pair has no interval (NaN).
 RatioInterval ratio_of(const std::vector<double>& a, const std::vector<double>& b);
-/// Times to target, `below` over `runs`: above 1, `runs` are faster.
-/// Shapes: paired by seed
+/// Returns the ratio of the times to target, `below` divided by `runs`. If it is above 1, `runs` are faster. The runs
+/// must be paired by seed.
 RatioInterval target_ratio(const std::vector<TargetRun>& below, const std::vector<TargetRun>& runs);
-/// The ratio of samples per second, `runs` over `below`.
+/// Returns the ratio of the samples per second, `runs` divided by `below`.
 RatioInterval rate_ratio(const std::vector<TargetRun>& below, const std::vector<TargetRun>& runs);
 
-/// The product of two ratios that were measured independently; their errors add up in quadrature, in logarithms.
+/// Returns the product of two ratios that were measured independently. The errors of their logarithms add up in
+/// quadrature.
 RatioInterval chain(const RatioInterval& a, const RatioInterval& b);
-/// Samples per second, over the runs.
+/// Returns the samples per second of the runs, with an interval.
 RatioInterval rate_of(const std::vector<TargetRun>& runs);
-/// Samples of the mean step.
+/// Returns the mean number of samples per step.
 double mean_step_samples(const std::vector<TargetRun>& runs);
 
-/// Sets the results of runs to the target: time, accuracy, epochs, peak, curves.
+/// Stores the results of runs to the target: time, accuracy, epochs, peak and curves.
 void fill_target(RungResult& result, const std::vector<TargetRun>& runs);
-/// Sets samples per second and the time of the mean step.
-/// Params: step_samples – samples of the mean step
+/// Stores the samples per second and the time of the mean step.
+/// Params: step_samples – number of samples in the mean step
 void fill_rate(RungResult& result, const RatioInterval& samples_per_s, double step_samples);
-/// Sets plain's results from `runs`, rescales those of all rungs, and computes the ratios of median times to target.
+/// Computes the results of the plain program from `runs`, rescales the results of all rungs, and computes the ratios of
+/// the median times to target.
 void fill_over_start(LadderReport& report, const std::vector<TargetRun>& runs);
 
 }  // namespace bellows::train

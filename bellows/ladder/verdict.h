@@ -9,7 +9,7 @@ namespace bellows::train {
 struct PairedRuns;
 struct RungResult;
 
-/// Whether the ladder keeps a technique, or the reason why not.
+/// Whether the ladder keeps a technique or, if it does not, the reason.
 enum class Verdict {
   kept,
   no_effect,
@@ -27,21 +27,22 @@ std::string_view to_string(Verdict verdict);
 
 /// The effect of a technique on time or memory.
 enum class Effect { helps, none, costs, unknown };
-/// "yes", "no", "costs", "-": the answer to "does it help?".
+/// Returns "yes", "no", "costs" or "-", which answers the question "Does it help?".
 std::string_view to_string(Effect effect);
-/// Params: factor – of an Expectation; a change below 2 % is no effect
+/// Params: factor – factor of an Expectation. A change of at most 2 % counts as no effect
 Effect expected_effect(double factor);
 
-/// "helps" if the interval is above 1; without an interval, if the ratio of a single pair of runs is large enough.
+/// Returns `helps` if the interval is above 1. If there is no interval, returns `helps` if the ratio of the single pair
+/// of runs is large enough.
 Effect measured_effect(const RatioInterval& speedup);
 Effect measured_effect(double memory_ratio);
 
 // The following functions decide whether a rung is kept. They set its `verdict` and, if it is not kept, its `note`.
 
-/// Judges by samples per second, and also by the target if the rung has runs to it.
+/// Judges the rung by samples per second. If the rung has runs to the target, these are judged, too.
 void judge_by_rate(RungResult& result, const PairedRuns& runs);
 void judge_by_target(RungResult& result, const PairedRuns& runs);
-/// Judges by the peak. A rung that did not reach the target keeps that verdict.
+/// Judges the rung by its peak. A rung that did not reach the target keeps that verdict.
 void judge_by_memory(RungResult& result);
 
 }  // namespace bellows::train

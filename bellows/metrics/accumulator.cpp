@@ -16,7 +16,7 @@ void Accumulator::choose_device(const at::Tensor& preds, const at::Tensor& targe
   TORCH_CHECK_VALUE(preds.defined(), who_, ".update: expected a tensor, got an undefined one.");
   const c10::Device given = preds.device(), here = device();
   TORCH_CHECK_VALUE(!target.defined() || target.device() == given, who_,
-                    ".update: expected both tensors on one device, got ", given, " and ", target.device(),
+                    ".update: expected both tensors on the same device, got ", given, " and ", target.device(),
                     ". Move one of them.");
   TORCH_CHECK_VALUE(here == given || here.is_cpu(), who_, ".update: the earlier batches are on ", here,
                     ", but this batch is on ", given, ". Move the batch, or use one metric per device and merge them.");

@@ -9,26 +9,27 @@
 
 namespace bellows::metrics {
 
-/// Guards a block without gradients in which ordinary tensors are created, even in the caller's inference mode. Such
-/// tensors can be changed later outside inference mode.
+/// Turns off inference mode and gradients in a scope. Tensors that are created in this scope can be changed later,
+/// outside inference mode.
 struct PlainTensors {
   c10::InferenceMode off{false};
   c10::NoGradGuard no_grad{};
 };
 
-/// The state of a metric: counts, sums or scores of all batches, on the batches' device. Metrics are formulas over
-/// accumulators. In a MetricCollection, metrics with equal `key()` share one accumulator.
+/// The state of a metric: counts, sums or scores of all batches. It is on the device of the batches. A metric is a
+/// formula over an accumulator. In a MetricCollection, metrics with equal `key()` share one accumulator.
 ///
-/// The accumulator moves to the device of the first batch. One that was loaded on the CPU moves to an accelerator with
-/// the next batch. Batches may come from inference mode or autocast and may require gradients; the state does not
-/// inherit this.
-/// Threads: not thread-safe; use one per thread and merge them
+/// The state moves to the device of the first batch. A state that was loaded on the CPU moves to an accelerator with
+/// the next batch. Batches may come from inference mode or autocast and may require gradients. The state does not
+/// inherit these properties.
+/// Threads: not thread-safe; use one accumulator per thread and merge them
 class Accumulator {
  public:
   virtual ~Accumulator() = default;
   Accumulator& operator=(const Accumulator&) = delete;
 
-  /// Adds a batch. Uses no host synchronization and no data-dependent shapes. An empty batch changes nothing.
+  /// Adds a batch. There is no host synchronization, and no shape depends on the data. An empty batch adds nothing. As
+  /// every batch does, it moves the state to its device and increments `version`.
   /// Throws: c10::ValueError if shapes, dtypes or devices are invalid
   void update(const at::Tensor& preds, const at::Tensor& target);
   virtual void reset() = 0;
@@ -36,35 +37,36 @@ class Accumulator {
   /// Throws: c10::ValueError if the kind or options differ
   void merge(const Accumulator& other);
 
-  /// A copy of the state, for checkpoints and other ranks.
+  /// Returns a copy of the state, for checkpoints and other ranks.
   virtual NamedTensors state() const = 0;
   /// Replaces the state; `state` can be on any device.
   /// Throws: c10::ValueError if a name is missing or unexpected, or a shape differs
   virtual void load_state(const NamedTensors& state) = 0;
-  /// How states of several ranks are combined. True: element-wise sum; false: concatenation along dim 0.
+  /// Defines how the states of several ranks are combined: by element-wise sum (true) or by concatenation along dim 0
+  /// (false).
   virtual bool additive() const = 0;
 
-  /// Number of invalid inputs (labels out of range, NaN scores): 0-d int64 on the device. Undefined if there is no such
-  /// check.
+  /// Returns the number of invalid inputs (labels out of range, NaN scores), as a 0-d int64 tensor on the device. The
+  /// tensor is undefined if the accumulator does not check its inputs.
   virtual at::Tensor invalid() const { return {}; }
-  /// Description of what `invalid()` counts, such as "labels outside [0, 10)".
+  /// Describes the inputs that `invalid()` counts, such as "labels outside [0, 10)".
   virtual std::string invalid_text() const { return "invalid inputs"; }
-  /// Throws: c10::ValueError if invalid() is not 0. Reading it is a host synchronization.
+  /// Throws: c10::ValueError if invalid() is not 0. The check causes a host synchronization.
   void check() const;
 
   virtual std::unique_ptr<Accumulator> clone() const = 0;
-  /// Kind and options. Accumulators with equal keys have the same state after the same batches.
+  /// Returns the kind and options as text. After the same batches, accumulators with equal keys have the same state.
   const std::string& key() const { return key_; }
-  /// Name of the metric that created it, for messages.
+  /// Returns the name of the metric that created the accumulator, for messages.
   const std::string& who() const { return who_; }
-  /// The device of the state; the CPU before the first batch.
+  /// Returns the device of the state. Before the first batch, it is the CPU.
   virtual c10::Device device() const = 0;
 
  protected:
   Accumulator(std::string who, std::string key) : who_(std::move(who)), key_(std::move(key)) {}
   Accumulator(const Accumulator&) = default;
 
-  /// The part of update() around add().
+  /// Implements update(). `add_batch` is called if the batch is not empty.
   template <class F>
   void with_batch(const at::Tensor& preds, const at::Tensor& target, F add_batch) {
     const PlainTensors plain;
@@ -72,33 +74,33 @@ class Accumulator {
     changed();
     if (preds.numel() > 0) add_batch();
   }
-  /// Adds a non-empty batch whose tensors are on one device. Runs under PlainTensors.
+  /// Adds a batch that is not empty and whose tensors are on one device. Runs under PlainTensors.
   virtual void add(const at::Tensor& preds, const at::Tensor& target) = 0;
-  /// Call it when the state changes, so that cached results are recomputed.
+  /// Call this function whenever the state changes, so that cached results are recomputed.
   void changed() { ++version_; }
   uint64_t version() const { return version_; }
   /// Adds the state of `other`, which has the same key.
   virtual void add_all_of(const Accumulator& other) = 0;
-  /// Creates the state on `device`, which update() has chosen, or moves it there.
+  /// Creates the state on `device`, or moves it there. update() chooses the device.
   virtual void use_device(c10::Device device) = 0;
 
  private:
-  /// Throws: c10::ValueError if a tensor is undefined, the tensors are on two devices, or the state cannot move to
-  ///         their device
+  /// Throws: c10::ValueError if a tensor is undefined, if the tensors are on different devices, or if the state cannot
+  ///         move to their device
   void choose_device(const at::Tensor& preds, const at::Tensor& target);
 
   std::string who_, key_;
   uint64_t version_ = 0;
 };
 
-/// An accumulator of named sums and counts. Merging adds them, and so does an all-reduce over ranks.
+/// An accumulator of named sums and counts. Merging adds the sums and counts, and so does an all-reduce over ranks.
 class Totals : public Accumulator {
  public:
   struct Entry {
     std::string name;
     std::vector<int64_t> sizes;
     at::ScalarType dtype;
-    at::Tensor value{};  ///< undefined before the first batch, meaning zero
+    at::Tensor value{};  ///< undefined before the first batch; counts as zero
   };
 
   void reset() override;
@@ -114,9 +116,9 @@ class Totals : public Accumulator {
 
   void add_all_of(const Accumulator& other) override;
   void use_device(c10::Device device) override;
-  /// Total i, which add() changes in place.
+  /// The total at index i. add() changes it in place.
   const at::Tensor& total(size_t i) const { return entries_[i].value; }
-  /// Total i for reading; zeros on the CPU before the first batch.
+  /// The total at index i, for reading. Before the first batch, it is a tensor of zeros on the CPU.
   at::Tensor read(size_t i) const;
 
  private:

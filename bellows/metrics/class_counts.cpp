@@ -45,7 +45,7 @@ ClassCounts::Options complete(const std::string& who, ClassCounts::Options o) {
                     ": expected num_classes of at least ", multiclass ? 2 : 1, " for a ", task_name(o.task),
                     " task, got ", o.num_classes, ".");
   TORCH_CHECK_VALUE(o.threshold >= 0 && o.threshold <= 1, who, ": expected a threshold in [0, 1], got ", o.threshold,
-                    ". It is a probability, for logits too.");
+                    ". The threshold is a probability, also for logits.");
   TORCH_CHECK_VALUE(o.top_k >= 1 && (o.top_k == 1 || (multiclass && o.top_k <= o.num_classes)), who,
                     ": expected top_k from 1 to num_classes, and 1 unless the task is multiclass; got ", o.top_k, ".");
   o.matrix = o.matrix || !multiclass || o.num_classes <= largest_matrix;
@@ -163,7 +163,7 @@ void ClassCounts::add_to_vectors(const at::Tensor& labels, const at::Tensor& tar
 }
 
 at::Tensor ClassCounts::matrix() const {
-  TORCH_CHECK(options_.matrix, who(), ": no confusion matrix is kept");
+  TORCH_CHECK(options_.matrix, who(), ": this metric has no confusion matrix");
   at::Tensor result = read(0).slice(1, 1, classes_ + 1).slice(2, 1, classes_ + 1).clone();
   if (ignores_a_class()) result.select(1, *options_.ignore_index).zero_();
   return options_.task == Task::multilabel ? result : result[0];
@@ -207,7 +207,7 @@ at::Tensor ClassCounts::invalid() const {
 }
 
 std::string ClassCounts::invalid_text() const {
-  return c10::str("labels lay outside [0, ", classes_, ")",
+  return c10::str("labels are outside [0, ", classes_, ")",
                   options_.ignore_index ? c10::str(" and are not ignore_index ", *options_.ignore_index)
                                         : " (ignore_index is not set)");
 }

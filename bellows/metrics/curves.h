@@ -8,21 +8,25 @@
 
 namespace bellows::metrics {
 
-/// Options of the metrics over all thresholds.
+/// Options of the metrics that are computed over all thresholds.
 ///
 /// Shapes: binary: preds [N, …] scores of any scale, target [N, …] of 0 and 1
 ///         multiclass: preds [N, C, …], target [N, …]; each class versus the rest
 ///         multilabel: preds [N, L, …], target [N, L, …] of 0 and 1
-/// Without `thresholds`, results are exact: every score is stored (4 bytes) and sorted by value() or compute(). With
-/// thresholds, counts take 16 bytes per threshold and class; memory and time do not grow with the number of batches.
+/// Without `thresholds`, results are exact. Every score is stored (4 bytes), and value() or compute() sorts the scores.
+/// With `thresholds`, counts take 16 bytes per threshold and class. Memory and time do not grow with the number of
+/// batches.
+/// Throws: c10::ValueError from the constructors of the metrics if options are out of range, or if `average` is micro
+///         for a multiclass task
 struct CurveOptions {
   Task task = Task::binary;
   int64_t num_classes = 0;                   ///< classes of a multiclass task, or labels of a multilabel task
   Average average = Average::macro;          ///< over classes or labels; micro only for multilabel; not used for binary
   std::vector<double> thresholds = {};       ///< increasing, in [0, 1]; empty: exact. See even_thresholds()
   std::optional<int64_t> ignore_index = {};  ///< targets with this value are ignored
-  /// Kind of scores. With thresholds, they are converted to probabilities, and `detect` decides for each batch. In
-  /// exact mode, only a multiclass softmax changes the ranking, and `detect` decides from all scores of the run.
+  /// The kind of scores. With `thresholds`, scores are converted to probabilities, and `detect` decides for each batch.
+  /// In exact mode, the kind matters only for multiclass tasks, because only softmax changes the ranking. For these
+  /// tasks, `detect` decides from all scores of the run.
   Scores scores = Scores::detect;
 };
 
@@ -30,23 +34,23 @@ struct CurveOptions {
 /// Throws: c10::ValueError if `count` is below 2
 std::vector<double> even_thresholds(int64_t count);
 
-/// Area under the ROC curve: the probability that a positive sample has a higher score than a negative one, where ties
-/// count half. The result of a class without positives or without negatives is 0, as in torchmetrics (scikit-learn:
-/// NaN).
-/// Numerics: in exact mode, ranks are counted in int64 without trapezoids, which is exact to float64 for any number of
-///           samples
-/// Cost:     compute() in exact mode sorts once per class. While sorting, it uses 60 bytes per score, for 1 M scores
-///           (at least one class) at a time.
+/// Area under the ROC curve. It is the probability that a positive sample has a higher score than a negative one, where
+/// ties count half. If a class has no positives or no negatives, its result is 0, as in torchmetrics. In this case,
+/// scikit-learn returns NaN.
+/// Numerics: exact mode counts ranks in int64 instead of adding trapezoids, so the result is exact to float64 for any
+///           number of samples
+/// Cost:     in exact mode, compute() sorts once per class. It sorts about 1 M scores (at least one class) at a time,
+///           and uses 60 bytes for each of them.
 /// Ref:      torchmetrics.AUROC; sklearn.metrics.roc_auc_score
 class AUROC : public Metric {
  public:
   explicit AUROC(const CurveOptions& options);
 };
 
-/// Area under the precision-recall curve as a sum of precisions over the positives, without interpolation. The result
-/// of a class without positives is 0. In an exact multiclass task it is NaN, and averages ignore the class, as in
-/// torchmetrics.
-/// Numerics, cost: as AUROC
+/// Area under the precision-recall curve. It is the mean precision over all positives, without interpolation. If a
+/// class has no positives, its result is 0. In exact multiclass mode, this result is NaN, and averages ignore the
+/// class, as in torchmetrics.
+/// Numerics, cost: like AUROC
 /// Ref: torchmetrics.AveragePrecision; sklearn.metrics.average_precision_score
 class AveragePrecision : public Metric {
  public:

@@ -88,7 +88,7 @@ void MetricCollection::merge(const MetricCollection& other) {
   for (size_t i = 0; i < metrics_.size(); ++i) {
     const auto &mine = *metrics_[i].second.seen_, &theirs = *other.metrics_[i].second.seen_;
     TORCH_CHECK_VALUE(mine.key() == theirs.key(), "MetricCollection.merge: \"", metrics_[i].first, "\" is ", mine.key(),
-                      " here and ", theirs.key(), " there.");
+                      " in this collection and ", theirs.key(), " in the other one.");
   }
   for (const size_t i : owners_) metrics_[i].second.merge(other.metrics_[i].second);
 }

@@ -11,16 +11,17 @@
 
 namespace bellows::metrics {
 
-/// A result (one or a few numbers) over many batches: call `update` with each batch, then `compute`. The metrics in
-/// this component derive from it without adding members, so you can store any of them by value as a Metric. A copy
-/// counts independently.
+/// Computes one or a few numbers over many batches. Call update() with each batch, then call compute(). The metrics in
+/// this component derive from this class without adding members, so you can store any of them by value as a Metric.
+/// Copies are independent.
 ///
-/// Batches are added on their device. The host does not wait before compute() or your `.item()`.
-/// Threads: not thread-safe; use a copy per thread and merge them
+/// update() works on the device of the batches. The host does not wait for the device until you call compute() or
+/// `.item()`.
+/// Threads: not thread-safe; use one copy per thread and merge the copies
 class Metric {
  public:
   /// Creates your own metric from an accumulator and a formula.
-  /// Params: formula – const A& → tensor; must not wait for the device
+  /// Params: formula – function from const A& to a tensor; must not wait for the device
   template <class A, class F>
   Metric(std::unique_ptr<A> seen, F formula)
       : seen_(std::move(seen)),
@@ -31,31 +32,32 @@ class Metric {
   Metric& operator=(Metric&&) = default;
   ~Metric() = default;
 
-  /// Adds a batch. The particular metric defines the shapes.
+  /// Adds a batch. Each metric documents its shapes.
   /// Cost:   a few small operators; no host synchronization
-  /// Throws: c10::ValueError if shapes, dtypes or devices are invalid; then the state is not changed
+  /// Throws: c10::ValueError if shapes, dtypes or devices are invalid; the state is not changed in this case
   void update(const at::Tensor& preds, const at::Tensor& target) { seen_->update(preds, target); }
 
-  /// The result of all batches, on their device, in float64.
+  /// Returns the result for all batches, on the device of the batches. The result is in float64, or in int64 for
+  /// counts.
   /// Cost:   one host synchronization, for the check
   /// Throws: c10::ValueError if inputs were invalid, such as labels out of range or NaN scores (the message states how
   ///         many)
   at::Tensor compute() const;
-  /// The result without the check and therefore without a host synchronization, for use in every step. After invalid
-  /// inputs it is NaN (-1 if the result is a count), so they are always visible.
+  /// Returns the result without the check, and therefore without a host synchronization. You can call this function in
+  /// every step. If inputs were invalid, the result is NaN (-1 for counts), so the problem is always visible.
   at::Tensor value() const;
 
   void reset() { seen_->reset(); }
   /// Adds the batches of `other`. The result is the same as if this metric had received them.
   /// Throws: c10::ValueError if the metric or options differ
   void merge(const Metric& other) { seen_->merge(*other.seen_); }
-  /// A copy of the state, for checkpoints. If `additive()` is true, states of several ranks are added (all-reduce);
-  /// otherwise they are concatenated along dim 0.
+  /// Returns a copy of the state, for checkpoints. To combine the states of several ranks, add them (all-reduce) if
+  /// `additive()` is true. Otherwise, concatenate them along dim 0.
   NamedTensors state() const { return seen_->state(); }
   bool additive() const { return seen_->additive(); }
-  /// Kind and options of the accumulator. Metrics with equal keys can be merged.
+  /// Returns the kind and options of the accumulator as text. Metrics with equal keys can be merged.
   const std::string& key() const { return seen_->key(); }
-  /// Throws: c10::ValueError if the state belongs to another metric or to other options
+  /// Throws: c10::ValueError if the state belongs to a different metric or to different options
   void load_state(const NamedTensors& state) { seen_->load_state(state); }
 
  protected:
@@ -67,13 +69,13 @@ class Metric {
   std::function<at::Tensor(const Accumulator&)> formula_;
 };
 
-/// Named metrics that get the same batches. Metrics that need the same counts share them: accuracy, precision, recall,
-/// F1 and IoU of one task cost one update.
-/// Threads: not thread-safe, as Metric
+/// Named metrics that receive the same batches. Metrics that need the same counts share them. For example, accuracy,
+/// precision, recall, F1 and IoU of one task cost one update.
+/// Threads: not thread-safe, like Metric
 class MetricCollection {
  public:
   using Entries = std::vector<std::pair<std::string, Metric>>;
-  /// Starts empty; earlier batches of the metrics are discarded.
+  /// The collection starts without batches. Earlier batches of the metrics are discarded.
   /// Throws: c10::ValueError if a name occurs twice
   explicit MetricCollection(Entries metrics);
   MetricCollection(std::initializer_list<Entries::value_type> metrics) : MetricCollection(Entries(metrics)) {}
@@ -83,24 +85,27 @@ class MetricCollection {
   MetricCollection& operator=(MetricCollection&&) = default;
   ~MetricCollection() = default;
 
+  /// Adds a batch to all metrics.
+  /// Throws: like Metric::update()
   void update(const at::Tensor& preds, const at::Tensor& target);
-  /// Results in the order of the constructor.
+  /// Returns the results in the order of the constructor.
   /// Cost:   one host synchronization for each set of shared counts
-  /// Throws: as Metric::compute
+  /// Throws: like Metric::compute()
   NamedTensors compute() const;
-  /// Results without checks and synchronizations, as Metric::value.
+  /// Returns the results without checks and host synchronizations, like Metric::value().
   NamedTensors value() const;
 
   void reset();
   /// Throws: c10::ValueError if metrics, names or options differ
   void merge(const MetricCollection& other);
-  /// Each set of counts once, named "metric.total" after the first metric that uses it.
+  /// Returns each set of shared counts once. Each tensor is named METRIC.TENSOR, where METRIC is the first metric that
+  /// uses the set.
   NamedTensors state() const;
-  /// Throws: c10::ValueError if the state belongs to another collection
+  /// Throws: c10::ValueError if the state belongs to a different collection
   void load_state(const NamedTensors& state);
-  /// True if Metric::additive is true for all metrics.
+  /// True if all metrics are additive.
   bool additive() const;
-  /// "name: key" of each metric in order. Collections with equal keys can be merged.
+  /// Returns "name: key" of each metric, in order. Collections with equal keys can be merged.
   std::vector<std::string> keys() const;
 
   size_t size() const { return metrics_.size(); }
@@ -111,7 +116,7 @@ class MetricCollection {
   void share();
 
   Entries metrics_;
-  std::vector<size_t> owners_;  // index of one metric for each accumulator
+  std::vector<size_t> owners_;  // for each accumulator, the index of one metric that uses it
 };
 
 }  // namespace bellows::metrics

@@ -19,7 +19,7 @@ class LogLikelihood : public Totals {
 
   at::Tensor mean() const { return read(0) / read(1); }
   at::Tensor invalid() const override { return read(2); }
-  std::string invalid_text() const override { return "targets lay outside the vocabulary and are not ignore_index"; }
+  std::string invalid_text() const override { return "targets are outside the vocabulary and are not ignore_index"; }
   std::unique_ptr<Accumulator> clone() const override { return std::make_unique<LogLikelihood>(*this); }
 
  protected:

@@ -10,9 +10,9 @@ struct PerplexityOptions {
   std::optional<int64_t> ignore_index = {};  ///< targets with this value, such as padding, are ignored
 };
 
-/// exp of the mean negative log-likelihood of the targets. NaN without targets.
+/// The exponential of the mean negative log-likelihood of the targets. It is NaN if there are no targets.
 /// Shapes:   preds [B, T, V] or [N, V] logits, also in float16 and bfloat16; target [B, T] or [N]
-/// Numerics: log-softmax in float32 (float64 for float64), sums in float64
+/// Numerics: log-softmax is computed in float32 (float64 for float64 logits); sums are in float64
 /// Cost:     update() makes a temporary copy of the logits in float32
 /// Ref:      torchmetrics.text.Perplexity
 class Perplexity : public Metric {

@@ -35,7 +35,7 @@ class ErrorSums : public Totals {
   void add(const at::Tensor& preds, const at::Tensor& target) override {
     TORCH_CHECK_VALUE(
         target.defined() && preds.sizes() == target.sizes() && !preds.is_complex() && !target.is_complex(), who(),
-        ".update: expected real preds and target of one shape, got ", preds.sizes(), " of ", preds.scalar_type(),
+        ".update: expected real preds and target of the same shape, got ", preds.sizes(), " of ", preds.scalar_type(),
         " and ", target.defined() ? c10::str(target.sizes()) : "none", ".");
     TORCH_CHECK_VALUE(outputs_ == 1 || (target.dim() == 2 && target.size(1) == outputs_), who(),
                       ".update: expected [N, ", outputs_, "] for num_outputs = ", outputs_, ", got ", target.sizes(),
@@ -66,7 +66,7 @@ class ErrorSums : public Totals {
 
 Metric mean_error(const char* who, ErrorSums::Kind kind, const RegressionOptions& o) {
   TORCH_CHECK_VALUE(o.multioutput != MultiOutput::variance_weighted, who,
-                    ": expected uniform_average or raw_values; variance_weighted is for R2Score.");
+                    ": expected uniform_average or raw_values. Only R2Score supports variance_weighted.");
   return Metric(std::make_unique<ErrorSums>(who, kind, o.num_outputs), [o](const ErrorSums& sums) {
     const at::Tensor mean = sums.errors() / sums.samples(), result = o.squared ? mean : mean.sqrt();
     return o.multioutput == MultiOutput::raw_values ? result : result.mean();

@@ -6,24 +6,24 @@
 
 namespace bellows::metrics {
 
-/// Counts of positive and negative labels by the bin of their score. Memory does not grow with the number of batches.
-/// Numerics: int64 counts, which are exact and do not depend on the order or grouping of the batches
+/// Counts of positive and negative labels for each bin of scores. Memory does not grow with the number of batches.
+/// Numerics: counts are int64 and exact; they do not depend on the order or grouping of the batches
 class ScoreBins : public Totals {
  public:
   struct Options {
     Task task = Task::binary;
-    int64_t num_classes = 0;         ///< classes, or labels of a multilabel task
-    std::vector<double> thresholds;  ///< bounds of the bins, increasing, in [0, 1]
+    int64_t num_classes = 0;         ///< number of classes, or of labels in a multilabel task
+    std::vector<double> thresholds;  ///< increasing bounds of the bins, in [0, 1]
     std::optional<int64_t> ignore_index = {};
     Scores scores = Scores::detect;
   };
   /// Throws: c10::ValueError if options are out of range
   ScoreBins(std::string who, const Options& options);
 
-  /// Number of labels whose score is at least the threshold: int64 [2, columns, T], for negatives and positives. The
-  /// first threshold does not have to be 0.
+  /// For each threshold, returns the number of labels whose score is at least this threshold, as int64 [2, columns, T].
+  /// Index 0 is for negatives, index 1 for positives. The first threshold can be above 0.
   at::Tensor reached() const;
-  /// Number of all labels: int64 [2, columns].
+  /// Returns the number of all labels, as int64 [2, columns].
   at::Tensor all() const;
   const Options& options() const { return options_; }
 

@@ -6,24 +6,25 @@
 
 namespace bellows::metrics {
 
-/// All scores and labels of a run, in one growing block of memory on the device.
+/// All scores and labels of a run, in one growing memory block on the device.
 ///
-/// Labels other than 0 and 1 (multiclass: 0 to C - 1) and NaN scores are detected when the result is read.
-/// Cost: 4 bytes per score (8 for float64) and 8 per label; up to twice as much directly after the block has grown
+/// Invalid inputs are NaN scores and labels other than 0 and 1 (multiclass: other than 0 to C - 1). They are detected
+/// when the result is read.
+/// Cost: 4 bytes per score (8 for float64) and 8 per label; up to twice as much when the block has just grown
 class ScoreList : public Accumulator {
  public:
   struct Options {
     Task task = Task::binary;
-    int64_t num_classes = 0;  ///< classes, or labels of a multilabel task
+    int64_t num_classes = 0;  ///< number of classes, or of labels in a multilabel task
     std::optional<int64_t> ignore_index = {};
   };
   /// Throws: c10::ValueError if options are out of range
   ScoreList(std::string who, const Options& options);
   ScoreList(const ScoreList& other);
 
-  /// [N, columns]: one column (binary), C, or L.
+  /// The scores [N, columns]. A binary task has one column; the other tasks have C or L columns.
   at::Tensor scores() const;
-  /// [N, 1], or [N, L] in a multilabel task; int64.
+  /// The labels in int64: [N, 1], or [N, L] in a multilabel task.
   at::Tensor labels() const;
   const Options& options() const { return options_; }
 
@@ -49,8 +50,8 @@ class ScoreList : public Accumulator {
   int64_t size_ = 0;
 };
 
-/// Scores and labels of a batch for curves, checked against the task and flattened: scores [n, columns] in float32 or
-/// float64, labels [n, 1] or [n, L] in int64.
+/// Scores and labels of a batch for curves. The constructor checks them against the task and flattens them to scores
+/// [n, columns] in float32 or float64 and labels [n, 1] or [n, L] in int64.
 /// Throws: c10::ValueError if shapes or dtypes do not match the task
 struct ScoredBatch {
   at::Tensor scores, labels;
@@ -61,7 +62,7 @@ struct ScoredBatch {
 /// Number of score columns and label columns of a task.
 int64_t score_columns(Task task, int64_t num_classes);
 int64_t label_columns(Task task, int64_t num_classes);
-/// Throws: c10::ValueError if there are too few classes
+/// Throws: c10::ValueError if num_classes is too small for the task
 void check_score_task(const std::string& who, Task task, int64_t num_classes);
 
 }  // namespace bellows::metrics

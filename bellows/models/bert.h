@@ -9,7 +9,8 @@
 
 namespace bellows::models {
 
-/// Field names are those of Hugging Face's config.json; defaults are those of bert-base-uncased.
+/// Options of bert(). The field names are those of Hugging Face's config.json. The defaults are those of
+/// bert-base-uncased.
 struct BertOptions {
   TextHead head = TextHead::classifier;
   int64_t num_labels = 2;
@@ -21,29 +22,33 @@ struct BertOptions {
   std::string hidden_act = "gelu";  ///< "gelu", "gelu_new" or "relu"
   double hidden_dropout_prob = 0.1;
   double attention_probs_dropout_prob = 0.1;
-  std::optional<double> classifier_dropout{};  ///< none: hidden_dropout_prob
+  std::optional<double> classifier_dropout{};  ///< defaults to hidden_dropout_prob
   int64_t max_position_embeddings = 512;
   int64_t type_vocab_size = 2;
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
   int64_t pad_token_id = 0;
-  /// Without an attention mask: tokens with pad_token_id are masked. If false, they are not masked, as in transformers.
+  /// If no attention mask is given, masks all tokens with pad_token_id. If false, such tokens are not masked, as in
+  /// transformers.
   bool mask_padding = true;
-  bool fused = false;  ///< use the layers of the component nn: less memory, different rounding
+  bool fused = false;  ///< use the layers of the component nn, which need less memory and round differently
 };
 
-/// BERT with Hugging Face's parameter names and order: load its files with load_weights() (weights.h).
+/// BERT with the parameter names and order of Hugging Face. Load Hugging Face's weight files with load_weights()
+/// (weights.h).
 /// Inputs:   "input_ids" int64 [N, T]; optional "attention_mask" and "token_type_ids" [N, T]
-/// Outputs:  one; see TextHead
-/// Numerics: logits and gradients match transformers (tests/models/networks_golden_test.cpp); a sample that consists of
-///           padding only gives finite, meaningless values
-/// Cost:     109 million parameters with the default options. One synchronization per pass if ids are on a CPU
-/// Throws:   c10::ValueError if an option is below 1, heads do not divide hidden_size or dropout is outside [0, 1); in
-///           forward, if ids are not int64, too many or outside the vocabulary
+/// Outputs:  one output, whose shape depends on the head (see TextHead)
+/// Numerics: logits and gradients match transformers (tests/models/networks_golden_test.cpp). A sample that contains
+///           only padding gives finite but meaningless values
+/// Cost:     109 million parameters with the default options. If the token ids are on a CPU, each forward pass
+///           synchronizes once to read the mask
+/// Throws:   c10::ValueError if an option is below 1, if the number of heads does not divide hidden_size, or if a
+///           dropout rate is outside [0, 1). Forward throws it if the token ids are not int64 or if there are too many.
+///           On a CPU, forward also throws it if an id is outside the vocabulary
 /// Ref:      arXiv:1810.04805; transformers.BertModel, BertForSequenceClassification, BertForMaskedLM
 Model bert(const BertOptions& options = {});
 
-/// Options of bert-base-uncased, and of a model with 20 million parameters: six layers of width 384.
+/// Options of bert-base-uncased, and options of a model with 20 million parameters (six layers of width 384).
 BertOptions bert_base();
 BertOptions bert_20m();
 

@@ -7,19 +7,19 @@
 
 namespace bellows::models {
 
-/// A part of a model that one tensor goes through. It may be stored and called again while the model lives.
+/// A part of a model that maps one tensor to one tensor. You may store it and call it again while the model lives.
 using Block = std::function<at::Tensor(const at::Tensor& input)>;
 using RunBlock = std::function<at::Tensor(const Block& block, const at::Tensor& input)>;
 
-/// Makes the model call `run(block, input)` instead of `block(input)` for each of its blocks (a residual block, a
-/// transformer layer, a stage of a U-Net). Activation checkpointing uses it.
+/// Makes the model call `run(block, input)` instead of `block(input)` for each of its blocks. A block is a residual
+/// block, a transformer layer or a stage of a U-Net. Activation checkpointing uses this function.
 /// ```
 /// run_blocks_by(model, [](const Block& block, const at::Tensor& x) { return recompute::checkpoint(block, x); });
 /// ```
-/// Params:   run – null: call blocks directly, as before
-/// Returns:  the number of blocks in a forward pass; 0 if the model does not define blocks; then nothing changes
+/// Params:   run – callback. If null, the model calls its blocks directly again
+/// Returns:  the number of blocks in a forward pass. If the model does not define blocks, returns 0 and changes nothing
 /// Numerics: bit-identical if `run` calls the block
-/// Threads:  not while the model runs
+/// Threads:  do not call it while the model runs
 int64_t run_blocks_by(const Model& model, RunBlock run);
 
 }  // namespace bellows::models

@@ -20,7 +20,7 @@ class ModelConfig {
   explicit ModelConfig(const std::string& path) : path_(path) {
     document_ = io::parse_shallow_json(read_text_file(path), "config " + path);
     TORCH_CHECK_VALUE(document_.is_object(), "config ", path, ": expected a JSON object, found ",
-                      document_.is_discarded() ? "no JSON" : shown(document_), ".");
+                      document_.is_discarded() ? "invalid JSON" : shown(document_), ".");
   }
   ModelConfig(const std::string& path, const std::string& model_type) : ModelConfig(path) {
     require("model_type", model_type);
@@ -74,15 +74,15 @@ ModelEntry entry_of(const std::string& path, const Options& options, OutputKind 
                     Model (*make)(const Options&, int64_t classes)) {
   const auto model_size = [path, options](int64_t words) {
     TORCH_CHECK_VALUE(words <= options.vocab_size, "config ", path,
-                      ": expected data of at most vocab_size = ", options.vocab_size, " words, got ", words,
-                      ". Use the vocabulary of this model.");
+                      ": expected a vocabulary of at most vocab_size = ", options.vocab_size, " tokens, got ", words,
+                      ". Use the tokenizer of this model.");
     return model_size_of(options);
   };
   const auto sized = [path, options, make](const ModelSize& of, int64_t classes) {
     return make(with_model_size(options, of), classes).renamed(path);
   };
   return {.name = path,
-          .description = "a model as its config.json describes it",
+          .description = "a model from a config.json",
           .input_shape = {options.vocab_size, std::min<int64_t>(model_size_of(options).positions, 128), 0},
           .make = [model_size, sized](int64_t classes, int64_t words) { return sized(model_size(words), classes); },
           .input = InputKind::tokens,
@@ -182,8 +182,7 @@ ModelEntry config_entry(const std::string& path) {
                                          return distilbert(own);
                                        });
   }
-  TORCH_CHECK_VALUE(type == "gpt2", "config ", path,
-                    ": expected model_type to be bert, distilbert or gpt2, which are known here, found ",
+  TORCH_CHECK_VALUE(type == "gpt2", "config ", path, ": expected model_type to be bert, distilbert or gpt2, found ",
                     io::printable(type), ".");
   return entry_of<GptOptions>(path, read_gpt_config(path), OutputKind::token,
                               [](const GptOptions& options, int64_t) { return gpt(options); });

@@ -171,8 +171,8 @@ void layers::check_options(const std::string& model, const DistilBertOptions& op
   check_dropout(model, {o.dropout, o.attention_dropout, o.seq_classif_dropout});
   check_pad_token(model, o.pad_token_id, o.vocab_size);
   TORCH_CHECK_VALUE(o.head != TextHead::pooled,
-                    "distilbert: expected another head than pooled: DistilBERT has no pooler. Take hidden_states and "
-                    "the first token's row.");
+                    "distilbert: the head pooled is not supported, because DistilBERT has no pooler. Use hidden_states "
+                    "and select the row of the first token.");
   check_numbers(model, o.initializer_range, 1e-12);
   activation_of(model, o.activation);
 }

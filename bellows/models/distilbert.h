@@ -8,9 +8,10 @@
 
 namespace bellows::models {
 
-/// Field names are those of Hugging Face's config.json; defaults are those of distilbert-base-uncased.
+/// Options of distilbert(). The field names are those of Hugging Face's config.json. The defaults are those of
+/// distilbert-base-uncased.
 struct DistilBertOptions {
-  TextHead head = TextHead::classifier;  ///< all except `pooled`, which DistilBERT lacks
+  TextHead head = TextHead::classifier;  ///< all heads except `pooled`, which DistilBERT does not have
   int64_t num_labels = 2;
   int64_t vocab_size = 30522;
   int64_t dim = 768;
@@ -24,14 +25,16 @@ struct DistilBertOptions {
   int64_t max_position_embeddings = 512;
   double initializer_range = 0.02;
   int64_t pad_token_id = 0;
-  /// Without an attention mask: tokens with pad_token_id are masked. If false, they are not masked, as in transformers.
+  /// If no attention mask is given, masks all tokens with pad_token_id. If false, such tokens are not masked, as in
+  /// transformers.
   bool mask_padding = true;
-  bool fused = false;  ///< use the layers of the component nn: less memory, different rounding
+  bool fused = false;  ///< use the layers of the component nn, which need less memory and round differently
 };
 
-/// DistilBERT with Hugging Face's parameter names and order: load its files with load_weights() (weights.h).
+/// DistilBERT with the parameter names and order of Hugging Face. Load Hugging Face's weight files with load_weights()
+/// (weights.h).
 /// Inputs:   "input_ids" int64 [N, T]; optional "attention_mask" [N, T]
-/// Outputs:  one; see TextHead
+/// Outputs:  one output, whose shape depends on the head (see TextHead)
 /// Numerics: logits and gradients match transformers (tests/models/networks_golden_test.cpp)
 /// Cost:     67 million parameters with the default options
 /// Throws:   c10::ValueError like bert()

@@ -105,8 +105,9 @@ KnownSteps known_steps(const at::Tensor& x, int64_t least) {
   const at::Tensor lengths = (known * steps).amax(1);
   if (x.is_cpu()) {
     const auto shortest = lengths.min().item<int64_t>();
-    TORCH_CHECK_VALUE(shortest >= least, "encoder_decoder: expected series of at least ", least, " steps, got one of ",
-                      shortest, " that is filled up with NaN to ", x.size(1), ". Leave it out, or set start_steps.");
+    TORCH_CHECK_VALUE(shortest >= least, "encoder_decoder: expected series of at least ", least,
+                      " steps, got a series of ", shortest, " steps, padded with NaN to ", x.size(1),
+                      " steps. Leave out the series, or set start_steps.");
   }
   const at::Tensor mask = steps.le(lengths.unsqueeze(1));  // a NaN before the end is kept
   return {at::where(mask.unsqueeze(2), x, at::zeros({}, x.options())), lengths, mask.unsqueeze(1).unsqueeze(1)};
@@ -207,8 +208,9 @@ Model encoder_decoder(const EncoderDecoderOptions& options) {
   TORCH_CHECK_VALUE(o.num_classes >= 0 && o.start_steps >= 0,
                     "encoder_decoder: expected num_classes and start_steps of at least 0, got ", o.num_classes, " and ",
                     o.start_steps, ".");
-  TORCH_CHECK_VALUE(o.d_model % 2 == 0, "encoder_decoder: expected an even d_model, for sines and cosines, got ",
-                    o.d_model, ".");
+  TORCH_CHECK_VALUE(o.d_model % 2 == 0,
+                    "encoder_decoder: expected an even d_model, which sine and cosine positions need, got ", o.d_model,
+                    ".");
   layers::check_dropout("encoder_decoder", {o.dropout});
   return Model::of(std::make_shared<EncoderDecoder>(options), "encoder_decoder");
 }

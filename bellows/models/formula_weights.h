@@ -6,22 +6,22 @@
 
 namespace bellows::models {
 
-/// Sets the parameters to values that depend only on their names and shapes, distributed like usual initial weights.
-/// C++ and bench/peers/formula_weights.py compute the same values, so two programs can start from equal weights without
-/// a file. Buffers do not change.
-/// Numerics: multiples of 2^-15 times a power of two: exact in float32 and float64
+/// Sets the parameters to values that depend only on their names and shapes, with the distribution of usual initial
+/// weights. bench/peers/formula_weights.py computes the same values in Python, so programs in both languages can start
+/// from equal weights without a file. Buffers do not change.
+/// Numerics: all values are multiples of 2^-15 times a power of two, so they are exact in float32 and float64
 void set_formula_weights(const NamedTensors& parameters);
 inline void set_formula_weights(const Model& model) {
   set_formula_weights(model.named_parameters());
 }
 
-/// Values in [-1, 1) from the same formula, as inputs for comparisons. Float64; exact in float32.
+/// Returns float64 values in [-1, 1) from the same formula, as inputs for comparisons. They are exact in float32.
 at::Tensor formula_uniform(std::string_view name, c10::IntArrayRef sizes);
 
-/// Class numbers below `classes` from the same formula: int64 [count].
+/// Returns `count` class numbers from 0 to `classes` - 1 from the same formula, as int64 [count].
 at::Tensor formula_labels(std::string_view name, int64_t count, int64_t classes);
 
-/// Flat indices below `numel` at which comparisons sample a tensor of that name.
+/// Returns the flat indices, below `numel`, at which comparisons sample the tensor `name`.
 std::vector<int64_t> formula_positions(std::string_view name, int64_t numel, int64_t count = 16);
 
 }  // namespace bellows::models

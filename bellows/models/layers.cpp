@@ -131,7 +131,8 @@ Tokens read_tokens(const at::Tensor& ids, const at::Tensor& mask, const at::Tens
                     ids.defined() ? c10::str(ids.scalar_type(), " ", ids.sizes()) : "nothing", ".");
   const int64_t length = ids.size(1);
   TORCH_CHECK_VALUE(length >= 1 && length <= limits.max_length, limits.model, ": expected 1 to ", limits.max_length,
-                    " tokens a sample, which it has positions for, got ", length, ". Cut or split the text.");
+                    " tokens per sample, the number of positions of the model, got ", length,
+                    ". Truncate or split the text.");
   check_like_ids(limits, ids, mask, "an attention mask");
   check_like_ids(limits, ids, types, "token types");
   check_range(limits, ids, limits.vocab_size, "token ids");

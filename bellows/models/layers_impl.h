@@ -19,7 +19,7 @@ struct GptOptions;
 /// Building blocks of the transformers in this component. Parameter names are those of torch::nn.
 namespace bellows::models::layers {
 
-/// Base of root modules whose blocks can be run by a callback; see run_blocks_by().
+/// Base class of root modules that can run their blocks through a callback; see run_blocks_by().
 class Blocks {
  public:
   virtual ~Blocks() = default;
@@ -33,7 +33,7 @@ class Blocks {
   RunBlock run_;
 };
 
-/// Base of root modules that end with a linear layer; see forward_with_head().
+/// Base class of root modules that end with a linear layer; see forward_with_head().
 class Headed {
  public:
   virtual ~Headed() = default;
@@ -43,7 +43,8 @@ class Headed {
   at::Tensor scores(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias = {}) const;
 };
 
-/// torch::nn::Linear with at::linear: one operator that includes the bias, whose weight autocast casts once per step.
+/// torch::nn::Linear that calls at::linear, a single operator that includes the bias. Autocast casts its weight once
+/// per step.
 class LinearImpl : public torch::nn::LinearImpl {
  public:
   using torch::nn::LinearImpl::LinearImpl;
@@ -56,7 +57,7 @@ class LayerNormImpl : public torch::nn::Module {
  public:
   LayerNormImpl(int64_t features, double eps, bool fused = false);
   at::Tensor forward(const at::Tensor& x) { return normalized(x); }
-  /// Computes norm(residual + dropout(x)); one pass if `fused` is set.
+  /// Computes norm(residual + dropout(x)), in one pass over memory if `fused` is set.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, double dropout);
 
   at::Tensor weight, bias;
@@ -79,57 +80,59 @@ at::Tensor activated_linear(const at::Tensor& x, Activation activation, const at
                             const at::Tensor& bias, bool fused);
 
 /// Multi-head attention on projected queries, keys and values.
-/// Shapes: query [N, T, heads·d]; key, value [N, S, heads·d]; mask broadcasts to [N, heads, T, S] (true: attend) or is
-///         undefined → [N, T, heads·d]
+/// Shapes: query [N, T, heads·d]; key, value [N, S, heads·d] → [N, T, heads·d]. `mask` broadcasts to [N, heads, T, S];
+///         true means that the query attends to the key. It may be undefined
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, int64_t heads,
                      const at::Tensor& mask, bool causal, double dropout);
 
-/// The name of a model's output in transformers.
+/// Returns the name of a model's output in transformers.
 std::string output_name(TextHead head);
 
-/// The tokens that a model accepts.
+/// The limits for the tokens that a model accepts.
 struct TokenLimits {
   std::string model;
   int64_t vocab_size = 0, max_length = 0, types = 1;
-  std::optional<int64_t> pad_token;  ///< without a mask, these ids are padding
+  std::optional<int64_t> pad_token;  ///< if there is no mask, tokens with this id are padding
 };
 
 struct Tokens {
   at::Tensor ids;    ///< [N, T]
-  at::Tensor mask;   ///< [N, 1, 1, T], true: a token; undefined: no padding
-  at::Tensor types;  ///< [N, T]; undefined: all of type 0
+  at::Tensor mask;   ///< [N, 1, 1, T], false for padding; undefined if there is no padding
+  at::Tensor types;  ///< [N, T]; undefined if all types are 0
 };
 
 /// Checks the inputs of a text model.
-/// Params: ids, types – int64 [N, T]; if types is undefined, all are 0
-///         mask – [N, T], 0: padding; if undefined, TokenLimits::pad_token applies
-/// Throws: c10::ValueError if a shape is wrong, the text is too long or, on a CPU, an id is outside the vocabulary
+/// Params: ids, types – int64 [N, T]. If `types` is undefined, all types are 0
+///         mask – [N, T], 0 for padding. If it is undefined, TokenLimits::pad_token is used
+/// Throws: c10::ValueError if a shape is wrong, if the text is too long or, on a CPU, if an id is outside the
+///         vocabulary
 Tokens read_tokens(const at::Tensor& ids, const at::Tensor& mask, const at::Tensor& types, const TokenLimits& limits);
 
-/// Initializes weights like BERT and GPT-2: linear layers and embeddings from a normal distribution with this standard
-/// deviation, biases and the padding's embedding with zero.
+/// Initializes weights like BERT and GPT-2. Linear layers and embeddings are drawn from a normal distribution with
+/// standard deviation `std`. Biases and the embedding of the padding token are set to zero.
 void init_normal(torch::nn::Module& module, double std);
 
-// Checks of options, given in code or in a file. Params: model – start of the message
+// The functions below check options from code or from a file. Params: model – start of the error message
 
-// Larger values are mistakes that would only exhaust memory.
+// Larger values are mistakes, and would only exhaust memory.
 constexpr int64_t most_elements = 1 << 24, most_layers = 1 << 12;
 struct NamedSize {
   const char* name;
   int64_t value;
   int64_t most = most_elements;
 };
-/// Throws: c10::ValueError if a value is outside 1 … most (the message names the first one), or `heads` does not divide
-///         width
+/// Throws: c10::ValueError if a value is outside 1 … most (the message names the first such value), or if `heads` does
+///         not divide `width`
 void check_sizes(const std::string& model, const std::vector<NamedSize>& sizes, int64_t width, int64_t heads);
-/// Throws: c10::ValueError if a rate is outside [0, 1)
+/// Throws: c10::ValueError if a dropout rate is outside [0, 1)
 void check_dropout(const std::string& model, std::initializer_list<double> rates);
-/// Params: deviation – of the initial weights; epsilon – of norms
-/// Throws: c10::ValueError if deviation is negative or not finite, or epsilon is not positive or not finite
+/// Params: deviation – standard deviation of the initial weights; epsilon – epsilon of the norms
+/// Throws: c10::ValueError if `deviation` is negative or not finite, or if `epsilon` is not positive or not finite
 void check_numbers(const std::string& model, double deviation, double epsilon);
-/// Throws: c10::ValueError if it is not a token of the vocabulary
+/// Throws: c10::ValueError if `pad_token` is not in the vocabulary
 void check_pad_token(const std::string& model, int64_t pad_token, int64_t vocab_size);
-/// Checks all options of bert(), distilbert() and gpt(). Throws: c10::ValueError for the first invalid one
+/// Checks all options of bert(), distilbert() and gpt().
+/// Throws: c10::ValueError for the first invalid option
 void check_options(const std::string& model, const BertOptions& options);
 void check_options(const std::string& model, const DistilBertOptions& options);
 void check_options(const std::string& model, const GptOptions& options);

@@ -20,7 +20,8 @@ class Mlp final : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) {
     TORCH_CHECK_VALUE(x.dim() >= 2 && x.numel() == x.size(0) * in_features_, "mlp: expected ", in_features_,
-                      " values a sample, got an input of ", x.sizes(), ". Set in_features to the number in the data.");
+                      " values per sample, got an input of ", x.sizes(),
+                      ". Set in_features to the number of values per sample.");
     at::Tensor y = x.flatten(1);
     for (size_t i = 0; i < layers_->size(); ++i) {
       y = layers_->at<torch::nn::LinearImpl>(i).forward(y);

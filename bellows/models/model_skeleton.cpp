@@ -17,8 +17,8 @@ constexpr double small_enough = 30e6, too_large = 1 << 28, beyond_all = 1e15;
 
 std::string words_for(const ModelSize& model_size) {
   return c10::str(model_size.width_name, " = ", model_size.width(), " in heads of ", model_size.head_width, ", ",
-                  model_size.layers, " layers, ", model_size.inner, " between their linear layers, ", model_size.words,
-                  " words, ", model_size.positions, " positions");
+                  model_size.layers, " layers, ", model_size.inner, " features between their linear layers, ",
+                  model_size.words, " tokens in the vocabulary, ", model_size.positions, " positions");
 }
 
 /// Halves the heads, and the inner width with them, until three layers are small enough. Models with twice as many
@@ -53,7 +53,8 @@ std::optional<ModelSkeleton> model_skeleton(const ModelEntry& entry) {
   narrow(skeleton);
   TORCH_CHECK_VALUE(small.parameters() <= too_large, "plan_memory: ", entry.name,
                     ": expected a model whose skeleton has at most 2^28 parameters, got ", words_for(full),
-                    ", whose smallest skeleton has ", words_for(small), ". More heads make it smaller.");
+                    ", whose smallest skeleton has ", words_for(small),
+                    ". Use more heads to make the skeleton smaller.");
   const auto vary = [&](int64_t ModelSize::*what, int64_t more) {
     if (small.*what == full.*what) return;
     skeleton.others.push_back({what, small});

@@ -35,11 +35,11 @@ void check_plugin_file(const std::string& path) {
   TORCH_CHECK_VALUE(!abi.empty(), "load_plugin: ", path,
                     " is not a plugin: no model in it was registered with "
                     "BELLOWS_MODEL (bellows/models/register_model.h).");
-  TORCH_CHECK_VALUE(abi == BELLOWS_PLUGIN_ABI, "load_plugin: ", path, " was built with ", abi, "; this program is ",
+  TORCH_CHECK_VALUE(abi == BELLOWS_PLUGIN_ABI, "load_plugin: ", path, " was built with ", abi, ", but this program is ",
                     BELLOWS_PLUGIN_ABI, ". Build the plugin again with the package of this program.");
   TORCH_CHECK_VALUE(bytes.find(BELLOWS_LIBRARY_MARK) == std::string::npos, "load_plugin: ", path,
-                    " contains a copy of Bellows, so its models would not be found. Link it with bellows::plugin "
-                    "instead of other targets of Bellows.");
+                    " contains a copy of Bellows, so the program would not find its models. Link the plugin with "
+                    "bellows::plugin instead of other targets of Bellows.");
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ std::vector<std::string> load_plugin(const std::string& path) {
   if (!dlopen(absolute.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     const char* words = dlerror();
     TORCH_CHECK_VALUE(false, "load_plugin: ", words ? words : path.c_str(),
-                      ". Symbols of Bellows come from the program that loads the plugin: it must contain them and link "
+                      ". A plugin uses the symbols of Bellows in the program that loads it. Such a program must link "
                       "bellows::cli, as the `bellows` command does.");
   }
   const std::vector<std::string> names = registry().names();

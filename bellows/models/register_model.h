@@ -1,6 +1,6 @@
 #pragma once
 
-// BELLOWS_MODEL registers a user's model by name for the `bellows` command and for recipes.
+// BELLOWS_MODEL registers your model by name for the `bellows` command and for recipes.
 
 #include <array>
 #include <concepts>
@@ -19,12 +19,13 @@ namespace bellows::models {
 /// Optional description of a registered model.
 struct ModelNotes {
   std::string description = "a model of the user's";
-  std::array<int64_t, 3> input_shape = {0, 0, 0};  ///< channels, height, width; 0: any
-  /// For tokens, series and arrays, input_shape has the meaning of ModelEntry's.
+  std::array<int64_t, 3> input_shape = {0, 0, 0};  ///< channels, height and width; 0 means any size
+  /// For tokens, series and arrays, input_shape has the same meaning as in ModelEntry.
   InputKind input = InputKind::image;
   OutputKind output = OutputKind::sample;
-  std::vector<InputSpec> inputs = {};             ///< names and shapes of forward's parameters, if it has several
-  std::vector<std::string> outputs = {"output"};  ///< names of its results, in order
+  /// Names and shapes of forward's parameters. Required if forward has several parameters.
+  std::vector<InputSpec> inputs = {};
+  std::vector<std::string> outputs = {"output"};  ///< names of forward's results, in order
 };
 
 namespace detail {
@@ -91,14 +92,14 @@ bool announce(const std::string& name, const ModelNotes& notes) {
 #define BELLOWS_JOINED_(a, b) a##b
 #define BELLOWS_JOINED(a, b) BELLOWS_JOINED_(a, b)
 
-/// models::load_plugin() searches a file for this text before it runs any of the file's code.
+/// models::load_plugin() searches a file for this text before any of the file's code runs.
 extern "C" {
 [[gnu::used, gnu::visibility("default")]] inline constexpr char bellows_plugin_abi[] =
     BELLOWS_PLUGIN_ABI_MARK BELLOWS_PLUGIN_ABI;
 }
 
-/// Registers a torch::nn module, or its holder, as a model. Use it at namespace scope in a source file of the program
-/// or of a plugin (`bellows train --plugin libmynet.so`).
+/// Registers a torch::nn module, or its holder, as a model. Use this macro at namespace scope in a source file of your
+/// program or plugin (`bellows train --plugin libmynet.so`).
 /// ```
 /// struct MyNetImpl : torch::nn::Module {
 ///   MyNetImpl(int64_t num_classes, int64_t in_channels);   // or (num_classes), or ()
@@ -109,12 +110,12 @@ extern "C" {
 /// BELLOWS_MODEL("wide", Wide, .description = "twice as wide", .input_shape = {3, 32, 32});
 /// BELLOWS_MODEL("siamese", Siamese, .inputs = {{"left", {1, 28, 28}}, {"right", {1, 28, 28}}}, .outputs = {"scores"});
 /// ```
-/// It defines a static object. Linkers keep such an object in a program's own sources and in a plugin. From a static
-/// library, they take only files with symbols that are used, and would drop the object silently. There, call
-/// models::register_model() from a function instead.
-/// Params: name – a string literal: the recipe's `model`
+/// The macro defines a static object. Linkers keep this object if it is in a program's own sources or in a plugin. From
+/// a static library, linkers use only files with symbols that are referenced, so they would drop the object silently.
+/// In a static library, call models::register_model() from a function instead.
+/// Params: name – a string literal, which is the value of `model` in a recipe
 ///         Net – a class derived from torch::nn::Module with `at::Tensor forward(at::Tensor)`, or its TORCH_MODULE
-///               holder. If forward takes or returns several tensors, `inputs` and `outputs` must name them
+///               holder. If forward has several parameters or results, set `inputs` and `outputs`
 ///         … – members of models::ModelNotes
 #define BELLOWS_MODEL(name, Net, ...)                                              \
   [[maybe_unused]] static const bool BELLOWS_JOINED(bellows_model_, __COUNTER__) = \

@@ -4,9 +4,8 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
-#include <mutex>
-
 #include "bellows/core/error.h"
+#include "bellows/core/mutex.h"
 #include "bellows/models/bert.h"
 #include "bellows/models/config.h"
 #include "bellows/models/distilbert.h"
@@ -43,7 +42,7 @@ void add_image_models(Registry<ModelEntry>& models) {
   models.add({"resnet50", "ResNet-50 with torchvision's names", photo_shape, [](int64_t classes, int64_t channels) {
                 return resnet50({.num_classes = classes, .in_channels = channels});
               }});
-  models.add({"unet", "U-Net: a class for each pixel", photo_shape,
+  models.add({"unet", "U-Net, which predicts a class for each pixel", photo_shape,
               [](int64_t classes, int64_t channels) { return unet({.num_classes = classes, .in_channels = channels}); },
               InputKind::image, OutputKind::pixel});
 }
@@ -94,8 +93,8 @@ void add_sequence_models(Registry<ModelEntry>& models) {
                  bert_classifier);
   add_text_model(models, "distilbert-base", "DistilBERT of 67 million parameters, classifier", DistilBertOptions{},
                  OutputKind::sample, distilbert_classifier);
-  add_text_model(models, "gpt2", "GPT-2 of 124 million parameters: the next token", GptOptions{}, OutputKind::token,
-                 next_token_model);
+  add_text_model(models, "gpt2", "GPT-2 of 124 million parameters, which predicts the next token", GptOptions{},
+                 OutputKind::token, next_token_model);
   models.add({"tabular_mlp",
               "two hidden layers of 128 on the columns of a table",
               {8, 0, 0},
@@ -103,7 +102,8 @@ void add_sequence_models(Registry<ModelEntry>& models) {
                 return mlp({.in_features = features, .num_classes = outputs}).renamed("tabular_mlp");
               },
               InputKind::arrays});
-  models.add({"encoder_decoder", "transformer with encoder and decoder: classes of time series", statements_shape,
+  models.add({"encoder_decoder", "encoder-decoder transformer, which predicts a class for each time series",
+              statements_shape,
               [](int64_t classes, int64_t features) {
                 return encoder_decoder({.in_features = features, .num_classes = classes});
               },
@@ -122,8 +122,8 @@ Registry<ModelEntry>& table() {
 
 /// Models from static initializers. A function-local static, so that it exists before any of them runs.
 struct Announced {
-  std::mutex mutex;
-  std::vector<ModelEntry> entries;
+  Mutex mutex;
+  std::vector<ModelEntry> entries BELLOWS_GUARDED_BY(mutex);
 };
 Announced& announced() {
   static Announced list;
@@ -133,7 +133,7 @@ Announced& announced() {
 void adopt_announced() {
   std::vector<ModelEntry> entries;
   {
-    const std::lock_guard lock(announced().mutex);
+    const MutexLock lock(announced().mutex);
     entries.swap(announced().entries);
   }
   std::string taken;
@@ -161,7 +161,7 @@ void register_model(ModelEntry entry) {
 }
 
 void announce_model(ModelEntry entry) noexcept {
-  const std::lock_guard lock(announced().mutex);
+  const MutexLock lock(announced().mutex);
   announced().entries.push_back(std::move(entry));
 }
 
@@ -177,7 +177,8 @@ at::Tensor example_input(const ModelEntry& entry, int64_t batch, int64_t length)
   }
   if (entry.input == InputKind::series)
     return formula_uniform("input", {batch, or_else(or_else(length, second), 13), or_else(first, 1)}).to(at::kFloat);
-  TORCH_CHECK_VALUE(entry.inputs.empty(), "example_input: \"", entry.name, "\" has several inputs: example_inputs().");
+  TORCH_CHECK_VALUE(entry.inputs.empty(), "example_input: \"", entry.name,
+                    "\" has several inputs. Call example_inputs().");
   if (entry.input == InputKind::arrays) return formula_uniform("input", {batch, or_else(first, 8)}).to(at::kFloat);
   const int64_t height = or_else(length, or_else(second, 224)), width = or_else(length, or_else(third, 224));
   return formula_uniform("input", {batch, or_else(first, 3), height, width}).to(at::kFloat);
@@ -188,7 +189,7 @@ std::vector<at::Tensor> example_inputs(const ModelEntry& entry, int64_t batch, i
   std::vector<at::Tensor> inputs;
   for (const InputSpec& input : entry.inputs) {
     TORCH_CHECK_VALUE(!input.shape.empty(), "example_inputs: the shape of input \"", input.name, "\" of \"", entry.name,
-                      "\" is unknown. Name the data, or give the shape: .inputs = {{\"", input.name,
+                      "\" is unknown. Set the key data, or declare the shape: .inputs = {{\"", input.name,
                       "\", {1, 28, 28}}}.");
     std::vector<int64_t> shape{batch};
     shape.insert(shape.end(), input.shape.begin(), input.shape.end());
@@ -214,7 +215,8 @@ ModelEntry model_entry(const std::string& name_or_file) {
     return models.at(name_or_file);
   } catch (const c10::Error& error) {
     TORCH_CHECK_VALUE(false, user_message(error),
-                      ". One of your own: BELLOWS_MODEL in a plugin, a TorchScript file (net.pt), or a config.json.");
+                      ". To use your own model, register it with BELLOWS_MODEL in a plugin, or pass a TorchScript file "
+                      "(net.pt) or a config.json.");
   }
 }
 

@@ -103,15 +103,12 @@ class ShapeFinder final : public tap::Observer {
   std::vector<const std::string*> running_;
 };
 
-std::map<std::string, std::string> output_shapes(const Model& model, c10::IntArrayRef input_sizes) {
-  const NamedTensors parameters = model.named_parameters();
-  const auto finder = std::make_shared<ShapeFinder>(parameters);
-  const auto options =
-      parameters.empty() ? at::TensorOptions() : parameters.front().second.options().requires_grad(false);
+std::map<std::string, std::string> output_shapes(const Model& model, const NamedTensors& inputs) {
+  const auto finder = std::make_shared<ShapeFinder>(model.named_parameters());
   const EvalMode eval_mode(model);
   const no_grad guard;
   tap::ObserverGuard observing(finder);
-  model.forward(torch::zeros(input_sizes, options));
+  model.forward(inputs);
   observing.check();
   return finder->shape;
 }
@@ -162,20 +159,28 @@ Totals totals_of(const Model& model) {
 }  // namespace
 
 std::string summary(const Model& model, c10::IntArrayRef input_sizes) {
+  if (input_sizes.empty()) return summary(model, NamedTensors());
+  const NamedTensors parameters = model.named_parameters();
+  const auto options =
+      parameters.empty() ? at::TensorOptions() : parameters.front().second.options().requires_grad(false);
+  return summary(model, {{model.inputs().front().name, torch::zeros(input_sizes, options)}});
+}
+
+std::string summary(const Model& model, const NamedTensors& inputs) {
   std::vector<SummaryRow> rows = modules_of(model);
   std::map<std::string, SummaryRow*> by_name;
   for (SummaryRow& row : rows) by_name[row.name] = &row;
   count_tensors(model.named_parameters(), true, by_name);
   count_tensors(model.named_buffers(), false, by_name);
-  if (!input_sizes.empty()) {
-    for (const auto& [name, shape] : output_shapes(model, input_sizes)) {
+  if (!inputs.empty()) {
+    for (const auto& [name, shape] : output_shapes(model, inputs)) {
       if (by_name.count(name)) by_name[name]->output = shape;
     }
   }
   const std::string rule(80, '-');
   std::ostringstream out;
   out << model.name();
-  if (!input_sizes.empty()) out << ", input " << input_sizes;
+  for (const auto& [name, tensor] : inputs) out << ", " << name << " " << tensor.sizes();
   out << "\n" << rule << "\n";
   out << cell("module", name_width) << cell("type", type_width) << cell("output", output_width)
       << cell("parameters", count_width, true) << cell("bytes", bytes_width, true) << "\n"

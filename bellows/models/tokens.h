@@ -2,13 +2,14 @@
 
 namespace bellows::models {
 
-/// The head on top of a text transformer, and the class of Hugging Face with the same parameter names.
+/// The head on top of a text transformer. Each comment names the Hugging Face class with the same parameter names.
 enum class TextHead {
-  hidden_states,  ///< BertModel, DistilBertModel: [N, T, width] of the last layer
-  pooled,         ///< BertModel: [N, width], the first token after its dense layer and tanh
+  hidden_states,  ///< BertModel, DistilBertModel: output of the last layer, [N, T, width]
+  pooled,         ///< BertModel: the first token after a dense layer and tanh, [N, width]
   classifier,     ///< …ForSequenceClassification: logits [N, num_labels]
-  masked_lm,      ///< …ForMaskedLM: logits [N, T, vocab_size]; the decoder shares the embedding's weight
-  /// Same parameters; returns the input of the decoder [N, T, width], for nn::linear_cross_entropy.
+  masked_lm,      ///< …ForMaskedLM: logits [N, T, vocab_size]; the decoder shares the weight of the embedding
+  /// Like masked_lm, with the same parameters, but returns the input of the decoder, [N, T, width], for
+  /// nn::linear_cross_entropy.
   masked_lm_hidden,
 };
 

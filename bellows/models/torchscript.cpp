@@ -39,7 +39,7 @@ class ScriptModel final : public Model::Impl {
     }
     TORCH_CHECK_VALUE(!outputs.empty() && outputs.size() == outputs_.size(), "TorchScript model ", path_,
                       ": expected forward to return a tensor or a tuple of tensors, got ", result.tagKind(),
-                      ". Script a wrapper that returns the tensors alone.");
+                      ". Script a wrapper that returns only the tensors.");
     return outputs;
   }
   std::vector<ModelInput> inputs() const override { return inputs_; }
@@ -118,8 +118,8 @@ void check_program_file(const std::string& path) {
     weights |= entry.name.ends_with("/data.pkl");
   }
   TORCH_CHECK_VALUE(program || !weights, path,
-                    ": these are weights (torch.save), not a TorchScript program. Give them "
-                    "as `weights` and the model by its name, or write torch.jit.script(net).save(…).");
+                    ": this file contains weights (torch.save), not a TorchScript program. Set `weights` to this file "
+                    "and `model` to a registered model, or save torch.jit.script(net).");
   TORCH_CHECK_VALUE(program, path, ": expected a TorchScript program (torch.jit.save), found another zip archive.");
 }
 
@@ -141,7 +141,7 @@ class WithClasses final : public ModelWrapper {
     const at::Tensor& scores = outputs.front();
     const bool single = classes_ == 1 && scores.dim() == 1;
     TORCH_CHECK_VALUE(single || (scores.dim() >= 2 && scores.size(1) == classes_), "TorchScript model ", inner().name(),
-                      ": expected scores of shape [batch, ", classes_, "], got ", scores.sizes(), " for an input of ",
+                      ": expected logits of shape [batch, ", classes_, "], got ", scores.sizes(), " for an input of ",
                       inputs.front().sizes(), ". Set num_classes to the number of logits of the program.");
     return outputs;
   }
@@ -155,8 +155,8 @@ Model trainable(const std::string& path, int64_t num_classes) {
   bool any = false;
   for (const auto& [name, parameter] : model.named_parameters()) any |= parameter.requires_grad();
   TORCH_CHECK_VALUE(any, "TorchScript model ", path,
-                    ": it cannot be trained, because it has no parameters that require "
-                    "gradients. Was it frozen (torch.jit.freeze)? Save the result of torch.jit.script.");
+                    ": the program cannot be trained, because it has no parameters that require gradients. Was it "
+                    "frozen (torch.jit.freeze)? Save the result of torch.jit.script.");
   return Model(model.name(), std::make_shared<WithClasses>(model, num_classes));
 }
 

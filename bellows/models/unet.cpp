@@ -107,7 +107,7 @@ class UNet final : public torch::nn::Module, public layers::Blocks {
     TORCH_CHECK_VALUE(
         x.dim() == 4 && x.size(1) == options_.in_channels && x.size(2) >= smallest && x.size(3) >= smallest,
         "unet: expected images [N, ", options_.in_channels, ", H, W] of at least ", smallest, " x ", smallest,
-        ", which ", options_.depth, " halvings leave a pixel of, got ", x.sizes(), ".");
+        ", because ", options_.depth, " halvings must leave at least one pixel, got ", x.sizes(), ".");
   }
 
   UNetOptions options_;

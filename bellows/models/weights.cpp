@@ -52,7 +52,7 @@ bool is_tied_copy(const std::string& name, const at::Tensor& tensor, const Named
       TORCH_CHECK_VALUE(
           value.sizes() == tensor.sizes() && value.scalar_type() == tensor.scalar_type() && at::equal(value, tensor),
           "load_weights: expected \"", name, "\" to equal \"", other,
-          "\", to which this model ties it, got other values: the file was trained without the tie.");
+          "\", because this model ties these weights, got different values. The file was trained without the tie.");
       return true;
     }
   }
@@ -72,7 +72,7 @@ LoadReport load_weights(const Model& model, const NamedTensors& tensors, bool st
     if (!own.count(name) && (is_no_weight(name) || is_tied_copy(name, tensor, tensors))) continue;
     const auto [other, is_new] = first.try_emplace(name, given);
     TORCH_CHECK_VALUE(is_new, "load_weights: expected one tensor for \"", name, "\", got two, named \"", other->second,
-                      "\" and \"", given, "\". Leave one of them, or one of the files, out.");
+                      "\" and \"", given, "\". Leave out one of the tensors or files.");
     fitting.emplace_back(name, tensor);
   }
   return load_state_dict(model, fitting, strict);

@@ -106,8 +106,8 @@ struct ActivatedLinear : torch::autograd::Function<ActivatedLinear> {
 };
 
 void check_same(const char* function, const at::Tensor& gate, const at::Tensor& up) {
-  TORCH_CHECK_VALUE(loss::has_kernels(gate), function, ": expected a gate in Float, Double, BFloat16 or Half, got ",
-                    loss::describe(gate), ".");
+  TORCH_CHECK_VALUE(loss::has_kernels(gate), function,
+                    ": expected a gate of type Float, Double, BFloat16 or Half, got ", loss::describe(gate), ".");
   TORCH_CHECK_VALUE(up.defined() && up.sizes() == gate.sizes() && up.scalar_type() == gate.scalar_type() &&
                         up.device() == gate.device(),
                     function, ": expected `up` with the shape, dtype and device of the gate, ", loss::describe(gate),

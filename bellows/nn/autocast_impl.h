@@ -5,13 +5,13 @@
 
 #include <optional>
 
-/// Autocast for functions that are a single autograd node. The arguments are cast before the node, by operators that
-/// autograd records, and autocast is off inside the node. Otherwise it would add casts without autograd history to its
-/// cache.
+/// Autocast support for functions that are a single autograd node. The arguments are cast before the node, by operators
+/// that autograd records, and autocast is off inside the node. Otherwise, autocast would add casts without autograd
+/// history to its cache.
 namespace bellows::nn {
 
-/// The dtype to which autocast would cast `tensor` for a matrix multiplication. Empty if autocast is off or does not
-/// cast this tensor.
+/// Returns the dtype to which autocast would cast `tensor` for a matrix multiplication. The result is empty if autocast
+/// is off or does not cast this tensor.
 inline std::optional<at::ScalarType> autocast_type(const at::Tensor& tensor) {
   const at::DeviceType device = tensor.device().type();
   if (device == at::kMeta || !tensor.is_floating_point() || tensor.scalar_type() == at::kDouble) return {};

@@ -318,8 +318,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
   constexpr const char* name = "linear_cross_entropy";
   loss::check_smoothing(name, options.label_smoothing);
   TORCH_CHECK_VALUE(options.reduction != Reduction::none, name,
-                    ": expected the reduction mean or sum, got none. Gradients are computed in forward, before the "
-                    "gradients of the rows' losses are known.");
+                    ": expected the reduction mean or sum, got none. Forward computes the gradients before it receives "
+                    "the gradients of the losses of the rows.");
   TORCH_CHECK_VALUE(options.chunk >= 0 && options.vocabulary_chunk >= 0, name,
                     ": expected chunks of at least 1, or 0 for automatic, got ", options.chunk, " and ",
                     options.vocabulary_chunk, ".");

@@ -6,8 +6,8 @@
 
 namespace bellows::nn {
 
-/// Calls action(stream) on the tensor's CUDA device. `stream` is the current stream in the form that kernels/cuda
-/// expects.
+/// Calls action(stream) on the tensor's CUDA device. `stream` is the current stream of this device, in the form that
+/// kernels/cuda expects.
 template <class Action>
 void on_current_stream(const at::Tensor& tensor, Action action) {
   const c10::DeviceGuard guard(tensor.device());

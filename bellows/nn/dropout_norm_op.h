@@ -7,19 +7,19 @@
 
 namespace bellows::nn {
 
-/// The kernels as dispatcher operators, `bellows::dropout_norm` and `bellows::dropout_norm_backward`, so that taps can
-/// observe or defer them. They are below autograd and implemented for the CPU, the meta device and, with
+/// The kernels as dispatcher operators, `bellows::dropout_norm` and `bellows::dropout_norm_backward`. Taps can
+/// therefore observe or defer them. The operators are below autograd. They support the CPU, the meta device and, with
 /// -DBELLOWS_CUDA=ON, CUDA (untested on a device). Arguments are not checked.
-/// Params:  x, residual – [N, C], of one dtype
-///          center – true: LayerNorm; false: RMSNorm, whose `mean` has no elements
-/// Returns: y and sum, of x's shape and dtype; mean and rstd [N] in fp32, or in double for double
+/// Params:  x, residual – [N, C], of the same dtype
+///          center – true: LayerNorm; false: RMSNorm, and the returned `mean` has no elements
+/// Returns: y and sum, of x's shape and dtype; mean and rstd [N] in fp32, or in double for double input
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> dropout_norm_op(const at::Tensor& x,
                                                                            const at::Tensor& residual,
                                                                            const at::Tensor& weight,
                                                                            const at::Tensor& bias, int64_t seed,
                                                                            double p, double eps, bool center);
 
-/// Params:  dsum – gradient of the sum from its other uses; undefined if there is none
+/// Params:  dsum – gradient from other uses of the sum; undefined if there are none
 ///          wanted – which gradients of x, weight and bias to compute; the others stay undefined
 /// Returns: dresidual and dx, of the sum's shape and dtype; dweight and dbias [C] in the dtype of `rstd`
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> dropout_norm_backward_op(

@@ -7,13 +7,13 @@
 
 #include "bellows/nn/loss.h"
 
-/// Checks of the losses' arguments. `function` is the name of the loss in messages.
+/// Argument checks of the losses. `function` is the name of the loss for messages.
 namespace bellows::nn::loss {
 
-/// Dtype and shape for messages, such as "Float [2, 3]".
+/// Returns the dtype and shape for messages, such as "Float [2, 3]".
 std::string describe(const at::Tensor& tensor);
 
-/// Whether the tensor is defined and has a dtype with kernels: Float, Double, BFloat16 or Half.
+/// Returns whether the tensor is defined and has a dtype with kernels: Float, Double, BFloat16 or Half.
 bool has_kernels(const at::Tensor& tensor);
 
 /// Throws: c10::ValueError if `smoothing` is outside [0, 1] or NaN
@@ -21,25 +21,28 @@ void check_smoothing(const char* function, double smoothing);
 /// Throws: c10::ValueError if `value` is negative, infinite or NaN
 void check_not_negative(const char* function, const char* name, double value);
 
-/// Returns the logits; bf16 and fp16 are cast to fp32.
+/// Returns the logits. Logits in bf16 and fp16 are cast to fp32.
 /// Throws: c10::ValueError if `logits` is not floating-point or has fewer than min_dim dims
 at::Tensor logits_of(const char* function, const at::Tensor& logits, int64_t min_dim = 0);
 
-/// Whether `target` contains class indices [N, …] for logits [N, C, …], as opposed to a target of the logits' shape.
+/// Returns whether `target` contains class indices [N, …] for logits [N, C, …]. Otherwise, it is a target of the
+/// logits' shape.
 bool is_class_indices(const at::Tensor& target, const at::Tensor& logits);
-/// Throws: c10::ValueError if `target` is not int64 [N, …] for logits [N, C, …], or [] for [C], or is on another device
+/// Throws: c10::ValueError if `target` is on a different device, or is not int64 [N, …] for logits [N, C, …] or int64
+///         [] for logits [C]
 void check_class_target(const char* function, const at::Tensor& target, const at::Tensor& logits);
-/// The same check if classes are the last dim: int64 [*] for [*, C].
+/// The same check for logits whose last dim contains the classes: int64 [*] for [*, C].
 void check_last_class_target(const char* function, const at::Tensor& target, const at::Tensor& logits);
-/// Throws: c10::ValueError if the shape or device differs from the logits'
+/// Throws: c10::ValueError if the shape or device of `target` differs from that of the logits
 void check_dense_target(const char* function, const at::Tensor& target, const at::Tensor& logits);
-/// Throws: c10::ValueError if `weight` is defined but does not broadcast to the logits or is on another device
+/// Throws: c10::ValueError if `weight` is defined but does not broadcast to the logits or is on a different device
 void check_broadcasts(const char* function, const char* name, const at::Tensor& weight, const at::Tensor& logits);
-/// The weight of each class in the logits' dtype, or undefined.
+/// Returns the class weights in the logits' dtype, or an undefined tensor if `weight` is undefined.
 /// Throws: c10::ValueError if `weight` is not floating-point [C] on the logits' device
 at::Tensor class_weight(const char* function, const at::Tensor& weight, const at::Tensor& logits);
 
-/// Optional argument for libtorch's operators: empty if undefined, otherwise in the logits' dtype.
+/// Converts a tensor to an optional argument of libtorch's operators: empty if undefined, otherwise in the logits'
+/// dtype.
 std::optional<at::Tensor> maybe(const at::Tensor& tensor, const at::Tensor& logits);
 int64_t to_aten(Reduction reduction);
 

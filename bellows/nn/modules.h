@@ -5,14 +5,15 @@
 
 #include "bellows/nn/norm.h"
 
-/// Norms as torch::nn modules. Parameter names, defaults and initial values equal PyTorch's, so state dicts are
-/// interchangeable. This header includes torch::nn and is therefore not part of bellows/nn.h.
+/// Norms as torch::nn modules. Parameter names, defaults and initial values are the same as in PyTorch, so state dicts
+/// are interchangeable. This header includes torch::nn. Therefore, bellows/nn.h does not include this header.
 namespace bellows::nn {
 
-/// layer_norm() with parameters `weight` and `bias`; a drop-in replacement for torch::nn::LayerNorm.
+/// layer_norm() as a module with the parameters `weight` and `bias`. It is a drop-in replacement for
+/// torch::nn::LayerNorm.
 /// Shapes: x [*, normalized_shape] → same shape
-/// Throws: c10::ValueError if normalized_shape is empty or negative, or eps is not above 0; forward throws as
-///         layer_norm()
+/// Throws: c10::ValueError if normalized_shape is empty or has a negative size, or if eps is not above 0; forward()
+///         throws like layer_norm()
 /// Ref:    torch.nn.LayerNorm
 class LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
  public:
@@ -30,10 +31,10 @@ class LayerNormImpl : public torch::nn::Cloneable<LayerNormImpl> {
 };
 TORCH_MODULE(LayerNorm);
 
-/// rms_norm() with the parameter `weight`.
+/// rms_norm() as a module with the parameter `weight`.
 /// Shapes: x [*, normalized_shape] → same shape
-/// Throws: c10::ValueError if normalized_shape is empty or negative, or eps is not above 0; forward throws as
-///         rms_norm()
+/// Throws: c10::ValueError if normalized_shape is empty or has a negative size, or if eps is not above 0; forward()
+///         throws like rms_norm()
 /// Ref:    torch.nn.RMSNorm
 class RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl> {
  public:

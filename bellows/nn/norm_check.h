@@ -4,8 +4,8 @@
 
 namespace bellows::nn {
 
-/// Whether Bellows has a kernel for this input. On CUDA, this requires a build with -DBELLOWS_CUDA=ON and an input that
-/// autocast would not cast.
+/// Returns whether Bellows has a kernel for this input. On CUDA, this requires a build with -DBELLOWS_CUDA=ON and an
+/// input that autocast would not cast.
 bool has_norm_kernel(const at::Tensor& x);
 
 /// Checks the arguments of the norms.

@@ -7,13 +7,13 @@
 
 namespace bellows::nn {
 
-/// The kernels as dispatcher operators, `bellows::norm` and `bellows::norm_backward`, so that taps can observe or defer
-/// them. They are below autograd and implemented for the CPU, the meta device and, with -DBELLOWS_CUDA=ON, CUDA
-/// (untested on a device). Arguments are not checked.
+/// The kernels as dispatcher operators, `bellows::norm` and `bellows::norm_backward`. Taps can therefore observe or
+/// defer them. The operators are below autograd. They support the CPU, the meta device and, with -DBELLOWS_CUDA=ON,
+/// CUDA (untested on a device). Arguments are not checked.
 ///
-/// Params:  normalized_dims – number of last dims that form a row
-///          center – true: LayerNorm; false: RMSNorm, whose `mean` has no elements
-/// Returns: y, of x's shape and dtype; mean and rstd [rows] in fp32, or in double for double
+/// Params:  normalized_dims – number of trailing dims that form a row
+///          center – true: LayerNorm; false: RMSNorm, and the returned `mean` has no elements
+/// Returns: y, of x's shape and dtype; mean and rstd [rows] in fp32, or in double for double input
 std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_op(const at::Tensor& x, int64_t normalized_dims,
                                                        const at::Tensor& weight, const at::Tensor& bias, double eps,
                                                        bool center);

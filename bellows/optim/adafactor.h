@@ -9,19 +9,21 @@
 
 namespace bellows::optim {
 
-/// Options as in transformers.Adafactor. Its `lr=None` is relative_step without lr here.
+/// The options of transformers.Adafactor. The equivalent of `lr=None` in Python is an empty lr with relative_step set
+/// to true.
 struct AdafactorOptions {
-  /// With relative_step, a factor of the relative step (1 if not given); otherwise the step size.
+  /// The step size. With relative_step, the relative step size is multiplied by this value instead (by 1 if it is
+  /// empty).
   std::optional<double> lr = {};
   double eps1 = 1e-30;          ///< added to squared gradients
   double eps2 = 1e-3;           ///< lower bound of the parameter scale
   double clip_threshold = 1;    ///< updates with a larger root mean square are scaled down to this value
-  double decay_rate = -0.8;     ///< the decay of the second moment at a step is 1 - step^decay_rate
+  double decay_rate = -0.8;     ///< decay of the second moment: 1 - step^decay_rate
   double beta1 = 0;             ///< 0: no first moment
-  double weight_decay = 0;      ///< of the weight, relative to the step size
-  bool scale_parameter = true;  ///< multiplies the step size by the parameter's root mean square
-  bool relative_step = true;    ///< the step size is min(0.01, 1/√t)
-  bool warmup_init = false;     ///< with relative_step: limits the step size to 1e-6 · t
+  double weight_decay = 0;      ///< decoupled: each step subtracts weight_decay · step size · weight
+  bool scale_parameter = true;  ///< multiply the step size by the parameter's root mean square
+  bool relative_step = true;    ///< use the step size min(0.01, 1/√t), where t is the step
+  bool warmup_init = false;     ///< with relative_step: limit the step size to 1e-6 · t
   bool maximize = false;
   bool master_weights = false;
   at::Tensor lr_tensor = {};
@@ -50,9 +52,11 @@ class AdafactorGroupOptions : public torch::optim::OptimizerCloneableOptions<Ada
   void set_lr(double lr) override { lr_ = lr; }
 };
 
-/// State of a parameter. Matrices (the last two dims) store the mean squares over columns and over rows; scalars and
-/// vectors store the mean squares of all elements. With beta1, the first moment is stored, too.
-/// Shapes: exp_avg_sq_row [..., R], exp_avg_sq_col [..., C] for a parameter [..., R, C]; the others as the parameter
+/// The state of a parameter. For a tensor with at least two dims, it contains mean squares over the columns and over
+/// the rows of the last two dims. For a scalar or vector, it contains a mean square of each element. With beta1, the
+/// state also contains the first moment.
+/// Shapes: exp_avg_sq_row [..., R], exp_avg_sq_col [..., C] for a parameter [..., R, C]; other state has the
+///         parameter's shape
 class AdafactorParamState : public torch::optim::OptimizerCloneableParamState<AdafactorParamState> {
   TORCH_ARG(int64_t, step) = 0;
   TORCH_ARG(at::Tensor, exp_avg_sq_row) = {};
@@ -63,22 +67,23 @@ class AdafactorParamState : public torch::optim::OptimizerCloneableParamState<Ad
  public:
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
-  /// The shape of the state tensor with this name.
+  /// Returns the shape of the state tensor with this name.
   static std::vector<int64_t> sizes_of(std::string_view name, const at::Tensor& parameter);
-  /// fp32, or float64 for a float64 parameter.
+  /// Returns the dtype of the state: fp32, or float64 for a float64 parameter.
   static at::ScalarType dtype_of(const at::Tensor& parameter);
 };
 
-/// Adam with a factored second moment: two vectors per matrix, that is, a few bytes per row and column instead of eight
-/// per weight.
-/// Numerics: equals transformers.Adafactor to 1e-12 in float64 over 50 steps, and torch.optim.Adafactor where the two
-///           agree (tests/optim/adafactor_test.cpp). For bf16 and fp16 parameters, state and arithmetic are fp32, with
-///           or without master weights. An infinite or NaN gradient makes its parameter NaN, as in Python.
+/// Adam with a factored second moment. It stores two vectors per matrix, that is, a few bytes per row and column
+/// instead of eight bytes per weight.
+/// Numerics: equals transformers.Adafactor to 1e-12 in float64 over 50 steps. It also equals torch.optim.Adafactor in
+///           the cases in which the two agree (tests/optim/adafactor_test.cpp). For bf16 and fp16 parameters, state and
+///           arithmetic are in fp32, with or without master weights. An infinite or NaN gradient sets its parameter to
+///           NaN, as in Python.
 /// Ref:      arXiv:1804.04235; transformers.Adafactor
 class Adafactor : public LibtorchOptimizer {
  public:
   Adafactor(std::vector<at::Tensor> parameters, const AdafactorOptions& options);
-  /// Params: groups – with options of class AdafactorGroupOptions, or without options to use `options`
+  /// Params: groups – groups with options of class AdafactorGroupOptions; groups without options use `options`
   Adafactor(const ParamGroups& groups, const AdafactorOptions& options);
   Adafactor(const std::vector<PatternGroup>& groups, const AdafactorOptions& options);
 

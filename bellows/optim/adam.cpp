@@ -35,7 +35,7 @@ void check_adam(const torch::optim::OptimizerOptions& options, bool low_bit = fa
   check_option(Kind::name, "eps", o.eps());
   check_option(Kind::name, "weight_decay", o.weight_decay());
   TORCH_CHECK_VALUE(!low_bit || !o.amsgrad(), Kind::name,
-                    ": amsgrad has no rule for low-bit state. Leave out amsgrad or state_dtype.");
+                    ": amsgrad is not supported with low-bit state. Leave out amsgrad or state_dtype.");
 }
 
 template <class Kind, class Options>

@@ -101,7 +101,8 @@ AveragedModel::AveragedModel(Model model, AveragingOptions options)
     : model_(std::move(model)), options_(std::move(options)) {
   check::callable("AveragedModel", options_.weight);
   const NamedTensors parameters = model_.named_parameters();
-  TORCH_CHECK_VALUE(!parameters.empty(), "AveragedModel: model \"", model_.name(), "\" has no parameters to average.");
+  TORCH_CHECK_VALUE(!parameters.empty(), "AveragedModel: model \"", model_.name(),
+                    "\" has no parameters that can be averaged.");
   parameters_ = parameters.size();
   for (const auto& [name, tensor] : model_.state_dict()) averaged_.emplace_back(name, first_average(tensor, options_));
 }
@@ -168,7 +169,7 @@ void AveragedModel::load_state_dict(const NamedTensors& state) {
   for (const auto& [name, tensor] : state) given[name] = &tensor;
   const auto counted = given.find("n_averaged");
   TORCH_CHECK_VALUE(counted != given.end() && counted->second->numel() == 1, where,
-                    ": expected \"n_averaged\" to be one number. The state is not an averaged model's.");
+                    ": expected \"n_averaged\" to be one number. The state does not belong to an averaged model.");
   const auto n_averaged = counted->second->item<int64_t>();
   check::count(where, "n_averaged", n_averaged, 0);
   NamedTensors loaded;  // in the order of averaged_

@@ -30,7 +30,8 @@ using TensorVec = std::vector<at::Tensor>;
 
 void check_clippable(const char* where, const at::Tensor& tensor, size_t index) {
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, where, ": expected dense gradients, got a ", tensor.layout(),
-                    " one (tensor ", index, "). Leave it out, or make the layer's gradient dense (sparse(false)).");
+                    " gradient (tensor ", index,
+                    "). Leave it out, or set sparse(false) in the layer to get a dense gradient.");
   TORCH_CHECK_VALUE(at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()), where,
                     ": expected floating-point tensors, got ", tensor.scalar_type(), " (tensor ", index, ").");
 }

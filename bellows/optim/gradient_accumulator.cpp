@@ -17,7 +17,7 @@ class GradientAccumulator::Sums {
     for (size_t i = 0; i < parameters.size(); ++i) {
       const at::Tensor& p = parameters[i];
       TORCH_CHECK_VALUE(p.defined() && p.is_floating_point(), "GradientAccumulator: expected parameter ", i,
-                        " to be of real floating-point numbers, got ",
+                        " to have a real floating-point dtype, got ",
                         p.defined() ? toString(p.scalar_type()) : "an undefined tensor", ". Leave it out.");
       if (!p.requires_grad() || p.scalar_type() == dtype) continue;
       taps_.push_back(std::make_unique<tap::GradientTap>(p, [this](const at::Tensor& arrived) { convert(arrived); }));
@@ -30,10 +30,9 @@ class GradientAccumulator::Sums {
  private:
   void convert(const at::Tensor& parameter) const {
     at::Tensor& sum = parameter.mutable_grad();
-    TORCH_CHECK_VALUE(
-        sum.layout() == at::kStrided, "GradientAccumulator: a parameter of shape ", parameter.sizes(),
-        " has a sparse gradient, which cannot be accumulated in another dtype. Leave the parameter out, or make ",
-        "the layer's gradient dense (sparse(false)).");
+    TORCH_CHECK_VALUE(sum.layout() == at::kStrided, "GradientAccumulator: a parameter of shape ", parameter.sizes(),
+                      " has a sparse gradient, which cannot be accumulated in another dtype. Leave out the parameter, "
+                      "or set sparse(false) in the layer to get a dense gradient.");
     if (sum.scalar_type() != dtype_) sum = sum.to(dtype_);
   }
 

@@ -12,9 +12,9 @@ struct AccumulatorOptions {
   at::ScalarType dtype = at::kFloat;
 };
 
-/// While it lives, backward passes accumulate the gradients of `parameters` in a dtype of your choice, independent of
-/// the parameters' dtype. fp32 sums for bf16 weights keep small gradients that a large bf16 sum would lose; bf16 sums
-/// for fp32 weights take half the memory. The rest of the loop does not change, because the sum is in
+/// While the object exists, backward passes accumulate the gradients of `parameters` in the given dtype, independently
+/// of the parameters' dtype. Sums in fp32 for bf16 weights keep small gradients that a large bf16 sum would lose. Sums
+/// in bf16 for fp32 weights take half the memory. The rest of the loop does not change, because the sum is in
 /// `parameter.grad()` as usual:
 /// ```
 /// const optim::GradientAccumulator sums(parameters, {.dtype = at::kFloat});
@@ -23,19 +23,20 @@ struct AccumulatorOptions {
 /// optimizer.step();                        // fused optimizers read the sums directly, others convert them if needed
 /// optimizer.zero_grad();                   // frees the sums until the next backward()
 /// ```
-/// Existing gradients are converted and kept in the sum. When the object ends, the sums stay as they are. Parameters
+/// Existing gradients are converted and become part of the sum. The destructor does not change the sums. Parameters
 /// that already have this dtype and frozen parameters are not affected.
-/// Numerics: each backward pass adds its gradient, which has the parameter's dtype, with one rounding. float32 sums for
-///           bf16 weights are bit-identical to a sum in fp32. K additions in bf16 have an error of up to K / 256 of the
-///           largest partial sum, and additions below 1 / 512 of the sum are lost. For weights shared by several
-///           layers, autograd first sums the gradients in the weights' dtype
+/// Numerics: each backward pass computes a gradient in the parameter's dtype and adds it with one rounding. For bf16
+///           weights, float32 sums are bit-identical to adding the gradients in fp32. K additions in bf16 have an error
+///           of up to K / 256 of the largest partial sum. Additions below 1 / 512 of the sum are lost. If several
+///           layers share a weight, autograd first sums its gradients in the weight's dtype
 ///           (tests/optim/gradient_accumulator_test.cpp).
-/// Cost:     memory for the sums. The gradient of a backward pass lives until it is added, one parameter at a time. On
-///           the CPU, an addition in bf16 uses a temporary copy in fp32.
-/// Threads:  autograd may add gradients of several devices concurrently; otherwise not thread-safe
-/// Throws:   c10::ValueError if there are no parameters, a parameter is not real floating-point, `dtype` is another
-///           dtype, or a parameter has another hook on its gradient (DistributedDataParallel, a sharded optimizer of
-///           stage 2, step_in_backward). backward() throws for a sparse gradient.
+/// Cost:     memory for the sums. The gradient of a backward pass exists until it is added, which happens for one
+///           parameter at a time. On the CPU, an addition in bf16 uses a temporary copy in fp32.
+/// Threads:  autograd can add gradients of several devices concurrently; otherwise not thread-safe
+/// Throws:   c10::ValueError if there are no parameters, if a parameter is not real floating-point, or if `dtype` is
+///           not one of the four dtypes above. Also if a parameter has another hook on its gradient
+///           (DistributedDataParallel, a sharded optimizer of stage 2, step_in_backward). backward() throws for a
+///           sparse gradient.
 class GradientAccumulator {
  public:
   explicit GradientAccumulator(const std::vector<at::Tensor>& parameters, const AccumulatorOptions& options = {});

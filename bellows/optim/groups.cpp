@@ -22,9 +22,9 @@ std::vector<PatternGroup> param_groups(const Model& model, const std::vector<Gro
     names.push_back(name);
   }
   for (size_t i = 0; i < rules.size(); ++i) {
-    TORCH_CHECK_VALUE(!groups[i].params.empty(), "param_groups: no parameter is left for the pattern \"",
-                      rules[i].pattern, "\" (rule ", i, ").", did_you_mean(rules[i].pattern, names),
-                      " Rules are tried in order and must match the whole name.");
+    TORCH_CHECK_VALUE(!groups[i].params.empty(), "param_groups: no parameter matches the pattern \"", rules[i].pattern,
+                      "\" (rule ", i, ").", did_you_mean(rules[i].pattern, names),
+                      " Each parameter belongs to the first rule that matches its complete name.");
   }
   if (groups.back().params.empty()) groups.pop_back();
   return groups;

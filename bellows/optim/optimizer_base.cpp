@@ -180,11 +180,11 @@ void LibtorchOptimizer::check_groups() const {
   size_t parameters = 0;
   for (const OptimizerParamGroup& group : param_groups_) {
     TORCH_CHECK_VALUE(typeid(group.options()) == typeid(*defaults_), common_.name,
-                      ": a parameter group has options of another optimizer's class. Give it options of libtorch's "
-                      "optimizer of the same name, or none.");
+                      ": a parameter group has the options of another optimizer class. Pass options of the libtorch "
+                      "optimizer with the same name, or no options.");
     for (const at::Tensor& p : group.params()) {
       TORCH_CHECK_VALUE(p.defined() && (p.is_floating_point() || p.is_complex()), common_.name, ": parameter ",
-                        parameters, " cannot be optimized: expected floating-point numbers, got ",
+                        parameters, " cannot be optimized: expected a floating-point dtype, got ",
                         p.defined() ? toString(p.scalar_type()) : "an undefined tensor", ".");
       ++parameters;
     }
@@ -231,18 +231,19 @@ void LibtorchOptimizer::check_low_bit() const {
   if (!fused_only()) return;
   const char* const what = has_low_bit_state() ? "state_dtype" : "stochastic_rounding";
   TORCH_CHECK_VALUE(impl_ == Impl::automatic || impl_ == Impl::fused, common_.name, ": ", what,
-                    " is supported by the fused step only, but impl requests another one. Leave out one of the two.");
-  TORCH_CHECK_VALUE(
-      !rounds_at_random() || !common_.master_weights, common_.name,
-      ": stochastic_rounding is for bf16 weights without masters (master_weights). Leave out one of the two.");
+                    " is supported only by the fused step, but impl requests another implementation. Leave out one of "
+                    "the two options.");
+  TORCH_CHECK_VALUE(!rounds_at_random() || !common_.master_weights, common_.name,
+                    ": stochastic_rounding works only with bf16 weights without master weights. Set either "
+                    "stochastic_rounding or master_weights.");
   TORCH_CHECK_VALUE(common_.min_8bit_size >= 0, common_.name, ": expected min_8bit_size of at least 0, got ",
                     common_.min_8bit_size, ".");
   size_t index = 0;
   for (const OptimizerParamGroup& group : param_groups_) {
     for (const at::Tensor& p : group.params()) {
       TORCH_CHECK_VALUE(can_fuse(p) && (!has_low_bit_state() || p.scalar_type() != at::kDouble), common_.name, ": ",
-                        what, " has no kernel for parameter ", index, ", of ", p.scalar_type(), " on ", p.device(),
-                        ": expected fp32, bf16 or fp16 on the CPU",
+                        what, " has no kernel for parameter ", index, ", which is ", p.scalar_type(), " on ",
+                        p.device(), ": expected fp32, bf16 or fp16 on the CPU",
                         common_.own_cuda ? ", or on CUDA in a build with -DBELLOWS_CUDA=ON." : ".");
       TORCH_CHECK_VALUE(common_.state != State::int4 || state_block(p) == 0 || p.is_contiguous(), common_.name,
                         ": state_dtype int4 requires row-major parameters, but parameter ", index, " has shape ",
@@ -314,10 +315,11 @@ void LibtorchOptimizer::check_gradients() const {
       if (grad.defined()) {
         TORCH_CHECK_VALUE(grad.sizes() == p.sizes() && grad.device() == p.device(), common_.name,
                           "::step: the gradient of parameter ", index, " has shape ", grad.sizes(), " on ",
-                          grad.device(), ", the parameter has ", p.sizes(), " on ", p.device(), ".");
-        TORCH_CHECK_VALUE(common_.sparse || !has_sparse_gradient(p), common_.name, "::step: parameter ", index,
-                          " has a sparse gradient, which ", common_.name,
-                          " does not support. Use SGD or Adagrad, or make the embedding's gradient dense.");
+                          grad.device(), ", but the parameter has ", p.sizes(), " on ", p.device(), ".");
+        TORCH_CHECK_VALUE(
+            common_.sparse || !has_sparse_gradient(p), common_.name, "::step: parameter ", index,
+            " has a sparse gradient, which ", common_.name,
+            " does not support. Use SGD or Adagrad, or set sparse(false) in the embedding to get a dense gradient.");
       }
       ++index;
     }
@@ -358,7 +360,7 @@ void LibtorchOptimizer::step_all_fused(const at::Tensor& grad_scale, const at::T
       TORCH_CHECK_VALUE(!p.grad().defined() || can_fuse(p), common_.name, "::step: no fused kernel for a ",
                         p.scalar_type(), " parameter on ", p.device(),
                         p.is_cuda() ? ": this build has no CUDA kernels" : "",
-                        ". Use Impl::automatic, or one of the others.");
+                        ". Use Impl::automatic, or another implementation.");
     }
   }
   FusedStep step{.maximize = common_.maximize, .grad_factor = common_.maximize ? -1.0 : 1.0};
@@ -473,7 +475,7 @@ at::Tensor LibtorchOptimizer::master_weight(const at::Tensor& parameter) const {
 
 void LibtorchOptimizer::set_master_weight(const at::Tensor& parameter, at::Tensor master) {
   TORCH_CHECK_VALUE(keeps_master(parameter), common_.name,
-                    ": got a master weight for a parameter that keeps none. Construct the optimizer with "
+                    ": got a master weight for a parameter that does not have one. Construct the optimizer with "
                     ".master_weights = true and bf16 or fp16 parameters.");
   masters_[parameter.unsafeGetTensorImpl()] = std::move(master);
 }
@@ -499,7 +501,7 @@ void check_low_bit_state(const LibtorchOptimizer& optimizer, const at::Tensor& p
                          const at::Tensor& scale, const std::string& name) {
   const int64_t block = optimizer.state_block(p);
   TORCH_CHECK_VALUE((value.scalar_type() == at::kByte) == (block > 0), "load: \"", name, "\" is ", value.scalar_type(),
-                    ", this optimizer keeps ", block > 0 ? "low-bit state" : "floating-point state",
+                    ", but this optimizer keeps ", block > 0 ? "low-bit state" : "floating-point state",
                     " for that parameter. Construct it with the state_dtype and min_8bit_size of the saved one.");
   if (block == 0) return;
   TORCH_CHECK_VALUE(value.sizes() == at::IntArrayRef(optimizer.state_sizes(p)), "load: \"", name, "\" has shape ",
@@ -507,8 +509,8 @@ void check_low_bit_state(const LibtorchOptimizer& optimizer, const at::Tensor& p
                     ". It belongs to another model, or was saved with another block size or state_dtype.");
   const bool in_order = value.dim() != p.dim() || same_layout(value, at::empty_like(p, p.options().device(at::kMeta)));
   TORCH_CHECK_VALUE(
-      in_order, "load: \"", name, "\" has strides ", value.strides(), ", its parameter ", p.strides(),
-      ". Low-bit blocks follow the memory layout. Convert the model to the layout in which it was saved.");
+      in_order, "load: \"", name, "\" has strides ", value.strides(), ", but its parameter has strides ", p.strides(),
+      ". Low-bit blocks follow the memory layout. Convert the model to the memory layout of the saved run.");
   TORCH_CHECK_VALUE(scale.defined(), "load: the scales of \"", name,
                     "\" are missing. The state is incomplete, or belongs to another optimizer.");
   check_scale(p, block, scale, name);
@@ -551,7 +553,7 @@ LibtorchOptimizer::Scales LibtorchOptimizer::state_scales(const at::Tensor& p) c
 
 void LibtorchOptimizer::set_state_scales(const at::Tensor& p, Scales scales) {
   const int64_t block = state_block(p);
-  TORCH_CHECK_VALUE(block > 0, common_.name, ": got scales of low-bit state for a parameter that keeps none. ",
+  TORCH_CHECK_VALUE(block > 0, common_.name, ": got scales of low-bit state for a parameter without low-bit state. ",
                     "Construct the optimizer with the state_dtype and min_8bit_size of the saved one.");
   for (at::Tensor& scale : scales) {
     if (!scale.defined()) continue;

@@ -15,24 +15,24 @@
 
 namespace bellows::optim {
 
-/// Access to LibtorchOptimizer for the sources of the individual optimizers.
+/// Gives the source files of the optimizers access to LibtorchOptimizer.
 struct OptimizerInternals {
   LibtorchOptimizer& optimizer;
 
-  /// The parameter's state. If there is none, it is created by `fresh()`.
+  /// Returns the parameter's state. If it does not exist, `fresh()` creates it.
   template <class State, class Fresh>
   State& state(const at::Tensor& p, Fresh fresh) const {
     auto& slot = optimizer.state()[p.unsafeGetTensorImpl()];
     if (!slot) slot = std::make_unique<State>(fresh());
     return static_cast<State&>(*slot);
   }
-  /// From here on, step() throws until forget_incomplete_step() is called: after a change that fails halfway, the
-  /// optimizer is in an inconsistent state.
+  /// Call this function before a change that leaves the optimizer inconsistent if it fails halfway. step() then throws
+  /// until forget_incomplete_step() is called.
   void begin_change() const { optimizer.incomplete_ = true; }
   at::Tensor master_of(const at::Tensor& p) const { return optimizer.master_of(p); }
-  /// A state tensor with the parameter's layout and the dtype of its state.
+  /// Creates a state tensor with the parameter's layout and state dtype, filled with `value`.
   at::Tensor new_state(const at::Tensor& p, double value = 0) const;
-  /// Arguments of the fused step for one parameter.
+  /// Returns the arguments of the fused step for one parameter.
   template <class Rule>
   FusedTensor<Rule> fused(const at::Tensor& p, const Rule& rule) const {
     FusedTensor<Rule> t{.param = p, .grad = p.grad(), .master = optimizer.master_of(p), .rule = rule};
@@ -54,8 +54,9 @@ struct OptimizerInternals {
   uint64_t next_rounding_seed() const;
 };
 
-/// Throws: c10::ValueError if `value` and its scales, which were read from a file, cannot be a moment in p's state
-/// Params: scale – undefined if the file has none
+/// Throws: c10::ValueError if `value` and `scale`, which were read from a file, do not form a valid moment in the state
+///         of p
+/// Params: scale – undefined if the file does not contain one
 void check_low_bit_state(const LibtorchOptimizer& optimizer, const at::Tensor& p, const at::Tensor& value,
                          const at::Tensor& scale, const std::string& name);
 
@@ -63,9 +64,9 @@ void check_low_bit_state(const LibtorchOptimizer& optimizer, const at::Tensor& p
 
 TensorList gradients_of(const TensorList& parameters);
 
-/// Calls `step(parameters)` with the parameters that have a gradient. On an accelerator, a call gets all parameters of
-/// one device and dtype. On the CPU, it gets as many as fit in the cache with their gradients and state, so that they
-/// stay there from one operator to the next.
+/// Calls `step(parameters)` with the parameters that have a gradient. On an accelerator, each call gets all parameters
+/// of one device and dtype. On the CPU, each call gets as many parameters as fit in the cache together with their
+/// gradients and state. They then stay in the cache from one operator to the next.
 void for_each_list(const TensorList& parameters, const std::function<void(const TensorList&)>& step);
 
 // --- checks of options

@@ -12,39 +12,41 @@
 
 namespace bellows::optim {
 
-/// How a step is executed. The state does not depend on it, so you can change the implementation between two steps or
+/// How a step is executed. The state does not depend on the implementation, so you can change it between two steps or
 /// runs.
 enum class Impl {
-  automatic,  ///< the fastest available: fused; otherwise loop on the CPU, or foreach on an accelerator
-  loop,       ///< libtorch's own optimizer: parameter by parameter, a dozen operators each
+  automatic,  ///< fused if available; otherwise loop on the CPU, or foreach on an accelerator
+  loop,       ///< libtorch's own optimizer: one parameter after another, with about twelve operators each
   foreach,    ///< operators over lists of tensors; on the CPU, the lists fit in the cache
   fused,      ///< one pass over each tensor's memory
 };
 
-/// Storage of a parameter's moments.
+/// How a parameter's moments are stored.
 enum class State {
   automatic,  ///< the parameter's dtype; fp32 with master weights
   int8,       ///< one byte per element, as in bitsandbytes: a dynamic map and one fp32 scale per 256 elements
-  /// Half a byte per element and one scale per 128. The first moment uses a dynamic map, the second a linear map
-  /// without zero.
+  /// Half a byte per element and one scale per 128 elements. The first moment uses a dynamic map. The second moment
+  /// uses a linear map without zero.
   int4,
 };
 
-// Options that all optimizers have in common:
+// Common options of the optimizers:
 // - `impl`: how a step is executed. Sparse gradients always use the loop.
 // - `maximize`: maximizes the objective instead of minimizing it.
-// - `master_weights`: updates bf16 and fp16 parameters in fp32. State and master weights are fp32, and the parameters
-//   are their rounded copies. Without it, everything has the parameter's dtype, as in Python.
-// - `state_dtype`: int8 and int4 state, for fused steps (CUDA: untested) of dense gradients and fp32, bf16 and fp16
-//   parameters. The memory layout of a parameter must not change after the first step, and for int4 it must be
-//   row-major. An element whose new moments would not be finite keeps its parameter and moments, so that it does not
-//   corrupt the other elements that share its scale. This happens if its gradient is NaN or infinite, or if the square
-//   exceeds fp32.
-// - `min_8bit_size`: with low-bit state, parameters with fewer elements keep their state in fp32.
-// - `stochastic_rounding`: rounds bf16 parameters without master weights stochastically, so that small updates are kept
-//   on average. The same rounding_seed gives the same result for any number of threads or ranks. Fused only.
-// - `lr_tensor`: 0-d; replaces `lr` for all groups and is read at every step. On the CPU, it also sets the groups'
-//   `lr`. On an accelerator, the fused step reads it without a host synchronization.
+// - `master_weights`: updates bf16 and fp16 parameters in fp32. State and master weights are in fp32, and the
+//   parameters are rounded copies of the master weights. If it is off, everything has the parameter's dtype, as in
+//   Python.
+// - `state_dtype`: stores state in int8 or int4. This requires fused steps (CUDA: untested), dense gradients, and fp32,
+//   bf16 or fp16 parameters. The memory layout of a parameter must not change after the first step. For int4, it must
+//   be row-major. If the gradient of an element is NaN or infinite, or if its square exceeds the range of fp32, the new
+//   moments would not be finite. The step then changes neither the element nor its moments, because such moments would
+//   corrupt all elements that share their scale.
+// - `min_8bit_size`: parameters with fewer elements keep their state in fp32, even if `state_dtype` is int8 or int4.
+// - `stochastic_rounding`: rounds bf16 parameters without master weights stochastically. On average, small updates are
+//   then not lost. The same rounding_seed gives the same result for any number of threads or ranks. Only fused steps
+//   support it.
+// - `lr_tensor`: a 0-d tensor that replaces `lr` for all groups. It is read at every step. On the CPU, each step also
+//   sets the groups' `lr` to its value. On an accelerator, the fused step reads it without a host synchronization.
 
 /// Options as in torch.optim.SGD.
 struct SGDOptions {
@@ -130,8 +132,8 @@ struct AdagradOptions {
   Impl impl = Impl::automatic;
 };
 
-/// Options as in the paper. Compared with AdamW, it recommends a learning rate that is 3 to 10 times smaller and a
-/// weight decay that is larger by the same factor.
+/// Options as in the paper. Compared with AdamW, the paper recommends a learning rate that is 3 to 10 times smaller,
+/// and a weight decay that is larger by the same factor.
 struct LionOptions {
   double lr = 1e-4;
   double beta1 = 0.9;
@@ -150,75 +152,80 @@ struct LionOptions {
 /// Arguments of a fused step in addition to a group's options (fused/fused_step.h).
 struct FusedStep;
 
-/// Base class of the optimizers. Options and state use libtorch's own classes, so `param_groups()`, `state()`,
-/// `torch::save` and `torch::load` work as with libtorch's optimizer of the same name. Parameters of a group can differ
-/// in device and dtype.
-/// Numerics: on the CPU, loop and foreach are bit-identical to libtorch's optimizer. Fused differs from them by the
-///           rounding of single operations, and equals Python's optimizers to 1e-12 in float64
+/// Base class of the optimizers. Options and state use libtorch's own classes. `param_groups()`, `state()`,
+/// `torch::save` and `torch::load` therefore work as with libtorch's optimizer of the same name. The parameters of a
+/// group can differ in device and dtype.
+/// Numerics: on the CPU, loop and foreach are bit-identical to libtorch's optimizer. Fused steps differ from these by
+///           the rounding of individual operations. They equal Python's optimizers to 1e-12 in float64
 ///           (tests/optim/golden_test.cpp).
 /// Threads:  not thread-safe
-/// Throws:   c10::ValueError if there are no parameters, or if options are out of range, NaN or of another class.
-///           step() throws it for sparse gradients that the rule does not support, and for gradients of another shape
-///           or device.
-///           c10::Error in step() if an earlier step failed (for example, out of memory) while it changed weights,
-///           until state is loaded. A step that fails earlier changes nothing.
+/// Throws:   c10::ValueError if there are no parameters, or if options are out of range, NaN or of the wrong class. In
+///           step(), also for sparse gradients that the rule does not support, and for gradients of the wrong shape or
+///           device.
+///           c10::Error in step() if an earlier step failed (for example, out of memory) while it changed weights. Load
+///           a state to clear this error. A step that fails before it changes weights changes nothing.
 class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
  public:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
-  /// Applies the existing gradients. Parameters without a gradient are not changed.
+  /// Updates the parameters with the existing gradients. Parameters without a gradient are not changed.
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
   Impl impl() const { return impl_; }
-  /// Throws: c10::ValueError for loop and foreach if the optimizer has low-bit state or stochastic rounding, which are
-  ///         fused only
+  /// Throws: c10::ValueError for loop and foreach if the optimizer has low-bit state or stochastic rounding, which only
+  ///         fused supports
   void set_impl(Impl impl);
-  /// The implementation that the next step() will use, given the current gradients.
+  /// Returns the implementation that the next step() will use with the current gradients.
   Impl next_impl() const;
   bool maximize() const { return common_.maximize; }
 
-  /// True if the next step is fused. On the CPU, it does not change the gradients; libtorch's CUDA kernels overwrite
-  /// them with the unscaled gradients.
+  /// True if the next step is fused. On the CPU, a fused step does not change the gradients. On CUDA, libtorch's
+  /// kernels overwrite them with the unscaled gradients.
   bool takes_grad_scale() const override;
   void set_grad_scale(at::Tensor grad_scale, at::Tensor found_inf) override;
 
-  /// Sets a tensor as the learning rate of all groups. An undefined tensor restores the groups' numbers.
+  /// Sets a tensor as the learning rate of all groups. An undefined tensor restores the learning rates of the groups.
   void set_lr_tensor(at::Tensor lr);
   const at::Tensor& lr_tensor() const { return common_.lr_tensor; }
 
   bool keeps_master(const at::Tensor& parameter) const;
-  /// The fp32 master weight of a parameter; undefined if it has none (yet).
+  /// Returns the fp32 master weight of a parameter. It is undefined if the parameter has no master weight, or does not
+  /// have one yet.
   at::Tensor master_weight(const at::Tensor& parameter) const;
   void set_master_weight(const at::Tensor& parameter, at::Tensor master);
-  /// Call it after you change the parameters yourself: the next step creates the master weights again from the
-  /// parameters.
+  /// Call this function after you change the parameters yourself. The next step then creates the master weights again
+  /// from the parameters.
   void refresh_master_weights();
-  /// The dtype of a parameter's state; kByte for low-bit state.
+  /// Returns the dtype of a parameter's state, which is kByte for low-bit state.
   at::ScalarType state_dtype(const at::Tensor& parameter) const;
-  /// The shape of a parameter's state: the parameter's shape, or for int4 the number of bytes.
+  /// Returns the shape of a parameter's state. It is the parameter's shape, or the number of bytes for int4.
   std::vector<int64_t> state_sizes(const at::Tensor& parameter) const;
-  /// Low-bit state has one scale per block: fp32 [blocks] for each moment. Undefined for other kinds of state and
-  /// before there is any state.
+  /// The scales of low-bit state: an fp32 tensor [blocks] for each moment. They are undefined for other kinds of state,
+  /// and before the first step.
   using Scales = std::array<at::Tensor, 2>;
   Scales state_scales(const at::Tensor& parameter) const;
   void set_state_scales(const at::Tensor& parameter, Scales scales);
-  /// Number of consecutive elements in memory that share a scale; 0 for a parameter without low-bit state.
+  /// Returns the number of consecutive elements in memory that share a scale, or 0 for a parameter without low-bit
+  /// state.
   int64_t state_block(const at::Tensor& parameter) const;
-  /// Bytes of the codes of such a block.
+  /// Returns the number of bytes of such a block, without its scale.
   int64_t state_block_bytes() const;
-  /// Declares that a parameter is a part of a larger one with `numel` elements, which is compared with `min_8bit_size`.
-  /// Sharded optimizers call it.
+  /// Declares that a parameter is part of a larger parameter with `numel` elements. `min_8bit_size` is then compared
+  /// with `numel`. Sharded optimizers call this function.
   void set_whole_numel(const at::Tensor& parameter, int64_t numel);
   bool has_low_bit_state() const { return common_.state != State::automatic; }
   bool rounds_at_random() const { return common_.stochastic_rounding; }
-  /// Number of tensors that have been rounded stochastically. Together with the seed, it determines the next roundings.
+  /// The number of tensors that have been rounded stochastically. Together with the seed, this number determines the
+  /// next roundings.
   int64_t rounding_count() const { return rounding_count_; }
   void set_rounding_count(int64_t count) { rounding_count_ = count; }
-  /// Fetches step counts from devices and deferred steps, where infinite gradients may skip steps. Saving calls it.
+  /// Reads step counts from devices and from deferred steps. Some of these steps may have been skipped because
+  /// gradients were infinite or NaN. Functions that save the state call this function.
   void settle_steps();
-  /// Call it after weights and state are restored: step() then no longer throws because of an earlier failed step.
+  /// Call this function after you restore weights and state. step() then no longer throws because of an earlier failed
+  /// step.
   void forget_incomplete_step() { incomplete_ = false; }
 
  protected:
@@ -242,7 +249,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
       c.stochastic_rounding = o.stochastic_rounding, c.rounding_seed = o.rounding_seed;
     return c;
   }
-  /// Params: reference – libtorch's optimizer without parameters, which executes Impl::loop
+  /// Params: reference – libtorch's optimizer without parameters. It is used for Impl::loop
   LibtorchOptimizer(std::unique_ptr<torch::optim::Optimizer> reference, const ParamGroups& groups, Impl impl,
                     Common common);
   static ParamGroups one_group(std::vector<at::Tensor> parameters);
@@ -287,10 +294,10 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
   at::Tensor grad_scale_, found_inf_;
   bool incomplete_ = false;  ///< a step failed while it changed weights
   std::unordered_map<void*, at::Tensor> masters_, device_steps_;
-  at::Tensor skipped_steps_;     ///< skipped steps among deferred ones; the step counts in state include them; 0-d
-  size_t stepped_together_ = 0;  ///< number of parameters in the last step if all took part; otherwise 0
+  at::Tensor skipped_steps_;     ///< 0-d: number of skipped deferred steps, which the step counts in the state include
+  size_t stepped_together_ = 0;  ///< number of parameters in the last step if all of them took part; otherwise 0
   std::unordered_map<void*, Scales> scales_;
-  std::unordered_map<void*, int64_t> whole_numels_;  ///< element counts of parameters that are parts of larger ones
+  std::unordered_map<void*, int64_t> whole_numels_;  ///< values of set_whole_numel()
   int64_t rounding_count_ = 0;
 };
 
@@ -299,7 +306,7 @@ class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
 class SGD : public LibtorchOptimizer {
  public:
   SGD(std::vector<at::Tensor> parameters, const SGDOptions& options);
-  /// Params: groups – with options of class torch::optim::SGDOptions, or without options to use `options`
+  /// Params: groups – groups with options of class torch::optim::SGDOptions; groups without options use `options`
   SGD(const ParamGroups& groups, const SGDOptions& options);
   SGD(const std::vector<PatternGroup>& groups, const SGDOptions& options);
 
@@ -309,12 +316,12 @@ class SGD : public LibtorchOptimizer {
   void step_fused(torch::optim::OptimizerParamGroup& group, const FusedStep& step) override;
 };
 
-/// Adam. Weight decay is added to the gradient.
+/// Adam, with weight decay that is added to the gradient.
 /// Ref: torch.optim.Adam; arXiv:1412.6980
 class Adam : public LibtorchOptimizer {
  public:
   Adam(std::vector<at::Tensor> parameters, const AdamOptions& options);
-  /// Params: groups – with options of class torch::optim::AdamOptions, or without options to use `options`
+  /// Params: groups – groups with options of class torch::optim::AdamOptions; groups without options use `options`
   Adam(const ParamGroups& groups, const AdamOptions& options);
   Adam(const std::vector<PatternGroup>& groups, const AdamOptions& options);
 
@@ -330,7 +337,7 @@ class Adam : public LibtorchOptimizer {
 class AdamW : public LibtorchOptimizer {
  public:
   AdamW(std::vector<at::Tensor> parameters, const AdamWOptions& options);
-  /// Params: groups – with options of class torch::optim::AdamWOptions, or without options to use `options`
+  /// Params: groups – groups with options of class torch::optim::AdamWOptions; groups without options use `options`
   AdamW(const ParamGroups& groups, const AdamWOptions& options);
   AdamW(const std::vector<PatternGroup>& groups, const AdamWOptions& options);
 
@@ -341,12 +348,12 @@ class AdamW : public LibtorchOptimizer {
   int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
 };
 
-/// Divides gradients by their root mean square.
+/// Divides each gradient by the running root mean square of the gradients.
 /// Ref: torch.optim.RMSprop
 class RMSprop : public LibtorchOptimizer {
  public:
   RMSprop(std::vector<at::Tensor> parameters, const RMSpropOptions& options);
-  /// Params: groups – with options of class torch::optim::RMSpropOptions, or without options to use `options`
+  /// Params: groups – groups with options of class torch::optim::RMSpropOptions; groups without options use `options`
   RMSprop(const ParamGroups& groups, const RMSpropOptions& options);
   RMSprop(const std::vector<PatternGroup>& groups, const RMSpropOptions& options);
 
@@ -357,12 +364,12 @@ class RMSprop : public LibtorchOptimizer {
   int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
 };
 
-/// Divides gradients by the root of the sum of their squares. Supports sparse gradients.
+/// Divides each gradient by the root of the sum of all squared gradients so far. Supports sparse gradients.
 /// Ref: torch.optim.Adagrad
 class Adagrad : public LibtorchOptimizer {
  public:
   Adagrad(std::vector<at::Tensor> parameters, const AdagradOptions& options);
-  /// Params: groups – with options of class torch::optim::AdagradOptions, or without options to use `options`
+  /// Params: groups – groups with options of class torch::optim::AdagradOptions; groups without options use `options`
   Adagrad(const ParamGroups& groups, const AdagradOptions& options);
   Adagrad(const std::vector<PatternGroup>& groups, const AdagradOptions& options);
 
@@ -374,12 +381,12 @@ class Adagrad : public LibtorchOptimizer {
   int64_t* step_count(torch::optim::OptimizerParamState& state) const override;
 };
 
-/// Updates all elements by the same amount, in the direction of the sign of a moving average.
+/// Updates all elements by the same amount. The sign of a moving average determines the direction.
 /// Ref: arXiv:2302.06675
 class Lion : public LibtorchOptimizer {
  public:
   Lion(std::vector<at::Tensor> parameters, const LionOptions& options);
-  /// Params: groups – with options of class LionGroupOptions (lion.h), or without options to use `options`
+  /// Params: groups – groups with options of class LionGroupOptions (lion.h); groups without options use `options`
   Lion(const ParamGroups& groups, const LionOptions& options);
   Lion(const std::vector<PatternGroup>& groups, const LionOptions& options);
 

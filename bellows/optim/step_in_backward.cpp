@@ -3,11 +3,11 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Type.h>
 
-#include <mutex>
 #include <typeinfo>
 #include <utility>
 
 #include "bellows/core/error.h"
+#include "bellows/core/mutex.h"
 #include "bellows/core/named_state.h"
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/optim/state/offloaded_state.h"
@@ -53,7 +53,7 @@ class StepInBackward::Steps : public ShardedGradients {
     for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
       for (const at::Tensor& p : optimizer.param_groups()[g].params()) {
         TORCH_CHECK_VALUE(!p.grad().defined(), "step_in_backward: parameter ", index,
-                          " has a gradient already, but every backward pass is a separate step. Finish the ",
+                          " already has a gradient, but every backward pass is a separate step. Finish the ",
                           "accumulation with step() and zero_grad() first.");
         ++index;
         if (!p.requires_grad()) continue;
@@ -65,6 +65,7 @@ class StepInBackward::Steps : public ShardedGradients {
     if (options.offload_state) state_ = std::make_unique<OffloadedState>(optimizer, options);
     entry_ = std::make_unique<ShardedGradientsEntry>(*this, std::move(owned));
   }
+  virtual ~Steps() = default;
 
   at::Tensor over_ranks(at::Tensor, Over) const override {
     TORCH_CHECK_VALUE(
@@ -78,10 +79,10 @@ class StepInBackward::Steps : public ShardedGradients {
  private:
   void step(const at::Tensor& parameter, size_t group) {
     const c10::AutoGradMode no_graph(false);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     TORCH_CHECK_VALUE(!parameter.grad().requires_grad(),
-                      "step_in_backward: create_graph is not supported, because the new graph would need the weights ",
-                      "from before their step. End step_in_backward before this backward pass.");
+                      "step_in_backward: create_graph is not supported, because the new graph would need the weights "
+                      "before the update. End step_in_backward before this backward pass.");
     TORCH_CHECK(
         !incomplete_,
         "step_in_backward: the step of a parameter failed in an earlier backward pass, so others may be one step ",
@@ -98,8 +99,8 @@ class StepInBackward::Steps : public ShardedGradients {
   }
 
   torch::optim::Optimizer& optimizer_;
-  bool incomplete_ = false;  ///< a parameter's step failed
-  std::mutex mutex_;
+  Mutex mutex_;
+  bool incomplete_ BELLOWS_GUARDED_BY(mutex_) = false;  ///< a parameter's step failed
   std::unique_ptr<OffloadedState> state_;
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;
   std::unique_ptr<ShardedGradientsEntry> entry_;

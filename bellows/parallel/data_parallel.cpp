@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <exception>
 #include <latch>
-#include <mutex>
 
 #include "bellows/core/error.h"
+#include "bellows/core/mutex.h"
 #include "bellows/tap/context.h"
 
 namespace bellows::parallel {
@@ -33,8 +33,8 @@ std::vector<Part> split_batch(const std::vector<at::Tensor>& batch, size_t repli
   TORCH_CHECK_VALUE(!batch.empty(), "DataParallel: expected a batch, got no tensors.");
   for (const at::Tensor& tensor : batch) {
     TORCH_CHECK_VALUE(tensor.defined() && tensor.dim() > 0 && tensor.size(0) == batch[0].size(0) && tensor.size(0) > 0,
-                      "DataParallel: expected tensors of the same number of samples along dim 0, got shape ",
-                      tensor.defined() ? c10::str(tensor.sizes()) : "none", " beside ", batch[0].sizes(), ".");
+                      "DataParallel: expected tensors with the same number of samples along dim 0, got shape ",
+                      tensor.defined() ? c10::str(tensor.sizes()) : "none", " and ", batch[0].sizes(), ".");
   }
   const int64_t count = std::min(batch[0].size(0), static_cast<int64_t>(replicas));
   std::vector<Part> parts(static_cast<size_t>(count));
@@ -55,10 +55,10 @@ std::vector<Part> split_batch(const std::vector<at::Tensor>& batch, size_t repli
 std::unique_ptr<c10::ThreadPool> replica_threads(size_t count) {
   const int all = at::get_num_threads(), share = std::max(1, all / static_cast<int>(count));
   std::latch begun(static_cast<std::ptrdiff_t>(count));
-  std::mutex one_by_one;
+  Mutex one_by_one;
   auto threads = std::make_unique<c10::ThreadPool>(static_cast<int>(count), /*numa_node_id=*/-1, [&] {
     {
-      const std::lock_guard lock(one_by_one);
+      const MutexLock lock(one_by_one);
       at::set_num_threads(share);  // for this thread and threads that it starts
     }
     begun.count_down();
@@ -81,15 +81,16 @@ void copy_modes(const Model& from, const Model& to) {
 
 void check_alike(const NamedTensors& expected, const NamedTensors& got, size_t replica) {
   TORCH_CHECK_VALUE(expected.size() == got.size(), "DataParallel: expected replica ", replica, " to have the model's ",
-                    expected.size(), " parameters or buffers, got ", got.size(), ". Let `make` build the same model.");
+                    expected.size(), " parameters or buffers, got ", got.size(),
+                    ". The function `make` must create the same model.");
   for (size_t i = 0; i < got.size(); ++i) {
     const auto& [name, tensor] = got[i];
     TORCH_CHECK_VALUE(name == expected[i].first && tensor.sizes() == expected[i].second.sizes(),
                       "DataParallel: expected replica ", replica, " to have \"", expected[i].first, "\" of shape ",
                       expected[i].second.sizes(), ", got \"", name, "\" of shape ", tensor.sizes(),
-                      ". Let `make` build the same model.");
-    TORCH_CHECK_VALUE(!tensor.is_same(expected[i].second), "DataParallel: replica ", replica, " has the model's own \"",
-                      name, "\". Let `make` build another model each time.");
+                      ". The function `make` must create the same model.");
+    TORCH_CHECK_VALUE(!tensor.is_same(expected[i].second), "DataParallel: replica ", replica, " shares the tensor \"",
+                      name, "\" with the model. The function `make` must create a new model in each call.");
   }
 }
 
@@ -201,7 +202,7 @@ void DataParallel::State::drop_gradients() const {
 DataParallel::DataParallel(Model model, const std::function<Model()>& make, std::vector<c10::Device> devices)
     : state_(std::make_unique<State>()) {
   TORCH_CHECK_VALUE(!devices.empty(), "DataParallel: expected devices, got none.");
-  TORCH_CHECK_VALUE(make || devices.size() == 1, "DataParallel: expected a function that makes replicas, got none.");
+  TORCH_CHECK_VALUE(make || devices.size() == 1, "DataParallel: expected a function that creates replicas, got none.");
   // Converts "cuda" to "cuda:0"
   for (c10::Device& device : devices) device = at::empty({0}, at::device(device)).device();
   for (const auto& [name, tensor] : model.state_dict()) {

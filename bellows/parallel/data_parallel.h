@@ -11,19 +11,20 @@
 
 namespace bellows::parallel {
 
-/// Whether the loss function averages or sums over the samples of its part.
+/// How the loss function combines the losses of the samples in its part of the batch.
 enum class LossOver { mean, sum };
 
-/// Params: loss_over – how the loss function reduces over samples
-///         gradient – gradient with respect to the loss, [] or [1], such as scaler.scale(at::ones({})); undefined: 1
+/// Params: loss_over – how the loss function combines the losses of the samples
+///         gradient – gradient with respect to the loss, of shape [] or [1], such as scaler.scale(at::ones({})); 1 if
+///                    undefined
 struct DataParallelStep {
   LossOver loss_over = LossOver::mean;
   at::Tensor gradient = {};
 };
 
-/// Data parallelism within one process. Several replicas of the model each process a part of the batch on their own
-/// device or thread, and their gradients are added to those of the model. DistributedDataParallel with several
-/// processes is usually faster; DataParallel needs no launcher.
+/// Data parallelism within one process. Each replica of the model processes a part of the batch on its own device or
+/// thread. The gradients of all replicas are then added to those of the model. DistributedDataParallel with several
+/// processes is usually faster, but DataParallel needs no launcher.
 /// ```
 /// DataParallel dp(model, [] { return models::resnet18(); }, {3, at::kCPU});
 /// at::Tensor loss = dp.backward({images, labels}, [](const Model& replica, const std::vector<at::Tensor>& part) {
@@ -31,41 +32,42 @@ struct DataParallelStep {
 /// });
 /// optimizer.step();
 /// ```
-/// The model itself is replica 0, so its buffers (running statistics) are updated by replica 0's part only. Replicas on
-/// the model's device share its weights; replicas on other devices get a copy before each step. Grad mode, autocast and
-/// taps of the calling thread also apply on the replicas' threads; backward runs without autocast. Hooks on the model's
-/// parameters see only the gradients of replica 0's part.
-/// Numerics: the gradient of the whole batch up to the order of sums, if a sample's loss does not depend on other
-///           samples (with batch norm, it does). Results are deterministic, except for random numbers on the CPU
-///           (dropout), because the threads share one generator
-/// Cost:     a step copies the weights to each replica on another device and the gradients back; memory for one set of
-///           gradients per replica
+/// The model itself is replica 0, so only replica 0's part of the batch updates the model's buffers (running
+/// statistics). Replicas on the model's device share its weights. Replicas on other devices get a copy of the weights
+/// before each step. The replicas' threads use the grad mode, autocast state and taps of the calling thread, but
+/// backward runs without autocast. Hooks on the model's parameters see only the gradients of replica 0's part.
+/// Numerics: matches the gradient of the full batch except for the order of sums, provided that a sample's loss does
+///           not depend on other samples. With batch norm, it does. Results are deterministic, except for random
+///           numbers on the CPU (dropout), because the threads share one generator
+/// Cost:     each step copies the weights to every replica on another device, and the gradients back. Each replica
+///           needs memory for one set of gradients
 /// Threads:  one caller at a time; one thread per replica, each with an equal share of the intra-op threads
 /// Ref:      torch.nn.DataParallel
 class DataParallel {
  public:
   using Loss = std::function<at::Tensor(const Model& replica, const std::vector<at::Tensor>& part)>;
 
-  /// Params: make – creates another model of the same kind; its initial weights are replaced. Called for all replicas
-  ///                but the first
-  ///         devices – one per replica; the first is the model's own. A device may occur several times
-  /// Throws: c10::ValueError if `devices` is empty, the model is not on the first device, or a replica has other
-  ///         parameters or buffers
+  /// Params: make – creates another model with the same parameters and buffers. It is called for each replica except
+  ///                the first. The initial weights of the new model are replaced
+  ///         devices – one device per replica, the model's device first. A device may occur several times
+  /// Throws: c10::ValueError if `devices` is empty, if the model is not on the first device, or if the parameters or
+  ///         buffers of a replica differ from the model's
   DataParallel(Model model, const std::function<Model()>& make, std::vector<c10::Device> devices);
   ~DataParallel();
   DataParallel(DataParallel&&) noexcept;
   DataParallel& operator=(DataParallel&&) noexcept;
 
-  /// Forward, loss and backward of every replica; gradients are added to those that the model has.
-  /// Params:  batch – tensors of the same size along dim 0; replica r gets the r-th of nearly equal parts. If there are
-  ///                  fewer samples than replicas, the last replicas are idle
-  ///          loss – called on the replicas' threads at the same time
-  /// Returns: the loss of the whole batch, on the model's device, without a graph
-  /// Throws:  c10::ValueError if the batch is empty or sizes differ; exceptions of `loss`, with replica and samples.
-  ///          After an exception, the model's gradients are undefined: zero them
+  /// Runs forward, loss and backward on every replica, and adds the gradients to the model's existing gradients.
+  /// Params:  batch – tensors of the same size along dim 0. They are split into nearly equal parts, and replica r gets
+  ///                  part r. If there are fewer samples than replicas, the last replicas are idle
+  ///          loss – loss function. The replicas' threads call it concurrently
+  /// Returns: the loss of the full batch, on the model's device, without an autograd graph
+  /// Throws:  c10::ValueError if the batch is empty or the sizes along dim 0 differ. Exceptions of `loss`, with the
+  ///          replica and its samples in the message. After an exception, the model's gradients are undefined, so set
+  ///          them to zero
   at::Tensor backward(const std::vector<at::Tensor>& batch, const Loss& loss, const DataParallelStep& step = {});
 
-  /// Returns the outputs of the whole batch, in order, on the model's device, without gradients.
+  /// Returns the outputs for the full batch, in order, on the model's device, without gradients.
   /// Throws: like backward()
   at::Tensor forward(const at::Tensor& input);
 

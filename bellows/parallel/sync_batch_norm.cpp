@@ -111,7 +111,7 @@ struct SyncNorm : torch::autograd::Function<SyncNorm> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    TORCH_CHECK(!c10::GradMode::is_enabled(), "Synchronized batch normalization has no second derivative.");
+    TORCH_CHECK(!c10::GradMode::is_enabled(), "Synchronized batch normalization does not support second derivatives.");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &var = saved[3], &dy = gradients[0];
     const double eps = context->saved_data["eps"].toDouble();

@@ -112,7 +112,7 @@ class Combinations {
 
   const MemoryPlan& plan_;
   const Machine machine_ = this_machine();
-  const bool bf16_arithmetic_ = has_bf16_arithmetic(machine_);
+  const bool bf16_arithmetic_ = machine_.has_bf16_arithmetic();
   std::optional<std::string> no_blocks_;
   std::vector<PlanCandidate> result_;
 };

@@ -8,28 +8,32 @@
 
 namespace bellows::train {
 
-/// The plan's recipe with memory measures that are available as recipe keys.
+/// The plan's recipe, changed by memory-saving measures that recipe keys can express.
 struct PlanCandidate {
   Recipe recipe;
   MemoryOptions measures;
-  std::string changes;                  ///< description, or "nothing"
-  std::vector<std::string> techniques;  ///< rows of the table of techniques that it uses
-  double time_factor = 1;               ///< time per sample, as the table expects
-  int64_t predicted_bytes = 0;          ///< of one rank, including the batches that a loader prefetches
-  bool other_training = false;          ///< uses another optimizer; only tried if nothing else fits
+  std::string changes;                  ///< description of the changes, or "nothing"
+  std::vector<std::string> techniques;  ///< techniques that it uses, by their names in the table of techniques
+  double time_factor = 1;  ///< expected time per sample, relative to the plan's recipe, from the table of techniques
+  int64_t predicted_bytes = 0;  ///< predicted peak of one rank, including the batches that a loader prefetches
+  /// Whether the candidate uses a different optimizer. Such candidates are tried only if no other candidate fits.
+  bool other_training = false;
 };
 
-/// The expected time, plus 6 % per step of roughness(). At nearly equal times, bit-identical measures precede rounding
-/// ones, and 8 bits precede 4.
+/// Returns the expected time, multiplied by 1.06 for each unit of roughness(). At nearly equal times, bit-identical
+/// measures therefore come before measures that only round differently, and 8 bits come before 4 bits.
 double expected_cost(const PlanCandidate& candidate);
 
-/// All combinations of precision, optimizer state, handling of activations and accumulation steps. Each is applied as
-/// in the table of techniques, if it fits this recipe and machine. The first is the plan's recipe. The others are
-/// sorted by expected_cost(); those with another optimizer come last.
+/// Returns all combinations of precision, optimizer state, handling of activations and gradient accumulation. With one
+/// rank, they also include the optimizer in backward. Combinations with a measure that does not apply to this recipe or
+/// machine, or that changes nothing, are left out. The first candidate is the plan's recipe. The others are sorted by
+/// expected_cost(), and candidates with a different optimizer come last.
 std::vector<PlanCandidate> plan_candidates(const MemoryPlan& plan);
 
-/// Like plan_candidates(plan), from a recipe. Params: length – see StepSize
-/// Cost, Throws: like plan_memory()
+/// Like plan_candidates(plan), but makes the plan from a recipe.
+/// Params: length – see StepSize
+/// Cost:   like plan_memory()
+/// Throws: like plan_memory()
 std::vector<PlanCandidate> plan_candidates(const Recipe& recipe, int64_t length);
 
 }  // namespace bellows::train

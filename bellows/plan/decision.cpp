@@ -35,8 +35,8 @@ void choose_ranks(Decision& decision, const Situation& situation) {
                                         "batch first."));
   } else if (situation.step_seconds > 0 && exchange > backward) {
     decision.strategy = "ddp with a hook";
-    decision.reasons.push_back(c10::str("DDP, but exchanging gradients of ", size_words(situation.gradient_bytes),
-                                        " takes longer (", format_seconds(exchange), ") than backward (",
+    decision.reasons.push_back(c10::str("DDP, but the exchange of ", size_words(situation.gradient_bytes),
+                                        " of gradients takes longer (", format_seconds(exchange), ") than backward (",
                                         format_seconds(backward), "). Compress gradients, or use local SGD."));
   } else {
     decision.strategy = "ddp";
@@ -186,7 +186,7 @@ Situation situation_of(const MemoryPlan& plan) {
       .gradient_bytes = plan.parameters * (plan.recipe.amp_level == "O1" || plan.recipe.precision == "fp32" ? 4 : 2),
       .step_seconds = plan.step_seconds,
       .fp32 = plan.recipe.precision == "fp32",
-      .bf16_arithmetic = has_bf16_arithmetic(machine),
+      .bf16_arithmetic = machine.has_bf16_arithmetic(),
       .adam = plan.recipe.optimizer.starts_with("adam")};
 }
 

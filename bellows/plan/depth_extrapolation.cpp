@@ -122,8 +122,9 @@ class Stretch {
       const bool whole = end < runs.size() && runs[i].layer + runs[end].layer == last_recorded &&
                          runs[i + middle].layer == middle && runs[i].layer != middle &&
                          runs[i].phase == runs[end].phase;
-      TORCH_CHECK(whole || runs[i].phase == "optimizer", "extrapolate_depth: expected the step's ", runs[i].phase,
-                  " to run all layers of ", list_, "* in order, found layer ", runs[i].layer, " alone.");
+      TORCH_CHECK(whole || runs[i].phase == "optimizer", "extrapolate_depth: expected the phase ", runs[i].phase,
+                  " of the step to run all layers of ", list_, "* in order, found layer ", runs[i].layer,
+                  " without the others.");
       if (whole) {
         Sweep sweep{.ascending = runs[i].layer == 0};
         for (const auto k : c10::irange(recorded_layers)) sweep.by_layer[runs[i + k].layer] = runs[i + k];

@@ -260,7 +260,7 @@ std::string to_string(const MemoryOptions& measures) {
 
 std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64_t ranks) {
   const bool adam = plan.recipe.optimizer.starts_with("adam"), fp32 = plan.recipe.precision == "fp32";
-  const bool arithmetic = has_bf16_arithmetic(this_machine());
+  const bool arithmetic = this_machine().has_bf16_arithmetic();
   std::vector<PredictedTechnique> rows;
   const auto add = [&](bool applies, const MemoryOptions& measures, std::string cost) {
     if (!applies) return;

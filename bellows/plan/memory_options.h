@@ -8,67 +8,72 @@
 
 namespace bellows::train {
 
-/// Measures that reduce the memory of a step. By default, none is used.
+/// Measures that reduce the memory of a step. With the default values, no measure is used.
 struct MemoryOptions {
-  /// Autocast (O1), low-precision weights (O2).
+  /// `bf16` is autocast (O1), and `bf16_weights` means low-precision weights (O2).
   enum class Precision { as_it_is, bf16, bf16_weights };
-  /// Quantized moments; Adafactor; one moment like SGD.
+  /// Quantized moments (8 or 4 bits), factored moments (Adafactor), or one moment (like SGD).
   enum class State { as_it_is, eight_bit, four_bit, factored, one_moment };
   /// How activations are stored.
   enum class Saved { as_it_is, in_bf16, in_int8, in_int4, half_recomputed, recomputed, offloaded };
   Precision precision = Precision::as_it_is;
   State state = State::as_it_is;
   Saved saved = Saved::as_it_is;
-  int64_t accumulate = 1;    ///< number of parts of the batch, with one update
+  int64_t accumulate = 1;    ///< number of gradient accumulation steps
   int64_t shrink = 1;        ///< factor by which the batch is smaller
-  int stage = 0;             ///< ZeRO stage: 1 or 2
+  int stage = 0;             ///< ZeRO stage, 1 or 2; 0: no ZeRO
   int64_t ranks = 1;         ///< number of ranks that share the state
-  bool in_backward = false;  ///< optimizer in backward
+  bool in_backward = false;  ///< whether the optimizer runs in backward
   bool operator==(const MemoryOptions&) const = default;
 };
 
-/// Predicts the peak with these measures by replaying the lifetimes of the plan's tensors with changed sizes. For N
-/// parameters and n ranks:
-/// - bf16: uses the plan's `in_bf16` if there is one. Else ½ for fp32 activations and for temporaries that grow with
-///   the batch; 2 N for cast weights.
-/// - bf16 weights: like bf16; ½ for weights and gradients, 4 N for master weights, no casts.
-/// - optimizer state: 8-bit (1 + 4/256) bytes per moment and parameter, 4-bit (1/2 + 4/128); Adafactor: 4 bytes per row
-///   and column; SGD: 4 N.
-/// - gradient accumulation over k steps: the k-th part of the batch; gradients live during the whole step.
-/// - activations: bf16 ½ of fp32, int8 (1 + 8/256) bytes per element, int4 (½ + 8/256), offloaded 0. A tensor has its
-///   full size for eight events after its creation and before its end.
-/// - activation checkpointing: of each block ("layer.3", "layer1.0"), one tensor of median size stays. The others live
-///   for eight events after their creation, and again in backward from the first use of the block. Selective: half of
-///   their bytes stays.
-/// - optimizer in backward: a gradient lives for eight events.
-/// - ZeRO-1: 1/n of state and master weights; ZeRO-2: also 1/n of gradients, plus up to four buckets.
-/// Numerics: within 3 % of a separate plan with these measures, 10 % for low-bit activations
-///           (tests/plan/plan_test.cpp). bf16 without `in_bf16`: up to 20 % too low. Offloading and ZeRO are formulas
-///           only
+/// Predicts the peak with the given measures. It replays the lifetimes of the plan's tensors with changed sizes. For N
+/// parameters and n ranks, the measures change these sizes as follows:
+/// - bf16: the plan's `in_bf16` is used if it exists. Otherwise, fp32 activations and temporaries that grow with the
+///   batch take ½ of their size, and cast weights take 2 N bytes.
+/// - bf16 weights: like bf16, but weights and gradients also take ½, master weights take 4 N bytes, and there are no
+///   cast weights.
+/// - Optimizer state: per moment and parameter, 8-bit state takes 1 + 4/256 bytes and 4-bit state takes 1/2 + 4/128
+///   bytes. Adafactor takes 4 bytes per row and column. SGD takes 4 N bytes.
+/// - Gradient accumulation over k steps: the batch is divided by k, and gradients live during the whole step.
+/// - Activations: bf16 takes ½ of fp32, int8 takes 1 + 8/256 bytes per element, int4 takes ½ + 8/256 bytes per element,
+///   and offloading takes 0 bytes. A tensor has its full size for eight events after it is created and for eight events
+///   before it is freed.
+/// - Activation checkpointing: of each block ("layer.3", "layer1.0"), one tensor of median size stays. The other
+///   tensors live for eight events after they are created, and again in backward from the first use of the block.
+///   With selective checkpointing, half of their bytes stay.
+/// - Optimizer in backward: a gradient lives for eight events.
+/// - ZeRO-1: 1/n of optimizer state and master weights. ZeRO-2: also 1/n of the gradients, plus up to four buckets.
+/// Numerics: within 3 % of a separate plan with these measures, or within 10 % for low-bit activations
+///           (tests/plan/plan_test.cpp). Without `in_bf16`, the peak with bf16 can be up to 20 % too low. For
+///           offloading and ZeRO, only the formulas above are used
 int64_t peak_with(const MemoryPlan& plan, const MemoryOptions& measures);
 
 /// The predicted effect of one technique.
 struct PredictedTechnique {
-  std::string name;  ///< "bf16 autocast"
+  std::string name;  ///< for example "bf16 autocast"
   MemoryOptions measures;
   int64_t peak_bytes = 0;
-  double time_factor = 1;  ///< of a step, from the table of techniques; NaN: depends on the network between ranks
-  std::string cost;        ///< costs in addition to time; "" if there are none
+  /// Factor for the time of a step, from the table of techniques. NaN if it depends on the network between the ranks.
+  double time_factor = 1;
+  std::string cost;  ///< costs in addition to time; empty if there are none
 };
 
-/// The techniques that change this plan, each on its own, in the order in which to try them.
-/// Params: ranks – for ZeRO, at least 2
+/// Returns the techniques that change this plan, in the order in which to try them. Each technique is predicted
+/// separately.
+/// Params: ranks – number of ranks for ZeRO, at least 2
 std::vector<PredictedTechnique> predict_techniques(const MemoryPlan& plan, int64_t ranks = 2);
 
-/// The expected time of a step relative to that without measures: the product of the table's factors.
-/// Params: bf16_arithmetic – the processor supports bf16
+/// Returns the expected time of a step relative to the time without measures. It is the product of the factors in the
+/// table of techniques.
+/// Params: bf16_arithmetic – whether the processor supports bf16 arithmetic
 double time_factor(const MemoryOptions& measures, bool bf16_arithmetic);
 
-/// Estimates the rounding of the measures: 1 each for bf16 matmuls, bf16 weights, and 16-bit or 8-bit state or
-/// activations; 2 for 4-bit ones. 0 means the same mathematics.
+/// Estimates how coarsely the measures round. bf16 autocast adds 1, and bf16 weights add 2. 8-bit optimizer state adds
+/// 1, and 4-bit state adds 2. bf16 or 8-bit activations add 1, and 4-bit activations add 2. All other measures add 0.
 int roughness(const MemoryOptions& measures);
 
-/// "bf16 autocast, gradient accumulation over 4 steps, activation checkpointing"; "nothing".
+/// For example "bf16 autocast, gradient accumulation over 4 steps, activation checkpointing", or "nothing".
 std::string to_string(const MemoryOptions& measures);
 
 }  // namespace bellows::train

@@ -242,8 +242,8 @@ std::string SizeLaw::to_string() const {
 
 SizeLaw fit_size(const std::vector<StepSize>& sizes, const std::vector<int64_t>& bytes) {
   TORCH_CHECK_VALUE(sizes.size() == bytes.size() && sizes.size() >= 2,
-                    "fit_size: needs the bytes at two or more sizes, got ", bytes.size(), " numbers for ", sizes.size(),
-                    " sizes.");
+                    "fit_size: expected the bytes at two or more sizes, got ", bytes.size(), " numbers for ",
+                    sizes.size(), " sizes.");
   std::vector<Quantities> where;
   where.reserve(sizes.size());
   for (const StepSize& size : sizes) where.push_back(quantities_of(size, {}));
@@ -251,7 +251,7 @@ SizeLaw fit_size(const std::vector<StepSize>& sizes, const std::vector<int64_t>&
 }
 
 StepModel::StepModel(std::vector<RecordedStep> steps, const ModelSize& wanted, bool few_scores) {
-  TORCH_CHECK_VALUE(steps.size() >= 2, "StepModel: needs at least two recorded steps, got ", steps.size(), ".");
+  TORCH_CHECK_VALUE(steps.size() >= 2, "StepModel: expected at least two recorded steps, got ", steps.size(), ".");
   pattern_ = steps.back().timeline;
   std::vector<std::vector<int64_t>> likes;
   for (const auto i : c10::irange(steps.size() - 1)) likes.push_back(matched(pattern_, steps[i].timeline));

@@ -56,7 +56,7 @@ at::Tensor checkpoint_sequential(const std::vector<Layer>& layers, int64_t segme
   const auto count = static_cast<int64_t>(layers.size());
   TORCH_CHECK_VALUE(count > 0, "checkpoint_sequential: expected at least one layer, got none.");
   TORCH_CHECK_VALUE(segments >= 1 && segments <= count, "checkpoint_sequential: expected 1 to ", count,
-                    " segments, as many as there are layers, got ", segments, ".");
+                    " segments (the number of layers), got ", segments, ".");
   at::Tensor x = input;
   for (int64_t segment = 0; segment < segments; ++segment) {
     const auto begin_of = [&](int64_t i) { return layers.begin() + count * i / segments; };

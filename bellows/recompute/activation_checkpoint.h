@@ -17,47 +17,49 @@
 namespace bellows::recompute {
 
 struct CheckpointOptions {
-  /// Selects operator outputs to keep, so that the second run need not compute them. Empty: keep none. Results are the
-  /// same as without a policy, except for the operators listed in docs/tap-bits.md. The function must call the same
-  /// operators in both runs.
+  /// Selects the operator outputs to keep, which the second run then does not compute. If empty, no outputs are kept. A
+  /// policy does not change the results, except for the operators listed in docs/tap-bits.md. The function must call
+  /// the same operators in both runs.
   CheckpointRule policy = {};
-  /// Keeps the outputs that save the most time in the second run, up to this fraction (0 … 1) of the bytes that the
-  /// function saves. Without a budget and a policy, a surrounding BudgetGuard decides. It measures less often and takes
-  /// all checkpointed calls into account.
+  /// Fraction, from 0 to 1, of the function's activation bytes that may be kept. Bellows keeps the outputs that save
+  /// the most time in the second run. If a call has neither budget nor policy, it uses the surrounding BudgetGuard, if
+  /// there is one. BudgetGuard measures less often and considers all checkpointed calls together.
   std::optional<double> budget = {};
-  /// The second run draws the same random numbers as the first. For this, the default generators of the CPU and of the
-  /// inputs' devices are reset for the second run, and restored afterwards. Applies only if the first run drew random
-  /// numbers.
+  /// Makes the second run draw the same random numbers as the first run. For the second run, the default generators of
+  /// the CPU and of the inputs' devices are reset to their earlier states. Afterwards, they are restored. This happens
+  /// only if the first run drew random numbers.
   bool preserve_rng_state = true;
-  /// Ends the second run as soon as all tensors that backward needs are available.
+  /// Stops the second run as soon as all tensors that backward needs are available.
   bool early_stop = true;
-  /// Checks that the second run saves as many tensors as the first, with the same sizes, dtypes and devices.
+  /// Checks that the second run saves the same number of tensors as the first run, with the same sizes, dtypes and
+  /// devices.
   bool check_metadata = true;
-  /// Also checks that the values are bit-identical. Finds differences between the two runs, but reads all saved tensors
-  /// in both.
+  /// Also checks that the saved values are bit-identical. This finds differences between the two runs, but reads all
+  /// saved tensors in both runs.
   bool check_values = false;
-  /// After the second run, restores buffers that the function writes in place (running statistics, counters).
+  /// After the second run, restores the buffers that the function writes in place (running statistics, counters).
   bool restore_buffers = true;
 };
 
 namespace detail {
 
-/// Runs the function on these tensors instead of its inputs. The results are dropped.
+/// Runs the function on the given tensors instead of its original inputs, and discards the results.
 using Rerun = std::function<void(const std::vector<at::Tensor>&)>;
 
-/// False in no-grad and inference mode: autograd saves nothing, so nothing needs to be recomputed.
+/// Returns whether autograd records a graph. In no-grad and inference mode, it does not: nothing is saved or
+/// recomputed.
 bool records_graph();
 
 class Region;
 
-/// While it lives, the tensors that autograd saves on this thread belong to one region.
+/// While this object lives, the tensors that autograd saves on this thread belong to one region.
 class RegionScope {
  public:
   RegionScope(const std::vector<at::Tensor>& inputs, Rerun rerun, const CheckpointOptions& options);
   ~RegionScope();
   RegionScope(const RegionScope&) = delete;
   RegionScope& operator=(const RegionScope&) = delete;
-  /// Call it when the function has returned.
+  /// Call this function when the checkpointed function has returned.
   void finish();
 
  private:
@@ -71,7 +73,7 @@ concept TensorRange = requires(T& range) {
   requires std::same_as<std::remove_cvref_t<decltype(*std::begin(range))>, at::Tensor>;
 };
 
-/// Calls visit(tensor) for each tensor of one input: a tensor, an optional tensor, or a container of tensors.
+/// Calls visit(tensor) for each tensor in an input, which is a tensor, an optional tensor or a container of tensors.
 template <class Input, class Visit>
 void for_tensors(Input& input, const Visit& visit) {
   if constexpr (std::same_as<std::remove_const_t<Input>, at::Tensor>) {
@@ -83,7 +85,7 @@ void for_tensors(Input& input, const Visit& visit) {
   }
 }
 
-/// A function and its inputs without their tensors. The region stores the tensors separately.
+/// A function and its inputs, without the tensors of the inputs. The region stores these tensors separately.
 template <class Function, class... Inputs>
 struct StoredCall {
   Function function;
@@ -100,34 +102,36 @@ struct StoredCall {
 
 }  // namespace detail
 
-/// Calls `function(inputs...)` without keeping its activations. Only the inputs are kept. When backward needs the
-/// activations, the function runs again. Parameters that the function captures get their gradients, too.
+/// Calls `function(inputs...)` and keeps only its inputs, not its activations. When backward needs the activations, the
+/// function runs again. Parameters that the function captures get their gradients, too.
 ///
-/// The function must do the same in both runs: it may draw random numbers from libtorch's default generators only, and
-/// inputs and captured tensors must not be modified in between. Different sizes, dtypes or numbers of saved tensors are
-/// an error in backward. Different values are detected with check_values only.
-/// The function is copied and lives as long as the graph: **objects that it captures by reference must live until
-/// then**. Pass tensors as inputs instead of capturing them, so that surrounding checkpointed calls do not keep them.
+/// The function must do the same in both runs. It may draw random numbers only from libtorch's default generators.
+/// Inputs and captured tensors must not be modified between the two runs. If the number, sizes or dtypes of the saved
+/// tensors differ, backward throws. Different values are detected only with check_values.
+/// The function is copied, and the copy lives as long as the graph. **Objects that the function captures by reference
+/// must live as long.** Pass tensors as inputs instead of capturing them, so that surrounding checkpointed calls do not
+/// keep them.
 ///
-/// Checkpointed calls can nest. They support autocast (the second run uses the first one's state), gradient
-/// accumulation, retain_graph (each backward pass runs the function again), backward of some of the outputs, and
-/// DistributedDataParallel. They work with the guards of this component: inputs are compressed and offloaded like other
-/// saved tensors. In no-grad mode, this is a plain call.
+/// Checkpointed calls can be nested. They support autocast (both runs use the same autocast state), gradient
+/// accumulation, retain_graph (each backward pass runs the function again), backward from only some of the outputs, and
+/// DistributedDataParallel. They also work with the guards of this component, which compress or offload the inputs like
+/// other saved tensors. In no-grad mode, checkpoint() just calls the function.
 /// Params:   options – optional first argument: checkpoint({.budget = 0.5}, function, x)
-///           inputs – tensors, optional tensors and vectors of tensors are kept for the second run; all other inputs
-///           are copied
-/// Returns:  the result of the function, of any type
+///           inputs – tensors, optional tensors and vectors of tensors are kept for the second run. All other inputs
+///                    are copied
+/// Returns:  the result of the function, of any type except void
 /// Numerics: results, gradients, buffers and generator states are bit-identical to those of `function(inputs...)`
-///           (tests/recompute). A batch norm updates its running statistics once.
-/// Cost:     one more forward pass of the function, except for the operators whose outputs a policy or budget keeps.
-///           Memory: the inputs, the kept outputs, 5 KB if it draws random numbers, and in backward the saved tensors
-///           of the function.
+///           (tests/recompute). A batch norm updates its running statistics only once.
+/// Cost:     one more forward pass of the function, without the operators whose outputs a policy or budget keeps.
+///           Memory: the inputs and the kept outputs, plus 5 KB if the function draws random numbers. Backward also
+///           needs memory for the tensors that the function saves.
 /// Threads:  safe; backward passes that need the same call wait for each other. While a function that draws random
-///           numbers runs for the first or second time, no other thread may draw, because the generators are shared. On
-///           the CPU, backward detects violations.
-/// Throws:   c10::ValueError if the budget is outside 0 … 1, or if the function modified an input in place.
-///           In backward: if the second run differed from the first; if another thread drew random numbers meanwhile;
-///           if an input was modified in between; if a second derivative is requested (create_graph)
+///           numbers runs (in either run), no other thread may draw random numbers, because the generators are shared.
+///           On the CPU, backward detects violations.
+/// Throws:   c10::ValueError if the budget is outside 0 … 1, or if the function modified an input in place. Backward
+///           throws if the second run differs from the first run, or if an input was modified between the runs. It also
+///           throws if another thread drew random numbers during a run, or if a second derivative is requested
+///           (create_graph)
 /// Ref:      torch.utils.checkpoint.checkpoint(use_reentrant=False); arXiv:1604.06174
 template <class Function, class... Inputs>
 requires(!std::same_as<std::remove_cvref_t<Function>, CheckpointOptions>) auto checkpoint(
@@ -157,16 +161,16 @@ requires(!std::same_as<std::remove_cvref_t<Function>, CheckpointOptions>) auto c
 
 using Layer = std::function<at::Tensor(const at::Tensor&)>;
 
-/// Runs layers in sequence, divided into `segments` parts of about equal length. All parts except the last run under
-/// checkpoint(), because backward needs the activations of the last part immediately.
-/// Params: layers – each is called with the output of the previous one
-///         segments – the memory is lowest at about the square root of the number of layers
-/// Throws: c10::ValueError if there are no layers, or if `segments` is not between 1 and their number
+/// Runs layers in sequence, divided into `segments` parts of about equal length. All parts except the last one run
+/// under checkpoint(). The last part does not, because backward needs its activations immediately.
+/// Params: layers – each layer is called with the output of the previous one
+///         segments – number of parts. Memory is lowest if `segments` is about the square root of the number of layers
+/// Throws: c10::ValueError if there are no layers, or if `segments` is not between 1 and the number of layers
 /// Ref:    torch.utils.checkpoint.checkpoint_sequential
 at::Tensor checkpoint_sequential(const std::vector<Layer>& layers, int64_t segments, const at::Tensor& input,
                                  const CheckpointOptions& options = {});
 
-/// The same for modules: a torch::nn::Sequential, or a container of modules or module holders.
+/// Overload for modules: a torch::nn::Sequential, or a container of modules or module holders.
 template <class Modules>
 requires(!std::convertible_to<const Modules&, const std::vector<Layer>&>) at::Tensor
     checkpoint_sequential(const Modules& modules, int64_t segments, const at::Tensor& input,

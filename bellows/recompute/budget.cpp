@@ -24,7 +24,7 @@ constexpr int steps_measured = 3;
 void check_fraction(const char* who, double fraction) {
   TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, who,
                     ": expected a fraction of the activations' bytes between 0 and ", "1, got ", fraction,
-                    ". 0 keeps nothing, 1 as much as without checkpoint().");
+                    ". 0 keeps no activations, and 1 keeps the same activations as without checkpoint().");
 }
 
 std::shared_ptr<const RegionPlan> plan_region(const RegionTrace& trace, const std::vector<char>& kept,
@@ -54,7 +54,7 @@ int64_t BudgetPlan::share_of(int64_t activation_bytes) const {
 }
 
 size_t BudgetPlan::begin(const std::vector<at::Tensor>& held) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const at::Tensor& tensor : held) {
     for (const size_t i : c10::irange(std::min(begun_, regions_.size()))) {
       RegionTrace* const trace = regions_[i].trace.get();
@@ -68,7 +68,7 @@ size_t BudgetPlan::begin(const std::vector<at::Tensor>& held) {
 }
 
 std::shared_ptr<const RegionPlan> BudgetPlan::plan_of(size_t number) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return regions_[number].plan;
 }
 
@@ -83,7 +83,7 @@ void BudgetPlan::count(const RegionPlan& plan, int64_t activation_bytes) {
 }
 
 std::shared_ptr<const RegionPlan> BudgetPlan::finish(size_t number, const RegionFindings& found) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (number >= regions_.size()) return nullptr;
   Region& region = regions_[number];
   region.activation_bytes = found.activation_bytes;
@@ -116,25 +116,25 @@ std::shared_ptr<const RegionPlan> BudgetPlan::finish(size_t number, const Region
 }
 
 std::shared_ptr<const RegionPlan> BudgetPlan::finish_uncounted(const RegionFindings& found) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto kept = choose({found.trace.get()}, share_of(found.activation_bytes)).front();
   return plan_region(*found.trace, kept, found.activation_bytes);
 }
 
 bool BudgetPlan::reserve(int64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (options_.target_bytes >= 0 && bytes > options_.target_bytes - kept_now_) return false;
   kept_now_ += bytes;
   return true;
 }
 
 void BudgetPlan::released(int64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   kept_now_ -= bytes;
 }
 
 void BudgetPlan::never_skip(size_t number) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (number >= regions_.size() || regions_[number].never_skip) return;
   regions_[number].never_skip = true;
   if (regions_[number].trace) regions_[number].trace->never_skip();
@@ -160,7 +160,7 @@ void BudgetPlan::plan_all() {
 }
 
 void BudgetPlan::backward_begins() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (begun_ == 0) return;
   if (begun_ < regions_.size()) regions_.resize(begun_), news_ = true;
   begun_ = 0;
@@ -169,7 +169,7 @@ void BudgetPlan::backward_begins() {
 }
 
 BudgetReport BudgetPlan::report() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return begun_ == 0 ? last_ : step_;
 }
 
@@ -183,7 +183,7 @@ namespace {
 BudgetOptions checked(const BudgetOptions& options) {
   const bool by_fraction = options.fraction != -1, by_bytes = options.target_bytes != -1;
   TORCH_CHECK_VALUE(by_fraction != by_bytes, "budget: expected a fraction or target_bytes, got ",
-                    by_fraction ? "both" : "none of them", ".");
+                    by_fraction ? "both" : "neither", ".");
   if (by_fraction) check_fraction("budget", options.fraction);
   TORCH_CHECK_VALUE(by_fraction || options.target_bytes >= 0, "budget: expected target_bytes of at least 0, got ",
                     options.target_bytes, ".");
@@ -220,8 +220,9 @@ BudgetGuard::~BudgetGuard() {
   frame_->ended = true;
   auto& current = detail::current_budget();
   if (current != frame_)
-    log_error("budget: destroyed out of order, or on another thread than it was made on. ",
-              "Destroy guards in the reverse order of their making, on the thread that made them.");
+    log_error(
+        "budget: the guard was destroyed out of order or on the wrong thread. Destroy guards in the reverse order of "
+        "their creation, on the thread that created them.");
   while (current && current->ended) current = std::shared_ptr(current->outer);
 }
 

@@ -11,23 +11,27 @@ struct BudgetFrame;
 }  // namespace detail
 
 struct BudgetOptions {
-  double fraction = -1;       ///< 0 … 1: fraction of the activation bytes without checkpointing
-  int64_t target_bytes = -1;  ///< or a number of bytes; the first step only measures and keeps nothing
+  /// Fraction, from 0 to 1, of the activation bytes that would be needed without checkpointing. Set either `fraction`
+  /// or `target_bytes`.
+  double fraction = -1;
+  /// Number of activation bytes to keep. The first step only measures, and keeps nothing.
+  int64_t target_bytes = -1;
 };
 
-/// Statistics of the last step. During a forward pass: of the current step so far.
+/// Statistics of the last step. During a forward pass, they describe the current step so far.
 struct BudgetReport {
   int64_t activation_bytes = 0;  ///< activation bytes without checkpointing
-  int64_t kept_bytes = 0;        ///< not counting the inputs of the checkpointed calls
-  double operator_seconds = 0;   ///< measured time of the operators of the first runs
-  /// Time of the operators that the second runs omit: their outputs are kept, or backward does not need them
+  int64_t kept_bytes = 0;        ///< size of the kept outputs, without the inputs of the checkpointed calls
+  double operator_seconds = 0;   ///< measured time of the operators in the first runs
+  /// Time of the operators that the second runs omit, because their outputs are kept or because backward does not need
+  /// them.
   double kept_seconds = 0;
 };
 
-/// Measurements and plan that several budget guards share: each guard continues where the previous one ended.
+/// Measurements and a plan that several budget guards share. Each guard continues where the previous guard ended.
 class BudgetPlanner {
  public:
-  /// Throws: c10::ValueError as BudgetGuard
+  /// Throws: c10::ValueError like BudgetGuard
   explicit BudgetPlanner(const BudgetOptions& options);
   BudgetReport report() const;
 
@@ -36,22 +40,22 @@ class BudgetPlanner {
   std::shared_ptr<detail::BudgetPlan> plan_;
 };
 
-/// While the guard lives on a thread, checkpointed calls keep the operator outputs that save the most time in their
+/// While this guard lives on a thread, checkpointed calls keep the operator outputs that save the most time in their
 /// second runs. The second runs also skip operators whose results backward does not need.
 ///
-/// A guard around many steps, or several guards with one planner, measure each operator in the first three steps. They
-/// choose over all calls of a step and then follow this plan. A checkpointed call that runs other operators than before
-/// is measured again. Sizes may change. In the first step, and under a guard of one step, each call keeps the same
-/// fraction of its activations. A tensor that is also the input of a later checkpointed call is stored only once. Calls
-/// with a policy or budget of their own use those instead.
-/// Numerics: results do not depend on which tensors are kept. As with a policy, docs/tap-bits.md lists the operators
-///           that round differently.
-/// Cost:     one more dispatch per operator of a checkpointed call. While a call is measured, it reads the clock twice
-///           per operator and keeps all of its outputs until it ends. On an accelerator it also synchronizes, so that
-///           the times are correct.
-/// Threads:  affects the thread that creates it; create and destroy the guard on the same thread
-/// Throws:   c10::ValueError if `fraction` is outside 0 … 1, if `target_bytes` is negative, or unless exactly one of
-///           them is set
+/// Use one guard around many steps, or several guards with the same planner. Bellows then measures each operator in the
+/// first three steps, makes a plan for all calls of a step, and follows this plan. If a checkpointed call runs
+/// different operators than before, it is measured again. Tensor sizes may change. In the first step, and if a guard
+/// covers only one step, each call keeps the same fraction of its activations. A tensor that is also the input of a
+/// later checkpointed call is stored only once. Calls that have their own policy or budget ignore the guard.
+/// Numerics: results do not depend on which tensors are kept. As with a policy, a few operators round differently;
+///           docs/tap-bits.md lists them.
+/// Cost:     one more dispatch per operator of a checkpointed call. While a call is measured, Bellows reads the clock
+///           twice per operator and keeps all outputs until the call ends. On an accelerator, Bellows also synchronizes
+///           the device, so that the times are correct.
+/// Threads:  affects the thread that creates the guard; create and destroy it on the same thread
+/// Throws:   c10::ValueError if `fraction` is outside 0 … 1, if `target_bytes` is negative, or if not exactly one of
+///           the two options is set
 /// Ref:      torch._functorch.config.activation_memory_budget
 class BudgetGuard {
  public:

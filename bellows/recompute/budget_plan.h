@@ -2,9 +2,9 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/recompute/budget.h"
 #include "bellows/recompute/region_trace.h"
 
@@ -13,47 +13,50 @@ namespace bellows::recompute::detail {
 /// Throws: c10::ValueError if `fraction` is outside 0 … 1
 void check_fraction(const char* who, double fraction);
 
-/// The actions of one region for its operator calls. The first run follows them, too.
+/// For each operator call of a region, the action of the second run. The first run uses this plan to decide which
+/// outputs to keep.
 struct RegionPlan {
   std::vector<Step> steps;
-  int64_t activation_bytes = 0, kept_bytes = 0;  ///< at the time of measurement
+  int64_t activation_bytes = 0, kept_bytes = 0;  ///< as measured in the first run
   double operator_seconds = 0, kept_seconds = 0;
-  bool measured = false;  ///< measured often enough
+  bool measured = false;  ///< whether the region was measured often enough
 };
 
-/// The findings of a region's first run.
+/// The results of a region's first run.
 struct RegionFindings {
   std::shared_ptr<RegionTrace> trace;  ///< null if the region followed its plan
   int64_t activation_bytes = 0;
-  bool other_calls = false;  ///< the region called other operators than its plan
+  bool other_calls = false;  ///< whether the region called different operators than its plan contains
 };
 
-/// The plan of all regions under a budget guard. A region is identified by its number within the step. The first steps
-/// measure it. The shortest measured times are used, to reduce noise. After that, the region follows its plan as long
-/// as it calls the same operators.
+/// The plan of all regions under a budget guard. A region is identified by its number within the step. Each region is
+/// measured in the first steps, and the shortest time of each operator is used, which reduces noise. After that, the
+/// region follows its plan until it calls different operators.
 /// Threads: safe
 class BudgetPlan {
  public:
   explicit BudgetPlan(const BudgetOptions& options) : options_(options) {}
 
-  /// Begins a region. A region inside the second run of a surrounding region is not counted and has no number.
+  /// Begins a region. Do not call it for a region inside the second run of a surrounding region; such regions have no
+  /// number.
   /// Params:  held – inputs that the region keeps unchanged
   /// Returns: the region's number within the step
   size_t begin(const std::vector<at::Tensor>& held);
-  /// Returns: the plan of the region, or null if there is none yet
+  /// Returns the plan of the region, or null if it has no plan yet.
   std::shared_ptr<const RegionPlan> plan_of(size_t number) const;
-  /// Ends the first run of a region. A region without a plan gets its share of the budget.
-  /// Returns: the plan, or null if the region has followed one already
+  /// Ends the first run of a region. If the region has no plan yet, it gets a plan for its share of the budget.
+  /// Returns: the plan, or null if the region already followed a plan in this run
   std::shared_ptr<const RegionPlan> finish(size_t number, const RegionFindings& found);
-  /// The same for a region that is not counted.
+  /// Like finish(), for a region without a number.
   std::shared_ptr<const RegionPlan> finish_uncounted(const RegionFindings& found) const;
-  /// Reserves `bytes` of the budget until released().
-  /// Returns: false if this would exceed `target_bytes`
+  /// Reserves `bytes` of the budget until released() is called.
+  /// Returns: false if the reserved bytes would then exceed `target_bytes`
   bool reserve(int64_t bytes);
   void released(int64_t bytes);
-  /// Turns off skipping for a region whose second run failed, because something reads memory without calling operators.
+  /// Turns off skipping for a region whose second run failed. Code in such a region may read memory without calling
+  /// operators.
   void never_skip(size_t number);
-  /// Called when a region needs its second run, which means that the forward pass has ended.
+  /// Call this function when a region needs its second run, because then the forward pass has ended.
   void backward_begins();
   BudgetReport report() const;
 
@@ -66,20 +69,21 @@ class BudgetPlan {
     bool never_skip = false;
   };
   int64_t target_of(int64_t activation_bytes) const;
-  int64_t share_of(int64_t activation_bytes) const;
-  void count(const RegionPlan& plan, int64_t activation_bytes);
-  void plan_all();
+  int64_t share_of(int64_t activation_bytes) const BELLOWS_REQUIRES(mutex_);
+  void count(const RegionPlan& plan, int64_t activation_bytes) BELLOWS_REQUIRES(mutex_);
+  void plan_all() BELLOWS_REQUIRES(mutex_);
 
   const BudgetOptions options_;
-  mutable std::mutex mutex_;
-  std::vector<Region> regions_;  ///< by region number
-  size_t begun_ = 0;             ///< regions that began in this step
-  bool news_ = false;            ///< true if a region was measured in this step
-  BudgetReport step_, last_;
-  int64_t kept_now_ = 0;
+  mutable Mutex mutex_;
+  std::vector<Region> regions_ BELLOWS_GUARDED_BY(mutex_);  ///< indexed by region number
+  size_t begun_ BELLOWS_GUARDED_BY(mutex_) = 0;             ///< number of regions that began in this step
+  bool news_ BELLOWS_GUARDED_BY(mutex_) = false;            ///< whether a region was measured in this step
+  BudgetReport step_ BELLOWS_GUARDED_BY(mutex_);
+  BudgetReport last_ BELLOWS_GUARDED_BY(mutex_);
+  int64_t kept_now_ BELLOWS_GUARDED_BY(mutex_) = 0;
 };
 
-/// Makes the plan of a region that keeps the storages marked in `kept`.
+/// Makes the plan of a region. `kept` marks the storages that the region keeps.
 std::shared_ptr<const RegionPlan> plan_region(const RegionTrace& trace, const std::vector<char>& kept,
                                               int64_t activation_bytes);
 
@@ -87,10 +91,11 @@ std::shared_ptr<const RegionPlan> plan_region(const RegionTrace& trace, const st
 struct BudgetFrame {
   std::shared_ptr<BudgetPlan> plan;
   std::shared_ptr<BudgetFrame> outer;  ///< the surrounding guard, or null
-  std::atomic<bool> ended = false;     ///< true if the guard was destroyed
+  std::atomic<bool> ended = false;     ///< whether the guard was destroyed
 };
 
-/// Returns: a reference to this thread's innermost guard, or null. Assign to it to change the guard.
+/// Returns a reference to this thread's innermost guard, which is null if there is no guard. Assign to the reference to
+/// change the guard.
 std::shared_ptr<BudgetFrame>& current_budget();
 
 }  // namespace bellows::recompute::detail

@@ -2,9 +2,9 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <shared_mutex>
 #include <utility>
 
+#include "bellows/core/mutex.h"
 #include "bellows/recompute/buffer_writes.h"
 #include "bellows/recompute/selection.h"
 
@@ -33,14 +33,15 @@ WrittenArguments written_arguments(const c10::FunctionSchema& schema) {
 }
 
 const WrittenArguments& known_written_arguments(const c10::OperatorHandle& handle) {
-  static auto* const known = new std::unordered_map<const c10::FunctionSchema*, WrittenArguments>;
-  static std::shared_mutex mutex;
+  static SharedMutex mutex;
+  static auto* const known BELLOWS_PT_GUARDED_BY(mutex) =
+      new std::unordered_map<const c10::FunctionSchema*, WrittenArguments>;
   const auto* schema = &handle.schema();
   {
-    const std::shared_lock lock(mutex);
+    const SharedLock lock(mutex);
     if (const auto found = known->find(schema); found != known->end()) return found->second;
   }
-  const std::unique_lock lock(mutex);
+  const MutexLock lock(mutex);
   return known->try_emplace(schema, written_arguments(*schema)).first->second;  // references to elements stay valid
 }
 
@@ -59,7 +60,7 @@ bool same_view(const at::Tensor& a, const at::Tensor& b) {
 
 void BufferWrites::check(const tap::OpRef& op, tap::Stack& stack) {
   if (PastRegions::active()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (std::exchange(stop_, false)) throw Enough{};  // once: destructors on the way out may call operators
   name_ = op.name();
   with_gradients_ = c10::GradMode::is_enabled();
@@ -81,28 +82,28 @@ void BufferWrites::check(const tap::OpRef& op, tap::Stack& stack) {
 }
 
 std::string BufferWrites::operator_name() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return name_;
 }
 
 bool BufferWrites::wrote(const at::Tensor& tensor) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::any_of(before_.begin(), before_.end(),
                      [&](const Before& one) { return same_storage(one.tensor, tensor); });
 }
 
 bool BufferWrites::drew() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::exchange(drew_, false);
 }
 
 bool BufferWrites::operator_saves() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return with_gradients_;
 }
 
 void BufferWrites::stop_at_next_operator() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stop_ = true;
 }
 

@@ -3,41 +3,45 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/tap/op_check.h"
 
 namespace bellows::recompute::detail {
 
-/// Thrown to leave the function in its second run when nothing more is needed. It is not derived from std::exception,
-/// so that error handling in the function does not catch it.
+/// Exception that ends a second run when no more tensors are needed. It is not derived from std::exception, so that
+/// exception handlers in the function do not catch it.
 struct Enough {};
 
-/// Observes a second run: the current operator, whether random numbers are drawn, and in-place writes to tensors that
-/// existed before. Their old values are stored and can be restored, so that a second run does not count a batch twice.
+/// Observes a second run: its current operator, whether it draws random numbers, and its in-place writes to tensors
+/// that existed before. The old values of these tensors are stored and can be restored, so that running statistics do
+/// not count a batch twice.
 ///
-/// A tensor whose version is 0 at its first write was created in this run, because the first run would have increased
-/// its version. Batch norms do not declare in their schema that they write running statistics. These arguments are
-/// detected by name.
+/// If the version of a tensor is 0 at its first write, this run created the tensor, because the first run would have
+/// increased the version. The schemas of batch norm operators do not declare that they write running statistics. These
+/// arguments are detected by name.
 class BufferWrites final : public tap::OpCheck {
  public:
   explicit BufferWrites(bool keep) : keep_(keep) {}
   void check(const tap::OpRef& op, tap::Stack& stack) override;
   /// Restores all buffers and their version counters.
-  void restore();
-  /// Returns: the name of the operator that the function called last
+  // Not checked: no other thread uses this object after the second run.
+  void restore() BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
+  /// Returns the name of the operator that the function called last.
   std::string operator_name() const;
-  /// True if `tensor` is a buffer that the function writes. Its values can differ between the runs.
+  /// Returns whether `tensor` is a buffer that the function writes. The values of such a buffer may differ between the
+  /// two runs.
   bool wrote(const at::Tensor& tensor) const;
-  /// True if random numbers were drawn since the last call of drew().
+  /// Returns whether random numbers were drawn since the last call of drew().
   bool drew();
-  /// True if an operator of libtorch saves the current tensor. False if a torch::autograd::Function does: its operators
-  /// run without gradients, and it saves tensors after it has run.
+  /// Returns whether the current tensor is saved by an operator of libtorch (true) or by a torch::autograd::Function
+  /// (false). The operators of a torch::autograd::Function run without gradients, and it saves tensors after it has
+  /// run.
   bool operator_saves() const;
-  /// The next call of check() throws Enough.
+  /// Makes the next call of check() throw Enough.
   void stop_at_next_operator();
 
  private:
@@ -46,14 +50,17 @@ class BufferWrites final : public tap::OpCheck {
     c10::VariableVersion counter;
     uint32_t version;
   };
-  void note(const at::Tensor& tensor, bool counted);
+  void note(const at::Tensor& tensor, bool counted) BELLOWS_REQUIRES(mutex_);
 
   const bool keep_;
-  mutable std::mutex mutex_;
-  std::string name_;
-  bool drew_ = false, with_gradients_ = true, stop_ = false;
-  std::vector<Before> before_;
-  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> made_here_;
+  mutable Mutex mutex_;
+  std::string name_ BELLOWS_GUARDED_BY(mutex_);
+  bool drew_ BELLOWS_GUARDED_BY(mutex_) = false;
+  bool with_gradients_ BELLOWS_GUARDED_BY(mutex_) = true;
+  bool stop_ BELLOWS_GUARDED_BY(mutex_) = false;
+  std::vector<Before> before_ BELLOWS_GUARDED_BY(mutex_);
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> made_here_
+      BELLOWS_GUARDED_BY(mutex_);
 };
 
 }  // namespace bellows::recompute::detail

@@ -7,9 +7,9 @@
 
 namespace bellows::recompute::detail {
 
-/// Chooses the storages of each region to keep within `room` bytes in total, so that the second runs take the least
-/// time. Starts with all storages that autograd saved, drops those that save the least time per byte until the rest
-/// fits, and then fills the remaining room.
+/// Chooses the storages to keep for each region, so that recomputation in backward takes little time. The kept storages
+/// take at most `room` bytes in total. The search starts with all storages that autograd saved. It drops the storages
+/// that save the least time per byte until the rest fits, and then fills the remaining room.
 /// Returns: for each region, one flag per storage
 std::vector<std::vector<char>> choose(const std::vector<const RegionTrace*>& regions, int64_t room);
 

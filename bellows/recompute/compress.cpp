@@ -10,9 +10,9 @@
 #include <torch/library.h>
 
 #include <atomic>
-#include <mutex>
 #include <utility>
 
+#include "bellows/core/mutex.h"
 #include "bellows/core/seed.h"
 #include "bellows/kernels/group_quantization.h"
 #include "bellows/recompute/left_alone.h"
@@ -84,25 +84,25 @@ class LastDecoded {
  public:
   /// Returns: the values if they belong to `owner`, otherwise undefined. Drops values of other owners.
   at::Tensor take(const void* owner) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     at::Tensor values = std::exchange(values_, {});
     if (owner != owner_) values.reset();
     return values;
   }
   void keep(const void* owner, const at::Tensor& values) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     owner_ = owner;
     values_ = values;
   }
   void forget(const void* owner) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (owner == owner_) values_.reset();
   }
 
  private:
-  std::mutex mutex_;
-  const void* owner_ = nullptr;
-  at::Tensor values_;
+  Mutex mutex_;
+  const void* owner_ BELLOWS_GUARDED_BY(mutex_) = nullptr;
+  at::Tensor values_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 class CodedTensor final : public tap::PackedTensor, public std::enable_shared_from_this<CodedTensor> {
@@ -165,7 +165,7 @@ class CompressGuard::Tap final : public tap::SavedTensorTap {
   explicit Tap(const CompressOptions& options)
       : options_(options), left_alone_(options.leave), seed_(seed_of_this_guard(options)) {
     TORCH_CHECK_VALUE(options.group >= 32 && options.group <= 1024 && options.group % 32 == 0,
-                      "compress: expected a group of 32, 64, … 1024 values, got ", options.group, ".");
+                      "compress: expected a group size of 32, 64, … or 1024 values, got ", options.group, ".");
     TORCH_CHECK_VALUE(options.min_size >= 0, "compress: expected a min_size of at least 0 elements, got ",
                       options.min_size, ".");
   }

@@ -12,7 +12,7 @@
 
 namespace bellows::recompute::detail {
 
-/// The state of autocast on one thread.
+/// The autocast state of one thread.
 struct AutocastState {
   struct Device {
     c10::DeviceType type = c10::kCPU;
@@ -24,8 +24,8 @@ struct AutocastState {
   bool cache = true, weight_casts = false;
 };
 
-/// Applies a captured state while it lives. Casts that are cached meanwhile are dropped at its end, unless an autocast
-/// guard with the same dtypes lives on this thread.
+/// Applies a captured autocast state while this object lives. At its end, casts that were cached in the meantime are
+/// dropped, unless an autocast guard with the same dtypes lives on this thread.
 class AutocastScope {
  public:
   explicit AutocastScope(const AutocastState& state);
@@ -39,22 +39,23 @@ class AutocastScope {
   tap::WeightCastGuard weight_casts_;
 };
 
-/// The states of libtorch's default generators of the CPU and of other devices.
+/// The states of libtorch's default generators, for the CPU and for other devices.
 using RandomStates = std::vector<std::pair<c10::Device, at::Tensor>>;
 RandomStates random_states(const std::vector<c10::Device>& devices);
 void set_random_states(const RandomStates& states);
 
-/// Identifies the position of the CPU's default generator in its sequence. Equal values mean that the same numbers were
-/// drawn.
+/// Returns a number that identifies the position of the CPU's default generator in its sequence. If two calls return
+/// the same number, the same random numbers were drawn up to that point.
 uint64_t random_position();
 
-/// The state that a function ran under, besides its inputs: autocast, budget guard and random generators.
+/// The state that a function depends on besides its inputs: autocast, budget guard and random number generators.
 class ForwardState {
  public:
   ForwardState(const std::vector<at::Tensor>& inputs, bool with_random);
-  /// Call it after the function has run. Drops the generator states if the function drew no random numbers.
+  /// Call this function when the checkpointed function has returned. It drops the generator states if no random numbers
+  /// were drawn.
   void finish();
-  /// True if the function drew random numbers that the second run must repeat.
+  /// Returns whether the function drew random numbers, which the second run must repeat.
   bool random() const { return !random_.empty(); }
 
  private:
@@ -64,7 +65,7 @@ class ForwardState {
   RandomStates random_;
 };
 
-/// Applies the state again while it lives. Afterwards, the generators continue from their previous position.
+/// Applies a captured state while this object lives. Afterwards, the generators continue from their previous position.
 class ForwardStateScope {
  public:
   explicit ForwardStateScope(const ForwardState& state);

@@ -38,7 +38,7 @@ HostTensor::HostTensor(std::shared_ptr<HostStore> store, const at::Tensor& tenso
 }
 
 HostTensor::~HostTensor() {
-  const std::lock_guard lock(store_->mutex_);
+  const MutexLock lock(store_->mutex_);
   store_->items_.erase(number_);
   if (back_.defined()) store_->reading_bytes_ -= static_cast<int64_t>(host_.nbytes());
 }
@@ -55,7 +55,7 @@ void HostTensor::bring() {
 }
 
 at::Tensor HostTensor::unpack() {
-  const std::lock_guard lock(store_->mutex_);
+  const MutexLock lock(store_->mutex_);
   if (back_.defined()) {
     ++store_->stats_.read_in_time;
   } else {
@@ -72,7 +72,7 @@ at::Tensor HostTensor::unpack() {
 }
 
 std::shared_ptr<tap::PackedTensor> HostStore::put(const at::Tensor& tensor) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto item = std::make_shared<HostTensor>(shared_from_this(), tensor, next_number_++);
   items_.emplace(item->number_, item.get());
   ++stats_.tensors;
@@ -98,7 +98,7 @@ c10::Stream HostStore::copies(c10::Device device) {
 }
 
 OffloadStats HostStore::stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return stats_;
 }
 

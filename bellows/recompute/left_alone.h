@@ -8,7 +8,7 @@
 
 namespace bellows::recompute::detail {
 
-/// Tensors whose memory a guard does not compress or offload.
+/// Tensors that a guard leaves unchanged: it does not compress or offload tensors that use the same memory.
 class LeftAlone {
  public:
   explicit LeftAlone(const std::vector<at::Tensor>& tensors) {

@@ -24,15 +24,16 @@ bool is_leaf_or_view_of_one(const at::Tensor& tensor) {
 thread_local int second_runs = 0;  ///< number of second runs that are active on this thread
 
 constexpr const char* why_it_differs =
-    " The function must do the same in both runs. Look for inputs or captured tensors that were modified in between, "
-    "random numbers that do not come from libtorch's default generators, and branches that depend on changing state.";
+    " The function must call the same operators with the same values in both runs. Possible causes are inputs or "
+    "captured tensors that were modified between the runs, random numbers that do not come from the default generators "
+    "of libtorch, and branches that depend on changing state.";
 
 }  // namespace
 
 SavedInput::SavedInput(const at::Tensor& input) {
   if (!input.defined()) return;
   TORCH_CHECK_VALUE(!input.is_inference(), "checkpoint: expected inputs that can be saved for backward, got a tensor ",
-                    input.sizes(), " that was made in inference mode. Clone it outside of that mode.");
+                    input.sizes(), " that was created in inference mode. Clone it outside of inference mode.");
   counter_ = input.unsafeGetTensorImpl()->version_counter();
   version_ = version_now();
   if (is_leaf_or_view_of_one(input)) {
@@ -45,7 +46,7 @@ SavedInput::SavedInput(const at::Tensor& input) {
 at::Tensor SavedInput::get(size_t number) const {
   TORCH_CHECK_VALUE(!modified(), "checkpoint: input ", number,
                     " was modified in place after the function ran (version ", version_, ", now ", version_now(),
-                    "). The second run would compute other results. Pass a clone to the function.");
+                    "). The second run would compute different results. Pass a clone to the function.");
   return parameter_.defined() ? parameter_ : saved_.unpack();
 }
 
@@ -93,17 +94,19 @@ class SecondRun final : public tap::SavedTensorTap {
                       facts.to_string(), " in the second run, saved by ", writes_->operator_name(), "."));
       }
       if (region_.state_.random() && writes_->drew() && place.random_position != random_position()) {
-        fail(c10::str(
-            "checkpoint: the function drew other random numbers in its second run than in the first, before tensor ",
-            number, " of the ", region_.places_.size(), " that it saves for backward, saved by ",
-            writes_->operator_name(), ". Another thread drew from libtorch's default generator meanwhile, ",
-            "which all threads share. Use a separate generator on that thread, or run functions that draw ",
-            "random numbers, and their backward passes, on one thread at a time."));
+        fail(
+            c10::str("checkpoint: in its second run, the function drew different random numbers than in the first run, "
+                     "before tensor ",
+                     number, " of the ", region_.places_.size(), " that it saves for backward, saved by ",
+                     writes_->operator_name(),
+                     ". Another thread drew from the default generator of libtorch in between, which all threads "
+                     "share. Use a separate generator on that thread, or run functions that draw random numbers, and "
+                     "their backward passes, on one thread at a time."));
       }
       if (facts.values != place.facts.values && !writes_->wrote(tensor)) {
         fail(c10::str("checkpoint: tensor ", number, " of the ", region_.places_.size(),
-                      " that the function saves for backward, ", facts.to_string(), ", has other values in the second ",
-                      "run, saved by ", writes_->operator_name(), "."));
+                      " that the function saves for backward, ", facts.to_string(),
+                      ", has different values in the second ", "run, saved by ", writes_->operator_name(), "."));
       }
       if (const auto holder = place.holder.lock()) {
         TORCH_CHECK(!has_no_memory(tensor), "checkpoint: backward needs a tensor that the second run did not compute.");
@@ -121,9 +124,9 @@ class SecondRun final : public tap::SavedTensorTap {
     if (error_) std::rethrow_exception(error_);
     const size_t expected = region_.places_.size();
     const bool wrong = region_.options_.check_metadata ? saved_ != expected : saved_ < needed_;
-    TORCH_CHECK_VALUE(!wrong, "checkpoint: the function saved ", expected, " tensors for backward, and ", saved_,
-                      " in the second run: tensor ", std::min(saved_, expected), " is the first that differs.",
-                      why_it_differs);
+    TORCH_CHECK_VALUE(!wrong, "checkpoint: the function saved ", expected,
+                      " tensors for backward in the first run and ", saved_, " in the second run. Tensor ",
+                      std::min(saved_, expected), " is the first one that differs.", why_it_differs);
   }
 
  private:
@@ -189,7 +192,7 @@ void Region::choose_by(const CheckpointOptions& options, const std::vector<at::T
 
 std::shared_ptr<tap::PackedTensor> Region::save(const at::Tensor& tensor) {
   auto holder = std::make_shared<Placeholder>(shared_from_this());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const uint64_t position = options_.preserve_rng_state ? random_position() : 0;
   places_.push_back({holder, TensorFacts(tensor, options_.check_values), position});
   if (!selection_) return holder;
@@ -201,12 +204,13 @@ std::shared_ptr<tap::PackedTensor> Region::save(const at::Tensor& tensor) {
 }
 
 void Region::finish() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const size_t i : c10::irange(input_of_.size())) {
     const SavedInput& input = inputs_[input_of_[i]];
     TORCH_CHECK_VALUE(!input.modified(), "checkpoint: the function modified its input ", i, " in place (version ",
-                      input.version(), ", now ", input.version_now(), "), so a second run would not begin with the ",
-                      "same values. Clone the input in the function first, or avoid in-place operators on it.");
+                      input.version(), ", now ", input.version_now(),
+                      "), so a second run would not start with the same values. Clone the input in the function first, "
+                      "or avoid in-place operators on it.");
   }
   state_.finish();
   if (selection_) selection_->finish(activation_bytes_);
@@ -218,7 +222,7 @@ at::Tensor Region::value_of(Placeholder& placeholder) {
   TORCH_CHECK_VALUE(!tap::unpacking_for_graph(),
                     "checkpoint: a second derivative (create_graph) through a checkpointed function is not supported. ",
                     "Call the function without checkpoint() where you need higher derivatives.");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!placeholder.value_.defined()) run_again();
   TORCH_CHECK(placeholder.value_.defined(), "checkpoint: the second run did not save a tensor that backward needs.",
               why_it_differs);
@@ -303,7 +307,7 @@ void Region::note_versions() const {
 }
 
 void Region::drop_values() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const Place& place : places_) {
     if (const auto holder = place.holder.lock()) holder->value_.reset();
   }

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/recompute/activation_checkpoint.h"
 #include "bellows/recompute/forward_state.h"
 #include "bellows/recompute/selection.h"
@@ -17,27 +17,26 @@
 
 namespace bellows::recompute::detail {
 
-/// One input of a region. It is saved the same way as autograd saves tensors, so that taps around the region receive
-/// it.
+/// One input of a region. It is saved in the same way as autograd saves tensors, so that surrounding taps receive it.
 class SavedInput {
  public:
   explicit SavedInput(const at::Tensor& input);
-  /// Throws: c10::ValueError if the input was modified in place since
+  /// Throws: c10::ValueError if the input was modified in place after it was saved
   at::Tensor get(size_t number) const;
-  /// True if the input was modified in place.
+  /// Returns whether the input was modified in place after it was saved.
   bool modified() const { return version_now() != version_; }
   int64_t version() const { return version_; }
   int64_t version_now() const { return counter_.enabled() ? counter_.current_version() : 0; }
 
  private:
-  /// A parameter or a view of one: taps detect them by the variable itself and leave them alone
+  /// A parameter or a view of a parameter. Taps recognize the variable itself and do not process it.
   at::Tensor parameter_;
   torch::autograd::SavedVariable saved_;
   c10::VariableVersion counter_;
   int64_t version_ = 0;
 };
 
-/// Facts about a saved tensor that are kept instead of its values.
+/// Metadata of a saved tensor, which the region stores instead of the values.
 struct TensorFacts {
   TensorFacts(const at::Tensor& tensor, bool with_values);
   bool same_metadata(const TensorFacts& other) const;
@@ -49,7 +48,7 @@ struct TensorFacts {
   uint64_t values = 0;  ///< hash of the bytes
 };
 
-/// Represents in the graph one tensor that the region does not keep.
+/// Represents, in the autograd graph, one tensor that the region does not keep.
 class Placeholder final : public tap::PackedTensor {
  public:
   explicit Placeholder(std::shared_ptr<Region> region) : region_(std::move(region)) {}
@@ -59,20 +58,21 @@ class Placeholder final : public tap::PackedTensor {
   friend class Region;
   friend class SecondRun;
   std::shared_ptr<Region> region_;
-  at::Tensor value_;  ///< set by the second run; released with the node or when the backward pass ends
+  at::Tensor value_;  ///< set by the second run; released together with the node, or when the backward pass ends
   int64_t version_ = 0;
 };
 
-/// One call of a checkpointed function: its inputs, the state it ran under, and a place for each tensor that it saved.
-/// Placeholders own the region. The region holds only weak references to them, so that it is destroyed with the graph.
+/// One call of a checkpointed function: its inputs, the state that it depends on, and one placeholder for each tensor
+/// that it saved. The placeholders own the region. The region has only weak references to them, so it is destroyed
+/// together with the graph.
 class Region : public std::enable_shared_from_this<Region> {
  public:
   Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const CheckpointOptions& options);
   std::shared_ptr<tap::PackedTensor> save(const at::Tensor& tensor);
-  /// Throws: c10::ValueError if an input was modified in place
+  /// Throws: c10::ValueError if the function modified an input in place
   void finish();
   at::Tensor value_of(Placeholder& placeholder);
-  /// Returns: the selection of operator outputs to keep, or null if there is no policy or budget
+  /// Returns the selection of operator outputs to keep, or null if there is neither a policy nor a budget.
   Selection* selection() { return selection_.get(); }
 
  private:
@@ -84,24 +84,28 @@ class Region : public std::enable_shared_from_this<Region> {
   };
 
   std::vector<at::Tensor> inputs_again() const;
-  void run_again();
-  std::exception_ptr second_run(const std::vector<at::Tensor>& inputs);
-  void choose_by(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs);
-  void note_versions() const;
+  void run_again() BELLOWS_REQUIRES(mutex_);
+  std::exception_ptr second_run(const std::vector<at::Tensor>& inputs) BELLOWS_REQUIRES(mutex_);
+  /// Not checked: the constructor calls it.
+  void choose_by(const CheckpointOptions& options,
+                 const std::vector<at::Tensor>& inputs) BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
+  void note_versions() const BELLOWS_REQUIRES(mutex_);
   void drop_values();
 
   const CheckpointOptions options_;
   Rerun rerun_;
   std::vector<SavedInput> inputs_;
-  std::vector<size_t> input_of_;  ///< for each tensor of the call, its index in inputs_
+  std::vector<size_t> input_of_;  ///< for each tensor argument of the call, its index in inputs_
   ForwardState state_;
   std::unique_ptr<Selection> selection_;
-  std::recursive_mutex mutex_;
-  std::vector<Place> places_;
-  /// Storages of the inputs and of saved tensors. The references keep their addresses from being reused.
-  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;
-  int64_t activation_bytes_ = 0;
-  bool finished_ = false, running_ = false;
+  RecursiveMutex mutex_;
+  std::vector<Place> places_;  ///< not guarded: second runs read it without the lock, when it no longer changes
+  /// Storages of the inputs and of saved tensors. The weak references prevent their addresses from being reused.
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_
+      BELLOWS_GUARDED_BY(mutex_);
+  int64_t activation_bytes_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  bool finished_ BELLOWS_GUARDED_BY(mutex_) = false;
+  bool running_ BELLOWS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace bellows::recompute::detail

@@ -18,103 +18,106 @@ struct FunctionSchema;
 
 namespace bellows::recompute::detail {
 
-/// The role of an operator call in a second run.
+/// How a second run treats an operator call.
 enum class CallKind : uint8_t {
-  /// Its results share the memory of its arguments, whose values it does not read: always called, never recorded
+  /// The results share memory with the arguments, and the operator does not read their values. Views are always called
+  /// and never recorded.
   view,
   makes,   ///< creates new tensors and writes no argument
-  writes,  ///< writes its first argument in place and returns it
-  other,   ///< all other operators: always called
+  writes,  ///< writes its first argument in place and returns this argument
+  other,   ///< all other operators, which are always called
 };
 
 struct OperatorKind {
   CallKind kind = CallKind::other;
-  bool random = false;         ///< draws from a default generator
-  bool uninitialized = false;  ///< leaves its results uninitialized, for others to fill
-  bool constant = false;       ///< fills its results without reading values; the host may then write to them undetected
-  bool foreign = false;        ///< may have effects that its schema does not declare, such as collectives
-  bool writes_some = false;    ///< writes at least one of its arguments
+  bool random = false;         ///< draws random numbers from a default generator
+  bool uninitialized = false;  ///< does not initialize its results, which other operators fill
+  /// Fills its results without reading values. The host may then write to the results undetected.
+  bool constant = false;
+  bool foreign = false;      ///< may have effects that its schema does not declare, as collectives do
+  bool writes_some = false;  ///< writes at least one of its arguments
 };
 
 /// Derives the kind from the operator's schema and tags.
 /// Threads: safe
 OperatorKind operator_kind(const c10::OperatorHandle& handle);
 
-using StorageIds = c10::SmallVector<int32_t, 4>;  ///< numbers of storages in a RegionTrace
+using StorageIds = c10::SmallVector<int32_t, 4>;  ///< numbers that a RegionTrace assigns to storages
 
-/// One operator call in a region's first run.
+/// One operator call in the first run of a region.
 struct TracedCall {
   const c10::FunctionSchema* schema = nullptr;
   OperatorKind kind;
-  bool kept = false;    ///< its outputs are kept independently of the choice
-  bool barred = false;  ///< its outputs must not be chosen
+  bool kept = false;    ///< whether a policy already decided to keep its outputs
+  bool barred = false;  ///< whether its outputs must not be chosen
   double seconds = 0;
   StorageIds reads;
-  StorageIds makes;     ///< by output number; -1: undefined output
-  int32_t target = -1;  ///< the storage that it writes, for kind `writes`
+  StorageIds makes;     ///< one storage per output; -1: undefined output
+  int32_t target = -1;  ///< the storage that it writes, if its kind is `writes`
 };
 
-/// The action of a second run for a call: execute it, use its kept outputs, or skip it.
+/// Treatment of a call in the second run: `run` executes it, `give` provides its kept outputs, and `skip` omits it.
 enum class Action : uint8_t { run, give, skip };
 
 struct Step {
   const c10::FunctionSchema* schema = nullptr;
   Action action = Action::run;
-  uint32_t given = 0;  ///< one bit for each output that is provided; the values of the others are not read
-  /// Number of in-place writes to the first output that are skipped, because it is provided in its final state
+  uint32_t given = 0;  ///< bit i is set if output i is provided; the values of all other outputs are not read
+  /// Number of skipped in-place writes to the first output, which is provided in its final state.
   uint32_t writes = 0;
 };
 
-/// The operators that a region called, the storages that they read and wrote, and the storages that autograd saved.
-/// This is enough to determine which operators a second run can omit. Tensors are identified by their storages.
+/// The operators that a region (one call of a checkpointed function) called, the storages that they read and wrote, and
+/// the storages that autograd saved. This information determines which operators a second run can omit. Tensors are
+/// identified by their storages.
 class RegionTrace {
  public:
   RegionTrace() = default;
 
-  /// Returns: the storages of the arguments. Call it before the operator runs.
+  /// Returns the storages of the arguments. Call it before the operator runs.
   StorageIds read(std::span<const c10::IValue> arguments);
   /// Adds a call.
-  /// Params:  call – with the storages that it read
-  ///          outputs – the outputs of an operator of kind `makes`, otherwise empty
+  /// Params:  call – the call, with the storages that it reads
+  ///          outputs – the outputs of an operator of kind `makes`; empty for all other kinds
   /// Returns: the recorded call; valid until the next call is added
   TracedCall& add(TracedCall call, const std::vector<at::Tensor>& outputs);
   bool keeps(size_t call) const { return calls_[call].kept; }
-  /// True if one of its outputs may have been written without a change of its version.
+  /// Returns whether an output of the call may have been written without an increase of its version.
   bool written_unseen(size_t call) const;
-  /// Excludes a call whose outputs have changed since.
+  /// Excludes a call whose outputs have changed since the call.
   void cannot_keep(size_t call) { calls_[call].kept = false, calls_[call].barred = true; }
   void saved(const at::Tensor& tensor);
-  /// Call it when the first run has ended.
+  /// Call this function when the first run has ended.
   void finish();
 
-  /// Returns: the storage's number if the region created it, otherwise -1. Valid until forget().
+  /// Returns the number of the storage if the region created it, and -1 otherwise. Valid until forget() is called.
   int32_t made(const c10::StorageImpl* storage) const;
-  /// Marks a storage that another part of the step keeps until backward anyway. Keeping it costs nothing.
+  /// Marks a storage that another part of the step keeps until backward anyway, so the budget does not count it.
   void lives_anyway(int32_t storage) { storages_[static_cast<size_t>(storage)].bytes = 0; }
   void forget() { numbers_.clear(); }
 
   size_t calls() const { return calls_.size(); }
   size_t storages() const { return storages_.size(); }
   int64_t bytes(size_t storage) const { return storages_[storage].bytes; }
-  /// Returns: the number of in-place writes to the first output of a call
+  /// Returns the number of in-place writes to the first output of the call.
   uint32_t writes_to(size_t call) const;
-  /// True if the storage can be kept, either as it was created or in its final state after in-place writes. The latter
-  /// requires that it was not read before these writes.
+  /// Returns whether the storage can be kept, either as it was created or in its final state after in-place writes. The
+  /// final state can be kept only if nothing reads the storage before these writes.
   bool keepable(size_t storage) const;
-  /// Returns: the keepable storages that autograd saved, or all keepable storages if calls cannot be skipped
+  /// Returns the keepable storages that autograd saved. If calls cannot be skipped, returns all keepable storages.
   std::vector<char> wanted() const;
   double seconds() const;
-  /// Turns off skipping of calls, because something may access memory without calling operators.
+  /// Turns off skipping of calls for a region that may access memory without calling operators.
   void never_skip() { may_skip_ = false; }
 
-  /// True if both traces have the same calls on the same storages.
+  /// Returns whether both traces have the same calls on the same storages.
   bool same_calls(const RegionTrace& other) const;
-  /// Takes the shorter time of each call.
+  /// Replaces the time of each call with the shorter time of the two traces.
   void take_shorter_times(const RegionTrace& other);
 
-  /// Returns: the actions of the second run if these storages are kept
+  /// Returns the actions of the second run if the storages marked in `kept` are kept.
   std::vector<Step> steps(const std::vector<char>& kept) const;
-  /// Returns: the time of the calls that the second run executes if these storages are kept
+  /// Returns the time of the calls that the second run executes if the storages marked in `kept` are kept.
   double seconds_again(const std::vector<char>& kept) const;
 
  private:
@@ -123,16 +126,16 @@ class RegionTrace {
     int32_t maker = -1;   ///< the call that created it, or -1
     uint32_t writes = 0;  ///< number of in-place writes
     bool saved = false, looked_at = false;
-    bool changed = false;  ///< written after it was read, or by an operator with unknown effects
-    bool unseen = false;   ///< its version may not show that change
+    bool changed = false;  ///< written after it was read, or by an operator with undeclared effects
+    bool unseen = false;   ///< its version may not reflect the change
   };
   struct Saved {
     int32_t storage;
-    size_t behind;  ///< number of earlier calls
+    size_t behind;  ///< number of calls before autograd saved the storage
   };
   struct Number {
     int32_t id;
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< reserves the address without keeping the memory
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< prevents reuse of the address, but does not keep the memory
   };
   class Scan;
   int32_t number(const at::Tensor& tensor);

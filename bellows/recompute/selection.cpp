@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 
+#include "bellows/core/mutex.h"
 #include "bellows/recompute/choose.h"
 
 namespace bellows::recompute {
@@ -123,7 +124,7 @@ void Selection::second_run_begins() const {
 }
 
 void Selection::saved(const at::Tensor& tensor) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (trace_) trace_->saved(tensor);
 }
 
@@ -137,7 +138,7 @@ RandomStates Selection::random_states_after(OperatorKind kind, const at::Tensor&
 /// Handles a call of a region with a plan: keeps the outputs that the plan selects.
 void Selection::follow(const tap::OpCall& op, OperatorKind kind, tap::Stack& stack) {
   op.next(stack);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   KeptCall& call = calls_.emplace_back();
   call.schema = &op.handle().schema();
   const auto& steps = region_plan_->steps;
@@ -176,7 +177,7 @@ void Selection::record(const tap::OpCall& op, OperatorKind kind, tap::Stack& sta
   using enum CheckpointPolicy;
   TracedCall traced{.schema = &op.handle().schema(), .kind = kind};
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     traced.reads = trace_->read(op.arguments(stack));
     if (kind.kind == CallKind::writes && !op.arguments(stack)[0].toTensor().has_storage())  // a sparse tensor
       traced.kind.kind = CallKind::other;
@@ -186,7 +187,7 @@ void Selection::record(const tap::OpCall& op, OperatorKind kind, tap::Stack& sta
   const bool makes = kind.kind == CallKind::makes;
   const std::vector<at::Tensor> outputs = makes ? tensors_of(op.results(stack)) : std::vector<at::Tensor>();
   if (budgeted()) traced.seconds = seconds_now(outputs) - begin;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   KeptCall& call = calls_.emplace_back();
   call.schema = traced.schema;
   TracedCall& noted_call = trace_->add(std::move(traced), outputs);
@@ -217,7 +218,7 @@ std::shared_ptr<const RegionPlan> Selection::decided(int64_t activation_bytes) {
 }
 
 void Selection::finish(int64_t activation_bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::shared_ptr<const RegionPlan> plan = region_plan_;
   if (trace_) {
     trace_->finish();
@@ -285,13 +286,13 @@ void Selection::give_whole_calls_only() {
 }
 
 void Selection::never_skip() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   give_whole_calls_only();
   if (plan_ && counts_) plan_->never_skip(number_);
 }
 
 void Selection::check_given() const {
-  for (const KeptCall& call : calls_) {
+  for (const KeptCall& call : finished_calls()) {
     for (const KeptOutput& output : call.outputs) {
       TORCH_CHECK(output.writes == 0 || !output.modified(),
                   "one of the variables needed for gradient computation has been modified by an inplace operation: a ",
@@ -380,25 +381,26 @@ class Selection::SecondRunTap final : public tap::OpTap {
 
  private:
   const KeptCall* next_call(const tap::OpCall& op) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const size_t number = number_++;
-    if (number >= selection_.calls_.size()) return nullptr;
-    const KeptCall& call = selection_.calls_[number];
+    const std::vector<KeptCall>& calls = selection_.finished_calls();
+    if (number >= calls.size()) return nullptr;
+    const KeptCall& call = calls[number];
     TORCH_CHECK_VALUE(call.schema == &op.handle().schema(), "checkpoint: the function called ", op.qualified_name(),
-                      " in its second run, where it had called ", call.schema->name(), " as operator ", number,
-                      " before. With a policy or a budget, the same operators must run in the same order. Look for ",
-                      "branches that depend on changing state.");
+                      " in its second run, but it had called ", call.schema->name(), " as operator ", number,
+                      " in the first run. With a policy or a budget, the same operators must run in the same order. A "
+                      "possible cause is a branch that depends on changing state.");
     return &call;
   }
 
   void note_final(const at::Tensor& tensor) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     finals_.push_back(tensor.storage().unsafeGetStorageImpl());
   }
 
   bool is_final(const at::Tensor& tensor) const {
     if (!tensor.defined() || !tensor.has_storage()) return false;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return std::count(finals_.begin(), finals_.end(), tensor.storage().unsafeGetStorageImpl()) > 0;
   }
 
@@ -413,9 +415,10 @@ class Selection::SecondRunTap final : public tap::OpTap {
   }
 
   const Selection& selection_;
-  mutable std::mutex mutex_;
-  size_t number_ = 0;
-  std::vector<const c10::StorageImpl*> finals_;  ///< storages that were provided in their final state
+  mutable Mutex mutex_;
+  size_t number_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  std::vector<const c10::StorageImpl*> finals_
+      BELLOWS_GUARDED_BY(mutex_);  ///< storages that were provided in their final state
 };
 
 std::shared_ptr<tap::OpTap> Selection::first_run() {

@@ -20,7 +20,7 @@ int64_t whole_pages(int64_t bytes) {
 }
 
 constexpr const char* advice =
-    "offload fewer tensors (.min_bytes). .reserve_bytes reserves the space before the first step.";
+    "You can also offload fewer tensors (.min_bytes). To reserve the space before the first step, set .reserve_bytes.";
 
 }  // namespace
 
@@ -30,7 +30,7 @@ SpillFile::SpillFile(std::string folder, int64_t reserve_bytes) : file_(std::mov
 
 int64_t SpillFile::take(int64_t bytes) {
   bytes = whole_pages(bytes);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto fits = [&](const auto& part) { return part.second >= bytes; };
   const auto part = std::find_if(free_.begin(), free_.end(), fits);
   int64_t offset = end_;
@@ -54,7 +54,7 @@ int64_t SpillFile::take(int64_t bytes) {
 
 void SpillFile::give_back(int64_t offset, int64_t bytes) {
   bytes = whole_pages(bytes);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   used_ -= bytes;
   auto part = free_.emplace(offset, bytes).first;
   if (const auto next = std::next(part); next != free_.end() && part->first + part->second == next->first) {
@@ -91,7 +91,7 @@ void SpillFile::read(int64_t offset, void* data, int64_t bytes) const {
 }
 
 int64_t SpillFile::peak_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return peak_;
 }
 

@@ -39,7 +39,7 @@ SpillStore::SpillStore(const std::string& folder, int64_t reserve_bytes, int64_t
 
 SpillStore::~SpillStore() {
   {
-    const std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     shared_->ending = true;
   }
   shared_->work.notify_all();
@@ -52,9 +52,11 @@ SpillStore::~SpillStore() {
 }
 
 void SpillStore::run(const std::shared_ptr<Shared>& shared, SpillStore* store) {
-  Lock lock(shared->mutex);
+  UniqueLock lock(shared->mutex);
   for (;;) {
-    shared->work.wait(lock, [&] { return shared->ending || !shared->to_read.empty() || !shared->to_write.empty(); });
+    shared->work.wait(lock, [&]() BELLOWS_REQUIRES(shared->mutex) {
+      return shared->ending || !shared->to_read.empty() || !shared->to_write.empty();
+    });
     if (shared->ending) return;
     const bool reads = !shared->to_read.empty();
     auto& queue = reads ? shared->to_read : shared->to_write;
@@ -62,9 +64,9 @@ void SpillStore::run(const std::shared_ptr<Shared>& shared, SpillStore* store) {
     queue.pop_front();
     if (!item) continue;
     if (reads) {
-      store->read_next(lock, item);
+      store->read_next(item);
     } else {
-      store->write_next(lock, item);
+      store->write_next(item);
     }
     lock.unlock();
     shared->progress.notify_all();
@@ -73,20 +75,19 @@ void SpillStore::run(const std::shared_ptr<Shared>& shared, SpillStore* store) {
   }
 }
 
-void SpillStore::write_next(Lock& lock, const Item& item) {
+void SpillStore::write_next(const Item& item) {
   if (item->place_ != SpilledTensor::Place::queued) return;
   item->place_ = SpilledTensor::Place::writing;
   const at::Tensor tensor = item->tensor_;
   std::exception_ptr error;
   int64_t offset = -1;
-  lock.unlock();
   try {
+    const MutexUnlock unlocked(shared_->mutex);
     offset = file_.take(item->bytes());
     file_.write(offset, item->data_, item->bytes());
   } catch (...) {
     error = std::current_exception();
   }
-  lock.lock();
   writing_bytes_ -= item->bytes();
   item->offset_ = offset;
   if (error) {
@@ -98,17 +99,16 @@ void SpillStore::write_next(Lock& lock, const Item& item) {
   }
 }
 
-void SpillStore::read_next(Lock& lock, const Item& item) {
+void SpillStore::read_next(const Item& item) {
   if (item->place_ != SpilledTensor::Place::reading) return;
   at::Tensor tensor;
   std::exception_ptr error;
-  lock.unlock();
   try {
+    const MutexUnlock unlocked(shared_->mutex);
     tensor = item->read_from_file();
   } catch (...) {
     error = std::current_exception();
   }
-  lock.lock();
   item->tensor_ = tensor;
   item->error_ = error;
   item->ahead_ = true;
@@ -121,10 +121,12 @@ void SpillStore::fail_if_broken() const {
 
 std::shared_ptr<tap::PackedTensor> SpillStore::put(const at::Tensor& tensor) {
   tap::sync();
-  Lock lock(shared_->mutex);
+  UniqueLock lock(shared_->mutex);
   fail_if_broken();
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
-  const auto room = [&] { return writing_bytes_ == 0 || writing_bytes_ + bytes <= in_flight_bytes_ || error_; };
+  const auto room = [&]() BELLOWS_REQUIRES(shared_->mutex) {
+    return writing_bytes_ == 0 || writing_bytes_ + bytes <= in_flight_bytes_ || error_;
+  };
   if (!room()) {
     ++stats_.waited;
     shared_->progress.wait(lock, room);
@@ -141,7 +143,7 @@ std::shared_ptr<tap::PackedTensor> SpillStore::put(const at::Tensor& tensor) {
 }
 
 at::Tensor SpillStore::get(const Item& item) {
-  Lock lock(shared_->mutex);
+  UniqueLock lock(shared_->mutex);
   fail_if_broken();
   read_ahead(item->number_);
   if (const auto given = item->given_.lock()) return at::Tensor(given);
@@ -190,7 +192,7 @@ void SpillStore::read_ahead(int64_t before) {
 
 void SpillStore::forget(SpilledTensor& item) {
   {
-    const std::lock_guard lock(shared_->mutex);
+    const MutexLock lock(shared_->mutex);
     items_.erase(item.number_);
     if (item.place_ == SpilledTensor::Place::queued) writing_bytes_ -= item.bytes();
     if (item.ahead_ || item.place_ == SpilledTensor::Place::reading) reading_bytes_ -= item.bytes();
@@ -200,13 +202,13 @@ void SpillStore::forget(SpilledTensor& item) {
 }
 
 void SpillStore::wait_until_written() {
-  Lock lock(shared_->mutex);
-  shared_->progress.wait(lock, [&] { return writing_bytes_ == 0 || error_; });
+  UniqueLock lock(shared_->mutex);
+  shared_->progress.wait(lock, [&]() BELLOWS_REQUIRES(shared_->mutex) { return writing_bytes_ == 0 || error_; });
   fail_if_broken();
 }
 
 OffloadStats SpillStore::stats() const {
-  const std::lock_guard lock(shared_->mutex);
+  const MutexLock lock(shared_->mutex);
   OffloadStats result = stats_;
   result.file_bytes = file_.peak_bytes();
   return result;

@@ -2,12 +2,12 @@
 
 #include <ATen/core/DimVector.h>
 
-#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <map>
 #include <thread>
 
+#include "bellows/core/mutex.h"
 #include "bellows/recompute/offload.h"
 #include "bellows/recompute/spill_file.h"
 
@@ -15,7 +15,7 @@ namespace bellows::recompute::detail {
 
 class SpillStore;
 
-/// One tensor that is in a file, or in transit to or from it.
+/// One tensor that was moved to a file, or that is being written or read.
 class SpilledTensor final : public tap::PackedTensor, public std::enable_shared_from_this<SpilledTensor> {
  public:
   SpilledTensor(std::shared_ptr<SpillStore> store, at::Tensor dense, int64_t number);
@@ -29,22 +29,23 @@ class SpilledTensor final : public tap::PackedTensor, public std::enable_shared_
   at::Tensor read_from_file() const;
 
   const std::shared_ptr<SpillStore> store_;
-  const int64_t number_;  ///< in the order of forward
+  const int64_t number_;  ///< position in the order in which forward saved the tensors
   at::DimVector sizes_, strides_;
   c10::TensorOptions options_;
   int64_t bytes_ = 0;
-  // The members below are protected by the store's lock.
+  // The store's mutex protects the members below. They are not annotated, because SpillStore is incomplete here.
   Place place_ = Place::queued;
-  int64_t offset_ = -1;  ///< in the file
+  int64_t offset_ = -1;  ///< offset in the file
   at::Tensor tensor_;    ///< set in the states queued, writing and memory
-  /// Data of tensor_, fetched early: later, pending operators that read the tensor may block access to it
+  /// Data pointer of tensor_. It is fetched early, because pending operators that read the tensor may block access to
+  /// it later.
   const void* data_;
-  bool ahead_ = false;  ///< read from the file, but not yet requested
+  bool ahead_ = false;  ///< the tensor was read ahead and has not been requested yet
   std::exception_ptr error_;
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> given_;  ///< the last result of unpack()
 };
 
-/// The file, its thread, and its tensors in the order of forward.
+/// The file, the thread that writes and reads it, and the tensors in the order in which forward saved them.
 /// Threads: safe
 class SpillStore : public std::enable_shared_from_this<SpillStore> {
  public:
@@ -53,40 +54,44 @@ class SpillStore : public std::enable_shared_from_this<SpillStore> {
   SpillStore(const SpillStore&) = delete;
   SpillStore& operator=(const SpillStore&) = delete;
 
-  /// Queues a tensor for writing. Waits while too many bytes are in transit.
-  /// Params: tensor – a CPU tensor, dense in any order of dimensions
+  /// Queues a tensor for writing. If too many bytes are waiting to be written, it first waits.
+  /// Params: tensor – a CPU tensor that is dense, with any order of dimensions
   std::shared_ptr<tap::PackedTensor> put(const at::Tensor& tensor);
   void wait_until_written();
   OffloadStats stats() const;
 
  private:
   friend class SpilledTensor;
-  using Lock = std::unique_lock<std::mutex>;
   using Item = std::shared_ptr<SpilledTensor>;
 
-  /// State shared with the thread. The store may be destroyed on that thread together with its last tensor.
+  /// State that is shared with the thread. The thread may destroy the store when it releases the last tensor.
   struct Shared {
-    std::mutex mutex;
-    std::condition_variable work, progress;
-    std::deque<std::weak_ptr<SpilledTensor>> to_write, to_read;
-    bool ending = false;
+    Mutex mutex;
+    ConditionVariable work, progress;
+    std::deque<std::weak_ptr<SpilledTensor>> to_write BELLOWS_GUARDED_BY(mutex);
+    std::deque<std::weak_ptr<SpilledTensor>> to_read BELLOWS_GUARDED_BY(mutex);
+    bool ending BELLOWS_GUARDED_BY(mutex) = false;
   };
 
-  static void run(const std::shared_ptr<Shared>& shared, SpillStore* store);
-  void write_next(Lock& lock, const Item& item);
-  void read_next(Lock& lock, const Item& item);
+  /// Not checked: the analysis cannot tell that `shared` is the state of `store`.
+  static void run(const std::shared_ptr<Shared>& shared, SpillStore* store) BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
+  void write_next(const Item& item) BELLOWS_REQUIRES(shared_->mutex);
+  void read_next(const Item& item) BELLOWS_REQUIRES(shared_->mutex);
   at::Tensor get(const Item& item);
-  void read_ahead(int64_t before);
+  void read_ahead(int64_t before) BELLOWS_REQUIRES(shared_->mutex);
   void forget(SpilledTensor& item);
-  void fail_if_broken() const;
+  void fail_if_broken() const BELLOWS_REQUIRES(shared_->mutex);
 
   SpillFile file_;
   const int64_t in_flight_bytes_;
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
-  std::map<int64_t, SpilledTensor*> items_;
-  int64_t next_number_ = 0, writing_bytes_ = 0, reading_bytes_ = 0;
-  std::exception_ptr error_;  ///< of a failed write: the file must not be used any more
-  OffloadStats stats_;
+  std::map<int64_t, SpilledTensor*> items_ BELLOWS_GUARDED_BY(shared_->mutex);
+  int64_t next_number_ BELLOWS_GUARDED_BY(shared_->mutex) = 0;
+  int64_t writing_bytes_ BELLOWS_GUARDED_BY(shared_->mutex) = 0;
+  int64_t reading_bytes_ BELLOWS_GUARDED_BY(shared_->mutex) = 0;
+  std::exception_ptr error_
+      BELLOWS_GUARDED_BY(shared_->mutex);  ///< error of a failed write, after which the file must not be used
+  OffloadStats stats_ BELLOWS_GUARDED_BY(shared_->mutex);
   std::thread thread_;
 };
 

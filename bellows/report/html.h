@@ -9,10 +9,11 @@ namespace bellows {
 /// spaces.
 std::string escape_html(std::string_view text);
 
-/// Returns the start of a self-contained page, up to and including `<main>`. The colors --paper, --card, --ink, --soft
-/// and --line follow the browser's light or dark mode. Charts, tables, `.key` and `.scroll` have a style.
-/// Params: title – text
-///         style – CSS that follows the shared rules
+/// Returns the start of a self-contained page, up to and including `<main>`. The page defines the colors --paper,
+/// --card, --ink, --soft and --line, which follow the browser's light or dark mode. It contains styles for charts,
+/// tables, `.key` and `.scroll`.
+/// Params: title – plain text
+///         style – CSS that is added after the shared rules
 std::string begin_page(std::string_view title, std::string_view style);
 
 }  // namespace bellows

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "bellows/report/json_text.h"
@@ -35,7 +36,7 @@ void TraceWriter::add(TraceEvent event) {
                            {"pid", ::getpid()},
                            {"tid", event.thread ? event.thread : trace_thread_number()}};
   if (!event.args_json.empty()) record["args"] = nlohmann::json::parse(event.args_json);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   records_.push_back(json_text(record));
 }
 
@@ -45,36 +46,41 @@ void TraceWriter::name_thread(uint64_t thread, std::string name) {
                                  {"pid", ::getpid()},
                                  {"tid", thread},
                                  {"args", {{"name", std::move(name)}}}};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   records_.push_back(json_text(record));
 }
 
 void TraceWriter::name_process(std::string name) {
   const nlohmann::json record = {
       {"ph", "M"}, {"name", "process_name"}, {"pid", ::getpid()}, {"args", {{"name", std::move(name)}}}};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   records_.push_back(json_text(record));
 }
 
 void TraceWriter::counter(std::string_view name, double at_us, double value) {
   const nlohmann::json record = {
       {"ph", "C"}, {"name", name}, {"pid", ::getpid()}, {"ts", at_us}, {"args", {{"value", value}}}};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   records_.push_back(json_text(record));
 }
 
 void TraceWriter::append(const TraceWriter& other) {
-  std::scoped_lock lock(mutex_, other.mutex_);
-  records_.insert(records_.end(), other.records_.begin(), other.records_.end());
+  std::vector<std::string> added;
+  {
+    MutexLock lock(other.mutex_);
+    added = other.records_;
+  }
+  MutexLock lock(mutex_);
+  records_.insert(records_.end(), std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
 }
 
 size_t TraceWriter::size() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return records_.size();
 }
 
 std::string TraceWriter::records() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::string text;
   for (const std::string& record : records_) text += (text.empty() ? "" : ",\n") + record;
   return text;
@@ -82,7 +88,7 @@ std::string TraceWriter::records() const {
 
 void TraceWriter::append(std::string records) {
   if (records.empty()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   records_.push_back(std::move(records));
 }
 

@@ -2,12 +2,13 @@
 
 namespace bellows {
 
-/// Makes the C library keep freed memory in the process and reuse it. By default, it returns large blocks to the
-/// operating system, and the next tensor of that size has to fault in zeroed pages again (about 0.25 µs for each 4
-/// KiB). Use it in programs whose steps all allocate the same sizes, such as training. It cannot be undone.
+/// Makes the C library keep freed memory in the process and reuse it. By default, the C library returns large blocks to
+/// the operating system. The next tensor of the same size then causes page faults (about 0.25 µs for each 4 KiB). Call
+/// this function in programs whose steps all allocate the same sizes, such as training. The effect lasts until the
+/// process ends. Without glibc, the function has no effect.
 /// Numerics: no effect
-/// Cost:     the process never shrinks below its peak memory. Without glibc, the function does nothing
-/// Threads:  any; call it before work starts, so that early blocks are reused, too
+/// Cost:     after a peak, the memory of the process does not shrink
+/// Threads:  any; call the function early, so that early allocations are reused, too
 void keep_freed_memory();
 
 }  // namespace bellows

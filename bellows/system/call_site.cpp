@@ -11,10 +11,10 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/system/file.h"
 
 namespace bellows {
@@ -123,15 +123,15 @@ std::string demangled(const char* name) {
 
 class FrameResolver {
  public:
-  const ResolvedFrame& resolve(void* address) {
+  const ResolvedFrame& resolve(void* address) BELLOWS_REQUIRES(mutex) {
     const auto [found, is_new] = frames_.try_emplace(address);
     if (is_new) found->second = look_up(address);
     return found->second;
   }
-  std::mutex mutex;
+  Mutex mutex;
 
  private:
-  ResolvedFrame look_up(void* address) {
+  ResolvedFrame look_up(void* address) BELLOWS_REQUIRES(mutex) {
     Dl_info info{};
     if (!dladdr(address, &info) || !info.dli_fname) return {false, false, "(unknown code)"};
     const std::string path = info.dli_fname;
@@ -150,8 +150,8 @@ class FrameResolver {
     return {false, name && is_foreign_symbol(name), name ? demangled(name) + " (" + where + ")" : where};
   }
 
-  std::unordered_map<void*, ResolvedFrame> frames_;
-  std::map<std::string, std::unique_ptr<SymbolTable>> tables_;
+  std::unordered_map<void*, ResolvedFrame> frames_ BELLOWS_GUARDED_BY(mutex);
+  std::map<std::string, std::unique_ptr<SymbolTable>> tables_ BELLOWS_GUARDED_BY(mutex);
 };
 
 }  // namespace
@@ -160,7 +160,7 @@ std::string call_site() {
   static FrameResolver& resolver = *new FrameResolver;
   std::array<void*, 96> addresses;
   const int count = ::backtrace(addresses.data(), static_cast<int>(addresses.size()));
-  std::lock_guard lock(resolver.mutex);
+  MutexLock lock(resolver.mutex);
   // Without symbols, frames of Bellows look like user code. All of them are deeper than libtorch's, which called
   //   them.
   int first = 0;

@@ -93,9 +93,9 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   TORCH_CHECK_VALUE(file.fd >= 0, "cannot open ", path, ": ", errno_message(errno), ".");
   struct stat status {};
   TORCH_CHECK(::fstat(file.fd, &status) == 0, "cannot examine ", path, ": ", errno_message(errno), ".");
-  TORCH_CHECK_VALUE(!S_ISDIR(status.st_mode), "cannot read ", path, ": it is a folder, a file was expected.");
+  TORCH_CHECK_VALUE(!S_ISDIR(status.st_mode), "cannot read ", path, ": expected a file, found a folder.");
   TORCH_CHECK_VALUE(S_ISREG(status.st_mode), "cannot read ", path,
-                    ": it is a pipe or a device, a regular file was expected.");
+                    ": expected a regular file, found a pipe or a device.");
   size_ = static_cast<size_t>(status.st_size);
   if (size_ > 0) {
     void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
@@ -113,15 +113,16 @@ MappedFile::~MappedFile() {
 void MappedFile::check_size() const {
   struct stat status {};
   if (::stat(path_.c_str(), &status) != 0 || status.st_dev != device_ || status.st_ino != inode_) return;
-  TORCH_CHECK_VALUE(static_cast<size_t>(status.st_size) >= size_, path_, " was cut while it was read: it had ", size_,
-                    " bytes, now it has ", status.st_size, ". Write a new file and rename it over the old one.");
+  TORCH_CHECK_VALUE(static_cast<size_t>(status.st_size) >= size_, path_, " was truncated while it was read. It had ",
+                    size_, " bytes, and it now has ", status.st_size,
+                    ". Write a new file and rename it over the old one.");
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   struct stat status {};
   // /dev/stdout or /dev/fd/3 may lead to a regular file that other processes have open, if the shell redirects it.
   const bool exists = ::stat(path_.c_str(), &status) == 0;
-  TORCH_CHECK(!exists || !S_ISDIR(status.st_mode), "cannot write ", path_, ": it is a folder. Name a file.");
+  TORCH_CHECK(!exists || !S_ISDIR(status.st_mode), "cannot write ", path_, ": it is a folder. Specify a file.");
   const bool special =
       exists && (!S_ISREG(status.st_mode) || path_.starts_with("/dev/") || path_.starts_with("/proc/"));
   if (special) {
@@ -137,7 +138,7 @@ void AtomicFile::open_temporary() {
   temporary_ = path_ + ".tmp-XXXXXX";
   fd_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
   TORCH_CHECK(fd_ >= 0, "cannot write ", path_, ": ", errno_message(errno),
-              ". The folder must exist and be writable: ", folder_of(path_));
+              ". This folder must exist and be writable: ", folder_of(path_));
   take_ownership(fd_, path_);
 }
 
@@ -148,12 +149,12 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " was committed already; nothing can be added.");
+  TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " is already committed, so nothing can be added.");
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     TORCH_CHECK(written >= 0, "cannot write ", path_, " at byte ", offset_, ": ", errno_message(errno),
-                ". The file is as it was before; free some space or choose another folder.");
+                ". The file is unchanged. Free some space or choose another folder.");
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset_ += static_cast<uint64_t>(written);
   }
@@ -164,8 +165,9 @@ void AtomicFile::write(std::string_view text) {
 }
 
 void AtomicFile::check_written(uint64_t offset, uint64_t size) const {
-  TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " was committed already.");
-  TORCH_CHECK(!temporary_.empty(), "cannot go back in ", path_, ": it is no regular file. Write to one and copy it.");
+  TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " is already committed.");
+  TORCH_CHECK(!temporary_.empty(), "cannot seek in ", path_,
+              ": it is not a regular file. Write to a regular file and copy it.");
   TORCH_CHECK(size <= offset_ && offset <= offset_ - size, "AtomicFile: expected a part of the ", offset_,
               " bytes that were written to ", path_, ", got bytes ", offset, " to ", offset + size, ".");
 }
@@ -176,7 +178,7 @@ void AtomicFile::overwrite(uint64_t offset, std::span<const std::byte> bytes) {
     const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     TORCH_CHECK(written > 0, "cannot write ", path_, " at byte ", offset, ": ", errno_message(errno),
-                ". The file is as it was before.");
+                ". The file is unchanged.");
     bytes = bytes.subspan(static_cast<size_t>(written));
     offset += static_cast<uint64_t>(written);
   }
@@ -188,14 +190,14 @@ void AtomicFile::read_back(uint64_t offset, std::span<std::byte> out) const {
     const ssize_t got = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     TORCH_CHECK(got > 0, "cannot read back ", path_, " at byte ", offset, ": ",
-                got < 0 ? errno_message(errno) : "it ends there", ".");
+                got < 0 ? errno_message(errno) : "the file ends there", ".");
     out = out.subspan(static_cast<size_t>(got));
     offset += static_cast<uint64_t>(got);
   }
 }
 
 void AtomicFile::commit() {
-  TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " was committed already.");
+  TORCH_CHECK(fd_ >= 0, "AtomicFile: ", path_, " is already committed.");
   if (temporary_.empty()) {
     ::close(std::exchange(fd_, -1));
     return;
@@ -219,7 +221,7 @@ std::string read_text_file(const std::string& path) {
   // Non-blocking: a pipe may have no writer yet. poll() reports the end of a pipe only after it has seen a writer.
   const FileHandle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   TORCH_CHECK_VALUE(file.fd >= 0, "cannot open ", path, ": ", errno_message(errno), ".");
-  LongWait wait("text from " + path, "it is a pipe or a device that sends nothing");
+  LongWait wait("text from " + path, "the pipe or device sends no data");
   std::string text;
   std::array<char, 4096> buffer{};
   for (;;) {
@@ -232,8 +234,8 @@ std::string read_text_file(const std::string& path) {
     if (count == 0) return text;
     wait.restart();
     text.append(buffer.data(), static_cast<size_t>(count));
-    TORCH_CHECK_VALUE(text.size() <= pipe_limit_bytes, "cannot read ", path, ": it gave more than ", pipe_limit_bytes,
-                      " bytes, a small text was expected.");
+    TORCH_CHECK_VALUE(text.size() <= pipe_limit_bytes, "cannot read ", path, ": the text is longer than ",
+                      pipe_limit_bytes, " bytes, but a short text was expected.");
   }
 }
 

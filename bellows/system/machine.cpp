@@ -83,6 +83,10 @@ bool Machine::has(const std::string& instruction_set) const {
   return std::find(isa.begin(), isa.end(), instruction_set) != isa.end();
 }
 
+bool Machine::has_bf16_arithmetic() const {
+  return has("amx_bf16") || has("avx512_bf16") || has("bf16");
+}
+
 int64_t Machine::usable_threads() const {
   if (cpu_quota <= 0) return hardware_threads;
   return std::min(hardware_threads, std::max<int64_t>(1, std::llround(std::ceil(cpu_quota))));

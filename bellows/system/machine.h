@@ -6,16 +6,16 @@
 
 namespace bellows {
 
-/// The machine and the libtorch that this process runs on, as included in measurement reports.
+/// The machine and the libtorch that this process uses. Measurement reports include these values.
 struct Machine {
   std::string cpu;               ///< "Intel(R) Xeon(R) Processor"
   std::string cpu_family_model;  ///< "6/207"; empty if the CPU does not report it
   int64_t cores = 0;             ///< physical cores of the machine
   int64_t hardware_threads = 0;  ///< hardware threads that this process may run on
-  double cpu_quota = 0;          ///< number of CPUs whose time the container may use; 0: no limit
+  double cpu_quota = 0;          ///< CPU time that the container may use, in CPUs; 0: no limit
   /// Relevant instruction sets that the CPU supports: "avx2", "avx512_bf16", "amx_bf16", …
   std::vector<std::string> isa;
-  int64_t memory_bytes = 0;  ///< installed, or the container's limit if that is smaller
+  int64_t memory_bytes = 0;  ///< installed memory, or the container's limit if that is smaller
   int64_t memory_available_bytes = 0;
   std::string os;             ///< "Debian GNU/Linux 12 (bookworm), Linux 6.1.0, x86_64"
   std::string libtorch;       ///< version: "2.11.0"
@@ -23,11 +23,14 @@ struct Machine {
   int64_t torch_threads = 0;  ///< intra-op threads of libtorch
 
   bool has(const std::string& instruction_set) const;
-  /// Hardware threads, limited by the container's quota: the number of threads that can run at the same time.
+  /// Returns whether the CPU has bf16 matrix multiplication (AMX-BF16, AVX512-BF16 or Arm's BF16). Other CPUs emulate
+  /// it, so that bf16 is slower than fp32.
+  bool has_bf16_arithmetic() const;
+  /// The number of threads that can run at the same time: the hardware threads, limited by the container's CPU quota.
   int64_t usable_threads() const;
 };
 
-/// Reads /proc, /etc/os-release and the cgroup files. Values that are not available stay empty or 0.
+/// Reads /proc, /etc/os-release and the cgroup files. Values that are not available are empty or 0.
 Machine this_machine();
 
 }  // namespace bellows

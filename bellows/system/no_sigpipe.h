@@ -6,10 +6,10 @@
 
 namespace bellows {
 
-/// Blocks SIGPIPE on this thread while the object lives, so that writing to a connection that was closed by the peer
-/// does not end the program. Threads that are started meanwhile inherit the blocked signal permanently. The program's
-/// signal handlers do not change.
-/// Threads: construct and destroy it on one thread, in nested order
+/// Blocks SIGPIPE on this thread while the object exists. Meanwhile, writing to a connection that the peer has closed
+/// does not end the program. Threads that start during this time inherit the blocked signal and keep it blocked. The
+/// program's signal handlers are not changed.
+/// Threads: create and destroy the object on the same thread; destroy nested objects in reverse order
 class NoSigpipe {
  public:
   NoSigpipe() {

@@ -11,7 +11,7 @@
 namespace bellows {
 
 Pipe::Pipe(const char* who) {
-  TORCH_CHECK(::pipe2(ends_.data(), O_CLOEXEC) == 0, who, ": no pipe: ", errno_message(errno), ".");
+  TORCH_CHECK(::pipe2(ends_.data(), O_CLOEXEC) == 0, who, ": cannot create a pipe: ", errno_message(errno), ".");
 }
 
 Pipe::~Pipe() {

@@ -5,7 +5,7 @@
 
 namespace bellows {
 
-/// A pipe that closes its ends in the destructor. The ends are close-on-exec.
+/// A pipe whose destructor closes both ends. Both ends are close-on-exec.
 class Pipe {
  public:
   /// Params: who – prefix of the error message: "launch"
@@ -17,7 +17,7 @@ class Pipe {
 
   int read_end() const { return ends_[0]; }
   int write_end() const { return ends_[1]; }
-  /// Transfers ownership of the end; the caller must close it.
+  /// Transfers ownership of the end to the caller, who must close it.
   int take_read_end() { return std::exchange(ends_[0], -1); }
   int take_write_end() { return std::exchange(ends_[1], -1); }
 

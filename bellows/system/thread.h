@@ -9,21 +9,22 @@
 
 namespace bellows {
 
-/// Explains why the system cannot start a thread and what to do, as a full sentence.
+/// Returns a message that states why the system cannot start a thread and what to do.
 std::string no_thread_message(const std::system_error& error);
-/// Throws: c10::Error always, "PURPOSE: cannot start a thread: …"
+/// Throws: c10::Error in all cases, with the message "PURPOSE: cannot start a thread: …"
 [[noreturn]] void throw_no_thread(std::string_view purpose, const std::system_error& error);
 
-/// Starts `count` threads that do nothing and ends them. If OpenMP cannot start a thread, it ends the process without a
-/// catchable error; call this function first to report the error instead.
+/// Starts `count` threads that do nothing and ends them. If OpenMP cannot start a thread, it ends the process, and the
+/// program cannot catch this error. Call check_threads() first to get an exception instead.
 /// Cost:   about 20 µs per thread
 /// Throws: c10::Error if the system cannot start that many threads
 void check_threads(int count);
 
-/// Starts a thread. Add work to its queue afterwards, or remove the work again if this function throws.
+/// Starts a thread. Call this function before you add work to the thread's queue. Otherwise, remove the work if this
+/// function throws.
 /// Params: purpose – prefix of the error message: "checkpoint"
 ///         Thread  – std::thread or std::jthread
-/// Throws: c10::Error if the system cannot start a thread (limits of threads or memory)
+/// Throws: c10::Error if the system cannot start a thread, because a limit of threads or memory is reached
 template <class Thread = std::thread, class Function>
 Thread start_thread(std::string_view purpose, Function&& function) {
   try {
@@ -33,8 +34,8 @@ Thread start_thread(std::string_view purpose, Function&& function) {
   }
 }
 
-/// Like std::async() on a new thread. If the system cannot start a thread, the function runs before this call returns.
-/// In both cases, get() rethrows its exceptions.
+/// Runs a function on a new thread, like std::async(). If the system cannot start a thread, the function runs on the
+/// calling thread before start_async_or_run() returns. In both cases, get() rethrows the exceptions of the function.
 template <class Function>
 auto start_async_or_run(const Function& function) {
   try {

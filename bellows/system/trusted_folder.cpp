@@ -23,8 +23,8 @@ bool is_of_this_user(const struct stat& status) {
 /// Checks one folder. In a sticky folder, other users cannot replace files of this user.
 std::string distrust_of(const fs::path& folder, const struct stat& status) {
   if (!is_of_this_user(status) && status.st_uid != 0)
-    return c10::str(folder.string(), " belongs to user ", status.st_uid, ", expected user ", ::geteuid(),
-                    ". Set BELLOWS_CACHE to a folder of your own.");
+    return c10::str(folder.string(), " belongs to user ", status.st_uid, ", but this process runs as user ",
+                    ::geteuid(), ". Set BELLOWS_CACHE to a folder that belongs to you.");
   if (is_trusted(status) || (status.st_mode & S_ISVTX)) return "";
   return c10::str("other users can write to the folder ", folder.string(), ". Run: chmod go-w '", folder.string(), "'");
 }
@@ -35,7 +35,7 @@ void make_private_path(const fs::path& folder) {
     make_private_path(folder.parent_path());
     if (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST) return;
   }
-  TORCH_CHECK(false, "cannot make the folder ", folder.string(), ": ", errno_message(errno), ".");
+  TORCH_CHECK(false, "cannot create the folder ", folder.string(), ": ", errno_message(errno), ".");
 }
 
 fs::path absolute_path(const std::string& folder) {
@@ -56,7 +56,7 @@ std::string distrust_of(const std::string& folder) {
   for (bool parent = false;; parent = true) {
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0)
-      return c10::str("cannot look at ", path.string(), ": ", errno_message(errno), ".");
+      return c10::str("cannot examine ", path.string(), ": ", errno_message(errno), ".");
     if (std::string why = distrust_of(path, status); !why.empty()) return why;
     const bool protects = (is_of_this_user(status) && is_trusted(status)) || (status.st_mode & S_ISVTX);
     if ((parent && protects) || !path.has_relative_path()) return "";

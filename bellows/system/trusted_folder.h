@@ -6,23 +6,25 @@
 
 namespace bellows {
 
-/// Whether only this user and root can change a file: one of them owns it, and neither group nor others may write.
+/// Returns whether only this user and root can change a file. For this, one of them must own the file, and neither the
+/// group nor others may have write permission.
 bool is_trusted(const struct stat& status);
 
-/// Checks whether other users can replace files of a folder, or the folder itself. It follows symbolic links first.
-/// Then it checks owner and mode of the folder and of its parents, up to the first parent that only this user can
-/// change or that is sticky (/tmp).
-/// Returns: the problem with the command that fixes it, or "" if there is none
+/// Checks whether other users can replace a folder or the files in it. The function first resolves symbolic links. Then
+/// it checks owner and mode of the folder and its parents. It stops after the first parent that only this user can
+/// change or that is sticky, such as /tmp.
+/// Returns: a message with the problem and its solution, or "" if there is no problem
 std::string distrust_of(const std::string& folder);
 
-/// Creates a folder and its missing parents with mode 0700, independent of the umask. An existing folder does not
-/// change.
-/// Throws: c10::Error if the system cannot create it
+/// Creates a folder and its missing parents with mode 0700, independently of the umask. An existing folder is not
+/// changed.
+/// Throws: c10::Error if the system cannot create the folder
 void make_private_folder(const std::string& folder);
 
-/// Like make_private_folder(), then requires a trusted folder. If the folder belongs to this user and others may write
-/// to it, its mode is set to 0700.
-/// Throws: c10::Error if the system cannot create it, or with the problem that distrust_of() returns
+/// Like make_private_folder(), but also requires that distrust_of() finds no problem. If the folder belongs to this
+/// user and other users can write to it, its mode is set to 0700.
+/// Throws: c10::Error if the system cannot create the folder, or if distrust_of() returns a problem (the message is
+///         then that problem)
 void make_trusted_folder(const std::string& folder);
 
 }  // namespace bellows

@@ -58,8 +58,8 @@ UnlinkedTempFile::UnlinkedTempFile(std::string folder, std::string user)
       return;
     }
   }
-  TORCH_CHECK(false, user_, ": cannot make a file in ", folder_, ": ", errno_message(first_error),
-              ". Give .folder one that exists and may be written.");
+  TORCH_CHECK(false, user_, ": cannot create a file in ", folder_, ": ", errno_message(first_error),
+              ". Set .folder to an existing folder that you can write to.");
 }
 
 UnlinkedTempFile::~UnlinkedTempFile() {
@@ -69,8 +69,8 @@ UnlinkedTempFile::~UnlinkedTempFile() {
 void UnlinkedTempFile::grow(int64_t end, const std::string& advice) {
   const int64_t more = end - size_, limit = file_size_limit();
   if (more <= 0) return;
-  TORCH_CHECK(end <= limit, user_, ": expected files of ", end,
-              " bytes to be allowed, but the limit of this process is ", limit, " (ulimit -f). Raise it; ", advice);
+  TORCH_CHECK(end <= limit, user_, ": the file needs ", end, " bytes, but the file size limit of this process is ",
+              limit, " (ulimit -f). Raise the limit. ", advice);
   const int64_t available = available_bytes(fd_);
   int error = available < more ? ENOSPC : allocate_on_disk(fd_, size_, end);
   if (error == EOPNOTSUPP) {  // a file system without preallocation: only its free space was checked
@@ -94,9 +94,9 @@ void UnlinkedTempFile::fill(int64_t begin, const std::string& advice) {
 }
 
 void UnlinkedTempFile::check_room(int error, int64_t more, const std::string& advice) const {
-  TORCH_CHECK(error == 0, user_, ": cannot take ", more, " bytes more on the disk of ", folder_, ": ",
-              errno_message(error), "; ", available_bytes(fd_), " bytes are available there, this process holds ",
-              size_, ". Free some, or give .folder a larger disk; ", advice);
+  TORCH_CHECK(error == 0, user_, ": cannot allocate ", more, " more bytes on the disk of ", folder_, ": ",
+              errno_message(error), "; ", available_bytes(fd_), " bytes are available there, and this process uses ",
+              size_, ". Free some space, or set .folder to a folder on a larger disk. ", advice);
 }
 
 bool UnlinkedTempFile::has_plenty(int64_t end) const {

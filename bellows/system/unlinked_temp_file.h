@@ -5,12 +5,12 @@
 
 namespace bellows {
 
-/// An unlinked temporary file for data that does not fit into memory. The system deletes it when the last descriptor is
-/// closed and the last mapping removed, even after `kill -9`.
-/// Threads: not thread-safe while grow() runs
+/// An unlinked temporary file for data that does not fit into memory. The system deletes the file when its last
+/// descriptor is closed and its last mapping is removed, even after `kill -9`.
+/// Threads: do not use the object on other threads while grow() runs
 class UnlinkedTempFile {
  public:
-  /// Params: folder – if empty, $TMPDIR or /tmp. Some systems keep /tmp in memory
+  /// Params: folder – where to create the file; if empty, $TMPDIR or /tmp. Some systems keep /tmp in memory
   ///         user – prefix of error messages: "offload"
   /// Throws: c10::Error if the folder is missing or not writable
   UnlinkedTempFile(std::string folder, std::string user);
@@ -19,16 +19,17 @@ class UnlinkedTempFile {
   UnlinkedTempFile& operator=(const UnlinkedTempFile&) = delete;
 
   /// Allocates disk space up to byte `end`, so that later writes cannot fail because the disk is full. On file systems
-  /// without preallocation, it only checks the free space.
-  /// Params: advice – end of the error message: an alternative for the user
-  /// Throws: c10::Error if there is not enough space or `end` is beyond `ulimit -f` (with both figures); the file is
-  ///         unchanged then
+  /// without preallocation, the function only checks the free space.
+  /// Params: advice – an alternative for the user, which is added to the error message
+  /// Throws: c10::Error if there is not enough space, or if `end` is beyond `ulimit -f` (the message states the
+  ///         required and the available size). The file is then unchanged
   void grow(int64_t end, const std::string& advice);
-  /// On file systems without preallocation, writes zeros from byte `begin` to allocate the space.
-  /// Cost:   that of writing; none if the space is preallocated
+  /// On file systems without preallocation, writes zeros from byte `begin` to the end of the file to allocate the
+  /// space.
+  /// Cost:   the time to write these bytes; nothing if the space is preallocated
   /// Throws: like grow()
   void fill(int64_t begin, const std::string& advice);
-  /// Whether growing to `end` bytes needs less than half of the available space and is allowed by `ulimit -f`.
+  /// Returns whether growing to `end` bytes needs less than half of the available space and `ulimit -f` permits it.
   bool has_plenty(int64_t end) const;
 
   int64_t size() const { return size_; }
@@ -36,7 +37,7 @@ class UnlinkedTempFile {
   const std::string& folder() const { return folder_; }
 
  private:
-  /// Params: error – errno; 0 for none
+  /// Params: error – errno, or 0 for no error
   void check_room(int error, int64_t more, const std::string& advice) const;
 
   const std::string folder_, user_;

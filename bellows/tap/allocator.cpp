@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
-#include <shared_mutex>
 #include <vector>
+
+#include "bellows/core/mutex.h"
 
 namespace bellows::tap {
 namespace {
@@ -18,8 +18,8 @@ namespace {
 struct AllocatorState {
   std::atomic<int64_t> current{0}, peak{0}, allocations{0}, frees{0};
   std::atomic<int> listener_count{0};
-  std::shared_mutex mutex;
-  std::vector<std::shared_ptr<AllocationListener>> listeners;
+  SharedMutex mutex;
+  std::vector<std::shared_ptr<AllocationListener>> listeners BELLOWS_GUARDED_BY(mutex);
 };
 
 AllocatorState& allocator_state() {
@@ -34,7 +34,7 @@ void notify_listeners(const AllocationEvent& event) {
   inside_listener = true;
   AllocatorState& state = allocator_state();
   {
-    std::shared_lock lock(state.mutex);
+    SharedLock lock(state.mutex);
     for (const auto& listener : state.listeners) {
       try {
         listener->on_allocation(event);
@@ -81,15 +81,15 @@ c10::Allocator* counting_allocator() {
 }  // namespace
 
 void install_cpu_allocator() {
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
+  static Mutex mutex;
+  MutexLock lock(mutex);
   if (cpu_allocator_installed()) return;
-  TORCH_CHECK(
-      c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator(),
-      "install_cpu_allocator: expected libtorch's own CPU allocator, found another one that was installed before. "
-      "Memory statistics need to be installed first, or not at all.");
+  TORCH_CHECK(c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator(),
+              "install_cpu_allocator: expected the CPU allocator of libtorch, found another allocator. Install memory "
+              "statistics before other allocators, or do not install them.");
   c10::SetCPUAllocator(counting_allocator());
-  TORCH_CHECK(cpu_allocator_installed(), "install_cpu_allocator: libtorch kept an allocator of a higher priority.");
+  TORCH_CHECK(cpu_allocator_installed(),
+              "install_cpu_allocator: libtorch already has an allocator with a higher priority.");
 }
 
 bool cpu_allocator_installed() {
@@ -107,17 +107,17 @@ void reset_cpu_allocation_peak() {
 }
 
 AllocationGuard::AllocationGuard(std::shared_ptr<AllocationListener> listener) : listener_(std::move(listener)) {
-  TORCH_CHECK_VALUE(listener_, "AllocationGuard: expected a listener, found null. Give it a std::make_shared<…>().");
+  TORCH_CHECK_VALUE(listener_, "AllocationGuard: expected a listener, found null. Pass a std::make_shared<…>().");
   install_cpu_allocator();
   AllocatorState& state = allocator_state();
-  std::unique_lock lock(state.mutex);
+  MutexLock lock(state.mutex);
   state.listeners.push_back(listener_);
   ++state.listener_count;
 }
 
 AllocationGuard::~AllocationGuard() {
   AllocatorState& state = allocator_state();
-  std::unique_lock lock(state.mutex);
+  MutexLock lock(state.mutex);
   state.listeners.erase(std::find(state.listeners.begin(), state.listeners.end(), listener_));
   --state.listener_count;
 }

@@ -4,10 +4,10 @@
 #include <torch/library.h>
 
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "bellows/core/mutex.h"
 
 namespace bellows::tap {
 
@@ -17,7 +17,7 @@ namespace {
 class Replacements {
  public:
   void set(const at::Tensor& key, BatchNormFunction function) {
-    const std::unique_lock lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase_if(of_, [](const auto& item) { return item.second.key.expired(); });
     if (function) {
       of_.insert_or_assign(key.unsafeGetTensorImpl(), Entry{Weak(key.getIntrusivePtr()),
@@ -28,7 +28,7 @@ class Replacements {
   }
   std::shared_ptr<const BatchNormFunction> find(const at::Tensor& key) const {
     if (!key.defined()) return nullptr;
-    const std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto found = of_.find(key.unsafeGetTensorImpl());
     return found == of_.end() ? nullptr : found->second.function;
   }
@@ -39,8 +39,8 @@ class Replacements {
     Weak key;
     std::shared_ptr<const BatchNormFunction> function;
   };
-  mutable std::shared_mutex mutex_;
-  std::unordered_map<const c10::TensorImpl*, Entry> of_;
+  mutable SharedMutex mutex_;
+  std::unordered_map<const c10::TensorImpl*, Entry> of_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 Replacements& replacements() {

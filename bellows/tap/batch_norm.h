@@ -6,7 +6,7 @@
 
 namespace bellows::tap {
 
-/// The arguments of one at::batch_norm call in training. Missing tensors are undefined.
+/// The arguments of one at::batch_norm call in training mode. Tensors that were not passed are undefined.
 struct BatchNormCall {
   at::Tensor input;                      ///< [N, C, …]
   at::Tensor weight, bias;               ///< [C]
@@ -15,12 +15,13 @@ struct BatchNormCall {
 };
 using BatchNormFunction = std::function<at::Tensor(const BatchNormCall& call)>;
 
-/// Computes at::batch_norm in training by `function` wherever `key` is the running mean, or the weight if there is no
-/// running mean. A null function ends the replacement. The function is called above autograd and must provide its own
-/// gradient. All other calls, including all calls in evaluation, are unchanged.
-/// Params:  key – compared by identity. Module::to() preserves the identity, Module::clone() does not.
-/// Cost:    one look-up per call in training, once any replacement has been made
-/// Threads: safe
+/// Replaces at::batch_norm in training mode with `function` for all calls whose key is `key`. The key of a call is its
+/// running mean, or its weight if there is no running mean. A null function ends the replacement. The function is
+/// called above autograd and must provide its own gradient. All other calls are unchanged, including all calls in
+/// evaluation mode.
+/// Params:  key – compared by identity. Module::to() preserves the identity, but Module::clone() does not
+/// Cost:    one lookup per call in training mode, after the first replacement
+/// Threads: thread-safe
 /// Throws:  c10::ValueError if `key` is undefined
 void replace_batch_norm(const at::Tensor& key, BatchNormFunction function);
 

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-/// Internal to the component: the clients of one kind of tap that are installed on a thread.
+/// Internal: the clients of one kind of tap on a thread.
 ///
-/// The clients are stored in c10::ThreadLocalDebugInfo, an immutable list. at::ThreadLocalState copies its head to
-/// autograd's workers, JIT continuations and any thread that restores a captured state. These threads share the nodes,
-/// so nodes are immutable except for `active`. A guard clears `active` when it ends. This ends the calls on every
-/// thread, even if other lists still hold the node.
+/// The clients are stored in c10::ThreadLocalDebugInfo, which is an immutable list. at::ThreadLocalState copies the
+/// head of the list to other threads: autograd's workers, JIT continuations, and any thread that restores a captured
+/// state. All these threads share the nodes, so nodes are immutable except for `active`. When a guard ends, it clears
+/// `active`. No thread then calls the client, even if other lists still contain the node.
 namespace bellows::tap {
 
 template <class Client, uint8_t kind_number>
@@ -23,13 +23,13 @@ struct CarriedNode : c10::DebugInfoBase {
 
   std::shared_ptr<Client> client;
   std::atomic<bool> active{true};
-  std::vector<CarriedNode*> all;  ///< oldest first, this node last; `below` keeps the older ones alive
+  std::vector<CarriedNode*> all;  ///< oldest first, this node last; `below` keeps the older nodes alive
   std::shared_ptr<c10::ThreadLocalDebugInfo> below;  ///< the thread's list before this node
-  const c10::ThreadLocalDebugInfo* head = nullptr;   ///< the thread's list including this node; only compared
+  const c10::ThreadLocalDebugInfo* head = nullptr;   ///< the thread's list with this node, for comparisons
 
   static constexpr auto kind = static_cast<c10::DebugInfoKind>(kind_number);
 
-  /// The innermost node of this thread, or null.
+  /// The innermost node of this thread, or null if there is none.
   static CarriedNode* top() { return static_cast<CarriedNode*>(c10::ThreadLocalDebugInfo::get(kind)); }
 
   static void push(const std::shared_ptr<CarriedNode>& node) {
@@ -44,7 +44,8 @@ struct CarriedNode : c10::DebugInfoBase {
     node->head = c10::ThreadLocalDebugInfo::current().get();
   }
 
-  /// Ends `node`. Removes it and ended nodes directly below it from this thread's list. `guard` is the guard's name.
+  /// Ends `node`. Removes `node` and all ended nodes directly below it from this thread's list.
+  /// Params: guard – name of the guard, for error messages
   static void end(const std::shared_ptr<CarriedNode>& node, const char* guard) {
     node->active = false;
     if (!at_head(node.get())) {

@@ -12,9 +12,9 @@ class ThreadLocalStateGuard;
 namespace bellows::tap {
 
 /// A snapshot of libtorch's thread-local state: all taps, grad mode, autocast, inference mode and profiler. Autograd's
-/// workers receive this state automatically. A thread that you start has the default state; use ContextGuard to apply a
-/// snapshot there.
-/// Threads: can be used on several threads at once
+/// workers receive this state automatically. Threads that you start yourself have the default state. Use ContextGuard
+/// to apply a snapshot on such a thread.
+/// Threads: may be used on several threads at once
 class Context {
  public:
   /// Captures the state of the calling thread.
@@ -25,7 +25,7 @@ class Context {
   std::shared_ptr<const at::ThreadLocalState> state_;
 };
 
-/// Applies a captured state to this thread while the guard lives, then restores the previous state.
+/// Applies a snapshot to this thread while the guard exists. The destructor restores the previous state.
 class ContextGuard {
  public:
   explicit ContextGuard(const Context& context);
@@ -38,7 +38,7 @@ class ContextGuard {
   std::unique_ptr<at::ThreadLocalStateGuard> guard_;
 };
 
-/// Starts a std::thread that runs `function()` under the taps of the calling thread.
+/// Starts a std::thread that runs `function()` with the thread-local state of the calling thread.
 template <class Function>
 std::thread thread(Function&& function) {
   return std::thread([context = Context::capture(), run = std::forward<Function>(function)]() mutable {

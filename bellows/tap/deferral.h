@@ -4,31 +4,33 @@
 
 namespace bellows::tap {
 
-/// An OpTap client that answers operators before it executes them. The returned tensors get their values later.
+/// An OpTap client that returns results before it executes the operators. The returned tensors receive their values
+/// later.
 class Deferral {
  public:
   virtual ~Deferral() = default;
-  /// Runs all pending operators. Meanwhile this client and the taps above it are removed from the thread.
+  /// Runs all pending operators. While they run, this client and the taps above it are removed from the thread.
   virtual void sync() = 0;
-  /// Turns deferring off until the matching call with true. The calls come in pairs, which can nest.
+  /// Turns deferral off with false, and on again with true. Calls must be paired, and pairs may nest.
   virtual void set_deferring(bool on) = 0;
 };
 
-/// Returns: the innermost client on this thread that defers operators, or null
+/// Returns the innermost client on this thread that defers operators, or null if there is none.
 std::shared_ptr<Deferral> active_deferral();
 
-/// Runs all operators that are pending on this thread. Afterwards every tensor has its value. Call it before you access
-/// data by pointer or the state of a random generator, because such accesses call no operator.
-/// Cost:   if nothing is pending, one look at the thread's list of taps
+/// Runs all operators that are pending on this thread. Afterwards, every tensor has its value. Call this function
+/// before you access data through a pointer or access the state of a random generator. Such accesses do not call an
+/// operator, so they do not run pending operators automatically.
+/// Cost:   if nothing is pending, one lookup in the thread's list of taps
 /// Throws: exceptions of the pending operators
 void sync();
 
-/// While the guard lives, operators run when they are called instead of being deferred. The constructor runs all
-/// pending operators. Use it in host code that mixes operators and pointers, such as printing a tensor.
-/// Threads: create and destroy the guard on the same thread. It affects all threads of the client.
+/// Disables deferral while the guard exists: operators run when they are called. The constructor runs all pending
+/// operators. Use this guard in host code that mixes operators and pointers, for example to print a tensor.
+/// Threads: create and destroy the guard on the same thread. It affects all threads that use the same client
 class EagerGuard {
  public:
-  /// Throws: as sync()
+  /// Throws: exceptions of the pending operators
   EagerGuard();
   ~EagerGuard();
   EagerGuard(const EagerGuard&) = delete;

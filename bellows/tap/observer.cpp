@@ -1,6 +1,7 @@
 #include "bellows/tap/observer.h"
 
 #include "bellows/core/error.h"
+#include "bellows/core/mutex.h"
 #include "bellows/report/trace_writer.h"
 #include "bellows/tap/carried_stack.h"
 #include "bellows/tap/redispatch.h"
@@ -10,7 +11,6 @@
 
 #include <cstring>
 #include <exception>
-#include <mutex>
 
 namespace bellows::tap {
 namespace {
@@ -29,8 +29,8 @@ struct Watch {
   const std::shared_ptr<Observer> observer;
   const ObserverNeeds needs;
   std::atomic<bool> failed{false};
-  std::mutex mutex;
-  std::exception_ptr failure;
+  Mutex mutex;
+  std::exception_ptr failure BELLOWS_GUARDED_BY(mutex);
 };
 
 using WatchNode = CarriedNode<Watch, 0xB2>;
@@ -85,7 +85,7 @@ void call_observer(WatchNode& node, OpEvent::Kind kind, const Call& call) {
     call(*node.client->observer);
   } catch (...) {
     node.client->failed = true;
-    std::lock_guard lock(node.client->mutex);
+    MutexLock lock(node.client->mutex);
     if (!node.client->failure) node.client->failure = std::current_exception();
   }
 }
@@ -177,7 +177,7 @@ std::string OpEvent::qualified_name() const {
 }
 
 ObserverGuard::ObserverGuard(std::shared_ptr<Observer> observer) {
-  TORCH_CHECK_VALUE(observer, "ObserverGuard: expected an observer, found null. Give it a std::make_shared<…>().");
+  TORCH_CHECK_VALUE(observer, "ObserverGuard: expected an observer, found null. Pass a std::make_shared<…>().");
   auto node = std::make_shared<WatchNode>(std::make_shared<Watch>(std::move(observer)));
   node_ = node;
   WatchNode::push(node);
@@ -199,7 +199,7 @@ ObserverGuard::~ObserverGuard() {
 
 void ObserverGuard::check() {
   Watch& watch = *static_cast<WatchNode*>(node_.get())->client;
-  std::unique_lock lock(watch.mutex);
+  UniqueLock lock(watch.mutex);
   std::exception_ptr failure = std::exchange(watch.failure, nullptr);
   lock.unlock();
   if (failure) std::rethrow_exception(failure);

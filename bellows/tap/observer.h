@@ -10,31 +10,31 @@
 
 namespace bellows::tap {
 
-/// One operator, autograd node or user scope while it runs. Valid only during the call that receives it.
+/// An operator, autograd node or user scope that is running. Valid only during the call that receives it.
 struct OpEvent {
   enum class Kind { op, backward_node, torchscript, user_scope };
 
   Kind kind = Kind::op;
-  std::string_view name;      ///< "aten::add", "AddmmBackward0", or the scope's text
-  std::string_view overload;  ///< "Tensor", or "" for operators without overloads
-  /// Set in before() if `needs().inputs`: the arguments in the schema's order, or the incoming gradients of a backward
-  /// node.
+  std::string_view name;      ///< such as "aten::add" or "AddmmBackward0", or the text of a user scope
+  std::string_view overload;  ///< such as "Tensor"; empty for operators without overloads
+  /// Set in before() if `needs().inputs`. Contains the arguments in the order of the schema, or the incoming gradients
+  /// of a backward node.
   std::span<const c10::IValue> inputs;
-  /// Set in after() if `needs().outputs`; empty if the operator threw.
+  /// Set in after() if `needs().outputs`. Empty if the operator threw an exception.
   std::span<const c10::IValue> outputs;
-  /// Forward: the number of the autograd node that is about to be created, or -1 below autograd. Backward node: the
-  /// number that its forward operator had on thread `forward_thread_id`.
+  /// For an operator: the number of the autograd node that the operator will create, or -1 below autograd. For a
+  /// backward node: the number that its forward operator had on thread `forward_thread_id`.
   int64_t sequence_number = -1;
   uint64_t thread_id = 0;          ///< libtorch's logical thread number
   uint64_t forward_thread_id = 0;  ///< backward nodes only
   double start_us = 0;             ///< trace_now_us() before the operator; set if `needs().times`
 
-  /// Example: "aten::add.Tensor"
-  /// Cost:    allocates one string
+  /// Returns a name such as "aten::add.Tensor".
+  /// Cost: allocates one string
   std::string qualified_name() const;
 };
 
-/// The data that an observer requests. Data that no observer requests costs nothing.
+/// The data that an observer requests. Data that no observer requests is not collected.
 struct ObserverNeeds {
   bool operators = true;
   bool backward_nodes = false;
@@ -44,30 +44,34 @@ struct ObserverNeeds {
   bool times = false;
 };
 
-/// Watches operators through at::RecordFunction without changing the execution: kernels and results are identical.
+/// Watches operators through at::RecordFunction without changing their execution. Kernels and results stay identical.
 ///
-/// Composite operators are reported first, followed by their parts, nested: aten::linear, aten::addmm. In backward, the
-/// operators of an autograd node are reported inside that node. Under an OpTap, an operator is still reported once.
-/// Operators that an observer calls itself are not reported to any observer.
-/// An observer cannot make an operator fail; use OpCheck for that. If before() or after() throws, this observer gets no
-/// more calls. ObserverGuard::check() rethrows the exception; without that call, it is logged.
-/// Threads: called on each thread where it is installed or to which its context was carried (autograd's workers,
-///          tap::ContextGuard). Calls may be concurrent.
+/// - A composite operator is reported before its parts, which are nested within it. For example, aten::addmm is nested
+///   within aten::linear.
+/// - In backward, the operators of an autograd node are reported within that node.
+/// - Under an OpTap, an operator is still reported only once.
+/// - Operators that an observer calls are not reported to any observer.
+/// - An observer cannot make an operator fail. Use OpCheck for this.
+///
+/// If before() or after() throws, this observer receives no more calls. ObserverGuard::check() rethrows the exception.
+/// If check() is not called, the exception is logged.
+/// Threads: called on each thread where the observer is installed or to which its context was carried (autograd's
+///          workers, tap::ContextGuard). Calls may be concurrent
 class Observer {
  public:
   virtual ~Observer() = default;
   /// Called once, when the guard is created.
   virtual ObserverNeeds needs() const { return {}; }
   virtual void before(const OpEvent&) {}
-  /// Also called when the operator threw.
+  /// Also called if the operator threw an exception.
   virtual void after(const OpEvent&) {}
 };
 
-/// Installs an observer on this thread while the guard lives. Observers can nest: before() runs in the order of
-/// installation, after() in reverse order. After the guard's end, no thread calls the observer for new operators.
-/// Threads: create and destroy the guard on the same thread, in nested order. Otherwise it still ends, and an error is
-///          logged.
-/// Cost:    a small fraction of an operator's own dispatch; figures: bench/taps
+/// Installs an observer on this thread while the guard exists. If observers are nested, before() runs in the order of
+/// installation and after() in reverse order. When the guard has ended, no thread calls the observer for new operators.
+/// Threads: create and destroy guards on the same thread and in nested order. If you do not, the guard still ends, but
+///          logs an error
+/// Cost:    a small fraction of the dispatch time of an operator; measured by bench/taps
 class ObserverGuard {
  public:
   /// Throws: c10::ValueError if `observer` is null
@@ -76,7 +80,7 @@ class ObserverGuard {
   ObserverGuard(const ObserverGuard&) = delete;
   ObserverGuard& operator=(const ObserverGuard&) = delete;
 
-  /// Rethrows the first exception of the observer, once.
+  /// Rethrows the first exception of the observer, but only once.
   void check();
 
  private:

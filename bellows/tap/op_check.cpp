@@ -38,7 +38,7 @@ void register_fallback_once() {
 }  // namespace
 
 OpCheckGuard::OpCheckGuard(std::shared_ptr<OpCheck> check) {
-  TORCH_CHECK_VALUE(check, "OpCheckGuard: expected a check, found null. Give it a std::make_shared<…>().");
+  TORCH_CHECK_VALUE(check, "OpCheckGuard: expected a check, found null. Pass a std::make_shared<…>().");
   register_fallback_once();
   auto node = std::make_shared<CheckNode>(std::move(check));
   node_ = node;

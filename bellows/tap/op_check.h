@@ -6,24 +6,26 @@
 
 namespace bellows::tap {
 
-/// Inspects each operator before it runs and may refuse it by throwing. The exception leaves the operator's call, and
-/// nothing has been changed. Typical checks: "no random operator before seeding", "no implicit synchronization".
+/// Inspects each operator before it runs. It may refuse an operator by throwing an exception. The exception propagates
+/// to the caller of the operator, and nothing is changed. Typical checks are "no random operator before seeding" and
+/// "no implicit synchronization".
 ///
-/// The check sits at the top of the dispatcher, above autocast and autograd. It first receives the user's call
+/// The check runs at the top of the dispatcher, above autocast and autograd. It first receives the user's call
 /// (aten::linear), then the operators that this call consists of. Kernels and results are the same as without a check.
-/// Operators called by check() itself or by a client of an OpTap are not checked.
-/// Threads: called on each thread where it is installed or to which its context was carried (autograd's workers,
-///          tap::ContextGuard). Calls may be concurrent.
+/// Operators that check() itself or a client of an OpTap calls are not checked.
+/// Threads: called on each thread where the check is installed or to which its context was carried (autograd's workers,
+///          tap::ContextGuard). Calls may be concurrent
 class OpCheck {
  public:
   virtual ~OpCheck() = default;
-  /// Throws: any exception to refuse the operator. Prefer std::exception, because autograd's workers pass on its text.
+  /// Throws: any exception to refuse the operator. Prefer std::exception, because autograd's workers preserve its
+  ///         message
   virtual void check(const OpRef& op, Stack& stack) = 0;
 };
 
-/// Installs a check on this thread while the guard lives. Checks can nest and are called in the order of installation.
-/// Threads: create and destroy the guard on the same thread, in nested order. Otherwise it still ends, and an error is
-///          logged.
+/// Installs a check on this thread while the guard exists. Nested checks are called in the order of installation.
+/// Threads: create and destroy guards on the same thread and in nested order. If you do not, the guard still ends, but
+///          logs an error
 class OpCheckGuard {
  public:
   /// Throws: c10::ValueError if `check` is null

@@ -13,28 +13,28 @@ class OperatorHandle;
 
 namespace bellows::tap {
 
-/// The arguments of an operator call, later its results. They are on top; below them, the stack may hold other values,
-/// such as those of the TorchScript interpreter.
+/// The arguments of an operator call, and later its results. They are on top of the stack. Below them, the stack may
+/// contain other values, such as those of the TorchScript interpreter.
 using Stack = std::vector<c10::IValue>;
 
-/// The operator of one call. Cheap to create; valid during the call.
+/// The operator of one call. It is cheap to create, and is valid only during the call.
 class OpRef {
  public:
   explicit OpRef(const c10::OperatorHandle& handle) : handle_(handle) {}
 
-  /// libtorch's own handle: schema, tags, redispatch (ATen/core/dispatch/Dispatcher.h).
+  /// Returns libtorch's handle of the operator, with schema, tags and redispatch (ATen/core/dispatch/Dispatcher.h).
   const c10::OperatorHandle& handle() const { return handle_; }
-  /// Example: "aten::add"
+  /// Returns a name such as "aten::add".
   std::string_view name() const;
-  /// Example: "Tensor", or "" for operators without overloads
+  /// Returns an overload name such as "Tensor", or "" for operators without overloads.
   std::string_view overload() const;
-  /// Example: "aten::add.Tensor", "aten::relu"
-  /// Cost:    allocates one string
+  /// Returns a name such as "aten::add.Tensor" or "aten::relu".
+  /// Cost: allocates one string
   std::string qualified_name() const;
 
-  /// The arguments. Call it before the operator runs.
+  /// Returns the arguments. Call this function before the operator runs.
   std::span<c10::IValue> arguments(Stack& stack) const;
-  /// The results. Call it after the operator ran.
+  /// Returns the results. Call this function after the operator has run.
   std::span<c10::IValue> results(Stack& stack) const;
 
  private:

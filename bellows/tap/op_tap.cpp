@@ -18,7 +18,7 @@ using Mode = c10::impl::PyObject_TorchDispatchMode;
 using ModeStack = c10::impl::TorchDispatchModeTLS;
 
 [[noreturn]] void unreachable(const char* what) {
-  TORCH_INTERNAL_ASSERT(false, "OpTap: libtorch asked for ", what);
+  TORCH_INTERNAL_ASSERT(false, "OpTap: libtorch requested ", what);
 }
 
 /// The table through which libtorch calls a Python interpreter. For modes, only dispatch() and detach() are called. The
@@ -182,7 +182,7 @@ void OpCall::next(Stack& stack) const {
 }
 
 OpTapGuard::OpTapGuard(std::shared_ptr<OpTap> tap) {
-  TORCH_CHECK_VALUE(tap, "OpTapGuard: expected a tap, found null. Give it a std::make_shared<…>().");
+  TORCH_CHECK_VALUE(tap, "OpTapGuard: expected a tap, found null. Pass a std::make_shared<…>().");
   auto frame = std::make_shared<Frame>(std::move(tap));
   node_ = frame;
   ModeStack::push_non_infra_mode_onto_stack(std::shared_ptr<Mode>(frame, &frame->mode));
@@ -193,8 +193,8 @@ OpTapGuard::~OpTapGuard() {
   frame->active = false;
   if (top_frame() != frame) {
     log_error(
-        "OpTapGuard: destroyed out of order, or on another thread than it was made on. Its client gets no more calls. ",
-        "Destroy guards in the reverse order of their making, on the thread that made them.");
+        "OpTapGuard: the guard was destroyed out of order or on the wrong thread. Its tap receives no more calls. "
+        "Destroy guards in the reverse order of their creation, on the thread that created them.");
     return;
   }
   for (Frame* top = top_frame(); top && !top->active; top = top_frame()) ModeStack::pop_stack();

@@ -6,38 +6,40 @@
 
 namespace bellows::tap {
 
-/// One operator call that an OpTap client handles.
+/// One operator call that an OpTap client receives.
 class OpCall : public OpRef {
  public:
   using OpRef::OpRef;
-  /// Runs the call: calls the next outer client, or libtorch's kernel after the last one. Replaces the arguments on top
-  /// of `stack` by the results. The client may omit it, or call it several times with other arguments.
+  /// Runs the operator: calls the next outer client, or libtorch's kernel if there is no further client. The results
+  /// replace the arguments on top of `stack`. A client may skip this call, or repeat it with different arguments.
   void next(Stack& stack) const;
 };
 
-/// Receives every operator below autograd and may change how it is executed.
+/// Receives every operator below autograd and may change how the operator is executed.
 ///
 /// - The client receives operators after autograd and autocast, also in backward. Composite operators arrive
-///   decomposed. Exception: in inference mode, matmul, dropout and attention arrive whole. detach() arrives as
-///   aten::detach, but libtorch's internal shallow copies do not. In-place operators and views arrive as such.
-/// - A client either calls op.next(stack), or replaces op.arguments(stack) by results that match the schema.
-/// - Operators that a client calls itself run below autograd. Only the outer clients receive them.
-/// - Exceptions leave through the operator's call. The taps remain valid afterwards.
-/// Numerics: while a tap is active, libtorch treats tensors like subclasses, and some operators use other kernels.
-///           docs/tap-bits.md lists the operators whose results differ. To watch only, use Observer.
-/// Threads:  called on each thread where it is installed or to which its context was carried (autograd's workers,
-///           tap::ContextGuard). Calls may be concurrent.
+///   decomposed. In inference mode, however, matmul, dropout and attention are not decomposed.
+/// - In-place operators and views are received unchanged. detach() is received as aten::detach, but libtorch's internal
+///   shallow copies are not received.
+/// - A client must either call op.next(stack) or replace op.arguments(stack) with results that match the schema.
+/// - Operators that a client calls run below autograd. Only the outer clients receive them.
+/// - Exceptions propagate to the caller of the operator. The taps remain valid.
+/// Numerics: while a tap is active, libtorch treats tensors like tensor subclasses, and some operators use different
+///           kernels. docs/tap-bits.md lists the operators whose results differ. Use Observer if you only watch
+///           operators
+/// Threads:  called on each thread where the tap is installed or to which its context was carried (autograd's workers,
+///           tap::ContextGuard). Calls may be concurrent
 class OpTap {
  public:
   virtual ~OpTap() = default;
   virtual void call(const OpCall& op, Stack& stack) = 0;
 };
 
-/// Installs a tap on this thread while the guard lives. Taps can nest: the innermost client is called first, and its
-/// next() calls the next outer one. After the guard's end, no thread calls the client for new operators.
-/// Threads: create and destroy the guard on the same thread, in nested order. Otherwise it still ends, and an error is
-///          logged.
-/// Cost:    one additional boxed dispatch per operator; figures: bench/taps
+/// Installs a tap on this thread while the guard exists. If taps are nested, the innermost client is called first, and
+/// its next() calls the next outer client. When the guard has ended, no thread calls the client for new operators.
+/// Threads: create and destroy guards on the same thread and in nested order. If you do not, the guard still ends, but
+///          logs an error
+/// Cost:    one additional boxed dispatch per operator; measured by bench/taps
 class OpTapGuard {
  public:
   /// Throws: c10::ValueError if `tap` is null

@@ -2,8 +2,9 @@
 
 #include <c10/core/StorageImpl.h>
 
-#include <mutex>
 #include <unordered_map>
+
+#include "bellows/core/mutex.h"
 
 namespace bellows::tap {
 namespace {
@@ -35,10 +36,10 @@ NoMemory* no_memory() {
 
 constexpr const char* pending_message =
     "this tensor has no value yet: the operators of its region run when the region ends, or when a value is needed. "
-    "Call bellows::sync() before reaching for its data; to print it, make a bellows::eager_guard.";
+    "Call bellows::sync() before you access its data. To print the tensor, create a bellows::eager_guard.";
 constexpr const char* held_message =
-    "operators that read or write this tensor were called in a region and have not run yet. "
-    "Call bellows::sync() before reaching for its data.";
+    "operators that read or write this tensor were called in a region and have not run yet. Call bellows::sync() "
+    "before you access its data.";
 
 /// A storage that at least one client of the process holds.
 struct Held {
@@ -48,8 +49,8 @@ struct Held {
 };
 
 struct Registry {
-  std::mutex mutex;
-  std::unordered_map<c10::StorageImpl*, Held> storages;
+  Mutex mutex;
+  std::unordered_map<c10::StorageImpl*, Held> storages BELLOWS_GUARDED_BY(mutex);
 };
 
 Registry& registry() {
@@ -112,8 +113,8 @@ void StorageHolds::hold(const c10::Storage& storage, bool guarded) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
   held_.push_back(storage.getWeakStorageImpl());
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  const auto place = [&] {
+  const MutexLock lock(all.mutex);
+  const auto place = [&]() BELLOWS_REQUIRES(all.mutex) {
     try {
       return all.storages.try_emplace(&impl).first;
     } catch (...) {
@@ -132,7 +133,7 @@ void StorageHolds::hold(const c10::Storage& storage, bool guarded) {
 void StorageHolds::open() {
   if (held_.empty()) return;
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   for (const auto& storage : held_) {
     auto* const impl = storage._unsafe_get_target();
     unguard(*impl, all.storages[impl]);
@@ -142,7 +143,7 @@ void StorageHolds::open() {
 void StorageHolds::release() {
   if (held_.empty()) return;
   Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const MutexLock lock(all.mutex);
   for (const auto& storage : held_) {
     auto* const impl = storage._unsafe_get_target();
     const auto found = all.storages.find(impl);

@@ -8,35 +8,36 @@
 
 namespace bellows::tap {
 
-/// Storages that get their data later. They serve OpTap clients that answer operators before executing them.
+/// Pending storages receive their data later. OpTap clients use them if they return results before they execute the
+/// operators.
 ///
-/// libtorch can make a storage throw on data access, but has no interface to end this. These functions therefore set
-/// the private flag. Sizes, strides, views, autograd and comparisons of storages work as usual. Accesses through raw
-/// pointers that were taken earlier are not detected.
+/// libtorch can make a storage throw when its data is accessed, but has no interface to turn this off again. Therefore,
+/// these functions set libtorch's private flag. Sizes, strides, views, autograd and comparisons of storages work as
+/// usual. Accesses through raw pointers that were obtained earlier are not detected.
 
-/// Returns: a storage of `nbytes` bytes without memory. Every access to its data throws a c10::Error that mentions
-///          sync().
+/// Returns a storage of `nbytes` bytes without memory. Every access to its data throws a c10::Error that mentions
+/// sync().
 c10::intrusive_ptr<c10::StorageImpl> make_pending_storage(size_t nbytes, c10::Device device);
 
-/// True from make_pending_storage() until fulfil().
+/// True until fulfil() is called for a storage that make_pending_storage() created.
 bool is_pending(const c10::StorageImpl& storage);
 
-/// Moves memory, allocator and size of `computed` into `pending`. All tensors over `pending` have data afterwards.
+/// Moves memory, allocator and size of `computed` into `pending`. Afterwards, all tensors with this storage have data.
 void fulfil(c10::StorageImpl& pending, c10::StorageImpl& computed);
 
-/// Marks a pending storage that will never get data: accesses throw a c10::Error with the message `why`.
+/// Marks a pending storage as failed. It never receives data, and accesses throw a c10::Error with the message `why`.
 void abandon(c10::StorageImpl& pending, const std::string& why);
 
-/// Makes a tensor over a storage without running an operator.
-/// Params: keys – those of an existing tensor of the same kind. The usual constructors derive them from the current
-///         inference mode, which may have changed.
+/// Creates a tensor with a given storage without running an operator.
+/// Params: keys – keys of an existing tensor of the same kind. The usual constructors derive the keys from the current
+///                inference mode, which may have changed since then
 at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, at::IntArrayRef sizes,
                        at::IntArrayRef strides, int64_t offset, bool wrapped_number);
 
-/// The storages that one client's pending operators read or write. Accessing their data before open() throws a
-/// c10::Error that mentions sync(): a write would come too early, and a read would return an old value. A storage that
-/// several clients hold at the same time is not guarded, so that threads can share weights.
-/// Threads: use each object on one thread at a time; different objects can be used concurrently
+/// The storages that the pending operators of one client read or write. Until open(), accesses to their data throw a
+/// c10::Error that mentions sync(). Without this error, a write could come too early, or a read could return an old
+/// value. If several clients hold a storage at the same time, it is not guarded, so that threads can share weights.
+/// Threads: use each object on one thread at a time; different objects may be used concurrently
 class StorageHolds {
  public:
   StorageHolds() = default;
@@ -44,11 +45,11 @@ class StorageHolds {
   StorageHolds(const StorageHolds&) = delete;
   StorageHolds& operator=(const StorageHolds&) = delete;
 
-  /// Holds a storage until release(). Call it once per storage. It keeps the storage's address reserved, but not its
-  /// data.
+  /// Holds a storage until release(). Call this function once per storage. It reserves the address of the storage but
+  /// does not keep the data alive.
   void hold(const c10::Storage& storage, bool guarded);
-  /// Ends the guarding, because the pending operators run now. Until release(), holds of other clients do not guard
-  /// these storages either.
+  /// Ends the guarding. Call this function when the pending operators run. Until release(), holds of other clients do
+  /// not guard these storages again.
   void open();
   void release();
 

@@ -23,7 +23,7 @@ at::Tensor SavedLayout::restore(const at::Tensor& unpacked) const {
   TORCH_CHECK_VALUE(unpacked.defined() && unpacked.sizes() == compact_sizes,
                     "SavedTensorTap: unpack() returned a tensor of sizes ",
                     unpacked.defined() ? c10::str(unpacked.sizes()) : "(undefined)", ", expected the packed sizes ",
-                    c10::IntArrayRef(compact_sizes), ". Return the packed values in the same sizes.");
+                    c10::IntArrayRef(compact_sizes), ". Return the packed values with the packed sizes.");
   bool same = unpacked.scalar_type() == options.dtype().toScalarType() && unpacked.device() == options.device();
   for (size_t i = 0; i < sizes.size(); ++i) same = same && (compact_sizes[i] <= 1 || unpacked.stride(i) == strides[i]);
   at::Tensor result = unpacked;
@@ -69,12 +69,12 @@ std::shared_ptr<PackedTensor> PackedStore::pack_once(SavedTensorTap& tap, const 
                                                      const SavedLayout& layout) {
   if (!tap.packs_once()) return tap.pack(layout.compact(tensor));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (auto packed = find(tensor)) return packed;
   }
   auto packed = tap.pack(layout.compact(tensor));
   if (packed) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     sweep();
     entries_.emplace(tensor.storage().unsafeGetStorageImpl(),
                      Entry{tensor.storage().getWeakStorageImpl(), packed, tensor._version(), tensor.storage_offset(),

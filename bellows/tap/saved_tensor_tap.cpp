@@ -125,15 +125,16 @@ bool foreign_autograd_engine() {
 
 void install_saved_tensor_taps() {
   if (&torch::autograd::Engine::get_default_engine() == &tap_engine()) return;
-  TORCH_CHECK(!foreign_autograd_engine(),
-              "install_saved_tensor_taps: expected libtorch's own autograd engine, found another one. Python's torch "
-              "puts its own in place when it is loaded; saved-tensor taps work in processes without it.");
+  TORCH_CHECK(
+      !foreign_autograd_engine(),
+      "install_saved_tensor_taps: expected the autograd engine of libtorch, found another engine. Python's torch "
+      "replaces the engine when it is loaded. Saved-tensor taps work only in processes without Python's torch.");
   the_tap_engine().adopt_threads();
   torch::autograd::set_default_engine_stub(&tap_engine);
 }
 
 SavedTensorGuard::SavedTensorGuard(std::shared_ptr<SavedTensorTap> tap) {
-  TORCH_CHECK_VALUE(tap, "SavedTensorGuard: expected a tap, found null. Give it a std::make_shared<…>().");
+  TORCH_CHECK_VALUE(tap, "SavedTensorGuard: expected a tap, found null. Pass a std::make_shared<…>().");
   install_saved_tensor_taps();
   auto packer = std::make_shared<Packer>();
   packer->tap = std::move(tap);

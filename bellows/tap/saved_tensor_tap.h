@@ -7,48 +7,51 @@
 
 namespace bellows::tap {
 
-/// The replacement that a client keeps for a tensor that autograd saved for backward.
+/// A client's replacement for a tensor that autograd saved for backward.
 class PackedTensor {
  public:
   virtual ~PackedTensor() = default;
-  /// Returns: the tensor in the same sizes. Dtype, device and strides may differ; the tap restores them.
-  /// Called in backward once for each place that saved the tensor, in no-grad mode, on the thread that runs the node.
+  /// Returns a tensor with the sizes of the packed tensor. Dtype, device and strides may differ, because the tap
+  /// restores them. Called in backward once for each place that saved the tensor. It runs in no-grad mode, on the
+  /// thread that runs the node.
   virtual at::Tensor unpack() = 0;
 };
 
-/// Receives every tensor that autograd saves for backward and may replace it.
+/// Receives every tensor that autograd saves for backward, and may replace it.
 ///
-/// The tap itself enforces these rules:
-/// - A tensor that is saved several times (same storage, version and view) is packed once, as long as the first
-///   PackedTensor lives. A client can turn this off by packs_once().
-/// - Parameters (leaves that require gradients) and views of them are not passed to the client, because they stay in
-///   memory anyway. The same applies to tensors without strided storage (sparse, oneDNN), and to tensors whose elements
-///   overlap in memory other than by expand().
-/// - The unpacked tensor gets the dtype, device and strides of the saved one. Expanded tensors are packed with each
-///   element once: dimensions of stride 0 arrive with size 1.
-/// If a saved tensor is modified in place before backward, the same error is raised as without a tap, packed or not.
-/// Threads: called on each thread where it is installed or to which its context was carried (autograd's workers,
-///          tap::ContextGuard). Calls may be concurrent.
+/// The tap enforces these rules:
+/// - A tensor that is saved several times (same storage, version and view) is packed once while the first PackedTensor
+///   exists. A client can turn this off with packs_once().
+/// - Parameters (leaves that require gradients) and views of parameters are not passed to the client, because they stay
+///   in memory anyway.
+/// - Tensors without strided storage (sparse, oneDNN) are not passed to the client. The same applies to tensors whose
+///   elements overlap in memory, except by expand().
+/// - The unpacked tensor receives the dtype, device and strides of the saved tensor. Expanded tensors are packed with
+///   each element once: the size of dimensions with stride 0 is 1.
+///
+/// If a saved tensor is modified in place before backward, the same error is raised as without a tap.
+/// Threads: called on each thread where the tap is installed or to which its context was carried (autograd's workers,
+///          tap::ContextGuard). Calls may be concurrent
 class SavedTensorTap {
  public:
   virtual ~SavedTensorTap() = default;
   /// Called in no-grad mode while an operator records its backward. `tensor` is detached and shares the storage of the
-  /// saved tensor; libtorch throws if the client modifies it in place.
-  /// Returns: the replacement, or null to decline. Then the next outer client is called. If all decline, the tensor is
-  ///          saved unchanged.
+  /// saved tensor. libtorch throws if the client modifies it in place.
+  /// Returns: the replacement, or null to decline. If a client declines, the next outer client is called. If all
+  ///          clients decline, the tensor is saved unchanged
   virtual std::shared_ptr<PackedTensor> pack(const at::Tensor& tensor) = 0;
-  /// If false, the client receives a tensor each time it is saved. For clients that count saved tensors: two tensors
-  /// can share memory in one run and not in another.
+  /// Return false to receive a tensor each time it is saved. Clients that count saved tensors need this, because
+  /// whether two saved tensors share memory can differ between runs.
   virtual bool packs_once() const { return true; }
 };
 
-/// Installs a client on this thread while the guard lives. Clients can nest: the innermost is called first, and the
-/// first one that packs a tensor replaces it. Packed tensors are unpacked even after the guard's end.
-/// Threads: create and destroy the guard on the same thread, in nested order. Otherwise it still ends, and an error is
-///          logged.
+/// Installs a client on this thread while the guard exists. If clients are nested, the innermost client is called
+/// first. The first client that packs a tensor replaces it. Packed tensors are unpacked even after the guard has ended.
+/// Threads: create and destroy guards on the same thread and in nested order. If you do not, the guard still ends, but
+///          logs an error
 class SavedTensorGuard {
  public:
-  /// Throws: c10::ValueError if `tap` is null; c10::Error as install_saved_tensor_taps()
+  /// Throws: c10::ValueError if `tap` is null; c10::Error if install_saved_tensor_taps() throws it
   explicit SavedTensorGuard(std::shared_ptr<SavedTensorTap> tap);
   ~SavedTensorGuard();
   SavedTensorGuard(const SavedTensorGuard&) = delete;
@@ -58,20 +61,20 @@ class SavedTensorGuard {
   std::shared_ptr<void> node_;
 };
 
-/// True if a client is installed on this thread, so that saved tensors may be replaced.
+/// Whether a client is installed on this thread, so that saved tensors may be replaced.
 bool saved_tensor_tap_installed();
 
-/// True inside PackedTensor::unpack() if the backward pass records its own graph (create_graph) for a second
-/// derivative.
+/// True inside PackedTensor::unpack() if the backward pass records a graph for second derivatives (create_graph).
 bool unpacking_for_graph();
 
-/// Replaces the process's autograd engine by one that supports saved-tensor taps. The new engine reuses the threads of
-/// the current one. Each guard calls this function; further calls are cheap.
-/// Threads: call it, or create the first guard, before other threads run backward passes
-/// Throws:  c10::Error if another engine is installed (Python's, in a process that loads Python's torch)
+/// Replaces the process's autograd engine with an engine that supports saved-tensor taps. The new engine reuses the
+/// threads of the current engine. Each guard calls this function. Further calls are cheap.
+/// Threads: call this function, or create the first guard, before other threads run backward passes
+/// Throws:  c10::Error if a different engine is installed, such as Python's engine in a process that loads Python's
+///          torch
 void install_saved_tensor_taps();
 
-/// True if another part of the process has installed its own autograd engine. Then no saved-tensor tap can work.
+/// Whether another part of the process has installed its own autograd engine. Saved-tensor taps then do not work.
 bool foreign_autograd_engine();
 
 }  // namespace bellows::tap

@@ -2,17 +2,18 @@
 
 namespace bellows::tap {
 
-/// Lets autocast's cache serve weights that arrive as a transposed view. `torch::nn::Linear` and C++ attention modules
-/// call addmm(b, x, w.t()). libtorch caches the cast of a leaf, but not of its view, and would cast w in every call.
+/// Makes autocast cache the casts of weights that arrive as a transposed view. `torch::nn::Linear` and the C++
+/// attention modules call addmm(b, x, w.t()). libtorch caches the cast of a leaf but not of its view, so it casts w in
+/// every call.
 ///
-/// A guard affects `addmm`, `mm` and `matmul` on its thread while autocast's cache is on. If an argument is `w.t()` of
-/// a trainable float32 leaf w, or the transpose of a range of its rows, they take w's cast from the cache and transpose
-/// it. In all other cases they do the same as libtorch's kernels.
+/// A guard affects `addmm`, `mm` and `matmul` on its thread while autocast's cache is on. It applies to arguments that
+/// are `w.t()` of a trainable float32 leaf w, or the transpose of a range of rows of w. The operators then read the
+/// cast of w from the cache and transpose it. In all other cases, they behave like libtorch's kernels.
 /// Changes:  the first guard permanently replaces autocast's kernels of these three operators in the whole process
-/// Numerics: values as without the guard. Gradients as at::linear's: if a weight is used several times, its gradients
-///           are added in the low-precision dtype before they are cast to float32.
-/// Threads:  affects the current thread only; not carried to other threads
-/// Cost:     checks the base of each view at every call of the three operators under autocast
+/// Numerics: values are the same as without the guard. Gradients are the same as with at::linear: if a weight is used
+///           several times, its gradients are added in the low-precision dtype before they are cast to float32
+/// Threads:  affects the current thread only and is not carried to other threads
+/// Cost:     under autocast, each call of the three operators checks the base of each view
 class WeightCastGuard {
  public:
   explicit WeightCastGuard(bool enabled = true);
@@ -20,7 +21,7 @@ class WeightCastGuard {
   WeightCastGuard(const WeightCastGuard&) = delete;
   WeightCastGuard& operator=(const WeightCastGuard&) = delete;
 
-  /// True if an enabled guard lives on this thread.
+  /// Whether an enabled guard exists on this thread.
   static bool active();
 
  private:

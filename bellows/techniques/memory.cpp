@@ -14,23 +14,24 @@ Technique accumulation() {
       .name = "accumulation",
       .title = "gradient accumulation",
       .changes =
-          "Divides each batch into four and takes one optimizer step with the mean of their gradients, weighted by the "
-          "number of samples. Recipe: four times the `gradient_accumulation_steps`, a quarter of the `batch_size`. For "
-          "a `batch_size` of at least 8, without `optimizer_in_backward`.",
+          "Divides each batch into four parts. One optimizer step then uses the mean of their gradients, weighted "
+          "by the number of samples. Recipe: four times the `gradient_accumulation_steps`, a quarter of the "
+          "`batch_size`. For a `batch_size` of at least 8, without `optimizer_in_backward`.",
       .apply =
           [](Recipe& recipe) {
             recipe.gradient_accumulation_steps *= 4;
             recipe.batch_size /= 4;
           },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-        if (recipe.optimizer_in_backward) return "each backward pass is a step (optimizer_in_backward)";
+        if (recipe.optimizer_in_backward) return "optimizer_in_backward takes a step in each backward pass";
         return recipe.batch_size >= 8 ? "" : "the batch is too small to be divided by four";
       },
       .expected = {.time_factor = 1.15,
                    .memory_factor = 0.4,
                    .words =
                        "Activations exist for a quarter of the batch at a time. Matmuls are smaller, and there are "
-                       "more calls. Compared with one step per small batch, it saves three of four optimizer steps."},
+                       "more operator calls. Compared with one optimizer step per part, it saves three of four "
+                       "optimizer steps."},
       .exactness = Exactness::rounding,
       .tolerance =
           "gradients equal those of one batch to rounding (1e-12 in fp64); batch norm sees smaller batches, so models "
@@ -47,18 +48,18 @@ void keep_state_in(Recipe& recipe, const char* bits) {
 }
 
 std::string low_bit_obstacle(const Recipe& recipe, const Machine&) {
-  if (recipe.device != "cpu") return "it has kernels for the CPU only";
+  if (recipe.device != "cpu") return "it works on the CPU only";
   if (recipe.optimizer == "sgd" && recipe.momentum == 0) return "sgd without momentum has no state";
   const bool known = recipe.optimizer == "sgd" || recipe.optimizer == "adam" || recipe.optimizer == "adamw" ||
                      recipe.optimizer == "lion";
-  return known ? "" : recipe.optimizer + " has no state in fewer bits";
+  return known ? "" : recipe.optimizer + " does not support low-bit state";
 }
 
 Technique int8_state() {
   return {.name = "int8_state",
           .title = "8-bit optimizer state",
           .changes =
-              "Stores the optimizer's moments in one byte each, with a scale for each 256 elements. Recipe: "
+              "Stores the optimizer's moments in one byte each, with one scale per 256 elements. Recipe: "
               "`optimizer_state: int8`. For SGD with momentum, Adam, AdamW and Lion on the CPU.",
           .apply = [](Recipe& recipe) { keep_state_in(recipe, "int8"); },
           .obstacle = low_bit_obstacle,
@@ -69,7 +70,7 @@ Technique int8_state() {
                    "AdamW's 8 bytes per parameter become 2. If the weights exceed the cache, the step moves 16 bytes "
                    "per parameter instead of 28 and is no slower. Small models become slower because of the encoding."},
           .exactness = Exactness::lossy,
-          .tolerance = "moments to about 1 % each, within bitsandbytes' rounding; final accuracy as with fp32 state",
+          .tolerance = "moments are accurate to about 1 %, as with bitsandbytes; final accuracy as with fp32 state",
           .judged_by_target = true,
           .saves_memory = true,
           .source = "bitsandbytes; arXiv:2110.02861"};
@@ -80,19 +81,21 @@ Technique int4_state() {
       .name = "int4_state",
       .title = "4-bit optimizer state",
       .changes =
-          "Stores the optimizer's moments in half a byte each, with a scale for each 128 elements. Recipe: "
+          "Stores the optimizer's moments in half a byte each, with one scale per 128 elements. Recipe: "
           "`optimizer_state: int4`. For SGD with momentum, Adam, AdamW and Lion on the CPU, without `channels_last`.",
       .apply = [](Recipe& recipe) { keep_state_in(recipe, "int4"); },
       .obstacle = [](const Recipe& recipe, const Machine& machine) -> std::string {
-        if (recipe.channels_last) return "it needs row-major weights, and channels_last is on";
+        if (recipe.channels_last) return "it needs row-major weights, but channels_last is set";
         return low_bit_obstacle(recipe, machine);
       },
       .expected = {.time_factor = 1.04,
                    .memory_factor = 0.75,
-                   .words = "AdamW's 8 bytes per parameter become 1. The optimizer's step is about 1.2× slower, which "
-                            "is a small part of a training step."},
+                   .words = "AdamW's 8 bytes per parameter become 1. If the weights exceed the cache, the optimizer "
+                            "step is about 1.2× faster than with fp32 state. Small models become slower because of "
+                            "the encoding."},
       .exactness = Exactness::lossy,
-      .tolerance = "moments to about 10 %, as torchao's; final accuracy within 0.5 points of fp32 state",
+      .tolerance =
+          "moments are accurate to about 10 %, as with torchao; final accuracy within 0.5 points of fp32 state",
       .judged_by_target = true,
       .saves_memory = true,
       .source = "torchao; arXiv:2309.01507"};
@@ -106,17 +109,15 @@ Technique adafactor() {
               "`optimizer: adafactor`.",
           .apply = [](Recipe& recipe) { recipe.optimizer = "adafactor"; },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-            if (recipe.optimizer_state != "auto") return "its state is small already (optimizer_state)";
-            return recipe.optimizer == "adam" || recipe.optimizer == "adamw"
-                       ? ""
-                       : "it takes the place of adam and adamw, with their rates";
+            if (recipe.optimizer_state != "auto") return "the optimizer state is already small (optimizer_state)";
+            return recipe.optimizer == "adam" || recipe.optimizer == "adamw" ? "" : "it replaces only adam and adamw";
           },
           .expected = {.time_factor = 1.05,
                        .memory_factor = 0.75,
-                       .words = "AdamW's 8 bytes per parameter become almost none. The course of training differs: the "
-                                "update is clipped, and there is no first moment."},
+                       .words = "AdamW's 8 bytes per parameter shrink to almost zero. The course of training "
+                                "differs: the update is clipped, and there is no first moment."},
           .exactness = Exactness::lossy,
-          .tolerance = "a different optimizer: only the target accuracy compares them",
+          .tolerance = "a different optimizer: results can be compared only by the target accuracy",
           .judged_by_target = true,
           .saves_memory = true,
           .source = "transformers.Adafactor; arXiv:1804.04235"};
@@ -164,14 +165,14 @@ Technique recompute_blocks() {
           .expected = {.time_factor = 1.25,
                        .memory_factor = 0.7,
                        .words = "Adds one forward pass, at most a third of a step's matmuls. Backward holds the "
-                                "activations of one block at a time. It saves more with more blocks, and if weights "
-                                "and optimizer state are a smaller share of the peak."},
+                                "activations of one block at a time. It saves more memory if the model has more "
+                                "blocks, and if weights and optimizer state take a smaller share of the peak."},
           .saves_memory = true,
           .source = "torch.utils.checkpoint; arXiv:1604.06174"};
 }
 
 constexpr const char* chosen_by_time =
-    "what activation_memory_budget keeps is chosen by measured times: no run would round as another";
+    "activation_memory_budget selects activations by measured times, so different runs would round differently";
 
 Technique bf16_activations() {
   return {.name = "bf16_activations",
@@ -182,7 +183,8 @@ Technique bf16_activations() {
           .apply = [](Recipe& recipe) { recipe.activation_dtype = "bf16"; },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
             if (recipe.activation_memory_budget > 0 || recipe.activation_memory_budget_mb > 0) return chosen_by_time;
-            return recipe.precision == "fp32" ? "" : "with " + recipe.precision + " most activations have 16 bits";
+            return recipe.precision == "fp32" ? ""
+                                              : "with " + recipe.precision + ", most activations already have 16 bits";
           },
           .expected = {.time_factor = 1.06,
                        .memory_factor = 0.75,
@@ -197,7 +199,7 @@ Technique bf16_activations() {
 
 std::string coded_obstacle(const Recipe& recipe, const Machine&) {
   if (recipe.activation_memory_budget > 0 || recipe.activation_memory_budget_mb > 0) return chosen_by_time;
-  return recipe.device == "cpu" ? "" : "it has kernels for the CPU only";
+  return recipe.device == "cpu" ? "" : "it works on the CPU only";
 }
 
 Technique int8_activations() {
@@ -210,11 +212,11 @@ Technique int8_activations() {
           .obstacle = coded_obstacle,
           .expected = {.time_factor = 1.08,
                        .memory_factor = 0.6,
-                       .words = "Four bytes per value become one and a few hundredths. Each value is encoded once in "
-                                "forward, and decoded for each operator that needs it in backward."},
+                       .words = "Each value takes 1.03 bytes instead of 4. Each value is encoded once in forward, "
+                                "and decoded for each operator that needs it in backward."},
           .exactness = Exactness::lossy,
           .tolerance =
-              "the loss of a step is exact; gradients get noise of a 255th of each group's range, the same for the "
+              "the loss of a step is exact; gradients get noise of 1/255 of each group's range, the same for the "
               "same seed and step",
           .judged_by_target = true,
           .saves_memory = true,
@@ -231,12 +233,12 @@ Technique int4_activations() {
           .obstacle = coded_obstacle,
           .expected = {.time_factor = 1.07,
                        .memory_factor = 0.55,
-                       .words = "Four bytes per value become a little over half of one. Values are encoded and decoded "
-                                "as with 8 bits, with less memory traffic."},
+                       .words = "Each value takes 0.53 bytes instead of 4. Encoding and decoding work as with 8 "
+                                "bits, with less memory traffic."},
           .exactness = Exactness::lossy,
           .tolerance =
-              "the loss of a step is exact; gradients get noise of a 15th of each group's range, the same for the same "
-              "seed and step",
+              "the loss of a step is exact; gradients get noise of 1/15 of each group's range, the same for the "
+              "same seed and step",
           .judged_by_target = true,
           .saves_memory = true,
           .source = "arXiv:2104.14129 (ActNN); arXiv:2206.11357 (GACT)"};
@@ -246,25 +248,26 @@ Technique int4_activations() {
 constexpr const char* disk_folder = "/var/tmp";
 
 Technique activation_offload() {
-  return {.name = "activation_offload",
-          .title = "offload to disk",
-          .changes =
-              "Writes the activations for backward to a file during forward, and reads them ahead of their use in "
-              "backward. Recipe: `offload_folder: /var/tmp`, which must be on a disk.",
-          .apply = [](Recipe& recipe) { recipe.offload_folder = disk_folder; },
-          .obstacle = [](const Recipe&, const Machine&) -> std::string {
-            struct statfs disk {};
-            if (::statfs(disk_folder, &disk) != 0) return std::string("there is no ") + disk_folder;
-            return disk.f_type == TMPFS_MAGIC ? std::string(disk_folder) + " is kept in memory" : "";
-          },
-          .expected =
-              {.time_factor = 1.5,
-               .memory_factor = 0.6,
-               .words =
-                   "Tensors of at least 64 KB are in memory only during their transfer. The disk limits the speed, in "
-                   "parallel with the computation. Written pages stay in the OS page cache until it needs the memory."},
-          .saves_memory = true,
-          .source = "torch.autograd.graph.save_on_cpu; arXiv:2104.07857 (ZeRO-Infinity)"};
+  return {
+      .name = "activation_offload",
+      .title = "offload to disk",
+      .changes =
+          "Writes the activations for backward to a file during forward, and reads them ahead of their use in "
+          "backward. Recipe: `offload_folder: /var/tmp`, which must be on a disk.",
+      .apply = [](Recipe& recipe) { recipe.offload_folder = disk_folder; },
+      .obstacle = [](const Recipe&, const Machine&) -> std::string {
+        struct statfs disk {};
+        if (::statfs(disk_folder, &disk) != 0) return std::string("there is no folder ") + disk_folder;
+        return disk.f_type == TMPFS_MAGIC ? std::string(disk_folder) + " is in memory (tmpfs)" : "";
+      },
+      .expected =
+          {.time_factor = 1.5,
+           .memory_factor = 0.6,
+           .words = "Tensors of at least 64 KB are in memory only during their transfer. Transfers run in parallel "
+                    "with the computation, and a slow disk limits the speed. Written pages stay in the OS page cache "
+                    "until the OS needs the memory."},
+      .saves_memory = true,
+      .source = "torch.autograd.graph.save_on_cpu; arXiv:2104.07857 (ZeRO-Infinity)"};
 }
 
 Technique step_in_backward() {
@@ -277,9 +280,10 @@ Technique step_in_backward() {
           .obstacle = [](const Recipe& recipe, const Machine&) { return optimizer_in_backward_conflict(recipe); },
           .expected = {.time_factor = 1.02,
                        .memory_factor = 0.9,
-                       .words = "Gradients take the memory of the largest one instead of 4 bytes per parameter. This "
-                                "lowers the peak only where weights dominate it, not activations. The optimizer is "
-                                "called once per parameter, while its gradient is still in the cache."},
+                       .words = "Gradients need only the memory of the largest gradient, instead of 4 bytes per "
+                                "parameter. This lowers the peak only if weights dominate it, and not activations. "
+                                "The optimizer is called once per parameter, while its gradient is still in the "
+                                "cache."},
           .exactness = Exactness::rounding,
           .tolerance =
               "bit-identical for a loss that is a mean over samples; a next-token loss is divided by the number of "

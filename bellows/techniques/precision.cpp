@@ -7,17 +7,17 @@ namespace {
 
 /// Empty if the hardware has bf16 arithmetic.
 std::string bf16_obstacle(const Recipe& recipe, const Machine& machine) {
-  if (has_bf16_arithmetic(machine) || !recipe.device.starts_with("cpu")) return "";
-  return "this processor has no bfloat16 arithmetic (AMX-BF16, AVX512-BF16): it would be emulated";
+  if (machine.has_bf16_arithmetic() || !recipe.device.starts_with("cpu")) return "";
+  return "this processor has no bfloat16 arithmetic (AMX-BF16, AVX512-BF16), so bf16 would be emulated";
 }
 
 Technique bf16_autocast() {
   return {.name = "bf16_autocast",
           .title = "bf16 autocast",
           .changes =
-              "Runs convolutions and matmuls in bf16, and operators that need the range or the precision in fp32. "
-              "Weights and optimizer state stay in fp32. No loss scaling is needed. Recipe: `precision: bf16`. On a "
-              "CPU it needs bf16 arithmetic.",
+              "Runs convolutions and matmuls in bf16. Operators that need a larger range or a higher precision run "
+              "in fp32. Weights and optimizer state stay in fp32. No loss scaling is needed. Recipe: `precision: "
+              "bf16`. On a CPU, it needs bf16 instructions.",
           .apply = [](Recipe& recipe) { recipe.precision = "bf16"; },
           .obstacle = bf16_obstacle,
           .expected = {.time_factor = 0.7,
@@ -35,8 +35,9 @@ Technique bf16_weights() {
       .name = "bf16_weights",
       .title = "bf16 weights (O2)",
       .changes =
-          "Keeps weights and gradients in bf16, norms in fp32, and fp32 master weights in the optimizer. The forward "
-          "pass stays under autocast. Recipe: `precision: bf16`, `amp_level: O2`. On a CPU it needs bf16 arithmetic.",
+          "Keeps weights and gradients in bf16, norms in fp32, and fp32 master weights in the optimizer. The "
+          "forward pass stays under autocast. Recipe: `precision: bf16`, `amp_level: O2`. On a CPU, it needs bf16 "
+          "instructions.",
       .apply =
           [](Recipe& recipe) {
             recipe.precision = "bf16";
@@ -54,10 +55,6 @@ Technique bf16_weights() {
 }
 
 }  // namespace
-
-bool has_bf16_arithmetic(const Machine& machine) {
-  return machine.has("amx_bf16") || machine.has("avx512_bf16") || machine.has("bf16");
-}
 
 std::vector<Technique> precision_techniques() {
   return {bf16_autocast(), bf16_weights()};

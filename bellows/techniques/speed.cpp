@@ -25,8 +25,8 @@ Technique threaded_loader() {
               },
           .expected = {.time_factor = 0.8,
                        .memory_factor = 1.02,
-                       .words = "Hides the time for loading data, as far as loading overlaps with the model. Memory "
-                                "holds `prefetch` more batches."},
+                       .words = "Loading overlaps with the computation of the model, which hides the loading time. "
+                                "The loader holds `prefetch` additional batches in memory."},
           .exactness = Exactness::exact,
           .is_about_loading = true,
           .source = "torch.utils.data.DataLoader; arXiv:2306.12517 (FFCV)"};
@@ -36,22 +36,22 @@ Technique decoded_cache() {
   return {.name = "decoded_cache",
           .title = "decoded-image cache",
           .changes =
-              "Caches decoded images in memory, in their state before the first random transform. From the second "
-              "epoch on, cached images are not read and decoded again. Recipe: `image_cache_mb` at least 1024. For "
-              "image models; needs more than 2 GiB of free memory.",
+              "Caches decoded images in memory, before their first random transform. From the second epoch on, "
+              "cached images are neither read nor decoded again. Recipe: `image_cache_mb` at least 1024. For image "
+              "models. It needs more than 2 GiB of free memory.",
           .apply = [](Recipe& recipe) { recipe.image_cache_mb = std::max(least_cache_mb, recipe.image_cache_mb); },
           .obstacle = [](const Recipe& recipe, const Machine& machine) -> std::string {
             if (std::string words = pictures_obstacle(recipe); !words.empty()) return words;
             const int64_t free_mb = machine.memory_available_bytes >> 20;
             return machine.memory_available_bytes == 0 || free_mb > 2 * least_cache_mb
                        ? ""
-                       : c10::str("a cache of ", least_cache_mb, " MiB is more than half of the ", free_mb,
-                                  " MiB that are free");
+                       : c10::str("a cache of ", least_cache_mb, " MiB needs more than half of the ", free_mb,
+                                  " MiB of free memory");
           },
           .expected = {.time_factor = 0.97,
                        .memory_factor = 1.1,
-                       .words = "Saves the time for reading and decoding, as far as the model waits for it. The cache "
-                                "holds up to 1 GiB of images."},
+                       .words = "Saves time if the model waits for reading and decoding. The cache holds up to 1 "
+                                "GiB of images."},
           .exactness = Exactness::exact,
           .is_about_loading = true,
           .source = "FFCV's and DALI's decoded caches; arXiv:2007.06775 (CoorDL)"};
@@ -66,12 +66,12 @@ Technique kept_memory() {
           "in again in every step. Recipe: `allocator_reuse: true`. For the CPU.",
       .apply = [](Recipe& recipe) { recipe.allocator_reuse = true; },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-        return recipe.device.starts_with("cpu") ? "" : "the accelerator's allocator keeps its memory anyway";
+        return recipe.device.starts_with("cpu") ? "" : "the allocator of the accelerator already reuses its memory";
       },
       .expected = {.time_factor = 0.9,
                    .memory_factor = 1,
-                   .words =
-                       "Saves about 0.25 µs for each 4 KiB of activations. The process stays as large as its peak."},
+                   .words = "Saves about 0.25 µs for each 4 KiB of activations. The size of the process stays at its "
+                            "peak."},
       .exactness = Exactness::exact,
       .source = "mallopt(3); PyTorch tutorial \"Performance Tuning Guide\" (jemalloc, TCMalloc)"};
 }
@@ -87,45 +87,47 @@ Technique channels_last() {
       .obstacle = [](const Recipe& recipe, const Machine&) { return pictures_obstacle(recipe); },
       .expected = {.time_factor = 0.9,
                    .memory_factor = 1,
-                   .words = "Saves the reorders around each convolution. Models without convolutions gain nothing."},
+                   .words = "Convolutions need no reordering of their inputs and outputs. Models without "
+                            "convolutions gain nothing."},
       .exactness = Exactness::rounding,
       .tolerance = "convolutions sum in a different order: relative 1e-5 per layer in fp32",
       .source = "PyTorch tutorial \"Channels Last Memory Format\""};
 }
 
 Technique foreach_optimizer() {
-  return {
-      .name = "foreach_optimizer",
-      .title = "foreach optimizer",
-      .changes =
-          "Updates all parameters with a few operators on lists of tensors, instead of a dozen operators per "
-          "parameter. Recipe: `optimizer_impl: foreach`.",
-      .apply = [](Recipe& recipe) { recipe.optimizer_impl = "foreach"; },
-      .expected = {.time_factor = 0.95,
-                   .memory_factor = 1,
-                   .words = "Saves 0.5 to 1 µs per operator. The gain is largest with many small parameters."},
-      .exactness = Exactness::rounding,
-      .tolerance =
-          "none for SGD; other optimizers round products and square roots differently: relative 1e-6 per step in fp32",
-      .source = "torch.optim, argument foreach"};
+  return {.name = "foreach_optimizer",
+          .title = "foreach optimizer",
+          .changes =
+              "Updates all parameters with a few operators on lists of tensors, instead of a dozen operators per "
+              "parameter. Recipe: `optimizer_impl: foreach`.",
+          .apply = [](Recipe& recipe) { recipe.optimizer_impl = "foreach"; },
+          .expected = {.time_factor = 0.95,
+                       .memory_factor = 1,
+                       .words = "Each operator that is no longer called saves 0.5 to 1 µs. The gain is largest with "
+                                "many small parameters."},
+          .exactness = Exactness::rounding,
+          .tolerance =
+              "bit-identical for SGD; other optimizers round products and square roots differently: relative 1e-6 per "
+              "step in fp32",
+          .source = "torch.optim, argument foreach"};
 }
 
 Technique fused_optimizer() {
-  return {.name = "fused_optimizer",
-          .title = "fused optimizer",
-          .changes =
-              "Updates each parameter and its state in one pass over memory, with all parameters in one parallel "
-              "region. Recipe: `optimizer_impl: fused`.",
-          .apply = [](Recipe& recipe) { recipe.optimizer_impl = "fused"; },
-          .expected =
-              {.time_factor = 0.9,
-               .memory_factor = 1,
-               .words =
-                   "The step reads and writes every number once, instead of once per operator. On a CPU it is 2× to 3× "
-                   "faster than the loop. The gain is visible where the optimizer takes a large share of the step."},
-          .exactness = Exactness::rounding,
-          .tolerance = "single operations round differently: relative 1e-6 per step in fp32",
-          .source = "torch.optim, argument fused; apex FusedAdam"};
+  return {
+      .name = "fused_optimizer",
+      .title = "fused optimizer",
+      .changes =
+          "Updates each parameter and its state in one pass over memory, with all parameters in one parallel "
+          "region. Recipe: `optimizer_impl: fused`.",
+      .apply = [](Recipe& recipe) { recipe.optimizer_impl = "fused"; },
+      .expected =
+          {.time_factor = 0.9,
+           .memory_factor = 1,
+           .words = "The step reads and writes every number once, instead of once per operator. On a CPU it is 2× to "
+                    "3× faster than the loop. The gain is visible if the optimizer takes a large share of the step."},
+      .exactness = Exactness::rounding,
+      .tolerance = "individual operations round differently: relative 1e-6 per step in fp32",
+      .source = "torch.optim, argument fused; apex FusedAdam"};
 }
 
 Technique device_metrics() {
@@ -136,8 +138,7 @@ Technique device_metrics() {
               "after every step. Recipe: `train_metrics: device`.",
           .apply = [](Recipe& recipe) { recipe.train_metrics = "device"; },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-            return recipe.train_metrics == "none" ? "the recipe measures nothing while it trains (train_metrics: none)"
-                                                  : "";
+            return recipe.train_metrics == "none" ? "the recipe has no training metrics (train_metrics: none)" : "";
           },
           .expected = {.time_factor = 0.99,
                        .memory_factor = 1,
@@ -158,8 +159,9 @@ Technique length_buckets() {
       .obstacle = [](const Recipe& recipe, const Machine&) { return texts_obstacle(recipe); },
       .expected = {.time_factor = 0.7,
                    .memory_factor = 1,
-                   .words = "Saves the share of positions that hold padding: about half for texts of mixed length, "
-                            "nothing if all texts are cut to one length. All texts are tokenized once before the run."},
+                   .words = "Saves the time for padding. Padding is about half of all positions for texts of mixed "
+                            "length, and none if all texts are cut to the same length. All texts are tokenized once "
+                            "before the run."},
       .exactness = Exactness::lossy,
       .tolerance = "the same samples once per epoch, but in different batches: a different course of training",
       .source = "torchtext.data.BucketIterator; tf.data.Dataset.bucket_by_sequence_length"};
@@ -175,11 +177,11 @@ models::InputKind input_of(const Recipe& recipe) {
 }  // namespace
 
 std::string pictures_obstacle(const Recipe& recipe) {
-  return input_of(recipe) == models::InputKind::image ? "" : "the model " + recipe.model + " reads no pictures";
+  return input_of(recipe) == models::InputKind::image ? "" : "the model " + recipe.model + " does not read images";
 }
 
 std::string texts_obstacle(const Recipe& recipe) {
-  return input_of(recipe) == models::InputKind::tokens ? "" : "the model " + recipe.model + " reads no texts";
+  return input_of(recipe) == models::InputKind::tokens ? "" : "the model " + recipe.model + " does not read texts";
 }
 
 std::vector<Technique> speed_techniques() {

@@ -46,18 +46,16 @@ std::string speed_words(double time_factor) {
 
 std::string page_head(const Registry<Technique>& registry) {
   std::string head =
-      "# Techniques\n\n"
-      "A technique is a named change of a recipe that makes training faster or saves memory. `bellows ladder` "
-      "measures the techniques on your model and data, in the order of this page. It keeps a technique only if "
-      "its speedup is statistically significant and the run does not take longer to reach the target accuracy. "
-      "`bellows ladder --memory` keeps those that lower the peak memory and still reach the target accuracy. To "
-      "use a technique without the ladder, set the recipe keys in its section.\n\n"
-      "- **Expected speed** is per sample, and **peak memory** is relative to the same recipe without the "
-      "technique. Both are estimates; measure them with your model on your machine.\n"
-      "- **Exactness**: `exact` is bit-identical. `rounding` is the same mathematics in a different order. "
-      "`lossy` is different mathematics. [numerics.md](numerics.md) lists the tolerances.\n\n"
-      "`bellows ladder --list` generates this page.\n\n"
-      "| technique | expected speed | expected peak memory | exactness |\n|---|---|---|---|\n";
+      "# Techniques\n\nA technique is a named change of a recipe that makes training faster or saves memory. "
+      "`bellows ladder` measures the techniques on your model and data, in the order of this page. It keeps a "
+      "technique only if its speedup is statistically significant and the run does not take longer to reach the "
+      "target accuracy. `bellows ladder --memory` keeps those that lower the peak memory and still reach the target "
+      "accuracy. To use a technique without the ladder, set the recipe keys in its section.\n\n- **Expected speed** "
+      "is per sample, and **peak memory** is relative to the same recipe without the technique. Both values are "
+      "estimates. Measure them with your model on your machine.\n- **Exactness**: `exact` is bit-identical. "
+      "`rounding` is the same mathematics in a different order. `lossy` is different mathematics. "
+      "[numerics.md](numerics.md) lists the tolerances.\n\n`bellows ladder --list` generates this page.\n\n| "
+      "technique | expected speed | expected peak memory | exactness |\n|---|---|---|---|\n";
   for (const Technique& row : registry.rows()) {
     head += c10::str("| ", row.title, " | ", speed_words(row.expected.time_factor), " | ", row.expected.memory_factor,
                      "× | ", to_string(row.exactness), " |\n");
@@ -74,8 +72,10 @@ std::string techniques_page(const Registry<Technique>& registry) {
                      row.expected.time_factor, " (", speed_words(row.expected.time_factor), "), peak memory × ",
                      row.expected.memory_factor, ". ", row.expected.words, "\n- Exactness: ", to_string(row.exactness),
                      row.tolerance.empty() ? "" : "; ", row.tolerance,
-                     row.judged_by_target ? "\n- Judged by the time to the target accuracy." : "",
-                     row.equal_batch ? "" : "\n- Excluded from the comparison at equal batch size and learning rate.",
+                     row.judged_by_target ? "\n- The ladder judges it by the time to the target accuracy." : "",
+                     row.equal_batch ? ""
+                                     : "\n- The ladder excludes it from the comparison at equal batch size and "
+                                       "learning rate.",
                      "\n- Source: ", row.source, "\n");
   }
   return page;

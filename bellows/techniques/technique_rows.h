@@ -7,24 +7,25 @@
 
 namespace bellows::train {
 
-// The rows of the table in the order of the ladder.
+// The rows of the table of techniques, in the order of the ladder.
 
-/// The reason why a technique for images or texts does not apply: the model does not read them. "" if it does.
+/// Returns the reason why a technique for images or for texts does not apply: the model does not read such inputs.
+/// Returns an empty text if the technique applies.
 std::string pictures_obstacle(const Recipe& recipe);
 std::string texts_obstacle(const Recipe& recipe);
 
-/// Faster execution of the same training.
+/// Techniques that execute the same training faster.
 std::vector<Technique> speed_techniques();
-/// Lower precision.
+/// Techniques that use lower precision.
 std::vector<Technique> precision_techniques();
-/// The same training with compiled functions.
+/// Techniques that run the same training with compiled functions.
 std::vector<Technique> compile_techniques();
 /// Averaged weights, which reduce the noise of evaluations. They come before all other techniques that are judged by
-/// the target.
+/// the time to target.
 std::vector<Technique> averaging_techniques();
 /// Techniques that change the course of training to reach the target earlier.
 std::vector<Technique> course_techniques();
-/// Less memory at a cost in time.
+/// Techniques that need less memory, but more time.
 std::vector<Technique> memory_techniques();
 
 }  // namespace bellows::train

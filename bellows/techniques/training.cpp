@@ -12,16 +12,16 @@ const char* const another_trajectory = "a different course of training: judged b
 
 std::string sgd_only(const Recipe& recipe) {
   if (recipe.optimizer == "sgd") return "";
-  return "the linear rule is for SGD; the recipe's optimizer is " + recipe.optimizer;
+  return "the linear scaling rule applies only to SGD, but the optimizer is " + recipe.optimizer;
 }
 
 Technique progressive_resizing() {
   return {.name = "progressive_resizing",
           .title = "progressive resizing",
           .changes =
-              "The first epochs use images of half the height and width, which grow to their full size. Recipe: "
-              "`image_size_start` is half of `image_size`, `growth_epochs` at least 3. For image models with an "
-              "`image_size` of at least 16.",
+              "The first epochs use images of half the height and width. The image size then grows to the full "
+              "size. Recipe: `image_size_start` is half of `image_size`, `growth_epochs` at least 3. For image "
+              "models with an `image_size` of at least 16.",
           .apply =
               [](Recipe& recipe) {
                 recipe.image_size_start = recipe.image_size / 2;
@@ -30,8 +30,8 @@ Technique progressive_resizing() {
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
             if (std::string words = pictures_obstacle(recipe); !words.empty()) return words;
             if (recipe.image_size >= 16) return "";
-            return recipe.image_size == 0 ? "image_size is not set: images come as they are"
-                                          : "the images are small already";
+            return recipe.image_size == 0 ? "image_size is not set, so images are not resized"
+                                          : "the images are already small";
           },
           .expected = {.time_factor = 0.6,
                        .memory_factor = 1,
@@ -60,12 +60,15 @@ Technique one_cycle() {
             recipe.epochs = 4;
           },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-        return recipe.lr_schedule == "constant" ? "" : "the recipe has a schedule: " + recipe.lr_schedule;
+        return recipe.lr_schedule == "constant"
+                   ? ""
+                   : "the recipe already has the learning rate schedule " + recipe.lr_schedule;
       },
-      .expected =
-          {.time_factor = 0.8,
-           .memory_factor = 1,
-           .words = "Fewer epochs to the target if the number of epochs is right. The cost of a step does not change."},
+      .expected = {.time_factor = 0.8,
+                   .memory_factor = 1,
+                   .words =
+                       "Training reaches the target in fewer epochs if the number of epochs is right. The cost of a "
+                       "step does not change."},
       .exactness = Exactness::lossy,
       .tolerance = another_trajectory,
       .equal_batch = false,
@@ -78,11 +81,11 @@ Technique weight_averaging() {
       .name = "weight_averaging",
       .title = "weight averaging",
       .changes =
-          "Evaluates a moving average of the weights, which removes the noise of single steps. Recipe: `ema_decay: "
-          "0.95`.",
+          "Evaluates a moving average of the weights, which removes the noise of individual steps. Recipe: "
+          "`ema_decay: 0.95`.",
       .apply = [](Recipe& recipe) { recipe.ema_decay = 0.95; },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-        return recipe.ema_decay == 0 ? "" : "the recipe averages already";
+        return recipe.ema_decay == 0 ? "" : "the recipe already averages the weights";
       },
       .expected = {.time_factor = 0.8,
                    .memory_factor = 1.1,
@@ -99,21 +102,22 @@ Technique batch_growth() {
   return {.name = "batch_growth",
           .title = "batch-size warm-up",
           .changes =
-              "The first epoch uses batches of a quarter of the size, the second of a half, with a proportional "
-              "learning rate. Recipe: `batch_size_start` is a quarter of `batch_size`, `growth_epochs` at least 2. For "
-              "SGD with a `batch_size` of at least 16.",
+              "The first epoch uses a quarter of the batch size, and the second epoch uses half of it. The learning "
+              "rate is proportional to the batch size. Recipe: `batch_size_start` is a quarter of `batch_size`, "
+              "`growth_epochs` at least 2. For SGD with a `batch_size` of at least 16.",
           .apply =
               [](Recipe& recipe) {
                 recipe.batch_size_start = std::max<int64_t>(1, recipe.batch_size / 4);
                 recipe.growth_epochs = std::max(recipe.growth_epochs, 2.0);
               },
           .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-            if (recipe.batch_size < 16) return "the batch is small already";
+            if (recipe.batch_size < 16) return "the batch is already small";
             return sgd_only(recipe);
           },
           .expected = {.time_factor = 0.95,
                        .memory_factor = 1,
-                       .words = "More steps while each step improves the model most, at a higher cost per sample."},
+                       .words = "Training takes more steps at the start, when each step improves the model most. "
+                                "These steps take more time per sample."},
           .exactness = Exactness::lossy,
           .tolerance = another_trajectory,
           .equal_batch = false,
@@ -135,13 +139,14 @@ Technique larger_batch() {
             if (recipe.lr_schedule != "one_cycle") recipe.warmup_epochs = std::max(recipe.warmup_epochs, 1.0);
           },
       .obstacle = [](const Recipe& recipe, const Machine&) -> std::string {
-        if (recipe.batch_size > 1 << 19) return "the batch is as large as batches may be";
+        if (recipe.batch_size > 1 << 19) return "the batch already has the maximum size";
         return sgd_only(recipe);
       },
       .expected = {.time_factor = 0.85,
                    .memory_factor = 1.8,
                    .words =
-                       "Fewer steps with the same overhead, and larger matmuls. Activations take twice the memory."},
+                       "Training needs fewer steps, each with the same overhead, and matmuls are larger. Activations "
+                       "take twice the memory."},
       .exactness = Exactness::lossy,
       .tolerance = another_trajectory,
       .equal_batch = false,

@@ -1,6 +1,7 @@
 #include "bellows/train/job.h"
 
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -72,10 +73,10 @@ void start_from(const Recipe& recipe, const Model& model, bool text) {
                         std::ranges::all_of(report.unexpected, is_head);
     TORCH_CHECK_VALUE(usable, report.to_string());
     if (!report.missing.empty())
-      log_info("weights: missing in ", recipe.weights, " and initialized randomly: ", c10::Join(", ", report.missing),
-               ".");
+      log_info("weights: these tensors are missing in ", recipe.weights,
+               " and are initialized randomly: ", c10::Join(", ", report.missing), ".");
   } catch (const c10::Error& error) {
-    TORCH_CHECK_VALUE(false, "make_job: weights = ", recipe.weights, ": ", user_message(error));
+    TORCH_CHECK_VALUE(false, "weights = ", recipe.weights, ": ", user_message(error));
   }
 }
 
@@ -88,14 +89,27 @@ void try_longest_text(const Recipe& recipe, const Model& model, bool next_tokens
   try {
     scores = model.forward(at::ones({1, length}, at::TensorOptions(parse_device(recipe.device)).dtype(at::kLong)));
   } catch (const c10::Error& error) {
-    check_recipe(false, "make_job: max_length = ", recipe.max_length, ": ", user_message(error));
+    check_recipe(false, "max_length = ", recipe.max_length, ": ", user_message(error));
   }
   const bool fits = next_tokens ? scores.dim() == 3 && scores.size(1) == length && scores.size(2) >= least_scores
                                 : scores.dim() == 2 && scores.size(1) == least_scores;
   TORCH_CHECK_VALUE(
-      fits, "make_job: expected \"", recipe.model, "\" to give scores ",
+      fits, "expected the model \"", recipe.model, "\" to return logits ",
       next_tokens ? c10::str("[1, ", length, ", ", least_scores, "]") : c10::str("[1, ", least_scores, "]"),
-      " of a text of ", length, " tokens, got ", scores.sizes(), ".");
+      " for a text of ", length, " tokens, got ", scores.sizes(), ".");
+}
+
+/// Runs one sample of zeros, so that a model that cannot read feature columns fails with an error that names the key.
+void try_features(const Recipe& recipe, const Model& model, int64_t width) {
+  const EvalMode eval_mode(model);
+  const inference_mode no_graph;
+  try {
+    model.forward(at::zeros({1, width}, at::TensorOptions(parse_device(recipe.device)).dtype(at::kFloat)));
+  } catch (const c10::Error& error) {
+    check_recipe(false, "features = ", recipe.features, ": the model \"", recipe.model, "\" cannot read ", width,
+                 width == 1 ? " feature column" : " feature columns", ". Use a model with an input of shape [batch, ",
+                 width, "], such as tabular_mlp. (", user_message(error), ")");
+  }
 }
 
 Model model_for(const ResolvedJob& job) {
@@ -104,16 +118,19 @@ Model model_for(const ResolvedJob& job) {
   const bool next_tokens = job.task.loss == LossKind::next_token;
   const int64_t classes = job.task.classifies_samples() ? job.num_classes() : job.task.outputs;
   const int64_t width = job.input_width();
-  TORCH_CHECK_VALUE(
-      next_tokens || classes > 0,
-      "make_job: num_classes is 0, the data set names no classes, and no sample of it has a label that could be read: "
-      "\"cls\" or \"label\" with a whole number or a name. Set num_classes, or name the field with `target`.");
+  TORCH_CHECK_VALUE(next_tokens || classes > 0,
+                    "the number of classes is unknown: num_classes is 0, the dataset declares no classes, and no "
+                    "sample has a readable label (\"cls\" or \"label\" with an integer or a class name). Set "
+                    "num_classes, or set `target` to the field with the classes.");
   if (job.task.classifies_samples() && classes == 1)
-    log_warn("train: there is only one class, so every sample is correct and nothing is learned. Check the labels.");
+    log_warn(
+        "train: all labels have the same class, so every prediction is correct and the model learns nothing. Check the "
+        "labels.");
   const Model model = job.model.make(std::max<int64_t>(classes, 1), width);
   if (!recipe.weights.empty()) start_from(recipe, model, text);
   place_model(recipe, model);
   if (text) try_longest_text(recipe, model, next_tokens, next_tokens ? width : classes);
+  if (!recipe.features.empty() && job.data) try_features(recipe, model, width);
   return model;
 }
 

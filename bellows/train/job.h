@@ -21,39 +21,42 @@ namespace bellows::train {
 struct Job {
   Recipe recipe;
   Model model;
-  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;  ///< all of them step after each backward
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;  ///< all of them step in each training step
   LossFn loss;
   data::Dataset train;
   std::optional<data::Dataset> eval;
-  std::string note{};  ///< describes the held-out part of the training data; "" if there is none
-  /// The ranks in this training job. Each rank has a job with the same settings and the complete data; a batch is
-  /// divided among all ranks. Empty: this process only.
+  std::string note{};  ///< describes the held-out part of the training data; empty if there is none
+  /// The ranks in this training job; empty if there is only this process. Each rank has a job with the same settings
+  /// and the complete data, and each batch is divided among the ranks.
   std::optional<comm::Group> ranks{};
   Task task{};  ///< used for evaluation
   models::InputKind input = models::InputKind::image;
 };
 
-/// Creates a job from a recipe. It seeds all generators, creates the model by name and loads its weights. It moves the
-/// model to the device and memory layout and applies the precision. Then it creates the optimizer, opens the data and
-/// selects the loss.
-/// Throws:   c10::ValueError if the model is unknown (the message suggests the nearest name), the device does not
-///           exist, or data or weights cannot be used
+/// Creates a job from a recipe:
+/// 1. It seeds all generators.
+/// 2. It creates the model by name, loads its weights, moves it to the device and memory layout, and applies the
+///    precision.
+/// 3. It creates the optimizer, opens the data and selects the loss.
+/// Throws: c10::ValueError if the model is unknown (the message suggests the nearest name), the device does not exist,
+///         or the data or weights cannot be used
 Job make_job(const Recipe& recipe);
-/// Like make_job(recipe), from a resolved recipe. The generators are not seeded.
+/// Like make_job(recipe), but from a resolved recipe and without seeding the generators.
 Job make_job(const ResolvedJob& resolved);
 
-// The parts of make_job(), for callers that create the rest themselves. data/data_assembly.h opens the data, loss.h has
-// the losses.
+// Parts of make_job(), for callers that create some of the objects themselves. See also data/data_assembly.h for the
+// data and loss.h for the losses.
 
-/// Creates the model by name, with weights, on the device and in the memory layout of the recipe.
+/// Creates the model by name, loads its weights, and places it on the recipe's device in the recipe's memory layout.
 Model make_model(const ResolvedJob& job);
-/// Moves a model to the recipe's device and memory layout. Its parameters stay the same objects.
+/// Moves a model to the recipe's device and memory layout. The parameters remain the same objects.
 void place_model(const Recipe& recipe, const Model& model);
-/// Creates the optimizer, with fp32 master weights if the recipe's precision uses low-precision weights.
+/// Creates the optimizer. If the recipe's precision uses low-precision weights, the optimizer keeps fp32 master
+/// weights.
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Recipe& recipe, const Model& model);
 /// Passes the unrounded weights to the optimizer as its master weights.
 void keep_masters(torch::optim::Optimizer& optimizer, const amp::MasterWeights& masters);
-/// The policy of the recipe's `precision` and `amp_level`.
+/// Returns the policy for the recipe's `precision` and `amp_level`.
 amp::Policy precision_policy(const Recipe& recipe);
 
 }  // namespace bellows::train

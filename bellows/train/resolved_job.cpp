@@ -16,6 +16,31 @@ namespace {
 using models::InputKind;
 using models::ModelEntry;
 
+const char* input_words(InputKind input) {
+  return input == InputKind::image    ? "images"
+         : input == InputKind::tokens ? "texts"
+         : input == InputKind::series ? "time series"
+                                      : "several inputs, each from the field of the same name";
+}
+
+/// Checks that the model can read feature columns: it has one input of numbers, or does not declare its input.
+void check_features(const Recipe& recipe, const ModelEntry& entry) {
+  const bool undeclared =
+      entry.input == InputKind::image && entry.input_shape[1] == 0 && entry.output != models::OutputKind::pixel;
+  const auto reads_columns = [](const ModelEntry& model) {
+    return model.input == InputKind::arrays && model.inputs.empty();
+  };
+  if (recipe.features.empty() || undeclared || reads_columns(entry)) return;
+  std::vector<std::string> fitting;
+  for (const ModelEntry& model : models::registry().rows()) {
+    if (reads_columns(model)) fitting.push_back(model.name);
+  }
+  check_recipe(false, "features = ", recipe.features, ": the model \"", recipe.model, "\" reads ",
+               input_words(entry.input),
+               ", not feature columns. Models that read feature columns: ", c10::Join(", ", fitting),
+               ". Choose one of them, or leave features empty.");
+}
+
 ModelEntry entry_of(const Recipe& recipe) {
   ModelEntry entry;
   try {
@@ -23,6 +48,7 @@ ModelEntry entry_of(const Recipe& recipe) {
   } catch (const c10::Error& error) {
     check_recipe(false, user_message(error));
   }
+  check_features(recipe, entry);
   // A model without a declared input reads images, unless the recipe names fields of numbers.
   if (!recipe.features.empty() && entry.input == InputKind::image) {
     entry.input = InputKind::arrays;
@@ -34,7 +60,7 @@ ModelEntry entry_of(const Recipe& recipe) {
 }  // namespace
 
 const DataSplit& ResolvedJob::split() const {
-  TORCH_CHECK(data, "ResolvedJob: the data were not opened: call resolve() instead of resolve_model().");
+  TORCH_CHECK(data, "ResolvedJob: the data is not open. Call resolve() instead of resolve_model().");
   return *data;
 }
 
@@ -53,8 +79,8 @@ int64_t ResolvedJob::input_width() const {
   if (model.input == InputKind::arrays && data) return features_width(*this);
   if (model.input != InputKind::tokens) return meant > 0 ? meant : 3;
   if (tokenizer) return tokenizer->vocabulary;
-  TORCH_CHECK_VALUE(meant > 0, "make_job: \"", model.name,
-                    "\" does not declare its vocabulary size. Set tokenizer, or input_shape in its ModelNotes.");
+  TORCH_CHECK_VALUE(meant > 0, "the model \"", model.name,
+                    "\" does not declare its vocabulary size. Set tokenizer, or declare input_shape in BELLOWS_MODEL.");
   return meant;
 }
 
@@ -91,11 +117,11 @@ ResolvedJob resolve_model(const Recipe& recipe) {
     job.task.outputs = std::max(recipe.num_classes, static_cast<int64_t>(targets.size()));
   check_input_keys(recipe, job.model.input);
   for (const std::string& feature : split_list(recipe.features)) {
-    check_recipe(std::ranges::find(targets, feature) == targets.end(), "make_job: features: \"", feature,
-                 "\" is the target, which the model must not read.");
+    check_recipe(std::ranges::find(targets, feature) == targets.end(), "features: \"", feature,
+                 "\" is the target, so the model must not read it. Remove it from features.");
   }
-  check_recipe(!job.task.per_pixel || recipe.augment == "none", "make_job: augment = ", recipe.augment,
-               " would change images without their masks; expected none.");
+  check_recipe(!job.task.per_pixel || recipe.augment == "none", "augment = ", recipe.augment,
+               " would change the images but not their masks. Set augment: none.");
   if (!recipe.tokenizer.empty() && job.model.input == InputKind::tokens)
     job.tokenizer = data::open_tokenizer(recipe.tokenizer);
   return job;

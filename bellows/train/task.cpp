@@ -45,9 +45,8 @@ LossKind loss_of(const Recipe& recipe, const ModelEntry& entry) {
                                                  {"bce", LossKind::bce}};
   if (recipe.loss == "auto") return token ? LossKind::next_token : LossKind::cross_entropy;
   const LossKind loss = names.at(recipe.loss);
-  check_recipe((loss == LossKind::next_token) == token, "make_job: loss = ", recipe.loss, " does not fit \"",
-               recipe.model, "\", which ", token ? "predicts the next token" : "does not predict tokens",
-               ". Set loss: auto.");
+  check_recipe((loss == LossKind::next_token) == token, "loss = ", recipe.loss, " does not fit \"", recipe.model,
+               "\", which ", token ? "predicts the next token" : "does not predict tokens", ". Set loss: auto.");
   return loss;
 }
 
@@ -113,10 +112,8 @@ at::Tensor gathered_rows(const at::Tensor& own, const comm::Group& ranks) {
 
 /// Converts the target to the output's shape and dtype.
 at::Tensor numbers_like(const at::Tensor& output, const at::Tensor& target) {
-  TORCH_CHECK_VALUE(target.numel() == output.numel(), "loss: the model gives ", output.sizes(),
-                    " numbers, and the data have ", target.sizes(),
-                    " to compare them with. Set num_classes to the "
-                    "number of targets.");
+  TORCH_CHECK_VALUE(target.numel() == output.numel(), "loss: the model returned predictions ", output.sizes(),
+                    " for targets ", target.sizes(), ". Set num_classes to the number of targets per sample.");
   return target.view_as(output).to(output.scalar_type());
 }
 
@@ -141,13 +138,15 @@ Task task_of(const Recipe& recipe, const ModelEntry& entry) {
             .per_pixel = entry.output == OutputKind::pixel};
   if (!task.classifies_samples() && task.loss != LossKind::next_token) task.target = "target";
   check_recipe(recipe.label_smoothing == 0 || task.loss == LossKind::cross_entropy || task.loss == LossKind::next_token,
-               "make_job: label_smoothing is for cross-entropy, got loss = ", recipe.loss, ".");
+               "label_smoothing works only with a cross-entropy loss, got loss = ", recipe.loss,
+               ". Set label_smoothing: 0.");
   task.metrics = split_list(recipe.metrics);
   const auto [known, by_default] = metrics_for(task.loss, entry);
   for (const std::string& name : task.metrics) {
-    check_recipe(std::ranges::find(known, name) != known.end(), "make_job: metrics: expected ",
-                 known.empty() ? "none for this model" : c10::Join(", ", known), ", got \"", name, "\".",
+    check_recipe(std::ranges::find(known, name) != known.end(), "metrics: expected ",
+                 known.empty() ? "no metrics for this loss" : c10::Join(", ", known), ", got \"", name, "\".",
                  did_you_mean(name, known));
+    check_recipe(std::ranges::count(task.metrics, name) == 1, "metrics: \"", name, "\" is listed twice. Remove one.");
   }
   if (task.metrics.empty()) task.metrics.assign(known.begin(), known.begin() + static_cast<int64_t>(by_default));
   return task;

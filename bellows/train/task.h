@@ -16,53 +16,55 @@ namespace bellows::train {
 
 enum class LossKind {
   cross_entropy,  ///< logits [N, C] and labels [N], or per pixel: [N, C, H, W] and [N, H, W]
-  next_token,     ///< logits [N, T, V] of packed texts, and the next tokens
-  mse,            ///< predictions [N, K] or [N], and numbers
-  huber,          ///< like mse, with delta 1
-  bce,            ///< logits [N, K] and 0 or 1 for each: a sample can have several labels
+  next_token,     ///< logits [N, T, V] of packed texts and the next tokens
+  mse,            ///< predictions [N, K] or [N] and target numbers
+  huber,          ///< like mse, but with the Huber loss (delta 1)
+  bce,            ///< logits [N, K] and K labels of 0 or 1: a sample can have several labels
 };
 
-/// The prediction target of a model, and its loss and metrics.
+/// The prediction target of a model, with its loss and metrics.
 struct Task {
   LossKind loss = LossKind::cross_entropy;
-  std::string target = "label";           ///< the tensor of a batch that the model predicts
-  std::vector<std::string> metrics = {};  ///< names of metrics for each evaluation, in addition to loss and accuracy
+  std::string target = "label";           ///< name of the batch's tensor that the model predicts
+  std::vector<std::string> metrics = {};  ///< measured in each evaluation, besides loss and accuracy
   double label_smoothing = 0;
   int64_t outputs = 0;     ///< values that the model predicts per sample or pixel
-  bool per_pixel = false;  ///< predict a class for each pixel
+  bool per_pixel = false;  ///< the model predicts a class for each pixel
 
-  /// Labels are class numbers, one for each sample. Accuracy is the share of correct samples.
+  /// Whether the model predicts one class per sample. Accuracy is then the share of correct samples.
   bool classifies_samples() const { return loss == LossKind::cross_entropy && !per_pixel; }
-  /// Predicted numbers have no accuracy.
+  /// Whether accuracy is defined. It is not defined for predicted numbers.
   bool has_accuracy() const { return loss != LossKind::mse && loss != LossKind::huber; }
 };
 
-/// Determines the task from the recipe's `loss`, `target` and `metrics`. If they are `auto` or empty, it selects those
-/// that fit the model.
-/// Throws: RecipeError if a loss or metric does not fit the model or a metric is unknown (the message suggests the
+/// Determines the task from the recipe's `loss`, `target` and `metrics`. For `auto` or an empty value, it uses the
+/// default of the model.
+/// Throws: RecipeError if a loss or metric does not fit the model, or a metric is unknown (the message suggests the
 ///         nearest name)
 Task task_of(const Recipe& recipe, const models::ModelEntry& entry);
 
-/// Splits "a, b" into a list.
+/// Splits a comma-separated list such as "a, b".
 std::vector<std::string> split_list(const std::string& text);
 
-/// The mean loss of a batch.
+/// Computes the mean loss of a batch.
 /// Params: output – the model's first output
-///         target – class numbers (any integer type; 255 in bytes is ignored), or as many numbers as `output` has
-///                  elements
+///         target – class numbers of any integer type, or as many numbers as `output` has elements. In uint8 class
+///                  numbers, 255 is ignored
 /// Throws: c10::ValueError if the shapes do not fit
 at::Tensor task_loss(const Task& task, const at::Tensor& output, const at::Tensor& target);
-/// The number of correct predictions and the number of all predictions: 0-d int64 tensors on the output's device.
+/// Returns the number of correct predictions and the number of all predictions, as 0-d int64 tensors on the output's
+/// device.
 std::pair<at::Tensor, at::Tensor> count_right(const Task& task, const at::Tensor& output, const at::Tensor& target);
 
-/// The metrics of a task over a complete evaluation.
+/// Computes the metrics of a task over a complete evaluation.
 /// Threads: not thread-safe
 class TaskMetrics {
  public:
   explicit TaskMetrics(const Task& task);
-  /// Params: like task_loss()
+  /// Params: see task_loss()
   void update(const at::Tensor& output, const at::Tensor& target);
-  /// Params: ranks – each of them has seen a share of the data; null: this process has seen all
+  /// Returns the metrics with their names.
+  /// Params: ranks – the ranks that evaluated the other shares of the data, or null if this process evaluated all data
   std::vector<std::pair<std::string, double>> compute(const comm::Group* ranks);
 
  private:

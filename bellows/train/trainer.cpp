@@ -73,7 +73,7 @@ double seconds_since(Clock::time_point begin) {
 void check_folder_keys(const Recipe& recipe) {
   const bool needs_one = !recipe.trace_steps.empty() || recipe.save_top_k > 0 || recipe.save_steps > 0;
   TORCH_CHECK_VALUE(!needs_one || !recipe.run_folder.empty(),
-                    "fit: trace_steps, save_top_k and save_steps need run_folder, where their files go.");
+                    "fit: trace_steps, save_top_k and save_steps write files, so they need run_folder.");
 }
 
 /// Runs one fit of a Trainer, from its first step or last checkpoint to its end.
@@ -134,9 +134,9 @@ FitRun::FitRun(Job job, const Callbacks& callbacks, const std::atomic<bool>& sto
                                 recipe_.lr_schedule == "plateau";
   TORCH_CHECK_VALUE(!needs_evaluation || loop_.job().eval,
                     "fit: target_accuracy, eval_steps, early_stopping_patience, save_top_k and lr_schedule plateau "
-                    "need held-out data, and there is none. Set eval_data.");
+                    "need held-out data. Set eval_split or eval_data.");
   TORCH_CHECK_VALUE(recipe_.target_accuracy == 0 || loop_.job().task.has_accuracy(),
-                    "fit: target_accuracy needs a task that has an accuracy, got loss = ", recipe_.loss, ".");
+                    "fit: target_accuracy needs a task with an accuracy, got loss = ", recipe_.loss, ".");
   check_folder_keys(recipe_);
   if (!recipe_.run_folder.empty()) folder_.emplace(recipe_, loop_.ranks().group());
 }
@@ -145,8 +145,11 @@ void FitRun::begin(bool resume, bool accept_changes) {
   if (is_first() && loop_.ranks().size() > 1) log_info(loop_.ranks().describe());
   const std::string activations = loop_.activations().describe();
   if (is_first() && !activations.empty()) log_info(activations);
+  if (is_first() && !recipe_.metrics.empty() && !loop_.job().eval)
+    log_warn("train: metrics = ", recipe_.metrics,
+             " has no effect, because there is no held-out data. Set eval_split or eval_data.");
   if (!folder_) {
-    TORCH_CHECK_VALUE(!resume, "fit: nothing to resume from: the recipe has no run_folder.");
+    TORCH_CHECK_VALUE(!resume, "fit: the run cannot resume, because the recipe has no run_folder.");
     return;
   }
   const DataPrints* const compared = loop_.ranks().data_prints();
@@ -155,16 +158,17 @@ void FitRun::begin(bool resume, bool accept_changes) {
   record_.facts["ranks"] = std::to_string(loop_.ranks().size());
   if (loop_.job().eval) record_.facts["eval_data"] = prints.eval;
   const size_t existing = folder_->count();
-  TORCH_CHECK_VALUE(resume || existing == 0, "fit: ", folder_->path(), " contains ", existing,
-                    " checkpoints of an earlier run. Resume it, remove them, or choose another run_folder.");
+  TORCH_CHECK_VALUE(
+      resume || existing == 0, "fit: ", folder_->path(), " contains ", existing,
+      " checkpoints of an earlier run. Resume that run, remove the checkpoints, or choose another run_folder.");
   if (const auto newest = folder_->newest()) {
     if (is_first()) check_resume(*newest, record_, accept_changes);  // the environment was recorded on rank 0's machine
     restore(*newest, accept_changes);
     result_.checkpoint = folder_->path_of(newest->step);
-    log_info("resume: from step ", newest->step, " (epoch ", newest->epoch + 1, ", batch ", newest->batch, ") in ",
-             folder_->path(), ".");
+    log_info("resume: continuing from step ", newest->step, " (epoch ", newest->epoch + 1, ", batch ", newest->batch,
+             ") in ", folder_->path(), ".");
   } else if (resume) {
-    log_info("resume: no checkpoint in ", folder_->path(), "; starting from the beginning.");
+    log_info("resume: no checkpoint in ", folder_->path(), ". Training starts from the beginning.");
   }
   trace_.emplace(recipe_.trace_steps, folder_->path(), loop_.ranks().group());
   if (!is_first()) return;
@@ -201,7 +205,7 @@ FitResult FitRun::go() {
     if (!stopped() || !loop_.between_steps() || loop_.ranks().size() > 1) throw;
   }
   result_.stopped = stopped() && !done();
-  if (result_.stopped && !stop_) log_warn("stopped: another rank was asked to stop.");
+  if (result_.stopped && !stop_) log_warn("stopped, because another rank received a stop signal.");
   if (folder_ && saved_step_ != loop_.step_count()) save();
   if (folder_) folder_->wait();
   save_sample_stats();
@@ -369,9 +373,9 @@ std::vector<double> FitRun::numbers() const {
 }
 
 void FitRun::restore_numbers(const std::vector<double>& values) {
-  TORCH_CHECK_VALUE(values.size() == numbers().size(), "resume: the checkpoint's progress has ", values.size(),
+  TORCH_CHECK_VALUE(values.size() == numbers().size(), "resume: the progress in the checkpoint has ", values.size(),
                     " numbers, expected ", numbers().size(),
-                    ". It was written by another version; start the run anew.");
+                    ". The checkpoint was written by another version of Bellows. Start a new run.");
   epoch_ = static_cast<int64_t>(values[0]);
   epoch_seconds_ = values[1];
   result_.train_seconds = values[2];
@@ -407,8 +411,8 @@ void FitRun::restore(const checkpoint::State& state, bool own_options) {
       const std::vector<std::string>& metrics = loop_.job().task.metrics;
       const auto record_width = record_members + static_cast<int64_t>(metrics.size());
       TORCH_CHECK_VALUE(tensor.dim() == 2 && (tensor.size(0) == 0 || tensor.size(1) == record_width),
-                        "resume: the checkpoint's history has shape ", tensor.sizes(), ", expected [epochs, ",
-                        record_width, "]. It was written by another version; start the run anew.");
+                        "resume: the history in the checkpoint has shape ", tensor.sizes(), ", expected [epochs, ",
+                        record_width, "]. The checkpoint was written by another version of Bellows. Start a new run.");
       const std::vector<double> rows = to_vector(tensor);
       for (size_t i = 0; i < rows.size(); i += static_cast<size_t>(record_width))
         result_.history.push_back(record_of(rows.data() + i, metrics));
@@ -432,8 +436,8 @@ FitResult Trainer::fit() {
 FitResult Trainer::fit(const Model& model, torch::optim::Optimizer& optimizer, LossFn loss_fn, data::Dataset train_data,
                        std::optional<data::Dataset> eval_data) {
   TORCH_CHECK_VALUE(!precision_policy(recipe_).low_weights, "fit: amp_level ", recipe_.amp_level,
-                    " changes the model itself: put yours under amp::apply() and set amp_level O1, or let fit() "
-                    "make the job from the recipe.");
+                    " changes the model itself. Call amp::apply() on your model and set amp_level O1, or let fit() "
+                    "create the job from the recipe.");
   place_model(recipe_, model);
   // A non-owning pointer, because the caller owns the optimizer.
   const std::shared_ptr<torch::optim::Optimizer> borrowed(std::shared_ptr<void>(), &optimizer);

@@ -19,8 +19,8 @@ struct EpochRecord {
   int64_t steps = 0;                                                 ///< since the start of the run
   double train_loss = 0;                                             ///< mean over the epoch's steps
   double train_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< over the epoch's steps; NaN if not measured
-  double eval_loss = 0;                                              ///< 0 without evaluation data
-  double eval_accuracy = 0;  ///< 0 without evaluation data; NaN if the task predicts numbers
+  double eval_loss = 0;                                              ///< 0 if there is no evaluation data
+  double eval_accuracy = 0;  ///< 0 if there is no evaluation data; NaN if the task predicts numbers
   double train_seconds = 0;  ///< without evaluation and saving
   double eval_seconds = 0;
   std::vector<std::pair<std::string, double>> eval_metrics{};  ///< metrics of the task, by name
@@ -30,69 +30,71 @@ struct EpochRecord {
 struct FitResult {
   std::vector<EpochRecord> history;  ///< all epochs, including those before a resume
   int64_t steps = 0;
-  std::optional<Evaluation> evaluation;  ///< the last one; the target may be reached within an epoch
-  int64_t skipped_steps = 0;             ///< number of steps skipped by `on_nan: skip`
+  std::optional<Evaluation> evaluation;  ///< the last evaluation, which may have been within an epoch
+  int64_t skipped_steps = 0;             ///< number of steps that `on_nan: skip` skipped
   bool stopped = false;                  ///< request_stop() ended the fit
   bool stopped_early = false;            ///< `early_stopping_patience` ended the fit
   bool reached_target = false;
-  double time_to_target_s = -1;  ///< training time until target_accuracy was reached; negative: never
+  double time_to_target_s = -1;  ///< training time until target_accuracy was reached; negative if it was not reached
   double train_seconds = 0;      ///< total, without evaluation and saving
-  std::string checkpoint;        ///< path of the last checkpoint, or ""
+  std::string checkpoint;        ///< path of the last checkpoint; empty if there is none
 };
 
-/// Callbacks during fit(), on its thread. Any of them may be empty.
+/// Callbacks during fit(). They run on the thread of fit(). Unused callbacks may stay empty.
 struct Callbacks {
   std::function<void(const TrainLoop& loop)> on_step;       ///< after each step, before gradients are cleared
   std::function<void(const EpochRecord& record)> on_epoch;  ///< after each epoch and its evaluation
   std::function<void(int64_t step, const Evaluation& evaluation)> on_evaluation;
-  /// Called when the loss is logged, every `logging_steps`. Use it to log your own numbers, images or texts for the
-  /// same step.
+  /// Called every `logging_steps` steps, when the loss is logged. Use it to log your own numbers, images or texts for
+  /// the same step.
   std::function<void(RunLog& log, const TrainLoop& loop)> on_log;
-  /// A checkpoint was started. It is written in the background, unless the recipe turns this off.
+  /// Called when saving a checkpoint starts. Unless the recipe turns this off, the checkpoint is written in the
+  /// background.
   std::function<void(const std::string& path)> on_checkpoint;
 };
 
-/// Trains a model: epochs, evaluation, progress, logs, checkpoints, resume, early stopping and orderly stop. All output
-/// goes to the recipe's run_folder: checkpoints, `best/`, run.json (how the run was made), logs and traces.
-/// Numerics: a run that was stopped, or killed at any time, and resumed is bit-identical to an uninterrupted run
+/// Trains a model, with evaluation, progress display, logs, checkpoints, resume, early stopping and clean stop. All
+/// output files are in the recipe's run_folder: checkpoints, `best/`, run.json (how the run was created), logs and
+/// traces.
+/// Numerics: a run that was stopped or killed at any time and then resumed is bit-identical to an uninterrupted run
 ///           (tests/train/resume_test.cpp, kill_test.cpp)
-/// Threads:  one fit at a time; request_stop() from any thread
+/// Threads:  one fit at a time; request_stop() may be called from any thread
 class Trainer {
  public:
-  /// Throws: c10::ValueError if the recipe is out of range
+  /// Throws: c10::ValueError if a value of the recipe is out of range
   explicit Trainer(Recipe recipe, Callbacks callbacks = {});
 
   /// Trains a job that is created from the recipe.
   FitResult fit();
   /// Trains the caller's objects. Batch size, order and threads are those of `train_data`. The recipe's learning rate
-  /// and optimizer are not used; its warm-up scales the optimizer's own rates.
-  /// Params:   loss_fn – forward pass and loss of one batch; runs with the recipe's precision
-  /// Throws:   c10::ValueError if the device or data cannot be used. c10::Error if a loss is NaN or infinite, or a
-  ///           checkpoint cannot be written
+  /// and optimizer are not used. Its warm-up and schedule scale the learning rates of `optimizer`.
+  /// Params: loss_fn – forward pass and loss of one batch; runs with the recipe's precision
+  /// Throws: c10::ValueError if the device or data cannot be used. c10::Error if a loss is NaN or infinite, or a
+  ///         checkpoint cannot be written
   FitResult fit(const Model& model, torch::optim::Optimizer& optimizer, LossFn loss_fn, data::Dataset train_data,
                 std::optional<data::Dataset> eval_data = {});
-  /// Trains the caller's job. It may have several optimizers, which all step after each backward pass.
+  /// Trains the caller's job. If it has several optimizers, all of them step in each training step.
   FitResult fit(Job job);
 
-  /// Resumes from the newest undamaged checkpoint in the recipe's folder, or starts from the beginning if there is
-  /// none. Without resume(), fit() throws if the folder contains checkpoints.
+  /// Makes fit() resume from the newest undamaged checkpoint in the recipe's folder. If there is no checkpoint, fit()
+  /// starts from the beginning. If resume is off, fit() throws if the folder contains checkpoints.
   void resume(bool on = true) { resume_ = on; }
-  /// Resumes even if changes of recipe, data, libtorch, processor or threads make results differ from the original run.
-  /// Without it, such a resume throws an error that lists the changes.
+  /// Allows fit() to resume even if changes of recipe, data, libtorch, processor or threads make results differ from
+  /// the original run. If this is off, fit() throws an error that lists the changes.
   void accept_changes(bool on = true) { accept_changes_ = on; }
 
-  /// Trains on several ranks (comm/world.h), each of which makes the same calls. They divide each batch and shard the
-  /// state according to `data_parallel`. Checkpoints are shared; rank 0 writes logs and progress.
+  /// Trains on several ranks (comm/world.h). Each rank must make the same calls. The ranks divide each batch and shard
+  /// the state according to `data_parallel`. Checkpoints are shared. Rank 0 writes logs and progress.
   void set_process_group(comm::Group ranks) { ranks_ = std::move(ranks); }
 
   /// Computes loss, accuracy and metrics of the model.
-  /// Params: task – default: a class for each sample, `batch["label"]`
+  /// Params: task – by default, one class per sample in `batch["label"]`
   Evaluation evaluate(const Model& model, const data::Dataset& data, const Task& task = {}) const;
 
-  /// Ends fit() after the current step: it saves a checkpoint and returns with `stopped`. May be called from a signal
-  /// handler.
+  /// Ends fit() after the current step. fit() then saves a checkpoint and returns with `stopped`. You may call this
+  /// function from a signal handler.
   void request_stop() noexcept { stop_ = true; }
-  /// True while fit() runs steps, not while it opens data. May be called from a signal handler.
+  /// True while fit() runs steps, but not while it opens data. You may call this function from a signal handler.
   bool in_steps() const noexcept { return in_steps_; }
 
   const Recipe& recipe() const { return recipe_; }

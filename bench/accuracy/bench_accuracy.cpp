@@ -185,7 +185,8 @@ int run(const Options& options) {
   Report report("accuracy", options);
   const int64_t seeds = options.quick ? 1 : 3;
   const std::string& only = options.extra.at("only");
-  TORCH_CHECK_VALUE(only.empty() || only == "digits" || only == "text", "bench accuracy: --only is digits or text.");
+  TORCH_CHECK_VALUE(only.empty() || only == "digits" || only == "text",
+                    "bench accuracy: expected --only digits or --only text.");
   if (only != "text") measure_digits(seeds, options, report);
   if (only != "digits") measure_text(seeds, options, report);
   return report.finish();
@@ -199,10 +200,9 @@ int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(
       argc, argv,
-      "Trains a ResNet on the digits and a small DistilBERT on the sections of manual pages with AdamW in 32, 8 and 4\n"
-      "bits, Adafactor, activations in 8 and 4 bits, and bf16 weights, three seeds each, and compares the held-out "
-      "accuracy.\n"
-      "--pages: folder of Debian's packages manpages and manpages-dev. --only digits or text. --quick: one seed, fewer "
-      "epochs.",
+      "Trains a ResNet on the digits and a small DistilBERT on sections of manual pages, and compares the held-out "
+      "accuracy.\nThe configurations are AdamW with state in 32, 8 and 4 bits, Adafactor, activations in 8 and 4 bits, "
+      "and bf16 weights.\nEach configuration is trained with three seeds.\n--pages: folder with the manual pages of "
+      "the Debian packages manpages and manpages-dev. --only: digits or text.\n--quick: one seed and fewer epochs.",
       run, {{"pages", "/usr/share/man"}, {"only", ""}});
 }

@@ -99,7 +99,7 @@ ManualPages read_manual_pages(const std::string& folder, int64_t vocabulary, int
     }
   }
   TORCH_CHECK_VALUE(pages >= 500, "bench accuracy: expected the manual pages of Linux in ", folder, ", found ", pages,
-                    " pages. Install Debian's packages manpages and manpages-dev, or name their folder with --pages.");
+                    " pages. Install the Debian packages manpages and manpages-dev, or set --pages to their folder.");
   return {train.as_texts(length), held_out.as_texts(length)};
 }
 

@@ -6,16 +6,16 @@
 
 namespace bellows::bench {
 
-/// Pieces of manual pages as word numbers, and which section each is of: 2, 3, 7, or one of 4 and 5.
+/// Pieces of manual pages as token ids. The label is the section: 2, 3, 7, or one class for 4 and 5.
 /// Shapes: tokens int64 [N, length]; labels int64 [N], below 4
 struct Texts {
   at::Tensor tokens, labels;
 };
 
-/// The pages that Debian's packages manpages and manpages-dev install, cut into pieces; every fifth page is held out whole.
-/// Headers, comments and the names of the formatting commands are left out: they tell the section.
-/// Params: vocabulary – words are numbered by a hash from 1 to below it; 0 fills the last piece
-/// Throws: c10::ValueError – fewer than 500 pages in `folder`: says which packages to install
+/// Reads the pages of Debian's packages manpages and manpages-dev and cuts them into pieces. Every fifth page is held out completely.
+/// Headers, comments and the names of formatting commands are left out, because they reveal the section.
+/// Params: vocabulary – words get ids from 1 to `vocabulary` - 1 by a hash; 0 fills the last piece
+/// Throws: c10::ValueError if `folder` has fewer than 500 pages. The message names the packages to install
 struct ManualPages {
   Texts train, held_out;
 };

@@ -249,7 +249,7 @@ void measure_products(Report& report, int64_t n, Peer* peer, const Options& opti
     if (dtype.type == at::kDouble) fp64_rate = row.ours;
     if (dtype.type == at::kFloat) fp32_rate = row.ours;
     char note[64];
-    std::snprintf(note, sizeof note, "x%.1f of fp32, x%.1f of fp64", row.ours / fp32_rate, row.ours / fp64_rate);
+    std::snprintf(note, sizeof note, "%.1f times fp32, %.1f times fp64", row.ours / fp32_rate, row.ours / fp64_rate);
     if (at::isReducedFloatingType(dtype.type)) row.note = note;
     report.add(std::move(row));
   }
@@ -277,10 +277,9 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(argc, argv,
-                    "Training steps of ResNet-18 (batch 32, 64x64) and of a 12-layer transformer "
-                    "encoder in bf16, under autocast (O1) and with\nlow weights and fp32 masters "
-                    "(O2), against Python's autocast from the same weights; the losses of the "
-                    "first steps are compared first.\nThen matrix products in fp64, fp32, fp16 and "
-                    "bf16.",
+                    "Times training steps of ResNet-18 (batch 32, 64x64) and of a 12-layer transformer encoder in "
+                    "bf16: with autocast (O1), and\nwith bf16 weights and fp32 master weights (O2), against Python's "
+                    "autocast with the same weights. Before that, the losses\nof the first steps are compared. Then "
+                    "times matrix multiplications in fp64, fp32, fp16 and bf16.",
                     run);
 }

@@ -8,12 +8,12 @@ struct EncoderOptions {
   int64_t layers = 12, hidden = 512, heads = 8, feed_forward = 2048;
 };
 
-/// A transformer encoder as Python's nn.TransformerEncoder computes it (post-norm, ReLU, no dropout), with its names of
-/// parameters: written the way a user of libtorch would, over at::linear and fused attention.
+/// A transformer encoder with the results and parameter names of Python's nn.TransformerEncoder (post-norm, ReLU, no dropout). It is
+/// written as a libtorch user would write it, with at::linear and fused attention.
 /// Shapes: x [B, T, hidden] → [B, T, hidden]
 Model encoder(const EncoderOptions& options);
 
-/// The same by libtorch's torch::nn::TransformerEncoder.
+/// Like above, with libtorch's torch::nn::TransformerEncoder.
 Model libtorch_encoder(const EncoderOptions& options);
 
 }  // namespace bellows::bench

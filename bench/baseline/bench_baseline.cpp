@@ -47,12 +47,12 @@ int compare_baselines(const Options& options) {
     const auto peer = start_peer(options, batch);
     std::vector<Contestant> sides = {as_contestant(training)};
     bool equal = true;
-    std::string note = "no peer: loss of the first batch not compared";
+    std::string note = "no peer, so the loss of the first batch was not compared";
     if (peer) {
       const double ours = training.first_batch_loss(), theirs = peer->ask_numbers("first_batch_loss").at(0);
       equal = std::abs(ours - theirs) <= 1e-4 * std::abs(theirs);
       char text[96];
-      std::snprintf(text, sizeof text, "loss of the first batch from equal weights: %.7f, Python %.7f", ours, theirs);
+      std::snprintf(text, sizeof text, "loss of the first batch with equal weights: %.7f, Python %.7f", ours, theirs);
       note = text;
       sides.push_back(peer->as_contestant("Python PyTorch"));
     }
@@ -74,8 +74,7 @@ int compare_baselines(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(argc, argv,
-                    "The plain libtorch program for the digits (rung 0 of the ladder) against the "
-                    "equivalent Python loop: time per step, data\n"
-                    "loading included.",
+                    "Times a step of the plain libtorch program for the digits (rung 0 of the ladder) and of the "
+                    "equivalent Python loop,\nincluding data loading.",
                     compare_baselines);
 }

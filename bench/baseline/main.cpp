@@ -15,7 +15,7 @@ int train(const plain_libtorch::Options& options, int64_t epochs) {
     const auto start = Clock::now();
     const double loss = training.run_steps(training.steps_per_epoch());
     const std::chrono::duration<double, std::milli> took = Clock::now() - start;
-    std::printf("epoch %2lld  %.3f ms a step  loss %.4f  accuracy %.4f\n", static_cast<long long>(epoch),
+    std::printf("epoch %2lld  %.3f ms per step  loss %.4f  accuracy %.4f\n", static_cast<long long>(epoch),
                 took.count() / static_cast<double>(training.steps_per_epoch()), loss, training.evaluate());
     std::fflush(stdout);
   }

@@ -149,12 +149,12 @@ int run(const Options& options) {
           peer.get(), equal, 0, report);
   const double alone =
       measure({"fused AdamW step", {one("ours", &Ours::step)}, {"step"}, step}, options, peer.get(), equal, 0, report);
-  measure({"clipped AdamW step, in one",
+  measure({"clipped AdamW step, in one call",
            {one("ours, clip_and_step", &Ours::clip_and_step)},
            {"clip_then_step"},
            [&] { return step() + read(); }},
           options, peer.get(), equal, alone, report);
-  measure({"clipped AdamW step, apart",
+  measure({"clipped AdamW step, in two calls",
            {one("ours, clip, then step", &Ours::clip_then_step)},
            {"clip_then_step"},
            [&] { return step() + clip(); }},
@@ -169,8 +169,8 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(argc, argv,
-                    "Clipping the gradients of 25 M fp32 parameters in 160 tensors by their norm: alone, and before or "
-                    "inside a fused AdamW step.\nOurs against torch.nn.utils.clip_grad_norm_; norms and parameters are "
-                    "compared first.",
+                    "Clips the gradients of 25 M fp32 parameters in 160 tensors by their norm: alone, before a fused "
+                    "AdamW step, and inside the\nstep. Compares Bellows with torch.nn.utils.clip_grad_norm_. Before "
+                    "that, the norms and parameters are compared.",
                     run);
 }

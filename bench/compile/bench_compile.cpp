@@ -72,7 +72,7 @@ Row measure(const Work& work, const Options& options) {
   const auto graphs = followed.graphs();
   size_t operators = 0;
   for (const auto& graph : graphs) operators = std::max(operators, graph.nodes.size());
-  row.note = c10::str(operators, " operators; added for each: followed ",
+  row.note = c10::str(operators, " operators; added time per operator: followed ",
                       1e6 * (all.sides[0].seconds() - all.sides[1].seconds()) / static_cast<double>(operators),
                       " us, recorded ",
                       1e6 * (all.sides[2].seconds() - all.sides[1].seconds()) / static_cast<double>(operators), " us");
@@ -99,12 +99,11 @@ int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(
       argc, argv,
-      "A call of a compiled function that is followed, and one that is recorded, beside the\n"
-      "plain call, on one thread. Then forward passes and training steps of whole models,\n"
-      "compiled, beside plain ones and the tools that Python has.\n"
-      "--task: one of resnet18, bert-128, bert-14, unet, step-resnet18, step-bert, step-unet,\n"
-      "with -bf16 behind it under autocast; --bf16 1: these, too; --tools A,B: only these of\n"
-      "Python's, or none; --seconds: of a window; --markdown FILE: a table for bench/results;\n"
-      "--ready-of NAME: a process of its own that the rows ask.",
+      "Times a call of a compiled function, once followed and once recorded, against the plain call, on one\nthread. "
+      "Then times forward passes and training steps of complete models: compiled, plain, and with the\ncompilers of "
+      "Python.\n--task: one of resnet18, bert-128, bert-14, unet, step-resnet18, step-bert and step-unet. Append -bf16 "
+      "to\nrun the task with bf16 autocast. --bf16 1: run all tasks with bf16 autocast, too. --tools A,B: only "
+      "these\nPython tools, or none. --seconds: length of a window in seconds. --markdown FILE: write a table "
+      "for\nbench/results. --ready-of NAME: internal; the benchmark starts itself with this option.",
       run, {{"task", ""}, {"bf16", "0"}, {"tools", "all"}, {"seconds", "1"}, {"markdown", ""}, {"ready-of", ""}});
 }

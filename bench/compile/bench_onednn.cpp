@@ -122,9 +122,8 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  return bench_main(
-      argc, argv,
-      "Measures networks of convolutions on oneDNN's primitives in its own order of memory, without passes "
-      "or generated code, beside plain libtorch.",
-      run);
+  return bench_main(argc, argv,
+                    "Times convolutional networks with oneDNN primitives in the memory layout of oneDNN, without "
+                    "passes or generated code,\nagainst plain libtorch.",
+                    run);
 }

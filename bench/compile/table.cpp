@@ -44,11 +44,11 @@ std::string markdown_table(const std::vector<Row>& rows) {
     table += "| " + row.work + " | " + figure("%.4g", row.ours) + " |";
     for (const std::string& side : sides) table += " " + time_of(row, side) + " |";
     const std::string ratio = figure("%.2f", row.ratio_to_best_peer);
-    table += ratio.empty() ? " |" : " " + ratio + " of " + row.best_peer + " |";
+    table += ratio.empty() ? " |" : " " + ratio + " over " + row.best_peer + " |";
     table += " " + figure("%.4g", row.limit) + " |\n";
-    notes += "- " + row.work + (row.equal ? "" : ", **not equal**") + ": " + row.note + "\n";
+    notes += "- " + row.work + (row.equal ? "" : ", **different results**") + ": " + row.note + "\n";
   }
-  return head + " times as fast as the best | limit |\n" + line + "---|---|\n" + table + "\n" + notes;
+  return head + " speedup over the best tool | limit |\n" + line + "---|---|\n" + table + "\n" + notes;
 }
 
 }  // namespace bellows::bench

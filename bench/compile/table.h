@@ -7,7 +7,8 @@
 
 namespace bellows::bench {
 
-/// Rows as a Markdown table, as it stands in bench/results: a column a side, the ratio to the best of the others, the limit; notes below.
+/// Returns the rows as a Markdown table for bench/results: one column per side, the ratio to the best other
+/// side, the limit, and notes below.
 std::string markdown_table(const std::vector<Row>& rows);
 
 }  // namespace bellows::bench

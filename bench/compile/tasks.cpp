@@ -125,7 +125,7 @@ Task task_named(const std::string& name) {
     if (task.name == name) return task;
     names += (names.empty() ? "" : ", ") + task.name;
   }
-  TORCH_CHECK_VALUE(false, "bench compile: there is no task ", name, "; there are ", names, ".");
+  TORCH_CHECK_VALUE(false, "bench compile: no task has the name ", name, ". The tasks are ", names, ".");
 }
 
 std::function<at::Tensor()> function_of(const Task& task, std::vector<at::Tensor>& weights) {

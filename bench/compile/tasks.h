@@ -10,13 +10,13 @@
 
 namespace bellows::bench {
 
-/// A forward pass or a training step by the name that bench/peers/compile_tools.py gives it.
+/// A forward pass or a training step, by its name in bench/peers/compile_tools.py.
 struct Task {
   std::string name, about;
   std::function<Model()> model;
   std::function<at::Tensor()> input;
-  std::vector<std::string> tools;  ///< of Python
-  double tolerance;                ///< of what is compared, against the largest value of it
+  std::vector<std::string> tools;  ///< Python compilers to compare
+  double tolerance;                ///< tolerance of the compared values, relative to their largest value
   bool bf16 = false;
 
   bool is_step() const { return name.rfind("step-", 0) == 0; }
@@ -24,24 +24,26 @@ struct Task {
   bool is_unet() const { return name.find("unet") != std::string::npos; }
 };
 
-/// In fp32, then under bf16 autocast.
+/// Returns all tasks: first in fp32, then with bf16 autocast.
 std::vector<Task> all_tasks();
-/// Throws: c10::ValueError – there is none of this name
+/// Throws: c10::ValueError if there is no task with this name
 Task task_named(const std::string& name);
 
-/// The forward pass of a model of its own. Params: weights – set to those of the model, which keep their values
+/// Returns the forward pass of a new model.
+/// Params: weights – set to the weights of this model, which do not change
 std::function<at::Tensor(const at::Tensor&)> forward_of(const Task& task, std::vector<at::Tensor>& weights);
-/// The task with its input. Params: weights – set to those that keep their values: of forward passes
+/// Returns the task with its input.
+/// Params: weights – for forward passes, set to the weights, which do not change
 std::function<at::Tensor()> function_of(const Task& task, std::vector<at::Tensor>& weights);
 
-/// The first values of a forward pass, or the losses of the first steps.
+/// Returns the first values of a forward pass, or the losses of the first steps.
 std::vector<double> checked_values(const Task& task, const std::function<at::Tensor()>& call);
 
-/// What a call has to do at least. Products and convolutions at the rate of a large product, and their operands, results and the optimizer's
-/// state once through memory at the rate of the fastest loop over it.
+/// The minimum work of a call. Matrix multiplications and convolutions run at the highest rate of a large matrix multiplication. Their
+/// operands and results, and the optimizer state, pass through memory once at the rate of the fastest loop.
 struct Limit {
   double flops = 0, bytes = 0;
-  double seconds = 0;  ///< both after one another
+  double seconds = 0;  ///< time of the computation plus time of the memory traffic
 };
 Limit limit_of(const Task& task);
 

@@ -117,13 +117,12 @@ class Contest {
     std::vector<at::Tensor> weights;
     const Call plain = function_of(task_, weights);
     expected_ = checked_values(task_, plain);
-    for (const char* cache : {"no kernels kept", "kernels kept"}) {
+    for (const char* cache : {"an empty kernel cache:", "a filled kernel cache:"}) {
       if (options_.quick) break;  // it makes all of them twice more
       PeerProcess alone({"/proc/self/exe", "--ready-of", task_.name});
       const std::vector<double> answer = alone.ask_numbers("ready", 400);
-      note("ours with ", cache, " %.1f s, %.2f s beyond as many plain calls", answer.at(0),
-           answer.at(0) - answer.at(1));
-      if (answer.size() > 2) note("another length then", "", " %.2f s", answer.at(2));
+      note("ours with ", cache, " %.1f s, %.2f s more than plain calls", answer.at(0), answer.at(0) - answer.at(1));
+      if (answer.size() > 2) note("after a change of the length:", "", " %.2f s", answer.at(2));
     }
     const Call bare = function_of(task_, weights);
     auto compiled = compile(bare, {.frozen = task_.is_step() ? std::vector<at::Tensor>{} : weights});
@@ -138,7 +137,7 @@ class Contest {
   /// In a process of its own: what fails there takes nothing else down.
   void add_tool(const std::string& tool) {
     if (time_for_tools_s() < least_tool_s) {
-      notes_ += tool + " left out for lack of time; ";
+      notes_ += tool + " skipped for lack of time; ";
       return;
     }
     try {
@@ -150,7 +149,7 @@ class Contest {
       check_values(tool, {answer.begin() + 1, answer.end()});
       sides_.push_back({"Python, " + tool, [peer](int64_t n) { return peer->run(n); }});
     } catch (const std::exception& error) {
-      notes_ += tool + " does not do this (" + user_message(error) + ")  ";
+      notes_ += tool + " does not support this task (" + user_message(error) + ")  ";
     }
   }
 
@@ -172,7 +171,7 @@ class Contest {
   void check_values(const std::string& who, const std::vector<double>& values) {
     if (close(values, expected_, task_.tolerance)) return;
     equal_ = false;
-    notes_ += "(" + who + ": other results) ";
+    notes_ += "(" + who + ": different results) ";
   }
 
   template <class... Numbers>
@@ -204,7 +203,7 @@ double seconds_for_another_length(const Task& task) {
 /// A folder for kernels that is gone afterwards.
 struct OwnCache {
   OwnCache() {
-    TORCH_CHECK(::mkdtemp(path.data()), "bench compile: cannot make a folder like ", path, ".");
+    TORCH_CHECK(::mkdtemp(path.data()), "bench compile: cannot create a folder with the pattern ", path, ".");
     ::setenv("BELLOWS_CACHE", path.c_str(), 1);
   }
   ~OwnCache() {

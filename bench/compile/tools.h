@@ -4,13 +4,13 @@
 
 namespace bellows::bench {
 
-/// Forward passes and training steps of whole models, compiled, beside plain ones and the tools that Python has for it
-/// (bench/peers/compile_tools.py). A tool that does not do a task is left out, and a task that fails is a row that says so.
-/// Kernels are kept in a folder of this run alone.
+/// Compares compiled forward passes and training steps of complete models with plain ones and with Python's compilers
+/// (bench/peers/compile_tools.py). A compiler that does not support a task is left out. If a task fails, its row contains the error.
+/// Kernels are stored in a folder that only this run uses.
 void add_tool_rows(Report& report, const Options& options);
 
-/// The other side of the rows' "ready after", a process of its own: answers each line on its standard input with the seconds from the first call
-/// of the task's compiled function until nothing more is being made, and those of as many plain calls.
+/// The process that measures "time until ready". For each line on its standard input, it answers with two times in seconds: from the first
+/// call of the task's compiled function until all compilation is finished, and the time of the same number of plain calls.
 int serve_ready(const std::string& task);
 
 }  // namespace bellows::bench

@@ -138,7 +138,7 @@ Row measure(const Work& work, const std::string& ours_as, const std::string& the
     sides.push_back(theirs->as_contestant(theirs_as));
   }
   const Comparison comparison = compare(sides, plan(options));
-  return time_row(work.title + ", " + ours_as, "time per step", "ms", comparison, equal);
+  return time_row(work.title + ", " + ours_as + " against " + theirs_as, "time per step", "ms", comparison, equal);
 }
 
 /// One process with replicas on threads, and one model on the same threads, against ranks (DDP).
@@ -170,7 +170,7 @@ Row measure_peak(const Work& work, const std::string& strategy, Side& ours) {
   row.equal = strategy == "zero2" ? measured <= expected : std::abs(measured / expected - 1) <= 0.05;
   std::ostringstream note;
   note << std::fixed << std::setprecision(1) << (strategy == "zero2" ? "at most " : "in theory ") << expected / 1e6
-       << " MB, measured " << 100 * (measured / expected - 1) << " % beside it";
+       << " MB; the measured peak differs by " << 100 * (measured / expected - 1) << " %";
   row.note = note.str();
   return row;
 }
@@ -183,7 +183,7 @@ int run(const Options& options) {
     theirs.emplace("Python", std::vector<std::string>{options.peer_python, source_dir() + "/bench/peers/ddp.py", "--lr",
                                                       std::to_string(learning_rate)});
   Side* peer = theirs ? &*theirs : nullptr;
-  const std::vector<Work> all = {{"resnet18", "ResNet-18, 2 ranks x 16 pictures of 64x64"},
+  const std::vector<Work> all = {{"resnet18", "ResNet-18, 2 ranks x 16 images of 64x64"},
                                  {"bert", "BERT of 20 M, 2 ranks x 4 sequences of 128"},
                                  {"mlp", "MLP of 5 k, 2 ranks x 16 samples"}};
   const auto add = [&](const std::string& name, const std::function<Row()>& row) {
@@ -191,10 +191,14 @@ int run(const Options& options) {
   };
   for (const Work& work : all) {
     const auto against = [&](const char* strategy, const char* theirs_as) {
-      add(work.title + ", " + strategy, [&] { return measure(work, strategy, theirs_as, options, ours, peer); });
+      add(work.title + ", " + strategy + " against " + theirs_as,
+          [&] { return measure(work, strategy, theirs_as, options, ours, peer); });
     };
     against("ddp", "ddp");
+    against("ddp_compiled", "ddp");
+    against("ddp_compiled", "ddp_compiled");
     if (work.task != "mlp") {
+      against("zero2_compiled", "zero");
       against("zero1", "zero");
       against("zero2", "zero");
       for (const char* strategy : {"ddp", "zero1", "zero2"})
@@ -212,10 +216,10 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   if (argc == 2 && std::string_view(argv[1]) == "--serve") return serve_rank(learning_rate);
-  return bench_main(
-      argc, argv,
-      "A training step with AdamW on two ranks of one thread each: DDP, ZeRO-1, ZeRO-2 against Python's "
-      "DistributedDataParallel and\nZeroRedundancyOptimizer over Gloo; DDP against replicas and one model in one "
-      "process. Losses of the first steps\nare compared first.",
-      run);
+  return bench_main(argc, argv,
+                    "Times a training step with AdamW on two ranks of one thread each: DDP, ZeRO-1 and ZeRO-2, also "
+                    "compiled, against Python's\nDistributedDataParallel, also with torch.compile, and "
+                    "ZeroRedundancyOptimizer over Gloo. Also compares DDP with replicas\nand with one model in one "
+                    "process. Before that, the losses of the first steps are compared.",
+                    run);
 }

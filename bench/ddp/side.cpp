@@ -12,6 +12,7 @@
 
 #include "bellows/comm/collectives.h"
 #include "bellows/comm/world.h"
+#include "bellows/compile/compile.h"
 #include "bellows/optim/optimizers.h"
 #include "bellows/parallel/ddp/distributed_data_parallel.h"
 #include "bellows/parallel/zero/zero_optimizer.h"
@@ -22,12 +23,16 @@ namespace bellows::bench {
 
 namespace {
 
-/// MODEL.STRATEGY: ddp, zero1, zero2, or alone, the rank's part of the batch with gradients of its own.
+/// MODEL.STRATEGY: ddp, zero1, zero2, or alone, the rank's part of the batch with gradients of its own. With the ending
+/// _compiled, the complete step is compiled.
 class Run {
  public:
   Run(const std::string& name, const World& world, double learning_rate)
       : task_(make_task(name.substr(0, name.find('.')), world.rank(), world.size())) {
-    const std::string strategy = name.substr(name.find('.') + 1);
+    std::string strategy = name.substr(name.find('.') + 1);
+    const size_t ending = strategy.find("_compiled");
+    if (ending != strategy.npos) compiled_.emplace([this] { return eager_step(); }, CompileOptions{});
+    strategy = strategy.substr(0, ending);
     keeps_gradients_ = strategy == "alone";  // as DDP does, where they are views of buckets
     if (strategy == "ddp" || strategy == "zero1") ddp_.emplace(task_.model, world);
     optimizer_ = std::make_shared<optim::AdamW>(task_.model.parameters(), optim::AdamWOptions{.lr = learning_rate});
@@ -35,7 +40,10 @@ class Run {
       optimizer_ = parallel::zero_optimizer(optimizer_, task_.model, world, {.stage = strategy == "zero1" ? 1 : 2});
   }
 
-  at::Tensor step() {
+  at::Tensor step() { return compiled_ ? (*compiled_)() : eager_step(); }
+
+ private:
+  at::Tensor eager_step() {
     optimizer_->zero_grad(!keeps_gradients_);
     const at::Tensor loss = task_.loss(ddp_ ? ddp_->forward(task_.x) : task_.model.forward(task_.x), task_.y);
     loss.backward();
@@ -43,10 +51,10 @@ class Run {
     return loss;
   }
 
- private:
   Task task_;
   std::optional<parallel::DistributedDataParallel> ddp_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<Compiled<std::function<at::Tensor()>>> compiled_;
   bool keeps_gradients_ = false;
 };
 

@@ -2,8 +2,8 @@
 
 namespace bellows::bench {
 
-/// Our side of the comparison, as a program of its own: rank 0 takes the commands of bench/peers/ddp.py on its standard
-/// input, tells the other ranks, and starts them.
+/// Our side of the comparison, as a separate program. Rank 0 reads the commands of bench/peers/ddp.py from its standard input and
+/// forwards them to the other ranks, which it starts.
 /// Returns: the program's exit code
 int serve_rank(double learning_rate);
 

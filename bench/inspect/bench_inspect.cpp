@@ -136,9 +136,9 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  return bench_main(argc, argv,
-                    "Measures what each tool of inspect adds to a small training step (about 60 operators "
-                    "forward), beside Python's FLOP counter, profiler, anomaly detection and deterministic "
-                    "mode. One thread.",
-                    run);
+  return bench_main(
+      argc, argv,
+      "Measures the time that each tool of bellows/inspect adds to a small training step (about 60 forward operators). "
+      "Also\nmeasures Python's FLOP counter, profiler, anomaly detection and deterministic mode. Uses one thread.",
+      run);
 }

@@ -30,7 +30,7 @@ class WorkFolder {
  public:
   WorkFolder() {
     std::string pattern = (std::filesystem::temp_directory_path() / "bellows_loader_XXXXXX").string();
-    TORCH_CHECK(mkdtemp(pattern.data()), "loader: cannot make a folder like ", pattern, ".");
+    TORCH_CHECK(mkdtemp(pattern.data()), "loader: cannot create a folder with the pattern ", pattern, ".");
     path_ = pattern;
   }
   ~WorkFolder() { std::filesystem::remove_all(path_); }
@@ -145,7 +145,7 @@ bool check_sides(Sides& sides, const std::string& folder) {
   for (const auto& side : sides) {
     const double found = difference(expected, side->middles(folder));
     equal = equal && found <= side->tolerance();
-    std::printf("  %-34s differs from ours by %.3f of 255 levels at most (allowed: %.2f)\n", side->name().c_str(),
+    std::printf("  %-34s differs from ours by at most %.3f of 255 levels (allowed: %.2f)\n", side->name().c_str(),
                 found, side->tolerance());
   }
   return equal;
@@ -210,8 +210,7 @@ void report_rates(Report& report, const Comparison& all, const Photographs& phot
     report.add(std::move(row));
   };
   const double decoding = decoded_per_s(photographs);
-  const std::string decode_note =
-      "limit: libjpeg-turbo's fast decoding of whole photographs, all cores, and nothing else";
+  const std::string decode_note = "limit: only the fast decoding of complete photographs by libjpeg-turbo, all cores";
   add("JPEG, .beton",
       {"ours, beton jpg", "FFCV, beton jpg", "DataLoader, Pillow", "DataLoader, torchvision.io", "webdataset, tar",
        "mosaicml-streaming, MDS"},
@@ -219,11 +218,11 @@ void report_rates(Report& report, const Comparison& all, const Photographs& phot
   add("JPEG, tar", {"ours, WebDataset tar", "webdataset, tar"}, decoding, decode_note);
   add("JPEG, pack", {"ours, Bellows pack", "FFCV, beton jpg"}, decoding, decode_note);
   add("JPEG, pack with restart markers", {"ours, pack with restarts", "ours, Bellows pack", "FFCV, beton jpg"},
-      decoding, decode_note + "; crops read less than that");
+      decoding, decode_note + "; a crop decodes only a part of a photograph");
   // On average 54 % of the pixels are read, as bytes, and a picture of floats is written.
   constexpr double moved = 0.54 * 3 * Photographs::height * Photographs::width + 4.0 * 3 * 224 * 224;
   add("raw pixels, .beton", {"ours, beton raw", "FFCV, beton raw"}, memory_bytes_per_s() / moved,
-      "limit: the bytes of the crop and of the result at the speed of the memory, all cores");
+      "limit: reading the crop and writing the result at memory bandwidth, all cores");
 }
 
 int run(const Options& options) {
@@ -241,8 +240,8 @@ int run(const Options& options) {
                                                .budget_s = options.quick ? 20 : 1e9});
   report_rates(report, all, photographs, equal);
   report.add(figures_row("CPU time per image", "us", sides, equal, &LoaderSide::cpu_us));
-  report.add(figures_row("resident memory, shares of shared pages", "MB", sides, equal, &LoaderSide::resident_mb));
-  report.add(figures_row("of it no files", "MB", sides, equal, &LoaderSide::anonymous_mb));
+  report.add(figures_row("resident memory (proportional set size)", "MB", sides, equal, &LoaderSide::resident_mb));
+  report.add(figures_row("resident memory without files", "MB", sides, equal, &LoaderSide::anonymous_mb));
   return report.finish();
 }
 
@@ -253,9 +252,10 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   if (argc == 5 && std::string_view(argv[1]) == "serve") return serve_side(argv[2], argv[3], std::stoi(argv[4]));
-  return bench_main(argc, argv,
-                    "Photographs of 500x375, JPEG quality 90, to batches: random resized crop to 224, flip, normalise, "
-                    "batch 64.\nOurs from several formats against FFCV, DataLoader with torchvision, webdataset and "
-                    "mosaicml-streaming, each in\nprocesses of its own; decoded pictures are compared first.",
-                    run);
+  return bench_main(
+      argc, argv,
+      "Loads photographs of 500x375 pixels (JPEG, quality 90) into batches of 64: random resized crop to 224, flip, "
+      "normalize.\nCompares our loader with several formats against FFCV, DataLoader with torchvision, webdataset and "
+      "mosaicml-streaming.\nEach side runs in its own processes. Before that, the decoded images are compared.",
+      run);
 }

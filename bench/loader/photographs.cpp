@@ -30,8 +30,8 @@ fs::path photographs_folder() {
     const fs::path folder = python.path() / "site-packages/sklearn/datasets/images";
     if (fs::exists(folder / "china.jpg")) return folder;
   }
-  TORCH_CHECK_VALUE(false, "loader: expected scikit-learn's photographs below ", packages.string(),
-                    ". Run script/bench loader, which installs it.");
+  TORCH_CHECK_VALUE(false, "loader: expected the photographs of scikit-learn in ", packages.string(),
+                    ". Run script/bench loader, which installs scikit-learn.");
 }
 
 std::string number(size_t i) {

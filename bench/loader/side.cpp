@@ -38,7 +38,7 @@ double run_epochs(data::Loader& loader, int64_t& epoch, int64_t count) {
   for (int64_t end = epoch + count; epoch < end; ++epoch) {
     loader.start(epoch);
     while (const auto batch = loader.next()) {
-      TORCH_CHECK(batch->size() > 0, "loader: an empty batch.");
+      TORCH_CHECK(batch->size() > 0, "loader: a batch is empty.");
     }
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

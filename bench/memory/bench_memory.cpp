@@ -88,8 +88,8 @@ Noise noise_of(Plain& plain, Training& training) {
 
 std::string to_string(const Noise& noise) {
   std::ostringstream text;
-  text << std::setprecision(2) << "gradient off by " << 100 * noise.one << " %, the mean of " << Noise::seeds
-       << " seeds by " << 100 * noise.mean << " %";
+  text << std::setprecision(2) << "gradient error " << 100 * noise.one << " %, error of the mean of " << Noise::seeds
+       << " seeds " << 100 * noise.mean << " %";
   return text.str();
 }
 
@@ -154,7 +154,7 @@ Row measure(Plain& plain, const Variant& variant, const Options& options, PeerPr
   const StepBytes bytes = training.measured_step();
 
   const std::string work = plain.task.title + ", " + variant.name;
-  Row row{.work = work, .metric = "kept for backward", .unit = "MB", .peers = {}, .equal = equal};
+  Row row{.work = work, .metric = "saved for backward", .unit = "MB", .peers = {}, .equal = equal};
   row.ours = static_cast<double>(bytes.kept) / 1e6;
   const StepBytes theirs = peer ? peer_bytes(*peer, plain.task.name, variant.peer) : StepBytes{};
   std::optional<Comparison> times;
@@ -162,13 +162,13 @@ Row measure(Plain& plain, const Variant& variant, const Options& options, PeerPr
     times = timed(plain, variant, training, options, peer);
     row = time_row(work, "time per step", "ms", *times, equal);
   }
-  row.note = "kept for backward " + beside(bytes.kept, plain.bytes.kept) + ", peak " +
+  row.note = "saved for backward " + beside(bytes.kept, plain.bytes.kept) + ", peak " +
              beside(bytes.peak, plain.bytes.peak) + ", state " + beside(bytes.state, plain.bytes.state) +
              (times ? ", time " + overhead(*times, 0, 1) : "");
   if (variant.noise > 0) row.note += ", " + to_string(noise);
   if (!equal) row.note += c10::str("\n  losses ", losses, ", expected ", expected);
   if (peer)
-    row.note += "\n  Python: kept " + beside(theirs.kept, plain.peers->kept) + ", peak " +
+    row.note += "\n  Python: saved " + beside(theirs.kept, plain.peers->kept) + ", peak " +
                 beside(theirs.peak, plain.peers->peak) + (times ? ", time " + overhead(*times, 2, 3) : "");
   return row;
 }
@@ -181,8 +181,8 @@ Plain make_plain(const std::string& name, const Options& options, PeerProcess* p
   plain.bytes = plain.training->measured_step();
   if (!peer) return plain;
   plain.peers = peer_bytes(*peer, name, "plain");
-  TORCH_CHECK(peer_agrees(*peer, name, "plain", losses, 1e-3), "bench memory: Python's plain losses of ", name,
-              " are not ours, ", losses);
+  TORCH_CHECK(peer_agrees(*peer, name, "plain", losses, 1e-3), "bench memory: the losses of the plain steps of ", name,
+              " in Python differ from ours, ", losses);
   return plain;
 }
 
@@ -214,12 +214,14 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   return bellows::bench::bench_main(
       argc, argv,
-      "Training steps of BERT-base and ResNet-50 in the ways that save memory: recompute, selective recompute, a\n"
-      "budget, activations in fewer bits or in a file, small optimizers; against plain steps and Python's checkpoint.\n"
-      "Losses of the first steps are compared first. Kept: what waits for backward at the end of forward; peak: the\n"
-      "most that a step holds; both beside weights and the optimizer's state. A transformer for time series gets "
-      "mixed\n"
-      "precision, fused layer norms and fused optimizers one after the other. --task and --only take parts of names;\n"
-      "--seconds: of windows a row, two rounds at least (45, with --quick 3); 0: bytes and losses alone.",
+      "Runs training steps of BERT-base and ResNet-50 with techniques that save memory: recompute, selective "
+      "recompute,\na budget, activations in fewer bits or in a file, and optimizers with small state. Compares them "
+      "with plain steps\nand with Python's checkpoint. Before that, the losses of the first steps are compared. "
+      "\"Saved\" is the memory that is\nsaved for backward. \"Peak\" is the maximum during a step. Both exclude the "
+      "weights "
+      "and the optimizer state. A transformer for time series gets mixed precision, fused layer "
+      "norms and fused optimizers one\nafter the other.\n--task, --only: tasks and variants whose names contain this "
+      "text. --seconds: time for the windows of a row, at\nleast two rounds (default: 45, with --quick 3). 0: measure "
+      "only bytes and losses.",
       bellows::bench::run, {{"task", ""}, {"only", ""}, {"seconds", ""}});
 }

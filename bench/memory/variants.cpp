@@ -70,17 +70,17 @@ MakeOptimizer make(OptimizerOptions options) {
 std::vector<Variant> combined_variants(const MakeOptimizer& adamw8) {
   return {
       {.name = "autocast bf16", .peer = "autocast", .tolerance = 0.05, .first_only = true, .autocast = true},
-      {.name = "autocast bf16, recompute",
+      {.name = "autocast bf16, checkpointing",
        .peer = "autocast checkpoint",
        .like = "autocast bf16",
        .run_block = recomputed,
        .autocast = true},
-      {.name = "int8 activations, 8-bit AdamW, step in backward",
+      {.name = "int8 activations, 8-bit AdamW, optimizer in backward",
        .tolerance = 0.05,
        .bits = recompute::ActivationBits::int8,
        .steps_in_backward = true,
        .optimizer = adamw8},
-      {.name = "autocast bf16, recompute, 8-bit AdamW, step in backward",
+      {.name = "autocast bf16, checkpointing, 8-bit AdamW, optimizer in backward",
        .tolerance = 0.02,
        .like = "autocast bf16",
        .run_block = recomputed,
@@ -95,24 +95,27 @@ std::vector<Variant> deep_variants() {
   const MakeOptimizer adamw8 = adamw({.state_dtype = optim::State::int8});
   std::vector<Variant> all = {
       {.name = "plain", .peer = "plain"},
-      {.name = "recompute of every block", .peer = "checkpoint", .run_block = recomputed},
-      {.name = "recompute, products kept", .peer = "selective", .run_block = recomputed_but_products},
-      {.name = "recompute, budget(0.5)", .run_block = recomputed, .budget = true},
+      {.name = "checkpointing of every block", .peer = "checkpoint", .run_block = recomputed},
+      {.name = "selective checkpointing, matmuls saved", .peer = "selective", .run_block = recomputed_but_products},
+      {.name = "selective checkpointing, budget 0.5", .run_block = recomputed, .budget = true},
       {.name = "bf16 activations", .tolerance = 0.02, .bits = ActivationBits::bf16},
       {.name = "int8 activations", .tolerance = 0.02, .bits = ActivationBits::int8, .noise = 0.06},
       {.name = "int4 activations", .first_only = true, .bits = ActivationBits::int4, .noise = 2},
-      {.name = "activations in a file", .offloads = true},
-      {.name = "recompute, int8 activations", .tolerance = 0.02, .run_block = recomputed, .bits = ActivationBits::int8},
+      {.name = "activations offloaded to a file", .offloads = true},
+      {.name = "checkpointing, int8 activations",
+       .tolerance = 0.02,
+       .run_block = recomputed,
+       .bits = ActivationBits::int8},
       {.name = "bf16 weights, stochastic rounding",
        .tolerance = 0.05,
        .model = {.bf16_weights = true},
        .optimizer = adamw({.stochastic_rounding = true})},
-      {.name = "in micro-batches, 4", .tolerance = 0.1, .micro_batches = 4},
+      {.name = "gradient accumulation, 4 steps", .tolerance = 0.1, .micro_batches = 4},
       {.name = "AdamW every 4th step", .first_only = true, .update_every = 4},
       {.name = "AdamW every 16th step", .first_only = true, .update_every = 16},
       {.name = "8-bit AdamW", .tolerance = 0.02, .optimizer = adamw8},
       {.name = "4-bit AdamW", .tolerance = 0.02, .optimizer = adamw({.state_dtype = optim::State::int4})},
-      {.name = "step in backward", .steps_in_backward = true},
+      {.name = "optimizer in backward", .steps_in_backward = true},
   };
   std::ranges::move(combined_variants(adamw8), std::back_inserter(all));
   return all;
@@ -122,7 +125,7 @@ Variant& named(std::vector<Variant>& variants, const std::string& name) {
   return *std::ranges::find(variants, name, &Variant::name);
 }
 
-/// Two blocks a segment. Batch norms over few pictures make small gradients change their signs: what rounds more has other
+/// Two blocks a segment. Batch norms over few images make small gradients change their signs: what rounds more has other
 /// losses, which still have to fall; and bf16 weights train as autocast does. Its optimizer is too small a part of a step
 /// for what the 16th step would save to be seen.
 std::vector<Variant> resnet_variants(int64_t blocks) {
@@ -132,7 +135,8 @@ std::vector<Variant> resnet_variants(int64_t blocks) {
   named(all, "int8 activations").noise = 0.02;
   named(all, "int4 activations").noise = 0.25;
   named(all, "bf16 weights, stochastic rounding").like = "autocast bf16";
-  all.insert(all.begin() + 2, {.name = "recompute of every two blocks", .peer = "sequential", .segments = blocks / 2});
+  all.insert(all.begin() + 2,
+             {.name = "checkpointing of every two blocks", .peer = "sequential", .segments = blocks / 2});
   return all;
 }
 
@@ -189,7 +193,7 @@ Task make_task(const std::string& name, const ModelWays& ways) {
   }
   const int64_t batch = small ? 4 : 8, length = small ? 64 : 128;
   const models::BertOptions options = small ? models::bert_20m() : models::bert_base();
-  return finish(small ? "BERT of 20 M, 4 x 64" : "BERT-base, 8 x 128", without_dropout(options),
+  return finish(small ? "BERT with 20 M parameters, 4 x 64" : "BERT-base, 8 x 128", without_dropout(options),
                 models::formula_labels("ids", batch * length, options.vocab_size).view({batch, length}), classes);
 }
 

@@ -210,7 +210,7 @@ class Bench {
     Row row =
         time_row(work.name, "update, per step", "us", compare(sides, plan(options_.quick ? 100 : 500)), equal(work));
     row.limit = 1e6 * argmax_seconds();
-    row.note = "limit: finding the largest logit alone";
+    row.note = "limit: only the search for the largest logit";
     return row;
   }
 
@@ -258,10 +258,9 @@ class Bench {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(argc, argv,
-                    "Metrics in every step of a training loop (a small MLP, 2,000 steps): what an "
-                    "update costs, and an update with its results read,\nin the first and in the "
-                    "last steps. Ours, torchmetrics with and without its input checks, and "
-                    "scikit-learn over all that has\naccumulated. Results on equal batches are "
-                    "compared first.",
+                    "Updates metrics in every step of a training loop (a small MLP, 2,000 steps). Times an update, and "
+                    "an update whose results\nare read, in the first and in the last steps. Compares Bellows with "
+                    "torchmetrics, with and without input checks, and with\nscikit-learn on all accumulated values. "
+                    "Before that, the results on equal batches are compared.",
                     [](const Options& options) { return Bench(options).run(); });
 }

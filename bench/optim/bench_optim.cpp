@@ -240,7 +240,8 @@ class OptimBench {
         time_row(std::string(work.name) + ", " + size.text() + " tensors", "time per step", "ms", comparison, equal);
     row.limit = 1e3 * work.bytes_per_parameter * static_cast<double>(size.total) / bandwidth;
     char note[160];
-    std::snprintf(note, sizeof note, "%.3f bytes of state a parameter for %.3f; moves %.0f bytes a parameter",
+    std::snprintf(note, sizeof note,
+                  "%.3f bytes of state per parameter instead of %.3f; moves %.0f bytes per parameter",
                   small.state_bytes() / static_cast<double>(size.total),
                   full.state_bytes() / static_cast<double>(size.total), work.bytes_per_parameter);
     row.note = note;
@@ -308,7 +309,8 @@ class OptimBench {
     const double bytes = work.bytes_per_parameter * static_cast<double>(size.total);
     row.limit = 1e3 * bytes / bandwidth;
     char note[160];
-    std::snprintf(note, sizeof note, "%.0f bytes a parameter: %.1f GB/s, %.0f %% of the memory's %.1f GB/s in this run",
+    std::snprintf(note, sizeof note,
+                  "%.0f bytes per parameter: %.1f GB/s, %.0f %% of the memory bandwidth of %.1f GB/s in this run",
                   work.bytes_per_parameter, bytes / comparison.ours().seconds() / 1e9,
                   100 * bytes / comparison.ours().seconds() / bandwidth, bandwidth / 1e9);
     row.note = note;
@@ -350,9 +352,10 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  return bench_main(argc, argv,
-                    "Optimizer steps over two tiny tensors, 25 M parameters in 160 and 100 M in 200, with "
-                    "gradients that are there already. Ours against\nPython PyTorch's from the same "
-                    "parameters; elements are compared after the same number of steps. --only TEXT: rows that hold it.",
-                    run, {{"only", ""}});
+  return bench_main(
+      argc, argv,
+      "Times optimizer steps over two tiny tensors, over 25 M parameters in 160 tensors, and over 100 M parameters in "
+      "200 tensors,\nwith existing gradients. Compares Bellows with Python PyTorch from the same parameters. Elements "
+      "are compared after the\nsame number of steps. --only TEXT: only rows whose names contain TEXT.",
+      run, {{"only", ""}});
 }

@@ -1,5 +1,5 @@
-"""bf16 autocast in Python PyTorch: steps of ResNet-18 and of a transformer encoder, and matrix products by dtype. The
-peer of bench/amp/bench_amp.cpp."""
+"""bf16 autocast in Python PyTorch: steps of ResNet-18 and of a transformer encoder, and matrix products by dtype. This is
+the peer of bench/amp/bench_amp.cpp."""
 
 import argparse
 
@@ -43,7 +43,7 @@ class Step:
 
 
 class Product:
-    """gemm-DTYPE-N"""
+    """Product of two N × N matrices; the name is gemm-DTYPE-N."""
 
     def __init__(self, name):
         _, dtype, n = name.split("-")

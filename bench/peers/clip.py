@@ -25,7 +25,7 @@ class Work:
         self.limit = 1000.0
 
     def next_limit(self):
-        """Falls from call to call, so that there always is something to clip."""
+        """Decreases from call to call, so that every call clips the gradients."""
         self.limit = 1000.0 if self.limit < 1 else self.limit * 0.999
         return self.limit
 

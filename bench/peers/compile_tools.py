@@ -1,7 +1,8 @@
-"""Forward passes and training steps in Python, made fast by each tool that compiles: the peer of bench/compile/bench_compile.cpp.
-`prepare TASK TOOL` makes what `run` then runs, and answers with the seconds until it is ready, with nothing kept from runs before, and what
-it computes; `package TASK FILE` writes an AOTInductor package. Tools of forward passes: eager, channels_last,
-torchscript, compile, freezing, onnxruntime, openvino; of steps: eager, channels_last, compile, compile_all."""
+"""Forward passes and training steps in Python with each compiler: the peer of bench/compile/bench_compile.cpp.
+`prepare TASK TOOL` compiles the function that `run` calls, with an empty cache. It answers with the seconds until the
+function is ready, and with its results. `package TASK FILE` writes an AOTInductor package. Tools for forward passes are
+eager, channels_last, torchscript, compile, freezing, onnxruntime and openvino. Tools for steps are eager, channels_last,
+compile and compile_all."""
 
 import contextlib
 import io
@@ -25,7 +26,7 @@ THREADS = int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads()))
 
 
 class Logits(torch.nn.Module):
-    """BERT as a function of ids alone that returns a tensor; its names are the model's."""
+    """BERT as a function that takes only ids and returns a tensor. Its names are the names of the model."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +51,7 @@ def network(name):
     return set_formula_weights(UNet() if name == "unet" else torchvision.models.resnet18(num_classes=CLASSES))
 
 
-# Inputs of the forward passes and of the steps; `-bf16` behind a name: under autocast.
+# Inputs of the forward passes and of the steps. `-bf16` at the end of a name selects autocast.
 FORWARD = {"bert-128": lambda: ids(1, 128), "bert-14": lambda: ids(1, 14), "resnet18": lambda: images(1, 224), "unet": lambda: images(1, 128)}
 STEP = {"resnet18": lambda: images(8, 64), "bert": lambda: ids(4, 128), "unet": lambda: images(4, 64)}
 
@@ -109,7 +110,7 @@ def forward(task, tool, net, x):
         with torch.no_grad() if tool == "torchscript" else torch.inference_mode(), autocast(task):
             return net(x)
 
-    # The dynamo tools look at the mode while they compile.
+    # The dynamo tools read the mode while they compile.
     if tool in ("compile", "freezing"):
         with torch.no_grad(), autocast(task):
             net(x)
@@ -140,7 +141,7 @@ def step(task, tool, net, x):
 
 
 def main():
-    # What was compiled before would hide how long it takes.
+    # Code in the cache would hide the compile time.
     own = tempfile.TemporaryDirectory()
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = own.name
     warnings.filterwarnings("ignore")
@@ -168,7 +169,7 @@ def main():
         net, x = made(task)
         start = time.perf_counter()
         torch._inductor.config.freezing = True
-        torch._inductor.config.aot_inductor.link_libtorch = False  # who loads it has a libtorch, and maybe none of CUDA's libraries
+        torch._inductor.config.aot_inductor.link_libtorch = False  # the loading process has libtorch, but possibly no CUDA libraries
         with torch.no_grad(), autocast(task):
             torch._inductor.aoti_compile_and_package(torch.export.export(net, (x,)), package_path=path)
         return [time.perf_counter() - start]

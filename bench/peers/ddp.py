@@ -1,5 +1,5 @@
-"""Data parallel steps in Python PyTorch on several ranks: the peer of bench/ddp/bench_ddp.cpp. Rank 0 takes the commands,
-tells the others, and starts them. `losses MODEL.STRATEGY N`, `run N`."""
+"""Data parallel steps in Python PyTorch on several ranks: the peer of bench/ddp/bench_ddp.cpp. Rank 0 starts the other
+ranks, reads the commands, and passes them on. The commands are `losses MODEL.STRATEGY N` and `run N`."""
 
 import argparse
 import os
@@ -46,6 +46,8 @@ class Step:
             y, self.x = part(labels("labels", IMAGES, classes)), part(uniform("input", shape).float())
             self.loss = lambda output: F.cross_entropy(output, y)
         self.net = DistributedDataParallel(set_formula_weights(net).train(), gradient_as_bucket_view=True)
+        if strategy == "ddp_compiled":
+            self.net = torch.compile(self.net)
         adamw = {"lr": flags.lr, "fused": True}
         if strategy == "zero":
             self.optimizer = ZeroRedundancyOptimizer(

@@ -1,4 +1,4 @@
-"""Weights and inputs from a formula: the same values as bellows/models/formula_weights.cpp, in every dtype exactly."""
+"""Weights and inputs from a formula: the same values as bellows/models/formula_weights.cpp, exact in every dtype."""
 
 import numpy as np
 import torch
@@ -44,5 +44,5 @@ def set_formula_weights(module):
 
 
 def positions(name, numel, count=16):
-    """Where a tensor is sampled when it is too large to be kept."""
+    """Positions of the elements that are compared if a tensor is too large to be stored."""
     return [int(h) % numel for h in hashes(name + "/sample", count)]

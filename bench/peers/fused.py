@@ -1,4 +1,4 @@
-"""The layers of bench/fused/bench_fused.cpp by PyTorch's operators, forward and backward."""
+"""The layers of bench/fused/bench_fused.cpp with PyTorch's operators, forward and backward."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""What Python's tools add to a training step: the peer of bench/inspect/bench_inspect.cpp."""
+"""The time that Python's tools add to a training step: the peer of bench/inspect/bench_inspect.cpp."""
 
 import contextlib
 

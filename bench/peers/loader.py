@@ -1,8 +1,8 @@
-"""Photographs to batches in Python: the peers of bench/loader/bench_loader.cpp, each in a process of its own.
+"""Loads photographs into batches in Python: the peers of bench/loader/bench_loader.cpp. Each peer runs in its own process.
 
-python loader.py KIND FOLDER THREADS: FOLDER is what bench/loader/photographs.h writes. A random resized crop to 224, a flip, float32
-normalised, batch 64; as many workers as cores. Answers `run N` (epochs), `usage` and `check FILE COUNT SIDE` as bench/loader/side.h
-says, and `close`.
+python loader.py KIND FOLDER THREADS: bench/loader/photographs.h writes FOLDER. The steps are a random resized crop to 224, a
+flip, conversion to float32 and normalization, with batches of 64 and one worker per core. The commands are `run N` (epochs),
+`usage` and `check FILE COUNT SIDE`, which bench/loader/side.h documents, and `close`.
 """
 
 import atexit
@@ -22,7 +22,7 @@ BATCH, SIZE = 64, 224
 
 
 def tree():
-    """This process and all below it."""
+    """This process and all its descendants."""
     found, waiting = [], [os.getpid()]
     while waiting:
         pid = waiting.pop()
@@ -37,7 +37,7 @@ def tree():
 
 
 def usage():
-    """CPU time of the whole tree (s), its proportional set size and the part of it that is no file (MB)."""
+    """CPU time of the process tree (s), its proportional set size (MB), and the part of that size without files (MB)."""
     gone = resource.getrusage(resource.RUSAGE_CHILDREN)  # of this process only: the workers have no children
     cpu, memory = gone.ru_utime + gone.ru_stime, {"Pss": 0, "Pss_Anon": 0, "Pss_Shmem": 0}
     for pid in tree():
@@ -72,7 +72,7 @@ def batches_of(dataset, threads, **options):
 
 
 class Side:
-    """loader: something to iterate over, an epoch at a time; middles(count, side): the first pictures' middles, normalised."""
+    """`loader` is iterated once per epoch. `middles(count, side)` returns the normalized centers of the first images."""
 
     def run(self, epochs):
         for _ in range(epochs):
@@ -81,7 +81,7 @@ class Side:
 
 
 class Pillow(Side):
-    """torchvision's ImageFolder as it comes: Pillow decodes."""
+    """The unchanged ImageFolder of torchvision, which decodes with Pillow."""
 
     def __init__(self, folder, threads):
         from torchvision.datasets import ImageFolder
@@ -97,7 +97,7 @@ class Pillow(Side):
 
 
 class Torchvision(Side):
-    """The same with torchvision's own decoder and transforms of tensors."""
+    """The same with the decoder of torchvision and with transforms of tensors."""
 
     def __init__(self, folder, threads):
         from torchvision.datasets import ImageFolder
@@ -158,14 +158,14 @@ class Streaming(Side):
         with writer(out=path, columns={"image": "jpeg", "label": "int"}) as out:
             for name in sorted(os.listdir(f"{source}/0") + [n for k in range(1, 10) for n in os.listdir(f"{source}/{k}")]):
                 label = int(name[:4]) % 10
-                out.write({"image": Image.open(f"{source}/{label}/{name}"), "label": label})  # the file's bytes, not encoded anew
+                out.write({"image": Image.open(f"{source}/{label}/{name}"), "label": label})  # not encoded again
 
     def middles(self, count, side):
         return torch.stack([middle_pillow(side)(self.plain[i]["image"]) for i in range(count)])
 
 
 class Ffcv(Side):
-    """FFCV on the CPU: what its authors run on the GPU, normalising, is its compiled table look-up here."""
+    """FFCV on the CPU. Its authors normalize on the GPU; here, the compiled lookup table of FFCV normalizes."""
 
     def __init__(self, path, threads):
         from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
@@ -187,7 +187,7 @@ class Ffcv(Side):
         from ffcv.memory_managers import OSCacheManager
         from ffcv.reader import Reader
 
-        # FFCV's own decoder and reader, without the minute that compiling a second pipeline takes.
+        # The decoder and reader of FFCV, without the minute to compile a second pipeline.
         reader = Reader(self.path)
         manager = OSCacheManager(reader)
         fetch = manager.compile_reader()
@@ -213,8 +213,9 @@ def make(kind, folder, threads):
 
 
 class Later:
-    """A side that is made when it is first asked for; FFCV's in the background, so that what its compiler does overlaps. The others
-    start processes, and one that is forked while another thread waits for input never gets past closing its own."""
+    """A side that is created at its first command. The sides of FFCV are created in the background, so that compilation overlaps
+    with other work. The other sides fork processes. A process that is forked while another thread waits for input hangs when
+    it closes its own input."""
 
     def __init__(self, kind, folder, threads):
         self.side, self.arguments = None, (kind, folder, threads)
@@ -244,7 +245,7 @@ def main():
         return ["ok"]
 
     def close():
-        """What Python does at its end, which the caller does not wait for: streaming's shared memory would stay behind."""
+        """The exit handlers of Python. The caller does not wait for them, and the shared memory of streaming would remain."""
         if kind == "streaming":
             later.get().loader = None
             gc.collect()

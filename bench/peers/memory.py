@@ -1,5 +1,5 @@
 """Training steps in Python PyTorch, plain and with torch.utils.checkpoint: the peer of bench/memory/bench_memory.cpp.
-`losses N TASK VARIANT`, `time N TASK VARIANT`, `bytes TASK VARIANT`."""
+The commands are `losses N TASK VARIANT`, `time N TASK VARIANT` and `bytes TASK VARIANT`."""
 
 import functools
 import math
@@ -35,7 +35,7 @@ def keep_products(_, op, *args, **kwargs):
 
 
 class Series(torch.nn.Module):
-    """bellows::models::encoder_decoder for classes: torch.nn.Transformer with sines and cosines as positions."""
+    """bellows::models::encoder_decoder for classes: torch.nn.Transformer with sine and cosine positions."""
 
     def __init__(self, features, start, width=128):
         super().__init__()
@@ -157,7 +157,7 @@ def main():
         return [time.perf_counter() - start]
 
     def held(name, *variant):
-        """Of all allocations of a step, as the profiler saw them: at the end of forward, and at most."""
+        """Allocated bytes of a step, as recorded by the profiler: at the end of forward, and the maximum."""
         task(name).step(variant)
         marks = []
         with torch.profiler.profile(

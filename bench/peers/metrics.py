@@ -16,7 +16,7 @@ from protocol import serve
 
 
 class Sklearn:
-    """Keeps all predictions and computes over them, as loops without a metrics library do."""
+    """Stores all predictions and computes the metrics over them, like loops without a metrics library."""
 
     def __init__(self):
         self.preds, self.targets = [], []

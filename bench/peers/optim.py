@@ -26,7 +26,7 @@ IMPLEMENTATIONS = {
 
 
 def values(tensors, size, what):
-    """The formula that the program knows too: parameter or gradient of tensor i."""
+    """Parameter or gradient of tensor i, by the same formula as in the C++ program."""
     base = torch.arange(size, dtype=torch.float32)
     factor, scale = (0.37, 1.0) if what == "parameter" else (0.11, 0.01)
     return [base.add(i).mul_(factor).sin_().mul_(scale).view(-1, 250) for i in range(tensors)]

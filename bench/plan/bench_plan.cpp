@@ -71,13 +71,13 @@ int program(const Options& options) {
     const auto predicted = static_cast<double>(plan.peak_bytes());
     const auto measured = static_cast<double>(train::DryRun(recipe).measure(configuration.size));
     report.add({.work = words(configuration, plan),
-                .metric = "predicted peak, beside the measured one",
+                .metric = "predicted peak (limit: measured peak)",
                 .unit = "MB",
                 .ours = predicted / 1e6,
                 .limit = measured / 1e6,
                 .equal = std::abs(predicted / measured - 1) <= 0.05,
                 .note = "error " + std::to_string(100 * (predicted / measured - 1)).substr(0, 6) + " %; " +
-                        std::to_string(plan.unfitted.size()) + " tensors guessed; planning took " +
+                        std::to_string(plan.unfitted.size()) + " tensors estimated; planning used " +
                         std::to_string(own / 1'000'000) + " MB"});
   }
   return report.finish();
@@ -88,7 +88,8 @@ int program(const Options& options) {
 }  // namespace bellows::bench
 
 int main(int argc, char** argv) {
-  return bellows::bench::bench_main(
-      argc, argv, "Predicts the peak memory of training steps from small ones, and takes the steps. Fails beyond 5 %.",
-      bellows::bench::program);
+  return bellows::bench::bench_main(argc, argv,
+                                    "Predicts the peak memory of training steps from small steps, and then runs the "
+                                    "training steps. Fails if an error exceeds\n5 %.",
+                                    bellows::bench::program);
 }

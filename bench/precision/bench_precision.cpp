@@ -100,7 +100,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(argc, argv,
-                    "Trains three models on the digits in fp32, bf16 and fp16 with loss scaling, three seeds "
-                    "each, and compares the held-out accuracy. --quick: two models, one seed, fewer epochs.",
+                    "Trains three models on the digits in fp32, in bf16, and in fp16 with loss scaling, with three "
+                    "seeds each, and compares the\nheld-out accuracy. --quick: two models, one seed and fewer epochs.",
                     run);
 }

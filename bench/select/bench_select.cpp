@@ -167,7 +167,7 @@ void measure_active(const Options& options, Report& report) {
   for (const auto& [strategy, curve] : curves) {
     const double labels = labels_to_reach(curve, goal);
     Row row{.work = "active learning, " + strategy,
-            .metric = "labels to random's last accuracy",
+            .metric = "labels for the final accuracy of random",
             .unit = "labels",
             .ours = labels,
             .peers = {{"random", last}},
@@ -193,9 +193,10 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  return bench_main(argc, argv,
-                    "Trains on the hardest 60 % of the digits, by what a training noted of each, against all of them "
-                    "and 60 % at random; then lets strategies choose which digits to label next. Three seeds, means. "
-                    "--quick: one seed, one model, fewer rounds.",
-                    run);
+  return bench_main(
+      argc, argv,
+      "Trains on the hardest 60 % of the digits, chosen by the sample statistics of a training run. Compares the "
+      "accuracy with\nthat of all digits and of a random 60 %. Then lets active learning strategies choose the digits "
+      "to label next. The\nresults are means over three seeds. --quick: one seed, one model and fewer rounds.",
+      run);
 }

@@ -29,14 +29,15 @@ double Side::spread() const {
 }
 
 const Side& Comparison::best_peer() const {
-  TORCH_CHECK_VALUE(sides.size() >= 2, "Comparison::best_peer: there is no side but ours.");
+  TORCH_CHECK_VALUE(sides.size() >= 2, "Comparison::best_peer: expected at least one other side besides ours.");
   return *std::min_element(sides.begin() + 1, sides.end(),
                            [](const Side& a, const Side& b) { return a.seconds() < b.seconds(); });
 }
 
 Comparison compare(const std::vector<Contestant>& contestants, const Plan& plan) {
-  TORCH_CHECK_VALUE(!contestants.empty() && plan.windows >= 2, "compare: expected a side and at least 2 windows, got ",
-                    contestants.size(), " sides and ", plan.windows, " windows.");
+  TORCH_CHECK_VALUE(!contestants.empty() && plan.windows >= 2,
+                    "compare: expected at least 1 side and at least 2 windows, got ", contestants.size(), " sides and ",
+                    plan.windows, " windows.");
   Comparison result;
   result.units = plan.units > 0 ? plan.units : units_for(contestants.front(), plan.window_s);
   for (const Contestant& side : contestants) result.sides.push_back({side.name, {}});
@@ -121,14 +122,15 @@ Row rate_row(std::string work, std::string metric, std::string unit, const Compa
 
 Row added_time_row(std::string work, std::string metric, const std::string& unit, const Comparison& all, bool equal) {
   TORCH_CHECK_VALUE(all.sides.size() == 2 || all.sides.size() > 3,
-                    "added_time_row: expected ours with and without, then no peer or one without and some with, got ",
+                    "added_time_row: expected our sides with and without the tool, and either no peers, or a peer "
+                    "without a tool and at least one peer with a tool, got ",
                     all.sides.size(), " sides.");
   const double scale = units_a_second(unit);
   const Added ours = added(all.sides[0], all.sides[1]);
   Row row{.work = std::move(work), .metric = std::move(metric), .unit = unit, .peers = {}, .equal = equal};
   row.ours = ours.time.difference * scale;
   row.limit = all.sides[1].seconds() * scale;
-  row.note = "limit: the work itself, without it";
+  row.note = "limit: the work without the tool";
   row.sides = {ours.windows};
   for (size_t i = 3; i < all.sides.size(); ++i) {
     const Added theirs = added(all.sides[i], all.sides[2]);
@@ -141,7 +143,7 @@ Row added_time_row(std::string work, std::string metric, const std::string& unit
     row.ratio_to_best_peer = ratio.ratio;
   }
   if (all.sides.size() > 2) row.note += c10::str("; in Python ", all.sides[2].seconds() * scale, " ", unit);
-  if (ours.time.low <= 0) row.note += "; ours is within the noise";
+  if (ours.time.low <= 0) row.note += "; our added time is within the noise";
   return row;
 }
 

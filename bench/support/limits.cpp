@@ -36,7 +36,8 @@ class StreamBuffer {
   explicit StreamBuffer(size_t bytes)
       : bytes_((bytes + large_page - 1) / large_page * large_page),
         data_(static_cast<float*>(std::aligned_alloc(large_page, bytes_))) {
-    TORCH_CHECK(data_ != nullptr, "The limit of the memory cannot be measured: no ", bytes_, " bytes for it.");
+    TORCH_CHECK(data_ != nullptr, "The memory bandwidth cannot be measured, because ", bytes_,
+                " bytes could not be allocated.");
     ::madvise(data_.get(), bytes_, MADV_HUGEPAGE);
     const auto floats = static_cast<int64_t>(bytes_ / sizeof(float));
     kernels::parallel_ranges(

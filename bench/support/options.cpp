@@ -20,9 +20,11 @@ namespace {
 void print_help(const char* program, std::string_view about, const std::map<std::string, std::string>& extra) {
   std::printf("usage: %s [--quick] [--json FILE] [--peer-python PATH] [--data FOLDER]\n\n%.*s\n\n", program,
               static_cast<int>(about.size()), about.data());
-  std::printf("  --quick            end within 60 seconds\n  --json FILE        write the rows to FILE\n");
-  std::printf("  --peer-python PATH run the Python peers with this interpreter; without it they are left out\n");
-  std::printf("  --data FOLDER      the digits (default: data/digits)\n");
+  std::printf(
+      "  --quick            run a short version that ends within 60 seconds\n  --json FILE        write the rows as "
+      "JSON to FILE\n");
+  std::printf("  --peer-python PATH run the Python peers with this interpreter (default: no Python peers)\n");
+  std::printf("  --data FOLDER      folder of the digits (default: data/digits)\n");
   for (const auto& [key, value] : extra) std::printf("  --%-16s (default: %s)\n", key.c_str(), value.c_str());
 }
 
@@ -51,7 +53,7 @@ Options parse_options(int argc, char** argv, std::string_view about, std::map<st
       continue;
     }
     const auto value = values.find(flag);
-    if (value == values.end()) usage_error("unknown flag \"" + flag + "\"." + did_you_mean(flag, known));
+    if (value == values.end()) usage_error("unknown option \"" + flag + "\"." + did_you_mean(flag, known));
     if (++i == argc) usage_error(flag + " needs a value.");
     *value->second = argv[i];
   }

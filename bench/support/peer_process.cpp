@@ -41,7 +41,8 @@ PeerProcess::PeerProcess(const std::vector<std::string>& command, double start_t
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   int down[2], up[2];
-  TORCH_CHECK(pipe2(down, O_CLOEXEC) == 0 && pipe2(up, O_CLOEXEC) == 0, "PeerProcess: no pipe: ", errno_message(errno));
+  TORCH_CHECK(pipe2(down, O_CLOEXEC) == 0 && pipe2(up, O_CLOEXEC) == 0,
+              "PeerProcess: cannot create a pipe: ", errno_message(errno));
   const pid_t parent = getpid();
   pid_ = fork();
   TORCH_CHECK(pid_ >= 0, "PeerProcess: fork failed: ", errno_message(errno));
@@ -89,18 +90,18 @@ std::string PeerProcess::read_line(double timeout_s, std::string_view waiting_fo
     const int ready = left > 0 ? poll(&waiting, 1, static_cast<int>(left)) : 0;
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) kill_child();
-    TORCH_CHECK(ready > 0, "PeerProcess: no answer to ", waiting_for, " within ", timeout_s, " s; stopped it (", name_,
-                ")");
+    TORCH_CHECK(ready > 0, "PeerProcess: no answer to ", waiting_for, " within ", timeout_s,
+                " s, so the process was stopped (", name_, ")");
     char buffer[4096];
     const ssize_t got = read(from_child_, buffer, sizeof buffer);
-    TORCH_CHECK(got > 0, "PeerProcess: ended while it was to answer ", waiting_for, " (", name_,
-                "). Its messages stand above.");
+    TORCH_CHECK(got > 0, "PeerProcess: the process ended before it answered ", waiting_for, " (", name_,
+                "). See its messages above.");
     pending_.append(buffer, static_cast<size_t>(got));
   }
 }
 
 std::string PeerProcess::ask(std::string_view line, double timeout_s) {
-  TORCH_CHECK(to_child_ >= 0, "PeerProcess: it has ended (", name_, ")");
+  TORCH_CHECK(to_child_ >= 0, "PeerProcess: the process has ended (", name_, ")");
   const std::string text = std::string(line) + "\n";
   TORCH_CHECK(write(to_child_, text.data(), text.size()) == static_cast<ssize_t>(text.size()),
               "PeerProcess: cannot send \"", line, "\": ", errno_message(errno), " (", name_, ")");

@@ -11,28 +11,29 @@
 
 namespace bellows::bench {
 
-/// A peer as a child process that takes commands on its standard input and answers each with one line on its standard
-/// output. The child starts with the line "ready". `run N` does N units of work and answers with the seconds they took.
-/// Further commands are a matter between the program and its peer. Standard error passes through. The child dies with
-/// this process. Threads: one owner.
+/// A peer that runs as a child process. It reads commands from its standard input and answers each command with one line on its
+/// standard output. The child first prints the line "ready". `run N` runs N units of work and answers with their time in seconds.
+/// The program and its peer define all other commands. Standard error is passed through. The child ends with this process.
+/// Threads: one owner
 class PeerProcess {
  public:
-  /// Params: command – program and arguments; the program is looked up in PATH
-  ///         start_timeout_s – how long the child may take until "ready"
-  /// Throws: c10::Error – it cannot be started, ends, or is not ready in time
+  /// Params: command – program and arguments; the program is searched for in PATH
+  ///         start_timeout_s – maximum time until the line "ready", in seconds
+  /// Throws: c10::Error if the child cannot be started, ends, or is not ready in time
   explicit PeerProcess(const std::vector<std::string>& command, double start_timeout_s = 120);
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
-  /// Sends a line and returns the answer. Throws: c10::Error – the child ended, or did not answer within timeout_s: it
-  /// is killed
+  /// Sends a line and returns the answer.
+  /// Throws: c10::Error if the child ended, or if it did not answer within timeout_s. In the second case, it is killed
   std::string ask(std::string_view line, double timeout_s = 120);
-  /// The answer as numbers. Throws: c10::Error – an answer that is not numbers
+  /// Returns the answer as numbers.
+  /// Throws: c10::Error if the answer does not consist of numbers
   std::vector<double> ask_numbers(std::string_view line, double timeout_s = 120);
-  /// `run n`: the seconds that the child took.
+  /// Sends `run n` and returns the time of the child in seconds.
   double run(int64_t n);
-  /// As a side for compare().
+  /// Returns the peer as a side for compare().
   Contestant as_contestant(std::string name);
 
  private:

@@ -9,17 +9,17 @@
 
 namespace bellows::bench {
 
-/// Of a run with --quick, from its start: rows choose by the first, and what then still runs is stopped at the second. The
-/// rest of the minute is for what script/bench does before.
+/// Times of a run with --quick, in seconds from its start. Until the first time, new rows may start. At the second time, a running row is
+/// stopped. The rest of the minute is for the preparation in script/bench.
 constexpr double quick_s = 44, quick_stop_s = 52;
 
 void set_run_deadline(const Deadline& deadline);
 
-/// Whether the results of all rows that any report has had were equal.
+/// Returns whether the results of all rows of all reports so far were equal.
 bool rows_so_far_equal();
 
-/// While it lives: a run that is not over `quick_stop_s` after its start ends, with what it has printed and written. What it
-/// keeps in the folder for temporary files goes with it.
+/// While this object lives, a run that lasts longer than `quick_stop_s` is ended. Its output so far stays printed and written. Its files
+/// in the folder for temporary files are deleted.
 class QuickGuard {
  public:
   QuickGuard();
@@ -33,7 +33,7 @@ class QuickGuard {
   std::filesystem::path folder_;
   std::mutex mutex_;
   std::condition_variable_any ended_;
-  std::jthread thread_;  // the last: it ends before the others do
+  std::jthread thread_;  ///< last member, so it ends before the other members are destroyed
 };
 
 }  // namespace bellows::bench

@@ -37,7 +37,7 @@ const Side* side_named(const Row& row, size_t index) {
 }
 
 void print_row(const Row& row) {
-  std::printf("%s: %s%s\n", row.work.c_str(), row.metric.c_str(), row.equal ? "" : "  [RESULTS NOT EQUAL]");
+  std::printf("%s: %s%s\n", row.work.c_str(), row.metric.c_str(), row.equal ? "" : "  [DIFFERENT RESULTS]");
   const Side* ours = side_named(row, 0);
   print_side(ours ? ours->name : "ours", row.ours, row, ours);
   for (size_t i = 0; i < row.peers.size(); ++i)
@@ -88,7 +88,7 @@ Report::Report(std::string name, Options options, Deadline deadline)
   for (const auto& [key, value] : machine_info()) {
     if (key != "cpu_flags") std::printf("  %s: %s\n", key.c_str(), value.c_str());
   }
-  if (options_.peer_python.empty()) std::printf("  no --peer-python: Python peers are left out\n");
+  if (options_.peer_python.empty()) std::printf("  no --peer-python, so Python peers are skipped\n");
   std::fflush(stdout);
 }
 
@@ -109,7 +109,7 @@ bool Report::has_time_for(const std::string& row) {
 }
 
 int Report::finish() const {
-  if (!left_out_.empty()) std::printf("left out, a minute does not hold it (run without --quick):\n");
+  if (!left_out_.empty()) std::printf("skipped to end within a minute (run without --quick):\n");
   for (const std::string& row : left_out_) std::printf("  %s\n", row.c_str());
   return std::all_of(rows_.begin(), rows_.end(), [](const Row& row) { return row.equal; }) ? 0 : 1;
 }

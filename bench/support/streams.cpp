@@ -82,11 +82,11 @@ constexpr StreamKernel kernels[] = {{"read", 1, 0, 0},
                                     {"triad around the caches", 2, 0, 1},
                                     {"update", 0, 1, 0},
                                     {"update of 4 arrays", 0, 4, 0},
-                                    {"update by another array, prefetched", 1, 1, 0},
-                                    {"update of 2 arrays by another", 1, 2, 0},
-                                    {"update of 2 arrays by another, prefetched", 1, 2, 0},
-                                    {"update of 3 arrays by another", 1, 3, 0},
-                                    {"update of 3 arrays by another, prefetched", 1, 3, 0}};
+                                    {"update from another array, prefetched", 1, 1, 0},
+                                    {"update of 2 arrays from another", 1, 2, 0},
+                                    {"update of 2 arrays from another, prefetched", 1, 2, 0},
+                                    {"update of 3 arrays from another", 1, 3, 0},
+                                    {"update of 3 arrays from another, prefetched", 1, 3, 0}};
 
 }  // namespace
 

@@ -214,9 +214,8 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  return bench_main(
-      argc, argv,
-      "Measures what each tap adds to an operator or a training step, beside Python's dispatch mode, function "
-      "mode, profiler and saved-tensor hooks. One thread.",
-      run);
+  return bench_main(argc, argv,
+                    "Measures the time that each tap adds to an operator or a training step. Also measures Python's "
+                    "dispatch mode, function\nmode, profiler and saved-tensor hooks. Uses one thread.",
+                    run);
 }

@@ -156,7 +156,8 @@ double step_flops() {
 
 std::string share_of_limit(double gemm, double step_s) {
   char text[128];
-  std::snprintf(text, sizeof text, "%.1f GFLOP a step at %.0f GFLOP/s: %.0f %% of this run's GEMM peak of %.0f",
+  std::snprintf(text, sizeof text,
+                "%.1f GFLOP per step at %.0f GFLOP/s, %.0f %% of the GEMM peak of %.0f GFLOP/s in this run",
                 step_flops() / 1e9, step_flops() / step_s / 1e9, 100 * step_flops() / step_s / gemm, gemm / 1e9);
   return text;
 }
@@ -202,9 +203,9 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace bellows::bench;
-  return bench_main(argc, argv,
-                    "A training step of ResNet-18, batch 32, 64x64: forward, loss, backward, SGD "
-                    "with momentum. Ours against Python PyTorch from\n"
-                    "the same weights; the losses of the first steps are compared first.",
-                    run);
+  return bench_main(
+      argc, argv,
+      "Times a training step of ResNet-18 (batch 32, 64x64): forward, loss, backward, and SGD with momentum. Compares "
+      "Bellows with\nPython PyTorch from the same weights. Before that, the losses of the first steps are compared.",
+      run);
 }

@@ -39,11 +39,12 @@ int main(int argc, char** argv) try {
   const FitResult whole = fit(recipe, false);
   const FitResult first = fit(interrupted, false, 30);  // inside the first epoch
   const FitResult second = fit(interrupted, true);
-  std::printf("whole: %lld steps. Interrupted after %lld, then resumed to %lld.\n", static_cast<long long>(whole.steps),
-              static_cast<long long>(first.steps), static_cast<long long>(second.steps));
+  std::printf("uninterrupted run: %lld steps; interrupted run: stopped after step %lld, resumed up to step %lld\n",
+              static_cast<long long>(whole.steps), static_cast<long long>(first.steps),
+              static_cast<long long>(second.steps));
 
   const double a = whole.history.back().eval_loss, b = second.history.back().eval_loss;
-  std::printf("held-out loss %.17g and %.17g: %s\n", a, b, a == b ? "the same bits" : "not the same");
+  std::printf("held-out loss %.17g and %.17g: %s\n", a, b, a == b ? "bit-identical" : "different");
   return a == b && first.stopped ? 0 : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", bellows::user_message(error).c_str());

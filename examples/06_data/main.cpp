@@ -46,7 +46,7 @@ int main(int argc, char** argv) try {
   const auto packed = data::open("digits.pack").decode("gray").order(data::page_shuffled(), 1).batch(32).threads(2);
   auto augmented = packed.random_resized_crop(8, 8, {0.6, 1.0}).normalize({0.3}, {0.4}).loader();
   for (const auto& batch : augmented.epoch(0)) {
-    if (batch.index() == 0) std::printf("a batch: %lld images\n", static_cast<long long>(batch["image"].size(0)));
+    if (batch.index() == 0) std::printf("images in a batch: %lld\n", static_cast<long long>(batch["image"].size(0)));
   }
   std::printf("%s\n", augmented.report().to_string().c_str());
 
@@ -57,7 +57,7 @@ int main(int argc, char** argv) try {
   for (int64_t rank = 0; rank < 3; ++rank) take(packed, rank, 3, consumed, -1, seen);
   const bool once = seen.size() == std::set<int64_t>(seen.begin(), seen.end()).size();
   std::printf("%zu of %lld samples, %s\n", seen.size(), static_cast<long long>(packed.size()),
-              once ? "each once" : "some twice");
+              once ? "each exactly once" : "some more than once");
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", bellows::user_message(error).c_str());
   return 1;

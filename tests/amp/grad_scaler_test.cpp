@@ -282,8 +282,8 @@ TEST(GradScalerBadInput, CallsInTheWrongOrder) {
   EXPECT_THAT(scaler_error([&] { scaler.update(); }), HasSubstr("scale() has not been called"));
   scaler.scale(torch::ones({}));
   EXPECT_THAT(scaler_error([&] { scaler.step(toy.optimizer); }), HasSubstr("none of its 1 parameters has a gradient"));
-  EXPECT_THAT(scaler_error([&] { scaler.update(); }), HasSubstr("no inf checks were recorded prior to update"));
-  EXPECT_THAT(scaler_error([&] { scaler.found_inf(toy.optimizer); }), HasSubstr("not checked"));
+  EXPECT_THAT(scaler_error([&] { scaler.update(); }), HasSubstr("no inf checks were recorded before update()"));
+  EXPECT_THAT(scaler_error([&] { scaler.found_inf(toy.optimizer); }), HasSubstr("has not been checked"));
   toy.backward(scaler);
   EXPECT_THAT(scaler_error([&] { scaler.step(toy.optimizer, [] { return at::Tensor(); }); }), HasSubstr("closures"));
   scaler.unscale_(toy.optimizer);

@@ -69,13 +69,10 @@ TEST(Policy, LevelsAreApexs) {
 
 TEST(Policy, SaysWhatItDoes) {
   EXPECT_EQ(describe(policy("O2", at::kBFloat16)),
-            "O2 bf16\n"
-            "  weights    bf16; of norms fp32\n"
-            "  forward    autocast: matmuls and convolutions in bf16; losses and operators that may overflow in fp32\n"
-            "  boundary   input is cast to bf16, output to fp32\n"
-            "  gradients  bf16; of norms fp32\n"
-            "  optimizer  works on fp32 master weights, rounded to bf16 after each step\n"
-            "  loss       not scaled");
+            "O2 bf16\n  weights    bf16; norms fp32\n  forward    autocast: matmuls and convolutions in bf16; losses "
+            "and operators that may overflow in fp32\n  boundary   input is cast to bf16, output to fp32\n  gradients  "
+            "bf16; norms fp32\n  optimizer  works on fp32 master weights, rounded to bf16 after each step\n  loss      "
+            " not scaled");
   EXPECT_THAT(describe(policy("O0")), HasSubstr("all operators in fp32"));
   EXPECT_THAT(describe(policy("O1", at::kHalf)), HasSubstr("weights are cast once per step"));
   EXPECT_THAT(describe(policy("O1", at::kHalf)), HasSubstr("scaled by a GradScaler"));

@@ -90,7 +90,7 @@ TEST(Deadline, ReportLeavesOutRowsThatTakeLongerThanIsLeft) {
   testing::internal::CaptureStdout();
   EXPECT_FALSE(report.has_time_for("third")) << "the longest row took 8 s, 7 s are left";
   EXPECT_EQ(report.finish(), 0);
-  EXPECT_THAT(testing::internal::GetCapturedStdout(), testing::HasSubstr("left out"));
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), testing::HasSubstr("skipped"));
   Report endless("bench", {}, Deadline());
   endless.add({.work = "row", .equal = true});
   EXPECT_TRUE(endless.has_time_for("second"));
@@ -140,13 +140,13 @@ TEST(PeerProcess, AnswersLineByLine) {
 
 TEST(PeerProcess, SilenceAndDeathAreErrors) {
   EXPECT_THAT(message_of([] { PeerProcess peer(shell("exit 3")); }),
-              testing::HasSubstr("ended while it was to answer"));
+              testing::HasSubstr("the process ended before it answered"));
   EXPECT_THAT(message_of([] { PeerProcess peer({"/no/such/program"}); }),
-              testing::HasSubstr("ended while it was to answer"));
+              testing::HasSubstr("the process ended before it answered"));
   EXPECT_THAT(message_of([] { PeerProcess peer(shell("echo hello; cat")); }), testing::HasSubstr("got \"hello\""));
   PeerProcess silent(shell("echo ready; exec sleep 100"));
   EXPECT_THAT(message_of([&] { silent.ask("run 1", 0.1); }), testing::HasSubstr("no answer to run 1 within 0.1 s"));
-  EXPECT_THAT(message_of([&] { silent.ask("run 1", 0.1); }), testing::HasSubstr("it has ended"));
+  EXPECT_THAT(message_of([&] { silent.ask("run 1", 0.1); }), testing::HasSubstr("the process has ended"));
 }
 
 // A process that owns a peer ends without its destructors: the peer is killed. It holds the pipe's last writing end

@@ -97,7 +97,7 @@ TEST(Folder, AllDamagedIsAnError) {
   write_bytes(folder.save(state_at(1)), "not a checkpoint");
   const CapturedLog log;
   EXPECT_THAT(error_of([&] { folder.newest(); }),
-              AllOf(HasSubstr("none of the 1"), HasSubstr("The newest one: "), HasSubstr(temporary.path())));
+              AllOf(HasSubstr("none of the 1"), HasSubstr("Error of the newest one: "), HasSubstr(temporary.path())));
 }
 
 TEST(Folder, LeftoversGoAndOtherFilesStay) {
@@ -119,7 +119,7 @@ TEST(Folder, UnwritableIsSaidAtOnce) {
   write_bytes(temporary / "file", "in the way");
   EXPECT_THAT(error_of([&] { Folder(temporary / "file"); }), HasSubstr(temporary / "file"));
   EXPECT_THAT(error_of([&] { Folder(temporary / "file/run"); }),
-              AllOf(HasSubstr("cannot make the folder"), HasSubstr("file/run")));
+              AllOf(HasSubstr("cannot create the folder"), HasSubstr("file/run")));
   EXPECT_THAT(error_of([&] { Folder("/proc/bellows"); }), HasSubstr("/proc/bellows"));
   EXPECT_THROW(Folder(temporary.path(), 0), c10::ValueError);
 }

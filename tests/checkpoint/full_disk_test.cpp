@@ -52,7 +52,7 @@ TEST(FullDisk, LeavesWhatWasThereAndSaysWhatIsNeeded) {
     const std::string message = error_of([&] { folder.save(state_of_size(2, 100'000)); });
     EXPECT_THAT(message, AllOf(HasSubstr("step-000000000002.pt"), HasSubstr("at byte "),
                                AnyOf(HasSubstr("No space left on device"), HasSubstr("File too large")),
-                               HasSubstr("needs 400000 bytes"), HasSubstr(" free.")));
+                               HasSubstr("need 400000 bytes"), HasSubstr(" free.")));
     expect_only(folder, 1);
     EXPECT_EQ(folder.newest()->step, 1);
     EXPECT_THROW(folder.save_best(state_of_size(2, 100'000), 0.5, 1), c10::Error);
@@ -79,7 +79,7 @@ TEST(FullDisk, InTheBackgroundIsSaidAtTheNextCall) {
     AsyncSaver saver;
     saver.save(folder, state_of_size(1, 1000));
     saver.save(folder, state_of_size(2, 100'000));
-    EXPECT_THAT(error_of([&] { saver.save(folder, state_of_size(3, 1000)); }), HasSubstr("needs 400000 bytes"));
+    EXPECT_THAT(error_of([&] { saver.save(folder, state_of_size(3, 1000)); }), HasSubstr("need 400000 bytes"));
     expect_only(folder, 1);
     saver.save(folder, state_of_size(4, 1000));
     EXPECT_EQ(error_of([&] { saver.wait(); }), "") << "an error is said once";

@@ -104,8 +104,8 @@ TEST(ShardedDamage, AnIndexThatLiesIsRefused) {
   EXPECT_THAT(error("\"file\":1", "\"file\":2"), HasSubstr("found number 2"));
   EXPECT_THAT(error("rank-00000-of-00002.safetensors", "../rank-00000-of-00002.safetensors"),
               HasSubstr("file in the same folder"));
-  EXPECT_THAT(error("\"F32\"", "\"F4\""), HasSubstr("dtype of whole bytes"));
-  EXPECT_THAT(error("\"F32\"", "\"I32\""), HasSubstr("is not of this checkpoint"));
+  EXPECT_THAT(error("\"F32\"", "\"F4\""), HasSubstr("dtype with a whole number of bytes"));
+  EXPECT_THAT(error("\"F32\"", "\"I32\""), HasSubstr("does not belong to this checkpoint"));
   for (const char* strides : {"[4]", "[1,9]", "[0,13]", "[2,7]"}) {  // the last ends where a dense one does
     EXPECT_THAT(error("\"sizes\":[8,5]", std::string("\"sizes\":[10,4],\"strides\":") + strides),
                 HasSubstr("expected strides of a dense tensor"));
@@ -114,7 +114,7 @@ TEST(ShardedDamage, AnIndexThatLiesIsRefused) {
   EXPECT_THAT(error("model/n", "model/w"), HasSubstr("occurs twice"));
   EXPECT_THAT(error("\"step\": 5", "\"step\": -5"), HasSubstr("a whole number"));
   write_bytes(path, "");
-  EXPECT_THAT(error_of([&] { load(temporary / "step"); }), HasSubstr("cut off"));
+  EXPECT_THAT(error_of([&] { load(temporary / "step"); }), HasSubstr("The file is truncated"));
   EXPECT_THAT(error_of([&] { load(temporary.path()); }), HasSubstr("has no index.json"));
 }
 

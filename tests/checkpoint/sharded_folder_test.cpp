@@ -150,12 +150,12 @@ TEST(ShardedFolder, LeftoversGoAndASecondRunIsKeptOut) {
 
 TEST(ShardedFolder, ARankThatSeesAnotherFileSystemIsNamed) {
   const TemporaryFolder temporary;
-  EXPECT_THAT(
-      error_of_ranks(3,
-                     [&](const comm::Group& group) {
-                       ShardedFolder(temporary / (group.rank() == 2 ? "elsewhere" : "here"), group);
-                     }),
-      AllOf(HasSubstr("rank 2: checkpoint: "), HasSubstr("elsewhere, which rank 0 has made, is no folder here")));
+  EXPECT_THAT(error_of_ranks(3,
+                             [&](const comm::Group& group) {
+                               ShardedFolder(temporary / (group.rank() == 2 ? "elsewhere" : "here"), group);
+                             }),
+              AllOf(HasSubstr("rank 2: checkpoint: "),
+                    HasSubstr("elsewhere, which rank 0 created, is not a folder on this machine")));
 }
 
 // Steps of training go on with collectives of their own while saves agree on theirs.

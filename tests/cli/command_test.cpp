@@ -62,7 +62,7 @@ TEST(Command, HelpHasAnExampleAndFits80Columns) {
 TEST(Command, HelpNamesGroupsAndDefaults) {
   const std::string ladder = run_bellows({"ladder", "--help"}).out;
   for (const char* words : {"\nData and model:\n", "\nMeasurement:\n", "\nOutput:\n", "\nGeneral:\n",
-                            "[default: the recipe's, otherwise 0.97]", "[default: 30]", "-h, --help"}) {
+                            "[default: from the recipe, otherwise 0.97]", "[default: 30]", "-h, --help"}) {
     EXPECT_THAT(ladder, HasSubstr(words));
   }
   EXPECT_THAT(run_bellows({"launch", "--help"}).out,
@@ -100,7 +100,7 @@ TEST(Command, WrongUseExitsWith2) {
   EXPECT_THAT(none.err, HasSubstr("ladder"));
   const Outcome verb = run_bellows({"laddr"});
   EXPECT_EQ(verb.exit_code, 2);
-  EXPECT_THAT(verb.err, HasSubstr("unknown verb \"laddr\". Did you mean \"ladder\"?"));
+  EXPECT_THAT(verb.err, HasSubstr("unknown command \"laddr\". Did you mean \"ladder\"?"));
   const Outcome flag = run_bellows({"train", "--recepie", "x.yaml"});
   EXPECT_EQ(flag.exit_code, 2);
   EXPECT_THAT(flag.err, HasSubstr("--recepie"));
@@ -120,6 +120,33 @@ TEST(Command, WrongUseExitsWith2) {
   EXPECT_THAT(resume.err, HasSubstr("--out"));
   EXPECT_EQ(run_bellows({"ladder"}).exit_code, 2);
   EXPECT_EQ(run_bellows({"train"}).exit_code, 2);
+}
+
+TEST(Command, WrongOptionsAreExplained) {
+  const auto problem = [](const std::vector<std::string>& arguments) {
+    const Outcome outcome = run_bellows(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(problem({"--bogus"}), HasSubstr("unknown option --bogus."));
+  EXPECT_THAT(problem({"train", "--recepie", "x.yaml"}),
+              HasSubstr("unknown option --recepie. Did you mean \"--recipe\"?"));
+  EXPECT_THAT(problem({"select", "--kep", "0.5", "--data", "a", "--by", "random", "--count", "1", "--out", "b"}),
+              HasSubstr("unknown option --kep. Did you mean \"--keep\"?"));
+  EXPECT_THAT(problem({"train", "--batch-size=3"}),
+              HasSubstr("unknown option --batch-size. To set the recipe key batch_size, use --set batch_size=VALUE."));
+  EXPECT_THAT(problem({"train", "r.yaml"}), HasSubstr("unexpected argument \"r.yaml\"."));
+  EXPECT_THAT(problem({"train", "--out"}), HasSubstr("--out needs a value: --out DIR."));
+  EXPECT_THAT(problem({"pack", "a"}), HasSubstr("DST is required."));
+  EXPECT_THAT(problem({"launch", "-n", "many", "--", "true"}),
+              HasSubstr("--ranks: expected an integer from 1 to 1000000, got many."));
+  EXPECT_THAT(problem({"select", "--seed", "-1"}), HasSubstr("--seed: expected an integer of at least 0, got -1."));
+  EXPECT_THAT(problem({"select", "--keep", "0.5", "--count", "3", "--data", "a", "--by", "random", "--out", "b"}),
+              HasSubstr("set exactly one of --keep, --count and --add."));
+  EXPECT_THAT(problem({"pack", "a", "b", "--shard-samples", "3", "--shard-size", "1MB"}),
+              HasSubstr("--shard-size cannot be combined with --shard-samples."));
+  EXPECT_THAT(problem({"checkpoint"}), HasSubstr("an action is missing. The actions are: info, export."));
+  EXPECT_THAT(problem({"checkpoint", "inof"}), HasSubstr("unknown action \"inof\". Did you mean \"info\"?"));
 }
 
 TEST(Doctor, JsonIsCompleteAndTrue) {
@@ -170,8 +197,31 @@ TEST(Command, ResultsThatCannotBeWrittenAreAnError) {
   EXPECT_EQ(in_a_shell("doctor >/dev/full 2>/dev/null"), 1);
   EXPECT_EQ(in_a_shell("doctor --json >/dev/full 2>/dev/null"), 1);
   EXPECT_EQ(in_a_shell("ladder --list >&- 2>/dev/null"), 1);
+  for (const char* verb :
+       {"--help", "train --help", "--version", "train --keys", "ladder --list", "launch -n 1 -- echo x"})
+    EXPECT_EQ(in_a_shell(std::string(verb) + " >/dev/full 2>/dev/null"), 1) << verb;
+  EXPECT_EQ(in_a_shell("launch -n 1 -- sh -c 'exit 3' >/dev/full 2>/dev/null"), 3);
   EXPECT_EQ(in_a_shell("doctor --json /dev/null >/dev/null"), 0);
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST(Command, NamesTheReasonIfStandardOutputCannotBeWritten) {
+  const auto full = [](std::vector<std::string> arguments) {
+    return Process({.arguments = std::move(arguments), .prefix = {"sh", "-c", "exec \"$@\" >/dev/full", "sh"}})
+        .finish();
+  };
+  constexpr const char* reason = "to standard output: No space left on device (28).\n";
+  EXPECT_EQ(full({"--help"}).err, std::string("bellows: cannot write ") + reason);
+  EXPECT_EQ(full({"doctor"}).err, std::string("bellows: cannot write ") + reason);
+  EXPECT_THAT(full({"launch", "-n", "1", "--", "echo", "x"}).err,
+              HasSubstr(std::string("cannot write the output of the ranks ") + reason));
+}
+
+TEST(Command, AReaderThatStopsEarlyIsNoError) {
+  const Outcome outcome =
+      Process({.arguments = {"train", "--keys"}, .prefix = {"sh", "-c", "\"$@\" | head -1", "sh"}}).finish();
+  EXPECT_THAT(outcome.out, HasSubstr("model"));
+  EXPECT_EQ(outcome.err, "");
 }
 
 TEST(Command, WhatWasTypedWrongIsWrongUse) {

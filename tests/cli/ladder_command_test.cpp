@@ -84,7 +84,7 @@ TEST(LadderCommand, CtrlCEndsItWithWhatWasMeasured) {
   process.signal(SIGINT);
   const Outcome outcome = process.finish();
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
-  EXPECT_THAT(outcome.out, testing::HasSubstr("only the results so far are shown"));
+  EXPECT_THAT(outcome.out, testing::HasSubstr("Only the results so far are shown"));
   const auto json = json_file(folder / "l.json");
   EXPECT_TRUE(json["interrupted"].get<bool>());
   EXPECT_GT(json["baseline"]["step_ms"].get<double>(), 0);
@@ -205,7 +205,7 @@ TEST(LadderCommand, ARecipeThatDoesNotGoWithItsModelIsWrongUse) {
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
     EXPECT_THAT(outcome.err, testing::AllOf(testing::HasSubstr(words), testing::HasSubstr("bellows ladder --help")));
   };
-  refused({"--set", "tokenizer=words.json"}, "\"mlp\" reads no texts");
+  refused({"--set", "tokenizer=words.json"}, "\"mlp\" does not read texts");
   refused({"--set", "recompute=blocks", "--memory-target", "1MB"}, "\"mlp\" does not define blocks");
 }
 

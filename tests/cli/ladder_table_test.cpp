@@ -114,7 +114,7 @@ TEST(LadderTable, TheFootSetsExpectedBesideMeasured) {
   EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("Not measured because of the time limit: a rung, another.\n"));
   EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("The last comparison failed: a run ended early."));
   report.interrupted = true;
-  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("only the results so far are shown"));
+  EXPECT_THAT(ladder_foot(terminal, report), HasSubstr("Only the results so far are shown"));
 }
 
 TEST(LadderTable, RungsAboutLoadingSayWhereTheLoadersTimeGoes) {

@@ -29,10 +29,11 @@ void expect_select_failure(std::vector<std::string> arguments, int exit_code, co
 
 TEST(SelectCommand, WhatIsTypedWrongIsSaidFirst) {
   expect_select_failure({"--run", "/nowhere", "--by", "forgeting", "--keep", "0.5"}, 2,
-                        "Did you mean \"forgetting\"? There are: forgetting, el2n, loss, margin, entropy, random.");
-  expect_select_failure({"--data", digits(), "--by", "forgeting", "--count", "5"}, 2, "no rule for labelled samples");
+                        "Did you mean \"forgetting\"? The rules are: forgetting, el2n, loss, margin, entropy, random.");
+  expect_select_failure({"--data", digits(), "--by", "forgeting", "--count", "5"}, 2,
+                        "no rule for samples with labels");
   expect_select_failure({"--run", "/nowhere", "--by", "el2n", "--add", "5"}, 2,
-                        "There are: least_confidence, margin, ");
+                        "The rules are: least_confidence, margin, ");
   expect_select_failure({"--data", digits(), "--by", "loss", "--count", "5"}, 2, "needs the folder of a run");
   expect_select_failure({"--data", digits(), "--by", "random", "--count", "5", "--seed", "-1"}, 2, "--seed: ");
 }
@@ -56,12 +57,12 @@ TEST(SelectCommand, ReplacesASubsetAndNoOtherFile) {
 
 TEST(SelectCommand, NamesTheSplitsInPlainWords) {
   expect_select_failure({"--data", digits(), "--split", "tran", "--by", "random", "--count", "5"}, 1,
-                        "Did you mean \"train\"? It has: test, train.");
+                        "Did you mean \"train\"? The splits are: test, train.");
   expect_select_failure({"--data", digits() + "/train-000.tar", "--split", "train", "--by", "random", "--count", "5"},
                         1, "Name the shards of the split instead.");
   const Outcome outcome = run_bellows({"bench-data", digits()});
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("has several splits: test, train. Choose one of them by the option split"));
+  EXPECT_THAT(outcome.err, HasSubstr("has several splits: test, train. Choose one with the option --split"));
 }
 
 // A folder of shards that have no test among them.
@@ -74,7 +75,7 @@ TEST(SelectCommand, AndTrainingKeepTheSameSamplesForEvaluation) {
   EXPECT_THAT(selected.out, HasSubstr("300 of 360 samples (300 of 324 at random")) << selected.err;
   const Outcome trained = run_bellows({"train", "--data", folder / "set", "--model", "mlp", "--set", "epochs=1"});
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
-  EXPECT_THAT(trained.err, HasSubstr("Held out for evaluation: 36 of 360 samples, the same in every run"));
+  EXPECT_THAT(trained.err, HasSubstr("Held out for evaluation: 36 of 360 samples, the same ones in every run"));
   EXPECT_THAT(trained.out, HasSubstr("accuracy "));
 }
 

@@ -206,7 +206,7 @@ TEST(Signals, EndTheWaitForAServerThatSendsNothing) {
   server.always("/d.tar", {.stall_after = 0});
   Process process(train_from(server, folder));
   ASSERT_TRUE(process.wait_until([&](const Outcome&) { return !server.served().empty(); }));
-  EXPECT_THAT(expect_end(process).err, HasSubstr("stopped on request while getting http://127.0.0.1"));
+  EXPECT_THAT(expect_end(process).err, HasSubstr("stopped on request while downloading http://127.0.0.1"));
 }
 
 TEST(Signals, AWaitForAServerIsSaid) {
@@ -227,7 +227,7 @@ TEST(Signals, EndTheWaitThatAServerAskedFor) {
   server.always("/d.tar", {.status = 503, .retry_after_s = 600});
   Process process(train_from(server, folder));
   ASSERT_TRUE(process.wait_until(
-      [](const Outcome& so_far) { return so_far.err.find("The next attempt begins in") != std::string::npos; }));
+      [](const Outcome& so_far) { return so_far.err.find("The next attempt starts in") != std::string::npos; }));
   EXPECT_THAT(expect_end(process).err, HasSubstr("status 503"));
 }
 
@@ -276,7 +276,7 @@ TEST(Signals, ARankStopsWithTheOneThatWasAsked) {
   EXPECT_EQ(second.finish().exit_code, 143);
   const Outcome outcome = first.finish();
   EXPECT_EQ(outcome.exit_code, 143);
-  EXPECT_THAT(outcome.err, HasSubstr("another rank was asked to stop"));
+  EXPECT_THAT(outcome.err, HasSubstr("another rank received a stop signal"));
 }
 
 TEST(Signals, TrainEndsAtAnyTime) {
@@ -314,7 +314,7 @@ TEST(Signals, PackEndsAtAnyTime) {
   Process last(launch);
   const Outcome outcome = last.finish();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("Read back all samples; compared "));
+  EXPECT_THAT(outcome.out, HasSubstr("All samples were read back, and "));
 }
 
 TEST(Signals, LaunchEndsAtAnyTime) {

@@ -94,9 +94,9 @@ TEST(TrainCommand, FormerRecipeKeyNamesTheNewOne) {
   const Scratch folder;
   std::ofstream(folder / "r.yaml") << "epochs: 1\nclip_norm: 1\n";
   expect_failure(run_bellows({"train", "--recipe", folder / "r.yaml", "--data", digits()}), 2,
-                 "line 2: unknown key \"clip_norm\"; it is called max_grad_norm now.");
+                 "line 2: unknown key \"clip_norm\". The key is now called max_grad_norm.");
   expect_failure(run_bellows({"train", "--data", digits(), "--set", "clip_norm=1"}), 2,
-                 "unknown key \"clip_norm\"; it is called max_grad_norm now.");
+                 "unknown key \"clip_norm\". The key is now called max_grad_norm.");
 }
 
 TEST(TrainCommand, KeysListsTheKeysOfRecipes) {
@@ -207,7 +207,7 @@ TEST(TextCommands, TrainPlanAndClimb) {
   ASSERT_EQ(climbed.exit_code, 0) << climbed.out << climbed.err;
   EXPECT_THAT(climbed.out, HasSubstr("length buckets"));
   expect_failure(run_bellows({"train", "--data", text + "/set", "--model", text + "/config.json"}), 1,
-                 "set tokenizer to bytes, or to a vocab.txt");
+                 "Set tokenizer to bytes, or to a vocab.txt");
   expect_failure(run_bellows({"train", "--data", text + "/set", "--model", "distilbert"}), 2,
                  "no model is called \"distilbert\". Known: ");
 }

@@ -63,11 +63,13 @@ TEST(Join, NamesTheRanksThatDoNotCome) {
   auto zero = start_rank(place(0, 4, port), "join 4"), two = start_rank(place(2, 4, port), "join 4");
   const Alone first = zero.get(), third = two.get();
   EXPECT_EQ(first.exit_code, 1);
-  EXPECT_THAT(first.text, HasSubstr("init: waited 4 s for 4 ranks, 2 did not join: 1, 3."));
+  EXPECT_THAT(first.text, HasSubstr("init: waited 4 s for 4 ranks, but 2 did not join: 1, 3."));
   EXPECT_EQ(third.exit_code, 1);
   const Alone lonely = start_rank(place(1, 2, free_port()), "join 1").get();
   EXPECT_EQ(lonely.exit_code, 1);
-  EXPECT_THAT(lonely.text, HasSubstr("within 1 s, expected rank 0 or the launcher to serve it"));
+  EXPECT_THAT(
+      lonely.text,
+      HasSubstr("within 1 s. Check that the process that serves the store (rank 0 or the launcher) is running"));
 }
 
 TEST(Join, SaysAfterTenSecondsWhoIsMissing) {
@@ -76,9 +78,9 @@ TEST(Join, SaysAfterTenSecondsWhoIsMissing) {
   auto zero = start_rank(place(0, 4, port), "join 12"), two = start_rank(place(2, 4, port), "join 12"),
        lonely = start_rank(place(1, 2, other), "join 12");
   EXPECT_THAT(zero.get().text,
-              HasSubstr("init: rank 0 is waiting for ranks 1, 3; 2 of 4 ranks are there, at 127.0.0.1:" + here +
+              HasSubstr("init: rank 0 is waiting for ranks 1, 3; 2 of 4 ranks have joined, at 127.0.0.1:" + here +
                         " (10 s of 12 s)"));
-  EXPECT_THAT(two.get().text, HasSubstr("init: rank 2 is waiting for ranks 1, 3; 2 of 4 ranks are there, at "));
+  EXPECT_THAT(two.get().text, HasSubstr("init: rank 2 is waiting for ranks 1, 3; 2 of 4 ranks have joined, at "));
   EXPECT_THAT(lonely.get().text, HasSubstr("init: rank 1 is waiting for rank 0 at 127.0.0.1:" + std::to_string(other) +
                                            " (10 s of 12 s)"));
 }
@@ -91,7 +93,7 @@ TEST(Join, TwoProcessesWithOneRankBothSaySo) {
     for (const Alone& one : {first.get(), second.get()}) {
       EXPECT_EQ(one.exit_code, 1);
       EXPECT_THAT(one.text, HasSubstr("init: rank " + std::to_string(rank) + " has already joined (pid "));
-      EXPECT_THAT(one.text, HasSubstr("If these are two jobs, give each its own MASTER_PORT"));
+      EXPECT_THAT(one.text, HasSubstr("If these are two jobs, set a different MASTER_PORT"));
     }
     EXPECT_EQ(holder.get().exit_code, 1) << "no wait for 50 s, which ends with another code";
   }
@@ -101,8 +103,9 @@ TEST(Join, TwoJobsOnOnePortAreTold) {
   const int port = free_port();
   auto zero = start_rank(place(0, 2, port, "TORCHELASTIC_RUN_ID=a"), "join 30"),
        one = start_rank(place(1, 2, port, "TORCHELASTIC_RUN_ID=b"), "join 30");
-  EXPECT_THAT(zero.get().text, ::testing::ContainsRegex(
-                                   "two jobs meet at 127.0.0.1:[0-9]+: rank 1 .* belongs to job b, rank 0 to job a"));
+  EXPECT_THAT(zero.get().text,
+              ::testing::ContainsRegex(
+                  "two jobs meet at 127.0.0.1:[0-9]+: rank 1 .* belongs to job b, but rank 0 belongs to job a"));
   EXPECT_EQ(one.get().exit_code, 1);
 }
 
@@ -112,8 +115,8 @@ TEST(Join, RefusesAnotherToken) {
   std::this_thread::sleep_for(std::chrono::seconds(1));
   const Alone stranger = start_rank(place(1, 2, port, "BELLOWS_TOKEN=wrong"), "join 5").get();
   EXPECT_EQ(stranger.exit_code, 1);
-  EXPECT_THAT(stranger.text, HasSubstr("rank 1 is refused: its token is not that of the job"));
-  EXPECT_THAT(zero.get().text, HasSubstr("did not join: 1 (refused, because of another token: 1)"));
+  EXPECT_THAT(stranger.text, HasSubstr("rank 1 was refused, because its token differs from the token of the job"));
+  EXPECT_THAT(zero.get().text, HasSubstr("did not join: 1 (refused because of a different token: 1)"));
 }
 
 TEST(Join, OtherMachinesNeedAToken) {
@@ -125,9 +128,10 @@ TEST(Join, OtherMachinesNeedAToken) {
 TEST(Join, NamesRanksThatDisagreeOrComeTwice) {
   const int port = free_port();
   auto zero = start_rank(place(0, 3, port), "join 6"), one = start_rank(place(1, 2, port), "join 6");
-  EXPECT_THAT(zero.get().text, ::testing::ContainsRegex(
-                                   R"(rank 1 \(pid [0-9]+ on .*\) was started for a world of 2, rank 0 for one of 3)"));
-  EXPECT_THAT(one.get().text, ::testing::AnyOf(HasSubstr("was started for a world of 3, rank 1 for one of 2"),
+  EXPECT_THAT(zero.get().text,
+              ::testing::ContainsRegex(
+                  R"(rank 1 \(pid [0-9]+ on .*\) was started for a world of 2, but rank 0 for a world of 3)"));
+  EXPECT_THAT(one.get().text, ::testing::AnyOf(HasSubstr("was started for a world of 3, but rank 1 for a world of 2"),
                                                HasSubstr("init: rank 1 lost the store at 127.0.0.1")));
   const int other = free_port();
   auto holder = start_rank(place(0, 3, other), "join 5"), first = start_rank(place(1, 3, other), "join 5"),

@@ -121,10 +121,10 @@ TEST(LaunchEnvironment, FileStore) {
 }
 
 TEST(LaunchEnvironment, SaysWhichVariableIsWrong) {
-  EXPECT_THAT(error_of({{"RANK", "0"}}), HasSubstr("lacks WORLD_SIZE"));
-  EXPECT_THAT(error_of({{"WORLD_SIZE", "2"}}), HasSubstr("lacks RANK"));
-  EXPECT_THAT(error_of(with(torchrun, {{"MASTER_ADDR", ""}})), HasSubstr("lacks MASTER_ADDR"));
-  EXPECT_THAT(error_of(with(torchrun, {{"MASTER_PORT", ""}})), HasSubstr("lacks MASTER_PORT"));
+  EXPECT_THAT(error_of({{"RANK", "0"}}), HasSubstr("WORLD_SIZE is not set"));
+  EXPECT_THAT(error_of({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not set"));
+  EXPECT_THAT(error_of(with(torchrun, {{"MASTER_ADDR", ""}})), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(error_of(with(torchrun, {{"MASTER_PORT", ""}})), HasSubstr("MASTER_PORT is not set"));
   EXPECT_THAT(error_of(with(torchrun, {{"RANK", "three"}})),
               HasSubstr("RANK=\"three\", expected a number of at least 0"));
   EXPECT_THAT(error_of(with(torchrun, {{"RANK", "-1"}})), HasSubstr("RANK=\"-1\""));

@@ -54,6 +54,15 @@ TEST(Launch, SetsTheEnvironmentOfTorchrun) {
     EXPECT_THAT(outcome.out, HasSubstr("[rank " + rank + "] " + rank + " 3 " + rank + " 3 127.0.0.1 port 0 1 32\n"));
 }
 
+TEST(Launch, NamesTheLimitOfOpenFiles) {
+  cli::Launch launch = launch_of({"-n", "24"}, {"true"});
+  launch.prefix = {"sh", "-c", "ulimit -n 64; exec \"$@\"", "sh"};
+  const auto outcome = cli::Process(launch).finish(60);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, ::testing::AllOf(HasSubstr("launch: 24 ranks need at least "),
+                                            HasSubstr("open files, but the limit of this process is 64 (ulimit -n).")));
+}
+
 TEST(Launch, SharesTheProcessorsOut) {
   const auto unset = launch_of({"-n", "2"}, shell("test $OMP_NUM_THREADS -ge 1"), {"OMP_NUM_THREADS="});
   EXPECT_EQ(cli::Process(unset).finish(60).exit_code, 0);
@@ -145,8 +154,8 @@ TEST(Launch, AStopOfOneRankIsOneOfAll) {
     EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
     EXPECT_EQ(count_of(outcome.out, "pid"), 2u) << "no new round: " << outcome.err;
     EXPECT_THAT(outcome.err,
-                ::testing::EndsWith(trap.empty() ? "stopped, as asked: rank 1 was killed by signal 15 (Terminated).\n"
-                                                 : "stopped, as asked: rank 1 ended with exit code 143.\n"));
+                ::testing::EndsWith(trap.empty() ? "stopped on request: rank 1 was killed by signal 15 (Terminated).\n"
+                                                 : "stopped on request: rank 1 ended with exit code 143.\n"));
   }
 }
 
@@ -207,7 +216,7 @@ TEST(Launch, WaitingForOtherNodesCanBeStopped) {
     node.signal(SIGTERM);
     const auto outcome = node.finish(60);
     EXPECT_EQ(outcome.exit_code, 128 + SIGTERM);
-    EXPECT_THAT(outcome.err, HasSubstr("bellows: stopped, as asked: The launcher was asked to stop."));
+    EXPECT_THAT(outcome.err, HasSubstr("bellows: stopped on request: The launcher received a stop signal."));
   }
 }
 
@@ -225,7 +234,7 @@ TEST(Launch, SaysAfterTenSecondsWhatItWaitsFor) {
   };
   ASSERT_TRUE(job.wait_until([](const cli::Outcome& so_far) { return count_of(so_far.out, "pid") == 2; }));
   job.signal(SIGTERM);
-  EXPECT_TRUE(job.wait_until(says("launch: got SIGTERM and passed it on; waiting for rank 0 (pid "), 9));
+  EXPECT_TRUE(job.wait_until(says("launch: received SIGTERM and passed it to the ranks. Waiting for rank 0 (pid "), 9));
   EXPECT_TRUE(
       zero.wait_until(says("node 0 is waiting for node 1, node 2; 1 of 3 nodes are at " + place + " (10 s of")));
   EXPECT_TRUE(two.wait_until(says("node 2 is waiting for node 0 at 127.0.0.1:")));
@@ -258,7 +267,8 @@ TEST(Launch, NodesThatWereToldOtherNumbersAreRefused) {
   cli::Process first(node("2", "0")), other(node("3", "2"));
   const auto refused = other.finish(60);
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err, HasSubstr("node 2 was started with --nnodes 3, node 0 with 2. Give all nodes the same"));
+  EXPECT_THAT(refused.err,
+              HasSubstr("node 2 was started with --nnodes = 3, but node 0 with 2. Give all nodes the same"));
   EXPECT_EQ(cli::Process(node("2", "1")).finish(60).exit_code, 0);
   EXPECT_EQ(first.finish(60).exit_code, 0);
 }
@@ -340,10 +350,10 @@ TEST(Launch, AReplacedHelperProcessEndsTheRanks) {
 TEST(Launch, SeveralNodesNeedATokenAndAPlace) {
   const auto no_place = launched({"-n", "1", "--nnodes", "2"}, {"true"});
   EXPECT_EQ(no_place.exit_code, 2);
-  EXPECT_THAT(no_place.err, HasSubstr("need a place to meet: --rdzv HOST:PORT"));
+  EXPECT_THAT(no_place.err, HasSubstr("need an address at which they can meet. Set --rdzv to HOST:PORT"));
   const auto no_token = launched({"-n", "1", "--nnodes", "2", "--rdzv", "127.0.0.1:0"}, {"true"});
   EXPECT_EQ(no_token.exit_code, 1);
-  EXPECT_THAT(no_token.err, HasSubstr("lacks BELLOWS_TOKEN"));
+  EXPECT_THAT(no_token.err, HasSubstr("BELLOWS_TOKEN is not set"));
 }
 
 TEST(Launch, SaysWhatIsWrong) {

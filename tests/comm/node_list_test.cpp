@@ -24,15 +24,15 @@ TEST(NodeList, ExpandsWhatSlurmWrites) {
 TEST(NodeList, SaysWhatIsWrong) {
   const auto error = [](const char* list) { return message_of([=] { expand_node_list(list); }); };
   EXPECT_THAT(error("gpu[1-3"), HasSubstr("not closed"));
-  EXPECT_THAT(error("gpu1-3]"), HasSubstr("does not match"));
-  EXPECT_THAT(error("gpu[1[2]]"), HasSubstr("does not match"));
+  EXPECT_THAT(error("gpu1-3]"), HasSubstr("has no counterpart"));
+  EXPECT_THAT(error("gpu[1[2]]"), HasSubstr("has no counterpart"));
   EXPECT_THAT(error("gpu[3-1]"), HasSubstr("3-1 runs backwards"));
   EXPECT_THAT(error("gpu[1-x]"), HasSubstr("got \"x\""));
   EXPECT_THAT(error("gpu[]"), HasSubstr("got \"\""));
   EXPECT_THAT(error("a,,b"), HasSubstr("a name is empty"));
   EXPECT_THAT(error("gpu[1-99999999]"), HasSubstr("more than"));
   EXPECT_THAT(error("gpu[1-999][1-999]"), HasSubstr("more than"));
-  EXPECT_THAT(error("gpu[1-60000,1-60000]"), HasSubstr("with the range 1-60000 it has more than"));
+  EXPECT_THAT(error("gpu[1-60000,1-60000]"), HasSubstr("with the range 1-60000 the list has more than"));
   EXPECT_THAT(error(""), HasSubstr("a name is empty"));
 }
 

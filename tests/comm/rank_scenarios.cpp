@@ -117,7 +117,7 @@ void check_errors(const World& world) {
   expect_error(rank, "ascending order", [&] { world.subgroup({1, 0}, "odd"); });
   if (world.size() == 1) return;
   expect_error(rank, "multiple of the", [&] { reduce_scatter(at::ones({world.size() + 1}), world); });
-  expect_error(rank, "no back end", [&] { all_reduce(at::empty({2}, at::TensorOptions(at::kMeta)), world); });
+  expect_error(rank, "no backend", [&] { all_reduce(at::empty({2}, at::TensorOptions(at::kMeta)), world); });
 }
 
 }  // namespace
@@ -156,7 +156,7 @@ void mesh(const std::vector<std::string>&) {
   EXPECT(all_gather_strings(std::to_string(rank), again.group("data")).size() == 2u);
   expect_error(rank, "data 1 × tensor 1 is for 1 ranks", [&] { Mesh(world, {{"data", 1}, {"tensor", 1}}); });
   expect_error(rank, "needs more than the", [&] { Mesh(world, {{"data", world.size() + 1}}); });
-  expect_error(rank, "there twice", [&] { Mesh(world, {{"a", 2}, {"a", 2}}); });
+  expect_error(rank, "listed twice", [&] { Mesh(world, {{"a", 2}, {"a", 2}}); });
   expect_error(rank, "Did you mean \"tensor\"?", [&] { mesh.group("tenser"); });
 }
 

@@ -1,6 +1,7 @@
 #include "bellows/comm/rendezvous/store.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -75,7 +76,7 @@ TEST(Store, SaysThatAPortIsInUse) {
   EXPECT_THAT(message_of([&] { Store::serve("127.0.0.1", server.port()); }),
               AllOf(HasSubstr("port " + std::to_string(server.port())), HasSubstr("is in use")));
   EXPECT_THAT(message_of([] { Store::serve("203.0.113.1", 0); }),
-              HasSubstr("203.0.113.1 is no address of this machine"));
+              HasSubstr("203.0.113.1 is not an address of this machine"));
   EXPECT_THAT(message_of([] { Store::serve("no.such.host.invalid", 0); }), HasSubstr("cannot be resolved"));
 }
 
@@ -86,12 +87,25 @@ TEST(Store, SaysThatNobodyServes) {
     port = server.port();
   }
   EXPECT_THAT(message_of([&] { Store::join("127.0.0.1", port, 1); }),
-              AllOf(HasSubstr("found none at 127.0.0.1:"), HasSubstr("within 1 s")));
+              AllOf(HasSubstr("no store answered at 127.0.0.1:"), HasSubstr("within 1 s")));
+}
+
+TEST(Store, NamesTheLimitOfOpenFiles) {
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  setrlimit(RLIMIT_NOFILE, &none);
+  const std::string joined = message_of([] { Store::join("127.0.0.1", 1, 60); });
+  const std::string served = message_of([] { Store::serve("127.0.0.1", 0); });
+  setrlimit(RLIMIT_NOFILE, &before);
+  for (const std::string& message : {joined, served})
+    EXPECT_THAT(message, HasSubstr("may open 0 files: raise the limit with `ulimit -n`"));
 }
 
 TEST(Store, AFileNeedsAFolder) {
   EXPECT_THAT(message_of([] { Store::in_file("/no/such/folder/store", 1); }),
-              HasSubstr("cannot write in /no/such/folder/: No such file or directory"));
+              HasSubstr("cannot write to /no/such/folder/: No such file or directory"));
 }
 
 TEST(Token, SignsAndIsNew) {

@@ -241,7 +241,7 @@ TEST(BackendTest, ComputesFrozenTensorsOnce) {
   ASSERT_TRUE(warm_up(compiled));
   expect_near(compiled(0), body(0), 1e-5, 1e-5, "frozen");
   now = torch::randn({16, 16});
-  expect_near(compiled(0), body(0), 1e-5, 1e-5, "another tensor");
+  expect_near(compiled(0), body(0), 1e-5, 1e-5, "a different tensor");
   now = w;
   expect_near(compiled(0), body(0), 1e-5, 1e-5, "the frozen one again");
 }

@@ -74,7 +74,7 @@ bool works_in_child(const std::function<bool()>& body) {
 }
 
 TEST(CompileFailures, AForkWhileProgramsAreMadeWaitsForNothing) {
-  const auto compiled = compile(&formula);
+  const auto compiled = compile(&formula, {.background = true});
   std::vector<at::Tensor> inputs;
   inputs.reserve(6);
   for (int64_t i = 0; i < 6; ++i) inputs.push_back(torch::rand({64 + i}));

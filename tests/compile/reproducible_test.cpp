@@ -110,7 +110,7 @@ std::vector<Maker> examples() {
   const std::vector<int64_t> rows{12, 20}, images{12, 3, 10, 10};
   return {maker<torch::optim::AdamW>(&dense, rows, torch::optim::AdamWOptions(0.01)),
           maker<torch::optim::SGD>(&convolutional, images, torch::optim::SGDOptions(0.01).momentum(0.9)),
-          maker<optim::AdamW>(&convolutional, images, optim::AdamWOptions(0.01)),
+          maker<optim::AdamW>(&convolutional, images, optim::AdamWOptions{.lr = 0.01}),
           maker<optim::SGD>(&dense, rows, optim::SGDOptions{.lr = 0.01, .momentum = 0.9, .nesterov = true})};
 }
 
@@ -205,6 +205,60 @@ TEST(Reproducible, RecordingWritesNothing) {
   });
   EXPECT_TRUE(at::equal(compiled(before), torch::tensor({8.0F, 12.0F})));
   EXPECT_TRUE(at::equal(state, torch::tensor({2.0F, 6.0F, 6.0F, 2.0F})));
+}
+
+TEST(Reproducible, OperatorsWithSeveralOutArgumentsAreRecorded) {
+  for (const bool generate : {true, false}) {
+    at::Tensor values = torch::empty({2}), places = torch::empty({2}, at::kLong);
+    const auto compiled = compile(
+        [&](const at::Tensor& x) {
+          const at::NoGradGuard no_grad;
+          at::topk_out(values, places, x * 2, 2);
+        },
+        {.generate = generate});
+    for (int call = 0; call < 3; ++call) {
+      compiled(torch::tensor({1.0F, 5.0F, 3.0F, 2.0F}));
+      EXPECT_TRUE(at::equal(values, torch::tensor({10.0F, 6.0F})));
+      EXPECT_TRUE(at::equal(places, torch::tensor({1, 2})));
+    }
+  }
+}
+
+TEST(Reproducible, UndeclaredWritesTakeEffectOnce) {
+  const at::Tensor mean = torch::zeros({3}), variance = torch::ones({3});
+  const auto body = [&](const at::Tensor& mean_now, const at::Tensor& variance_now) {
+    const at::NoGradGuard no_grad;
+    return std::get<0>(at::batch_norm_update_stats(torch::ones({4, 3, 2, 2}), mean_now, variance_now, 0.5));
+  };
+  compile(body)(mean, variance);
+  EXPECT_TRUE(at::equal(mean, torch::full({3}, 0.5)));
+}
+
+TEST(Reproducible, InputsAreGuardedInTheFirstCall) {
+  const at::Tensor x = torch::ones({3});
+  std::string error;
+  compile([&] {
+    const at::NoGradGuard no_grad;
+    const at::Tensor y = x + 1, z = x * 2;
+    try {
+      x.mutable_data_ptr<float>()[0] = 100;
+    } catch (const c10::Error& caught) {
+      error = caught.what_without_backtrace();
+    }
+    return y + z;
+  })();
+  EXPECT_THAT(error, ::testing::HasSubstr("sync()"));
+}
+
+TEST(Reproducible, LinearAlgebraWithPivotsRunsOnRealData) {
+  const at::Tensor a = torch::eye(4) * 3 + 1, b = torch::arange(8.0F).reshape({4, 2});
+  const auto body = [&] {
+    const at::NoGradGuard no_grad;
+    const auto [factors, pivots, info] = at::linalg_ldl_factor_ex(a * 1);
+    return at::linalg_ldl_solve(factors, pivots, b);
+  };
+  const auto compiled = compile(body);
+  for (int call = 0; call < 3; ++call) EXPECT_TRUE(at::allclose(compiled(), body()));
 }
 
 }  // namespace

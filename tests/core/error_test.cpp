@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
 #include "bellows/core/registry.h"
 
 namespace bellows {
@@ -38,6 +40,23 @@ TEST(UserMessage, SaysWhatErrorsOfLibtorchMean) {
               testing::AllOf(testing::StartsWith("Batch norm cannot"), testing::HasSubstr("[1, 8]")));
   EXPECT_THAT(of("Resource temporarily unavailable"), testing::HasSubstr("ulimit -u"));
   EXPECT_EQ(of(of("Resource temporarily unavailable")), of("Resource temporarily unavailable")) << "said once";
+  EXPECT_THAT(of("errno: 24 - Too many open files"),
+              testing::HasSubstr("limit of open files. Raise the limit (ulimit -n)"));
+  EXPECT_THAT(of("Failed to init uv loop"), testing::HasSubstr("ulimit -n"));
+}
+
+TEST(UserMessage, SaysThatOneDnnMayHaveRunOutOfMemory) {
+  const auto of = [](const std::string& text) { return user_message(std::runtime_error(text)); };
+  EXPECT_THAT(of("could not create a primitive"),
+              testing::AllOf(testing::StartsWith("could not create a primitive (This often means that memory ran out;"),
+                             testing::HasSubstr("`ulimit -v`"), testing::HasSubstr("batch_size")));
+  EXPECT_EQ(of("could not create a primitive descriptor"), "could not create a primitive descriptor");
+}
+
+TEST(ErrnoMessage, NamesTheLimitOfOpenFiles) {
+  EXPECT_EQ(errno_message(ENOSPC), "No space left on device (28)");
+  EXPECT_THAT(errno_message(EMFILE), testing::MatchesRegex("Too many open files \\(24; this process may open [0-9]+ "
+                                                           "files: raise the limit with `ulimit -n`\\)"));
 }
 
 TEST(Registry, KeepsOrderRefusesTwinsAndSuggests) {

@@ -138,7 +138,7 @@ TEST(BadSample, StopsAtOnceWhenNoneIsGood) {
   EXPECT_THAT(error_of([&] { loader.start(0); }), HasSubstr("sample \"a\""));
   write_shard(folder / "y.tar", {{"a.txt", "no"}});
   Loader texts = open(folder / "y.tar").loader();
-  EXPECT_THAT(error_of([&] { texts.next(); }), HasSubstr("holds txt; expected a picture"));
+  EXPECT_THAT(error_of([&] { texts.next(); }), HasSubstr("contains txt; expected an image"));
 }
 
 TEST(BadSample, NamesWhatIsMissing) {
@@ -147,8 +147,8 @@ TEST(BadSample, NamesWhatIsMissing) {
   Loader loader = open(folder / "x.tar").batch(1).loader();
   EXPECT_EQ(loader.next()->size(), 1);
   EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("sample \"b\" (id 1), png at byte 2560 of " +
-                                                          folder / "x.tar" + " has no label; it holds png"));
-  EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("has no picture; it holds cls"));
+                                                          folder / "x.tar" + " has no label; it contains png"));
+  EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("has no image; it contains cls"));
 }
 
 TEST(BadSample, AtTheFrontDoesNotDecideForTheOthers) {
@@ -163,7 +163,7 @@ TEST(BadSample, AtTheFrontDoesNotDecideForTheOthers) {
       Loader strict = set.loader();
       const std::string message = error_of([&] { strict.next(); });
       EXPECT_THAT(message, HasSubstr("sample \"a\" (id 0), "));
-      EXPECT_THAT(message, HasSubstr(folder / "x.tar" + (first.name == "a.png" ? " has no label" : " has no picture")));
+      EXPECT_THAT(message, HasSubstr(folder / "x.tar" + (first.name == "a.png" ? " has no label" : " has no image")));
       const auto before = set_log_sink(nullptr);
       Loader lenient = set.on_bad_sample(OnBadSample::skip).loader();
       const Batch batch = *lenient.next();
@@ -185,7 +185,7 @@ TEST(BadSample, IsAnyWithoutWhatIsRequired) {
   const Dataset labels = open(folder / "labels.tar").require({"image", "label"});
   Loader none = labels.on_bad_sample(OnBadSample::skip).loader();
   EXPECT_THAT(error_of([&] { none.start(0); }), HasSubstr("sample \"s0\" (id 0), cls at byte 512 of " +
-                                                          folder / "labels.tar" + " has no picture; it holds cls."));
+                                                          folder / "labels.tar" + " has no image; it contains cls."));
   members.push_back({"t.png", a_png()});
   members.push_back({"t.cls", "2"});
   write_shard(folder / "one.tar", members);
@@ -195,7 +195,7 @@ TEST(BadSample, IsAnyWithoutWhatIsRequired) {
   EXPECT_THAT(one.next()->ids(), ElementsAre(300));
   set_log_sink(before);
   Loader arrays = Dataset(std::make_shared<CountingSource>(3)).require({"y"}).loader();
-  EXPECT_THAT(error_of([&] { arrays.next(); }), HasSubstr("sample 0 has no \"y\"; it holds x."));
+  EXPECT_THAT(error_of([&] { arrays.next(); }), HasSubstr("sample 0 has no \"y\"; it contains x."));
 }
 
 /// A shard of 64 samples, several pages of memory.
@@ -222,7 +222,7 @@ TEST(CutShard, IsAnErrorThatNamesIt) {
     loader.start(1);
     const std::string message = error_of([&] { loader.next(); });
     EXPECT_THAT(message, HasSubstr("read: sample \"s0\" (id 0), png at byte 512 of " + path));
-    EXPECT_THAT(message, HasSubstr("was cut while it was read"));
+    EXPECT_THAT(message, HasSubstr("was truncated while it was read"));
   }
 }
 
@@ -290,7 +290,8 @@ TEST(Pictures, OfDifferentSizesNeedAResize) {
               {{"a.png", a_png()}, {"b.png", {reinterpret_cast<const char*>(png.data()), png.size()}}});
   const Dataset set = open(folder / "x.tar").decode("gray").on_bad_sample(OnBadSample::skip);
   Loader loader = set.loader();
-  EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("the picture is 9 x 10 x 1, those before are 8 x 8 x 1"));
+  EXPECT_THAT(error_of([&] { loader.next(); }),
+              HasSubstr("the image is 9 x 10 x 1, but the images before it are 8 x 8 x 1"));
   Loader resized = set.resize(6, 6).loader();
   EXPECT_EQ(resized.next()->size(), 2);
 }
@@ -300,7 +301,7 @@ TEST(Transforms, ThatDoNotFitNameTheSample) {
   EXPECT_THAT(error_of([&] { loader.next(); }), HasSubstr("transform: sample \"0220\""));
   Loader float_images =
       Dataset(from_tensors({{"image", at::arange(48, at::kFloat).view({1, 3, 4, 4})}})).flip().loader();
-  EXPECT_THAT(error_of([&] { float_images.next(); }), HasSubstr("transforms need pictures as uint8 [H, W, C]"));
+  EXPECT_THAT(error_of([&] { float_images.next(); }), HasSubstr("transforms need images of type uint8 [H, W, C]"));
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST_F(CacheChecksum, OfAFileThatAnotherProcessBegan) {
     const std::string path = ranges ? "/ranges" : "/none";
     server.put(path, content);
     for (int i = 0; i < 3; ++i) server.fault(path, {.drop_after = 30'000});
-    EXPECT_THAT(begin(path), HasSubstr("(90000 of 300000 bytes are here)"));
+    EXPECT_THAT(begin(path), HasSubstr("(90000 of 300000 bytes are already downloaded)"));
     server.put_file(path, {.content = content, .ranges = ranges});
     server.fault(path, {.drop_after = 70'000});  // and the second one breaks, too
     expect_whole(path);

@@ -68,7 +68,7 @@ TEST(Classes, ANumberBeyond64BitsIsNoLabel) {
   EXPECT_FALSE(has_named_labels(*stored));
   EXPECT_TRUE(class_names(*stored).empty());
   EXPECT_THAT(message_when_read(*number_labels(stored, {"cat"}), 1),
-              AllOf(HasSubstr("expected a class's number or name"), HasSubstr("-99999999999999999999")));
+              AllOf(HasSubstr("expected the number or the name of a class"), HasSubstr("-99999999999999999999")));
 }
 
 TEST(Classes, NumbersStayWhatTheyAre) {
@@ -91,7 +91,7 @@ TEST(Classes, WhatIsNoClassIsNamedWithItsSample) {
   const SourcePtr numbered = number_labels(stored, {"cat"});
   EXPECT_THAT(message_when_read(*numbered, 1),
               AllOf(HasSubstr("label: sample 1, label at byte 17 of "), HasSubstr("x.jsonl"),
-                    HasSubstr("expected a class's number or name, found \"null\". Give the sample a label")));
+                    HasSubstr("expected the number or the name of a class, found \"null\". Add a label")));
   EXPECT_THAT(message_when_read(*numbered, 2), AllOf(HasSubstr("sample 2"), HasSubstr("found \"\"")));
   EXPECT_THAT(message_when_read(*numbered, 3), HasSubstr("found \"{}\""));
   EXPECT_THAT(message_when_read(*numbered, 4), HasSubstr("no class is called \"cats\". Did you mean \"cat\"?"));
@@ -100,7 +100,7 @@ TEST(Classes, WhatIsNoClassIsNamedWithItsSample) {
               AllOf(HasSubstr("sample \"b\""), HasSubstr("null.tar"), HasSubstr("label\\x22: null}")));
   write_shard(folder / "mixed.tar", {{"a.cls", "cat"}, {"b.cls", "7"}});
   EXPECT_THAT(message_when_read(*number_labels(open(folder / "mixed.tar").source(), {"cat"}), 1),
-              HasSubstr("expected the name of a class, as other samples have, found a number"));
+              HasSubstr("expected a class name, like the labels of the other samples, found a number"));
   EXPECT_THAT(error_of([] { number_labels(nullptr, {}); }), HasSubstr("expected a source, got null"));
 }
 

@@ -11,6 +11,7 @@
 namespace bellows::data::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -69,11 +70,11 @@ TEST(Open, FindsSplitsByTheNamesOfShards) {
 
 TEST(Open, ExplainsWhatIsWrong) {
   EXPECT_THAT(error_of([] { open(kDigits); }),
-              HasSubstr("has several splits: test, train. Choose one of them by the option split, or name its files."));
+              HasSubstr("has several splits: test, train. Choose one with the option `split`, or name its files."));
   EXPECT_EQ(open(kDigits, {.otherwise = "train"}).info().split, "train");
   EXPECT_EQ(open(kDigits, {.split = "test", .otherwise = "train"}).info().split, "test");
   EXPECT_THAT(error_of([] { open(kDigits, {.otherwise = "val"}); }),
-              HasSubstr("several splits, none of them called \"val\""));
+              HasSubstr("several splits, but none has the name \"val\""));
   EXPECT_THAT(error_of([] { open(kDigits, {.split = "tran"}); }), HasSubstr("Did you mean \"train\"?"));
   EXPECT_THAT(error_of([] { open(kDigits + "/test-000.tar", {.split = "test"}); }),
               HasSubstr("Name the shards of the split"));
@@ -81,7 +82,7 @@ TEST(Open, ExplainsWhatIsWrong) {
   EXPECT_THAT(error_of([] { open(""); }), HasSubstr("empty name"));
   EXPECT_THAT(error_of([] { open("ftp://host/a.tar"); }), HasSubstr("not a local path"));
   TemporaryFolder folder;
-  EXPECT_THAT(error_of([&] { open(folder / ""); }), HasSubstr("found no shards"));
+  EXPECT_THAT(error_of([&] { open(folder / ""); }), HasSubstr("contains no dataset"));
   EXPECT_THAT(error_of([] { open(std::string(5000, 'a')); }), HasSubstr("File name too long"));
 }
 
@@ -91,7 +92,7 @@ TEST(Open, SaysWhatIsWrongInADescription) {
   auto message = [&](const std::string& text) {
     write_text_file(path, text);
     const std::string result = error_of([&] { open(folder / ""); });
-    EXPECT_THAT(result, HasSubstr("open: " + path + ": expected "));
+    EXPECT_THAT(result, ContainsRegex("open: " + path + ": (expected|invalid JSON at byte [0-9]+:) "));
     EXPECT_THAT(result, Not(HasSubstr("json.exception"))) << text;
     return result;
   };
@@ -102,13 +103,13 @@ TEST(Open, SaysWhatIsWrongInADescription) {
   EXPECT_THAT(message("{\"image_size\": [8.5, 8, 1]}"), HasSubstr("\"image_size\" to be a list of whole numbers"));
   EXPECT_THAT(message("{\"splits\": [\"train-0.tar\"]}"), HasSubstr("\"splits\" to be an object of texts"));
   EXPECT_THAT(message("{\"splits\": {\"train\": 1}}"), HasSubstr("\"splits\" to be an object of texts"));
-  EXPECT_THAT(message("[1, 2]"), HasSubstr("expected a JSON object that describes a data set, found \"[1,2]\"."));
-  EXPECT_THAT(message("{\"name\": oops}"), HasSubstr("expected JSON, found a mistake at byte 9: \"oops}\""));
-  EXPECT_THAT(message("{\"mean\": [1e999]}"), HasSubstr("a number that is too large"));
+  EXPECT_THAT(message("[1, 2]"), HasSubstr("expected a JSON object that describes a dataset, found \"[1,2]\"."));
+  EXPECT_THAT(message("{\"name\": oops}"), HasSubstr("invalid JSON at byte 9: \"oops}\""));
+  EXPECT_THAT(message("{\"mean\": [1e999]}"), HasSubstr("expected numbers that fit into a double, found a larger one"));
   EXPECT_THAT(message("{\"name\": "), HasSubstr("the file ends there"));
   EXPECT_THAT(message(""), HasSubstr("the file ends there"));
   const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
-  EXPECT_THAT(message("{\"classes\": " + deep + "}"), HasSubstr("nested too deeply"));
+  EXPECT_THAT(message("{\"classes\": " + deep + "}"), HasSubstr("found deeper nesting"));
 }
 
 TEST(Open, TakesNamesThatEndLikeShardsAndNoOthers) {
@@ -186,7 +187,7 @@ TEST(Dataset, TakesStepsOfTheUser) {
 
 TEST(Dataset, RefusesWhatItCannotDo) {
   const Dataset set = open_shards({kDigits + "/test-000.tar"});
-  EXPECT_THAT(error_of([&] { set.normalize(); }), HasSubstr("does not say its mean and std"));
+  EXPECT_THAT(error_of([&] { set.normalize(); }), HasSubstr("does not declare its mean and std"));
   EXPECT_THAT(error_of([&] { set.decode("bgr"); }), HasSubstr("got \"bgr\""));
   EXPECT_THAT(error_of([&] { set.resize(0, 4); }), HasSubstr("height and width from 1 to 65536"));
   EXPECT_THAT(error_of([&] { set.cache(-1); }), HasSubstr("at least 0 bytes, got -1"));

@@ -208,7 +208,7 @@ TEST(BadSamples, AreCountedByWhatFailed) {
   EXPECT_EQ(report.skipped_in[static_cast<size_t>(LoadStage::decode)], 6);
   EXPECT_EQ(report.skipped_in[static_cast<size_t>(LoadStage::transform)], 1);
   EXPECT_EQ(report.skipped, 7);
-  EXPECT_THAT(report.to_string(), HasSubstr("Left out: 7 samples (6 at decode, 1 at transform)"));
+  EXPECT_THAT(report.to_string(), HasSubstr("Skipped: 7 samples (6 at decode, 1 at transform)"));
 }
 
 TEST(Retries, GetOverWhatPasses) {

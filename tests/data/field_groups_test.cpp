@@ -64,7 +64,7 @@ TEST(FieldGroups, SayWhatIsWrong) {
   const auto message_with = [&](const std::vector<FieldGroup>& groups) {
     return bellows::message_of([&] { group_fields(source, groups)->read(0); });
   };
-  EXPECT_THAT(message_with({{"target", {"price"}}}), HasSubstr("has no field \"price\"; it holds a, b"));
+  EXPECT_THAT(message_with({{"target", {"price"}}}), HasSubstr("has no field \"price\"; it contains a, b"));
   EXPECT_THAT(message_with({{"target", {"b"}}}), HasSubstr("expected a number, found \"x\""));
   EXPECT_THAT(message_with({{"target", {}}}), HasSubstr("needs a name and at least one field"));
   EXPECT_THAT(message_with({{"t", {"a"}}, {"t", {"b"}}}), HasSubstr("two groups are called \"t\""));

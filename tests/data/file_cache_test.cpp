@@ -186,8 +186,9 @@ TEST_F(FileCacheTest, NeverEvictsWhatIsMapped) {
   for (const char* path : {"/a", "/b", "/c"}) server.put(path, bytes_of(path[1], 4000));
   FileCache mine(options(10'000)), other(options(10'000));
   const CachedFile a = mine.open(server.url("/a")), b = mine.open(server.url("/b"));
-  EXPECT_THAT(message_of([&] { other.open(server.url("/c")); }),
-              ::testing::AllOf(HasSubstr("no room for " + server.url("/c") + " (4000 bytes)"), HasSubstr("10000")));
+  EXPECT_THAT(
+      message_of([&] { other.open(server.url("/c")); }),
+      ::testing::AllOf(HasSubstr("there is no space for " + server.url("/c") + " (4000 bytes)"), HasSubstr("10000")));
   other.prefetch(server.url("/c"));
   EXPECT_EQ(files().size(), 2U);
   EXPECT_EQ(as_text(a.content->bytes()), bytes_of('a', 4000));

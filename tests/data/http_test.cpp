@@ -232,7 +232,7 @@ TEST_F(HttpTest, RepeatsWhatMayPass) {
   server.always("/f", {.status = 503});
   const std::string message = failure();
   EXPECT_EQ(message,
-            "http: cannot get " + server.url("/f") + ": the server answered with status 503. 4 attempts failed.");
+            "http: cannot download " + server.url("/f") + ": the server answered with status 503. 4 attempts failed.");
 }
 
 TEST_F(HttpTest, DoesNotRepeatWhatWillNotPass) {
@@ -240,7 +240,7 @@ TEST_F(HttpTest, DoesNotRepeatWhatWillNotPass) {
   EXPECT_EQ(server.served().size(), 1U);
   server.always("/f", {.status = 403, .body = "<Error><Code>AccessDenied</Code><Key>SECRET</Key></Error>"});
   const std::string message = failure("/f?X-Amz-Signature=SECRET&X-Amz-Credential=SECRET");
-  EXPECT_THAT(message, HasSubstr("status 403 \"AccessDenied\". A signed URL may have expired."));
+  EXPECT_THAT(message, HasSubstr("status 403 \"AccessDenied\". If the URL is signed, it may have expired."));
   EXPECT_THAT(message, Not(HasSubstr("SECRET")));
   EXPECT_EQ(server.served().back().query, "X-Amz-Signature=SECRET&X-Amz-Credential=SECRET");
   EXPECT_EQ(server.served().size(), 2U);
@@ -260,9 +260,9 @@ TEST_F(HttpTest, FollowsRedirectsButNotForEver) {
 TEST_F(HttpTest, NoticesAWrongLength) {
   server.put("/f", content);
   server.always("/f", {.claim_more = 7});
-  EXPECT_THAT(failure(), HasSubstr("(300000 of 300007 bytes are here). 4 attempts failed."));
+  EXPECT_THAT(failure(), HasSubstr("(300000 of 300007 bytes are already downloaded). 4 attempts failed."));
   server.put_file("/chunked", {.content = content, .length = false});
-  EXPECT_THAT(failure("/chunked"), HasSubstr("does not say how large the file is"));
+  EXPECT_THAT(failure("/chunked"), HasSubstr("the response has no file size"));
 }
 
 TEST_F(HttpTest, BreaksOffWhatStandsStill) {
@@ -291,8 +291,9 @@ TEST_F(HttpTest, EndsOnRequest) {
 }
 
 TEST_F(HttpTest, SaysWhyThereIsNoConnection) {
-  EXPECT_THAT(message_of([&] { http_get("http://127.0.0.1:1/f", {}, 0, sink, quick); }),
-              ::testing::AllOf(StartsWith("http: cannot get http://127.0.0.1:1/f: "), HasSubstr("attempts failed")));
+  EXPECT_THAT(
+      message_of([&] { http_get("http://127.0.0.1:1/f", {}, 0, sink, quick); }),
+      ::testing::AllOf(StartsWith("http: cannot download http://127.0.0.1:1/f: "), HasSubstr("attempts failed")));
   EXPECT_THAT(message_of([&] { http_get("ftp://host/f", {}, 0, sink, quick); }), HasSubstr("expected http://"));
 }
 
@@ -324,7 +325,8 @@ TEST(PartialFile, HasWhatIsNeeded) {
   EXPECT_EQ(asked, "49000+2000 51000+1000 99999+1 ");
   EXPECT_EQ(as_text(file.bytes()).substr(49'000, 3000), content.substr(49'000, 3000));
   EXPECT_EQ(file.bytes()[99'999], std::byte{'a'});
-  EXPECT_THAT(message_of([] { PartialFile(uint64_t{1} << 60, {}); }), HasSubstr("cannot look at a file of"));
+  EXPECT_THAT(message_of([] { PartialFile(uint64_t{1} << 60, {}); }),
+              HasSubstr("cannot reserve address space for a file of"));
   EXPECT_TRUE(PartialFile(0, {}).bytes().empty());
 }
 

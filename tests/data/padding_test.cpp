@@ -168,7 +168,8 @@ TEST(Padding, RefusesArraysThatDoNotFitByName) {
     Loader loader = Dataset(source).pad("x").batch(3).on_bad_sample(policy).loader();
     return loader.next()->ids();
   };
-  const std::string before = ", those before are Float [*, 4]. Padded arrays have one type, and one size but for the";
+  const std::string before =
+      ", but in the samples before it is Float [*, 4]. Padded arrays need the same type, and the same size in";
   EXPECT_THAT(error_of([&] { error_with(at::ones({2, 5})); }), HasSubstr("sample 1: \"x\" is Float [2, 5]" + before));
   EXPECT_THAT(error_of([&] { error_with(at::ones({2})); }), HasSubstr("sample 1: \"x\" is Float [2]" + before));
   EXPECT_THAT(error_of([&] { error_with(at::ones({})); }), HasSubstr("sample 1: \"x\" is Float []" + before));
@@ -177,7 +178,8 @@ TEST(Padding, RefusesArraysThatDoNotFitByName) {
   EXPECT_THAT(error_with(at::ones({2, 5}), OnBadSample::skip), ElementsAre(0, 2));
   set_log_sink(sink);
   const auto ragged = std::make_shared<RaggedSource>(std::vector{at::ones({3}), at::ones({2})});
-  EXPECT_THAT(error_of([&] { Dataset(ragged).loader().next(); }), HasSubstr("Dataset::pad takes unequal lengths"));
+  EXPECT_THAT(error_of([&] { Dataset(ragged).loader().next(); }),
+              HasSubstr("arrays of different lengths, use Dataset::pad"));
 }
 
 TEST(Padding, SaysWhatIsWrongWithIt) {
@@ -187,14 +189,14 @@ TEST(Padding, SaysWhatIsWrongWithIt) {
   const at::Tensor tokens = at::ones({3}, at::kLong), bytes = tokens.to(at::kByte);
   const auto with = [](const c10::Scalar& value) { return [=](const Dataset& set) { return set.pad("x", value); }; };
   EXPECT_THAT(next(tokens, [](const Dataset& set) { return set.pad("y"); }),
-              HasSubstr("pad: sample 0 has no array \"y\"; it holds x. Dataset::tokenize"));
+              HasSubstr("pad: sample 0 has no array \"y\"; it contains x. Dataset::tokenize"));
   EXPECT_THAT(next(at::ones({}), with(0)),
               HasSubstr("sample 0 has a single value as \"x\"; expected an array [length"));
-  EXPECT_THAT(next(tokens, with(0.5)), HasSubstr("pad: \"x\" is Long, which cannot hold 0.5"));
-  EXPECT_THAT(next(bytes, with(256)), HasSubstr("\"x\" is Byte, which cannot hold 256"));
-  EXPECT_THAT(next(bytes, with(-1)), HasSubstr("cannot hold -1"));
-  EXPECT_THAT(next(tokens, with(std::numeric_limits<double>::quiet_NaN())), HasSubstr("cannot hold nan"));
-  EXPECT_THAT(next(at::ones({3}), with(1e300)), HasSubstr("\"x\" is Float, which cannot hold 1e+300"));
+  EXPECT_THAT(next(tokens, with(0.5)), HasSubstr("pad: \"x\" is Long, which cannot represent 0.5"));
+  EXPECT_THAT(next(bytes, with(256)), HasSubstr("\"x\" is Byte, which cannot represent 256"));
+  EXPECT_THAT(next(bytes, with(-1)), HasSubstr("cannot represent -1"));
+  EXPECT_THAT(next(tokens, with(std::numeric_limits<double>::quiet_NaN())), HasSubstr("cannot represent nan"));
+  EXPECT_THAT(next(at::ones({3}), with(1e300)), HasSubstr("\"x\" is Float, which cannot represent 1e+300"));
   for (const int64_t multiple_of : {int64_t{0}, int64_t{-8}, std::numeric_limits<int64_t>::max()}) {
     EXPECT_THAT(next(tokens, [&](const Dataset& set) { return set.pad("x", 0, multiple_of); }),
                 HasSubstr(c10::str("multiple of 1 to 1048576, got ", multiple_of)));
@@ -207,7 +209,7 @@ TEST(Padding, SaysWhatIsWrongWithIt) {
 TEST(Padding, IsAmongWhatBatchesMustHave) {
   const Dataset set(std::make_shared<RaggedSource>(std::vector{at::ones({3}), at::ones({2})}));
   EXPECT_TRUE(set.pad("x").require({"x", "x_lengths"}).loader().next());
-  EXPECT_THAT(error_of([&] { set.pad("x").require({"y"}).loader().next(); }), HasSubstr("has no \"y\"; it holds x"));
+  EXPECT_THAT(error_of([&] { set.pad("x").require({"y"}).loader().next(); }), HasSubstr("has no \"y\"; it contains x"));
 }
 
 TEST(BatchMemory, KeepsTheSizesThatAreUsed) {

@@ -191,7 +191,7 @@ TEST_F(RemoteShards, ThatChangeWhileTheyAreOpenAreBadSamples) {
   server.put_file("/d/3.tar", {.content = read_text_file(folder / "shard.tar"), .etag = "\"v2\""});
   source->read(0);
   source->read(23);  // they take the place of shard 3
-  EXPECT_THAT(message_of([&] { source->read(9); }), HasSubstr("was changed on the server since it was opened"));
+  EXPECT_THAT(message_of([&] { source->read(9); }), HasSubstr("has changed on the server since it was opened"));
   EXPECT_EQ(io::as_text(source->read(0).find("cls")->bytes), "0");
 }
 

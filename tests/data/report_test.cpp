@@ -122,7 +122,7 @@ TEST(Advice, ReadsThatWaitNeedMoreThreads) {
   const Advice advice = report.advice();
   EXPECT_EQ(advice.remedy, Remedy::more_threads) << report.to_string();
   EXPECT_GT(advice.gain, 1.5);
-  EXPECT_THAT(advice.sentence, HasSubstr("instead of 1: they wait"));
+  EXPECT_THAT(advice.sentence, HasSubstr("instead of 1: the worker threads wait"));
   EXPECT_NEAR(report[LoadStage::read].mean_us, 1150, 400);
   EXPECT_LT(report.cpu_share, 0.3);
   EXPECT_GT(report.blocked_share, 0.7);
@@ -158,7 +158,7 @@ TEST(Advice, WorkInNextNeedsAThread) {
   run_epoch(loader, 0, 8000);
   const Advice advice = loader.report().advice();
   EXPECT_EQ(advice.remedy, Remedy::more_threads) << loader.report().to_string();
-  EXPECT_THAT(advice.sentence, HasSubstr("next() makes each batch itself"));
+  EXPECT_THAT(advice.sentence, HasSubstr("without worker threads, the model waits"));
   EXPECT_NEAR(advice.gain, 2, 0.5);
 }
 
@@ -233,7 +233,7 @@ TEST(Advice, FreeCoresAreCounted) {
 
 TEST(Advice, SaysWhenItDoesNotKnow) {
   EXPECT_EQ(LoaderReport{}.advice().remedy, Remedy::unknown);
-  EXPECT_THAT(LoaderReport{}.advice().sentence, HasSubstr("Not measured long enough"));
+  EXPECT_THAT(LoaderReport{}.advice().sentence, HasSubstr("The measurement is too short for advice"));
 }
 
 TEST(LoaderReport, AddsUpToTheRun) {

@@ -78,7 +78,7 @@ const RankPlace* rank_place() {
 
 std::string run_ranks(int world, int limit_s) {
   std::string folder = (std::filesystem::temp_directory_path() / "bellows_ranks_XXXXXX").string();
-  if (!mkdtemp(folder.data())) return "cannot make " + folder;
+  if (!mkdtemp(folder.data())) return "cannot create " + folder;
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < world; ++rank) ranks.push_back(start_rank(folder, rank, world));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(limit_s);

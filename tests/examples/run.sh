@@ -21,7 +21,7 @@ build_one() {
 export -f build_one
 for folder in "$root"/examples/*/; do
   [[ -f $folder/CMakeLists.txt ]] && printf '%s\0%s\0%s\0' "$folder" "$work/$(basename "$folder")" "$prefix"
-done | xargs -0 -n 3 -P 2 bash -c 'build_one "$@"' _ || complain "an example does not build (its log stands above)"
+done | xargs -0 -n 3 -P 2 bash -c 'build_one "$@"' _ || complain "an example does not build (see its log above)"
 
 cd "$work/run"
 ln -s "$root/data" data
@@ -40,8 +40,8 @@ run() {
 accurate='held-out accuracy (0\.9|1\.0)'
 run plain_loop "$accurate" ../01_plain_loop/plain_loop
 run trainer '97 % reached' ../02_trainer/trainer
-run resume 'the same bits' ../04_resume/resume
-run data "1438 of 1438 samples, each once" ../06_data/data_example
+run resume 'bit-identical' ../04_resume/resume
+run data "1438 of 1438 samples, each exactly once" ../06_data/data_example
 run tensorboard '[1-9] x eval_accuracy' ../05_tensorboard/tensorboard
 grep -qE '1 x first digit, [0-9]+ x samples' tensorboard.out || complain "tensorboard: expected events of its own"
 run stock "$accurate" ../stock_mnist/plain
@@ -67,7 +67,7 @@ done
 
 # A run that was made with a plugin says what is missing when it is resumed without.
 "$command" train --plugin "$plugin" --model mynet --data data/digits --set epochs=1 --out runs/plugin >/dev/null 2>&1
-if "$command" train --out runs/plugin --resume >without.out 2>&1; then complain "a resume without its plugin went on"; fi
+if "$command" train --out runs/plugin --resume >without.out 2>&1; then complain "a resume without its plugin continued"; fi
 grep -q 'no model is called "mynet"' without.out || complain "a resume without its plugin says: $(cat without.out)"
 
 # The document shows the stock program's change as it is.

@@ -250,7 +250,7 @@ TEST(AutocastPass, RefusesOtherTypes) {
   EXPECT_THAT(error_of([] { autocast_pass(at::kDouble); }), ::testing::HasSubstr("expected bf16 or half"));
   std::vector<Pass> list = passes();
   EXPECT_THAT(error_of([&] { insert_before("none", autocast_pass(at::kHalf), list); }),
-              ::testing::HasSubstr("expected one of the list"));
+              ::testing::HasSubstr("is not in the list"));
 }
 
 }  // namespace

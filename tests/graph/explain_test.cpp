@@ -63,7 +63,7 @@ TEST(Explain, AFailureOfWhatIsPendingWhileAnExceptionUnwinds) {
   call(2, false);
   const CapturedLog log;
   EXPECT_EQ(error_of([&] { call(9, true); }), "the user's own");
-  EXPECT_THAT(log.text(), HasSubstr("an operator that was pending when the function threw failed, too: "));
+  EXPECT_THAT(log.text(), HasSubstr("after the function threw an exception, a pending operator also failed: "));
   EXPECT_THAT(log.text(), HasSubstr("index out of range"));
   EXPECT_EQ(x.item<double>(), 23) << "what came before the failure has run, what came after has not";
   EXPECT_THAT(error_of([&] { row.data_ptr(); }), HasSubstr("failed before it was computed"));
@@ -124,7 +124,7 @@ TEST(Explain, FlagsOfProductsAreThoseOfTheCall) {
   }
   const Explanation said = region.explain();
   EXPECT_EQ(said.followed_calls, 3) << "each way of it has a recording of its own\n" << said.to_text();
-  EXPECT_THAT(said.to_text(), HasSubstr("another precision of fp32 matmuls"));
+  EXPECT_THAT(said.to_text(), HasSubstr("a different precision of fp32 matmuls"));
   EXPECT_THAT(said.to_text(), HasSubstr("oneDNN off instead of on"));
 }
 

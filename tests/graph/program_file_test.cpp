@@ -78,7 +78,8 @@ TEST(ProgramFile, GroupsAreKeptAndKernelsAreNot) {
   save_program(path, program);
   EXPECT_EQ(load_program(path).instructions.front().kernel, nullptr);
   first.op = nullptr;
-  EXPECT_THAT(error_of([&] { save_program(path, program); }), HasSubstr("a kernel that replaces neither: a function"));
+  EXPECT_THAT(error_of([&] { save_program(path, program); }),
+              HasSubstr("a kernel that does not replace an operator or a group: a function"));
   first.kernel = nullptr;
   first.kind = "pointwise";
   auto inner = std::make_shared<graph::Program>();

@@ -57,7 +57,7 @@ TEST(FunctionalProgram, CheckFindsWhatIsWrong) {
   };
   EXPECT_EQ(error([](auto&) {}), "");
   EXPECT_THAT(error([](auto& p) { std::swap(p.instructions[0], p.instructions[1]); }),
-              HasSubstr("an operand is used before it is made: %1 (instruction 0, aten::relu)"));
+              HasSubstr("an operand is used before it is computed: %1 (instruction 0, aten::relu)"));
   EXPECT_THAT(
       error([](auto& p) { std::rotate(p.instructions.begin(), p.instructions.begin() + 2, p.instructions.end()); }),
       HasSubstr("an operand is used after its update: %0"));
@@ -76,13 +76,13 @@ TEST(FunctionalProgram, CheckFindsWhatIsWrong) {
   EXPECT_THAT(error([](auto& p) { p.instructions[1].arguments.pop_back(); }), HasSubstr("0 arguments instead of 1"));
   EXPECT_THAT(error([](auto& p) { p.instructions[1].results.clear(); }), HasSubstr("0 results instead of 1"));
   EXPECT_THAT(error([](auto& p) { p.instructions[1].results[0].operands[0].value = 0; }),
-              HasSubstr("a result that another instruction made"));
+              HasSubstr("a result that another instruction computes"));
   EXPECT_THAT(error([](auto& p) { p.instructions.erase(p.instructions.begin() + 1); }), HasSubstr("an output"));
   EXPECT_THAT(error([](auto& p) { p.outputs.push_back({.value = 2, .input = 0}); }),
               HasSubstr("an output to an input"));
-  EXPECT_THAT(error([](auto& p) { p.instructions[0].state = 3; }), HasSubstr("a state that is not there"));
-  EXPECT_THAT(error([](auto& p) { p.instructions[0].op = nullptr; }), HasSubstr("holds nothing"));
-  EXPECT_THAT(error([](auto& p) { p.inputs.push_back(0); }), HasSubstr("an input is made twice: %0"));
+  EXPECT_THAT(error([](auto& p) { p.instructions[0].state = 3; }), HasSubstr("a state that does not exist"));
+  EXPECT_THAT(error([](auto& p) { p.instructions[0].op = nullptr; }), HasSubstr("an empty instruction"));
+  EXPECT_THAT(error([](auto& p) { p.inputs.push_back(0); }), HasSubstr("an input is computed twice: %0"));
 }
 
 /// What of a program's results is held decides which program runs.

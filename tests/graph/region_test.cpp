@@ -35,11 +35,11 @@ TEST(Region, RecordsFollowsAndPrints) {
   EXPECT_EQ(said.mismatches, 0);
   ASSERT_EQ(region.graphs().size(), 1u);
   const std::string text = region.graphs()[0].to_text();
-  EXPECT_THAT(text, HasSubstr("graph of 6 operators, 2 inputs, 4 buffers made"));
+  EXPECT_THAT(text, HasSubstr("graph of 6 operators, 2 inputs, 4 new buffers"));
   EXPECT_THAT(text, HasSubstr("  %0 f32[4, 3] strides [1, 4] = aten::t(%0 f32[3, 4])\n"));
   EXPECT_THAT(text, HasSubstr("aten::mul.Scalar(%3, scalar 0.)"));
   EXPECT_THAT(text, HasSubstr("aten::add_.Scalar(%2, 1, 1) writes %2"));
-  EXPECT_THAT(said.to_text(), HasSubstr("3 calls, 2 followed from end to end"));
+  EXPECT_THAT(said.to_text(), HasSubstr("3 calls, 2 followed completely"));
 }
 
 TEST(Region, ViewsAndAliasesBecomeRealWithTheirStorage) {

@@ -94,7 +94,7 @@ TEST(Replay, RefusesWhatOnlyTheFunctionCanDo) {
   EXPECT_THAT(error_of([&] {
                 Replay([](const Tensors& in) { return Tensors{in[0] + in[1]}; }, {x, x.view({3})});
               }),
-              HasSubstr("share their memory"));
+              HasSubstr("share memory"));
 }
 
 TEST(Replay, TakesTorchScript) {

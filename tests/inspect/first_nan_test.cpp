@@ -40,7 +40,7 @@ TEST_F(FirstNanTest, NamesTheOperatorInForward) {
   EXPECT_EQ(found->inputs[0].name, "self");
   EXPECT_EQ(found->inputs[0].description, "Float [3, 2] cpu");
   EXPECT_FALSE(found->inputs[0].has_nan);
-  EXPECT_THAT(found->to_string(), HasSubstr("aten::log made NaN from good inputs in forward, step 17"));
+  EXPECT_THAT(found->to_string(), HasSubstr("aten::log produced NaN from finite inputs in forward, step 17"));
 }
 
 TEST_F(FirstNanTest, NamesTheOperatorAndItsNodeInBackward) {
@@ -166,7 +166,7 @@ TEST_F(FirstNanTest, ErrorReachesTheCallerOfTheNextOperatorOnce) {
     at::relu(bad);
     FAIL() << "expected an error";
   } catch (const c10::Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("FirstNan: aten::log made NaN"));
+    EXPECT_THAT(error.what(), HasSubstr("FirstNan: aten::log produced NaN"));
   }
   EXPECT_EQ(at::relu(at::ones({2})).numel(), 2);
   finder.reset();

@@ -116,8 +116,10 @@ TEST(ArraysTest, ChoosesArraysFromSeveralFiles) {
   EXPECT_THAT(error_of([] {
                 open_arrays({kTables + "stored.npz", kTables + "cube.npy"});
               }),
-              HasSubstr("\"cube\" in " + kTables + "cube.npy has 2 rows, \"x\" in " + kTables + "stored.npz has 5"));
-  EXPECT_THAT(error_of([] { open_arrays({kTables + "stored.npz"}, {.names = {"z"}}); }), HasSubstr("There are: x, y"));
+              HasSubstr("\"cube\" in " + kTables + "cube.npy has 2 rows, but \"x\" in " + kTables +
+                        "stored.npz has 5. All arrays of a dataset need the same number of rows"));
+  EXPECT_THAT(error_of([] { open_arrays({kTables + "stored.npz"}, {.names = {"z"}}); }),
+              HasSubstr("The arrays are: x, y"));
   EXPECT_THAT(error_of([] {
                 open_arrays({kTables + "stored.npz", kTables + "two.safetensors"});
               }),
@@ -128,7 +130,7 @@ TEST(ArraysTest, ChoosesArraysFromSeveralFiles) {
 TEST(ArraysTest, SaysWhatItDoesNotRead) {
   EXPECT_THAT(npy_error("fortran.npy"), HasSubstr("fortran.npy: the NumPy array is in Fortran order"));
   EXPECT_THAT(npy_error("big.npy"), HasSubstr("big-endian (\">f4\")"));
-  EXPECT_THAT(npy_error("objects.npy"), HasSubstr("Python objects, which reading could run as code"));
+  EXPECT_THAT(npy_error("objects.npy"), HasSubstr("Python objects, which could run code when they are read"));
   EXPECT_THAT(npy_error("texts.npy"), HasSubstr("has dtype \"<U2\""));
   EXPECT_THAT(npy_error("structure.npy"), HasSubstr("structured dtype"));
   EXPECT_THAT(npy_error("cells.csv"), HasSubstr("expected a .npy, .npz or safetensors file"));
@@ -155,7 +157,7 @@ TEST(ArraysTest, CutAndFlippedFilesThrow) {
   }
   put_file(folder / "x", read_text_file(kTables + "float32.npy") + "!");
   EXPECT_THAT(error_of([&] { open_arrays({folder / "x"}); }),
-              HasSubstr("needs 60 bytes from byte 128, the file has 61"));
+              HasSubstr("needs 60 bytes from byte 128, but the file has 61"));
 }
 
 TEST(ArraysTest, StoredMembersAreComparedWithTheirChecksum) {
@@ -192,19 +194,22 @@ TEST(ArraysTest, TheSinkRefusesWhatArraysCannotHold) {
   other.fields = {array_field("x", values, c10::kFloat, {1, 3})};
   const auto sink = arrays_sink(folder / "a.npz");
   sink->write(one);
-  EXPECT_THAT(error_of([&] { sink->write(other); }), HasSubstr("Float [1, 3], those before are Float [3]"));
+  EXPECT_THAT(error_of([&] { sink->write(other); }),
+              HasSubstr("Float [1, 3], but the samples before it have Float [3]"));
   other.fields = {file_field("x", "text")};
-  EXPECT_THAT(error_of([&] { sink->write(other); }), HasSubstr("is a file, not an array"));
+  EXPECT_THAT(error_of([&] { sink->write(other); }), HasSubstr("is an encoded file, not an array"));
   other.fields.clear();
-  EXPECT_THAT(error_of([&] { sink->write(other); }), HasSubstr("has 0 fields, those before have 1"));
+  EXPECT_THAT(error_of([&] { sink->write(other); }), HasSubstr("has 0 fields, but the samples before it have 1"));
   EXPECT_THAT(error_of([&] { arrays_sink(folder / "a.txt"); }), HasSubstr("ends in .npy, .npz or .safetensors"));
   other.fields = {file_field("cls", "seven")};
   EXPECT_THAT(error_of([&] { arrays_sink(folder / "b.npz")->write(other); }), HasSubstr("expected an integer label"));
   const std::vector<int64_t> label{3};
   other.fields = {file_field("cls", "3"), array_field("label", label, c10::kLong)};
-  EXPECT_THAT(error_of([&] { arrays_sink(folder / "b.npz")->write(other); }), HasSubstr("would be called \"label\""));
+  EXPECT_THAT(error_of([&] { arrays_sink(folder / "b.npz")->write(other); }),
+              HasSubstr("would have the name \"label\""));
   one.fields.push_back(array_field("y", values, c10::kFloat, {3}));
-  EXPECT_THAT(error_of([&] { arrays_sink(folder / "a.npy")->write(one); }), HasSubstr("a .npy file holds one array"));
+  EXPECT_THAT(error_of([&] { arrays_sink(folder / "a.npy")->write(one); }),
+              HasSubstr("a .npy file contains only one array"));
   EXPECT_FALSE(fs::exists(folder / "a.npz")) << "nothing stays behind without close()";
   EXPECT_EQ(fs::directory_iterator(fs::path(folder / "a.npz").parent_path()), fs::directory_iterator());
 }

@@ -197,12 +197,13 @@ TEST_F(BetonSourceTest, SinkSaysWhatDoesNotFit) {
   EXPECT_TRUE(has(value_error([&] { sink->close(); }), "no sample was written"));
   sink->write(first.view());
   const auto write_error = [&](const OwnSample& sample) { return value_error([&] { sink->write(sample.view()); }); };
-  EXPECT_TRUE(has(write_error({{{"cls", "1"}, {"txt", "a"}}, {}}), "has no \"box\", which the first sample has"));
+  EXPECT_TRUE(has(write_error({{{"cls", "1"}, {"txt", "a"}}, {}}),
+                  "the sample has no field \"box\", which the first sample has"));
   EXPECT_TRUE(
       has(write_error({{{"cls", "x"}, {"txt", "a"}}, first.arrays}), "beton_sink: sample 0: expected an integer"));
   EXPECT_TRUE(has(write_error({{{"cls", "1"}, {"txt", "a"}, {"more", "b"}}, first.arrays}),
-                  "beton_sink: sample 0: has \"more\", which the first sample does not have"));
-  EXPECT_TRUE(has(write_error({first.files, {{"box", tensor_of<float>({1, 2}, {2, 1})}}}), "of another type or size"));
+                  "beton_sink: sample 0: the sample has the field \"more\", which the first sample does not have"));
+  EXPECT_TRUE(has(write_error({first.files, {{"box", tensor_of<float>({1, 2}, {2, 1})}}}), "a different type or size"));
   sink->write(first.view());
   sink->close();
   EXPECT_EQ(open_beton({path("bad.beton")})->size(), 2);
@@ -220,11 +221,14 @@ TEST_F(BetonSourceTest, SaysWhichFileAndSample) {
   const io::Bytes numbers = io::beton_golden("numbers"), narrow = io::beton_golden("narrow");
   write_text_file(path("numbers.beton"), io::as_text(numbers));
   write_text_file(path("narrow.beton"), io::as_text(narrow));
-  EXPECT_TRUE(has(value_error([&] { open_beton({path("numbers.beton"), path("narrow.beton")}); }), "has other fields"));
+  EXPECT_TRUE(has(value_error([&] {
+                    open_beton({path("numbers.beton"), path("narrow.beton")});
+                  }),
+                  "has different fields"));
   const SourcePtr two = open_beton({path("narrow.beton"), path("narrow.beton")});
   std::filesystem::resize_file(path("narrow.beton"), 4096);
   const std::string message = value_error([&] { two->read(4); });
-  EXPECT_TRUE(has(message, "read: sample 4: ") && has(message, "narrow.beton was cut")) << message;
+  EXPECT_TRUE(has(message, "read: sample 4: ") && has(message, "narrow.beton was truncated")) << message;
 }
 
 }  // namespace bellows::data

@@ -219,7 +219,7 @@ TEST_F(BetonTest, WriterSaysWhichFieldsItCannotHold) {
   EXPECT_TRUE(has(open_error({label}, 3 << 20), "power of two"));
   EXPECT_TRUE(has(open_error({label}, uint64_t{1} << 32), "power of two"));
   EXPECT_TRUE(has(open_error({}), "1 to 1000 fields, got 0"));
-  EXPECT_TRUE(has(open_error({label, label}), "two fields are called \"label\""));
+  EXPECT_TRUE(has(open_error({label, label}), "two fields have the name \"label\""));
   EXPECT_TRUE(has(open_error({{"name_of_17_letter", BetonType::int64}}), "1 to 16 ASCII"));
   EXPECT_TRUE(has(open_error({{"é", BetonType::int64}}), "1 to 16 ASCII"));
   EXPECT_TRUE(has(open_error({array(c10::ScalarType::BFloat16, {1})}), "NumPy has no type"));
@@ -247,7 +247,7 @@ TEST_F(BetonTest, WriterSaysWhichValuesItCannotHold) {
   EXPECT_TRUE(has(add_error(0, {.bytes = {}, .height = 0, .width = 3}), "sides from 1 to 65535"));
   EXPECT_TRUE(has(add_error(0, {.bytes = {}, .height = 1, .width = 65536}), "sides from 1 to 65535"));
   EXPECT_TRUE(has(add_error(0, {.bytes = as_bytes(pixels), .is_jpeg = true, .height = 2, .width = 2}), "to be a JPEG"));
-  EXPECT_TRUE(has(add_error(1, text_value(std::string_view("a\0b", 3))), "has a NUL"));
+  EXPECT_TRUE(has(add_error(1, text_value(std::string_view("a\0b", 3))), "contains a NUL byte"));
   EXPECT_TRUE(has(add_error(1, text_value(huge)), "at most one page (2097152 bytes)"));
   EXPECT_TRUE(has(add_error(2, text_value("abcd")), "expected 8 bytes for \"x\", got 4"));
   EXPECT_TRUE(has(add_error(3, text_value("abcd")), "expected 8 bytes for the number"));

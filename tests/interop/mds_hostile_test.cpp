@@ -105,7 +105,7 @@ TEST_F(MdsHostileTest, AShardThatVanishesOrShrinksIsNamed) {
   fs::resize_file(target + "/shard.00000.mds", 100);
   EXPECT_THAT(error_of([&] { source->read(0); }), HasSubstr("shard.00000.mds"));
   fs::remove(target + "/shard.00001.mds");
-  EXPECT_THAT(error_of([&] { open_mds(target); }), HasSubstr("shard.00001.mds, which index.json names, is missing"));
+  EXPECT_THAT(error_of([&] { open_mds(target); }), HasSubstr("shard.00001.mds, which index.json lists, is missing"));
 }
 
 TEST_F(MdsHostileTest, SaysWhatIsWrongWithAnIndex) {
@@ -121,7 +121,7 @@ TEST_F(MdsHostileTest, SaysWhatIsWrongWithAnIndex) {
   EXPECT_THAT(message([](Json& one) { one.erase("samples"); }), HasSubstr("shard 1: \"samples\" is missing"));
   EXPECT_THAT(message([](Json& one) { one["samples"] = -1; }), HasSubstr("whole number"));
   EXPECT_THAT(message([](Json& one) { one["samples"] = 1u << 31; }), HasSubstr("too small for"));
-  EXPECT_THAT(message([](Json& one) { one["raw_data"]["bytes"] = 1ull << 39; }), HasSubstr("less than 4 GiB"));
+  EXPECT_THAT(message([](Json& one) { one["raw_data"]["bytes"] = 1ull << 39; }), HasSubstr("smaller than 4 GiB"));
   EXPECT_THAT(message([](Json& one) { one["raw_data"]["basename"] = "../x"; }), HasSubstr("in the same folder"));
   EXPECT_THAT(message([](Json& one) { one["raw_data"]["basename"] = "/etc/passwd"; }), HasSubstr("in the same folder"));
   EXPECT_THAT(message([](Json& one) { one["column_sizes"][2] = 4; }),
@@ -132,9 +132,10 @@ TEST_F(MdsHostileTest, SaysWhatIsWrongWithAnIndex) {
   EXPECT_THAT(message([](Json& one) { one["column_encodings"][5] = "ndarray:int16:2,0"; }),
               HasSubstr("positive sizes"));
   EXPECT_THAT(message([](Json& one) { one["column_encodings"][5] = "ndarray:int16:4294967295,4294967295,4294967295"; }),
-              HasSubstr("larger than a shard"));
+              HasSubstr("larger than the limit of a shard"));
   EXPECT_THAT(message([](Json& one) { one["column_names"][1] = "any"; }), HasSubstr("\"any\" occurs twice"));
-  EXPECT_THAT(message([](Json& one) { one["column_names"].erase(0); }), HasSubstr("as many encodings and sizes"));
+  EXPECT_THAT(message([](Json& one) { one["column_names"].erase(0); }),
+              HasSubstr("the same number of columns, encodings and sizes"));
   EXPECT_THAT(message([](Json& one) { one["compression"] = "zstd"; }), HasSubstr("zip_data is missing"));
   EXPECT_THAT(message([](Json& one) {
                 one["compression"] = "zst";
@@ -149,10 +150,10 @@ TEST_F(MdsHostileTest, TheIndexMustFitItsShards) {
   EXPECT_THAT(index_error([](Json& index) {
                 for (auto& one : index["shards"]) one["column_names"][1] = "c";
               }),
-              HasSubstr("its columns are not those that index.json gives"));
+              HasSubstr("the columns differ from those in index.json"));
   const std::string deep = copy("all");
   put_file(deep + "/index.json", "{\"version\": " + std::string(100'000, '[') + std::string(100'000, ']') + "}");
-  EXPECT_THAT(error_of([&] { open_mds(deep); }), HasSubstr("nested too deeply"));
+  EXPECT_THAT(error_of([&] { open_mds(deep); }), HasSubstr("found deeper nesting"));
 }
 
 TEST_F(MdsHostileTest, PicklesAreRefused) {
@@ -163,8 +164,8 @@ TEST_F(MdsHostileTest, PicklesAreRefused) {
 TEST_F(MdsHostileTest, AFolderWithoutAnIndexListsItsSplits) {
   fs::create_directories(path("splits/train"));
   fs::copy(kMdsGoldens + "all/index.json", path("splits/train/index.json"));
-  EXPECT_THAT(error_of([&] { open_mds(path("splits")); }), HasSubstr("the folder has the splits train: open one"));
-  EXPECT_THAT(error_of([&] { open_mds(path("splits/train/x")); }), HasSubstr("expected a folder that MDSWriter wrote"));
+  EXPECT_THAT(error_of([&] { open_mds(path("splits")); }), HasSubstr("The folder has the splits train. Open one"));
+  EXPECT_THAT(error_of([&] { open_mds(path("splits/train/x")); }), HasSubstr("Expected a folder that MDSWriter wrote"));
 }
 
 TEST_F(MdsHostileTest, NothingToVerifyIsAnError) {
@@ -172,13 +173,14 @@ TEST_F(MdsHostileTest, NothingToVerifyIsAnError) {
   std::string index = read_text_file(target + "/index.json");
   index.replace(index.find("pkl"), 3, "str");
   put_file(target + "/index.json", index);
-  EXPECT_THAT(error_of([&] { open_mds(target, {.verify = Verify::open}); }), HasSubstr("no hashes of shard.00000.mds"));
+  EXPECT_THAT(error_of([&] { open_mds(target, {.verify = Verify::open}); }),
+              HasSubstr("no hashes for shard.00000.mds"));
   EXPECT_GT(open_mds(target)->size(), 0) << "first_use compares what there is";
   const std::string unknown = copy("hashes");
   Json others = Json::parse(read_text_file(unknown + "/index.json"));
   for (Json& shard : others["shards"]) shard["raw_data"]["hashes"] = {{"md6", "00"}};
   put_file(unknown + "/index.json", others.dump());
-  EXPECT_THAT(error_of([&] { open_mds(unknown, {.verify = Verify::open}); }), HasSubstr("no algorithm is called"));
+  EXPECT_THAT(error_of([&] { open_mds(unknown, {.verify = Verify::open}); }), HasSubstr("no algorithm has the name"));
   EXPECT_NO_THROW(open_mds(unknown)->read(0));
 }
 
@@ -186,16 +188,17 @@ TEST_F(MdsHostileTest, TheSinkRefusesWhatTheFormatCannotHold) {
   const std::vector<uint8_t> flag{1};
   Sample sample;
   sample.fields = {array_field("x", flag, c10::kBool)};
-  EXPECT_THAT(write_error(*mds_sink(path("a")), sample), HasSubstr("MDS holds no values of Bool"));
+  EXPECT_THAT(write_error(*mds_sink(path("a")), sample), HasSubstr("MDS does not support values of Bool"));
   sample.fields = {array_field("x", flag, c10::kByte, {1, 0})};
-  EXPECT_THAT(write_error(*mds_sink(path("a")), sample), HasSubstr("not empty"));
+  EXPECT_THAT(write_error(*mds_sink(path("a")), sample), HasSubstr("non-empty"));
   sample.fields = {file_field("x", "\xff")};
   EXPECT_THAT(write_error(*mds_sink(path("a"), {.columns = {{"x", "str"}}}), sample), HasSubstr("expected UTF-8"));
   EXPECT_THAT(write_error(*mds_sink(path("a"), {.columns = {{"x", "int"}}}), sample),
-              HasSubstr("holds arrays, not files"));
+              HasSubstr("stores arrays, not files"));
   EXPECT_THAT(write_error(*mds_sink(path("a"), {.columns = {{"y", "str"}}}), sample), HasSubstr("has no \"y\""));
   sample.fields.push_back(file_field("y", "more"));
-  EXPECT_THAT(write_error(*mds_sink(path("a"), {.columns = {{"y", "str"}}}), sample), HasSubstr("besides the columns"));
+  EXPECT_THAT(write_error(*mds_sink(path("a"), {.columns = {{"y", "str"}}}), sample),
+              HasSubstr("has fields that are not columns"));
   EXPECT_FALSE(fs::exists(path("a"))) << "nothing stays behind without close()";
   EXPECT_THAT(error_of([&] { mds_sink(path("a"), {.compression = "zstd:40"}); }), HasSubstr("zstd:1 to zstd:22"));
   EXPECT_THAT(error_of([&] { mds_sink(path("a"), {.size_limit = 1ull << 32}); }), HasSubstr("less than 4 GiB"));
@@ -221,7 +224,7 @@ TEST_F(MdsHostileTest, KeysAreForAllOrNone) {
   const auto sink = mds_sink(path("a"));
   sink->write(sample);
   sample.key = "key";
-  EXPECT_THAT(write_error(*sink, sample), HasSubstr("has a key; others have none"));
+  EXPECT_THAT(write_error(*sink, sample), HasSubstr("has a key, but other samples have none"));
 }
 
 TEST_F(MdsHostileTest, MutatedFiles) {

@@ -181,7 +181,7 @@ TEST(MdsTest, NamesCanBeChanged) {
   const SourcePtr few = rename_fields(subset(open_mds(kMdsGoldens + "zstd"), {1, 2}), {{"number", "label"}});
   EXPECT_EQ(few->id_bound(), source->size()) << "ids stay those of the whole";
   const SourcePtr twice = rename_fields(open_mds(kMdsGoldens + "zstd"), {{"number", "text"}});
-  EXPECT_THAT(error_of([&] { twice->read(0); }), HasSubstr("has a field \"text\" besides \"number\""));
+  EXPECT_THAT(error_of([&] { twice->read(0); }), HasSubstr("has a field \"text\" in addition to \"number\""));
 }
 
 TEST(MdsTest, NumbersAreWrittenAsTexts) {

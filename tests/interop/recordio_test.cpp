@@ -174,15 +174,15 @@ TEST_F(Recordio, AnIndexHasToNameEachRecordOnce) {
   };
   const std::string index = read_text_file(golden("images.idx"));
   const size_t second = index.find('\n') + 1;
-  EXPECT_THAT(message(index.substr(second)), HasSubstr("i.idx: does not name the record at byte 0"));
+  EXPECT_THAT(message(index.substr(second)), HasSubstr("i.idx: the index does not list the record at byte 0"));
   EXPECT_THAT(message(index.substr(0, index.rfind('\n', index.size() - 2) + 1)),
-              HasSubstr("does not name the record at"));
-  EXPECT_THAT(message(index + index.substr(0, second)), HasSubstr("names a record at byte 0"));
-  EXPECT_THAT(message(index + "9\t4\n"), HasSubstr("names a record at byte 4"));
-  EXPECT_THAT(message(index + "9\t99999\n"), HasSubstr("names a record at byte 99999"));
+              HasSubstr("does not list the record at"));
+  EXPECT_THAT(message(index + index.substr(0, second)), HasSubstr("lists a record at byte 0"));
+  EXPECT_THAT(message(index + "9\t4\n"), HasSubstr("lists a record at byte 4"));
+  EXPECT_THAT(message(index + "9\t99999\n"), HasSubstr("lists a record at byte 99999"));
   EXPECT_THAT(message("0 0\n"), HasSubstr("i.idx, line 1: expected a key, a tab and an offset, found \"0 0\""));
   EXPECT_THAT(message(index + "\n"), HasSubstr("i.idx, line 5"));
-  EXPECT_THAT(message(""), HasSubstr("does not name the record at byte 0"));
+  EXPECT_THAT(message(""), HasSubstr("does not list the record at byte 0"));
 }
 
 TEST_F(Recordio, OursAreThoseOfTheOriginal) {
@@ -218,12 +218,13 @@ TEST_F(Recordio, SinkTakesTextLabelsAndRefusesWhatHasNoPlace) {
   }
   EXPECT_EQ(scalar<int64_t>(open_recordio({file})->read(0).find("label")), 17);
   add("json", "{}");
-  EXPECT_THAT(message(), HasSubstr("there is no place for \"json\" beside \"png\""));
+  EXPECT_THAT(message(), HasSubstr("cannot store \"json\" in addition to \"png\""));
   sample.fields.pop_back();
   sample.fields.back().bytes = io::as_bytes("cat");
   EXPECT_THAT(message(), HasSubstr("expected an integer label"));
-  EXPECT_THAT(value_error([&] { labelled("x", (1 << 24) + 1, file); }), HasSubstr("no exact 16777217"));
-  EXPECT_THAT(value_error([&] { labelled("x", INT64_MAX, file); }), HasSubstr("no exact 9223372036854775807"));
+  EXPECT_THAT(value_error([&] { labelled("x", (1 << 24) + 1, file); }), HasSubstr("cannot exactly represent 16777217"));
+  EXPECT_THAT(value_error([&] { labelled("x", INT64_MAX, file); }),
+              HasSubstr("cannot exactly represent 9223372036854775807"));
   EXPECT_EQ(scalar<int64_t>(open_recordio({labelled("x", -(1 << 24), file)})->read(0).find("label")), -(1 << 24));
 }
 
@@ -233,9 +234,10 @@ TEST_F(Recordio, ErrorsNameThePlace) {
     return value_error([&] { open_recordio({path("e.rec")}); });
   };
   std::string file = read_text_file(golden("images.rec"));
-  EXPECT_THAT(message("<html>"), HasSubstr("head of 8 bytes was expected at byte 0, the file has 6"));
-  EXPECT_THAT(message("<html>.........."), HasSubstr("at byte 0 a RecordIO record was expected, found an HTML page"));
-  EXPECT_THAT(message(file.substr(0, 100)), HasSubstr("e.rec: the record at byte 0 (789 bytes) ends after the file"));
+  EXPECT_THAT(message("<html>"), HasSubstr("expected a record header of 8 bytes at byte 0, but the file has 6"));
+  EXPECT_THAT(message("<html>.........."), HasSubstr("expected a RecordIO record at byte 0, found an HTML page"));
+  EXPECT_THAT(message(file.substr(0, 100)),
+              HasSubstr("e.rec: the record at byte 0 (789 bytes) exceeds the end of the file"));
   std::string small;
   io::append_recordio(small, io::as_bytes("no image header"));
   EXPECT_THAT(message(small),
@@ -245,9 +247,9 @@ TEST_F(Recordio, ErrorsNameThePlace) {
   EXPECT_THAT(message(many), HasSubstr("expected 4294967295 labels of 4 bytes, found 0 bytes"));
   const std::string magic = read_text_file(golden("magic.rec"));
   EXPECT_THAT(message(magic.substr(32)),
-              HasSubstr("the beginning of a record was expected, found a later part of one"));
+              HasSubstr("expected the beginning of a record, found a later part of a record"));
   EXPECT_THAT(message(magic.substr(0, 32) + file),
-              HasSubstr("next part of a split record was expected, found the beg"));
+              HasSubstr("expected the next part of a split record, found the beg"));
 }
 
 TEST_F(Recordio, EveryFlipGivesAnErrorOrASampleAndEveryCutIsSeen) {

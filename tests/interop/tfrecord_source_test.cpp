@@ -222,7 +222,7 @@ TEST_F(TfrecordData, FieldsAndFeaturesCanBeRenamed) {
   EXPECT_THAT(field_names(sample), ElementsAre("y", "box"));
   EXPECT_EQ(sample.find("box")->dtype, c10::kInt) << "also under another name";
   const auto twice = open_tfrecord({file}, {.fields = {{"object/box", "label"}}});
-  EXPECT_THAT(value_error([&] { twice->read(0); }), HasSubstr("two features become the field \"label\""));
+  EXPECT_THAT(value_error([&] { twice->read(0); }), HasSubstr("two features would become the field \"label\""));
 }
 
 TEST_F(TfrecordData, WellKnownNamesYieldToFeaturesThatHaveThem) {
@@ -244,7 +244,7 @@ TEST_F(TfrecordData, IndexIsReadWrittenAndHeldAgainstTheFile) {
   EXPECT_EQ(read_text_file(index), read_text_file(golden("examples.tfindex")));
   EXPECT_EQ(contents(*open_tfrecord({file})), expected);
   put(index, "0 17\n");
-  EXPECT_THAT(value_error([&] { open_tfrecord({file}); }), HasSubstr(index + ": ends at byte 17 of " + file));
+  EXPECT_THAT(value_error([&] { open_tfrecord({file}); }), HasSubstr(index + ": the index ends at byte 17 of " + file));
   std::filesystem::remove(index);
   EXPECT_EQ(contents(*open_tfrecord({file}, {.indexes = {golden("examples.tfindex")}})), expected);
   EXPECT_THAT(value_error([&] { open_tfrecord({file}, {.indexes = {path("none")}}); }), HasSubstr("No such file"));
@@ -257,13 +257,14 @@ TEST_F(TfrecordData, AFileThatBecameAnotherIsNoticedByItsIndex) {
   own.bytes("text", "abc");
   write_samples(path("o.tfrecord"), {&own.sample, &own.sample});
   copy("examples.tfrecord", "o.tfrecord");
-  EXPECT_THAT(value_error([&] { open_tfrecord({path("o.tfrecord")}); }), HasSubstr("this is not the file's index"));
+  EXPECT_THAT(value_error([&] { open_tfrecord({path("o.tfrecord")}); }),
+              HasSubstr("The index belongs to another file"));
 }
 
 TEST_F(TfrecordData, LargeRecordsAreRefused) {
   const std::string message =
       value_error([] { open_tfrecord({golden("examples.tfrecord")}, {.max_record_bytes = 10'000}); });
-  EXPECT_THAT(message, HasSubstr("has 20026 bytes, the limit is 10000"));
+  EXPECT_THAT(message, HasSubstr("has 20026 bytes, but the limit is 10000"));
 }
 
 TEST_F(TfrecordData, EveryFlippedBitIsNoticed) {
@@ -323,10 +324,10 @@ TEST_F(TfrecordData, NotesThatDoNotFitAreRefused) {
   for (const char* note : {"", "int32", "int32[4]x", "int33[4] x", "int32[-4] x", "int32[4,] x", "int32[,] x",
                            "int32[4.] x", "int64[4294967296,4294967296] x", "]int32[ x"})
     EXPECT_THAT(message(note), HasSubstr("expected DTYPE[SIZES] NAME")) << note;
-  EXPECT_THAT(message("int32[5] x"), HasSubstr("has other values than \"bellows/arrays\" says: 5 of Int"));
-  EXPECT_THAT(message("int32[] x"), HasSubstr("has other values"));
-  EXPECT_THAT(message("float32[4] x"), HasSubstr("has other values"));
-  EXPECT_THAT(message("uint8[4] x"), HasSubstr("has other values"));
+  EXPECT_THAT(message("int32[5] x"), HasSubstr("has different values than \"bellows/arrays\" declares: 5 of Int"));
+  EXPECT_THAT(message("int32[] x"), HasSubstr("has different values"));
+  EXPECT_THAT(message("float32[4] x"), HasSubstr("has different values"));
+  EXPECT_THAT(message("uint8[4] x"), HasSubstr("has different values"));
   EXPECT_THAT(message("int8[2,2] x"), HasSubstr("expected numbers that fit Char, found 300"));
   EXPECT_THAT(message("bool[2,2] x"), HasSubstr("expected numbers that fit Bool, found 2"));
 }
@@ -335,7 +336,7 @@ TEST_F(TfrecordData, AFileThatIsCutMeanwhileIsNoticed) {
   const std::string file = copy("examples.tfrecord", "cut.tfrecord");
   const auto source = open_tfrecord({file});
   std::filesystem::resize_file(file, 100);
-  EXPECT_THAT(value_error([&] { source->read(7); }), HasSubstr(file + " was cut while it was read"));
+  EXPECT_THAT(value_error([&] { source->read(7); }), HasSubstr(file + " was truncated while it was read"));
 }
 
 }  // namespace bellows::data

@@ -173,7 +173,7 @@ TEST_F(Tfrecord, IndexHasToFitItsFile) {
   EXPECT_THAT(value_error([&] { parse(c10::str("0 ", file.size(), "\n")); }),
               HasSubstr(c10::str("no record of ", file.size(), " bytes at byte 0")));
   EXPECT_THAT(value_error([&] { parse(c10::str("0 18446744073709551615\n")); }),
-              HasSubstr("this is not the file's index"));
+              HasSubstr("The index belongs to another file"));
 }
 
 TEST_F(Tfrecord, ErrorsNameThePlace) {
@@ -182,12 +182,11 @@ TEST_F(Tfrecord, ErrorsNameThePlace) {
   io::append_tfrecord(file, "first");
   io::append_tfrecord(file, "second");
   EXPECT_EQ(io::tfrecord_at(file, 21, "x"), "second");
-  EXPECT_THAT(value_error([&] { io::tfrecord_at(file, 20, "x"); }), HasSubstr("x: at byte 20 a record was expected"));
-  EXPECT_THAT(value_error([&] { io::tfrecord_at(file, 1000, "x"); }),
-              HasSubstr("x: a record was expected at byte 1000"));
-  EXPECT_THAT(value_error([&] { io::tfrecord_at(file, ~uint64_t{0}, "x"); }), HasSubstr("a record was expected"));
+  EXPECT_THAT(value_error([&] { io::tfrecord_at(file, 20, "x"); }), HasSubstr("x: expected a record at byte 20"));
+  EXPECT_THAT(value_error([&] { io::tfrecord_at(file, 1000, "x"); }), HasSubstr("x: expected a record at byte 1000"));
+  EXPECT_THAT(value_error([&] { io::tfrecord_at(file, ~uint64_t{0}, "x"); }), HasSubstr("expected a record"));
   EXPECT_THAT(value_error([&] { io::scan_tfrecord(file.substr(0, 30), "x"); }),
-              HasSubstr("x: the record at byte 21 ends after the file does (30 bytes)"));
+              HasSubstr("x: the record at byte 21 exceeds the end of the file (30 bytes)"));
   EXPECT_THAT(value_error([&] { io::scan_tfrecord("<html>not found</html>", "x"); }), HasSubstr("an HTML page"));
 }
 

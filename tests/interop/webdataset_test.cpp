@@ -122,7 +122,7 @@ TEST_F(WebDatasetReader, RefusesBombsAndPathsThatLeadOut) {
   out.add("a/../../b.txt", "x");
   out.close();
   EXPECT_THAT(error_of([&] { open_webdataset({folder / "out.tar"}); }),
-              HasSubstr("the name \"a/../../b.txt\" at byte 512 leads out of the archive by \"..\""));
+              HasSubstr("the name \"a/../../b.txt\" at byte 512 contains \"..\", which leads out of the archive"));
   io::TarWriter dots(folder / "dots.tar");
   dots.add("a..b/c...txt", "x");
   dots.close();
@@ -137,7 +137,7 @@ TEST_F(WebDatasetReader, NoticesShardsThatVanishOrChange) {
   const SourcePtr packed = open_webdataset({gz}), source = open_webdataset({plain});
   std::filesystem::resize_file(plain, 1000);
   EXPECT_THAT(error_of([&] { source->read(1); }),
-              ::testing::AllOf(HasSubstr("read: sample \"train/0001\" (id 1)"), HasSubstr("was cut")));
+              ::testing::AllOf(HasSubstr("read: sample \"train/0001\" (id 1)"), HasSubstr("was truncated")));
   const SourcePtr kept = open_webdataset({copy("packed.tar.gz")});
   std::filesystem::remove(gz);
   EXPECT_EQ(as_webdataset(*packed), expected()["packed"]) << "it is unpacked and mapped";
@@ -372,12 +372,12 @@ TEST_F(WebDatasetWriter, RefusesWhatWouldNotComeBack) {
     for (const std::string_view name : names) sample.fields.emplace_back().name = name;
     return error_of([&] { sink->write(sample); });
   };
-  EXPECT_THAT(message("a.b", {"txt"}), HasSubstr("cannot be separated again"));
-  EXPECT_THAT(message("a", {"TXT"}), HasSubstr("cannot be separated again"));
-  EXPECT_THAT(message("a", {"b/c"}), HasSubstr("cannot be separated again"));
-  EXPECT_THAT(message("__a__/b", {"txt"}), HasSubstr("cannot be separated again"));
+  EXPECT_THAT(message("a.b", {"txt"}), HasSubstr("could not be separated"));
+  EXPECT_THAT(message("a", {"TXT"}), HasSubstr("could not be separated"));
+  EXPECT_THAT(message("a", {"b/c"}), HasSubstr("could not be separated"));
+  EXPECT_THAT(message("__a__/b", {"txt"}), HasSubstr("could not be separated"));
   EXPECT_THAT(message("../a", {"txt"}), HasSubstr("leads out of the archive"));
-  EXPECT_THAT(message("a", {"txt", "txt"}), HasSubstr("two fields become \".txt\""));
+  EXPECT_THAT(message("a", {"txt", "txt"}), HasSubstr("two fields would get the name \".txt\""));
   EXPECT_THAT(message("a", {}), HasSubstr("has no fields"));
   Sample good;
   good.key = "d.e/a";

@@ -237,10 +237,10 @@ TEST_F(EventFileTest, AFileThatWasCutGivesItsWholeRecords) {
 
 TEST_F(EventFileTest, SaysWhatIsNoEventFile) {
   const auto error_of = [&](const std::string& bytes) { return value_error([&] { read_events(bytes, "f"); }); };
-  EXPECT_THAT(error_of("step,loss\n1,0.5\n2,0.25\n"), HasSubstr("at byte 0 a record was expected"));
+  EXPECT_THAT(error_of("step,loss\n1,0.5\n2,0.25\n"), HasSubstr("expected a record at byte 0"));
   std::string records;
   append_tfrecord(records, "\x0a\x03xyz");
-  EXPECT_THAT(error_of(records), HasSubstr("no event"));
+  EXPECT_THAT(error_of(records), HasSubstr("not an event file"));
   EXPECT_THAT(value_error([&] { read_events(path("missing")); }), HasSubstr("No such file"));
   EXPECT_TRUE(read_events("", "empty").empty());
 }

@@ -176,16 +176,17 @@ TEST_F(PackTest, NothingIsLeftWithoutClose) {
 TEST_F(PackTest, BadSamplesAreRefusedAndLeaveNoTrace) {
   PackWriter writer(path("a.pack"), small_pages);
   const auto refused = [&](const Item& item) { return value_error([&] { add(writer, item); }); };
-  EXPECT_TRUE(has(refused({"k", {file_part("a", 1, 'x'), file_part("a", 2, 'x')}}), "two fields \"a\""));
+  EXPECT_TRUE(has(refused({"k", {file_part("a", 1, 'x'), file_part("a", 2, 'x')}}), "two fields with the name \"a\""));
   EXPECT_TRUE(has(refused({"k", {file_part("", 1, 'x')}}), "name of 1 to 4096 bytes"));
   EXPECT_TRUE(has(refused({std::string(70'000, 'k'), {}}), "key of at most 65536 bytes"));
   Part wrong = array_part("new", c10::ScalarType::Float, {2});
   wrong.bytes += "x";
-  EXPECT_TRUE(has(refused({"k", {file_part("unused", 1, 'x'), wrong}}), "has 9 bytes, which an array of Float [2]"));
+  EXPECT_TRUE(has(refused({"k", {file_part("unused", 1, 'x'), wrong}}),
+                  "has 9 bytes, which does not match an array of Float [2]"));
   wrong.sizes = {-1, -9};
   EXPECT_TRUE(has(refused({"k", {wrong}}), "[-1, -9]"));
   wrong.dtype = c10::ScalarType::QInt8;
-  EXPECT_TRUE(has(refused({"k", {wrong}}), "which packs do not hold"));
+  EXPECT_TRUE(has(refused({"k", {wrong}}), "which packs do not support"));
   add(writer, awkward()[0]);
   writer.close();
   const PackReader reader(path("a.pack"));
@@ -199,12 +200,12 @@ TEST_F(PackTest, OtherFilesAreNamed) {
   const auto error = [](const std::string& bytes) { return value_error([&] { PackReader(as_bytes(bytes), "f"); }); };
   EXPECT_TRUE(has(error(""), "f: expected a pack, found"));
   EXPECT_TRUE(has(error("\x1f\x8b\x08 etc"), "found a gzip file"));
-  EXPECT_TRUE(has(error(good.substr(0, 100)), "truncated: a pack has at least 128 bytes, this file has 100"));
-  EXPECT_TRUE(has(error(good.substr(0, good.size() - 1)), "truncated, or more was appended"));
-  EXPECT_TRUE(has(error(good + "x"), "truncated, or more was appended"));
+  EXPECT_TRUE(has(error(good.substr(0, 100)), "truncated: a pack has at least 128 bytes, but this file has 100"));
+  EXPECT_TRUE(has(error(good.substr(0, good.size() - 1)), "truncated, or other data was appended"));
+  EXPECT_TRUE(has(error(good + "x"), "truncated, or other data was appended"));
   std::string newer = good;
   newer[8] = 2;
-  EXPECT_TRUE(has(error(newer), "a pack of version 2; this program knows versions up to 1. Update it"));
+  EXPECT_TRUE(has(error(newer), "the pack has version 2, but this program reads versions up to 1. Update"));
   std::string index = good;
   index[good.size() - 200] ^= 1;
   EXPECT_TRUE(has(error(index), "the index at byte"));

@@ -66,7 +66,7 @@ TEST_F(SafetensorsTest, TensorsAreCopiesThatMayBeWrittenTo) {
   w.add_(1);
   EXPECT_TRUE(file.tensor("w").equal(at::arange(4, c10::kFloat)));
   EXPECT_EQ(file.bytes(file.entries()[0]).size(), 16U);
-  EXPECT_TRUE(has(value_error([&] { file.tensor("W"); }), "no tensor is called \"W\"; the file has 1."));
+  EXPECT_TRUE(has(value_error([&] { file.tensor("W"); }), "no tensor has the name \"W\"; the file has 1."));
 }
 
 TEST_F(SafetensorsTest, NoticesAFileThatIsCutWhileItIsOpen) {
@@ -74,7 +74,7 @@ TEST_F(SafetensorsTest, NoticesAFileThatIsCutWhileItIsOpen) {
                              std::filesystem::copy_options::overwrite_existing);
   const SafetensorsFile file(path("cut.safetensors"));
   std::filesystem::resize_file(path("cut.safetensors"), 0);
-  EXPECT_TRUE(has(value_error([&] { file.tensor(file.entries()[0]); }), "cut.safetensors was cut"));
+  EXPECT_TRUE(has(value_error([&] { file.tensor(file.entries()[0]); }), "cut.safetensors was truncated"));
 }
 
 TEST_F(SafetensorsTest, KeepsChannelsLastAndMetadata) {
@@ -101,8 +101,8 @@ TEST_F(SafetensorsTest, WriterChecksItsInput) {
   };
   EXPECT_TRUE(has(refuse({{"a", one}, {"b", one}, {"a", one.to(c10::kByte)}}), "the name \"a\" occurs twice"));
   EXPECT_TRUE(has(refuse({{"__metadata__", one}}), "cannot be the name"));
-  EXPECT_TRUE(has(refuse({{"a", at::Tensor()}}), "an undefined one"));
-  EXPECT_TRUE(has(refuse({{"a", one.to(c10::kComplexDouble)}}), "which the format lacks"));
+  EXPECT_TRUE(has(refuse({{"a", at::Tensor()}}), "an undefined tensor"));
+  EXPECT_TRUE(has(refuse({{"a", one.to(c10::kComplexDouble)}}), "which the format does not support"));
   EXPECT_TRUE(has(refuse({{"bad \xff", one}}), "expected UTF-8 text"));
   EXPECT_FALSE(std::filesystem::exists(path("refused.safetensors")));
 }
@@ -112,13 +112,13 @@ TEST_F(SafetensorsTest, HeaderIsCheckedAsStrictlyAsTheOfficialReaderDoes) {
   EXPECT_EQ(parse_safetensors_header(as_bytes(with_header(w + "}", 8)), "x").entries.size(), 1U);
   EXPECT_EQ(parse_safetensors_header(as_bytes(with_header("{}", 0)), "x").entries.size(), 0U);
   EXPECT_TRUE(has(header_error(w + "}", 7), "truncated: \"w\" ends at byte"));
-  EXPECT_TRUE(has(header_error(w + "}", 9), "1 bytes belong to nothing"));
+  EXPECT_TRUE(has(header_error(w + "}", 9), "1 bytes belong to no tensor"));
   EXPECT_TRUE(has(header_error(w + R"(,"v":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", 8),
-                  "what comes before ends at 8"));
+                  "the data before it ends at byte 8"));
   EXPECT_TRUE(has(header_error(w + R"(,"v":{"dtype":"U8","shape":[4],"data_offsets":[9,13]}})", 13),
-                  "is said to be at 9 to 13"));
+                  "should be at bytes 9 to 13"));
   EXPECT_TRUE(
-      has(header_error(w + R"(,"w":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})", 16), "each name once"));
+      has(header_error(w + R"(,"w":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})", 16), "each name only once"));
   EXPECT_TRUE(has(header_error(R"({"w":{"dtype":"F31","shape":[2],"data_offsets":[0,8]}})", 8),
                   "expected a dtype of the format, found \"F31\""));
   EXPECT_TRUE(has(header_error(R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8),

@@ -100,7 +100,7 @@ TEST_F(TarTest, NoticesACutOfTheFileUnlessItWasUnpacked) {
       reader.check_size();
       EXPECT_EQ(as_text(reader.index()[0].data), "packed");
     } else {
-      EXPECT_TRUE(has(value_error([&] { reader.check_size(); }), file + " was cut"));
+      EXPECT_TRUE(has(value_error([&] { reader.check_size(); }), file + " was truncated"));
     }
   }
 }

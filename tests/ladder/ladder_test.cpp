@@ -217,7 +217,7 @@ TEST(Ladder, BadOptionsAndUnreachableTargetsAreSaid) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(message({.target_accuracy = 97}), HasSubstr("97 % is 0.97"));
+  EXPECT_THAT(message({.target_accuracy = 97}), HasSubstr("Write 97 % as 0.97"));
   EXPECT_THAT(message({.pairs = 4}), HasSubstr("at least 5 pairs"));
   EXPECT_THAT(message({.seeds = 0}), HasSubstr("at least 1 seed"));
   EXPECT_THAT(message({.target_accuracy = 0.99, .max_epochs = 5}),

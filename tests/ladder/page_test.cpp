@@ -141,7 +141,7 @@ TEST(LadderPage, AMemoryTargetShowsWhatWasMeasuredAndChosen) {
   for (const char* words :
        {"<strong>2.0 MiB</strong> of 3.0 MiB", "a &lt;model&gt;",
         "1. gradient accumulation over 4 steps, 8-bit optimizer state", "1.20× slower than the unchanged recipe",
-        "moments to about 1 %", "Set target_accuracy", "optimizer_state: int8"}) {
+        "moments are accurate to about 1 %", "Set target_accuracy", "optimizer_state: int8"}) {
     EXPECT_THAT(page, HasSubstr(words));
   }
   EXPECT_EQ(count_of(page, "class=\"mark top\""), 2) << "in memory and in time";
@@ -216,7 +216,7 @@ TEST(LadderProcess, AJobInAChildAnswersAsItWouldHere) {
     job->run_steps(66);
     ADD_FAILURE() << "no error";
   } catch (const c10::Error& error) {
-    EXPECT_THAT(user_message(error), HasSubstr("ended early"));
+    EXPECT_THAT(user_message(error), HasSubstr("ended unexpectedly"));
   }
 }
 

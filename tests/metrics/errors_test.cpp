@@ -33,7 +33,7 @@ TEST(MetricErrors, LabelsOutOfRangeAreReportedByCompute) {
       Accuracy accuracy({.num_classes = num_classes});
       accuracy.update(scores, classes({1, wrong, 0}));
       EXPECT_THAT(message_of([&] { accuracy.compute(); }),
-                  AllOf(HasSubstr("Accuracy.compute: 1 labels lay outside [0, " + std::to_string(num_classes) + ")"),
+                  AllOf(HasSubstr("Accuracy.compute: 1 labels are outside [0, " + std::to_string(num_classes) + ")"),
                         HasSubstr("ignore_index is not set")));
       EXPECT_TRUE(std::isnan(number(accuracy.value()))) << "a wrong value never passes unseen";
       accuracy.reset();
@@ -70,11 +70,11 @@ TEST(MetricErrors, PredictedLabelsOutOfRangeAreReported) {
   for (const int64_t num_classes : {3, 300}) {
     Accuracy accuracy({.num_classes = num_classes});
     accuracy.update(classes({0, 300, -1}), classes({0, 1, 1}));
-    EXPECT_THAT(message_of([&] { accuracy.compute(); }), HasSubstr("2 labels lay outside"));
+    EXPECT_THAT(message_of([&] { accuracy.compute(); }), HasSubstr("2 labels are outside"));
   }
   Accuracy binary({.task = Task::binary});
   binary.update(classes({0, 2}), classes({0, 1}));
-  EXPECT_THAT(message_of([&] { binary.compute(); }), HasSubstr("1 labels lay outside [0, 2)"));
+  EXPECT_THAT(message_of([&] { binary.compute(); }), HasSubstr("1 labels are outside [0, 2)"));
 }
 
 TEST(MetricErrors, NanScoresAreReported) {
@@ -157,7 +157,7 @@ TEST(MetricErrors, Options) {
   EXPECT_THAT(message_of([] { even_thresholds(1); }), HasSubstr("expected at least 2"));
   EXPECT_THAT(message_of([] { R2Score({.num_outputs = 0}); }), HasSubstr("num_outputs of at least 1"));
   EXPECT_THAT(message_of([] { MeanSquaredError({.multioutput = MultiOutput::variance_weighted}); }),
-              HasSubstr("variance_weighted is for R2Score"));
+              HasSubstr("Only R2Score supports variance_weighted"));
   Accuracy top({.num_classes = 3, .top_k = 2});
   EXPECT_THAT(message_of([&] { top.update(classes({0}), classes({0})); }), HasSubstr("top_k = 2 needs scores"));
 }
@@ -200,7 +200,7 @@ TEST(MetricErrors, Devices) {
   EXPECT_THAT(message_of([&] {
                 accuracy.update(scores_3.to(at::kMeta), classes({0, 1, 2}));
               }),
-              HasSubstr("expected both tensors on one device, got meta and cpu"));
+              HasSubstr("expected both tensors on the same device, got meta and cpu"));
   accuracy.update(scores_3.to(at::kMeta), classes({0, 1, 2}).to(at::kMeta));
   EXPECT_THAT(message_of([&] {
                 accuracy.update(scores_3, classes({0, 1, 2}));

@@ -81,7 +81,7 @@ TEST(Series, OnlyWholeStepsAtTheEndArePadding) {
     model.forward(x);
     ADD_FAILURE() << "expected an error";
   } catch (const c10::ValueError& error) {
-    EXPECT_THAT(user_message(error), testing::HasSubstr("expected series of at least 3 steps, got one of 2"));
+    EXPECT_THAT(user_message(error), testing::HasSubstr("expected series of at least 3 steps, got a series of 2"));
   }
 }
 

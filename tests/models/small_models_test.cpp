@@ -71,7 +71,7 @@ TEST(SmallModels, BadOptionsAreNamed) {
   EXPECT_THAT(message_of([] {
                 mlp().forward(torch::zeros({2, 1, 9, 9}));
               }),
-              testing::HasSubstr("expected 64 values a sample, got an input of [2, 1, 9, 9]"));
+              testing::HasSubstr("expected 64 values per sample, got an input of [2, 1, 9, 9]"));
 }
 
 TEST(ModelRegistry, EveryModelAnswersItsOwnInputShape) {

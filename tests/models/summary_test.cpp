@@ -73,4 +73,16 @@ TEST(Summary, ModelsOfAnotherKindAreListedByTheirTensorsNames) {
   EXPECT_THAT(text, ContainsRegex("  out +\\[5, 3\\] +12 +48 B"));
 }
 
+TEST(Summary, ShowsEveryInputOfAModelWithSeveral) {
+  struct Pair : torch::nn::Module {
+    Pair() { part = register_module("part", torch::nn::Linear(4, 3)); }
+    at::Tensor forward(const at::Tensor& left, const at::Tensor& right) { return part->forward(left - right).norm(); }
+    torch::nn::Linear part{nullptr};
+  };
+  const Model model = Model::of(std::make_shared<Pair>(), {"left", "right"}, {"distance"}, "pair");
+  const std::string text = summary(model, {{"left", torch::zeros({5, 4})}, {"right", torch::zeros({5, 4})}});
+  EXPECT_THAT(text, HasSubstr("pair, left [5, 4], right [5, 4]\n"));
+  EXPECT_THAT(text, ContainsRegex("part +Linear +\\[5, 3\\] +15 "));
+}
+
 }  // namespace bellows::models

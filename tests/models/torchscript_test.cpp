@@ -160,7 +160,7 @@ TEST_F(TorchScriptModel, TiedWeightsStandOnce) {
 TEST_F(TorchScriptModel, WrongFilesAreNamedForWhatTheyAre) {
   EXPECT_THAT(message_of([&] { load_torchscript(file("none.pt")); }), HasSubstr("none.pt"));
   EXPECT_THAT(message_of([&] { load_torchscript(golden::path("digits_resnet_w2.pt")); }),
-              HasSubstr("these are weights (torch.save), not a TorchScript program"));
+              HasSubstr("this file contains weights (torch.save), not a TorchScript program"));
   write_text_file(file("text.pt"), "no zip archive");
   EXPECT_THAT(message_of([&] { load_torchscript(file("text.pt")); }), HasSubstr("text.pt"));
   std::string bytes = read_text_file(script_path);
@@ -199,7 +199,8 @@ TEST_F(TorchScriptModel, WrongProgramsAreSaidInWords) {
   torch::jit::Module frozen("Net");
   frozen.define("def forward(self, x):\n  return x\n");
   frozen.save(file("frozen.pt"));
-  EXPECT_THAT(message_of([&] { model_entry(file("frozen.pt")).make(10, 1); }), HasSubstr("it cannot be trained"));
+  EXPECT_THAT(message_of([&] { model_entry(file("frozen.pt")).make(10, 1); }),
+              HasSubstr("the program cannot be trained"));
 }
 
 }  // namespace bellows::models

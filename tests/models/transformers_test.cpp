@@ -103,7 +103,7 @@ TEST(TransformerWeights, ConfigsSayTheShapes) {
   };
   EXPECT_THAT(said_of("{}"), "no error");
   EXPECT_THAT(said_of("[1]"), HasSubstr("expected a JSON object, found \"[1]\""));
-  EXPECT_THAT(said_of("{,"), HasSubstr("found no JSON"));
+  EXPECT_THAT(said_of("{,"), HasSubstr("found invalid JSON"));
   EXPECT_THAT(said_of(R"({"model_type": "roberta"})"), HasSubstr("model_type = \"bert\""));
   EXPECT_THAT(said_of(R"({"hidden_size": "8"})"), HasSubstr("hidden_size to be a whole number, found \"8\""));
   EXPECT_THAT(said_of(R"({"position_embedding_type": "relative_key"})"), HasSubstr("found \"relative_key\""));
@@ -215,7 +215,10 @@ TEST(Transformer, BadInputIsSaidInWords) {
                 model.forward(at::zeros({2, 1, 8, 8}));
               }),
               HasSubstr("bert: expected token ids, int64 [N, T], got Float [2, 1, 8, 8]"));
-  EXPECT_THAT(message_of([&] { model.forward(at::zeros({2, 13}, at::kLong)); }), HasSubstr("1 to 12 tokens a sample"));
+  EXPECT_THAT(message_of([&] {
+                model.forward(at::zeros({2, 13}, at::kLong));
+              }),
+              HasSubstr("1 to 12 tokens per sample"));
   EXPECT_THAT(message_of([&] { model.forward(ids + 28); }), HasSubstr("token ids from 0 to 29"));
   EXPECT_THAT(message_of([&] {
                 model.forward({{"input_ids", ids}, {"token_type_ids", ids}});

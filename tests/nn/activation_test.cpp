@@ -203,7 +203,7 @@ TEST(Activation, RefusesWhatDoesNotFit) {
       message_of([&] { swiglu(x, w); }),
       HasSubstr(
           "swiglu: expected `up` with the shape, dtype and device of the gate, Float [4, 6] on cpu, got Float [3, 6]"));
-  EXPECT_THAT(message_of([&] { swiglu_linear(x.to(at::kLong), x, w); }), HasSubstr("expected a gate in Float"));
+  EXPECT_THAT(message_of([&] { swiglu_linear(x.to(at::kLong), x, w); }), HasSubstr("expected a gate of type Float"));
 }
 
 }  // namespace bellows::nn

@@ -258,14 +258,14 @@ TEST(PythonState, OfAnotherOptimizerIsRefused) {
   };
   const io::PickleValue adamw_state = io::torch_load(golden_path("adamw.pt")).at("optimizer");
   Adam adam(groups(), {});
-  EXPECT_THAT(message(adam, adamw_state), testing::HasSubstr("the state is AdamW's, the optimizer is Adam"));
+  EXPECT_THAT(message(adam, adamw_state), testing::HasSubstr("the state belongs to AdamW, but the optimizer is Adam"));
   EXPECT_TRUE(adam.state().empty());
   RMSprop rmsprop(groups(), {});
   EXPECT_THAT(message(rmsprop, adamw_state), testing::HasSubstr("another optimizer"));
   AdamW climbing(groups(), {.maximize = true});
   EXPECT_THAT(message(climbing, adamw_state), testing::HasSubstr("maximize"));
   AdamW one_group(parameters, {});
-  EXPECT_THAT(message(one_group, adamw_state), testing::HasSubstr("2 parameter groups, the optimizer has 1"));
+  EXPECT_THAT(message(one_group, adamw_state), testing::HasSubstr("2 parameter groups, but the optimizer has 1"));
   std::swap(parameters[0], parameters[1]);
   AdamW other_shapes(groups(), {});
   EXPECT_THAT(message(other_shapes, adamw_state), testing::HasSubstr("another model"));

@@ -162,7 +162,7 @@ TEST(GradientAccumulator, RefusesInWords) {
   EXPECT_THAT(message({p}, at::kFloat8_e4m3fn), HasSubstr("expected float32"));
   EXPECT_THAT(message({}), HasSubstr("got none"));
   EXPECT_THAT(message({p, at::Tensor()}),
-              HasSubstr("parameter 1 to be of real floating-point numbers, got an undefined"));
+              HasSubstr("parameter 1 to have a real floating-point dtype, got an undefined"));
   EXPECT_THAT(message({torch::ones({2}, at::kComplexFloat)}), HasSubstr("got ComplexFloat"));
   const GradientAccumulator accumulator({p});
   EXPECT_THAT(message({p}, at::kDouble), HasSubstr("hook"));

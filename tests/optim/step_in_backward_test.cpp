@@ -77,7 +77,7 @@ TEST(StepInBackward, RefusesWhatNeedsAllGradients) {
   const auto net = tied_net();
   AdamW adamw(net->parameters(), {});
   net->loss(0).backward();
-  EXPECT_THAT(message_of([&] { step_in_backward(adamw); }), HasSubstr("has a gradient already"));
+  EXPECT_THAT(message_of([&] { step_in_backward(adamw); }), HasSubstr("already has a gradient"));
   adamw.zero_grad();
   const auto handle = step_in_backward(adamw);
   EXPECT_THAT(message_of([&] { step_in_backward(adamw); }), HasSubstr("hook"));
@@ -209,7 +209,7 @@ TEST(OffloadedState, SaysBeforehandWhatIsMissing) {
   AdamW adamw(net->parameters(), {});
   const StepInBackwardOptions here{.offload_state = true, .folder = folder.path};
   EXPECT_THAT(message(adamw, {.offload_state = true, .folder = folder.path + "/none"}),
-              HasSubstr("offload_state: cannot make a file in"));
+              HasSubstr("offload_state: cannot create a file in"));
   EXPECT_THAT(message(adamw, {.offload_state = true, .in_flight_bytes = 0}),
               HasSubstr("in_flight_bytes above 0, got 0"));
   rlimit before{};
@@ -218,11 +218,11 @@ TEST(OffloadedState, SaysBeforehandWhatIsMissing) {
   ::setrlimit(RLIMIT_FSIZE, &small);
   const std::string full = message(adamw, here);
   ::setrlimit(RLIMIT_FSIZE, &before);
-  EXPECT_THAT(full, HasSubstr("expected files of 53248 bytes to be allowed, but the limit of this process is 10000"));
+  EXPECT_THAT(full, HasSubstr("the file needs 53248 bytes, but the file size limit of this process is 10000"));
   SGD without_momentum(net->parameters(), {.lr = 0.1});
-  EXPECT_THAT(message(without_momentum, here), HasSubstr("keeps no state"));
+  EXPECT_THAT(message(without_momentum, here), HasSubstr("has no state"));
   Adafactor adafactor(net->parameters(), {});
-  EXPECT_THAT(message(adafactor, here), HasSubstr("leave it in memory"));
+  EXPECT_THAT(message(adafactor, here), HasSubstr("small enough to stay in memory"));
   net->loss(0).backward();  // no hook has stayed
   EXPECT_TRUE(net->last->weight.grad().defined());
 }

@@ -241,7 +241,7 @@ TEST(DataParallel, RefusesWhatItCannotSplitOrReplicate) {
     return message_of([&] { dp.backward(batch, mean_loss); });
   };
   EXPECT_THAT(message({}), HasSubstr("expected a batch"));
-  EXPECT_THAT(message({at::ones({4, 6}), at::ones({3, 2})}), HasSubstr("got shape [3, 2] beside [4, 6]"));
+  EXPECT_THAT(message({at::ones({4, 6}), at::ones({3, 2})}), HasSubstr("got shape [3, 2] and [4, 6]"));
   EXPECT_THAT(message({at::ones({0, 6}), at::ones({0, 2})}), HasSubstr("same number of samples"));
   EXPECT_THAT(message({at::ones({})}), HasSubstr("along dim 0"));
   EXPECT_THAT(message_of([&] {
@@ -254,13 +254,13 @@ TEST(DataParallel, RefusesWhatItCannotSplitOrReplicate) {
                 DataParallel(
                     model, [&] { return model; }, two);
               }),
-              HasSubstr("the model's own \"first\""));
+              HasSubstr("shares the tensor \"first\" with the model"));
   EXPECT_THAT(message_of([&] {
                 DataParallel(
                     model, [] { return Model("wide", std::make_shared<SmallNet>(9)); }, two);
               }),
               HasSubstr("expected replica 1 to have \"first\" of shape [6, 5], got \"first\" of shape [6, 9]"));
-  EXPECT_THAT(message_of([&] { DataParallel(model, nullptr, two); }), HasSubstr("a function that makes replicas"));
+  EXPECT_THAT(message_of([&] { DataParallel(model, nullptr, two); }), HasSubstr("a function that creates replicas"));
   EXPECT_THAT(message_of([&] { DataParallel(model, small_net, {}); }), HasSubstr("expected devices"));
 }
 

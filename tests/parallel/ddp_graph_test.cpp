@@ -75,9 +75,9 @@ TEST(DistributedGraph, AStepWithoutAGradientIsNamedInTheNext) {
       ADD_FAILURE() << "expected an error";
     } catch (const c10::Error& error) {
       EXPECT_EQ(user_message(error),
-                "DistributedDataParallel: the last step gave no gradient to branch1_weight, "
-                "branch1_bias, so that not all gradients were exchanged. Set "
-                "find_unused_parameters, or set requires_grad to false for parameters that are never trained.");
+                "DistributedDataParallel: the last step computed no gradient for branch1_weight, branch1_bias, so not "
+                "all gradients were exchanged. Set find_unused_parameters, or set requires_grad to false for "
+                "parameters that are never trained.");
     }
   });
 }

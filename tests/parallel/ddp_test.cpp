@@ -230,18 +230,18 @@ TEST(DistributedDataParallel, DescribesItself) {
   each_rank(2, [&](const comm::Group& group) {
     const auto [model, module] = make_model<Layers>();
     const DistributedDataParallel ddp(model, group, small_buckets);
-    EXPECT_EQ(ddp.describe(), "2 ranks, 1 bucket, 2.5 KiB a step, gradients in the buckets");
+    EXPECT_EQ(ddp.describe(), "2 ranks, 1 bucket, 2.5 KiB per step, gradients in the buckets");
     const auto before = comm::traffic(group)["all_reduce"];
     for (int step = 0; step < 2; ++step) loss_of(ddp.forward(numbers({4, 6}, 1))).backward();
     const auto after = comm::traffic(group)["all_reduce"];
-    EXPECT_EQ(ddp.describe(), "2 ranks, 3 buckets, 2.5 KiB a step, gradients in the buckets");
+    EXPECT_EQ(ddp.describe(), "2 ranks, 3 buckets, 2.5 KiB per step, gradients in the buckets");
     EXPECT_EQ(after.calls - before.calls, 1 + 3);
     EXPECT_EQ(after.bytes - before.bytes, 2 * 8 * (13 * 6 + 13 + 13 * 13 + 13 + 3 * 13 + 3));
     return Tensors();
   });
   const Model model = make_model<Layers>().first;
   run_ranks(1, [&](const comm::Group& group) {
-    EXPECT_EQ(DistributedDataParallel(model, group).describe(), "1 rank, nothing is exchanged");
+    EXPECT_EQ(DistributedDataParallel(model, group).describe(), "1 rank, without exchange");
   });
 }
 

@@ -206,7 +206,7 @@ TEST(GradientHooks, RefuseOptionsAndStatesThatDoNotFit) {
     const auto hook = top_k_hook();
     hook->restore(error);
     EXPECT_THAT(message_of([&] { hook->mean(Gradients(Shapes{{5}}).bucket(0, group.rank()), group); }),
-                HasSubstr("expected \"error.0\" to have 5 elements, the restored state has 4"));
+                HasSubstr("expected \"error.0\" to have 5 elements, but the restored state has 4"));
   });
 }
 

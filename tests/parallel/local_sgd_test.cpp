@@ -97,8 +97,8 @@ TEST(LocalSgd, AfterWarmUpGradientsStayOrAreAveragedWithin) {
     const at::Tensor w = at::zeros({1});
     LocalSgd local({w}, group, {.period = 5, .warmup_steps = 1});
     const auto alone = local.gradient_hook(), within = local.gradient_hook(group);
-    EXPECT_EQ(alone->describe(), "local SGD, 1 steps together");
-    EXPECT_EQ(within->describe(), "local SGD, 1 steps together, then within world");
+    EXPECT_EQ(alone->describe(), "local SGD, 1 synchronized steps");
+    EXPECT_EQ(within->describe(), "local SGD, 1 synchronized steps, then within world");
     const auto mean = [&](GradientHook& hook) {
       const at::Tensor flat = at::full({1}, 2 * group.rank());
       return hook.mean({.last = true, .flat = flat.to(at::kFloat), .gradients = {}, .parameters = {}}, group)

@@ -230,8 +230,9 @@ TEST(ZeroLowBit, StateOfAnotherKindIsRefusedOnEveryRank) {
       ShardedBlocks sharded(group, 1, into);
       return message_of([&] { optim::load_state_dict(*sharded.optimizer, state); });
     };
-    EXPECT_THAT(message(cases[0], single), HasSubstr("floating-point state, this optimizer keeps another kind"));
-    EXPECT_THAT(message(full, eight), HasSubstr("low-bit state, this optimizer keeps another kind"));
+    EXPECT_THAT(message(cases[0], single),
+                HasSubstr("floating-point state, but this optimizer has another kind of state"));
+    EXPECT_THAT(message(full, eight), HasSubstr("low-bit state, but this optimizer has another kind of state"));
     EXPECT_THAT(message(cases[0], four), HasSubstr("another block size or state_dtype"));
     EXPECT_THAT(message(cases[1], eight), HasSubstr("another block size or state_dtype"));
     EXPECT_THAT(message(cases[0], other_layout), HasSubstr("Low-bit blocks follow the memory"));

@@ -79,7 +79,7 @@ TEST(Budget, OutOfRange) {
     EXPECT_THAT(message_of([&] { checkpoint({.budget = wrong}, f, x); }), ::testing::HasSubstr("between 0 and 1"));
     EXPECT_THAT(message_of([&] { BudgetGuard guard(wrong); }), ::testing::HasSubstr("between 0 and 1"));
   }
-  EXPECT_THAT(message_of([] { BudgetGuard guard(BudgetOptions{}); }), ::testing::HasSubstr("got none"));
+  EXPECT_THAT(message_of([] { BudgetGuard guard(BudgetOptions{}); }), ::testing::HasSubstr("got neither"));
   EXPECT_THAT(message_of([] { BudgetGuard guard({.fraction = 0.5, .target_bytes = 1}); }),
               ::testing::HasSubstr("got both"));
   EXPECT_THAT(message_of([] { BudgetGuard guard({.target_bytes = -2}); }), ::testing::HasSubstr("at least 0, got -2"));

@@ -104,10 +104,10 @@ TEST(Offload, FreesMemoryAndReusesTheFile) {
 TEST(Offload, SaysBeforeTheStepThatRoomIsMissing) {
   const Folder folder;
   EXPECT_THAT(message_of([&] { OffloadGuard({.folder = folder.path, .reserve_bytes = int64_t{1} << 60}); }),
-              AllOf(HasSubstr("cannot take 1152921504606846976 bytes more"), HasSubstr(folder.path),
+              AllOf(HasSubstr("cannot allocate 1152921504606846976 more bytes"), HasSubstr(folder.path),
                     HasSubstr("No space left on device"), HasSubstr("bytes are available")));
   EXPECT_THAT(message_of([&] { OffloadGuard({.folder = folder.path, .reserve_bytes = INT64_MAX}); }),
-              HasSubstr("cannot take 92233720368547"));
+              HasSubstr("cannot allocate 92233720368547"));
   EXPECT_THAT(message_of([&] { OffloadGuard({.folder = folder.path + "/missing"}); }),
               AllOf(HasSubstr("/missing"), HasSubstr("No such file or directory")));
   const FileSizeLimit limit(1 << 20);

@@ -97,7 +97,7 @@ TEST_F(FileTest, GoesBackToWhatItWrote) {
   EXPECT_EQ(read_text_file(path("a")), "01ab45678ztail");
   AtomicFile device("/dev/null");
   device.write("0123456789");
-  EXPECT_NE(message_of([&] { device.overwrite(0, back); }).find("it is no regular file"), std::string::npos);
+  EXPECT_NE(message_of([&] { device.overwrite(0, back); }).find("it is not a regular file"), std::string::npos);
 }
 
 TEST_F(FileTest, EmptyFileMapsToNothing) {
@@ -108,7 +108,7 @@ TEST_F(FileTest, EmptyFileMapsToNothing) {
 TEST_F(FileTest, ErrorsNameThePathAndTheReason) {
   EXPECT_THROW(MappedFile(path("missing")), c10::ValueError);
   EXPECT_NE(message_of([&] { MappedFile file(path("missing")); }).find("No such file"), std::string::npos);
-  EXPECT_NE(message_of([&] { MappedFile file(folder); }).find("it is a folder"), std::string::npos);
+  EXPECT_NE(message_of([&] { MappedFile file(folder); }).find("expected a file, found a folder"), std::string::npos);
   write_text_file(path("file"), "x");
   const std::string below_a_file = path("file") + "/under";
   EXPECT_NE(message_of([&] { AtomicFile file(below_a_file); }).find("Not a directory"), std::string::npos);
@@ -163,7 +163,7 @@ TEST_F(FileTest, PipesAndDevicesAreWrittenToNotReplaced) {
 
 TEST_F(FileTest, TextComesOutOfAPipeButNothingIsMappedFromOne) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
-  EXPECT_NE(message_of([&] { MappedFile file(path("pipe")); }).find("a regular file was expected"), std::string::npos);
+  EXPECT_NE(message_of([&] { MappedFile file(path("pipe")); }).find("expected a regular file"), std::string::npos);
   const pid_t child = ::fork();
   if (child == 0) {
     write_text_file(path("pipe"), "model: mlp");
@@ -171,7 +171,7 @@ TEST_F(FileTest, TextComesOutOfAPipeButNothingIsMappedFromOne) {
   }
   EXPECT_EQ(read_text_file(path("pipe")), "model: mlp");
   ::waitpid(child, nullptr, 0);
-  EXPECT_NE(message_of([] { read_text_file("/dev/zero"); }).find("a small text was expected"), std::string::npos);
+  EXPECT_NE(message_of([] { read_text_file("/dev/zero"); }).find("a short text was expected"), std::string::npos);
 }
 
 TEST_F(FileTest, AWaitForTheWriterOfAPipeEndsWithAStop) {
@@ -216,7 +216,7 @@ TEST_F(FileTest, ACutFileIsNoticedAReplacedOneIsNot) {
   EXPECT_EQ(file.bytes().size(), 10U);
   const MappedFile cut(path("a"));
   fs::resize_file(path("a"), 1);
-  EXPECT_NE(message_of([&] { cut.check_size(); }).find("it had 3 bytes, now it has 1"), std::string::npos);
+  EXPECT_NE(message_of([&] { cut.check_size(); }).find("It had 3 bytes, and it now has 1"), std::string::npos);
 }
 
 TEST_F(FileTest, KilledWriterLeavesTheOldOrTheNewFile) {

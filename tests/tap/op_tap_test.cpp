@@ -103,7 +103,7 @@ TEST(OpTap, WrongOrderEndsTheRightOneAndHeals) {
   x.neg();
   capture->restore();
   EXPECT_THAT(log, ::testing::ElementsAre("b:aten::neg"));
-  EXPECT_THAT(capture->text, ::testing::HasSubstr("OpTapGuard: destroyed out of order"));
+  EXPECT_THAT(capture->text, ::testing::HasSubstr("OpTapGuard: the guard was destroyed out of order"));
 }
 
 TEST(OpTap, GuardDestroyedOnAnotherThreadEndsTheClient) {
@@ -114,7 +114,7 @@ TEST(OpTap, GuardDestroyedOnAnotherThreadEndsTheClient) {
   torch::ones({2}).neg();
   capture->restore();
   EXPECT_EQ(tap->size(), 0u);
-  EXPECT_THAT(capture->text, ::testing::HasSubstr("another thread"));
+  EXPECT_THAT(capture->text, ::testing::HasSubstr("the wrong thread"));
 }
 
 TEST(OpTap, DetachArrivesOnceAndViewsAndInPlaceArriveAsSuch) {

@@ -168,7 +168,7 @@ TEST(TrainActivations, WhatDoesNotGoTogetherIsSaid) {
   EXPECT_THAT(error_of_loop(kept, "activation_dtype=int8"), HasSubstr("needs activation_memory_budget = 0, got 0.5"));
   EXPECT_THAT(error_of_loop(kept, "activation_memory_budget_mb=3"), HasSubstr("got 0.5 and 3"));
   EXPECT_THAT(error_of_loop(recipe, "activation_memory_budget_mb=3"),
-              HasSubstr("activation_memory_budget_mb = 3 is a part"));
+              HasSubstr("activation_memory_budget_mb = 3 works only with recompute = blocks"));
   EXPECT_THAT(error_of_loop(recipe, "activation_dtype=int2"), HasSubstr("full, bf16, int8, int4"));
   EXPECT_THAT(error_of_loop(recipe, "offload_folder=/nowhere/at/all"), HasSubstr("offload_folder = /nowhere/at/all"));
   EXPECT_THAT(error_of_loop(recipe, "offload_reserve_mb=1"), HasSubstr("needs offload_folder"));

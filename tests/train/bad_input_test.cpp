@@ -34,7 +34,7 @@ TEST(BadInput, Devices) {
   recipe.device = "gpu";
   EXPECT_THAT(fit_error(recipe), AllOf(HasSubstr("device"), HasSubstr("\"gpu\"")));
   recipe.device = "cuda:99";
-  EXPECT_THAT(fit_error(recipe), AllOf(HasSubstr("cuda:99"), HasSubstr("asked for")));
+  EXPECT_THAT(fit_error(recipe), AllOf(HasSubstr("cuda:99"), HasSubstr("requested")));
   EXPECT_THAT(small_fit_error(recipe, blobs(32)), HasSubstr("cuda:99"));
 }
 
@@ -47,7 +47,7 @@ TEST(BadInput, ModelsThatAreNotThere) {
 TEST(BadInput, DataThatIsNotThere) {
   Recipe recipe = digits_recipe();
   recipe.data = "";
-  EXPECT_THAT(fit_error(recipe), HasSubstr("names no data"));
+  EXPECT_THAT(fit_error(recipe), HasSubstr("the recipe has no dataset"));
   recipe.data = "/nowhere/train-{0..3}.tar";
   EXPECT_THAT(fit_error(recipe), HasSubstr("/nowhere/train-0.tar"));
 }
@@ -139,7 +139,7 @@ TEST(BadInput, ALossThatIsNotFiniteEndsTheRunAndKeepsTheCheckpoint) {
   };
   const std::string message = error_of([&] { Trainer(recipe).fit(model, sgd, loss, blobs(32)); });
   EXPECT_THAT(message, AllOf(HasSubstr("the loss became infinite at step 4"),
-                             HasSubstr("Existing checkpoints are from before")));
+                             HasSubstr("Existing checkpoints were written before this step")));
   EXPECT_EQ(checkpoint::Folder(folder.path()).newest()->step, 2);
 }
 

@@ -58,7 +58,7 @@ TEST_F(BpeTextRun, ModelsThatPadNeedATokenForIt) {
   file_["added_tokens"] = nlohmann::json::array();
   write_text_file(recipe_.tokenizer, file_.dump());
   EXPECT_THAT(error_of([&] { open_train_data(recipe_); }),
-              HasSubstr("takes token 0 for padding, and it is a piece of text in byte-level BPE, 420 tokens"));
+              HasSubstr("uses token 0 for padding, but token 0 is a piece of text in byte-level BPE, 420 tokens"));
 }
 
 }  // namespace

@@ -84,10 +84,9 @@ TEST(DataSplit, TakesWhatIsCalledTrainAndTest) {
 TEST(DataSplit, SaysWhatToDoWhereNoSplitIsForTraining) {
   const TemporaryFolder folder;
   const Recipe recipe = recipe_of_folder(folder, {"first-0", "second-0"});
-  EXPECT_THAT(
-      error_of([&] { make_job(recipe); }),
-      HasSubstr(recipe.data + " has several splits, none of them called \"train\": first, second. Choose one of "
-                              "them by the option split, or name its files."));
+  EXPECT_THAT(error_of([&] { make_job(recipe); }),
+              HasSubstr(recipe.data + " has several splits, but none has the name \"train\": first, second. Choose one "
+                                      "with the option `split`, or name its files."));
 }
 
 TEST(DataSplit, IsTheSameForSelection) {
@@ -121,11 +120,11 @@ TEST(DataSplit, IsTheSameForSelection) {
 TEST(Selection, ChecksWhatIsAskedForFirst) {
   const auto error = [](const Selection& selection) { return error_of([&] { select_samples(selection); }); };
   EXPECT_THAT(error({.run = "/nowhere", .by = "forgeting", .keep = 0.5}),
-              HasSubstr("no rule for labelled samples is called \"forgeting\". Did you mean \"forgetting\"? There are: "
-                        "forgetting, el2n, loss, margin, entropy, random."));
+              HasSubstr("no rule for samples with labels has the name \"forgeting\". Did you mean \"forgetting\"? The "
+                        "rules are: forgetting, el2n, loss, margin, entropy, random."));
   EXPECT_THAT(error({.run = "/nowhere", .by = "forgetting", .add = 5}),
-              HasSubstr("no rule of what to label is called \"forgetting\". There are: least_confidence, "));
-  EXPECT_THAT(error({.data = "/nowhere", .by = "random", .add = 5}), HasSubstr("give the run"));
+              HasSubstr("no rule for samples to label has the name \"forgetting\". The rules are: least_confidence, "));
+  EXPECT_THAT(error({.data = "/nowhere", .by = "random", .add = 5}), HasSubstr("Set `run` to the folder of a run"));
 }
 
 }  // namespace bellows::train

@@ -94,7 +94,7 @@ TEST(NamedClasses, OfPicturesInATarTrainAndAreEvaluatedAlike) {
   rename_digits(digits_folder() + "/test-000.tar", folder / "set/test-000.tar", 0, 5,
                 [](int64_t digit) { return std::to_string(digit); });
   EXPECT_THAT(error_of([&] { first_labels(*make_job(recipe).eval); }),
-              HasSubstr("expected the name of a class, as other samples have, found a number"));
+              HasSubstr("expected a class name, like the labels of the other samples, found a number"));
 }
 
 TEST(NamedClasses, NamesForEvaluationBesideNumbersForTrainingAreRefusedWithTheClasses) {
@@ -107,7 +107,7 @@ TEST(NamedClasses, NamesForEvaluationBesideNumbersForTrainingAreRefusedWithTheCl
   recipe.data = folder / "train.jsonl";
   recipe.eval_data = folder / "eval.jsonl";
   EXPECT_THAT(error_of([&] { first_labels(*make_job(recipe).eval); }),
-              HasSubstr("no class is called \"yes\". There are 2: \"0\", \"1\""));
+              HasSubstr("no class is called \"yes\". The dataset has 2 classes: \"0\", \"1\""));
 }
 
 TEST(NamedClasses, ASingleOneIsWarnedOf) {
@@ -121,7 +121,7 @@ TEST(NamedClasses, ASingleOneIsWarnedOf) {
   job.data = DataSplit{
       data::Dataset(data::from_tensors({{"image", at::zeros({1, 8, 8, 1}, at::kByte)}}), info), {}, "", {"all"}};
   make_model(job);
-  EXPECT_THAT(log.text(), HasSubstr("there is only one class"));
+  EXPECT_THAT(log.text(), HasSubstr("all labels have the same class"));
 }
 
 TEST(NamedClasses, AMissingLabelOfATextIsNoClass) {

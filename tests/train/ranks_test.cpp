@@ -129,8 +129,9 @@ TEST(TrainRanks, RanksWithoutSamplesTakePart) {
     TrainLoop loop(std::move(job));
     const std::string error = error_of([&] { loop.run_steps(1); });
     if (group.rank() == 3) {
-      EXPECT_THAT(error,
-                  HasSubstr("rank 3 of 4 has no sample in this step, and sync_batch_norm needs one of each rank"));
+      EXPECT_THAT(
+          error,
+          HasSubstr("rank 3 of 4 has no sample in this step, but sync_batch_norm needs at least one sample per rank"));
     }
   });
 }
@@ -312,7 +313,7 @@ TEST(TrainRanks, WhatOnlyOneProcessCanDoIsRefused) {
       TrainLoop loop(std::move(jobs[rank]));
     });
   });
-  EXPECT_THAT(error, HasSubstr("sample_stats are kept by one process"));
+  EXPECT_THAT(error, HasSubstr("sample_stats works only with one process"));
 }
 
 TEST(TrainRanks, OtherRecipesAndDataAreNamed) {
@@ -329,7 +330,8 @@ TEST(TrainRanks, OtherRecipesAndDataAreNamed) {
   };
   EXPECT_THAT(
       error_with([](Job& job) { job.recipe.early_stopping_patience = 3; }),
-      HasSubstr("is early_stopping_patience: 3 on rank 1, and early_stopping_patience: 0 on rank 0. Give all ranks"));
+      HasSubstr(
+          "is early_stopping_patience: 3 on rank 1, and early_stopping_patience: 0 on rank 0. Use the same recipe"));
   EXPECT_THAT(error_with([](Job& job) { job.eval.reset(); }),
               HasSubstr("held-out data: none on rank 1, and held-out data: 77 samples, "));
   // As many, and others: what each rank takes of a batch would belong to two data sets.
@@ -349,7 +351,7 @@ TEST(TrainRanks, CompressionThatWouldNotHappenIsRefused) {
   Recipe recipe;
   recipe.data_parallel = "zero2";
   recipe.gradient_compression = "int8";
-  EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("int8 goes with data_parallel ddp and zero1"));
+  EXPECT_THAT(error_of([&] { recipe.validate(); }), HasSubstr("int8 works only with data_parallel ddp and zero1"));
 }
 
 }  // namespace bellows::train

@@ -68,16 +68,16 @@ TEST(Recipe, UnknownKeySuggestsTheNearest) {
 
 TEST(Recipe, FormerKeyNamesTheNewOne) {
   EXPECT_THAT(parse_error("model: mlp\nclip_norm: 1\n"),
-              HasSubstr("my.yaml, line 2: unknown key \"clip_norm\"; it is called max_grad_norm now."));
+              HasSubstr("my.yaml, line 2: unknown key \"clip_norm\". The key is now called max_grad_norm."));
   Recipe recipe;
   EXPECT_THAT(error_of([&] { recipe.set("loader_threads=4"); }),
-              HasSubstr("command line: unknown key \"loader_threads\"; it is called num_workers now."));
+              HasSubstr("command line: unknown key \"loader_threads\". The key is now called num_workers."));
   int renamed = 0;
   for (const RecipeField& field : recipe_fields()) {
     if (field.former_name.empty()) continue;
     ++renamed;
     EXPECT_THAT(parse_error(field.former_name + ": " + field.default_value),
-                HasSubstr("it is called " + field.name + " now."));
+                HasSubstr("The key is now called " + field.name + "."));
   }
   EXPECT_EQ(renamed, 21);
 }
@@ -106,7 +106,7 @@ TEST(Recipe, WhatIsNoListOfKeysIsRefused) {
   EXPECT_THAT(parse_error("just words"), HasSubstr("key: value"));
   EXPECT_THAT(parse_error("lr: [1, 2]\n"), AllOf(HasSubstr("line 1"), HasSubstr("one value")));
   EXPECT_THAT(parse_error("lr: {a: 1}\n"), HasSubstr("one value"));
-  EXPECT_THAT(parse_error("lr: 1\nepochs: [3\n"), AllOf(HasSubstr("my.yaml, line"), HasSubstr("not YAML")));
+  EXPECT_THAT(parse_error("lr: 1\nepochs: [3\n"), AllOf(HasSubstr("my.yaml, line"), HasSubstr("not valid YAML")));
   EXPECT_THAT(parse_error("lr: 1\nlr: 2\n"), AllOf(HasSubstr("line 2"), HasSubstr("twice")));
   EXPECT_THAT(error_of([] { Recipe::load("/nowhere/recipe.yaml"); }), HasSubstr("/nowhere/recipe.yaml"));
 }

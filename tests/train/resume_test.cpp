@@ -120,6 +120,31 @@ TEST(Resume, EverySwitchOnAndManyTimes) {
   expect_same_history(part.result, whole.result);
 }
 
+TEST(Resume, CompiledStepsGiveTheSameBits) {
+  for (const std::vector<std::string>& settings :
+       std::vector<std::vector<std::string>>{{"compile=step"},
+                                             {"compile=step", "precision=bf16"},
+                                             {"compile=step", "model=digits_resnet", "epochs=2"},
+                                             {"compile=forward", "optimizer=adamw", "lr=0.002", "max_grad_norm=0.5"}}) {
+    const auto recipe_in = [&](const std::string& folder) {
+      Recipe recipe = resumable(folder);
+      for (const std::string& setting : settings) recipe.set(setting);
+      return recipe;
+    };
+    const TemporaryFolder one;
+    const RunTrace whole = run_part(recipe_in(one.path()), false, 0);
+    for (const int stop_after : {1, 12, 17}) {
+      SCOPED_TRACE(c10::str(settings.back(), ", stopped after step ", stop_after));
+      const TemporaryFolder two;
+      RunTrace parts = run_part(recipe_in(two.path()), false, stop_after);
+      const RunTrace rest = run_part(recipe_in(two.path()), true, 0);
+      parts.losses.insert(parts.losses.end(), rest.losses.begin(), rest.losses.end());
+      EXPECT_EQ(parts.losses, whole.losses);
+      expect_same_bits(rest.weights, whole.weights);
+    }
+  }
+}
+
 TEST(Resume, RandomGeneratorsAndTheCallersModel) {
   const auto fit = [](const std::string& folder, bool resume, int64_t epochs) {
     at::manual_seed(21);
@@ -169,7 +194,7 @@ TEST(Resume, FromNothingBeginsAtTheStart) {
   recipe.epochs = 2;
   const CapturedLog log;
   EXPECT_EQ(run_part(recipe, true, 0).losses.size(), 24u);
-  EXPECT_THAT(log.text(), HasSubstr("starting from the beginning"));
+  EXPECT_THAT(log.text(), HasSubstr("Training starts from the beginning"));
 }
 
 TEST(Resume, AChangedRecipeIsSaid) {
@@ -178,11 +203,11 @@ TEST(Resume, AChangedRecipeIsSaid) {
   run_part(recipe, false, 3);
   recipe.lr = 0.025;
   EXPECT_THAT(error_of([&] { run_part(recipe, true, 1); }),
-              AllOf(HasSubstr("would differ from the original run"), HasSubstr("recipe.lr: 0.1 then, 0.025 now"),
+              AllOf(HasSubstr("would differ from the original run"), HasSubstr("recipe.lr: 0.1 before, 0.025 now"),
                     HasSubstr("accept")));
   const CapturedLog log;
   run_part(recipe, true, 1, /*accept_changes=*/true);
-  EXPECT_THAT(log.text(), HasSubstr("recipe.lr: 0.1 then, 0.025 now"));
+  EXPECT_THAT(log.text(), HasSubstr("recipe.lr: 0.1 before, 0.025 now"));
 }
 
 TEST(Resume, WhatChangesNoBitIsOnlySaid) {
@@ -239,7 +264,7 @@ TEST(Resume, AnotherOptimizerIsRefusedInWords) {
   run_part(recipe, false, 3);
   recipe.optimizer = "adamw";
   EXPECT_THAT(error_of([&] { run_part(recipe, true, 1, /*accept_changes=*/true); }),
-              AllOf(HasSubstr("another recipe.optimizer"), HasSubstr("Start a new run")));
+              AllOf(HasSubstr("a different recipe.optimizer"), HasSubstr("Start a new run")));
 }
 
 TEST(Resume, OtherDataIsRefused) {
@@ -250,7 +275,7 @@ TEST(Resume, OtherDataIsRefused) {
   run_part(recipe, false, 3);
   std::filesystem::remove(recipe.data);
   std::filesystem::copy_file(digits_folder() + "/train-001.tar", recipe.data);
-  EXPECT_THAT(error_of([&] { run_part(recipe, true, 1); }), AllOf(HasSubstr("data"), HasSubstr("other samples")));
+  EXPECT_THAT(error_of([&] { run_part(recipe, true, 1); }), AllOf(HasSubstr("data"), HasSubstr("different samples")));
 }
 
 // In the middle of an epoch another batch size or seed would repeat some samples and leave others out.
@@ -260,7 +285,7 @@ TEST(Resume, WhatDecidesTheOrderStaysUntilTheEpochsEnd) {
   Recipe other = resumable(folder.path());
   other.batch_size = 16;
   EXPECT_THAT(error_of([&] { run_part(other, true, 0); }),
-              AllOf(HasSubstr("within epoch 1 (batch 7)"), HasSubstr("batch_size: 32 then, 16 now")));
+              AllOf(HasSubstr("in the middle of epoch 1 (batch 7)"), HasSubstr("batch_size: 32 before, 16 now")));
   run_part(resumable(folder.path()), true, 5);  // to the epoch's end
   EXPECT_EQ(run_part(other, true, 1, /*accept_changes=*/true).losses.size(), 1u);
 }

@@ -215,10 +215,10 @@ TEST(RunLog, ARowThatAKillCutShortIsCut) {
 TEST(RunLog, LeavesForeignFilesAlone) {
   const TemporaryFolder folder;
   write_bytes(folder / "log.csv", "name,phone\nAda,1\n");
-  EXPECT_THAT(error_of([&] { RunLog("csv", folder.path()); }), HasSubstr("no log of a run"));
+  EXPECT_THAT(error_of([&] { RunLog("csv", folder.path()); }), HasSubstr("not the log of a run"));
   EXPECT_EQ(read_bytes(folder / "log.csv"), "name,phone\nAda,1\n");
   write_bytes(folder / "log.jsonl", "hello\n");
-  EXPECT_THAT(error_of([&] { RunLog("json", folder.path(), 3); }), HasSubstr("no log of a run"));
+  EXPECT_THAT(error_of([&] { RunLog("json", folder.path(), 3); }), HasSubstr("not the log of a run"));
 }
 
 TEST(RunLog, WithoutKindsOrFolderDoesNothing) {
@@ -238,9 +238,9 @@ TEST(RunLog, RefusesStepsOutOfOrderAndItsOwnNames) {
   const TemporaryFolder folder;
   RunLog log("csv", folder.path());
   log_steps(log, 5, 5);
-  EXPECT_THAT(error_of([&] { log_steps(log, 4, 4); }), HasSubstr("step 4 comes after step 5"));
-  EXPECT_THAT(error_of([&] { log.step(6, {{"time", 1}}); }), HasSubstr("got \"time\""));
-  EXPECT_THAT(error_of([&] { RunLog("csv", folder / "log.csv"); }), HasSubstr("cannot make the folder"));
+  EXPECT_THAT(error_of([&] { log_steps(log, 4, 4); }), HasSubstr("step 4 follows step 5"));
+  EXPECT_THAT(error_of([&] { log.step(6, {{"time", 1}}); }), HasSubstr("Got the name \"time\""));
+  EXPECT_THAT(error_of([&] { RunLog("csv", folder / "log.csv"); }), HasSubstr("cannot create the folder"));
 }
 
 TEST(RunLog, ALogThatCannotBeWrittenEndsAndTheOthersGoOn) {

@@ -49,7 +49,8 @@ TEST(RunRecord, ComesBackFromJson) {
   EXPECT_TRUE(differences(run, run_record_from_json(to_json(run))).empty());
   for (const char* text : {"", "{", "[]", "{\"facts\": 3, \"recipe\": \"\", \"data\": \"\"}", "{\"facts\": {}}",
                            "{\"facts\": {\"a\": 1}, \"recipe\": \"\", \"data\": \"\"}"}) {
-    EXPECT_THAT(error_of([&] { run_record_from_json(text, "run.json"); }), HasSubstr("run.json: this is not a record"))
+    EXPECT_THAT(error_of([&] { run_record_from_json(text, "run.json"); }),
+                HasSubstr("run.json: expected the record of a run"))
         << text;
   }
 }
@@ -116,8 +117,8 @@ TEST(RunRecord, SeesTheProcessAsItIsNow) {
   unsetenv("MKL_CBWR");
   unsetenv("TORCH_FR_BUFFER_SIZE");
   EXPECT_EQ(summary(differences(then, now)), "deterministic_algorithms bits; env.MKL_CBWR bits; ");
-  EXPECT_EQ(differences(then, now)[0].to_string(), "deterministic_algorithms: off then, warn now");
-  EXPECT_EQ(differences(then, now)[1].to_string(), "env.MKL_CBWR: not set then, COMPATIBLE now");
+  EXPECT_EQ(differences(then, now)[0].to_string(), "deterministic_algorithms: off before, warn now");
+  EXPECT_EQ(differences(then, now)[1].to_string(), "env.MKL_CBWR: not set before, COMPATIBLE now");
 }
 
 }  // namespace bellows::train

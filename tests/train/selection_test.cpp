@@ -97,7 +97,8 @@ TEST(SampleStatsOfARun, NeedPredictions) {
   const LossFn usual = job.loss;
   job.loss = [usual](const data::Batch& batch) { return StepOutput(usual(batch).loss); };
   TrainLoop loop(std::move(job));
-  EXPECT_THAT(error_of([&] { loop.step(); }), HasSubstr("sample_stats needs a loss function that gives predictions"));
+  EXPECT_THAT(error_of([&] { loop.step(); }),
+              HasSubstr("sample_stats needs labels and a loss function that returns predictions"));
 }
 
 TEST(Selection, TrainsOnTheHardest) {
@@ -229,7 +230,7 @@ TEST(Selection, SaysWhatIsWrong) {
   Recipe wrong = recipe;
   wrong.subset = folder.path() + "/other.json";
   wrong.run_folder.clear();
-  EXPECT_THAT(error_of([&] { make_job(wrong); }), HasSubstr("subset: it was chosen from"));
+  EXPECT_THAT(error_of([&] { make_job(wrong); }), HasSubstr("subset: the subset was chosen from"));
 }
 
 }  // namespace bellows::train

@@ -57,7 +57,7 @@ TEST(ParseSteps, SaysWhatIsWrong) {
     EXPECT_THAT(error_of([&] { parse_steps(text); }), HasSubstr("such as \"10-12,50\"")) << text;
   }
   EXPECT_THAT(error_of([] { parse_steps("12-10"); }), HasSubstr("Write 10-12"));
-  EXPECT_THAT(error_of([] { parse_steps("1-5,5-6"); }), HasSubstr("step 5 stands in two ranges"));
+  EXPECT_THAT(error_of([] { parse_steps("1-5,5-6"); }), HasSubstr("step 5 is in two ranges"));
   EXPECT_THAT(error_of([] { parse_steps("1-2000"); }), HasSubstr("1000 steps"));
 }
 

@@ -14,14 +14,18 @@
 #include "bellows/models/register_model.h"
 #include "bellows/plan/plan.h"
 #include "bellows/train/data/data_assembly.h"
+#include "bellows/train/job.h"
 #include "bellows/train/trainer.h"
+#include "tests/support/captured_log.h"
 #include "tests/train/support.h"
 
 namespace bellows::train {
 namespace {
 
+using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t samples = 60;
 
@@ -49,6 +53,15 @@ struct PixelsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Pixels);
 BELLOWS_MODEL("test_pixels", Pixels, .output = models::OutputKind::pixel);
+
+/// Reads images of any size, and does not declare their shape.
+struct ImagesImpl : torch::nn::Module {
+  explicit ImagesImpl(int64_t outputs) : conv(register_module("conv", torch::nn::Conv2d(1, outputs, 1))) {}
+  at::Tensor forward(const at::Tensor& x) { return conv(x).mean({2, 3}); }
+  torch::nn::Conv2d conv;
+};
+TORCH_MODULE(Images);
+BELLOWS_MODEL("test_images", Images);
 
 void write_pairs(const std::string& path) {
   const at::Tensor left = torch::rand({samples, 1, 8, 8});
@@ -259,10 +272,39 @@ TEST(TaskKeys, ThatDoNotFitAreRefused) {
   EXPECT_THAT(error_with("mlp", {"loss=mse", "metrics=maee"}),
               HasSubstr("expected mae, r2, mse, rmse, got \"maee\". Did you mean \"mae\"?"));
   EXPECT_THAT(error_with("mlp", {"loss=bce", "label_smoothing=0.1"}),
-              HasSubstr("label_smoothing is for cross-entropy"));
+              HasSubstr("label_smoothing works only with a cross-entropy loss"));
   EXPECT_THAT(error_with("unet", {"num_classes=2", "augment=crop"}),
-              HasSubstr("would change images without their masks"));
+              HasSubstr("would change the images but not their masks"));
   EXPECT_THAT(error_with("mpl", {}), HasSubstr("Did you mean \"mlp\"?"));
+  EXPECT_THAT(error_with("tabular_mlp", {"metrics=f1,recall,f1"}), HasSubstr("metrics: \"f1\" is listed twice"));
+}
+
+TEST(TaskKeys, FeaturesNeedAModelThatReadsColumns) {
+  const auto error_with = [](const std::string& model, const std::string& features) {
+    Recipe recipe;
+    recipe.model = model;
+    recipe.features = features;
+    return error_of([&] { resolve_model(recipe); });
+  };
+  EXPECT_THAT(error_with("resnet18", "a,b"),
+              AllOf(HasSubstr("features = a,b: the model \"resnet18\" reads images, not feature columns"),
+                    HasSubstr("tabular_mlp")));
+  EXPECT_THAT(error_with("mlp", "all"), HasSubstr("\"mlp\" reads images"));
+  EXPECT_THAT(error_with("bert-20m", "a"), HasSubstr("\"bert-20m\" reads texts"));
+  EXPECT_THAT(error_with("test_siamese", "a"), HasSubstr("\"test_siamese\" reads several inputs"));
+  EXPECT_THAT(error_with("test_pixels", "a"), HasSubstr("\"test_pixels\" reads images"));
+
+  const TemporaryFolder folder;
+  write_table(folder / "t.csv");
+  Recipe recipe;
+  recipe.model = "test_images";
+  recipe.data = folder / "t.csv";
+  recipe.target = "price";
+  recipe.loss = "mse";
+  recipe.features = "area,rooms";
+  EXPECT_THAT(error_of([&] { make_job(recipe); }),
+              AllOf(HasSubstr("features = area,rooms: the model \"test_images\" cannot read 2 feature columns"),
+                    HasSubstr("[batch, 2]")));
 }
 
 TEST(TaskTargets, ThatCannotBeLearnedAreRefused) {
@@ -280,6 +322,8 @@ TEST(TaskTargets, ThatCannotBeLearnedAreRefused) {
   EXPECT_THAT(error_with("t.csv", "tabular_mlp", {"target=price", "loss=mse", "features=area,price"}),
               HasSubstr("\"price\" is the target"));
   EXPECT_THAT(error_with("t.csv", "tabular_mlp", {"target=price", "loss=bce"}), HasSubstr("expected 0 or 1"));
+  EXPECT_THAT(error_with("t.csv", "tabular_mlp", {"target=price"}),
+              AllOf(HasSubstr("target: \"price\" holds fractions such as 0.5 (sample 0"), HasSubstr("Set loss: mse")));
   EXPECT_THAT(error_with("m.safetensors", "mlp", {"target=mask"}), HasSubstr("predicts one class per sample"));
   EXPECT_THAT(error_with("m.safetensors", "test_pixels", {"target=mask", "num_classes=1"}),
               HasSubstr("expected classes from 0 to 0. Set num_classes."));
@@ -301,6 +345,29 @@ TEST(ModelDefaults, FitTheModel) {
   chosen.optimizer = "sgd";
   chosen.lr = 0.2;
   EXPECT_EQ(with_model_defaults(chosen), chosen);
+}
+
+TEST(TaskMetricsKey, WithoutHeldOutDataIsWarnedAbout) {
+  const TemporaryFolder folder;
+  write_table(folder / "t.csv");
+  Recipe recipe;
+  recipe.model = "tabular_mlp";
+  recipe.data = folder / "t.csv";
+  recipe.target = "price";
+  recipe.loss = "mse";
+  recipe.epochs = 1;
+  const auto logged = [&] {
+    const CapturedLog log;
+    Trainer(recipe).fit();
+    return log.text();
+  };
+  constexpr const char* warning =
+      "metrics = r2 has no effect, because there is no held-out data. Set eval_split or eval_data.";
+  EXPECT_THAT(logged(), Not(HasSubstr("metrics = ")));
+  recipe.metrics = "r2";
+  EXPECT_THAT(logged(), HasSubstr(warning));
+  recipe.eval_split = "0.2";
+  EXPECT_THAT(logged(), Not(HasSubstr("metrics = ")));
 }
 
 TEST(EvalSplit, IsAShareOrASplit) {

@@ -138,10 +138,10 @@ TEST_F(TextRun, CutsLongTextsAndSaysSoOnce) {
   const CapturedLog log;
   const FitResult result = Trainer(cut).fit();
   EXPECT_EQ(result.steps, 20);
-  const std::string note = c10::str("Cut behind 12 tokens: ", longer, " of 240 texts.");
+  const std::string note = c10::str(longer, " of 240 texts were truncated to 12 tokens.");
   const std::string text = log.text();
   EXPECT_THAT(text, HasSubstr(note));
-  EXPECT_THAT(text.substr(text.find(note) + 1), Not(HasSubstr("Cut behind")));
+  EXPECT_THAT(text.substr(text.find(note) + note.size()), Not(HasSubstr("were truncated")));
 }
 
 TEST_F(TextRun, BucketsHoldEachTextOnceWithLessPadding) {
@@ -211,15 +211,17 @@ TEST_F(TextRun, ResumesWithTheSameBits) {
 }
 
 TEST_F(TextRun, MismatchesAreSaidBeforeTheFirstStep) {
-  EXPECT_THAT(error_with("tokenizer="), HasSubstr("texts need a tokenizer: set tokenizer to bytes, or to a vocab.txt"));
-  EXPECT_THAT(error_with("tokenizer=bytes"), HasSubstr("expected data of at most vocab_size = 14 words, got 259"));
+  EXPECT_THAT(error_with("tokenizer="),
+              HasSubstr("a text needs a tokenizer. Set tokenizer to bytes, or to a vocab.txt"));
+  EXPECT_THAT(error_with("tokenizer=bytes"),
+              HasSubstr("expected a vocabulary of at most vocab_size = 14 tokens, got 259"));
   EXPECT_THAT(error_with("max_length=41"),
-              AllOf(HasSubstr("max_length = 41"), HasSubstr("expected 1 to 40 tokens a sample")));
-  EXPECT_THAT(error_with("max_length=2"), HasSubstr("leaves room between the marks"));
+              AllOf(HasSubstr("max_length = 41"), HasSubstr("expected 1 to 40 tokens per sample")));
+  EXPECT_THAT(error_with("max_length=2"), HasSubstr("max_length must be larger than the number of special tokens"));
   EXPECT_THAT(error_with("text_field=story"), HasSubstr("has no text \"story\""));
   EXPECT_THAT(error_with("num_classes=1"), HasSubstr("expected a label in [0, 1), found 1"));
-  EXPECT_THAT(error_with("image_size=32"), HasSubstr("reads no pictures"));
-  EXPECT_THAT(error_with("model=digits_resnet"), HasSubstr("\"digits_resnet\" reads no texts"));
+  EXPECT_THAT(error_with("image_size=32"), HasSubstr("does not read images"));
+  EXPECT_THAT(error_with("model=digits_resnet"), HasSubstr("\"digits_resnet\" does not read texts"));
   write_text_file(folder_ / "set/test.jsonl", "{\"text\": \"red\", \"label\": \"agreez\"}\n");
   EXPECT_THAT(error_with("epochs=1"), HasSubstr("no class is called \"agreez\". Did you mean \"agrees\"?"));
 }
@@ -268,9 +270,9 @@ TEST_F(TextRun, IsPlannedAndSelected) {
   Registry<Technique> techniques("technique");
   register_techniques(techniques);
   for (const char* name : {"channels_last", "decoded_cache", "progressive_resizing"})
-    EXPECT_THAT(techniques.at(name).obstacle(planned, {}), HasSubstr("reads no pictures")) << name;
+    EXPECT_THAT(techniques.at(name).obstacle(planned, {}), HasSubstr("does not read images")) << name;
   EXPECT_EQ(techniques.at("length_buckets").obstacle(planned, {}), "");
-  EXPECT_THAT(techniques.at("length_buckets").obstacle(digits_recipe(), {}), HasSubstr("reads no texts"));
+  EXPECT_THAT(techniques.at("length_buckets").obstacle(digits_recipe(), {}), HasSubstr("does not read texts"));
   Recipe run = recipe();
   run.epochs = 1;
   run.sample_stats = true;
@@ -289,7 +291,7 @@ TEST_F(TextRun, ModelsOfTheNextTokenReadPackedTexts) {
   next.epochs = 12;
   next.batch_size = 8;
   next.max_length = 1;
-  EXPECT_THAT(error_of([&] { make_job(next); }), HasSubstr("expected a max_length of 2 at least, got 1"));
+  EXPECT_THAT(error_of([&] { make_job(next); }), HasSubstr("max_length must be at least 2, got 1"));
   next.max_length = 48;
   const Job job = make_job(next);
   EXPECT_LT(job.train.size(), 120) << "rows of two texts and more";
@@ -316,7 +318,7 @@ TEST_F(TextRun, ModelsOfTheNextTokenReadPackedTexts) {
   EXPECT_THAT(error_of([&] { make_job(next); }), HasSubstr("sample 1, "));
   next.bad_samples = "skip";
   EXPECT_EQ(make_job(next).train.size(), 1);
-  EXPECT_THAT(log.text(), HasSubstr("1 of 2 cannot be used"));
+  EXPECT_THAT(log.text(), HasSubstr("1 of 2 texts cannot be used"));
 }
 
 // What a batch of series of unequal length is, and that it trains.
@@ -346,7 +348,7 @@ TEST(SeriesRun, TrainsOnSeriesOfUnequalLength) {
               AllOf(HasSubstr("became infinite"), Not(HasSubstr("\"series\" already contains it"))))
       << "padding is NaN, and not to blame";
   recipe.tokenizer = "bytes";
-  EXPECT_THAT(error_of([&] { make_job(recipe); }), HasSubstr("reads no texts"));
+  EXPECT_THAT(error_of([&] { make_job(recipe); }), HasSubstr("does not read texts"));
 }
 
 // As texts are: one series of 150 steps among 79 of three.

@@ -46,8 +46,9 @@ int number_of(const Variables& variables, const char* name, int low, std::option
       number || !text, "init: the environment has ", name, "=\"", *text, "\", expected a number ",
       high == std::numeric_limits<int>::max() ? c10::str("of at least ", low) : c10::str("in [", low, ", ", high, "]"),
       ".");
-  TORCH_CHECK_VALUE(number, "init: the environment lacks ", name,
-                    ", expected it beside the launcher's other variables. Start with `bellows launch`, or set it.");
+  TORCH_CHECK_VALUE(
+      number, "init: the environment variable ", name,
+      " is not set, but other variables of the launcher are. Start with `bellows launch`, or set the variable.");
   return *number;
 }
 
@@ -64,7 +65,7 @@ void read_ranks(const Variables& variables, const Names& names, LaunchEnvironmen
                     ", expected local ranks from 0 to ", place.local_world_size - 1, ".");
   TORCH_CHECK_VALUE(place.local_world_size <= place.world_size, "init: the environment has ", names.local_world_size,
                     "=", place.local_world_size, " and ", names.world_size, "=", place.world_size,
-                    ", expected no more ranks on one machine than in all.");
+                    ", expected at most as many ranks on this machine as in total.");
 }
 
 /// A port that is the same for all ranks of a job and differs between most jobs of a machine.
@@ -131,8 +132,9 @@ void read_torchrun(const Variables& variables, LaunchEnvironment& place) {
   place.launcher = find(variables, "BELLOWS_LAUNCHER").value_or(place.launcher);
   if (place.world_size > 1 && !find(variables, "BELLOWS_STORE")) {
     for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
-      TORCH_CHECK_VALUE(find(variables, name), "init: the environment has WORLD_SIZE=", place.world_size, " and lacks ",
-                        name, ", expected where rank 0 is found. Start with `bellows launch`, or set it.");
+      TORCH_CHECK_VALUE(find(variables, name), "init: the environment has WORLD_SIZE=", place.world_size,
+                        ", but the variable ", name,
+                        " is not set, so rank 0 cannot be found. Start with `bellows launch`, or set the variable.");
     }
   }
   place.job = find(variables, "TORCHELASTIC_RUN_ID").value_or("");
@@ -166,7 +168,7 @@ LaunchEnvironment read_launch_environment(const Variables& variables) {
   place.token = find(variables, "BELLOWS_TOKEN").value_or("");
   if (const auto store = find(variables, "BELLOWS_STORE")) {
     TORCH_CHECK_VALUE(store->starts_with("file:///"), "init: the environment has BELLOWS_STORE=\"", *store,
-                      "\", expected file:///PATH, a file that all ranks can write.");
+                      "\", expected file:///PATH, a file that all ranks can write to.");
     place.store_file = store->substr(7);
   }
   return place;

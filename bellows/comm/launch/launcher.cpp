@@ -2,11 +2,13 @@
 
 #include <c10/util/Exception.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <thread>
 
@@ -44,9 +46,27 @@ bool ended_as_asked(const RankProcess& process) {
 std::string job_token(const LaunchOptions& options) {
   const char* given = std::getenv("BELLOWS_TOKEN");
   if (given && *given) return given;
-  TORCH_CHECK_VALUE(options.nodes == 1, "launch: the environment lacks BELLOWS_TOKEN, expected the same secret on all ",
-                    options.nodes, " nodes: export BELLOWS_TOKEN=$(openssl rand -hex 16), once, and copy it.");
+  TORCH_CHECK_VALUE(options.nodes == 1, "launch: the environment variable BELLOWS_TOKEN is not set, but all ",
+                    options.nodes,
+                    " nodes need the same secret. Run `export BELLOWS_TOKEN=$(openssl rand -hex 16)` once, and copy "
+                    "the value to the other nodes.");
   return make_token();
+}
+
+/// Checks before the first rank starts that the limit of open files suffices. Connections of the ranks to the store
+/// need more files than the number that is checked here.
+void check_open_files(int ranks) {
+  constexpr rlim_t for_launcher = 15, per_rank = 2, during_start = 4;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  rlim_t needed = for_launcher + per_rank * static_cast<rlim_t>(ranks) + during_start;
+  std::error_code ignored;
+  for (auto file = std::filesystem::directory_iterator("/proc/self/fd", ignored);
+       file != std::filesystem::directory_iterator(); file.increment(ignored))
+    ++needed;
+  TORCH_CHECK(needed <= limit.rlim_cur, "launch: ", ranks, ranks == 1 ? " rank needs" : " ranks need", " at least ",
+              needed, " open files, but the limit of this process is ", limit.rlim_cur,
+              " (ulimit -n). Raise the limit, for example with `ulimit -n 4096`, or start fewer ranks.");
 }
 
 /// Runs the ranks of this node from start to end.
@@ -135,8 +155,8 @@ void Round::pass_on_signals() {
     send(stop_ && asks_to_stop(signal) ? SIGKILL : signal);
     if (!asks_to_stop(signal)) continue;
     if (!stop_)
-      log_info("launch: got ", signal_name(signal), " and passed it on; waiting for ", running_ranks(),
-               " to end. A second signal kills them.");
+      log_info("launch: received ", signal_name(signal), " and passed it to the ranks. Waiting for ", running_ranks(),
+               " to end. A second signal kills the ranks.");
     stop_ = true;
   }
 }
@@ -236,14 +256,14 @@ void check_launch(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(!options.command.empty(), "launch: expected a program to start, got none.");
   TORCH_CHECK_VALUE(options.ranks > 0, "launch: expected at least 1 rank, got ", options.ranks, ".");
   TORCH_CHECK_VALUE(options.nodes > 0 && options.node_rank >= 0 && options.node_rank < options.nodes,
-                    "launch: got node ", options.node_rank, " of ", options.nodes, ", expected 0 to ",
+                    "launch: got node rank ", options.node_rank, " of ", options.nodes, ", expected 0 to ",
                     std::max(options.nodes, 1) - 1, ".");
   TORCH_CHECK_VALUE(options.nodes == 1 || !options.rendezvous.empty(), "launch: ", options.nodes,
-                    " nodes need a place to meet: `rendezvous` HOST:PORT, an address of node 0.");
+                    " nodes need an address at which they can meet. Set `rendezvous` to HOST:PORT of node 0.");
   TORCH_CHECK_VALUE(options.max_restarts >= 0, "launch: expected 0 or more restarts, got ", options.max_restarts, ".");
   TORCH_CHECK_VALUE(options.min_ranks >= 0 && options.min_ranks <= options.ranks,
                     "launch: expected `min_ranks` from 1 to ", options.ranks, ", got ", options.min_ranks, ".");
-  TORCH_CHECK_VALUE(options.min_ranks == 0 || options.nodes == 1, "launch: `min_ranks` works on one node only.");
+  TORCH_CHECK_VALUE(options.min_ranks == 0 || options.nodes == 1, "launch: `min_ranks` works only with one node.");
   TORCH_CHECK_VALUE(options.min_nodes >= 0 && options.min_nodes <= options.nodes,
                     "launch: expected `min_nodes` from 1 to ", options.nodes, ", got ", options.min_nodes, ".");
   TORCH_CHECK_VALUE(options.node_timeout_s > 0, "launch: expected a node timeout above 0 s, got ",
@@ -252,13 +272,14 @@ void check_launch(const LaunchOptions& options) {
 
 LaunchResult launch(const LaunchOptions& options, const OutputLine& on_line) {
   check_launch(options);
+  check_open_files(options.ranks);
   const std::string token = job_token(options);
   Guard guard;            // before threads start
   const Signals signals;  // before the threads of the store start, so that they inherit the blocked signals
   const auto interrupted = [&]() -> std::optional<Failure> {
     while (const int signal = signals.next()) {
       if (asks_to_stop(signal))
-        return Failure{.exit_code = 128 + signal, .how = "The launcher was asked to stop", .asked_for = true};
+        return Failure{.exit_code = 128 + signal, .how = "The launcher received a stop signal", .asked_for = true};
     }
     return std::nullopt;
   };

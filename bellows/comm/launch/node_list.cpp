@@ -19,7 +19,8 @@ std::vector<std::string_view> split_outside_brackets(std::string_view list) {
   for (size_t i = 0; i <= list.size(); ++i) {
     const char letter = i < list.size() ? list[i] : ',';
     depth += letter == '[' ? 1 : letter == ']' ? -1 : 0;
-    TORCH_CHECK_VALUE(depth == 0 || depth == 1, "node list \"", list, "\": bracket at offset ", i, " does not match.");
+    TORCH_CHECK_VALUE(depth == 0 || depth == 1, "node list \"", list, "\": the bracket at offset ", i,
+                      " has no counterpart.");
     if (letter != ',' || (depth == 1 && i < list.size())) continue;
     TORCH_CHECK_VALUE(depth == 0, "node list \"", list, "\": a bracket is not closed.");
     parts.push_back(list.substr(start, i - start));
@@ -44,7 +45,7 @@ void append_range(std::string_view range, std::string_view list, std::vector<std
   const int64_t from = bound(first, list), to = bound(last, list);
   TORCH_CHECK_VALUE(from <= to, "node list \"", list, "\": the range ", range, " runs backwards.");
   const size_t count = static_cast<size_t>(to - from) + 1 + numbers.size();
-  TORCH_CHECK_VALUE(count <= most_names, "node list \"", list, "\": with the range ", range, " it has more than ",
+  TORCH_CHECK_VALUE(count <= most_names, "node list \"", list, "\": with the range ", range, " the list has more than ",
                     most_names, " nodes.");
   for (int64_t i = from; i <= to; ++i) {
     std::string digits = std::to_string(i);

@@ -23,7 +23,7 @@ constexpr double meet_timeout_s = 300, reconnect_timeout_s = 10, leave_timeout_s
 constexpr auto beat_period = 500ms, meet_period = 20ms;
 
 Failure store_gone() {
-  return {.how = "Node 0, which serves the store, is gone", .is_last = true};
+  return {.how = "Node 0, which serves the store, has ended", .is_last = true};
 }
 
 /// Splits "HOST:PORT" or "[::1]:PORT".
@@ -57,8 +57,8 @@ auto read_entry(const std::string& key, const std::string& text, Use use) {
     return use(nlohmann::json::parse(text));
   } catch (const nlohmann::json::exception&) {
     TORCH_CHECK_VALUE(false, "launch: the store's entry \"", key, "\" is damaged: \"", text.substr(0, 100),
-                      "\", expected an entry of a launcher of the same version. Does another program use the "
-                      "port? Start the job on all nodes again, or give another `rendezvous`.");
+                      "\", expected an entry of a launcher of the same version. Does another program use the port? "
+                      "Start the job on all nodes again, or set another `rendezvous`.");
   }
 }
 
@@ -92,8 +92,9 @@ void check_same_nodes(const Store& job, int node, int nodes) {
     return;
   }
   const auto expected = job.wait_for("nodes", meet_timeout_s);
-  TORCH_CHECK_VALUE(expected == std::to_string(nodes), "launch: ", node_name(node), " was started with `nodes` ", nodes,
-                    ", node 0 with ", expected.value_or("none"), ". Give all nodes the same number.");
+  TORCH_CHECK_VALUE(expected == std::to_string(nodes), "launch: ", node_name(node),
+                    " was started with `nodes` = ", nodes, ", but node 0 with ", expected.value_or("none"),
+                    ". Give all nodes the same number.");
 }
 
 }  // namespace
@@ -197,8 +198,8 @@ std::string Nodes::missing_nodes(const std::vector<Member>& there) const {
 }
 
 void Nodes::check_patience(Clock::time_point since, const std::vector<Member>& there) const {
-  TORCH_CHECK(age_s(since) < meet_timeout_s, "launch: waited ", meet_timeout_s, " s for ", nodes_, " nodes, at least ",
-              min_nodes_, "; ", missing_nodes(there), " did not join at ", host_, ":", port(), ".");
+  TORCH_CHECK(age_s(since) < meet_timeout_s, "launch: waited ", meet_timeout_s, " s for ", nodes_, " nodes (at least ",
+              min_nodes_, "), but ", missing_nodes(there), " did not join at ", host_, ":", port(), ".");
 }
 
 /// Node 0 decides which nodes take part. Returns false if the job is over; see over().

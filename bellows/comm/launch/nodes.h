@@ -15,35 +15,36 @@ namespace bellows::comm {
 
 /// The reason why a round of ranks ends.
 struct Failure {
-  int rank = -1;  ///< -1: a node was lost
+  int rank = -1;  ///< -1 if a node was lost
   int exit_code = 1;
   std::string how;
   std::vector<std::string> last_lines;
-  bool asked_for = false;  ///< the launcher or a rank was asked to stop; no round follows
-  bool is_last = false;    ///< no further round is possible
+  bool asked_for = false;  ///< whether the launcher or a rank got a stop request; then no further round starts
+  bool is_last = false;    ///< whether no further round is possible
 
-  /// "rank 1 was killed by signal 9 (Killed)"
+  /// For example "rank 1 was killed by signal 9 (Killed)".
   std::string who_and_how() const { return rank < 0 ? how : "rank " + std::to_string(rank) + " " + how; }
 };
 
-/// The launchers of a job, connected by node 0's store, through which they share failures. A job on one machine has one
-/// node.
+/// The launchers of a job. They are connected through node 0's store, in which they report failures to each other. A
+/// job on one machine has one node.
 ///
-/// The nodes meet before each round of ranks. Node 0 waits for all nodes and writes the list of members. After a
-/// failure, it waits at most for the node timeout if enough nodes have joined. A node that is too late waits for the
+/// The nodes meet before each round. Node 0 waits for all nodes and writes the list of the nodes that take part. After
+/// a failure, it waits at most for the node timeout if enough nodes have joined. A node that joins later waits for the
 /// next round.
 class Nodes {
  public:
   using Interrupted = std::function<std::optional<Failure>()>;
 
-  /// Serves the store or joins it.
-  /// Params: interrupted – polled while waiting for node 0
+  /// On node 0, serves the store. On other nodes, joins it.
+  /// Params: interrupted – called repeatedly while this node waits for node 0
   /// Throws: like launch()
   Nodes(const LaunchOptions& options, const std::string& token, const Interrupted& interrupted);
 
-  /// Waits until a round with this node begins and returns its number: 0, 1, …, larger than that of the previous round.
-  /// Returns nothing if the job ended; over() has the reason.
-  /// Params: ranks – of this node; interrupted – polled; its result ends the job for this node
+  /// Waits until a round that includes this node begins, and returns its number. Numbers start at 0 and increase from
+  /// round to round. Returns nothing if the job has ended; over() then returns the reason.
+  /// Params: ranks – number of ranks on this node
+  ///         interrupted – called repeatedly during the wait; if it returns a failure, the job ends for this node
   /// Throws: c10::Error if too few nodes joined
   std::optional<int> meet(int ranks, const Interrupted& interrupted);
   const std::optional<Failure>& over() const { return over_; }
@@ -51,27 +52,27 @@ class Nodes {
   const std::string& host() const { return host_; }
   int port() const { return store_->port(); }
   int node_rank() const { return node_rank_; }
-  int first_rank() const { return first_rank_; }  ///< of this node, in this round
+  int first_rank() const { return first_rank_; }  ///< first rank of this node in the current round
   int world_size() const { return world_size_; }
 
-  /// Reports a failure of this node. Returns the first failure of the round on any node.
+  /// Reports a failure of this node. Returns the first failure of the round, which may come from another node.
   Failure report(const Failure& failure);
-  /// Returns a failure that another node reported, or the loss of a node. Also sends this node's heartbeat. Call it
-  /// several times a second.
+  /// Returns a failure that another node reported, or the loss of a node. It also sends the heartbeat of this node, so
+  /// call it several times a second.
   std::optional<Failure> heard();
-  /// Reports that this node's ranks of the round have ended.
+  /// Reports that all ranks of this node have ended in this round.
   void ended();
   bool all_ended();
-  std::string not_ended();  ///< "node 1, node 2"
+  std::string not_ended();  ///< the nodes whose ranks have not ended, such as "node 1, node 2"
   /// Leaves the job. Node 0 leaves last, because it serves the store.
-  /// Params: failure – how the job ended
+  /// Params: failure – the failure that ended the job, or nothing
   void leave(const std::optional<Failure>& failure);
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Member {
     int node = 0, ranks = 0;
-    std::string id;  ///< of its launcher; changes when the node is restarted
+    std::string id;  ///< ID of the node's launcher; it changes when the node is restarted
   };
   struct Beat {
     std::string text;
@@ -102,7 +103,7 @@ class Nodes {
   std::optional<Failure> over_;
   Clock::time_point last_beat_;
   int64_t beat_ = 0;
-  std::map<int, Beat> beats_;  ///< last heartbeat of the other nodes, and when it changed
+  std::map<int, Beat> beats_;  ///< last heartbeat of each other node, and the time when it changed
 };
 
 }  // namespace bellows::comm

@@ -134,7 +134,7 @@ Signals::Signals() {
   for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&mask, signal);
   pthread_sigmask(SIG_BLOCK, &mask, &before_);
   fd_ = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-  TORCH_CHECK(fd_ >= 0, "launch: signalfd: ", errno_message(errno), ".");
+  TORCH_CHECK(fd_ >= 0, "launch: cannot create a signal descriptor: ", errno_message(errno), ".");
 }
 
 Signals::~Signals() {
@@ -155,7 +155,7 @@ RankProcess::RankProcess(int rank, const std::vector<std::string>& command, cons
   const std::array<int, 2> ends = {out.write_end(), err.write_end()};
   const pid_t launcher = getpid();
   pid_ = fork();
-  TORCH_CHECK(pid_ >= 0, "launch: no further process for rank ", rank, ": ", errno_message(errno), ".");
+  TORCH_CHECK(pid_ >= 0, "launch: cannot start a process for rank ", rank, ": ", errno_message(errno), ".");
   if (pid_ == 0)
     become(const_cast<char**>(argv.data()), const_cast<char**>(variables.data()), signals.mask_before(), launcher,
            ends.data(), error.write_end());

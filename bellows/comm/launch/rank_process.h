@@ -14,8 +14,8 @@
 
 namespace bellows::comm {
 
-/// Kills process groups when the process that created the guard ends for any reason. A small helper process waits for
-/// that.
+/// Kills process groups when the process that created the guard ends for any reason. A small helper process detects
+/// this.
 class Guard {
  public:
   Guard();
@@ -25,7 +25,8 @@ class Guard {
 
   void add(pid_t group);
   void remove(pid_t group);
-  /// Starts another helper process if the current one was killed, and logs a warning. Call it several times a second.
+  /// If the helper process was killed, starts another one and logs a warning. Call this function several times a
+  /// second.
   /// Throws: c10::Error if the system cannot start a process
   void replace_if_lost();
 
@@ -34,7 +35,7 @@ class Guard {
   void tell(pid_t message) const;
 
   int pipe_ = -1;
-  pid_t pid_ = -1;  ///< -1: killed and not replaced
+  pid_t pid_ = -1;  ///< -1 if the helper process was killed and not replaced
   std::set<pid_t> groups_;
 };
 
@@ -47,7 +48,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int fd() const { return fd_; }
-  /// Returns the next signal, or 0.
+  /// Returns the next signal, or 0 if there is none.
   int next() const;
   const sigset_t& mask_before() const { return before_; }
 
@@ -69,17 +70,18 @@ class RankProcess {
   int rank() const { return rank_; }
   pid_t pid() const { return pid_; }
   bool running() const { return !status_; }
-  const std::array<int, 2>& outputs() const { return outputs_; }  ///< standard output and error; -1 after the end
+  /// File descriptors of standard output and standard error. A descriptor is -1 after the end of its output.
+  const std::array<int, 2>& outputs() const { return outputs_; }
 
-  /// Passes on the output that is available.
+  /// Passes the available output to `on_line`.
   void read_output(const OutputLine& on_line);
-  /// Returns true once when the process has ended. Then it has killed the process group and passed on the remaining
-  /// output.
+  /// Returns true once, when the process has ended. Before it returns true, it kills the process group and passes on
+  /// the remaining output.
   bool reap(const OutputLine& on_line);
   void send(int signal) const;
 
-  int exit_code() const;    ///< its exit code, or 128 + signal
-  std::string how() const;  ///< "ended with exit code 3"
+  int exit_code() const;    ///< exit code of the process, or 128 + the number of the signal that killed it
+  std::string how() const;  ///< for example "ended with exit code 3"
   std::vector<std::string> last_lines() const { return {last_lines_.begin(), last_lines_.end()}; }
 
  private:

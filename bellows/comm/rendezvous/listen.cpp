@@ -29,7 +29,8 @@ Addresses resolve(const std::string& host, int port, int kind) {
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = kind;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  TORCH_CHECK_VALUE(error == 0, "store: the host \"", host, "\" cannot be resolved: ", gai_strerror(error),
+  TORCH_CHECK_VALUE(error == 0, "store: the host \"", host,
+                    "\" cannot be resolved: ", error == EAI_SYSTEM ? errno_message(errno) : gai_strerror(error),
                     ". Check MASTER_ADDR, or the launcher's `rendezvous`.");
   return {found, &freeaddrinfo};
 }
@@ -61,11 +62,11 @@ Listener::Listener(const std::string& host, int port) {
     fd_ = listen_at(*address);
   const int reason = errno;
   TORCH_CHECK_VALUE(fd_ >= 0 || reason != EADDRINUSE, "store: port ", port, " on ", host,
-                    " is in use, expected a free one. Another job may be running: give a different MASTER_PORT, or end "
-                    "the program that listens there.");
+                    " is in use. Another job may be running. Set a different MASTER_PORT, or end the program that "
+                    "listens on this port.");
   TORCH_CHECK_VALUE(fd_ >= 0 || reason != EADDRNOTAVAIL, "store: ", host,
-                    " is no address of this machine, expected one: the store is served where rank 0 is. Check "
-                    "MASTER_ADDR, or the launcher's `rendezvous`.");
+                    " is not an address of this machine. The store runs on the machine of rank 0. Check MASTER_ADDR, "
+                    "or the launcher's `rendezvous`.");
   TORCH_CHECK_VALUE(fd_ >= 0, "store: cannot listen on ", host, ":", port, ": ", errno_message(reason), ".");
 }
 
@@ -90,6 +91,9 @@ namespace {
 /// Connects with a timeout, because a plain connect() takes two minutes if the network drops packets.
 bool answers(const addrinfo& address) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  // Waiting does not help against a limit of open files.
+  TORCH_CHECK(fd >= 0 || (errno != EMFILE && errno != ENFILE), "store: cannot open a socket: ", errno_message(errno),
+              ".");
   if (fd < 0) return false;
   int error = connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
   pollfd event = {fd, POLLOUT, 0};
@@ -128,7 +132,7 @@ std::string address_towards(const std::string& host) {
                      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0;
   const int reason = errno;
   if (fd >= 0) close(fd);
-  TORCH_CHECK(known, "init: no way from this machine to ", host, ": ", errno_message(reason), ".");
+  TORCH_CHECK(known, "init: this machine cannot reach ", host, ": ", errno_message(reason), ".");
   std::array<char, NI_MAXHOST> text{};
   getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
   return text.data();

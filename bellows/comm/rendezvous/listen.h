@@ -5,9 +5,10 @@
 
 namespace bellows::comm {
 
-/// A socket that listens on `host` and `port` (0: any free port). The destructor closes it unless it was released.
-/// Throws: c10::ValueError if the port is in use, the address does not belong to this machine or the host does not
-///         exist
+/// A socket that listens on `host` and `port`. If `port` is 0, any free port is used. The destructor closes the socket
+/// unless release() was called.
+/// Throws: c10::ValueError if the port is in use, if the address does not belong to this machine, or if the host does
+///         not exist
 class Listener {
  public:
   Listener(const std::string& host, int port);
@@ -23,11 +24,11 @@ class Listener {
   int fd_ = -1;
 };
 
-/// Waits until a process listens there. Returns false after the timeout or when `stop` is requested.
+/// Waits until a process listens on `host` and `port`. Returns false after the timeout or when `stop` is requested.
 bool wait_for_listener(const std::string& host, int port, double timeout_s, const std::stop_token& stop = {});
-/// The numeric local address from which packets to `host` are sent: 127.0.0.1 for a loopback address.
+/// Returns the numeric local address from which packets to `host` are sent. For a loopback address, this is 127.0.0.1.
 std::string address_towards(const std::string& host);
-/// Whether the host resolves to an address that only this machine can reach.
+/// Returns whether `host` resolves to an address that only this machine can reach.
 bool is_loopback(const std::string& host);
 
 }  // namespace bellows::comm

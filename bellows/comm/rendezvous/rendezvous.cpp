@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "bellows/comm/rendezvous/rendezvous.h"
 #include "bellows/comm/rendezvous/token.h"
 #include "bellows/comm/rendezvous/wait_report.h"
+#include "bellows/core/mutex.h"
 #include "bellows/report/json_text.h"
 #include "bellows/system/stop.h"
 
@@ -30,23 +30,23 @@ std::string place_of(const LaunchEnvironment& place) {
 }
 
 constexpr const char* one_job_a_port =
-    " If these are two jobs, give each its own MASTER_PORT and BELLOWS_TOKEN (openssl rand -hex 16).";
+    " If these are two jobs, set a different MASTER_PORT and BELLOWS_TOKEN for each (openssl rand -hex 16).";
 
 /// The ranks that the background thread is waiting for. Another thread logs them.
 class Awaited {
  public:
   void set(std::string what) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     what_ = std::move(what);
   }
   std::string text() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return what_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::string what_;
+  mutable Mutex mutex_;
+  std::string what_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 /// The signed description of a rank. Without the token, a process can write to the store, but cannot forge this entry.
@@ -64,18 +64,18 @@ Peer check_hello(const std::string& signed_text, int rank, const LaunchEnvironme
   constexpr size_t digits = 64;
   const std::string text = signed_text.substr(std::min(digits, signed_text.size()));
   TORCH_CHECK_VALUE(signed_text == sign(place.token, text) + text, "init: the process that claims to be rank ", rank,
-                    " does not have this job's token; expected the BELLOWS_TOKEN of rank ", place.rank, ".");
+                    " does not have the token of this job. Set the same BELLOWS_TOKEN as for rank ", place.rank, ".");
   const auto hello = nlohmann::json::parse(text);
   const Peer peer{
       .host = hello["host"], .machine = hello["machine"], .pid = hello["pid"], .start_ticks = hello["start"]};
   TORCH_CHECK_VALUE(hello["world_size"] == place.world_size, "init: rank ", rank, " (", name_of(peer),
-                    ") was started for a world of ", hello["world_size"].get<int>(), ", rank ", place.rank,
-                    " for one of ", place.world_size, ". Give all ranks the same WORLD_SIZE.", one_job_a_port);
+                    ") was started for a world of ", hello["world_size"].get<int>(), ", but rank ", place.rank,
+                    " for a world of ", place.world_size, ". Give all ranks the same WORLD_SIZE.", one_job_a_port);
   // Compared in JSON form, which differs from the name itself if the name is not UTF-8.
   const std::string job = hello.value("job", ""), own_job = nlohmann::json::parse(json_text(nlohmann::json(place.job)));
   TORCH_CHECK_VALUE(!place.token.empty() || job.empty() || own_job.empty() || job == own_job, "init: two jobs meet at ",
-                    place_of(place), ": rank ", rank, " (", name_of(peer), ") belongs to job ", job, ", rank ",
-                    place.rank, " to job ", place.job, ".", one_job_a_port);
+                    place_of(place), ": rank ", rank, " (", name_of(peer), ") belongs to job ", job, ", but rank ",
+                    place.rank, " belongs to job ", place.job, ".", one_job_a_port);
   return peer;
 }
 
@@ -95,9 +95,9 @@ std::vector<int> missing_ranks(const Store& job, const LaunchEnvironment& place)
     if (outside.find("refused/rank " + std::to_string(rank)))
       refused += (refused.empty() ? "" : ", ") + std::to_string(rank);
   }
-  TORCH_CHECK(false, "init: waited ", timeout_s, " s for ", place.world_size, " ranks, ", missing.size(),
+  TORCH_CHECK(false, "init: waited ", timeout_s, " s for ", place.world_size, " ranks, but ", missing.size(),
               " did not join: ", c10::Join(", ", missing),
-              refused.empty() ? "" : " (refused, because of another token: " + refused + ")",
+              refused.empty() ? "" : " (refused because of a different token: " + refused + ")",
               ". Check their output, or raise join_timeout_s.");
 }
 
@@ -106,7 +106,7 @@ constexpr const char* twice_key = "twice";
 
 [[noreturn]] void fail_twice(int rank, const Peer& first, const Peer& second) {
   TORCH_CHECK_VALUE(false, "init: rank ", rank, " has already joined (", name_of(first), "), and was started again (",
-                    name_of(second), "). Give every process its own RANK.", one_job_a_port);
+                    name_of(second), "). Give every process a different RANK.", one_job_a_port);
 }
 
 void check_nobody_twice(const Store& job, const LaunchEnvironment& place) {
@@ -137,7 +137,7 @@ std::string wait_for_hello(const Store& job, const Store& outside, const LaunchE
       const auto missing = lists && waited_s > 1 ? missing_ranks(job, place) : std::vector<int>{rank};
       awaited.set(c10::str(missing.size() == 1 ? "rank " : "ranks ", c10::Join(", ", missing),
                            lists && waited_s > 1 ? c10::str("; ", place.world_size - static_cast<int>(missing.size()),
-                                                            " of ", place.world_size, " ranks are there,")
+                                                            " of ", place.world_size, " ranks have joined,")
                                                  : "",
                            " at ", place_of(place)));
     }
@@ -167,8 +167,8 @@ Store open_store(const LaunchEnvironment& place, double timeout_s, const std::st
   if (!place.store_file.empty()) return Store::in_file(place.store_file, place.world_size);
   TORCH_CHECK_VALUE(!place.token.empty() || is_loopback(place.master_address), "init: the ranks meet at ",
                     place.master_address,
-                    ", which other machines reach, and the job has no token. Export the same "
-                    "secret on every machine: BELLOWS_TOKEN=$(openssl rand -hex 16).");
+                    ", which other machines can reach, but the job has no token. Set the same secret on every machine: "
+                    "BELLOWS_TOKEN=$(openssl rand -hex 16).");
   if (place.rank > 0 || place.launcher_has_store)
     return Store::join(place.master_address, place.master_port, timeout_s, stop);
   try {
@@ -206,8 +206,8 @@ Store enter_job(const Store& store, const std::string& token, const std::string&
   if (store.set_first("job", mine) != mine) {
     store.set("refused/" + who, "1");
     TORCH_CHECK_VALUE(false, "init: ", who,
-                      " is refused: its token is not that of the job that meets here. Expected the "
-                      "same BELLOWS_TOKEN for all ranks; is another job using the port?");
+                      " was refused, because its token differs from the token of the job at this address. Set the same "
+                      "BELLOWS_TOKEN for all ranks. Does another job use the port?");
   }
   return store.under(sign(token, "keys"));
 }
@@ -222,7 +222,7 @@ Meeting meet(const LaunchEnvironment& place, int time, double timeout_s) {
     wait.report(text);
     throw_if_stopped(who + " waited for " + text());
     TORCH_CHECK(wait.waited_s() < 2 * timeout_s + 10, who, " waited ", static_cast<int64_t>(wait.waited_s()), " s for ",
-                text(), ", which does not answer. Is the process there stopped, or the network cut?");
+                text(), ", which does not answer. Is that process stopped, or is the network interrupted?");
   };
   return in_background(
       [place, time, timeout_s, awaited](const std::stop_token& abandoned) {

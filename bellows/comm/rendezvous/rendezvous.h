@@ -10,20 +10,21 @@
 
 namespace bellows::comm {
 
-/// The result of meet(), in which the ranks compare tokens, ranks and world sizes.
+/// The result of meet(). meet() also checks that all processes have the same token and world size, and that no rank
+/// occurs twice.
 struct Meeting {
-  Store store;              ///< the part for this job
-  std::vector<Peer> peers;  ///< one per rank
+  Store store;              ///< the part of the store that belongs to this job
+  std::vector<Peer> peers;  ///< one process per rank
 };
 
-/// Returns the part of the store that is only accessible with `token`.
-/// Params: who – "rank 1", for messages of the others
-/// Throws: c10::ValueError if the store belongs to a job with another token
+/// Returns the part of the store that is accessible only with `token`.
+/// Params: who – name of this process, such as "rank 1", in its own errors and in those of other processes
+/// Throws: c10::ValueError if the store belongs to a job with a different token
 Store enter_job(const Store& store, const std::string& token, const std::string& who);
 
-/// Opens the store from the environment (the launcher's, a file, or one that rank 0 serves here) and waits for the
-/// other ranks. Logs the missing ranks after 10 s, then at growing intervals.
-/// Params: time – number of earlier joins of this process
+/// Opens the store and waits for the other ranks. The environment determines where the store is: in the launcher, in
+/// rank 0's process, or in a file. Missing ranks are logged after 10 s, and then at growing intervals.
+/// Params: time – how many times this process has already joined a job
 /// Throws: like init()
 Meeting meet(const LaunchEnvironment& place, int time, double timeout_s);
 

@@ -44,8 +44,9 @@ Store Store::serve(const std::string& host, int port) {
 
 Store Store::join(const std::string& host, int port, double timeout_s, const std::stop_token& stop) {
   // libtorch's client also waits, but prints a stack trace for each failed attempt.
-  TORCH_CHECK(wait_for_listener(host, port, timeout_s, stop), "store: found none at ", host, ":", port, " within ",
-              timeout_s, " s, expected rank 0 or the launcher to serve it.");
+  TORCH_CHECK(wait_for_listener(host, port, timeout_s, stop), "store: no store answered at ", host, ":", port,
+              " within ", timeout_s,
+              " s. Check that the process that serves the store (rank 0 or the launcher) is running.");
   c10d::TCPStoreOptions options;
   options.waitWorkers = false;
   options.port = static_cast<uint16_t>(port);
@@ -55,8 +56,8 @@ Store Store::join(const std::string& host, int port, double timeout_s, const std
 
 Store Store::in_file(const std::string& path, int users) {
   const std::string folder = path.substr(0, path.rfind('/') + 1);
-  TORCH_CHECK_VALUE(access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, "Store: cannot write in ", folder,
-                    ": ", errno_message(errno), ". Name a file in a folder that all ranks can write.");
+  TORCH_CHECK_VALUE(access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, "Store: cannot write to ", folder,
+                    ": ", errno_message(errno), ". Name a file in a folder that all ranks can write to.");
   return make_store(c10::make_intrusive<c10d::FileStore>(path, users), 0);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "bellows/core/mutex.h"
 #include "bellows/system/no_sigpipe.h"
 #include "bellows/system/thread.h"
 
@@ -36,21 +37,21 @@ struct StoreView::State {
   bool turn(const Store& store, int64_t of);
   void add(Write write);
   std::optional<std::string> look(const std::string& key, bool changes);
-  std::vector<std::string> due() const;
+  std::vector<std::string> due() const BELLOWS_REQUIRES(mutex);
 
   const std::function<Store()> open;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<Write> writes;
-  std::map<std::string, Look> looks;
-  ViewClock::time_point answered = ViewClock::now();
-  int64_t generation = 0;                                     ///< of the thread that may change this object
-  std::shared_ptr<bool> runs = std::make_shared<bool>(true);  ///< whether that thread runs
-  bool gone = false;
+  Mutex mutex;
+  ConditionVariable changed;
+  std::vector<Write> writes BELLOWS_GUARDED_BY(mutex);
+  std::map<std::string, Look> looks BELLOWS_GUARDED_BY(mutex);
+  ViewClock::time_point answered BELLOWS_GUARDED_BY(mutex) = ViewClock::now();
+  int64_t generation BELLOWS_GUARDED_BY(mutex) = 0;  ///< of the thread that may change this object
+  std::shared_ptr<bool> runs BELLOWS_GUARDED_BY(mutex) = std::make_shared<bool>(true);  ///< whether that thread runs
+  bool gone BELLOWS_GUARDED_BY(mutex) = false;
 };
 
 void StoreView::State::add(Write write) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   const auto same = std::find_if(writes.begin(), writes.end(), [&](const Write& other) {
     return other.key == write.key && !other.first && !write.first;
   });
@@ -63,7 +64,7 @@ void StoreView::State::add(Write write) {
 }
 
 std::optional<std::string> StoreView::State::look(const std::string& key, bool changes) {
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   const auto [entry, is_new] = looks.try_emplace(key, Look{.value = {}, .changes = changes});
   if (is_new) changed.notify_all();
   return entry->second.value;
@@ -80,7 +81,7 @@ std::vector<std::string> StoreView::State::due() const {
 
 /// Writes and looks up once. Returns false if another thread has replaced this one.
 bool StoreView::State::turn(const Store& store, int64_t of) {
-  std::unique_lock lock(mutex);
+  UniqueLock lock(mutex);
   const std::vector<Write> to_write = writes;
   const std::vector<std::string> to_look = due();
   lock.unlock();
@@ -113,14 +114,14 @@ void StoreView::start(const std::shared_ptr<State>& state) {
   start_thread("process group", [state, generation = state->generation, runs = state->runs] {
     const NoSigpipe no_signal;  // for writes to a broken connection
     run(state, generation);
-    const std::lock_guard lock(state->mutex);
+    const MutexLock lock(state->mutex);
     *runs = false;
     state->changed.notify_all();
   }).detach();
 }
 
 void StoreView::run(const std::shared_ptr<State>& state, int64_t generation) {
-  const auto mine = [&] { return state->generation == generation; };
+  const auto mine = [&]() BELLOWS_REQUIRES(state->mutex) { return state->generation == generation; };
   const auto open = [&]() -> std::optional<Store> {
     try {
       return state->open();
@@ -129,7 +130,7 @@ void StoreView::run(const std::shared_ptr<State>& state, int64_t generation) {
     }
   };
   std::optional<Store> store;
-  std::unique_lock lock(state->mutex);
+  UniqueLock lock(state->mutex);
   while (mine()) {
     lock.unlock();
     bool broken = false;
@@ -145,7 +146,7 @@ void StoreView::run(const std::shared_ptr<State>& state, int64_t generation) {
     lock.lock();
     if (broken && mine()) state->gone = true;
     if (broken) return;
-    const auto pending = [&] { return !mine() || (store && !state->writes.empty()); };
+    const auto pending = [&]() BELLOWS_REQUIRES(state->mutex) { return !mine() || (store && !state->writes.empty()); };
     state->changed.wait_for(lock, store ? look_period : open_period, pending);
   }
 }
@@ -155,11 +156,11 @@ StoreView::StoreView(std::function<Store()> open) : state_(std::make_shared<Stat
 }
 
 StoreView::~StoreView() {
-  std::unique_lock lock(state_->mutex);
+  UniqueLock lock(state_->mutex);
   ++state_->generation;
   state_->changed.notify_all();
   // Waits for the thread, because it uses the store. A hanging thread is left behind.
-  state_->changed.wait_for(lock, 1s, [this] { return !*state_->runs; });
+  state_->changed.wait_for(lock, 1s, [this]() BELLOWS_REQUIRES(state_->mutex) { return !*state_->runs; });
 }
 
 void StoreView::set(const std::string& key, const std::string& value) {
@@ -180,31 +181,32 @@ std::optional<std::string> StoreView::latest(const std::string& key) {
 
 std::optional<std::string> StoreView::wait_for(const std::string& key, double timeout_s) {
   state_->look(key, false);
-  std::unique_lock lock(state_->mutex);
+  UniqueLock lock(state_->mutex);
   const State::Look& look = state_->looks[key];
   state_->changed.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                           [&] { return look.value.has_value() || state_->gone; });
+                           [&]() BELLOWS_REQUIRES(state_->mutex) { return look.value.has_value() || state_->gone; });
   return look.value;
 }
 
 bool StoreView::flush(double timeout_s) {
-  std::unique_lock lock(state_->mutex);
-  return state_->changed.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                                  [&] { return state_->writes.empty() || state_->gone; });
+  UniqueLock lock(state_->mutex);
+  return state_->changed.wait_for(
+      lock, std::chrono::duration<double>(timeout_s),
+      [&]() BELLOWS_REQUIRES(state_->mutex) { return state_->writes.empty() || state_->gone; });
 }
 
 double StoreView::silent_s() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return std::chrono::duration<double>(ViewClock::now() - state_->answered).count();
 }
 
 bool StoreView::is_gone() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->gone;
 }
 
 void StoreView::renew() {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   ++state_->generation;
   state_->runs = std::make_shared<bool>(true);
   state_->changed.notify_all();

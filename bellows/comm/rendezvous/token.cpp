@@ -30,7 +30,7 @@ std::string hexadecimal(std::span<const unsigned char> bytes) {
 std::string make_token() {
   std::array<unsigned char, 16> bytes;
   TORCH_CHECK(getrandom(bytes.data(), bytes.size(), 0) == ssize_t{bytes.size()},
-              "make_token: the system gives no random numbers: ", errno_message(errno), ".");
+              "make_token: the system returned no random numbers: ", errno_message(errno), ".");
   return hexadecimal(bytes);
 }
 

@@ -12,15 +12,16 @@
 
 namespace bellows::comm {
 
-/// Logs what a wait is for after 10 s, and again each time the waiting time has doubled.
+/// Logs the reason for a wait after 10 s, and again each time the waiting time has doubled.
 class WaitReport {
  public:
-  /// Params: who – "init: rank 0"; timeout_s – the caller's timeout, for the message; 0: none
+  /// Params: who – the waiting process, such as "init: rank 0"; timeout_s – timeout that the message states; 0 if there
+  ///               is none
   WaitReport(std::string who, double timeout_s) : who_(std::move(who)), timeout_s_(timeout_s) {}
 
   double waited_s() const { return std::chrono::duration<double>(Clock::now() - since_).count(); }
-  /// Call it several times a second during the wait.
-  /// Params: what – "rank 1"; called only to log
+  /// Call this function several times a second during the wait.
+  /// Params: what – returns what the process is waiting for, such as "rank 1". It is called only for logging
   void report(const std::function<std::string()>& what) {
     const double waited = waited_s();
     if (waited < next_s_) return;
@@ -38,10 +39,11 @@ class WaitReport {
   double next_s_ = 10;
 };
 
-/// Runs `work` on another thread, so that an unresponsive peer cannot prevent this thread from logging and stopping.
-/// Params: work – receives a token that is stopped when its result is no longer needed; must own everything it uses
-///         look – called repeatedly until the work is done; if it throws, the wait ends
-/// Throws: the exceptions of `work` and `look`
+/// Runs `work` on another thread. The calling thread can then still log, and can stop if a peer does not respond.
+/// Params: work – receives a stop token. A stop is requested when the result is no longer needed. `work` must own
+///                everything that it uses, because it may outlive the call
+///         look – called repeatedly until the work is done. If it throws, the wait ends
+/// Throws: exceptions of `work` and `look`
 template <class Work>
 auto in_background(Work work, const std::function<void()>& look) {
   std::stop_source abandoned;

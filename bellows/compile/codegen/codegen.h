@@ -10,37 +10,40 @@
 
 namespace bellows::compile_detail {
 
-/// The code generated for a group: C++ functions that are called one after another.
+/// The generated code of a group: C++ functions that must be called one after another.
 struct KernelCode {
   /// A function with this signature:
   /// void SYMBOL(char* const* operands, char* const* results, const double* numbers, char* scratch, i64 begin, i64 end)
-  /// It computes the units from `begin` to `end`. Units may be computed in any order and at the same time.
+  /// It computes the units of work from `begin` to `end`. Units are independent and may be computed concurrently.
   struct Function {
     std::string symbol;  ///< derived from the text, so that equal code has the same name
     std::string text;
     int64_t units = 0;
-    int64_t unit_bytes = 0;  ///< cost of a unit: the bytes that could be moved in the same time
+    /// Estimated cost of a unit, expressed as the bytes that memory could transfer in that time.
+    int64_t unit_bytes = 0;
   };
   std::vector<Function> functions{};
   size_t scratch_bytes = 0;  ///< for values that one function passes to another
 };
 
-/// Generates code. Shapes and strides are part of it; numbers are read when it runs.
+/// Generates code for an expression. Shapes and strides are constants in the code. Numbers are read when the code runs.
 ///
-/// It chooses rows or columns by which elements are adjacent in memory. Adjacent loops are merged into one. The
-/// innermost loop is written so that the compiler vectorizes it. bf16 and half are computed in float. Sums of floats
-/// are computed in parts, which are added in double.
-/// Returns:  nothing if the expression is not supported: a type that C++ lacks, or an operand that is written before
-///           all of its reads
-/// Numerics: exp, expm1, log, log1p, tanh and erf of floats are within 5 units in the last place of libtorch's
+/// The code iterates over rows or columns, depending on which elements are adjacent in memory. Adjacent loops are
+/// merged. The innermost loop is written so that the compiler vectorizes it. bf16 and half are computed in float. Sums
+/// of floats are computed in parts, and the parts are added in double.
+/// Returns:  nothing if the expression is not supported. This is the case for 16 or more loops, a loop without
+///           iterations, and a type that generated code does not support. It is also the case if an operand would be
+///           written before its last read, or an element would be updated more than once
+/// Numerics: exp, expm1, log, log1p, tanh and erf of floats differ from libtorch's by at most 5 units in the last place
 ///           (tests/compile)
 std::optional<KernelCode> generate(const graph::Expression& expression);
 
-/// Generates code for several independent expressions that share operands, results and numbers. Expressions with the
-/// same code form one function, whose work is divided among threads as a whole.
+/// Generates code for several independent expressions that share operands, results and numbers. Loop nests with the
+/// same code become one function if they have at most one loop, no reductions and no scratch memory. The threads share
+/// the combined work of these loop nests.
 std::optional<KernelCode> generate(const std::vector<graph::Expression>& expressions);
 
-/// Returns: one source with all these functions, each once
+/// Returns a source text that contains each of these functions once.
 std::string source_of(const std::vector<const KernelCode*>& kernels);
 
 }  // namespace bellows::compile_detail

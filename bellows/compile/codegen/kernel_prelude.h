@@ -4,7 +4,7 @@
 
 namespace bellows::compile_detail {
 
-/// Returns: the beginning of each generated source: types, conversions, and functions of one place
+/// Returns the beginning of each generated source: types, conversions, and functions on individual elements.
 std::string_view kernel_prelude();
 
 }  // namespace bellows::compile_detail

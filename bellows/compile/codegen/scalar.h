@@ -6,29 +6,32 @@
 
 namespace bellows::compile_detail {
 
-/// The C++ type of a term of this type, and of memory that holds it.
+/// Returns the C++ type for terms of this type, or for memory with elements of this type.
 const char* value_type(c10::ScalarType type);
 const char* memory_type(c10::ScalarType type);
 
-/// Converts `text`, a term or memory, to another type.
+/// Returns code that converts `text`, which is a term or an element in memory, to a different type.
 std::string converted(const std::string& text, c10::ScalarType from, c10::ScalarType to);
-/// A value of a type as C++ literal.
+/// Returns a value as a C++ literal.
 std::string literal(double value, c10::ScalarType type);
-/// The computation of a term from `a`, `b` and `c`; not for leaves and reductions. `from` is the type of `a`.
+/// Returns code that computes a term from `a`, `b` and `c`. It does not support leaves and reductions.
+/// Params: from – the type of `a`
 std::string applied(const graph::Term& term, c10::ScalarType from, const std::string& a, const std::string& b,
                     const std::string& c);
-/// A power with a known exponent: a multiplication or a root where ATen uses one, otherwise `otherwise`.
+/// Returns code for a power with a known exponent. If ATen uses a multiplication or a root for this exponent, so does
+/// the code.
+/// Params: otherwise – code for all other exponents
 std::string power(const std::string& base, double exponent, const std::string& otherwise);
-/// True if storing the result is cheaper than computing it twice.
+/// Whether computing this function twice costs more than storing its result.
 bool is_expensive(graph::Function function);
 
-/// The code of a reduction: of the parts, which run in vector code, and of their total.
+/// The code of a reduction. Partial results are computed in vector code and then combined into the total.
 struct ReductionCode {
-  std::string part_type, total_type;  ///< sums of floats are accumulated in double
-  std::string start;                  ///< initial value of both
-  std::string clause;                 ///< of `omp simd`
+  std::string part_type, total_type;  ///< float sums and products have a total in double
+  std::string start;                  ///< initial value of partial results and total
+  std::string clause;                 ///< reduction operator for `omp simd`
   std::string joined(const std::string& total, const std::string& part) const;
-  bool watches_nan = false;  ///< comparisons lose NaN, so it is detected separately
+  bool watches_nan = false;  ///< NaN must be detected separately, because comparisons ignore it
   graph::Function function = graph::Function::sum;
 };
 ReductionCode reduction_code(const graph::Term& term);

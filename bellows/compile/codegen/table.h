@@ -8,10 +8,10 @@
 
 namespace bellows::compile_detail {
 
-/// Several phases with the same code, computed by one function that goes through the places of all of them. Used for
-/// the updates of an optimizer.
+/// Several phases with the same code. One function computes the elements of all these phases. The updates of an
+/// optimizer use tables.
 struct Table {
-  static constexpr int64_t block = 4096;  ///< places per unit
+  static constexpr int64_t block = 4096;  ///< elements per unit of work
 
   struct Item {
     struct Address {
@@ -20,19 +20,20 @@ struct Table {
       int64_t offset_bytes = 0;
     };
     int64_t places = 0;
-    std::vector<Address> addresses{};  ///< of loads, then of stores, in order
+    std::vector<Address> addresses{};  ///< of loads, followed by stores, in order
     std::vector<int> numbers{};
   };
   Phase phase{};  ///< of the first item, with accesses and numbers counted from 0
-  Phase alone{};  ///< the original phase, for a table with a single item
+  Phase alone{};  ///< the original phase, used if the table has a single item
   std::vector<Item> items{};
 
   int64_t units() const;
-  /// The table as data of the function.
+  /// Returns the table as C++ data for the function.
   std::string text() const;
 };
 
-/// Combines independent phases with the same code.
+/// Combines independent flat phases that have the same code. A flat phase has at most one loop, no reductions and no
+/// scratch memory. Every other phase gets a separate table.
 std::vector<Table> make_tables(const std::vector<Phase>& phases);
 
 }  // namespace bellows::compile_detail

@@ -10,7 +10,7 @@
 
 namespace bellows::compile_detail {
 
-/// Runs generated functions on libtorch's threads.
+/// Runs generated functions on several threads.
 class GeneratedKernel : public graph::Kernel {
  public:
   /// Throws: c10::Error if the library lacks one of the functions

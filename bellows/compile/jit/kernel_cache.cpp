@@ -49,7 +49,7 @@ void say_once(std::atomic<bool>& said, const std::string& message) {
 
 Library::Library(const std::string& content) {
   const int fd = ::memfd_create("bellows-kernel", MFD_CLOEXEC);
-  TORCH_CHECK(fd >= 0, "compile: no memory for a kernel: ", errno_message(errno), ".");
+  TORCH_CHECK(fd >= 0, "compile: cannot allocate memory for a kernel: ", errno_message(errno), ".");
   for (size_t done = 0; done < content.size();) {
     const ssize_t written = ::write(fd, content.data() + done, content.size() - done);
     if (written < 0 && errno == EINTR) continue;
@@ -70,7 +70,7 @@ Library::~Library() {
 
 void* Library::symbol(const std::string& name) const {
   void* const found = ::dlsym(handle_, name.c_str());
-  TORCH_CHECK(found, "compile: a generated library lacks ", name, ".");
+  TORCH_CHECK(found, "compile: a generated library has no symbol ", name, ".");
   return found;
 }
 
@@ -79,22 +79,23 @@ KernelCache::KernelCache(KernelCacheOptions options)
   static std::atomic<bool> said = false;
   try {
     compiler_ = KernelCompiler::find();
-    TORCH_CHECK(compiler_, "compile: there is no C++ compiler (g++ or clang++ in PATH, or BELLOWS_CXX).");
+    TORCH_CHECK(compiler_,
+                "compile: no C++ compiler was found. Install g++ or clang++, or set BELLOWS_CXX to the path of one.");
   } catch (const std::exception& error) {
     say_once(said, user_message(error) + " No code is generated.");
   }
 }
 
 KernelCache::Counts KernelCache::counts() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return counts_;
 }
 
 std::shared_ptr<const Library> KernelCache::load(const std::string& source, const std::stop_token& stop) {
-  TORCH_CHECK(compiler_, "compile: there is no C++ compiler.");
+  TORCH_CHECK(compiler_, "compile: no C++ compiler was found.");
   const std::string key = digest(std::string(format) + compiler_->identity + source);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (auto library = loaded_[key].lock()) return ++counts_.shared, library;
   }
   std::shared_ptr<const Library> library = from_disk(key);
@@ -102,10 +103,10 @@ std::shared_ptr<const Library> KernelCache::load(const std::string& source, cons
     const std::string compiled = compiler_->compile(source, stop);
     library = std::make_shared<const Library>(compiled);
     write(key, compiled);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counts_.compiled;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   loaded_[key] = library;
   return library;
 }
@@ -116,12 +117,12 @@ std::shared_ptr<const Library> KernelCache::from_disk(const std::string& key) {
   if (!content) return nullptr;
   try {
     auto library = std::make_shared<const Library>(*content);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++counts_.from_disk;
     return library;
   } catch (const std::exception& error) {
-    log_info(user_message(error), " It is compiled again.");
-    const std::lock_guard lock(mutex_);
+    log_info(user_message(error), " The kernel is compiled again.");
+    const MutexLock lock(mutex_);
     ++counts_.refused;
     return nullptr;
   }
@@ -158,7 +159,7 @@ std::optional<std::string> KernelCache::read(const std::string& key) {
 
 std::nullopt_t KernelCache::refuse(const std::string& why) {
   log_info(why);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counts_.refused;
   return std::nullopt;
 }
@@ -213,7 +214,7 @@ void KernelCache::make_room() {
     total -= entry.bytes;
     ++evicted;
   }
-  const std::lock_guard counting(mutex_);
+  const MutexLock counting(mutex_);
   counts_.evicted += evicted;
 }
 

@@ -3,20 +3,20 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
 #include <unordered_map>
 
 #include "bellows/compile/jit/kernel_compiler.h"
+#include "bellows/core/mutex.h"
 
 namespace bellows::compile_detail {
 
-/// A loaded shared library. It is unloaded with this object.
+/// A loaded shared library. The destructor unloads it.
 class Library {
  public:
-  /// Params: content – of the file; exactly these bytes are loaded
+  /// Params: content – content of the library's file; exactly these bytes are loaded
   /// Throws: c10::Error if the system cannot load the library
   explicit Library(const std::string& content);
   ~Library();
@@ -27,34 +27,40 @@ class Library {
 
  private:
   void* handle_ = nullptr;
-  int fd_ = -1;  ///< open as long as the library is loaded, because the loader identifies libraries by name
+  /// Stays open while the library is loaded. The loader sees `/proc/self/fd/N`. If N were reused, the loader could
+  /// return the wrong library.
+  int fd_ = -1;
 };
 
 struct KernelCacheOptions {
-  /// "": $BELLOWS_CACHE/kernels, else $XDG_CACHE_HOME/bellows/kernels, else ~/.cache/bellows/kernels
+  /// Folder of the cache. If empty: $BELLOWS_CACHE/kernels, else $XDG_CACHE_HOME/bellows/kernels, else
+  /// ~/.cache/bellows/kernels
   std::string folder = "";
-  int64_t limit_bytes = 256 * 1024 * 1024;  ///< of all entries; the least recently used ones are evicted
+  int64_t limit_bytes = 256 * 1024 * 1024;  ///< total size of all entries; the least recently used are evicted
 };
 
-/// Compiled kernels by the content of their source. Looked up in this process, then on disk; otherwise compiled.
+/// A cache of compiled kernels, looked up by their source. A kernel is looked up in this process first, then on disk.
+/// If it is not found, it is compiled.
 ///
-/// An entry is a file. Its name is a digest of the source, the compiler, its flags and the processor. After the
-/// library's bytes, it contains a digest of them and of the name. An entry is compiled again, and never loaded, if it
-/// is truncated or modified, has another name, belongs to another user, or is writable by other users. A folder that
-/// other users can change is not used. Processes may share a folder: an entry gets its name only when it is complete.
-/// Threads: safe
+/// An entry is a file that contains the library, followed by a digest of the library and of the entry's name. The name
+/// is a digest of the source, the compiler, its flags and the processor. Processes may share a folder, because an entry
+/// receives its name only when it is complete. An entry is compiled again instead of loaded if it is truncated or
+/// modified, has the wrong name, belongs to a different user, or is writable by other users. A folder that other users
+/// can modify is not used.
+/// Threads: thread-safe
 class KernelCache {
  public:
   explicit KernelCache(KernelCacheOptions options = {});
 
-  /// True if there is a compiler. If there is none, or the folder cannot be used, this is logged once.
+  /// Whether a compiler is available. If there is none, a warning is logged once.
   bool can_compile() const { return compiler_.has_value(); }
-  /// Throws: c10::Error if there is no compiler, and as KernelCompiler::compile()
+  /// Returns the library that is compiled from `source`.
+  /// Throws: c10::Error if there is no compiler, or if KernelCompiler::compile() throws it
   std::shared_ptr<const Library> load(const std::string& source, const std::stop_token& stop = {});
 
   struct Counts {
     int64_t compiled = 0, from_disk = 0, shared = 0;  ///< shared: already loaded in this process
-    int64_t refused = 0;                              ///< existing entries that were not valid
+    int64_t refused = 0;                              ///< existing entries that were invalid
     int64_t evicted = 0;
   };
   Counts counts() const;
@@ -70,10 +76,10 @@ class KernelCache {
   KernelCacheOptions options_;
   std::string folder_;
   std::optional<KernelCompiler> compiler_;
-  mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::weak_ptr<const Library>> loaded_;
-  Counts counts_;
-  std::atomic<bool> said_ = false;  ///< whether it was logged that kernels are not cached
+  mutable Mutex mutex_;
+  std::unordered_map<std::string, std::weak_ptr<const Library>> loaded_ BELLOWS_GUARDED_BY(mutex_);
+  Counts counts_ BELLOWS_GUARDED_BY(mutex_);
+  std::atomic<bool> said_ = false;  ///< whether the 'kernels are not cached' warning has been logged
 };
 
 }  // namespace bellows::compile_detail

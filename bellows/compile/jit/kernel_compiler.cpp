@@ -62,8 +62,8 @@ class PrivateFolder {
   PrivateFolder() {
     const fs::path parent = temporary_folder();
     path_ = (parent / (std::string(name_start) + "XXXXXX")).string();
-    TORCH_CHECK(::mkdtemp(path_.data()), "compile: cannot make a folder in ", parent.string(), ": ",
-                errno_message(errno), ". Set TMPDIR to a folder that can be written.");
+    TORCH_CHECK(::mkdtemp(path_.data()), "compile: cannot create a folder in ", parent.string(), ": ",
+                errno_message(errno), ". Set TMPDIR to a folder that you can write to.");
   }
   ~PrivateFolder() {
     std::error_code ignored;
@@ -212,7 +212,7 @@ std::optional<KernelCompiler> KernelCompiler::find(int timeout_s) {
     return KernelCompiler{candidate, identity + "\n" + processor()};
   }
   TORCH_CHECK(!chosen || !*chosen, "compile: BELLOWS_CXX is \"", chosen, "\", which does not answer --version within ",
-              timeout_s, " s. Set it to the name or path of a C++ compiler, without arguments, or not at all.");
+              timeout_s, " s. Set it to the name or path of a C++ compiler without arguments, or unset it.");
   return std::nullopt;
 }
 
@@ -225,7 +225,7 @@ std::string KernelCompiler::compile(const std::string& source, const std::stop_t
   words.insert(words.end(), {"-o", library, text, "-lm"});
   const int status = run_program(words, folder, said, stop, timeout_s);
   TORCH_CHECK(!stop.stop_requested(), "compile: stopped while a kernel was compiled.");
-  TORCH_CHECK(status != -1, "compile: ", path, " took longer than ", timeout_s, " s for a kernel.");
+  TORCH_CHECK(status != -1, "compile: ", path, " needed more than ", timeout_s, " s to compile a kernel.");
   std::string result = read_if_there(library);
   TORCH_CHECK(status == 0 && !result.empty(), "compile: ", path, " cannot compile a generated kernel:\n",
               first_lines(read_if_there(said), 8));

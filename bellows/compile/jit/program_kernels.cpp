@@ -146,8 +146,8 @@ std::vector<std::shared_ptr<const Library>> compile_all(const std::vector<std::v
 std::string KernelReport::to_text() const {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.2f", compile_s);
-  return c10::str("kernels: ", kernels, ", of ", functions, " different functions, ready after ", seconds, " s; ", left,
-                  " groups run by operators\n");
+  return c10::str("kernels: ", kernels, " for ", functions, " different functions, ready after ", seconds, " s; ", left,
+                  " groups run as operators\n");
 }
 
 bool is_worth_generating(const Expression& expression) {

@@ -551,9 +551,10 @@ std::vector<graph::Pass> passes_with_onednn() {
 }
 
 std::string OnednnReport::to_text() const {
-  return c10::str("oneDNN: ", convolutions, " passes of convolutions, ", linears, " linears, ", norms, " batch norms, ",
-                  pools, " poolings; ", fused, " operators within them, ", followed, " between them channels last; ",
-                  reorders, " reorders per call, ", packed, " once");
+  return c10::str("oneDNN: ", convolutions, " convolution passes, ", linears, " linears, ", norms, " batch norms, ",
+                  pools, " poolings; ", fused, " operators fused into them, ", followed,
+                  " operators between them in channels-last layout; ", reorders, " reorders per call, ", packed,
+                  " in the first call only");
 }
 
 }  // namespace bellows::compile_detail

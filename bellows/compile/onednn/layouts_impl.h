@@ -15,9 +15,9 @@ using graph::Operand;
 using graph::Program;
 using graph::ValueId;
 
-/// Goes through a program once and rewrites it. An image that a primitive makes gets a second value, its twin, which is
-/// channels last. The original value is made from the twin when the first instruction that does not support the twin
-/// reads it.
+/// Rewrites a program in one pass. An image that a primitive computes gets a second value in channels-last order, its
+/// twin. If an instruction does not support the twin, the original value is computed from the twin before the first
+/// such instruction.
 class Layouts {
  public:
   explicit Layouts(Program& program);
@@ -29,7 +29,7 @@ class Layouts {
     Geometry plain;
   };
 
-  // Each function returns whether it has replaced the instruction.
+  // Each function returns whether it has replaced the instruction `at`.
   bool replace(int at);
   bool convolution(int at);
   bool convolution_backward(int at);
@@ -46,7 +46,8 @@ class Layouts {
   void keep(int at);
   void drop_unread_constants();
 
-  // Later operations on a convolution's result whose intermediate results nothing else reads.
+  // Operations on a convolution's result that can become part of the convolution. No other instruction may read the
+  // intermediate results.
   struct Epilogue;
   Epilogue epilogue_of(int at, bool fold_norm);
   bool take_addition(Epilogue& epilogue, const Instruction& one, int at, int reader);
@@ -75,18 +76,18 @@ class Layouts {
   void join(ValueId value);
 
   bool is_image(const Operand& operand) const;
-  /// The same part of the twin, if the operand is part of an image that has one.
+  /// Returns the same part of the twin if the operand is a part of an image that has a twin.
   std::optional<Operand> part_of_twin(const Operand& operand) const;
   bool whole(const Operand& operand) const;
   bool owned(const Instruction& one) const;
-  /// The operand as dense channels-last image; copied if it is not one.
+  /// Returns the operand as a dense channels-last image. The image is copied if necessary.
   Operand channels_last_of(const Operand& operand);
-  /// The operand that a primitive makes instead of this result.
+  /// Returns the channels-last operand that a primitive computes instead of this result.
   Operand made_channels_last(const Operand& result);
   void need_plain(ValueId value);
   Operand packed(const Operand& weight, const Desc& plain, const Desc& wanted, const Operand* factor = nullptr);
   Operand opaque(size_t nbytes, const Geometry& like);
-  /// A new, separate value with this geometry.
+  /// Returns a new, separate value with this geometry.
   Operand temporary(const Geometry& geometry);
   std::optional<Convolution> shape_of(const Instruction& one, int first, const Operand& input, const Operand& weight,
                                       const Operand& output) const;
@@ -107,26 +108,26 @@ class Layouts {
   std::vector<Instruction> made_;
   int state_ = 0;
   std::vector<std::vector<int>> readers_;  ///< for each value
-  std::vector<int> maker_;                 ///< for each value; -1: it exists before the program runs
+  std::vector<int> maker_;                 ///< for each value; -1 if it exists before the program runs
   std::vector<bool> is_output_, of_caller_, there_, taken_;
   std::unordered_map<ValueId, Twin> twins_;
   struct Packed {
     Operand weight, made;
-    Desc plain, wanted;  ///< a convolution and a transposed one read the same weight with different dims
+    Desc plain, wanted;  ///< a convolution and a transposed convolution read the same weight with different dims
   };
   std::unordered_map<ValueId, std::vector<Packed>> packed_;
-  std::unordered_map<ValueId, Operand> workspaces_;  ///< by the value of the indices that they replace
+  std::unordered_map<ValueId, Operand> workspaces_;  ///< by the value of the indices that the workspace replaces
   struct LetThrough {
     Operand workspace;
     ValueId mean;  ///< of the preceding norm
   };
   std::unordered_map<ValueId, LetThrough> let_through_;  ///< by the ReLU's result
-  std::unordered_map<ValueId, int> cats_;                ///< pending instructions that concatenate channels
-  std::vector<std::pair<Operand, Operand>> parts_;       ///< of images, and their copies
+  std::unordered_map<ValueId, int> cats_;                ///< postponed concatenations of channels: their instructions
+  std::vector<std::pair<Operand, Operand>> parts_;       ///< parts of images, and their copies
   std::unordered_map<ValueId, at::Tensor> constants_;
 };
 
-/// Operations that become part of a convolution.
+/// Operations that become part of a convolution or linear.
 struct Layouts::Epilogue {
   std::vector<PostOp> post{};
   std::vector<Operand> added{};
@@ -137,14 +138,14 @@ struct Layouts::Epilogue {
   bool adds_only() const { return post.size() == 1 && post[0].is_add(); }
 };
 
-/// The geometry of the same image in channels-last order.
+/// Returns the geometry of the same image in channels-last order.
 Geometry channels_last_geometry(const Geometry& geometry);
 bool is_channels_last(const Geometry& geometry);
 bool is_plain_order(const Geometry& geometry);
 memory::dims pair_of(const Instruction::Argument& argument, int64_t otherwise = 1);
 bool all_constant(const Instruction& one);
 bool is_evaluation(const Instruction& one);
-/// Returns: an activation as post operation of a primitive, if supported
+/// Returns an activation as a post operation of a primitive, or nothing if oneDNN does not support it.
 std::optional<PostOp> post_op_of(const Instruction& one);
 
 }  // namespace bellows::compile_detail::onednn

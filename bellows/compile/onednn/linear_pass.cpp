@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <mutex>
 
 #include "bellows/compile/onednn/layouts_impl.h"
 #include "bellows/compile/shared_constants.h"
+#include "bellows/core/mutex.h"
 #include "bellows/graph/passes/linears.h"
 
 namespace bellows::compile_detail::onednn {
@@ -73,20 +73,20 @@ std::optional<Linear> shape_of_linear(const Operand& input, const Operand& weigh
 class BlasPackings {
  public:
   bool has(uint64_t weight) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = packed_.find(weight);
     return found != packed_.end() && !found->second.expired();
   }
   void add(uint64_t weight, const c10::Storage& storage) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::erase_if(packed_, [](const auto& one) { return one.second.expired(); });
     packed_.insert_or_assign(weight, storage.getWeakStorageImpl());
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, c10::weak_intrusive_ptr<c10::StorageImpl>>
-      packed_;  ///< by a weight's digest, because joined weights are created again for each program
+  Mutex mutex_;
+  /// By a weight's digest, because joined weights are created again for each program.
+  std::unordered_map<uint64_t, c10::weak_intrusive_ptr<c10::StorageImpl>> packed_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 BlasPackings& blas_packings() {

@@ -8,35 +8,35 @@
 
 namespace bellows::compile_detail {
 
-/// Statistics of the use of oneDNN in a program.
+/// Statistics on the use of oneDNN in a program.
 struct OnednnReport {
-  int convolutions = 0;  ///< convolution passes: forward, and each gradient
+  int convolutions = 0;  ///< convolution passes: forward and each gradient
   int norms = 0, pools = 0;
   int linears = 0;
-  int followed = 0;  ///< operators that work directly on the memory order of their inputs
+  int followed = 0;  ///< operators that work directly on channels-last images
   int fused = 0;     ///< operators that became part of a convolution or linear
-  int reorders = 0;  ///< copies to another memory order in each call
-  int packed = 0;    ///< the same, but done once in advance
+  int reorders = 0;  ///< copies to a different memory order in each call
+  int packed = 0;    ///< copies to a different memory order, made only once in advance
   std::string to_text() const;
 };
 
-/// True if this library was built with oneDNN. Otherwise, use_onednn() changes nothing.
+/// Whether this library was built with oneDNN. If not, use_onednn() changes nothing.
 bool has_onednn();
 
-/// Replaces convolutions, batch norms and pooling of images, and their gradients, by oneDNN primitives. Images stay in
-/// oneDNN's channels-last order from one primitive to the next, and through pointwise operators in between. If another
-/// operator reads one, it is copied back once. Weights are packed for each primitive: constants once in advance, others
-/// in each call. Linears with constant weights become primitives, too, including the activations and additions that
-/// follow them.
-/// Params:   program – in functional form (graph/functionalize.h), before operators are grouped; batch norms in
-///           evaluation as written by the pass "evaluation"
-/// Numerics: sums are computed in another order than in libtorch. Compared with fp64, the errors of a convolution are
-///           at most twice libtorch's. Those of a batch norm are within 32 units in the last place of the largest value
-///           (tests/compile/onednn_test.cpp).
-/// Threads:  safe; kernels run on OpenMP, as libtorch's do
+/// Replaces convolutions, batch norms and pooling of images, and their gradients, with oneDNN primitives. Images stay
+/// in oneDNN's channels-last order between primitives, and in pointwise operators between primitives. If another
+/// operator reads such an image, the image is copied back once. Weights are packed for each primitive. Constant weights
+/// are packed once in advance, and all other weights are packed in each call. Linears with constant weights also become
+/// primitives, including the activations and additions that follow them.
+/// Params:   program – must be in functional form (graph/passes/functionalize.h) and not have groups yet. Batch norms
+///                     in evaluation mode must have the form that the pass "evaluation" produces
+/// Numerics: sums are computed in a different order than in libtorch. Compared with fp64, errors of convolutions are at
+///           most twice as large as those of libtorch. Errors of batch norms are at most 32 units in the last place of
+///           the largest value (tests/compile/onednn_test.cpp)
+/// Threads:  thread-safe; kernels use OpenMP threads, like libtorch's kernels
 OnednnReport use_onednn(graph::Program& program);
 
-/// Returns: graph::passes() with the pass "onednn" before those that make groups
+/// Returns graph::passes() with the pass "onednn" inserted before the passes that make groups.
 std::vector<graph::Pass> passes_with_onednn();
 
 }  // namespace bellows::compile_detail

@@ -162,8 +162,8 @@ std::string shown_field(const Field& field) {
 }
 
 std::string what_became_of(const Field& written, const Field& read) {
-  if (written.is_array == read.is_array || is_picture(written)) return " has other content";
-  return " was " + shown_field(written) + " and is " + shown_field(read) + " now";
+  if (written.is_array == read.is_array || is_picture(written)) return " has different content";
+  return " was " + shown_field(written) + " and is now " + shown_field(read);
 }
 
 /// The digest of a field as an exact format restores it.

@@ -47,7 +47,7 @@ class DestinationInUse {
  public:
   explicit DestinationInUse(const ConvertPlaces& places) : lock_(io::FileLock::try_lock(places.staging() + ".lock")) {
     TORCH_CHECK(lock_, "convert: another bellows pack is writing ", places.destination(),
-                ". Wait until it has ended, or choose another name.");
+                ". Wait until it ends, or choose another name.");
   }
   ~DestinationInUse() { lock_->remove_file(); }
   DestinationInUse(const DestinationInUse&) = delete;
@@ -66,7 +66,7 @@ class MadeFolders {
          !std::filesystem::exists(path, error) && path.has_relative_path(); path = path.parent_path())
       made_.push_back(path);
     std::filesystem::create_directories(folder, error);
-    TORCH_CHECK(!error, "convert: cannot make the folder ", folder, ": ", errno_message(error.value()), ".");
+    TORCH_CHECK(!error, "convert: cannot create the folder ", folder, ": ", errno_message(error.value()), ".");
   }
   ~MadeFolders() {
     std::error_code in_use;
@@ -88,8 +88,8 @@ struct ConvertSlot {
 void check_fits(const OutputFormat& format, const Sample& sample) {
   const Field* picture = find_picture(sample);
   TORCH_CHECK_VALUE(!picture || !picture->is_array || format.keeps_pixels, "convert: ", sample.where(picture),
-                    ": a picture as pixels would not be read as a picture from ", format.name,
-                    ". Encode it (`encode` png loses nothing), or choose another format, such as pack.");
+                    ": an image that is stored as pixels would not be read as an image from ", format.name,
+                    ". Set `encode` to png, which is lossless, or choose another format, such as pack.");
 }
 
 /// Checks with some samples that the format can hold them and that the disk has enough space for all samples.
@@ -116,7 +116,7 @@ void check_room(const Source& source, const OutputFormat& format, const ConvertP
       std::filesystem::file_size(places.staged(places.shard_name(state.shards().size())) + ".partial", none);
   const double room = static_cast<double>(space.available) + (none ? 0 : static_cast<double>(partial));
   TORCH_CHECK(error || room >= needed, "convert: ", source.size() - written, " samples need about ",
-              format_bytes(needed), ", and ", places.folder(), " has ", format_bytes(room),
+              format_bytes(needed), ", but ", places.folder(), " has ", format_bytes(room),
               " free. Free some space or choose another disk.");
 }
 
@@ -136,11 +136,12 @@ int64_t bytes_of(const std::vector<std::string>& paths) {
 
 void check_options(const ConvertOptions& options, const ConvertPlaces& places, const OutputFormat& format) {
   TORCH_CHECK_VALUE(options.shard_bytes >= 0 && options.shard_samples >= 0 && options.threads >= 0,
-                    "convert: expected sizes of shards and a number of threads that are not negative.");
-  TORCH_CHECK_VALUE(places.sharded() || (options.shard_bytes == 0 && options.shard_samples == 0),
-                    "convert: ", places.destination(), " is ",
-                    format.is_folder() ? "a folder that " + format.name + " cuts itself" : "one file",
-                    "; a size of shards can be chosen where the destination is a folder of shards.");
+                    "convert: the size of shards, the samples per shard and the number of threads must be at least 0.");
+  TORCH_CHECK_VALUE(
+      places.sharded() || (options.shard_bytes == 0 && options.shard_samples == 0), "convert: ", places.destination(),
+      " is ",
+      format.is_folder() ? "a folder in the format " + format.name + ", which sets the shard size itself" : "one file",
+      ". A shard size needs a destination that is a folder of shards.");
 }
 
 /// "train-{000000..000003}.tar"
@@ -153,7 +154,7 @@ std::string shard_pattern(const std::string& first, const std::string& last) {
 
 void check_text(const char* what, const std::string& text) {
   TORCH_CHECK_VALUE(io::is_utf8(text), "convert: the ", what, " ", io::printable(text),
-                    " is not UTF-8, and dataset.json cannot hold it. Rename it, or write one file.");
+                    " is not UTF-8, so dataset.json cannot store it. Rename it, or write one file.");
 }
 
 /// Throws if both are non-empty and differ.
@@ -161,7 +162,7 @@ template <class T>
 void check_equal(const char* what, const T& ours, const T& there, const ConvertPlaces& places) {
   constexpr size_t most_shown = 200;
   TORCH_CHECK_VALUE(ours.empty() || there.empty() || ours == there, "convert: ", places.description(),
-                    " describes a data set of other ", what, ": expected those of the source, ",
+                    " describes a dataset with different ", what, ": expected the values of the source, ",
                     io::printable(c10::Join(", ", ours), most_shown), ", found ",
                     io::printable(c10::Join(", ", there), most_shown), ". Choose another folder.");
 }
@@ -179,7 +180,7 @@ DatasetInfo written_info(const Dataset& data, const RecodeOptions& picture) {
 
 /// Throws: c10::ValueError if a text is not UTF-8, or if the folder holds shards of another dataset or format
 void check_description(const DatasetInfo& info, const OutputFormat& format, const ConvertPlaces& places) {
-  check_text("name of the data set", info.name);
+  check_text("name of the dataset", info.name);
   for (const std::string& name : info.classes) check_text("class", name);
   std::error_code ignored;
   if (!std::filesystem::exists(places.description(), ignored)) return;
@@ -279,8 +280,8 @@ bool write_shards(const Source& source, const OutputFormat& format, const Conver
   if (writer.position() == source.size()) return true;
   writer.begin();
   result.kept = writer.position();
-  TORCH_CHECK_VALUE(result.kept <= source.size(), "convert: ", places.destination(), " holds ", result.kept,
-                    " samples of an unfinished conversion, the source has ", source.size(),
+  TORCH_CHECK_VALUE(result.kept <= source.size(), "convert: ", places.destination(), " contains ", result.kept,
+                    " samples of an unfinished conversion, but the source has ", source.size(),
                     ". Remove it and start again.");
   const Recoder recoder(options.picture);
   Progress progress("writing", source.size() - writer.position(), "samples");
@@ -321,9 +322,9 @@ void fill_staging(const Source& source, const OutputFormat& format, const Conver
     if (!places.has_pages(0)) places.remove_staging();
     throw;
   }
-  const auto text =
-      c10::str(user_message(error), " Nothing was moved to ", places.destination(), " yet: the written files are in ",
-               places.staging(), ". The same command resumes it; remove that folder to start again.");
+  const auto text = c10::str(
+      user_message(error), " Nothing has been moved to ", places.destination(), " yet. The written files are in ",
+      places.staging(), ". Run the same command again to resume, or remove that folder to start from the beginning.");
   TORCH_CHECK_VALUE(!dynamic_cast<const c10::ValueError*>(&error), text);
   TORCH_CHECK(false, text);
 }

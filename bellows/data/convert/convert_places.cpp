@@ -36,14 +36,14 @@ ConvertPlaces::ConvertPlaces(const OutputFormat& format, std::string destination
                     " is not a local path; expected a file or a folder.");
   const bool named = format.names_file(destination_);
   TORCH_CHECK_VALUE(format.is_folder() || named || format.shards, "convert: ", format.name,
-                    " are one file; expected a ", "destination whose name ends in ", format.suffixes.front(),
-                    " or the like, got ", destination_, ".");
+                    " data is written to one file, so the name of the destination must end in ",
+                    format.suffixes.front(), " or another suffix of the format, got ", destination_, ".");
   sharded_ = !format.is_folder() && !named;
   if (sharded_) suffix_ = format.suffixes.front();
   staging_ = destination_ + (sharded_ ? "/.packing" : ".packing");
   std::replace(stem_.begin(), stem_.end(), '/', '_');
   TORCH_CHECK_VALUE(io::is_utf8(shard_name(0)), "convert: the name ", io::printable(shard_name(0)),
-                    " is not UTF-8, and what is written is noted as JSON. Choose another name.");
+                    " is not UTF-8, so it cannot be stored as JSON. Choose another name.");
 }
 
 std::string ConvertPlaces::folder() const {
@@ -71,19 +71,20 @@ void ConvertPlaces::check_free() const {
   std::error_code error;
   if (there(staging_)) {  // kill -9 may leave a folder without its first state file
     for (const auto& entry : std::filesystem::directory_iterator(staging_, error))
-      TORCH_CHECK_VALUE(entry.path().filename().string().starts_with("packing.json.tmp-"), "convert: ", staging_,
-                        " exists, but is not an unfinished conversion: it has no packing.json. Move it away.");
-    TORCH_CHECK_VALUE(!error, "convert: ", staging_, " is in the way. Move it away.");
+      TORCH_CHECK_VALUE(
+          entry.path().filename().string().starts_with("packing.json.tmp-"), "convert: ", staging_,
+          " exists, but it is not an unfinished conversion, because it has no packing.json. Move it to another place.");
+    TORCH_CHECK_VALUE(!error, "convert: ", staging_, " already exists. Move it to another place.");
   }
   if (!there(destination_)) return;
   if (sharded_ && there(description())) {
     DatasetInfo info;
     TORCH_CHECK_VALUE(!read_dataset_json(description(), info).contains(stem_), "convert: ", destination_,
-                      " has a split \"", stem_, "\" already. Choose another name, or remove it.");
+                      " has a split \"", stem_, "\" already. Choose another name, or remove the split.");
     for (const auto& entry : std::filesystem::directory_iterator(destination_, error))
       TORCH_CHECK_VALUE(!is_shard_name(entry.path().filename()), "convert: ", entry.path().string(),
                         " already exists and has the name of a shard of this split, but ", description(),
-                        " does not name it. Move it away, or choose another folder.");
+                        " does not list it. Move it to another place, or choose another folder.");
     return;
   }
   bool empty = sharded_ && std::filesystem::is_directory(destination_, error);
@@ -96,7 +97,7 @@ void ConvertPlaces::check_free() const {
 void ConvertPlaces::make_staging() const {
   std::error_code error;
   std::filesystem::create_directory(staging_, error);
-  TORCH_CHECK(!error, "convert: cannot make the folder ", staging_, ": ", errno_message(error.value()), ".");
+  TORCH_CHECK(!error, "convert: cannot create the folder ", staging_, ": ", errno_message(error.value()), ".");
 }
 
 void ConvertPlaces::remove_leftovers(const std::vector<FinishedShard>& shards) const {
@@ -133,7 +134,8 @@ void ConvertPlaces::put_in_place() const {
     const bool taken =
         there(to) && !(std::filesystem::is_directory(to, ignored) && std::filesystem::is_empty(to, ignored));
     TORCH_CHECK(!taken, "convert: ", to, " was created in the meantime. The written files are complete and are in ",
-                staging_, ": move ", to, " away, and the same command puts it in place.");
+                staging_, ": move ", to,
+                " to another place, and run the same command again to move the files to the destination.");
     std::filesystem::rename(staged(name), to, error);
     TORCH_CHECK(!error, "convert: cannot rename ", staged(name), " to ", to, ": ", errno_message(error.value()), ".");
   }

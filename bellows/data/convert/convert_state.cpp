@@ -37,7 +37,7 @@ void ConvertState::load(const std::string& text) {
   for (const auto& [key, value] : identity_) {
     const auto other = found.find(key);
     TORCH_CHECK_VALUE(other != found.end() && other->second == value, "convert: ", path_,
-                      " belongs to an unfinished conversion with another ", key, ": expected ", value, ", found ",
+                      " belongs to an unfinished conversion with a different ", key, ": expected ", value, ", found ",
                       other == found.end() ? "none" : other->second,
                       ". Resume it with the same command, or remove its folder and start again.");
   }

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/system/thread.h"
 
 namespace bellows::data {
@@ -28,17 +27,17 @@ class OrderedWork {
   OrderedWork(const OrderedWork&) = delete;
   OrderedWork& operator=(const OrderedWork&) = delete;
 
-  /// Waits for the next slot in order. Throws the exception of `make` for this slot.
+  /// Waits until the next slot in order is ready. Throws the exception that `make` threw for this slot.
   Slot& next() {
+    UniqueLock lock(mutex_);
     Cell& cell = cell_of(consumed_);
-    std::unique_lock lock(mutex_);
     made_.wait(lock, [&] { return cell.ready; });
     if (cell.error) std::rethrow_exception(cell.error);
     return cell.slot;
   }
-  /// Lets the threads reuse the slot of next().
+  /// Allows the threads to reuse the slot that next() returned.
   void give_back() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cell_of(consumed_++).ready = false;
     used_.notify_one();
   }
@@ -52,10 +51,11 @@ class OrderedWork {
   Cell& cell_of(int64_t index) { return cells_[static_cast<size_t>(index) % cells_.size()]; }
 
   void work() {
-    std::unique_lock lock(mutex_);
+    UniqueLock lock(mutex_);
     for (;;) {
       const auto room = static_cast<int64_t>(cells_.size());
-      used_.wait(lock, [&] { return stop_ || claimed_ >= end_ || claimed_ < consumed_ + room; });
+      used_.wait(lock,
+                 [&]() BELLOWS_REQUIRES(mutex_) { return stop_ || claimed_ >= end_ || claimed_ < consumed_ + room; });
       if (stop_ || claimed_ >= end_) return;
       const int64_t index = claimed_++;
       Cell& cell = cell_of(index);
@@ -72,7 +72,7 @@ class OrderedWork {
   }
   void finish() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stop_ = true;
     }
     used_.notify_all();
@@ -82,19 +82,20 @@ class OrderedWork {
 
   const Make& make_;
   const int64_t end_;
-  std::mutex mutex_;
-  std::condition_variable made_, used_;
-  int64_t claimed_, consumed_;
-  bool stop_ = false;
-  std::vector<Cell> cells_;
+  Mutex mutex_;
+  ConditionVariable made_, used_;
+  int64_t claimed_ BELLOWS_GUARDED_BY(mutex_);
+  int64_t consumed_ BELLOWS_GUARDED_BY(mutex_);
+  bool stop_ BELLOWS_GUARDED_BY(mutex_) = false;
+  std::vector<Cell> cells_;  // not guarded: a cell belongs to the thread that claimed it, then to the consumer
   std::vector<std::thread> workers_;
 };
 
-/// Makes items in several threads and uses them in order in the calling thread.
-/// Params: make – make(index, slot) for each index in [begin, end), in any order and on any thread
-///         use – use(index, slot) in order; returning false ends the loop early
+/// Creates items in several threads. The calling thread uses the items in order.
+/// Params: make – make(index, slot) is called for each index in [begin, end), in any order and on any thread
+///         use – use(index, slot) is called in order; if it returns false, the loop ends early
 /// Cost:   4 slots per thread, which are reused
-/// Throws: the exception of `make` for the first such index in order, or the exception of `use`
+/// Throws: the first exception of `make` in the order of the indices, or the exception of `use`
 template <class Slot, class Make, class Use>
 void in_order(int64_t begin, int64_t end, int64_t threads, const Make& make, const Use& use) {
   OrderedWork<Slot, Make> work(begin, end, threads, make);

@@ -36,7 +36,7 @@ void check_no_foreign_suffix(const std::string& path) {
   for (const OutputFormat& format : output_formats()) {
     for (const std::string& known : format.suffixes) all += (all.empty() ? "" : ", ") + known;
   }
-  TORCH_CHECK_VALUE(false, "convert: ", path, ": no format is written as ", suffix, " files. There are: ", all,
+  TORCH_CHECK_VALUE(false, "convert: ", path, ": no output format uses ", suffix, " files. The suffixes are: ", all,
                     ". For a folder of this name, set `format`, such as pack.");
 }
 
@@ -139,7 +139,7 @@ const OutputFormat& find_output_format(const std::string& name, const std::strin
     names.push_back(format.name);
   }
   TORCH_CHECK_VALUE(name.empty(), "convert: no format is called \"", name, "\".", did_you_mean(name, names),
-                    " There are: ", c10::Join(", ", names), ".");
+                    " The formats are: ", c10::Join(", ", names), ".");
   check_no_foreign_suffix(path);
   return output_formats().front();
 }

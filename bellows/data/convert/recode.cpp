@@ -76,7 +76,7 @@ RecodeOptions parse_recode(const std::string& resize, const std::string& encode)
 
 Recoder::Recoder(RecodeOptions options) : options_(options) {
   TORCH_CHECK_VALUE(options.quality >= 0 && options.quality <= 100,
-                    "convert: expected a quality from 1 to 100, or 0, got ", options.quality, ".");
+                    "convert: expected a quality from 1 to 100, or 0 for the default, got ", options.quality, ".");
   if (options.height > 0 || options.width > 0) {
     scale_ = resize(options.height, options.width);
   } else if (options.shorter > 0) {
@@ -92,7 +92,7 @@ bool Recoder::wants_scaling(const ImageView& image) const {
 void Recoder::run(Sample& sample, Work& work) const {
   if (!options_.active()) return;
   const Field* picture = find_picture(sample);
-  TORCH_CHECK_VALUE(picture, "convert: ", sample.where(), " has no picture to resize or encode.");
+  TORCH_CHECK_VALUE(picture, "convert: ", sample.where(), " has no image to resize or encode.");
   try {
     Field& field = sample.fields[static_cast<size_t>(picture - sample.fields.data())];
     ImageView image;

@@ -9,38 +9,41 @@
 
 namespace bellows::data {
 
-/// Changes to the image of each sample when a dataset is converted.
+/// Changes to the image of each sample during a conversion.
 struct RecodeOptions {
   enum class Coding { keep, jpg, png, raw, restart };
 
-  int64_t shorter = 0;            ///< images with a longer shorter side are scaled down to this; 0: no scaling
-  int64_t height = 0, width = 0;  ///< all images are scaled to this size; 0: no scaling
-  Coding coding = Coding::keep;   ///< raw: pixels, uint8 "image" [H, W, C]; keep: the encoding of the source;
-                                  ///< restart: the same, but a JPEG with restart markers (io::jpeg_with_restarts)
-  int64_t quality = 0;            ///< of JPEG, 1 to 100; 0: 90, and JPEGs that are not scaled are copied
+  int64_t shorter = 0;  ///< maximum length of the shorter side in pixels; larger images are scaled down; 0: no limit
+  int64_t height = 0, width = 0;  ///< size in pixels to which all images are scaled; 0: not scaled
+  /// Encoding of the written images. `keep` does not change the encoding, and `raw` stores pixels, uint8 "image" [H, W,
+  /// C]. `restart` is like `keep`, but adds restart markers to JPEGs (io::jpeg_with_restarts).
+  Coding coding = Coding::keep;
+  int64_t quality = 0;  ///< JPEG quality from 1 to 100; 0: quality 90, and JPEGs that are not scaled are copied
 
   bool active() const { return shorter > 0 || height > 0 || coding != Coding::keep; }
 };
 
-/// Parses `resize` ("256", "224x224" for height x width) and `encode` ("jpg", "jpg:90", "png", "raw", "restart",
-/// "keep"). Empty texts change nothing.
+/// Parses two texts into options. An empty text changes nothing.
+/// Params: resize – the shorter side ("256"), or height x width ("224x224")
+///         encode – "jpg", "jpg:90", "png", "raw", "restart" or "keep"
 /// Throws: c10::ValueError if a text is invalid (the message says what was expected)
 RecodeOptions parse_recode(const std::string& resize, const std::string& encode);
 
 /// Decodes, scales and encodes images.
-/// Threads: thread-safe with one Work per thread; a changed sample points into its Work
+/// Threads: thread-safe if each thread uses its own Work; a changed sample points into its Work
 class Recoder {
  public:
   struct Work {
-    io::Bytes bytes;             ///< the current image
-    std::vector<int64_t> sizes;  ///< of an image as pixels
+    io::Bytes bytes;             ///< the changed image: a file or pixels
+    std::vector<int64_t> sizes;  ///< shape of the image if `bytes` holds pixels
     std::vector<uint8_t> decoded;
     Scratch scratch;
   };
 
   /// Throws: c10::ValueError if a size or the quality is out of range
   explicit Recoder(RecodeOptions options);
-  /// Numerics: JPEG drops an alpha channel without blending
+  /// Replaces the image of the sample with the changed image.
+  /// Numerics: if an image with an alpha channel becomes a JPEG, the alpha channel is dropped without blending
   /// Throws:   c10::ValueError if the sample has no image or the image cannot be decoded (the message names the sample
   ///           and its location)
   void run(Sample& sample, Work& work) const;

@@ -53,7 +53,7 @@ class WrittenPositions {
   int64_t of(const Sample& sample) const {
     const std::string name = format_.file_name(sample);
     const auto found = positions_.find(name);
-    TORCH_CHECK_VALUE(found != positions_.end(), "convert: after writing, there is no ", io::printable(name), ".");
+    TORCH_CHECK_VALUE(found != positions_.end(), "convert: after writing, ", io::printable(name), " is missing.");
     return found->second;
   }
 
@@ -89,7 +89,7 @@ class ShardCheck {
     // Some formats create keys for samples without one.
     const bool keys = format_.keeps_keys && shard.unnamed == 0;
     TORCH_CHECK_VALUE(digest_ == shard.digest || !(format_.exact || keys), "convert: after writing, the ",
-                      format_.exact ? "content" : "keys", " of ", shard.name, " are not what was written.");
+                      format_.exact ? "content" : "keys", " of ", shard.name, " differ from the written samples.");
     ++shard_;
     samples_ = 0;
     digest_ = 0;

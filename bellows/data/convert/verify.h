@@ -10,8 +10,9 @@
 
 namespace bellows::data {
 
-/// Reads all files back. Returns the number of samples that were compared with the source; nothing if it was stopped.
-/// Throws: as convert
+/// Reads all files back and verifies them. Returns the number of samples that were compared with the source, or nothing
+/// if the conversion was stopped.
+/// Throws: see convert()
 std::optional<int64_t> verify_shards(const Source& source, const OutputFormat& format,
                                      const std::vector<std::string>& files, const ConvertOptions& options,
                                      int64_t threads, const std::vector<FinishedShard>& shards);

@@ -7,10 +7,10 @@
 #include <atomic>
 #include <deque>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 
 #include "bellows/core/error.h"
+#include "bellows/core/mutex.h"
 #include "bellows/data/formats/read_sample.h"
 #include "bellows/data/formats/shard_files.h"
 #include "bellows/io/archives/compress.h"
@@ -36,7 +36,7 @@ class StoredMember {
 
   void check(io::ByteSpan file) {
     if (intact_) return;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!found_) found_ = io::crc32(file.subspan(offset_, bytes_));
     check_crc32(*found_, expected_, where_);
     intact_ = true;
@@ -46,8 +46,8 @@ class StoredMember {
   uint64_t offset_, bytes_;
   uint32_t expected_;
   std::string where_;
-  std::mutex mutex_;
-  std::optional<uint32_t> found_;
+  Mutex mutex_;
+  std::optional<uint32_t> found_ BELLOWS_GUARDED_BY(mutex_);
   std::atomic<bool> intact_ = false;
 };
 
@@ -91,7 +91,7 @@ class ArraySource final : public Source {
     for (size_t file = 0; file < files_.size(); ++file)
       parse_content(files_, file, [&] { add_file(headers[file].bytes(), file); });
     if (!options.names.empty()) choose(options.names);
-    TORCH_CHECK_VALUE(!arrays_.empty(), "open_arrays: ", files_.describe(), " has no arrays.");
+    TORCH_CHECK_VALUE(!arrays_.empty(), "open_arrays: ", files_.describe(), " contains no arrays.");
     check_names();
     for (StoredArray& array : arrays_) check_rows(array);
     size_ = arrays_.front().shape.front();
@@ -186,7 +186,7 @@ class ArraySource final : public Source {
     const bool has_checksums = std::ranges::any_of(zip.entries(), [](const auto& entry) { return entry.crc32 != 0; });
     for (const io::ZipEntry& entry : zip.entries()) {
       const std::string where = path + ", " + io::printable(entry.name, 100);
-      TORCH_CHECK_VALUE(entry.name.ends_with(".npy"), where, ": expected .npy files in a .npz file.");
+      TORCH_CHECK_VALUE(entry.name.ends_with(".npy"), where, ": expected only .npy files in a .npz file.");
       io::NpyArray array = io::parse_npy(entry.stored ? entry.data : unpack(entry, where), where);
       if (entry.stored) array.offset += entry.offset;
       add_array(entry.name.substr(0, entry.name.size() - 4), array, file);
@@ -197,8 +197,8 @@ class ArraySource final : public Source {
 
   io::ByteSpan unpack(const io::ZipEntry& entry, const std::string& where) {
     TORCH_CHECK_VALUE(entry.deflated, where,
-                      ": compressed in a way that is not read, or encrypted. Write it with "
-                      "numpy.savez or numpy.savez_compressed.");
+                      ": the array is encrypted, or its compression is not supported. Write it with numpy.savez or "
+                      "numpy.savez_compressed.");
     unpacked_.push_back(io::inflate_raw(entry.data, entry.size, where));
     check_crc32(io::crc32(unpacked_.back()), entry.crc32, where);
     return unpacked_.back();
@@ -219,8 +219,8 @@ class ArraySource final : public Source {
     for (const StoredArray& array : arrays_) known.push_back(array.name);
     for (const std::string& name : names) {
       const auto found = std::find(known.begin(), known.end(), name);
-      TORCH_CHECK_VALUE(found != known.end(), "open_arrays: no array is called \"", name, "\".",
-                        did_you_mean(name, known), " There are: ", c10::Join(", ", known), ".");
+      TORCH_CHECK_VALUE(found != known.end(), "open_arrays: no array has the name \"", name, "\".",
+                        did_you_mean(name, known), " The arrays are: ", c10::Join(", ", known), ".");
       chosen.push_back(arrays_[static_cast<size_t>(found - known.begin())]);
     }
     arrays_ = std::move(chosen);
@@ -238,12 +238,13 @@ class ArraySource final : public Source {
     const auto& shape = stored.shape;
     const std::string what = "open_arrays: \"" + stored.name + "\" in " + files_.name(stored.file);
     TORCH_CHECK_VALUE(!shape.empty(), what,
-                      " is a single number; expected a first dimension that counts samples. Leave ",
-                      "it out: open_arrays(paths, {.names = {…}}).");
+                      " is a single number, but the first dimension of each array must be the number of samples. "
+                      "Remove the array from the file.");
     const StoredArray& first = arrays_.front();
-    TORCH_CHECK_VALUE(shape[0] == first.shape[0], what, " has ", shape[0], " rows, \"", first.name, "\" in ",
-                      files_.name(first.file), " has ", first.shape[0],
-                      ". Choose arrays of one length: ", "open_arrays(paths, {.names = {…}}).");
+    TORCH_CHECK_VALUE(
+        shape[0] == first.shape[0], what, " has ", shape[0], " rows, but \"", first.name, "\" in ",
+        files_.name(first.file), " has ", first.shape[0],
+        ". All arrays of a dataset need the same number of rows, one per sample. Save other arrays in another file.");
     stored.row_bytes = shape[0] > 0 ? stored.bytes / static_cast<uint64_t>(shape[0]) : 0;
     sum_row_bytes_ += stored.row_bytes;
   }

@@ -22,7 +22,7 @@ class BetonSource final : public Source {
       parse_content(files_, i, [&] { readers_.emplace_back(tables_[i].bytes(), files_.name(i)); });
       const io::BetonReader& reader = readers_.back();
       TORCH_CHECK_VALUE(reader.fields() == readers_.front().fields(), "open_beton: ", reader.path(),
-                        " has other fields than ", readers_.front().path(), ". Open them one by one.");
+                        " has different fields than ", readers_.front().path(), ". Open the files separately.");
       add_blocks(reader);
       starts_.add(size_);
       size_ += reader.size();

@@ -125,7 +125,7 @@ class CsvSource final : public Source {
   uint64_t read_cells(const io::CsvReader& reader, uint64_t row, std::vector<io::CsvCell>& cells) const {
     const uint64_t end = reader.read_row(row, cells);
     TORCH_CHECK_VALUE(cells.size() == columns_.size(), reader.where(row), ": expected ", columns_.size(),
-                      " cells, as the header has, found ", cells.size(), ".");
+                      " cells, as in the header, found ", cells.size(), ".");
     return end;
   }
 
@@ -158,9 +158,10 @@ class CsvSource final : public Source {
       column.fixed_text = true;
     }
     TORCH_CHECK_VALUE(!column.is_label || (column.integers && !column.has_empty && !column.big),
-                      reader.where(cell.offset), ": expected a whole number in the column \"label\", found ",
-                      io::printable(cell.text),
-                      ". Number the classes, or read the column as text: open_csv(paths, {.text = {\"label\"}}).");
+                      reader.where(cell.offset), ": expected an integer class number in the column \"label\", found ",
+                      column.numbers && !column.has_empty ? "the number " : "", io::printable(cell.text),
+                      ". Write integers from 0 on, or only names. To predict numbers (loss: mse), rename the column, "
+                      "for example to \"target\".");
   }
 
   void read_header(size_t file, io::ByteSpan content, const std::vector<io::CsvCell>& cells) {
@@ -172,13 +173,13 @@ class CsvSource final : public Source {
       if (names.back().empty()) names.back() = c10::str("column", names.size() - 1);
     }
     TORCH_CHECK_VALUE(!names.empty(), "open_csv: ", files_.name(file),
-                      ": expected a line with the columns' names, found ", io::describe_content(content), ".");
+                      ": expected a header line with the column names, found ", io::describe_content(content), ".");
     if (file == 0) return set_columns(names);
     const bool same = std::equal(names.begin(), names.end(), columns_.begin(), columns_.end(),
                                  [](const std::string& name, const CsvColumn& column) { return name == column.name; });
     parse_content(files_, file, [&] {
       TORCH_CHECK_VALUE(same, "open_csv: ", files_.name(file), " has the columns ", c10::Join(", ", names),
-                        "; those of ", files_.name(0), " are others.");
+                        ", but the columns of ", files_.name(0), " are different.");
     });
   }
 
@@ -197,12 +198,13 @@ class CsvSource final : public Source {
     std::sort(sorted.begin(), sorted.end());
     const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
     TORCH_CHECK_VALUE(twice == sorted.end(), "open_csv: ", files_.name(0), ": two columns are called ",
-                      io::printable(*twice), ". Name them: open_csv(paths, {.columns = {…}}).");
+                      io::printable(*twice), ". Rename one of them ",
+                      options_.columns.empty() ? "in the header line." : "in `columns`.");
     std::vector<std::string> asked = options_.text;
     if (!options_.image_column.empty()) asked.push_back(options_.image_column);
     for (const std::string& name : asked) {
       TORCH_CHECK_VALUE(has(names, name), "open_csv: ", files_.name(0), " has no column \"", name, "\".",
-                        did_you_mean(name, names), " It has: ", c10::Join(", ", names), ".");
+                        did_you_mean(name, names), " The columns are: ", c10::Join(", ", names), ".");
     }
   }
 
@@ -242,7 +244,7 @@ class CsvSource final : public Source {
       if (const auto value = io::parse_float(text)) return std::bit_cast<uint64_t>(*value);
     }
     TORCH_CHECK_VALUE(false, reader.where(cell.offset), ": expected a number in the column \"", columns_[which].name,
-                      "\", found ", io::printable(cell.text), ": the file was changed since it was opened.");
+                      "\", found ", io::printable(cell.text), ". The file has changed since it was opened.");
   }
 
   CsvOptions options_;

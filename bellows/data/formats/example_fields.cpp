@@ -129,7 +129,7 @@ std::optional<std::string> format_example_array(const Field& array, std::string_
   if (is_list && (array.dtype == ScalarType::Long || array.dtype == ScalarType::Float)) return {};
   const auto type = std::ranges::find(named_types, array.dtype, &NamedType::dtype);
   TORCH_CHECK_VALUE(type != named_types.end(), "arrays of ", c10::toString(array.dtype),
-                    " cannot be written; convert them to a common type.");
+                    " cannot be written. Convert them to another type.");
   std::string sizes;
   for (const int64_t size : array.sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
   return c10::str(type->name, "[", sizes, "] ", name);
@@ -178,8 +178,8 @@ class ExampleFields {
     for (const io::ExampleFeature& feature : example_.features()) add(feature);
     for (const auto& [feature, field] : options_.fields) {
       TORCH_CHECK_VALUE(field.empty() || std::ranges::count(sample_.fields, field, &Field::name) <= 1,
-                        "two features become the field \"", field, "\"; rename feature \"", feature,
-                        "\" to something else, or leave one of them out.");
+                        "two features would become the field \"", field, "\". Rename the feature \"", feature,
+                        "\", or leave out one of the features.");
     }
   }
 
@@ -211,7 +211,7 @@ class ExampleFields {
         bytes += feature.count * (field_name(feature).size() + 21);
       TORCH_CHECK_VALUE(bytes <= most_name_bytes || feature.kind != FeatureKind::bytes, "feature \"",
                         io::printable(feature.name), "\" has ", feature.count,
-                        " byte strings; the names of their fields would take more than 64 MiB.");
+                        " byte strings, so the names of their fields would need more than 64 MiB.");
       if (feature.kind == FeatureKind::floats) bytes += feature.count * 4 + 8;
       if (feature.kind == FeatureKind::int64s) bytes += feature.count * 16 + 16;
     }
@@ -307,8 +307,8 @@ class ExampleFields {
     const size_t found = is_raw ? example_.pieces(feature)[0].size() : feature.count;
     TORCH_CHECK_VALUE(feature.kind == kind && (is_raw || kind != FeatureKind::bytes) && found % width == 0 &&
                           found / width == array.values,
-                      "feature \"", feature.name, "\" has other values than \"", example_arrays_feature,
-                      "\" says: ", array.values, " of ", c10::toString(array.dtype), ".");
+                      "feature \"", feature.name, "\" has different values than \"", example_arrays_feature,
+                      "\" declares: ", array.values, " of ", c10::toString(array.dtype), ".");
     Field& field = add_array(name, feature, array.dtype);
     field.sizes = sizes_from(array.first_size, array.rank);
     field.bytes = is_raw ? example_.pieces(feature)[0] : numbers(feature);

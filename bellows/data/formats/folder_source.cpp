@@ -92,7 +92,7 @@ void read_into(const std::string& path, std::vector<std::byte>& buffer) {
     const ssize_t got = ::read(file.get(), buffer.data() + at, size - at);
     if (got < 0 && errno == EINTR) continue;
     TORCH_CHECK_VALUE(got > 0, "read: ", path, " cannot be read at byte ", at, " of ", size, ": ",
-                      got < 0 ? errno_message(errno) : std::string("it was cut short"), ".");
+                      got < 0 ? errno_message(errno) : std::string("the file ends early"), ".");
     at += static_cast<uint64_t>(got);
   }
 }
@@ -109,19 +109,19 @@ class ImageFolderSource final : public Source {
       labels_.push_back(static_cast<int64_t>(i));
       add_files(fs::path(folder_) / classes[i], true);
       TORCH_CHECK_VALUE(pictures_.size() > before, "open_image_folder: the class folder ", folder_, "/", classes[i],
-                        " has no .jpg, .jpeg or .png file. Remove it, or fill it: labels count the folders.");
+                        " has no .jpg, .jpeg or .png file. Remove the folder or add images, because labels are the "
+                        "positions of the class folders.");
       starts_.add(static_cast<int64_t>(before));
     }
     if (classes.empty()) add_files(folder_, false);
     TORCH_CHECK_VALUE(!pictures_.empty(), "open_image_folder: ", folder_, " has no .jpg, .jpeg or .png file.");
-    TORCH_CHECK_VALUE(others_ == 0, "open_image_folder: ", others_,
-                      " pictures are of a kind that is not read, such as ", first_other_,
-                      ". Convert them to JPEG or PNG, or move them away.");
+    TORCH_CHECK_VALUE(others_ == 0, "open_image_folder: ", others_, " images have an unsupported format, such as ",
+                      first_other_, ". Convert them to JPEG or PNG, or move them to another folder.");
   }
 
   int64_t size() const override { return static_cast<int64_t>(pictures_.size()); }
   bool stored() const override { return true; }
-  std::string describe() const override { return c10::str(size(), " pictures in ", folder_); }
+  std::string describe() const override { return c10::str(size(), " images in ", folder_); }
 
   bool prefetch(int64_t index) const override {
     thread_local std::vector<std::byte> unused;
@@ -164,7 +164,8 @@ class ImageFolderSource final : public Source {
   }
 
   static void add_subfolders(const fs::path& folder, std::vector<std::string>& folders, int depth) {
-    TORCH_CHECK_VALUE(depth < 64, "open_image_folder: ", folder.string(), ": folders nested deeper than 64.");
+    TORCH_CHECK_VALUE(depth < 64, "open_image_folder: ", folder.string(),
+                      ": folders are nested more than 64 levels deep.");
     for (const std::string& name : sorted_subfolders(folder)) {
       folders.push_back((folder / name).string());
       add_subfolders(folder / name, folders, depth + 1);
@@ -204,12 +205,13 @@ SourcePtr open_image_folder(const std::string& folder, const std::string& split)
   const std::vector<std::string> splits = image_folder_splits(folder);
   if (split.empty()) {
     TORCH_CHECK_VALUE(splits.empty(), "open_image_folder: ", folder, " has the splits ", c10::Join(", ", splits),
-                      ". Choose one.");
+                      ". Choose one of the splits.");
     return std::make_shared<ImageFolderSource>(folder);
   }
-  TORCH_CHECK_VALUE(std::find(splits.begin(), splits.end(), split) != splits.end(), "open_image_folder: ", folder,
-                    " has no split \"", split, "\".", did_you_mean(split, splits),
-                    splits.empty() ? std::string(" It has none.") : " It has: " + c10::Join(", ", splits) + ".");
+  TORCH_CHECK_VALUE(
+      std::find(splits.begin(), splits.end(), split) != splits.end(), "open_image_folder: ", folder, " has no split \"",
+      split, "\".", did_you_mean(split, splits),
+      splits.empty() ? std::string(" It has no splits.") : " The splits are: " + c10::Join(", ", splits) + ".");
   return std::make_shared<ImageFolderSource>((fs::path(folder) / split).string());
 }
 

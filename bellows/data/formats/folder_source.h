@@ -10,49 +10,57 @@
 
 namespace bellows::data {
 
-/// True for the suffixes .jpg, .jpeg and .png, in upper or lower case.
+/// Returns true for the suffixes .jpg, .jpeg and .png, in upper or lower case.
 bool is_picture_name(const std::filesystem::path& path);
 
-/// The subfolders of `folder` that are splits of it: train, val, valid, validation, test. Empty if it also has other
-/// subfolders, because then they are classes.
+/// Returns the subfolders of `folder` that are splits: train, val, valid, validation and test. If there are also other
+/// subfolders, all subfolders are classes, and the result is empty.
 std::vector<std::string> image_folder_splits(const std::string& folder);
 
-/// The names of the classes in the order of the labels: the subfolders, sorted by their bytes. Empty for a flat folder.
+/// Returns the names of the classes in the order of the labels. These are the names of the subfolders, sorted by their
+/// bytes. The result is empty for a flat folder.
 /// Ref: torchvision.datasets.ImageFolder.classes
 std::vector<std::string> image_folder_classes(const std::string& folder);
 
-/// JPEG and PNG files in class folders (field "jpg", "jpeg" or "png", and int64 "label"), or in one flat folder without
-/// labels.
+/// Opens a folder of JPEG and PNG files. The files are in class folders, or in one flat folder without labels. A sample
+/// has a field "jpg", "jpeg" or "png" and, with class folders, an int64 array "label".
 ///
-/// Samples are ordered by class, then by path, sorted by bytes. Folders inside a class belong to it. The key is the
-/// path below `folder` without its suffix. Other kinds of files are skipped, and so are files beside class folders.
-/// Params: split – one of image_folder_splits(); "": `folder` has no splits
-/// Cost:   opening lists the folders and reads no file; it keeps one path per sample. Reading copies the file into the
-///         sample's buffer, because mapping each file would cost more
-/// Throws: c10::ValueError if there are no images or a class is empty; if there are splits and none is chosen; if there
-///         are images of an unsupported kind (.webp, .bmp, .tif, …), which other libraries would count. read() throws
-///         c10::ValueError if the file cannot be read
+/// Samples are ordered by class, then by path, sorted by bytes. A class also contains the files in folders below its
+/// class folder. The key of a sample is its path below `folder` without the suffix. Files of other kinds and files next
+/// to class folders are skipped.
+/// Params: split – one of image_folder_splits(); "" if `folder` has no splits
+/// Cost:   opening lists the folders, reads no files and stores one path per sample. Reading copies the file into the
+///         buffer of the sample, because mapping each file would be slower
+/// Throws: c10::ValueError if there are no images or a class is empty; if there are splits and `split` is empty; if
+///         `split` is unknown (the message suggests the nearest name); if folders are nested more than 64 levels deep;
+///         if there are images of an unsupported kind (.webp, .bmp, .tif, …), because other libraries would load them.
+///         read() throws c10::ValueError if the file cannot be read
 /// Ref:    torchvision.datasets.ImageFolder(folder)
 SourcePtr open_image_folder(const std::string& folder, const std::string& split = "");
 
 struct ImageFolderSinkOptions {
-  std::vector<std::string> classes = {};  ///< names of the class folders; empty: the label as five digits, "00007"
+  /// Names of the class folders, sorted. If empty, a folder is named after its label, such as "00007".
+  std::vector<std::string> classes = {};
 };
 
-/// Writes images as CLASS/KEY.SUFFIX, or as KEY.SUFFIX if samples have no label. The folder appears under its name when
-/// close() is called.
+/// Writes images as CLASS/KEY.SUFFIX, or as KEY.SUFFIX if samples have no label. close() moves the finished folder to
+/// `folder`.
 ///
-/// An image is a field jpg, jpeg, png or image; decoded images (uint8 "image") become PNG. The label is a number in
-/// cls, json or int64 "label". A key keeps its folders; without keys, files are named after the samples' ids. Reading
-/// assigns labels by counting the class folders, so close() rejects labels with a gap.
+/// The image is a field "jpg", "jpeg", "png" or "image". Decoded images (uint8 "image") are encoded as PNG. The label
+/// is a number in "cls" or "json", or an int64 array "label". A key may contain folders. Files of samples without a key
+/// are named after the ids.
+///
+/// When the folder is read, labels are assigned by counting the class folders. Therefore, close() rejects labels with a
+/// gap.
 /// Params: folder – must not exist, or must be empty
-/// Throws: c10::ValueError if the folder is not empty. write() throws c10::ValueError if a sample has no image or has
-///         other fields (they would be lost); if only some samples have a label, or a label has no class; if a key
-///         leads out of the folder or occurs twice. close() throws c10::ValueError if the labels have a gap
+/// Throws: c10::ValueError if the folder is not empty or `classes` is not sorted. write() throws c10::ValueError if a
+///         sample has no image or has other fields, which would be lost; if only some samples have a label, or a label
+///         has no class; if a key leads out of the folder or occurs twice. close() throws c10::ValueError if the labels
+///         have a gap
 std::unique_ptr<Sink> image_folder_sink(const std::string& folder, const ImageFolderSinkOptions& options = {});
 
-/// The file name of the sample below the folder of an image_folder_sink() without classes.
-/// Throws: as write()
+/// Returns the path of a sample's file below the folder of an image_folder_sink() without `classes`.
+/// Throws: see image_folder_sink()
 std::string image_file_name(const Sample& sample);
 
 }  // namespace bellows::data

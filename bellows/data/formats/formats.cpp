@@ -122,8 +122,9 @@ SourcePtr open_table(const std::vector<std::string>& files) {
 }
 
 SourcePtr open_mds_index(const std::vector<std::string>& files) {
-  TORCH_CHECK_VALUE(files.size() == 1, "open: ", io::public_url(files[1]), ": expected one MDS folder, got ",
-                    files.size(), " of their indexes. Open them one by one.");
+  TORCH_CHECK_VALUE(files.size() == 1, "open: ", io::public_url(files[1]),
+                    ": expected the index.json of one MDS folder, got ", files.size(),
+                    " index files. Open the folders separately.");
   const size_t slash = files[0].rfind('/');
   return open_mds(slash == std::string::npos ? "." : files[0].substr(0, slash));
 }
@@ -141,8 +142,8 @@ constexpr std::array kFileFormats{
     FileFormat{"MDS index.json", is_mds_index, open_mds_index},
     FileFormat{"JSON lines", is_jsonl, [](const auto& files) { return open_jsonl(files); }, true},
     FileFormat{"CSV", is_table<','>, open_table<','>, true},
-    FileFormat{"table with tabs", is_table<'\t'>, open_table<'\t'>, true},
-    FileFormat{"table with semicolons", is_table<';'>, open_table<';'>, true},
+    FileFormat{"tab-separated table", is_table<'\t'>, open_table<'\t'>, true},
+    FileFormat{"semicolon-separated table", is_table<';'>, open_table<';'>, true},
     FileFormat{"zlib-compressed TFRecord", is_zlib_file, [](const auto& files) { return open_tfrecord(files); }, true},
 };
 
@@ -177,7 +178,7 @@ const FileFormat* recognise(io::ByteSpan file, std::string_view where) {
 std::string describe_file(io::ByteSpan file, std::string_view where) {
   const UnpackedLook unpacked(file, where);
   if (!unpacked.look.packed) return io::describe_content(file);
-  return io::describe_content(file) + " that holds " + io::describe_content(unpacked.look.start);
+  return io::describe_content(file) + " that contains " + io::describe_content(unpacked.look.start);
 }
 
 std::string accepted_formats() {
@@ -208,12 +209,12 @@ const FileFormat* recognise_first(const ShardFiles& files) {
   const FileFormat* format = nullptr;
   parse_content(files, 0, [&] {
     format = recognise(content->bytes(), files.name(0));
-    TORCH_CHECK_VALUE(format, "open: ", files.name(0), ": expected a data set, found ",
-                      describe_file(content->bytes(), files.name(0)), ". Accepted: ", accepted_formats(),
+    TORCH_CHECK_VALUE(format, "open: ", files.name(0), ": expected a dataset, found ",
+                      describe_file(content->bytes(), files.name(0)), ". Supported formats: ", accepted_formats(),
                       files.is_remote(0)
-                          ? "; of folders on a server those with an MDS index.json, URL/. Name a folder's "
-                            "files, URL/train-{000..099}.tar; make such of pictures by bellows pack."
-                          : ", and folders of these, of MDS shards and of JPEG or PNG pictures.");
+                          ? ". On a server, a folder must contain an MDS index.json. Otherwise name its files: "
+                            "URL/train-{000..099}.tar. To create such files from images, use `bellows pack`."
+                          : ", and folders of such files, of MDS shards, or of JPEG or PNG images.");
   });
   return format;
 }
@@ -354,7 +355,7 @@ FolderContent examine_folder(const std::string& folder) {
       std::any_of(formats.begin(), formats.end(), [](const auto& found_one) { return !found_one.first->text; });
   const bool has_classes = !has_shards && std::any_of(listing.folders.begin(), listing.folders.end(), holds_pictures);
   if (listing.pictures || has_classes) {
-    found.emplace_back("JPEG or PNG pictures");
+    found.emplace_back("JPEG or PNG images");
     content.kind = FolderContent::Kind::images;
   }
   for (const bool text : {false, true}) {
@@ -366,11 +367,12 @@ FolderContent examine_folder(const std::string& folder) {
       content = {FolderContent::Kind::files, format, files};
     }
   }
-  TORCH_CHECK_VALUE(found.size() < 2, "open: the folder ", folder, " is ambiguous: it holds ", c10::Join("; ", found),
-                    ". Name the files: a pattern such as ", folder, "/*.tar, or a folder below.");
-  TORCH_CHECK_VALUE(!found.empty(), "open: found no shards in the folder ", folder,
-                    ", nor anything else that is known: ", accepted_formats(),
-                    ", MDS shards with their index.json, JPEG or PNG pictures.");
+  TORCH_CHECK_VALUE(found.size() < 2, "open: the folder ", folder, " is ambiguous, because it contains ",
+                    c10::Join("; ", found), ". Name the files with a pattern such as ", folder,
+                    "/*.tar, or name a subfolder.");
+  TORCH_CHECK_VALUE(!found.empty(), "open: the folder ", folder,
+                    " contains no dataset. Supported: ", accepted_formats(),
+                    ", MDS shards with their index.json, and JPEG or PNG images.");
   return content;
 }
 

@@ -13,53 +13,57 @@ namespace bellows::data {
 
 /// The input of a format's detection function.
 struct FileLook {
-  io::ByteSpan file;   ///< the whole file as stored
-  io::ByteSpan start;  ///< of a compressed file, about the first MiB, decompressed; else `file`
-  bool packed = false;
+  io::ByteSpan file;    ///< the whole file as it is stored
+  io::ByteSpan start;   ///< for a compressed file, about the first MiB of the decompressed content; otherwise `file`
+  bool packed = false;  ///< true if the file is compressed
 };
 
-/// A dataset format that open() supports. To add a format, add a row in formats.cpp.
+/// A dataset format that open() supports. To support another format, add a row in formats.cpp.
 struct FileFormat {
   std::string_view name;
   bool (*fits)(const FileLook& look);
   SourcePtr (*open)(const std::vector<std::string>& files);
-  bool text = false;  ///< may also describe other files; in a folder, counts only if there are no other formats
+  /// True if the detection may also match files that are not datasets. In a folder, such files count only if there is
+  /// no other format.
+  bool text = false;
 };
 
-/// In the order in which they are tried: the most reliable detections first.
+/// Returns the formats in the order in which they are tried. The most reliable detection functions come first.
 std::span<const FileFormat> file_formats();
 
-/// Returns the format of a file's content, or null.
+/// Returns the format of a file's content, or null if it is unknown.
 /// Throws: c10::ValueError if a compressed file is damaged
 const FileFormat* recognise(io::ByteSpan file, std::string_view where);
 
-/// Describes a file's content, for messages about unknown formats.
+/// Describes a file's content for messages about unknown formats.
 std::string describe_file(io::ByteSpan file, std::string_view where);
-/// "tar (WebDataset), TFRecord, …".
+/// Returns a list of all formats for messages, such as "tar (WebDataset), TFRecord, …".
 std::string accepted_formats();
 
-/// Opens files of one format, which is detected from the first file.
+/// Opens files of one format. The format is detected from the first file.
 /// Params: files – paths and URLs
-/// Throws: c10::ValueError if the format is unknown (the message says what was found and which formats are accepted),
-///         or as the format's open function
+/// Throws: c10::ValueError if the format is unknown (the message describes the content and lists the supported
+///         formats); exceptions of the format's open function
 SourcePtr open_files(const std::vector<std::string>& files);
 
 /// The content of a folder.
 struct FolderContent {
   enum class Kind { mds, images, files };
   Kind kind = Kind::files;
-  const FileFormat* format = nullptr;  ///< of files
-  std::vector<std::string> files;      ///< paths, sorted
+  const FileFormat* format = nullptr;  ///< only for Kind::files: their format
+  std::vector<std::string> files;      ///< sorted paths
 };
-/// Throws: c10::ValueError if the folder holds several formats or none (the message says what was found and what is
-///         accepted)
+/// Determines the content of a folder.
+/// Throws: c10::ValueError if the folder contains several formats or none (the message describes the content and lists
+///         the supported formats)
 FolderContent examine_folder(const std::string& folder);
 
-/// Groups the files of a folder into splits by their names without numbers and suffixes: "train" for train-0003.tar.gz
-/// and for train-00003-of-00100. NumPy arrays form one split, because each file holds one part of every sample.
+/// Groups the files of a folder into splits by their names without numbers and suffixes. For example, train-0003.tar.gz
+/// and train-00003-of-00100 belong to the split "train". NumPy arrays form one split, because each file holds one part
+/// of every sample.
 Splits splits_by_name(const FolderContent& content);
 
-/// The subfolders that hold the splits of a dataset, sorted.
+/// Returns the subfolders that are splits of a dataset, sorted by name.
 std::vector<std::string> split_folders(const std::string& folder);
 
 }  // namespace bellows::data

@@ -32,7 +32,7 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
   bool number_float(double, const std::string& text) override {
     value();
     TORCH_CHECK_VALUE(text.find_first_of(".eE") != std::string::npos, where_(), ": ", io::printable(text, 60),
-                      " has more than 64 bits. Write it as a text, in quotes.");
+                      " needs more than 64 bits. Write it as text, in quotes.");
     if (objects() == 1) column_->second.real = true;
     return check_type();
   }
@@ -62,7 +62,7 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    TORCH_CHECK_VALUE(false, where_(), ": expected one JSON object, found a mistake at byte ",
+    TORCH_CHECK_VALUE(false, where_(), ": expected one JSON object, found invalid JSON at byte ",
                       position > 0 ? position - 1 : 0, " of the line.");
   }
 
@@ -89,18 +89,17 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
   bool check_type() const {
     if (objects() > 1) return true;
     const auto& [name, column] = *column_;
-    TORCH_CHECK_VALUE(
-        !column.real || !column.inexact, where_(), ": the numbers of ", io::printable(name),
-        " have fractions, so they are float64, and whole numbers that float64 does not hold exactly. Write "
-        "all as texts, in quotes.");
+    TORCH_CHECK_VALUE(!column.real || !column.inexact, where_(), ": the numbers of ", io::printable(name),
+                      " include fractions, so their type is float64, which cannot represent the integers exactly. "
+                      "Write all of them as text, in quotes.");
     TORCH_CHECK_VALUE(column.real || !column.negative || !column.big, where_(), ": the numbers of ",
                       io::printable(name),
-                      " are in part below 0 and in part above 2^63 - 1: no integers of 64 bits hold ",
-                      "both. Write all as texts, in quotes.");
+                      " include values below 0 and values above 2^63 - 1, and no 64-bit integer type holds both. Write "
+                      "all of them as text, in quotes.");
     return true;
   }
   bool deeper() {
-    TORCH_CHECK_VALUE(++depth_ <= kMaxJsonDepth, where_(), ": nested deeper than ", kMaxJsonDepth, ".");
+    TORCH_CHECK_VALUE(++depth_ <= kMaxJsonDepth, where_(), ": the JSON is nested deeper than ", kMaxJsonDepth, ".");
     return true;
   }
   void check_object(bool object) const {
@@ -113,7 +112,7 @@ class ColumnScan final : public nlohmann::json_sax<JsonRecord> {
     std::sort(begin, keys_.end());
     const auto twice = std::adjacent_find(begin, keys_.end());
     TORCH_CHECK_VALUE(twice == keys_.end(), where_(), ": two values of one object are called ", io::printable(*twice),
-                      ". Give each a name of its own.");
+                      ". Rename one of them.");
     keys_.erase(begin, keys_.end());
     first_keys_.pop_back();
   }
@@ -225,7 +224,8 @@ void append_value(const JsonRecord& value, c10::ScalarType dtype, Field& field, 
 
 JsonRecord parse_record(std::string_view line, const Where& where) {
   const auto limit = [&](int depth, JsonRecord::parse_event_t, const JsonRecord&) {
-    TORCH_CHECK_VALUE(depth <= static_cast<int>(kMaxJsonDepth), where(), ": nested deeper than ", kMaxJsonDepth, ".");
+    TORCH_CHECK_VALUE(depth <= static_cast<int>(kMaxJsonDepth), where(), ": the JSON is nested deeper than ",
+                      kMaxJsonDepth, ".");
     return true;
   };
   JsonRecord record = JsonRecord::parse(line, limit, false);
@@ -246,8 +246,8 @@ void read_json_record(std::string_view line, const Where& where, const JsonColum
   for (const auto& [name, value] : record.items()) {
     if (value.is_null() && name == "__key__") continue;
     const auto column = columns.find(name);
-    TORCH_CHECK_VALUE(column != columns.end(), where(), ": has ", io::printable(name),
-                      ", which no line had when the file was opened.");
+    TORCH_CHECK_VALUE(column != columns.end(), where(), ": the line has the key ", io::printable(name),
+                      ", which no line had when the file was opened. Open the dataset again.");
     Field field{.name = column->first};
     places.push_back({sample.buffer.size(), sample.shapes.size()});
     append_value(value, column->second.dtype(), field, sample);

@@ -26,9 +26,9 @@ class JsonlSource final : public Source {
       pictures_.emplace_back(options_.image_folder, files_.name(file));
       add_lines(file);
     }
-    TORCH_CHECK_VALUE(lines_.size() > 0, "open_jsonl: ", files_.describe(), " has no lines.");
+    TORCH_CHECK_VALUE(lines_.size() > 0, "open_jsonl: ", files_.describe(), " contains no lines.");
     TORCH_CHECK_VALUE(options_.image_column.empty() || columns_.contains(options_.image_column),
-                      "open_jsonl: ", files_.describe(), " has nothing called \"", options_.image_column, "\".");
+                      "open_jsonl: ", files_.describe(), " has no key \"", options_.image_column, "\".");
   }
 
   int64_t size() const override { return lines_.size(); }
@@ -94,7 +94,7 @@ class JsonlSource final : public Source {
   void take_picture(size_t file, const Where& where, Sample& sample) const {
     const Field* path = sample.find(options_.image_column);
     TORCH_CHECK_VALUE(path && !path->is_array && !is_json_value(*path), where(),
-                      ": expected the path of a picture under \"", options_.image_column, "\".");
+                      ": expected the path of an image under \"", options_.image_column, "\".");
     const std::string_view text = io::as_text(path->bytes);
     sample.fields.erase(sample.fields.begin() + (path - sample.fields.data()));
     pictures_[file].add(text, sample);

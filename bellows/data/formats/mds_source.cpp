@@ -7,9 +7,9 @@
 #include <atomic>
 #include <deque>
 #include <filesystem>
-#include <mutex>
 
 #include "bellows/core/error.h"
+#include "bellows/core/mutex.h"
 #include "bellows/data/formats/file_starts.h"
 #include "bellows/data/formats/read_sample.h"
 #include "bellows/data/formats/shard_files.h"
@@ -29,8 +29,8 @@ void check_hashes(io::ByteSpan bytes, const io::MdsFile& file, const std::string
   for (const auto& [name, expected] : file.hashes) {
     if (!std::ranges::binary_search(io::hash_names(), name)) continue;
     const std::string found = io::hash_hex(name, bytes);
-    TORCH_CHECK_VALUE(found == expected, where, ": expected ", name, " ", expected, ", as index.json says, found ",
-                      found, ": the file is corrupt. Copy it again.");
+    TORCH_CHECK_VALUE(found == expected, where, ": expected the ", name, " ", expected, " from index.json, found ",
+                      found, ". The file is corrupt. Copy it again.");
   }
 }
 
@@ -48,7 +48,7 @@ std::vector<std::string> shard_paths(const fs::path& folder, const std::vector<i
     const bool packed = shard.zip && !fs::exists(raw, ignored);
     paths.push_back(packed ? (folder / shard.zip->basename).string() : raw.string());
     TORCH_CHECK_VALUE(fs::exists(paths.back(), ignored), "open_mds: ", paths.back(),
-                      ", which index.json names, is missing. Copy it, too.");
+                      ", which index.json lists, is missing. Copy the file to this folder.");
   }
   return paths;
 }
@@ -56,9 +56,10 @@ std::vector<std::string> shard_paths(const fs::path& folder, const std::vector<i
 std::string fetch_index(const ShardFiles& index, const std::string& folder) try {
   return std::string(io::as_text(index.map(0)->bytes()));
 } catch (const c10::ValueError& error) {
-  TORCH_CHECK_VALUE(false, "open_mds: ", user_message(error), " A server does not list its folders: without an ",
-                    "index.json, name the files (", io::public_url(folder),
-                    "/train-{000..099}.tar). Pictures in folders become such files by bellows pack.");
+  TORCH_CHECK_VALUE(false, "open_mds: ", user_message(error),
+                    " The files of a folder on a server cannot be listed. Without an index.json, name the files (",
+                    io::public_url(folder),
+                    "/train-{000..099}.tar). To create such files from folders of images, use `bellows pack`.");
 }
 
 std::string read_index(const fs::path& folder) {
@@ -71,8 +72,8 @@ std::string read_index(const fs::path& folder) {
   }
   std::sort(splits.begin(), splits.end());
   TORCH_CHECK_VALUE(false, "open_mds: ", index.string(), " is missing",
-                    splits.empty() ? std::string(": expected a folder that MDSWriter wrote")
-                                   : "; the folder has the splits " + c10::Join(", ", splits) + ": open one of them",
+                    splits.empty() ? std::string(". Expected a folder that MDSWriter wrote")
+                                   : ". The folder has the splits " + c10::Join(", ", splits) + ". Open one of them",
                     ".");
 }
 
@@ -136,9 +137,9 @@ class MdsSource final : public Source {
     size_t max_sizes = 0;  // maximum number of sizes of all arrays of a sample
   };
   struct Verdict {  // std::call_once does not support exceptions on all platforms
-    std::mutex mutex;
+    Mutex mutex;
     std::atomic<bool> good{false};
-    std::string damage;
+    std::string damage BELLOWS_GUARDED_BY(mutex);
   };
   /// A shard's verified bytes: mapped, or decompressed in memory.
   struct Content {
@@ -147,8 +148,9 @@ class MdsSource final : public Source {
   };
 
   static void check_verifiable(const io::MdsShard& shard) {
-    TORCH_CHECK_VALUE(!shard.raw.hashes.empty(), "open_mds: index.json has no hashes of ", shard.raw.basename,
-                      " to verify. Open it with Verify::first_use, or write it with hashes.");
+    TORCH_CHECK_VALUE(
+        !shard.raw.hashes.empty(), "open_mds: index.json has no hashes for ", shard.raw.basename,
+        ", so the file cannot be verified. Open it with Verify::first_use, or write the dataset with hashes.");
     for (const auto& [name, digest] : shard.raw.hashes) io::hash_hex(name, {});  // checks that the name is supported
   }
 
@@ -214,7 +216,7 @@ class MdsSource final : public Source {
     io::Bytes unpacked;
     judge(which, [&] {
       TORCH_CHECK_VALUE(bytes.size() == shard.zip->bytes, path, ": expected ", shard.zip->bytes,
-                        " bytes, as index.json says, found ", bytes.size(), ". Copy the shard again.");
+                        " bytes, as in index.json, found ", bytes.size(), ". Copy the shard again.");
       if (options_.verify != Verify::never) check_hashes(bytes, *shard.zip, path);
       unpacked = io::uncompress(bytes, io::Codec::parse(shard.compression), shard.raw.bytes, path);
       check(unpacked, which);
@@ -226,7 +228,7 @@ class MdsSource final : public Source {
   template <class Look>
   void judge(size_t which, const Look& look) const {
     Verdict& verdict = verdicts_[which];
-    const std::lock_guard lock(verdict.mutex);
+    const MutexLock lock(verdict.mutex);
     TORCH_CHECK_VALUE(verdict.damage.empty(), verdict.damage);
     if (verdict.good && !packed_[which]) return;
     try {

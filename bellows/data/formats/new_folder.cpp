@@ -24,8 +24,8 @@ NewFolder::NewFolder(const std::string& path, std::string what) : what_(std::mov
   TORCH_CHECK_VALUE(free && path_.has_filename(), what_, ": ", path,
                     " already exists. Remove it, or choose another name.");
   std::string pattern = path_.string() + ".tmp-XXXXXX";
-  TORCH_CHECK(::mkdtemp(pattern.data()), what_, ": cannot make a folder beside ", path, ": ", errno_message(errno),
-              ". The folder that it is in must exist and be writable.");
+  TORCH_CHECK(::mkdtemp(pattern.data()), what_, ": cannot create a folder next to ", path, ": ", errno_message(errno),
+              ". The parent folder must exist and be writable.");
   temporary_ = pattern;
   fs::permissions(temporary_,
                   fs::perms::group_read | fs::perms::group_exec | fs::perms::others_read | fs::perms::others_exec,
@@ -40,7 +40,7 @@ NewFolder::~NewFolder() {
 void NewFolder::add_folder(const std::string& name) const {
   std::error_code error;
   fs::create_directories(temporary_ / name, error);
-  TORCH_CHECK(!error, what_, ": cannot make the folder ", (temporary_ / name).string(), ": ",
+  TORCH_CHECK(!error, what_, ": cannot create the folder ", (temporary_ / name).string(), ": ",
               errno_message(error.value()), ".");
 }
 

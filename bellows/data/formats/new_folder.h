@@ -6,8 +6,8 @@
 
 namespace bellows::data {
 
-/// A folder that appears under its name only when it is complete. It is filled as `NAME.tmp-aB3xYz` next to the final
-/// location and renamed by commit(). Without commit(), it is removed.
+/// A folder that appears under its name only when it is complete. Files are written to a folder `NAME.tmp-aB3xYz` in
+/// the same parent folder, and commit() renames this folder. Without commit(), the destructor removes it.
 class NewFolder {
  public:
   /// Params: what – prefix of error messages
@@ -17,12 +17,12 @@ class NewFolder {
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
-  /// The path at which to write a file of this name.
+  /// Returns the path at which to write the file `name`.
   std::string operator/(const std::string& name) const { return (temporary_ / name).string(); }
-  /// Creates a folder inside, including its parents.
+  /// Creates a subfolder and its parents.
   void add_folder(const std::string& name) const;
-  /// Moves the folder into place and syncs it to the disk.
-  /// Throws: c10::Error if the name was taken in the meantime or if writing fails
+  /// Moves the folder into place and syncs it to disk.
+  /// Throws: c10::Error if `path` was created in the meantime or if writing fails
   void commit();
 
  private:
@@ -30,10 +30,12 @@ class NewFolder {
   std::string what_;
 };
 
-/// Syncs a folder's entries to the disk, or all pending writes of its file system. Returns false on failure.
+/// Syncs the entries of a folder to disk. With `all_files`, syncs all pending writes of the file system. Returns false
+/// on failure.
 bool sync_folder(const std::filesystem::path& folder, bool all_files);
 
-/// True for a non-empty relative path without the parts ".." and "." and without NUL characters.
+/// Returns true for a relative path that cannot lead out of a folder. The path must have no NUL characters and no parts
+/// that are empty, "." or "..".
 bool stays_inside(std::string_view path);
 
 }  // namespace bellows::data

@@ -14,9 +14,9 @@
 
 namespace bellows::data {
 
-/// Calls `read` and adds the sample to the message of its exception. The exception type is kept: c10::ValueError for a
-/// bad sample, another c10::Error for a network failure.
-/// Params: where – returns the sample's description, "sample 7"
+/// Calls `read`. If it throws, adds the sample's description to the message. The type of the exception does not change:
+/// c10::ValueError for a bad sample, and c10::Error for a network failure.
+/// Params: where – returns the description of the sample, such as "sample 7"
 template <class Where, class Read>
 void read_naming(const Where& where, const Read& read) {
   try {
@@ -28,8 +28,8 @@ void read_naming(const Where& where, const Read& read) {
   }
 }
 
-/// Calls `parse`, which parses the content of a file. If it throws c10::ValueError and the content came from the cache,
-/// adds the cached copy to the message, because the copy may have been damaged during the download.
+/// Calls `parse`, which parses the content of a file. If `parse` throws c10::ValueError and the content came from the
+/// cache, adds the path of the cached copy to the message. The copy may have been damaged during the download.
 template <class Parse>
 void parse_content(const ShardFiles& files, size_t file, const Parse& parse) {
   try {
@@ -41,7 +41,7 @@ void parse_content(const ShardFiles& files, size_t file, const Parse& parse) {
   }
 }
 
-/// Clears `sample`, then sets its id and its file. `files` must outlive it.
+/// Clears `sample` and sets its id and its file. `files` must outlive the sample.
 inline void begin_sample(const ShardFiles& files, size_t file, int64_t id, Sample& sample) {
   sample.clear();
   sample.id = id;
@@ -50,9 +50,9 @@ inline void begin_sample(const ShardFiles& files, size_t file, int64_t id, Sampl
   sample.origin_file = file;
 }
 
-/// Reads sample `index` of record files: calls begin_sample(), then `read`, and adds the offset of the record to the
-/// message of an exception.
-/// Params: read – called with the number of the file and the record's offset in it
+/// Reads sample `index` from files of records. Calls begin_sample(), then `read`. If `read` throws, adds the byte
+/// offset of the record to the message.
+/// Params: read – called with the index of the file and the byte offset of the record
 template <class Read>
 void read_record(const ShardFiles& files, const SampleOffsets& offsets, int64_t index, Sample& sample,
                  const Read& read) {
@@ -63,7 +63,8 @@ void read_record(const ShardFiles& files, const SampleOffsets& offsets, int64_t 
               [&] { read(file, offset); });
 }
 
-/// Reads a byte of every page of a part of a mapped file, so that it is in memory; used by Source::prefetch.
+/// Reads one byte of each page of `bytes`, so that the pages are loaded into memory. Implementations of
+/// Source::prefetch call it.
 inline void touch_pages(io::ByteSpan bytes) {
   constexpr size_t page = 4096;
   unsigned sum = 0;
@@ -73,7 +74,7 @@ inline void touch_pages(io::ByteSpan bytes) {
   kept.store(sum, std::memory_order_relaxed);  // so that the compiler keeps the reads
 }
 
-/// The same for [begin, end), clipped to the end of the file.
+/// Like touch_pages() above, but for the bytes [begin, end) of a file. The range may extend beyond the end of the file.
 inline void touch_pages(io::ByteSpan file, uint64_t begin, uint64_t end) {
   end = std::min<uint64_t>(end, file.size());
   if (begin < end) touch_pages(file.subspan(begin, end - begin));

@@ -38,7 +38,7 @@ std::optional<std::string> read_recordio_index(const std::string& file) {
     return std::string(io::as_text(ShardFiles({path}).map(0)->bytes()));
   } catch (const c10::ValueError& error) {
     // If listing is forbidden, S3 responds with 403 for missing files.
-    log_info(user_message(error), " The samples of ", io::public_url(file), " come in the order of the file.");
+    log_info(user_message(error), " The samples of ", io::public_url(file), " are read in the order of the file.");
     return std::nullopt;
   }
 }
@@ -135,11 +135,12 @@ class RecordioSource final : public Source {
     std::ranges::sort(sorted);
     const auto [named, there] = std::ranges::mismatch(sorted, offsets);
     TORCH_CHECK_VALUE(named == sorted.end() || (there != offsets.end() && *named > *there), index,
-                      ": names a record at byte ", named == sorted.end() ? 0 : *named, " of ", name,
-                      ", where none starts (or twice): this is not the file's index. Recreate it, or remove it.");
-    TORCH_CHECK_VALUE(there == offsets.end(), index, ": does not name the record at byte ",
-                      there == offsets.end() ? 0 : *there, " of ", name, " (", sorted.size(), " records, the file has ",
-                      offsets.size(), "). Recreate it, or remove it.");
+                      ": the index lists a record at byte ", named == sorted.end() ? 0 : *named, " of ", name,
+                      ", but no record starts there, or the record is listed twice. The index belongs to another file. "
+                      "Recreate it, or remove it.");
+    TORCH_CHECK_VALUE(there == offsets.end(), index, ": the index does not list the record at byte ",
+                      there == offsets.end() ? 0 : *there, " of ", name, " (", sorted.size(), " records in the index, ",
+                      offsets.size(), " in the file). Recreate the index, or remove it.");
     return order;
   }
 

@@ -61,7 +61,7 @@ std::shared_ptr<const MappedFile> ShardFiles::map(size_t file) const {
 }
 
 std::shared_ptr<const MappedFile> ShardFiles::map_local(size_t file) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto& mapped = mapped_[file];
   if (mapped) return mapped;
   if (mapped_count_ == most_mapped) {
@@ -99,7 +99,7 @@ std::vector<io::PartialFile> ShardFiles::open_parts(const std::function<void(io:
   std::vector<io::PartialFile> parts;
   parts.reserve(size());
   std::optional<Progress> progress;
-  if (cache_) progress.emplace("looking at files", static_cast<int64_t>(size()), "files");
+  if (cache_) progress.emplace("examining files", static_cast<int64_t>(size()), "files");
   const auto open_one = [&](size_t file) {
     io::PartialFile part = open_part(file);
     need(part);
@@ -127,26 +127,26 @@ std::shared_ptr<const MappedFile> ShardFiles::map_remote(size_t file) const {
 
 /// Cached sizes and offsets of a file are valid for one version only.
 void ShardFiles::check_version(size_t file, const io::HttpFile& version) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   io::HttpFile& first = versions_[file];
   if (first == io::HttpFile{}) first = version;
-  TORCH_CHECK_VALUE(first == version, "open: ", name(file), " was changed on the server since it was opened: it had ",
-                    first.size, " bytes, now it has ", version.size, " (ETag ", io::printable(version.etag),
-                    "). Open the data set again.");
+  TORCH_CHECK_VALUE(first == version, "open: ", name(file), " has changed on the server since it was opened. It had ",
+                    first.size, " bytes, and it now has ", version.size, " (ETag ", io::printable(version.etag),
+                    "). Open the dataset again.");
 }
 
 std::string ShardFiles::doubt(size_t file) const {
   if (!is_remote(file)) return "";
   io::HttpFile version;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     version = versions_[file];
   }
   const io::DoubtedCopy copy = cache_->doubt(names_[file], version);
   if (copy.path.empty()) return "";
-  return c10::str(" (That is the copy in the cache, ", copy.path,
-                  copy.fetch_anew ? ". The next time the data set is opened, it is fetched again.)"
-                                  : ". The server has sent the same bytes again and again.)");
+  return c10::str(" (The file is the cached copy ", copy.path,
+                  copy.fetch_anew ? ". When you open the dataset again, the file is downloaded again.)"
+                                  : ". The server sends the same bytes each time.)");
 }
 
 std::string ShardFiles::version(size_t file) const {
@@ -164,7 +164,7 @@ std::string ShardFiles::version(size_t file) const {
 
 /// Only for sequential reads: otherwise, the next file is not needed soon.
 void ShardFiles::read_ahead(size_t file) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file == last_) return;
   const bool in_order = file == 0 || (last_ != SIZE_MAX && file == last_ + 1);
   last_ = file;
@@ -179,8 +179,8 @@ void ShardFiles::read_ahead(size_t file) const {
 }
 
 void ShardFiles::fetch_ahead(const std::stop_token& stop) const {
-  std::unique_lock lock(mutex_);
-  while (work_.wait(lock, stop, [&] { return wanted_ != SIZE_MAX; })) {
+  UniqueLock lock(mutex_);
+  while (work_.wait(lock, stop, [&]() BELLOWS_REQUIRES(mutex_) { return wanted_ != SIZE_MAX; })) {
     const size_t file = std::exchange(wanted_, SIZE_MAX);
     lock.unlock();
     try {

@@ -4,11 +4,11 @@
 #include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/data/sample.h"
 #include "bellows/io/network/file_cache.h"
 #include "bellows/io/network/partial_file.h"
@@ -16,12 +16,13 @@
 
 namespace bellows::data {
 
-/// The files of a dataset, by position: paths and `http(s)://` URLs. URLs are downloaded into a cache on first use and
-/// may be evicted as soon as they are unused. When files are read in order, a thread fetches the next one in advance.
+/// The files of a dataset by position: paths and `http(s)://` URLs. A remote file is downloaded into a cache on first
+/// use. The cache may evict the file as soon as no sample uses it. If files are read in order, a separate thread
+/// downloads the next file in advance.
 ///
-/// If another process truncates a local file while a sample of it is in use, the program ends (SIGBUS). The size is
-/// checked before each sample, but not during decoding. Replace files instead of truncating them (AtomicFile does).
-/// Files in the cache are never modified once they have their name.
+/// If another process truncates a local file while a sample of this file is in use, the program ends with SIGBUS. The
+/// size of the file is checked before each sample, but not during decoding. Therefore, replace files instead of
+/// truncating them (AtomicFile does this). Files in the cache are never modified after they are complete.
 /// Threads: thread-safe
 class ShardFiles final : public SampleOrigin {
  public:
@@ -30,33 +31,35 @@ class ShardFiles final : public SampleOrigin {
   ~ShardFiles() override;
 
   size_t size() const { return names_.size(); }
-  /// The name for messages: a URL without its secret parts.
+  /// Returns the name of the file for messages. Secret parts of a URL are left out.
   const std::string& name(size_t file) const { return shown_[file]; }
-  /// Maps the file; it stays mapped while the result is held. A remote file is fetched if it is not in the cache.
-  /// Throws: c10::ValueError if the file cannot be read, the server refuses it, or it changed since it was opened;
-  ///         c10::Error if the network fails
+  /// Maps a file. A remote file is downloaded if it is not in the cache. The file stays mapped while the caller holds
+  /// the result.
+  /// Throws: c10::ValueError if the file cannot be read, if the server rejects the request, or if the file changed
+  ///         since it was opened; c10::Error if the network fails
   std::shared_ptr<const MappedFile> map(size_t file) const;
-  /// Returns the file's bytes for reading one sample, after checking the size of the file. If this object does not keep
-  /// the bytes alive, `owner` is set to an object that does.
-  /// Throws: as map; c10::ValueError if the file was truncated
+  /// Checks the size of the file and returns its bytes for reading one sample. If this object does not keep the bytes
+  /// alive, sets `owner` to an object that does.
+  /// Throws: exceptions of map(); c10::ValueError if the file was truncated
   io::ByteSpan content(size_t file, std::shared_ptr<const void>& owner) const;
-  /// Opens all files; of remote files, fetches only the parts that `need` requests. For opening a source.
-  /// Params: need – called for each file; for remote files, from several threads
-  /// Throws: as map; exceptions of `need`
+  /// Opens all files when a source is created. Of remote files, downloads only the parts that `need` requests.
+  /// Params: need – called once per file; for remote files, called from several threads
+  /// Throws: exceptions of map() and of `need`
   std::vector<io::PartialFile> open_parts(const std::function<void(io::PartialFile&)>& need) const;
   bool is_remote(size_t file) const { return io::is_url(names_[file]); }
-  /// A text that identifies the version of a file: size, and ETag or time. Asks the server of a URL once.
-  /// Throws: as map
+  /// Returns a text that identifies the version of a file: its size, and its ETag or time. For a URL, asks the server
+  /// once.
+  /// Throws: exceptions of map()
   std::string version(size_t file) const;
   std::string doubt(size_t file) const override;
-  /// The cache's folder, for other cached data.
+  /// Returns the folder of the cache, in which other data can be cached, too.
   const std::string& cache_folder() const { return cache_folder_; }
-  /// A short description for messages: "4 shards (data/digits/train-000.tar, …)".
+  /// Returns a short description for messages, such as "4 shards (data/digits/train-000.tar, …)".
   std::string describe() const;
 
-  /// While the scope exists, all ShardFiles that this thread creates share one cache, so that a server is asked once
-  /// per URL. open() uses it to pass the user's cache options to every format. Outside a scope, each ShardFiles has its
-  /// own cache.
+  /// While a CacheScope exists, all ShardFiles that this thread creates share one cache, so that a server is asked only
+  /// once per URL. open() creates a CacheScope to pass the user's cache options to every format. Without a CacheScope,
+  /// each ShardFiles has its own cache.
   class CacheScope {
    public:
     explicit CacheScope(io::FileCacheOptions options);
@@ -83,15 +86,16 @@ class ShardFiles final : public SampleOrigin {
   std::vector<std::string> names_, shown_;
   std::string cache_folder_;
   std::shared_ptr<io::FileCache> cache_;  // null if no file is remote
-  mutable std::mutex mutex_;
-  mutable std::vector<std::shared_ptr<const MappedFile>> mapped_;  // local files
-  mutable size_t mapped_count_ = 0;
+  mutable Mutex mutex_;
+  mutable std::vector<std::shared_ptr<const MappedFile>> mapped_ BELLOWS_GUARDED_BY(mutex_);  // local files only
+  mutable size_t mapped_count_ BELLOWS_GUARDED_BY(mutex_) = 0;
   mutable std::vector<std::atomic<const MappedFile*>> lasting_;  // pointers from mapped_, if all files can stay mapped
-  mutable std::vector<io::HttpFile> versions_;                   // of remote files, as first seen
-  mutable size_t last_ = SIZE_MAX;                               // the remote file requested last
-  mutable size_t wanted_ = SIZE_MAX;                             // the file to fetch in advance
-  mutable std::condition_variable_any work_;
-  mutable std::jthread ahead_;  // last member: it must end before the members that it uses
+  mutable std::vector<io::HttpFile> versions_
+      BELLOWS_GUARDED_BY(mutex_);                                // remote files only: the version that was seen first
+  mutable size_t last_ BELLOWS_GUARDED_BY(mutex_) = SIZE_MAX;    // the remote file that was requested last
+  mutable size_t wanted_ BELLOWS_GUARDED_BY(mutex_) = SIZE_MAX;  // the file to download in advance
+  mutable std::condition_variable_any work_;               // not ConditionVariable, because it waits with a stop token
+  mutable std::jthread ahead_ BELLOWS_GUARDED_BY(mutex_);  // last member: it must end before the members that it uses
 };
 
 }  // namespace bellows::data

@@ -72,7 +72,7 @@ void expand_braces(const std::string& prefix, std::string_view rest, const std::
     return;
   }
   const size_t close = rest.find('}', open);
-  TORCH_CHECK_VALUE(close != std::string_view::npos, "expand_shards: \"{\" without \"}\" in ", pattern, ".");
+  TORCH_CHECK_VALUE(close != std::string_view::npos, "expand_shards: \"{\" has no matching \"}\" in ", pattern, ".");
   const std::string_view inside = rest.substr(open + 1, close - open - 1);
   std::vector<std::string> choices = expand_range(inside, pattern);
   if (choices.empty()) choices = split_list(inside, ",");
@@ -102,7 +102,7 @@ void expand_glob(const fs::path& folder, const std::string& pattern, std::vector
   const int rc = glob((fs::path(escape_glob(folder.string())) / pattern).c_str(), 0, nullptr, &found);
   for (size_t i = 0; rc == 0 && i < found.gl_pathc; ++i) out.emplace_back(found.gl_pathv[i]);
   globfree(&found);
-  TORCH_CHECK_VALUE(rc == 0, "expand_shards: no file matches ", path, ". Check the path; shards are tar files.");
+  TORCH_CHECK_VALUE(rc == 0, "expand_shards: no file matches ", path, ". Check the path.");
 }
 
 /// An existing shard or folder with exactly the given name is taken literally.

@@ -22,8 +22,9 @@ PictureFolder::PictureFolder(const std::string& folder, const std::string& table
 
 void PictureFolder::add(std::string_view path, Sample& sample) const {
   while (path.starts_with("./")) path.remove_prefix(2);
-  TORCH_CHECK_VALUE(stays_inside(path), "expected the path of a picture below ", folder_, ", found ",
-                    io::printable(path, 200), ". Say where paths start (image_folder); \"..\" is not followed.");
+  TORCH_CHECK_VALUE(stays_inside(path), "expected the path of an image inside ", folder_, ", found ",
+                    io::printable(path, 200),
+                    ". Set image_folder to the folder in which the paths start. Paths must not contain \"..\".");
   auto map = std::make_shared<const MappedFile>(folder_ + std::string(path));
   sample.fields.push_back({.name = "image", .bytes = map->bytes()});
   if (!sample.owner) {

@@ -12,12 +12,12 @@
 
 namespace bellows::data {
 
-/// Images whose paths are in a table.
+/// Reads images whose paths are in a table.
 class PictureFolder {
  public:
-  /// Params: folder – base of the paths; "": the folder of `table`
+  /// Params: folder – base folder of the paths; "": the folder of the file `table`
   PictureFolder(const std::string& folder, const std::string& table);
-  /// Maps the file and adds it to `sample` as "image".
+  /// Maps an image file and adds it to `sample` as "image".
   /// Throws: c10::ValueError if `path` leads out of the folder or cannot be read
   void add(std::string_view path, Sample& sample) const;
 
@@ -25,10 +25,10 @@ class PictureFolder {
   std::string folder_;
 };
 
-/// A number as text: "3", "0.1"; "" for unsupported types.
+/// Returns a number as text, such as "3" or "0.1". Returns "" for unsupported types.
 std::string number_text(c10::ScalarType dtype, const std::byte* value);
 
-/// A text file that appears under its name when it is complete; written in large chunks.
+/// Writes a text file in large chunks. The file appears under its name when commit() is called.
 class TextWriter {
  public:
   explicit TextWriter(const std::string& path) : file_(path) {}

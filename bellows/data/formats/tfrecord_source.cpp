@@ -72,8 +72,8 @@ class TfrecordSource final : public Source {
     offsets_.add_file();
     for (const auto& [offset, framed] : records) {
       TORCH_CHECK_VALUE(framed - 16 <= options_.max_record_bytes, "open_tfrecord: the record at byte ", offset, " of ",
-                        name, " has ", framed - 16, " bytes, the limit is ", options_.max_record_bytes,
-                        ". Raise TfrecordOptions::max_record_bytes if it is meant to be so large.");
+                        name, " has ", framed - 16, " bytes, but the limit is ", options_.max_record_bytes,
+                        ". If the size is correct, raise TfrecordOptions::max_record_bytes.");
       offsets_.add(offset);
     }
   }
@@ -96,7 +96,7 @@ class TfrecordSource final : public Source {
     if (!packed_[file]) return io::as_text(files_.content(file, owner));
     const auto kept = unpacked_.get(file, [&] {
       auto unpacked = io::unpack_tfrecord(files_.content(file, owner), files_.name(file));
-      TORCH_CHECK_VALUE(unpacked, "the file was compressed when it was opened, but is not any more. Open it again.");
+      TORCH_CHECK_VALUE(unpacked, "the file was compressed when it was opened, but it no longer is. Open it again.");
       return std::move(*unpacked);
     });
     owner = kept;

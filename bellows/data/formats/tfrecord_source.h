@@ -12,52 +12,64 @@
 namespace bellows::data {
 
 struct TfrecordOptions {
-  /// Mapping of features to fields: {feature, field}; an empty field omits the feature. See open_tfrecord for other
-  /// features.
+  /// Pairs {feature, field} that rename features to fields. An empty field omits the feature. open_tfrecord() describes
+  /// the names of all other fields.
   std::vector<std::pair<std::string, std::string>> fields;
-  /// The index of each file, if the indexes are not beside the files.
+  /// The path of each file's index. If empty, an index is expected next to its file.
   std::vector<std::string> indexes;
-  /// Writes a missing index beside its file. Not for files from the network or compressed files.
+  /// Writes an index next to each local, uncompressed file that has none.
   bool save_index = false;
-  /// Records with more data are rejected.
+  /// Maximum size of a record's data. Opening a file with a larger record throws.
   uint64_t max_record_bytes = uint64_t{1} << 30;
-  /// Memory for the decompressed content of compressed files (see UnpackedFiles).
+  /// Memory for decompressed files (see UnpackedFiles).
   uint64_t unpacked_bytes = uint64_t{1} << 30;
 };
 
-/// TFRecord files of tf.train.Example messages with random access. A file may be compressed as a whole (gzip, zlib).
+/// Opens TFRecord files of tf.train.Example messages with random access. A file may be compressed as a whole (gzip or
+/// zlib). The checksum of a record is verified each time the record is read.
 ///
-/// One byte string becomes a field of bytes with the feature's name; several become fields NAME.0, NAME.1, …. One
-/// number becomes a scalar array, other lists an array [n] of int64 or float32. If tfrecord_sink() recorded the dtype
-/// and shape of an array, they are restored. Fields are sorted by their feature's name.
+/// Features become fields, sorted by the name of the feature:
+/// - One byte string becomes a field of bytes. Several byte strings become fields NAME.0, NAME.1, ….
+/// - One number becomes a scalar array. Any other list of numbers becomes an array [n] of int64 or float32.
+/// - If tfrecord_sink() stored the dtype and shape of an array, both are restored.
+/// - A feature without a list of values is omitted.
 ///
-/// "image/encoded" becomes "jpg" or "png", depending on its format, else "image". "image/class/label" becomes "label",
-/// with unchanged values (in ImageNet's files they count from 1). Neither is renamed if another feature already has
-/// that name. "__key__" is the sample's key. Features without values of a type are omitted. Checksums are verified at
-/// each read.
-/// Params: files – in order
-/// Cost:   opening reads the length of each record unless there is an index (see tfrecord_index_path); 8 bytes per
-///         record are kept. Compressed files are decompressed as a whole and cached while there is space; reading more
-///         of them in random order decompresses them repeatedly. Bytes and packed floats are not copied
-/// Throws: c10::ValueError if there are no files; if a file is missing or damaged (the message names path and byte
-///         offset); if an index belongs to another file; if two features become one field; if a record is too large.
-///         read() throws c10::ValueError if a record is damaged or is not a tf.train.Example
+/// Fields have the names of their features, except in these cases:
+/// - "image/encoded" becomes "jpg" or "png", depending on its format, otherwise "image".
+/// - "image/class/label" becomes "label". Its values do not change (in ImageNet's files, they count from 1).
+/// - "__key__" becomes the key of the sample.
+///
+/// A feature is not renamed if another feature already has the new name.
+/// Params: files – paths and URLs, in order
+/// Cost:   opening reads the length of each record unless there is an index (see tfrecord_index_path()), and stores 8
+///         bytes per record. A compressed file is decompressed as a whole and cached up to the limit `unpacked_bytes`.
+///         If the files exceed the limit, reading in random order decompresses them repeatedly. Bytes and packed floats
+///         are not copied
+/// Throws: c10::ValueError if there are no files; if a file is missing or damaged (the message names the path and the
+///         byte offset); if an index belongs to a different file; if `indexes` does not have one path per file; if a
+///         record is too large. read() throws c10::ValueError if a record is damaged or is not a tf.train.Example; if
+///         two features become one field
 /// Ref:    tensorflow/core/example/feature.proto
 SourcePtr open_tfrecord(const std::vector<std::string>& files, const TfrecordOptions& options = {});
 
-/// The path of a file's index: X.tfindex for X.tfrecord, as in the tfrecord package, otherwise FILE.tfindex.
+/// Returns the path of a file's index. For X.tfrecord, it is X.tfindex, as in the tfrecord package. For any other name,
+/// it is FILE.tfindex.
 std::string tfrecord_index_path(const std::string& file);
 
 struct TfrecordSinkOptions {
-  /// Mapping of fields to features: {field, feature}; other fields keep their names.
+  /// Pairs {field, feature} that rename fields to features. All other fields keep their names.
   std::vector<std::pair<std::string, std::string>> features;
 };
 
 /// Writes a TFRecord file of tf.train.Example messages, and its index. Equal samples give equal bytes.
 ///
-/// Bytes become a byte string, and float32 arrays a list of floats. Integer arrays other than uint8 and uint64 become a
-/// list of int64. All other arrays become the byte string of their values. If that alone would not restore the array,
-/// the feature "bellows/arrays" records its dtype and shape. A key becomes the feature "__key__".
+/// A field of bytes becomes a byte string. The type of an array determines its representation:
+/// - float32: a list of floats
+/// - integers other than uint8 and uint64: a list of int64
+/// - all other types: a byte string of the values
+///
+/// If the representation alone does not determine the array, the feature "bellows/arrays" stores its dtype and shape. A
+/// key becomes the feature "__key__".
 /// Throws: c10::ValueError from write() if two fields have the same feature name, if a name is not UTF-8, or if a
 ///         record has 2 GiB or more
 std::unique_ptr<Sink> tfrecord_sink(const std::string& path, const TfrecordSinkOptions& options = {});

@@ -1,11 +1,11 @@
 #pragma once
 
+#include "bellows/core/mutex.h"
 #include "bellows/data/source.h"
 
 #include <c10/util/Exception.h>
 
 #include <functional>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,35 +20,35 @@ struct TorchDatasetOptions {
 
 namespace detail {
 
-/// Reads one example: its tensors, in the order of the names.
+/// A function that returns the tensors of one example, in the order of the names.
 using ReadExample = std::function<std::vector<at::Tensor>(int64_t index)>;
 SourcePtr from_examples(int64_t size, std::vector<std::string> names, ReadExample read);
 
-/// Copies of one dataset; each is used by one thread at a time, because torch's datasets need not be thread-safe.
+/// Copies of one dataset. Only one thread at a time uses a copy, because the datasets may not be thread-safe.
 template <class D>
 class DatasetPool {
  public:
   explicit DatasetPool(D dataset) : prototype_(std::move(dataset)) {}
 
   D take() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (idle_.empty()) return prototype_;
     D dataset = std::move(idle_.back());
     idle_.pop_back();
     return dataset;
   }
   void give_back(D dataset) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     idle_.push_back(std::move(dataset));
   }
 
  private:
-  std::mutex mutex_;
-  D prototype_;
-  std::vector<D> idle_;
+  Mutex mutex_;
+  D prototype_ BELLOWS_GUARDED_BY(mutex_);
+  std::vector<D> idle_ BELLOWS_GUARDED_BY(mutex_);
 };
 
-/// Returns one example from a Dataset (get) or from a BatchDataset such as the result of map() (get_batch).
+/// Returns one example from a Dataset (get) or from a BatchDataset (get_batch), such as the result of map().
 template <class D>
 auto get_example(D& dataset, size_t index) {
   if constexpr (requires { dataset.get(index); }) {
@@ -74,15 +74,16 @@ std::vector<at::Tensor> example_tensors(const E& example) {
 
 }  // namespace detail
 
-/// A `torch::data` dataset as a source for Bellows' loader: a `Dataset` with get(), or the result of its map() without
-/// Stack.
+/// Returns a `torch::data` dataset as a source. The dataset is a `Dataset` with get(), or the result of its map()
+/// without Stack.
 ///
-/// Each reading thread gets a copy of `dataset`, as with torch's own DataLoader; copies must return the same examples.
-/// The caller includes torch; this header does not.
-/// Params: dataset – copyable, with a known size(); returns an Example<Tensor, Tensor>, Example<Tensor, NoTarget> or
-///         Tensor per index
-/// Shapes: data and target are stacked along a new first dimension; a target of shape [1] counts as a scalar
-/// Throws: c10::ValueError if size() of the dataset is empty
+/// Each reading thread gets a copy of `dataset`, as with torch's DataLoader. All copies must return the same examples.
+/// Include torch before you call this function, because this header does not include torch.
+/// Params: dataset – copyable, with a known size(); returns an Example<Tensor, Tensor>, an Example<Tensor, NoTarget> or
+///         a Tensor per index
+/// Shapes: data and target are stacked along a new first dimension; a target of shape [1] is treated as a scalar
+/// Throws: c10::ValueError if the dataset's size() is empty. read() throws c10::ValueError if a tensor of an example is
+///         undefined
 template <class D>
 SourcePtr from_torch_dataset(D dataset, TorchDatasetOptions options = {}) {
   const auto size = dataset.size();

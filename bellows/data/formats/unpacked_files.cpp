@@ -5,7 +5,7 @@
 namespace bellows::data {
 
 std::shared_ptr<const io::Bytes> UnpackedFiles::find(size_t file) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto slot = slots_.find(file);
   if (slot == slots_.end()) return nullptr;
   slot->second.used = ++clock_;
@@ -13,8 +13,8 @@ std::shared_ptr<const io::Bytes> UnpackedFiles::find(size_t file) {
 }
 
 std::shared_ptr<const io::Bytes> UnpackedFiles::get(size_t file, const std::function<io::Bytes()>& unpack) {
-  std::unique_lock lock(mutex_);
-  ready_.wait(lock, [&] { return !slots_.count(file) || slots_[file].content; });
+  UniqueLock lock(mutex_);
+  ready_.wait(lock, [&]() BELLOWS_REQUIRES(mutex_) { return !slots_.count(file) || slots_[file].content; });
   Slot& slot = slots_[file];
   slot.used = ++clock_;
   if (slot.content) return slot.content;

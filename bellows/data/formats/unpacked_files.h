@@ -1,27 +1,27 @@
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "bellows/core/mutex.h"
 #include "bellows/io/bytes.h"
 
 namespace bellows::data {
 
-/// A cache of decompressed files. It keeps the most recently used files up to a limit, and at least one.
+/// A cache of decompressed files. It stores the most recently used files up to a size limit, but always at least one
+/// file.
 /// Threads: thread-safe; concurrent requests for one file share one decompression
 class UnpackedFiles {
  public:
-  /// Params: limit – total bytes
+  /// Params: limit – maximum total size in bytes
   explicit UnpackedFiles(uint64_t limit = uint64_t{1} << 30) : limit_(limit) {}
 
-  /// Returns the cached content of the file, or null.
+  /// Returns the cached content of the file, or null if it is not cached.
   std::shared_ptr<const io::Bytes> find(size_t file);
-  /// Returns the content of file number `file`. It stays valid while the pointer is held.
+  /// Returns the content of the file with the index `file`. The content is valid while the caller holds the pointer.
   /// Params: unpack – decompresses the file; called without a lock
-  /// Throws: exceptions of `unpack`; the next call tries again
+  /// Throws: exceptions of `unpack`; the next call for this file calls `unpack` again
   std::shared_ptr<const io::Bytes> get(size_t file, const std::function<io::Bytes()>& unpack);
 
  private:
@@ -29,13 +29,14 @@ class UnpackedFiles {
     std::shared_ptr<const io::Bytes> content;  // null: a thread is decompressing it
     uint64_t used = 0;
   };
-  void make_room(size_t newest);
+  void make_room(size_t newest) BELLOWS_REQUIRES(mutex_);
 
   const uint64_t limit_;
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::map<size_t, Slot> slots_;
-  uint64_t clock_ = 0, bytes_ = 0;
+  Mutex mutex_;
+  ConditionVariable ready_;
+  std::map<size_t, Slot> slots_ BELLOWS_GUARDED_BY(mutex_);
+  uint64_t clock_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  uint64_t bytes_ BELLOWS_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace bellows::data

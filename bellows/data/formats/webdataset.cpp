@@ -115,9 +115,8 @@ TarShards::View TarShards::open_view(size_t shard) const {
 
 TarShards::View TarShards::view(size_t shard) const {
   View view = open_view(shard);
-  TORCH_CHECK_VALUE(view.bytes.size() == archive_bytes_[shard], "the shard was changed since it was opened: it had ",
-                    archive_bytes_[shard], " bytes of archive, now it has ", view.bytes.size(),
-                    ". Open the data set again.");
+  TORCH_CHECK_VALUE(view.bytes.size() == archive_bytes_[shard], "the shard has changed since it was opened. It had ",
+                    archive_bytes_[shard], " bytes, and it now has ", view.bytes.size(), ". Open the dataset again.");
   return view;
 }
 
@@ -159,11 +158,12 @@ bool TarShards::read_kept(const std::string& path, size_t shard, const std::stri
     const MappedFile file(path);
     index = io::decode_tar_index(file.bytes(), path);
   } catch (const c10::Error& error) {
-    log_info("index of ", files_.name(shard), ": ", user_message(error), " It is recreated.");
+    log_info("index of ", files_.name(shard), ": ", user_message(error), " The index is recreated.");
     return false;
   }
   if (index.version == version) return true;
-  log_info("index of ", files_.name(shard), ": the shard has changed since it was made. It is recreated.");
+  log_info("index of ", files_.name(shard),
+           ": the shard has changed since the index was written. The index is recreated.");
   return false;
 }
 
@@ -178,7 +178,7 @@ bool TarShards::read_dali(const std::string& path, size_t shard, io::TarIndex& i
     index.members = io::parse_dali_index(read_text_file(path), path);
     index.archive_bytes = file->bytes().size();
     if (time >= fs::last_write_time(files_.name(shard), ignored) && covers(index.members, file->bytes())) return true;
-    log_info(path, " does not describe the whole of ", files_.name(shard), " as it is now, and is not used.");
+    log_info(path, " does not match the current content of ", files_.name(shard), ", so the index is not used.");
   } catch (const c10::Error& error) {
     log_info(user_message(error), " The index is not used.");
   }
@@ -192,7 +192,7 @@ void TarShards::keep(size_t shard, const io::TarIndex& index) const {
     io::make_cache_folder(fs::path(path).parent_path());
     write_text_file(path, io::encode_tar_index(index));
   } catch (const std::exception& error) {
-    log_debug("index of ", files_.name(shard), " cannot be kept: ", user_message(error));
+    log_debug("index of ", files_.name(shard), " cannot be stored: ", user_message(error));
   }
 }
 
@@ -208,7 +208,7 @@ class WebDatasetSource final : public Source {
     for (size_t first = 0; first < files.size();) {
       const size_t count = files.is_remote(first) ? std::min(shards_at_a_time, files.size() - first) : 1;
       if (files.is_remote(first) && !progress)
-        progress.emplace("looking at shards", static_cast<int64_t>(files.size()), "shards");
+        progress.emplace("examining shards", static_cast<int64_t>(files.size()), "shards");
       add_shards(first, count);
       if (progress) progress->advance(static_cast<int64_t>(count));
       first += count;
@@ -318,13 +318,14 @@ class WebDatasetSource final : public Source {
     constexpr size_t most_members = 1024;
     TORCH_CHECK_VALUE(members_.size() - samples_.back().first < most_members, "open_webdataset: sample \"", last_key(),
                       "\" has more than ", most_members, " members (byte ", member.offset, " of ", path,
-                      "). A key ends at the first dot of the base name: number the samples before it.");
+                      "). The key of a sample ends at the first dot of the base name, so give each sample a different "
+                      "name before that dot.");
     TORCH_CHECK_VALUE(member.size <= UINT32_MAX, "open_webdataset: ", member.name, " at byte ", member.offset, " of ",
-                      path, " has ", member.size, " bytes; expected less than 4 GiB.");
+                      path, " has ", member.size, " bytes, but the limit is 4 GiB.");
     for (size_t i = samples_.back().first; i < members_.size(); ++i) {
       TORCH_CHECK_VALUE(members_[i].suffix != suffix, "open_webdataset: sample \"", last_key(),
                         "\" has two members \".", suffixes_[suffix], "\", at bytes ", members_[i].offset, " and ",
-                        member.offset, " of ", path, ". Give each sample a key of its own.");
+                        member.offset, " of ", path, ". Give each sample a different key.");
     }
     members_.push_back({member.offset, static_cast<uint32_t>(member.size), suffix});
   }

@@ -1,11 +1,9 @@
 #include "bellows/data/images/image_cache.h"
 
-#include <mutex>
-
 namespace bellows::data {
 
 std::optional<ImageView> ImageCache::find(int64_t id) const {
-  std::shared_lock lock(mutex_);
+  SharedLock lock(mutex_);
   const auto entry = entries_.find(id);
   return entry == entries_.end() ? std::nullopt : std::optional(entry->second.view);
 }
@@ -16,7 +14,7 @@ void ImageCache::insert(int64_t id, const ImageView& image) {
   Entry entry{std::make_unique_for_overwrite<uint8_t[]>(static_cast<size_t>(bytes)), {}};
   entry.view = {entry.pixels.get(), image.height, image.width, image.channels, row, image.channels};
   image.copy_to(entry.pixels.get(), row);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (budget_.load() >= bytes && entries_.try_emplace(id, std::move(entry)).second) budget_ -= bytes;
 }
 

@@ -1,24 +1,25 @@
 #pragma once
 
+#include "bellows/core/mutex.h"
 #include "bellows/data/images/transform.h"
 
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <shared_mutex>
 #include <unordered_map>
 
 namespace bellows::data {
 
-/// Decoded images by sample id. The cache fills up to its budget and evicts nothing.
+/// Stores decoded images by sample id. When the cache has reached its size limit, it accepts no more images and evicts
+/// none.
 /// Threads: thread-safe
 class ImageCache {
  public:
   explicit ImageCache(int64_t bytes) : budget_(bytes) {}
 
-  /// Returns the image, valid as long as the cache exists, or nothing.
+  /// Returns the image, or nothing if it is not cached. The image is valid while the cache exists.
   std::optional<ImageView> find(int64_t id) const;
-  /// Stores a copy if it fits into the budget.
+  /// Stores a copy of the image if it fits into the cache.
   void insert(int64_t id, const ImageView& image);
 
  private:
@@ -26,9 +27,9 @@ class ImageCache {
     std::unique_ptr<uint8_t[]> pixels;
     ImageView view;
   };
-  mutable std::shared_mutex mutex_;
-  std::unordered_map<int64_t, Entry> entries_;
-  std::atomic<int64_t> budget_;  // bytes left
+  mutable SharedMutex mutex_;
+  std::unordered_map<int64_t, Entry> entries_ BELLOWS_GUARDED_BY(mutex_);
+  std::atomic<int64_t> budget_;  // remaining bytes
 };
 
 }  // namespace bellows::data

@@ -56,8 +56,8 @@ void check_mix(const Batch& batch, const MixOptions& options) {
                     "mix_batch: expected \"image\" [N, C, H, W] and \"label\" int64 [N], got ", image.sizes(), " and ",
                     label.sizes(), ".");
   TORCH_CHECK_VALUE(options.mixup_alpha == 0 || image.is_floating_point(),
-                    "mix_batch: mixup needs pictures of floats, got ", c10::toString(image.scalar_type()),
-                    ". Take dtype(at::kFloat), or cutmix.");
+                    "mix_batch: mixup needs floating-point images, got ", c10::toString(image.scalar_type()),
+                    ". Set dtype(at::kFloat), or use cutmix.");
 }
 
 /// `labels` with row i's label from row i - 1.

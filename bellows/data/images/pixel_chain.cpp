@@ -25,8 +25,9 @@ void store_values(const detail::PixelBlock& block, const ImageView& image, int64
 }  // namespace
 
 void detail::check_chain(const ImageView& image, bool needs_three) {
-  TORCH_CHECK_VALUE(image.channels == 3 || (image.channels == 1 && !needs_three), "pixel_chain: expected a picture of ",
-                    needs_three ? "3 channels" : "1 or 3 channels", ", got ", image.channels, ".");
+  TORCH_CHECK_VALUE(image.channels == 3 || (image.channels == 1 && !needs_three),
+                    "pixel_chain: expected an image with ", needs_three ? "3 channels" : "1 or 3 channels", ", got ",
+                    image.channels, ".");
 }
 
 void detail::load_block(const ImageView& image, int64_t y, int64_t x, int64_t count, PixelBlock& block) {

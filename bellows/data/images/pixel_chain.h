@@ -10,25 +10,25 @@
 
 namespace bellows::data {
 
-/// The channels of one pixel, 0 … 255 until a step changes the range.
+/// The channels of one pixel. Values are in 0 … 255 until a step changes the range.
 using Pixel = std::array<float, 3>;
 
-/// The destination of an image's final values.
+/// The memory for the final values of an image.
 struct PixelOutput {
   void* data = nullptr;
-  /// Float; BFloat16, rounded to nearest; Byte, rounded and clamped, NaN as 0.
+  /// Element type: Float, BFloat16 (rounded to nearest) or Byte (rounded and clamped; NaN becomes 0).
   c10::ScalarType dtype = c10::ScalarType::Float;
   bool channels_last = false;
 };
 
-/// The last pass over an image: reads 8-bit pixels and writes the batch's values. It replaces normalize.
-/// Threads: called from several threads at once
+/// The last pass over an image. It replaces normalize(), reads 8-bit pixels, and writes the values to the batch.
+/// Threads: must be thread-safe, because several threads call the function at the same time
 using PixelPass = std::function<void(const ImageView& image, RandomStream& random, const PixelOutput& out)>;
 
 namespace detail {
 
 inline constexpr int64_t kPixelBlock = 128;
-/// A block of pixels with separate channels, so that the compiler can vectorize a step's loop.
+/// A block of pixels with separate channels, so that the compiler can vectorize the loop of a step.
 using PixelBlock = std::array<std::array<float, kPixelBlock>, 3>;
 
 template <class S>
@@ -43,13 +43,16 @@ template <class S>
 concept PixelStep = requires(const S& step, Pixel pixel) {
   { step(pixel) } -> std::convertible_to<Pixel>;
 };
-/// A step that is created for each image.
+/// An object whose draw() returns a step for each image.
 template <class S>
 concept DrawnStep = requires(const S& step, const ImageView& image, RandomStream& random) {
   step.draw(image, random);
 };
 
-/// Throws: c10::ValueError if the image does not have one or three channels, or has one channel and a step needs three
+/// Checks that the chain supports the image.
+/// Params: needs_three – if true, a step needs three channels
+/// Throws: c10::ValueError if the image has neither one nor three channels, or if a step needs three channels and the
+///         image has one
 void check_chain(const ImageView& image, bool needs_three);
 /// Loads `count` pixels, starting at (y, x).
 void load_block(const ImageView& image, int64_t y, int64_t x, int64_t count, PixelBlock& block);
@@ -90,13 +93,16 @@ auto step_for(const S& step, const ImageView& image, RandomStream& random) {
 
 }  // namespace detail
 
-/// Fuses per-pixel steps at compile time into one pass over each image: from 8-bit pixels through all steps into the
-/// batch's memory. A step is a function object or lambda: float(float value), float(float value, int64_t channel), or
-/// Pixel(Pixel). Or it has draw(const ImageView&, RandomStream&), which returns one of these for each image.
-/// Numerics: bit-identical to running the steps one after the other over all pixels, unless the compiler flags allow
-///           contraction of a·b + c across statements (tests/data/images/pixel_chain_test.cpp)
-/// Cost:     reads and writes once; 1.5 KiB of intermediate memory
-/// Throws:   when run, c10::ValueError if the image does not have one or three channels
+/// Fuses per-pixel steps at compile time into one pass over each image. The pass reads 8-bit pixels, applies all steps
+/// and writes the results to the memory of the batch.
+///
+/// A step is a lambda or a function object with one of these signatures: float(float value), float(float value, int64_t
+/// channel), or Pixel(Pixel). A step can also be an object with draw(const ImageView&, RandomStream&), which returns
+/// such a step for each image.
+/// Numerics: bit-identical to running the steps one after another over all pixels, unless compiler flags allow the
+///           compiler to fuse a·b + c across statements (tests/data/images/pixel_chain_test.cpp)
+/// Cost:     one pass over the image; 1.5 KiB of intermediate memory
+/// Throws:   c10::ValueError when the pass runs, if the image has neither one nor three channels
 template <class... Steps>
 PixelPass pixel_chain(Steps... steps) {
   return
@@ -125,7 +131,8 @@ PixelPass pixel_chain(Steps... steps) {
       };
 }
 
-/// value · factor, clamped to 0 … 255. The factor is drawn from [1 - amount, 1 + amount] for each image.
+/// Multiplies all values by a factor and clamps them to 0 … 255. The factor is drawn from [1 - amount, 1 + amount] for
+/// each image.
 struct RandomBrightness {
   double amount = 0;
   auto draw(const ImageView&, RandomStream& random) const {
@@ -134,7 +141,8 @@ struct RandomBrightness {
   }
 };
 
-/// Scales the distance to the image's mean, clamped to 0 … 255. The factor is drawn from [1 - amount, 1 + amount].
+/// Multiplies the distance of each value from the image's mean by a factor and clamps the values to 0 … 255. The factor
+/// is drawn from [1 - amount, 1 + amount] for each image.
 struct RandomContrast {
   double amount = 0;
   auto draw(const ImageView& image, RandomStream& random) const {
@@ -142,11 +150,11 @@ struct RandomContrast {
     const float mean = mean_of(image);
     return [factor, mean](float value) { return std::clamp((value - mean) * factor + mean, 0.0f, 255.0f); };
   }
-  /// The mean of all values.
+  /// Returns the mean of all values of the image.
   static float mean_of(const ImageView& image);
 };
 
-/// (value / 255 - mean) / std per channel.
+/// Computes (value / 255 - mean) / std with one mean and std per channel.
 struct Normalize {
   Pixel mean{0, 0, 0}, std{1, 1, 1};
   float operator()(float value, int64_t channel) const {

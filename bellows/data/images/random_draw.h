@@ -6,16 +6,17 @@
 
 namespace bellows::data {
 
-/// Uniform in [0, end).
+/// Draws an integer uniformly from [0, end).
 inline int64_t draw_below(RandomStream& random, int64_t end) {
   return static_cast<int64_t>(random.below(static_cast<uint64_t>(end)));
 }
 
-/// Uniform in [least, most).
+/// Draws a number uniformly from [least, most).
 inline double draw_between(RandomStream& random, double least, double most) {
   return least + (most - least) * random.uniform();
 }
 
+/// Checks a probability.
 /// Params: what – name of the caller, for the message
 /// Throws: c10::ValueError if p is outside [0, 1]
 inline void check_probability(const char* what, double p) {

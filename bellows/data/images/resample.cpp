@@ -94,9 +94,10 @@ ImageView resample(const ImageView& image, Origin cut, const ScaledSide& rows, c
   const int64_t bottom = window.y + window.height, c = in.channels;
   const int64_t top_row = rows.plain() ? window.y : rows.first(window.y);
   const int64_t end_row = rows.plain() ? bottom : rows.last(bottom - 1);
-  TORCH_CHECK_VALUE(end_row - top_row <= io::kMaxImagePixels / window.width, "resize: a picture of ", rows.pixels,
-                    " x ", columns.pixels, " becomes ", end_row - top_row, " x ", window.width, " on its way to ",
-                    window.height, " x ", window.width, "; at most ", io::kMaxImagePixels, " pixels are allowed.");
+  TORCH_CHECK_VALUE(end_row - top_row <= io::kMaxImagePixels / window.width,
+                    "resize: the intermediate image for a resize from ", rows.pixels, " x ", columns.pixels, " to ",
+                    window.height, " x ", window.width, " would have ", end_row - top_row, " x ", window.width,
+                    " pixels, but the limit is ", io::kMaxImagePixels, " pixels.");
   ImageView part = in;
   part.height = end_row - top_row;
   part.pixels = in.pixels + (cut.y + top_row) * in.row_stride;

@@ -55,8 +55,8 @@ ImageView cut_filled(const ImageView& image, int64_t y, int64_t x, int64_t heigh
 void check_crop(const char* name, int64_t image_height, int64_t image_width, int64_t height, int64_t width,
                 int64_t padding) {
   TORCH_CHECK_VALUE(image_height + 2 * padding >= height && image_width + 2 * padding >= width, name,
-                    ": expected a picture of at least ", height, " x ", width, ", got ", image_height, " x ",
-                    image_width, " with padding ", padding, ". Resize before, or pad.");
+                    ": expected an image of at least ", height, " x ", width, ", got ", image_height, " x ",
+                    image_width, " with padding ", padding, ". Resize the image first, or set a larger padding.");
 }
 
 Transform random_crop_unpadded(int64_t height, int64_t width) {

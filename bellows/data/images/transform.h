@@ -18,31 +18,32 @@ class PixelScale;
 
 namespace bellows::data {
 
-/// A view of an 8-bit image with interleaved channels; it does not own the memory. Strides may be negative (a flip is a
-/// view).
+/// A view of an 8-bit image with interleaved channels. The view does not own the memory. Strides may be negative, so a
+/// flipped image can also be a view.
 struct ImageView {
   const uint8_t* pixels = nullptr;
   int64_t height = 0, width = 0, channels = 0;
-  int64_t row_stride = 0;    ///< bytes from a row to the next
-  int64_t pixel_stride = 0;  ///< bytes from a pixel to its right neighbor; its channels are adjacent
+  int64_t row_stride = 0;    ///< bytes from a row to the next row
+  int64_t pixel_stride = 0;  ///< bytes from a pixel to its right neighbor; the channels of a pixel are adjacent
 
   const uint8_t* at(int64_t y, int64_t x) const { return pixels + y * row_stride + x * pixel_stride; }
-  /// Writes the pixels contiguously, with `out_row_stride` bytes per row.
+  /// Copies the pixels to `out`. The pixels of a row are contiguous, and rows are `out_row_stride` bytes apart.
   void copy_to(uint8_t* out, int64_t out_row_stride) const;
 };
 
-/// Working memory of one thread, reused from sample to sample.
+/// Working memory of one thread. It is reused for each sample.
 class Scratch {
  public:
-  /// Returns memory for `bytes` that stays valid until the second call after this one.
+  /// Returns a buffer of at least `bytes` bytes. Two buffers are used in turns, so a buffer is valid until the second
+  /// call after this one.
   uint8_t* next(size_t bytes);
 
-  /// For one side of a resize.
+  /// Weights for one dimension of a resize.
   struct Weights {
     std::vector<int32_t> first, taps, weights;
     std::vector<double> exact;
   };
-  std::vector<uint8_t> rows;  ///< between the two passes of a resize
+  std::vector<uint8_t> rows;  ///< the image between the two passes of a resize
   Weights columns, rows_axis;
 
  private:
@@ -52,70 +53,77 @@ class Scratch {
 
 struct Placement;
 
-/// A step on an image. It returns a view of `image`, of `scratch`, or of memory that stays valid.
+/// A step on an image.
 struct Transform {
-  /// All randomness must come from `random`, which depends only on (seed, epoch, sample id, index of the step in the
-  /// pipeline).
-  /// Threads: called from several threads at once
+  /// Runs the step. The result is a view of `image`, of `scratch`, or of memory that stays valid. All randomness must
+  /// come from `random`, which depends only on the seed, the epoch, the sample id and the index of the step in the
+  /// pipeline. If an order repeats samples, `random` also depends on the position in the sequence.
+  /// Threads: must be thread-safe, because several threads call the function at the same time
   std::function<ImageView(const ImageView& image, Scratch& scratch, RandomStream& random)> run;
-  bool deterministic = false;  ///< does not use `random`, so its result may be cached
-  /// Set by steps that only crop, scale and mirror. It adds the step's effect to `placement`, so that consecutive steps
-  /// run as one operation and only the required pixels are decoded. If this is not possible, it returns false and
-  /// changes nothing; then `run` is called.
+  bool deterministic = false;  ///< true if the step does not use `random`, so that its result may be cached
+  /// Set for steps that only crop, scale and mirror. The function adds the effect of the step to `placement`.
+  /// Consecutive steps then run as one operation, and only the required pixels are decoded. If the effect cannot be
+  /// added, the function changes nothing and returns false, and `run` is called instead.
   std::function<bool(Placement& placement, RandomStream& random)> place;
 };
 
-/// Maximum side of the images that steps create. They have at most io::kMaxImagePixels pixels.
+/// Maximum height and width in pixels of the images that steps create. In addition, an image has at most
+/// io::kMaxImagePixels pixels.
 inline constexpr int64_t kMaxImageSide = 65536;
 
+/// Checks the size of an image that a step would create.
 /// Params: what – prefix of the message
-/// Throws: c10::ValueError if an image of height × width would be empty or exceeds these limits
+/// Throws: c10::ValueError if an image of height × width pixels would be empty or exceed these limits
 void check_image_sides(const char* what, int64_t height, int64_t width);
 
-/// Antialiased bilinear scaling to exactly height × width.
-/// Numerics: bit-identical to Pillow's Image.resize(…, BILINEAR). Pillow 13 and later scale the height first where that
-///           is cheaper, which changes values by at most 1 (tests/data/images/transform_test.cpp)
-/// Throws:   c10::ValueError as check_image_sides
+/// Scales the image to exactly height × width, with antialiased bilinear interpolation.
+/// Numerics: bit-identical to Pillow's Image.resize(…, BILINEAR). Pillow 13 and later scale the height first if that is
+///           cheaper, which changes values by at most 1 (tests/data/images/transform_test.cpp)
+/// Throws:   exceptions of check_image_sides()
 /// Ref:      torchvision.transforms.functional.resize on a PIL image
 Transform resize(int64_t height, int64_t width);
 
-/// Scales the shorter side to `side` and keeps the aspect ratio; the longer side becomes int(side * long / short).
-/// Throws: c10::ValueError as check_image_sides; for the longer side when run
+/// Scales the shorter side to `side` pixels and keeps the aspect ratio. The longer side becomes int(side * longer /
+/// shorter).
+/// Throws: exceptions of check_image_sides(); the longer side is checked when the transform runs
 Transform resize_shorter(int64_t side);
 
-/// Crops the center height × width.
-/// Throws: c10::ValueError as check_image_sides. When run: if the image is smaller
+/// Crops a centered region of height × width pixels.
+/// Throws: exceptions of check_image_sides(). When the transform runs: c10::ValueError if the image is smaller than the
+///         region
 /// Ref:    torchvision.transforms.functional.center_crop
 Transform center_crop(int64_t height, int64_t width);
 
-/// Adds `padding` pixels of `fill` on each side and crops a random height × width.
-/// Throws: c10::ValueError as check_image_sides, or if padding is outside [0, kMaxImageSide]. When run: if the padded
-///         image is smaller
+/// Adds `padding` pixels with the value `fill` on each side and crops a random region of height × width pixels.
+/// Throws: exceptions of check_image_sides(); c10::ValueError if padding is outside [0, kMaxImageSide]. When the
+///         transform runs: c10::ValueError if the padded image is smaller than the region
 /// Ref:    torchvision.transforms.RandomCrop
 Transform random_crop(int64_t height, int64_t width, int64_t padding = 0, uint8_t fill = 0);
 
-/// Crops a part of random size and shape and scales it to height × width. The part's area is `scale` times the image's
-/// area, drawn uniformly. Its width divided by its height is within `ratio`, drawn log-uniformly. Ten parts are tried;
-/// if none fits, the largest centered part with an allowed ratio is used.
-/// Numerics: the crop is scaled as in resize
-/// Throws:   c10::ValueError as check_image_sides, or unless 0 < least ≤ most for scale and ratio
+/// Crops a region of random size and shape, and scales it to height × width. The area of the region, divided by the
+/// area of the image, is drawn uniformly from `scale`. The width of the region, divided by its height, is drawn
+/// log-uniformly from `ratio`. Up to ten regions are drawn until one fits into the image. If none fits, the largest
+/// centered region with an allowed ratio is used.
+/// Numerics: the region is scaled as in resize()
+/// Throws:   exceptions of check_image_sides(); c10::ValueError unless 0 < minimum ≤ maximum for `scale` and `ratio`
 /// Ref:      torchvision.transforms.RandomResizedCrop
 Transform random_resized_crop(int64_t height, int64_t width, std::pair<double, double> scale = {0.08, 1.0},
                               std::pair<double, double> ratio = {3.0 / 4.0, 4.0 / 3.0});
 
 /// Mirrors the image horizontally with probability `p`.
+/// Throws: c10::ValueError if p is outside [0, 1]
 Transform random_flip(double p = 0.5);
 
-/// Converts 8-bit images to floats: (value / 255 - mean) / std per channel.
+/// Converts 8-bit images to floats: (value / 255 - mean) / std, with one mean and std per channel.
 /// Numerics: bit-identical to torchvision's to_tensor followed by normalize
 class Normalizer {
  public:
-  /// Params: mean, std – one value, or one per channel; empty: 0 and 1
-  /// Throws: c10::ValueError if lengths differ or std is not positive
+  /// Params: mean, std – one value, or one value per channel; empty: mean 0 and std 1
+  /// Throws: c10::ValueError if a length is not 1 or the number of channels, or if a std is not positive
   Normalizer(const std::vector<double>& mean, const std::vector<double>& std, int64_t channels);
 
-  /// Writes one image to `out`: [C, H, W], or [H, W, C] if `channels_last`.
-  /// Params: type – of the values: Float; BFloat16, rounded to nearest; Byte, which leaves them unchanged
+  /// Writes one image to `out`: [C, H, W], or [H, W, C] if `channels_last` is true.
+  /// Params: type – element type of the output: Float, BFloat16 (rounded to nearest) or Byte (not normalized)
   void run(const ImageView& image, void* out, bool channels_last, c10::ScalarType type = c10::ScalarType::Float) const;
 
  private:

@@ -47,22 +47,21 @@ class Adviser {
 
   Advice run() {
     const double waited = report_.seconds > 0 ? (report_.wait_s - report_.first_wait_s) / report_.seconds : 0;
-    const std::string waits = "next() waited " + in_percent(waited) + " of the time";
+    const std::string waits = "waiting for batches took " + in_percent(waited) + " of the time";
     if (report_.batches < kFewBatches || report_.samples == 0)
-      return {Remedy::unknown, "Not measured long enough to say what would help.", 1};
+      return {Remedy::unknown, "The measurement is too short for advice.", 1};
     if (waited < kNoWait)
-      return {Remedy::none, "The loader is not the bottleneck (" + waits + "): leave it as it is.", 1};
-    best_ = {Remedy::unknown, "The loader is the bottleneck (" + waits + "), and nothing that it measures stands out.",
-             1};
+      return {Remedy::none, "The loader is not the bottleneck (" + waits + "). No change is needed.", 1};
+    best_ = {Remedy::unknown, "The loader is the bottleneck (" + waits + "), but no single stage dominates.", 1};
     // From the easiest to the hardest change.
     offer_threads();
     offer_prefetch();
     offer_cache();
     offer_pack();
     offer_stage(LoadStage::transform, Remedy::cheaper_transform,
-                "make them cheaper, or do what is not random once, with bellows pack");
+                "use cheaper transforms, or apply the deterministic ones once with `bellows pack`");
     offer_reading();
-    offer_stage(LoadStage::write, Remedy::fewer_copies, "use smaller pictures, or another type than float");
+    offer_stage(LoadStage::write, Remedy::fewer_copies, "use smaller images, or a smaller type than float");
     return best_;
   }
 
@@ -76,7 +75,8 @@ class Adviser {
 
   void offer(Remedy remedy, double gain, const std::string& sentence) {
     if (!std::isfinite(gain) || gain < kWorthIt || gain < kClearlyMore * best_.gain) return;
-    best_ = {remedy, sentence + " At most " + format_number(gain < 9.95 ? "%.1f" : "%.0f", gain) + " times as fast.",
+    best_ = {remedy,
+             sentence + " Expected speedup: at most " + format_number(gain < 9.95 ? "%.1f" : "%.0f", gain) + "×.",
              gain};
   }
 
@@ -90,9 +90,9 @@ class Adviser {
     const double enough = model_ > 0 ? std::ceil(work_ / model_) : most;
     const double wanted = std::floor(std::min(most, std::max(enough, threads_ + 1)));
     if (report_.auto_threads || wanted <= threads_) return;
-    const std::string why = report_.threads == 0 ? "next() makes each batch itself while the model waits."
+    const std::string why = report_.threads == 0 ? "without worker threads, the model waits while each batch is loaded."
                             : stalled_
-                                ? "they wait " + in_percent(report_.blocked_share) + " of their time."
+                                ? "the worker threads wait " + in_percent(report_.blocked_share) + " of the time."
                                 : format_number("%.1f", cores - used) + " of " + in_words(cores) + " cores are free.";
     offer(Remedy::more_threads, loop_time(threads_, work_) / loop_time(wanted, work_),
           "Use " + in_words(wanted) + (wanted == 1 ? " thread" : " threads") + " instead of " + in_words(threads_) +
@@ -107,7 +107,7 @@ class Adviser {
     offer(Remedy::bigger_prefetch, measured_ / loop_time(threads_, work_),
           "Prefetch " + std::to_string(4 * report_.prefetch) + " batches instead of " +
               std::to_string(report_.prefetch) + ": workers are idle " + in_percent(idle) +
-              " of the time, but batches come unevenly.");
+              " of the time, but batches arrive unevenly.");
   }
 
   void offer_cache() {
@@ -117,8 +117,9 @@ class Adviser {
     if (bytes > 0.5 * available) return;
     const double saved = share(LoadStage::read) + share(LoadStage::decode);
     offer(Remedy::cache_decoded, gain(1 - saved),
-          "Cache decoded pictures: from the second epoch on that saves reading and decoding, " + in_percent(saved) +
-              " of the loader's time, for " + format_bytes(bytes) + " of " + format_bytes(available) + " free memory.");
+          "Cache decoded images. From the second epoch on, this saves reading and decoding (" + in_percent(saved) +
+              " of the loader's time) and needs " + format_bytes(bytes) + " of " + format_bytes(available) +
+              " free memory.");
   }
 
   void offer_pack() {
@@ -126,14 +127,15 @@ class Adviser {
     const double decode = share(LoadStage::decode);
     offer(Remedy::pack, gain(1 - 0.8 * decode),
           "Decoding takes " + in_percent(decode) +
-              " of the loader's time: do it once and write the pictures smaller, or decoded, with bellows pack. (80 % "
-              "of it is counted.)");
+              " of the loader's time. Store smaller or decoded images once with `bellows pack`. (Assumes that 80 % of "
+              "this time is saved.)");
   }
 
   void offer_stage(LoadStage stage, Remedy remedy, const std::string& what) {
     const std::string name = stage == LoadStage::transform ? "Transforms take " : "Writing rows takes ";
     offer(remedy, gain(1 - 0.5 * share(stage)),
-          name + in_percent(share(stage)) + " of the loader's time: " + what + ". (Half of it is counted.)");
+          name + in_percent(share(stage)) + " of the loader's time: " + what +
+              ". (Assumes that half of this time is saved.)");
   }
 
   void offer_reading() {
@@ -141,14 +143,13 @@ class Adviser {
     const std::string takes = in_percent(part) + " of the loader's time";
     if (storage_) {
       offer(Remedy::faster_storage, gain(1 - 0.5 * part),
-            "Reading waits for the storage, " + takes +
-                ": put the data on a faster or nearer disk. (Half of it is "
-                "counted.)");
+            "Reading waits for the disk or network (" + takes +
+                "). Store the data on a faster or local disk. (Assumes that half of this time is saved.)");
     } else {
       offer(Remedy::faster_read, gain(1 - 0.5 * part),
-            "Reading computes, " + takes +
-                ": store the data less compressed, or in another format. (Half of it is "
-                "counted.)");
+            "Reading needs computation (" + takes +
+                "). Store the data with less compression, or in another format. (Assumes that half of this time is "
+                "saved.)");
     }
   }
 

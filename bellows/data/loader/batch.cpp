@@ -20,7 +20,8 @@ const at::Tensor& Batch::operator[](std::string_view name) const {
     if (known == name) return tensor;
     all += (all.empty() ? "" : ", ") + known;
   }
-  TORCH_CHECK_VALUE(false, "Batch: no tensor is called \"", name, "\"; it holds: ", all.empty() ? "nothing" : all, ".");
+  TORCH_CHECK_VALUE(false, "Batch: no tensor has the name \"", name,
+                    "\". The batch contains: ", all.empty() ? "nothing" : all, ".");
 }
 
 Batch Batch::to(c10::Device device, bool non_blocking) const {

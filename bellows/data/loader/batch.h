@@ -8,39 +8,41 @@
 
 namespace bellows::data {
 
-/// The samples of one step: named tensors that share their first dimension.
+/// The samples of one step: named tensors with the same first dimension.
 ///
 /// A batch owns its tensors. The loader reuses their memory after the last tensor and the last view of it are released.
 class Batch {
  public:
   Batch() = default;
-  /// Params: ids – one per sample
+  /// Params: ids – one id per sample
   Batch(NamedTensors tensors, std::vector<int64_t> ids, BatchPlace place = {});
 
-  /// Throws: c10::ValueError if there is no such tensor (the message lists those in the batch)
+  /// Throws: c10::ValueError if the batch has no tensor with this name (the message lists its tensors)
   const at::Tensor& operator[](std::string_view name) const;
   bool contains(std::string_view name) const;
   const NamedTensors& tensors() const { return tensors_; }
 
-  /// Number of samples. Smaller than the loader's batch size at the end of an epoch and if samples were skipped.
+  /// Returns the number of samples. The number is smaller than the loader's batch size if samples were skipped, and may
+  /// be smaller at the end of an epoch.
   int64_t size() const { return static_cast<int64_t>(ids_.size()); }
-  /// Sample::id of each row.
+  /// Returns the Sample::id of each row.
   const std::vector<int64_t>& ids() const { return ids_; }
   int64_t epoch() const { return place_.epoch; }
-  /// Index within the epoch: `loader.start(epoch(), index() + 1)` resumes after this batch.
+  /// Returns the index within the epoch. `loader.start(epoch(), index() + 1)` resumes after this batch.
   int64_t index() const { return place_.index; }
-  /// Samples of the epoch that all ranks have consumed, including this batch: `loader.start_at(epoch(), consumed())`
-  /// resumes after it, with any number of ranks and any batch size.
+  /// Returns the number of samples that all ranks have consumed in this epoch, including this batch.
+  /// `loader.start_at(epoch(), consumed())` resumes after this batch, with any number of ranks and any batch size.
   int64_t consumed() const { return place_.consumed; }
-  /// Number of trailing rows that fill up the batch (Remainder::pad) and are also in another batch.
+  /// Returns the number of rows that were added to fill the batch (Remainder::pad). They are the last rows, and their
+  /// samples also occur in another batch.
   int64_t padding() const { return place_.padding; }
-  /// Factor for the batch's mean loss: the mean of the ranks' gradients then equals that of one process that takes the
-  /// samples of all ranks as one batch. It is 1 if the ranks' batches have the same size. Samples that on_bad_sample
-  /// skips count.
+  /// Returns the factor for the batch's mean loss. With this factor, the mean of the ranks' gradients equals the
+  /// gradient of one process that processes the samples of all ranks as one batch. The factor is 1 if all ranks have
+  /// batches of the same size. Skipped samples are included in the sizes.
   double loss_weight() const { return place_.loss_weight; }
   const BatchPlace& place() const { return place_; }
 
-  /// Returns a copy on `device`, or this batch if all tensors are there already.
+  /// Returns a copy on `device`. Tensors that are already on `device` are not copied.
   Batch to(c10::Device device, bool non_blocking = false) const;
 
  private:

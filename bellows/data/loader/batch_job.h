@@ -12,7 +12,7 @@
 
 namespace bellows::data {
 
-/// The common inputs of all batches of a loader. It outlives the batches.
+/// The inputs that all batches of a loader share. A JobContext outlives the batches.
 struct JobContext {
   JobContext(const Source& a_source, const SampleWriter& a_writer, const LoaderOptions& some_options,
              BatchMemory& a_memory)
@@ -29,35 +29,37 @@ struct JobContext {
 struct BadSample {
   std::string message;
   LoadStage stage = LoadStage::read;
-  int64_t position = -1;  ///< in the source
+  int64_t position = -1;  ///< position in the source
 };
 
-/// One batch while it is made; the object is then reused for another batch. Several threads claim slices of the batch
-/// and fill them. The consumer assembles the batch when all slices are done.
-/// Threads: after begin, any thread may call claim, fill and cancel; only the consumer calls the other functions. The
-///          pool's lock protects `users`, `state` and `completed_ns`
+/// A batch that is being made. A slice is a range of its rows that one thread fills at a time. Several threads claim
+/// slices and fill them. When all slices are filled, the consumer assembles the batch. The object is then reused for
+/// another batch.
+/// Threads: after begin(), any thread may call claim(), fill() and cancel(). Only the consumer calls the other
+///          functions. The lock of the pool protects `users`, `state` and `completed_ns`
 class BatchJob {
  public:
   explicit BatchJob(JobContext& context) : context_(context) {}
 
-  /// Allocates memory for the rows of `plan`, then takes over the plan. If the allocation fails, `plan` is unchanged.
+  /// Allocates memory for the rows of `plan`, then takes ownership of the plan. If the allocation fails, `plan` is
+  /// unchanged.
   void begin(BatchPlan&& plan, int64_t slices);
-  /// Returns the next unclaimed slice, or -1.
+  /// Returns the next unclaimed slice, or -1 if there is none.
   int64_t claim();
   bool claimable() const { return claimed_.load(std::memory_order_relaxed) < slices_; }
-  /// Fills the rows of one slice. Stores errors for finish(); never throws.
-  /// Returns: true if it was the last slice, so that the batch is complete
+  /// Fills the rows of one slice. Stores errors for check() and never throws.
+  /// Returns: true if all slices are filled, so that the batch is complete
   bool fill(int64_t slice, Workspace& workspace) noexcept;
-  /// Makes fills in progress return early. The content of the batch is then invalid.
+  /// Stops running fill() calls early. The content of the batch is then invalid.
   void cancel() { cancelled_ = true; }
 
   /// Throws the error of the first bad sample.
   void check() const;
-  /// Returns the batch without its bad samples. Call it once.
+  /// Returns the batch without its bad samples. Call it only once.
   Batch finish();
   /// Returns the plan, so that the batch can be made again.
   BatchPlan take_plan() { return std::move(plan_); }
-  /// In order.
+  /// Returns the errors of the skipped samples, in order.
   const std::vector<BadSample>& skipped() const { return skipped_; }
   const BatchPlace& place() const { return plan_.place; }
   /// Releases the memory.
@@ -65,8 +67,8 @@ class BatchJob {
 
   enum class State : uint8_t { idle, queued, ready, retired };
   State state = State::idle;
-  int64_t users = 0;         ///< workers that hold it
-  int64_t completed_ns = 0;  ///< when it became ready
+  int64_t users = 0;         ///< number of workers that use this object
+  int64_t completed_ns = 0;  ///< time at which the batch became ready
 
  private:
   void fill_rows(size_t begin, size_t end, Workspace& workspace);
@@ -82,9 +84,9 @@ class BatchJob {
   JobContext& context_;
   BatchPlan plan_;
   std::vector<int64_t> ids_;
-  std::vector<c10::DataPtr> memory_;                        // one per tensor; for padded tensors, set by finish()
-  std::vector<std::vector<std::vector<std::byte>>> steps_;  // of padded tensors: their rows, each with its own length
-  std::vector<BadSample> troubles_;                         // one per row; without a message if the sample is good
+  std::vector<c10::DataPtr> memory_;  // one block per tensor; for padded tensors, finish() allocates it
+  std::vector<std::vector<std::vector<std::byte>>> steps_;  // padded tensors only: the rows, each with its own length
+  std::vector<BadSample> troubles_;                         // one per row; the message is empty if the sample is good
   std::vector<std::exception_ptr> errors_;                  // one per slice
   std::vector<BadSample> skipped_;
   int64_t slices_ = 0;

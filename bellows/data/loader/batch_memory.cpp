@@ -12,8 +12,8 @@ c10::DataPtr allocate(c10::Allocator& allocator, size_t bytes) {
   try {
     return allocator.allocate(bytes);
   } catch (const c10::Error&) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "Loader: there is no memory for a batch whose tensor has ", bytes,
-                     " bytes. Use a smaller batch size or smaller pictures.");
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "Loader: out of memory. A tensor of the batch needs ", bytes,
+                     " bytes. Use a smaller batch size or smaller images.");
   }
 }
 
@@ -22,7 +22,7 @@ c10::DataPtr allocate(c10::Allocator& allocator, size_t bytes) {
 c10::DataPtr BatchMemory::take(size_t bytes) {
   std::unique_ptr<Block> block;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const auto& idle) { return idle->bytes == bytes; });
     if (found != idle_.end()) {
       block = std::move(*found);
@@ -41,7 +41,7 @@ void BatchMemory::give_back(void* lent) {
   std::unique_ptr<Block> block(static_cast<Block*>(lent));
   const std::shared_ptr<BatchMemory> home = std::move(block->home);  // destroyed last, after the lock
   std::unique_ptr<Block> freed;
-  std::lock_guard lock(home->mutex_);
+  MutexLock lock(home->mutex_);
   home->idle_.push_back(std::move(block));
   if (home->idle_.size() <= home->max_idle_) return;
   freed = std::move(home->idle_.front());  // if sizes differ, one of a rare size
@@ -49,7 +49,7 @@ void BatchMemory::give_back(void* lent) {
 }
 
 int64_t BatchMemory::allocated() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return allocated_;
 }
 

@@ -52,13 +52,14 @@ void check(const Source& source, const LoaderOptions& options) {
                     "Loader: expected 0 to 1024 threads, got ", options.threads, ".");
   TORCH_CHECK_VALUE(options.retries >= 0, "Loader: expected at least 0 retries, got ", options.retries, ".");
   TORCH_CHECK_VALUE(options.prefetch >= 1 && options.prefetch <= kMaxPrefetch, "Loader: expected to prefetch 1 to ",
-                    kMaxPrefetch, " batches, got ", options.prefetch, ". Use threads = 0 for none.");
-  TORCH_CHECK_VALUE(source.size() > 0, "Loader: the source holds no samples: ", source.describe(),
-                    ". Check its path and its members' names.");
+                    kMaxPrefetch, " batches, got ", options.prefetch,
+                    ". To load batches on the calling thread, set threads = 0.");
+  TORCH_CHECK_VALUE(source.size() > 0, "Loader: the source contains no samples: ", source.describe(),
+                    ". Check the path and the file names.");
   TORCH_CHECK_VALUE(count_batches(source, options) > 0, "Loader: ", options.order->length(source, 0),
-                    " samples make no full batch of ", options.batch_size,
-                    options.global_batch ? " shared by " : " on each of ", options.world_size,
-                    " ranks, and the rest is to be dropped. Use a smaller batch, or keep the rest.");
+                    " samples are not enough for a full batch of ", options.batch_size,
+                    options.global_batch ? " over " : " on each of ", options.world_size,
+                    " ranks, and incomplete batches are dropped. Use a smaller batch, or keep incomplete batches.");
 }
 
 /// Size of the sample's decoded image in the cache; 0 if it has no image that needs decoding.
@@ -286,7 +287,7 @@ void Loader::Impl::note_skipped(const BatchJob& job) {
       continue;
     }
     if (++new_bad_ <= kLoggedSkips) log_warn("skipped a bad sample: ", bad.message);
-    if (new_bad_ == kLoggedSkips + 1) log_warn("further bad samples of this epoch are counted, not logged");
+    if (new_bad_ == kLoggedSkips + 1) log_warn("further bad samples of this epoch are counted, but not logged");
   }
 }
 

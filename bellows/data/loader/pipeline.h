@@ -13,39 +13,43 @@
 
 namespace bellows::data {
 
-/// Pads arrays of unequal length so that they fit into one tensor; see Dataset::pad.
+/// Options for padding arrays of unequal length to one length (see Dataset::pad()).
 struct Padding {
   std::string field;
-  c10::Scalar value = 0;    ///< behind the end
-  int64_t multiple_of = 1;  ///< the padded length is a multiple of it; in [1, 2^20]
+  c10::Scalar value = 0;    ///< written after the end of each array
+  int64_t multiple_of = 1;  ///< the padded length is a multiple of this number, which is in [1, 2^20]
 };
 
-/// The steps from a stored sample to a row of a batch.
+/// The steps from a stored sample to a row of a batch:
+/// - An image is decoded, transformed and written as float "image" [N, C, H, W]. It is an encoded file "png", "jpg",
+///   "jpeg" or "image", or a uint8 array "image" [H, W, C].
+/// - A label is written as int64 "label" [N]. It is a .cls file with an integer, or a .json file with an integer or an
+///   object.
+/// - Other arrays are stacked under their own names. The arrays in `padding` are padded to the longest one.
+/// - Other files are left out.
 ///
-/// An image (a field png, jpg, jpeg or image file, or a uint8 array "image" [H, W, C]) is decoded, transformed and
-/// written as float "image" [N, C, H, W]. A label (.cls with an integer, .json with an integer or an object) is written
-/// as int64 "label" [N]. Other arrays are stacked under their own names; those in `padding` are padded to the longest.
-/// Other files are left out.
-///
-/// One sample determines which of these tensors a batch has: the first good sample that has all of `required`. Without
-/// `required`, it is the first good sample among the first 100 that has both an image and a label, else the first good
-/// sample. Samples that lack one of these tensors are bad samples.
+/// One sample determines which of these tensors a batch has. If `required` is not empty, it is the first good sample
+/// that has all required tensors. Otherwise, it is the first good sample that has arrays, or an image and a label,
+/// among the first 100 samples. If there is none, it is the first good sample of the source. A sample that lacks one of
+/// these tensors is a bad sample.
 struct PipelineOptions {
-  std::string decode = "rgb";                      ///< "rgb" or "gray"; uint8 arrays are used as they are
-  std::vector<Transform> transforms;               ///< in order
-  std::vector<double> mean, std;                   ///< one value, or one per channel; empty: values in [0, 1]
-  PixelPass pixels;                                ///< replaces mean and std as the last pass; empty: mean/std apply
-  MixOptions mix;                                  ///< between the images of a batch
-  c10::ScalarType dtype = c10::ScalarType::Float;  ///< of "image": Float, BFloat16, or Byte (not normalized)
-  bool channels_last = false;                      ///< memory format of "image"; its sizes stay the same
-  std::string label_key = "label";                 ///< the key in a .json object that holds the label
-  std::vector<Padding> padding;                    ///< arrays [length, …] of unequal length
-  int64_t num_classes = 0;                         ///< labels outside [0, num_classes) are bad samples; 0: not checked
-  std::vector<std::string> required;               ///< tensors that every batch has; empty: see above
-  /// If the leading transforms shrink JPEGs, decodes them at 1/2, 1/4 or 1/8 of their size and with a less precise
-  /// inverse DCT. Pixels differ slightly from those of exact decoding (tests/data/images/fast_decode_test.cpp).
+  std::string decode = "rgb";         ///< "rgb" or "gray"; the channels of uint8 arrays do not change
+  std::vector<Transform> transforms;  ///< transforms in the order in which they run
+  std::vector<double> mean, std;      ///< one value, or one value per channel; if empty, values are in [0, 1]
+  PixelPass pixels;                   ///< if set, replaces mean and std as the last pass
+  MixOptions mix;                     ///< mixes the images of a batch with each other
+  /// Element type of "image": Float, BFloat16 or Byte (not normalized).
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  bool channels_last = false;         ///< if true, "image" has the memory format channels_last; its sizes do not change
+  std::string label_key = "label";    ///< the key of the label in a .json object
+  std::vector<Padding> padding;       ///< options for arrays [length, …] of unequal length
+  int64_t num_classes = 0;            ///< if above 0, samples with labels outside [0, num_classes) are bad samples
+  std::vector<std::string> required;  ///< names of tensors that every batch must have
+  /// If true and the leading transforms shrink JPEGs, JPEGs are decoded at 1/2, 1/4 or 1/8 of their size and with a
+  /// less precise inverse DCT. The pixels differ slightly from exact decoding (tests/data/images/fast_decode_test.cpp).
   bool fast_decode = false;
-  int64_t cache_bytes = 0;  ///< memory for decoded images, after the leading deterministic transforms; 0: no cache
+  /// Memory for decoded images, which are cached after the leading deterministic transforms; 0: no cache.
+  int64_t cache_bytes = 0;
 };
 
 }  // namespace bellows::data

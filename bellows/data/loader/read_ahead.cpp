@@ -25,7 +25,7 @@ ReadAhead::ReadAhead(SourcePtr source) : source_(std::move(source)) {
 
 ReadAhead::~ReadAhead() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -44,7 +44,7 @@ void ReadAhead::add(const std::vector<int64_t>& positions) {
   if (threads_.empty()) return;  // without threads, nothing would empty the queue
   bool worth_it = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (int64_t position : positions) {
       if (++turn_ < stride_) continue;
       turn_ = 0;
@@ -56,14 +56,14 @@ void ReadAhead::add(const std::vector<int64_t>& positions) {
 }
 
 void ReadAhead::clear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   positions_.clear();
 }
 
 void ReadAhead::work() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stopping_ || !positions_.empty(); });
+    changed_.wait(lock, [&]() BELLOWS_REQUIRES(mutex_) { return stopping_ || !positions_.empty(); });
     if (stopping_) return;
     const int64_t position = positions_.front();
     positions_.pop_front();

@@ -51,7 +51,7 @@ std::string plural(int64_t count, const char* thing) {
 std::string stage_lines(const LoaderReport& report) {
   double sum = 0;
   for (const StageTime& stage : report.stages) sum += stage.total_s;
-  std::string text = "  stage        share       total    a sample  95 % within\n";
+  std::string text = "  stage        share       total  per sample   95 % below\n";
   for (size_t i = 0; i < kLoadStages; ++i) {
     const StageTime& stage = report.stages[i];
     if (stage.total_s == 0) continue;
@@ -72,7 +72,7 @@ std::string queue_line(const LoaderReport& report) {
     const double full = report.queue[first].ready / static_cast<double>(report.prefetch);
     digits += static_cast<char>('0' + std::lround(9 * std::clamp(full, 0.0, 1.0)));
   }
-  return "Queue over time, 0 empty to 9 full: " + digits + "\n";
+  return "Queue over time (0: empty, 9: full): " + digits + "\n";
 }
 
 std::string trouble_line(const LoaderReport& report) {
@@ -83,8 +83,8 @@ std::string trouble_line(const LoaderReport& report) {
     kinds += (kinds.empty() ? "" : ", ") + std::to_string(report.skipped_in[i]) + " at " +
              std::string(to_string(static_cast<LoadStage>(i)));
   }
-  return in_lines("Left out: " + plural(report.skipped, "sample") + (kinds.empty() ? "" : " (" + kinds + ")") + "; " +
-                  plural(report.retries, "read") + " tried again.");
+  return in_lines("Skipped: " + plural(report.skipped, "sample") + (kinds.empty() ? "" : " (" + kinds + ")") + "; " +
+                  plural(report.retries, "read") + " retried.");
 }
 
 nlohmann::ordered_json stages_json(const LoaderReport& report) {
@@ -132,15 +132,16 @@ std::string LoaderReport::bottleneck() const {
 
 std::string LoaderReport::to_string() const {
   std::string text = in_lines("Loader: " + plural(samples, "sample") + " in " + format_seconds(seconds) +
-                              printed(", %.0f a second; ", samples_per_s()) + plural(threads, "thread") +
+                              printed(", %.0f samples/s; ", samples_per_s()) + plural(threads, "thread") +
                               (auto_threads ? printed(" (auto, %.1f on average)", mean_threads) : "") + ", prefetch " +
                               std::to_string(prefetch) + ".");
   text += stage_lines(*this);
-  text += in_lines(printed("next() waited %.1f %% of the time: ", 100 * wait_share()) + format_seconds(wait_s) + ", " +
-                   format_seconds(first_wait_s) + " of it for the first batch of " + plural(epochs, "epoch") +
-                   ". Finished batches waited " + format_seconds(ready_s) + " for the model" +
-                   (threads > 0 ? printed("; %.1f of %.0f were ready.", mean_ready, static_cast<double>(prefetch))
-                                : std::string(".")));
+  text += in_lines(
+      printed("Waiting for batches took %.1f %% of the time: ", 100 * wait_share()) + format_seconds(wait_s) + ", " +
+      format_seconds(first_wait_s) + " of this time for the first batch of " + plural(epochs, "epoch") +
+      ". Finished batches waited " + format_seconds(ready_s) + " to be consumed" +
+      (threads > 0 ? printed("; on average, %.1f of %.0f were ready.", mean_ready, static_cast<double>(prefetch))
+                   : std::string(".")));
   text += queue_line(*this) + trouble_line(*this);
   return text + in_lines(advice().sentence);
 }

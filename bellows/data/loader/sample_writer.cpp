@@ -42,7 +42,7 @@ std::vector<std::byte> fill_element(const Padding& padding, c10::ScalarType dtyp
     if (exact) return {data, data + element.nbytes()};
   } catch (const std::exception&) {  // out of range
   }
-  TORCH_CHECK_VALUE(false, "pad: \"", padding.field, "\" is ", c10::toString(dtype), ", which cannot hold ", value,
+  TORCH_CHECK_VALUE(false, "pad: \"", padding.field, "\" is ", c10::toString(dtype), ", which cannot represent ", value,
                     ".");
 }
 
@@ -93,8 +93,8 @@ SampleWriter::SampleWriter(PipelineOptions options, Workspace& example)
   learn_arrays(sample);
   if (has_label_) add_row(Kind::label, "label", c10::ScalarType::Long, {});
   check_required(sample);
-  TORCH_CHECK_VALUE(!rows_.empty(), "data: ", sample.where(), " holds ", sample.field_names(),
-                    "; expected a picture (png, jpg, jpeg), a label (cls, json) or arrays.");
+  TORCH_CHECK_VALUE(!rows_.empty(), "data: ", sample.where(), " contains ", sample.field_names(),
+                    "; expected an image (png, jpg, jpeg), a label (cls, json) or arrays.");
 }
 
 void SampleWriter::add_row(Kind kind, std::string name, c10::ScalarType dtype, std::vector<int64_t> sizes) {
@@ -108,7 +108,7 @@ void SampleWriter::learn_arrays(const Sample& sample) {
   for (const Field& field : sample.fields) {
     if (!field.is_array || is_picture(field)) continue;
     TORCH_CHECK_VALUE(options_.transforms.empty() || field.name != "image",
-                      "data: transforms need pictures as uint8 [H, W, C], got \"image\" as ",
+                      "data: transforms need images of type uint8 [H, W, C], got \"image\" of type ",
                       c10::toString(field.dtype), " ", field.sizes, " (", sample.where(), ").");
     const auto padding = std::ranges::find(options_.padding, field.name, &Padding::field);
     if (padding != options_.padding.end()) {
@@ -134,13 +134,14 @@ void SampleWriter::learn_padded(const Padding& padding, const Field& field, cons
 void SampleWriter::check_required(const Sample& sample) const {
   for (const std::string& name : options_.required) {
     const bool found = std::any_of(rows_.begin(), rows_.end(), [&](const RowSpec& row) { return row.name == name; });
-    const std::string missing = name == "image" ? "picture" : name == "label" ? name : "\"" + name + "\"";
-    TORCH_CHECK_VALUE(found, "data: ", sample.where(), " has no ", missing, "; it holds ", sample.field_names(), ".");
+    const std::string missing = name == "image" ? "image" : name == "label" ? name : "\"" + name + "\"";
+    TORCH_CHECK_VALUE(found, "data: ", sample.where(), " has no ", missing, "; it contains ", sample.field_names(),
+                      ".");
   }
   for (const Padding& padding : options_.padding) {
     TORCH_CHECK_VALUE(std::ranges::any_of(rows_, [&](auto& row) { return row.padded() && row.name == padding.field; }),
-                      "pad: ", sample.where(), " has no array \"", padding.field, "\"; it holds ", sample.field_names(),
-                      ". Dataset::tokenize makes an array \"tokens\" of a text.");
+                      "pad: ", sample.where(), " has no array \"", padding.field, "\"; it contains ",
+                      sample.field_names(), ". Dataset::tokenize creates the array \"tokens\" from a text.");
   }
 }
 
@@ -150,7 +151,7 @@ void SampleWriter::learn_image(Workspace& workspace) {
   const c10::ScalarType dtype = options_.dtype;
   TORCH_CHECK_VALUE(
       dtype == c10::ScalarType::Float || dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Byte,
-      "data: expected pictures to become Float, BFloat16 or Byte, got ", c10::toString(dtype), ".");
+      "data: expected the image type Float, BFloat16 or Byte, got ", c10::toString(dtype), ".");
   normalizer_.emplace(options_.mean, options_.std, image.channels);
   add_row(Kind::image, "image", dtype, {image.channels, image.height, image.width});
 }
@@ -171,7 +172,7 @@ void SampleWriter::prepare(Workspace& workspace, uint64_t seed) const {
 void SampleWriter::prepare_image(Workspace& workspace, uint64_t seed) const {
   const Sample& sample = workspace.sample;
   const Field* field = find_picture(sample);
-  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no picture; it holds ", sample.field_names(), ".");
+  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no image; it contains ", sample.field_names(), ".");
   const size_t all = options_.transforms.size(), kept = cache_ ? deterministic_ : all;
   const auto cached = cache_ ? cache_->find(sample.id) : std::nullopt;
   if (cached) {
@@ -251,7 +252,7 @@ void SampleWriter::run_steps(Workspace& workspace, size_t begin, size_t end, uin
 void SampleWriter::prepare_label(Workspace& workspace) const {
   const Sample& sample = workspace.sample;
   const Field* field = find_label_text(sample);
-  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no label; it holds ", sample.field_names(), ".");
+  TORCH_CHECK_VALUE(field, "data: ", sample.where(), " has no label; it contains ", sample.field_names(), ".");
   run_on_label(sample, field, [&] {
     workspace.label = parse_label(*field, options_.label_key);
     check_class(workspace.label, options_.num_classes);
@@ -292,9 +293,9 @@ void SampleWriter::write_image(const RowSpec& row, const Workspace& workspace, s
   const ImageView& image = workspace.image;
   const auto& sizes = row.sizes;
   TORCH_CHECK_VALUE(image.channels == sizes[0] && image.height == sizes[1] && image.width == sizes[2],
-                    "data: ", workspace.sample.where(), ": the picture is ", image.height, " x ", image.width, " x ",
-                    image.channels, ", those before are ", sizes[1], " x ", sizes[2], " x ", sizes[0],
-                    ". Pictures of a batch have one size: add resize(height, width) or a crop.");
+                    "data: ", workspace.sample.where(), ": the image is ", image.height, " x ", image.width, " x ",
+                    image.channels, ", but the images before it are ", sizes[1], " x ", sizes[2], " x ", sizes[0],
+                    ". All images of a batch need the same size. Add resize(height, width) or a crop.");
   if (!options_.pixels) return normalizer_->run(image, out, row.channels_last, row.dtype);
   RandomStream random(mix_seed(workspace.seed, options_.transforms.size()));
   try {
@@ -306,15 +307,16 @@ void SampleWriter::write_image(const RowSpec& row, const Workspace& workspace, s
 
 void SampleWriter::check_array(const RowSpec& row, const Sample& sample) {
   const Field* field = sample.find(row.name);
-  TORCH_CHECK_VALUE(field && field->is_array, "data: ", sample.where(), " has no \"", row.name, "\"; it holds ",
+  TORCH_CHECK_VALUE(field && field->is_array, "data: ", sample.where(), " has no \"", row.name, "\"; it contains ",
                     sample.field_names(), ".");
   const size_t own = row.padded() ? 1 : 0;  // leading sizes that differ between samples
   const bool fits =
       field->dtype == row.dtype && field->sizes.size() >= own && field->sizes.slice(own) == c10::IntArrayRef(row.sizes);
   TORCH_CHECK_VALUE(fits, "data: ", sample.where(), ": \"", row.name, "\" is ", c10::toString(field->dtype), " ",
-                    field->sizes, ", those before are ", c10::toString(row.dtype), " ", sizes_text(row),
-                    row.padded() ? ". Padded arrays have one type, and one size but for the first."
-                                 : ". Arrays of a batch have one type and size; Dataset::pad takes unequal lengths.");
+                    field->sizes, ", but in the samples before it is ", c10::toString(row.dtype), " ", sizes_text(row),
+                    row.padded() ? ". Padded arrays need the same type, and the same size in all dims except the first."
+                                 : ". All arrays of a batch need the same type and size. To batch arrays of different "
+                                   "lengths, use Dataset::pad.");
 }
 
 }  // namespace bellows::data

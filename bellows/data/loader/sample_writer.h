@@ -14,59 +14,63 @@
 
 namespace bellows::data {
 
-/// The part of one batch tensor that holds one sample.
+/// The part of a batch tensor that holds one sample.
 struct RowSpec {
   std::string name;
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<int64_t> sizes;
   bool channels_last = false;
   size_t bytes = 0;
-  /// If the tensor is padded, one element of the padding value; else empty. For padded tensors, `sizes` and `bytes` are
-  /// those of one step, and each sample has its own number of steps, which the next row's tensor holds.
+  /// For padded tensors, one element of the padding value; otherwise empty. The `sizes` and `bytes` of a padded tensor
+  /// describe one step along its first dimension. The number of steps differs between samples. The next RowSpec
+  /// describes the tensor of these numbers.
   std::vector<std::byte> fill;
   int64_t multiple_of = 1;
 
   bool padded() const { return !fill.empty(); }
 };
 
-/// Buffers that one thread needs to turn samples into rows; reused for each sample.
+/// Buffers of one thread for turning samples into rows. They are reused for each sample.
 struct Workspace {
   Sample sample;
-  ImageView image;  ///< after the transforms
+  ImageView image;  ///< the image after the transforms
   int64_t label = 0;
-  uint64_t seed = 0;  ///< of the sample in this epoch
+  uint64_t seed = 0;  ///< seed of the sample in this epoch
   std::vector<uint8_t> decoded;
-  std::vector<std::byte*> rows;  ///< destination of the sample, one per tensor
+  std::vector<std::byte*> rows;  ///< destination of the sample, one pointer per tensor
   Scratch scratch;
-  StageClock clock;  ///< costs nothing if no sample is begun on it
+  StageClock clock;  ///< has no cost unless begin_sample() is called
 };
 
-/// True if the sample can determine the tensors of a batch: it has an image and a label, or arrays.
+/// Returns true if the sample can determine the tensors of a batch. It must have an image and a label, or arrays.
 bool is_typical(const Sample& sample);
 
-/// Turns samples into rows of batch tensors. The rows' names, types and sizes come from one sample and then apply to
-/// all.
-/// Threads: thread-safe with one Workspace per thread
+/// Turns samples into rows of batch tensors. One sample determines the names, types and sizes of the rows for all
+/// samples.
+/// Threads: thread-safe if each thread uses its own Workspace
 class SampleWriter {
  public:
-  /// Params: example – a good sample
-  /// Throws: c10::ValueError if the sample cannot be decoded, lacks a required field, or holds nothing for a batch
+  /// Params: example – holds a good sample
+  /// Throws: c10::ValueError if the sample cannot be decoded, lacks a required tensor, or has nothing that belongs in a
+  ///         batch
   SampleWriter(PipelineOptions options, Workspace& example);
 
   const std::vector<RowSpec>& rows() const { return rows_; }
   const PipelineOptions& options() const { return options_; }
 
-  /// Decodes workspace.sample into the workspace and runs the transforms. Decodes only the part of an image that they
-  /// need.
-  /// Params: seed – of this sample in this epoch
+  /// Decodes workspace.sample into the workspace and runs the transforms. Only the part of an image that the transforms
+  /// need is decoded.
+  /// Params: seed – seed of this sample in this epoch
   /// Throws: c10::ValueError if the sample is bad (see OnBadSample)
   void prepare(Workspace& workspace, uint64_t seed) const;
 
-  /// Number of bytes that write() writes into row `which`; for a padded tensor, the sample's own length.
+  /// Returns the number of bytes that write() writes into row `which`. For a padded tensor, the number depends on the
+  /// length of the sample.
   size_t bytes(size_t which, const Workspace& workspace) const;
 
-  /// Writes the sample that prepare() left in the workspace, to one pointer for each of rows(), in their order.
-  /// Throws: c10::ValueError if the sample's sizes differ from the rows' sizes
+  /// Writes the sample that prepare() left in the workspace.
+  /// Params: rows – one pointer for each of rows(), in the same order
+  /// Throws: c10::ValueError if the sizes of the sample differ from the sizes of the rows
   void write(Workspace& workspace, std::span<std::byte* const> rows) const;
 
  private:

@@ -10,22 +10,22 @@
 
 namespace bellows::data {
 
-/// The stages of a loader. The first four work on a sample in a worker, the others on a batch in next().
+/// The stages of a loader. The first four stages process a sample in a worker. The others process a batch in next().
 enum class LoadStage : uint8_t {
-  read,       ///< Source::read: the sample's bytes
-  decode,     ///< bytes to pixels, text to labels
-  transform,  ///< transforms of the image
-  write,      ///< normalizing, and writing into the batch's memory
-  hand_over,  ///< making the batch's tensors from the filled rows
-  transfer    ///< starting copies to a device
+  read,       ///< reads the bytes of the sample (Source::read)
+  decode,     ///< decodes an image to pixels, or a text to a label
+  transform,  ///< runs the transforms of the image
+  write,      ///< normalizes the image and writes it into the batch's memory
+  hand_over,  ///< creates the tensors of the batch from the filled rows
+  transfer    ///< starts the copies to a device
 };
 inline constexpr size_t kLoadStages = 6;
-/// "read", "decode", "transform", "write", "hand over", "transfer".
+/// Returns "read", "decode", "transform", "write", "hand over" or "transfer".
 std::string_view to_string(LoadStage stage);
 
-/// Nanoseconds on the steady clock.
+/// Returns the time of the steady clock in nanoseconds.
 int64_t now_ns();
-/// Processor time of the whole process.
+/// Returns the CPU time of the whole process in nanoseconds.
 int64_t process_cpu_ns();
 
 /// A counter that one thread increments while other threads may read it.
@@ -38,58 +38,58 @@ class Tally {
   std::atomic<int64_t> value_{0};
 };
 
-/// Durations in four bins per octave, from 1 ns to 18 minutes; longer durations go into the last bin.
+/// A histogram of durations with four bins per octave, from 1 ns to 18 minutes. Longer durations go into the last bin.
 inline constexpr size_t kDurationBins = 160;
 using DurationBins = std::array<int64_t, kDurationBins>;
 size_t duration_bin(int64_t ns);
-/// The `q` quantile of the durations, within about 12 %. 0 if there are none.
+/// Returns the `q` quantile of the durations, within about 12 %, or 0 if there are none.
 double duration_quantile_ns(const DurationBins& bins, double q);
 
-/// The sum of several threads' measurements.
+/// The sums of several threads' measurements. A slice is the part of a batch that one worker fills at a time.
 struct StageSums {
   struct Stage {
     int64_t ns = 0, samples = 0;
     DurationBins bins{};
   };
   std::array<Stage, kLoadStages> stages;
-  int64_t busy_ns = 0;       ///< in slices
-  int64_t cpu_ns = 0;        ///< processor time of the slices in which it was measured
-  int64_t cpu_wall_ns = 0;   ///< the part of busy_ns that cpu_ns covers
-  int64_t major_faults = 0;  ///< pages read from the disk during that time
-  int64_t gave_up = 0;       ///< number of voluntary context switches (waiting for something)
+  int64_t busy_ns = 0;       ///< time spent in slices
+  int64_t cpu_ns = 0;        ///< CPU time of the slices in which it was measured
+  int64_t cpu_wall_ns = 0;   ///< wall time of those slices, which is a part of busy_ns
+  int64_t major_faults = 0;  ///< number of pages that were read from the disk in slices
+  int64_t gave_up = 0;       ///< number of voluntary context switches, which occur when a thread waits
   int64_t lost = 0;          ///< number of involuntary context switches
 
-  /// Share of busy_ns since `earlier` in which threads waited for a disk, a network or a lock, but not for a core. It
-  /// is an estimate.
+  /// Returns the share of busy_ns since `earlier` in which threads waited for a disk, a network or a lock, but not for
+  /// a core. The result is an estimate.
   double blocked_share(const StageSums& earlier) const;
   int64_t samples = 0;
 };
 
 /// Measures the time that one thread spends on samples, slice by slice.
 ///
-/// Samples that take long (50 µs) are timed individually. Of shorter samples, one in 16 is timed, or one in 64 below 5
-/// µs, and counts for all of them. Of short slices (200 µs), one in four is timed. This keeps the clock overhead below
-/// 1 % of the work.
-/// Cost:    about 0.3 µs per timed sample, 2 µs per slice whose processor time is measured; 8 KiB
+/// Samples that take at least 50 µs are timed individually. Of shorter samples, one in 16 is timed (one in 64 below
+/// 5 µs) and represents the others. Of slices shorter than 200 µs, one in four is timed. Therefore, timing adds less
+/// than 1 % to the work.
+/// Cost:    about 0.3 µs per timed sample and 2 µs per slice whose CPU time is measured; 8 KiB of memory
 /// Threads: one thread measures; other threads may call add_to() at the same time
 class StageClock {
  public:
   void begin_slice();
   /// Params: samples – number of samples in the slice
   void end_slice(int64_t samples);
-  /// Starts a sample, with LoadStage::read.
+  /// Starts a sample with LoadStage::read.
   void begin_sample();
-  /// Starts the sample's next stage.
+  /// Starts the next stage of the sample.
   void enter(LoadStage stage);
   void end_sample();
-  /// The current stage of the sample, or the one in which it failed.
+  /// Returns the current stage of the sample, or the stage that failed.
   LoadStage stage() const { return stage_; }
   /// Adds a duration that was measured elsewhere.
   void add(LoadStage stage, int64_t ns, int64_t samples);
 
   void add_to(StageSums& sums) const;
 
-  /// From now on, records bars on the row `thread` of a trace. Null stops it.
+  /// Starts recording the stages in the row `thread` of a trace. If `writer` is null, ends the recording.
   void trace_into(std::shared_ptr<TraceWriter> writer, uint64_t thread);
   TraceWriter* trace() const { return trace_.get(); }
   uint64_t trace_row() const { return row_; }
@@ -107,14 +107,14 @@ class StageClock {
 
   LoadStage stage_ = LoadStage::read;
   bool timed_ = false;
-  int64_t stride_ = 1, turn_ = 0;  // one sample in `stride_` is timed
+  int64_t stride_ = 1, turn_ = 0;  // one of `stride_` samples is timed
   bool slice_timed_ = false;
-  int64_t slice_stride_ = 1, slice_turn_ = 0;  // one slice in `slice_stride_` is timed
+  int64_t slice_stride_ = 1, slice_turn_ = 0;  // one of `slice_stride_` slices is timed
   int64_t slice_start_ns_ = 0, mark_ns_ = 0;   // start times of the slice and of the stage
   int64_t slice_cpu_ns_ = -1, slice_faults_ = 0, slice_gave_up_ = 0,
-          slice_lost_ = 0;                        // at the slice's start; -1: not measured
-  int64_t cpu_stride_ = 1, cpu_turn_ = 0;         // processor time is measured in one timed slice in `cpu_stride_`
-  std::array<int64_t, kLoadStages> sample_ns_{};  // of the sample so far; a stage may occur more than once
+          slice_lost_ = 0;                        // values at the start of the slice; -1: not measured
+  int64_t cpu_stride_ = 1, cpu_turn_ = 0;         // CPU time is measured in one of `cpu_stride_` timed slices
+  std::array<int64_t, kLoadStages> sample_ns_{};  // times of the current sample; a stage may occur more than once
   std::shared_ptr<TraceWriter> trace_;
   uint64_t row_ = 0;
 };

@@ -4,33 +4,36 @@
 
 namespace bellows::data {
 
-/// Number of processors that this process may use at a time. It is determined once.
+/// Returns the number of cores that this process can use at the same time. The number is determined once.
 int64_t usable_cores();
 
 /// Measurements since the last decision about the number of threads.
 struct BudgetWindow {
   double seconds = 0;
-  double wait_s = 0;         ///< time that next() waited for the loader
-  double busy_s = 0;         ///< working time of all workers together
-  double blocked_share = 0;  ///< part of it that was spent waiting, but not for a core
-  double process_cpu_s = 0;  ///< of the whole process, including the model
-  int64_t samples = 0;       ///< delivered
+  double wait_s = 0;         ///< time that next() waited for a batch
+  double busy_s = 0;         ///< time that all workers together spent on samples
+  double blocked_share = 0;  ///< share of busy_s that was spent waiting, but not for a core
+  double process_cpu_s = 0;  ///< CPU time of the whole process, including the model
+  int64_t samples = 0;       ///< number of samples that next() returned
 };
 
-/// Chooses the number of a loader's workers, window by window. It starts with few. It adds workers while next() waits,
-/// as long as cores are free (or the workers mostly wait) and the throughput rises. It removes workers after four
-/// windows in which one fewer would have been enough. An increase without effect is undone and not tried again for a
-/// pause that doubles each time.
-/// Threads: one owner
+/// Chooses the number of a loader's worker threads, window by window. It starts with few threads.
+///
+/// If next() waits, threads are added while the throughput rises and cores are free. If workers mostly wait, no free
+/// core is required. One thread is removed after four windows in which one thread fewer would have been enough. An
+/// increase without effect is undone, and no threads are added during a pause that doubles each time.
+/// Threads: use it from one thread only
 class ThreadBudget {
  public:
-  /// Params: cores – number of cores that may work at a time
+  /// Params: cores – number of cores that the process can use at the same time
   explicit ThreadBudget(int64_t cores);
 
   int64_t threads() const { return threads_; }
-  /// The maximum: four per core, which is used if workers wait more than they compute.
+  /// Returns the maximum number of threads, which is four per core. It is reached only if workers wait more than they
+  /// compute.
   int64_t most() const;
-  /// Returns: the new threads()
+  /// Decides on the number of threads. Call this once per window.
+  /// Returns: the new value of threads()
   int64_t update(const BudgetWindow& window);
 
  private:
@@ -39,10 +42,10 @@ class ThreadBudget {
 
   const int64_t cores_;
   int64_t threads_;
-  int64_t before_ = 0;                  // threads before the increase on trial; 0: no trial
-  double rate_before_ = 0;              // samples/s before the trial
-  int64_t pause_ = 0, next_pause_ = 8;  // windows without growth
-  int64_t calm_ = 0;                    // windows in which one thread fewer would have been enough
+  int64_t before_ = 0;                  // number of threads before the increase that is being tested; 0: no test
+  double rate_before_ = 0;              // samples/s before the increase
+  int64_t pause_ = 0, next_pause_ = 8;  // number of windows until threads may be added
+  int64_t calm_ = 0;                    // number of windows in which one thread fewer would have been enough
 };
 
 }  // namespace bellows::data

@@ -12,35 +12,35 @@
 
 namespace bellows::data {
 
-/// Copies batches to an accelerator on a separate stream, overlapping with computation on the device.
+/// Copies batches to an accelerator on a separate stream, so that copies overlap with computation on the device.
 ///
-/// It uses libtorch's device-independent streams and events; nothing here is specific to CUDA. A batch's host memory is
-/// held until its copy is done. Tested with a simulated device whose streams run late (tests/data/late_device.h); not
-/// yet on a GPU.
-/// Threads: one owner
+/// The class uses libtorch's device-independent streams and events, and nothing in it is specific to CUDA. The host
+/// memory of a batch is held until its copy is complete. Tests use a simulated device whose streams run late
+/// (tests/data/late_device.h). The class has not yet been tested on a GPU.
+/// Threads: use it from one thread only
 /// Ref:     torch.utils.data.DataLoader(pin_memory=True) with non_blocking copies; the data prefetcher of apex
 class Transfer {
  public:
   explicit Transfer(c10::Device device);
-  /// Waits for the copies in progress.
+  /// Waits for the running copies.
   ~Transfer();
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  /// Returns the allocator of memory for asynchronous copies: pinned memory, or the default allocator if the device has
-  /// none.
+  /// Returns the allocator for memory that can be copied asynchronously. This is pinned memory, or the default CPU
+  /// allocator if the device does not support pinned memory.
   static c10::Allocator* host_allocator(c10::Device device);
 
-  /// Starts the copy of a batch. If the device has no memory for it, `batch` is unchanged.
+  /// Starts the copy of a batch. If the device does not have enough memory, `batch` is unchanged.
   void begin(Batch&& batch);
-  /// True if copies were started and not yet returned.
+  /// Returns true if there are copies that were started but not yet returned.
   bool pending() const { return !flights_.empty(); }
-  /// Returns the batch that was started first, on the device. Later work on the calling thread's current stream runs
-  /// after the copy.
+  /// Returns the device copy of the batch that was started first. Later work on the current stream of the calling
+  /// thread runs after the copy.
   Batch finish();
-  /// Discards the batches that were started. Their memory is held until the copies are done.
+  /// Discards the batches that were started. Their memory is held until the copies are complete.
   void abandon();
-  /// Releases host memory whose copy is done.
+  /// Releases host memory whose copy is complete.
   void collect();
 
  private:
@@ -51,8 +51,8 @@ class Transfer {
 
   const c10::Device device_;
   const c10::Stream stream_;
-  std::deque<Flight> flights_;  // started
-  std::deque<Flight> landed_;   // returned; the copy may not be done yet
+  std::deque<Flight> flights_;  // started, but not yet returned
+  std::deque<Flight> landed_;   // returned, but the copy may still be running
 };
 
 }  // namespace bellows::data

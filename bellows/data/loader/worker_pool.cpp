@@ -17,7 +17,7 @@ constexpr uint64_t kFirstWorkerRow = 1000;  // in the trace, below the threads t
 WorkerPool::~WorkerPool() {
   abandon();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   work_.notify_all();
@@ -42,7 +42,7 @@ void WorkerPool::resize(int64_t threads) {
     workers_.push_back(std::move(worker));
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     threads_ = threads;
   }
   work_.notify_all();
@@ -50,11 +50,12 @@ void WorkerPool::resize(int64_t threads) {
 }
 
 void WorkerPool::work(Worker& worker) {
-  Lock lock(mutex_);
+  UniqueLock lock(mutex_);
   for (;;) {
     awake_.wait(lock, [&] { return stopping_ || worker.index < threads_; });
     BatchJob* job = nullptr;
-    work_.wait(lock, [&] { return stopping_ || worker.index >= threads_ || (job = claimable()); });
+    work_.wait(lock,
+               [&]() BELLOWS_REQUIRES(mutex_) { return stopping_ || worker.index >= threads_ || (job = claimable()); });
     if (stopping_) return;
     if (!job) continue;
     ++job->users;
@@ -112,7 +113,7 @@ void WorkerPool::retire(BatchJob& job) {
 
 BatchJob& WorkerPool::idle_job() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!idle_.empty()) {
       BatchJob* const job = idle_.back();
       idle_.pop_back();
@@ -143,7 +144,7 @@ BatchJob& WorkerPool::make(BatchPlan&& plan, Workspace& helper) {
 void WorkerPool::push(BatchPlan&& plan, int64_t slices) {
   BatchJob& job = begin(std::move(plan), slices);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     job.state = BatchJob::State::queued;
     queue_.push_back(&job);
   }
@@ -151,7 +152,7 @@ void WorkerPool::push(BatchPlan&& plan, int64_t slices) {
 }
 
 BatchJob* WorkerPool::take(Workspace& helper) {
-  Lock lock(mutex_);
+  UniqueLock lock(mutex_);
   if (queue_.empty()) return nullptr;
   if (helper.clock.trace() != trace_.get()) helper.clock.trace_into(trace_, 0);
   BatchJob* const front = queue_.front();
@@ -172,12 +173,12 @@ BatchJob* WorkerPool::take(Workspace& helper) {
 }
 
 void WorkerPool::release(BatchJob& job) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   retire(job);
 }
 
 void WorkerPool::abandon() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (BatchJob* job : queue_) {
     job->cancel();
     retire(*job);
@@ -188,17 +189,17 @@ void WorkerPool::abandon() {
 }
 
 int64_t WorkerPool::size() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int64_t>(queue_.size());
 }
 
 int64_t WorkerPool::ready() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ready_;
 }
 
 bool WorkerPool::front_ready() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !queue_.empty() && queue_.front()->state == BatchJob::State::ready;
 }
 
@@ -211,7 +212,7 @@ void WorkerPool::trace(std::shared_ptr<TraceWriter> writer) {
     for (size_t i = 0; i < workers_.size(); ++i)
       writer->name_thread(kFirstWorkerRow + i, c10::str("loader worker ", i + 1));
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   trace_ = std::move(writer);
 }
 

@@ -1,55 +1,55 @@
 #pragma once
 
+#include "bellows/core/mutex.h"
 #include "bellows/data/loader/batch_job.h"
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 namespace bellows::data {
 
-/// The queue of batches in progress and the threads that make them.
+/// The queue of batches that are being made, and the threads that make them.
 ///
-/// A worker takes the first batch with unclaimed slices and claims one slice after another. It holds the lock only to
-/// find the next batch, never while it works. Jobs are reused when no worker holds them.
-/// Threads: one owner, the consumer
+/// A worker selects the first batch with unclaimed slices and fills one slice after another. It holds the lock only to
+/// find the next batch, and never while it fills a slice. A job is reused when no worker uses it any more.
+/// Threads: only the consumer's thread may use the pool
 class WorkerPool {
  public:
   explicit WorkerPool(JobContext& context) : context_(context) {}
-  /// Waits for the reads in progress.
+  /// Waits for running reads to finish.
   ~WorkerPool();
 
-  /// Sets the number of active workers; the others sleep. If the system cannot create enough threads, fewer work and a
-  /// warning is logged.
+  /// Sets the number of active workers. All other workers sleep. If the system cannot create enough threads, the pool
+  /// works with fewer threads and logs a warning.
   void resize(int64_t threads);
   int64_t threads() const { return threads_; }
 
-  /// Appends a batch to the queue. If there is no memory for it, `plan` is unchanged.
+  /// Appends a batch to the queue. If there is not enough memory, `plan` is unchanged.
   void push(BatchPlan&& plan, int64_t slices);
-  /// Waits for the first batch in the queue, helps to make it, and returns it. Null if the queue is empty. Pass the job
-  /// to release().
+  /// Waits for the first batch in the queue, helps to make it, and returns it. Returns null if the queue is empty. The
+  /// caller must pass the job to release().
   BatchJob* take(Workspace& helper);
-  /// Makes a batch immediately, outside the queue. Pass the job to release(). If there is no memory, `plan` is
-  /// unchanged.
+  /// Makes a batch immediately, outside the queue. The caller must pass the job to release(). If there is not enough
+  /// memory, `plan` is unchanged.
   BatchJob& make(BatchPlan&& plan, Workspace& helper);
   void release(BatchJob& job);
-  /// Discards all batches.
+  /// Discards all batches in the queue.
   void abandon();
-  /// Number of batches in the queue, and number of complete ones.
+  /// Returns the number of batches in the queue.
   int64_t size() const;
+  /// Returns the number of complete batches in the queue.
   int64_t ready() const;
-  /// True if take() would return a batch immediately.
+  /// Returns true if take() would return a batch without waiting.
   bool front_ready() const;
 
   void add_to(StageSums& sums) const;
-  /// From now on, records the workers' activity in a trace. Null stops it; bars already begun may still be written.
+  /// Starts recording the work of the workers in a trace. If `writer` is null, ends the recording; work that has
+  /// already begun may still be recorded.
   void trace(std::shared_ptr<TraceWriter> writer);
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   struct Worker {
     int64_t index = 0;
     Workspace workspace;
@@ -57,12 +57,12 @@ class WorkerPool {
   };
 
   void work(Worker& worker);
-  BatchJob* claimable();
-  bool fill_slices(BatchJob& job, Workspace& workspace, const Worker* worker);
-  void mark_ready(BatchJob& job);
-  void retire(BatchJob& job);
-  void leave(BatchJob& job);
-  BatchJob& idle_job();
+  BatchJob* claimable() BELLOWS_REQUIRES(mutex_);
+  bool fill_slices(BatchJob& job, Workspace& workspace, const Worker* worker) BELLOWS_EXCLUDES(mutex_);
+  void mark_ready(BatchJob& job) BELLOWS_REQUIRES(mutex_);
+  void retire(BatchJob& job) BELLOWS_REQUIRES(mutex_);
+  void leave(BatchJob& job) BELLOWS_REQUIRES(mutex_);
+  BatchJob& idle_job() BELLOWS_EXCLUDES(mutex_);
   BatchJob& begin(BatchPlan&& plan, int64_t slices);
 
   JobContext& context_;
@@ -71,13 +71,13 @@ class WorkerPool {
   std::atomic<int64_t> threads_{0};
   bool warned_ = false;
 
-  mutable std::mutex mutex_;
-  std::condition_variable work_, ready_changed_, awake_;
-  std::deque<BatchJob*> queue_;
-  std::vector<BatchJob*> idle_;
-  size_t open_ = 0;  // jobs of the queue before it have no unclaimed slices
-  int64_t ready_ = 0;
-  std::shared_ptr<TraceWriter> trace_;
+  mutable Mutex mutex_;
+  ConditionVariable work_, ready_changed_, awake_;
+  std::deque<BatchJob*> queue_ BELLOWS_GUARDED_BY(mutex_);
+  std::vector<BatchJob*> idle_ BELLOWS_GUARDED_BY(mutex_);
+  size_t open_ BELLOWS_GUARDED_BY(mutex_) = 0;  // all jobs before this index in the queue have no unclaimed slices
+  int64_t ready_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<TraceWriter> trace_ BELLOWS_GUARDED_BY(mutex_);
   std::atomic<bool> stopping_{false};
 };
 

@@ -81,8 +81,9 @@ double padding_share(const Positions& sequence, const std::vector<int64_t>& leng
     const int64_t rows = std::min(batch_size, sequence.size() - begin);
     int64_t longest = 0;
     for (int64_t i = begin; i < begin + rows; ++i) {
-      TORCH_CHECK_VALUE(sequence[i] < static_cast<int64_t>(lengths.size()), "padding_share: there are ", lengths.size(),
-                        " lengths, and position ", sequence[i], " is in the sequence. Give one for each sample.");
+      TORCH_CHECK_VALUE(sequence[i] < static_cast<int64_t>(lengths.size()),
+                        "padding_share: the sequence contains position ", sequence[i], ", but there are only ",
+                        lengths.size(), " lengths. Pass one length per sample.");
       const int64_t length = lengths[static_cast<size_t>(sequence[i])];
       longest = std::max(longest, length);
       used += static_cast<double>(length);

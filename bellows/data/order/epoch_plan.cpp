@@ -43,7 +43,7 @@ void check_division(const char* who, const Division& division) {
   TORCH_CHECK_VALUE(division.rank >= 0 && division.rank < division.world_size, who, ": expected a rank in [0, ",
                     division.world_size, "), got ", division.rank, ".");
   TORCH_CHECK_VALUE(division.remainder != Remainder::pad || division.batch_size <= kMaxPaddedBatch, who,
-                    ": expected a batch size of at most ", kMaxPaddedBatch, " where batches are padded, got ",
+                    ": expected a batch size of at most ", kMaxPaddedBatch, " if batches are padded, got ",
                     division.batch_size, ".");
 }
 
@@ -68,8 +68,8 @@ EpochPlan::EpochPlan(const Source& source, const Order& order, uint64_t seed, in
       repeats_(order.repeats()) {
   check_division("EpochPlan", division);
   TORCH_CHECK_VALUE(consumed >= 0 && consumed <= positions_.size(), "EpochPlan: expected 0 to ", positions_.size(),
-                    " samples to be taken already, got ", consumed, ". Epoch ", epoch, " has ", positions_.size(),
-                    " samples for all ranks together.");
+                    " samples that are already consumed, got ", consumed, ". Epoch ", epoch, " has ", positions_.size(),
+                    " samples over all ranks.");
   batches_ = count_batches(positions_.size() - consumed, division);
 }
 

@@ -39,7 +39,7 @@ class ConcatSource final : public Source {
   }
 
   std::string describe() const override {
-    return c10::str(sources_.size(), " data sets (", sources_.front()->describe(), sources_.size() == 1 ? ")" : ", …)");
+    return c10::str(sources_.size(), " datasets (", sources_.front()->describe(), sources_.size() == 1 ? ")" : ", …)");
   }
 
   bool stored() const override {
@@ -102,7 +102,7 @@ class MixedOrder final : public Order {
  public:
   MixedOrder(std::vector<int64_t> sizes, const std::vector<double>& weights, MixEnd end) : sizes_(std::move(sizes)) {
     TORCH_CHECK_VALUE(sizes_.size() == weights.size(), "mixed: expected a weight for each of ", sizes_.size(),
-                      " data sets, got ", weights.size(), ".");
+                      " datasets, got ", weights.size(), ".");
     Wide sum = 0;
     for (const uint64_t weight : integer_weights("mixed", weights, 0x1p40)) {
       weights_.push_back(static_cast<int64_t>(weight));
@@ -110,9 +110,8 @@ class MixedOrder final : public Order {
     }
     for (size_t i = 0; i < sizes_.size(); ++i) {
       TORCH_CHECK_VALUE(sizes_[i] > 0 && weights_[i] > 0,
-                        "mixed: expected data sets with samples and a weight above 0; "
-                        "number ",
-                        i, " has ", sizes_[i], " samples and weight ", weights[i], ". Leave it out.");
+                        "mixed: expected datasets with samples and a weight above 0, but dataset ", i, " has ",
+                        sizes_[i], " samples and weight ", weights[i], ". Leave out this dataset.");
       const Wide samples = sizes_[i] * sum;
       const Wide used_up = end == MixEnd::first ? samples / weights_[i] : (samples - 1) / weights_[i] + 1;
       const bool decides = i == 0 || (end == MixEnd::first ? used_up < length_ : used_up > length_);
@@ -120,12 +119,12 @@ class MixedOrder final : public Order {
       total_ += sizes_[i];
     }
     TORCH_CHECK_VALUE(length_ <= kMaxDrawnEpoch, "mixed: an epoch would have ", length_,
-                      " samples until the rarest data set is used up; expected at most ", kMaxDrawnEpoch,
-                      ". Give it more weight, or end with the first data set.");
+                      " samples until the dataset with the smallest weight is used up, but the limit is ",
+                      kMaxDrawnEpoch, ". Increase its weight, or end the epoch with the first dataset.");
   }
 
   int64_t length(const Source& source, int64_t) const override {
-    check_size("mixed", "samples in all data sets", total_, source);
+    check_size("mixed", "samples in all datasets", total_, source);
     return length_;
   }
   bool repeats() const override { return true; }

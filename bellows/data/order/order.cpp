@@ -55,9 +55,9 @@ int64_t Order::length(const Source& source, int64_t) const {
 }
 
 void Order::check_size(const char* who, const char* what, int64_t expected, const Source& source) {
-  TORCH_CHECK_VALUE(expected == source.size(), who, ": this order was made of ", expected, " ", what,
-                    ", the source has ", source.size(), " samples (", source.describe(),
-                    "). Give one for each sample.");
+  TORCH_CHECK_VALUE(expected == source.size(), who, ": this order was created for ", expected, " ", what,
+                    ", but the source has ", source.size(), " samples (", source.describe(),
+                    "). Pass one value per sample.");
 }
 
 namespace {
@@ -73,8 +73,8 @@ BlockSequence random_blocks(const Source& source, uint64_t seed) {
   if (starts.empty() || source.size() == 0) starts = {0};
   const bool rising = std::adjacent_find(starts.begin(), starts.end(), std::greater_equal<>()) == starts.end();
   TORCH_CHECK_VALUE(source.size() == 0 || (starts.front() == 0 && rising && starts.back() < source.size()),
-                    "Order: the source's blocks do not begin at 0 or do not rise up to its size, ", source.size(), " (",
-                    source.describe(), "). Mend its block_starts().");
+                    "Order: the block starts of the source must begin at 0 and increase up to its size, ",
+                    source.size(), " (", source.describe(), "). Fix block_starts() of the source.");
   BlockSequence sequence{Positions(source.size(), source.size()), {}};
   const Positions blocks = permutation(static_cast<int64_t>(starts.size()), seed);
   starts.push_back(source.size());
@@ -213,10 +213,10 @@ class WeightedOrder final : public Order {
     const int64_t drawable = size - std::count(cumulative_.begin(), cumulative_.end(), uint64_t{0});
     for (size_t i = 1; i < cumulative_.size(); ++i) cumulative_[i] += cumulative_[i - 1];
     TORCH_CHECK_VALUE(options.samples >= 0 && options.samples <= kMaxDrawnEpoch, "weighted: expected 0 to ",
-                      kMaxDrawnEpoch, " samples an epoch, got ", options.samples, ".");
+                      kMaxDrawnEpoch, " samples per epoch, got ", options.samples, ".");
     TORCH_CHECK_VALUE(options.replacement || options.samples <= drawable, "weighted: ", options.samples,
-                      " samples an epoch were asked for without replacement, but only ", drawable,
-                      " have a weight above 0. Draw fewer, or with replacement.");
+                      " samples per epoch were requested without replacement, but only ", drawable,
+                      " samples have a weight above 0. Draw fewer samples, or draw with replacement.");
     if (options.samples == 0) options_.samples = options.replacement ? size : drawable;
   }
 
@@ -327,7 +327,7 @@ class CurriculumOrder final : public Order {
     std::vector<std::pair<double, int64_t>> ranking;
     ranking.reserve(difficulty.size());
     for (size_t i = 0; i < difficulty.size(); ++i) {
-      TORCH_CHECK_VALUE(!std::isnan(difficulty[i]), "curriculum: the difficulty of sample ", i, " is not a number.");
+      TORCH_CHECK_VALUE(!std::isnan(difficulty[i]), "curriculum: the difficulty of sample ", i, " is NaN.");
       ranking.emplace_back(difficulty[i], static_cast<int64_t>(i));
     }
     std::sort(ranking.begin(), ranking.end());
@@ -356,7 +356,7 @@ class CurriculumOrder final : public Order {
   int64_t let_in(double progress) const {
     const double share = pacing_(progress);
     TORCH_CHECK_VALUE(share > 0 && share <= 1,
-                      "curriculum: expected the pacing function to give a share in (0, 1], got ", share,
+                      "curriculum: expected the pacing function to return a share in (0, 1], got ", share,
                       " at progress ", progress, ".");
     const double samples = std::ceil(share * static_cast<double>(easiest_first_.size()));
     return std::min(static_cast<int64_t>(samples), easiest_first_.size());
@@ -397,8 +397,7 @@ OrderPtr curriculum(const std::vector<double>& difficulty, Pacing pacing) {
 }
 
 Pacing growing_pacing(double start, double epochs, bool root) {
-  TORCH_CHECK_VALUE(start > 0 && start <= 1, "growing_pacing: expected a share in (0, 1] to start with, got ", start,
-                    ".");
+  TORCH_CHECK_VALUE(start > 0 && start <= 1, "growing_pacing: expected a start share in (0, 1], got ", start, ".");
   TORCH_CHECK_VALUE(epochs > 0 && std::isfinite(epochs), "growing_pacing: expected a positive number of epochs, got ",
                     epochs, ".");
   return [=](double progress) {

@@ -60,8 +60,8 @@ void pack_window(std::vector<Piece>& window, Packing& packing) {
 
 void check_packing(const Packing& packing, const Source& source) {
   for (const Piece& piece : packing.pieces)
-    TORCH_CHECK_VALUE(piece.document >= 0 && piece.document < source.size(), "packed: the packing has document ",
-                      piece.document, ", the source ", source.size(), " samples (", source.describe(),
+    TORCH_CHECK_VALUE(piece.document >= 0 && piece.document < source.size(), "packed: the packing contains document ",
+                      piece.document, ", but the source has ", source.size(), " samples (", source.describe(),
                       "). Pack the lengths of this source.");
   const std::vector<int64_t>& starts = packing.row_starts;
   const auto pieces = static_cast<int64_t>(packing.pieces.size());
@@ -122,7 +122,7 @@ class PackedSource final : public Source, public Derived {
     return useful;
   }
 
-  std::string describe() const override { return c10::str(size(), " rows packed of ", source_->describe()); }
+  std::string describe() const override { return c10::str(size(), " rows packed from ", source_->describe()); }
   bool stored() const override { return source_->stored(); }
 
  private:
@@ -149,7 +149,8 @@ class PackedSource final : public Source, public Derived {
     TORCH_CHECK_VALUE(tokens >= 0, "packed: ", document.where(found), ": expected integer tokens in \"", field_,
                       "\", found type ", c10::toString(found->dtype), ".");
     TORCH_CHECK_VALUE(piece.begin <= tokens - piece.length, "packed: ", document.where(found), " has ", tokens,
-                      " tokens, its packing expects at least ", piece.begin + piece.length, ". Pack it again.");
+                      " tokens, but the packing expects at least ", piece.begin + piece.length,
+                      ". Create the packing again.");
     return *found;
   }
 

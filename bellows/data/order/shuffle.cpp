@@ -54,7 +54,7 @@ std::vector<uint64_t> integer_weights(const char* who, const std::vector<double>
                       ": expected weights that are finite and not negative, got ", weights[i], " at ", i, ".");
     largest = std::max(largest, weights[i]);
   }
-  TORCH_CHECK_VALUE(largest > 0, who, ": all ", weights.size(), " weights are 0. Give at least one a larger weight.");
+  TORCH_CHECK_VALUE(largest > 0, who, ": all ", weights.size(), " weights are 0. At least one weight must be above 0.");
   for (const double weight : weights) total += weight / largest;  // at most the number of weights: no overflow
   const double scale = sum / total;
   std::vector<uint64_t> integers;

@@ -8,26 +8,26 @@
 
 namespace bellows::data {
 
-// Building blocks of shuffled orders: seeds, permutations, weights.
+// Building blocks of shuffled orders: seeds, permutations and weights.
 
-/// The seed of one epoch's sequence.
+/// Returns the seed for the sequence of one epoch.
 uint64_t epoch_seed(uint64_t seed, int64_t epoch);
-/// The seed of sequences that continue across epochs.
+/// Returns the seed for sequences that continue across epochs.
 uint64_t order_seed(uint64_t seed);
 
-/// Converts weights to proportional integers whose sum is about `sum`. Positive weights stay positive.
+/// Converts weights to proportional integers with a sum of about `sum`. Positive weights stay positive.
 /// Params: who – name of the caller, for the error message
-/// Throws: c10::ValueError if there are no weights, if a weight is negative or not finite, or if all are 0
+/// Throws: c10::ValueError if there are no weights, if a weight is negative or not finite, or if all weights are 0
 std::vector<uint64_t> integer_weights(const char* who, const std::vector<double>& weights, double sum);
 
-/// A random permutation of 0 … size - 1.
+/// Returns a random permutation of 0 … size - 1.
 Positions permutation(int64_t size, uint64_t seed);
 
-/// Repeats 0 … size - 1, each time in a new permutation.
+/// Repeats the numbers 0 … size - 1. Each pass has a new permutation.
 class Passes {
  public:
-  /// Params: which – distinguishes several sequences of one seed
-  ///         taken – number of previous next() calls
+  /// Params: which – distinguishes several sequences with the same seed
+  ///         taken – number of next() calls to skip
   Passes(int64_t size, uint64_t seed, int64_t which, int64_t taken);
   int64_t next();
 
@@ -37,9 +37,10 @@ class Passes {
   Positions order_;
 };
 
-/// Draws the i-th position from the remaining ones among the first `reach(i)`: swaps position i with a random one in
-/// [i, reach(i)). All shuffles are special cases of it.
-/// Params: reach – for i in [begin, end): above i, at most `end`, never decreasing
+/// Shuffles positions [begin, end) locally. Position i is swapped with a random position in [i, reach(i)). All shuffles
+/// of orders are special cases of this function.
+/// Params: reach – function that is called for i in [begin, end). The result must be above i, must not exceed `end` and
+///         must not decrease
 template <class Reach>
 void shuffle_within(Positions& positions, int64_t begin, int64_t end, RandomStream& random, const Reach& reach) {
   for (int64_t i = begin; i < end; ++i)

@@ -24,7 +24,7 @@ void check_probabilities(const char* what, const at::Tensor& probabilities, int6
 
 void check_rows(const std::vector<int64_t>& rows, int64_t n) {
   for (const int64_t row : rows)
-    TORCH_CHECK_VALUE(row >= 0 && row < n, "k_center: expected labelled rows in [0, ", n, "), got ", row, ".");
+    TORCH_CHECK_VALUE(row >= 0 && row < n, "k_center: expected labeled rows in [0, ", n, "), got ", row, ".");
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ std::vector<int64_t> k_center(const at::Tensor& features, const std::vector<int6
     distance.select(0, row).fill_(-1);
   }
   TORCH_CHECK_VALUE(count >= 0 && count <= distance.ge(0).sum().item<int64_t>(), "k_center: ", count,
-                    " rows are wanted of ", n, ", of which ", labelled.size(), " are labelled.");
+                    " rows were requested, but of ", n, " rows, ", labelled.size(), " are already labeled.");
   std::vector<int64_t> chosen;
   while (static_cast<int64_t>(chosen.size()) < count) {
     const bool first = chosen.empty() && center.defined();

@@ -70,7 +70,7 @@ void SampleStats::update(const std::vector<int64_t>& ids, const at::Tensor& scor
       labels.scalar_type(), " on ", labels.device(), ".");
   for (const int64_t id : ids) {
     TORCH_CHECK_VALUE(id >= 0 && id < size(), "SampleStats: expected ids in [0, ", size(), "), got ", id,
-                      ". Make it with the size of the whole data set.");
+                      ". Construct SampleStats with the size of the complete dataset.");
   }
   if (n == 0) return;
   const c10::InferenceMode off(false);
@@ -105,7 +105,7 @@ void SampleStats::read_pending() {
     }
   }
   TORCH_CHECK_VALUE(unusable_ < 0, "SampleStats: sample ", unusable_,
-                    " has a label outside the scores' classes, or scores that are not numbers.");
+                    " has a label that is not a class of the scores, or scores that are NaN.");
 }
 
 std::vector<int64_t> SampleStats::presentations() {
@@ -177,12 +177,12 @@ void SampleStats::load_state(const NamedTensors& state) {
     for (const auto& [known, tensor] : state) {
       if (known != name) continue;
       TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.size(0) == size(), "SampleStats: expected \"", name, "\" of ",
-                        size(), " samples, got ", tensor.sizes(), ". It belongs to another data set.");
+                        size(), " samples, got ", tensor.sizes(), ". The statistics belong to another dataset.");
       const at::Tensor values = tensor.to(c10::kCPU, c10::CppTypeToScalarType<T>::value).contiguous();
       for (size_t i = 0; i < rows.size(); ++i) rows[i].*member = values.template const_data_ptr<T>()[i];
       return;
     }
-    TORCH_CHECK_VALUE(false, "SampleStats: the state has no \"", name, "\".");
+    TORCH_CHECK_VALUE(false, "SampleStats: the state has no entry \"", name, "\".");
   };
   read("presentations", &Row::presentations);
   read("forgotten", &Row::forgotten);
@@ -210,14 +210,14 @@ SavedStats load_sample_stats(const std::string& path) {
     if (key == "version") version = value;
     if (key == "source") source = value;
   }
-  TORCH_CHECK_VALUE(kind == kKind, "load_sample_stats: ", path, " holds no sample statistics. Train with ",
-                    "sample_stats: true; the run's folder then has sample_stats.safetensors.");
-  TORCH_CHECK_VALUE(version == std::to_string(kFormatVersion), "load_sample_stats: ", path, " is of version ", version,
-                    "; this program reads version ", kFormatVersion, ".");
+  TORCH_CHECK_VALUE(kind == kKind, "load_sample_stats: ", path, " contains no sample statistics. Train with ",
+                    "sample_stats: true, so that the run folder gets the file sample_stats.safetensors.");
+  TORCH_CHECK_VALUE(version == std::to_string(kFormatVersion), "load_sample_stats: ", path, " has version ", version,
+                    ", but this program reads version ", kFormatVersion, ".");
   NamedTensors state;
   for (const auto& entry : file.entries()) state.emplace_back(entry.name, file.tensor(entry));
   TORCH_CHECK_VALUE(!state.empty() && state.front().second.dim() == 1, "load_sample_stats: ", path,
-                    " holds no samples.");
+                    " contains no samples.");
   SavedStats saved{SampleStats(state.front().second.size(0)), source};
   saved.stats.load_state(state);
   return saved;

@@ -56,7 +56,7 @@ void save_subset(const std::string& path, Subset subset) {
                          {"ids", subset.ids}};
   for (const std::string& text : {subset.source, subset.rule}) {
     TORCH_CHECK_VALUE(io::is_utf8(text), "save_subset: cannot write ", path, ": expected UTF-8 text, got ",
-                      io::printable(text), ". Choose another rule or rename the data set.");
+                      io::printable(text), ". Choose another rule or rename the dataset.");
   }
   write_text_file(path, document.dump() + "\n");
 }
@@ -70,10 +70,10 @@ Subset parse_subset(std::string_view text, const std::string& path) {
   const SubsetJson document = io::parse_shallow_json(text, "load_subset: " + path);
   TORCH_CHECK_VALUE(document.is_object() && document.contains(kSubsetKey), "load_subset: ", path,
                     " is not a subset file: expected ", "a JSON object with \"", kSubsetKey,
-                    "\", as `bellows select` writes it; found ", io::describe_content(io::as_bytes(text)), ".");
+                    "\", which `bellows select` writes, found ", io::describe_content(io::as_bytes(text)), ".");
   const auto version = subset_member<int64_t>(document, kSubsetKey, path, "a version", is_count);
-  TORCH_CHECK_VALUE(version == kSubsetVersion, "load_subset: ", path, " is of version ", version,
-                    "; this program reads version ", kSubsetVersion, ".");
+  TORCH_CHECK_VALUE(version == kSubsetVersion, "load_subset: ", path, " has version ", version,
+                    ", but this program reads version ", kSubsetVersion, ".");
   const auto is_text = [](const SubsetJson& value) { return value.is_string(); };
   const auto are_ids = [](const SubsetJson& value) {
     return value.is_array() && std::all_of(value.begin(), value.end(), is_count);
@@ -94,7 +94,7 @@ std::vector<int64_t> greatest(const std::vector<double>& values, int64_t count, 
   const auto n = static_cast<int64_t>(values.size());
   TORCH_CHECK_VALUE(count >= 0 && count <= n, "select: expected to choose 0 to ", n, " samples, got ", count, ".");
   for (size_t i = 0; i < values.size(); ++i)
-    TORCH_CHECK_VALUE(values[i] == values[i], "select: the value of sample ", i, " is not a number.");
+    TORCH_CHECK_VALUE(values[i] == values[i], "select: the value of sample ", i, " is NaN.");
   std::vector<int64_t> ids = random_permutation(n, seed);
   std::stable_sort(ids.begin(), ids.end(), [&](int64_t a, int64_t b) {
     return values[static_cast<size_t>(a)] > values[static_cast<size_t>(b)];
@@ -106,7 +106,7 @@ std::vector<int64_t> greatest(const std::vector<double>& values, int64_t count, 
 
 std::vector<int64_t> greatest_per_class(const std::vector<double>& values, const std::vector<int64_t>& labels,
                                         int64_t count, uint64_t seed) {
-  TORCH_CHECK_VALUE(values.size() == labels.size(), "select: ", values.size(), " values, but ", labels.size(),
+  TORCH_CHECK_VALUE(values.size() == labels.size(), "select: ", values.size(), " values but ", labels.size(),
                     " labels.");
   const auto n = static_cast<int64_t>(values.size());
   TORCH_CHECK_VALUE(count >= 0 && count <= n, "select: expected to choose 0 to ", n, " samples, got ", count, ".");

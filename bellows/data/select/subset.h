@@ -7,37 +7,40 @@
 
 namespace bellows::data {
 
-/// A selection of samples of a dataset, by id: a small JSON file that any loader accepts (Dataset::subset, the recipe's
-/// `subset`).
+/// A selection of samples of a dataset by id. It is stored as a small JSON file, which any loader accepts
+/// (Dataset::subset, or `subset` in a recipe).
 struct Subset {
-  std::string source;        ///< data::fingerprint of the whole dataset; "": unknown, not checked
+  std::string source;        ///< fingerprint() of the complete dataset; "": unknown and not checked
   std::string rule;          ///< description of how the samples were chosen
-  int64_t of = 0;            ///< number of samples in the whole dataset
-  std::vector<int64_t> ids;  ///< ascending, without duplicates
+  int64_t of = 0;            ///< number of samples in the complete dataset
+  std::vector<int64_t> ids;  ///< ids in ascending order, without duplicates
 };
 
-/// Throws: c10::ValueError if an id is out of range or occurs twice; c10::Error if the file cannot be written
+/// Throws: c10::ValueError if an id is out of range or occurs twice, or if `source` or `rule` is not UTF-8; c10::Error
+///         if the file cannot be written
 void save_subset(const std::string& path, Subset subset);
 /// Throws: c10::ValueError if the file is missing or corrupt, or if an id is out of range or occurs twice; the message
-///         names the path, what was expected and what was found
+///         names the path, the expected content and the actual content
 Subset load_subset(const std::string& path);
 /// Parses the content of a subset file.
-/// Params: path – for messages
-/// Throws: as load_subset
+/// Params: path – path of the file, for error messages
+/// Throws: see load_subset()
 Subset parse_subset(std::string_view text, const std::string& path);
 
-/// Draws `count` of 0 … samples - 1, ascending. All sets of that size are equally likely.
+/// Draws `count` of the numbers 0 … samples - 1 and returns them in ascending order. All sets of this size are equally
+/// likely.
 /// Throws: c10::ValueError if count is outside [0, samples]
 std::vector<int64_t> random_subset(int64_t samples, int64_t count, uint64_t seed);
 
-/// The ids of the `count` greatest `values`, ascending; `seed` decides between equal values.
+/// Returns the ids of the `count` greatest `values` in ascending order. If values are equal, `seed` determines the
+/// choice.
 /// Throws: c10::ValueError if count is outside [0, values.size()] or if a value is NaN
 std::vector<int64_t> greatest(const std::vector<double>& values, int64_t count, uint64_t seed);
 
-/// Like greatest(), but within each class: `count` is divided so that classes keep their proportions to within one
-/// sample.
-/// Params: labels – one per sample (labels.h)
-/// Throws: c10::ValueError as greatest(), or if lengths differ
+/// Like greatest(), but chooses within each class. The number of chosen samples of a class is proportional to the size
+/// of the class, with a difference of at most one sample.
+/// Params: labels – one label per sample (labels.h)
+/// Throws: c10::ValueError if lengths differ; exceptions of greatest()
 std::vector<int64_t> greatest_per_class(const std::vector<double>& values, const std::vector<int64_t>& labels,
                                         int64_t count, uint64_t seed);
 

@@ -50,7 +50,7 @@ class BytePairs::File {
     TORCH_CHECK_VALUE(good, "tokenizer: ", path_, ": ", words..., ".");
   }
   static std::string shown(const Json& value) {
-    return value.is_discarded() ? "something else" : io::shown_json(value);
+    return value.is_discarded() ? "a different value" : io::shown_json(value);
   }
   static const Json& in(const Json& object, const char* key) {
     static const Json none;
@@ -66,7 +66,7 @@ class BytePairs::File {
     const Json& type = in(model, "type");
     check(model.is_object() && (type.is_null() || type == Json("BPE")) && in(model, "merges").is_array(),
           "expected a model of type BPE with merges, found ", type.is_null() ? shown(model) : "type " + shown(type),
-          ". A vocab.txt of BERT's kind is read, too, and so are bytes without a file");
+          ". Other supported tokenizers: a vocab.txt of BERT, and bytes without a file");
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"})
       check(is_off(in(model, key)), "expected a model without ", key, ", found ", shown(in(model, key)));
     check(is_off(in(document_, "normalizer")), "expected no normalizer, found ", shown(in(document_, "normalizer")));
@@ -77,7 +77,7 @@ class BytePairs::File {
 
   uint32_t token_of(const Json& value, const std::string& what) const {
     constexpr uint64_t most = 1 << 28;
-    check(value.is_number_unsigned() && value.get<uint64_t>() < most, "expected a whole number from 0 on for ", what,
+    check(value.is_number_unsigned() && value.get<uint64_t>() < most, "expected an integer of at least 0 for ", what,
           ", found ", shown(value));
     return value.get<uint32_t>();
   }
@@ -91,7 +91,7 @@ class BytePairs::File {
       std::string word;
       unicode::append(characters[byte], word);
       const auto found = tokens_.find(word);
-      check(found != tokens_.end(), "has no token for the byte ", byte, " (", io::printable(word),
+      check(found != tokens_.end(), "the vocabulary has no token for the byte ", byte, " (", io::printable(word),
             "): expected all 256 among the tokens");
       pairs_.byte_tokens_[byte] = found->second;
     }
@@ -150,9 +150,9 @@ class BytePairs::File {
   void read_marks() {
     for (const Json& mark : in(document_, "added_tokens")) {
       const Json& word = in(mark, "content");
-      check(word.is_string(), "expected a text for the content of an added token, found ", shown(mark));
-      check(in(mark, "special") == Json(true), "expected added tokens that are marks (special), found ", shown(mark),
-            ". Its text would have to be looked for before all others, which is not done here");
+      check(word.is_string(), "expected a string as the content of an added token, found ", shown(mark));
+      check(in(mark, "special") == Json(true), "expected only special added tokens, found ", shown(mark),
+            ". Tokens that are matched before all others are not supported");
       const uint32_t token = token_of(in(mark, "id"), shown(word));
       know(word.get<std::string>(), token);
       pairs_.pads_ = pairs_.pads_ || token == 0;

@@ -9,17 +9,18 @@
 
 namespace bellows::data {
 
-/// A byte-level BPE tokenizer, loaded from a tokenizer.json in GPT-2's format.
+/// A byte-level BPE tokenizer from a tokenizer.json in the format of GPT-2.
 /// Threads: const functions are thread-safe
 class BytePairs {
  public:
-  /// Throws: c10::ValueError; see bpe_tokenizer()
+  /// Throws: c10::ValueError, see bpe_tokenizer()
   explicit BytePairs(const std::string& path);
 
   int64_t vocabulary() const { return vocabulary_; }
-  const std::vector<int64_t>& before() const { return before_; }  ///< special tokens around each text
-  const std::vector<int64_t>& after() const { return after_; }
-  bool pads() const { return pads_; }  ///< token 0 is a special token, not a piece of text
+  const std::vector<int64_t>& before() const { return before_; }  ///< special tokens before each text
+  const std::vector<int64_t>& after() const { return after_; }    ///< special tokens after each text
+  /// True if token 0 is a special token or unused, so that it is not a piece of text.
+  bool pads() const { return pads_; }
 
   /// Throws: c10::ValueError if the text is not UTF-8
   std::vector<int64_t> operator()(std::string_view text) const;
@@ -34,14 +35,15 @@ class BytePairs {
   const Merge* merge_of(uint32_t left, uint32_t right) const;
 
   std::array<uint32_t, 256> byte_tokens_{};
-  std::unordered_map<uint64_t, Merge> merges_;             ///< keyed by both tokens
-  std::unordered_map<std::string, uint32_t> whole_words_;  ///< keyed by their bytes, if they take precedence
+  std::unordered_map<uint64_t, Merge> merges_;  ///< keyed by both tokens
+  /// Complete words, which take precedence over merges, keyed by their bytes. Empty unless the file sets ignore_merges.
+  std::unordered_map<std::string, uint32_t> whole_words_;
   std::vector<int64_t> before_, after_;
   int64_t vocabulary_ = 0;
   bool prefix_space_ = false, pads_ = false;
 };
 
-/// The end of the piece that starts at `at`, by GPT-2's pattern
+/// Returns the end of the piece that starts at `at`, according to GPT-2's pattern:
 /// 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 /// Throws: c10::ValueError if the text is not UTF-8
 size_t end_of_piece(std::string_view text, size_t at);

@@ -57,11 +57,11 @@ std::string find_text_field(const Sample& sample, bool tokens) {
     if (field.name == usual[0] || field.name == usual[1]) return std::string(field.name);
     found.emplace_back(field.name);
   }
-  TORCH_CHECK_VALUE(!found.empty() || !tokens || !has_text, "text: ", sample.where(), " holds ", sample.field_names(),
-                    ", and texts need a tokenizer: set tokenizer to bytes, or to a vocab.txt.");
+  TORCH_CHECK_VALUE(!found.empty() || !tokens || !has_text, "text: ", sample.where(), " contains ",
+                    sample.field_names(), ", but a text needs a tokenizer. Set tokenizer to bytes, or to a vocab.txt.");
   TORCH_CHECK_VALUE(found.size() == 1, "text: ", sample.where(), found.empty() ? " has no " : " has several ",
-                    tokens ? "lists of tokens" : "texts", "; it holds ", sample.field_names(),
-                    ". Say which field it is: text_field.");
+                    tokens ? "lists of tokens" : "texts", "; it contains ", sample.field_names(),
+                    ". Set text_field to the field with the text.");
   return found.front();
 }
 
@@ -85,7 +85,7 @@ TextSource::TextSource(SourcePtr source, TextOptions options)
     tokens_field_ = "tokens";
   }
   TORCH_CHECK_VALUE(options_.max_tokens == 0 || most_pieces_ > 0,
-                    "text: expected a max_length that leaves room between the marks of ",
+                    "text: max_length must be larger than the number of special tokens of ",
                     options_.tokenizer ? options_.tokenizer->description : "the text", ", got ", options_.max_tokens,
                     ".");
   seen_ = std::make_unique<std::atomic<uint8_t>[]>(static_cast<size_t>(origin_->id_bound()));
@@ -94,7 +94,7 @@ TextSource::TextSource(SourcePtr source, TextOptions options)
 void TextSource::take_tokens(const Field& field, const Sample& sample, std::vector<int64_t>& tokens) const {
   const auto refuse = [&](const auto&... words) { TORCH_CHECK_VALUE(false, "text: ", sample.where(&field), words...); };
   const int64_t count = integer_count(field);
-  if (count == 0) refuse(": the text is empty", options_.tokenizer ? ", or has nothing that is a token." : ".");
+  if (count == 0) refuse(": the text is empty", options_.tokenizer ? ", or it contains no tokens." : ".");
   const bool cut = options_.max_tokens > 0 && count > most_pieces_;
   const int64_t kept = cut ? most_pieces_ : count;
   if (options_.tokenizer) tokens = options_.tokenizer->before;
@@ -107,7 +107,7 @@ void TextSource::take_tokens(const Field& field, const Sample& sample, std::vect
   const int64_t wrong = *low < 0 ? *low : *high;
   if (*low < 0 || (options_.vocabulary > 0 && *high >= options_.vocabulary))
     refuse(": expected tokens from 0 to ", options_.vocabulary - 1, ", got ", wrong,
-           ". The data were made with another vocabulary than the model's.");
+           ". The data was tokenized with a vocabulary that the model does not have.");
   mark(sample.id, cut);
 }
 
@@ -119,11 +119,11 @@ void TextSource::mark(int64_t id, bool cut) const {
 void TextSource::read(int64_t index, Sample& sample) const {
   source_->read(index, sample);
   const Field* text = sample.find(tokens_field_);
-  TORCH_CHECK_VALUE(text, "text: ", sample.where(), " has no \"", tokens_field_, "\"; it holds ", sample.field_names(),
-                    ".");
+  TORCH_CHECK_VALUE(text, "text: ", sample.where(), " has no \"", tokens_field_, "\"; it contains ",
+                    sample.field_names(), ".");
   TORCH_CHECK_VALUE(is_tokens(*text), "text: ", sample.where(text), ": \"", tokens_field_,
                     text->is_array ? "\" is not a list of integers."
-                                   : "\" is a text, which needs a tokenizer: bytes, or a vocab.txt.");
+                                   : "\" is text, so it needs a tokenizer. Set tokenizer to bytes, or to a vocab.txt.");
   auto values = std::make_shared<TextValues>();
   take_tokens(*text, sample, values->tokens);
   values->count = static_cast<int64_t>(values->tokens.size());

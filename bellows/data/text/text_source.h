@@ -13,22 +13,24 @@
 namespace bellows::data {
 
 struct TextOptions {
-  /// The field that holds a text or, without a tokenizer, an integer array [n] of tokens; "": found by
-  /// find_text_field().
+  /// The field that holds a text or, without a tokenizer, an integer array [n] of tokens. If empty, find_text_field()
+  /// determines the field.
   std::string field = {};
   std::optional<TextTokenizer> tokenizer = {};
-  int64_t max_tokens = 0;  ///< longer texts are truncated to this length, including special tokens; 0: no limit
-  int64_t vocabulary = 0;  ///< samples with larger tokens are bad samples; 0: not checked
+  /// Longer texts are truncated to this number of tokens, including special tokens; 0: no limit.
+  int64_t max_tokens = 0;
+  int64_t vocabulary = 0;  ///< size of the vocabulary; samples with larger tokens are bad samples; 0: not checked
   bool labels = true;      ///< if false, labels are left out
 };
 
-/// Texts that were read so far; each is counted once.
+/// Counts of the texts that have been read so far. Each text is counted once.
 struct TextCounts {
-  int64_t texts = 0, cut = 0;
+  int64_t texts = 0, cut = 0;  ///< number of texts; number of truncated texts
 };
 
-/// Samples of a text and its label: an int64 array "tokens" [n] with at least one token, and "label", "cls" and "json"
-/// if present. Other fields are left out. For Dataset::pad("tokens").
+/// A source whose samples have a text and its label. The text is an int64 array "tokens" [n] with at least one token.
+/// The fields "label", "cls" and "json" are unchanged, and all other fields are left out. Use the source with
+/// Dataset::pad("tokens").
 class TextSource final : public Source, public Derived {
  public:
   using Source::read;
@@ -48,8 +50,8 @@ class TextSource final : public Source, public Derived {
 
   const SourcePtr& origin() const override { return origin_; }
   const TextOptions& options() const { return options_; }
-  /// Number of tokens of each sample; 0 for samples that cannot be read.
-  /// Cost: tokenizes all samples once, in all of libtorch's threads; keep the result
+  /// Returns the number of tokens of each sample. The number is 0 for samples that cannot be read.
+  /// Cost: tokenizes all samples once, in all threads of libtorch; store the result
   std::vector<int64_t> lengths() const;
   TextCounts counts() const;
 
@@ -61,11 +63,12 @@ class TextSource final : public Source, public Derived {
   TextOptions options_;
   std::string tokens_field_;
   int64_t most_pieces_ = 0;
-  std::unique_ptr<std::atomic<uint8_t>[]> seen_;  ///< by id: 0 not read yet, 1 complete, 2 truncated
+  std::unique_ptr<std::atomic<uint8_t>[]> seen_;  ///< by id: 0: not read yet, 1: complete, 2: truncated
 };
 
-/// Returns the field that holds a sample's text: "txt" or "text" if present, else the only text that is not a label.
-/// With `tokens`, returns the field that holds its tokens: "input_ids" or "tokens", else the only list of integers.
+/// Returns the name of the field that holds a sample's text. This is "txt" or "text" if it exists, otherwise the only
+/// text that is not a label. With `tokens`, returns the name of the field that holds tokens. This is "input_ids" or
+/// "tokens" if it exists, otherwise the only list of integers.
 /// Throws: c10::ValueError if there is no such field or more than one (the message lists the fields)
 std::string find_text_field(const Sample& sample, bool tokens);
 

@@ -51,12 +51,13 @@ class WordPieces {
  public:
   explicit WordPieces(const std::string& path) : words_(read_vocabulary(path)), cased_(has_capitals(words_)) {
     for (const char* mark : {"[UNK]", "[CLS]", "[SEP]"}) {
-      TORCH_CHECK_VALUE(words_.contains(mark), "tokenizer: ", path, " has no ", mark, " among its ", words_.size(),
-                        " lines. Expected a vocab.txt of BERT's kind: a token a line; or give tokenizer: bytes.");
+      TORCH_CHECK_VALUE(
+          words_.contains(mark), "tokenizer: ", path, " has no ", mark, " among its ", words_.size(),
+          " lines. Expected a vocab.txt of BERT with one token per line. Alternatively, set tokenizer: bytes.");
     }
     const auto padding = words_.find("[PAD]");
     TORCH_CHECK_VALUE(padding != words_.end() && padding->second == 0,
-                      "tokenizer: expected [PAD] in the first line of ", path, ", for token 0 is padding.");
+                      "tokenizer: expected [PAD] in the first line of ", path, ", because token 0 is padding.");
     unknown_ = number("[UNK]");
   }
 
@@ -153,8 +154,8 @@ TextTokenizer wordpiece_tokenizer(const std::string& path) {
           .before = {words->number("[CLS]")},
           .after = {words->number("[SEP]")},
           .vocabulary = words->size(),
-          .description = c10::str("WordPiece, ", words->size(), " words, ",
-                                  words->cased() ? "case as it is" : "lower case", " (", path, ")")};
+          .description = c10::str("WordPiece, ", words->size(), " words, ", words->cased() ? "cased" : "lowercase",
+                                  " (", path, ")")};
 }
 
 TextTokenizer open_tokenizer(const std::string& name) {

@@ -31,7 +31,8 @@ char32_t next(std::string_view text, size_t& at) {
   }
   constexpr char32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
   good = good && c >= least[length] && c <= last_character && (c < 0xD800 || c > 0xDFFF);
-  TORCH_CHECK_VALUE(good, "expected UTF-8, found another byte at ", at, " of ", text.size(), ". Convert the text.");
+  TORCH_CHECK_VALUE(good, "expected UTF-8, found an invalid byte at ", at, " of ", text.size(),
+                    ". Convert the text to UTF-8.");
   at += length;
   return c;
 }

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "bellows/core/mutex.h"
+
 namespace bellows::graph::detail {
 
 std::shared_ptr<ArenaPool> ArenaPool::shared() {
-  static std::mutex mutex;
-  static auto* const held = new std::weak_ptr<ArenaPool>;  // never destroyed
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  static auto* const held BELLOWS_PT_GUARDED_BY(mutex) = new std::weak_ptr<ArenaPool>;  // never destroyed
+  const MutexLock lock(mutex);
   auto pool = held->lock();
   if (!pool) *held = pool = std::make_shared<ArenaPool>();
   return pool;
@@ -15,7 +17,7 @@ std::shared_ptr<ArenaPool> ArenaPool::shared() {
 
 ArenaPool::Arena ArenaPool::take(size_t bytes, c10::Device device) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto fits = std::find_if(idle_.begin(), idle_.end(),
                                    [&](const Arena& one) { return one.bytes >= bytes && one.data.device() == device; });
     if (fits != idle_.end()) {
@@ -32,7 +34,7 @@ ArenaPool::Arena ArenaPool::take(size_t bytes, c10::Device device) {
 
 // Called by destructors. If the list cannot grow, the arena is freed.
 void ArenaPool::give_back(Arena arena) noexcept try {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto behind = std::upper_bound(idle_.begin(), idle_.end(), arena.bytes,
                                        [](size_t bytes, const Arena& one) { return bytes < one.bytes; });
   idle_.insert(behind, std::move(arena));

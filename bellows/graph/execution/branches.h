@@ -4,16 +4,17 @@
 
 namespace bellows::graph {
 
-/// Runs independent chains of small instructions at the same time, one per thread, such as towers, gates, or the
-/// directions of a recurrent network. The pass marks instructions (Instruction::stretch) for ProgramRunner and moves
-/// none. It must be the last pass, after those that replace groups by kernels. It fires once per branch.
+/// Runs independent chains of small instructions concurrently, one chain per thread. Towers, gates, and the two
+/// directions of a recurrent network are such chains. The pass marks instructions for ProgramRunner
+/// (Instruction::stretch), but does not move them. It must be the last pass, after the passes that replace groups with
+/// kernels. It counts one change per branch.
 ///
-/// A stretch consists of consecutive instructions, divided into branches that do not depend on each other. Allowed are
-/// kernels that can run on one thread (Kernel::may_run_beside), and pure libtorch operators on fp32, fp64 and integers.
-/// Each must be so small that two threads would not speed it up. A stretch is made only if the estimated gain is
-/// several times the cost of starting threads.
-/// Numerics: within rtol 1e-6, because operators then run on one thread and may add in another order
-/// Cost:     per stretch: one parallel region, about 5 µs; the memory of all branches at the same time
+/// A stretch consists of consecutive instructions. They are divided into branches that do not depend on each other. A
+/// stretch may contain kernels that can run on one thread (Kernel::may_run_beside), and pure libtorch operators on
+/// fp32, fp64 and integers. Each instruction must be so small that a second thread would not speed it up. A stretch is
+/// created only if the estimated gain is several times the cost of starting threads.
+/// Numerics: within rtol 1e-6, because operators then run on one thread and may add in a different order
+/// Cost:     one parallel region per stretch, about 5 µs; all branches need their memory at the same time
 Pass branches_pass();
 
 }  // namespace bellows::graph

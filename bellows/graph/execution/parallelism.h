@@ -6,19 +6,20 @@
 
 namespace bellows::graph {
 
-/// An estimate of how much of a program can run at the same time. Analysis only; branches.h applies it where it is
-/// worthwhile.
+/// An estimate of how much of a program can run concurrently. This is only an analysis. The pass of branches.h applies
+/// concurrency if it is worthwhile.
 struct Parallelism {
-  int levels = 0;      ///< longest chain of dependent instructions
+  int levels = 0;      ///< length of the longest chain of dependent instructions
   int widest = 0;      ///< largest number of instructions in one level
   double total = 0;    ///< cost of all instructions
   double longest = 0;  ///< cost of the most expensive chain, a lower bound for any number of threads
 
-  /// Returns: the maximum speedup
+  /// Returns the maximum speedup.
   double gain() const { return longest > 0 ? total / longest : 1; }
 };
 
-/// Params: cost – cost of an instruction, in any unit; default: the bytes that it reads and writes
+/// Estimates the parallelism of a program.
+/// Params: cost – cost of an instruction, in any unit. By default, the number of bytes that it reads and writes
 Parallelism parallelism(const Program& program, const std::function<double(const Instruction&)>& cost = {});
 
 }  // namespace bellows::graph

@@ -37,8 +37,8 @@ at::Tensor as_promised(const OperatorFacts& op, const Geometry& geometry, const 
   if (same_layout(geometry, tensor)) return tensor;
   TORCH_CHECK(
       tensor.sizes() == at::IntArrayRef(geometry.sizes) && tensor.dtype() == geometry.dtype && geometry.offset == 0,
-      "region: ", op.name, " was followed and returned ", Geometry::of(tensor).text(), ", expected ", geometry.text(),
-      " as recorded. If its sizes depend on data, give the operator the tag ", "at::Tag::dynamic_output_shape.");
+      "region: ", op.name, " returned ", Geometry::of(tensor).text(), ", expected ", geometry.text(),
+      " as in the recording. If its sizes depend on data, add the tag ", "at::Tag::dynamic_output_shape.");
   at::Tensor copy = at::empty_strided(geometry.sizes, geometry.strides, tensor.options());
   copy.copy_(tensor);
   return copy;

@@ -7,17 +7,17 @@
 
 namespace bellows::graph {
 
-/// Runs any program, one instruction after another except for marked stretches (branches.h). It runs kernels on raw
-/// pointers, operators through the dispatcher, and groups without a kernel by their own instructions.
+/// Runs any program. Instructions run one after another, except in marked stretches (branches.h). Kernels run on raw
+/// pointers, and operators run through the dispatcher. A group without a kernel runs its own instructions.
 ///
-/// Tensors, lists and the arena are made once and reused in every call. Operators allocate their own results. Results
-/// of kernels get new buffers. Exception: results that are always released before the next program begins, such as
-/// gradients that zero_grad() drops. From the third call on, these are lent from the arena, as long as this remains
-/// true.
+/// Tensors, lists and the arena are created once and reused in every call. Operators allocate their results. Results of
+/// kernels get new buffers, with one exception. Some results, such as gradients that zero_grad() drops, are always
+/// released before the next program begins. From the third call on, these results are lent from the arena while this
+/// remains true.
 /// Numerics: bit-identical to calling the same operators one by one
 class ProgramRunner : public Executable {
  public:
-  /// Throws: c10::Error as Program::check()
+  /// Throws: c10::Error if Program::check() throws it
   explicit ProgramRunner(Program program);
   ~ProgramRunner() override;
 

@@ -14,30 +14,30 @@
 namespace bellows::graph::detail {
 
 /// The most recent buffer of one program output, and whether it is still referenced.
-/// Threads: belongs to one program; the returned storages may be released on any thread
+/// Threads: belongs to one program. The returned storages may be released on any thread
 class OutputBuffer {
  public:
-  /// Returns: separate memory
-  /// Params:  keeps – reuse the same memory each time, unless it is still referenced
+  /// Returns a storage with separate memory.
+  /// Params: keeps – reuse the same memory in each call unless it is still referenced
   c10::Storage fresh(size_t nbytes, c10::Device device, bool keeps, const std::shared_ptr<ArenaPool>& pool);
-  /// Returns: a storage over memory that is valid while `owner` lives
+  /// Returns a storage over memory that is valid while `owner` lives.
   c10::Storage over(void* data, size_t nbytes, c10::Device device, std::shared_ptr<void> owner,
                     const std::shared_ptr<ArenaPool>& pool);
-  /// True if it was released after the run `last` and before any other run, as counted by the pool.
+  /// Whether the buffer was released after the run `last` and before any later run. The pool counts the runs.
   bool came_back_after(uint64_t last) const { return returned_ && *returned_ == last; }
 
  private:
   std::shared_ptr<c10::DataPtr> kept_;
-  std::shared_ptr<std::atomic<uint64_t>> returned_;  ///< number of runs at its release; 0: still referenced
+  std::shared_ptr<std::atomic<uint64_t>> returned_;  ///< number of runs at its release; 0 if it is still referenced
 };
 
-/// The blocks of a memory plan during the runs, and the tensors through which operators see them. The tensors are made
-/// once; only their storages change.
+/// The blocks of a memory plan during the runs, and the tensors through which operators access them. The tensors are
+/// created once, and only their storages change.
 class RunnerMemory {
  public:
   RunnerMemory(const Program& program, const MemoryPlan& plan);
 
-  /// Returns: a tensor that sees a value like the operand; undefined for an undefined operand
+  /// Returns a tensor with the operand's value and geometry. For an undefined operand, the tensor is undefined.
   at::Tensor seen(const Operand& operand);
 
   void begin(std::span<c10::Storage> inputs);
@@ -45,14 +45,14 @@ class RunnerMemory {
   void before(int instruction);
   /// Releases values that no later instruction needs.
   void after(int instruction);
-  /// Hands over the outputs, and writes values back to inputs if they are not already there.
+  /// Passes the outputs to the caller. Values that belong to inputs are written back if they are not already there.
   void finish(std::span<c10::Storage> outputs);
-  /// Replaces finish() if an instruction failed: hands over the outputs that were complete before it.
+  /// Replaces finish() if an instruction failed. Passes only the outputs that were complete before this instruction.
   void finish_before(int instruction, std::span<c10::Storage> outputs);
-  /// Releases everything that is not kept between runs.
+  /// Releases all memory that is not reused by the next run.
   void clear();
-  /// Returns: for each output, whether it can be lent from the arena, judged by the last run: it was released before
-  ///          any program ran again
+  /// Returns for each output whether it can be lent from the arena. This is the case if the output of the last run was
+  /// released before any program ran again.
   std::vector<bool> came_back() const;
 
   /// Sets a value to the result of an operator.
@@ -89,8 +89,8 @@ class RunnerMemory {
   std::vector<HandOut> hand_outs_;               ///< by output
   std::vector<int> made_by_;                     ///< the instruction, by output
   std::span<c10::Storage> inputs_;
-  std::shared_ptr<ArenaPool> pool_;     ///< null without an arena
-  std::shared_ptr<ArenaLease> leased_;  ///< during a run
+  std::shared_ptr<ArenaPool> pool_;     ///< null if there is no arena
+  std::shared_ptr<ArenaLease> leased_;  ///< set during a run
   uint64_t last_run_ = 0;               ///< as counted by the pool, including nested runs
   char* arena_ = nullptr;               ///< the address in the tensors; in most runs it does not change
 };

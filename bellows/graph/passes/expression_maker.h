@@ -11,13 +11,13 @@ namespace bellows::graph::detail {
 
 class Maker;
 
-/// A term under construction. It can be used like a number.
+/// A term under construction. You can compute with it as with a number.
 struct Ref {
   Maker* maker = nullptr;
   int term = -1;
 };
 
-/// Makes the expression of one instruction. If it is not supported, `bad` is set.
+/// Makes the expression of one instruction. If the instruction is not supported, `bad` is set.
 class Maker {
  public:
   using Numbers = Term::Numbers;
@@ -27,39 +27,39 @@ class Maker {
 
   const Instruction& instruction;
   Expression expression;
-  c10::ScalarType type = c10::kFloat;  ///< type of the arithmetic
+  c10::ScalarType type = c10::kFloat;  ///< type of the computation
   bool bad = false;
 
-  /// The first result. The loops of a pointwise operator are the dims of this result.
+  /// Returns a result, by default the first. The dims of a pointwise operator's first result are its loops.
   const Operand& result(size_t which = 0) const { return instruction.results[which].operands[0]; }
-  /// Returns: the tensor of an argument, or null if it is undefined
+  /// Returns the tensor of an argument, or null if the tensor is undefined.
   const Operand* operand(int argument) const;
   bool has(int argument) const { return operand(argument) != nullptr; }
-  /// Returns: the value of an argument that is a constant
+  /// Returns the value of a constant argument.
   const c10::IValue& constant(int argument) const { return instruction.arguments[argument].constant; }
   bool is_none(int argument) const;
 
   void set_loops(const Geometry& geometry) { expression.loops.assign(geometry.sizes.begin(), geometry.sizes.end()); }
-  /// The tensor of an argument, as it is in memory. Its dims lie along the last loops.
+  /// Loads the tensor of an argument with the type that it has in memory. The tensor's dims are the last loops.
   Ref raw(int argument);
-  /// The same with dims along these loops.
+  /// Like raw(argument), but with the tensor's dims along the given loops.
   Ref raw(int argument, Loops loops);
-  /// The same, cast to the type of the arithmetic.
+  /// Like raw(), but cast to the type of the computation.
   Ref in(int argument) { return cast(raw(argument), type); }
   Ref in(int argument, Loops loops) { return cast(raw(argument, loops), type); }
-  /// An argument that is a number.
+  /// Returns the term of an argument that is a number.
   Ref number(int argument);
   Ref value(double constant) { return add({.function = Function::constant, .type = type, .value = constant}); }
   Ref cast(Ref term, c10::ScalarType to);
   Ref apply(Function function, std::initializer_list<Ref> terms);
   Ref reduce(Function function, Ref term, uint64_t loops);
-  /// Returns: the number of places of these loops
+  /// Returns the number of iterations of these loops.
   double places(uint64_t loops) const;
 
-  /// Stores a result whose dims lie along these loops. Does nothing if it is undefined or empty.
+  /// Stores a result whose dims are the given loops. Does nothing if the result is undefined or empty.
   void store(size_t result, Ref term, Loops loops);
   void store(size_t result, Ref term);
-  /// Stores the updated content of an argument's tensor. Does nothing if it is not updated.
+  /// Stores the new content of an argument's tensor. Does nothing if the instruction does not update this tensor.
   void update(int argument, Ref term, Loops loops);
 
   c10::ScalarType type_of(Ref term) const { return expression.terms[term.term].type; }
@@ -92,11 +92,12 @@ Ref call(Function function, Ref a, Ref b);
 Ref call(Function function, Ref a, double b);
 Ref where(Ref condition, Ref a, Ref b);
 
-/// The type to which operands of several types are promoted, as in libtorch.
+/// Returns the type to which operands of several types are promoted, as in libtorch.
 c10::ScalarType common_type(const Instruction& instruction);
-/// "aten::add.Tensor" for "aten::add_.Tensor"; the name itself for other operators.
+/// Returns the name of the pure operator: "aten::add.Tensor" for "aten::add_.Tensor". Other names are returned
+/// unchanged.
 std::string without_underscore(const OperatorFacts& op);
-/// True if generated code supports this memory: on a CPU, of a known type, without conjugate or negative bit.
+/// Whether generated code supports this memory: on a CPU, of a supported type, without conjugate or negative bit.
 bool is_dense(const Geometry& geometry);
 
 }  // namespace bellows::graph::detail

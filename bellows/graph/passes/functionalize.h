@@ -4,20 +4,20 @@
 
 namespace bellows::graph {
 
-/// Replaces operators that write by pure operators where the results are bit-identical. `add_` becomes `add` whose
-/// result is the update, and `_foreach_add_` becomes one `add` per tensor. Afterwards, the program's pointwise
-/// operators are pure, and passes need not handle each spelling. Other operators are unchanged. Example: `mul_` of
-/// 16-bit floats by a number, which rounds differently than `mul`.
+/// Replaces in-place operators with pure operators. `add_` becomes an `add` whose result is the update. `_foreach_add_`
+/// becomes one `add` per tensor. Afterwards, pointwise operators are pure, so passes need not handle every variant of
+/// an operator. Operators whose pure form is not bit-identical, such as `mul_` of 16-bit floats by a number, are not
+/// replaced.
 /// Numerics: exact (tests/graph/functionalize_test.cpp)
 void functionalize(Program& program);
 
-/// Returns: the in-place form of a pure operator with an update, such as `add_` for an `add` whose result updates its
-///          first operand; null if there is none
+/// Returns the in-place form of a pure operator with an update, or null if there is none. For example, the in-place
+/// form of an `add` whose result updates its first operand is `add_`.
 const OperatorFacts* in_place_of(const Instruction& instruction);
 
-/// Returns: the out form of an operator, which gets its result's memory as the last argument, such as `mm.out` for
-///          `mm`. Null if there is none, or if the result is not one new contiguous tensor. Supports matrix
-///          multiplications only, because their results take most of a step's memory.
+/// Returns the out variant of an operator, whose last argument is the memory of the result. For example, the out
+/// variant of `mm` is `mm.out`. Returns null if there is no such variant, or if the result is not one new contiguous
+/// tensor. Only matrix multiplications are supported, because their results use most of a step's memory.
 const OperatorFacts* out_form_of(const Instruction& instruction);
 
 }  // namespace bellows::graph

@@ -7,21 +7,23 @@
 
 namespace bellows::graph::detail {
 
-/// Combines the expressions of several instructions into one. Values that one makes and another reads remain terms.
+/// Combines the expressions of several instructions into one. Values that one instruction computes and another reads
+/// remain terms.
 class GroupWriter {
  public:
   /// Adds an instruction. The instructions whose values it reads must have been added before.
-  /// Returns: false if it does not fit. The group is then unchanged.
+  /// Returns: false if the instruction does not fit. The group is then unchanged
   bool add(const Instruction& instruction);
   bool add(const Instruction& instruction, Expression expression);
-  /// True if the combined expression can run as a whole: no value is read after it may have been overwritten.
+  /// Whether the combined expression can run as a whole. It cannot if a value may be read after it was overwritten.
   bool is_sound() const;
 
-  /// The combined expression. It has one store per made value, in the order of `made`. Loads have indices in `inputs`.
+  /// Returns the combined expression. It has one store per computed value, in the order of `made`. Loads have indices
+  /// in `inputs`.
   const Expression& expression() const { return expression_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
   const std::vector<ValueId>& made() const { return made_; }
-  /// For each made value: the input whose memory it has, or no_value if it has its own.
+  /// Returns for each computed value the input whose memory it shares, or no_value if it has separate memory.
   const std::vector<ValueId>& roots() const { return roots_; }
 
  private:
@@ -41,7 +43,7 @@ class GroupWriter {
 
   Expression expression_;
   std::vector<ValueId> inputs_, made_, roots_;
-  std::vector<int> term_of_;  ///< where the instruction's terms are now
+  std::vector<int> term_of_;  ///< for each term of the added instruction: its index in the combined expression
 };
 
 }  // namespace bellows::graph::detail

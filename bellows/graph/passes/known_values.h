@@ -6,7 +6,7 @@
 
 namespace bellows::graph::detail {
 
-/// The values of a program that are known in advance.
+/// The values of a program that are known before it runs.
 class KnownValues {
  public:
   explicit KnownValues(Program& program) : program_(program) {
@@ -14,12 +14,12 @@ class KnownValues {
   }
   bool any() const { return !known_.empty(); }
   bool contains(const Operand& operand) const { return known_.contains(operand.value); }
-  /// Returns: the tensor that an operand sees; undefined for an undefined operand
+  /// Returns the operand as a tensor. For an undefined operand, the tensor is undefined.
   at::Tensor operator[](const Operand& operand) const {
     return operand.value == no_value ? at::Tensor() : operand.geometry.over(known_.at(operand.value).storage());
   }
   /// Adds a constant.
-  /// Params: tensor – the only owner of its buffer
+  /// Params: tensor – must be the only owner of its buffer
   Operand add(const at::Tensor& tensor, c10::DispatchKeySet keys) {
     Geometry geometry = Geometry::of(tensor);
     geometry.keys = keys;

@@ -6,13 +6,13 @@
 
 namespace bellows::graph {
 
-/// The arguments of an instruction that are the parts of a linear: input · weightᵀ + bias.
+/// The arguments of an instruction that computes a linear: input · weightᵀ + bias.
 struct Linear {
-  int input = 0, weight = 1, bias = -1;  ///< -1: no bias; the argument may also be an undefined tensor
-  bool transposed = false;               ///< the weight has a column per output, not a row
+  int input = 0, weight = 1, bias = -1;  ///< bias: -1 if there is none; the argument may also be an undefined tensor
+  bool transposed = false;               ///< the weight has one column per output instead of one row
 };
 
-/// Returns: the parts, if the instruction is a pure call of linear, mm or addmm
+/// Returns the arguments if the instruction is a pure call of linear, mm or addmm, else nothing.
 std::optional<Linear> linear_of(const Instruction& one);
 
 }  // namespace bellows::graph

@@ -30,8 +30,8 @@ void check_names(const PassOptions& options, std::span<const Pass> list) {
     const bool known = std::any_of(list.begin(), list.end(), [&](const Pass& pass) { return pass.name == name; });
     std::ostringstream all;
     for (const Pass& pass : list) all << (all.tellp() ? ", " : "") << pass.name;
-    TORCH_CHECK_VALUE(known, "run_passes: got the name \"", name, "\" in PassOptions::without, expected one of ",
-                      all.str());
+    TORCH_CHECK_VALUE(known, "run_passes: the name \"", name,
+                      "\" in PassOptions::without is not a pass. Expected one of ", all.str());
   }
 }
 
@@ -99,7 +99,7 @@ const std::vector<Pass>& passes() {
 
 void insert_before(std::string_view name, Pass pass, std::vector<Pass>& list) {
   const auto place = std::find_if(list.begin(), list.end(), [&](const Pass& one) { return one.name == name; });
-  TORCH_CHECK_VALUE(place != list.end(), "insert_before: got the pass \"", name, "\", expected one of the list.");
+  TORCH_CHECK_VALUE(place != list.end(), "insert_before: the pass \"", name, "\" is not in the list.");
   list.insert(place, std::move(pass));
 }
 

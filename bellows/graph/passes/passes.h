@@ -4,7 +4,7 @@
 
 namespace bellows::graph::detail {
 
-// Each pass changes the program and returns the number of changes. pass.cpp describes them.
+// Each function runs one pass and returns the number of changes. pass.cpp describes the passes.
 int64_t say_composites(Program& program, const PassOptions& options);
 int64_t drop_dead_code(Program& program, const PassOptions& options);
 int64_t renew_values(Program& program, const PassOptions& options);

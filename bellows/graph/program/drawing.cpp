@@ -470,8 +470,8 @@ std::string to_html(const Program& program, const std::string& title) {
   out << "<!doctype html>\n<html><head><meta charset=\"utf-8\"><title>" << escape_html(title) << "</title><style>"
       << style << "</style></head><body><h1>" << escape_html(title) << ": " << program.instructions.size()
       << " instructions, " << program.inputs.size() << " inputs, " << program.outputs.size()
-      << " outputs<small>+ and -, or Ctrl and the wheel, zoom; drag to move; point at a box for its "
-         "values</small></h1>\n"
+      << " outputs<small>Zoom with + and -, or with Ctrl and the mouse wheel. Drag to move. Point at a box to see its "
+         "values.</small></h1>\n"
       << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << drawing.width << "\" height=\"" << drawing.height
       << "\" viewBox=\"0 0 " << drawing.width << " " << drawing.height << "\">\n";
   for (const auto& edge : drawing.edges) draw(out, drawing, edge);

@@ -6,12 +6,12 @@
 
 namespace bellows::graph {
 
-/// Draws a program as a graph in Graphviz' DOT language: one node per instruction, one edge per value with its shape,
-/// and groups as clusters.
+/// Draws a program as a graph in Graphviz's DOT language. Each instruction is a node, each value is an edge that shows
+/// its shape, and groups are clusters.
 std::string to_dot(const Program& program);
 
-/// Draws a program as a self-contained HTML page: the same graph as SVG, in layers from top to bottom. Pointing at a
-/// node shows its complete line of to_text() and highlights its edges.
+/// Draws a program as a self-contained HTML page with an SVG image of the same graph, in layers from top to bottom.
+/// When the mouse pointer is on a node, the page shows the node's line of to_text() and highlights its edges.
 /// Cost: about one millisecond per hundred instructions
 std::string to_html(const Program& program, const std::string& title = "program");
 

@@ -81,15 +81,15 @@ Explanation& Explanation::operator+=(const Explanation& other) {
 
 std::string Explanation::to_text() const {
   std::ostringstream out;
-  out << calls << " calls, " << followed_calls << " followed from end to end";
+  out << calls << " calls, " << followed_calls << " followed completely";
   if (nested_calls) out << ", " << nested_calls << " inside another region";
   out << "\n" << recordings << " recordings kept";
-  if (dropped) out << ", " << dropped << " dropped to make room";
-  if (abandoned) out << ", " << abandoned << " calls too long to record";
+  if (dropped) out << ", " << dropped << " dropped because of the limit of recordings";
+  if (abandoned) out << ", " << abandoned << " calls that were too long to record";
   out << "\n"
       << recorded << " operators recorded, " << followed << " followed: " << deferred << " deferred, " << views
-      << " views that need no execution, " << at_once << " run at once, " << barriers << " barriers\n"
-      << flushes << " runs of deferred operators made " << results << " tensors, of which " << never_seen
+      << " views that need no execution, " << at_once << " run immediately, " << barriers << " barriers\n"
+      << flushes << " runs of deferred operators computed " << results << " tensors, of which " << never_seen
       << " were no longer referenced\n"
       << lifted << " numbers became inputs, " << mismatches << " operators matched no recording\n";
   if (programs) out << programs << " programs were prepared and ran " << program_runs << " times\n";

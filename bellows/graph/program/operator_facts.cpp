@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <mutex>
 #include <string_view>
 #include <unordered_map>
+
+#include "bellows/core/mutex.h"
 
 namespace bellows::graph {
 namespace {
@@ -21,7 +22,8 @@ bool is_one_of(std::string_view name, const std::array<std::string_view, count>&
 
 /// Operators whose result sizes depend on data although no tag states this. The last two are composites
 /// (DataDependence), but read memory themselves.
-constexpr std::array<std::string_view, 7> untagged_dynamic = {"aten::_unique",
+constexpr std::array<std::string_view, 8> untagged_dynamic = {"aten::_unique",
+                                                              "aten::_padded_dense_to_jagged_forward",
                                                               "aten::_pack_padded_sequence",
                                                               "aten::_ctc_loss.Tensor",
                                                               "aten::linalg_lstsq",
@@ -85,7 +87,17 @@ void read_arguments(OperatorFacts& facts, const c10::FunctionSchema& schema) {
     facts.arguments.push_back(kind);
   }
   facts.factory = !tensors;
-  if (is_one_of(facts.name, running_statistics)) facts.writes.insert(facts.writes.end(), {3, 4});
+  const std::string_view base = std::string_view(facts.name).substr(0, facts.name.find('.'));
+  if (is_one_of(base, running_statistics)) facts.writes.insert(facts.writes.end(), {3, 4});
+  if (base == "aten::batch_norm_update_stats") facts.writes.insert(facts.writes.end(), {1, 2});
+}
+
+bool is_safe_on_zeros(std::string_view name) {
+  constexpr std::array<std::string_view, 6> index_by_pivots = {"aten::linalg_", "aten::_linalg",  "aten::lu_",
+                                                               "aten::ormqr",   "aten::cholesky", "aten::triangular"};
+  const auto begins = [&](std::string_view part) { return name.starts_with(part); };
+  return (begins("aten::") || begins("bellows::")) &&
+         std::none_of(index_by_pivots.begin(), index_by_pivots.end(), begins);
 }
 
 OperatorFacts look_up(const c10::OperatorHandle& handle) {
@@ -97,6 +109,7 @@ OperatorFacts look_up(const c10::OperatorHandle& handle) {
   read_arguments(facts, schema);
   facts.results = schema.returns().size();
   facts.reads_no_data = is_one_of(facts.name, metadata_readers);
+  facts.runs_on_zeros = is_safe_on_zeros(facts.name);
   facts.random = handle.hasTag(at::Tag::nondeterministic_seeded);
   facts.host_value = handle.hasTag(at::Tag::dynamic_output_shape) || handle.hasTag(at::Tag::data_dependent_output) ||
                      is_one_of(facts.name, untagged_dynamic) || !returns_tensors_only(schema);
@@ -111,9 +124,10 @@ OperatorFacts look_up(const c10::OperatorHandle& handle) {
 }  // namespace
 
 const OperatorFacts& operator_facts(const c10::OperatorHandle& handle) {
-  static std::mutex mutex;
-  static auto* const known = new std::unordered_map<const c10::FunctionSchema*, OperatorFacts>;  // never destroyed
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  static auto* const known BELLOWS_PT_GUARDED_BY(mutex) =
+      new std::unordered_map<const c10::FunctionSchema*, OperatorFacts>;  // never destroyed
+  const MutexLock lock(mutex);
   const auto found = known->find(&handle.schema());
   return found != known->end() ? found->second : known->emplace(&handle.schema(), look_up(handle)).first->second;
 }

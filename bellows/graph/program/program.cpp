@@ -47,7 +47,7 @@ class ProgramPrinter {
 
   void note_state(int before, int now) {
     const std::string change = program_.states[now].dispatch_state.difference(program_.states[before].dispatch_state);
-    line() << "# " << (change.empty() ? "another precision of fp32 matmuls" : change) << "\n";
+    line() << "# " << (change.empty() ? "a different precision of fp32 matmuls" : change) << "\n";
   }
 
   std::string definition(ValueId value) { return c10::str("%", value, " ", program_.values[value].geometry.text()); }
@@ -135,7 +135,7 @@ class Checker {
       expect_live(output.value, "an output");
       if (output.input < 0) continue;
       expect(output.input < static_cast<int>(written.size()) && !written[output.input],
-             "an output to an input that is not there, or that another one is written to");
+             "an output to an input that does not exist, or that another output writes to");
       written[output.input] = true;
     }
   }
@@ -156,12 +156,12 @@ class Checker {
 
   void make(ValueId value, const char* what) {
     expect(value >= 0 && value < static_cast<ValueId>(states_.size()), c10::str(what, " has no facts: %", value));
-    expect(states_[value] == State::unmade, c10::str(what, " is made twice: %", value));
+    expect(states_[value] == State::unmade, c10::str(what, " is computed twice: %", value));
     states_[value] = State::live;
   }
   void expect_live(ValueId value, const char* what) const {
     expect(value >= 0 && value < static_cast<ValueId>(states_.size()), c10::str(what, " has no facts: %", value));
-    expect(states_[value] != State::unmade, c10::str(what, " is used before it is made: %", value));
+    expect(states_[value] != State::unmade, c10::str(what, " is used before it is computed: %", value));
     expect(states_[value] != State::overwritten, c10::str(what, " is used after its update: %", value));
   }
   void expect_inside(const Operand& operand) const {
@@ -170,15 +170,15 @@ class Checker {
     expect(seen.sizes.size() == seen.strides.size() && seen.offset >= 0 &&
                std::none_of(seen.sizes.begin(), seen.sizes.end(), negative) &&
                std::none_of(seen.strides.begin(), seen.strides.end(), negative),
-           c10::str("%", operand.value, " is seen through an impossible geometry"));
+           c10::str("%", operand.value, " has an impossible geometry"));
     const size_t reach = operand.geometry.reach(), there = program_.values[operand.value].nbytes;
     expect(reach <= there,
            c10::str("%", operand.value, " as ", operand.geometry.text(), " reaches to byte ", reach, " of ", there));
   }
 
   void check(const Instruction& one) {
-    expect(one.op || one.group || one.kernel, "an instruction that holds nothing");
-    expect(one.state >= 0 && one.state < static_cast<int>(program_.states.size()), "a state that is not there");
+    expect(one.op || one.group || one.kernel, "an empty instruction");
+    expect(one.state >= 0 && one.state < static_cast<int>(program_.states.size()), "a state that does not exist");
     for (const auto& argument : one.arguments) check(argument);
     if (one.op) check_schema(one);
     if (one.group) check_group(one);
@@ -194,10 +194,10 @@ class Checker {
   }
 
   void check(const Instruction::Argument& argument) const {
-    expect(argument.number < static_cast<int>(program_.numbers.size()), "a number that is not there");
-    expect(argument.number < 0 || argument.operands.empty(), "an argument that is a number and a tensor");
+    expect(argument.number < static_cast<int>(program_.numbers.size()), "a number that does not exist");
+    expect(argument.number < 0 || argument.operands.empty(), "an argument that is both a number and a tensor");
     expect(argument.kind != OperatorFacts::Kind::tensor || argument.operands.size() == 1,
-           "an argument of one tensor that has none or several");
+           "an argument that does not have exactly one tensor");
     for (const Operand& operand : argument.operands) {
       if (operand.value == no_value) continue;
       expect_live(operand.value, "an operand");
@@ -216,7 +216,7 @@ class Checker {
     const bool own = std::find(made.begin(), made.end(), operand.value) != made.end() ||
                      std::any_of(one.updates.begin(), one.updates.end(),
                                  [&](const auto& update) { return update.after == operand.value; });
-    expect(own || reads(one, operand.value), c10::str("a result that another instruction made: %", operand.value));
+    expect(own || reads(one, operand.value), c10::str("a result that another instruction computes: %", operand.value));
   }
   static bool reads(const Instruction& one, ValueId value) {
     return std::any_of(one.arguments.begin(), one.arguments.end(), [&](const Instruction::Argument& argument) {
@@ -231,14 +231,14 @@ class Checker {
            c10::str(one.arguments.size(), " arguments instead of ", op.arguments.size()));
     expect(one.results.size() == op.results, c10::str(one.results.size(), " results instead of ", op.results));
     for (const auto& result : one.results) {
-      expect(result.list || result.operands.size() == 1, "a result of one tensor that has none or several");
+      expect(result.list || result.operands.size() == 1, "a result that does not have exactly one tensor");
     }
     for (const int written : op.writes) {
       for (const Operand& operand : one.arguments[written].operands) {
         const bool said = operand.value == no_value ||
                           std::any_of(one.updates.begin(), one.updates.end(),
                                       [&](const auto& update) { return update.before == operand.value; });
-        expect(said, c10::str("argument ", written, " is written, and no update says so"));
+        expect(said, c10::str("argument ", written, " is written, but no update declares it"));
       }
     }
   }
@@ -260,7 +260,7 @@ class Checker {
       const ValueId operand = one.arguments[output.input].operands[0].value;
       expect(std::any_of(one.updates.begin(), one.updates.end(),
                          [&](const auto& update) { return update.before == operand; }),
-             c10::str("a group writes its input ", output.input, ", and no update says so"));
+             c10::str("a group writes its input ", output.input, ", but no update declares it"));
     }
     group.check();
   }

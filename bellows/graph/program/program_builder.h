@@ -9,15 +9,15 @@
 
 namespace bellows::graph::detail {
 
-/// A program that is equivalent to a part of a recording, and the buffers of the call behind its inputs and outputs.
+/// A program that is equivalent to a part of a recording, and the buffers of the call that are its inputs and outputs.
 struct BuiltProgram {
   Program program{};
   std::vector<BufferId> inputs{}, outputs{};
 };
 
-/// Converts operators to functional form: each write makes a new value.
+/// Converts operators to functional form: each write creates a new value.
 /// Params: nodes – deferred operators that are not views, in the order of their calls
-///         alive – whether a buffer that they made is still referenced
+///         alive – whether a buffer that these operators created is still referenced
 BuiltProgram build_program(std::span<const Node* const> nodes, const std::function<bool(BufferId)>& alive);
 
 }  // namespace bellows::graph::detail

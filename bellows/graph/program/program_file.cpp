@@ -42,7 +42,7 @@ Json json_of(const c10::IValue& value) {
     const auto complex = value.toComplexDouble();
     return {{"complex", {exact_text(complex.real()), exact_text(complex.imag())}}};
   }
-  TORCH_CHECK_VALUE(value.isList(), "save_program: expected numbers, text, devices and lists of these, found ",
+  TORCH_CHECK_VALUE(value.isList(), "save_program: expected numbers, text, devices, or lists of them, found ",
                     value.tagKind(), ".");
   Json items = Json::array();
   for (const c10::IValue& item : value.toListRef()) items.push_back(json_of(item));
@@ -203,7 +203,7 @@ Json json_of(const Instruction::Argument& one) {
 Instruction::Argument argument_of(const Json& json) {
   const auto name = json.at("kind").get<std::string>();
   const auto* const kind = std::find(std::begin(kinds), std::end(kinds), name);
-  TORCH_CHECK_VALUE(kind != std::end(kinds), "an argument of unknown kind: ", name);
+  TORCH_CHECK_VALUE(kind != std::end(kinds), "an argument has an unknown kind: ", name);
   Instruction::Argument one{.kind = static_cast<OperatorFacts::Kind>(kind - std::begin(kinds)),
                             .number = json.value("number", -1)};
   if (one.is_tensors())
@@ -228,9 +228,10 @@ Json json_of(const Instruction::Update& one) {
 Program program_of(const Json& json, int depth);
 
 Json json_of(const Instruction& one) {
-  TORCH_CHECK_VALUE(one.op || one.group,
-                    "save_program: expected operators and groups, found a kernel that replaces neither: ",
-                    one.kernel ? one.kernel->name() : one.kind, ".");
+  TORCH_CHECK_VALUE(
+      one.op || one.group,
+      "save_program: expected operators and groups, found a kernel that does not replace an operator or a group: ",
+      one.kernel ? one.kernel->name() : one.kind, ".");
   Json json{{"arguments", json_list(one.arguments)},
             {"results", json_list(one.results)},
             {"updates", json_list(one.updates)},
@@ -245,7 +246,7 @@ const OperatorFacts* operator_of(const std::string& name) {
   const size_t dot = name.find('.');
   const auto found = c10::Dispatcher::singleton().findSchema(
       {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
-  TORCH_CHECK_VALUE(found, "an operator that is not registered in this process: ", name,
+  TORCH_CHECK_VALUE(found, "this operator is not registered in this process: ", name,
                     ". Load the library that defines it.");
   return &operator_facts(*found);
 }
@@ -281,7 +282,7 @@ Json json_of(const Program& program) {
 }
 
 Program program_of(const Json& json, int depth) {
-  TORCH_CHECK_VALUE(depth <= deepest_group, "groups in groups, more than ", deepest_group, " deep");
+  TORCH_CHECK_VALUE(depth <= deepest_group, "groups are nested more than ", deepest_group, " levels deep");
   Program program;
   program.states = list_from<Program::State>(json.at("states"), state_of);
   program.values = list_from<Program::ValueFacts>(json.at("values"), [](const Json& value) {
@@ -312,10 +313,10 @@ std::string program_to_json(const Program& program) {
   try {
     return json_of(program).dump();
   } catch (const Json::type_error& error) {
-    TORCH_CHECK_VALUE(false,
-                      "save_program: a text argument or a name of the program is not UTF-8, which JSON cannot "
-                      "hold. Rename it. (",
-                      error.what(), ")");
+    TORCH_CHECK_VALUE(
+        false,
+        "save_program: a text argument or a name in the program is not UTF-8, so JSON cannot store it. Rename it. (",
+        error.what(), ")");
   }
 }
 
@@ -396,17 +397,17 @@ Program load_program(const std::string& path) {
   NamedTensors tensors;
   for (const auto& entry : file.entries()) tensors.emplace_back(entry.name, file.tensor(entry));
   TORCH_CHECK_VALUE(checksum_of(json, tensors) == metadata(file, path, checksum_key), "load_program: ", path,
-                    ": the checksum differs, the file is damaged.");
+                    ": the checksum does not match. The file is damaged.");
   try {
     Program program = program_from_json(json);
     size_t next = 0;
     for_each_constant(program, [&](const Program& owner, Program::Constant& constant) {
-      TORCH_CHECK_VALUE(next < tensors.size(), "a constant without data");
+      TORCH_CHECK_VALUE(next < tensors.size(), "a constant has no data");
       const at::Tensor& bytes = tensors[next++].second;
       const Geometry geometry = Geometry::of(constant.tensor);
       const size_t there = bytes.storage().nbytes();
       TORCH_CHECK_VALUE(geometry.reach() <= there && owner.values.at(constant.value).nbytes <= there,
-                        "a constant larger than its data");
+                        "a constant is larger than its data");
       constant.tensor = geometry.over(bytes.storage());
     });
     program.check();

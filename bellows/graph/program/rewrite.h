@@ -12,17 +12,18 @@
 
 namespace bellows::graph {
 
-/// A pattern to search for in a program: an operator whose operands are made by other operators, down to placeholders
-/// for any tensor.
+/// A pattern to search for in a program: an operator whose operands are the results of other operators or placeholders.
+/// A placeholder matches any tensor.
 class Pattern {
  public:
-  /// Matches any tensor, through any view. If a name is used twice, both must be the same tensor.
+  /// Matches any tensor, also through views. If a name is used twice, both places must have the same tensor.
   static Pattern any(std::string name);
   /// Matches any number or other argument that is not a tensor.
   static Pattern constant(std::string name);
-  /// Matches this number only, if it cannot change from call to call.
+  /// Matches only this number, and only if it is the same in all calls.
   static Pattern number(double value);
-  /// Matches an operator with one result by its full name. Arguments beyond `arguments` can be anything except tensors.
+  /// Matches an operator with one result by its full name. Arguments after the given `arguments` must not be tensors,
+  /// but may have any value.
   static Pattern op(std::string name, std::vector<Pattern> arguments);
 
  private:
@@ -43,18 +44,18 @@ struct Match {
   const Operand& operand(const std::string& name) const { return arguments.at(name).operands.at(0); }
 };
 
-/// Makes the replacement of a match.
+/// Creates the replacement of a match.
 class Editor {
  public:
   Editor(Program& program, const Match& match);
 
   const Program& program() const { return program_; }
-  /// The result of the matched operator, which is to be replaced.
+  /// Returns the matched operator's result. It will be replaced.
   const Operand& result() const { return replaced_.results[0].operands[0]; }
-  /// Adds a call of an operator, in the same state as the matched operator. Omitted arguments have the schema's
-  /// defaults.
-  /// Params: result – the geometry of its result, a new buffer
-  /// Throws: c10::ValueError if there is no operator of this name, or if the arguments do not match its schema
+  /// Adds a call of an operator, in the same state as the matched operator. Omitted arguments have the schema's default
+  /// values.
+  /// Params: result – the geometry of the result, which is a new buffer
+  /// Throws: c10::ValueError if there is no operator with this name, or if the arguments do not match its schema
   Operand call(std::string_view op, std::vector<Instruction::Argument> arguments, const Geometry& result);
   static Instruction::Argument tensor(const Operand& operand);
   static Instruction::Argument constant(c10::IValue value);
@@ -67,14 +68,15 @@ class Editor {
   std::vector<Instruction> made_;
 };
 
-/// Replaces a pattern everywhere. Intermediate values of a match must have no other readers.
-/// Params:  replace – returns the replacement of the result: an operand of the match, or a result of Editor::call, at
-///          the same places as result(). If it returns nothing, this match is skipped.
+/// Replaces all matches of a pattern. Only the matched instructions may read the intermediate values of a match.
+/// Params:  replace – returns an operand that replaces the result: an operand of the match, or the result of
+///                    Editor::call(). It must cover the same elements as result(). If `replace` returns nothing, the
+///                    match is skipped
 /// Returns: the number of replacements
 int64_t rewrite(Program& program, const Pattern& pattern,
                 const std::function<std::optional<Operand>(Editor&, const Match&)>& replace);
 
-/// Returns: all matches, in the program's order
+/// Returns all matches, in the order of the program.
 std::vector<Match> find_all(const Program& program, const Pattern& pattern);
 
 }  // namespace bellows::graph

@@ -11,23 +11,23 @@
 
 namespace bellows::graph::detail {
 
-/// A buffer in the current call of a region. The weak reference keeps its address from being reused. It does not count
-/// as a reference for autograd.
+/// A buffer in the current call of a region. While the weak reference exists, the address is not reused. The weak
+/// reference does not count as a reference for autograd.
 struct Buffer {
   c10::StorageImpl* address = nullptr;
   c10::weak_intrusive_ptr<c10::StorageImpl> weak;
   c10::Storage real{};   ///< the data, while pending operators need it
-  bool pending = false;  ///< its operator has not run yet
+  bool pending = false;  ///< whether its operator has not run yet
 
-  /// True if pending operators read or write it.
+  /// Whether pending operators read or write the buffer.
   bool busy() const { return pending || real; }
 };
 
-/// The buffers of the current call, by storage and by number. They are numbered in order of arrival, so that a call
-/// that matches a recording has the same numbers.
+/// The buffers of the current call, by storage and by number. Buffers are numbered in the order in which they are first
+/// used. A call that matches a recording therefore has the same numbers.
 class BufferTable {
  public:
-  /// Returns: the number of the tensor's buffer; a new number if its storage is unknown
+  /// Returns the number of the tensor's buffer. An unknown storage gets a new number.
   BufferId of(const at::Tensor& tensor) {
     if (!tensor.defined()) return no_buffer;
     if (!is_plain(tensor)) return opaque_buffer;
@@ -45,7 +45,7 @@ class BufferTable {
     }
     return id;
   }
-  /// Removes the newest buffers.
+  /// Removes the newest buffers until `count` remain.
   void truncate(size_t count) {
     for (; all_.size() > count; all_.pop_back()) known_.erase(all_.back().address);
   }
@@ -66,7 +66,7 @@ class BufferTable {
   ska::flat_hash_map<const c10::StorageImpl*, BufferId> known_;
 };
 
-/// Calls visit(tensor) for each tensor of a stack entry that holds a tensor or a list of tensors. A missing optional
+/// Calls visit(tensor) for each tensor of a stack entry that contains a tensor or a list of tensors. A missing optional
 /// tensor is passed as an undefined tensor.
 template <class Visit>
 void for_each_tensor(const c10::IValue& value, const Visit& visit) {

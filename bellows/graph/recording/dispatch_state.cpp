@@ -99,7 +99,7 @@ std::string DispatchState::difference(const DispatchState& recorded) const {
   if (onednn != recorded.onednn) return flag("oneDNN", onednn);
   if (default_dtype != recorded.default_dtype)
     return c10::str("default dtype ", default_dtype, " instead of ", recorded.default_dtype);
-  return *this == recorded ? "" : "another state of autocast, of the dispatcher or of determinism";
+  return *this == recorded ? "" : "a different state of autocast, of the dispatcher or of deterministic mode";
 }
 
 /// Its destructor restores the state, even if the constructor of the scope throws midway.

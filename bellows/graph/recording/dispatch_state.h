@@ -8,11 +8,11 @@
 
 namespace bellows::graph {
 
-/// The state of libtorch, of the thread and of the process, that kernels read in addition to their arguments. Deferred
-/// operators run in the state in which they were called.
+/// The state of libtorch that kernels read in addition to their arguments. It includes state of the thread and of the
+/// process. A deferred operator runs in the state in which it was called.
 struct DispatchState {
   bool grad = true, inference = false, forward_grad = true;
-  bool backward = false;  ///< called by autograd; only compared, never restored
+  bool backward = false;  ///< called by autograd; compared, but never restored
   bool deterministic = false, deterministic_warns = false, fill_uninitialized = true;
   bool onednn = true;
   c10::ScalarType default_dtype = c10::kFloat, autocast_cpu = c10::kBFloat16, autocast_cuda = c10::kHalf;
@@ -21,15 +21,16 @@ struct DispatchState {
   /// Captures the state of the calling thread.
   static DispatchState capture();
   bool operator==(const DispatchState& other) const = default;
-  /// Describes the difference for messages, such as "grad mode off instead of on"; "" if equal.
+  /// Describes the difference for messages, such as "grad mode off instead of on". The text is empty if the states are
+  /// equal.
   std::string difference(const DispatchState& recorded) const;
 };
 
-/// Returns: the precision of fp32 matmuls, convolutions and recurrent layers on the CPU (`Context::float32Precision`),
-///          as one number
+/// Returns the precision of fp32 matmuls, convolutions and recurrent layers on the CPU (`Context::float32Precision`) as
+/// one number.
 int float32_precision();
 
-/// Applies a captured state while it lives, then restores the thread's previous state.
+/// Applies a captured state while this object lives. The destructor restores the previous state of the thread.
 class DispatchStateScope {
  public:
   DispatchStateScope(const DispatchState& state, int float32_precision);

@@ -7,20 +7,20 @@
 
 namespace bellows::graph {
 
-/// Returns: for each buffer, whether it belongs to one of `tensors`, which keep their values
+/// Returns for each buffer whether it belongs to one of `tensors`, which keep their values.
 std::vector<bool> are_frozen(std::span<const c10::Storage> buffers, std::span<const at::Tensor> tensors);
 
-/// The inputs and outputs that remain in a program, by their original numbers.
+/// The inputs and outputs that remain in a program, identified by their original indices.
 struct Remaining {
   std::vector<int> inputs{}, outputs{};
 };
-/// Turns inputs that keep their values into constants. Operators that depend only on constants are then computed once.
-/// Call it before the passes.
-/// Params: inputs – the buffers of Program::inputs; a constant keeps its buffer
-///         frozen – whether each input keeps its value; an input that the program writes stays an input in any case
+/// Converts inputs that keep their values to constants. Operators that depend only on constants are then computed once.
+/// Call this function before the passes.
+/// Params: inputs – the buffers of Program::inputs. A constant uses the buffer of its input
+///         frozen – whether each input keeps its value. An input that the program writes always stays an input
 Remaining freeze_inputs(Program& program, std::span<const c10::Storage> inputs, const std::vector<bool>& frozen);
 
-/// Runs a program after freeze_inputs(). It takes all buffers of the original program.
+/// Runs a program after freeze_inputs(). run() accepts all buffers of the original program.
 class FrozenRunner : public Executable {
  public:
   FrozenRunner(Program program, Remaining left);
@@ -30,7 +30,7 @@ class FrozenRunner : public Executable {
  private:
   ProgramRunner runner_;
   Remaining left_;
-  std::vector<c10::Storage> inputs_, outputs_;  // keep their memory between calls
+  std::vector<c10::Storage> inputs_, outputs_;  // members, so that their memory is reused by each call
 };
 
 }  // namespace bellows::graph

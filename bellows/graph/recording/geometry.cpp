@@ -106,7 +106,7 @@ std::string Geometry::difference(const at::Tensor& tensor) const {
   if (other.strides != strides) return instead("strides", at::IntArrayRef(other.strides), at::IntArrayRef(strides));
   if (other.offset != offset) return instead("offset", other.offset, offset);
   if (other.keys != keys) return instead("kind", c10::toString(other.keys), c10::toString(keys));
-  return other.wrapped_number == wrapped_number ? "" : "a number instead of a tensor, or the other way round";
+  return other.wrapped_number == wrapped_number ? "" : "a number instead of a tensor, or a tensor instead of a number";
 }
 
 bool is_plain(const at::Tensor& tensor) {

@@ -12,7 +12,7 @@ struct Geometry {
   using Numbers = c10::SmallVector<int64_t, 4>;
 
   Numbers sizes, strides;
-  int64_t offset = 0;  ///< position of the first element in its buffer, in elements
+  int64_t offset = 0;  ///< position of the first element in the buffer, in elements
   caffe2::TypeMeta dtype{};
   c10::Device device = c10::kCPU;
   c10::DispatchKeySet keys{};  ///< the kind of tensor: device, autograd or inference tensor, conjugate bit
@@ -21,21 +21,24 @@ struct Geometry {
   static Geometry of(const at::Tensor& tensor);
   bool fits(const at::Tensor& tensor) const;
   bool operator==(const Geometry& other) const;
-  /// True if it is row-major without gaps.
+  /// Whether elements are row-major without gaps.
   bool is_contiguous() const;
-  /// Returns: the bytes from the beginning of the buffer to the end of the last element; SIZE_MAX if this number or the
-  ///          number of elements exceeds 64 bits
+  /// Returns the number of bytes from the beginning of the buffer to the end of the last element. Returns SIZE_MAX if
+  /// this number, or the number of elements, exceeds 64 bits.
   size_t reach() const;
-  /// Makes a tensor with this geometry.
+  /// Creates a tensor with this geometry over a storage.
   at::Tensor over(c10::Storage storage) const;
-  /// Example: "f32[8, 4]". Includes strides if the tensor is not contiguous, and the offset if it is not 0.
+  /// Returns a text such as "f32[8, 4]". It includes strides if the tensor is not contiguous, and the offset if it is
+  /// not 0.
   std::string text() const;
-  /// Describes the difference of `tensor` for messages, such as "sizes [2] instead of [3]"; "" if it fits.
+  /// Describes the difference of `tensor` for messages, such as "sizes [2] instead of [3]". The text is empty if the
+  /// tensor fits.
   std::string difference(const at::Tensor& tensor) const;
 };
 
-/// True if the tensor is only a geometry over a storage, on a CPU or CUDA device. Not plain are sparse, quantized,
-/// nested and oneDNN tensors, tensors with names or without data, and wrappers of other tensors.
+/// Whether a tensor consists only of a geometry and a storage on a CPU or CUDA device. Sparse, quantized, nested and
+/// oneDNN tensors are not plain. Tensors with names, tensors without data, and wrappers of other tensors are not plain
+/// either.
 bool is_plain(const at::Tensor& tensor);
 
 }  // namespace bellows::graph

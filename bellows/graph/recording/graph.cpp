@@ -16,7 +16,7 @@ class Printer {
     const auto origins = graph_.origins();
     const auto made = std::count_if(origins.begin(), origins.end(), [](const auto& origin) { return origin.made; });
     out_ << "graph of " << graph_.nodes.size() << " operators, " << origins.size() - static_cast<size_t>(made)
-         << " inputs, " << made << " buffers made\n";
+         << " inputs, " << made << " new buffers\n";
     const DispatchState* before = nullptr;
     for (const Node& node : graph_.nodes) {
       if (const std::string change = before ? node.dispatch_state.difference(*before) : ""; !change.empty())

@@ -12,8 +12,8 @@
 
 namespace bellows::graph {
 
-/// Buffers are numbered in the order in which a call first uses them. A value is a buffer seen through a geometry.
-/// Views, in-place writes, and aliases that no schema declares are identified by their buffer.
+/// Buffers are numbered in the order in which a call first uses them. A value is a buffer with a geometry. Views,
+/// in-place writes, and undeclared aliases are identified by their buffer.
 using BufferId = int32_t;
 inline constexpr BufferId no_buffer = -1;      ///< an undefined tensor
 inline constexpr BufferId opaque_buffer = -2;  ///< a tensor that is not plain (is_plain())
@@ -24,13 +24,13 @@ struct Value {
   bool operator==(const Value& other) const = default;
 };
 
-/// An argument of an operator: tensors (one, or those of a list), a number that may differ from call to call, or a
-/// constant. An omitted optional tensor is a constant, too.
+/// An argument of an operator: one tensor or a list of tensors, a number that may differ between calls, or a constant.
+/// An omitted optional tensor is also a constant.
 struct Argument {
   OperatorFacts::Kind kind = OperatorFacts::Kind::constant;
-  bool lifted = false;           ///< a number that has changed between calls: an input of the graph
-  std::vector<Value> tensors{};  ///< for a list: as many as it had
-  c10::IValue constant{};        ///< the recorded value, if it is not a tensor
+  bool lifted = false;           ///< the number has changed between calls, so it is an input of the graph
+  std::vector<Value> tensors{};  ///< for a list: all tensors of the list
+  c10::IValue constant{};        ///< the recorded value if the argument is not a tensor
 
   bool is_tensors() const { return kind < OperatorFacts::Kind::number; }
 };
@@ -38,9 +38,9 @@ struct Argument {
 /// One tensor among an operator's results.
 struct Output {
   Value value{};
-  int argument = -1;    ///< index of the operator's tensor, counted over all arguments, that it returns; -1: none
-  bool made = false;    ///< the operator made this buffer
-  bool counted = true;  ///< has a version counter; this includes inference tensors made by detach()
+  int argument = -1;    ///< the returned tensor, counted over the tensors of all arguments; -1: not an argument
+  bool made = false;    ///< the operator created this buffer
+  bool counted = true;  ///< has a version counter; this includes inference tensors that detach() made
   size_t nbytes = 0;    ///< size of the buffer
 };
 
@@ -52,23 +52,23 @@ struct Result {
 
 /// The time at which a followed operator runs.
 enum class When : uint8_t {
-  later,  ///< deferred: with the other pending operators
-  now,    ///< immediately, because it needs no pending value: factories, random operators
-  flush,  ///< a barrier: immediately, after all pending operators. The host needs a value, or its effects are unknown
+  later,  ///< deferred: runs together with the other pending operators
+  now,    ///< runs immediately, because it needs no pending value: factories, random operators
+  flush,  ///< a barrier: runs immediately, after all pending operators; for host reads and unknown effects
 };
 
 /// One operator of a recording.
 struct Node {
   const OperatorFacts* op = nullptr;
   When when = When::later;
-  bool view = false;  ///< not executed: all results alias existing buffers
+  bool view = false;  ///< not executed, because all results are aliases of existing buffers
   std::vector<Argument> arguments{};
   std::vector<Result> results{};
   DispatchState dispatch_state{};
-  int float32_precision = -1;  ///< -1: the operator does not depend on it
-  BufferId buffers_after = 0;  ///< number of buffers after it has run
+  int float32_precision = -1;  ///< -1 if the operator does not depend on it
+  BufferId buffers_after = 0;  ///< number of buffers after the operator has run
 
-  /// Returns: the buffers that the operator writes, except new ones
+  /// Returns the buffers that the operator writes, except new buffers.
   std::vector<BufferId> written() const;
 };
 
@@ -80,11 +80,11 @@ class Graph {
 
   /// The origin of a buffer.
   struct Origin {
-    int node = -1;      ///< the first node that used or made it
-    bool made = false;  ///< made by that node; otherwise an input of the graph
+    int node = -1;      ///< the first node that used or created the buffer
+    bool made = false;  ///< whether that node created the buffer; if not, it is an input of the graph
   };
   std::vector<Origin> origins() const;
-  /// One line per operator: results, name, arguments, written buffers, and the dispatch state where it changes.
+  /// Returns one line per operator: results, name, arguments, written buffers, and the dispatch state if it changes.
   std::string to_text() const;
 };
 

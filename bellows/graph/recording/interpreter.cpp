@@ -62,6 +62,8 @@ class Interpreter {
       enter(node);
     for (const Argument& argument : node.arguments)
       stack_.push_back(argument.lifted ? numbers_[number_++] : value_of(argument));
+    // Kernels of out= operators use their arguments after the stack has dropped them.
+    const std::vector<c10::IValue> owners(node.op->writes.size() > 1 ? stack_.begin() : stack_.end(), stack_.end());
     tap::OpCall(*node.op->handle).next(stack_);
     for (size_t i = 0; i < node.results.size(); ++i) take(node.results[i], stack_[i]);
     stack_.clear();
@@ -127,9 +129,8 @@ class Interpreter {
     if (geometry.fits(tensor)) return tensor;
     TORCH_CHECK(
         tensor.sizes() == at::IntArrayRef(geometry.sizes) && tensor.dtype() == geometry.dtype && geometry.offset == 0,
-        "region: ", pending_[at_]->op->name, " was followed and returned ", Geometry::of(tensor).text(), ", expected ",
-        geometry.text(), " as recorded. If its sizes depend on data, give the operator the tag ",
-        "at::Tag::dynamic_output_shape.");
+        "region: ", pending_[at_]->op->name, " returned ", Geometry::of(tensor).text(), ", expected ", geometry.text(),
+        " as in the recording. If its sizes depend on data, add the tag ", "at::Tag::dynamic_output_shape.");
     at::Tensor copy = at::empty_strided(geometry.sizes, geometry.strides, tensor.options());
     copy.copy_(tensor);
     return copy;
@@ -138,7 +139,7 @@ class Interpreter {
   void give_up(const std::string& why) {
     dispatch_scope_.reset();
     const std::string message =
-        "this tensor has no value: an operator of its region failed before it was computed: " + why;
+        "this tensor has no value, because an operator of its region failed before it was computed: " + why;
     for (; at_ < pending_.size(); ++at_) {
       for (const Result& result : pending_[at_]->results) {
         for (const Output& output : result.outputs) {

@@ -6,10 +6,11 @@
 
 namespace bellows::graph::detail {
 
-/// Runs pending operators in the order of their calls, each in the state in which it was called. Their data moves into
-/// the storages that were returned, if these are still referenced. Other buffers are freed after their last use.
-/// Throws: exceptions of operators, with the operator's name added. Results of earlier operators then have their
-///         values, as in eager code. Later results have none; accessing one throws an error with the reason.
+/// Runs pending operators in the order of their calls, each in the state in which it was called. The data moves into
+/// the storages that were returned earlier, if they are still referenced. All other buffers are freed after their last
+/// use.
+/// Throws: exceptions of operators, with the name of the operator. Results of earlier operators then have their values,
+///         as in eager code. Later results have no value, and accessing them throws an error with the reason
 void run_in_order(const Segment& segment, BufferTable& buffers, Explanation& counts);
 
 }  // namespace bellows::graph::detail

@@ -121,7 +121,7 @@ void add_lifted_numbers(const Node& node, const Arrival& arrival, std::vector<c1
 std::string difference(const Node& node, const Arrival& arrival) {
   if (!(*node.op->handle == arrival.op.handle())) return "instead of " + node.op->name;
   if (std::string state = arrival.dispatch_state.difference(node.dispatch_state); !state.empty()) return state;
-  if (!same_state(node, arrival)) return "another precision of fp32 matmuls";
+  if (!same_state(node, arrival)) return "a different precision of fp32 matmuls";
   const BufferId* buffer = arrival.buffers.data();
   for (size_t i = 0; i < node.arguments.size(); ++i) {
     const Argument& argument = node.arguments[i];
@@ -134,13 +134,13 @@ std::string difference(const Node& node, const Arrival& arrival) {
     }
     const BufferId first = argument.tensors.size() == 1 ? *buffer : no_buffer;
     if (same_tensors(argument, value, buffer)) continue;
-    if (!value.isTensor() || argument.tensors.size() != 1) return where + "other tensors in the list";
+    if (!value.isTensor() || argument.tensors.size() != 1) return where + "different tensors in the list";
     const std::string geometry = first >= 0 && argument.tensors[0].buffer >= 0
                                      ? argument.tensors[0].geometry.difference(value.toTensor())
-                                     : "defined instead of undefined, or the other way round";
-    return where + (geometry.empty() ? "another tensor" : geometry);
+                                     : "defined instead of undefined, or undefined instead of defined";
+    return where + (geometry.empty() ? "a different tensor" : geometry);
   }
-  return "results of other sizes, or of other tensors";
+  return "results with different sizes, or results of different tensors";
 }
 
 bool comparable(const c10::IValue& value) {

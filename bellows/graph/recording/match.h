@@ -8,8 +8,8 @@
 
 namespace bellows::graph::detail {
 
-/// A called operator: its arguments, the numbers of their buffers, and the state in which it was called. New buffers
-/// are added to the table. If no node matches, remove them by BufferTable::truncate().
+/// A called operator with its arguments, the numbers of their buffers, and the state in which it was called. The
+/// constructor adds new buffers to the table. If no node matches, remove them with BufferTable::truncate().
 struct Arrival {
   Arrival(const tap::OpCall& call, const OperatorFacts& facts, tap::Stack& stack, BufferTable& table);
 
@@ -17,31 +17,31 @@ struct Arrival {
   std::span<c10::IValue> arguments;
   c10::SmallVector<BufferId, 8> buffers;  ///< of all tensors, in order
   DispatchState dispatch_state;
-  bool foreign = false;  ///< a tensor has a pending value that does not belong to this call
+  bool foreign = false;  ///< a tensor is pending in another region or call
 };
 
-/// The degree to which an operator matches a node.
+/// How far an operator matches a node.
 enum class Agreement : uint8_t {
   none,
-  tensors,  ///< matches except for numbers, of which at least one differs for the first time
-  all,      ///< matches and can be followed. For nodes that run immediately, numbers and constants are not compared
+  tensors,  ///< matches except for numbers, at least one of which differs for the first time
+  all,      ///< matches and can be followed. If the node runs immediately, numbers and constants are not compared
 };
 Agreement compare(const Node& node, const Arrival& arrival);
 
-/// Turns the numbers that differ into inputs.
-/// Returns: how many of them are new
+/// Converts the numbers that differ to inputs.
+/// Returns: how many numbers became inputs
 int lift_numbers(Node& node, const Arrival& arrival);
 /// Appends the values of the numbers that are inputs, in order.
 void add_lifted_numbers(const Node& node, const Arrival& arrival, std::vector<c10::IValue>& numbers);
 
-/// Returns: the reason why an operator does not match a node, for explain()
+/// Returns the reason why an operator does not match a node, for explain().
 std::string difference(const Node& node, const Arrival& arrival);
 
-/// True if an operator's results match those of a node in kinds, buffers and geometries. New buffers are added to the
-/// table. If the results do not match, remove them by BufferTable::truncate().
+/// Whether an operator's results match those of a node in kinds, buffers and geometries. New buffers are added to the
+/// table. If the results do not match, remove the new buffers with BufferTable::truncate().
 bool results_fit(const Node& node, std::span<const c10::IValue> results, BufferTable& buffers);
 
-/// True if two such values can be compared. False for objects of unknown classes.
+/// Whether values of this kind can be compared. Objects of unknown classes cannot be compared.
 bool comparable(const c10::IValue& value);
 bool same_constant(const c10::IValue& a, const c10::IValue& b);
 

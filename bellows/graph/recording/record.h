@@ -9,23 +9,22 @@
 
 namespace bellows::graph::detail {
 
-/// Makes nodes from operators that run.
+/// Creates nodes from operators that run.
 class NodeRecorder {
  public:
-  /// Call it before the operator runs, because in-place operators may change sizes.
+  /// Use this constructor before the operator runs, because in-place operators may change sizes.
   NodeRecorder(const tap::OpCall& op, tap::Stack& stack, BufferTable& buffers);
-  /// Call it after the operator has run, if its tensors are those of another node.
-  /// Params: arguments – as they were before the call
+  /// Use this constructor after the operator has run. The operator's tensors must be the same as those of `other`.
+  /// Params: arguments – the arguments before the call
   NodeRecorder(const Node& other, std::span<const c10::IValue> arguments);
 
-  /// Call it if the operator passed data to the host, or if result sizes depended on data.
+  /// Call this function if the operator passed data to the host, or if result sizes depended on data.
   void note_look() { looked_ = true; }
-  /// Returns: the time at which a call that follows the node will run the operator. Before finish(): as far as the
-  ///          arguments show
+  /// Returns when later calls run the operator. Before finish(), the answer depends on the arguments only.
   When when() const;
-  /// Call it after the operator has run.
+  /// Returns the node. Call this function after the operator has run.
   Node finish(std::span<const c10::IValue> results, BufferTable& buffers) &&;
-  /// Call it after the operator has run on stand-ins, which do not change the table of buffers.
+  /// Returns the node. Call this function after the operator has run on stand-ins. The table of buffers stays unchanged.
   Node finish(StandIns& stand_ins, BufferTable& buffers) &&;
 
  private:
@@ -40,7 +39,7 @@ class NodeRecorder {
   Node node_;
   std::vector<Value> tensors_;  ///< of all arguments, in order
   std::vector<const c10::TensorImpl*> identities_;
-  BufferId first_new_ = 0;  ///< buffers from this number on were made by the operator
+  BufferId first_new_ = 0;  ///< buffers from this number on were created by the operator
   BufferId next_new_ = 0;   ///< the number of the next buffer
   bool looked_ = false;
   bool uncommon_ = false;  ///< has a property that no rule covers

@@ -11,33 +11,33 @@
 
 namespace bellows::graph::detail {
 
-/// A node of a recording, and the nodes that came next in the calls so far.
+/// A node of a recording, and the nodes that followed it in the calls so far.
 struct Step {
   Node node{};
   Step* parent = nullptr;
   size_t depth = 0;
-  std::vector<std::unique_ptr<Step>> next{};  ///< the most recently followed one first
+  std::vector<std::unique_ptr<Step>> next{};  ///< the most recently followed step first
   int64_t ended = 0;                          ///< number of calls that ended with this operator
   uint64_t last_used = 0;
-  /// The place that calls it, if it was a barrier; stored because the search is slow
+  /// The call site of the operator if it was a barrier. It is stored because finding it is slow.
   std::optional<std::string> site{};
   Plans plans{};  ///< of segments that end here
 };
 
-/// All recordings of a region as a tree: calls with the same beginning share their first steps. A recording is a path
-/// from the root to a leaf.
+/// All recordings of a region as a tree. Calls that begin with the same operators share their first steps. A recording
+/// is a path from the root to a leaf.
 class RecordingTree {
  public:
   Step* root() { return &root_; }
-  /// Adds a step after another one.
+  /// Adds a step after `parent`.
   Step* append(Step* parent, Node node);
-  /// Records that a call has ended at `last`.
+  /// Records that a call ended at `last`.
   void end_call(Step* last);
-  /// Drops the least recently used recordings until at most `most` remain.
+  /// Drops the least recently used recordings until at most `most` recordings remain.
   /// Returns: the number of dropped recordings
   int prune(size_t most);
 
-  /// Returns: the largest number of buffers in a call so far
+  /// Returns the largest number of buffers in any call so far.
   size_t most_buffers() const { return most_buffers_; }
   size_t recordings() const { return leaves().size(); }
   std::vector<Graph> graphs() const;

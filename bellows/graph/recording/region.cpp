@@ -1,11 +1,11 @@
 #include "bellows/graph/recording/region.h"
 
 #include <exception>
-#include <mutex>
 #include <utility>
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/mutex.h"
 #include "bellows/graph/recording/replay_guard.h"
 
 namespace bellows::graph {
@@ -16,22 +16,22 @@ struct Region::State {
   explicit State(const RegionOptions& the_options) : options(the_options) {}
 
   std::unique_ptr<detail::RecordingTree> take() {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (idle.empty()) return std::make_unique<detail::RecordingTree>();
     auto taken = std::move(idle.back());
     idle.pop_back();
     return taken;
   }
   void give_back(std::unique_ptr<detail::RecordingTree> tree, const Explanation& counts) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     idle.push_back(std::move(tree));
     total += counts;
   }
 
   const RegionOptions options;
-  mutable std::mutex mutex;
-  std::vector<std::unique_ptr<detail::RecordingTree>> idle;
-  Explanation total;
+  mutable Mutex mutex;
+  std::vector<std::unique_ptr<detail::RecordingTree>> idle BELLOWS_GUARDED_BY(mutex);
+  Explanation total BELLOWS_GUARDED_BY(mutex);
 };
 
 Region::Region(const RegionOptions& options) : state_(std::make_shared<State>(options)) {
@@ -42,7 +42,7 @@ void Region::run(const std::function<void()>& function) {
   const std::shared_ptr<State> state = state_;
   if (tap::active_deferral()) {
     {
-      const std::lock_guard lock(state->mutex);
+      const MutexLock lock(state->mutex);
       ++state->total.nested_calls;
     }
     return function();
@@ -62,7 +62,7 @@ void Region::run(const std::function<void()>& function) {
     replay_guard->finish();
   } catch (const std::exception& error) {
     if (failure)
-      log_error("Region: an operator that was pending when the function threw failed, too: ", user_message(error));
+      log_error("Region: after the function threw an exception, a pending operator also failed: ", user_message(error));
     else
       failure = std::current_exception();
   }
@@ -71,7 +71,7 @@ void Region::run(const std::function<void()>& function) {
 }
 
 Explanation Region::explain() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   Explanation result = state_->total;
   if (state_->options.backend) result.backend = state_->options.backend->to_text();
   for (const auto& tree : state_->idle) result.recordings += static_cast<int64_t>(tree->recordings());
@@ -79,7 +79,7 @@ Explanation Region::explain() const {
 }
 
 std::vector<Graph> Region::graphs() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   std::vector<Graph> result;
   for (const auto& tree : state_->idle) {
     for (Graph& graph : tree->graphs()) result.push_back(std::move(graph));

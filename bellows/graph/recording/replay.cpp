@@ -56,13 +56,14 @@ class Witness : public Backend, public std::enable_shared_from_this<Witness> {
 void expect_replayable(const Region& region) {
   const auto graphs = region.graphs();
   TORCH_CHECK_VALUE(!graphs.empty(), "Replay: the function computes nothing.");
-  TORCH_CHECK_VALUE(graphs.size() == 1, "Replay: expected a function that does the same in each call, found ",
-                    graphs.size(), " different recordings.\n", region.explain().to_text());
+  TORCH_CHECK_VALUE(graphs.size() == 1,
+                    "Replay: expected a function that calls the same operators in each call, found ", graphs.size(),
+                    " different recordings.\n", region.explain().to_text());
   for (const Node& node : graphs[0].nodes) {
     TORCH_CHECK_VALUE(node.when != When::flush, "Replay: ", node.op->name,
                       " needs a value on the host, or is an unknown operator. Replay does not support this.");
     TORCH_CHECK_VALUE(node.when != When::now || !node.op->random, "Replay: ", node.op->name,
-                      " draws random numbers, which would be the same in each call.");
+                      " draws random numbers, which would be identical in each call.");
   }
 }
 
@@ -143,7 +144,7 @@ Replay::Replay(const Function& function, const Tensors& examples, const std::sha
     TORCH_CHECK_VALUE(example.defined() && is_plain(example), "Replay: expected examples that are plain tensors.");
     const auto shares = [&](const at::Tensor& other) { return other.storage().is_alias_of(example.storage()); };
     TORCH_CHECK_VALUE(std::count_if(examples.begin(), examples.end(), shares) == 1,
-                      "Replay: two examples share their memory. Clone one of them.");
+                      "Replay: two examples share memory. Clone one of them.");
     state_->examples.push_back(Geometry::of(example));
   }
   const auto witness = std::make_shared<Witness>();

@@ -8,21 +8,22 @@
 
 namespace bellows::graph {
 
-/// A function of tensors that is repeated without being called. It repeats the operators of the example calls on other
-/// tensors of the same sizes, strides and dtypes. Branches, loops and numbers stay as in the examples. Tensors that the
-/// function uses itself, such as weights, are kept by reference: their current values are read and written.
-/// Numerics: bit-identical to the function, except for docs/tap-bits.md; results have no gradient
-/// Threads:  one call at a time
+/// Repeats a function of tensors without calling it. It runs the operators of the example calls on other tensors with
+/// the same sizes, strides and dtypes. Branches, loops and numbers stay the same as in the examples. Tensors that the
+/// function uses in addition to its arguments, such as weights, are stored by reference. Their current values are read
+/// and written.
+/// Numerics: bit-identical to the function, except for the operators in docs/tap-bits.md. Results have no gradient
+/// Threads:  not thread-safe
 class Replay {
  public:
   using Tensors = std::vector<at::Tensor>;
   using Function = std::function<Tensors(const Tensors&)>;
 
-  /// Calls the function until a call repeats the previous one, at least twice and at most four times.
-  /// Params: examples – tensors that share no memory
-  ///         backend – runs the program; null: a ProgramRunner
-  /// Throws: c10::ValueError if the function needs a value on the host, draws random numbers, or differs in each call;
-  ///         if two examples share memory; exceptions of the function
+  /// Calls the function at least twice and at most four times, until two consecutive calls have the same operators.
+  /// Params: examples – tensors that do not share memory
+  ///         backend  – runs the program; if null, a ProgramRunner runs it
+  /// Throws: c10::ValueError if two examples share memory, or if the function needs a value on the host, draws random
+  ///         numbers, or differs in each call. Exceptions of the function are passed on
   Replay(const Function& function, const Tensors& examples, const std::shared_ptr<Backend>& backend = nullptr);
   ~Replay();
 

@@ -103,7 +103,7 @@ void run(const tap::OpCall& op, tap::Stack& stack) {
 }  // namespace
 
 void ReplayGuard::call(const tap::OpCall& op, tap::Stack& stack) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (plain_ || ended_ || eager_guards_ > 0) return run(op, stack);
   const size_t nodes = pending_.nodes.size(), numbers = pending_.numbers.size();
   try {
@@ -119,7 +119,8 @@ void ReplayGuard::undo(size_t nodes, size_t numbers) {
   if (pending_.nodes.size() > nodes) pending_.nodes.resize(nodes);
   if (pending_.numbers.size() > numbers) pending_.numbers.resize(numbers);
   stand_at(at_);
-  std::erase_if(busy_, [&](BufferId id) { return static_cast<size_t>(id) >= buffers_.size(); });
+  std::erase_if(busy_,
+                [&](BufferId id) BELLOWS_REQUIRES(mutex_) { return static_cast<size_t>(id) >= buffers_.size(); });
   if (pending_.nodes.empty()) settle();
 }
 
@@ -185,7 +186,8 @@ bool ReplayGuard::wait_for(const Node& node, const Arrival& arrival) {
   const BufferId* next = arrival.buffers.data();
   for (size_t i = 0; i < node.arguments.size(); ++i) {
     if (!node.arguments[i].is_tensors()) continue;
-    for_each_tensor(arrival.arguments[i], [&](const at::Tensor& tensor) {
+    // Not checked, because for_each_tensor() calls it: the caller of wait_for() holds the lock.
+    for_each_tensor(arrival.arguments[i], [&](const at::Tensor& tensor) BELLOWS_NO_THREAD_SAFETY_ANALYSIS {
       const BufferId id = *next++;
       if (id < 0 || buffers_[id].busy()) return;
       borrows = borrows || is_borrowed(tensor.storage());
@@ -264,7 +266,7 @@ void ReplayGuard::run_now(Step* step, const Arrival& arrival, const tap::OpCall&
 Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> arguments,
                                      std::span<const c10::IValue> results) {
   const size_t known = buffers_.size();
-  const auto fits = [&](const Step& step) {
+  const auto fits = [&](const Step& step) BELLOWS_REQUIRES(mutex_) {
     if (results_fit(step.node, results, buffers_)) return true;
     buffers_.truncate(known);
     return false;
@@ -288,8 +290,8 @@ Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> a
   if (!options_.record_deferred) flush(true);
   ++counts_.recorded;
   ++counts_.mismatches;
-  count_cause(counts_.mismatch_causes, first->node.op->name, "results of other sizes, or of other tensors",
-              call_site());
+  count_cause(counts_.mismatch_causes, first->node.op->name,
+              "results with different sizes, or results of different tensors", call_site());
   return tree_.append(at_, NodeRecorder(first->node, arguments).finish(results, buffers_));
 }
 
@@ -336,7 +338,7 @@ bool ReplayGuard::defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeR
     recorder.note_look();
   }
   const bool reads = !facts.reads_no_data;
-  const auto busy = [&](BufferId id) { return id >= 0 && buffers_[id].busy(); };
+  const auto busy = [&](BufferId id) BELLOWS_REQUIRES(mutex_) { return id >= 0 && buffers_[id].busy(); };
   if (recorder.when() == When::flush || (reads && std::any_of(arrival.buffers.begin(), arrival.buffers.end(), busy)))
     flush();
   return false;
@@ -346,19 +348,20 @@ bool ReplayGuard::defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeR
 ///          its arguments are invalid, or zeros are no valid data for it
 std::optional<Node> ReplayGuard::node_of_later(const tap::OpCall& op, tap::Stack& stack, NodeRecorder recorder) {
   const OperatorFacts& facts = operator_facts(op.handle());
-  StandIns stand_ins(op, facts, stack, buffers_);
+  if (!facts.runs_on_zeros) return {};
+  if (facts.results == 0) return std::move(recorder).finish(std::span<const c10::IValue>(), buffers_);
   try {
+    StandIns stand_ins(op, facts, stack, buffers_);
     const DataDependence dependence(op.handle());
-    if (facts.results > 0)
-      run(op, stand_ins.stack());
-    else
-      stand_ins.stack().clear();
+    run(op, stand_ins.stack());
     if (dependence.seen()) return {};
+    Node node = std::move(recorder).finish(stand_ins, buffers_);
+    return node.when == When::later ? std::make_optional(std::move(node)) : std::nullopt;
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception&) {
     return {};
   }
-  Node node = std::move(recorder).finish(stand_ins, buffers_);
-  return node.when == When::later ? std::make_optional(std::move(node)) : std::nullopt;
 }
 
 /// Moves to a step. Removes the buffers of operators that did not lead there.
@@ -439,18 +442,18 @@ void ReplayGuard::flush(bool diverged) {
 }
 
 void ReplayGuard::sync() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!ended_) flush();
 }
 
 /// Operators that run meanwhile are not part of the recording. Their results are new inputs if they are used later.
 void ReplayGuard::set_deferring(bool on) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   eager_guards_ += on ? -1 : 1;
 }
 
 void ReplayGuard::finish() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   struct Ended {
     ReplayGuard& self;
     ~Ended() {

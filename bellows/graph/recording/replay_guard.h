@@ -1,9 +1,9 @@
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/graph/recording/interpreter.h"
 #include "bellows/graph/recording/match.h"
 #include "bellows/graph/recording/record.h"
@@ -15,12 +15,12 @@
 
 namespace bellows::graph::detail {
 
-/// Follows one call of a region as far as its operators match the recordings, and records the rest.
+/// Follows one call of a region while its operators match the recordings, and records the rest of the call.
 ///
-/// At any time, the call is at one step of the tree, and all its buffers are numbered as on the path to that step. An
-/// operator either matches a next step, or runs immediately and becomes a new step. A step is added only after its
-/// operator has run without an exception.
-/// Threads: called by the region's thread and by autograd's workers; they run one at a time
+/// At any time, the call is at one step of the tree, and its buffers are numbered as on the path to this step. The next
+/// operator either matches a following step, or runs immediately and becomes a new step. A new step is added only after
+/// its operator has run without an exception.
+/// Threads: called by the region's thread and by autograd's workers, one at a time
 class ReplayGuard : public tap::OpTap, public tap::Deferral {
  public:
   ReplayGuard(RecordingTree& tree, const RegionOptions& options)
@@ -31,9 +31,10 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
   void call(const tap::OpCall& op, tap::Stack& stack) override;
   void sync() override;
   void set_deferring(bool on) override;
-  /// Ends the call: runs all pending operators. The tap must have been removed.
+  /// Ends the call and runs all pending operators. The tap must have been removed before.
   void finish();
-  const Explanation& counts() const { return counts_; }
+  /// Call it only after finish(): no other thread uses the guard then.
+  const Explanation& counts() const BELLOWS_NO_THREAD_SAFETY_ANALYSIS { return counts_; }
 
  private:
   struct Found {
@@ -41,41 +42,44 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
     Agreement agreement = Agreement::none;
   };
 
-  Found find(const Arrival& arrival) const;
-  void follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack);
-  void defer(Step* step, const Arrival& arrival, tap::Stack& stack);
-  void run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack);
-  Step* step_with_results(Step* first, std::span<const c10::IValue> arguments, std::span<const c10::IValue> results);
-  void follow_or_record(const tap::OpCall& op, tap::Stack& stack);
-  void record(const tap::OpCall& op, tap::Stack& stack);
-  bool defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeRecorder& recorder);
-  std::optional<Node> node_of_later(const tap::OpCall& op, tap::Stack& stack, NodeRecorder recorder);
-  void note_mismatch(const tap::OpCall& op, const Arrival* arrival);
-  void stand_at(Step* step);
-  void flush(bool diverged = false);
-  void undo(size_t nodes, size_t numbers);
-  void settle();
-  Plan* plan(bool diverged);
+  Found find(const Arrival& arrival) const BELLOWS_REQUIRES(mutex_);
+  void follow(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
+  void defer(Step* step, const Arrival& arrival, tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
+  void run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
+  Step* step_with_results(Step* first, std::span<const c10::IValue> arguments, std::span<const c10::IValue> results)
+      BELLOWS_REQUIRES(mutex_);
+  void follow_or_record(const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
+  void record(const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
+  bool defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeRecorder& recorder) BELLOWS_REQUIRES(mutex_);
+  std::optional<Node> node_of_later(const tap::OpCall& op, tap::Stack& stack, NodeRecorder recorder)
+      BELLOWS_REQUIRES(mutex_);
+  void note_mismatch(const tap::OpCall& op, const Arrival* arrival) BELLOWS_REQUIRES(mutex_);
+  void stand_at(Step* step) BELLOWS_REQUIRES(mutex_);
+  void flush(bool diverged = false) BELLOWS_REQUIRES(mutex_);
+  void undo(size_t nodes, size_t numbers) BELLOWS_REQUIRES(mutex_);
+  void settle() BELLOWS_REQUIRES(mutex_);
+  Plan* plan(bool diverged) BELLOWS_REQUIRES(mutex_);
 
   using Answers = c10::SmallVector<c10::IValue, 3>;
-  Answers answers(const Node& node, const tap::Stack& stack);
-  at::Tensor answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments);
-  bool wait_for(const Node& node, const Arrival& arrival);
+  Answers answers(const Node& node, const tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
+  at::Tensor answer(const Node& node, const Output& output, std::span<const c10::IValue> arguments)
+      BELLOWS_REQUIRES(mutex_);
+  bool wait_for(const Node& node, const Arrival& arrival) BELLOWS_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  RecordingTree& tree_;
+  Mutex mutex_;
+  RecordingTree& tree_ BELLOWS_GUARDED_BY(mutex_);
   const RegionOptions& options_;
-  Step* at_;
-  BufferTable buffers_;
-  Segment pending_;
-  const Step* from_;            ///< the step at which pending operators last ran
-  std::vector<bool> alive_;     ///< for plan()
-  std::vector<BufferId> busy_;  ///< buffers that pending operators read or write
-  tap::StorageHolds holds_;
-  Explanation counts_;
-  int eager_guards_ = 0;  ///< number of active eager guards
-  bool plain_ = false;    ///< the rest of the call is neither followed nor recorded
-  bool ended_ = false;
+  Step* at_ BELLOWS_GUARDED_BY(mutex_);
+  BufferTable buffers_ BELLOWS_GUARDED_BY(mutex_);
+  Segment pending_ BELLOWS_GUARDED_BY(mutex_);
+  const Step* from_ BELLOWS_GUARDED_BY(mutex_);            ///< the step at which pending operators last ran
+  std::vector<bool> alive_ BELLOWS_GUARDED_BY(mutex_);     ///< for plan()
+  std::vector<BufferId> busy_ BELLOWS_GUARDED_BY(mutex_);  ///< buffers that pending operators read or write
+  tap::StorageHolds holds_ BELLOWS_GUARDED_BY(mutex_);
+  Explanation counts_ BELLOWS_GUARDED_BY(mutex_);
+  int eager_guards_ BELLOWS_GUARDED_BY(mutex_) = 0;  ///< number of active eager guards
+  bool plain_ BELLOWS_GUARDED_BY(mutex_) = false;    ///< the rest of the call is neither followed nor recorded
+  bool ended_ BELLOWS_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace bellows::graph::detail

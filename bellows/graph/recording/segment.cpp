@@ -67,8 +67,8 @@ void Plan::hand_out(BufferTable& buffers, const std::string& error) {
     if (output_storages[i])
       tap::fulfil(*held, *output_storages[i].unsafeGetStorageImpl());
     else
-      tap::abandon(*held,
-                   "this tensor has no value: an operator of its region failed before it was computed: " + error);
+      tap::abandon(
+          *held, "this tensor has no value, because an operator of its region failed before it was computed: " + error);
   }
 }
 
@@ -105,7 +105,7 @@ Plan* Plans::make(Backend& backend, const Step* from, const Segment& segment, st
   try {
     plan->executable = backend.prepare(std::move(built.program), inputs);
   } catch (const std::exception& error) {
-    log_warn("Region: no program could be prepared, the operators run in order: ", user_message(error));
+    log_warn("Region: no program could be prepared, so the operators run one by one: ", user_message(error));
   }
   all_.push_back(std::move(plan));
   return all_.back().get();

@@ -11,7 +11,7 @@ namespace bellows::graph::detail {
 
 struct Step;
 
-/// Deferred operators that run together, and the current values of their numbers that are inputs.
+/// Deferred operators that run together, and the current values of those numbers that are inputs.
 struct Segment {
   std::vector<const Node*> nodes{};
   std::vector<c10::IValue> numbers{};
@@ -19,35 +19,37 @@ struct Segment {
 
 /// The program that runs instead of a segment's operators.
 struct Plan {
-  const Step* from = nullptr;                ///< the step after which the segment begins
-  std::vector<bool> alive{};                 ///< for each buffer that the segment makes: whether it is still referenced
-  size_t numbers = 0;                        ///< number of numbers that are inputs; it can only grow
-  std::shared_ptr<Executable> executable{};  ///< null: the operators run in order
+  const Step* from = nullptr;  ///< the step after which the segment begins
+  std::vector<bool> alive{};   ///< for each buffer that the segment creates: whether it is still referenced
+  size_t numbers = 0;          ///< how many numbers are inputs; this can only increase
+  std::shared_ptr<Executable> executable{};   ///< null: the operators run in order
   std::vector<BufferId> inputs{}, outputs{};  ///< buffers; an output of no_buffer is written back
-  int64_t made = 0, visible = 0;              ///< number of buffers: all, and those that become outputs
+  int64_t made = 0, visible = 0;  ///< how many buffers the segment creates, and how many of these become outputs
   std::vector<c10::Storage> input_storages{}, output_storages{};  ///< empty between calls
 
-  /// True if two inputs with different storages share memory (from_blob). Then only the original order is correct.
+  /// Whether two inputs with different storages share memory (from_blob). Operators must then run in their original
+  /// order.
   bool inputs_overlap(BufferTable& buffers) const;
-  /// Replaces run_in_order(). After an error, earlier results have values only if the program had already computed
-  /// them.
+  /// Replaces run_in_order(). If an operator throws, results of earlier operators have values only if the program had
+  /// already computed them.
   void run(const Segment& segment, BufferTable& buffers, Explanation& counts);
 
  private:
-  /// Gives outputs their memory. Accessing an output that has none throws an error with the reason `error`.
+  /// Gives the outputs their memory. Accessing an output without memory throws an error with the reason `error`.
   void hand_out(BufferTable& buffers, const std::string& error);
 };
 
 /// The plans of the segments that end at one step.
 class Plans {
  public:
-  /// Returns: the matching plan, or null if there is none
+  /// Returns the matching plan, or null if there is none.
   Plan* find(const Step* from, const std::vector<bool>& alive, size_t numbers);
-  /// Returns: a new plan, or null if the limit for this step has been reached. Its segments then run in order.
+  /// Creates a plan. Returns null if the limit for this step has been reached. The operators of such segments run in
+  /// order.
   Plan* make(Backend& backend, const Step* from, const Segment& segment, std::vector<bool> alive, BufferTable& buffers);
 
  private:
-  static constexpr size_t most_kept = 4, most_made = 16;
+  static constexpr size_t most_kept = 8, most_made = 64;
 
   std::vector<std::unique_ptr<Plan>> all_;  ///< oldest first
   size_t made_ = 0;

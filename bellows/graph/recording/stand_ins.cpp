@@ -28,9 +28,14 @@ StandIns::StandIns(const tap::OpCall& op, const OperatorFacts& facts, tap::Stack
       if (is_written(i) == written) all[i] = replaced(arguments[i], written);
     }
   }
-  for (c10::IValue& value : all) {
-    for_each_tensor(value, [&](const at::Tensor& tensor) { identities_.push_back(tensor.unsafeGetTensorImpl()); });
-    stack_.push_back(std::move(value));
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (facts.arguments[i] < OperatorFacts::Kind::number) {
+      for_each_tensor(all[i], [&](const at::Tensor& tensor) {
+        identities_.push_back(tensor.unsafeGetTensorImpl());
+        owners_.push_back(tensor);
+      });
+    }
+    stack_.push_back(std::move(all[i]));
   }
 }
 
@@ -52,7 +57,7 @@ at::Tensor StandIns::replaced(const at::Tensor& tensor, bool written) {
   if (!tensor.defined()) return tensor;
   const BufferId id = buffers_.of(tensor);
   const auto found = std::find_if(known_.begin(), known_.end(), [&](const Known& one) { return one.id == id; });
-  const bool is_real = !written && !buffers_[id].pending;
+  const bool is_real = !written && !buffers_[id].busy();  // pending operators may write busy buffers
   if (found == known_.end()) {
     known_.push_back({is_real ? tensor.storage() : zeros(tensor.storage().nbytes()), id});
     return is_real ? tensor : Geometry::of(tensor).over(known_.back().storage);

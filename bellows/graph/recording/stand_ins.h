@@ -7,20 +7,21 @@
 
 namespace bellows::graph::detail {
 
-/// Arguments for a run of an operator without effects, which shows the sizes, strides and aliases of its results.
-/// Tensors that have no data yet, and tensors that the operator writes, are replaced by zeros of the same geometry. All
-/// other tensors are those of the caller.
+/// Arguments for a trial run of an operator. The trial run has no effects and shows the sizes, strides and aliases of
+/// the operator's results. Tensors that have no data yet, and tensors that the operator writes, are replaced by zeros
+/// of the same geometry. All other tensors are those of the caller.
 class StandIns {
  public:
   /// Params: arguments – on top of the stack; not changed
   StandIns(const tap::OpCall& op, const OperatorFacts& facts, tap::Stack& stack, BufferTable& buffers);
 
-  /// The operator's arguments. Run the operator on it; then it holds the results.
+  /// Returns a stack with the operator's arguments. After the operator has run on this stack, the stack contains the
+  /// results.
   tap::Stack& stack() { return stack_; }
-  /// Returns: the number of a result's buffer. Buffers that the operator made are numbered from BufferTable::size() on,
-  ///          in the order in which this function first gets them.
+  /// Returns the number of a result's buffer. Buffers that the operator created are numbered from BufferTable::size()
+  /// on, in the order in which this function first receives them.
   BufferId of(const at::Tensor& result);
-  /// Returns: the tensors among the arguments, counted over all arguments
+  /// Returns the tensors of all arguments, in order.
   const std::vector<const c10::TensorImpl*>& identities() const { return identities_; }
 
  private:
@@ -35,7 +36,8 @@ class StandIns {
   BufferTable& buffers_;
   tap::Stack stack_;
   std::vector<const c10::TensorImpl*> identities_;
-  std::vector<Known> known_;  ///< the storages that the operator gets, and those that it makes
+  std::vector<at::Tensor> owners_;  ///< kernels of out= operators use their arguments after the stack has dropped them
+  std::vector<Known> known_;        ///< the storages that the operator receives, and those that it creates
   BufferId next_;
 };
 

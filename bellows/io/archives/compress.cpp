@@ -122,7 +122,7 @@ class GrowingOutput {
     TORCH_CHECK_VALUE(used_ <= size_, where_, ": expected ", size_, " unpacked bytes, found more.");
   }
   Bytes finish(bool whole) {
-    TORCH_CHECK_VALUE(whole, where_, ": compressed data that is truncated or corrupt after ", used_,
+    TORCH_CHECK_VALUE(whole, where_, ": the compressed data is truncated or corrupt after ", used_,
                       " unpacked bytes of ", size_, ".");
     TORCH_CHECK_VALUE(used_ == size_, where_, ": expected ", size_, " unpacked bytes, found ", used_, ".");
     out_.resize(used_);
@@ -180,11 +180,11 @@ Bytes unpack_snappy(ByteSpan bytes, uint64_t size, std::string_view where) {
   size_t found = 0;
   const bool sized = snappy::GetUncompressedLength(pointer<char>(bytes), bytes.size(), &found);
   // The shortest elements are three bytes for 64 output bytes.
-  TORCH_CHECK_VALUE(sized && found / 22 <= bytes.size(), where, ": compressed data that is truncated or corrupt.");
+  TORCH_CHECK_VALUE(sized && found / 22 <= bytes.size(), where, ": the compressed data is truncated or corrupt.");
   TORCH_CHECK_VALUE(found == size, where, ": expected ", size, " unpacked bytes, found ", found, ".");
   Bytes out(found);
   TORCH_CHECK_VALUE(snappy::RawUncompress(pointer<char>(bytes), bytes.size(), pointer<char>(out.data())), where,
-                    ": compressed data that is truncated or corrupt.");
+                    ": the compressed data is truncated or corrupt.");
   return out;
 }
 
@@ -216,7 +216,7 @@ Bytes compress(ByteSpan bytes, const Codec& codec) {
     case Codec::Kind::gzip:
       return make_gzip(bytes, codec.level);
     case Codec::Kind::bzip2:
-      TORCH_CHECK_VALUE(bytes.size() < uint64_t{1} << 31, "compress: bz2 takes less than 2 GiB at once, got ",
+      TORCH_CHECK_VALUE(bytes.size() < uint64_t{1} << 31, "compress: bz2 compresses less than 2 GiB at once, got ",
                         bytes.size(), " bytes. Make the shards smaller.");
       return filled(bytes.size() + bytes.size() / 100 + 600, "bzip2", [&](std::byte* out, size_t* size) {
         auto length = static_cast<unsigned>(*size);

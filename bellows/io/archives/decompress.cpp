@@ -62,15 +62,15 @@ Bytes unpack_start(ByteSpan bytes, std::string_view where, uint64_t max_bytes, u
   Bytes out;
   const auto check = [&](la_ssize_t result) {
     const char* reason = archive_error_string(reader.get());
-    TORCH_CHECK_VALUE(result >= 0, where, ": ", describe_content(bytes), " that is truncated or corrupt after ",
-                      out.size(), " unpacked bytes: ", reason ? reason : "no reason given", ".");
+    TORCH_CHECK_VALUE(result >= 0, where, ": ", describe_content(bytes), " is truncated or corrupt after ", out.size(),
+                      " unpacked bytes: ", reason ? reason : "no reason reported", ".");
   };
   check(archive_read_open_memory(reader.get(), bytes.data(), bytes.size()));
   archive_entry* entry = nullptr;
   check(archive_read_next_header(reader.get(), &entry));
   // Too few bytes for a header: libarchive would return them unchanged.
   TORCH_CHECK_VALUE(archive_filter_code(reader.get(), 0) != ARCHIVE_FILTER_NONE, where, ": ", describe_content(bytes),
-                    " that is truncated: it has ", bytes.size(), " bytes.");
+                    " is truncated: it has only ", bytes.size(), " bytes.");
   constexpr size_t step = 1 << 20;
   for (;;) {
     const size_t filled = out.size();
@@ -79,7 +79,8 @@ Bytes unpack_start(ByteSpan bytes, std::string_view where, uint64_t max_bytes, u
     out.resize(filled + (got > 0 ? static_cast<size_t>(got) : 0));
     check(got);
     if (got == 0 || out.size() >= count) return out;
-    TORCH_CHECK_VALUE(out.size() <= max_bytes, where, ": unpacks to more than the limit of ", max_bytes, " bytes.");
+    TORCH_CHECK_VALUE(out.size() <= max_bytes, where, ": the unpacked data exceeds the limit of ", max_bytes,
+                      " bytes.");
   }
 }
 
@@ -123,10 +124,10 @@ Bytes decompress_zlib(ByteSpan bytes, std::string_view where, uint64_t max_bytes
     stream.avail_out = step;
     result = inflate(&stream, Z_NO_FLUSH);
     out.resize(out.size() - stream.avail_out);
-    TORCH_CHECK_VALUE(result == Z_OK || result == Z_STREAM_END, where,
-                      ": a zlib stream that is truncated or corrupt after ", out.size(),
-                      " unpacked bytes: ", stream.msg ? stream.msg : "it ends too early", ".");
-    TORCH_CHECK_VALUE(out.size() <= max_bytes, where, ": unpacks to more than the limit of ", max_bytes, " bytes.");
+    TORCH_CHECK_VALUE(result == Z_OK || result == Z_STREAM_END, where, ": a zlib stream is truncated or corrupt after ",
+                      out.size(), " unpacked bytes: ", stream.msg ? stream.msg : "the stream ends early", ".");
+    TORCH_CHECK_VALUE(out.size() <= max_bytes, where, ": the unpacked data exceeds the limit of ", max_bytes,
+                      " bytes.");
   }
   TORCH_CHECK_VALUE(bytes.empty() && stream.avail_in == 0, where, ": ", bytes.size() + stream.avail_in,
                     " bytes after the end of a zlib stream.");

@@ -91,9 +91,10 @@ TarIndex make_tar_index(ByteSpan archive, const std::string& where) {
   TarIndex index{.archive_bytes = archive.size()};
   while (std::optional<TarEntry> entry = reader.next()) {
     TORCH_CHECK_VALUE(!has_dots(entry->name), where, ": the name ", printable(entry->name, 200), " at byte ",
-                      entry->offset, " leads out of the archive by \"..\"; such archives are not read.");
+                      entry->offset,
+                      " contains \"..\", which leads out of the archive. Such archives are not supported.");
     TORCH_CHECK_VALUE(index.members.size() < most_members, where, ": more than ", most_members,
-                      " members; expected a shard. Split it.");
+                      " members. Split the archive into several shards.");
     index.members.push_back({std::move(entry->name), entry->offset, entry->data.size()});
   }
   index.members.shrink_to_fit();
@@ -150,7 +151,7 @@ ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_
   const auto fail = [&](const std::string& found) {
     TORCH_CHECK_VALUE(false, "the index ", index, " does not match the archive: expected \"", member.name, "\" (",
                       member.size, " bytes) at byte ", member.offset, ", found ", found,
-                      ". Delete the index; it is recreated.");
+                      ". Delete the index, so that it is created again.");
   };
   if (!lies_inside(member, archive.size())) fail(c10::str("an archive of ", archive.size(), " bytes"));
   const ByteSpan data = archive.subspan(member.offset, member.size);
@@ -162,7 +163,7 @@ ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_
   try {
     entry = TarReader(part, "").next();
   } catch (const c10::ValueError&) {
-    fail("no tar header in front of it");
+    fail("no tar header before it");
   }
   if (!entry) fail("the end of the archive");
   if (entry->data.size() != member.size) fail(c10::str("a member of ", entry->data.size(), " bytes"));
@@ -181,7 +182,7 @@ std::string dali_index(const std::vector<TarMember>& members) {
     if (dot == std::string_view::npos || dot == base) continue;
     TORCH_CHECK_VALUE(name.find_first_of(" \t\r\n\v\f") == std::string_view::npos && dot + 1 < name.size(),
                       "dali_index: the name ", printable(name, 200),
-                      " contains white space, or nothing after its dot, which DALI's index does not support.");
+                      " contains white space or ends after its dot, which DALI's index does not support.");
     const std::string_view key = name.substr(0, dot);
     const bool is_new = samples == 0 || key != last_key;
     if (is_new) ++samples;
@@ -207,7 +208,7 @@ std::vector<TarMember> parse_dali_index(std::string_view text, std::string_view 
   std::vector<TarMember> members;
   for (size_t line = 2; line - 2 < samples; ++line) {
     TORCH_CHECK_VALUE(!text.empty(), where, ": expected ", samples, " samples, found ", line - 2,
-                      ": the index is cut off.");
+                      ": the index is truncated.");
     parse_sample_line(take_line(line), version == "v1.2", members);
   }
   TORCH_CHECK_VALUE(text.find_first_not_of(" \t\r\n") == std::string_view::npos, where, ": expected ", samples,

@@ -118,7 +118,7 @@ ByteSpan TarReader::block_at(uint64_t offset) const {
   if (!is_tar_header(block)) {
     TORCH_CHECK_VALUE(offset > 0, where_, ": expected a tar archive, found ", describe_content(bytes_), ".");
     TORCH_CHECK_VALUE(false, where_, ": expected a tar header at byte ", offset, ", found ",
-                      printable(as_text(block), 16), " whose checksum does not fit: the archive is corrupt.");
+                      printable(as_text(block), 16), " whose checksum does not match: the archive is corrupt.");
   }
   return block;
 }
@@ -132,7 +132,7 @@ ByteSpan TarReader::payload(ByteSpan header, const Extension& extension, uint64_
   const char type = static_cast<char>(header[156]);
   if (type >= '1' && type <= '6') size = 0;  // links, devices, folders: they have no data, regardless of the field
   TORCH_CHECK_VALUE(*size <= bytes_.size() - start, where_, ": truncated: \"", ustar_name(header), "\" needs ", *size,
-                    " bytes from byte ", start, ", the archive has ", bytes_.size() - start, ".");
+                    " bytes from byte ", start, ", but the archive has only ", bytes_.size() - start, ".");
   const uint64_t padded = (*size + kBlock - 1) / kBlock * kBlock;
   TORCH_CHECK_VALUE(padded <= bytes_.size() - start, where_, ": truncated at byte ", bytes_.size(),
                     " in the padding of \"", ustar_name(header), "\", which ends at byte ", start + padded, ".");
@@ -154,19 +154,20 @@ std::optional<TarEntry> TarReader::read(uint64_t* position) const {
                         " bytes at byte ", at + kBlock, ", found one of ", data.size(), ": the archive is corrupt.");
       extension.name = std::string(as_text(data).substr(0, as_text(data).find('\0')));
     } else if (type == 'x') {
-      TORCH_CHECK_VALUE(extension.read_pax(as_text(data)), where_, ": malformed pax header at byte ", at + kBlock, ".");
+      TORCH_CHECK_VALUE(extension.read_pax(as_text(data)), where_, ": found a malformed pax header at byte ",
+                        at + kBlock, ".");
     } else if (is_extension) {
       continue;
     } else if (type == '0' || type == '\0' || type == '7') {
-      TORCH_CHECK_VALUE(!extension.sparse, where_, ": sparse file at byte ", at,
-                        ": not supported; pack it without --sparse.");
+      TORCH_CHECK_VALUE(!extension.sparse, where_, ": found a sparse file at byte ", at,
+                        ": sparse files are not supported. Create the archive without --sparse.");
       std::string name = extension.name ? *extension.name : ustar_name(header);
       // Before POSIX, a folder was a file whose name ended with a slash.
       if (!name.ends_with('/')) return TarEntry{std::move(name), data, at + kBlock};
       extension = {};
     } else {
-      TORCH_CHECK_VALUE(type != 'S', where_, ": sparse file at byte ", at,
-                        ": not supported; pack it without --sparse.");
+      TORCH_CHECK_VALUE(type != 'S', where_, ": found a sparse file at byte ", at,
+                        ": sparse files are not supported. Create the archive without --sparse.");
       extension = {};
     }
   }

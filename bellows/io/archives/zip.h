@@ -15,31 +15,31 @@ namespace bellows::io {
 struct ZipEntry {
   std::string name;
   ByteSpan data;        ///< a view into the archive
-  uint64_t offset = 0;  ///< of `data` from the start of the archive
-  uint64_t size = 0;    ///< uncompressed
+  uint64_t offset = 0;  ///< position of `data` in the archive
+  uint64_t size = 0;    ///< size of the uncompressed data
   uint32_t crc32 = 0;
   bool stored = true;     ///< false: `data` is compressed or encrypted
-  bool deflated = false;  ///< `data` is a deflate stream (io/compress.h: inflate_raw) and not encrypted
+  bool deflated = false;  ///< `data` is a deflate stream and not encrypted; see inflate_raw()
 };
 
-/// Reads zip archives, including zip64. It gives direct access only to stored (uncompressed) files, such as those of
-/// torch.save.
+/// Reads zip archives, including zip64. Only stored (uncompressed) files, such as those of torch.save, can be accessed
+/// directly.
 /// Threads: thread-safe
 class ZipReader {
  public:
   /// Reads and checks the central directory.
-  /// Params: bytes – the whole archive; must outlive the reader
-  ///         where – names it in errors
-  /// Throws: c10::ValueError if the archive is invalid; the message names `where`, the byte offset, what was expected
-  ///         and what was found
+  /// Params: bytes – the complete archive; must outlive the reader
+  ///         where – name of the archive for error messages
+  /// Throws: c10::ValueError if the archive is invalid (the message states `where`, the byte offset, and the expected
+  ///         and actual content)
   ZipReader(ByteSpan bytes, std::string where);
 
-  /// In the order of the central directory.
+  /// The files in the order of the central directory.
   const std::vector<ZipEntry>& entries() const { return entries_; }
-  /// Null if there is none.
+  /// Returns the file with this name, or null if there is none.
   const ZipEntry* find(std::string_view name) const;
-  /// Checks the data against its CRC-32, except in archives whose checksums are all 0 because they were written without
-  /// (torch.serialization.set_crc32_options(False)). ZipWriter always writes checksums.
+  /// Checks the data against its CRC-32. If all checksums of an archive are 0, it was written without checksums
+  /// (torch.serialization.set_crc32_options(False)), and nothing is checked. ZipWriter always writes checksums.
   /// Throws: c10::ValueError if the data is compressed or does not match its checksum
   void verify(const ZipEntry& entry) const;
 
@@ -54,16 +54,16 @@ class ZipReader {
   bool has_checksums_ = false;
 };
 
-/// Writes a zip archive with stored, aligned files. It appears under its name when close() is called.
+/// Writes a zip archive with stored, aligned files. The archive appears under its name when close() is called.
 class ZipWriter {
  public:
-  /// Params: zip64_from – sizes and offsets from this value on use zip64 fields (smaller only in tests)
+  /// Params: zip64_from – sizes and offsets of at least this value use zip64 fields; only tests set a smaller value
   explicit ZipWriter(const std::string& path, uint64_t zip64_from = 0xffffffff);
 
-  /// Params: alignment – of the data's offset in the archive: a power of two
+  /// Params: alignment – the data's offset in the archive is a multiple of this power of two
   void add(std::string_view name, ByteSpan data, size_t alignment = 64);
   void add(std::string_view name, std::string_view text) { add(name, as_bytes(text)); }
-  /// Writes the central directory and moves the archive into place. Without this call, no file remains.
+  /// Writes the central directory and moves the archive into place. If close() is not called, no file remains.
   void close();
 
  private:

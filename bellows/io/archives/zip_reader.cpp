@@ -59,7 +59,7 @@ ZipReader::ZipReader(ByteSpan bytes, std::string where) : bytes_(bytes), where_(
                     describe_content(bytes), ".");
   const std::optional<size_t> end = find_end(bytes);
   TORCH_CHECK_VALUE(end, where_, ": the zip archive has no end record in its ", bytes.size(),
-                    " bytes: the file is truncated or has bytes added to it.");
+                    " bytes: the file is truncated, or other data was appended to it.");
   uint64_t count = u16(bytes, *end + 10), size = u32(bytes, *end + 12), offset = u32(bytes, *end + 16);
   uint64_t limit = *end;
   if (*end >= kLocatorSize && u32(bytes, *end - kLocatorSize) == kEnd64Locator) {
@@ -70,16 +70,16 @@ ZipReader::ZipReader(ByteSpan bytes, std::string where) : bytes_(bytes), where_(
     count = u64(bytes, end64 + 32), size = u64(bytes, end64 + 40), offset = u64(bytes, end64 + 48);
     limit = end64;
   }
-  TORCH_CHECK_VALUE(offset <= limit && size == limit - offset, where_, ": the zip directory is said to take ", size,
-                    " bytes from byte ", offset, ", but its end record stands at byte ", limit,
+  TORCH_CHECK_VALUE(offset <= limit && size == limit - offset, where_, ": the zip directory should take ", size,
+                    " bytes from byte ", offset, ", but its end record is at byte ", limit,
                     ": the archive is corrupt.");
   read_directory(offset, size, count);
 }
 
 void ZipReader::read_directory(uint64_t offset, uint64_t size, uint64_t count) {
   const uint64_t end = offset + size;
-  TORCH_CHECK_VALUE(count <= size / kCentralSize, where_, ": the zip directory at byte ", offset, " is said to list ",
-                    count, " files, too many for its ", size, " bytes.");
+  TORCH_CHECK_VALUE(count <= size / kCentralSize, where_, ": the zip directory at byte ", offset, " should list ",
+                    count, " files, which is too many for its ", size, " bytes.");
   entries_.reserve(count);
   for (uint64_t i = 0; i < count; ++i) offset = read_entry(offset, end);
   TORCH_CHECK_VALUE(offset == end, where_, ": the zip directory lists ", count, " files and should end at byte ",
@@ -93,8 +93,8 @@ uint64_t ZipReader::read_entry(uint64_t offset, uint64_t end) {
                     ": expected an entry of the zip directory at byte ", offset, ": the archive is corrupt.");
   const uint64_t name_size = u16(bytes_, offset + 28), extra_size = u16(bytes_, offset + 30);
   const uint64_t length = kCentralSize + name_size + extra_size + u16(bytes_, offset + 32);
-  TORCH_CHECK_VALUE(length <= left, where_, ": the entry at byte ", offset, " runs past the zip directory's end, byte ",
-                    end, ": the archive is corrupt.");
+  TORCH_CHECK_VALUE(length <= left, where_, ": the entry at byte ", offset,
+                    " exceeds the end of the zip directory at byte ", end, ": the archive is corrupt.");
   ZipEntry entry;
   entry.name = as_text(bytes_.subspan(offset + kCentralSize, name_size));
   const std::string shown = printable(entry.name, 100);
@@ -112,11 +112,11 @@ uint64_t ZipReader::read_entry(uint64_t offset, uint64_t end) {
       ": expected the header of ", shown, " at byte ", header, ": the archive is corrupt.");
   entry.offset = header + kLocalSize + u16(bytes_, header + 26) + u16(bytes_, header + 28);
   TORCH_CHECK_VALUE(entry.offset <= bytes_.size() && packed <= bytes_.size() - entry.offset, where_, ": ", shown,
-                    " needs ", size, " bytes from byte ", entry.offset, ", the archive has ", bytes_.size(),
-                    ": it is corrupt.");
+                    " needs ", size, " bytes from byte ", entry.offset, ", but the archive has only ", bytes_.size(),
+                    ": the archive is corrupt.");
   TORCH_CHECK_VALUE(as_text(bytes_.subspan(header + kLocalSize)).starts_with(entry.name), where_,
-                    ": the header at byte ", header, " is not that of ", shown,
-                    ", as the directory says: the archive is corrupt.");
+                    ": the header at byte ", header, " does not belong to ", shown,
+                    ", which the directory lists there: the archive is corrupt.");
   entry.data = bytes_.subspan(entry.offset, packed);
   entry.size = size;
   TORCH_CHECK_VALUE(index_.emplace(entry.name, entries_.size()).second, where_, ": ", shown,
@@ -133,7 +133,7 @@ const ZipEntry* ZipReader::find(std::string_view name) const {
 
 void ZipReader::verify(const ZipEntry& entry) const {
   TORCH_CHECK_VALUE(entry.stored, where_, ": ", printable(entry.name, 100), " at byte ", entry.offset,
-                    " is compressed or encrypted; only stored files are read. torch.save writes such files.");
+                    " is compressed or encrypted. Only uncompressed files, as torch.save writes them, are supported.");
   if (!has_checksums_) return;
   const uint32_t found = io::crc32(entry.data);
   TORCH_CHECK_VALUE(found == entry.crc32, where_, ": ", printable(entry.name, 100), " at byte ", entry.offset, " (",

@@ -46,7 +46,7 @@ void check_image_size(int64_t width, int64_t height, std::string_view where) {
   TORCH_CHECK_VALUE(width > 0 && height > 0, where, ": expected an image with pixels, found ", width, " × ", height,
                     ".");
   TORCH_CHECK_VALUE(width <= kMaxImagePixels / height, where, ": an image of ", width, " × ", height,
-                    " pixels is refused; the limit is ", kMaxImagePixels, ".");
+                    " pixels is too large. The limit is ", kMaxImagePixels, ".");
 }
 
 void check_part(const PartOptions& options, int64_t width, int64_t height, std::string_view where) {
@@ -80,7 +80,7 @@ ImageInfo decode_image_into(ByteSpan bytes, ColorMode mode, std::span<uint8_t> o
   const ImageInfo info = image_info(bytes, where);
   TORCH_CHECK_VALUE(static_cast<int64_t>(out.size()) >= info.bytes_as(mode), where, ": an image of ", info.width, " × ",
                     info.height, " × ", info.channels_as(mode), " needs ", info.bytes_as(mode),
-                    " bytes, found room for ", out.size(), ".");
+                    " bytes, but the buffer has only ", out.size(), ".");
   decode_checked(bytes, mode, info, out.data(), where);
   return info;
 }
@@ -109,7 +109,7 @@ Bytes encode_jpeg(const at::Tensor& image, int quality) {
                     ".");
   const at::Tensor dense = dense_image("encode_jpeg", image, {1, 3});
   TORCH_CHECK_VALUE(dense.size(0) <= 65500 && dense.size(1) <= 65500,
-                    "encode_jpeg: JPEG holds at most 65500 × 65500 pixels, found ", image.sizes(), ".");
+                    "encode_jpeg: JPEG stores at most 65500 × 65500 pixels, found ", image.sizes(), ".");
   return jpeg_encode(dense.const_data_ptr<uint8_t>(), dense.size(0), dense.size(1), dense.size(2), quality);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The interface between image.cpp and the two codecs. png_decode writes rows without padding into memory that the
-// caller has sized. jpeg_decode requests memory when it has determined the size.
+// The interface between image.cpp and the two codecs. png_decode() writes rows without padding into memory of the right
+// size, which the caller allocates. jpeg_decode() requests memory when the size is known.
 
 #include <c10/util/FunctionRef.h>
 
@@ -13,7 +13,7 @@
 
 namespace bellows::io {
 
-/// Pillow's luma.
+/// Computes luma like Pillow.
 inline uint8_t luma(unsigned r, unsigned g, unsigned b) {
   return static_cast<uint8_t>((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16);
 }
@@ -29,7 +29,7 @@ Bytes jpeg_encode(const uint8_t* pixels, int64_t height, int64_t width, int64_t 
 
 /// Throws: c10::ValueError if the image is empty or larger than kMaxImagePixels
 void check_image_size(int64_t width, int64_t height, std::string_view where);
-/// Throws: c10::ValueError if the region is not part of an image of width × height or the shrink factor is not
+/// Throws: c10::ValueError if the region is not part of an image of width × height, or if the shrink factor is not
 ///         supported
 void check_part(const PartOptions& options, int64_t width, int64_t height, std::string_view where);
 

@@ -124,8 +124,8 @@ void check_jpeg_promise(const jpeg_decompress_struct& info, ByteSpan bytes, std:
   for (int i = 0; i < info.num_components; ++i)
     blocks += uint64_t{info.comp_info[i].width_in_blocks} * info.comp_info[i].height_in_blocks;
   TORCH_CHECK_VALUE(info.arith_code || blocks <= 8 * uint64_t{bytes.size()}, where,
-                    ": JPEG data truncated or corrupt: ", info.image_width, " × ", info.image_height,
-                    " pixels cannot come from ", bytes.size(), " bytes.");
+                    ": the JPEG data is truncated or corrupt: ", info.image_width, " × ", info.image_height,
+                    " pixels need more than ", bytes.size(), " bytes.");
 }
 
 constexpr int kFirstRestart = 0xd0, kEndOfImage = 0xd9;
@@ -261,8 +261,8 @@ std::string take_jpeg_error() {
 
 template <class F>
 void check_jpeg(std::string_view where, const F& body) {
-  TORCH_CHECK_VALUE(jpeg_reader->errors.guard(body), where, ": JPEG data truncated or corrupt: ", take_jpeg_error(),
-                    ".");
+  TORCH_CHECK_VALUE(jpeg_reader->errors.guard(body), where,
+                    ": the JPEG data is truncated or corrupt: ", take_jpeg_error(), ".");
 }
 
 /// Reads the header of `bytes`; the decoder is then ready to start.
@@ -271,8 +271,8 @@ jpeg_decompress_struct& open_jpeg(ByteSpan bytes, std::string_view where) {
   TORCH_CHECK(jpeg_reader->ready, "cannot start libjpeg: ", take_jpeg_error(), ".");
   jpeg_decompress_struct& info = jpeg_reader->info;
   const bool good = jpeg_reader->open(bytes);
-  TORCH_CHECK_VALUE(good, where, ": JPEG header damaged or truncated (", bytes.size(), " bytes): ", take_jpeg_error(),
-                    ".");
+  TORCH_CHECK_VALUE(good, where, ": the JPEG header is damaged or truncated (", bytes.size(),
+                    " bytes): ", take_jpeg_error(), ".");
   check_image_size(info.image_width, info.image_height, where);
   return info;
 }
@@ -350,7 +350,7 @@ void leave_jpeg(jpeg_decompress_struct& info, ByteSpan bytes, std::string_view w
   const size_t at = bytes.size() - info.src->bytes_in_buffer;
   const std::string_view rest = as_text(bytes.subspan(at - std::min(at, read_ahead)));
   TORCH_CHECK_VALUE(rest.rfind("\xff\xd9") != std::string_view::npos, where,
-                    ": JPEG data truncated or corrupt: no end marker in ", bytes.size(), " bytes.");
+                    ": the JPEG data is truncated or corrupt: there is no end marker in ", bytes.size(), " bytes.");
   jpeg_abort_decompress(&info);
 }
 
@@ -507,7 +507,7 @@ Bytes jpeg_with_restarts(ByteSpan jpeg, std::string_view where) {
   jpeg_save_markers(&reader.info, JPEG_COM, 0xffff);
   for (int i = 0; i < 16; ++i) jpeg_save_markers(&reader.info, JPEG_APP0 + i, 0xffff);
   const bool opened = reader.open(jpeg);
-  TORCH_CHECK_VALUE(opened, where, ": JPEG header damaged or truncated (", jpeg.size(),
+  TORCH_CHECK_VALUE(opened, where, ": the JPEG header is damaged or truncated (", jpeg.size(),
                     " bytes): ", reader.errors.message, ".");
   jpeg_decompress_struct& info = reader.info;
   check_image_size(info.image_width, info.image_height, where);
@@ -516,7 +516,7 @@ Bytes jpeg_with_restarts(ByteSpan jpeg, std::string_view where) {
   jpeg_compress_struct out{};
   JpegMemory memory;
   const bool good = write_with_restarts(reader, out, memory);
-  TORCH_CHECK_VALUE(good, where, ": JPEG data truncated or corrupt: ", reader.errors.message, ".");
+  TORCH_CHECK_VALUE(good, where, ": the JPEG data is truncated or corrupt: ", reader.errors.message, ".");
   const ByteSpan result = memory.data ? memory.bytes() : jpeg;
   return Bytes(result.begin(), result.end());
 }

@@ -73,8 +73,8 @@ struct PngReader {
   template <class Body>
   void run(const Body& body) {
     const bool good = guarded(png, body);
-    TORCH_CHECK_VALUE(good, where, ": PNG damaged or truncated at byte ", state.position, " of ", state.input.size(),
-                      ": ", state.message, ".");
+    TORCH_CHECK_VALUE(good, where, ": the PNG is damaged or truncated at byte ", state.position, " of ",
+                      state.input.size(), ": ", state.message, ".");
   }
 
   ImageInfo read_header() {
@@ -97,7 +97,7 @@ struct PngReader {
 void check_promise(const PngReader& reader, const ImageInfo& info) {
   const uint64_t raw = png_get_rowbytes(reader.png, reader.info) * static_cast<uint64_t>(info.height);
   TORCH_CHECK_VALUE(raw <= 1032 * static_cast<uint64_t>(reader.state.input.size()), reader.where,
-                    ": PNG truncated or corrupt: ", info.width, " × ", info.height, " pixels cannot come from ",
+                    ": the PNG is truncated or corrupt: ", info.width, " × ", info.height, " pixels need more than ",
                     reader.state.input.size(), " bytes.");
 }
 
@@ -141,7 +141,7 @@ void png_decode(ByteSpan bytes, ColorMode mode, const ImageInfo& info, uint8_t* 
     png_read_update_info(reader.png, reader.info);
   });
   TORCH_CHECK(static_cast<int64_t>(png_get_rowbytes(reader.png, reader.info)) == row_bytes, where,
-              ": libpng gives rows of ", png_get_rowbytes(reader.png, reader.info), " bytes, expected ", row_bytes,
+              ": libpng returns rows of ", png_get_rowbytes(reader.png, reader.info), " bytes, expected ", row_bytes,
               ".");
   reader.run([&reader, target, &info, row_bytes] { read_rows(reader, target, info.height, row_bytes); });
   for (int64_t i = 0; i < (to_gray ? pixels : 0); ++i)

@@ -15,12 +15,12 @@
 #include <functional>
 #include <future>
 #include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "bellows/core/error.h"
 #include "bellows/core/log.h"
+#include "bellows/core/mutex.h"
 #include "bellows/io/crc32.h"
 #include "bellows/system/trusted_folder.h"
 
@@ -64,17 +64,17 @@ bool check_once(const std::string& path, ino_t inode, const std::function<bool()
     ino_t inode = 0;
     std::shared_future<bool> result;
   };
-  static std::mutex mutex;
-  static std::map<std::string, Checked> files;
+  static Mutex mutex;
+  static std::map<std::string, Checked> files BELLOWS_GUARDED_BY(mutex);
   std::shared_future<bool> result;
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     Checked& known = files[path];
     if (known.inode != inode) known = {inode, std::async(std::launch::deferred, std::ref(check)).share()};
     result = known.result;
   }
   if (result.get()) return true;
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   files.erase(path);  // another file may reuse the inode
   return false;
 }
@@ -104,8 +104,8 @@ void make_cache_folder(const std::string& folder) {
   if (!usual.empty() && folder.starts_with(usual)) make_private_folder(usual);
   std::error_code error;
   fs::create_directories(folder, error);
-  TORCH_CHECK(!error, "cannot make the folder ", folder, ": ", errno_message(error.value()),
-              ". Choose another one: cache_folder, or BELLOWS_CACHE.");
+  TORCH_CHECK(!error, "cannot create the folder ", folder, ": ", errno_message(error.value()),
+              ". Set cache_folder or BELLOWS_CACHE to another folder.");
 }
 
 std::optional<FileLock> FileLock::try_lock(const std::string& path) {
@@ -113,12 +113,12 @@ std::optional<FileLock> FileLock::try_lock(const std::string& path) {
     // Open without following links, which could lead to any file of the user, and without blocking on a pipe.
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     TORCH_CHECK(fd >= 0 || errno != ELOOP, "cannot lock ", path,
-                ": it is a symbolic link, a regular file was expected. Remove it.");
+                ": expected a regular file, found a symbolic link. Remove it.");
     TORCH_CHECK(fd >= 0, "cannot write ", path, ": ", errno_message(errno), ". Choose another folder.");
     FileLock lock(path, fd);
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
       TORCH_CHECK(errno == EWOULDBLOCK, "cannot lock ", path, ": ", errno_message(errno),
-                  ". Choose a folder on a file system with locks.");
+                  ". Choose a folder on a file system that supports locks.");
       return std::nullopt;
     }
     if (same_file(fd, path)) return lock;  // otherwise, its last holder removed it
@@ -178,7 +178,7 @@ std::optional<DownloadNote> CacheFolder::read_note(const std::string& key) const
     if (json.contains("crc32c")) note.crc32c = json["crc32c"].get<uint32_t>();
     return note;
   } catch (const std::exception& error) {
-    if (fs::exists(path, ignored)) log_info("cache: ", path, " is damaged; the file is fetched again.");
+    if (fs::exists(path, ignored)) log_info("cache: ", path, " is damaged, so the file is downloaded again.");
     return std::nullopt;
   }
 }
@@ -243,7 +243,8 @@ std::shared_ptr<const MappedFile> CacheFolder::map(const std::string& key, const
   if (::flock(fd, LOCK_SH | LOCK_NB) != 0 || ::fstat(fd, &status) != 0 || status.st_nlink == 0) return nullptr;
   if (static_cast<uint64_t>(status.st_size) != version.size) {
     // The holder of the key's lock replaces it: another file may have this name by now.
-    log_warn("cache: ", path, " has ", status.st_size, " bytes instead of ", version.size, "; it is fetched again.");
+    log_warn("cache: ", path, " has ", status.st_size, " bytes instead of ", version.size,
+             ", so it is downloaded again.");
     return nullptr;
   }
   ::futimens(fd, nullptr);

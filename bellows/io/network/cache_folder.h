@@ -12,16 +12,17 @@
 
 namespace bellows::io {
 
-/// The folder for cached data that can be created or fetched again: $BELLOWS_CACHE, else $XDG_CACHE_HOME/bellows, else
-/// $HOME/.cache/bellows; "" if none of them is set.
+/// Returns the folder for cached data, which can be created or fetched again. It is $BELLOWS_CACHE, or else
+/// $XDG_CACHE_HOME/bellows, or else $HOME/.cache/bellows. If none of these variables is set, the result is "".
 std::string default_cache_folder();
 
-/// Creates `folder` with missing parents. default_cache_folder() gets the mode 0700, because it also holds compiled
-/// kernels, which are used only if no other user can write there.
-/// Throws: c10::Error if the system refuses
+/// Creates `folder` and its missing parents. The folder default_cache_folder() gets the mode 0700, because it also
+/// contains compiled kernels. Kernels are used only if no other user can write to the folder.
+/// Throws: c10::Error if the system cannot create the folder
 void make_cache_folder(const std::string& folder);
 
-/// A lock (flock) on a file created for it. The kernel releases it even if the process is killed.
+/// A lock (flock) on a file that is created for it. The operating system releases the lock even if the process is
+/// killed.
 class FileLock {
  public:
   /// Returns nothing if another process, or another FileLock of this process, holds the lock.
@@ -29,7 +30,7 @@ class FileLock {
   FileLock(FileLock&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
   FileLock& operator=(FileLock&&) = delete;
   ~FileLock();
-  /// Removes the file; the lock stays held.
+  /// Removes the file. The lock is still held.
   void remove_file() const;
 
  private:
@@ -38,26 +39,26 @@ class FileLock {
   int fd_;
 };
 
-/// Metadata of a downloaded file, stored beside it.
+/// The content of KEY.json: metadata of a downloaded file.
 struct DownloadNote {
   HttpFile version;
-  std::string boot;                ///< identifies the boot of the machine during which it was written
-  std::optional<uint32_t> crc32c;  ///< of the whole file
+  std::string boot;                ///< identifies the machine's boot during which the note was written
+  std::optional<uint32_t> crc32c;  ///< of the complete file
   bool doubted = false;            ///< a reader could not parse the file
-  int64_t repeats = 0;             ///< number of consecutive new downloads with the same bytes after a doubt
+  int64_t repeats = 0;             ///< after a doubt: number of consecutive downloads with the same bytes
 };
 
-/// The files of a FileCache's folder: their names, their locks and their eviction.
+/// Manages the files in the folder of a FileCache: their names, locks and eviction.
 ///
-/// KEY-VERSION-SIZE is a complete file; with the suffix `.part`, it is incomplete. KEY.json holds the server's
-/// information about it, and its CRC-32C once it is complete. A download holds KEY.lock. Eviction and the renaming of
-/// complete files hold `.lock`; under this lock, every file is visible exactly once, and the total size never exceeds
-/// the limit.
+/// KEY-VERSION-SIZE is a complete file. With the suffix `.part`, it is an incomplete file. KEY.json contains the
+/// server's information about the file. When the file is complete, KEY.json also contains its CRC-32C. A download holds
+/// the lock KEY.lock. Eviction and the renaming of complete files hold the lock `.lock`. This lock ensures that every
+/// file is visible exactly once, and that the total size never exceeds the limit.
 /// Threads: thread-safe
 class CacheFolder {
  public:
-  /// Params: folder – created if missing
-  /// Throws: c10::Error if it cannot be created
+  /// Params: folder – created if it is missing
+  /// Throws: c10::Error if the folder cannot be created
   CacheFolder(std::string folder, int64_t limit_bytes);
 
   static std::string key_of(const std::string& url);
@@ -66,33 +67,33 @@ class CacheFolder {
   std::string lock_path(const std::string& key) const { return folder_ + "/" + key + ".lock"; }
   std::string folder_lock_path() const { return folder_ + "/.lock"; }
 
-  /// Returns the stored version of the file. Returns nothing if the note is missing or damaged, or if the file is
-  /// incomplete and the note is older than the machine's last boot.
+  /// Returns the version in KEY.json. Returns nothing if KEY.json is missing or damaged. The result is also empty if
+  /// the file is incomplete and KEY.json is older than the machine's last boot.
   std::optional<HttpFile> noted(const std::string& key) const;
   void note(const std::string& key, const std::string& url, const HttpFile& version) const;
   /// Records that the file is complete.
-  /// Params: before – the result of read_note() for the doubted file that it replaces
+  /// Params: before – the result of read_note() for the doubted file that was replaced
   void note_whole(const std::string& key, const std::string& url, const HttpFile& version, uint32_t crc32c,
                   const std::optional<DownloadNote>& before) const;
   std::optional<DownloadNote> read_note(const std::string& key) const;
 
-  /// Records that a reader found the complete file of this version damaged. The record is removed when the file is
-  /// fetched again. The caller holds the key's lock.
-  /// Returns: false if the server sent the same bytes twice in a row after a doubt; the file is then fetched again one
+  /// Records that a reader could not parse the complete file of this version. The record is removed when the file is
+  /// fetched again. The caller must hold the key's lock.
+  /// Returns: false if the server sent the same bytes twice in a row after a doubt. The file is then fetched again one
   ///          day later at the earliest
   bool doubt(const std::string& key, const std::string& url, const HttpFile& version) const;
   bool is_doubted(const std::string& key, const HttpFile& version) const;
 
-  /// Maps a complete file and protects it from eviction while the mapping exists. Returns null if it is missing or its
-  /// size or checksum is wrong. The checksum is verified once per process and file; files that were downloaded before
-  /// checksums were recorded have none.
+  /// Maps a complete file and protects it from eviction while the mapping exists. Returns null if the file is missing,
+  /// or if its size or checksum is wrong. The checksum is verified once per process and file. Files that were
+  /// downloaded before checksums were recorded have no checksum.
   std::shared_ptr<const MappedFile> map(const std::string& key, const HttpFile& version) const;
 
-  /// Creates the partial file if there is space for all its bytes, after evicting the least recently used files. The
-  /// caller holds the key's lock. Returns false if the files in use leave too little space or another process is
-  /// evicting files.
+  /// Creates the partial file if there is space for all its bytes. If necessary, the least recently used files are
+  /// evicted first. The caller must hold the key's lock. Returns false if the files in use leave too little space, or
+  /// if another process is evicting files.
   bool reserve(const std::string& key, const HttpFile& version) const;
-  /// Gives the partial file, which has all its bytes, the name of a complete one. The caller holds the key's lock.
+  /// Renames a partial file that has all its bytes to the name of a complete file. The caller must hold the key's lock.
   /// Returns false if another process is evicting files.
   bool make_whole(const std::string& key, const HttpFile& version) const;
 

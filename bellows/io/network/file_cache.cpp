@@ -34,7 +34,7 @@ uint64_t bytes_in(const std::string& path) {
 
 void check_stop(const std::string& url, const std::stop_token& stop) {
   TORCH_CHECK(!stop.stop_requested(), "cache: ", public_url(url), ": stopped on request.");
-  throw_if_stopped("getting " + public_url(url));
+  throw_if_stopped("downloading " + public_url(url));
 }
 
 /// Does not follow links, which could lead to any file of the user.
@@ -51,7 +51,7 @@ milliseconds patience(const HttpOptions& http) {
 
 std::string cache_folder(const FileCacheOptions& options) {
   const std::string folder = options.folder.empty() ? default_cache_folder() : options.folder;
-  TORCH_CHECK_VALUE(!folder.empty(), "cache: no folder for files from the network: set BELLOWS_CACHE, or HOME.");
+  TORCH_CHECK_VALUE(!folder.empty(), "cache: there is no folder for downloaded files. Set BELLOWS_CACHE or HOME.");
   return folder;
 }
 
@@ -70,8 +70,9 @@ class FileCache::Download final : public HttpSink {
     const CacheFolder& folder = cache_.folder_;
     if (!replace_ && offset == 0 && file.size > 0 && folder.map(key_, file)) return false;
     const auto limit = static_cast<uint64_t>(folder.limit_bytes());
-    TORCH_CHECK_VALUE(file.size <= limit, "cache: ", public_url(url_), " has ", file.size, " bytes; the cache in ",
-                      folder.path(), " may have ", limit, " in all. Raise cache_bytes.");
+    TORCH_CHECK_VALUE(file.size <= limit, "cache: ", public_url(url_), " has ", file.size,
+                      " bytes, but the limit of the cache in ", folder.path(), " is ", limit,
+                      " bytes in total. Raise cache_bytes.");
     // The new note does not record why the file is replaced, so remove the file first.
     if (replace_) {
       if (!replaced_) replaced_ = folder.read_note(key_);
@@ -162,18 +163,18 @@ void FileCache::prefetch(const std::string& url, const std::stop_token& stop) {
 }
 
 void FileCache::remember(const std::string& url, const HttpFile& version) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   known_[url] = version;
 }
 
 void FileCache::settle(const std::string& url) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   settled_.insert(url);
 }
 
 HttpFile FileCache::look(const std::string& url, const std::stop_token& stop) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto known = known_.find(url); known != known_.end()) return known->second;
   }
   HttpFile version;
@@ -185,7 +186,7 @@ HttpFile FileCache::look(const std::string& url, const std::stop_token& stop) {
     const std::string key = CacheFolder::key_of(url);
     const auto noted = folder_.noted(key);
     if (stop.stop_requested() || !noted || bytes_in(folder_.whole_path(key, *noted)) != noted->size) throw;
-    log_warn(user_message(error), " The copy in the cache is used.");
+    log_warn(user_message(error), " The cached copy is used.");
     version = *noted;
   }
   remember(url, version);
@@ -209,7 +210,7 @@ HttpFile FileCache::read(const std::string& url, uint64_t offset, std::span<std:
 CachedFile FileCache::find_whole(const std::string& url) {
   HttpFile version;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto known = known_.find(url);
     if (known == known_.end()) return {};
     version = known->second;
@@ -227,7 +228,7 @@ CachedFile FileCache::find_whole(const std::string& url) {
 
 CachedFile FileCache::keep(const std::string& url, CachedFile file) {
   if (!file.content) return file;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   open_[url] = file.content;
   note_use(file.content);
   return file;
@@ -265,7 +266,7 @@ void FileCache::note_use(const std::shared_ptr<const MappedFile>& content) {
 
 /// Returns false if there was nothing to drop.
 bool FileCache::drop_idle() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const bool had = !recent_.empty();
   recent_.clear();
   recent_bytes_ = 0;
@@ -275,7 +276,7 @@ bool FileCache::drop_idle() {
 FileLock FileCache::lock_key(const std::string& url, const std::stop_token& stop) const {
   const std::string key = CacheFolder::key_of(url);
   uint64_t seen = 0;
-  LongWait wait(public_url(url) + ", which another process is fetching", "lock file: " + folder_.lock_path(key));
+  LongWait wait(public_url(url) + ", which another process is downloading", "lock file: " + folder_.lock_path(key));
   for (auto changed = CacheClock::now();;) {
     if (auto lock = FileLock::try_lock(folder_.lock_path(key))) return std::move(*lock);
     check_stop(url, stop);
@@ -284,7 +285,7 @@ FileLock FileCache::lock_key(const std::string& url, const std::stop_token& stop
     if (now != seen) changed = CacheClock::now();
     seen = now;
     TORCH_CHECK(CacheClock::now() - changed < patience(options_.http), "cache: ", public_url(url),
-                " is being fetched by another process, which has made no progress since byte ", seen, " (",
+                " is being downloaded by another process, which has made no progress since byte ", seen, " (",
                 folder_.lock_path(key), "). End that process.");
     wait.sleep(milliseconds(20));
   }
@@ -293,13 +294,13 @@ FileLock FileCache::lock_key(const std::string& url, const std::stop_token& stop
 bool FileCache::reserve(const std::string& url, const HttpFile& version, IfFull if_full, const std::stop_token& stop) {
   const std::string key = CacheFolder::key_of(url);
   const auto end = CacheClock::now() + milliseconds(options_.http.stall_timeout_ms);
-  LongWait wait("room in " + folder_.path());
+  LongWait wait("free space in " + folder_.path());
   while (!folder_.reserve(key, version)) {
     const bool dropped = drop_idle();
     if (!dropped && if_full == IfFull::give_up) return false;
     check_stop(url, stop);
-    TORCH_CHECK(CacheClock::now() < end, "cache: no room for ", public_url(url), " (", version.size, " bytes) in ",
-                folder_.path(), ": files that are in use leave less than that of its ", folder_.limit_bytes(),
+    TORCH_CHECK(CacheClock::now() < end, "cache: there is no space for ", public_url(url), " (", version.size,
+                " bytes) in ", folder_.path(), ". Files in use occupy too much of its ", folder_.limit_bytes(),
                 " bytes. Raise cache_bytes.");
     if (dropped) continue;
     wait.sleep(milliseconds(20));
@@ -317,10 +318,10 @@ CachedFile FileCache::fetch(const std::string& url, IfFull if_full, const std::s
   const bool whole = intact && !doubted;
   if (doubted)
     log_warn("cache: the copy of ", public_url(url), " in ", folder_.whole_path(key, here),
-             " could not be read when it was last used. It is fetched again.");
+             " could not be read when it was last used. The file is downloaded again.");
   if (!intact && here.size > 0 && bytes_in(folder_.whole_path(key, here)) == here.size)
     log_warn("cache: the copy of ", public_url(url), " in ", folder_.whole_path(key, here),
-             " is damaged: it is not what was fetched. It is fetched again.");
+             " is damaged: it differs from the downloaded file. The file is downloaded again.");
   const uint64_t part = bytes_in(folder_.part_path(key, here));
   const uint64_t have = whole ? here.size : part <= here.size && !doubted ? part : 0;
   Download download(*this, url, if_full, doubted, stop);
@@ -331,7 +332,7 @@ CachedFile FileCache::fetch(const std::string& url, IfFull if_full, const std::s
     throw;
   } catch (const c10::Error& error) {
     if (stop.stop_requested() || !intact || !folder_.map(key, here)) throw;
-    log_warn(user_message(error), " The copy in the cache is used.");
+    log_warn(user_message(error), " The cached copy is used.");
     version = here;
   }
   if (download.full()) return {};

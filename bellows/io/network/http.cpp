@@ -58,7 +58,7 @@ void wait_before(int failures, const std::string& url, const HttpAnswer& answer,
   const int64_t asked = std::min(answer.retry_after_s * 1000, most_retry_after_ms);
   const std::chrono::milliseconds wait(std::max(jittered, asked));
   if (wait >= std::chrono::seconds(5))
-    log_warn("http: ", public_url(url), ": ", answer.trouble, ". The next attempt begins in ", wait.count() / 1000,
+    log_warn("http: ", public_url(url), ": ", answer.trouble, ". The next attempt starts in ", wait.count() / 1000,
              " s (", failures + 1, " of ", options.attempts, ").");
   LongWait pause(public_url(url) + ": " + answer.trouble);
   const auto end = LongWait::Clock::now() + wait;
@@ -66,8 +66,9 @@ void wait_before(int failures, const std::string& url, const HttpAnswer& answer,
 }
 
 std::string failure_text(const std::string& url, const HttpAnswer& answer, const TrackedSink& sink) {
-  std::string text = c10::str("http: cannot get ", public_url(url), ": ", answer.trouble);
-  if (sink.file().size > 0) text += c10::str(" (", sink.offset(), " of ", sink.file().size, " bytes are here)");
+  std::string text = c10::str("http: cannot download ", public_url(url), ": ", answer.trouble);
+  if (sink.file().size > 0)
+    text += c10::str(" (", sink.offset(), " of ", sink.file().size, " bytes are already downloaded)");
   return text + ".";
 }
 
@@ -82,16 +83,17 @@ HttpAnswer get_all(const std::string& url, TrackedSink& sink, std::optional<uint
     if (answer.status == 304 || !answer.wanted || (part && answer.start_again)) return answer;
     if (answer.trouble.empty()) {
       if (sink.offset() >= end.value_or(sink.file().size)) return answer;
-      answer.trouble = "the answer ended early";
+      answer.trouble = "the response ended early";
       answer.can_repeat = true;
     }
     if (end && answer.status == 416 && answer.file.size == 0) return answer;  // an empty file has no first byte
     if (transfer.received() >= enough_progress) failures = 0;
     const std::string text = failure_text(url, answer, sink);
-    TORCH_CHECK_VALUE(answer.can_repeat, text, answer.status == 403 ? " A signed URL may have expired." : "",
-                      answer.status >= 300 && answer.status < 500 ? " Check the address." : "");
+    TORCH_CHECK_VALUE(answer.can_repeat, text,
+                      answer.status == 403 ? " If the URL is signed, it may have expired." : "",
+                      answer.status >= 300 && answer.status < 500 ? " Check the URL." : "");
     TORCH_CHECK(++failures < options.attempts, text, " ", options.attempts, " attempts failed.");
-    log_debug(text, " Trying again.");
+    log_debug(text, " Retrying.");
     if (answer.start_again) sink.forget();
     wait_before(failures, url, answer, options, stop);
   }

@@ -8,9 +8,9 @@
 #include <array>
 #include <charconv>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "bellows/core/mutex.h"
 #include "bellows/core/text.h"
 #include "bellows/system/no_sigpipe.h"
 #include "bellows/system/stop.h"
@@ -46,7 +46,7 @@ class HandlePool {
 
   CURL* take() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!idle_.empty()) {
         CURL* const handle = idle_.back();
         idle_.pop_back();
@@ -61,7 +61,7 @@ class HandlePool {
   void give_back(CURL* handle) {
     curl_easy_reset(handle);  // keeps the connections, resets the pointers to the caller's options
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (idle_.size() < idle_.capacity()) return idle_.push_back(handle);
     }
     curl_easy_cleanup(handle);
@@ -73,15 +73,17 @@ class HandlePool {
   HandlePool() {
     curl_global_init(CURL_GLOBAL_DEFAULT);
     idle_.reserve(most_idle);
-    ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
-                     [] {
+    // Not checked: the first handler locks the mutex, and the others unlock it.
+    ::pthread_atfork([]() BELLOWS_NO_THREAD_SAFETY_ANALYSIS { instance().mutex_.lock(); },
+                     []() BELLOWS_NO_THREAD_SAFETY_ANALYSIS { instance().mutex_.unlock(); },
+                     []() BELLOWS_NO_THREAD_SAFETY_ANALYSIS {
                        instance().idle_.clear();  // no cleanup, which would close the parent's connections
                        instance().mutex_.unlock();
                      });
   }
 
-  std::mutex mutex_;
-  std::vector<CURL*> idle_;
+  Mutex mutex_;
+  std::vector<CURL*> idle_ BELLOWS_GUARDED_BY(mutex_);
 };
 
 struct HandleReturn {
@@ -193,7 +195,7 @@ bool HttpTransfer::begin() {
   const long status = this->status();
   const std::optional<uint64_t> size = status == 206 ? headers_.total : headers_.length;
   if (!size) {
-    mismatch_ = "it does not say how large the file is";
+    mismatch_ = "the response has no file size";
     return false;
   }
   headers_.file.size = *size;
@@ -204,7 +206,7 @@ bool HttpTransfer::begin() {
   const bool same = headers_.file.size == known_.size && (known_.etag.empty() || headers_.file.etag == known_.etag);
   if (status == 206 && (headers_.range_begin != offset_ || (known_.size > 0 && !same))) {
     start_again_ = true;
-    mismatch_ = "it answered with a part of another file";
+    mismatch_ = "the response contains a part of another file";
     return false;
   }
   wanted_ = sink_->begin(headers_.file, status == 206 ? offset_ : 0);
@@ -280,7 +282,7 @@ HttpAnswer HttpTransfer::run(const HttpFile& known, uint64_t offset, std::option
   const CURLcode code = curl_easy_perform(handle.get());
   if (sink_error_) std::rethrow_exception(sink_error_);
   TORCH_CHECK(!stop_.stop_requested(), "http: ", public_url(url_), ": stopped on request.");
-  throw_if_stopped("getting " + public_url(url_));
+  throw_if_stopped("downloading " + public_url(url_));
   return answer_of(code, reason.data());
 }
 
@@ -295,7 +297,7 @@ HttpAnswer HttpTransfer::answer_of(int code, const char* reason) {
     answer.trouble = "the server answered with status " + std::to_string(answer.status) + ", but " + mismatch_;
     answer.can_repeat = start_again_;
   } else if (code != CURLE_OK && wanted_) {
-    answer.trouble = stalled_    ? c10::str("nothing came for ", options_.stall_timeout_ms, " ms")
+    answer.trouble = stalled_    ? c10::str("the server sent no data for ", options_.stall_timeout_ms, " ms")
                      : reason[0] ? std::string(reason)
                                  : curl_easy_strerror(static_cast<CURLcode>(code));
     answer.can_repeat = stalled_ || is_passing(static_cast<CURLcode>(code));

@@ -15,28 +15,29 @@
 
 namespace bellows::io {
 
-/// The information about a file in the headers of a response.
+/// Information about a file from the headers of a response.
 struct HttpHeaders {
-  HttpFile file;                               ///< without its size, which depends on several lines
+  HttpFile file;                               ///< without the size, which depends on several header lines
   std::optional<uint64_t> length;              ///< Content-Length
-  std::optional<uint64_t> range_begin, total;  ///< of Content-Range: "bytes 5-9/10", or "bytes */10"
+  std::optional<uint64_t> range_begin, total;  ///< from Content-Range: "bytes 5-9/10", or "bytes */10"
 
-  /// Parses one line. A status line resets all values, because another response begins after a redirect.
+  /// Parses one header line. A status line resets all values, because it starts a new response, for example after a
+  /// redirect.
   void take(std::string_view line);
 };
 
 /// The result of one request.
 struct HttpAnswer {
-  long status = 0;           ///< 0: no response
+  long status = 0;           ///< HTTP status; 0: no response
   std::string trouble;       ///< the error; "" if there was none
   bool can_repeat = false;   ///< another request may succeed
-  bool start_again = false;  ///< … if it requests the whole file
+  bool start_again = false;  ///< the next request must be for the complete file
   bool wanted = true;        ///< false: the sink did not need any bytes
   int64_t retry_after_s = 0;
   HttpFile file;
 };
 
-/// One request by libcurl.
+/// One request with libcurl.
 class HttpTransfer {
  public:
   HttpTransfer(const std::string& url, const HttpOptions& options, const std::stop_token& stop)
@@ -46,11 +47,11 @@ class HttpTransfer {
         silence_(public_url(url) + ", which sends nothing",
                  c10::str("the attempt ends after ", options.stall_timeout_ms / 1000, " s")) {}
 
-  /// Params: known, offset – as in http_get
-  ///         end – requests only the bytes from `offset` to here; if it is set, a response with the whole file is
-  ///         rejected
+  /// Params: known, offset – see http_get()
+  ///         end – if set, only the bytes from `offset` to `end` are requested, and a response with the complete file
+  ///         is rejected
   HttpAnswer run(const HttpFile& known, uint64_t offset, std::optional<uint64_t> end, HttpSink& sink);
-  /// Bytes that the sink received.
+  /// The number of bytes that the sink received.
   uint64_t received() const { return received_; }
 
  private:

@@ -24,7 +24,8 @@ PartialFile::PartialFile(uint64_t size, Fetch fetch) : fetch_(std::move(fetch)) 
   if (size == 0) return;
   // Pages without write permission do not count as used memory.
   void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  TORCH_CHECK(memory != MAP_FAILED, "cannot look at a file of ", size, " bytes: ", errno_message(errno), ".");
+  TORCH_CHECK(memory != MAP_FAILED, "cannot reserve address space for a file of ", size,
+              " bytes: ", errno_message(errno), ".");
   owner_ = std::shared_ptr<const void>(memory, [size](void* taken) { ::munmap(taken, size); });
   bytes_ = {static_cast<const std::byte*>(memory), size};
 }
@@ -38,8 +39,8 @@ void PartialFile::need(uint64_t begin, uint64_t end) {
   if (!fetch_ || begin >= end) return;
   auto* memory = const_cast<std::byte*>(bytes_.data());
   const uint64_t page = begin / partial_page * partial_page;
-  TORCH_CHECK(::mprotect(memory + page, end - page, PROT_READ | PROT_WRITE) == 0, "no memory for ", end - begin,
-              " bytes: ", errno_message(errno), ".");
+  TORCH_CHECK(::mprotect(memory + page, end - page, PROT_READ | PROT_WRITE) == 0, "cannot allocate memory for ",
+              end - begin, " bytes: ", errno_message(errno), ".");
   fetch_(begin, {memory + begin, end - begin});
   here_.emplace_back(begin, end);
 }

@@ -11,23 +11,23 @@
 
 namespace bellows::io {
 
-/// A file of which only the requested parts are loaded, such as the header and the index of a large remote file.
-/// Threads: calls of need() must not run concurrently
+/// A file of which only the requested parts are loaded. It is used for the header and the index of large remote files.
+/// Threads: need() must not run concurrently
 class PartialFile {
  public:
-  /// Fills `out` with the file's bytes starting at `offset`, or throws.
+  /// Fills `out` with the bytes of the file at `offset`, or throws.
   using Fetch = std::function<void(uint64_t offset, std::span<std::byte> out)>;
 
-  /// A local file; need() does nothing.
+  /// Uses a local file. need() then does nothing.
   explicit PartialFile(std::shared_ptr<const MappedFile> whole);
-  /// Cost:   address space for `size` bytes, memory for the loaded parts
-  /// Throws: c10::Error if there is no address space
+  /// Cost:   address space for `size` bytes, and memory for the loaded parts
+  /// Throws: c10::Error if the system has no address space left
   PartialFile(uint64_t size, Fetch fetch);
 
-  /// All bytes of the file, always at the same address; parts that were not requested are zero.
+  /// All bytes of the file, always at the same address. Parts that were not requested are zero.
   ByteSpan bytes() const { return bytes_; }
-  /// Fetches the missing parts of [begin, end), clipped to the end of the file.
-  /// Throws: exceptions of the fetch function
+  /// Fetches the missing parts of [begin, end). The range is clipped to the end of the file.
+  /// Throws: the exceptions of the fetch function
   void need(uint64_t begin, uint64_t end);
 
  private:

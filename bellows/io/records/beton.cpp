@@ -114,11 +114,11 @@ void BetonReader::read_header() {
                     describe_content(bytes_), ".");
   page_size_ = load_little<uint32_t>(bytes_, 4);
   const auto samples = load_little<uint64_t>(bytes_, 8), table = load_little<uint64_t>(bytes_, 16);
-  TORCH_CHECK_VALUE(table > 0, where_,
-                    ": the writer never finished this file: its header (byte 16) names no allocation "
-                    "table. Write it again.");
+  TORCH_CHECK_VALUE(
+      table > 0, where_,
+      ": the file is incomplete, because its header (byte 16) has no allocation table. Write the file again.");
   TORCH_CHECK_VALUE(table <= bytes_.size(), where_, ": truncated: the allocation table begins at byte ", table,
-                    ", the file ends at byte ", bytes_.size(), ".");
+                    ", but the file ends at byte ", bytes_.size(), ".");
   read_fields(load_little<uint16_t>(bytes_, 2));
   TORCH_CHECK_VALUE(rows_begin_ <= table && samples <= (table - rows_begin_) / row_bytes_, where_, ": expected ",
                     samples, " rows of ", row_bytes_, " bytes between byte ", rows_begin_,
@@ -154,7 +154,7 @@ BetonField BetonReader::read_field(uint64_t at) const {
   field.name = std::string(name.substr(0, name.find('\0')));
   const auto type = std::to_integer<uint8_t>(description[0]);
   TORCH_CHECK_VALUE(known_type(type), where_, ": field ", printable(field.name), " (byte ", at,
-                    ") is of a type of the writer's own (255), whose layout is not in the file.");
+                    ") has a custom type of the writer (255), whose layout is not stored in the file.");
   field.type = static_cast<BetonType>(type);
   if (beton::is_array(field.type)) read_array_type(description.subspan(1 + beton::kNameBytes), at, field);
   return field;
@@ -163,26 +163,27 @@ BetonField BetonReader::read_field(uint64_t at) const {
 void BetonReader::read_array_type(ByteSpan arguments, uint64_t at, BetonField& field) const {
   const auto length = load_little<uint64_t>(arguments, beton::kTypeLengthAt);
   TORCH_CHECK_VALUE(length <= arguments.size() - beton::kTypeAt, where_, ": field ", printable(field.name), " (byte ",
-                    at, ") describes its type with ", length, " bytes; there is room for ",
+                    at, ") describes its type with ", length, " bytes, but the limit is ",
                     arguments.size() - beton::kTypeAt, ".");
   const std::string_view text = as_text(arguments.subspan(beton::kTypeAt, length));
   const auto name = single_type(text);
   const auto dtype = name ? numpy_type(*name) : std::nullopt;
-  TORCH_CHECK_VALUE(dtype, where_, ": field ", printable(field.name), " (byte ", at, ") holds arrays of NumPy's type ",
-                    printable(text, 80), "; expected one little-endian number type, like [[\"\", \"<f4\"]].");
+  TORCH_CHECK_VALUE(dtype, where_, ": field ", printable(field.name), " (byte ", at,
+                    ") contains arrays of the NumPy type ", printable(text, 80),
+                    "; expected one little-endian number type, such as [[\"\", \"<f4\"]].");
   field.dtype = *dtype;
   uint64_t bytes = c10::elementSize(*dtype);
   for (size_t dim = 0; dim < beton::kMaxDims; ++dim) {
     const auto size = load_little<uint64_t>(arguments, 8 * dim);
     if (size == 0) break;
     TORCH_CHECK_VALUE(size <= page_size_ / bytes, where_, ": field ", printable(field.name), " (byte ", at,
-                      ") holds arrays that are larger than a page of ", page_size_, " bytes: size ", size, " in dim ",
-                      dim, ".");
+                      ") contains arrays that are larger than a page of ", page_size_, " bytes: size ", size,
+                      " in dim ", dim, ".");
     bytes *= size;
     field.sizes.push_back(static_cast<int64_t>(size));
   }
   TORCH_CHECK_VALUE(!field.sizes.empty(), where_, ": field ", printable(field.name), " (byte ", at,
-                    ") holds arrays without a size.");
+                    ") contains arrays without a size.");
 }
 
 /// Each value in a page has one entry; the entries of a sample are in the order of its fields.
@@ -224,9 +225,9 @@ ByteSpan BetonReader::data(int64_t sample, size_t field, uint64_t expected, Byte
   const auto k = static_cast<size_t>(std::find(pointers_.begin(), pointers_.end(), field) - pointers_.begin());
   const uint64_t size = sizes_[static_cast<size_t>(sample) * pointers_.size() + k];
   TORCH_CHECK_VALUE(size != kNotAllocated, at(sample, field), " points to byte ", pointer,
-                    ", where the allocation table has nothing of it: the file is corrupt.");
+                    ", where the allocation table has no entry for it: the file is corrupt.");
   TORCH_CHECK_VALUE(expected == UINT64_MAX || size == expected, at(sample, field), ": expected ", expected,
-                    " bytes at byte ", pointer, ", the allocation table says ", size, ": the file is corrupt.");
+                    " bytes at byte ", pointer, ", but the allocation table has ", size, ": the file is corrupt.");
   if (size == 0) return {};  // FFCV's pointers of empty values may be arbitrary
   const bool inside = pointer >= pages_begin_ && size <= pages_end_ && pointer <= pages_end_ - size;
   TORCH_CHECK_VALUE(inside && pointer / page_size_ == (pointer + size - 1) / page_size_, at(sample, field),
@@ -255,8 +256,8 @@ BetonValue BetonReader::read_image(int64_t sample, size_t field, ByteSpan conten
 BetonValue BetonReader::read(int64_t sample, size_t field, ByteSpan content) const {
   TORCH_CHECK_VALUE(sample >= 0 && sample < size_ && field < fields_.size(), where_, ": expected a sample in [0, ",
                     size_, ") and a field in [0, ", fields_.size(), "), got ", sample, " and ", field, ".");
-  TORCH_CHECK_VALUE(content.size() == bytes_.size(), where_, ": had ", bytes_.size(),
-                    " bytes when it was opened, now it has ", content.size(), ".");
+  TORCH_CHECK_VALUE(content.size() == bytes_.size(), where_, ": the file had ", bytes_.size(),
+                    " bytes when it was opened, and it now has ", content.size(), ".");
   const BetonType type = fields_[field].type;
   BetonValue value;
   if (beton::is_number(type)) {
@@ -314,10 +315,10 @@ void check_beton_field(const BetonField& field, uint64_t page_size) {
                     printable(field.name), ".");
   if (!beton::is_array(field.type)) return;
   TORCH_CHECK_VALUE(!numpy_name(field.dtype).empty(), "BetonWriter: NumPy has no type for \"", field.name,
-                    "\", which is ", c10::toString(field.dtype), ". Convert it before.");
+                    "\", which is ", c10::toString(field.dtype), ". Convert it first.");
   TORCH_CHECK_VALUE(!field.sizes.empty() && field.sizes.size() <= beton::kMaxDims, "BetonWriter: expected \"",
                     field.name, "\" to have 1 to ", beton::kMaxDims, " sizes, got ", field.sizes.size(),
-                    ". A single number goes into a float or int field.");
+                    ". Store a single number in a float or int field.");
   uint64_t bytes = c10::elementSize(field.dtype);
   for (const int64_t size : field.sizes) {
     TORCH_CHECK_VALUE(size > 0 && static_cast<uint64_t>(size) <= page_size / bytes, "BetonWriter: expected arrays \"",
@@ -376,7 +377,7 @@ BetonWriter::BetonWriter(const std::string& path, std::vector<BetonField> fields
     check_beton_field(fields_[i], page_size);
     const auto same = [&](const BetonField& other) { return other.name == fields_[i].name; };
     TORCH_CHECK_VALUE(std::none_of(fields_.begin(), fields_.begin() + static_cast<std::ptrdiff_t>(i), same),
-                      "BetonWriter: two fields are called \"", fields_[i].name, "\".");
+                      "BetonWriter: two fields have the name \"", fields_[i].name, "\".");
   }
   beton::RowLayout layout = beton::row_layout(fields_);
   offsets_ = std::move(layout.offsets);
@@ -398,7 +399,7 @@ uint64_t BetonWriter::value_bytes(size_t field, const BetonValue& value) const {
   }
   if (type.type != BetonType::json) return bytes;
   TORCH_CHECK_VALUE(as_text(value.bytes).find('\0') == std::string_view::npos, "BetonWriter: the JSON in \"", type.name,
-                    "\" has a NUL in it, which would end it.");
+                    "\" contains a NUL byte, which would end it.");
   return bytes + 1;
 }
 
@@ -411,7 +412,7 @@ void BetonWriter::add(const std::vector<BetonValue>& values) {
     total += beton::is_number(fields_[i].type) ? 0 : std::max<uint64_t>(bytes, 1);
   }
   TORCH_CHECK_VALUE(total <= page_size_, "BetonWriter: expected a sample of at most one page (", page_size_,
-                    " bytes), got one of ", total, ". Choose larger pages.");
+                    " bytes), got a sample of ", total, ". Choose a larger page size.");
   if (total > page_size_ - page_.size()) flush_page();
   const size_t row = rows_.size();
   rows_.resize(row + row_bytes_);

@@ -88,7 +88,7 @@ at::Tensor pixels_of(const at::Tensor& image) {
   const bool fits = (dims == 2 || dims == 3) && (channels == 1 || channels == 3 || channels == 4) &&
                     (image.scalar_type() == c10::kByte || image.is_floating_point());
   TORCH_CHECK_VALUE(fits, "image: expected uint8 or floating point, [H, W] or [C, H, W] with 1, 3 or 4 channels, got ",
-                    dims == 0 ? "no picture." : c10::str(image.dtype(), " ", image.sizes(), "."));
+                    dims == 0 ? "no image." : c10::str(image.dtype(), " ", image.sizes(), "."));
   at::Tensor pixels = image.detach().to(c10::kCPU);
   if (pixels.scalar_type() != c10::kByte)
     pixels = at::clamp(at::mul(pixels.to(c10::kFloat), 255.0), 0, 255).to(c10::kByte);
@@ -181,7 +181,7 @@ EventWriter::EventWriter(const std::string& folder, EventWriterOptions options)
       flushed_(start_) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  TORCH_CHECK(!error, "EventWriter: cannot make the folder ", folder, ": ", errno_message(error.value()), ".");
+  TORCH_CHECK(!error, "EventWriter: cannot create the folder ", folder, ": ", errno_message(error.value()), ".");
   int64_t time = std::max(static_cast<int64_t>(wall_start_), latest_file_time(folder) + 1);
   for (; fd_ < 0; ++time) {
     path_ = std::filesystem::path(folder) / event_file_name(time);
@@ -399,8 +399,9 @@ std::vector<Event> read_events(std::string_view bytes, const std::string& where)
     TORCH_CHECK_VALUE(
         record->size() <= INT32_MAX && message.ParseFromArray(record->data(), static_cast<int>(record->size())),
         "read_events: ", where, ": the record at byte ", offset, " is not an event.");
-    TORCH_CHECK_VALUE(offset > 0 || message.file_version().starts_with("brain.Event:"), "read_events: ", where,
-                      " is a TFRecord file, but no event file: it does not begin with a version \"brain.Event:…\".");
+    TORCH_CHECK_VALUE(
+        offset > 0 || message.file_version().starts_with("brain.Event:"), "read_events: ", where,
+        " is a TFRecord file, but not an event file, because it does not begin with a version \"brain.Event:…\".");
     read_event(message, events);
   }
   return events;

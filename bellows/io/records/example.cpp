@@ -50,7 +50,7 @@ class WireReader {
 
   [[noreturn]] void fail(const char* expected, const std::byte* where) const {
     TORCH_CHECK_VALUE(false, "tf.train.Example: expected ", expected, " at byte ", where - start_,
-                      ": the bytes are not such a message, or are damaged.");
+                      ". The bytes are not a tf.train.Example, or are damaged.");
   }
 
   /// The encoded bytes of the number at the start of `bytes`.
@@ -90,7 +90,7 @@ class WireReader {
       payload = take(varint(rest_, most_varint_bytes).size(), "a number");
     } else if (type == WireType::delimited) {
       const uint64_t size = take_number(most_varint_bytes);
-      payload = take(size, "as many bytes as announced");
+      payload = take(size, "as many bytes as declared");
     } else if (type == WireType::group_end) {
       fail("a field, not the end of a group,", rest_.data());
     } else {
@@ -283,7 +283,7 @@ std::string ExampleWriter::take() {
     TORCH_CHECK_VALUE(is_utf8(name), "tf.train.Example: expected a feature's name as UTF-8 text, got ", printable(name),
                       ".");
     TORCH_CHECK_VALUE(!last || *last != name, "tf.train.Example: two features have the name ", printable(name),
-                      ". Give each its own.");
+                      ". Rename one of them.");
     last = &name;
     entry.clear();
     append_delimited(entry, 1, name);
@@ -293,7 +293,7 @@ std::string ExampleWriter::take() {
   append_delimited(message, 1, entries);
   features_.clear();
   TORCH_CHECK_VALUE(message.size() <= INT32_MAX, "tf.train.Example: the message would have ", message.size(),
-                    " bytes; protobuf reads less than 2 GiB. Split the sample.");
+                    " bytes, but protobuf supports less than 2 GiB. Split the sample.");
   return message;
 }
 

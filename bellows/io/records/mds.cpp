@@ -45,7 +45,7 @@ class IndexObject {
     const Json& value = at(key);
     const bool fits =
         value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& item) { return item.is_string(); });
-    expect(fits, key, "a list of texts", value);
+    expect(fits, key, "a list of strings", value);
     return value.get<std::vector<std::string>>();
   }
   void expect(bool fits, const char* key, const char* expected, const Json& found) const {
@@ -69,7 +69,7 @@ MdsFile read_file(const Json& json, const std::string& where) {
   const Json& hashes = object.at("hashes");
   object.expect(hashes.is_object(), "hashes", "an object", hashes);
   for (const auto& [name, digest] : hashes.items()) {
-    object.expect(digest.is_string(), "hashes", "an object of texts", hashes);
+    object.expect(digest.is_string(), "hashes", "an object of strings", hashes);
     file.hashes.emplace_back(name, digest.get<std::string>());
   }
   return file;
@@ -93,11 +93,11 @@ void read_columns(const IndexObject& object, MdsShard& shard) {
   const auto names = object.texts("column_names"), encodings = object.texts("column_encodings");
   const Json& sizes = object.at("column_sizes");
   object.expect(sizes.is_array(), "column_sizes", "a list", sizes);
-  TORCH_CHECK_VALUE(names.size() <= kMaxColumns, object.where(), ": ", names.size(), " columns; expected at most ",
+  TORCH_CHECK_VALUE(names.size() <= kMaxColumns, object.where(), ": ", names.size(), " columns, but the limit is ",
                     kMaxColumns, ".");
   TORCH_CHECK_VALUE(!names.empty() && names.size() == encodings.size() && names.size() == sizes.size(), object.where(),
-                    ": expected as many encodings and sizes as columns, and at least one, found ", names.size(), ", ",
-                    encodings.size(), " and ", sizes.size(), ".");
+                    ": expected the same number of columns, encodings and sizes, at least one each, found ",
+                    names.size(), ", ", encodings.size(), " and ", sizes.size(), ".");
   for (size_t i = 0; i < names.size(); ++i) {
     MdsColumn column{names[i], encodings[i]};
     TORCH_CHECK_VALUE(std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) ==
@@ -123,10 +123,10 @@ MdsShard read_shard(const Json& json, const std::string& where) {
   if (object.at("size_limit").is_number_unsigned()) shard.size_limit = object.number("size_limit");
   shard.raw = read_file(object.at("raw_data"), where + ", raw_data");
   TORCH_CHECK_VALUE(shard.raw.bytes <= UINT32_MAX, where, ": raw_data has ", shard.raw.bytes,
-                    " bytes; a shard has less than 4 GiB.");
+                    " bytes, but a shard must be smaller than 4 GiB.");
   if (!object.at("zip_data").is_null()) shard.zip = read_file(object.at("zip_data"), where + ", zip_data");
   TORCH_CHECK_VALUE(shard.zip.has_value() == !shard.compression.empty(), where, ": compression is ",
-                    shown_json(compression), ", but zip_data is ", shard.zip ? "there" : "missing", ".");
+                    shown_json(compression), ", but zip_data is ", shard.zip ? "present" : "missing", ".");
   try {
     if (shard.zip) Codec::parse(shard.compression);
   } catch (const c10::ValueError& error) {
@@ -178,22 +178,22 @@ void MdsShardReader::check_columns() const {
   }
   const bool same = config.value("column_names", Json(names)) == Json(names) &&
                     config.value("column_encodings", Json(encodings)) == Json(encodings);
-  TORCH_CHECK_VALUE(same, where_, ": its columns are not those that index.json gives: ", shown_json(config), ".");
+  TORCH_CHECK_VALUE(same, where_, ": the columns differ from those in index.json: ", shown_json(config), ".");
 }
 
 void MdsShardReader::read(uint64_t sample, std::vector<ByteSpan>& values) const {
   const uint64_t first = 8 + 4 * shard_.samples;
   const auto begin = load_little<uint32_t>(bytes_, 4 + 4 * sample), end = load_little<uint32_t>(bytes_, 8 + 4 * sample);
-  TORCH_CHECK_VALUE(first <= begin && begin <= end && end <= bytes_.size(), where_, ": sample ", sample, " is said to ",
-                    "take bytes ", begin, " to ", end, "; expected a range between ", first, " and ", bytes_.size(),
-                    ".");
+  TORCH_CHECK_VALUE(first <= begin && begin <= end && end <= bytes_.size(), where_, ": sample ", sample,
+                    " should take bytes ", begin, " to ", end, ", which is not a range between bytes ", first, " and ",
+                    bytes_.size(), ".");
   ByteSpan rest = bytes_.subspan(begin, end - begin);
   ByteSpan sizes = rest;
   uint64_t needed = 0, variable = 0;
   for (const MdsColumn& column : shard_.columns) variable += column.size == 0 ? 4 : 0;
   const auto check = [&](bool good) {
     TORCH_CHECK_VALUE(good, where_, ": the columns of sample ", sample, " at byte ", begin, " need ", needed + variable,
-                      " bytes, it has ", end - begin, ".");
+                      " bytes, but the sample has ", end - begin, ".");
   };
   check(variable <= rest.size());
   rest = rest.subspan(variable);
@@ -280,8 +280,8 @@ void MdsShardWriter::add(std::string_view sample) {
 
 std::string MdsShardWriter::take() {
   const uint64_t first = 8 + 4 * ends_.size() + config_.size();
-  TORCH_CHECK_VALUE(first + samples_.size() <= UINT32_MAX, "mds: a shard of ", first + samples_.size(),
-                    " bytes; it can have less than 4 GiB.");
+  TORCH_CHECK_VALUE(first + samples_.size() <= UINT32_MAX, "mds: the shard would have ", first + samples_.size(),
+                    " bytes, but the limit is 4 GiB.");
   std::string shard;
   shard.reserve(first + samples_.size());
   append_little(shard, static_cast<uint32_t>(ends_.size()));

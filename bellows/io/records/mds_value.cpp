@@ -101,8 +101,8 @@ MdsEncoding MdsEncoding::parse(std::string_view text) {
   encoding.text_ = text;
   const std::string_view name = text.substr(0, text.find(':'));
   TORCH_CHECK_VALUE(name != "pkl",
-                    "the encoding pkl (Python's pickle) is not read: it can run code. Write the column "
-                    "as json, ndarray or bytes.");
+                    "the encoding pkl (Python pickle) is not supported, because reading it can run code. Write the "
+                    "column as json, ndarray or bytes.");
   const auto kind = [&]() -> std::optional<Kind> {
     if (name == "bytes") return Kind::bytes;
     if (name == "str" || name == "str_decimal") return Kind::text;
@@ -117,7 +117,7 @@ MdsEncoding MdsEncoding::parse(std::string_view text) {
     if (name == "int" || find_mds_dtype(name)) return Kind::number;
     return std::nullopt;
   }();
-  TORCH_CHECK_VALUE(kind && (*kind == Kind::ndarray || name == text), "no encoding is called ", printable(text), ".",
+  TORCH_CHECK_VALUE(kind && (*kind == Kind::ndarray || name == text), "no encoding has the name ", printable(text), ".",
                     did_you_mean(text, mds_encoding_names()));
   encoding.kind_ = *kind;
   if (kind == Kind::number) encoding.dtype_ = name == "int" ? c10::kLong : find_mds_dtype(name)->dtype;
@@ -143,7 +143,7 @@ void MdsEncoding::read_ndarray_options(std::string_view options) {
     rest = rest.substr(comma + 1);
   }
   TORCH_CHECK_VALUE(mds_array_bytes(shape_, *dtype_).value_or(UINT64_MAX) <= UINT32_MAX, printable(text_),
-                    " is larger than a shard can be, 4 GiB.");
+                    " is larger than the limit of a shard, 4 GiB.");
 }
 
 uint64_t MdsEncoding::fixed_size() const {
@@ -213,17 +213,17 @@ MdsValue MdsEncoding::decode_ndarray(ByteSpan bytes, std::vector<int64_t>& sizes
 
 MdsValue MdsEncoding::decode_pil(ByteSpan bytes, std::vector<int64_t>& sizes) const {
   TORCH_CHECK_VALUE(bytes.size() >= 12 && load_little<uint32_t>(bytes, 8) <= bytes.size() - 12,
-                    "the header of a picture (pil) is damaged: it has ", bytes.size(), " bytes.");
+                    "the header of an image (pil) is damaged: it has ", bytes.size(), " bytes.");
   const uint32_t width = load_little<uint32_t>(bytes), height = load_little<uint32_t>(bytes, 4);
   const size_t length = load_little<uint32_t>(bytes, 8);
   const std::string_view name = as_text(bytes.subspan(12, length));
   const auto mode = std::find_if(kPilModes.begin(), kPilModes.end(), [&](auto& row) { return row.name == name; });
-  TORCH_CHECK_VALUE(mode != kPilModes.end(), "a picture (pil) has the mode ", printable(name),
-                    "; expected L, LA, RGB, RGBA or another of whole bytes a channel.");
+  TORCH_CHECK_VALUE(mode != kPilModes.end(), "an image (pil) has the mode ", printable(name),
+                    "; expected L, LA, RGB, RGBA or another mode with whole bytes per channel.");
   bytes = bytes.subspan(12 + length);
   const std::array<int64_t, 3> shape{height, width, mode->channels};
   const auto needed = mds_array_bytes(shape, mode->dtype);
-  TORCH_CHECK_VALUE(needed == bytes.size(), "a picture (pil) of ", width, " x ", height, ", mode ", name, ", needs ",
+  TORCH_CHECK_VALUE(needed == bytes.size(), "an image (pil) of ", width, " x ", height, ", mode ", name, ", needs ",
                     bytes_needed(needed), ", found ", bytes.size(), ".");
   sizes.insert(sizes.end(), shape.begin(), shape.end());
   return {bytes, true, mode->dtype};
@@ -259,8 +259,8 @@ void MdsEncoding::check_bytes(ByteSpan bytes) const {
 void MdsEncoding::encode(const MdsValue& value, c10::IntArrayRef sizes, std::string& out) const {
   const bool takes_text = kind_ == Kind::text_int || kind_ == Kind::text_float;
   const bool takes_array = kind_ == Kind::number || kind_ == Kind::ndarray || kind_ == Kind::pil || takes_text;
-  TORCH_CHECK_VALUE(value.is_array == takes_array || (takes_text && !value.is_array), "the encoding ", text_, " holds ",
-                    takes_array ? "arrays, not files" : "files and texts, not arrays", ".");
+  TORCH_CHECK_VALUE(value.is_array == takes_array || (takes_text && !value.is_array), "the encoding ", text_,
+                    " stores ", takes_array ? "arrays, not files" : "files and text, not arrays", ".");
   if (!value.is_array) {
     std::vector<int64_t> unused;
     Bytes number;
@@ -273,7 +273,7 @@ void MdsEncoding::encode(const MdsValue& value, c10::IntArrayRef sizes, std::str
   }
   if (kind_ == Kind::ndarray) return encode_ndarray(value, sizes, out);
   if (kind_ == Kind::pil) return encode_pil(value, sizes, out);
-  TORCH_CHECK_VALUE(sizes.empty(), "the encoding ", text_, " holds one number, found an array ", sizes, ".");
+  TORCH_CHECK_VALUE(sizes.empty(), "the encoding ", text_, " stores one number, found an array ", sizes, ".");
   if (takes_text) return encode_number_text(value, out);
   TORCH_CHECK_VALUE(value.dtype == *dtype_, "expected ", text_, ", found ", c10::toString(value.dtype), ".");
   out += as_text(value.bytes);
@@ -281,10 +281,10 @@ void MdsEncoding::encode(const MdsValue& value, c10::IntArrayRef sizes, std::str
 
 void MdsEncoding::encode_ndarray(const MdsValue& value, c10::IntArrayRef sizes, std::string& out) const {
   const MdsDtype* dtype = find_mds_dtype(value.dtype);
-  TORCH_CHECK_VALUE(dtype, "MDS holds no values of ", c10::toString(value.dtype), ".");
+  TORCH_CHECK_VALUE(dtype, "MDS does not support values of ", c10::toString(value.dtype), ".");
   TORCH_CHECK_VALUE(!dtype_ || *dtype_ == value.dtype, "expected ", text_, ", found ", c10::toString(value.dtype), ".");
   TORCH_CHECK_VALUE(!sizes.empty() && sizes.size() < 64 && mds_array_bytes(sizes, value.dtype) == value.bytes.size(),
-                    "an ndarray column holds arrays of 1 to 63 dimensions that are not empty, found ", sizes, ".");
+                    "an ndarray column stores non-empty arrays of 1 to 63 dimensions, found ", sizes, ".");
   if (!dtype_) out += static_cast<char>(dtype->code);
   if (shape_.empty()) {
     const auto largest = static_cast<uint64_t>(*std::max_element(sizes.begin(), sizes.end()));
@@ -304,8 +304,8 @@ void MdsEncoding::encode_pil(const MdsValue& value, c10::IntArrayRef sizes, std:
     return sizes.size() == 3 && row.channels == sizes[2] && row.dtype == value.dtype;
   });
   TORCH_CHECK_VALUE(mode != kPilModes.end() && sizes[0] <= UINT32_MAX && sizes[1] <= UINT32_MAX,
-                    "a pil column holds pictures [height, width, channels] of uint8 with 1 to 4 channels, or of int32, "
-                    "uint16 or float32 with one; found ",
+                    "a pil column stores images [height, width, channels] of uint8 with 1 to 4 channels, or of int32, "
+                    "uint16 or float32 with one channel, found ",
                     c10::toString(value.dtype), " ", sizes, ".");
   append_little(out, static_cast<uint32_t>(sizes[1]));
   append_little(out, static_cast<uint32_t>(sizes[0]));
@@ -327,7 +327,7 @@ std::vector<ByteSpan> mds_list(std::string_view encoding, ByteSpan bytes) {
   TORCH_CHECK_VALUE(is_list || encoding == "jpegarray" || encoding == "jpeg_array", "the encoding ",
                     printable(encoding), " has no parts.");
   const auto check = [&](bool good) {
-    TORCH_CHECK_VALUE(good, "the sizes of the parts (", encoding, ") do not fit its ", bytes.size(), " bytes.");
+    TORCH_CHECK_VALUE(good, "the sizes of the parts (", encoding, ") do not match its ", bytes.size(), " bytes.");
   };
   const size_t start = is_list ? 4 : 0;  // a list starts with four bytes reserved for later versions
   check(bytes.size() >= start + 4);

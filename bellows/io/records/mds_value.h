@@ -14,17 +14,17 @@ namespace bellows::io {
 
 /// A decoded value of a column.
 struct MdsValue {
-  ByteSpan bytes;         ///< a view into the column, or, for a number stored as text, into `buffer`
-  bool is_array = false;  ///< an array of `dtype` with the sizes that decode() appended; otherwise bytes
+  ByteSpan bytes;         ///< a view into the column, or into `buffer` for a number that is stored as text
+  bool is_array = false;  ///< true: an array of `dtype`, whose sizes decode() appended; false: bytes
   c10::ScalarType dtype = c10::ScalarType::Byte;
 };
 
 /// The encoding of an MDS column: "int", "ndarray:float32:3,4", "jpeg", …
 ///
-/// Numbers and ndarray are arrays; str_int and str_float are scalars of int64 and float64. pil is an array [height,
-/// width, channels] of bytes (for the modes I, I;16 and F: of int32, uint16 and float32). All others are bytes: bytes,
-/// str and str_decimal (texts), json, jpeg and png (files), jpegarray and list[…] (see mds_list). pkl is rejected,
-/// because reading it can execute code.
+/// Numbers and ndarray are arrays. The encodings str_int and str_float are scalars of int64 and float64. The encoding
+/// pil is an array [height, width, channels]. Its dtype is uint8, or int32, uint16 and float32 for the modes I, I;16
+/// and F, respectively. All other encodings are bytes: bytes, str and str_decimal (text), json, jpeg and png (files),
+/// jpegarray and list[…] (see mds_list()). The encoding pkl is rejected, because reading it can execute code.
 /// Ref: streaming/base/format/mds/encodings.py
 class MdsEncoding {
  public:
@@ -32,15 +32,16 @@ class MdsEncoding {
   ///         ndarray with an unsupported shape or dtype
   static MdsEncoding parse(std::string_view text);
 
-  /// Bytes of every value; 0 if they differ.
+  /// Returns the size of every value in bytes, or 0 if sizes differ.
   uint64_t fixed_size() const;
-  /// The maximum number of sizes that decode() appends.
+  /// Returns the maximum number of sizes that decode() appends.
   size_t max_dims() const;
 
-  /// Params: sizes – the array's sizes are appended
-  ///         buffer – for numbers stored as text, eight bytes are appended; reserve them, or earlier views become
-  ///         invalid
-  /// Throws: c10::ValueError if the value is invalid; the message says what was expected and found, but not where
+  /// Params: sizes – the sizes of the array are appended
+  ///         buffer – eight bytes are appended for each number that is stored as text. Reserve them first, because a
+  ///         reallocation makes earlier views invalid
+  /// Throws: c10::ValueError if the value is invalid (the message states the expected and the actual value, but not the
+  ///         position)
   MdsValue decode(ByteSpan bytes, std::vector<int64_t>& sizes, Bytes& buffer) const;
 
   /// Appends an encoded array, or unchanged bytes, to `out`.
@@ -61,18 +62,18 @@ class MdsEncoding {
 
   std::string text_;
   Kind kind_ = Kind::bytes;
-  std::optional<c10::ScalarType> dtype_;  // of a number, or common to all arrays
-  std::vector<int64_t> shape_;            // common to all arrays; empty: each has its own
+  std::optional<c10::ScalarType> dtype_;  // dtype of a number, or of all arrays
+  std::vector<int64_t> shape_;            // shape of all arrays; empty: each array has its own shape
 };
 
-/// MDS's name of a numeric type; "" if it has none.
+/// Returns MDS's name for a numeric type, or "" if MDS does not have it.
 std::string_view mds_dtype_name(c10::ScalarType dtype);
 
-/// The encodings that parse() supports, without ndarray's options.
+/// Returns the names of the encodings that parse() supports, without the options of ndarray.
 std::vector<std::string> mds_encoding_names();
 
-/// The parts of a jpegarray, jpeg_array or list[…] column.
-/// Throws: c10::ValueError if the sizes do not match the bytes or the encoding is another one
+/// Returns the parts of a jpegarray, jpeg_array or list[…] column.
+/// Throws: c10::ValueError if the sizes do not match the bytes, or if the column has a different encoding
 std::vector<ByteSpan> mds_list(std::string_view encoding, ByteSpan bytes);
 
 }  // namespace bellows::io

@@ -21,7 +21,7 @@ PackField parse_pack_field(ByteSpan& bytes, uint64_t at, std::string_view where)
   const size_t name_bytes = load_little<uint16_t>(bytes), kind = load_little<uint8_t>(bytes, 2),
                dtype = load_little<uint8_t>(bytes, 3), dims = load_little<uint32_t>(bytes, 4);
   if (kind > array_of_any_shape) malformed("an unknown kind");
-  if (name_bytes == 0 || name_bytes > kMaxPackName) malformed("a name of a length that is not allowed");
+  if (name_bytes == 0 || name_bytes > kMaxPackName) malformed("a name with an invalid length");
   if (dims > kMaxPackDims || (kind != array_of_fixed_shape && dims > 0)) malformed("too many dimensions");
   const size_t used = field_head_bytes + 8 * dims + name_bytes;
   if (align_up(used, 8) > bytes.size()) malformed("the end of the table");
@@ -30,7 +30,7 @@ PackField parse_pack_field(ByteSpan& bytes, uint64_t at, std::string_view where)
                   .dtype = static_cast<c10::ScalarType>(dtype),
                   .fixed_shape = kind == array_of_fixed_shape,
                   .shape = {}};
-  if (field.is_array && !is_pack_dtype(field.dtype)) malformed("an unknown type of numbers");
+  if (field.is_array && !is_pack_dtype(field.dtype)) malformed("an unknown number type");
   for (size_t i = 0; i < dims; ++i)
     field.shape.push_back(static_cast<int64_t>(load_little<uint64_t>(bytes, field_head_bytes + 8 * i)));
   if (field.fixed_shape && !pack_array_bytes(field.dtype, field.shape)) malformed("an impossible shape");
@@ -130,7 +130,7 @@ PackRecord parse_pack_record(ByteSpan bytes, uint64_t offset, std::span<const Pa
     return kPackRecordHead + items * kPackItem + key <= bytes.size();
   };
   TORCH_CHECK_VALUE(fits(), where, ": expected a sample of ", bytes.size(), " bytes at byte ", offset,
-                    ", found something else: the pack is damaged.");
+                    ", found other content: the pack is damaged.");
   PackRecord record;
   record.bytes_ = bytes;
   record.offset_ = offset;
@@ -152,16 +152,17 @@ PackRecord::Item PackRecord::item(size_t k) const {
     if (field.fixed_shape) return dims == 0 && pack_array_bytes(field.dtype, field.shape) == size;
     return dims <= kMaxPackDims && 8 * dims <= offset;
   };
-  TORCH_CHECK_VALUE(fits(), where_, ": sample at byte ", offset_, ": its field ", k, " does not lie inside it, or is ",
-                    "none of the pack's ", fields_.size(), " fields: the pack is damaged.");
+  TORCH_CHECK_VALUE(fits(), where_, ": sample at byte ", offset_, ": field ", k,
+                    " is outside the sample, or is not one of the ", fields_.size(),
+                    " fields of the pack: the pack is damaged.");
   Item item{&fields_[number], bytes_.subspan(offset, size), offset_ + offset,
             bytes_.subspan(offset - 8 * dims, 8 * dims)};
   if (item.field->is_array && !item.field->fixed_shape) {
     int64_t sizes[kMaxPackDims];
     for (size_t i = 0; i < dims; ++i) sizes[i] = static_cast<int64_t>(load_little<uint64_t>(item.shape, 8 * i));
     TORCH_CHECK_VALUE(pack_array_bytes(item.field->dtype, {sizes, dims}) == size, where_, ": array ",
-                      printable(item.field->name), " at byte ", item.offset, " has ", size, " bytes, which its shape ",
-                      c10::IntArrayRef(sizes, dims), " does not have.");
+                      printable(item.field->name), " at byte ", item.offset, " has ", size,
+                      " bytes, which does not match its shape ", c10::IntArrayRef(sizes, dims), ".");
   }
   return item;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Shared code of the pack's reader and writer: constants of the layout, field definitions, records. docs/formats.md
+// Shared code of the pack's reader and writer: layout constants, field definitions and records. docs/formats.md
 // describes the layout.
 
 #include <optional>
@@ -26,35 +26,36 @@ inline uint64_t align_up(uint64_t value, uint64_t alignment) {
 /// The header of a block.
 struct PackBlockHeader {
   uint32_t crc = 0;
-  uint64_t bytes = 0;  ///< used bytes: header, records, field definitions
+  uint64_t bytes = 0;  ///< number of used bytes: header, records, field definitions
   uint64_t number = 0;
   uint64_t first_sample = 0;
   uint32_t samples = 0;
-  uint32_t field_bytes = 0;  ///< size of the definitions at the block's end, of the fields that it uses first
+  uint32_t field_bytes = 0;  ///< size of the definitions at the end of the block, for fields that are new in it
   uint64_t page_bytes = 0;
 };
 
-/// Params:  bytes – at least kPackHeader
-/// Returns: nothing if no block of this version begins there
+/// Params:  bytes – at least kPackHeader bytes
+/// Returns: nothing if the bytes are not the header of a block of this version
 std::optional<PackBlockHeader> parse_pack_block_header(ByteSpan bytes);
 void append_pack_block_header(std::string& out, const PackBlockHeader& header);
 
 /// Parses all definitions in `bytes` and appends them to `fields`.
-/// Params: at – offset in the file, for messages
-/// Throws: c10::ValueError if a definition is malformed or there are too many
+/// Params: at – position of `bytes` in the file, for messages
+/// Throws: c10::ValueError if a definition is malformed, or if there are too many definitions
 void parse_pack_fields(ByteSpan bytes, uint64_t at, std::string_view where, std::vector<PackField>& fields);
 void append_pack_field(std::string& out, const PackField& field);
 
+/// Parses the head of a record.
 /// Params: bytes – the record
-///         offset – of the record in the file
-///         where – names the file; must outlive the record
-/// Throws: c10::ValueError if its head does not fit into it
+///         offset – position of the record in the file
+///         where – name of the file for error messages; must outlive the record
+/// Throws: c10::ValueError if the head does not fit into the record
 PackRecord parse_pack_record(ByteSpan bytes, uint64_t offset, std::span<const PackField> fields,
                              std::string_view where);
 
-/// True for types that packs support. The number in the file is c10's.
+/// True for types that packs support. The file stores c10's number of the type.
 bool is_pack_dtype(c10::ScalarType dtype);
-/// Bytes of an array; nothing if a size is negative or the total exceeds 63 bits.
+/// Returns the number of bytes of an array, or nothing if a size is negative or the number does not fit into 63 bits.
 std::optional<uint64_t> pack_array_bytes(c10::ScalarType dtype, c10::IntArrayRef sizes);
 
 }  // namespace bellows::io

@@ -38,10 +38,11 @@ void PackReader::open() {
   const std::string_view text = as_text(bytes_);
   TORCH_CHECK_VALUE(text.starts_with(kPackMagic), where_, ": expected a pack, found ", describe_content(bytes_), ".");
   TORCH_CHECK_VALUE(bytes_.size() >= kPackHeader + kPackFooter, where_, ": truncated: a pack has at least ",
-                    kPackHeader + kPackFooter, " bytes, this file has ", bytes_.size(), ".");
+                    kPackHeader + kPackFooter, " bytes, but this file has ", bytes_.size(), ".");
   const auto version = load_little<uint32_t>(bytes_, 8);
-  TORCH_CHECK_VALUE(version <= kPackVersion, where_, ": a pack of version ", version,
-                    "; this program knows versions up ", "to ", kPackVersion, ". Update it, or write the pack again.");
+  TORCH_CHECK_VALUE(version <= kPackVersion, where_, ": the pack has version ", version,
+                    ", but this program reads versions up to ", kPackVersion,
+                    ". Update Bellows, or write the pack again.");
   TORCH_CHECK_VALUE(version == kPackVersion, where_, ": expected version ", kPackVersion,
                     " at byte 8, found 0: the pack is damaged.");
   read_footer();
@@ -53,9 +54,9 @@ void PackReader::read_footer() {
   const uint64_t at = bytes_.size() - kPackFooter;
   const ByteSpan footer = bytes_.subspan(at);
   TORCH_CHECK_VALUE(as_text(footer).ends_with(kPackEnd), where_, ": expected a pack's footer at byte ", at,
-                    ", found something else: the pack was truncated, or more was appended.");
+                    ", found other content: the pack was truncated, or other data was appended to it.");
   TORCH_CHECK_VALUE(load_little<uint32_t>(footer, 52) == crc32c(footer.first(52)), where_, ": the footer at byte ", at,
-                    " is damaged: its checksum is wrong.");
+                    " is damaged: its checksum does not match.");
   index_offset_ = load_little<uint64_t>(footer, 0);
   const auto index_bytes = load_little<uint64_t>(footer, 8);
   samples_ = load_little<uint64_t>(footer, 16);
@@ -63,7 +64,7 @@ void PackReader::read_footer() {
   page_bytes_ = load_little<uint64_t>(footer, 40);
   TORCH_CHECK_VALUE(index_offset_ <= at && index_bytes == at - index_offset_, where_, ": the footer at byte ", at,
                     " places an index of ", index_bytes, " bytes at byte ", index_offset_,
-                    ", which does not end where the footer begins: truncated, or damaged.");
+                    ", which does not end where the footer begins: the pack is truncated or damaged.");
   TORCH_CHECK_VALUE(std::has_single_bit(page_bytes_) && page_bytes_ >= kMinPackPage && page_bytes_ <= kMaxPackPage,
                     where_, ": expected a page size from ", kMinPackPage, " to ", kMaxPackPage,
                     " in the footer at byte ", at, ", found ", page_bytes_, ".");
@@ -73,13 +74,13 @@ void PackReader::read_footer() {
                     " blocks, too many or too few for an index of ", index_bytes, " bytes.");
   const ByteSpan index = bytes_.subspan(index_offset_, index_bytes);
   TORCH_CHECK_VALUE(load_little<uint32_t>(footer, 36) == crc32c(index), where_, ": the index at byte ", index_offset_,
-                    " is damaged: its checksum is wrong.");
+                    " is damaged: its checksum does not match.");
   sample_table_ = index.first(samples_ * kPackSampleEntry);
   block_table_ = index.subspan(sample_table_.size(), blocks_ * kPackBlockEntry);
   const ByteSpan definitions = index.subspan(sample_table_.size() + block_table_.size());
   parse_pack_fields(definitions, at - definitions.size(), where_, fields_);
   TORCH_CHECK_VALUE(fields_.size() == load_little<uint32_t>(footer, 32), where_, ": the footer at byte ", at,
-                    " counts ", load_little<uint32_t>(footer, 32), " fields, the index has ", fields_.size(), ".");
+                    " counts ", load_little<uint32_t>(footer, 32), " fields, but the index has ", fields_.size(), ".");
 }
 
 PackReader::Block PackReader::block(uint64_t number) const {
@@ -156,8 +157,8 @@ PackRecord PackReader::record(int64_t index) const {
 PackRecord PackReader::record(int64_t index, ByteSpan content) const {
   TORCH_CHECK_VALUE(index >= 0 && static_cast<uint64_t>(index) < samples_, where_, ": expected a sample from 0 to ",
                     samples_, ", got ", index, ".");
-  TORCH_CHECK_VALUE(content.size() == bytes_.size(), where_, ": had ", bytes_.size(),
-                    " bytes when it was opened, now it has ", content.size(), ".");
+  TORCH_CHECK_VALUE(content.size() == bytes_.size(), where_, ": the file had ", bytes_.size(),
+                    " bytes when it was opened, and it now has ", content.size(), ".");
   const uint64_t entry = static_cast<uint64_t>(index) * kPackSampleEntry;
   const auto offset = load_little<uint64_t>(sample_table_, entry),
              size = load_little<uint64_t>(sample_table_, entry + 8);

@@ -36,15 +36,15 @@ class PackPartialFile {
   /// Truncates the file to `offset` and continues there.
   void cut(uint64_t offset) {
     offset_ = offset;
-    TORCH_CHECK(::ftruncate(fd_, static_cast<off_t>(offset)) == 0, "cannot cut ", partial_, " at byte ", offset, ": ",
-                errno_message(errno), ".");
+    TORCH_CHECK(::ftruncate(fd_, static_cast<off_t>(offset)) == 0, "cannot truncate ", partial_, " at byte ", offset,
+                ": ", errno_message(errno), ".");
   }
   void write(ByteSpan bytes) {
     while (!bytes.empty()) {
       const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset_));
       if (written < 0 && errno == EINTR) continue;
       TORCH_CHECK(written >= 0, "cannot write ", partial_, " at byte ", offset_, ": ", errno_message(errno),
-                  ". The written part is kept; free some space and resume.");
+                  ". The written part is preserved. Free some space, and run the conversion again to resume.");
       bytes = bytes.subspan(static_cast<size_t>(written));
       offset_ += static_cast<uint64_t>(written);
     }
@@ -179,11 +179,11 @@ uint32_t PackWriter::Impl::field_of(const PackValue& value) {
   PackField field{.name = std::string(value.name), .is_array = value.is_array, .dtype = value.dtype, .shape = {}};
   if (value.is_array) {
     TORCH_CHECK_VALUE(is_pack_dtype(value.dtype), "PackWriter: ", printable(value.name), " has the type ",
-                      c10::toString(value.dtype), ", which packs do not hold. Convert it before.");
+                      c10::toString(value.dtype), ", which packs do not support. Convert it first.");
     TORCH_CHECK_VALUE(
         value.sizes.size() <= kMaxPackDims && pack_array_bytes(value.dtype, value.sizes) == value.bytes.size(),
-        "PackWriter: ", printable(value.name), " has ", value.bytes.size(), " bytes, which an array of ",
-        c10::toString(value.dtype), " ", value.sizes, " does not have.");
+        "PackWriter: ", printable(value.name), " has ", value.bytes.size(), " bytes, which does not match an array of ",
+        c10::toString(value.dtype), " ", value.sizes, ".");
     field.fixed_shape = true;
     field.shape = value.sizes.vec();
     const bool known = std::any_of(fields_.begin(), fields_.end(), [&](const PackField& other) {
@@ -251,8 +251,8 @@ void PackWriter::Impl::add(std::string_view key, std::span<const PackValue> valu
                     key.size(), ".");
   for (size_t i = 0; i < values.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      TORCH_CHECK_VALUE(values[i].name != values[j].name, "PackWriter: sample ", printable(key), " has two fields ",
-                        printable(values[i].name), ". Give each a name of its own.");
+      TORCH_CHECK_VALUE(values[i].name != values[j].name, "PackWriter: sample ", printable(key),
+                        " has two fields with the name ", printable(values[i].name), ". Rename one of them.");
     }
   }
   const size_t known = fields_.size();

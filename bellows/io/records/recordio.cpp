@@ -32,19 +32,20 @@ bool is_last(Role role) {
 
 Part part_at(ByteSpan bytes, uint64_t offset, std::string_view where, bool expect_first) {
   const ByteSpan rest = bytes.subspan(std::min<uint64_t>(offset, bytes.size()));
-  TORCH_CHECK_VALUE(rest.size() >= part_head_bytes, where, ": a record's head of 8 bytes was expected at byte ", offset,
-                    ", the file has ", bytes.size(), " bytes. It was truncated, or no record starts here.");
+  TORCH_CHECK_VALUE(rest.size() >= part_head_bytes, where, ": expected a record header of 8 bytes at byte ", offset,
+                    ", but the file has ", bytes.size(), " bytes. The file is truncated, or no record starts there.");
   const auto word = load_little<uint32_t>(rest, 4);
   const uint32_t flag = word >> 29, length = word & most_part_bytes;
-  TORCH_CHECK_VALUE(load_little<uint32_t>(rest) == recordio_magic && flag <= 3, where, ": at byte ", offset,
-                    " a RecordIO record was expected, found ", describe_content(rest), ".");
+  TORCH_CHECK_VALUE(load_little<uint32_t>(rest) == recordio_magic && flag <= 3, where,
+                    ": expected a RecordIO record at byte ", offset, ", found ", describe_content(rest), ".");
   const auto role = static_cast<Role>(flag);
-  TORCH_CHECK_VALUE(is_first(role) == expect_first, where, ": at byte ", offset, " the ",
-                    expect_first ? "beginning of a record" : "next part of a split record", " was expected, found ",
-                    expect_first ? "a later part of one" : "the beginning of another", ". The file is damaged.");
+  TORCH_CHECK_VALUE(is_first(role) == expect_first, where, ": at byte ", offset, ", expected the ",
+                    expect_first ? "beginning of a record" : "next part of a split record", ", found ",
+                    expect_first ? "a later part of a record" : "the beginning of another record",
+                    ". The file is damaged.");
   const uint64_t padded = (uint64_t{length} + 3) / 4 * 4;
   TORCH_CHECK_VALUE(padded <= rest.size() - part_head_bytes, where, ": the record at byte ", offset, " (", length,
-                    " bytes) ends after the file does (", bytes.size(), " bytes). The file was cut short.");
+                    " bytes) exceeds the end of the file (", bytes.size(), " bytes). The file is truncated.");
   return {role, rest.subspan(part_head_bytes, length), offset + part_head_bytes + padded};
 }
 
@@ -58,7 +59,7 @@ void append_part(std::string& out, Role role, std::string_view data) {
 
 void append_recordio(std::string& out, ByteSpan data) {
   TORCH_CHECK_VALUE(data.size() <= most_part_bytes, "RecordIO: a record has ", data.size(),
-                    " bytes; the format holds less than 2^29. Split the sample, or choose another format.");
+                    " bytes, but the limit of the format is 2^29. Split the sample, or choose another format.");
   size_t begin = 0;
   for (size_t i = 0; i + 4 <= data.size(); i += 4) {
     if (load_little<uint32_t>(data, i) != recordio_magic) continue;
@@ -105,7 +106,7 @@ std::vector<uint64_t> parse_recordio_index(std::string_view index, std::string_v
     const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), offset);
     TORCH_CHECK_VALUE(error == std::errc() && rest == digits.data() + digits.size(), where, ", line ", number,
                       ": expected a key, a tab and an offset, found ", printable(line),
-                      ". Remove the index to do without it.");
+                      ". To read the file without the index, remove the index.");
     offsets.push_back(offset);
   }
   return offsets;
@@ -113,8 +114,7 @@ std::vector<uint64_t> parse_recordio_index(std::string_view index, std::string_v
 
 ImageRecord parse_image_record(ByteSpan record) {
   TORCH_CHECK_VALUE(record.size() >= image_head_bytes,
-                    "expected a record of an image header (24 bytes) and its content, "
-                    "found one of ",
+                    "expected a record of an image header (24 bytes) and its content, found a record of ",
                     record.size(), " bytes.");
   ImageRecord image;
   image.flag = load_little<uint32_t>(record);

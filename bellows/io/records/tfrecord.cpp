@@ -33,12 +33,12 @@ bool is_torn(std::string_view rest) {
 /// The length of the record's data, after checking that the record is complete.
 size_t length_at(std::string_view bytes, uint64_t offset, std::string_view where) {
   const std::string_view rest = bytes.substr(std::min<uint64_t>(offset, bytes.size()));
-  TORCH_CHECK_VALUE(!rest.empty(), where, ": a record was expected at byte ", offset, ", the file has ", bytes.size(),
+  TORCH_CHECK_VALUE(!rest.empty(), where, ": expected a record at byte ", offset, ", but the file has ", bytes.size(),
                     ".");
-  TORCH_CHECK_VALUE(!is_torn(rest), where, ": the record at byte ", offset, " ends after the file does (", bytes.size(),
-                    " bytes). The file was cut short.");
-  TORCH_CHECK_VALUE(is_tfrecord_head(rest), where, ": at byte ", offset, " a record was expected, found ",
-                    describe_content(as_bytes(rest)), ": the checksum of its length is wrong.");
+  TORCH_CHECK_VALUE(!is_torn(rest), where, ": the record at byte ", offset, " exceeds the end of the file (",
+                    bytes.size(), " bytes). The file is truncated.");
+  TORCH_CHECK_VALUE(is_tfrecord_head(rest), where, ": expected a record at byte ", offset, ", found ",
+                    describe_content(as_bytes(rest)), ": the checksum of its length does not match.");
   return static_cast<size_t>(load_little<uint64_t>(as_bytes(rest)));
 }
 
@@ -61,7 +61,7 @@ std::string_view tfrecord_at(std::string_view bytes, uint64_t offset, std::strin
   const std::string_view record = bytes.substr(offset, length + frame_bytes);
   const std::string_view data = record.substr(head_bytes, length);
   TORCH_CHECK_VALUE(load_little<uint32_t>(as_bytes(record), head_bytes + length) == masked_crc(data), where,
-                    ": the record at byte ", offset, " (", length, " bytes) is damaged: its checksum is wrong.");
+                    ": the record at byte ", offset, " (", length, " bytes) is damaged: its checksum does not match.");
   return data;
 }
 
@@ -111,22 +111,25 @@ std::vector<TfrecordSpan> parse_tfrecord_index(std::string_view index, std::stri
     index.remove_prefix(std::min(line.size() + 1, index.size()));
     TfrecordSpan span;
     TORCH_CHECK_VALUE(parse_span(line, span), index_where, ", line ", records.size() + 1,
-                      ": expected \"OFFSET SIZE\", found ", printable(line), ". Remove the index to do without it.");
+                      ": expected \"OFFSET SIZE\", found ", printable(line),
+                      ". To read the file without the index, remove the index.");
     TORCH_CHECK_VALUE(span.offset == end && span.size >= frame_bytes && span.size <= bytes.size() - end, index_where,
                       ", line ", records.size() + 1, ": expected a record at byte ", end, " of ", where, " (",
-                      bytes.size(), " bytes), found one of ", span.size, " bytes at ", span.offset,
-                      ": this is not the file's index. Recreate it, or remove it.");
+                      bytes.size(), " bytes), found a record of ", span.size, " bytes at byte ", span.offset,
+                      ". The index belongs to another file. Recreate it, or remove it.");
     end += span.size;
     records.push_back(span);
   }
-  TORCH_CHECK_VALUE(end == bytes.size(), index_where, ": ends at byte ", end, " of ", where, ", which has ",
-                    bytes.size(), ": this is not the file's index. Recreate it, or remove it.");
+  TORCH_CHECK_VALUE(end == bytes.size(), index_where, ": the index ends at byte ", end, " of ", where,
+                    ", but the file has ", bytes.size(),
+                    ". The index belongs to another file. Recreate it, or remove it.");
   const size_t step = std::max<size_t>(records.size() / most_checked, 1);
   for (size_t i = 0; i < records.size(); i += step) {
     const auto& [offset, size] = records[i];
     TORCH_CHECK_VALUE(is_tfrecord_head(bytes.substr(offset)) && length_at(bytes, offset, where) + frame_bytes == size,
-                      index_where, ", line ", i + 1, ": no record of ", size, " bytes at byte ", offset, " of ", where,
-                      ": this is not the file's index, or the file is damaged. Recreate it, or remove it.");
+                      index_where, ", line ", i + 1, ": there is no record of ", size, " bytes at byte ", offset,
+                      " of ", where,
+                      ". The index belongs to another file, or the file is damaged. Recreate the index, or remove it.");
   }
   return records;
 }

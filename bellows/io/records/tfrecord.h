@@ -14,29 +14,29 @@ namespace bellows::io {
 /// True if the bytes start with a record's length and its checksum.
 bool is_tfrecord_head(std::string_view bytes);
 
-/// Appends one record in TFRecord format to `out`: length, data, and the checksum of each.
+/// Appends one record in TFRecord format to `out`: length and data, each with a checksum.
 void append_tfrecord(std::string& out, std::string_view data);
 
 /// Returns the data of the record at `offset`, as a view into `bytes`.
 /// Params: bytes – a TFRecord file
-///         where – names them in errors
-/// Throws: c10::ValueError if a checksum is wrong, if there is no record or if the file ends within it; the message
-///         names the byte offset
+///         where – name of the file for error messages
+/// Throws: c10::ValueError if a checksum is wrong, if there is no record at `offset`, or if the file ends within the
+///         record (the message states the byte offset)
 std::string_view tfrecord_at(std::string_view bytes, uint64_t offset, std::string_view where);
 
 /// Iterates over the records of a TFRecord file in memory.
 class TfrecordReader {
  public:
   /// Params: bytes – must outlive the reader
-  ///         where – names them in errors
+  ///         where – name of the file for error messages
   TfrecordReader(std::string_view bytes, std::string where) : bytes_(bytes), where_(std::move(where)) {}
 
-  /// Returns the next record, as a view into the bytes, or nothing at the end.
-  /// Throws: as tfrecord_at
+  /// Returns the next record as a view into the bytes, or nothing at the end of the file.
+  /// Throws: like tfrecord_at()
   std::optional<std::string_view> next();
-  /// Offset of the next record.
+  /// The offset of the next record.
   uint64_t offset() const { return offset_; }
-  /// True if the rest is a truncated record: its length exceeds the remaining bytes.
+  /// True if the rest of the bytes is a truncated record, whose length exceeds the number of remaining bytes.
   bool torn() const;
 
  private:
@@ -48,30 +48,30 @@ class TfrecordReader {
 /// The location of a record in its file.
 struct TfrecordSpan {
   uint64_t offset = 0;
-  uint64_t size = 0;  ///< including its length and checksums: 16 bytes more than the data
+  uint64_t size = 0;  ///< size of the record with length and checksums, that is, 16 bytes more than the data
 
   bool operator==(const TfrecordSpan&) const = default;
 };
 
 /// Returns the locations of all records of a file.
 /// Cost:   reads the length of each record, not its data
-/// Throws: c10::ValueError if the checksum of a length is wrong or the file ends within a record; the message names the
-///         byte offset
+/// Throws: c10::ValueError if the checksum of a length is wrong, or if the file ends within a record (the message
+///         states the byte offset)
 std::vector<TfrecordSpan> scan_tfrecord(std::string_view bytes, std::string_view where);
 
-/// Formats the index of a file like the tfrecord package and DALI: a line "OFFSET SIZE" per record.
+/// Formats the index of a file like the tfrecord package and DALI, with one line "OFFSET SIZE" per record.
 std::string format_tfrecord_index(std::span<const TfrecordSpan> records);
-/// Parses such an index and checks it against its file: the records must follow each other from the first byte to the
-/// last, and up to 256 evenly spaced ones are verified.
-/// Params: index_where, where – name the index and the file in errors
-/// Throws: c10::ValueError if the index is invalid or belongs to another file; the message names the line, what was
-///         expected and what was found
+/// Parses the index of a file and checks it against the file. The records must cover the complete file without gaps. Up
+/// to 256 evenly spaced records are verified.
+/// Params: index_where, where – names of the index and the file for error messages
+/// Throws: c10::ValueError if the index is invalid or belongs to a different file (the message states the line, and the
+///         expected and actual content)
 std::vector<TfrecordSpan> parse_tfrecord_index(std::string_view index, std::string_view bytes,
                                                std::string_view index_where, std::string_view where);
 
-/// Decompresses a file that was compressed as a whole (gzip, zlib, and the other formats of decompress()). Returns
+/// Decompresses a file that is compressed as a whole, with gzip, zlib or another format of decompress(). Returns
 /// nothing if the file is an uncompressed TFRecord file.
-/// Throws: c10::ValueError as decompress()
+/// Throws: c10::ValueError under the same conditions as decompress()
 std::optional<Bytes> unpack_tfrecord(ByteSpan file, std::string_view where);
 
 }  // namespace bellows::io

@@ -42,7 +42,7 @@ uint64_t CsvReader::read_quoted(uint64_t offset, CsvCell& cell) const {
   const uint64_t begin = offset;
   for (;;) {
     const size_t quote = text_.find('"', offset);
-    TORCH_CHECK_VALUE(quote != std::string_view::npos, where(begin - 1), ": a quote opens here and is never closed.");
+    TORCH_CHECK_VALUE(quote != std::string_view::npos, where(begin - 1), ": this opening quote has no closing quote.");
     if (quote + 1 < text_.size() && text_[quote + 1] == '"') {
       cell.doubled_quotes = true;
       offset = quote + 2;
@@ -64,7 +64,7 @@ uint64_t CsvReader::read_row(uint64_t offset, std::vector<CsvCell>& cells) const
       offset = read_quoted(offset + 1, cell);
       TORCH_CHECK_VALUE(offset == text_.size() || text_[offset] == separator_ || is_line_end(text_[offset]),
                         where(offset), ": expected a separator or the end of the line after a closing quote, found ",
-                        printable(text_.substr(offset), 20), ". Quotes inside quotes are doubled.");
+                        printable(text_.substr(offset), 20), ". Write a quote inside quotes twice.");
     } else {
       size_t end = offset;
       while (end < text_.size() && text_[end] != separator_ && !is_line_end(text_[end])) ++end;

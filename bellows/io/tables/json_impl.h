@@ -12,15 +12,15 @@ namespace bellows::io {
 
 /// Parses JSON from an untrusted file. The nesting depth is limited, because printing, copying and comparing JSON are
 /// recursive.
-/// Params: where – prefix of messages
-///         throws – if true, invalid JSON throws Json::parse_error; otherwise the result is a discarded value
+/// Params: where – prefix of error messages
+///         throws – true: invalid JSON throws Json::parse_error; false: the result is a discarded value
 /// Throws: c10::ValueError if the nesting is deeper than `deepest`
 inline nlohmann::json parse_shallow_json(std::string_view text, std::string_view where, int deepest = 16,
                                          bool throws = false) {
   using Json = nlohmann::json;
   const auto limit = [&](int depth, Json::parse_event_t, const Json&) {
     TORCH_CHECK_VALUE(depth <= deepest, where, ": expected JSON of at most ", deepest,
-                      " levels, found it nested too deeply.");
+                      " levels, found deeper nesting.");
     return true;
   };
   return Json::parse(text, limit, throws);

@@ -61,8 +61,8 @@ class NpyHeaderText {
 
  private:
   [[noreturn]] void fail() const {
-    TORCH_CHECK_VALUE(false, where_, ": the header of the NumPy array is corrupt at byte ", at_,
-                      " of it: ", printable(text_.substr(std::min(at_, text_.size())), 40), ".");
+    TORCH_CHECK_VALUE(false, where_, ": the header of the NumPy array is corrupt at its byte ", at_, ": ",
+                      printable(text_.substr(std::min(at_, text_.size())), 40), ".");
   }
   /// The next character that is not a space; NUL at the end.
   char peek() {
@@ -96,8 +96,8 @@ class NpyHeaderText {
   }
   std::string read_descr() {
     TORCH_CHECK_VALUE(peek() != '[', where_,
-                      ": the NumPy array has a structured dtype; expected one number an element."
-                      " Save its fields as arrays of their own.");
+                      ": the NumPy array has a structured dtype; expected one number per element. Save each field as a "
+                      "separate array.");
     return std::string(quoted());
   }
   void read_shape(std::vector<int64_t>& shape) {
@@ -124,10 +124,10 @@ c10::ScalarType dtype_of(const std::string& descr, std::string_view where) {
   const std::string shown = printable(descr);
   const std::string_view kind = std::string_view(descr).substr(0, 2);
   TORCH_CHECK_VALUE(kind != "|O", where,
-                    ": the NumPy array holds Python objects, which reading could run as code. "
-                    "Save numbers: array.astype(\"float32\").");
+                    ": the NumPy array contains Python objects, which could run code when they are read. Save numbers: "
+                    "array.astype(\"float32\").");
   TORCH_CHECK_VALUE(!descr.starts_with('>'), where, ": the NumPy array is big-endian (", shown,
-                    "). Save it again: array.astype(array.dtype.newbyteorder(\"<\")).");
+                    "). Save it in little-endian order: array.astype(array.dtype.newbyteorder(\"<\")).");
   TORCH_CHECK_VALUE(false, where, ": the NumPy array has dtype ", shown,
                     "; expected bool, integers, float16 to float64 or complex numbers.");
 }
@@ -163,27 +163,28 @@ NpyArray parse_npy(ByteSpan bytes, std::string_view where) {
                     describe_content(bytes), ".");
   const bool has_version = bytes.size() >= 12;
   const int major = has_version ? std::to_integer<int>(bytes[6]) : 1;
-  TORCH_CHECK_VALUE(major >= 1 && major <= 3, where, ": expected version 1 to 3 of NumPy's format, found ", major, ".");
+  TORCH_CHECK_VALUE(major >= 1 && major <= 3, where, ": expected version 1 to 3 of the NumPy format, found ", major,
+                    ".");
   const size_t start = major == 1 ? 10 : 12;
   const uint64_t length = !has_version ? bytes.size()
                           : major == 1 ? load_little<uint16_t>(bytes, 8)
                                        : load_little<uint32_t>(bytes, 8);
   TORCH_CHECK_VALUE(has_version && length <= bytes.size() - start, where, ": truncated: the header of the NumPy array ",
-                    "has ", length, " bytes, the file ", bytes.size(), ".");
+                    "has ", length, " bytes, but the file has ", bytes.size(), ".");
   NpyArray array;
   std::string descr;
   bool fortran = false;
   NpyHeaderText(as_text(bytes.subspan(start, length)), where).read(descr, fortran, array.shape);
   array.dtype = dtype_of(descr, where);
   TORCH_CHECK_VALUE(!fortran || array.shape.size() < 2, where,
-                    ": the NumPy array is in Fortran order. Save it again: ", "numpy.ascontiguousarray(array).");
+                    ": the NumPy array is in Fortran order. Save it in C order: numpy.ascontiguousarray(array).");
   array.offset = start + length;
   const uint64_t there = bytes.size() - array.offset;
   const auto needed = array_bytes(array.shape, c10::elementSize(array.dtype));
   TORCH_CHECK_VALUE(needed && *needed == there, where, ": a NumPy array of ", c10::toString(array.dtype), " ",
                     c10::IntArrayRef(array.shape), " needs ",
-                    needed ? c10::str(*needed, " bytes") : std::string("more bytes than there can be"), " from byte ",
-                    array.offset, ", the file has ", there, ".");
+                    needed ? c10::str(*needed, " bytes") : std::string("more bytes than can exist"), " from byte ",
+                    array.offset, ", but the file has ", there, ".");
   array.bytes = bytes.subspan(array.offset);
   return array;
 }

@@ -11,26 +11,26 @@
 
 namespace bellows::io {
 
-/// NumPy's name of a type ("<f4"), or "" if it has none.
+/// Returns NumPy's name for a dtype ("<f4"), or "" if NumPy does not have the dtype.
 std::string_view numpy_name(c10::ScalarType dtype);
-/// The type of such a name, or nothing. Python writes '|' for single bytes; '<' and '=' from other writers are
-/// accepted, too.
+/// Returns the dtype with this name in NumPy, or nothing if there is none. NumPy writes the prefix '|' for types of one
+/// byte. For these types, any other prefix, such as '<' or '=', is also accepted.
 std::optional<c10::ScalarType> numpy_type(std::string_view name);
 
 /// A view of a row-major array.
 struct NpyArray {
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<int64_t> shape;
-  ByteSpan bytes;       ///< the values; unaligned
-  uint64_t offset = 0;  ///< of `bytes` from the start of the file
+  ByteSpan bytes;       ///< the values; may be unaligned
+  uint64_t offset = 0;  ///< position of `bytes` in the file
 };
 
-/// Parses a .npy file, versions 1 to 3, without copying. Supports little-endian bool, integers, floats and complex
-/// numbers.
-/// Params: where – names the bytes in errors
-/// Throws: c10::ValueError if it is another kind of file, is truncated or has bytes after the array; for big-endian and
-///         Fortran-ordered arrays, structures, texts, and Python objects (they could execute code); the message says
-///         how to convert them
+/// Parses a .npy file of version 1, 2 or 3. Nothing is copied. Supports little-endian bool, integers, floats and
+/// complex numbers.
+/// Params: where – name of the bytes for error messages
+/// Throws: c10::ValueError if the file is not a .npy file, is truncated, or has bytes after the array. Also for
+///         big-endian and Fortran-ordered arrays, structures, texts, and Python objects, which could execute code (the
+///         message says how to convert them)
 /// Ref:    numpy.load(path, mmap_mode="r", allow_pickle=False)
 NpyArray parse_npy(ByteSpan bytes, std::string_view where);
 

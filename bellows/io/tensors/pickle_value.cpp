@@ -61,7 +61,7 @@ std::string hash_key(const PickleValue& key) {
       return out;
     }
     default:
-      TORCH_CHECK_VALUE(false, "PickleValue: expected a key that Python can hash, found ", key.describe(), ".");
+      TORCH_CHECK_VALUE(false, "PickleValue: expected a hashable key, found ", key.describe(), ".");
   }
 }
 
@@ -211,13 +211,13 @@ const PickleValue& PickleValue::at(const PickleValue& key) const {
   for (const Item& item : items()) {
     if (item.first.is_string()) names.push_back(item.first.as_string());
   }
-  TORCH_CHECK_VALUE(false, "PickleValue: the dict has ", size(), " keys, but not ", key.describe(), ".",
+  TORCH_CHECK_VALUE(false, "PickleValue: the dict has ", size(), " keys, but ", key.describe(), " is not one of them.",
                     key.is_string() ? did_you_mean(key.as_string(), names) : "");
 }
 
 const PickleValue& PickleValue::at_index(size_t i) const {
   const Sequence& values = elements();
-  TORCH_CHECK_VALUE(i < values.size(), "PickleValue: element ", i, " of ", describe(), " was asked for.");
+  TORCH_CHECK_VALUE(i < values.size(), "PickleValue: element ", i, " of ", describe(), " was requested.");
   return values[i];
 }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr int kMaxWriteDepth = 256;
 
 void check_writable(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.defined(), "torch_save: expected tensors with data, found an undefined one.");
+  TORCH_CHECK_VALUE(tensor.defined(), "torch_save: expected tensors with data, found an undefined tensor.");
   TORCH_CHECK_VALUE(
       tensor.layout() == c10::kStrided && !tensor.is_quantized() && tensor.has_storage() && !tensor.is_meta(),
       "torch_save: expected a dense tensor with data, found ", tensor.toString(), " ", tensor.sizes(),
@@ -171,7 +171,8 @@ void Pickler::write_integer(int64_t value) {
 }
 
 void Pickler::write_string(std::string_view text) {
-  TORCH_CHECK_VALUE(text.size() <= 0xffffffff, "torch_save: a string of ", text.size(), " bytes; 4 GiB is the most.");
+  TORCH_CHECK_VALUE(text.size() <= 0xffffffff, "torch_save: a string of ", text.size(),
+                    " bytes exceeds the limit of 4 GiB.");
   const std::string key = "s" + std::string(text);
   if (recall(key)) return;
   opcode('X');
@@ -210,7 +211,7 @@ void Pickler::write_storage(const at::Tensor& tensor, const std::string& type) {
   if (is_new) storages_.push_back(storage);
   TORCH_CHECK_VALUE(place->second.second == tensor.scalar_type(), "torch_save: one storage is used as ",
                     place->second.second, " and as ", tensor.scalar_type(),
-                    ", which the format cannot hold; clone() one of the tensors.");
+                    ", which the format does not support. Clone one of the tensors.");
   opcode('(');
   write_string("storage");
   write_global(type.empty() ? "torch.storage" : "torch", type.empty() ? "UntypedStorage" : type);

@@ -9,15 +9,15 @@
 
 namespace bellows::io {
 
-/// Serializes a value like Python's torch.save: pickle protocol 2, with numbered storages.
+/// Serializes a value like Python's torch.save, in pickle protocol 2 with numbered storages.
 /// Ref: torch/serialization.py `_save`
 class Pickler {
  public:
-  /// Throws: c10::ValueError if the format does not support a tensor or if a container contains itself
+  /// Throws: c10::ValueError if the format does not support a tensor, or if a container contains itself
   explicit Pickler(const PickleValue& value);
 
   const std::string& pickle() const { return out_; }
-  /// In the order of their numbers.
+  /// The storages in the order of their numbers.
   const std::vector<c10::Storage>& storages() const { return storages_; }
 
  private:
@@ -32,7 +32,7 @@ class Pickler {
   void write_integers(c10::IntArrayRef values);
   void write_global(std::string_view module, std::string_view name);
   void opcode(char code) { out_ += code; }
-  /// Emits a reference to the object remembered under `key`; returns false if there is none.
+  /// Writes a reference to the memo entry for `key`. Returns false if there is no such entry.
   bool recall(const std::string& key);
   void remember(const std::string& key);
 

@@ -48,7 +48,7 @@ constexpr std::array kTorchDtypes{
 std::string format_dtype(const std::string& name, const at::Tensor& tensor) {
   const std::string_view dtype = safetensors_dtype_name(tensor.scalar_type());
   TORCH_CHECK_VALUE(!dtype.empty(), "save_safetensors: \"", name, "\" has dtype ", tensor.scalar_type(),
-                    ", which the format lacks.");
+                    ", which the format does not support.");
   return std::string(dtype);
 }
 
@@ -89,7 +89,7 @@ std::vector<PlannedTensor> plan_tensors(const NamedTensors& tensors) {
     TORCH_CHECK_VALUE(
         tensor.defined() && tensor.layout() == c10::kStrided && !tensor.is_quantized() && !tensor.is_meta(),
         "save_safetensors: expected a dense tensor with data for \"", name, "\", found ",
-        tensor.defined() ? tensor.toString() : "an undefined one", ".");
+        tensor.defined() ? tensor.toString() : "an undefined tensor", ".");
     planned.push_back({{.name = name, .dtype = format_dtype(name, tensor), .shape = tensor.sizes().vec()}, &tensor});
   }
   const auto before = [](const PlannedTensor& a, const PlannedTensor& b) {
@@ -116,7 +116,7 @@ c10::ScalarType safetensors_dtype(const SafetensorsEntry& entry, const std::stri
     if (row.name == entry.dtype) return row.dtype;
   }
   TORCH_CHECK_VALUE(false, where, ": ", printable(entry.name, 200), " has dtype ", entry.dtype,
-                    ", which libtorch cannot hold.");
+                    ", which libtorch does not support.");
 }
 
 std::string_view safetensors_dtype_name(c10::ScalarType dtype) {
@@ -147,7 +147,7 @@ at::Tensor SafetensorsFile::tensor(std::string_view name) const {
     if (entry.name == name) return tensor(entry);
     names.push_back(entry.name);
   }
-  TORCH_CHECK_VALUE(false, file_.path(), ": no tensor is called ", printable(name, 200), "; the file has ",
+  TORCH_CHECK_VALUE(false, file_.path(), ": no tensor has the name ", printable(name, 200), "; the file has ",
                     names.size(), ".", did_you_mean(name, names));
 }
 

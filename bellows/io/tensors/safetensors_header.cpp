@@ -72,7 +72,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   }
 
   bool start_object(std::size_t) override {
-    check(depth_ < 2 && !in_array_, "at most an object a tensor", "an object inside it");
+    check(depth_ < 2 && !in_array_, "at most one object per tensor", "a nested object");
     if (++depth_ == 2) {
       fields_.clear();
       offsets_.clear();
@@ -84,7 +84,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   bool key(string_t& text) override {
     const bool is_new = depth_ == 1 ? names_.insert(text).second : fields_.insert(text).second;
     (depth_ == 1 ? name_ : field_) = text;
-    check(is_new, "each name once", "it twice");
+    check(is_new, "each name only once", "a repeated name");
     return true;
   }
 
@@ -121,7 +121,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   /// Handles a value where none is expected. Unknown fields of a tensor are skipped, as in the official reader.
   bool value(const char* found) const {
     const bool known = field_ == "dtype" || field_ == "shape" || field_ == "data_offsets";
-    check(depth_ == 2 && !in_array_ && !known && name_ != "__metadata__", "what the format defines here", found);
+    check(depth_ == 2 && !in_array_ && !known && name_ != "__metadata__", "a field of the format", found);
     return true;
   }
 
@@ -146,7 +146,7 @@ uint64_t shape_bytes(const SafetensorsEntry& entry, std::string_view where) {
   bool overflow = false;
   for (const int64_t size : entry.shape) overflow |= __builtin_mul_overflow(bits, static_cast<uint64_t>(size), &bits);
   TORCH_CHECK_VALUE(!overflow && bits % 8 == 0, where, ": the shape of ", printable(entry.name, 200),
-                    " does not give a whole number of bytes below 2^61.");
+                    " does not correspond to a whole number of bytes below 2^61.");
   return bits / 8;
 }
 
@@ -170,7 +170,7 @@ SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view wher
                     ": expected a safetensors file (a header of at most ", kMaxHeaderBytes,
                     " bytes that starts with a brace), found ", describe_content(bytes), ".");
   TORCH_CHECK_VALUE(length <= bytes.size() - 8, where, ": truncated: the header takes ", length,
-                    " bytes from byte 8, the file has ", bytes.size(), ".");
+                    " bytes from byte 8, but the file has ", bytes.size(), ".");
   SafetensorsHeader header;
   HeaderHandler handler(header, where);
   const std::string_view text = as_text(bytes.subspan(8, length));
@@ -183,20 +183,20 @@ SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view wher
   const uint64_t start = 8 + length, data = bytes.size() - start;
   for (SafetensorsEntry& entry : header.entries) {
     TORCH_CHECK_VALUE(entry.begin == at && entry.end >= at, where, ": the data of ", printable(entry.name, 200),
-                      " is said to be at ", entry.begin, " to ", entry.end, ", but what comes before ends at ", at,
-                      ": the header is corrupt.");
+                      " should be at bytes ", entry.begin, " to ", entry.end, ", but the data before it ends at byte ",
+                      at, ": the header is corrupt.");
     TORCH_CHECK_VALUE(entry.end <= data, where, ": truncated: ", printable(entry.name, 200), " ends at byte ",
-                      start + entry.end, ", the file has ", bytes.size(), ".");
+                      start + entry.end, ", but the file has ", bytes.size(), ".");
     const uint64_t expected = shape_bytes(entry, where);
     TORCH_CHECK_VALUE(expected == entry.end - entry.begin, where, ": ", printable(entry.name, 200), " has ",
-                      entry.end - entry.begin, " bytes, its shape and dtype ", entry.dtype, " need ", expected,
+                      entry.end - entry.begin, " bytes, but its shape and dtype ", entry.dtype, " need ", expected,
                       ": the header is corrupt.");
     at = entry.end;
     entry.begin += start;
     entry.end += start;
   }
-  TORCH_CHECK_VALUE(at == data, where, ": the tensors end at byte ", start + at, ", the file at byte ", bytes.size(),
-                    ": ", data - at, " bytes belong to nothing.");
+  TORCH_CHECK_VALUE(at == data, where, ": the tensors end at byte ", start + at, ", but the file ends at byte ",
+                    bytes.size(), ": ", data - at, " bytes belong to no tensor.");
   return header;
 }
 
@@ -223,7 +223,7 @@ std::string make_safetensors_header(const std::vector<SafetensorsEntry>& entries
   text += "}";
   text.append((8 - text.size() % 8) % 8, ' ');
   TORCH_CHECK_VALUE(text.size() <= kMaxHeaderBytes, "save_safetensors: names and metadata need ", text.size(),
-                    " bytes; the format allows ", kMaxHeaderBytes, ".");
+                    " bytes, but the format allows at most ", kMaxHeaderBytes, ".");
   std::string out;
   append_little<uint64_t>(out, text.size());
   return out + text;

@@ -9,15 +9,15 @@
 
 namespace bellows::io {
 
-/// Text by name, in the order of the file.
+/// Texts by name, in the order of the file.
 using SafetensorsMetadata = std::vector<std::pair<std::string, std::string>>;
 
 /// One tensor in the header of a safetensors file.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype;           ///< the format's name: "F32", "BF16", "I64", …
-  std::vector<int64_t> shape;  ///< row-major
-  uint64_t begin = 0;          ///< bytes from the start of the file
+  std::vector<int64_t> shape;  ///< sizes of the row-major data
+  uint64_t begin = 0;          ///< position in bytes from the start of the file
   uint64_t end = 0;
 };
 
@@ -26,24 +26,25 @@ struct SafetensorsHeader {
   SafetensorsMetadata metadata;
 };
 
-/// Bits of one element, or 0 if the format does not have the dtype.
+/// Returns the number of bits of one element, or 0 if the format does not have the dtype.
 /// Ref: safetensors/src/tensor.rs `Dtype`
 int safetensors_bits(std::string_view dtype);
 
-/// Parses and checks the header as strictly as the official reader: its length, the JSON, the dtypes, and shapes that
-/// match their bytes. The tensors must follow each other without holes or overlaps up to the end of the file. Names
-/// must be unique.
-/// Params: bytes – the whole file
-///         where – names it in errors
-/// Throws: c10::ValueError if the header is invalid; the message names `where`, the byte offset or the tensor, what was
-///         expected and what was found
+/// Parses and checks the header as strictly as the official reader. It checks the length, the JSON, the dtypes, and
+/// whether shapes match the number of bytes. The tensors must follow each other without holes or overlaps up to the end
+/// of the file. Names must be unique.
+/// Params: bytes – the complete file
+///         where – name of the file for error messages
+/// Throws: c10::ValueError if the header is invalid (the message states `where`, the byte offset or the tensor, and the
+///         expected and actual content)
 SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view where);
 
-/// The 8-byte length and the JSON, padded with spaces to a multiple of 8 bytes, for tensors in the given order.
-/// Params: entries – begin and end count from the first byte after the header
+/// Returns the header for tensors in the given order. It consists of the 8-byte length and the JSON, padded with spaces
+/// to a multiple of 8 bytes.
+/// Params: entries – begin and end are relative to the first byte after the header
 std::string make_safetensors_header(const std::vector<SafetensorsEntry>& entries, const SafetensorsMetadata& metadata);
 
-/// The official writer's order: by dtype (wide ones first), then by name.
+/// Returns whether the official writer puts `a` before `b`. It sorts by dtype (wide dtypes first), then by name.
 bool safetensors_before(const SafetensorsEntry& a, const SafetensorsEntry& b);
 
 }  // namespace bellows::io

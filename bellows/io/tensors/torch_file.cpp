@@ -24,7 +24,7 @@ void refuse_relatives(const ZipReader& zip, const std::string& path, const std::
   TORCH_CHECK_VALUE(!script, path, ": this is a TorchScript program (torch.jit.save), not a torch.save file. ",
                     "Load it with torch::jit::load, or save the module's state_dict() with torch.save.");
   TORCH_CHECK_VALUE(zip.find(root + "data.pkl"), path,
-                    ": a zip archive that torch.save did not write: expected a file named ", "\"…/data.pkl\", found ",
+                    ": torch.save did not write this zip archive: expected a file named ", "\"…/data.pkl\", found ",
                     printable(zip.entries().empty() ? "" : zip.entries()[0].name, 100),
                     zip.entries().size() > 1 ? " and others." : ".");
 }
@@ -64,8 +64,9 @@ class StorageLoader {
     const auto* type = dynamic_cast<const PickleGlobal*>(id.at_index(1).as_opaque());
     TORCH_CHECK_VALUE(type, "expected a storage class, found ", id.at_index(1).describe());
     const c10::ScalarType dtype = storage_dtype(type->name);
-    TORCH_CHECK_VALUE(!big_endian_ || type->name != "torch.storage.UntypedStorage",
-                      "an untyped storage of a big-endian machine; save it as float32 or int64");
+    TORCH_CHECK_VALUE(
+        !big_endian_ || type->name != "torch.storage.UntypedStorage",
+        "an untyped storage of a big-endian machine is not supported; save the tensor as float32 or int64");
     const std::string& key = id.at_index(2).as_string();
     const ZipEntry* entry = zip_.find(root_ + "data/" + key);
     TORCH_CHECK_VALUE(entry, "the archive has no file ", printable(root_ + "data/" + key, 100));
@@ -73,7 +74,7 @@ class StorageLoader {
     const size_t width = c10::elementSize(dtype);
     TORCH_CHECK_VALUE(count >= 0 && static_cast<uint64_t>(count) <= entry->data.size() &&
                           static_cast<uint64_t>(count) * width == entry->data.size(),
-                      "storage ", printable(key), " should have ", count, " elements of ", dtype, ", its file has ",
+                      "storage ", printable(key), " should have ", count, " elements of ", dtype, ", but its file has ",
                       entry->data.size(), " bytes");
     const auto [place, is_new] = storages_.try_emplace(key);
     if (is_new) place->second = copy(*entry, dtype);
@@ -169,7 +170,7 @@ std::string first_keys(const PickleValue& dict) {
 
 NamedTensors flatten(const PickleValue& value, const std::string& path) {
   TORCH_CHECK_VALUE(value.is_dict(), path, ": expected a dict of tensors, found ", value.describe(),
-                    ". torch_load reads any value.");
+                    ". To read other values, use torch_load().");
   const PickleValue* tensors = is_tensor_dict(value) || value.size() == 0 ? &value : nullptr;
   for (const char* key : {"state_dict", "model_state_dict", "model", "weights"}) {
     if (tensors) break;
@@ -179,7 +180,7 @@ NamedTensors flatten(const PickleValue& value, const std::string& path) {
   TORCH_CHECK_VALUE(tensors, path,
                     ": expected a dict of tensors, at the top or under \"state_dict\", \"model_state_dict\", ",
                     "\"model\" or \"weights\"; found ", value.describe(), ": ", first_keys(value),
-                    ". Pick the part you want with torch_load.");
+                    ". Load the file with torch_load(), and select the part that contains the tensors.");
   NamedTensors result;
   for (const auto& [name, element] : tensors->items()) result.emplace_back(name.as_string(), element.as_tensor());
   return result;

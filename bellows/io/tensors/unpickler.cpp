@@ -58,9 +58,9 @@ std::vector<int64_t> integers(const PickleValue& sequence) {
   std::vector<int64_t> values;
   for (const PickleValue& element : sequence.elements()) {
     values.push_back(element.as_int());
-    TORCH_CHECK_VALUE(values.back() >= 0, "expected sizes and strides from 0 on, found ", values.back());
+    TORCH_CHECK_VALUE(values.back() >= 0, "expected sizes and strides of at least 0, found ", values.back());
   }
-  TORCH_CHECK_VALUE(values.size() <= 64, "a tensor of ", values.size(), " dims; libtorch has at most 64");
+  TORCH_CHECK_VALUE(values.size() <= 64, "a tensor of ", values.size(), " dims is not supported; the limit is 64");
   return values;
 }
 
@@ -101,9 +101,8 @@ PickleValue rebuild_tensor(const PickleValue& arguments, bool has_dtype) {
   const size_t metadata = has_dtype ? 7 : 6;
   if (values.size() > metadata && values[metadata].is_dict()) {
     for (const auto& [key, value] : values[metadata].items()) {
-      TORCH_CHECK_VALUE(value.kind() == PickleValue::Kind::boolean && !value.as_bool(), "a tensor with ",
-                        key.describe(),
-                        " set (a lazy conjugate or negative): call resolve_conj().resolve_neg() on it before saving");
+      TORCH_CHECK_VALUE(value.kind() == PickleValue::Kind::boolean && !value.as_bool(), "a tensor has ", key.describe(),
+                        " set (a lazy conjugate or negative); call resolve_conj().resolve_neg() before you save it");
     }
   }
   at::Tensor tensor = view_storage(*from, has_dtype ? values[6].as_dtype() : from->dtype, values);
@@ -214,15 +213,15 @@ PickleValue resolve_pickle_global(const std::string& module, const std::string& 
     if (name == row.name) return row.dtype;
     known = known || (name == row.storage && !name.empty());
   }
-  TORCH_CHECK_VALUE(known, "the file holds an object of ", printable(full, 200),
-                    ", which is not plain data; save tensors, numbers, text, lists and dicts only (a state_dict)");
+  TORCH_CHECK_VALUE(known, "the file contains an object of ", printable(full, 200),
+                    ", which is not plain data; save only tensors, numbers, text, lists and dicts (a state_dict)");
   return PickleValue(std::make_shared<PickleGlobal>(full));
 }
 
 PickleValue call_pickle_global(const PickleValue& function, const PickleValue& arguments) {
   const auto* global = dynamic_cast<const PickleGlobal*>(function.as_opaque());
   const Function* row = global ? find_function(global->name) : nullptr;
-  TORCH_CHECK_VALUE(row, "expected a function that may be called, found ", global ? global->name : function.describe());
+  TORCH_CHECK_VALUE(row, "expected a supported function, found ", global ? global->name : function.describe());
   return row->call(arguments);
 }
 
@@ -266,7 +265,7 @@ class Unpickler {
         const auto code = static_cast<unsigned char>(*take(1).data());
         if (code == '.') return finish();
         TORCH_CHECK_VALUE(load_atom(code) || load_container(code) || load_memo(code) || load_object(code), "opcode ",
-                          static_cast<int>(code), " is not one that torch.save writes");
+                          static_cast<int>(code), " is not an opcode that torch.save writes");
       } catch (const c10::Error& error) {
         TORCH_CHECK_VALUE(false, where_, ": byte ", at, " of the pickle: ", error.what_without_backtrace());
       }
@@ -362,7 +361,8 @@ bool Unpickler::load_atom(unsigned char code) {
   switch (code) {
     case 0x80: {  // PROTO
       const int protocol = number<uint8_t>();
-      TORCH_CHECK_VALUE(protocol >= 2 && protocol <= 5, "pickle protocol ", protocol, "; 2 to 5 are understood");
+      TORCH_CHECK_VALUE(protocol >= 2 && protocol <= 5, "pickle protocol ", protocol,
+                        " is not supported; expected 2 to 5");
       return true;
     }
     case 0x95:  // FRAME: only a hint for reading ahead
@@ -465,7 +465,7 @@ void Unpickler::set_items(PickleValue::Sequence values) {
 bool Unpickler::load_memo(unsigned char code) {
   const auto get = [&](uint32_t index) {
     const auto found = memo_.find(index);
-    TORCH_CHECK_VALUE(found != memo_.end(), "corrupt: nothing was remembered under number ", index);
+    TORCH_CHECK_VALUE(found != memo_.end(), "corrupt: the memo has no entry ", index);
     push(found->second);
     return true;
   };
@@ -519,7 +519,8 @@ PickleValue Unpickler::call(const PickleValue& function, const PickleValue& argu
   // fill the memory.
   if (result.is_dict()) called_bytes_ += result.size();
   if (result.kind() == PickleValue::Kind::bytes) called_bytes_ += result.as_string().size();
-  TORCH_CHECK_VALUE(called_bytes_ <= bytes_.size(), "corrupt: calls produce more than the pickle has");
+  TORCH_CHECK_VALUE(called_bytes_ <= bytes_.size(),
+                    "corrupt: function calls produce more data than the pickle contains");
   return result;
 }
 
@@ -528,7 +529,7 @@ PickleValue Unpickler::call(const PickleValue& function, const PickleValue& argu
 void Unpickler::build() {
   const PickleValue state = pop();
   TORCH_CHECK_VALUE(top().is_dict() || top().is_tensor(), "attributes are set on ", top().describe(),
-                    "; only tensors and plain containers are understood");
+                    "; only tensors and plain containers support attributes");
 }
 
 PickleValue Unpickler::finish() {

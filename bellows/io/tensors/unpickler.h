@@ -9,12 +9,12 @@
 
 namespace bellows::io {
 
-/// Parses a pickle (protocols 2 to 5) without executing anything: classes and functions are looked up by name in a
+/// Parses a pickle (protocols 2 to 5) without executing anything. Classes and functions are looked up by name in a
 /// small table.
-/// Params: where – names the pickle in errors
-///         persistent_load – converts a persistent id (torch.save's storages) to a value
+/// Params: where – name of the pickle for error messages
+///         persistent_load – converts a persistent id (a storage of torch.save) to a value
 /// Throws: c10::ValueError if the pickle is truncated or corrupt, uses an unknown class (the message names it), is
-///         cyclic or is nested deeper than 256
+///         cyclic, or has more than 256 nesting levels
 /// Ref:    torch/_weights_only_unpickler.py
 PickleValue unpickle(ByteSpan bytes, const std::string& where,
                      const std::function<PickleValue(const PickleValue& id)>& persistent_load);
@@ -32,10 +32,11 @@ struct PickleStorage : PickleValue::Opaque {
   c10::ScalarType dtype;  ///< Byte for an untyped storage
 };
 
-/// The element type of "torch.FloatStorage" and similar classes; Byte for "torch.storage.UntypedStorage".
-/// Throws: c10::ValueError if it is not a storage class
+/// Returns the element type of a storage class such as "torch.FloatStorage". It is Byte for
+/// "torch.storage.UntypedStorage".
+/// Throws: c10::ValueError if `class_name` is not a storage class
 c10::ScalarType storage_dtype(const std::string& class_name);
-/// "FloatStorage", or "" if the dtype has no storage class (uint16, float8).
+/// Returns the storage class of a dtype, such as "FloatStorage", or "" if the dtype has none (uint16, float8).
 std::string storage_class(c10::ScalarType dtype);
 
 }  // namespace bellows::io

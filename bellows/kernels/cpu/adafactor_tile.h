@@ -4,7 +4,7 @@
 
 namespace bellows::kernels::cpu {
 
-/// Some rows of a tensor (counted over all batches), and the data that the passes over them exchange.
+/// Some rows of a tensor, and the data that the passes over these rows exchange. Rows are counted over all batches.
 struct AdafactorTile {
   int64_t first_row = 0, last_row = 0;
   double* row_sums = nullptr;            ///< for each row of the tensor: sum of squares

@@ -1,4 +1,4 @@
-// Loops over the values of a row. Included once per instruction set.
+// Loops over the values of a row. This header is included once per instruction set.
 #if defined(BELLOWS_KERNELS_COLUMNS) == defined(HWY_TARGET_TOGGLE)
 #ifdef BELLOWS_KERNELS_COLUMNS
 #undef BELLOWS_KERNELS_COLUMNS
@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace bellows::kernels::HWY_NAMESPACE {
 
-/// Calls step(lanes, i) for all columns.
+/// Calls step(lanes, i) for all columns, one vector at a time.
 template <class D, class Step>
 HWY_INLINE void for_columns(D d, size_t columns, Step step) {
   const size_t lanes = hn::Lanes(d);
@@ -22,7 +22,8 @@ HWY_INLINE void for_columns(D d, size_t columns, Step step) {
   if (i < columns) step(Part{columns - i}, i);
 }
 
-/// Sums step(lanes, i, sum) over the columns, in four independent partial sums. Lanes beyond the end must add nothing.
+/// Adds up step(lanes, i, sum) over the columns in four independent partial sums. Lanes after the last column must add
+/// 0.
 template <class D, class Step>
 HWY_INLINE hn::TFromD<D> sum_of_columns(D d, size_t columns, Step step) {
   const size_t lanes = hn::Lanes(d);

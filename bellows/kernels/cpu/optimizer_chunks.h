@@ -9,8 +9,8 @@
 
 namespace bellows::kernels::cpu {
 
-/// Calls `kernel(tensor, types, begin, end)` on libtorch's threads, with all tensors as one list of chunks, so that
-/// many small tensors cost only one parallel region. If all tensors together fit in one chunk, the calling thread makes
+/// Calls `kernel(tensor, types, begin, end)` on libtorch's threads. The chunks of all tensors form one list, so that
+/// many small tensors need only one parallel region. If all tensors together fit in one chunk, the calling thread makes
 /// all calls. A chunk begins at a multiple of 16384 elements.
 template <class Rule, class Kernel>
 void step_chunks(std::span<const StepTensor<Rule>> tensors, StepTypes types, Kernel kernel) {

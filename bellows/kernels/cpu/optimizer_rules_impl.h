@@ -1,5 +1,5 @@
-// The update rules on vectors, and conversion of arrays of any element type to float. Included once per instruction
-// set.
+// Update rules on vectors, and conversion of arrays of any element type to float. This header is included once per
+// instruction set.
 #if defined(BELLOWS_KERNELS_OPTIMIZER_RULES) == defined(HWY_TARGET_TOGGLE)
 #ifdef BELLOWS_KERNELS_OPTIMIZER_RULES
 #undef BELLOWS_KERNELS_OPTIMIZER_RULES
@@ -20,12 +20,13 @@ namespace bellows::kernels::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// --- the rules of optimizer_formula.h on vectors. K: number of state arrays.
+// --- The rules of optimizer_formula.h on vectors. K is the number of state arrays.
 
 template <class D, class Rule>
 struct VectorFormula;
 
-/// The scaled gradient with weight decay. Without decay the weight is not used, because 0 · infinity is NaN.
+/// Returns the scaled gradient with weight decay. If there is no decay, the weight is not used, because 0 · infinity is
+/// NaN.
 template <class V>
 HWY_INLINE V decayed(V g, V factor, bool has_decay, V decay, V p) {
   g = hn::Mul(g, factor);
@@ -80,8 +81,9 @@ struct VectorFormula<D, AdamRule> {
         factored_root_new2(hn::Set(d, hn::TFromD<D>(std::sqrt(1 - r.beta2) * r.grad_factor))),
         has_decay(!r.decoupled && r.weight_decay != 0),
         divides(hn::MaxLanes(d) < 16 || r.eps < 1e-10) {}
-  /// Params: Forgotten – m and v are already multiplied by beta1 and beta2: for low-bit state, whose step is not
-  ///         limited by memory bandwidth. With wide vectors, roots and divisions would take most of its time.
+  /// Params: Forgotten – m and v are already multiplied by beta1 and beta2. This is used for low-bit state, whose step
+  ///                     is not limited by memory bandwidth. With wide vectors, roots and divisions would take most of
+  ///                     its time.
   template <int K, bool Forgotten = false>
   HWY_INLINE void apply(V& p, V g, V& m, V& v, V& v_max) const {
     g = decayed(g, factor, has_decay, coupled_decay, p);
@@ -102,10 +104,10 @@ struct VectorFormula<D, AdamRule> {
     p = hn::MulAdd(p, keep, update);
   }
 
-  /// True without coupled weight decay and with an eps large enough for approximate roots and quotients: then
-  /// apply_usual() can be used.
+  /// Whether apply_usual() can be used. This requires that there is no coupled weight decay, and that eps is large
+  /// enough for approximate roots and quotients.
   bool usual() const { return !has_decay && !divides; }
-  /// As apply<2, true>, but without branches.
+  /// Like apply<2, true>(), but without branches.
   HWY_INLINE void apply_usual(V& p, V g, V& m, V& v) const {
     m = hn::MulAdd(factored_new1, g, m);
     const V root = hn::Mul(factored_root_new2, g);
@@ -114,8 +116,8 @@ struct VectorFormula<D, AdamRule> {
   }
 
  private:
-  /// Exact to a few units in the last place of the step: the processor's 14-bit approximations of root and reciprocal,
-  /// each with one Newton step. The root of a subnormal number is negligible compared with eps.
+  /// Exact within a few units in the last place of the step. It uses the processor's 14-bit approximations of root and
+  /// reciprocal, each with one Newton step. The root of a subnormal number is negligible compared with eps.
   HWY_INLINE void apply_undivided(V& p, V m, V v) const {
     const D d;
     const V normal = hn::Max(v, hn::Set(d, 0x1p-126f));
@@ -203,7 +205,7 @@ struct VectorFormula<D, LionRule> {
   }
 };
 
-// --- element types
+// --- Element types
 
 template <class D16, class D32>
 HWY_INLINE hn::Vec<D32> to_f32(D32 d32, D16 d16, const uint16_t* from, Type type) {
@@ -213,7 +215,7 @@ HWY_INLINE hn::Vec<D32> to_f32(D32 d32, D16 d16, const uint16_t* from, Type type
   return hn::PromoteTo(d32, hn::BitCast(half, hn::LoadU(d16, from)));
 }
 
-/// Rounds to the nearest, ties to even, as libtorch does; NaN stays NaN.
+/// Rounds to nearest even, like libtorch. NaN stays NaN.
 template <class D16, class D32>
 HWY_INLINE void from_f32(hn::Vec<D32> value, D32, D16 d16, uint16_t* to, Type type) {
   if (type != Type::bf16) {
@@ -229,8 +231,8 @@ HWY_INLINE void from_f32(hn::Vec<D32> value, D32, D16 d16, uint16_t* to, Type ty
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<decltype(bits32)>(), result)), d16, to);
 }
 
-/// Rounds up with a probability equal to the fractional position between the two neighbours, by the bits of
-/// rounding_bits(). Values that are not finite are rounded to nearest.
+/// Rounds stochastically with the bits of rounding_bits(). The probability of rounding up is the fractional position
+/// between the two neighboring bf16 values. Values that are not finite are rounded to nearest.
 template <class D16, class D32>
 HWY_INLINE void bf16_at_random(hn::Vec<D32> value, D32, D16 d16, uint16_t* to, uint32_t key, size_t i) {
   const hn::RebindToUnsigned<D32> d;
@@ -245,7 +247,7 @@ HWY_INLINE void bf16_at_random(hn::Vec<D32> value, D32, D16 d16, uint16_t* to, u
   hn::StoreU(hn::TruncateTo(d16, result), d16, to);
 }
 
-/// How results are rounded to parameters.
+/// How updated parameters are rounded.
 struct Rounding {
   bool stochastic = false;
   uint64_t seed = 0;
@@ -253,7 +255,8 @@ struct Rounding {
 
 constexpr size_t window_size = rounding_window;  // elements; the windows of one step stay in the L1 cache
 
-/// Up to window_size elements of an array as floats: in place if they are floats, otherwise converted into a buffer.
+/// Up to window_size elements of an array as floats. Floats are accessed in place, and other types are converted into a
+/// buffer.
 class Window {
  public:
   static constexpr bool in_place(Type type) { return type == Type::f32; }
@@ -268,7 +271,7 @@ class Window {
   }
   void close(void* array, Type type, size_t at, size_t n) const { write(buffer_, array, type, at, n); }
 
-  /// Params: at, n – a range within one window of the stochastic rounding (stochastic_round.h)
+  /// Params: at, n – a range within one window of stochastic rounding (stochastic_round.h)
   static void write(const float* values, void* array, Type type, size_t at, size_t n, Rounding rounding = {}) {
     if (in_place(type)) return;
     uint16_t* const to = static_cast<uint16_t*>(array) + at;
@@ -284,8 +287,8 @@ class Window {
   }
 
  private:
-  /// Calls `body(…, i)` on whole vectors, starting at element i. The remaining elements are copied to arrays of one
-  /// vector.
+  /// Calls `body(…, i)` for each whole vector, where i is the vector's first element. The remaining elements are copied
+  /// to arrays with the size of one vector.
   template <class From, class To, class Body>
   static void convert(const From* from, To* to, size_t n, Body body) {
     const hn::ScalableTag<float> d32;

@@ -6,12 +6,13 @@
 
 namespace bellows::kernels::cpu {
 
-/// Makes one step of each tensor in one pass over its memory, with the widest vectors that the processor has.
-/// Params:   tensors – all tensors of one call have the same types; arrays of different tensors do not overlap
-/// Numerics: equals kernels/ref to a few units in the last place, because multiplications and additions are fused here
-///           (tests/kernels/optimizers_test.cpp)
-/// Cost:     reads gradient, parameter and state once, writes parameter and state once; one parallel region per call
-/// Threads:  uses libtorch's intra-op threads; safe from all threads
+/// Runs one step for each tensor in one pass over its memory, with the widest vectors that the processor supports.
+/// Params:   tensors – all tensors of a call must have the same types. Arrays of different tensors must not overlap
+/// Numerics: equal to kernels/ref within a few units in the last place, because these kernels fuse multiplications and
+///           additions (tests/kernels/optimizers_test.cpp)
+/// Cost:     reads gradient, parameter and state once, and writes parameter and state once; one parallel region per
+///           call
+/// Threads:  thread-safe; uses libtorch's intra-op threads
 void step(std::span<const StepTensor<SgdRule>> tensors, StepTypes types);
 void step(std::span<const StepTensor<AdamRule>> tensors, StepTypes types);
 void step(std::span<const StepTensor<RmspropRule>> tensors, StepTypes types);

@@ -1,4 +1,5 @@
-// Values of the four floating-point types as vectors of the accumulation type. Included once per instruction set.
+// Converts values of type float, double, BFloat16 or Half to vectors of the accumulation type. This header is included
+// once per instruction set.
 #if defined(BELLOWS_KERNELS_VALUES) == defined(HWY_TARGET_TOGGLE)
 #ifdef BELLOWS_KERNELS_VALUES
 #undef BELLOWS_KERNELS_VALUES
@@ -17,7 +18,7 @@ namespace bellows::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The type that values of type T are computed in.
+/// The type in which values of type T are computed.
 template <class T>
 using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -37,7 +38,8 @@ HWY_INLINE hn::Vec<D> load_values(D d, const T* from) {
   }
 }
 
-/// Stores a full vector to unaligned memory, rounded to nearest even. (Highway's own DemoteTo bfloat16_t truncates.)
+/// Stores a full vector to unaligned memory and rounds to nearest even. Highway's DemoteTo for bfloat16_t truncates
+/// instead.
 template <class D, class T>
 HWY_INLINE void store_values(D d, hn::Vec<D> values, T* to) {
   if constexpr (std::is_same_v<T, c10::BFloat16>) {
@@ -57,7 +59,7 @@ HWY_INLINE void store_values(D d, hn::Vec<D> values, T* to) {
   }
 }
 
-/// A full vector of columns.
+/// Columns that fill a whole vector.
 struct Whole {
   template <class D, class T>
   HWY_INLINE hn::Vec<D> load(D d, const T* from) const {
@@ -73,7 +75,7 @@ struct Whole {
   }
 };
 
-/// The last `count` columns, fewer than a vector. The lanes after them are zero and are not stored.
+/// The last `count` columns, which do not fill a vector. The lanes after them are zero and are not stored.
 struct Part {
   size_t count;
 
@@ -95,7 +97,8 @@ struct Part {
   }
 };
 
-/// Calls action(T*) with the C++ type of `dtype`, which the caller has checked.
+/// Calls action(T*) with the C++ type of `dtype`.
+/// Params: dtype – must be Double, BFloat16, Half or Float
 template <class Action>
 HWY_INLINE void with_values(c10::ScalarType dtype, Action action) {
   switch (dtype) {

@@ -11,13 +11,13 @@
 #include <string>
 #include <type_traits>
 
-// Building blocks of kernels in which a block of threads works together: loads and stores of 16 bytes, sums over a
-// block, launches. They use no atomics, so the same input gives bit-identical results.
+// Building blocks for kernels in which the threads of a block work together: loads and stores of 16 bytes, sums over a
+// block, and launches. They do not use atomics, so equal inputs give bit-identical results.
 namespace bellows::kernels::cuda {
 
 constexpr int warp_threads = 32, max_block_threads = 512, vector_bytes = 16;
 
-/// The type that values of type T are computed in.
+/// The type in which values of type T are computed.
 template <class T>
 using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -25,7 +25,7 @@ using Accumulate = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <class T>
 constexpr int vector_values = vector_bytes / static_cast<int>(sizeof(T));
 
-/// The type that moves `count` values at once: 16 bytes, or one value.
+/// The type that moves `count` values at once. Its size is 16 bytes if `count` is greater than 1.
 template <class T, int count>
 using Bits = std::conditional_t<count == 1, T, uint4>;
 
@@ -33,12 +33,12 @@ template <class T>
 __device__ void write(T* to, T value) {
   *to = value;
 }
-/// The explicit intrinsic prevents the compiler from splitting the store into smaller ones.
+/// Uses an explicit intrinsic, so that the compiler does not split the store into smaller stores.
 __device__ inline void write(uint4* to, uint4 value) {
   __stwb(to, value);
 }
 
-/// Loads `count` values as A. If count is above 1, `from` must be a multiple of 16 bytes.
+/// Loads `count` values and converts them to A. If `count` is greater than 1, `from` must be aligned to 16 bytes.
 template <int count, class A, class T>
 __device__ void load(const T* from, A (&values)[count]) {
   constexpr int width = count < vector_values<T> ? count : vector_values<T>;
@@ -51,7 +51,7 @@ __device__ void load(const T* from, A (&values)[count]) {
   }
 }
 
-/// As load(); rounded to nearest even.
+/// Stores values like load(), rounded to nearest even.
 template <int count, class A, class T>
 __device__ void store(const A (&values)[count], T* to) {
   constexpr int width = count < vector_values<T> ? count : vector_values<T>;
@@ -64,7 +64,7 @@ __device__ void store(const A (&values)[count], T* to) {
   }
 }
 
-/// Loads from `from`, or fills with `value` if `from` is null.
+/// Loads values from `from`. If `from` is null, all values are `value`.
 template <int count, class A, class T>
 __device__ void load_or(const T* from, int64_t i, A value, A (&values)[count]) {
   if (from) {
@@ -74,7 +74,7 @@ __device__ void load_or(const T* from, int64_t i, A value, A (&values)[count]) {
   for (int k = 0; k < count; ++k) values[k] = value;
 }
 
-/// Number of values before the first one at a multiple of 16 bytes, at most `count`.
+/// Returns the number of values before the first value that is aligned to 16 bytes, but at most `count`.
 template <class T>
 __host__ __device__ int64_t values_before_vectors(const T* values, int64_t count) {
   const auto behind = static_cast<int64_t>(reinterpret_cast<uintptr_t>(values) % vector_bytes);
@@ -82,7 +82,7 @@ __host__ __device__ int64_t values_before_vectors(const T* values, int64_t count
   return before < count ? before : count;
 }
 
-/// Whether all non-null addresses have the same offset from a multiple of 16 bytes.
+/// Whether all addresses that are not null have the same offset from a multiple of 16 bytes.
 inline bool lie_alike(std::initializer_list<const void*> addresses) {
   const void* first = nullptr;
   for (const void* address : addresses) {
@@ -98,8 +98,8 @@ template <int count>
 struct Width {};
 
 /// Calls step(width, i) for this thread's part of the values [0, count). The first `before` values and the remainder at
-/// the end are taken one at a time, all others `width` at a time. The assignment of values to threads depends only on
-/// the arguments.
+/// the end are processed one at a time. All other values are processed `width` at a time. The assignment of values to
+/// threads depends only on the arguments.
 template <int width, class Step>
 __device__ void for_values(int64_t count, int64_t before, int64_t thread, int64_t threads, Step step) {
   for (int64_t i = thread; i < before; i += threads) step(Width<1>(), i);
@@ -108,7 +108,7 @@ __device__ void for_values(int64_t count, int64_t before, int64_t thread, int64_
   for (int64_t i = before + vectors * width + thread; i < count; i += threads) step(Width<1>(), i);
 }
 
-/// The value of the thread whose lane differs in the bits of `mask`.
+/// Returns the value of the thread whose lane number differs from this thread's in the bits of `mask`.
 template <class V>
 __device__ V of_other_lane(const V& value, int mask) {
   static_assert(std::is_trivially_copyable_v<V> && sizeof(V) % sizeof(unsigned) == 0);
@@ -125,8 +125,8 @@ __device__ void add_lanes(V& value) {
   for (int mask = warp_threads / 2; mask > 0; mask /= 2) value.add(of_other_lane(value, mask));
 }
 
-/// The sum of all threads' values by V::add(), returned to all of them; V() is the neutral element. Every thread of the
-/// block must call it, and the block's size must be a multiple of a warp.
+/// Adds up the values of all threads with V::add() and returns the sum to all threads. V() must be the neutral element.
+/// Every thread of the block must call this function, and the block size must be a multiple of the warp size.
 template <class V>
 __device__ V sum_of_block(V value) {
   // Declared as bytes, because shared memory has no initializers.
@@ -142,17 +142,18 @@ __device__ V sum_of_block(V value) {
   return value;
 }
 
-/// Number of threads of a block that processes one row.
+/// Returns the number of threads of a block that processes one row.
 inline int row_threads(int64_t columns, int width) {
   const int64_t warps = (columns / width + warp_threads - 1) / warp_threads;
   return static_cast<int>(std::clamp<int64_t>(warps * warp_threads, warp_threads, max_block_threads));
 }
 
-/// A grid's x dimension is at most 2^31 − 1, so kernels loop in steps of gridDim.x.
+/// Returns the size of a grid's x dimension. It is at most 2^31 − 1, so kernels iterate in steps of gridDim.x.
 inline unsigned grid_size(int64_t blocks) {
   return static_cast<unsigned>(std::min<int64_t>(blocks, INT32_MAX));
 }
 
+/// Launches a kernel.
 /// Throws: std::runtime_error if the launch fails
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 threads, void* stream,
@@ -167,7 +168,8 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, dim3 t
   throw std::runtime_error(std::string("kernels::cuda::") + name + ": launch failed: " + cudaGetErrorString(error));
 }
 
-/// Calls action(T*) with the C++ type of `dtype`, which the caller has checked.
+/// Calls action(T*) with the C++ type of `dtype`.
+/// Params: dtype – must be Double, BFloat16, Half or Float
 template <class Action>
 void with_values(c10::ScalarType dtype, Action action) {
   switch (dtype) {

@@ -6,12 +6,12 @@
 
 namespace bellows::kernels::cuda {
 
-/// Makes one step of each tensor with low-bit state, as kernels::cpu::step_low_bit. step() in optimizers.h calls this
-/// function if the state is low-bit. Compiled, but not yet run on a device; the tests run its source on the host, one
-/// thread after another.
-/// Numerics: equals kernels/ref (tests/kernels/cuda_test.cpp), except for single codes whose value lies within rounding
-///           of the midpoint between two codes
-/// Cost:     one launch for every 16 tensors; Adam with int8 state reads and writes 16 bytes per parameter; no
+/// Runs one step for each tensor with low-bit state, like kernels::cpu::step_low_bit. step() in optimizers.h calls
+/// these functions if the state is low-bit. These kernels compile, but have not run on a device yet. The tests run
+/// their source on the host, one thread after another.
+/// Numerics: codes are equal to those of kernels/ref (tests/kernels/cuda_test.cpp), except for individual values that
+///           are within rounding error of the midpoint between two codes
+/// Cost:     one launch per 16 tensors; Adam with int8 state reads and writes 16 bytes per parameter; no
 ///           synchronization
 /// Throws:   c10::Error if this build has no CUDA kernels; std::runtime_error if a launch fails
 void step_low_bit(std::span<const StepTensor<SgdRule>> tensors, StepTypes types, const DeviceScalars& scalars,

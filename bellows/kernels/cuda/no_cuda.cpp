@@ -12,7 +12,7 @@ namespace bellows::kernels::cuda {
 namespace {
 
 [[noreturn]] void refuse() {
-  TORCH_CHECK(false, "kernels::cuda: this build of bellows has no CUDA kernels. Configure it with -DBELLOWS_CUDA=ON.");
+  TORCH_CHECK(false, "kernels::cuda: this build of Bellows has no CUDA kernels. Configure it with -DBELLOWS_CUDA=ON.");
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include "bellows/kernels/cuda/optimizers.h"
 #include "bellows/kernels/optimizer_formula.h"
 
-// One launch for every 16 tensors. Their addresses are kernel parameters, and a block finds its tensor by its block
-// index.
+// Each launch processes up to 16 tensors. Their addresses are kernel parameters, and each block finds its tensor by its
+// block index.
 namespace bellows::kernels::cuda {
 
 constexpr int batch_tensors = 16;
@@ -34,7 +34,7 @@ __device__ inline void set_step(AdagradRule& rule, float step) {
   rule.step = step;
 }
 
-/// The rule, with the scalars that are on the device filled in.
+/// Returns the rule with the values of the scalars that are on the device.
 template <class Rule>
 __device__ Rule resolved(const StepTensor<Rule>& t, const DeviceScalars& scalars) {
   Rule rule = t.rule;
@@ -44,8 +44,8 @@ __device__ Rule resolved(const StepTensor<Rule>& t, const DeviceScalars& scalars
   return rule;
 }
 
-/// One thread computes the constants in double and reads the scalars on the device; the other threads copy the result.
-/// Every thread of the block must call it.
+/// Returns the formula with its constants. One thread computes the constants in double and reads the scalars on the
+/// device. All other threads copy the result. Every thread of the block must call this function.
 template <class T, class Rule>
 __device__ Formula<T, Rule> formula_of_block(const StepTensor<Rule>& t, const DeviceScalars& scalars) {
   // Declared as bytes, because shared memory has no initializers.
@@ -56,7 +56,7 @@ __device__ Formula<T, Rule> formula_of_block(const StepTensor<Rule>& t, const De
   return *formula;
 }
 
-/// Calls launch(batch, blocks) until all tensors are done. Each block processes `block_elements` elements.
+/// Calls launch(batch, blocks) for all tensors, up to 16 at a time. Each block processes `block_elements` elements.
 template <class Rule, class Launch>
 void for_batches(std::span<const StepTensor<Rule>> tensors, int64_t block_elements, Launch launch) {
   Batch<Rule> batch;

@@ -7,17 +7,17 @@
 
 namespace bellows::kernels::cuda {
 
-/// Scalars on the device, which are used without a host synchronization. Each may be null.
+/// Scalars on the device. They are used without a host synchronization. Each pointer may be null.
 struct DeviceScalars {
   const float* lr = nullptr;          ///< replaces the rule's lr
-  const float* grad_scale = nullptr;  ///< gradients are divided by it
-  const float* found_inf = nullptr;   ///< if above 0, nothing changes
+  const float* grad_scale = nullptr;  ///< divisor of the gradients
+  const float* found_inf = nullptr;   ///< if it is greater than 0, the step changes nothing
 };
 
-/// Makes one step of each tensor, as kernels::cpu::step. Compiled, but not yet run on a device.
-/// Params: tensors – addresses on the current stream's device
-///         stream – a cudaStream_t
-/// Cost:   one launch for every 16 tensors; no synchronization
+/// Runs one step for each tensor, like kernels::cpu::step. These kernels compile, but have not run on a device yet.
+/// Params: tensors – all addresses must be on the current stream's device
+///         stream  – a cudaStream_t
+/// Cost:   one launch per 16 tensors; no synchronization
 /// Throws: c10::Error if this build has no CUDA kernels; std::runtime_error if a launch fails
 void step(std::span<const StepTensor<SgdRule>> tensors, StepTypes types, const DeviceScalars& scalars, void* stream);
 void step(std::span<const StepTensor<AdamRule>> tensors, StepTypes types, const DeviceScalars& scalars, void* stream);

@@ -12,7 +12,7 @@
 
 namespace bellows::kernels::ref {
 
-/// Element i of an array of any type.
+/// Returns element i of an array of any type.
 template <class T>
 BELLOWS_HOST_DEVICE T load(const void* data, Type type, int64_t i) {
   switch (type) {
@@ -44,7 +44,7 @@ BELLOWS_HOST_DEVICE void store(void* data, Type type, int64_t i, T value) {
   }
 }
 
-/// Writes a new parameter.
+/// Writes the new value of a parameter, and of its master weight if there is one. The parameter is rounded to its type.
 template <class T, class Rule>
 BELLOWS_HOST_DEVICE void store_param(const StepTensor<Rule>& t, StepTypes types, int64_t i, T value) {
   if (t.master) store(t.master, Type::f32, i, value);

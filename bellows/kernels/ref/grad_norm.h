@@ -6,7 +6,7 @@
 
 namespace bellows::kernels::ref {
 
-/// Reference of cpu::norm_sum(), one element at a time.
+/// Reference of cpu::norm_sum(). It processes one element at a time.
 double norm_sum(std::span<const NormTensor> tensors, NormSum what);
 
 /// Reference of cpu::scale().

@@ -4,10 +4,10 @@
 
 #include "bellows/kernels/optimizer_step.h"
 
-/// Reference of the fast optimizer kernels: the same rules in plain C++, one element at a time.
+/// Reference of the optimizer kernels: the same rules in plain C++, one element at a time.
 namespace bellows::kernels::ref {
 
-/// Makes one step of each tensor.
+/// Runs one step for each tensor.
 void step(std::span<const StepTensor<SgdRule>> tensors, StepTypes types);
 void step(std::span<const StepTensor<AdamRule>> tensors, StepTypes types);
 void step(std::span<const StepTensor<RmspropRule>> tensors, StepTypes types);

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-/// Access to single values of the four floating-point types, as double.
+/// Functions that read and write individual values of type float, double, BFloat16 or Half as double.
 namespace bellows::kernels::ref {
 
 inline double value_at(const void* values, c10::ScalarType dtype, int64_t i) {
@@ -36,7 +36,7 @@ inline void set_value_at(void* values, c10::ScalarType dtype, int64_t i, double 
   }
 }
 
-/// The type in which values of `dtype` are summed.
+/// Returns the type in which values of `dtype` are summed.
 inline c10::ScalarType accumulation_type(c10::ScalarType dtype) {
   return dtype == c10::ScalarType::Double ? dtype : c10::ScalarType::Float;
 }

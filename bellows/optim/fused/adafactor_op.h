@@ -8,18 +8,19 @@
 
 namespace bellows::optim {
 
-/// The kernel's parameters for one step.
-/// Params: step – number of the step, starting at 1
+/// Returns the kernel's parameters for one step.
+/// Params: step – number of the step, which starts at 1
 kernels::AdafactorRule adafactor_rule(const AdafactorGroupOptions& options, double step);
 
-/// Arguments of one step, row-major on the CPU. `rows` and `columns` belong to the tensors with at least two dims,
-/// `squares` to the others.
+/// Arguments of one step, as row-major tensors on the CPU. `rows` and `columns` are the state of tensors with at least
+/// two dims. `squares` is the state of all other tensors.
 struct AdafactorTensors {
   TensorList weights, grads, rows, columns, squares, firsts;
-  std::vector<at::Scalar> steps;  ///< number of this step, for each tensor
+  std::vector<at::Scalar> steps;  ///< for each tensor, the number of this step
 };
 
-/// Runs kernels::adafactor_step. If a tap defers operators, it is the operator `bellows::adafactor_step_`.
+/// Runs kernels::adafactor_step(). If a tap defers operators, the function runs as the operator
+/// `bellows::adafactor_step_`.
 void adafactor_on_cpu(const AdafactorTensors& tensors, const AdafactorGroupOptions& options, const FusedStep& step);
 
 }  // namespace bellows::optim

@@ -16,19 +16,19 @@ using TensorList = std::vector<at::Tensor>;
 /// Arguments of a fused step in addition to a group's options.
 struct FusedStep {
   bool maximize = false;
-  double grad_factor = 1;  ///< CPU only: the product of sign and 1 / scale
-  /// Set to true when weights start to change. If the step fails before that, it can be undone.
+  double grad_factor = 1;  ///< CPU only: 1 / scale, negative if `maximize` is set
+  /// The step sets this flag to true when it starts to change weights. A step that fails earlier can be undone.
   bool* begun = nullptr;
-  // For accelerators, where the host does not wait; undefined if not given.
+  // Device tensors for accelerators, so that the host does not wait for them; undefined if not given.
   at::Tensor lr, grad_scale, found_inf;
-  /// For deferred steps on the CPU: values that the host has not read. `skipped` is the number of steps that found_inf
-  /// has skipped but that the rules' step numbers include.
+  /// For deferred steps on the CPU: values that the host has not read yet. `skipped` is the number of steps that
+  /// found_inf has skipped. The rules' step numbers include these steps.
   struct Late {
     at::Tensor grad_scale, found_inf, skipped;
   } late = {};
 };
 
-/// The values of FusedStep::late at the time when the step runs. The operator gets them as optional tensors.
+/// The values of FusedStep::late when the step runs. The operator receives them as optional tensors.
 struct LateNumbers {
   using Given = std::optional<at::Tensor>;
   LateNumbers(const Given& grad_scale, const Given& found_inf, const Given& steps_skipped)
@@ -50,23 +50,24 @@ struct FusedTensor {
   at::Tensor param, grad, master;
   std::array<at::Tensor, 3> state{};
   Rule rule{};
-  at::Tensor step = {};  ///< on an accelerator, for rules with a step number: number of steps before this one
+  at::Tensor step = {};  ///< on accelerators, for rules with a step number: number of earlier steps
   kernels::LowBit low_bit = kernels::LowBit::none;
   std::array<at::Tensor, 2> scale = {};
   std::optional<uint64_t> rounding_seed = {};  ///< if set, the parameter is rounded stochastically
 };
 
-/// Runs one step of all tensors, which can differ in device, dtype and layout.
+/// Runs one step for all tensors. They can differ in device, dtype and layout.
 void run_fused(std::vector<FusedTensor<kernels::SgdRule>> tensors, const FusedStep& step);
 void run_fused(std::vector<FusedTensor<kernels::AdamRule>> tensors, const FusedStep& step);
 void run_fused(std::vector<FusedTensor<kernels::RmspropRule>> tensors, const FusedStep& step);
 void run_fused(std::vector<FusedTensor<kernels::AdagradRule>> tensors, const FusedStep& step);
 void run_fused(std::vector<FusedTensor<kernels::LionRule>> tensors, const FusedStep& step);
 
-/// Whether element i of both is at the same location. Dims of size 1 do not count.
+/// Returns whether element i of `a` and element i of `b` are at the same offset in memory, for all i. Dims of size 1
+/// are ignored.
 bool same_layout(const at::Tensor& a, const at::Tensor& b);
 
-/// Whether the fused kernels support the dtype.
+/// Returns whether the fused kernels support the dtype.
 bool is_fusable(at::ScalarType type);
 
 }  // namespace bellows::optim

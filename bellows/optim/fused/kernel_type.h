@@ -8,7 +8,7 @@
 
 namespace bellows::optim {
 
-/// The kernels' name of an element type; empty if they do not support it.
+/// Returns the kernels' enumerator for an element type, or nothing if the kernels do not support it.
 inline std::optional<kernels::Type> kernel_type(c10::ScalarType type) {
   switch (type) {
     case c10::kFloat:

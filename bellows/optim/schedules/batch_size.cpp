@@ -26,7 +26,7 @@ BatchSizeSchedule linear_batch_size(const RampOptions& options) {
   check::count("linear_batch_size", "length", options.length, 0);
   const int64_t growth = options.end - options.start, increments = growth / options.increment;
   TORCH_CHECK_VALUE(growth >= 0 && growth % options.increment == 0,
-                    "linear_batch_size: expected an end of start plus a multiple of increment, got start ",
+                    "linear_batch_size: expected end - start to be a multiple of increment and at least 0, got start ",
                     options.start, ", increment ", options.increment, ", end ", options.end, ".");
   TORCH_CHECK_VALUE(options.length <= std::numeric_limits<int64_t>::max() / std::max(increments, int64_t{1}),
                     "linear_batch_size: length ", options.length, " is too large for ", increments, " increments.");

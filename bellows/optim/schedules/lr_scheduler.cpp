@@ -72,8 +72,7 @@ at::Tensor lr_tensor_of(const torch::optim::Optimizer& optimizer) {
 
 void set_momentum(torch::optim::OptimizerOptions& options, double momentum) {
   TORCH_CHECK_VALUE(with_momentum(options, [&](double& value) { value = momentum; }),
-                    "set_momentum: this optimizer has neither momentum nor betas. Leave the momentum out of the cycle "
-                    "(cycle_momentum = false).");
+                    "set_momentum: this optimizer has neither momentum nor betas. Set cycle_momentum = false.");
 }
 
 double get_momentum(const torch::optim::OptimizerOptions& options) {
@@ -128,10 +127,9 @@ void LrScheduler::apply(int64_t step, const std::vector<double>& base_lrs) {
   }
   at::Tensor lr_tensor = lr_tensor_of(*optimizer_);
   if (lr_tensor.defined()) {
-    TORCH_CHECK_VALUE(
-        std::equal(rates.begin() + 1, rates.end(), rates.begin()),
-        "LrScheduler: the optimizer's learning rate is one tensor for all groups, but they follow different "
-        "schedules. Give it numbers instead.");
+    TORCH_CHECK_VALUE(std::equal(rates.begin() + 1, rates.end(), rates.begin()),
+                      "LrScheduler: the optimizer's learning rate is one tensor for all groups, but they follow "
+                      "different schedules. Use numbers instead of a tensor.");
     const c10::NoGradGuard no_grad;
     lr_tensor.fill_(rates[0]);
   }

@@ -11,12 +11,13 @@
 namespace bellows::optim {
 
 /// Sets the learning rate, and optionally the momentum, of every parameter group from a schedule. The constructor sets
-/// the rates of step 0. After each optimizer step, step() sets the rates of the next one.
+/// the rates of step 0. After each optimizer step, call step() to set the rates of the next step.
 ///
-/// The base rates are the groups' rates when this object is constructed. Construct it before you load the optimizer's
-/// state, or load this object's state, too, because it contains the base rates. A learning-rate tensor (lr_tensor in
-/// optimizers.h) is filled in place without waiting for its device; its value is the base rate of all groups.
-/// Threads: not thread-safe; use the optimizer's thread. The optimizer must outlive this object.
+/// The base rates are the learning rates of the groups when this object is created. Therefore, create this object
+/// before you load the optimizer's state. Otherwise, also load this object's state, which contains the base rates. If
+/// the optimizer has a learning-rate tensor (lr_tensor in optimizers.h), its value is the base rate of all groups. It
+/// is filled in place, without waiting for its device.
+/// Threads: not thread-safe; use it on the optimizer's thread. The optimizer must outlive this object.
 /// Ref:     torch.optim.lr_scheduler.LRScheduler
 class LrScheduler {
  public:
@@ -25,26 +26,27 @@ class LrScheduler {
   LrScheduler(torch::optim::Optimizer& optimizer, Schedule schedule);
   LrScheduler(torch::optim::Optimizer& optimizer, GroupSchedule schedule);
   /// Uses one schedule per group.
-  /// Throws: c10::ValueError if the number of schedules differs from the number of groups; otherwise as above
+  /// Throws: c10::ValueError if the number of schedules differs from the number of groups; otherwise like the other
+  ///         constructors
   LrScheduler(torch::optim::Optimizer& optimizer, std::vector<GroupSchedule> schedules);
 
   /// Throws: c10::ValueError if the schedule has ended, if it returns a rate that is negative or not finite, or if
-  ///         groups were added; then nothing is changed
+  ///         groups were added. Nothing is changed in this case
   void step() { set_step(step_ + 1); }
-  /// Goes to any step.
-  /// Throws: as step()
+  /// Sets the rates of a given step.
+  /// Throws: like step()
   void set_step(int64_t step);
-  /// The number of the step whose rates are set, that is, the number of steps taken.
+  /// The number of the step whose rates are set. It equals the number of completed steps.
   int64_t last_step() const { return step_; }
   /// The current rates, one per group.
   const std::vector<double>& get_last_lr() const { return last_lr_; }
   const std::vector<double>& base_lrs() const { return base_lrs_; }
 
-  /// "step" (int64) and "base_lrs" (float64, one per group).
+  /// Returns "step" (int64) and "base_lrs" (float64, one per group).
   NamedTensors state_dict() const;
-  /// Sets the step and base rates, and from them the groups' rates.
-  /// Throws: c10::ValueError if the state is of another kind or has another number of groups; otherwise as step(). Then
-  ///         nothing is changed.
+  /// Sets the step and the base rates, and computes the groups' rates from them.
+  /// Throws: c10::ValueError if the state is of a different kind or has a different number of groups, and under the
+  ///         same conditions as step(). Nothing is changed in this case.
   void load_state_dict(const NamedTensors& state);
 
  private:
@@ -57,22 +59,24 @@ class LrScheduler {
 };
 
 /// Sets `momentum` (SGD, RMSprop) or the first of `betas` (Adam, AdamW, Lion) in a group's options.
-/// Throws: c10::ValueError if the optimizer has neither
+/// Throws: c10::ValueError if the options have neither
 void set_momentum(torch::optim::OptimizerOptions& options, double momentum);
-/// Throws: c10::ValueError if the optimizer has neither
+/// Returns the value that set_momentum() sets.
+/// Throws: c10::ValueError if the options have neither
 double get_momentum(const torch::optim::OptimizerOptions& options);
 
-/// Whether the metric is to be minimized or maximized.
+/// Whether the metric is minimized or maximized.
 enum class PlateauMode { min, max };
 /// Whether the threshold is relative or absolute.
 enum class ThresholdMode { rel, abs };
 
-/// Params: factor – factor of a reduction
-///         patience – number of metrics without improvement that are tolerated
+/// Params: factor – the rate is multiplied by this factor
+///         patience – number of metrics without improvement that are allowed before the rate is reduced
 ///         threshold – minimum improvement: relative to the best metric (rel) or absolute (abs)
-///         cooldown – number of metrics after a reduction that are not counted as bad
-///         min_factor – lower bound of the rate, as a fraction of the base rate (PyTorch: min_lr)
-///         eps – reductions by less than this fraction of the base rate are skipped (PyTorch: absolute)
+///         cooldown – number of metrics after a reduction that do not count as bad
+///         min_factor – lower bound of the rate, as a fraction of the base rate (in PyTorch: min_lr)
+///         eps – minimum reduction, as a fraction of the base rate; smaller reductions are skipped (in PyTorch:
+///         absolute)
 struct PlateauOptions {
   PlateauMode mode = PlateauMode::min;
   double factor = 0.1;
@@ -84,8 +88,8 @@ struct PlateauOptions {
   double eps = 1e-8;
 };
 
-/// Reduces the learning rate when a metric stops improving. It is a factor with state that you update with one metric
-/// at a time. Use it alone, `set_lr(optimizer, base_lr * plateau.step(loss))`, or multiply it with a schedule:
+/// Reduces the learning rate when a metric stops improving. Its state is a factor, which you update with one metric at
+/// a time. Use it alone, `set_lr(optimizer, base_lr * plateau.step(loss))`, or multiply its factor with a schedule:
 /// LrScheduler(optimizer, chained({cosine, plateau.as_schedule()})).
 /// Threads: not thread-safe
 /// Ref:     torch.optim.lr_scheduler.ReduceLROnPlateau
@@ -94,15 +98,15 @@ class ReduceLrOnPlateau {
   /// Throws: c10::ValueError if options are out of range
   explicit ReduceLrOnPlateau(const PlateauOptions& options = {});
 
-  /// Adds one metric and returns factor(). NaN counts as no improvement, as in PyTorch.
+  /// Adds one metric and returns factor(). NaN does not count as an improvement, as in PyTorch.
   double step(double metric);
   double factor() const { return state_->factor; }
-  /// A schedule that returns the current factor of this object at any step. It can outlive this object.
+  /// Returns a schedule that has the current factor of this object at every step. The schedule can outlive this object.
   Schedule as_schedule() const;
 
-  /// "best", "factor" (float64), "num_bad", "cooldown" (int64).
+  /// Returns "best", "factor" (float64), "num_bad" and "cooldown" (int64).
   NamedTensors state_dict() const;
-  /// Throws: c10::ValueError if the state is of another kind; then nothing is changed
+  /// Throws: c10::ValueError if the state is of a different kind; nothing is changed in this case
   void load_state_dict(const NamedTensors& state);
 
  private:

@@ -4,22 +4,22 @@
 #include <functional>
 #include <vector>
 
-/// Learning-rate schedules. Every rate here is a fraction of the parameter group's base rate. One schedule therefore
-/// serves groups with different rates, and scaling the base rates (scaled_lr) scales the whole run. Where PyTorch takes
-/// an absolute rate (eta_min, base_lr, lr_end), pass that rate divided by the group's base rate.
-/// Numerics: equal to Python's to 1e-12 of the base rate over 100 steps (tests/optim/schedule_test.cpp)
-/// Throws:   every function throws c10::ValueError, when it is called, for numbers out of range
+/// Learning-rate schedules. All rates in this header are fractions of the parameter group's base rate. One schedule can
+/// therefore serve groups with different rates, and changing the base rates (scaled_lr) scales the complete run. If
+/// PyTorch expects an absolute rate (eta_min, base_lr, lr_end), pass that rate divided by the group's base rate.
+/// Numerics: equal to PyTorch's schedules to 1e-12 of the base rate over 100 steps (tests/optim/schedule_test.cpp)
+/// Throws:   all functions that create a schedule throw c10::ValueError if a number is out of range
 namespace bellows::optim {
 
-/// The factor of the base learning rate, as a pure function of the number of steps already taken. A schedule has no
-/// state, so a resumed run continues with the same rates. The caller chooses the unit of a step (optimizer step or
-/// epoch). Any function of your own is a valid schedule.
+/// A factor of the base learning rate, as a pure function of the number of completed steps. A schedule has no state, so
+/// a resumed run continues with the same rates. The caller chooses the unit of a step (optimizer step or epoch). Every
+/// function of this type is a valid schedule.
 /// Ref: torch.optim.lr_scheduler.LambdaLR
 using Schedule = std::function<double(int64_t step)>;
 
 /// Schedules of one parameter group.
 /// Params: lr – factor of the base rate
-///         momentum – value of the momentum (SGD, RMSprop) or of beta1 (Adam family, Lion); null: not changed
+///         momentum – value of momentum (SGD, RMSprop) or beta1 (Adam family, Lion); null: the value is not changed
 struct GroupSchedule {
   Schedule lr;
   Schedule momentum = nullptr;
@@ -28,11 +28,11 @@ struct GroupSchedule {
 /// Shape of the transition between two values.
 enum class Anneal { cos, linear };
 
-/// The same factor at every step.
+/// A schedule with the same factor at every step.
 Schedule constant_schedule(double factor = 1);
 
-/// Linear warm-up over the first `warmup_steps` steps: step s < warmup_steps has the rate then(s) · (s + 1) /
-/// warmup_steps, so that the first step does not have a rate of 0.
+/// Linear warm-up over the first `warmup_steps` steps, in which step s has the rate then(s) · (s + 1) / warmup_steps.
+/// The rate of the first step is therefore not 0.
 /// Throws: c10::ValueError if warmup_steps is negative
 /// Ref:    arXiv:1706.02677
 Schedule linear_warmup(int64_t warmup_steps, Schedule then = constant_schedule());
@@ -45,7 +45,7 @@ Schedule constant_lr(double factor = 1.0 / 3, int64_t total_steps = 5);
 /// Ref: torch.optim.lr_scheduler.StepLR
 Schedule step_lr(int64_t step_size, double gamma = 0.1);
 
-/// Multiplies by `gamma` at each of `milestones`, which must increase.
+/// Multiplies the rate by `gamma` at each of `milestones`, which must increase.
 /// Ref: torch.optim.lr_scheduler.MultiStepLR
 Schedule multi_step_lr(std::vector<int64_t> milestones, double gamma = 0.1);
 
@@ -53,30 +53,31 @@ Schedule multi_step_lr(std::vector<int64_t> milestones, double gamma = 0.1);
 /// Ref: torch.optim.lr_scheduler.ExponentialLR
 Schedule exponential_lr(double gamma);
 
-/// Linear from `start_factor` to `end_factor` over `total_steps`.
+/// Changes linearly from `start_factor` to `end_factor` over `total_steps`.
 /// Ref: torch.optim.lr_scheduler.LinearLR
 Schedule linear_lr(double start_factor = 1.0 / 3, double end_factor = 1, int64_t total_steps = 5);
 
 /// min_factor + (1 - min_factor) · (1 - step / total_steps)^power, then `min_factor`.
-/// Ref: torch.optim.lr_scheduler.PolynomialLR; transformers' get_polynomial_decay_schedule_with_warmup (as `then` of
-///      warmup(), with lr_end over the base rate as min_factor)
+/// Ref: torch.optim.lr_scheduler.PolynomialLR; transformers' get_polynomial_decay_schedule_with_warmup (pass the
+///      schedule as `then` to warmup(), with min_factor = lr_end / base rate)
 Schedule polynomial_lr(int64_t total_steps = 5, double power = 1, double min_factor = 0);
 
-/// 1 / sqrt((step + timescale) / timescale): 1 at the start, 0.5 after 3 · timescale steps.
-/// Ref: transformers' get_inverse_sqrt_schedule (as `then` of warmup(); its default timescale is the number of warm-up
-///      steps)
+/// 1 / sqrt((step + timescale) / timescale). The factor is 1 at the start and 0.5 after 3 · timescale steps.
+/// Ref: transformers' get_inverse_sqrt_schedule (pass the schedule as `then` to warmup(); the default timescale in
+///      transformers is the number of warm-up steps)
 Schedule inverse_sqrt_lr(int64_t timescale = 10000);
 
-/// Half a cosine from 1 to `min_factor` over `t_max` steps. After that, the rate rises again.
+/// Follows half a cosine from 1 to `min_factor` over `t_max` steps. Afterwards, the rate rises again.
 /// Ref: arXiv:1608.03983; torch.optim.lr_scheduler.CosineAnnealingLR
 Schedule cosine_annealing_lr(int64_t t_max, double min_factor = 0);
 
-/// `cycles` cosine waves over `total_steps`; 0.5 is the usual half wave. After that, the rate keeps its last value,
-/// unlike cosine_annealing_lr(), which rises again.
+/// Follows `cycles` cosine waves over `total_steps`; the default of 0.5 is half a wave. Afterwards, the rate keeps its
+/// last value. In contrast, cosine_annealing_lr() raises the rate again.
 /// Ref: transformers' get_cosine_schedule_with_warmup
 Schedule cosine_lr(int64_t total_steps, double cycles = 0.5, double min_factor = 0);
 
-/// Half cosines from 1 to `min_factor`. The first takes `t_0` steps, and each following one `t_mult` times as many.
+/// Repeats half cosines from 1 to `min_factor`. The first one takes `t_0` steps. Each later one takes `t_mult` times as
+/// many steps as the one before.
 /// Ref: arXiv:1608.03983; torch.optim.lr_scheduler.CosineAnnealingWarmRestarts
 Schedule cosine_annealing_warm_restarts(int64_t t_0, int64_t t_mult = 1, double min_factor = 0);
 
@@ -86,7 +87,8 @@ Schedule cosine_annealing_warm_restarts(int64_t t_0, int64_t t_mult = 1, double 
 ///         final_div_factor)
 ///         base_momentum – momentum at the highest rate
 ///         max_momentum – momentum at the lowest rate
-///         three_phase – the rate falls in as many steps as it rose; a third phase then decreases it to the end value
+///         three_phase – true: the rate falls in as many steps as it rose, and a third phase decreases it to the end
+///         value
 struct OneCycleOptions {
   int64_t total_steps = 0;
   double pct_start = 0.3;
@@ -100,21 +102,21 @@ struct OneCycleOptions {
 };
 
 /// Raises the rate to the group's base rate (PyTorch's max_lr), then lowers it to almost zero. The momentum changes in
-/// the opposite direction. PyTorch allows one step more than total_steps; here that step has the values of the last
-/// one.
-/// Throws: c10::ValueError also if the schedule is called for a step beyond total_steps
+/// the opposite direction. PyTorch allows one more step than total_steps. Here, that step has the values of the last
+/// step.
+/// Throws: the schedule throws c10::ValueError if it is called with a step beyond total_steps
 /// Ref:    arXiv:1708.07120; torch.optim.lr_scheduler.OneCycleLR
 GroupSchedule one_cycle_lr(const OneCycleOptions& options);
 
 /// How the amplitude changes from cycle to cycle.
 enum class CyclicMode {
-  triangular,   ///< constant
-  triangular2,  ///< halved each cycle
-  exp_range,    ///< multiplied by gamma^step
+  triangular,   ///< constant amplitude
+  triangular2,  ///< the amplitude is halved in each cycle
+  exp_range,    ///< the amplitude is multiplied by gamma^step
 };
 
-/// Params: base_factor – lowest rate (PyTorch's base_lr over max_lr)
-///         step_size_up, step_size_down – steps of each half; step_size_down = 0 means step_size_up
+/// Params: base_factor – lowest rate (in PyTorch: base_lr / max_lr)
+///         step_size_up, step_size_down – steps of each half; if step_size_down is 0, it equals step_size_up
 ///         base_momentum – momentum at the highest rate
 ///         max_momentum – momentum at the lowest rate
 struct CyclicOptions {
@@ -128,12 +130,12 @@ struct CyclicOptions {
   double max_momentum = 0.9;
 };
 
-/// Raises the rate to the group's base rate (PyTorch's max_lr) and lowers it again, repeatedly. The momentum changes in
+/// Repeatedly raises the rate to the group's base rate (PyTorch's max_lr) and lowers it again. The momentum changes in
 /// the opposite direction.
 /// Ref: arXiv:1506.01186; torch.optim.lr_scheduler.CyclicLR
 GroupSchedule cyclic_lr(const CyclicOptions& options);
 
-/// Params: start – step at which annealing begins; until then, `before` applies
+/// Params: start – step at which annealing begins; earlier steps use the schedule `before`
 ///         anneal_steps – number of annealing steps
 ///         factor – final value
 struct SwaLrOptions {
@@ -143,8 +145,8 @@ struct SwaLrOptions {
   Anneal anneal = Anneal::cos;
 };
 
-/// Anneals from the value of `before` at step `start` to a constant rate, for weight averaging (averaging.h).
-/// Ref: arXiv:1803.05407; torch.optim.swa_utils.SWALR (factor: swa_lr over the base rate)
+/// Anneals from the value of `before` at step `start` to a constant rate. Use it for weight averaging (averaging.h).
+/// Ref: arXiv:1803.05407; torch.optim.swa_utils.SWALR (factor = swa_lr / base rate)
 Schedule swa_lr(const SwaLrOptions& options, Schedule before = constant_schedule());
 
 }  // namespace bellows::optim

@@ -9,7 +9,7 @@
 
 #include "bellows/optim/schedules/schedule.h"
 
-/// Argument checks of the schedules. Private to the component.
+/// Argument checks of the schedules. Only this component uses them.
 namespace bellows::optim::check {
 
 /// Throws: c10::ValueError if `value` is not finite or outside [low, high]

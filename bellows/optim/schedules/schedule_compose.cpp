@@ -25,8 +25,9 @@ double warmup_factor(const WarmupOptions& o, int64_t step) {
 Schedule warmup(const WarmupOptions& options, Schedule then) {
   check::count("warmup", "steps", options.steps, 0);
   check::number("warmup", "start_factor", options.start_factor, 0, 1);
-  TORCH_CHECK_VALUE(options.shape != Warmup::exponential || options.start_factor > 0,
-                    "warmup: expected a start_factor above 0 for an exponential warm-up: 0 never grows.");
+  TORCH_CHECK_VALUE(
+      options.shape != Warmup::exponential || options.start_factor > 0,
+      "warmup: expected a start_factor above 0 for an exponential warm-up, because 0 cannot grow exponentially.");
   check::callable("warmup", then);
   return [o = options, then = std::move(then)](int64_t step) {
     const double behind = then(o.under ? step : std::max(step - o.steps, int64_t{0}));

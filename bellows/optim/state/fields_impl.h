@@ -10,7 +10,8 @@
 #include "bellows/optim/groups.h"
 #include "bellows/optim/lion.h"
 
-// The fields of each optimizer's options and state, defined once for writing, reading, overriding and checking.
+// The fields of each optimizer's options and state. They are defined once for writing, reading, overriding and
+// checking.
 namespace bellows::optim {
 
 namespace to = torch::optim;
@@ -97,7 +98,7 @@ struct Kind {
   using State = S;
 };
 
-/// Calls `f` with the classes that belong to the options `o`. Returns false if they are not among those above.
+/// Calls `f` with the classes that belong to the options `o`. Returns false if none of the classes above matches.
 template <class F>
 bool with_kind(const to::OptimizerOptions& o, F f) {
   if (dynamic_cast<const to::SGDOptions*>(&o)) return f(Kind<to::SGDOptions, to::SGDParamState>());
@@ -110,8 +111,8 @@ bool with_kind(const to::OptimizerOptions& o, F f) {
   return false;
 }
 
-/// Sets the values given in `overrides` in `options`.
-/// Throws: c10::ValueError for an option that this class does not have
+/// Sets the values in `options` that are given in `overrides`.
+/// Throws: c10::ValueError if `overrides` has an option that this class does not have
 void override_options(to::OptimizerOptions& options, const GroupOptions& overrides);
 
 }  // namespace bellows::optim

@@ -60,8 +60,9 @@ int64_t state_bytes(const to::Optimizer& optimizer, const to::OptimizerOptions& 
     }
     return false;
   });
-  TORCH_CHECK_VALUE(known, "offload_state: expected one of the optimizers SGD, Adam, AdamW, RMSprop, Adagrad or Lion ",
-                    "of bellows::optim or torch::optim. Adafactor's state is only a few vectors: leave it in memory.");
+  TORCH_CHECK_VALUE(known,
+                    "offload_state: expected one of the optimizers SGD, Adam, AdamW, RMSprop, Adagrad or Lion of "
+                    "bellows::optim or torch::optim. The state of Adafactor is small enough to stay in memory.");
   return bytes;
 }
 
@@ -73,7 +74,7 @@ OffloadedState::OffloadedState(to::Optimizer& optimizer, const StepInBackwardOpt
                     options.in_flight_bytes, ".");
   lay_out();
   TORCH_CHECK_VALUE(bytes_ > 0,
-                    "offload_state: this optimizer keeps no state (SGD without momentum?). Do not set offload_state.");
+                    "offload_state: this optimizer has no state (SGD without momentum?). Do not set offload_state.");
   file_ = StateFile::make(options.folder, bytes_);
   writer_ = std::make_unique<StateWriter>(file_, in_flight_bytes_);
   for (Place& place : places_) keep(place);

@@ -11,24 +11,25 @@
 
 namespace bellows::optim {
 
-/// Keeps an optimizer's state in a file between the steps of single parameters. Other code sees the same state tensors,
-/// but their memory is mapped from the file. When this object ends, they stay there as long as the tensors live.
+/// Keeps the optimizer's state of each parameter in a file between two steps of the parameter. Other code sees the same
+/// state tensors, but their memory is mapped from the file. The tensors stay in the file after this object is
+/// destroyed.
 /// Threads: not thread-safe
 class OffloadedState {
  public:
   /// Moves existing state to the file.
   OffloadedState(torch::optim::Optimizer& optimizer, const StepInBackwardOptions& options);
 
-  /// Call it before a parameter's step. It prefetches the state of the next parameters.
+  /// Call this function before a parameter's step. It prefetches the state of the next parameters.
   void before_step(const at::Tensor& parameter);
-  /// Call it after the step. It moves new state to the file and starts writing changed state.
+  /// Call this function after the step. It moves new state to the file and starts writing changed state.
   void after_step(const at::Tensor& parameter);
 
   OffloadedStateStats stats() const;
   void wait() { writer_->wait(); }
 
  private:
-  /// A parameter's place in the file. The parts for its master weight and for each field of its state are assigned when
+  /// The place of a parameter in the file. Its master weight and each field of its state get a part of the file when
   /// they first appear.
   struct Place {
     at::Tensor parameter;
@@ -51,12 +52,12 @@ class OffloadedState {
   int64_t bytes_ = 0;
   std::shared_ptr<StateFile> file_;
   std::unique_ptr<StateWriter> writer_;
-  // The order in which gradients arrived in the previous pass, as a ring: its end is followed by the start of the next
-  // pass.
-  std::vector<size_t> order_, position_;  ///< position_: position of each place in order_
+  // The order in which gradients arrived in the previous pass. The order is circular: after its last position, the next
+  // pass begins at its first position.
+  std::vector<size_t> order_, position_;  ///< position_[i]: position of place i in order_
   std::vector<size_t> coming_;            ///< order of the current pass
   std::vector<bool> came_;
-  size_t ahead_ = 0;         ///< number of positions after the last one that have been prefetched
+  size_t ahead_ = 0;         ///< number of positions after last_ that have been prefetched
   int64_t ahead_bytes_ = 0;  ///< bytes of these positions
   size_t last_ = 0;          ///< position of the last gradient
 };

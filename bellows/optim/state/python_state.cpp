@@ -106,13 +106,14 @@ void check_group(const to::Optimizer& optimizer, const PickleValue& group, size_
   };
   TORCH_CHECK_VALUE(!is_adam(optimizer) || !group.contains("decoupled_weight_decay") ||
                         flag("decoupled_weight_decay") == is_decoupled(optimizer),
-                    "optim::load_python_state_dict: the state is ", is_decoupled(optimizer) ? "Adam" : "AdamW",
-                    "'s, the optimizer is ", is_decoupled(optimizer) ? "AdamW" : "Adam", ".");
+                    "optim::load_python_state_dict: the state belongs to ", is_decoupled(optimizer) ? "Adam" : "AdamW",
+                    ", but the optimizer is ", is_decoupled(optimizer) ? "AdamW" : "Adam", ".");
   TORCH_CHECK_VALUE(flag("maximize") == climbs(optimizer), "optim::load_python_state_dict: group ", g,
-                    " has maximize = ", flag("maximize"), ", the optimizer was constructed with the opposite.");
+                    " has maximize = ", flag("maximize"),
+                    ", but the optimizer was constructed with the opposite value.");
   const size_t expected = optimizer.param_groups()[g].params().size();
   TORCH_CHECK_VALUE(group.at("params").size() == expected, "optim::load_python_state_dict: group ", g, " has ",
-                    group.at("params").size(), " parameters, the optimizer's has ", expected,
+                    group.at("params").size(), " parameters, but the group of the optimizer has ", expected,
                     ". The state belongs to another model.");
 }
 
@@ -153,7 +154,7 @@ void load_python_state_dict(to::Optimizer& optimizer, const io::PickleValue& sta
                     state.describe(), ".");
   const auto& groups = state.at("param_groups").elements();
   TORCH_CHECK_VALUE(groups.size() == optimizer.param_groups().size(), "optim::load_python_state_dict: the state has ",
-                    groups.size(), " parameter groups, the optimizer has ", optimizer.param_groups().size(), ".");
+                    groups.size(), " parameter groups, but the optimizer has ", optimizer.param_groups().size(), ".");
   NamedTensors result;
   read_state(state.at("state"), result);
   for (size_t g = 0; g < groups.size(); ++g) {

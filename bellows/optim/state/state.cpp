@@ -65,8 +65,8 @@ template <class T>
 T number(const at::Tensor& tensor, const std::string& name) {
   TORCH_CHECK_VALUE(tensor.defined(), "optim::load_state_dict: \"", name,
                     "\" is missing. The state belongs to another optimizer or model.");
-  TORCH_CHECK_VALUE(tensor.numel() == 1, "optim::load_state_dict: \"", name, "\" should be one number, it has shape ",
-                    tensor.sizes(), ".");
+  TORCH_CHECK_VALUE(tensor.numel() == 1, "optim::load_state_dict: \"", name,
+                    "\" should be one number, but it has shape ", tensor.sizes(), ".");
   return tensor.item<T>();
 }
 
@@ -171,7 +171,7 @@ struct Loaded {
     read(master, reader.take(prefix + "master"), prefix + "master", {p.sizes().vec(), type.dtype(at::kFloat)});
     if (master.defined()) {
       TORCH_CHECK_VALUE(optimizer && optimizer->keeps_master(p), "optim::load_state_dict: \"", prefix,
-                        "master\" is a master weight, ", "but this optimizer keeps none for a ", p.scalar_type(),
+                        "master\" is a master weight, but this optimizer has no master weight for a ", p.scalar_type(),
                         " parameter. Construct it with .master_weights = true.");
       masters.emplace_back(p, master);
     }

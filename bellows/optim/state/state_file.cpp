@@ -23,7 +23,7 @@ int64_t StateFile::page_bytes() {
 }
 
 StateFile::StateFile(const std::string& folder, int64_t bytes) : file_(folder, "offload_state") {
-  const std::string advice = "int8 or int4 state (state_dtype) and the state of Adafactor are smaller.";
+  const std::string advice = "To need less space, use int8 or int4 state (state_dtype), or Adafactor.";
   file_.grow(bytes, advice);
   file_.fill(0, advice);  // otherwise, writing to pages without disk space would end the process
   void* const memory =
@@ -85,7 +85,7 @@ StateWriter::StateWriter(std::shared_ptr<const StateFile> file, int64_t most_byt
 
 StateWriter::~StateWriter() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ending_ = true;
     queue_.clear();  // the system writes the remaining pages
   }
@@ -94,8 +94,8 @@ StateWriter::~StateWriter() {
 }
 
 void StateWriter::give(FilePart part) {
-  std::unique_lock lock(mutex_);
-  progress_.wait(lock, [&] { return waiting_bytes_ <= most_bytes_ || error_; });
+  UniqueLock lock(mutex_);
+  progress_.wait(lock, [&]() BELLOWS_REQUIRES(mutex_) { return waiting_bytes_ <= most_bytes_ || error_; });
   rethrow_error();
   queue_.push_back(part);
   waiting_bytes_ += part.bytes;
@@ -103,8 +103,8 @@ void StateWriter::give(FilePart part) {
 }
 
 void StateWriter::wait() {
-  std::unique_lock lock(mutex_);
-  progress_.wait(lock, [&] { return waiting_bytes_ == 0 || error_; });
+  UniqueLock lock(mutex_);
+  progress_.wait(lock, [&]() BELLOWS_REQUIRES(mutex_) { return waiting_bytes_ == 0 || error_; });
   rethrow_error();
 }
 
@@ -113,9 +113,9 @@ void StateWriter::rethrow_error() {
 }
 
 void StateWriter::run() {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   while (true) {
-    work_.wait(lock, [&] { return ending_ || !queue_.empty(); });
+    work_.wait(lock, [&]() BELLOWS_REQUIRES(mutex_) { return ending_ || !queue_.empty(); });
     if (ending_) return;
     const FilePart part = queue_.front();
     queue_.pop_front();

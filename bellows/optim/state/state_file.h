@@ -2,13 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
+#include "bellows/core/mutex.h"
 #include "bellows/system/unlinked_temp_file.h"
 
 namespace bellows::optim {
@@ -18,8 +17,8 @@ struct FilePart {
 };
 
 /// An unlinked temporary file of fixed size that is mapped into memory and holds tensors. The system reads its pages on
-/// access, and writes them when it chooses or when write_out() is called. Pages that were never written read as zeros.
-/// Parts that are fetched or written out must consist of whole pages.
+/// access. It writes changed pages to the disk at any time, or when write_out() is called. Pages that were never
+/// written read as zeros. Parts that are passed to fetch() or write_out() must consist of complete pages.
 /// Threads: thread-safe
 class StateFile : public std::enable_shared_from_this<StateFile> {
  public:
@@ -30,15 +29,15 @@ class StateFile : public std::enable_shared_from_this<StateFile> {
   StateFile(const StateFile&) = delete;
   StateFile& operator=(const StateFile&) = delete;
 
-  /// Copies a dense CPU tensor, with its strides, to `offset`. The result keeps the file alive.
+  /// Copies a dense CPU tensor to `offset`, with its strides. The result keeps the file open.
   at::Tensor put(const at::Tensor& tensor, int64_t offset);
   bool holds(const at::Tensor& tensor) const;
-  /// Starts reading the pages without waiting.
+  /// Starts to read the pages, and does not wait for them.
   void fetch(FilePart part) const;
-  /// Writes the pages and removes them from memory. Waits until this is complete.
+  /// Writes the pages to the disk and removes them from memory. Returns when this is complete.
   /// Throws: c10::Error if the disk fails
   void write_out(FilePart part) const;
-  /// Number of bytes that are in memory.
+  /// Returns the number of bytes of the part that are in memory.
   int64_t resident_bytes(FilePart part) const;
   int64_t size() const { return file_.size(); }
 
@@ -49,11 +48,11 @@ class StateFile : public std::enable_shared_from_this<StateFile> {
   char* memory_ = nullptr;
 };
 
-/// Calls StateFile::write_out() on its own thread.
-/// Threads: only one thread may call it
+/// Calls StateFile::write_out() on a background thread.
+/// Threads: use it on one thread only
 class StateWriter {
  public:
-  /// Params: most_bytes – limit of bytes that wait to be written
+  /// Params: most_bytes – limit for the bytes that wait to be written
   StateWriter(std::shared_ptr<const StateFile> file, int64_t most_bytes);
   ~StateWriter();
   StateWriter(const StateWriter&) = delete;
@@ -63,21 +62,21 @@ class StateWriter {
   /// Throws: c10::Error if an earlier part could not be written
   void give(FilePart part);
   /// Waits until all queued parts are written.
-  /// Throws: as give()
+  /// Throws: like give()
   void wait();
 
  private:
   void run();
-  void rethrow_error();
+  void rethrow_error() BELLOWS_REQUIRES(mutex_);
 
   const std::shared_ptr<const StateFile> file_;
   const int64_t most_bytes_;
-  std::mutex mutex_;
-  std::condition_variable work_, progress_;
-  std::deque<FilePart> queue_;
-  int64_t waiting_bytes_ = 0;
-  std::exception_ptr error_;
-  bool ending_ = false;
+  Mutex mutex_;
+  ConditionVariable work_, progress_;
+  std::deque<FilePart> queue_ BELLOWS_GUARDED_BY(mutex_);
+  int64_t waiting_bytes_ BELLOWS_GUARDED_BY(mutex_) = 0;
+  std::exception_ptr error_ BELLOWS_GUARDED_BY(mutex_);
+  bool ending_ BELLOWS_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

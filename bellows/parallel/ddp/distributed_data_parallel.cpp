@@ -60,7 +60,7 @@ Present present_of(const at::Tensor& all) {
     if (row[0] == 0) continue;
     if (present.ranks++ == 0) present = {.ranks = 1, .first = rank, .exchange = row[1] != 0};
     TORCH_CHECK_VALUE(present.exchange == (row[1] != 0), "DistributedDataParallel: of ranks ", present.first, " and ",
-                      rank, " one is in no_sync(), and one is not.");
+                      rank, ", only one is in no_sync().");
   }
   return present;
 }
@@ -111,8 +111,7 @@ std::vector<std::vector<size_t>> buckets_in(const at::Tensor& places, const Name
     fits = parameters[number].second.scalar_type() == parameters[buckets.back().front()].second.scalar_type();
   }
   TORCH_CHECK_VALUE(fits, "DistributedDataParallel: the state's buckets, ", places.scalar_type(), places.sizes(),
-                    ", do not match the ", count,
-                    " parameters that are trained. Resume with the model that was saved.");
+                    ", do not match the ", count, " trained parameters. Resume with the model of the saved run.");
   return buckets;
 }
 
@@ -219,12 +218,12 @@ const comm::Group& DistributedDataParallel::group() const {
 }
 
 std::string DistributedDataParallel::describe() const {
-  if (!state_->reducer) return "1 rank, nothing is exchanged";
+  if (!state_->reducer) return "1 rank, without exchange";
   const std::vector<int64_t> buckets = state_->reducer->bucket_bytes();
   const auto bytes = static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), int64_t{0}));
   return c10::str(state_->group.size(), " ranks, ", buckets.size(), buckets.size() == 1 ? " bucket, " : " buckets, ",
-                  format_bytes(bytes), " a step, gradients ",
-                  state_->options.gradient_as_bucket_view ? "in the buckets" : "beside the buckets",
+                  format_bytes(bytes), " per step, gradients ",
+                  state_->options.gradient_as_bucket_view ? "in the buckets" : "outside of the buckets",
                   state_->options.hook ? ", " + state_->options.hook->describe() : "");
 }
 

@@ -25,7 +25,8 @@ class LocalHook final : public GradientHook {
     return nothing_to_exchange(bucket, ranks) ? bucket.flat : exact_mean(bucket.flat, ranks);
   }
   std::string describe() const override {
-    return c10::str("local SGD, ", warmup_steps_, " steps together", inner_ ? ", then within " + inner_->name() : "");
+    return c10::str("local SGD, ", warmup_steps_, " synchronized steps",
+                    inner_ ? ", then within " + inner_->name() : "");
   }
 
  private:

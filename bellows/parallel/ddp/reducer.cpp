@@ -13,6 +13,8 @@
 #include "bellows/comm/group_impl.h"
 #include "bellows/parallel/ddp/reducer.h"
 #include "bellows/parallel/hooks/hook_exchange_impl.h"
+#include "bellows/tap/deferral.h"
+#include "bellows/tap/gradient_tap.h"
 
 namespace bellows::parallel {
 
@@ -24,6 +26,7 @@ struct Reducer::State {
   int64_t steps = 0;                      ///< number of steps with an exchange
   size_t buckets = 0;                     ///< current number of buckets
   double hook_scale = 1;                  ///< factor relative to the mean over all ranks
+  bool announced = false;                 ///< an exchange after backward has been announced and has not begun
   bool delayed = false;                   ///< whether the first exchange of a static graph was requested
   HookExchange* hook = nullptr;           ///< owned by the reducer
   std::shared_ptr<c10d::Reducer> reducer;
@@ -109,14 +112,14 @@ std::string missing_names(const std::string& message, const NamedTensors& parame
 
 [[noreturn]] void explain_unfinished(const std::string& message, const NamedTensors& parameters, bool find_unused) {
   const std::string missing = missing_names(message, parameters);
-  TORCH_CHECK(missing.empty(), "DistributedDataParallel: the last step gave no gradient to ", missing,
-              ", so that not all gradients were exchanged. ",
+  TORCH_CHECK(missing.empty(), "DistributedDataParallel: the last step computed no gradient for ", missing,
+              ", so not all gradients were exchanged. ",
               find_unused
                   ? "Pass the tensors from which backward starts to before_backward()."
                   : "Set find_unused_parameters, or set requires_grad to false for parameters that are never trained.");
   TORCH_CHECK(message.find("static_graph") == std::string::npos,
-              "DistributedDataParallel: the last step used other parameters than the first, but static_graph is set. ",
-              "Set find_unused_parameters instead.");
+              "DistributedDataParallel: the last step used different parameters than the first one, but static_graph "
+              "is set. Set find_unused_parameters instead.");
   throw;
 }
 
@@ -170,6 +173,10 @@ void Reducer::divide_by(int ranks) {
 }
 
 void Reducer::begin_forward(bool exchange) {
+  TORCH_CHECK(
+      !std::exchange(state_->announced, false),
+      "DistributedDataParallel: the last compiled step did not exchange its gradients, because its backward did not "
+      "start from the tensors that before_backward() got. Pass the loss.");
   if (exchange) {
     ++state_->steps;
     state_->reducer->prepare_for_forward();
@@ -180,13 +187,47 @@ void Reducer::begin_forward(bool exchange) {
 void Reducer::make_due_buckets() {
   try {
     const PlainViews plain;
+    const tap::EagerGuard eager;  // new buckets look at the memory of gradients
     if (state_->reducer->rebuild_buckets()) state_->buckets = bucket_bytes().size();
   } catch (const c10::Error& error) {
     explain_unfinished(error.what_without_backtrace(), state_->parameters, state_->options.find_unused_parameters);
   }
 }
 
+/// c10d::Reducer looks at the memory of each gradient as soon as backward has accumulated it. Therefore its hooks are
+/// called at the end, when the gradients have values.
+void Reducer::exchange_after_backward(const std::vector<at::Tensor>& outputs) {
+  TORCH_CHECK_VALUE(!state_->options.find_unused_parameters && !state_->options.static_graph,
+                    "DistributedDataParallel: find_unused_parameters and static_graph do not work in a compiled step. "
+                    "Compile only the forward pass, or turn these options off.");
+  TORCH_CHECK_VALUE(
+      std::any_of(outputs.begin(), outputs.end(), [](const at::Tensor& one) { return one.requires_grad(); }),
+      "before_backward: in a compiled step, expected the tensors from which backward starts, got none that "
+      "requires a gradient.");
+  state_->announced = true;
+  const auto exchange = [](const std::shared_ptr<State>& state) {
+    state->announced = false;
+    // Ends after the callback that c10d::Reducer adds when the last bucket is under way.
+    auto eager = std::make_shared<tap::EagerGuard>();
+    if (state->hook) state->hook->begin(state->buckets, state->hook_scale);
+    state->reducer->prepare_for_backward({});
+    for (size_t i = state->parameters.size(); i-- > 0;) {
+      if (state->parameters[i].second.grad().defined()) state->reducer->autograd_hook(i);
+    }
+    tap::at_end_of_backward([eager]() mutable { eager.reset(); });
+  };
+  const auto began = std::make_shared<bool>(false);
+  const auto queue = [weak = std::weak_ptr<State>(state_), began, exchange](const at::Tensor&) {
+    const auto state = weak.lock();
+    if (state && !std::exchange(*began, true)) tap::at_end_of_backward([state, exchange] { exchange(state); });
+  };
+  for (const at::Tensor& output : outputs) {
+    if (output.requires_grad()) output.register_hook(queue);
+  }
+}
+
 void Reducer::begin_backward(const std::vector<at::Tensor>& outputs) {
+  if (tap::active_deferral()) return exchange_after_backward(outputs);
   if (state_->hook) state_->hook->begin(state_->buckets, state_->hook_scale);
   const bool search = state_->options.find_unused_parameters && !state_->options.static_graph;
   state_->reducer->prepare_for_backward(search ? outputs : std::vector<at::Tensor>());

@@ -1,6 +1,6 @@
 #pragma once
 
-// Only reducer.cpp includes c10d::Reducer, whose constructor changes between versions of libtorch.
+// Only reducer.cpp includes c10d::Reducer, because its constructor changes between versions of libtorch.
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -13,41 +13,45 @@
 
 namespace bellows::parallel {
 
-/// Copies rank `root`'s tensors to all ranks, with many tensors per message. Collective.
+/// Copies the tensors of rank `root` to all ranks, many tensors per message. Collective.
 void broadcast_tensors(const NamedTensors& tensors, int root, const comm::Group& group);
 
 /// Averages the ranks' gradients during backward.
 class Reducer {
  public:
-  /// Params: parameters – trained parameters, each once; group – of more than one rank
+  /// Params: parameters – the trained parameters, each listed once; group – a group of at least two ranks
   Reducer(const NamedTensors& parameters, const comm::Group& group, const DistributedOptions& options);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Divides gradients by `ranks` from now on.
+  /// From the next step on, divides gradients by `ranks`.
   void divide_by(int ranks);
-  /// Checks that the last step is complete. After the first step, rebuilds the buckets in the order in which gradients
-  /// became ready.
-  /// Params: exchange – whether this step exchanges gradients
+  /// Checks that the previous step exchanged all gradients. After the first step, it rebuilds the buckets in the order
+  /// in which gradients became ready.
+  /// Params: exchange – whether the step that starts now exchanges gradients
   void begin_forward(bool exchange);
+  /// In a compiled function, gradients have no values before its pending operators run. In this case, all buckets are
+  /// exchanged together at the end of backward.
+  /// Throws: c10::ValueError in a compiled function if `find_unused_parameters` or `static_graph` is set
   void begin_backward(const std::vector<at::Tensor>& outputs);
-  /// Replaces begin_backward() and backward on a rank without data.
+  /// A rank without data calls this function instead of begin_backward() and backward().
   void take_part_with_zeros();
 
-  /// The group that gradients are exchanged in.
+  /// The group that exchanges the gradients.
   const comm::Group& group() const;
   std::vector<int64_t> bucket_bytes() const;
-  /// Parameter numbers in each bucket, in bucket order. Collective, because it first rebuilds the buckets if that is
-  /// due.
+  /// Returns the parameter numbers in each bucket, in bucket order. Collective, because it first rebuilds the buckets
+  /// if necessary.
   std::vector<std::vector<size_t>> buckets();
-  /// Starts with these buckets, as if the earlier steps had been made.
+  /// Replaces the current buckets with `buckets`. Call it before the first step to resume an earlier run.
   void begin_with(const std::vector<std::vector<size_t>>& buckets);
 
  private:
   struct State;
   void make(std::vector<std::vector<size_t>> buckets);
   void make_due_buckets();
+  void exchange_after_backward(const std::vector<at::Tensor>& outputs);
   std::shared_ptr<State> state_;
 };
 

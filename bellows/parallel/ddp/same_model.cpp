@@ -32,7 +32,7 @@ std::string difference(const std::string& item, const std::vector<std::string>& 
                        const std::vector<std::string>& own, int rank) {
   const auto [there, here] = std::mismatch(first.begin(), first.end(), own.begin(), own.end());
   if (there == first.end() && here == own.end()) return "";
-  const auto text = [](auto at, auto end) { return at == end ? std::string("nothing more") : *at; };
+  const auto text = [](auto at, auto end) { return at == end ? std::string("the end of the list") : *at; };
   return c10::str(item, " ", there - first.begin() + 1, " is ", text(here, own.end()), " on rank ", rank, ", and ",
                   text(there, first.end()), " on rank 0");
 }

@@ -8,20 +8,24 @@
 
 namespace bellows::parallel {
 
-/// Checks that all ranks have the same lines. Collective.
-/// Params: what – start of the message; item – kind of the lines: "tensor"; advice – end of the message
-/// Cost:   rank 0's lines are broadcast; the other ranks' answers are empty if nothing differs
-/// Throws: c10::ValueError on every rank if a line differs (the message has the rank, its first different line and that
-///         of rank 0)
+/// Checks that all ranks have the same list of lines. Collective.
+/// Params: what – start of the error message
+///         item – what a line describes, such as "tensor"
+///         own – the lines of this rank
+///         advice – end of the error message
+/// Cost:   broadcasts the lines of rank 0. The ranks' answers are empty if no line differs
+/// Throws: c10::ValueError on every rank if a line differs. The message names the rank, its first differing line and
+///         the corresponding line of rank 0
 void check_same_lines(const std::string& what, const std::string& item, const std::vector<std::string>& own,
                       const comm::Group& group,
                       const std::string& advice = "Make it with the same options, in the same order, on every rank.");
 
-/// Checks that all ranks hold the same model: number, order, names, shapes, dtypes and requires_grad of parameters and
-/// buffers, but not their values. Collective. Cost and Throws: see above, about 50 bytes per tensor
+/// Checks that all ranks have the same model: number, order, names, shapes, dtypes and requires_grad of all parameters
+/// and buffers. It does not compare values. Collective. Cost and exceptions are those of check_same_lines(), with about
+/// 50 bytes per tensor.
 void check_same_model(const Model& model, const comm::Group& group);
 
-/// Copies rank 0's buffers, such as running statistics, to all ranks. Collective.
+/// Copies the buffers of rank 0, such as running statistics, to all ranks. Collective.
 void broadcast_buffers(const Model& model, const comm::Group& group);
 
 }  // namespace bellows::parallel

@@ -14,6 +14,8 @@
 #include "bellows/comm/collectives.h"
 #include "bellows/core/seed.h"
 #include "bellows/parallel/ddp/same_weights.h"
+#include "bellows/tap/deferral.h"
+#include "bellows/tap/gradient_tap.h"
 
 namespace bellows::parallel {
 
@@ -98,8 +100,8 @@ void SameWeights::State::compare_values() {
       const auto column = static_cast<int64_t>(i);
       if (all[rank][column].item<int64_t>() == all[0][column].item<int64_t>()) continue;
       failure = c10::str("DistributedDataParallel: the ranks hold different weights: parameter \"", parameters[i].first,
-                         "\" on rank ", rank, " is not that of rank 0 (group ", group.name(),
-                         "). An optimizer step failed or was left out on some of the ranks. ",
+                         "\" on rank ", rank, " differs from rank 0 (group ", group.name(),
+                         "). An optimizer step failed or was skipped on some ranks. ",
                          "End all ranks and resume from the last checkpoint.");
       TORCH_CHECK(false, failure);
     }
@@ -116,10 +118,17 @@ SameWeights::SameWeights(NamedTensors parameters, const comm::Group& group)
 
 void SameWeights::watch(const std::vector<at::Tensor>& outputs, std::function<void()> began) {
   const int64_t pass = ++state_->pass;
-  const auto begin = [weak = std::weak_ptr<State>(state_), began = std::move(began), pass](const at::Tensor&) {
+  const auto begin = [weak = std::weak_ptr<State>(state_), began, pass](const at::Tensor&) {
     const auto state = weak.lock();
     if (!state || state->pass != pass || std::exchange(state->begun, pass) == pass) return;
     began();
+    if (tap::active_deferral()) {  // parameters are readable when the pending operators have run
+      return tap::at_end_of_backward([state] {
+        const tap::EagerGuard eager;
+        state->begin();
+        state->end();
+      });
+    }
     state->begin();
     torch::autograd::Engine::get_default_engine().queue_callback([state] { state->end(); });
   };

@@ -11,18 +11,21 @@
 
 namespace bellows::parallel {
 
-/// Detects ranks whose weights diverge because an exception ended a step on some of them. At the start of each backward
-/// pass, the ranks compare which parameters were written since the last pass. If that differs, they compare the values.
+/// Detects ranks whose weights have diverged because an exception ended a step on only some of the ranks. At the start
+/// of each backward pass, the ranks compare which parameters were written since the previous pass. If the sets differ,
+/// the ranks compare the values of all parameters.
 /// Cost:    one int64 per rank and backward pass, exchanged during backward
-/// Threads: one owner; autograd's threads call the hooks
+/// Threads: one owner; the hooks run on autograd's threads
 class SameWeights {
  public:
-  /// Params: group – that of the gradients, because the comparison precedes the exchange of the buckets
+  /// Params: group – the group that exchanges the gradients, because the comparison must come before the exchange of
+  ///                 the buckets
   SameWeights(NamedTensors parameters, const comm::Group& group);
 
-  /// In the next backward pass from `outputs`, calls `began`, then compares.
+  /// At the start of the next backward pass from `outputs`, calls `began`, then compares the ranks.
   void watch(const std::vector<at::Tensor>& outputs, std::function<void()> began);
-  /// Throws: c10::Error if the weights differ or an exception ended the last backward pass; all later calls throw, too
+  /// Throws: c10::Error if the weights differ, or if an exception ended the last backward pass. All later calls throw,
+  ///         too
   void check() const;
 
  private:

@@ -1,3 +1,4 @@
+#include "bellows/core/mutex.h"
 #include "bellows/parallel/hooks/hook_exchange_impl.h"
 
 #include <ATen/core/grad_mode.h>
@@ -5,9 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -31,12 +30,13 @@ struct HookExchange::Work {
 
   const std::shared_ptr<GradientHook> hook;
   const comm::Group group;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Item> items;
-  bool stop = false, busy = false;
+  Mutex mutex;
+  ConditionVariable changed;
+  std::deque<Item> items BELLOWS_GUARDED_BY(mutex);
+  bool stop BELLOWS_GUARDED_BY(mutex) = false;
+  bool busy BELLOWS_GUARDED_BY(mutex) = false;
   /// Of the first bucket that failed; later buckets fail, too, because their order would differ between ranks
-  std::exception_ptr failure;
+  std::exception_ptr failure;  // not guarded: only the exchange thread uses it
 };
 
 namespace {
@@ -76,9 +76,9 @@ void HookExchange::Work::finish(Item& item) {
 
 void HookExchange::Work::run() {
   const at::NoGradGuard no_grad;
-  std::unique_lock lock(mutex);
+  UniqueLock lock(mutex);
   while (true) {
-    changed.wait(lock, [this] { return stop || !items.empty(); });
+    changed.wait(lock, [this]() BELLOWS_REQUIRES(mutex) { return stop || !items.empty(); });
     if (stop) return;
     Item item = std::move(items.front());
     items.pop_front();
@@ -99,12 +99,13 @@ HookExchange::HookExchange(std::shared_ptr<GradientHook> hook, const comm::Group
 HookExchange::~HookExchange() {
   bool busy = false;
   {
-    std::unique_lock lock(work_->mutex);
+    UniqueLock lock(work_->mutex);
     work_->stop = true;
     work_->changed.notify_all();
     // After an error, the hook may wait for ranks that wait for this one. Then it is left running until the process
     // ends.
-    busy = !work_->changed.wait_for(lock, std::chrono::seconds(1), [this] { return !work_->busy; });
+    busy = !work_->changed.wait_for(lock, std::chrono::seconds(1),
+                                    [this]() BELLOWS_REQUIRES(work_->mutex) { return !work_->busy; });
   }
   if (busy) {
     thread_.detach();
@@ -138,7 +139,7 @@ c10::intrusive_ptr<c10::ivalue::Future> HookExchange::runHook(c10d::GradBucket& 
   item.done = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get(), devices);
   const auto done = item.done;
   {
-    const std::lock_guard lock(work_->mutex);
+    const MutexLock lock(work_->mutex);
     work_->items.push_back(std::move(item));
   }
   work_->changed.notify_all();

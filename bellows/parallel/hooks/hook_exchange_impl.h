@@ -1,6 +1,6 @@
 #pragma once
 
-// For sources that depend on c10d.
+// Include this header only in sources that already depend on c10d.
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <memory>
@@ -11,17 +11,17 @@
 
 namespace bellows::parallel {
 
-/// Calls a hook for each bucket on another thread during backward.
+/// Calls the hook for each bucket during backward, on a separate thread.
 class HookExchange final : public c10d::CommHookInterface {
  public:
-  /// Params: group – used only by the hook
+  /// Params: group – a group that only the hook uses
   HookExchange(std::shared_ptr<GradientHook> hook, const comm::Group& group);
   ~HookExchange() override;
   HookExchange(const HookExchange&) = delete;
   HookExchange& operator=(const HookExchange&) = delete;
 
   /// Starts a backward pass.
-  /// Params: buckets – their number; scale – factor for the hook's means
+  /// Params: buckets – number of buckets; scale – factor by which the hook's means are multiplied
   void begin(size_t buckets, double scale);
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;

@@ -35,7 +35,7 @@ at::Tensor ParameterMemory::get(int64_t number, int64_t numel, const at::TensorO
   const auto found = rows_.find(number);
   if (found == rows_.end()) return at::zeros({numel}, options);
   TORCH_CHECK_VALUE(found->second.numel() == numel, "gradient hook: expected \"", name_, ".", number, "\" to have ",
-                    numel, " elements, the restored state has ", found->second.numel(),
+                    numel, " elements, but the restored state has ", found->second.numel(),
                     ". Resume with the model and the bucket size of the run that saved it.");
   return found->second.to(options);
 }
@@ -93,7 +93,7 @@ void ErrorFeedback::restore(const NamedTensors& state, const GradientHook& hook)
   ParameterMemory restored("error");
   for (const auto& [name, row] : state) {
     TORCH_CHECK_VALUE(on_ && restored.take(name, row), "gradient hook ", hook.describe(), ": got \"", name,
-                      "\", which is no part of its state. It is another hook's.");
+                      "\", which is not a part of its state. The state belongs to another hook.");
   }
   memory_ = std::move(restored);
 }

@@ -11,14 +11,14 @@
 
 namespace bellows::parallel {
 
-/// Whether nothing needs to be exchanged: a group of one, or a bucket without gradients.
+/// Returns whether there is nothing to exchange, because the group has one rank or the bucket has no gradients.
 bool nothing_to_exchange(const GradientBucket& bucket, const comm::Group& group);
 
-/// Computes the exact mean in place.
+/// Replaces `flat` with its exact mean over the ranks, and returns it.
 at::Tensor exact_mean(const at::Tensor& flat, const comm::Group& group);
 
-/// Numbers parameters in the order of their first use, which is the same in each run. Buckets may be rebuilt after the
-/// first step in an order that differs between runs.
+/// Numbers the parameters in the order of their first use. This order is the same in every run. The order of parameters
+/// in the buckets is not, because buckets may be rebuilt after the first step.
 class ParameterNumbers {
  public:
   int64_t of(const at::Tensor& parameter);
@@ -28,22 +28,22 @@ class ParameterNumbers {
   std::unordered_map<const c10::TensorImpl*, int64_t> numbers_;
 };
 
-/// Stores one row of numbers per parameter between steps. Rows are replaced, never modified, so that a background
-/// checkpoint sees the values of one step.
+/// Stores one 1-D tensor ("row") per parameter from one step to the next. Rows are replaced, never modified, so a
+/// checkpoint that is written in the background contains the values of one step.
 class ParameterMemory {
  public:
-  /// Params: name – prefix of the state entries: "error" for "error.0"
+  /// Params: name – prefix of the entry names in the state. "error" gives "error.0"
   explicit ParameterMemory(std::string name) : name_(std::move(name)) {}
 
   bool empty() const { return rows_.empty(); }
-  /// Returns zeros if there is no row yet.
-  /// Throws: c10::ValueError if a restored row has another number of elements
+  /// Returns the row of a parameter, or zeros if the parameter has no row yet.
+  /// Throws: c10::ValueError if the number of elements in a restored row is not `numel`
   at::Tensor get(int64_t number, int64_t numel, const at::TensorOptions& options) const;
   void set(int64_t number, at::Tensor row) { rows_[number] = std::move(row); }
 
   void append_to(NamedTensors& state) const;
-  /// Takes the entry of a state if its name belongs to this object. Returns whether it does.
-  /// Throws: c10::ValueError if the entry is not a row of floating-point numbers
+  /// Stores an entry of a state if its name has this object's prefix. Returns whether the entry was stored.
+  /// Throws: c10::ValueError if the entry is not a 1-D floating-point tensor
   bool take(const std::string& name, const at::Tensor& row);
 
  private:
@@ -51,28 +51,29 @@ class ParameterMemory {
   std::map<int64_t, at::Tensor> rows_;
 };
 
-/// Error feedback: stores the part of the gradients that compression lost.
+/// Error feedback: stores the part of the gradients that compression lost, and adds it in the next step.
 class ErrorFeedback {
  public:
   explicit ErrorFeedback(bool on) : on_(on) {}
   bool on() const { return on_; }
 
-  /// Returns `values` plus the errors of the previous step; may return `values` itself.
+  /// Returns `values` plus the errors of the previous step. If there are no errors, it returns `values` itself.
   at::Tensor added_to(const at::Tensor& values, const GradientBucket& bucket);
-  /// Stores the errors of this step. If the mean is not finite, the previous errors are kept, because the step will be
-  /// skipped.
+  /// Stores the errors of this step. If the mean is not finite, the optimizer step will be skipped, so the previous
+  /// errors are kept.
   void keep(const at::Tensor& errors, const at::Tensor& mean, const GradientBucket& bucket);
 
   ParameterNumbers& numbers() { return numbers_; }
   NamedTensors state() const;
-  /// Throws: c10::ValueError if `state` has other entries, or error feedback is off
+  /// Throws: c10::ValueError if `state` has entries of another hook, or if error feedback is off and `state` is not
+  ///         empty
   void restore(const NamedTensors& state, const GradientHook& hook);
 
  private:
   bool on_;
   ParameterNumbers numbers_;
   ParameterMemory memory_{"error"};
-  at::Tensor before_;  ///< the errors that added_to() added
+  at::Tensor before_;  ///< the errors that the last call of added_to() added
 };
 
 }  // namespace bellows::parallel

@@ -25,7 +25,7 @@ class TopK final : public GradientHook {
     if (nothing_to_exchange(bucket, group)) return flat;
     const int64_t count = flat.numel();
     TORCH_CHECK_VALUE(count <= std::numeric_limits<int32_t>::max(), describe(), ": bucket ", bucket.index, " has ",
-                      count, " gradients, and places are counted in 32 bits. Take smaller buckets.");
+                      count, " gradients, but positions have only 32 bits. Use smaller buckets.");
     const auto kept = std::clamp<int64_t>(std::llround(std::ceil(ratio_ * static_cast<double>(count))), 1, count);
     const at::Tensor values =
         feedback_.added_to(flat.element_size() < 4 ? flat.to(at::kFloat) : flat, bucket);  // sums need fp32

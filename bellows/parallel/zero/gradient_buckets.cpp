@@ -37,18 +37,18 @@ at::Tensor GradientShards::over_ranks(at::Tensor number, Over op) const {
 
 void GradientShards::check_ended(const char* where) const {
   TORCH_CHECK(!open_ || !alive_.expired(), where,
-              ": a backward pass ended with an error after some gradients had been ",
-              "exchanged, so the ranks no longer agree. End this rank and resume from the last checkpoint.");
+              ": a backward pass failed after some gradients had been exchanged, so the ranks may hold different "
+              "gradients. End this rank and resume from the last checkpoint.");
 }
 
 void GradientShards::arrived(size_t place, const at::Tensor& parameter) {
   const c10::NoGradGuard no_grad;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   check_ended("backward");
   at::Tensor& gradient = parameter.mutable_grad();
   TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "zero_optimizer: parameter \"", layout_.places[place].name,
-                    "\" has a sparse gradient, which cannot be sharded. Make the embedding's gradient dense "
-                    "(sparse(false)), or use a separate optimizer for it.");
+                    "\" has a sparse gradient, which cannot be sharded. Set sparse(false) in the embedding to get a "
+                    "dense gradient, or use a separate optimizer for it.");
   follow_backward();
   put(place, gradient);
   gradient.reset();
@@ -63,7 +63,7 @@ void GradientShards::follow_backward() {
   const auto alive = std::make_shared<int>();
   alive_ = alive;
   tap::at_end_of_backward([this, alive] {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (open_) end();
   });
 }

@@ -5,23 +5,23 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "bellows/comm/collectives.h"
+#include "bellows/core/mutex.h"
 #include "bellows/core/sharded_gradients.h"
 #include "bellows/parallel/zero/shard_layout.h"
 #include "bellows/tap/gradient_tap.h"
 
 namespace bellows::parallel {
 
-/// Gradients for ZeRO-2. Each gradient is copied into the buffer of its bucket (struct Unit) as soon as backward has
-/// computed it. When a bucket is complete, it is averaged over the ranks, and each rank adds its slice to
-/// `piece.grad()`.
+/// Exchanges and shards the gradients for ZeRO-2. As soon as backward has computed a gradient, the gradient is copied
+/// into the buffer of its bucket (struct Unit). When a bucket is complete, it is averaged over the ranks, and each rank
+/// adds its slice to `piece.grad()`.
 ///
-/// Buckets are sent in a fixed order on all ranks, independent of the order in which they become complete. At the end
-/// of backward, incomplete buckets are sent with zeros for missing gradients. At most two buckets are in flight.
-/// Threads: autograd's threads call the hooks; one thread calls the rest, not during backward
+/// All ranks send the buckets in the same fixed order, which does not depend on when buckets become complete. At the
+/// end of backward, incomplete buckets are sent with zeros for missing gradients. At most two buckets are in flight.
+/// Threads: the hooks run on autograd's threads. Call all other functions on one thread, and not during backward
 class GradientShards final : public ShardedGradients {
  public:
   GradientShards(Layout& layout, const comm::Group& group);
@@ -29,8 +29,9 @@ class GradientShards final : public ShardedGradients {
 
   at::Tensor over_ranks(at::Tensor number, Over op) const override;
 
-  /// Whether each parameter had a gradient on any rank since the last call. Collective.
-  std::vector<bool> take_used();
+  /// Returns for each parameter whether it had a gradient on any rank since the previous call. Collective.
+  // Not checked: no other thread uses this object outside of backward.
+  std::vector<bool> take_used() BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   struct Buffer {
@@ -44,26 +45,27 @@ class GradientShards final : public ShardedGradients {
   };
 
   void arrived(size_t place, const at::Tensor& parameter);
-  void follow_backward();
-  void put(size_t place, const at::Tensor& gradient);
-  void send_next();
-  void end();
-  void keep_oldest();
-  void check_ended(const char* where) const;
+  void follow_backward() BELLOWS_REQUIRES(mutex_);
+  void put(size_t place, const at::Tensor& gradient) BELLOWS_REQUIRES(mutex_);
+  void send_next() BELLOWS_REQUIRES(mutex_);
+  void end() BELLOWS_REQUIRES(mutex_);
+  void keep_oldest() BELLOWS_REQUIRES(mutex_);
+  void check_ended(const char* where) const BELLOWS_REQUIRES(mutex_);
 
   Layout& layout_;
   const comm::Group group_;
-  /// A duplicate, because buckets may be sent before or after collectives of the model's own backward.
+  /// A duplicate of the group, because buckets may be sent before or after collectives that the model itself calls in
+  /// backward.
   const comm::Group means_;
-  std::mutex mutex_;
-  std::vector<size_t> index_in_unit_;  ///< position of each parameter in its bucket
-  std::vector<Buffer> buffers_;        ///< of each bucket, in the current backward
-  std::deque<UnderWay> under_way_;
-  size_t next_ = 0;           ///< the next bucket to send
-  bool open_ = false;         ///< gradients have arrived, and backward has not ended
-  int64_t backward_ = -1;     ///< the current backward pass
-  std::weak_ptr<int> alive_;  ///< expires when the current backward ends for any reason
-  std::vector<bool> used_;
+  Mutex mutex_;
+  std::vector<size_t> index_in_unit_;                       ///< position of each parameter in its bucket
+  std::vector<Buffer> buffers_ BELLOWS_GUARDED_BY(mutex_);  ///< one buffer per bucket, for the current backward
+  std::deque<UnderWay> under_way_ BELLOWS_GUARDED_BY(mutex_);
+  size_t next_ BELLOWS_GUARDED_BY(mutex_) = 0;           ///< the next bucket to send
+  bool open_ BELLOWS_GUARDED_BY(mutex_) = false;         ///< gradients have arrived, and backward has not yet ended
+  int64_t backward_ BELLOWS_GUARDED_BY(mutex_) = -1;     ///< ID of the current backward pass
+  std::weak_ptr<int> alive_ BELLOWS_GUARDED_BY(mutex_);  ///< expires when the current backward ends for any reason
+  std::vector<bool> used_ BELLOWS_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<tap::GradientTap>> taps_;
   std::unique_ptr<ShardedGradientsEntry> entry_;
 };

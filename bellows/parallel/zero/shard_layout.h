@@ -13,29 +13,29 @@
 
 namespace bellows::parallel {
 
-/// A sharded parameter and the run of its elements, in memory order, that this rank owns.
+/// A sharded parameter and the range of its elements, in memory order, that this rank owns.
 struct Place {
   std::string name;
   at::Tensor parameter;        ///< a view of its bucket's buffer
-  std::vector<int64_t> order;  ///< dims from outermost to innermost in memory
+  std::vector<int64_t> order;  ///< dims from the outermost to the innermost in memory
   size_t unit = 0;
-  int64_t offset = 0;            ///< in the bucket, in elements
-  int64_t begin = 0, count = 0;  ///< this rank's run; count may be 0
+  int64_t offset = 0;            ///< start of the parameter in its bucket, in elements
+  int64_t begin = 0, count = 0;  ///< this rank's range of elements; `count` may be 0
   at::Tensor piece;              ///< [count], a view of the same memory
 
-  /// The parameter's view of a buffer with the layout of its bucket.
+  /// Returns the parameter's part of a buffer that has the layout of the bucket, with the shape of the parameter.
   at::Tensor view_of(const at::Tensor& buffer) const;
-  /// This rank's run of a tensor of the parameter's shape: [count], a view if the strides allow it.
+  /// Returns this rank's elements of a tensor that has the parameter's shape: [count], a view if the strides allow it.
   at::Tensor run_of(const at::Tensor& tensor) const;
-  /// Splits a run [count] into boxes of the parameter's shape, each with its view: one box if memory is row-major, else
-  /// a few.
+  /// Splits this rank's elements, [count], into boxes within the parameter's shape. Each box comes with a view of its
+  /// elements. If the parameter is row-major in memory, one box is enough; otherwise, there are a few boxes.
   std::vector<std::pair<comm::ShardSpec, at::Tensor>> boxes(const at::Tensor& run) const;
 };
 
-/// A bucket: parameters whose values, gradients or both are exchanged together.
+/// A bucket: parameters whose values or gradients are exchanged together.
 struct Unit {
-  at::Tensor flat;             ///< [world · slice]; rank r owns the r-th slice
-  int64_t slice = 0;           ///< elements per rank
+  at::Tensor flat;             ///< [world size · slice]; rank r owns slice r
+  int64_t slice = 0;           ///< number of elements per rank
   std::vector<size_t> places;  ///< indices into Layout::places
 };
 
@@ -44,9 +44,10 @@ struct Layout {
   std::vector<Unit> units;
 };
 
-/// Moves parameters into buckets of about `bucket_bytes`, each of one dtype and device. It starts with the last
-/// parameter, because gradients become ready in that order. The tensors keep their identity and strides.
-/// Params: block – parameters start and are split at multiples of this number of elements, a power of two
+/// Moves the parameters into buckets of about `bucket_bytes`. All parameters in a bucket have the same dtype and
+/// device. The first bucket starts with the last parameter, because gradients become ready in reverse order. The tensor
+/// objects and their strides stay the same.
+/// Params: block – a power of two. Parameters start and are split at multiples of this number of elements
 /// Throws: c10::ValueError if two parameters share memory
 Layout lay_out(const NamedTensors& parameters, const comm::Group& group, int64_t bucket_bytes, int64_t block = 1);
 

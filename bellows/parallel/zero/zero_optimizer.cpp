@@ -45,15 +45,16 @@ void check_shardable(const torch::optim::Optimizer* optimizer, const ShardOption
                     options.bucket_bytes, ".");
   TORCH_CHECK_VALUE(optimizer, "zero_optimizer: expected an optimizer, got null.");
   TORCH_CHECK_VALUE(!dynamic_cast<const ShardedOptimizer*>(optimizer),
-                    "zero_optimizer: this optimizer is sharded already.");
+                    "zero_optimizer: this optimizer is already sharded.");
   const std::string type = c10::demangle(typeid(*optimizer).name());
   TORCH_CHECK_VALUE(
       type.find("LBFGS") == std::string::npos && type.find("Adafactor") == std::string::npos, "zero_optimizer: ", type,
-      " needs complete gradients (norms, means of rows and columns), which no rank has. Use an elementwise ",
-      "optimizer: AdamW with .state_dtype = int8 needs 2 bytes per parameter over all ranks.");
+      " needs complete gradients (norms, means of rows and columns), which no rank has. Use an elementwise optimizer. "
+      "For example, AdamW with .state_dtype = int8 needs 2 bytes per parameter over all ranks.");
   const auto* ours = dynamic_cast<const optim::LibtorchOptimizer*>(optimizer);
-  TORCH_CHECK_VALUE(!ours || !ours->lr_tensor().defined(), "zero_optimizer: the optimizer has an lr_tensor, which ",
-                    "schedules could not reach through the sharded one. Set the groups' lr instead.");
+  TORCH_CHECK_VALUE(!ours || !ours->lr_tensor().defined(),
+                    "zero_optimizer: the optimizer has an lr_tensor, which schedules cannot change through the sharded "
+                    "optimizer. Set the lr of the parameter groups instead.");
   TORCH_CHECK_VALUE(!ours || !ours->rounds_at_random(), "zero_optimizer: stochastic rounding depends on the elements ",
                     "of complete parameters, but each rank has only shards. Use master_weights instead of ",
                     "stochastic_rounding, or use DistributedDataParallel.");
@@ -65,10 +66,10 @@ int64_t block_of(const torch::optim::Optimizer& optimizer, const NamedTensors& t
   int64_t block = 1;
   for (const auto& [name, parameter] : to_shard) {
     const int64_t own = ours ? ours->state_block(parameter) : 0;
-    TORCH_CHECK_VALUE(own == 0 || parameter.is_contiguous(), "zero_optimizer: low-bit state can only be sharded if ",
-                      "parameters are row-major, \"", name, "\" has shape ", parameter.sizes(), " and strides ",
-                      parameter.strides(), ". Make it contiguous, or raise min_8bit_size above ", parameter.numel(),
-                      ".");
+    TORCH_CHECK_VALUE(own == 0 || parameter.is_contiguous(),
+                      "zero_optimizer: low-bit state can only be sharded if parameters are row-major, but \"", name,
+                      "\" has shape ", parameter.sizes(), " and strides ", parameter.strides(),
+                      ". Make it contiguous, or raise min_8bit_size above ", parameter.numel(), ".");
     block = std::max(block, own);
   }
   return block;
@@ -91,14 +92,15 @@ NamedTensors trained(const Model& model, const std::vector<at::Tensor>& optimize
     const at::TensorImpl* impl = parameter.unsafeGetTensorImpl();
     if (!known.insert(impl).second || !wanted.count(impl) || !parameter.requires_grad()) continue;
     TORCH_CHECK_VALUE(!gradient_part(parameter).owner, "zero_optimizer: parameter \"", name,
-                      "\" belongs to another sharded optimizer already.");
+                      "\" already belongs to another sharded optimizer.");
     result.emplace_back(name, parameter);
   }
   for (size_t i = 0; i < optimized.size(); ++i) {
     TORCH_CHECK_VALUE(known.count(optimized[i].unsafeGetTensorImpl()), "zero_optimizer: parameter ", i,
-                      " of the optimizer, of shape ", optimized[i].sizes(), ", is none of model \"", model.name(),
-                      "\". It belongs to another model, or amp::MasterWeights put it there: use master_weights of "
-                      "bellows::optim instead.");
+                      " of the optimizer, of shape ", optimized[i].sizes(), ", does not belong to model \"",
+                      model.name(),
+                      "\". The parameter belongs to another model, or it is a master weight of amp::MasterWeights. In "
+                      "the second case, use master_weights of bellows::optim instead.");
   }
   TORCH_CHECK_VALUE(!result.empty(), "zero_optimizer: the optimizer has no parameter of model \"", model.name(),
                     "\" that requires a gradient.");
@@ -119,7 +121,8 @@ NamedTensors state_before(const torch::optim::Optimizer& optimizer) {
   NamedTensors state = optim::state_dict(optimizer);
   if (state.empty() || state.front().first != "archive") return state;
   TORCH_CHECK_VALUE(optimizer.state().empty(), "zero_optimizer: the state of a ",
-                    c10::demangle(typeid(optimizer).name()), " cannot be taken apart. Shard it before its first step.");
+                    c10::demangle(typeid(optimizer).name()),
+                    " cannot be split. Shard the optimizer before its first step.");
   return {};
 }
 
@@ -211,8 +214,8 @@ void ShardedOptimizer::take_gradients() {
                       "after unfreezing parameters.");
     if (!place || impl_->gradients) continue;
     TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "ShardedOptimizer::step: parameter \"", place->name,
-                      "\" has a sparse gradient, which cannot be sharded. Make the embedding's gradient dense "
-                      "(sparse(false)), or use a separate optimizer for it.");
+                      "\" has a sparse gradient, which cannot be sharded. Set sparse(false) in the embedding to get a "
+                      "dense gradient, or use a separate optimizer for it.");
     if (place->count > 0) place->piece.mutable_grad() = place->run_of(gradient);
   }
 }
@@ -238,7 +241,9 @@ bool ShardedOptimizer::takes_grad_scale() const {
 
 void ShardedOptimizer::set_grad_scale(at::Tensor grad_scale, at::Tensor found_inf) {
   auto* scaled = dynamic_cast<ScaledStep*>(impl_->local.get());
-  TORCH_CHECK_VALUE(scaled, "ShardedOptimizer::set_grad_scale: the optimizer takes no scale. Call unscale_() first.");
+  TORCH_CHECK_VALUE(
+      scaled,
+      "ShardedOptimizer::set_grad_scale: the optimizer does not support a gradient scale. Call unscale_() first.");
   scaled->set_grad_scale(std::move(grad_scale), std::move(found_inf));
 }
 
@@ -250,14 +255,14 @@ void ShardedOptimizer::copy_options_to_groups() {
 
 void ShardedOptimizer::save(torch::serialize::OutputArchive&) const {
   TORCH_CHECK_VALUE(false,
-                    "ShardedOptimizer::save: an archive cannot hold parts. Save optim::state_dict(optimizer), the "
-                    "whole state, or state_shards().");
+                    "ShardedOptimizer::save: an archive cannot store shards. Save the complete state of "
+                    "optim::state_dict(optimizer), or state_shards().");
 }
 
 void ShardedOptimizer::load(torch::serialize::InputArchive&) {
   TORCH_CHECK_VALUE(false,
-                    "ShardedOptimizer::load: an archive cannot hold parts. Load the result of optim::state_dict() with "
-                    "optim::load_state_dict().");
+                    "ShardedOptimizer::load: an archive cannot store shards. Load the result of optim::state_dict() "
+                    "with optim::load_state_dict().");
 }
 
 namespace {
@@ -320,13 +325,14 @@ void check_kind(const torch::optim::Optimizer& local, const Place& place, const 
   const bool low_bit = saved.dtype == at::kByte || saved.name.ends_with(scales_suffix);
   TORCH_CHECK_VALUE(low_bit == (low_bit_block(local, place) > 0), "ShardedOptimizer: \"", saved.name, "\" is ",
                     low_bit ? "low-bit" : "floating-point",
-                    " state, this optimizer keeps another kind for parameter \"", place.name,
+                    " state, but this optimizer has another kind of state for parameter \"", place.name,
                     "\". Construct it with the state_dtype and min_8bit_size of the saved one.");
   const bool row_major =
       saved.strides.empty() || at::IntArrayRef(saved.strides).equals(c10::contiguous_strides(saved.sizes));
   TORCH_CHECK_VALUE(!low_bit || row_major, "ShardedOptimizer: \"", saved.name, "\" has strides [",
-                    c10::Join(", ", saved.strides), "], parameter \"", place.name, "\" is row-major. Low-bit blocks ",
-                    "follow the memory: bring the model into the layout it was saved in.");
+                    c10::Join(", ", saved.strides), "], but parameter \"", place.name,
+                    "\" is row-major. Low-bit blocks follow the memory layout. Convert the model to the memory layout "
+                    "of the saved run.");
 }
 
 }  // namespace
@@ -336,8 +342,8 @@ std::vector<comm::Shard> ShardedOptimizer::state_shards() const {
   std::vector<comm::Shard> shards;
   shards.reserve(state.size());
   for (const auto& [name, tensor] : state) {
-    TORCH_CHECK_VALUE(name != "archive", "ShardedOptimizer: the state of a user-defined optimizer class cannot be ",
-                      "split.");
+    TORCH_CHECK_VALUE(name != "archive",
+                      "ShardedOptimizer: the state of a user-defined optimizer class cannot be split.");
     const std::optional<size_t> index = parameter_index(name);
     const Place* place = index ? impl_->places[*index] : nullptr;
     const auto run = run_of_blocks(*impl_->local, place, name, tensor.scalar_type());
@@ -361,7 +367,7 @@ std::vector<comm::Shard> ShardedOptimizer::wanted_shards(const std::vector<Saved
     const std::vector<int64_t>& sizes = tensor.sizes;
     const std::optional<size_t> index = parameter_index(name);
     TORCH_CHECK_VALUE(!index || *index < impl_->places.size(), "ShardedOptimizer: the state holds \"", name,
-                      "\", the optimizer has ", impl_->places.size(),
+                      "\", but the optimizer has ", impl_->places.size(),
                       " parameters. The state belongs to another optimizer or model.");
     const Place* place = index ? impl_->places[*index] : nullptr;
     if (place) check_kind(*impl_->local, *place, tensor);
@@ -369,8 +375,8 @@ std::vector<comm::Shard> ShardedOptimizer::wanted_shards(const std::vector<Saved
     const std::vector<int64_t> expected = run ? run->sizes : place ? place->parameter.sizes().vec() : sizes;
     TORCH_CHECK_VALUE(
         sizes == expected || (!run && c10::multiply_integers(sizes) == 1), "ShardedOptimizer: \"", name,
-        "\" has sizes [", c10::Join(", ", sizes), "], parameter \"", place->name, "\" has [", c10::Join(", ", expected),
-        "] there. The state belongs to another model",
+        "\" has sizes [", c10::Join(", ", sizes), "], but parameter \"", place->name, "\" has [",
+        c10::Join(", ", expected), "]. The state belongs to another model",
         run || tensor.dtype == at::kByte ? ", or was saved with another block size or state_dtype." : ".");
     if (place && place->count == 0) continue;  // belongs to another rank
     const bool elements = place && !run && sizes == expected;
@@ -400,9 +406,10 @@ void ShardedOptimizer::load_shards(const std::vector<comm::Shard>& filled) {
     const at::Tensor run = at::empty({place->count}, local.options());
     for (auto& [box, view] : place->boxes(run)) {
       const auto found = parts.find({name, box.offset});
-      TORCH_CHECK_VALUE(found != parts.end() && found->second.sizes() == view.sizes(),
-                        "ShardedOptimizer::load_shards: ", "expected the parts that wanted_shards() gave, one of \"",
-                        name, "\" is missing.");
+      TORCH_CHECK_VALUE(
+          found != parts.end() && found->second.sizes() == view.sizes(),
+          "ShardedOptimizer::load_shards: expected the shards that wanted_shards() returned, but a shard of \"", name,
+          "\" is missing.");
       view.copy_(found->second);
     }
     state.emplace_back(name, run);

@@ -36,16 +36,15 @@ std::vector<std::string> feature_fields(const ResolvedJob& job, const data::Samp
   for (const data::Field& field : sample.fields) {
     if (field.is_array && std::ranges::find(targets, field.name) == targets.end()) names.emplace_back(field.name);
   }
-  TORCH_CHECK_VALUE(names.size() == 1, "make_job: expected numbers for \"", recipe.model,
-                    "\" to read: ", sample.where(), " has ", names.size(),
-                    " arrays and no single numbers besides the target. Set "
-                    "features to the names of fields, separated by commas.");
+  TORCH_CHECK_VALUE(
+      names.size() == 1, "the model \"", recipe.model, "\" reads numbers, but ", sample.where(), " has ", names.size(),
+      " arrays and no single numbers besides the target. Set features to the fields to read, separated by commas.");
   return names;
 }
 
 /// Combines fields into arrays: the model's inputs, and the target unless it is a class label.
 data::Dataset with_arrays(const data::Dataset& dataset, const ResolvedJob& job) {
-  TORCH_CHECK_VALUE(dataset.size() > 0, "make_job: \"", job.recipe.data, "\" has no samples.");
+  TORCH_CHECK_VALUE(dataset.size() > 0, "data: \"", job.recipe.data, "\" has no samples.");
   std::vector<data::FieldGroup> groups;
   const int64_t side = job.recipe.image_size;
   if (job.model.input == InputKind::arrays) {
@@ -66,7 +65,7 @@ int64_t width_of(const ResolvedJob& job, const std::string& name) {
   const data::Dataset arrays = with_arrays(job.split().whole, job);
   const data::Sample first = arrays.source()->read(0);
   const data::Field* field = first.find(name);
-  TORCH_CHECK_VALUE(field && field->is_array, "make_job: ", first.where(), " has no array \"", name, "\".");
+  TORCH_CHECK_VALUE(field && field->is_array, "data: ", first.where(), " has no array \"", name, "\".");
   return c10::multiply_integers(field->sizes);
 }
 
@@ -93,9 +92,9 @@ std::shared_ptr<const data::TextSource> texts_of(const data::Dataset& dataset, c
 }
 
 data::Dataset prepared_texts(const data::Dataset& dataset, const ResolvedJob& job) {
-  TORCH_CHECK_VALUE(!job.tokenizer || job.tokenizer->pads, "make_job: \"", job.recipe.model,
-                    "\" takes token 0 for padding, and it is a piece of text in ", job.tokenizer->description,
-                    ". Give it the tokenizer that it was made with, or bytes.");
+  TORCH_CHECK_VALUE(!job.tokenizer || job.tokenizer->pads, "tokenizer: the model \"", job.recipe.model,
+                    "\" uses token 0 for padding, but token 0 is a piece of text in ", job.tokenizer->description,
+                    ". Set tokenizer to the one that the model was trained with, or to bytes.");
   const data::Dataset texts(texts_of(dataset, job, job.max_length()), dataset.info());
   return texts.require({"tokens", job.task.target}).pad("tokens");
 }
@@ -107,10 +106,10 @@ data::Dataset packed_texts(const data::Dataset& dataset, const ResolvedJob& job)
   const std::vector<int64_t> lengths =
       recipe.bad_samples == "skip" ? texts->lengths() : data::read_lengths(*texts, "tokens");
   if (const auto bad = std::ranges::count(lengths, 0); bad > 0)
-    log_warn("texts: ", bad, " of ", lengths.size(), " cannot be used and are skipped (bad_samples: skip).");
+    log_warn("data: ", bad, " of ", lengths.size(), " texts cannot be used and are skipped (bad_samples: skip).");
   const int64_t row_length = job.max_length();
-  check_recipe(row_length != 1, "make_job: \"", recipe.model,
-               "\" learns which token follows another, expected a max_length of 2 at least, got 1.");
+  check_recipe(row_length != 1, "max_length must be at least 2, got 1: the model \"", recipe.model,
+               "\" predicts each token from the tokens before it.");
   const data::Packing packing = data::pack_rows(
       lengths, {.row_length = row_length > 0 ? row_length : 128, .seed = static_cast<uint64_t>(recipe.seed)});
   return data::Dataset(data::packed(texts, "tokens", packing), dataset.info()).require({"tokens", "segment_ids"});
@@ -165,8 +164,8 @@ data::Dataset augmented(const data::Dataset& dataset, const Recipe& recipe) {
   const auto& own_size = dataset.info().image_size;
   const int64_t height = recipe.image_size > 0 ? recipe.image_size : own_size.size() == 3 ? own_size[0] : 0;
   const int64_t width = recipe.image_size > 0 ? recipe.image_size : own_size.size() == 3 ? own_size[1] : 0;
-  TORCH_CHECK_VALUE(height > 0, "make_job: augment = ", recipe.augment, " needs the size of the images; \"",
-                    recipe.data, "\" does not say it. Set image_size.");
+  TORCH_CHECK_VALUE(height > 0, "augment = ", recipe.augment, " needs images of one size, but \"", recipe.data,
+                    "\" does not name a size. Set image_size.");
   const data::Dataset cropped = dataset.random_crop(height, width, std::max<int64_t>(1, std::max(height, width) / 8));
   return recipe.augment == "crop_flip" ? cropped.flip() : cropped;
 }
@@ -186,10 +185,11 @@ data::Dataset ordered(const data::Dataset& dataset, const Recipe& recipe) {
 void check_input_keys(const Recipe& recipe, InputKind input) {
   const bool scales = input == InputKind::image || input == InputKind::arrays;
   check_recipe(input == InputKind::image || (recipe.augment == "none" && (scales || recipe.image_size == 0)),
-               "make_job: \"", recipe.model, "\" reads no pictures, expected augment none and image_size 0, got ",
-               recipe.augment, " and ", recipe.image_size, ".");
-  check_recipe(input == InputKind::tokens || recipe.tokenizer.empty(), "make_job: \"", recipe.model,
-               "\" reads no texts, expected tokenizer to be empty, got ", recipe.tokenizer, ".");
+               "the model \"", recipe.model,
+               "\" does not read images. Set augment: none and image_size: 0, got augment = ", recipe.augment,
+               " and image_size = ", recipe.image_size, ".");
+  check_recipe(input == InputKind::tokens || recipe.tokenizer.empty(), "the model \"", recipe.model,
+               "\" does not read texts, so tokenizer must be empty, got ", recipe.tokenizer, ".");
 }
 
 int64_t image_channels(const ResolvedJob& job) {
@@ -219,16 +219,16 @@ void check_targets(const ResolvedJob& job) {
   for (int64_t i = 0; i < std::min(checked, arrays.size()); ++i) {
     const data::Sample sample = arrays.source()->read(i);
     const data::Field* target = sample.find("target");
-    TORCH_CHECK_VALUE(target && (bits || target->sizes.size() == 2), "make_job: target: ", sample.where(target),
+    TORCH_CHECK_VALUE(target && (bits || target->sizes.size() == 2), "target: ", sample.where(target),
                       target ? c10::str(" has sizes ", target->sizes) : std::string(" is missing"),
-                      ", expected a mask [height, width] with one class number per pixel.");
+                      "; expected a mask [height, width] with one class number per pixel.");
     const at::Tensor values = at::from_blob(const_cast<std::byte*>(target->bytes.data()), target->sizes, target->dtype);
     const auto most = bits ? 1.0 : static_cast<double>(job.task.outputs - 1);
     const at::Tensor numbers = values.to(at::kDouble);
     const at::Tensor ignored = target->dtype == at::kByte && !bits ? values.eq(255) : at::zeros_like(values, at::kBool);
     const bool fits = ((numbers.ge(0) & numbers.le(most)) | ignored).all().item<bool>();
-    TORCH_CHECK_VALUE(fits, "make_job: target: ", sample.where(target), " has values from ",
-                      numbers.min().item<double>(), " to ", numbers.max().item<double>(), ", expected ",
+    TORCH_CHECK_VALUE(fits, "target: ", sample.where(target), " has values from ", numbers.min().item<double>(), " to ",
+                      numbers.max().item<double>(), "; expected ",
                       bits ? "0 or 1 for each label of loss bce" : c10::str("classes from 0 to ", most), ".",
                       bits ? "" : " Set num_classes.");
   }
@@ -238,8 +238,8 @@ int64_t series_width(const data::Dataset& dataset) {
   const data::Sample first = dataset.source()->read(0);
   const data::Field* series = first.find("series");
   TORCH_CHECK_VALUE(series && series->is_array && series->sizes.size() == 2,
-                    "make_job: expected series, an array \"series\" [steps, values] in each sample: ",
-                    first.where(series), series ? c10::str(" has sizes ", series->sizes, ".") : " has none.");
+                    "the model reads time series, so each sample needs an array \"series\" [steps, values], but ",
+                    first.where(series), series ? c10::str(" has sizes ", series->sizes, ".") : " has no such array.");
   return series->sizes[1];
 }
 
@@ -273,8 +273,8 @@ std::string cut_texts_note(const data::Dataset& dataset) {
   const auto* texts = dynamic_cast<const data::TextSource*>(dataset.source().get());
   const data::TextCounts counts = texts ? texts->counts() : data::TextCounts();
   if (counts.cut == 0) return "";
-  return c10::str("Cut behind ", texts->options().max_tokens, " tokens: ", counts.cut, " of ", counts.texts,
-                  " texts. To keep more of them, set max_length.");
+  return c10::str(counts.cut, " of ", counts.texts, " texts were truncated to ", texts->options().max_tokens,
+                  " tokens. To keep more of each text, raise max_length.");
 }
 
 data::Dataset open_train_data(const Recipe& recipe) {

@@ -4,45 +4,51 @@
 
 namespace bellows::train {
 
-// ---- the data of a recipe
+// ---- Open the data of a recipe
 
-/// Returns the training data in the form that the recipe's model reads, shuffled, in batches. data_split.h selects the
-/// samples.
-/// - Images: scaled, augmented, normalized by the mean and std of the dataset.
-/// - Texts: tokenized, truncated, and padded with 0 to the longest of the batch, as "tokens" [N, T]. For next-token
-///   models, packed rows of several texts: "tokens" and "segment_ids" [N, T].
-/// - Series: "series" [N, T, C], padded with NaN.
-/// - Arrays: one tensor for each of the model's inputs, by its name; "features" for a model with one input.
-/// Class labels are "label" [N]. Other targets are "target": numbers [N, K], or a mask [N, H, W].
+/// Opens the training data of a recipe, shuffled and in batches. Each batch contains the inputs that the model reads:
+/// - Image models: images that are scaled, augmented, and normalized by the mean and standard deviation of the dataset.
+/// - Text classifiers: "tokens" [N, T], tokenized, truncated, and padded with 0 to the longest text of the batch.
+/// - Next-token models: "tokens" and "segment_ids" [N, T], where each row packs several texts.
+/// - Series models: "series" [N, T, C], padded with NaN.
+/// - Array models: one tensor for each model input, under the name of the input. A model with one input reads
+///   "features".
+/// Class labels are "label" [N]. Other targets are "target": numbers [N, K] or a mask [N, H, W]. data_split.h describes
+/// how the training samples are selected.
 data::Dataset open_train_data(const Recipe& recipe);
-/// Returns the held-out data: `eval_data`; or, for a folder, the split "test" (else "val", "valid", "validation") or
-/// the samples held out of a folder without splits. With `eval_split`, that split or share.
-/// Empty if `data` names files and neither key is set.
+/// Opens the held-out data of a recipe: `eval_data` if it is set, else the split or share in `eval_split`. If both keys
+/// are empty and `data` is a folder, its split "test" (else "val", "valid" or "validation") is used. If the folder has
+/// no such split, a tenth of its samples is held out.
+/// Returns: the held-out data, or an empty optional if there is none
 std::optional<data::Dataset> open_eval_data(const Recipe& recipe);
 
-// ---- parts of the functions above, for make_job() and for dry runs
+// ---- Parts of the functions above, for make_job() and dry runs
 
 data::Dataset train_part(const ResolvedJob& job);
 std::optional<data::Dataset> eval_part(const ResolvedJob& job);
 
-/// Throws: RecipeError if the recipe has keys for images or texts, but the model does not read them
+/// Throws: RecipeError if the recipe sets keys for images or texts, but the model does not read such inputs
 void check_input_keys(const Recipe& recipe, models::InputKind input);
 
-// Sizes of the first sample.
+// Sizes of the first sample
 int64_t image_channels(const ResolvedJob& job);
-/// Values per time step. Throws: c10::ValueError if the sample has no series
+/// Returns the number of values per time step.
+/// Throws: c10::ValueError if the sample has no series
 int64_t series_width(const data::Dataset& dataset);
-/// Number of values that a model with one input of kind `arrays` reads; 0 if it has several inputs.
+/// Returns the number of values that a model with one input of kind `arrays` reads, or 0 if it has several inputs.
 int64_t features_width(const ResolvedJob& job);
-/// Number of values that the model predicts.
+/// Returns the number of values that the model predicts.
 int64_t targets_width(const ResolvedJob& job);
 
-/// Checks the targets of the first samples: labels of `bce` from 0 to 1, masks with classes below num_classes.
+/// Checks the targets of the first 64 samples. `bce` labels must be between 0 and 1. Class numbers in masks must be
+/// less than num_classes. In uint8 masks, 255 is also valid, and such pixels are ignored.
 /// Cost:   reads up to 64 samples
-/// Throws: c10::ValueError (the message names the sample)
+/// Throws: c10::ValueError if a target is missing or out of range, or a mask is not [H, W] (the message names the
+///         sample)
 void check_targets(const ResolvedJob& job);
 
-/// Describes how many texts of a dataset were truncated so far; "" if none.
+/// Describes how many texts of a dataset have been truncated so far. The description is empty if no text has been
+/// truncated.
 std::string cut_texts_note(const data::Dataset& dataset);
 
 }  // namespace bellows::train

@@ -30,8 +30,8 @@ const std::vector<std::string> kHardness = {"forgetting", "el2n", "loss", "margi
 
 void check_rule(const std::string& by, const std::vector<std::string>& rules, const char* what) {
   const bool known = std::find(rules.begin(), rules.end(), by) != rules.end();
-  TORCH_CHECK_VALUE(known, "select: no rule ", what, " is called \"", by, "\".", did_you_mean(by, rules),
-                    " There are: ", c10::Join(", ", rules), ".");
+  TORCH_CHECK_VALUE(known, "select: no rule ", what, " has the name \"", by, "\".", did_you_mean(by, rules),
+                    " The rules are: ", c10::Join(", ", rules), ".");
 }
 
 struct PoolOutputs {
@@ -75,7 +75,7 @@ at::Tensor bald_scores(const Model& model, data::Loader& loader, int64_t passes,
   checkpoint::set_rng_state(generators);
   const at::Tensor all = at::stack(probabilities);
   TORCH_CHECK_VALUE(!at::equal(all[0], all[1]), "select: bald needs a model with dropout; two passes through \"",
-                    model.name(), "\" gave the same. Use entropy or margin.");
+                    model.name(), "\" returned the same result. Use entropy or margin.");
   return data::bald(all);
 }
 
@@ -150,7 +150,7 @@ std::vector<double> hardness(const Selection& selection, const SelectionOrigin& 
   const data::Difficulty by = data::parse_difficulty(selection.by);
   data::SavedStats saved = data::load_sample_stats(selection.run + "/sample_stats.safetensors");
   TORCH_CHECK_VALUE(saved.source == origin.source && saved.stats.size() == origin.whole().size(),
-                    "select: ", selection.run, " was trained on other data (", saved.source, ") than ",
+                    "select: ", selection.run, " was trained on different data (", saved.source, ") than ",
                     origin.recipe().data, " is now (", origin.source, ").");
   return saved.stats.difficulty(by);
 }
@@ -164,8 +164,9 @@ Model model_of(const std::string& run, const ResolvedJob& job) {
 }
 
 std::vector<int64_t> with_next_to_label(const Selection& selection, SelectionOrigin origin) {
-  TORCH_CHECK_VALUE(!origin.recipe().subset.empty(), "select: ", selection.run, " was trained on all samples: none is ",
-                    "left to be labelled. Train on a subset first: its samples are those that have labels.");
+  TORCH_CHECK_VALUE(!origin.recipe().subset.empty(), "select: ", selection.run,
+                    " was trained on all samples, so no sample is ",
+                    "left to label. First train on a subset that contains the samples with labels.");
   Recipe plain = origin.recipe();
   plain.augment = "none";
   plain.subset.clear();
@@ -187,7 +188,7 @@ std::vector<int64_t> with_next_to_label(const Selection& selection, SelectionOri
 
 std::vector<int64_t> choose_to_label(const Model& model, const data::Dataset& pool,
                                      const std::vector<int64_t>& labelled, const PoolChoice& choice) {
-  check_rule(choice.by, kStrategies, "of what to label");
+  check_rule(choice.by, kStrategies, "for samples to label");
   const std::vector<int64_t> left = rest_of(pool.size(), labelled);
   TORCH_CHECK_VALUE(choice.count > 0 && choice.count <= static_cast<int64_t>(left.size()),
                     "select: expected to add 1 to ", left.size(), " samples, got ", choice.count, ".");
@@ -201,8 +202,8 @@ std::vector<int64_t> choose_to_label(const Model& model, const data::Dataset& po
     data::Loader all = pool.sequential().loader();
     const PoolOutputs outputs = outputs_of(model, all);
     TORCH_CHECK_VALUE(static_cast<int64_t>(outputs.ids.size()) == pool.size(),
-                      "select: k_center needs every sample, and ",
-                      pool.size() - static_cast<int64_t>(outputs.ids.size()), " cannot be used.");
+                      "select: k_center needs every sample, but ",
+                      pool.size() - static_cast<int64_t>(outputs.ids.size()), " samples cannot be used.");
     std::vector<int64_t> rows = data::k_center(outputs.logits, labelled, choice.count);
     std::sort(rows.begin(), rows.end());
     return rows;
@@ -218,20 +219,20 @@ std::vector<int64_t> choose_to_label(const Model& model, const data::Dataset& po
 
 void check_selection(const Selection& selection) {
   check_rule(selection.by, selection.add > 0 ? kStrategies : kHardness,
-             selection.add > 0 ? "of what to label" : "for labelled samples");
-  TORCH_CHECK_VALUE(selection.run.empty() != selection.data.empty(), "select: expected a run or a data set, got ",
+             selection.add > 0 ? "for samples to label" : "for samples with labels");
+  TORCH_CHECK_VALUE(selection.run.empty() != selection.data.empty(), "select: expected either `run` or `data`, got ",
                     selection.run.empty() ? "neither." : "both.");
   const int ways = (selection.keep != 0) + (selection.count != 0) + (selection.add != 0);
-  TORCH_CHECK_VALUE(ways == 1, "select: expected one of keep, count and add, got ", ways, " of them.");
+  TORCH_CHECK_VALUE(ways == 1, "select: expected exactly one of `keep`, `count` and `add`, got ", ways, " of them.");
   TORCH_CHECK_VALUE(selection.count >= 0 && selection.add >= 0, "select: expected a number of samples above 0.");
   TORCH_CHECK_VALUE(selection.keep >= 0 && selection.keep <= 1, "select: expected to keep a share in (0, 1], got ",
                     selection.keep, ".");
   TORCH_CHECK_VALUE(!selection.run.empty() || selection.add == 0,
-                    "select: what to label next is asked of a run's model; give the run.");
+                    "select: the model of a run chooses the samples to label. Set `run` to the folder of a run.");
   TORCH_CHECK_VALUE(!selection.run.empty() || selection.by == "random", "select: ", selection.by,
-                    " needs the folder of a run with sample_stats: true; without one, choose by random.");
+                    " needs the folder of a run with sample_stats: true. Without such a run, use the rule random.");
   TORCH_CHECK_VALUE(selection.split.empty() || selection.run.empty(),
-                    "select: a split is chosen of a data set; a run has its own.");
+                    "select: `split` works only with `data`, because a run has its own split.");
 }
 
 data::Subset select_samples(const Selection& selection) {

@@ -41,84 +41,88 @@ struct Row {
 
 /// The table by which recipes are parsed, printed, checked and documented.
 constexpr Row table[] = {
-    {"model", &Recipe::model, {}, "name of a registered model, or path of a TorchScript file"},
+    {"model", &Recipe::model, {}, "name of a registered model, or path of a config.json or a TorchScript file"},
     {"num_classes",
      &Recipe::num_classes,
      {0, 1e6},
-     "number of model outputs; 0: from the classes or labels of the data"},
+     "number of model outputs. 0: from the classes or labels of the data"},
     {"data",
      &Recipe::data,
      {},
      "training data: a folder of shards, one shard, or a pattern such as train-{000..015}.tar",
      false},
-    {"eval_data",
-     &Recipe::eval_data,
-     {},
-     "evaluation data; empty: the test split in the folder `data`, or a tenth of `data`",
-     false},
+    {"eval_data", &Recipe::eval_data, {}, "evaluation data. Empty: see eval_split", false},
     {"eval_split",
      &Recipe::eval_split,
      {},
-     "what to hold out where eval_data is empty: a share of the training data such as 0.1, the name of a split, or "
-     "none; empty: the test split of a folder, or a tenth of it",
+     "if eval_data is empty: a share of the training data to hold out, such as 0.1, the name of a split, or none. "
+     "Empty: the test split of the data folder, or a tenth of the folder",
      false},
     {"subset",
      &Recipe::subset,
      {},
-     "file written by `bellows select`: train on these samples only; empty: on all samples",
+     "file from `bellows select`. Only its samples are used for training. Empty: all samples",
      false},
     {"weights",
      &Recipe::weights,
      {},
-     "safetensors or torch.save file with the initial weights; empty: random initialization",
+     "safetensors or torch.save file with the initial weights. Empty: random initialization",
      false},
     {"epochs", &Recipe::epochs, {1, 1e9}, "number of passes over the training data", false},
     {"batch_size", &Recipe::batch_size, {1, 1 << 20}, "samples per batch, over all ranks together"},
-    {"image_size", &Recipe::image_size, {0, 16384}, "height and width to which images are resized; 0: not resized"},
+    {"image_size",
+     &Recipe::image_size,
+     {0, 16384},
+     "height and width to which images are resized. 0: images are not resized"},
     {"tokenizer",
      &Recipe::tokenizer,
      {},
-     "tokenizer: bytes, a vocab.txt (BERT) or a tokenizer.json (GPT-2); empty: the data hold token ids",
+     "tokenizer: bytes, a vocab.txt (BERT) or a tokenizer.json (GPT-2). Empty: the samples contain tokens",
      false},
     {"text_field",
      &Recipe::text_field,
      {},
-     "field of a sample that holds the text; empty: the only field that can hold one"},
+     "field that contains the text. Empty: the only field that can contain a text"},
     {"max_length",
      &Recipe::max_length,
      {0, 1 << 20},
-     "maximum sequence length in tokens, longer texts are truncated; 0: the model's default"},
-    {"length_buckets", &Recipe::length_buckets, {}, "batch texts of similar length together, which reduces padding"},
+     "maximum sequence length in tokens; longer texts are truncated. 0: the default of the model"},
+    {"length_buckets",
+     &Recipe::length_buckets,
+     {},
+     "put texts of similar length into one batch, which reduces padding"},
     {"features",
      &Recipe::features,
      {},
-     "fields that the model reads as numbers, separated by commas; all: every number but the target; empty: the model "
-     "decides"},
+     "numeric input fields of the model, separated by commas. all: every number except the target. Empty: the default "
+     "of the model"},
     {"target",
      &Recipe::target,
      {},
-     "field to predict; several, separated by commas, are predicted together; empty: the label, or the field target"},
+     "field to predict. Several fields, separated by commas, are predicted together. Empty: the label, or the field "
+     "target"},
     {"loss", &Recipe::loss, "auto, cross_entropy, next_token, mse, huber, bce",
-     "loss function; auto: next_token for language models, cross_entropy for the rest; bce: several labels per sample"},
+     "loss function. auto: next_token for language models, cross_entropy for all other models. bce: several labels per "
+     "sample"},
     {"metrics",
      &Recipe::metrics,
      {},
-     "metrics to measure in each evaluation beside loss and accuracy, separated by commas; empty: those of the loss",
+     "metrics of each evaluation in addition to loss and accuracy, separated by commas. Empty: the default metrics of "
+     "the loss",
      false},
     {"optimizer", &Recipe::optimizer, "auto, sgd, adam, adamw, rmsprop, adagrad, lion, adafactor",
-     "optimizer that updates the weights; auto: sgd for models of images, adamw for the rest"},
+     "optimizer. auto: sgd for image models, adamw for all other models"},
     {"lr",
      &Recipe::lr,
      {0, any_float},
-     "base learning rate, scaled by lr_schedule and warmup_epochs; 0: 0.05 with sgd, else 5e-4 for models of texts "
-     "(5e-5 "
-     "with `weights`) and 1e-3 for the rest"},
+     "base learning rate, which lr_schedule and warmup_epochs scale. 0: 0.05 for sgd; otherwise 5e-4 for text models "
+     "(5e-5 with weights) and 1e-3 for all other models"},
     {"momentum", &Recipe::momentum, {0, 1}, "momentum of sgd and rmsprop"},
-    {"weight_decay", &Recipe::weight_decay, {0, any_float}, "weight decay coefficient; 0 disables weight decay"},
-    {"warmup_epochs", &Recipe::warmup_epochs, {0, any}, "epochs of linear learning rate warmup; 0: no warmup"},
+    {"weight_decay", &Recipe::weight_decay, {0, any_float}, "weight decay coefficient. 0: no weight decay"},
+    {"warmup_epochs", &Recipe::warmup_epochs, {0, any}, "number of epochs with linear learning rate warmup"},
     {"lr_schedule", &Recipe::lr_schedule, "constant, linear, cosine, step, inverse_sqrt, one_cycle, plateau",
-     "learning rate schedule after the warmup. step: multiplies by 0.1 after 50 % and 75 % of the epochs; plateau: "
-     "multiplies by 0.1 when more than 3 evaluations in a row have no lower loss"},
+     "learning rate schedule after the warmup. step: multiplies the rate by 0.1 after 50 % and 75 % of the epochs. "
+     "plateau: multiplies the rate by 0.1 if the loss does not decrease in more than 3 evaluations in a row"},
     {"lr_schedule_end",
      &Recipe::lr_schedule_end,
      {0, 1},
@@ -126,22 +130,25 @@ constexpr Row table[] = {
     {"gradient_accumulation_steps",
      &Recipe::gradient_accumulation_steps,
      {1, 1 << 20},
-     "batches whose gradients are accumulated before each optimizer step"},
+     "number of batches whose gradients are accumulated before each optimizer step"},
     {"gradient_accumulation_dtype", &Recipe::gradient_accumulation_dtype, "auto, fp32, bf16",
-     "dtype of the accumulated gradients, on one process only; auto: the dtype of the weights"},
-    {"max_grad_norm", &Recipe::max_grad_norm, {0, any_float}, "maximum total gradient norm; 0 disables clipping"},
+     "dtype of the accumulated gradients, for one process only. auto: the dtype of the weights"},
+    {"max_grad_norm",
+     &Recipe::max_grad_norm,
+     {0, any_float},
+     "maximum norm of all gradients together, for gradient clipping. 0: no clipping"},
     {"max_grad_value",
      &Recipe::max_grad_value,
      {0, any_float},
-     "maximum absolute value of each gradient element; 0 disables clipping"},
+     "maximum absolute value of each gradient element. 0: no clipping"},
     {"label_smoothing",
      &Recipe::label_smoothing,
      {0, 1},
-     "label smoothing: fraction of the target that is spread over all classes; 0 disables it"},
+     "fraction of the target that is spread over all classes. 0: no label smoothing"},
     {"ema_decay",
      &Recipe::ema_decay,
      {0, 1},
-     "decay of the exponential moving average of the weights, which is used for evaluation; 0 disables it"},
+     "decay of the exponential moving average of the weights. Evaluation uses the average. 0: no average"},
     {"sync_batch_norm",
      &Recipe::sync_batch_norm,
      {},
@@ -149,122 +156,121 @@ constexpr Row table[] = {
     {"batch_size_start",
      &Recipe::batch_size_start,
      {0, 1 << 20},
-     "initial batch size, doubled until it reaches batch_size; 0 disables this"},
+     "initial batch size, which is doubled until it reaches batch_size. 0: constant batch size"},
     {"image_size_start",
      &Recipe::image_size_start,
      {0, 16384},
-     "initial image size, increased until it reaches image_size; 0 disables this"},
+     "initial image size, which is increased until it reaches image_size. 0: constant image size"},
     {"growth_epochs",
      &Recipe::growth_epochs,
      {0, 10000},
-     "epochs after which batch size and image size have reached their final values"},
+     "number of epochs after which batch size and image size have their final values"},
     {"augment", &Recipe::augment, "none, crop, crop_flip",
-     "data augmentation. crop: random shifts by up to 1/8 of the image; crop_flip: also random horizontal flips"},
+     "data augmentation. crop: random shifts by up to 1/8 of the image. crop_flip: also random horizontal flips"},
     {"bad_samples", &Recipe::bad_samples, "fail, skip",
-     "what to do with samples that cannot be used. fail: stop the run; skip: leave them out and count them"},
+     "handling of samples that cannot be used. fail: stop the run. skip: leave them out and count them"},
     {"on_nan", &Recipe::on_nan, "stop, skip",
-     "what to do when a loss or gradient is NaN or infinite. stop: end the run and report the cause; skip: skip the "
+     "handling of a loss or gradient that is NaN or infinite. stop: end the run and report the cause. skip: skip the "
      "optimizer step and count it",
      false},
     {"seed", &Recipe::seed, {0, any}, "random seed of weight initialization, data order, augmentation and dropout"},
     {"target_accuracy",
      &Recipe::target_accuracy,
      {0, 1},
-     "stop when the evaluation accuracy reaches this value; 0: never",
+     "stop when the evaluation accuracy reaches this value. 0: never",
      false},
     {"eval_steps",
      &Recipe::eval_steps,
      {0, any},
-     "optimizer steps between evaluations; 0: only at the end of each epoch",
+     "optimizer steps between evaluations. 0: evaluate only at the end of each epoch",
      false},
     {"early_stopping_patience",
      &Recipe::early_stopping_patience,
      {0, any},
-     "stop after this many evaluations in a row without a lower loss; 0 disables early stopping",
+     "stop after this many evaluations in a row without a lower loss. 0: no early stopping",
      false},
     {"device", &Recipe::device, {}, "device to train on, such as cpu, cuda or cuda:1"},
     {"precision", &Recipe::precision, "fp32, bf16, fp16",
-     "precision of the matrix products and convolutions; bf16 and fp16: mixed precision, fp16 with loss scaling"},
+     "precision of matmuls and convolutions. bf16 and fp16: mixed precision; fp16 uses loss scaling"},
     {"amp_level", &Recipe::amp_level, "O1, O2, O3",
-     "level of mixed precision with bf16 and fp16. O1: autocast over fp32 weights; O2: 16-bit weights, fp32 norm "
-     "layers and fp32 master weights; O3: all in 16 bits"},
+     "level of mixed precision. O1: autocast with fp32 weights. O2: 16-bit weights, fp32 norm layers, fp32 master "
+     "weights. O3: everything in 16 bits"},
     {"channels_last",
      &Recipe::channels_last,
      {},
-     "use the channels_last memory format for images and convolution weights"},
+     "use the channels-last memory format for images and convolution weights"},
     {"optimizer_impl", &Recipe::optimizer_impl, "auto, loop, foreach, fused",
-     "implementation of the optimizer step, as in PyTorch: for-loop, multi-tensor or fused kernels; auto: the fastest "
-     "that the optimizer has"},
+     "implementation of the optimizer step, as in PyTorch. loop: one parameter at a time. foreach: operators on lists "
+     "of tensors. fused: one kernel. auto: the fastest implementation that the optimizer has"},
     {"optimizer_state", &Recipe::optimizer_state, "auto, int8, int4",
-     "dtype of the moments of sgd, adam, adamw and lion, on the CPU; int8 and int4: quantized with a scale per block; "
-     "auto: the dtype of the weights"},
+     "dtype of the moments of sgd, adam, adamw and lion, on the CPU. auto: the dtype of the weights. int8, int4: "
+     "quantized with one scale per block"},
     {"num_workers",
      &Recipe::num_workers,
      {-1, 1024},
-     "threads that load data; 0: the training thread loads it; -1: as many as make loading faster",
+     "number of threads that load data. 0: the training thread loads the data. -1: the loader chooses the number",
      false},
-    {"prefetch", &Recipe::prefetch, {1, 1024}, "batches loaded in advance", false},
+    {"prefetch", &Recipe::prefetch, {1, 1024}, "number of batches that are loaded in advance", false},
     {"image_cache_mb",
      &Recipe::image_cache_mb,
      {0, 1 << 24},
-     "size of the cache for decoded images, in MiB; 0 disables it",
+     "size of the cache for decoded images, in MiB. 0: no cache",
      false},
     {"allocator_reuse",
      &Recipe::allocator_reuse,
      {},
-     "keep memory that tensors free in the process, and reuse it, on the CPU",
+     "keep freed tensor memory in the process and reuse it, on the CPU",
      false},
     {"compile", &Recipe::compile, "none, forward, step",
-     "what is compiled, on the CPU. forward: the forward pass and evaluation; step: the whole training step and "
-     "evaluation, where a loss is checked for NaN only when it is logged"},
+     "what to compile, on the CPU. forward: evaluation and the forward pass. step: evaluation and the complete "
+     "training step. With step, the loss is checked for NaN only when it is logged"},
     {"optimizer_in_backward",
      &Recipe::optimizer_in_backward,
      {},
-     "update each parameter during the backward pass and free its gradient at once"},
+     "update each parameter during the backward pass and free its gradient immediately"},
     {"recompute", &Recipe::recompute, "none, blocks",
-     "activation checkpointing. blocks: recompute the blocks of a model that names its blocks in the backward pass "
-     "instead of saving their activations",
+     "activation checkpointing. blocks: recompute the model blocks in the backward pass instead of saving their "
+     "activations. The model must name its blocks",
      false},
     {"activation_memory_budget",
      &Recipe::activation_memory_budget,
      {0, 1},
-     "with recompute: fraction of the blocks' activation bytes that is saved all the same, where it saves most time; "
-     "0: none",
+     "with recompute = blocks: fraction of the activation bytes of the blocks that is saved. The activations that take "
+     "longest to recompute are saved first. 0: none",
      false},
     {"activation_memory_budget_mb",
      &Recipe::activation_memory_budget_mb,
      {0, 1 << 24},
-     "the same budget in MiB instead of a fraction; 0: none",
+     "the same budget in MiB instead of a fraction. 0: none",
      false},
     {"activation_dtype", &Recipe::activation_dtype, "full, bf16, int8, int4",
-     "dtype in which activations are saved for the backward pass. full: unchanged; int8 and int4: quantized, on the "
-     "CPU only (elsewhere bf16)"},
+     "dtype in which activations are saved for the backward pass. full: unchanged. int8, int4: quantized, on the CPU "
+     "only; other devices use bf16"},
     {"offload_folder",
      &Recipe::offload_folder,
      {},
-     "folder on a fast disk to which activations are offloaded until the backward pass; empty: no offloading",
+     "folder on a fast disk to which activations are offloaded until the backward pass. Empty: no offloading",
      false},
     {"offload_reserve_mb",
      &Recipe::offload_reserve_mb,
      {0, 1 << 24},
-     "disk space in MiB that is reserved for offload_folder before each step, so that no step runs out of space; 0: "
-     "none",
+     "disk space in MiB that is reserved in offload_folder before each step. 0: no space is reserved",
      false},
     {"data_parallel", &Recipe::data_parallel, "ddp, zero1, zero2",
-     "data parallelism over ranks. ddp: every rank holds everything; zero1: shards the optimizer state; zero2: shards "
-     "optimizer state and gradients"},
+     "strategy of data parallel training. ddp: every rank holds the complete state. zero1: shards the optimizer state. "
+     "zero2: shards the optimizer state and the gradients"},
     {"gradient_compression", &Recipe::gradient_compression, "none, bf16, fp16, int8, power_sgd, top_k",
      "compression of gradients in the all-reduce (DDP communication hook); not with zero2"},
     {"bucket_mb", &Recipe::bucket_mb, {1, 4096}, "size of the gradient buckets for communication, in MiB"},
     {"run_folder",
      &Recipe::run_folder,
      {},
-     "output folder for checkpoints, logs and traces; empty: nothing is written",
+     "folder for checkpoints, logs and traces. Empty: no files are written",
      false},
     {"save_steps",
      &Recipe::save_steps,
      {0, any},
-     "optimizer steps between checkpoints; 0: at the end of each epoch",
+     "optimizer steps between checkpoints. 0: at the end of each epoch",
      false},
     {"save_total_limit", &Recipe::save_total_limit, {1, any}, "number of newest checkpoints to keep", false},
     {"save_top_k",
@@ -277,28 +283,24 @@ constexpr Row table[] = {
      {},
      "write checkpoints in the background while training continues",
      false},
-    {"log",
-     &Recipe::log,
-     {},
-     "log formats in run_folder: csv, json, tensorboard or several of them, with commas; empty: no log",
-     false},
+    {"log", &Recipe::log, {}, "log formats, separated by commas: csv, json, tensorboard. Empty: no log", false},
     {"trace_steps",
      &Recipe::trace_steps,
      {},
-     "steps to record as a Chrome trace, such as 10-12,50; empty: none",
+     "steps to record as a Chrome trace, such as 10-12,50. Empty: no trace",
      false},
     {"logging_steps",
      &Recipe::logging_steps,
      {1, any},
-     "optimizer steps between log entries; reading the loss waits for the device",
+     "optimizer steps between log entries. Reading the loss waits for the device",
      false},
     {"train_metrics", &Recipe::train_metrics, "none, sync, device",
-     "loss and accuracy on the training batches. sync: read after every step; device: read only when they are shown",
+     "loss and accuracy on the training batches. sync: read after every step. device: read only when they are shown",
      false},
     {"sample_stats",
      &Recipe::sample_stats,
      {},
-     "record how hard each sample is, for `bellows select`, in run_folder/sample_stats.safetensors",
+     "record statistics of each sample, for `bellows select`, in run_folder/sample_stats.safetensors",
      false},
 };
 
@@ -435,8 +437,8 @@ const Row& find_row(const std::string& key, const Origin& origin) {
     all += (all.empty() ? "" : ", ") + names.back();
   }
   for (const RenamedKey& renamed : renamed_keys) {
-    TORCH_CHECK_VALUE(renamed.former != key, "recipe: ", origin.text(), ": unknown key \"", key, "\"; it is called ",
-                      renamed.now, " now.");
+    TORCH_CHECK_VALUE(renamed.former != key, "recipe: ", origin.text(), ": unknown key \"", key,
+                      "\". The key is now called ", renamed.now, ".");
   }
   const std::string nearest = did_you_mean(key, names);
   C10_THROW_ERROR(ValueError, c10::str("recipe: ", origin.text(), ": unknown key \"", key, "\".",
@@ -496,17 +498,20 @@ std::string value_text(const Row& row, const Recipe& recipe) {
 void check_course_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.warmup_epochs <= static_cast<double>(recipe.epochs), "recipe: ", where,
                     ": warmup_epochs = ", recipe.warmup_epochs, " is more than epochs = ", recipe.epochs,
-                    ": the learning rate would never be reached.");
+                    ", so the learning rate would never reach lr.");
   const bool grows = recipe.batch_size_start > 0 || recipe.image_size_start > 0;
   TORCH_CHECK_VALUE(!grows || recipe.growth_epochs > 0, "recipe: ", where,
-                    ": batch_size_start and image_size_start need growth_epochs, the epochs until the full size.");
+                    ": batch_size_start and image_size_start need growth_epochs, the number of epochs until the full "
+                    "size is reached.");
   TORCH_CHECK_VALUE(recipe.batch_size_start <= recipe.batch_size, "recipe: ", where,
-                    ": batch_size_start = ", recipe.batch_size_start, " is more than batch_size = ", recipe.batch_size);
+                    ": batch_size_start = ", recipe.batch_size_start, " is more than batch_size = ", recipe.batch_size,
+                    ".");
   TORCH_CHECK_VALUE(recipe.image_size_start == 0 || recipe.image_size_start <= recipe.image_size, "recipe: ", where,
                     ": image_size_start = ", recipe.image_size_start, " needs an image_size of at least that, got ",
                     recipe.image_size, ".");
   TORCH_CHECK_VALUE(recipe.lr_schedule != "one_cycle" || recipe.warmup_epochs == 0, "recipe: ", where,
-                    ": lr_schedule one_cycle rises by itself: set warmup_epochs to 0, got ", recipe.warmup_epochs, ".");
+                    ": lr_schedule one_cycle contains a warm-up, so warmup_epochs must be 0, got ",
+                    recipe.warmup_epochs, ".");
 }
 
 void check_precision_keys(const Recipe& recipe, const std::string& where) {
@@ -514,17 +519,17 @@ void check_precision_keys(const Recipe& recipe, const std::string& where) {
       recipe.max_grad_norm > 0 || recipe.max_grad_value > 0 || recipe.gradient_accumulation_steps > 1;
   TORCH_CHECK_VALUE(
       recipe.precision != "fp16" || recipe.amp_level == "O1" || !looks_at_gradients, "recipe: ", where,
-      ": max_grad_norm, max_grad_value and gradient_accumulation_steps need fp32 gradients, and fp16 with amp_level ",
-      recipe.amp_level, " has fp16 ones. Use O1, or bf16.");
+      ": max_grad_norm, max_grad_value and gradient_accumulation_steps need fp32 gradients, but fp16 with amp_level ",
+      recipe.amp_level, " has fp16 gradients. Use amp_level O1, or precision bf16.");
   const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
   TORCH_CHECK_VALUE(recipe.precision != "fp16" || recipe.amp_level != "O2" || fused, "recipe: ", where,
                     ": fp16 with amp_level O2 needs optimizer_impl fused or auto, got ", recipe.optimizer_impl,
-                    ": only a fused step unscales fp16 gradients in fp32.");
+                    ". Only a fused step unscales fp16 gradients in fp32.");
 }
 
 void check_recompute_keys(const Recipe& recipe, const std::string& where) {
   TORCH_CHECK_VALUE(recipe.activation_memory_budget == 0 || recipe.activation_memory_budget_mb == 0, "recipe: ", where,
-                    ": expected activation_memory_budget, a share, or activation_memory_budget_mb, got ",
+                    ": expected either activation_memory_budget or activation_memory_budget_mb, got ",
                     recipe.activation_memory_budget, " and ", recipe.activation_memory_budget_mb,
                     ". Set one of them to 0.");
   const bool by_share = recipe.activation_memory_budget > 0;
@@ -532,16 +537,16 @@ void check_recompute_keys(const Recipe& recipe, const std::string& where) {
   const double kept =
       by_share ? recipe.activation_memory_budget : static_cast<double>(recipe.activation_memory_budget_mb);
   TORCH_CHECK_VALUE(kept == 0 || recipe.recompute == "blocks", "recipe: ", where, ": ", key, " = ", kept,
-                    " is a part of what `recompute: blocks` computes again, got recompute = ", recipe.recompute,
+                    " works only with recompute = blocks, got recompute = ", recipe.recompute,
                     ". Set recompute: blocks, or ", key, ": 0.");
-  TORCH_CHECK_VALUE(
-      recipe.offload_reserve_mb == 0 || !recipe.offload_folder.empty(), "recipe: ", where,
-      ": offload_reserve_mb = ", recipe.offload_reserve_mb,
-      " needs offload_folder, on whose disk the space is reserved. Set it, or set offload_reserve_mb: 0.");
+  TORCH_CHECK_VALUE(recipe.offload_reserve_mb == 0 || !recipe.offload_folder.empty(), "recipe: ", where,
+                    ": offload_reserve_mb = ", recipe.offload_reserve_mb,
+                    " needs offload_folder, because the space is reserved on the disk of this folder. Set "
+                    "offload_folder, or set offload_reserve_mb: 0.");
   // With both, different runs would round different tensors.
   TORCH_CHECK_VALUE(kept == 0 || recipe.activation_dtype == "full", "recipe: ", where,
                     ": activation_dtype = ", recipe.activation_dtype, " needs ", key, " = 0, got ", kept,
-                    ": it keeps activations by measured times, so different runs would round differently.");
+                    ". The budget selects activations by measured times, so different runs would round differently.");
 }
 
 void check_memory_keys(const Recipe& recipe, const std::string& where) {
@@ -549,7 +554,7 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
                           recipe.optimizer == "adamw" || recipe.optimizer == "lion";
   TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || knows_bits, "recipe: ", where,
                     ": optimizer_state = ", recipe.optimizer_state,
-                    " goes with sgd, adam, adamw and lion, got optimizer = ", recipe.optimizer, ".");
+                    " works only with sgd, adam, adamw and lion, got optimizer = ", recipe.optimizer, ".");
   const bool fused = recipe.optimizer_impl == "fused" || recipe.optimizer_impl == "auto";
   TORCH_CHECK_VALUE(recipe.optimizer_state == "auto" || fused, "recipe: ", where,
                     ": optimizer_state = ", recipe.optimizer_state, " needs optimizer_impl fused or auto, got ",
@@ -557,7 +562,7 @@ void check_memory_keys(const Recipe& recipe, const std::string& where) {
   check_recompute_keys(recipe, where);
   const std::string conflict = recipe.optimizer_in_backward ? optimizer_in_backward_conflict(recipe) : "";
   TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": optimizer_in_backward = true, but ", conflict,
-                    ". Set optimizer_in_backward: false, or change that.");
+                    ". Set optimizer_in_backward: false, or change the other setting.");
 }
 
 /// Checks combinations of members. Params: where – name of the text in messages, such as a path
@@ -567,11 +572,11 @@ void check_together(const Recipe& recipe, const std::string& where) {
   check_memory_keys(recipe, where);
   const std::string conflict = recipe.compile == "none" ? "" : compile_conflict(recipe);
   TORCH_CHECK_VALUE(conflict.empty(), "recipe: ", where, ": compile = ", recipe.compile, ", but ", conflict,
-                    ". Set compile: none, or change that.");
+                    ". Set compile: none, or change the other setting.");
   TORCH_CHECK_VALUE(
       recipe.data_parallel != "zero2" || recipe.gradient_compression == "none", "recipe: ", where,
       ": gradient_compression = ", recipe.gradient_compression,
-      " goes with data_parallel ddp and zero1: zero2 shares gradients out without a hook. Use zero1, or none.");
+      " works only with data_parallel ddp and zero1. Use one of them, or set gradient_compression: none.");
   parse_log_kinds(recipe.log);
   parse_steps(recipe.trace_steps);
 }
@@ -579,19 +584,20 @@ void check_together(const Recipe& recipe, const std::string& where) {
 }  // namespace
 
 Recipe Recipe::parse(std::string_view text, std::string_view where) {
-  TORCH_CHECK_VALUE(text.find('\0') == std::string_view::npos, "recipe: ", where, ": this is no text file.");
+  TORCH_CHECK_VALUE(text.find('\0') == std::string_view::npos, "recipe: ", where, ": the file is not a text file.");
   YAML::Node root;
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
     TORCH_CHECK_VALUE(documents.size() <= 1, "recipe: ", where, ": expected one YAML document, found ",
-                      documents.size(), ", divided by `---`. Keep one.");
+                      documents.size(), ", separated by `---`. Keep only one.");
     if (!documents.empty()) root = documents.front();
   } catch (const YAML::Exception& error) {
-    TORCH_CHECK_VALUE(false, "recipe: ", where, ", line ", error.mark.line + 1, ": this is not YAML: ", error.msg, ".");
+    TORCH_CHECK_VALUE(false, "recipe: ", where, ", line ", error.mark.line + 1,
+                      ": the file is not valid YAML: ", error.msg, ".");
   }
   Recipe recipe;
   if (root.IsNull()) return recipe;
-  TORCH_CHECK_VALUE(root.IsMap(), "recipe: ", where, ": expected lines of the form `key: value`, got something else.");
+  TORCH_CHECK_VALUE(root.IsMap(), "recipe: ", where, ": expected lines of the form `key: value`, found other content.");
   std::set<std::string> seen;
   for (const auto& item : root) {
     const Origin origin{where, item.first.Mark().line + 1};
@@ -624,8 +630,8 @@ void Recipe::set(std::string_view key_equals_value) {
 }
 
 void Recipe::validate() const {
-  for (const Row& row : table) check(row, *this, {"as set"});
-  check_together(*this, "as set");
+  for (const Row& row : table) check(row, *this, {"combined settings"});
+  check_together(*this, "combined settings");
 }
 
 std::string Recipe::to_yaml(bool comments) const {
@@ -652,9 +658,9 @@ std::vector<RecipeField> recipe_fields() {
 
 std::string optimizer_in_backward_conflict(const Recipe& recipe) {
   if (recipe.gradient_accumulation_steps > 1)
-    return c10::str("gradient_accumulation_steps = ", recipe.gradient_accumulation_steps, " adds up gradients");
+    return c10::str("gradient_accumulation_steps = ", recipe.gradient_accumulation_steps, " accumulates gradients");
   if (recipe.gradient_accumulation_dtype != "auto")
-    return "gradient_accumulation_dtype = " + recipe.gradient_accumulation_dtype + " keeps gradients";
+    return "gradient_accumulation_dtype = " + recipe.gradient_accumulation_dtype + " stores gradients";
   if (recipe.max_grad_norm > 0)
     return c10::str("max_grad_norm = ", recipe.max_grad_norm, " needs the norm of all gradients");
   if (recipe.max_grad_value > 0)

@@ -7,9 +7,9 @@
 
 namespace bellows::train {
 
-/// All settings of a training run: a plain struct that is read from and written to YAML. Each member is a key of the
-/// same name. Settings that change the result come first, then those that only affect speed and memory, then output
-/// settings.
+/// All settings of a training run, as a plain struct that can be read from and written to YAML. Each member is a YAML
+/// key of the same name. Settings that change results come first. Settings that only affect speed and memory follow,
+/// then output settings.
 struct Recipe {
   // Training: model, data, optimization.
   std::string model = "digits_resnet";
@@ -90,44 +90,44 @@ struct Recipe {
   std::string train_metrics = "device";
   bool sample_stats = false;
 
-  /// Params: where – name of the text in messages, such as a path
-  /// Throws: c10::ValueError if a key is unknown (the message has its new name or suggests the nearest one) or a value
-  ///         has the wrong type or range (the message has key, value and line)
+  /// Params: where – name of the text in error messages, such as a path
+  /// Throws: c10::ValueError if a key is unknown (the message has its new name or suggests the nearest key). It is also
+  ///         thrown if a value has the wrong type or range (the message has key, value and line)
   static Recipe parse(std::string_view text, std::string_view where = "recipe");
-  /// Throws: c10::ValueError like parse(), or if the file cannot be read
+  /// Throws: c10::ValueError if parse() throws it or the file cannot be read
   static Recipe load(const std::string& path);
 
-  /// Applies a command-line override: "lr=0.1".
-  /// Throws: c10::ValueError like parse()
+  /// Applies a command-line override such as "lr=0.1".
+  /// Throws: c10::ValueError if parse() would reject the key or value
   void set(std::string_view key_equals_value);
 
-  /// Checks the ranges of all members and their combinations. parse() and load() do so already.
-  /// Throws: c10::ValueError (the message has key, value and allowed values)
+  /// Checks the ranges of all members and their combinations. parse() and load() call it.
+  /// Throws: c10::ValueError if a check fails (the message has the key, its value and the allowed values)
   void validate() const;
 
-  /// The complete recipe as YAML; parse(to_yaml()) == *this.
-  /// Params: comments – add the description above each key
+  /// Returns the complete recipe as YAML. parse() restores an equal recipe from it.
+  /// Params: comments – write the description above each key
   std::string to_yaml(bool comments = false) const;
 
   bool operator==(const Recipe&) const = default;
 };
 
-/// A row of the table that reads, writes, checks and documents recipes.
+/// A row of the table from which recipes are read, written, checked and documented.
 struct RecipeField {
   std::string name;           ///< the key
-  std::string type;           ///< "integer", "number", "true or false", "text"
-  std::string allowed;        ///< "fp32, bf16", "1 …", "0 … 1"; "" for any value
-  std::string default_value;  ///< in YAML
+  std::string type;           ///< "integer", "number", "true or false" or "text"
+  std::string allowed;        ///< such as "fp32, bf16", "1 …" or "0 … 1"; empty if any value is allowed
+  std::string default_value;  ///< as YAML
   std::string help;
-  bool changes_bits = false;  ///< other values change the results or their rounding
-  std::string former_name;    ///< the key in recipes of older versions; "" if it is the same
+  bool changes_bits = false;  ///< a different value changes results or their rounding
+  std::string former_name;    ///< key in older versions; empty if the key was not renamed
 };
 
-/// All keys, in the order of the struct.
+/// Returns all keys, in the order of the struct's members.
 std::vector<RecipeField> recipe_fields();
 
-/// Describes a setting that needs gradients after backward, which optimizer_in_backward frees: "max_grad_norm = 1 needs
-/// …"; "" if there is none.
+/// Describes a setting that conflicts with optimizer_in_backward, such as "max_grad_norm = 1 needs …". Such settings
+/// need gradients after backward, but optimizer_in_backward frees them. The description is empty if nothing conflicts.
 std::string optimizer_in_backward_conflict(const Recipe& recipe);
 
 }  // namespace bellows::train

@@ -31,32 +31,33 @@ std::string fact(const RunRecord& record, const std::string& name) {
 void check_resume(const checkpoint::State& state, const RunRecord& now, bool accept_changes) {
   RunRecord then = now;
   if (!state.environment.empty())
-    then = run_record_from_json(state.environment, "resume: the checkpoint's environment");
+    then = run_record_from_json(state.environment, "resume: the environment in the checkpoint");
   then.recipe = state.recipe;
   std::string harmless, harmful;
   const std::string ranks = fact(then, "ranks"), ranks_now = fact(now, "ranks");
   const bool other_ranks = !ranks.empty() && !ranks_now.empty() && ranks != ranks_now;
   if (other_ranks)
-    log_warn("resume: ", ranks, " ranks then, ", ranks_now,
-             " now: each step has the same samples, but rounding differs.");
+    log_warn("resume: the original run had ", ranks, " ranks, and this run has ", ranks_now,
+             ". Each step has the same samples, but rounding differs.");
   for (const RunDifference& difference : differences(then, run_record_from_json(to_json(now), "resume"))) {
     if (other_ranks && goes_with_ranks(difference.what)) continue;
     if (difference.what == "recipe.run_folder") continue;  // a run folder may be moved or copied
-    TORCH_CHECK_VALUE(
-        !decides_order(difference.what) || state.batch == 0, "resume: the checkpoint is within epoch ", state.epoch + 1,
-        " (batch ", state.batch, "), and this setting changed: ", difference.to_string(),
-        ": the rest of the epoch would consist of other samples. Resume with the old value; change it at the "
-        "end of an epoch.");
+    TORCH_CHECK_VALUE(!decides_order(difference.what) || state.batch == 0,
+                      "resume: the checkpoint is in the middle of epoch ", state.epoch + 1, " (batch ", state.batch,
+                      "), and this setting has changed: ", difference.to_string(),
+                      ". The rest of the epoch would contain different samples. Resume with the old value, and change "
+                      "it at the end of an epoch.");
     TORCH_CHECK_VALUE(difference.what != "recipe.optimizer" && difference.what != "recipe.model",
-                      "resume: the checkpoint has another ", difference.to_string(),
-                      ". Start a new run; set the recipe's `weights` to start from the old weights.");
+                      "resume: the checkpoint has a different ", difference.to_string(),
+                      ". Start a new run. To start from the old weights, set the recipe key `weights`.");
     std::string& list = difference.changes_bits ? harmful : harmless;
     list += (list.empty() ? "" : "; ") + difference.to_string();
   }
   TORCH_CHECK_VALUE(harmful.empty() || accept_changes, "resume: results would differ from the original run: ", harmful,
                     ". Restore the old values, or accept the changes with `accept_changes`.");
-  if (!harmful.empty()) log_warn("resume: results will differ from the original run; changed: ", harmful);
-  if (!harmless.empty()) log_info("resume: changed, without effect on the result: ", harmless);
+  if (!harmful.empty())
+    log_warn("resume: results will differ from the original run, because these settings changed: ", harmful);
+  if (!harmless.empty()) log_info("resume: these settings changed without effect on the results: ", harmless);
 }
 
 }  // namespace bellows::train

@@ -12,10 +12,9 @@ namespace {
 /// Rejects NaN and infinity, so that a broken state cannot replace a good checkpoint.
 void check_finite(const std::string& name, const at::Tensor& tensor, int64_t step) {
   if (!tensor.is_floating_point() || at::isfinite(tensor.detach()).all().item<bool>()) return;
-  TORCH_CHECK(
-      false, "fit: no checkpoint is written at step ", step, ": \"", name,
-      "\" contains NaN or infinity, so a run could not resume from it. The previous checkpoint stays. Try a smaller "
-      "lr, a warm-up, or max_grad_norm.");
+  TORCH_CHECK(false, "fit: no checkpoint was written at step ", step, ": \"", name,
+              "\" contains NaN or infinity, so a run could not resume from it. The previous checkpoint is preserved. "
+              "Try a smaller lr, a warm-up, or max_grad_norm.");
 }
 
 void check_finite(const checkpoint::State& state) {
@@ -39,8 +38,8 @@ RunFolder::RunFolder(const Recipe& recipe, const comm::Group* ranks)
     return;
   }
   TORCH_CHECK_VALUE(save_top_k_ == 0,
-                    "fit: save_top_k is for one process; several ranks keep the newest checkpoints. Set "
-                    "save_top_k to 0.");
+                    "fit: save_top_k works only with one process, because several ranks keep only the newest "
+                    "checkpoints. Set save_top_k to 0.");
   rank_ = ranks->rank();
   shared_.emplace(path_, *ranks, recipe.save_total_limit);
 }

@@ -217,7 +217,8 @@ void RowFile::write(std::string_view line, bool over_last) {
   }
   const size_t before = std::exchange(size_, last_row_ + line.size());
   if (size_ >= before) return;
-  TORCH_CHECK(::ftruncate(fd_, static_cast<off_t>(size_)) == 0, "cannot cut ", path_, ": ", errno_message(errno), ".");
+  TORCH_CHECK(::ftruncate(fd_, static_cast<off_t>(size_)) == 0, "cannot truncate ", path_, ": ", errno_message(errno),
+              ".");
 }
 
 CsvLog::CsvLog(const std::string& path, int64_t last_step) : file_(path) {
@@ -229,7 +230,7 @@ void CsvLog::read(std::string_view text, int64_t last_step) {
   uint64_t at = 0;
   const auto head = take_csv_record(reader, text, at);
   TORCH_CHECK_VALUE(text.starts_with(csv_start) || csv_start.starts_with(text), "log: ", file_.path(),
-                    " is no log of a run: expected it to begin with ", csv_start, ". Move it away.");
+                    " is not the log of a run: expected it to begin with ", csv_start, ". Move it to another place.");
   if (head) columns_.assign(head->begin() + fixed_columns, head->end());
   size_t row_start = 0, end = at;
   while (head) {
@@ -292,13 +293,13 @@ JsonLog::JsonLog(const std::string& path, int64_t last_step) : file_(path) {
   for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos;) {
     const auto row = json_row(std::string_view(text).substr(begin, end - begin));
     TORCH_CHECK_VALUE(row || begin > 0, "log: ", path,
-                      " is no log of a run: expected objects with a \"step\". Move it away.");
+                      " is not the log of a run: expected objects with a \"step\". Move it to another place.");
     if (!row || row->step > last_step) break;
     last_ = *row;
     row_start = std::exchange(begin, end + 1);
   }
   TORCH_CHECK_VALUE(begin > 0 || text.empty() || text.starts_with("{\"step\""), "log: ", path,
-                    " is no log of a run: expected objects with a \"step\". Move it away.");
+                    " is not the log of a run: expected objects with a \"step\". Move it to another place.");
   file_.replace(std::string_view(text).substr(0, begin), row_start);
 }
 
@@ -321,9 +322,10 @@ std::string time_of_day() {
 
 void check_names(const NamedValues& values) {
   for (const auto& [name, value] : values) {
-    TORCH_CHECK_VALUE(!name.empty() && name != "step" && name != "seconds" && name != "time",
-                      "RunLog: expected names other than step, seconds and time, which every row has, got \"", name,
-                      "\".");
+    TORCH_CHECK_VALUE(
+        !name.empty() && name != "step" && name != "seconds" && name != "time",
+        "RunLog: the names step, seconds and time are reserved, because every row has them. Got the name \"", name,
+        "\".");
   }
 }
 
@@ -366,7 +368,7 @@ std::vector<std::string> parse_log_kinds(std::string_view text) {
                       "log: expected a list of csv, json and tensorboard, got \"", word, "\".",
                       did_you_mean(word, known));
     TORCH_CHECK_VALUE(std::find(kinds.begin(), kinds.end(), word) == kinds.end(), "log: \"", word,
-                      "\" stands there twice.");
+                      "\" is listed twice.");
     kinds.push_back(std::exchange(word, ""));
   };
   for (const char c : text) {
@@ -384,7 +386,7 @@ struct RunLog::State {
   State(const std::vector<std::string>& kinds, const std::string& folder, int64_t last_step) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    TORCH_CHECK(!error, "log: cannot make the folder ", folder, ": ", errno_message(error.value()), ".");
+    TORCH_CHECK(!error, "log: cannot create the folder ", folder, ": ", errno_message(error.value()), ".");
     const std::filesystem::path in(folder);
     for (const std::string& kind : kinds) {
       if (kind == "csv") csv.emplace(in / "log.csv", last_step);
@@ -405,7 +407,7 @@ struct RunLog::State {
     } catch (const c10::ValueError&) {
       throw;  // an error in the caller's arguments
     } catch (const std::exception& error) {
-      log_warn("log: ", user_message(error), " This log ends here; the run continues.");
+      log_warn("log: ", user_message(error), " This log ends here, but the run continues.");
       log.reset();
     }
   }
@@ -431,8 +433,8 @@ void RunLog::step(int64_t step, const NamedValues& values) {
   if (!state_) return;
   check_names(values);
   LogRow& row = state_->row;
-  TORCH_CHECK_VALUE(step >= std::max<int64_t>(row.step, 0), "RunLog: step ", step, " comes after step ", row.step,
-                    ", which is logged already. Log steps in order.");
+  TORCH_CHECK_VALUE(step >= std::max<int64_t>(row.step, 0), "RunLog: step ", step, " follows step ", row.step,
+                    ", which is already logged. Log steps in ascending order.");
   if (step != row.step) row = {step, state_->seconds(), time_of_day(), {}};
   const NamedValues fresh = not_in(row.values, values);
   row.merge(values);

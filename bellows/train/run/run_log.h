@@ -16,61 +16,65 @@ namespace bellows::train {
 
 struct EpochRecord;
 
-/// Numbers by name.
+/// Pairs of a name and a number.
 using NamedValues = std::vector<std::pair<std::string, double>>;
 
-/// Splits "csv, json" into a list of log formats.
-/// Throws: c10::ValueError if a format is unknown (the message suggests the nearest of csv, json, tensorboard) or
-///         occurs twice
+/// Splits a list of log formats such as "csv, json".
+/// Throws: c10::ValueError if a format is not csv, json or tensorboard (the message suggests the nearest) or occurs
+///         twice
 std::vector<std::string> parse_log_kinds(std::string_view text);
 
 /// The log files in a run's folder:
-/// - csv: `log.csv` with one row per step: step, seconds since the start of the run (monotonic, continued after a
-///   resume), time of day, then a column for each name in order of appearance. A new name adds a column.
-/// - json: `log.jsonl` with the same data as one object per line; NaN and infinity become null.
+/// - csv: `log.csv` with one row per step. The columns are step, seconds since the start of the run, time of day (UTC),
+///   and one column per name, in order of first use. A new name adds a column. The seconds continue after a resume.
+/// - json: `log.jsonl` with the same data, one object per line. NaN and infinity become null.
 /// - tensorboard: event files.
-/// Each step occurs once: all values of a step share its row. A resume first deletes the rows after its step. If a file
-/// cannot be written (disk full), a warning is logged once and that log ends; the run continues.
+/// All values of a step share one row. A resumed run first deletes the rows after the step of its checkpoint. If a file
+/// cannot be written, for example because the disk is full, a warning is logged once and this log ends. The run
+/// continues.
 /// Cost:    one system call per row and file
 /// Threads: not thread-safe
 class RunLog {
  public:
-  /// Params: kinds     – see parse_log_kinds(); empty: all calls do nothing
-  ///         folder    – created if it is missing; empty: all calls do nothing
-  ///         last_step – step of the checkpoint from which the run resumes: earlier rows stay. Negative: a new run,
-  ///                     which replaces old logs
-  /// Throws: c10::ValueError if `kinds` is invalid, or a file of such a name is not a log of a run. c10::Error if a
-  ///         file cannot be written
+  /// Params: kinds     – see parse_log_kinds(). If empty, nothing is logged
+  ///         folder    – is created if it is missing. If empty, nothing is logged
+  ///         last_step – step of the checkpoint from which the run resumes; rows up to this step are kept. If negative,
+  ///                     the run is new and replaces old logs
+  /// Throws: c10::ValueError if `kinds` is invalid, or if the folder contains a file that has the name of a log but
+  ///         other content. c10::Error if a file cannot be written
   RunLog(std::string_view kinds, const std::string& folder, int64_t last_step = -1);
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  /// False if nothing is written, so that callers need not compute values.
+  /// Returns false if nothing is logged. Callers then need not compute values.
   explicit operator bool() const { return state_ != nullptr; }
 
-  /// Params: step – number of steps so far; must not decrease
-  ///         values – names other than step, seconds and time
+  /// Logs values of a step.
+  /// Params: step   – number of steps so far; must not decrease
+  ///         values – names must not be step, seconds or time
   /// Throws: c10::ValueError if an argument is invalid
   void step(int64_t step, const NamedValues& values);
-  /// Logs the record's epoch, train_loss, train_accuracy, eval_loss, eval_accuracy, train_seconds and eval_seconds at
+  /// Logs epoch, train_loss, train_accuracy, eval_loss, eval_accuracy, train_seconds and eval_seconds of the record at
   /// the epoch's last step. Values that were not measured are omitted.
   void epoch(const EpochRecord& record);
 
-  // Only TensorBoard supports the following; the other logs ignore them.
+  // Only TensorBoard supports the following calls. The other logs ignore them.
 
+  /// Logs a text.
   /// Params: text – Markdown
   void text(std::string_view name, std::string_view text, int64_t step);
-  /// Like io::EventWriter::image().
+  /// Logs an image, see io::EventWriter::image().
   void image(std::string_view name, const at::Tensor& image, int64_t step);
   void histogram(std::string_view name, const at::Tensor& values, int64_t step);
-  /// Logs each parameter, and each defined gradient as "<name>.grad".
+  /// Logs a histogram of each parameter, and of each defined gradient as "<name>.grad".
   void histograms(const Model& model, int64_t step);
-  /// Writes the run's row in the HPARAMS tab. Call it at the end of the run.
-  /// Params: metrics – final results, written as scalars "final/<name>" at `step`
+  /// Writes the run's row in the HPARAMS tab. Call this function at the end of the run.
+  /// Params: metrics – final results, also written as scalars "final/<name>" at `step`
   void hyperparameters(const Recipe& recipe, const NamedValues& metrics, int64_t step);
 
-  /// Flushes all files to the operating system. Call it before a checkpoint of the same step.
+  /// Writes buffered data of all files to the operating system. Call this function before you save a checkpoint of the
+  /// same step.
   void flush();
 
  private:

@@ -193,7 +193,7 @@ void compare_facts(const Facts& then, const Facts& now, std::vector<RunDifferenc
 
 std::string RunDifference::to_string() const {
   const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
-  return what + ": " + shown(then) + " then, " + shown(now) + " now";
+  return what + ": " + shown(then) + " before, " + shown(now) + " now";
 }
 
 DataPrints data_prints(const Job& job) {
@@ -225,7 +225,7 @@ RunRecord run_record_from_json(std::string_view json, const std::string& where) 
     return {document.at("facts").get<Facts>(), document.at("recipe").get<std::string>(),
             document.at("data").get<std::string>()};
   } catch (const nlohmann::json::exception& error) {
-    TORCH_CHECK_VALUE(false, where, ": this is not a record of a run (facts, data and recipe as JSON): ", error.what(),
+    TORCH_CHECK_VALUE(false, where, ": expected the record of a run (facts, data and recipe as JSON): ", error.what(),
                       ".");
   }
 }

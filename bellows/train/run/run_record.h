@@ -9,11 +9,11 @@
 
 namespace bellows::train {
 
-/// Describes how a run was made: everything that determines whether it can be repeated bit-identically, and information
-/// for readers of its results.
+/// Describes how a run was created. It contains all settings that must match for a run to be reproduced
+/// bit-identically, and information for readers of the results.
 struct RunRecord {
-  /// "libtorch" → "2.11.0", "threads" → "2"; environment variables as "env.OMP_NUM_THREADS". Includes versions, build
-  /// flags, processor and its instruction sets, threads, switches of libtorch and the seed.
+  /// Versions, build flags, processor and instruction sets, threads, libtorch settings and the seed. Examples:
+  /// "libtorch" → "2.11.0", "threads" → "2". Environment variables have names such as "env.OMP_NUM_THREADS".
   std::map<std::string, std::string> facts;
   std::string recipe;  ///< YAML
   std::string data;    ///< data::fingerprint() of the training data
@@ -23,36 +23,38 @@ struct RunRecord {
 
 /// A difference between two runs.
 struct RunDifference {
-  std::string what;  ///< "threads", "recipe.lr", "data"
-  std::string then;  ///< "" for none
+  std::string what;  ///< such as "threads", "recipe.lr" or "data"
+  std::string then;  ///< value in the earlier run; empty if it is missing
   std::string now;
-  bool changes_bits = false;  ///< results may differ
+  bool changes_bits = false;  ///< the difference can change results
 
-  /// "threads: 2 then, 4 now".
+  /// Returns a text such as "threads: 2 before, 4 now".
   std::string to_string() const;
 };
 
 /// Describes the current process.
 /// Params: fingerprint – data::fingerprint() of the training data
-/// Cost:   reads a few files of /proc: about 1 ms
+/// Cost:   about 1 ms; reads a few files in /proc
 RunRecord this_run(const Recipe& recipe, const std::string& fingerprint);
 
-/// data::fingerprint() of the training and held-out data of a job.
+/// The data::fingerprint() of the training data and of the held-out data of a job.
 struct DataPrints {
   std::string train;
-  std::string eval;  ///< "" if there are none
+  std::string eval;  ///< empty if there is no held-out data
 };
-/// Cost: reads hundreds of samples of each dataset; store the result
+/// Cost: reads hundreds of samples of each dataset, so store the result
 DataPrints data_prints(const Job& job);
 
 std::string to_json(const RunRecord& record);
-/// Params: where – names the text in errors
+/// Parses the result of to_json().
+/// Params: where – name of the text in error messages
 /// Throws: c10::ValueError if the text was not written by to_json()
 RunRecord run_record_from_json(std::string_view json, const std::string& where = "run record");
 
-/// Differences between two runs; those that change results come first. A fact that only one of them has, because it was
-/// written by another version of Bellows, is not a difference. Missing keys of a recipe have their defaults.
-/// Throws: c10::ValueError if a recipe is not YAML
+/// Returns the differences between two runs. Differences that change results come first. A fact that is missing in one
+/// record is not a difference, because a different version of Bellows may have written that record. Missing environment
+/// variables (`env.…`) are differences, and the seed never is. Missing recipe keys have their default values.
+/// Throws: c10::ValueError if a recipe is not valid YAML
 std::vector<RunDifference> differences(const RunRecord& then, const RunRecord& now);
 
 }  // namespace bellows::train

@@ -32,13 +32,13 @@ StepRange parse_range(std::string_view text, std::string_view all) {
   StepRange range;
   const bool whole = read_number(trimmed(text.substr(0, dash)), range.first) &&
                      (dash == std::string_view::npos || read_number(trimmed(text.substr(dash + 1)), range.last));
-  TORCH_CHECK_VALUE(whole, "trace_steps: expected steps from 1 on, such as \"10-12,50\", got \"", text, "\" in \"", all,
-                    "\".");
+  TORCH_CHECK_VALUE(whole, "trace_steps: expected step numbers of at least 1, such as \"10-12,50\", got \"", text,
+                    "\" in \"", all, "\".");
   if (dash == std::string_view::npos) range.last = range.first;
-  TORCH_CHECK_VALUE(range.first <= range.last, "trace_steps: \"", text, "\" runs backwards. Write ", range.last, "-",
-                    range.first, ".");
+  TORCH_CHECK_VALUE(range.first <= range.last, "trace_steps: \"", text, "\" is in descending order. Write ", range.last,
+                    "-", range.first, ".");
   TORCH_CHECK_VALUE(range.last - range.first < most_steps, "trace_steps: \"", text, "\" is longer than ", most_steps,
-                    " steps, which no viewer could show. Choose fewer.");
+                    " steps, which is too long for trace viewers. Choose fewer steps.");
   return range;
 }
 
@@ -55,15 +55,14 @@ std::vector<StepRange> parse_steps(std::string_view text) {
   std::sort(ranges.begin(), ranges.end(), [](const StepRange& a, const StepRange& b) { return a.first < b.first; });
   for (size_t i = 1; i < ranges.size(); ++i) {
     TORCH_CHECK_VALUE(ranges[i - 1].last < ranges[i].first, "trace_steps: step ", ranges[i].first,
-                      " stands in two ranges of \"", text, "\". Join them.");
+                      " is in two ranges of \"", text, "\". Merge the ranges.");
   }
   return ranges;
 }
 
 StepTrace::StepTrace(std::string_view steps, std::string folder, const comm::Group* ranks)
     : folder_(std::move(folder)), ranks_(ranks), ranges_(parse_steps(steps)) {
-  TORCH_CHECK_VALUE(ranges_.empty() || !folder_.empty(),
-                    "trace_steps: the traces need a folder to be written to. Set run_folder.");
+  TORCH_CHECK_VALUE(ranges_.empty() || !folder_.empty(), "trace_steps: the traces need a folder. Set run_folder.");
 }
 
 StepTrace::~StepTrace() {
@@ -117,7 +116,7 @@ void StepTrace::write(bool with_others) {
   std::filesystem::create_directories(folder_, ignored);
   const std::string path = std::filesystem::path(folder_) / c10::str("trace-", first_, "-", last_, of_rank, ".json");
   tracer->write(path);
-  log_info("trace: steps ", first_, " to ", last_, " in ", path, "; open it in ui.perfetto.dev.");
+  log_info("trace: steps ", first_, " to ", last_, " in ", path, ". Open the file in ui.perfetto.dev.");
 }
 
 }  // namespace bellows::train

@@ -11,41 +11,44 @@
 
 namespace bellows::train {
 
-/// Steps first … last, counted from 1.
+/// The steps from `first` to `last`, including both. Steps are counted from 1.
 struct StepRange {
   int64_t first = 0, last = 0;
 };
 
-/// Parses "10-12,50" into ascending ranges.
-/// Throws: c10::ValueError if the text has another form, or a range is descending, overlaps another or is longer than
-///         1000
+/// Parses step ranges such as "10-12,50" and returns them in ascending order.
+/// Throws: c10::ValueError if the text is not in this form, or a range is descending, overlaps another range or is
+///         longer than 1000 steps
 std::vector<StepRange> parse_steps(std::string_view text);
 
-/// Records selected steps of a training run as Chrome traces, `trace-<first>-<last>.json` in a folder. A trace has
-/// operators, autograd nodes, memory, a bar for each step, and a bar for each inspect::TraceScope, such as the phases
-/// of the training loop ("load", "forward", "backward", "optimizer").
-/// Cost:    none outside the selected steps; for those, see inspect::StepTracer
-/// Threads: one owner, the thread that runs the steps
+/// Records selected steps of a training run as Chrome traces. The files are named `trace-<first>-<last>.json`. A trace
+/// shows operators, autograd nodes, memory, and a bar for each step. It also has a bar for each inspect::TraceScope,
+/// such as the phases of the training loop ("load", "forward", "backward", "optimizer").
+/// Cost:    none outside the selected steps; see inspect::StepTracer for the selected steps
+/// Threads: all calls must come from the thread that runs the steps
 class StepTrace {
  public:
-  /// Params: steps – see parse_steps(); empty: none
-  ///         ranks – ranks that record the same steps; the first one writes all of them into one trace. Null: this
-  ///                 process only
-  /// Throws: like parse_steps()
+  /// Params: steps  – see parse_steps(). If empty, nothing is recorded
+  ///         folder – folder for the traces
+  ///         ranks  – ranks that record the same steps. The first rank writes one trace with the events of all ranks.
+  ///                  Null if there is only this process
+  /// Throws: c10::ValueError if parse_steps() throws it, or if `folder` is empty and steps are selected
   StepTrace(std::string_view steps, std::string folder, const comm::Group* ranks = nullptr);
-  /// Writes the recorded part of an unfinished range; errors are logged.
+  /// Writes the recorded part of an unfinished range. Errors are logged.
   ~StepTrace();
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  /// Call it before step `step`, which is the loop's step_count() + 1.
+  /// Starts recording if `step` is selected. Call this function before each step with the loop's step_count() + 1.
   void before(int64_t step);
-  /// Call it after that step.
+  /// Ends the recording of a step and writes the trace after the last step of a range. Call this function after each
+  /// step.
   /// Throws: c10::Error if the trace cannot be written
   void after(int64_t step);
   /// Whether a step is being recorded.
   bool active() const { return tracer_ != nullptr; }
-  /// The writer for events of the loader while a step is recorded. They become part of the trace.
+  /// Returns the writer for the loader's events while a step is recorded, else null. These events become part of the
+  /// trace.
   std::shared_ptr<TraceWriter> loader_writer() const { return loader_; }
 
  private:
@@ -55,7 +58,7 @@ class StepTrace {
   const comm::Group* ranks_;
   std::vector<StepRange> ranges_;
   std::unique_ptr<inspect::StepTracer> tracer_;
-  std::shared_ptr<TraceWriter> loader_;  // the loader's workers may still write when the trace ends
+  std::shared_ptr<TraceWriter> loader_;  // shared, because the loader's workers may still write when the trace ends
   int64_t first_ = 0, last_ = 0;         ///< range recorded so far
   double step_start_us_ = 0;
 };

@@ -65,9 +65,9 @@ Activations::Activations(const Recipe& recipe, const Model& model, int rank)
   blocks_ = models::run_blocks_by(
       model_, [](const models::Block& block, const at::Tensor& input) { return recompute::checkpoint(block, input); });
   check_recipe(blocks_ > 0, "train: recompute = blocks, but the model \"", model_.name(),
-               "\" does not define blocks to recompute. Bellows' models with residual blocks, "
-               "transformer layers or stages do (resnet18, digits_resnet, bert, gpt, unet); in your own model, "
-               "call recompute::checkpoint. Or set recompute: none.");
+               "\" does not define blocks to recompute. Bellows' models with residual blocks, transformer layers or "
+               "stages do (resnet18, digits_resnet, bert, gpt, unet). In your own model, call recompute::checkpoint(). "
+               "Otherwise set recompute: none.");
 }
 
 Activations::~Activations() {
@@ -93,7 +93,7 @@ std::string Activations::describe() const {
   }
   if (bits_) {
     const bool half = *bits_ == recompute::ActivationBits::bf16;
-    add(c10::str("kept as ", half ? "bf16" : *bits_ == recompute::ActivationBits::int8 ? "int8" : "int4"));
+    add(c10::str("saved as ", half ? "bf16" : *bits_ == recompute::ActivationBits::int8 ? "int8" : "int4"));
   }
   if (!folder_.empty()) add("offloaded to " + folder_);
   return words;

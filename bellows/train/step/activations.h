@@ -15,26 +15,28 @@ namespace bellows::train {
 
 struct Recipe;
 
-/// Reduces the activation memory of a training step according to the recipe: `recompute`, `activation_memory_budget` or
-/// `activation_memory_budget_mb`, `activation_dtype` and `offload_folder`. If all are off, it does nothing.
+/// Reduces the activation memory of a training step. The recipe selects the methods with `recompute`,
+/// `activation_memory_budget` or `activation_memory_budget_mb`, `activation_dtype` and `offload_folder`. If all of them
+/// are off, this class does nothing.
 /// Numerics: bit-identical with `activation_dtype: full` (tests/train/activations_test.cpp). With other dtypes,
-///           rounding depends only on the recipe's seed, the rank, the step and the batch within it. So a resumed run
-///           rounds like an uninterrupted one
+///           rounding depends only on the recipe's seed, the rank, the step and the batch within the step. So a resumed
+///           run rounds like an uninterrupted run
 /// Threads:  not thread-safe
 class Activations {
  public:
-  /// Applies the recipe to the model's blocks until the object is destroyed.
-  /// Throws: c10::ValueError if `recompute: blocks` is set and the model does not define blocks. c10::Error if
+  /// Applies the recipe to the model's blocks until this object is destroyed.
+  /// Throws: c10::ValueError if `recompute: blocks` is set but the model does not define blocks. c10::Error if
   ///         `offload_folder` cannot be written
   Activations(const Recipe& recipe, const Model& model, int rank);
   ~Activations();
   Activations(const Activations&) = delete;
   Activations& operator=(const Activations&) = delete;
 
-  /// Guards the forward pass of one batch.
+  /// Applies the recipe to the forward pass of one batch while the object exists.
   class Forward {
    public:
-    /// Params: step – from 0; batch – index within the step, from 0
+    /// Params: step  – number of the step, from 0
+    ///         batch – number of the batch within the step, from 0
     Forward(const Activations& activations, int64_t step, int64_t batch);
 
    private:
@@ -43,7 +45,8 @@ class Activations {
     std::optional<recompute::CompressGuard> compress_;
   };
 
-  /// "9 blocks computed again, half of …"; "" if everything is off.
+  /// Describes the settings, such as "9 blocks computed again, half of …". The description is empty if everything is
+  /// off.
   std::string describe() const;
 
  private:
@@ -53,14 +56,14 @@ class Activations {
   int64_t reserve_bytes_ = 0;  ///< disk space to reserve
   uint64_t seed_;
   int64_t blocks_ = 0;
-  /// The budget that blocks may keep; shared by all steps, so that it is measured once.
+  /// The budget of activations that blocks may keep. All steps share it, so that it is measured only once.
   std::optional<recompute::BudgetPlanner> keep_;
   std::string kept_;                ///< description of the budget
   std::vector<at::Tensor> frozen_;  ///< tensors of the model that autograd would save as activations
 };
 
-/// The reason why `recompute: blocks` does not fit this recipe's model; "" if it does. Creates the model without
-/// changing the generators.
+/// Returns the reason why `recompute: blocks` does not fit this recipe's model, or "" if it fits. The function creates
+/// the model but leaves the generators unchanged.
 std::string recompute_obstacle(const Recipe& recipe);
 
 }  // namespace bellows::train

@@ -9,11 +9,13 @@
 
 namespace bellows::train {
 
-/// Creates the guard of the policy. None for fp32, so that a guard of the caller stays active, and none for
-/// low-precision weights, for which amp::apply() has set up the model.
+/// Creates the autocast guard of the policy. Returns null in two cases:
+/// - The policy has no autocast, as for fp32. An autocast guard of the caller then stays active.
+/// - The model has low-precision weights, because amp::apply() has already prepared it.
 std::unique_ptr<amp::AutocastGuard> make_precision_guard(const amp::Policy& policy, c10::Device device);
 
-/// Moves a batch to the recipe's device and memory format. Most loaders already deliver it there.
+/// Moves a batch to the recipe's device and memory format. Most loaders already deliver batches on this device and in
+/// this format.
 data::Batch placed(data::Batch batch, const Recipe& recipe, c10::Device device);
 
 }  // namespace bellows::train

@@ -10,9 +10,9 @@ namespace bellows::train {
 
 struct Recipe;
 
-/// The compiled functions of a training loop, as the recipe's `compile` selects: none, forward passes and evaluation,
-/// or complete steps and evaluation. Parts that are not compiled run eagerly.
-/// Numerics: losses of the first 12 steps are within 2e-3 of eager ones (tests/train/compiled_test.cpp)
+/// The compiled functions of a training loop. The recipe's `compile` selects the compiled parts: none, forward passes
+/// and evaluation, or complete steps and evaluation. All other parts run eagerly.
+/// Numerics: losses of the first 12 steps differ from eager losses by less than 2e-3 (tests/train/compiled_test.cpp)
 /// Threads:  not thread-safe
 class CompiledParts {
  public:
@@ -20,14 +20,14 @@ class CompiledParts {
 
   explicit CompiledParts(const Recipe& recipe);
 
-  void step(const Body& body);        ///< a complete step, starting with its first batch
+  void step(const Body& body);        ///< a complete step, from its first batch
   void forward(const Body& body);     ///< forward pass and loss of one batch
-  void evaluation(const Body& body);  ///< forward pass of one batch, without gradients
+  void evaluation(const Body& body);  ///< forward pass of one batch without gradients
 
-  /// Whether complete steps are compiled. Then a step's operators run at its end, and reading a value on the host
-  /// within a step splits it.
+  /// Whether complete steps are compiled. The operators of a step then run at the end of the step. If the host reads a
+  /// value earlier, the step is split into several programs.
   bool has_whole_steps() const { return step_.has_value(); }
-  /// Whether no compilation is running in the background.
+  /// Whether the background compilation of steps and forward passes has finished. Evaluation is not considered.
   bool ready() const;
 
  private:
@@ -36,7 +36,7 @@ class CompiledParts {
   std::optional<Part> step_, forward_, evaluation_;
 };
 
-/// The reason why a recipe's steps cannot be compiled; "" if they can.
+/// Returns the reason why this recipe cannot use its `compile` setting, or "" if it can.
 std::string compile_conflict(const Recipe& recipe);
 
 }  // namespace bellows::train

@@ -64,11 +64,11 @@ std::string blame_bad_value(const Job& job, const data::Batch& batch, const std:
   try {
     replay();
   } catch (const std::exception& error) {
-    return c10::str("Running the batch again to find the operator failed: ", user_message(error));
+    return c10::str("A second run of the batch, to find the operator, failed: ", user_message(error));
   }
   const auto finding = watch.finding();
   return finding ? "First produced by " + finding->to_string()
-                 : "Running the batch again produced no bad value: the step is not deterministic.";
+                 : "When the batch ran again, no NaN or infinity occurred. The step is not deterministic.";
 }
 
 }  // namespace bellows::train

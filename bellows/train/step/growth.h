@@ -9,25 +9,28 @@ namespace bellows::train {
 struct Recipe;
 
 /// Batch-size warm-up and progressive resizing over the first epochs, and the resulting number of steps per epoch. All
-/// are pure functions of the recipe and the epoch, so that a resumed run continues identically.
-/// Ref: arXiv:1711.00489 (batch size), arXiv:2104.00298 (progressive resizing)
+/// values are pure functions of the recipe and the epoch, so a resumed run continues identically.
+/// Ref: arXiv:1711.00489 (batch-size warm-up), arXiv:2104.00298 (progressive resizing)
 class Growth {
  public:
-  /// Params: full – the training data with full batch and image size
+  /// Params: full – the training data with the final batch size
   Growth(const Recipe& recipe, data::Dataset full);
 
-  /// Starts at batch_size_start and doubles after equal numbers of epochs.
+  /// Returns the batch size of an epoch. It starts at `batch_size_start` and doubles at equal intervals until it
+  /// reaches the full batch size. It is constant if `batch_size_start` is 0.
   int64_t batch_size(int64_t epoch) const;
   int64_t full_batch_size() const { return batch_size_; }
-  /// Grows linearly in multiples of 4; 0: images keep their size.
+  /// Returns the image size of an epoch. The size grows linearly in multiples of 4. 0 means that images keep their
+  /// size.
   int64_t image_size(int64_t epoch) const;
-  /// The data of this epoch, with its batch size.
+  /// Returns the training data with the batch size of this epoch.
   data::Dataset data(int64_t epoch) const;
 
   int64_t batches(int64_t epoch) const;
-  /// Optimizer steps in this epoch; the last one may have fewer batches than `gradient_accumulation_steps`.
+  /// Returns the number of optimizer steps in this epoch. The last step may use fewer than
+  /// `gradient_accumulation_steps` batches.
   int64_t steps(int64_t epoch) const;
-  /// Steps of the first `epochs` epochs.
+  /// Returns the number of steps in the first `epochs` epochs.
   int64_t total_steps(int64_t epochs) const;
 
  private:

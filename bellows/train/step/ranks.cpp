@@ -61,8 +61,8 @@ std::vector<std::string> common_part(const Job& job, const DataPrints& prints) {
 }
 
 void check_same_recipe(const Job& job, const DataPrints& prints, const comm::Group& group) {
-  parallel::check_same_lines("train: the ranks train differently", "line", common_part(job, prints), group,
-                             "Give all ranks the same recipe and the same data.");
+  parallel::check_same_lines("train: the ranks have different settings or data", "line", common_part(job, prints),
+                             group, "Use the same recipe and the same data on all ranks.");
 }
 
 }  // namespace
@@ -70,7 +70,9 @@ void check_same_recipe(const Job& job, const DataPrints& prints, const comm::Gro
 Ranks::Ranks(Job& job) {
   if (!job.ranks || job.ranks->size() == 1) return;
   const Recipe& recipe = job.recipe;
-  TORCH_CHECK_VALUE(!recipe.sample_stats, "train: sample_stats are kept by one process; train alone to collect them.");
+  TORCH_CHECK_VALUE(
+      !recipe.sample_stats,
+      "train: sample_stats works only with one process. Set sample_stats: false, or train with one process.");
   state_ = std::make_unique<State>(State{.group = *job.ranks, .model = job.model, .strategy = recipe.data_parallel});
   const comm::Group& group = state_->group;
   state_->prints = train::data_prints(job);
@@ -127,9 +129,10 @@ void Ranks::before_evaluation() {
 }
 
 at::Tensor Ranks::loss_of_nothing() const {
-  TORCH_CHECK_VALUE(!state_->synchronizes_norms, "train: rank ", rank(), " of ", size(),
-                    " has no sample in this step, and sync_batch_norm needs one of each rank. Choose a batch_size that "
-                    "leaves enough for an epoch's last step, fewer ranks, or set sync_batch_norm: false.");
+  TORCH_CHECK_VALUE(
+      !state_->synchronizes_norms, "train: rank ", rank(), " of ", size(),
+      " has no sample in this step, but sync_batch_norm needs at least one sample per rank. Choose a batch_size that "
+      "leaves enough samples for the last step of an epoch, use fewer ranks, or set sync_batch_norm: false.");
   at::Tensor loss;
   for (const at::Tensor& parameter : state_->trained) {
     const at::Tensor none = at::sum(parameter.reshape({-1}).narrow(0, 0, 0)).to(at::kFloat);

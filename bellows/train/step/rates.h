@@ -15,27 +15,27 @@ namespace bellows::train {
 
 struct Recipe;
 
-/// The learning rate and momentum of each step: warm-up, then the recipe's schedule over its epochs. During batch-size
-/// warm-up, rates scale linearly with the batch size.
-/// Numerics: rates are functions of the step; those of `plateau` also depend on evaluations, which state() includes
+/// The learning rate and momentum of each step. A warm-up is followed by the recipe's schedule over its epochs. During
+/// batch-size warm-up, learning rates are proportional to the batch size.
+/// Numerics: rates depend only on the step. Rates of `plateau` also depend on past evaluations, which state() includes
 class Rates {
  public:
   using Optimizers = std::vector<std::shared_ptr<torch::optim::Optimizer>>;
 
-  /// The current rates of the groups become the base rates.
+  /// Uses the current learning rates of the optimizers' groups as base rates.
   Rates(const Recipe& recipe, Growth growth, Optimizers optimizers);
 
-  /// Sets the groups' rates if they differ from those of the last step. So rates that the user sets meanwhile stay
-  /// until the schedule changes.
+  /// Sets the groups' rates if the schedule's rates changed since the last step. Rates that you set yourself therefore
+  /// stay until the schedule changes.
   void set(int64_t step, int64_t epoch);
-  /// Passes the loss to `plateau`; has no other effect.
+  /// Passes the loss of an evaluation to the `plateau` schedule. Other schedules ignore it.
   void note_evaluation(double loss);
 
-  /// The rates that the groups have now, and the state of `plateau`.
+  /// Returns the current factor and momentum, and the state of `plateau`.
   NamedTensors state() const;
-  /// Call it after the optimizers were restored with the rates of that state.
+  /// Call this function after the optimizers were restored with the rates of the same checkpoint.
   void restore(const NamedTensors& state);
-  /// Assumes that the groups have their base rates again, so that the next set() sets all of them.
+  /// Call this function if the groups have their base rates again. The next set() then sets all rates.
   void forget() { factor_ = std::numeric_limits<double>::quiet_NaN(), momentum_.reset(); }
 
  private:
@@ -47,7 +47,7 @@ class Rates {
   optim::GroupSchedule schedule_;
   std::optional<optim::ReduceLrOnPlateau> plateau_;
   std::vector<std::vector<double>> base_lr_;  ///< by optimizer and group
-  double factor_ = 1;                         ///< factor that is set now
+  double factor_ = 1;                         ///< factor of the current rates
   std::optional<double> momentum_;
   double full_batch_;
   bool one_cycle_;

@@ -82,9 +82,6 @@ TrainLoop::TrainLoop(Job job)
       rates_(job_.recipe, growth_, job_.optimizers),
       metrics_(job_.recipe.train_metrics) {
   TORCH_CHECK_VALUE(!job_.optimizers.empty() && job_.loss, "TrainLoop: expected an optimizer and a loss, got none.");
-  TORCH_CHECK_VALUE(job_.recipe.compile == "none" || !ranks_.group(), "train: compile = ", job_.recipe.compile,
-                    " is for one process: several ranks exchange their gradients, got ", ranks_.size(),
-                    " ranks. Set compile: none.");
   if (job_.recipe.allocator_reuse) keep_freed_memory();
   if (job_.recipe.sample_stats) sample_stats_.emplace(job_.train.source()->id_bound());
   if (job_.recipe.ema_decay > 0) {
@@ -101,7 +98,8 @@ void TrainLoop::take_gradients() {
   const bool ordinary = !recipe.optimizer_in_backward && recipe.gradient_accumulation_dtype == "auto";
   TORCH_CHECK_VALUE(ordinary || !ranks_.group(),
                     "train: ", recipe.optimizer_in_backward ? "optimizer_in_backward" : "gradient_accumulation_dtype",
-                    " is for one process: several ranks exchange their gradients, got ", ranks_.size(), " ranks.");
+                    " works only with one process, because several ranks exchange their gradients, got ", ranks_.size(),
+                    " ranks.");
   std::vector<at::Tensor> parameters;
   for (const auto& optimizer : job_.optimizers) {
     for (const auto& group : optimizer->param_groups())
@@ -174,13 +172,16 @@ void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, Group
   const at::Tensor loss = mean.weigh(*output, batch.size(), alone);
   clock.add_to(phases_.forward);
   check_finite(loss, batch);
-  if (last) mean.exchange();
+  // In a compiled step, an exchange runs the pending operators. After backward, they are those of the whole step.
+  const bool exchanges_early = last && !compiled_.has_whole_steps();
+  if (exchanges_early) mean.exchange();
   ranks_.before_backward(loss);
   {
     const inspect::TraceScope scope("backward");
     update_.scaled(loss).backward();
   }
   ranks_.after_backward();
+  if (last && !exchanges_early) mean.exchange();
   check_gradient(batch);
   clock.add_to(phases_.backward);
   if (batch.size() > 0 && batch.contains("label"))
@@ -191,7 +192,7 @@ void TrainLoop::forward_backward(const data::Batch& batch, int64_t number, Group
 
 void TrainLoop::note_samples(const data::Batch& batch, const at::Tensor& predictions) {
   TORCH_CHECK_VALUE(predictions.defined() && batch.contains("label"),
-                    "TrainLoop: sample_stats needs a loss function that gives predictions [N, C], and labels.");
+                    "TrainLoop: sample_stats needs labels and a loss function that returns predictions [N, C].");
   sample_stats_->update(batch.ids(), predictions, batch["label"]);
 }
 
@@ -212,7 +213,7 @@ std::optional<data::Batch> TrainLoop::next_batch() {
   }
   std::optional<data::Batch> batch = loader_.next();
   TORCH_CHECK_VALUE(batch || delivered_, "TrainLoop: no sample of epoch ", epoch_ + 1, " could be used (",
-                    loader_.size(), " in the data set). Check the data, or set bad_samples to fail to see why.");
+                    loader_.size(), " in the dataset). Check the data, or set bad_samples: fail to see the reason.");
   const int64_t size = growth_.image_size(epoch_);
   delivered_ = true;
   if (batch) batch_ = batch->index() + 1;
@@ -248,7 +249,7 @@ void TrainLoop::check_finite(const at::Tensor& loss, const data::Batch& batch) {
               " (epoch ", batch.epoch() + 1, ", batch ", batch.index(), ", learning rate ",
               optim::get_lr(*job_.optimizers.front()), ", samples ", id_list(batch.ids()), "). ",
               blame_bad_value(job_, batch, [&] { replay(batch); }),
-              " Existing checkpoints are from before. To skip such steps, set on_nan: skip.");
+              " Existing checkpoints were written before this step. To skip such steps, set on_nan: skip.");
 }
 
 void TrainLoop::check_gradient(const data::Batch& batch) {
@@ -260,14 +261,13 @@ void TrainLoop::check_gradient(const data::Batch& batch) {
     const at::Tensor looked_at = !stepped ? parameter.grad() : parameter.requires_grad() ? parameter : at::Tensor();
     if (!looked_at.defined() || looked_at.is_sparse() || looked_at.numel() > cheap) continue;
     if (std::isfinite(at::sum(looked_at.detach(), at::kDouble).item<double>())) return;
-    TORCH_CHECK(
-        false, "train: a gradient became NaN or infinite at step ", step_ + 1, " (epoch ", batch.epoch() + 1,
-        ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
-        stepped
-            ? std::string(
-                  "The weights already contain it (optimizer_in_backward). Without that key, the cause is reported.")
-            : blame_bad_value(job_, batch, [&] { replay(batch); }),
-        " Existing checkpoints are from before.", stepped ? "" : " To skip such steps, set on_nan: skip.");
+    TORCH_CHECK(false, "train: a gradient became NaN or infinite at step ", step_ + 1, " (epoch ", batch.epoch() + 1,
+                ", batch ", batch.index(), ", samples ", id_list(batch.ids()), "). ",
+                stepped ? std::string("The weights already contain it (optimizer_in_backward). Without "
+                                      "optimizer_in_backward, the error also reports the cause.")
+                        : blame_bad_value(job_, batch, [&] { replay(batch); }),
+                " Existing checkpoints were written before this step.",
+                stepped ? "" : " To skip such steps, set on_nan: skip.");
   }
 }
 
@@ -298,16 +298,16 @@ std::vector<double> TrainLoop::take_losses() {
     return result;
   }
   for (const auto i : c10::irange(result.size())) {
-    TORCH_CHECK(std::isfinite(result[i]), "train: the loss became ", std::isnan(result[i]) ? "NaN" : "infinite",
-                " at step ", first + static_cast<int64_t>(i) + 1, " (learning rate ",
-                optim::get_lr(*job_.optimizers.front()),
-                "). Try a smaller lr, a warm-up, or precision fp32. Existing checkpoints are from before.");
+    TORCH_CHECK(
+        std::isfinite(result[i]), "train: the loss became ", std::isnan(result[i]) ? "NaN" : "infinite", " at step ",
+        first + static_cast<int64_t>(i) + 1, " (learning rate ", optim::get_lr(*job_.optimizers.front()),
+        "). Try a smaller lr, a warm-up, or precision fp32. Existing checkpoints were written before this step.");
   }
   return result;
 }
 
 Evaluation TrainLoop::evaluate() {
-  TORCH_CHECK_VALUE(job_.eval, "TrainLoop::evaluate: there is no held-out data. Set eval_data.");
+  TORCH_CHECK_VALUE(job_.eval, "TrainLoop::evaluate: there is no held-out data. Set eval_split or eval_data.");
   if (!eval_loader_) eval_loader_ = job_.eval->channels_last(job_.recipe.channels_last).loader();
   std::optional<optim::AveragedWeights> averaged;
   if (average_ && average_->n_averaged() > 0) averaged.emplace(*average_);

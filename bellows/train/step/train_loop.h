@@ -24,97 +24,100 @@
 
 namespace bellows::train {
 
-/// Seconds per phase of the steps, on the host's clock; an accelerator may execute the work later. With `compile:
-/// step`, a step's operators run at its end and count as update.
+/// Seconds per phase of the steps, measured on the host's clock. An accelerator may execute the work later. With
+/// `compile: step`, the operators of a step run at its end and count as update.
 struct PhaseSeconds {
   double load = 0, forward = 0, backward = 0, update = 0;
 };
 
-/// The step engine of Trainer, ladder and benchmarks: `gradient_accumulation_steps` batches, forward and backward each,
-/// then one update. Two loops can alternate in one process.
-/// Numerics: if all switches of the recipe are off, results are bit-identical to a hand-written libtorch loop
+/// Runs training steps for Trainer, ladder and benchmarks. A step runs forward and backward for each of
+/// `gradient_accumulation_steps` batches, then one update. Two loops can alternate in one process.
+/// Numerics: bit-identical to a hand-written libtorch loop if all techniques of the recipe are off
 ///           (tests/train/train_loop_test.cpp)
 /// Threads:  not thread-safe
 class TrainLoop {
  public:
   explicit TrainLoop(Job job);
 
-  /// Runs one optimizer step. Starts the next epoch when the current one ends; the last step of an epoch uses the
-  /// remaining batches. With several ranks, all call it together.
-  /// Params:  stop – this rank requests a stop
-  /// Returns: false if the epoch had no usable batch left: nothing was done, and the next call starts the next epoch
+  /// Runs one optimizer step. If the previous epoch has ended, the step starts the next epoch. The last step of an
+  /// epoch uses the remaining batches. With several ranks, all ranks must call it together.
+  /// Params:  stop – true if this rank requests a stop
+  /// Returns: false if the epoch had no usable batch left. In this case no step ran, and the next call starts the next
+  ///          epoch
   /// Throws:  exceptions of loader, model and loss. c10::ValueError if an epoch has no usable batch. c10::Error if a
-  ///          loss or gradient is NaN or infinite (the message has step, samples and first operator), on the CPU with
-  ///          `on_nan: stop` and without `compile: step`
+  ///          loss or gradient is NaN or infinite; the message has step, samples and first operator. This check runs
+  ///          only on the CPU, with `on_nan: stop` and without `compile: step`
   bool step(bool stop = false);
-  /// Runs `n` steps, without counting calls of step() that return false.
+  /// Runs `n` steps. Calls of step() that return false do not count.
   void run_steps(int64_t n);
 
-  /// Whether a rank requested a stop in the last step; the same on all ranks.
+  /// Whether any rank requested a stop in the last step. The result is the same on all ranks.
   bool stop() const { return stop_; }
-  /// False if the last step threw after it had a batch. Gradients and buffers are then inconsistent.
+  /// False if the last step threw an exception after it had received a batch. Gradients and buffers are then
+  /// inconsistent.
   bool between_steps() const { return between_steps_; }
   /// The ranks in this training job.
   Ranks& ranks() { return ranks_; }
-  /// Whether no compilation for the recipe's `compile` is running in the background.
+  /// Whether the compilations for the recipe's `compile` are complete, except for evaluation.
   bool is_compiled() const { return compiled_.ready(); }
-  /// The activation memory settings of a step.
+  /// The methods that reduce activation memory in each step.
   const Activations& activations() const { return activations_; }
   int64_t step_count() const { return step_; }
   int64_t sample_count() const { return samples_; }
-  /// Position of the next batch: after the last batch of epoch 0, this is epoch 1, batch 0.
+  /// Position of the next batch. After the last batch of epoch 0, the position is epoch 1, batch 0.
   int64_t epoch() const { return epoch_; }
   int64_t batch() const { return batch_; }
-  /// Steps of the epoch to which the next step belongs.
+  /// Number of steps in the epoch of the next step.
   int64_t steps_per_epoch() const { return growth_.steps(epoch_); }
-  /// Batch size of that epoch; the last batch of an epoch may be smaller.
+  /// Batch size in the epoch of the next step. The last batch of an epoch may be smaller.
   int64_t batch_size() const { return growth_.batch_size(epoch_); }
   int64_t skipped_samples() const { return skipped_ + (started_ ? loader_.skipped() : 0); }
-  /// Number of steps skipped by `on_nan: skip`. Waits for the device.
+  /// Number of steps that `on_nan: skip` skipped. Waits for the device.
   int64_t skipped_steps() const { return update_.skipped(); }
   /// Number of samples in the last step.
   int64_t last_batch_size() const { return last_batch_size_; }
   const std::vector<int64_t>& last_ids() const { return last_ids_; }
   const PhaseSeconds& phase_seconds() const { return phases_; }
-  /// Report for the training data; during batch-size warm-up, since the last change of the batch size.
+  /// Report on the loading of training data. During batch-size warm-up, it starts at the last change of the batch size.
   data::LoaderReport loader_report() const { return loader_.report(); }
-  /// Share of this epoch's time in which steps waited for batches.
+  /// Share of this epoch's time that steps spent waiting for batches.
   double wait_share() const { return loader_.wait_share(); }
-  /// Records the loader's work from now on; null ends it.
+  /// Records the loader's work from now on. If `writer` is null, the recording ends.
   void trace_loader(std::shared_ptr<TraceWriter> writer) { loader_.trace(std::move(writer)); }
 
-  /// The losses of the steps since the last call, oldest first; with `on_nan: skip`, only finite ones. Losses stay on
-  /// an accelerator until this call, which waits for it.
+  /// Returns the losses of the steps since the last call, in order. With `on_nan: skip`, it returns only finite losses.
+  /// Losses stay on an accelerator until this call. The call waits for the device.
   /// Throws: c10::Error if a loss is NaN or infinite (the message has the step and the learning rate)
   std::vector<double> take_losses();
 
-  /// Share of correctly classified training samples since the last call. NaN if it is not measured, because the
-  /// recipe's train_metrics is none or the loss function returns no predictions. Waits for the device.
+  /// Returns the share of correctly classified training samples since the last call. The result is NaN if the recipe's
+  /// train_metrics is none or the loss function returns no predictions. Waits for the device.
   double take_accuracy() { return metrics_.take_accuracy(ranks_.group()); }
 
-  /// The loss of the last step, on its device. Undefined before the first step.
+  /// Returns the loss of the last step, on its device. The tensor is undefined before the first step.
   const at::Tensor& last_loss() const { return last_loss_; }
-  /// The norm of the last step's gradients before clipping; undefined if clipping did not need it.
+  /// Returns the norm of the last step's gradients before clipping. The tensor is undefined if no norm was computed.
   const at::Tensor& last_grad_norm() const { return update_.grad_norm(); }
 
-  /// Evaluates on the job's evaluation data, with the averaged weights if there are any. It has no effect on training,
-  /// except for `lr_schedule: plateau`.
-  /// Throws: c10::ValueError if there is no evaluation data
+  /// Evaluates the model on the job's held-out data, with the averaged weights if there are any. This has no effect on
+  /// training, except with `lr_schedule: plateau`.
+  /// Throws: c10::ValueError if there is no held-out data
   Evaluation evaluate();
 
-  /// The state of model, optimizers, generators, averages and data position. restore() continues bit-identically from
-  /// it.
+  /// Returns the state of model, optimizers, generators, averages and data position. After restore(), training
+  /// continues bit-identically.
   checkpoint::State state() const;
-  /// The state as this rank holds it, for checkpoints that all ranks write together. Collective.
+  /// Returns the part of the state that this rank holds, for checkpoints that all ranks write together. Collective.
   checkpoint::ShardedState sharded_state() const;
-  /// Params: own_options – keep the job's learning rates and other options instead of the state's. Parts that the state
-  ///                       lacks (average, loss scale) are then initialized
+  /// Restores a state.
+  /// Params: own_options – keep the job's learning rates and other options instead of those in the state. Parts that
+  ///                       the state lacks, such as average and loss scale, then keep their initial values
   void restore(const checkpoint::State& state, bool own_options = false);
 
   const Job& job() const { return job_; }
-  /// Difficulty statistics of each sample; null without sample_stats.
+  /// Returns the difficulty statistics of each sample, or null if sample_stats is off.
   data::SampleStats* sample_stats() { return sample_stats_ ? &*sample_stats_ : nullptr; }
-  /// The moving average of the weights; null without ema_decay.
+  /// Returns the moving average of the weights, or null if ema_decay is 0.
   const optim::AveragedModel* average() const { return average_ ? &*average_ : nullptr; }
 
  private:
@@ -149,7 +152,7 @@ class TrainLoop {
   std::vector<std::unique_ptr<optim::StepInBackward>> stepping_;  ///< one per optimizer, or none
   std::vector<at::Tensor> losses_, kept_buffers_;
   TrainMetrics metrics_;
-  mutable std::optional<data::SampleStats> sample_stats_;  // reading it transfers pending data from the device
+  mutable std::optional<data::SampleStats> sample_stats_;  // mutable: reading it transfers pending data from the device
   PhaseSeconds phases_;
   at::Tensor last_loss_;
   std::vector<int64_t> last_ids_;
@@ -157,7 +160,7 @@ class TrainLoop {
   int64_t epoch_ = 0, batch_ = 0;
   bool stop_ = false, between_steps_ = true;
   bool started_ = false;    ///< the loader is at (epoch_, batch_)
-  bool delivered_ = false;  ///< the loader returned a batch in this epoch
+  bool delivered_ = false;  ///< the loader has returned a batch in this epoch
 };
 
 }  // namespace bellows::train

@@ -12,32 +12,37 @@
 
 namespace bellows::train {
 
-/// Makes the gradient of several batches, on one or many ranks, equal to that of one batch with all their samples (or
-/// tokens), even if their sizes differ. Each loss is weighted by its count divided by a power of two, and the sum is
-/// divided by the total count divided by the same power.
-/// Numerics: float64 gradients match those of one large batch to 1e-12 (tests/train/accumulate_test.cpp). A single
-///           batch is neither weighted nor divided
+/// Weights the losses of several batches, on one or more ranks, and returns the divisor of their summed gradients. The
+/// quotient is equal to the gradient of one batch with all samples (or tokens), even if batch sizes differ. A mean loss
+/// over n samples (or tokens) is multiplied by n/u, where u is a power of two. A loss that is a sum is multiplied by
+/// 1/u. With several ranks, the weights are also multiplied by the number of ranks, because gradients are averaged over
+/// the ranks. The gradients are later divided by N/u, where N is the total count (see divisor()).
+/// Numerics: float64 gradients match those of one large batch to 1e-12 (tests/train/accumulate_test.cpp). If weigh()
+///           leaves a loss unweighted, its gradients are not divided
 class GroupMean {
  public:
-  /// Params: ranks – ranks in this step, whose gradients are averaged; null: this process only
-  ///         share – approximate number of samples per rank in a step
-  ///         stop – this rank requests a stop
-  ///         at_once – gradients cannot be divided afterwards, because they are fp16 or already used. The step
-  ///                   must have a single batch, whose count the ranks exchange before backward
+  /// Params: ranks   – ranks in this step, whose gradients are averaged; null if there is only this process
+  ///         share   – approximate number of samples per rank in a step
+  ///         stop    – true if this rank requests a stop
+  ///         at_once – true if gradients cannot be divided later, because they are in fp16, or because the optimizer
+  ///                   consumes them during backward. The step must then have a single batch, and the ranks exchange
+  ///                   their sample (or token) counts before backward. The factor u is then the total count N
   explicit GroupMean(const comm::Group* ranks = nullptr, int64_t share = 1, bool stop = false, bool at_once = false);
 
-  /// Params: alone – the step has only this batch, and every rank has the same number of samples
+  /// Weights the loss of a batch. If `alone` is true, a mean loss stays unweighted, unless StepOutput::count is defined
+  /// and there are several ranks.
+  /// Params: alone – whether this is the only batch of the step and every rank has the same number of samples
   /// Returns: the tensor from which backward() starts
   at::Tensor weigh(const StepOutput& output, int64_t samples, bool alone);
-  /// Call it after the last batch was weighted: starts the exchange of sums with the other ranks.
+  /// Starts the exchange of sums with the other ranks. Call this function after the last weigh() of a step.
   void exchange();
-  /// Whether a rank requested a stop. Waits for the device.
+  /// Whether any rank requested a stop. Waits for the device.
   bool stop();
-  /// Number of samples of all ranks. Waits for the device.
+  /// Returns the number of samples of all ranks. Waits for the device.
   int64_t samples();
-  /// The divisor of the gradients; undefined: none.
+  /// Returns the divisor of the gradients, or an undefined tensor if they must not be divided.
   at::Tensor divisor();
-  /// The mean loss over all samples of the step, detached.
+  /// Returns the mean loss over all samples of the step, detached.
   at::Tensor loss();
 
  private:
@@ -50,24 +55,26 @@ class GroupMean {
   std::optional<comm::Pending> pending_;
 };
 
-/// Updates the weights: divides and clips gradients, skips steps that are not finite, and runs all optimizers.
+/// Updates the weights. It divides and clips gradients and runs all optimizers. With `on_nan: skip` or loss scaling, it
+/// skips steps with non-finite gradients.
 /// Threads: not thread-safe
 class Update {
  public:
   using Optimizers = std::vector<std::shared_ptr<torch::optim::Optimizer>>;
   explicit Update(const Recipe& recipe);
 
-  /// The tensor from which backward() starts: with fp16, the loss times the scale.
+  /// Returns the tensor from which backward() starts. With fp16, this is the loss multiplied by the loss scale.
   at::Tensor scaled(const at::Tensor& loss);
-  /// Params: divisor – of all gradients; undefined: none
-  /// Cost:   a single fused optimizer without max_grad_value divides and clips the gradients during the update. With
-  ///         `on_nan: skip` and several optimizers, or one that is not fused, the host waits for the device
+  /// Params: divisor – divisor of all gradients; undefined if they must not be divided
+  /// Cost:   a single fused optimizer divides and clips the gradients during the update if max_grad_value is off. With
+  ///         `on_nan: skip`, the host waits for the device if there are several optimizers, the optimizer is not fused,
+  ///         or max_grad_value is on
   void step(const Optimizers& optimizers, const at::Tensor& divisor);
 
-  /// Number of steps skipped by `on_nan: skip`; with fp16, including those whose scaled gradients overflowed. Waits for
-  /// the device.
+  /// Returns the number of steps that `on_nan: skip` skipped. With fp16, this includes steps whose scaled gradients
+  /// overflowed. Waits for the device.
   int64_t skipped() const;
-  /// The norm of the gradients before clipping, 0-d; undefined if it was not needed.
+  /// Returns the norm of the gradients before clipping, 0-d. The tensor is undefined if no norm was computed.
   const at::Tensor& grad_norm() const { return grad_norm_; }
 
   NamedTensors state() const;

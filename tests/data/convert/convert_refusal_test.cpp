@@ -33,16 +33,17 @@ TEST(ConvertRefuses, AnotherDataSetBesideShards) {
   };
   DatasetInfo pets = train.info();
   pets.classes = {"cat", "dog"};
-  EXPECT_THAT(refused(pets, {}), AllOf(HasSubstr("a data set of other classes: expected those of the source, \"cat, "
-                                                 "dog\", found \"0, 1, 2, 3, 4, 5, 6, 7, 8, 9\""),
+  EXPECT_THAT(refused(pets, {}), AllOf(HasSubstr("a dataset with different classes: expected the values of the source, "
+                                                 "\"cat, dog\", found \"0, 1, 2, 3, 4, 5, 6, 7, 8, 9\""),
                                        HasSubstr("Choose another folder")));
   DatasetInfo darker = train.info(), flatter = train.info();
   darker.mean = {0.1};
   flatter.std = {0.5};
-  EXPECT_THAT(refused(darker, {}), HasSubstr("of other mean: expected those of the source, \"0.1\", found"));
-  EXPECT_THAT(refused(flatter, {}), HasSubstr("of other std: expected those of the source, \"0.5\", found"));
-  EXPECT_THAT(refused(train.info(), {.picture = parse_recode("4x4", "")}),
-              HasSubstr("of other image_size: expected those of the source, \"4, 4, 1\", found \"8, 8, 1\""));
+  EXPECT_THAT(refused(darker, {}), HasSubstr("with different mean: expected the values of the source, \"0.1\", found"));
+  EXPECT_THAT(refused(flatter, {}), HasSubstr("with different std: expected the values of the source, \"0.5\", found"));
+  EXPECT_THAT(
+      refused(train.info(), {.picture = parse_recode("4x4", "")}),
+      HasSubstr("with different image_size: expected the values of the source, \"4, 4, 1\", found \"8, 8, 1\""));
   EXPECT_THAT(refused(train.info(), {.format = "webdataset"}),
               AllOf(HasSubstr("the split \"test\""), HasSubstr("is pack"), HasSubstr("expected webdataset")));
   convert(train, path);
@@ -76,7 +77,7 @@ TEST(ConvertRefuses, NamesThatJsonCannotHold) {
   DatasetInfo info = digits().info();
   info.classes[3] = "\xff";
   const Dataset odd(digits().source(), info);
-  EXPECT_THAT(refused(odd, "a"), HasSubstr("the class \"\\xff\" is not UTF-8, and dataset.json cannot hold it"));
+  EXPECT_THAT(refused(odd, "a"), HasSubstr("the class \"\\xff\" is not UTF-8, so dataset.json cannot store it"));
   info.split = "\xff";
   EXPECT_THAT(refused(Dataset(digits().source(), info), "a"), HasSubstr("the name \"\\xff-000000.pack\" is not UTF-8"));
   EXPECT_NO_THROW(convert(odd, folder / "a.pack")) << "names no class";
@@ -90,8 +91,8 @@ TEST(ConvertRefuses, LabelsWithAGapForAFolderOfPictures) {
     EXPECT_TRUE(std::filesystem::is_empty(folder / "")) << message;
     return message;
   };
-  EXPECT_THAT(refused({3, 0, 1, 1}), HasSubstr("labels have to be 0 … 3 without a gap, none is 2"));
-  EXPECT_THAT(refused({1, 1}), HasSubstr("labels have to be 0 … 1 without a gap, none is 0"));
+  EXPECT_THAT(refused({3, 0, 1, 1}), HasSubstr("labels must be 0 to 3 without a gap, but no label is 2"));
+  EXPECT_THAT(refused({1, 1}), HasSubstr("labels must be 0 to 1 without a gap, but no label is 0"));
   EXPECT_EQ(convert(pictures_of({1, 0, 2}), folder / "a", {.format = "folder"}).compared, 3);
 }
 
@@ -99,7 +100,7 @@ TEST(ConvertRefuses, SuffixesThatAreNotWritten) {
   const TemporaryFolder folder;
   for (const char* name : {"x.tar.gz", "x.zip", "x.jsonl.gz", "x.mds", "z.parquet", "z.ZIP"}) {
     EXPECT_THAT(error_of([&] { convert(digits(), folder / name); }),
-                AllOf(HasSubstr(": no format is written as ."), HasSubstr("There are: .pack, .tar, .tfrecord"),
+                AllOf(HasSubstr(": no output format uses ."), HasSubstr("The suffixes are: .pack, .tar, .tfrecord"),
                       HasSubstr("set `format`")));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
@@ -120,9 +121,9 @@ TEST(ConvertRefuses, TextsThatCsvTurnsIntoOtherNumbers) {
     convert(open(folder / (name + ".jsonl")), folder / (name + ".csv"));
   };
   EXPECT_THAT(error_of([&] { to_csv("power", "{\"x\": \"1e3\", \"y\": 1}"); }),
-              HasSubstr("field \"x\" was the text \"1e3\" and is the number 1000.0 now"));
-  EXPECT_THAT(error_of([&] { to_csv("plus", "{\"x\": \"+5\", \"y\": 1}"); }), HasSubstr("is the number 5 now"));
-  EXPECT_THAT(error_of([&] { to_csv("zero", "{\"x\": \"1.50\", \"y\": 1}"); }), HasSubstr("is the number 1.5 now"));
+              HasSubstr("field \"x\" was the text \"1e3\" and is now the number 1000.0"));
+  EXPECT_THAT(error_of([&] { to_csv("plus", "{\"x\": \"+5\", \"y\": 1}"); }), HasSubstr("is now the number 5"));
+  EXPECT_THAT(error_of([&] { to_csv("zero", "{\"x\": \"1.50\", \"y\": 1}"); }), HasSubstr("is now the number 1.5"));
   EXPECT_NO_THROW(to_csv("same", "{\"x\": \"5\", \"y\": \"007\"}"));
 }
 

@@ -133,7 +133,7 @@ TEST(Convert, PicturesAreScaledAndEncoded) {
   const Sample smaller = same->read(0);
   EXPECT_EQ(smaller.find("image")->sizes, c10::IntArrayRef({20, 30, 4})) << "pictures never grow";
   EXPECT_THAT(error_of([&] { convert(numbers(), folder / "none.pack", {.picture = parse_recode("8", "")}); }),
-              HasSubstr("sample 0 has no picture to resize or encode"));
+              HasSubstr("sample 0 has no image to resize or encode"));
 }
 
 TEST(Convert, RestartMarkersChangeNoPixel) {
@@ -232,7 +232,7 @@ TEST(Convert, FailureOnTheWayNamesTheSampleAndCanBeMended) {
   const ConvertOptions options{.format = "webdataset", .shard_samples = 100, .threads = 3};
   const std::string staging = folder / "a/.packing";
   EXPECT_THAT(error_of([&] { convert(source, folder / "a", options); }),
-              AllOf(HasSubstr("sample 250 is gone"), HasSubstr("the written files are in " + staging)));
+              AllOf(HasSubstr("sample 250 is gone"), HasSubstr("The written files are in " + staging)));
   EXPECT_THAT(names_in(folder / "a"), ElementsAre(".packing"));
   EXPECT_THAT(names_in(staging), ElementsAre("packing.json", "test-000000.tar", "test-000001.tar"));
   for (const char* left : {"test-000002.tar.tmp-aB3xYz", "test-000002.tar.unfinished", "packing.json.tmp-aB3xYz"})
@@ -279,9 +279,9 @@ TEST(Convert, RefusesWhatItDidNotBegin) {
   EXPECT_TRUE(convert(digits(), folder / "a", options).stopped);
   ConvertOptions other = options;
   other.picture.shorter = 4;
-  EXPECT_THAT(error_of([&] { convert(digits(), folder / "a", other); }), HasSubstr("with another picture"));
+  EXPECT_THAT(error_of([&] { convert(digits(), folder / "a", other); }), HasSubstr("with a different picture"));
   EXPECT_THAT(error_of([&] { convert(open(kDigits, {.split = "train"}), folder / "a", options); }),
-              AllOf(HasSubstr("with another source: expected 1438 samples"), HasSubstr("found 359 samples")));
+              AllOf(HasSubstr("with a different source: expected 1438 samples"), HasSubstr("found 359 samples")));
   std::ofstream(folder / "a/.packing/packing.json") << "{";
   EXPECT_THAT(error_of([&] { convert(digits(), folder / "a", options); }), HasSubstr("packing.json is damaged"));
 }
@@ -292,9 +292,9 @@ TEST(Convert, WrongOptions) {
               HasSubstr("Did you mean \"webdataset\"?"));
   EXPECT_THAT(error_of([&] { convert(digits(), folder / "a.tar", {.shard_samples = 5}); }), HasSubstr("is one file"));
   EXPECT_THAT(error_of([&] { convert(digits(), folder / "a", {.format = "mds", .shard_samples = 5}); }),
-              HasSubstr("a folder that mds cuts itself"));
+              HasSubstr("a folder in the format mds, which sets the shard size itself"));
   EXPECT_THAT(error_of([&] { convert(numbers(), folder / "a", {.format = "arrays"}); }),
-              HasSubstr("name ends in .safetensors"));
+              HasSubstr("name of the destination must end in .safetensors"));
   EXPECT_THAT(error_of([&] { convert(digits().subrange(0, 0), folder / "a.pack"); }), HasSubstr("has no samples"));
   EXPECT_THAT(error_of([&] { convert(digits(), "s3://bucket/a"); }), HasSubstr("is not a local path"));
   EXPECT_TRUE(std::filesystem::is_empty(std::filesystem::path(folder / "x").parent_path()));
@@ -315,14 +315,14 @@ TEST(Convert, ARefusalLeavesNothing) {
     EXPECT_TRUE(std::filesystem::is_empty(folder / "")) << message;
     return message;
   };
-  EXPECT_THAT(refused(digits(), "new/a.csv", {}), HasSubstr("a CSV file holds texts and numbers"));
-  EXPECT_THAT(refused(digits(), "new/a", {.format = "csv"}), HasSubstr("a CSV file holds texts and numbers"));
-  EXPECT_THAT(refused(numbers(), "a", {.format = "folder"}), HasSubstr("has no picture"));
-  EXPECT_THAT(refused(numbers(), "a.pack", {.picture = parse_recode("8", "")}), HasSubstr("no picture to resize"));
+  EXPECT_THAT(refused(digits(), "new/a.csv", {}), HasSubstr("a CSV file stores text and numbers"));
+  EXPECT_THAT(refused(digits(), "new/a", {.format = "csv"}), HasSubstr("a CSV file stores text and numbers"));
+  EXPECT_THAT(refused(numbers(), "a", {.format = "folder"}), HasSubstr("has no image"));
+  EXPECT_THAT(refused(numbers(), "a.pack", {.picture = parse_recode("8", "")}), HasSubstr("no image to resize"));
   for (const char* format : {"webdataset", "jsonl"})
     EXPECT_THAT(
         refused(digits(), "a", {.format = format, .picture = parse_recode("", "raw")}),
-        AllOf(HasSubstr("would not be read as a picture from " + std::string(format)), HasSubstr("`encode` png")));
+        AllOf(HasSubstr("would not be read as an image from " + std::string(format)), HasSubstr("`encode` to png")));
 }
 
 TEST(Convert, ALabelAsTextBecomesANumberInArrays) {

@@ -40,13 +40,13 @@ TEST(Convert, WhatDiffersAfterWritingIsFound) {
     const ConvertOptions options{.format = format};
     const std::string message = error_of([&] { convert(changing, path, options); });
     EXPECT_THAT(message, HasSubstr("differs from what was written")) << name;
-    EXPECT_THAT(message,
-                AllOf(HasSubstr("Nothing was moved to " + path), HasSubstr("the written files are in " + staging)));
+    EXPECT_THAT(message, AllOf(HasSubstr("Nothing has been moved to " + path),
+                               HasSubstr("The written files are in " + staging)));
     EXPECT_FALSE(std::filesystem::exists(path)) << "what is not verified has not the final name";
   }
   const Dataset changing = changing_digits(folder / "shards/.packing/test-000000.tar", half);
   EXPECT_THAT(error_of([&] { convert(changing, folder / "shards", {.format = "webdataset"}); }),
-              HasSubstr("the written files are in " + folder / "shards/.packing"));
+              HasSubstr("The written files are in " + folder / "shards/.packing"));
   EXPECT_THAT(names_in(folder / "shards"), ElementsAre(".packing")) << "no dataset.json";
 }
 
@@ -58,7 +58,7 @@ TEST(Convert, WhatWaitsIsVerifiedAgain) {
   const auto fail = [&](Sample&) { TORCH_CHECK_VALUE(!broken, "the cable is loose"); };
   const Dataset source = changing_digits(folder / "a.tar.packing/a.tar", fail);
   EXPECT_THAT(error_of([&] { convert(source, folder / "a.tar"); }),
-              AllOf(HasSubstr("the cable is loose"), HasSubstr("The same command resumes it")));
+              AllOf(HasSubstr("the cable is loose"), HasSubstr("Run the same command again to resume")));
   EXPECT_THAT(names_in(folder / ""), ElementsAre("a.tar.packing", "whole.tar"));
   broken = false;
   EXPECT_EQ(convert(source, folder / "a.tar").kept, 359);
@@ -140,7 +140,7 @@ TEST(Convert, AllKeysAreCompared) {
   write_text_file(state, json.dump());
   std::filesystem::copy_file(folder / "b.tar", folder / "a.tar.packing/a.tar");
   EXPECT_THAT(error_of([&] { convert(Dataset(source), folder / "a.tar"); }),
-              HasSubstr("the keys of a.tar are not what was written"));
+              HasSubstr("the keys of a.tar differ from the written samples"));
   json["shards"][0]["digest"] = right;
   write_text_file(state, json.dump());
   EXPECT_NO_THROW(convert(Dataset(source), folder / "a.tar"));
@@ -154,7 +154,7 @@ TEST(Convert, FoldersAreCompared) {
   };
   const Dataset changing = changing_digits(folder / "a.packing/a", as_zero);
   EXPECT_THAT(error_of([&] { convert(changing, folder / "a", {.format = "folder"}); }),
-              HasSubstr("there is no \"00000/"));
+              HasSubstr("after writing, \"00000/"));
   const ConvertResult result = convert(digits(), folder / "b", {.format = "folder"});
   EXPECT_EQ(result.compared, 256);
 }
@@ -170,7 +170,7 @@ TEST(Convert, EveryRowOfATableIsCompared) {
   for (int64_t row = 0; row < rows; ++row) lines += c10::str("{\"x\": \"", row == 500 ? "2.50" : "1.5", "\"}\n");
   write_text_file(folder / "a.jsonl", lines);
   EXPECT_THAT(error_of([&] { convert(open(folder / "a.jsonl"), folder / "a.csv"); }),
-              HasSubstr("\"x\" was the text \"2.50\" and is the number 2.5 now"));
+              HasSubstr("\"x\" was the text \"2.50\" and is now the number 2.5"));
   EXPECT_EQ(convert(open(folder / "a.jsonl"), folder / "a.pack").compared, 256);
 }
 
@@ -182,7 +182,7 @@ TEST(Convert, MdsHasHashesThatFindADamagedShard) {
   std::string bytes = read_text_file(shard);
   bytes[bytes.size() / 2] ^= 1;
   write_text_file(shard, bytes);
-  EXPECT_THAT(error_of([&] { open_mds(folder / "a", {.verify = Verify::open}); }), HasSubstr("expected xxh64"));
+  EXPECT_THAT(error_of([&] { open_mds(folder / "a", {.verify = Verify::open}); }), HasSubstr("expected the xxh64"));
 }
 
 TEST(Compare, KnowsWhatFormatsDoToFields) {
@@ -203,7 +203,7 @@ TEST(Compare, KnowsWhatFormatsDoToFields) {
   EXPECT_EQ(difference(sample_of({Field::of("label", three)}), cls), "");
   EXPECT_EQ(difference(sample_of({Field::of("x", three)}), sample_of({Field::of("x", three_float)})), "");
   EXPECT_EQ(difference(sample_of({text("json", "{\"a\": 1}")}), sample_of({text("json", "{\"a\":1}")})), "");
-  EXPECT_THAT(difference(cls, sample_of({text("cls", "4")})), HasSubstr("\"cls\" has other content"));
+  EXPECT_THAT(difference(cls, sample_of({text("cls", "4")})), HasSubstr("\"cls\" has different content"));
   EXPECT_THAT(difference(cls, sample_of({text("txt", "3")})), HasSubstr("\"cls\" is missing"));
   EXPECT_EQ(difference(sample_of({text("png", a_png())}), sample_of({text("image", a_png())})), "");
   const OutputFormat& pack = find_output_format("pack", "");
@@ -231,13 +231,13 @@ TEST(Compare, ATextIsWhatItsNumberPrintsAs) {
   EXPECT_EQ(compared(text("5"), number(five, c10::kLong)), "");
   EXPECT_EQ(compared(number(half, c10::kDouble), text("1.5")), "");
   EXPECT_THAT(compared(text("1e3"), number(thousand, c10::kDouble)),
-              HasSubstr("\"x\" was the text \"1e3\" and is the number 1000.0 now"));
+              HasSubstr("\"x\" was the text \"1e3\" and is now the number 1000.0"));
   for (const char* other : {"+5", "05", " 5", "5.0", "5e0"})
-    EXPECT_THAT(compared(text(other), number(five, c10::kLong)), HasSubstr("is the number 5 now")) << other;
-  EXPECT_THAT(compared(text("1.50"), number(half, c10::kDouble)), HasSubstr("is the number 1.5 now"));
-  EXPECT_THAT(compared(text("1e3"), text("1000.0")), HasSubstr("has other content"));
+    EXPECT_THAT(compared(text(other), number(five, c10::kLong)), HasSubstr("is now the number 5")) << other;
+  EXPECT_THAT(compared(text("1.50"), number(half, c10::kDouble)), HasSubstr("is now the number 1.5"));
+  EXPECT_THAT(compared(text("1e3"), text("1000.0")), HasSubstr("has different content"));
   EXPECT_EQ(compared(number(odd, c10::kLong), number(odd_too, c10::kUInt64)), "");
-  EXPECT_THAT(compared(number(odd, c10::kLong), number(even, c10::kDouble)), HasSubstr("has other content"));
+  EXPECT_THAT(compared(number(odd, c10::kLong), number(even, c10::kDouble)), HasSubstr("has different content"));
 }
 
 // Not its size alone.
@@ -255,12 +255,13 @@ TEST(Compare, APictureIsDecoded) {
   EXPECT_EQ(difference(raw, as_png), "");
   EXPECT_EQ(difference(as_png, raw), "");
   EXPECT_EQ(difference(as_png, sample_of(file("png", again))), "") << "laid out in another way";
-  EXPECT_THAT(difference(as_png, sample_of(file("png", other))), HasSubstr("has other content"));
-  EXPECT_THAT(difference(raw, sample_of(file("png", other))), HasSubstr("has other content"));
+  EXPECT_THAT(difference(as_png, sample_of(file("png", other))), HasSubstr("has different content"));
+  EXPECT_THAT(difference(raw, sample_of(file("png", other))), HasSubstr("has different content"));
   EXPECT_EQ(difference(as_png, sample_of(file("jpg", jpg)), 80), "");
   EXPECT_EQ(difference(raw, sample_of(file("jpg", jpg)), 80), "");
-  EXPECT_THAT(difference(as_png, sample_of(file("jpg", other_jpg)), 80), HasSubstr("has other content"));
-  EXPECT_THAT(difference(as_png, sample_of(file("jpg", jpg))), HasSubstr("has other content")) << "nobody made it one";
+  EXPECT_THAT(difference(as_png, sample_of(file("jpg", other_jpg)), 80), HasSubstr("has different content"));
+  EXPECT_THAT(difference(as_png, sample_of(file("jpg", jpg))), HasSubstr("has different content"))
+      << "nobody made it one";
 }
 
 }  // namespace bellows::data

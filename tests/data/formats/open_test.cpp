@@ -156,7 +156,7 @@ TEST_F(OpenByContent, AmbiguousFoldersSaySo) {
   std::filesystem::remove(folder / "two/b.beton");
   EXPECT_EQ(open(folder / "two").size(), 2) << "a table beside shards describes them";
   write_text_file(folder / "two/x.png", a_png());
-  EXPECT_THAT(error_of([&] { open(folder / "two"); }), HasSubstr("JPEG or PNG pictures; 1 files of the format tar"));
+  EXPECT_THAT(error_of([&] { open(folder / "two"); }), HasSubstr("JPEG or PNG images; 1 files of the format tar"));
 }
 
 TEST_F(OpenByContent, UnknownContentIsDescribed) {
@@ -171,10 +171,10 @@ TEST_F(OpenByContent, UnknownContentIsDescribed) {
            {"version https://git-lfs.github.com/spec/v1\noid", "a git-lfs pointer"},
            {std::string("\x89HDF\r\n\x1a\n", 8), "an HDF5 file"},
            {"{\n  \"a\": [1, 2]\n}", "JSON text"},
-           {"just words", "something that begins with \"just words\""},
+           {"just words", "unknown content that begins with \"just words\""},
            {std::string("PK\x03\x04", 4) + std::string(40, 'x'), "a zip archive"}}) {
-    EXPECT_THAT(message(content), AllOf(HasSubstr("open: " + folder / "x" + ": expected a data set, found " + words),
-                                        HasSubstr("Accepted: Bellows pack, "), HasSubstr("folders of")));
+    EXPECT_THAT(message(content), AllOf(HasSubstr("open: " + folder / "x" + ": expected a dataset, found " + words),
+                                        HasSubstr("Supported formats: Bellows pack, "), HasSubstr("folders of")));
   }
   write_text_file(folder / "x", "x");
   EXPECT_THAT(error_of([&] { open("ftp://host/a.tar"); }), HasSubstr("only http:// and https://"));
@@ -194,7 +194,7 @@ TEST_F(OpenByContent, MdsShardsAreComparedWithTheirHashes) {
     }
     const Dataset damaged = open(set);
     EXPECT_THAT(error_of([&] { damaged.source()->read(0); }),
-                AllOf(HasSubstr("read: sample"), HasSubstr("shard.00000.mds"), HasSubstr("expected xxh64")));
+                AllOf(HasSubstr("read: sample"), HasSubstr("shard.00000.mds"), HasSubstr("expected the xxh64")));
   }
 }
 
@@ -256,12 +256,12 @@ TEST_F(OpenByContent, FoldersOfPicturesHaveNoUrl) {
     return error_of([&] { open(server.url(path), {.cache_folder = folder / "cache"}); });
   };
   for (const char* path : {"/pets", "/cat.png"})
-    EXPECT_THAT(message(path),
-                AllOf(HasSubstr("Name a folder's files, URL/train-{000..099}.tar"),
-                      HasSubstr("make such of pictures by bellows pack"), Not(HasSubstr("and folders of"))));
+    EXPECT_THAT(message(path), AllOf(HasSubstr("Otherwise name its files: URL/train-{000..099}.tar"),
+                                     HasSubstr("create such files from images, use `bellows pack`"),
+                                     Not(HasSubstr("and folders of"))));
   EXPECT_THAT(message("/pets/"),
               AllOf(HasSubstr("status 404"), HasSubstr("name the files (" + server.url("/pets/train-")),
-                    HasSubstr("become such files by bellows pack")));
+                    HasSubstr("create such files from folders of images, use `bellows pack`")));
 }
 
 }  // namespace

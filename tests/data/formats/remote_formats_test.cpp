@@ -208,8 +208,8 @@ TEST_P(RemoteFormat, SaysThatAFileChanged) {
   } catch (const c10::ValueError& error) {
     message = user_message(error);
   }
-  EXPECT_THAT(message, HasSubstr("was changed on the server since it was opened"));
-  EXPECT_THAT(message, HasSubstr("Open the data set again"));
+  EXPECT_THAT(message, HasSubstr("has changed on the server since it was opened"));
+  EXPECT_THAT(message, HasSubstr("Open the dataset again"));
 }
 
 /// Reads all samples; returns the error's text where one cannot be read.
@@ -234,7 +234,7 @@ TEST_P(RemoteFormatWithChecks, IsFetchedAnewWhereItCameDamaged) {
   };
   for (int i = 0; i < 2; ++i) {
     const std::string message = read_all(open_all);
-    EXPECT_THAT(message, HasSubstr("the copy in the cache, " + folder / "cache/files/"));
+    EXPECT_THAT(message, HasSubstr("the cached copy " + folder / "cache/files/"));
     EXPECT_THAT(message, HasSubstr(server.url("/" + name)));
   }
   server.put("/" + name, good);
@@ -324,8 +324,8 @@ TEST_P(RemoteImages, DamagedInsideAreFetchedAnewAndNameTheirCopy) {
   for (int i = 0; i < 2; ++i) {
     const std::string message = decode_all();
     EXPECT_THAT(message, HasSubstr("decode: sample"));
-    EXPECT_THAT(message, HasSubstr("the copy in the cache, " + folder / "cache/files/"));
-    EXPECT_THAT(message, HasSubstr("it is fetched again"));
+    EXPECT_THAT(message, HasSubstr("the cached copy " + folder / "cache/files/"));
+    EXPECT_THAT(message, HasSubstr("the file is downloaded again"));
   }
   serve(good);
   EXPECT_EQ(decode_all(), "no error");
@@ -337,8 +337,7 @@ TEST_P(RemoteImages, DamagedAtTheServerAreNotFetchedByEveryRun) {
   serve(bad);
   for (int i = 0; i < 3; ++i) EXPECT_THAT(decode_all(), HasSubstr("decode: sample"));
   const size_t requests = server.served().size();
-  for (int i = 0; i < 2; ++i)
-    EXPECT_THAT(decode_all(), HasSubstr("The server has sent the same bytes again and again."));
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(decode_all(), HasSubstr("The server sends the same bytes each time."));
   int64_t sent = 0;
   for (size_t i = requests; i < server.served().size(); ++i) sent += server.served()[i].body_bytes;
   EXPECT_LT(sent, static_cast<int64_t>(good.size())) << "looked at only";
@@ -368,7 +367,7 @@ TEST(RemoteRecordio, ComesInTheOrderOfItsIndex) {
   for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(seen(local->read(i)) == seen(remote->read(i))) << i;
   server.put("/a.idx", "0\t0\n");
   std::filesystem::remove_all(folder / "cache");
-  EXPECT_THAT(message_of([&] { open_remote(); }), HasSubstr("a.idx: does not name the record"));
+  EXPECT_THAT(message_of([&] { open_remote(); }), HasSubstr("a.idx: the index does not list the record"));
   server.always("/a.idx", {.status = 503});
   std::filesystem::remove_all(folder / "cache");
   EXPECT_THAT(message_of([&] { open_remote(); }), HasSubstr("status 503"));

@@ -136,7 +136,7 @@ TEST(ExpandShards, KnowsRangesListsAndJoins) {
 TEST(ExpandShards, ExplainsWhatIsWrong) {
   EXPECT_THAT(error_of([] { expand_shards("a-{5..2}.tar"); }), HasSubstr("first <= last"));
   EXPECT_THAT(error_of([] { expand_shards("a-{0..x}.tar"); }), HasSubstr("{0..x}"));
-  EXPECT_THAT(error_of([] { expand_shards("a-{0..3.tar"); }), HasSubstr("without \"}\""));
+  EXPECT_THAT(error_of([] { expand_shards("a-{0..3.tar"); }), HasSubstr("\"{\" has no matching \"}\""));
   EXPECT_THAT(error_of([] { expand_shards("/nowhere/*.tar"); }), HasSubstr("no file matches /nowhere/*.tar"));
 }
 
@@ -155,7 +155,7 @@ TEST(TensorSource, RefusesWhatDoesNotFit) {
   EXPECT_THAT(error_of([] {
                 from_tensors({{"a", at::zeros({3})}, {"b", at::zeros({4})}});
               }),
-              HasSubstr("\"b\" has 4 rows, \"a\" has 3"));
+              HasSubstr("\"b\" has 4 rows, but \"a\" has 3"));
   EXPECT_THAT(error_of([] { from_tensors({{"a", at::zeros({})}}); }), HasSubstr("a scalar"));
 }
 

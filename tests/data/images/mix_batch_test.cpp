@@ -108,7 +108,7 @@ TEST(MixBatch, ChecksWhatItGets) {
   const at::Tensor floats = at::ones({2, 3, 4, 4}), labels = at::arange(2);
   EXPECT_THAT(error_of([&] { mix_batch(batch(floats, labels), {.mixup_alpha = -1}, 0); }), HasSubstr("got -1 and 0"));
   EXPECT_THAT(error_of([&] { mix_batch(batch(floats.to(at::kByte), labels), {.mixup_alpha = 1}, 0); }),
-              HasSubstr("mixup needs pictures of floats, got Byte"));
+              HasSubstr("mixup needs floating-point images, got Byte"));
   EXPECT_THAT(error_of([&] { mix_batch(batch(floats, floats), {.cutmix_alpha = 1}, 0); }),
               HasSubstr("\"label\" int64 [N]"));
   EXPECT_THAT(error_of([&] { mix_batch(batch(floats, labels.add(4)), {.cutmix_alpha = 1, .num_classes = 5}, 0); }),

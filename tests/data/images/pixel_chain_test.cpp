@@ -98,7 +98,7 @@ TEST(PixelChain, RoundsToBytesAndTakesGray) {
   EXPECT_THAT(error_of([&] {
                 colors(image, random, {out.data(), c10::ScalarType::Byte, false});
               }),
-              HasSubstr("expected a picture of 3 channels, got 1"));
+              HasSubstr("expected an image with 3 channels, got 1"));
 }
 
 TEST(PixelChain, IsTheLoadersLastPass) {

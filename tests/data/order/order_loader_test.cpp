@@ -103,12 +103,12 @@ TEST(Ranks, RefuseWorldsThatCannotBe) {
   EXPECT_THAT(error_of([] { counted(5).distributed(3, 3).loader(); }), HasSubstr("a rank in [0, 3), got 3"));
   EXPECT_THAT(error_of([] { counted(5).distributed(0, 0).loader(); }), HasSubstr("1 to 16777216 ranks, got 0"));
   EXPECT_THAT(error_of([] { counted(5).batch(2, Remainder::drop).distributed(0, 3).loader(); }),
-              HasSubstr("5 samples make no full batch of 2 on each of 3 ranks"));
+              HasSubstr("5 samples are not enough for a full batch of 2 on each of 3 ranks"));
   EXPECT_THAT(error_of([] { counted(5).batch(INT64_MAX, Remainder::pad).loader(); }),
-              HasSubstr("at most 4294967296 where batches are padded"));
+              HasSubstr("at most 4294967296 if batches are padded"));
   Loader loader = counted(5).batch(2).loader();
   EXPECT_THAT(error_of([&] { loader.start_at(3, 6); }),
-              HasSubstr("expected 0 to 5 samples to be taken already, got 6. Epoch 3 has 5"));
+              HasSubstr("expected 0 to 5 samples that are already consumed, got 6. Epoch 3 has 5"));
   EXPECT_THAT(error_of([&] { loader.start_at(3, -1); }), HasSubstr("got -1"));
   EXPECT_FALSE(loader.next());  // no epoch was begun
   loader.start_at(3, 5);
@@ -186,12 +186,12 @@ TEST(Mixed, EndsWithTheFirstOrTheLast) {
 }
 
 TEST(Mixed, RefusesWhatMakesNoSense) {
-  EXPECT_THAT(error_of([] { mixed({1, 2}, {1}); }), HasSubstr("a weight for each of 2 data sets, got 1"));
+  EXPECT_THAT(error_of([] { mixed({1, 2}, {1}); }), HasSubstr("a weight for each of 2 datasets, got 1"));
   EXPECT_THAT(error_of([] { mixed({}, {}); }), HasSubstr("at least one weight"));
-  EXPECT_THAT(error_of([] { mixed({3, 0}, {1, 1}); }), HasSubstr("number 1 has 0 samples and weight 1"));
-  EXPECT_THAT(error_of([] { mixed({3, 2}, {1, 0}); }), HasSubstr("number 1 has 2 samples and weight 0"));
-  EXPECT_THAT(error_of([] { mixed({1000, 1000}, {1, 1e-9}, MixEnd::last); }), HasSubstr("expected at most 8589934592"));
-  EXPECT_THAT(error_of([] { mixed({INT64_MAX, 1}, {1, 1}, MixEnd::last); }), HasSubstr("expected at most 8589934592"));
+  EXPECT_THAT(error_of([] { mixed({3, 0}, {1, 1}); }), HasSubstr("dataset 1 has 0 samples and weight 1"));
+  EXPECT_THAT(error_of([] { mixed({3, 2}, {1, 0}); }), HasSubstr("dataset 1 has 2 samples and weight 0"));
+  EXPECT_THAT(error_of([] { mixed({1000, 1000}, {1, 1e-9}, MixEnd::last); }), HasSubstr("the limit is 8589934592"));
+  EXPECT_THAT(error_of([] { mixed({INT64_MAX, 1}, {1, 1}, MixEnd::last); }), HasSubstr("the limit is 8589934592"));
 }
 
 TEST(Curriculum, LengthensTheEpochsOfALoader) {

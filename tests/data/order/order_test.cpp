@@ -76,7 +76,7 @@ TEST(Order, TellsThatItWasMadeForAnotherSource) {
     const bool any_source = name == "sequential" || name == "shuffled" || name == "buffered" || name == "page_shuffled";
     if (any_source) continue;
     const std::string message = error_of([&, &made = order] { made->positions(*counting(51), 0, 0); });
-    EXPECT_THAT(message, HasSubstr("made of 50 ")) << name;
+    EXPECT_THAT(message, HasSubstr("was created for 50 ")) << name;
     EXPECT_THAT(message, HasSubstr("the source has 51 samples (numbers)")) << name;
   }
 }
@@ -193,7 +193,7 @@ TEST(PageShuffledOrder, RefusesBlocksThatDoNotRise) {
   for (const std::vector<int64_t>& starts : {std::vector<int64_t>{1, 5}, {0, 5, 5}, {0, 10}, {0, 7, 3}}) {
     const BlockSource source(10, starts);
     EXPECT_THAT(error_of([&] { page_shuffled()->positions(source, 0, 0); }),
-                HasSubstr("do not rise up to its size, 10"));
+                HasSubstr("must begin at 0 and increase up to its size, 10"));
   }
   EXPECT_EQ(page_shuffled()->positions(BlockSource(0, {0, 5}), 0, 0).size(), 0);
 }
@@ -325,20 +325,20 @@ TEST(Order, RefusesWhatMakesNoSense) {
   refuses([] { weighted({0, 0}); }, "all 2 weights are 0");
   refuses([] { weighted({1, -1}); }, "got -1 at 1");
   refuses([] { weighted({1, std::nan("")}); }, "got nan at 1");
-  refuses([] { weighted({1, 0, 1}, {.replacement = false, .samples = 3}); }, "only 2 have a weight above 0");
-  refuses([] { weighted({1}, {.samples = -1}); }, "0 to 8589934592 samples an epoch, got -1");
-  refuses([] { weighted({1}, {.samples = INT64_MAX}); }, "samples an epoch, got 9223372036854775807");
+  refuses([] { weighted({1, 0, 1}, {.replacement = false, .samples = 3}); }, "only 2 samples have a weight above 0");
+  refuses([] { weighted({1}, {.samples = -1}); }, "0 to 8589934592 samples per epoch, got -1");
+  refuses([] { weighted({1}, {.samples = INT64_MAX}); }, "samples per epoch, got 9223372036854775807");
   refuses([] { class_balanced({}); }, "a label for each sample");
   refuses([] { class_balanced({1}, -1); }, "got -1");
   refuses([] { class_balanced({1, 2, 3, 4}, INT64_MAX / 4 + 1); }, "0 to 2147483648 samples of each of 4 classes");
-  refuses([] { curriculum({1, std::nan("")}, growing_pacing(0.1, 1)); }, "difficulty of sample 1 is not a number");
+  refuses([] { curriculum({1, std::nan("")}, growing_pacing(0.1, 1)); }, "difficulty of sample 1 is NaN");
   refuses([] { curriculum({1}, {}); }, "pacing function, got an empty one");
   refuses([] { curriculum({1}, [](double) { return 1.5; })->positions(*counting(1), 0, 0); }, "(0, 1], got 1.5");
   refuses([] { growing_pacing(0, 1); }, "got 0");
   refuses([] { growing_pacing(1, 0); }, "positive number of epochs, got 0");
   refuses([] { bucketed({1}, {.together = 3, .window = 10}); }, "got 10 and 3");
   refuses([] { bucketed({1, -4}); }, "sample 1 has length -4");
-  refuses([] { padding_share(Positions::ascending(3), {1, 2}, 2); }, "2 lengths, and position 2");
+  refuses([] { padding_share(Positions::ascending(3), {1, 2}, 2); }, "position 2, but there are only 2 lengths");
 }
 
 }  // namespace

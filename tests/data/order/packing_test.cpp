@@ -154,7 +154,7 @@ TEST(Packing, RefusesWhatDoesNotFit) {
   EXPECT_THAT(error_of([&] {
                 packed(documents, "text", pack_rows({4, 2}, {}))->read(0);
               }),
-              HasSubstr("has 3 tokens, its packing expects at least 4"));
+              HasSubstr("has 3 tokens, but the packing expects at least 4"));
   const SourcePtr floats = from_tensors({{"text", at::ones({2, 3})}});
   EXPECT_THAT(error_of([&] { packed(floats, "text", pack_rows({3, 3}, {}))->read(0); }), HasSubstr("found type Float"));
   const SourcePtr tables = from_tensors({{"text", at::ones({2, 3, 2}, at::kLong)}});

@@ -134,7 +134,7 @@ TEST(Tokenize, SaysWhatIsMissing) {
   EXPECT_THAT(error_of([&] { open(folder / "x.tar").tokenize(word_lengths, "text").source()->read(0); }),
               HasSubstr("sample \"s0\" (id 0), txt at byte 512 of " + (folder / "x.tar") + " has no text \"text\""));
   EXPECT_THAT(error_of([&] { open(folder / "x.jsonl").tokenize(word_lengths, "id").source()->read(0); }),
-              HasSubstr("has numbers as \"id\""));
+              HasSubstr("has numbers in \"id\""));
   EXPECT_THAT(error_of([&] { sets.at("tar").tokenize(word_lengths, "cls").source()->read(0); }),
               HasSubstr("has \"tokens\" already"));
   EXPECT_THAT(error_of([&] { open(folder / "x.tar").tokenize({}); }), HasSubstr("got no function"));

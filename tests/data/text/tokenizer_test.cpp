@@ -40,7 +40,7 @@ TEST(Tokenizer, WordPiecesAreThoseOfTransformers) {
     write_text_file(folder / "vocab.txt", lines);
     const TextTokenizer tokenizer = open_tokenizer(folder / "vocab.txt");
     EXPECT_EQ(tokenizer.vocabulary, static_cast<int64_t>(one["vocabulary"].size()));
-    EXPECT_THAT(tokenizer.description, HasSubstr(one["cased"].get<bool>() ? "case as it is" : "lower case"));
+    EXPECT_THAT(tokenizer.description, HasSubstr(one["cased"].get<bool>() ? "cased" : "lowercase"));
     EXPECT_GE(one["texts"].size(), 17u);
     for (const auto& row : one["texts"])
       EXPECT_EQ(tokenizer.encode(row[0].get<std::string>()), row[1].get<std::vector<int64_t>>()) << row[0];
@@ -115,25 +115,24 @@ TEST(TextSource, RefusesWhatIsNoText) {
   const auto error = [](const Source& from, int64_t i) { return error_of([&] { from.read(i); }); };
   EXPECT_THAT(tokens_of(source.read(0)), ElementsAre(2, 4, 3));
   EXPECT_THAT(error(source, 1), HasSubstr("text: sample 1, "));
-  EXPECT_THAT(error(source, 1), HasSubstr("the text is empty, or has nothing that is a token"));
-  EXPECT_THAT(error(source, 2),
-              HasSubstr("no class is called \"yess\". Did you mean \"yes\"? There are 2: \"no\", \"yes\"."));
+  EXPECT_THAT(error(source, 1), HasSubstr("the text is empty, or it contains no tokens"));
+  EXPECT_THAT(error(source, 2), HasSubstr("Did you mean \"yes\"? The dataset has 2 classes: \"no\", \"yes\"."));
   EXPECT_THAT(error(source, 3), HasSubstr("has no text \"text\""));
   EXPECT_THAT(source.lengths(), ElementsAre(3, 0, 0, 0)) << "bad ones are for the loader to say";
   EXPECT_THAT(error(TextSource(stored("x.tar"), {.tokenizer = words}), 0),
-              HasSubstr("expected UTF-8, found another byte at 1 of 2"));
+              HasSubstr("expected UTF-8, found an invalid byte at 1 of 2"));
   EXPECT_THAT(error_of([&] { TextSource(stored("picture.tar"), {.tokenizer = byte_tokenizer()}); }),
-              HasSubstr("has no texts; it holds png, cls"));
+              HasSubstr("has no texts; it contains png, cls"));
   const TextSource misspelt(number_labels(stored("x.jsonl"), {"yess"}), {.tokenizer = words});
   const Sample third = misspelt.read(2);
   EXPECT_THAT(third.where(third.find("label")), HasSubstr("sample 2, label at byte 64 of"));
   EXPECT_THAT(error_of([&] { TextSource(stored("x.jsonl"), {}); }),
-              HasSubstr("texts need a tokenizer: set tokenizer to bytes"));
+              HasSubstr("a text needs a tokenizer. Set tokenizer to bytes"));
   EXPECT_THAT(error_of([&] { TextSource(stored("x.jsonl"), {.tokenizer = words, .max_tokens = 2}); }),
-              HasSubstr("leaves room between the marks of WordPiece, 5 words, lower case"));
+              HasSubstr("number of special tokens of WordPiece, 5 words, lowercase"));
   write_text_file(folder / "two.jsonl", "{\"title\": \"a\", \"body\": \"b\", \"label\": 1}\n");
   EXPECT_THAT(error_of([&] { TextSource(stored("two.jsonl"), {.tokenizer = words}); }),
-              HasSubstr("has several texts; it holds title, body, label. Say which field it is: text_field."));
+              HasSubstr("it contains title, body, label. Set text_field to the field with the text."));
   write_text_file(folder / "ids.jsonl", "{\"tokens\": [1, 2, 7], \"label\": 1}\n{\"tokens\": [], \"label\": 1}\n");
   const TextSource ids(stored("ids.jsonl"), {.max_tokens = 2, .vocabulary = 7});
   EXPECT_THAT(tokens_of(ids.read(0)), ElementsAre(1, 2)) << "cut";

@@ -30,7 +30,7 @@ class Spool {
   explicit Spool(const std::string& beside) : beside_(beside) {
     std::string pattern = beside + ".tmp-XXXXXX";
     const int fd = ::mkstemp(pattern.data());
-    TORCH_CHECK(fd >= 0, "arrays_sink: cannot write beside ", beside, ": ", errno_message(errno),
+    TORCH_CHECK(fd >= 0, "arrays_sink: cannot write next to ", beside, ": ", errno_message(errno),
                 ". The folder must exist and be writable.");
     ::unlink(pattern.c_str());
     file_.reset(::fdopen(fd, "w+b"));
@@ -63,7 +63,7 @@ class Spool {
 
  private:
   void check(bool good) const {
-    TORCH_CHECK(good, "arrays_sink: cannot write beside ", beside_, " at byte ", size_, ": ", errno_message(errno),
+    TORCH_CHECK(good, "arrays_sink: cannot write next to ", beside_, " at byte ", size_, ": ", errno_message(errno),
                 ".");
   }
 
@@ -87,7 +87,7 @@ class ArraysSink final : public Sink {
     for (const Field& field : sample.fields) fields_.push_back(as_array(field, sample));
     if (columns_.empty()) learn(sample);
     TORCH_CHECK_VALUE(sample.fields.size() == columns_.size(), "arrays_sink: ", sample.where(), " has ",
-                      sample.fields.size(), " fields, those before have ", columns_.size(), ".");
+                      sample.fields.size(), " fields, but the samples before it have ", columns_.size(), ".");
     std::vector<io::ByteSpan> values;
     values.reserve(columns_.size());
     for (const auto& column : columns_) values.push_back(value_of(*column, sample));
@@ -98,8 +98,8 @@ class ArraysSink final : public Sink {
   }
 
   void close() override {
-    TORCH_CHECK_VALUE(!columns_.empty(), "arrays_sink: nothing was written to ", path_,
-                      ": what arrays there are is learnt from the first sample.");
+    TORCH_CHECK_VALUE(!columns_.empty(), "arrays_sink: no sample was written to ", path_,
+                      ", so the arrays of the file are unknown.");
     for (const auto& column : columns_) column->shape[0] = rows_;
     state_.run("arrays_sink", [&] { write_file(); });
   }
@@ -130,12 +130,13 @@ class ArraysSink final : public Sink {
   void learn(const Sample& sample) {
     TORCH_CHECK_VALUE(!sample.fields.empty(), "arrays_sink: ", sample.where(), " has no fields.");
     TORCH_CHECK_VALUE(suffix_ != ".npy" || sample.fields.size() == 1, "arrays_sink: ", sample.where(), " has ",
-                      sample.fields.size(), " fields; a .npy file holds one array. Write .npz or .safetensors.");
+                      sample.fields.size(),
+                      " fields, but a .npy file contains only one array. Write .npz or .safetensors.");
     std::vector<std::unique_ptr<Column>> columns;
     columns.reserve(fields_.size());
     for (const Field& field : fields_) {
-      TORCH_CHECK_VALUE(&field == find(field.name), "arrays_sink: ", sample.where(), ": two arrays would be called \"",
-                        field.name, "\".");
+      TORCH_CHECK_VALUE(&field == find(field.name), "arrays_sink: ", sample.where(),
+                        ": two arrays would have the name \"", field.name, "\".");
       columns.push_back(std::make_unique<Column>(field, path_));
       // This header already has the length of the final one, because the length does not depend on the number of rows.
       if (suffix_ != ".safetensors") columns.back()->spool.write(io::as_bytes(header(*columns.back())));
@@ -147,7 +148,7 @@ class ArraysSink final : public Sink {
   Field as_array(const Field& field, const Sample& sample) {
     if (field.is_array) return field;
     TORCH_CHECK_VALUE(field.name == "cls", "arrays_sink: ", sample.where(&field),
-                      " is a file, not an array. Decode it, or choose another format.");
+                      " is an encoded file, not an array. Decode it, or choose another format.");
     try {
       label_ = parse_label(field, "");
     } catch (const c10::ValueError& error) {
@@ -163,11 +164,13 @@ class ArraysSink final : public Sink {
 
   io::ByteSpan value_of(const Column& column, const Sample& sample) const {
     const Field* field = find(column.name);
-    TORCH_CHECK_VALUE(field, "arrays_sink: ", sample.where(), " has no \"", column.name, "\", which others have.");
+    TORCH_CHECK_VALUE(field, "arrays_sink: ", sample.where(), " has no \"", column.name,
+                      "\", which other samples have.");
     const auto sizes = c10::IntArrayRef(column.shape).slice(1);
     TORCH_CHECK_VALUE(field->dtype == column.dtype && field->sizes == sizes, "arrays_sink: ", sample.where(), ": \"",
-                      field->name, "\" is ", c10::toString(field->dtype), " ", field->sizes, ", those before are ",
-                      c10::toString(column.dtype), " ", sizes, ". Arrays have one type and size.");
+                      field->name, "\" is ", c10::toString(field->dtype), " ", field->sizes,
+                      ", but the samples before it have ", c10::toString(column.dtype), " ", sizes,
+                      ". All rows of an array have the same type and size.");
     return field->bytes;
   }
 

@@ -119,7 +119,7 @@ class BetonSink final : public Sink {
   void close() override {
     state_.check("beton_sink");
     TORCH_CHECK_VALUE(writer_, "beton_sink: no sample was written to ", path_,
-                      ", and only samples say which fields the file has.");
+                      ", so the fields of the file are unknown.");
     state_.run("beton_sink", [&] { writer_->close(); });
   }
 
@@ -131,8 +131,8 @@ class BetonSink final : public Sink {
     taken_.clear();
     for (size_t i = 0; i < columns_.size(); ++i) values.push_back(value(sample, i));
     for (const Field& field : sample.fields) {
-      TORCH_CHECK_VALUE(std::ranges::find(taken_, &field) != taken_.end(), "has \"", field.name,
-                        "\", which the first sample does not have, or has once only.");
+      TORCH_CHECK_VALUE(std::ranges::find(taken_, &field) != taken_.end(), "the sample has the field \"", field.name,
+                        "\", which the first sample does not have, or has only once.");
     }
     writer_->add(values);
   }
@@ -152,7 +152,7 @@ class BetonSink final : public Sink {
       const bool image = column.to.type == io::BetonType::image;
       if (image ? is_picture(field) : field.name == column.from) return field;
     }
-    TORCH_CHECK_VALUE(false, "has no \"", column.from, "\", which the first sample has.");
+    TORCH_CHECK_VALUE(false, "the sample has no field \"", column.from, "\", which the first sample has.");
   }
 
   io::BetonValue value(const Sample& sample, size_t i) {
@@ -160,7 +160,7 @@ class BetonSink final : public Sink {
     const Field& field = field_of(sample, column);
     taken_.push_back(&field);
     TORCH_CHECK_VALUE(column.to.type == io::BetonType::image || beton_column(field).to == column.to, "\"", field.name,
-                      "\" is of another type or size than in the first sample.");
+                      "\" has a different type or size than in the first sample.");
     switch (column.to.type) {
       case io::BetonType::image:
         return image(field);
@@ -213,7 +213,7 @@ class BetonSink final : public Sink {
 
   static at::Tensor rgb_of(const Field& field) {
     const int64_t height = field.sizes[0], width = field.sizes[1], channels = field.sizes[2];
-    TORCH_CHECK_VALUE(channels == 1 || channels == 3, "expected a picture of 1 or 3 channels, got sizes ", field.sizes,
+    TORCH_CHECK_VALUE(channels == 1 || channels == 3, "expected an image of 1 or 3 channels, got sizes ", field.sizes,
                       ".");
     const at::Tensor image = at::empty({height, width, 3}, at::TensorOptions().dtype(c10::kByte));
     auto* out = image.mutable_data_ptr<uint8_t>();

@@ -62,7 +62,7 @@ int64_t folder_label(const Field& field, const Sample& sample) {
   }
   const bool object = field.name == "json" && io::as_text(field.bytes).find('{') != std::string_view::npos;
   TORCH_CHECK_VALUE(!object, what,
-                    "a folder of pictures cannot hold a JSON object. Choose another format, or a number.");
+                    "an image folder cannot store a JSON object. Choose another format, or use a number as the label.");
   try {
     return parse_label(field, "");
   } catch (const c10::ValueError& error) {
@@ -74,7 +74,7 @@ int64_t folder_label(const Field& field, const Sample& sample) {
 /// its id.
 std::string picture_path(const Sample& sample, const std::vector<std::string>& classes) {
   const Field* picture = find_picture(sample);
-  TORCH_CHECK_VALUE(picture, "image_folder_sink: ", sample.where(), " has no picture: no jpg, jpeg, png or image.");
+  TORCH_CHECK_VALUE(picture, "image_folder_sink: ", sample.where(), " has no image (jpg, jpeg, png or image).");
   std::string folder;
   if (const Field* field = find_label(sample)) {
     const int64_t label = folder_label(*field, sample);
@@ -87,7 +87,7 @@ std::string picture_path(const Sample& sample, const std::vector<std::string>& c
   while (key.starts_with("./")) key.erase(0, 2);
   if (key.empty()) key = zero_padded(sample.id, 8);
   TORCH_CHECK_VALUE(stays_inside(key), "image_folder_sink: the key ", io::printable(key),
-                    " leads out of the folder, or cannot be a path.");
+                    " is not a valid path inside the folder.");
   return (key.starts_with(folder) ? key : folder + key) + "." + picture_suffix(*picture, sample);
 }
 
@@ -97,11 +97,11 @@ class ImageFolderSink final : public Sink {
       : folder_(folder, "image_folder_sink"), classes_(options.classes) {
     for (const std::string& name : classes_) {
       TORCH_CHECK_VALUE(stays_inside(name) && name.find('/') == std::string::npos,
-                        "image_folder_sink: a folder cannot be called ", io::printable(name), ".");
+                        "image_folder_sink: this is not a valid name of a folder: ", io::printable(name), ".");
     }
-    TORCH_CHECK_VALUE(
-        std::is_sorted(classes_.begin(), classes_.end()),
-        "image_folder_sink: expected the classes sorted: ", "labels are read back in the order of the folders' names.");
+    TORCH_CHECK_VALUE(std::is_sorted(classes_.begin(), classes_.end()),
+                      "image_folder_sink: the classes must be sorted, because labels are read back in the order of the "
+                      "folder names.");
   }
 
   void write(const Sample& sample) override {
@@ -110,11 +110,12 @@ class ImageFolderSink final : public Sink {
     const Field* label = find_label(sample);
     for (const Field& field : sample.fields) {
       TORCH_CHECK_VALUE(&field == picture || &field == label, "image_folder_sink: ", sample.where(&field),
-                        ": a folder of ", "pictures cannot hold \"", field.name,
+                        ": an image folder cannot store the field \"", field.name,
                         "\". Choose another format, or leave the field out.");
     }
-    TORCH_CHECK_VALUE(labelled_.value_or(label != nullptr) == (label != nullptr), "image_folder_sink: ", sample.where(),
-                      label ? " has a label; others have none." : " has no label; others have one.");
+    TORCH_CHECK_VALUE(
+        labelled_.value_or(label != nullptr) == (label != nullptr), "image_folder_sink: ", sample.where(),
+        label ? " has a label, but other samples have none." : " has no label, but other samples have one.");
     labelled_ = label != nullptr;
     if (label) labels_.insert(folder_label(*label, sample));
     if (picture->is_array) {
@@ -135,10 +136,10 @@ class ImageFolderSink final : public Sink {
   void check_labels() const {
     int64_t expected = 0;
     for (const int64_t label : labels_) {
-      TORCH_CHECK_VALUE(label == expected, "image_folder_sink: labels have to be 0 … ", *labels_.rbegin(),
-                        " without a gap, none is ", expected,
-                        ": when a folder is read, labels count its class folders. Renumber the classes, or choose ",
-                        "another format.");
+      TORCH_CHECK_VALUE(label == expected, "image_folder_sink: the labels must be 0 to ", *labels_.rbegin(),
+                        " without a gap, but no label is ", expected,
+                        ". When an image folder is read, labels are the positions of its class folders. Renumber the "
+                        "classes, or choose another format.");
       ++expected;
     }
   }
@@ -150,7 +151,7 @@ class ImageFolderSink final : public Sink {
     const std::string path = folder_ / name;
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     TORCH_CHECK_VALUE(fd >= 0 || errno != EEXIST, "image_folder_sink: ", sample.where(),
-                      ": a sample before it is called ", name, ", too.");
+                      ": an earlier sample has the same file name ", name, ".");
     TORCH_CHECK(fd >= 0, "image_folder_sink: cannot write ", path, ": ", errno_message(errno), ".");
     state_.run("image_folder_sink", [&] { write_all(fd, bytes, path); });
   }

@@ -26,7 +26,7 @@ constexpr std::string_view kKeyColumn = "__key__";
 std::string learn_encoding(const Field& field, const Sample& sample) {
   if (field.is_array) {
     const std::string type(io::mds_dtype_name(field.dtype));
-    TORCH_CHECK_VALUE(!type.empty(), "mds_sink: ", sample.where(&field), ": MDS holds no values of ",
+    TORCH_CHECK_VALUE(!type.empty(), "mds_sink: ", sample.where(&field), ": MDS does not support values of ",
                       c10::toString(field.dtype), ".");
     if (!field.sizes.empty()) return "ndarray:" + type;
     return field.dtype == c10::kLong ? "int" : type;
@@ -45,7 +45,7 @@ class MdsSink final : public Sink {
   MdsSink(const std::string& folder, const MdsSinkOptions& options)
       : folder_(folder, "mds_sink"), size_limit_(options.size_limit) {
     TORCH_CHECK_VALUE(size_limit_ <= UINT32_MAX, "mds_sink: expected size_limit to be less than 4 GiB, got ",
-                      size_limit_, ": a shard counts its bytes with 32 bits.");
+                      size_limit_, ", because a shard stores its size with 32 bits.");
     shard_.compression = options.compression;
     if (!options.compression.empty()) codec_ = io::Codec::parse(options.compression);
     shard_.hashes = options.hashes;
@@ -58,12 +58,13 @@ class MdsSink final : public Sink {
   void write(const Sample& sample) override {
     state_.check("mds_sink");
     if (!writer_) learn_columns(sample);
-    TORCH_CHECK_VALUE(!learnt_ || sample.key.empty() != has_key_, "mds_sink: ", sample.where(),
-                      has_key_ ? " has no key; others have one." : " has a key; others have none.");
+    TORCH_CHECK_VALUE(
+        !learnt_ || sample.key.empty() != has_key_, "mds_sink: ", sample.where(),
+        has_key_ ? " has no key, but other samples have one." : " has a key, but other samples have none.");
     encode(sample);
     if (size_limit_ > 0 && writer_->samples() > 0 && writer_->size_with(row_.size()) > size_limit_) finish_shard();
     TORCH_CHECK_VALUE(writer_->size_with(row_.size()) <= UINT32_MAX, "mds_sink: ", sample.where(),
-                      ": a shard would have ", writer_->size_with(row_.size()), " bytes; it can have less than 4 GiB.");
+                      ": a shard would have ", writer_->size_with(row_.size()), " bytes, but the limit is 4 GiB.");
     writer_->add(row_);
   }
 
@@ -108,7 +109,7 @@ class MdsSink final : public Sink {
       const Field* field = sample.find(name);
       Field key{.name = kKeyColumn, .bytes = io::as_bytes(sample.key)};
       if (!field && name == kKeyColumn) field = &key;
-      TORCH_CHECK_VALUE(field, "mds_sink: ", sample.where(), " has no \"", name, "\", which others have.");
+      TORCH_CHECK_VALUE(field, "mds_sink: ", sample.where(), " has no \"", name, "\", which other samples have.");
       used += field == &key ? 0 : 1;
       const size_t before = values_.size();
       try {
@@ -121,8 +122,8 @@ class MdsSink final : public Sink {
                         " bytes; expected less than 4 GiB.");
       if (shard_.columns[i].size == 0) io::append_little(sizes, static_cast<uint32_t>(bytes));
     }
-    TORCH_CHECK_VALUE(used == sample.fields.size(), "mds_sink: ", sample.where(), " has a field or more besides the ",
-                      "columns, or one twice; the columns are ", column_names(), ".");
+    TORCH_CHECK_VALUE(used == sample.fields.size(), "mds_sink: ", sample.where(),
+                      " has fields that are not columns, or has a field twice. The columns are ", column_names(), ".");
     row_ = sizes + values_;
   }
 

@@ -17,7 +17,7 @@ namespace {
 float exact_float(int64_t label) {
   const auto value = static_cast<float>(label);
   TORCH_CHECK_VALUE(std::abs(value) < 9.2e18F && static_cast<int64_t>(value) == label,
-                    "RecordIO holds labels as float32, which has no exact ", label, ".");
+                    "RecordIO stores labels as float32, which cannot exactly represent ", label, ".");
   return value;
 }
 
@@ -48,19 +48,20 @@ class RecordioSink final : public Sink {
   /// Throws if a record was written only in part, for example on a full disk: writing cannot continue after it.
   void check_whole() const {
     TORCH_CHECK(file_.offset() == end_, "recordio_sink: ", path_,
-                ": an earlier write failed, and nothing was put in place. Begin again with a new sink.");
+                ": an earlier write failed, so the file was not created. Start again with a new sink.");
   }
 
   std::string record_of(const Sample& sample) {
     const Field* array = sample.find("label");
     const Field* label = array && array->is_array ? array : sample.find("cls");
-    TORCH_CHECK_VALUE(label, "RecordIO needs a label: an array \"label\" or \"cls\" text.");
+    TORCH_CHECK_VALUE(label, "RecordIO needs a label: an array \"label\" or a text \"cls\".");
     const Field* content = nullptr;
     for (const Field& field : sample.fields) {
       if (&field == label) continue;
-      TORCH_CHECK_VALUE(!field.is_array && !content, "RecordIO holds a label and one file; there is no place for \"",
-                        field.name, "\"", content ? c10::str(" beside \"", content->name, "\"") : "",
-                        ". Leave it out, or choose another format.");
+      TORCH_CHECK_VALUE(!field.is_array && !content,
+                        "RecordIO stores one label and one file per sample, so it cannot store \"", field.name, "\"",
+                        content ? c10::str(" in addition to \"", content->name, "\"") : "",
+                        ". Leave out the field, or choose another format.");
       content = &field;
     }
     io::ImageRecord record;

@@ -23,12 +23,12 @@ class CsvSink final : public Sink {
   void write(const Sample& sample) override {
     if (names_.empty()) start(sample);
     TORCH_CHECK_VALUE(sample.fields.size() == names_.size() && sample.key.empty() != has_key_,
-                      "csv_sink: ", sample.where(), " has other fields than those before, or no key.");
+                      "csv_sink: ", sample.where(), " has different fields than the samples before it, or no key.");
     std::string row;
     if (has_key_) add_cell(row, text_of(io::as_bytes(sample.key), sample, nullptr), true);
     for (size_t i = 0; i < names_.size(); ++i) {
       const Field* field = sample.find(names_[i]);
-      TORCH_CHECK_VALUE(field, "csv_sink: ", sample.where(), " has no \"", names_[i], "\", which others have.");
+      TORCH_CHECK_VALUE(field, "csv_sink: ", sample.where(), " has no \"", names_[i], "\", which other samples have.");
       add_cell(row, cell_of(*field, sample), i == 0 && !has_key_);
     }
     file_.write(row + "\r\n");
@@ -44,7 +44,7 @@ class CsvSink final : public Sink {
     if (has_key_) add_cell(header, "__key__", true);
     for (const Field& field : sample.fields) {
       TORCH_CHECK_VALUE(std::find(names_.begin(), names_.end(), field.name) == names_.end(),
-                        "csv_sink: ", sample.where(&field), ": two fields are called \"", field.name, "\".");
+                        "csv_sink: ", sample.where(&field), ": two fields have the name \"", field.name, "\".");
       add_cell(header, text_of(io::as_bytes(field.name), sample, &field), names_.empty() && !has_key_);
       names_.emplace_back(field.name);
     }
@@ -60,7 +60,7 @@ class CsvSink final : public Sink {
   static std::string text_of(io::ByteSpan bytes, const Sample& sample, const Field* field) {
     const std::string_view text = io::as_text(bytes);
     TORCH_CHECK_VALUE(io::is_utf8(text) && text.find('\0') == std::string_view::npos, "csv_sink: ", sample.where(field),
-                      ": a CSV file holds texts and numbers, found ", io::describe_content(bytes), ".");
+                      ": a CSV file stores text and numbers, found ", io::describe_content(bytes), ".");
     return std::string(text);
   }
 
@@ -68,8 +68,9 @@ class CsvSink final : public Sink {
     if (!field.is_array) return text_of(field.bytes, sample, &field);
     const c10::ScalarType dtype = field.dtype == c10::kBool ? c10::kByte : field.dtype;  // CSV has only 0 and 1
     const std::string text = field.sizes.empty() ? number_text(dtype, field.bytes.data()) : "";
-    TORCH_CHECK_VALUE(!text.empty(), "csv_sink: ", sample.where(&field), ": a CSV file holds single numbers, found an ",
-                      "array of ", c10::toString(field.dtype), " ", field.sizes, ". Write JSON Lines or arrays.");
+    TORCH_CHECK_VALUE(!text.empty(), "csv_sink: ", sample.where(&field),
+                      ": a CSV file stores single numbers, found an array of ", c10::toString(field.dtype), " ",
+                      field.sizes, ". Write JSON Lines or arrays.");
     return text;
   }
 
@@ -95,7 +96,7 @@ class JsonlSink final : public Sink {
     if (!sample.key.empty()) add("__key__", quoted_json(checked(sample.key, sample, nullptr)));
     for (const Field& field : sample.fields) {
       TORCH_CHECK_VALUE(sample.find(field.name) == &field && field.name != "__key__",
-                        "jsonl_sink: ", sample.where(&field), ": two fields are called \"", field.name, "\".");
+                        "jsonl_sink: ", sample.where(&field), ": two fields have the name \"", field.name, "\".");
       if (field.is_array) {
         const std::byte* at = field.bytes.data();
         std::string value;
@@ -113,7 +114,7 @@ class JsonlSink final : public Sink {
 
  private:
   static std::string_view checked(std::string_view text, const Sample& sample, const Field* field) {
-    TORCH_CHECK_VALUE(io::is_utf8(text), "jsonl_sink: ", sample.where(field), ": JSON holds texts and numbers, found ",
+    TORCH_CHECK_VALUE(io::is_utf8(text), "jsonl_sink: ", sample.where(field), ": JSON stores text and numbers, found ",
                       io::describe_content(io::as_bytes(text)), ".");
     return text;
   }
@@ -132,7 +133,7 @@ class JsonlSink final : public Sink {
     const bool boolean = field.dtype == c10::kBool;
     const std::string text = boolean ? (*at != std::byte{} ? "true" : "false") : number_text(field.dtype, at);
     TORCH_CHECK_VALUE(!text.empty() && text != "nan" && text != "inf" && text != "-inf",
-                      "jsonl_sink: ", sample.where(&field), ": JSON has no number for ",
+                      "jsonl_sink: ", sample.where(&field), ": JSON cannot represent ",
                       text.empty() ? std::string(c10::toString(field.dtype)) : text, ".");
     out += text;
     at += c10::elementSize(field.dtype);

@@ -52,7 +52,7 @@ class TfrecordSink final : public Sink {
   /// Throws if a record was written only in part, for example on a full disk: writing cannot continue after it.
   void check_whole() const {
     TORCH_CHECK(file_.offset() == end_, "tfrecord_sink: ", path_,
-                ": an earlier write failed, and nothing was put in place. Begin again with a new sink.");
+                ": an earlier write failed, so the file was not created. Start again with a new sink.");
   }
 
   std::string_view feature_name(std::string_view field) const {

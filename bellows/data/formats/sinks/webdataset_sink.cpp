@@ -41,8 +41,8 @@ struct ShardPattern {
       while (at < pattern.size() && std::isdigit(static_cast<unsigned char>(pattern[at])));
       const bool fits = at < pattern.size() && pattern[at] == 'd' && at - begin <= 2 && !numbered &&
                         (at == begin || pattern[begin] == '0');
-      TORCH_CHECK_VALUE(fits, "webdataset_sink: expected one number like %06d in the pattern, and %% where a percent ",
-                        "sign is meant, got ", pattern, ".");
+      TORCH_CHECK_VALUE(fits, "webdataset_sink: expected one number like %06d in the pattern, and %% for a percent ",
+                        "sign, got ", pattern, ".");
       digits = at > begin ? std::stoul(pattern.substr(begin, at - begin)) : 0;
       numbered = true;
     }
@@ -96,7 +96,7 @@ class WebDatasetSink final : public Sink {
 
   void write(const Sample& sample) override {
     state_.check("webdataset_sink");
-    TORCH_CHECK_VALUE(!closed_, "webdataset_sink: write() after close().");
+    TORCH_CHECK_VALUE(!closed_, "webdataset_sink: write() was called after close().");
     const std::string key = key_of(sample);
     std::vector<SinkMember> members;
     for (const Field& field : sample.fields) members.push_back(member_of(field));
@@ -110,7 +110,7 @@ class WebDatasetSink final : public Sink {
   }
 
   void close() override {
-    TORCH_CHECK_VALUE(!closed_, "webdataset_sink: closed already.");
+    TORCH_CHECK_VALUE(!closed_, "webdataset_sink: the sink is closed already.");
     state_.run("webdataset_sink", [&] {
       finish_shard();
       put_in_place();
@@ -158,9 +158,9 @@ class WebDatasetSink final : public Sink {
   void check(const Sample& sample, const std::string& key, const std::vector<SinkMember>& members) const {
     TORCH_CHECK_VALUE(!members.empty(), "webdataset_sink: ", sample.where(), " has no fields.");
     TORCH_CHECK_VALUE(samples_ == 0 || key != last_key_, "webdataset_sink: two samples in a row have the key ",
-                      io::printable(key, 100), "; they would become one. Give each a key of its own.");
+                      io::printable(key, 100), ", so they would be merged into one. Give each sample a different key.");
     TORCH_CHECK_VALUE(("/" + key + "/").find("/../") == std::string::npos, "webdataset_sink: the key ",
-                      io::printable(key, 100), " leads out of the archive by \"..\".");
+                      io::printable(key, 100), " contains \"..\", which leads out of the archive.");
     for (size_t i = 0; i < members.size(); ++i) {
       const std::string& suffix = members[i].suffix;
       std::string_view read_key, read_suffix;
@@ -169,10 +169,10 @@ class WebDatasetSink final : public Sink {
                             read_suffix == suffix && suffix.find('/') == std::string::npos,
                         "webdataset_sink: ", sample.where(), ": the key ", io::printable(key, 100), " and the field ",
                         io::printable(suffix, 100),
-                        " cannot be separated again: expected no dot in the key's base name, and no capital or slash "
-                        "in the field's name.");
+                        " could not be separated when the archive is read. The base name of the key must have no dot, "
+                        "and the name of the field no capital letter and no slash.");
       TORCH_CHECK_VALUE(i == 0 || members[i - 1].suffix != suffix, "webdataset_sink: ", sample.where(),
-                        ": two fields become \".", suffix, "\".");
+                        ": two fields would get the name \".", suffix, "\".");
     }
   }
 
