@@ -71,7 +71,7 @@ function(bellows_test NAME)
   endif()
   add_test(NAME ${NAME} COMMAND ${NAME} --gtest_output=json:${CMAKE_BINARY_DIR}/test-results/${NAME}.json)
   # Label gtest: script/test counts the cases of the JSON report.
-  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS};gtest" TIMEOUT 600 ENVIRONMENT "${BELLOWS_TEST_ENVIRONMENT}")
+  set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS};gtest" TIMEOUT 1200 ENVIRONMENT "${BELLOWS_TEST_ENVIRONMENT}")
 endfunction()
 
 # bellows_peer_test(NAME SCRIPT PROGRAM PEER MODULE GOLDEN [ARG…])
