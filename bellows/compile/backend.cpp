@@ -260,14 +260,19 @@ std::string CpuBackend::to_text() const {
 // operator of the process 50 to 100 µs.
 void CpuBackend::work(const std::stop_token& stop) {
   for (;;) {
-    make_first(stop);
-    const MutexLock lock(process_mutex());
-    queue_->jobs.pop_front();
-    if (queue_->jobs.empty() || stop.stop_requested()) return;
+    const std::shared_ptr<Swapped> made = make_first(stop);
+    bool ended = false;
+    {
+      const MutexLock lock(process_mutex());
+      queue_->jobs.pop_front();
+      ended = queue_->jobs.empty() || stop.stop_requested();
+    }
+    if (made) made->settle();  // last, so that ready() is true when prepare() returns
+    if (ended) return;
   }
 }
 
-void CpuBackend::make_first(const std::stop_token& stop) {
+std::shared_ptr<CpuBackend::Swapped> CpuBackend::make_first(const std::stop_token& stop) {
   const auto first = [this]() -> Job& {
     const MutexLock lock(process_mutex());
     return queue_->jobs.front();
@@ -281,9 +286,9 @@ void CpuBackend::make_first(const std::stop_token& stop) {
     if (!job.cancel.stop_requested() && !said.exchange(true))
       warn("optimizing a program failed; it runs as recorded", error);
   }
-  const auto executable = job.executable.lock();
+  std::shared_ptr<Swapped> made = job.executable.lock();
   job = {};  // releases its tensors without locking the mutex
-  if (executable) executable->settle();
+  return made;
 }
 
 void CpuBackend::make(Job& job) {

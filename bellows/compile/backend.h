@@ -56,7 +56,7 @@ class CpuBackend : public graph::Backend {
   void enqueue(Job job);
   static void wait_for(const Swapped& executable, std::stop_source& cancel);
   void work(const std::stop_token& stop);
-  void make_first(const std::stop_token& stop);
+  std::shared_ptr<Swapped> make_first(const std::stop_token& stop);
   void make(Job& job);
 
   const BackendOptions options_;

@@ -1,5 +1,6 @@
 #include "bellows/models/torchscript.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
@@ -131,6 +132,26 @@ int64_t channels_of_program(const Model& model) {
   return 0;
 }
 
+/// Finds out whether the program predicts a class per pixel, by running it on small images. Programs that accept none of
+/// these images count as classifiers of samples.
+OutputKind output_of_program(Model program, int64_t channels) {
+  const at::NoGradGuard no_grad;
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor random_state = generator.get_state();  // the program may draw random numbers
+  program.eval();
+  OutputKind kind = OutputKind::sample;
+  for (const int64_t side : {64, 224}) {
+    try {
+      if (program.forward(at::zeros({1, channels, side, side})).dim() == 4) kind = OutputKind::pixel;
+      break;
+    } catch (const c10::Error&) {
+      continue;  // needs images of another size
+    }
+  }
+  generator.set_state(random_state);
+  return kind;
+}
+
 /// Reports a wrong number of logits clearly, before a loss function fails.
 class WithClasses final : public ModelWrapper {
  public:
@@ -180,7 +201,10 @@ ModelEntry torchscript_entry(const std::string& path) {
                    }};
   const std::vector<ModelInput> inputs = program.inputs();
   const auto needed = std::ranges::count_if(inputs, [](const ModelInput& input) { return !input.optional; });
-  if (needed < 2) return entry;
+  if (needed < 2) {
+    if (entry.input_shape[0] > 0) entry.output = output_of_program(program, entry.input_shape[0]);
+    return entry;
+  }
   entry.input = InputKind::arrays;
   for (const ModelInput& input : inputs) {
     if (!input.optional) entry.inputs.push_back({input.name});

@@ -117,21 +117,21 @@ TEST(FunctionalProgram, PlansAreBounded) {
   const auto backend = std::make_shared<KeepingBackend>();
   graph::Region region({.backend = backend});
   const at::Tensor x = torch::ones({3});
-  for (int call = 0; call < 64; ++call) {
-    Tensors kept(6);
+  for (int call = 0; call < 128; ++call) {
+    Tensors kept(7);
     region.run([&] {
-      for (int i = 0; i < 6; ++i) {
+      for (int i = 0; i < 7; ++i) {
         const at::Tensor one = x + i;
         if (call >> i & 1) kept[i] = one;
       }
     });
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 7; ++i) {
       if (kept[i].defined()) {
         EXPECT_EQ(kept[i][0].item<int>(), 1 + i);
       }
     }
   }
-  EXPECT_EQ(backend->programs.size(), 16u);
+  EXPECT_EQ(backend->programs.size(), 64u);
 }
 
 /// A back end may move a read of one tensor behind a write of another one.

@@ -38,7 +38,8 @@ inline int first_difference(const Tensors& a, const Tensors& b) {
   return a.size() == b.size() ? -1 : static_cast<int>(std::min(a.size(), b.size()));
 }
 
-/// How the environment asks for programs: as they come (1), with exact passes (passes), or so from the first call on (deferred).
+/// Whether the environment selects this way to run programs: without passes ("programs"), with exact passes ("passes"), or with exact
+/// passes from the first call on ("deferred").
 inline bool runs_programs_as(std::string_view way) {
   const char* const asked = std::getenv("BELLOWS_TEST_PROGRAMS");
   return asked && asked == way;

@@ -139,8 +139,9 @@ const std::vector<TaskCase>& cases() {
        "safetensors",
        "test_pixels",
        {"target=mask", "num_classes=2", "optimizer=adamw", "lr=0.01"},
-       "",
-       {}},
+       "def forward(self, x):\n"
+       "  return torch.conv2d(torch.relu(torch.conv2d(x, self.a, None, [1, 1], [1, 1])), self.b)\n",
+       {{"a", {8, 1, 3, 3}}, {"b", {2, 8, 1, 1}}}},
   };
   return all;
 }
@@ -174,9 +175,7 @@ class Tasks : public testing::TestWithParam<TaskCase> {
     return folder_ / "net.pt";
   }
   std::vector<Recipe> recipes() const {
-    std::vector<Recipe> all{recipe(GetParam().model)};
-    if (!GetParam().weights.empty()) all.push_back(recipe(script()));
-    return all;
+    return {recipe(GetParam().model), recipe(script())};
   }
 
   TemporaryFolder folder_;

@@ -7,6 +7,7 @@
 #include <array>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "bellows/core/mutex.h"
 
@@ -33,10 +34,15 @@ constexpr std::array<std::string_view, 8> untagged_dynamic = {"aten::_unique",
 constexpr std::array<std::string_view, 6> metadata_readers = {"aten::empty_like",        "aten::new_empty",
                                                               "aten::new_empty_strided", "aten::rand_like",
                                                               "aten::randn_like",        "aten::randint_like"};
-/// Running mean and variance, arguments 3 and 4, are written in training, although the schema does not declare it.
-constexpr std::array<std::string_view, 6> running_statistics = {
-    "aten::native_batch_norm", "aten::cudnn_batch_norm",       "aten::miopen_batch_norm",
-    "aten::batch_norm",        "aten::_batch_norm_impl_index", "aten::instance_norm"};
+/// Operators that write the running mean and variance in training, although their schemas do not declare it, and the
+/// index of the mean. The variance is the next argument.
+constexpr std::array<std::pair<std::string_view, int>, 7> running_statistics = {{{"aten::native_batch_norm", 3},
+                                                                                 {"aten::cudnn_batch_norm", 3},
+                                                                                 {"aten::miopen_batch_norm", 3},
+                                                                                 {"aten::batch_norm", 3},
+                                                                                 {"aten::_batch_norm_impl_index", 3},
+                                                                                 {"aten::instance_norm", 3},
+                                                                                 {"aten::batch_norm_update_stats", 1}}};
 /// Parts of the names of matrix multiplications, convolutions and recurrent layers, whose fp32 precision is a setting.
 constexpr std::array<std::string_view, 8> precise_parts = {"mm",    "matmul", "linear", "conv",
                                                            "addmv", "einsum", "rnn",    "lstm"};
@@ -88,8 +94,9 @@ void read_arguments(OperatorFacts& facts, const c10::FunctionSchema& schema) {
   }
   facts.factory = !tensors;
   const std::string_view base = std::string_view(facts.name).substr(0, facts.name.find('.'));
-  if (is_one_of(base, running_statistics)) facts.writes.insert(facts.writes.end(), {3, 4});
-  if (base == "aten::batch_norm_update_stats") facts.writes.insert(facts.writes.end(), {1, 2});
+  for (const auto& [name, mean] : running_statistics) {
+    if (base == name) facts.writes.insert(facts.writes.end(), {mean, mean + 1});
+  }
 }
 
 bool is_safe_on_zeros(std::string_view name) {

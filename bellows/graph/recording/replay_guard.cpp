@@ -238,12 +238,17 @@ at::Tensor ReplayGuard::answer(const Node& node, const Output& output, std::span
   return recorded_over(output, std::move(storage));
 }
 
+/// Returns whether the pending operators must run before an operator that runs immediately.
+bool ReplayGuard::needs_pending(When when, const OperatorFacts& facts, const Arrival& arrival) {
+  bool needs = when == When::flush;
+  if (facts.reads_no_data) return needs;
+  for (const BufferId id : arrival.buffers) needs = needs || (id >= 0 && buffers_[id].busy());
+  return needs;
+}
+
 void ReplayGuard::run_now(Step* step, const Arrival& arrival, const tap::OpCall& op, tap::Stack& stack) {
   const Node& node = step->node;
-  bool waits = node.when == When::flush;
-  if (!node.op->reads_no_data) {
-    for (const BufferId id : arrival.buffers) waits = waits || (id >= 0 && buffers_[id].busy());
-  }
+  const bool waits = needs_pending(node.when, *node.op, arrival);
   if (waits) flush();
   const std::vector<c10::IValue> arguments(arrival.arguments.begin(), arrival.arguments.end());
   try {
@@ -287,7 +292,7 @@ Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> a
       return step.get();
     }
   }
-  if (!options_.record_deferred) flush(true);
+  flush(true);
   ++counts_.recorded;
   ++counts_.mismatches;
   count_cause(counts_.mismatch_causes, first->node.op->name,
@@ -296,7 +301,7 @@ Step* ReplayGuard::step_with_results(Step* first, std::span<const c10::IValue> a
 }
 
 void ReplayGuard::record(const tap::OpCall& op, tap::Stack& stack) {
-  if (!options_.record_deferred) flush(true);
+  flush(true);
   if (at_->depth >= options_.max_operators) {
     flush();
     plain_ = true;
@@ -330,24 +335,21 @@ bool ReplayGuard::defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeR
   };
   const bool stands = std::all_of(arrival.arguments.begin(), arrival.arguments.end(), on_cpu);
   if (stands && recorder.when() == When::later && !arrival.foreign) {
-    if (auto node = node_of_later(op, stack, recorder)) {
+    if (auto node = node_of_later(op, facts, stack, recorder)) {
       ++counts_.recorded;
       defer(tree_.append(at_, std::move(*node)), arrival, stack);
       return true;
     }
     recorder.note_look();
   }
-  const bool reads = !facts.reads_no_data;
-  const auto busy = [&](BufferId id) BELLOWS_REQUIRES(mutex_) { return id >= 0 && buffers_[id].busy(); };
-  if (recorder.when() == When::flush || (reads && std::any_of(arrival.buffers.begin(), arrival.buffers.end(), busy)))
-    flush();
+  if (needs_pending(recorder.when(), facts, arrival)) flush();
   return false;
 }
 
 /// Returns: the node of an operator that can be deferred; nothing if it reads data on the host, or fails on stand-ins:
 ///          its arguments are invalid, or zeros are no valid data for it
-std::optional<Node> ReplayGuard::node_of_later(const tap::OpCall& op, tap::Stack& stack, NodeRecorder recorder) {
-  const OperatorFacts& facts = operator_facts(op.handle());
+std::optional<Node> ReplayGuard::node_of_later(const tap::OpCall& op, const OperatorFacts& facts, tap::Stack& stack,
+                                               NodeRecorder recorder) {
   if (!facts.runs_on_zeros) return {};
   if (facts.results == 0) return std::move(recorder).finish(std::span<const c10::IValue>(), buffers_);
   try {
@@ -418,8 +420,10 @@ void ReplayGuard::settle() {
   from_ = at_;
 }
 
+/// Runs the pending operators.
+/// Params: diverged – the call left its recordings. With `record_deferred`, the operators then stay pending
 void ReplayGuard::flush(bool diverged) {
-  if (pending_.nodes.empty()) return;
+  if (pending_.nodes.empty() || (diverged && options_.record_deferred)) return;
   struct Done {
     ReplayGuard& self;
     bool failed = true;

@@ -51,8 +51,9 @@ class ReplayGuard : public tap::OpTap, public tap::Deferral {
   void follow_or_record(const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
   void record(const tap::OpCall& op, tap::Stack& stack) BELLOWS_REQUIRES(mutex_);
   bool defer_recorded(const tap::OpCall& op, tap::Stack& stack, NodeRecorder& recorder) BELLOWS_REQUIRES(mutex_);
-  std::optional<Node> node_of_later(const tap::OpCall& op, tap::Stack& stack, NodeRecorder recorder)
-      BELLOWS_REQUIRES(mutex_);
+  std::optional<Node> node_of_later(const tap::OpCall& op, const OperatorFacts& facts, tap::Stack& stack,
+                                    NodeRecorder recorder) BELLOWS_REQUIRES(mutex_);
+  bool needs_pending(When when, const OperatorFacts& facts, const Arrival& arrival) BELLOWS_REQUIRES(mutex_);
   void note_mismatch(const tap::OpCall& op, const Arrival* arrival) BELLOWS_REQUIRES(mutex_);
   void stand_at(Step* step) BELLOWS_REQUIRES(mutex_);
   void flush(bool diverged = false) BELLOWS_REQUIRES(mutex_);

@@ -206,7 +206,7 @@ void Reducer::exchange_after_backward(const std::vector<at::Tensor>& outputs) {
       "requires a gradient.");
   state_->announced = true;
   const auto exchange = [](const std::shared_ptr<State>& state) {
-    state->announced = false;
+    if (!std::exchange(state->announced, false)) return;  // one exchange, although each output has a hook
     // Ends after the callback that c10d::Reducer adds when the last bucket is under way.
     auto eager = std::make_shared<tap::EagerGuard>();
     if (state->hook) state->hook->begin(state->buckets, state->hook_scale);
@@ -216,10 +216,8 @@ void Reducer::exchange_after_backward(const std::vector<at::Tensor>& outputs) {
     }
     tap::at_end_of_backward([eager]() mutable { eager.reset(); });
   };
-  const auto began = std::make_shared<bool>(false);
-  const auto queue = [weak = std::weak_ptr<State>(state_), began, exchange](const at::Tensor&) {
-    const auto state = weak.lock();
-    if (state && !std::exchange(*began, true)) tap::at_end_of_backward([state, exchange] { exchange(state); });
+  const auto queue = [weak = std::weak_ptr<State>(state_), exchange](const at::Tensor&) {
+    if (const auto state = weak.lock()) tap::at_end_of_backward([state, exchange] { exchange(state); });
   };
   for (const at::Tensor& output : outputs) {
     if (output.requires_grad()) output.register_hook(queue);
