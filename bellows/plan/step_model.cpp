@@ -203,6 +203,16 @@ std::vector<int64_t> matched(const TensorTimeline& pattern, const TensorTimeline
   return result;
 }
 
+/// Returns whether a temporary tensor is as large as the weight of its module. It is then a copy in another layout, which
+/// some kernels make for some sizes of the batch only, and its size does not depend on the batch.
+bool copies_weight(const TensorTimeline& step, const TensorLife& tensor) {
+  if (tensor.kind != inspect::TensorKind::temporary) return false;
+  return std::ranges::any_of(step.tensors, [&](const TensorLife& other) {
+    return other.born < 0 && other.name == tensor.module + ".weight" &&
+           std::abs(static_cast<double>(other.bytes - tensor.bytes)) <= rounding(static_cast<double>(other.bytes));
+  });
+}
+
 /// Fits the law of one tensor of the pattern, which is the last step.
 /// Params: likes – matches in the other steps
 SizeLaw law_of(const std::vector<RecordedStep>& steps, const std::vector<std::vector<int64_t>>& likes, size_t index,
@@ -218,8 +228,11 @@ SizeLaw law_of(const std::vector<RecordedStep>& steps, const std::vector<std::ve
   }
   const bool everywhere = where.size() == likes.size();
   add(steps.back(), index);
+  const Law constant{{{Powers{}, bytes.back()}}};
   const Seen seen(std::move(where), std::move(bytes));
-  return (everywhere ? seen.fit() : seen.guessed()).of_model_size(wanted, few_scores);
+  const Law law = everywhere ? seen.fit() : seen.guessed();
+  const bool copy = !law.fits && copies_weight(steps.back().timeline, steps.back().timeline.tensors[index]);
+  return (copy ? constant : law).of_model_size(wanted, few_scores);
 }
 
 }  // namespace

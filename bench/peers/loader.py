@@ -245,11 +245,11 @@ def main():
         return ["ok"]
 
     def close():
-        """The exit handlers of Python. The caller does not wait for them, and the shared memory of streaming would remain."""
+        """Ends the loader's workers. Python's exit handlers run here, because the caller does not wait for the end of this process."""
+        later.get().loader = None
+        gc.collect()
         if kind == "streaming":
-            later.get().loader = None
-            gc.collect()
-            atexit._run_exitfuncs()
+            atexit._run_exitfuncs()  # frees its shared memory
         return ["ok"]
 
     serve(lambda epochs: later.get().run(epochs), {"usage": usage, "check": check, "close": close}, threads)

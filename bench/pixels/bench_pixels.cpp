@@ -10,6 +10,7 @@
 #include "bellows/data/images/placement.h"
 #include "bellows/io/images/image.h"
 #include "bellows/system/file.h"
+#include "bench/loader/photographs.h"
 #include "bench/support/bench.h"
 
 namespace bellows::bench {
@@ -46,11 +47,11 @@ void print(const char* what, double microseconds) {
 
 class Photograph {
  public:
-  explicit Photograph(const std::string& path)
-      : file_(path),
-        restarts_(io::jpeg_with_restarts(file_.bytes())),
-        info_(io::image_info(file_.bytes())),
-        whole_(io::decode_image(file_.bytes())) {
+  explicit Photograph(std::string jpeg)
+      : jpeg_(std::move(jpeg)),
+        restarts_(io::jpeg_with_restarts(bytes())),
+        info_(io::image_info(bytes())),
+        whole_(io::decode_image(bytes())) {
     for (uint64_t i = 0; i < 64; ++i) {
       RandomStream random(i);
       Placement placement = Placement::whole(info_.height, info_.width);
@@ -63,7 +64,7 @@ class Photograph {
   }
 
   void run() {
-    print("header", timed(64, [&](int) { io::image_info(file_.bytes()); }));
+    print("header", timed(64, [&](int) { io::image_info(bytes()); }));
     print("decode, whole", timed(64, [&](int) { decode({0, 0, info_.height, info_.width}, false); }));
     print("decode, whole, fast", timed(64, [&](int) { decode({0, 0, info_.height, info_.width}, true); }));
     print("decode, the last row", timed(64, [&](int) { decode({info_.height - 1, 0, 1, info_.width}, false); }));
@@ -83,7 +84,8 @@ class Photograph {
   }
 
  private:
-  void decode(const io::ImageRegion& region, bool fast) { decode(region, fast, file_.bytes()); }
+  io::ByteSpan bytes() const { return io::as_bytes(jpeg_); }
+  void decode(const io::ImageRegion& region, bool fast) { decode(region, fast, bytes()); }
   void decode(const io::ImageRegion& region, bool fast, io::ByteSpan bytes) {
     io::decode_image_part(bytes, {io::ColorMode::rgb, region, 1, fast}, memory_);
   }
@@ -93,7 +95,7 @@ class Photograph {
     return data::place(view, all, 1, placements_[static_cast<size_t>(i)], scratch_);
   }
 
-  MappedFile file_;
+  std::string jpeg_;
   io::Bytes restarts_;
   io::ImageInfo info_;
   at::Tensor whole_;
@@ -111,9 +113,14 @@ class Photograph {
 int main(int argc, char** argv) {
   using namespace bellows::bench;
   const auto run = [](const Options& options) {
-    Photograph(options.extra.at("photo")).run();
+    const std::string& path = options.extra.at("photo");
+    Photograph(path.empty() ? make_photographs(1).jpegs.front()
+                            : std::string(bellows::io::as_text(bellows::MappedFile(path).bytes())))
+        .run();
     return 0;
   };
-  return bench_main(argc, argv, "Times the stages from a photograph to a row of a batch, on one core.", run,
-                    {{"photo", "photo.jpg"}});
+  return bench_main(argc, argv,
+                    "Times the stages from a photograph to a row of a batch, on one core.\n"
+                    "--photo FILE: a JPEG file instead of a photograph of scikit-learn.",
+                    run, {{"photo", ""}});
 }

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "bellows/plan/dry_run.h"
+#include "bellows/plan/step_model.h"
 
 namespace bellows::train {
 
@@ -113,6 +114,22 @@ TEST(Plan, LawsAreFoundThroughTheHeapsRounding) {
   EXPECT_NEAR(predicted([](StepSize s) { return 48 * s.batch * s.length * s.length; }), 1, 0.01);
   EXPECT_NEAR(predicted([](StepSize s) { return (1 << 20) + 4 * 768 * s.batch * s.length; }), 1, 0.03);
   EXPECT_FALSE(fit_size(sizes, {1 << 20, 1 << 19, 3 << 20}).fits);
+}
+
+/// Some kernels copy a weight into another layout, but only for some sizes of the batch.
+TEST(Plan, CopiesOfWeightsDoNotGrowWithTheBatch) {
+  constexpr int64_t weight_bytes = 1 << 20;
+  const auto step = [](int64_t batch, std::vector<int64_t> temporaries) {
+    RecordedStep made{.size = {batch, 1}};
+    made.timeline.tensors.push_back({.bytes = weight_bytes, .kind = inspect::TensorKind::weight, .name = "conv.weight"});
+    for (const int64_t bytes : temporaries)
+      made.timeline.tensors.push_back({.bytes = bytes, .op = "aten::convolution", .module = "conv", .born = 0, .died = 1});
+    return made;
+  };
+  const StepModel model({step(2, {}), step(3, {weight_bytes, 3000})});
+  EXPECT_EQ(model.at({60, 1}).tensors[1].bytes, weight_bytes);
+  EXPECT_EQ(model.at({60, 1}).tensors[2].bytes, 60'000) << "not a copy of the weight";
+  EXPECT_FALSE(model.laws()[2].fits);
 }
 
 TEST(Plan, PredictsStepsThatWereNotTaken) {
