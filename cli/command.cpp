@@ -92,8 +92,9 @@ void add_job(CLI::App* verb, Arguments& arguments) {
                    "Read the settings from this YAML file. `bellows train --keys` lists all keys and their defaults")
       ->type_name("FILE");
   if constexpr (requires { arguments.data; }) {
-    verb->add_option("--data", arguments.data,
-                     "Dataset: a folder, a file or a pattern of shards [default: from the recipe]")
+    verb->add_option(
+            "--data", arguments.data,
+            "Dataset: a folder, a file, or a pattern such as \"train-{000..015}.tar\" [default: from the recipe]")
         ->type_name("PATH");
   }
   verb->add_option("--model", arguments.model,
@@ -129,10 +130,11 @@ void add_ladder_goal(CLI::App* verb, LadderArguments& arguments) {
   begin_group(verb, "Goal");
   verb->add_option(
           "--target-accuracy", arguments.target_accuracy,
-          "Held-out accuracy that training must reach, such as 0.97 [default: from the recipe, otherwise 0.97]")
+          "Accuracy on held-out data that training must reach, such as 0.97 [default: from the recipe, otherwise 0.97]")
       ->type_name("SHARE")
       ->check(CLI::Validator(share_problem, ""));
-  verb->add_flag("--memory", arguments.memory, "Measure the techniques that save memory, even if they cost time");
+  verb->add_flag("--memory", arguments.memory,
+                 "Measure the techniques that save memory, even if they make training slower");
   add_size(verb, "--memory-target", arguments.memory_target,
            "Find the fastest recipe whose peak memory is at most this size, such as 2GB");
 }
@@ -144,20 +146,22 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
   add_ladder_goal(verb, arguments);
   begin_group(verb, "Measurement");
   verb->add_option("--eval-every-steps", arguments.eval_every_steps,
-                   "Steps between evaluations on held-out data [default: automatic]")
+                   "Number of steps between evaluations on held-out data [default: automatic]")
       ->type_name("STEPS")
       ->check(whole_number(1, 1000000));
   verb->add_option("--max-seconds", arguments.max_seconds,
                    "Stop adding techniques after this many seconds [default: no limit]")
       ->type_name("SECONDS")
       ->check(CLI::Validator(seconds_problem, ""));
-  verb->add_option(
-          "--max-epochs", arguments.max_epochs,
-          "Maximum number of epochs per run. A run that needs more epochs does not reach the target [default: 30]")
+  verb->add_option("--max-epochs", arguments.max_epochs,
+                   "Maximum number of epochs per training run. A run that needs more epochs does not reach the target "
+                   "[default: 30]")
       ->type_name("EPOCHS")
       ->check(whole_number(1, 1000000));
-  verb->add_flag("--quick", arguments.quick,
-                 "Use shorter timed windows and one seed, for a faster but less precise result");
+  verb->add_flag(
+      "--quick", arguments.quick,
+      "Measure each technique for a shorter time and with only one seed. The ladder then takes less time, but its "
+      "results are less precise");
   begin_group(verb, "Output");
   verb->add_option("--html", arguments.html, "Write a report with charts to this HTML file")->type_name("FILE");
   verb->add_option("--write-recipe", arguments.write_recipe, "Write the resulting recipe to this YAML file")
@@ -170,11 +174,12 @@ CLI::App* add_ladder(CLI::App& app, LadderArguments& arguments) {
 void add_planned_step(CLI::App* verb, PlanArguments& arguments) {
   const CLI::Validator count = whole_number(1, int64_t{1} << 20);
   begin_group(verb, "Step");
-  verb->add_option("--batch", arguments.batch, "Samples per batch, over all ranks [default: batch_size of the recipe]")
+  verb->add_option("--batch", arguments.batch,
+                   "Number of samples per batch, over all ranks [default: batch_size of the recipe]")
       ->type_name("N")
       ->check(count);
   verb->add_option("--seq", arguments.seq,
-                   "Tokens of a text, or steps of a time series [default: the model's usual input size]")
+                   "Number of tokens per text, or of steps per time series [default: the model's usual input size]")
       ->type_name("N")
       ->check(count);
   verb->add_option("--image", arguments.image,
@@ -193,18 +198,19 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   begin_group(verb, "Limits and cost");
   add_size(verb, "--memory", arguments.memory, "Memory per device, such as 16GB [default: the memory of this machine]");
   add_size(verb, "--fit", arguments.fit,
-           "Search for the fastest recipe whose predicted peak is at most this size, and write it to standard "
+           "Search for the fastest recipe whose predicted peak memory is at most this size, and write it to standard "
            "output");
   verb->add_option("--step-ms", arguments.step_ms,
                    "Measured time of a step in milliseconds [default: estimated from the dry run]")
       ->type_name("MS")
       ->check(CLI::Validator(positive_problem, ""));
   verb->add_option("--price-per-hour", arguments.price,
-                   "Price of one device per hour. The result then contains the cost")
+                   "Price of one device per hour. With this option, the result also states the cost")
       ->type_name("PRICE")
       ->check(CLI::Validator(positive_problem, ""));
   begin_group(verb, "Output");
-  verb->add_option("--html", arguments.html, "Write a page that draws the lifetime of each tensor to this HTML file")
+  verb->add_option("--html", arguments.html,
+                   "Write an HTML page to this file. The page shows the lifetime of each tensor")
       ->type_name("FILE");
   verb->add_option("--trace", arguments.trace,
                    "Write the lifetime of each tensor as a Chrome trace (ui.perfetto.dev) to this file")
@@ -221,25 +227,26 @@ void add_selection_parts(CLI::App* verb, SelectArguments& arguments) {
           "--run", arguments.run,
           "Run folder that provides the dataset, the model and the sample statistics. Cannot be combined with --data")
       ->type_name("DIR");
-  from->add_option("--data", arguments.data,
-                   "Dataset to choose from without a run. Works only with --by random. Cannot be combined with --run")
+  from->add_option(
+          "--data", arguments.data,
+          "Dataset to choose from if there is no run. Works only with --by random. Cannot be combined with --run")
       ->type_name("PATH");
   CLI::App* how_many = verb->add_option_group("how many")->require_option(1);
   begin_group(how_many, "Number of samples (exactly one of these)");
   how_many
-      ->add_option(
-          "--keep", arguments.keep,
-          "Keep this share of the samples, such as 0.6: random samples with --by random, otherwise the hardest")
+      ->add_option("--keep", arguments.keep,
+                   "Keep this share of the samples, such as 0.6. With --by random, random samples are kept, otherwise "
+                   "the hardest ones")
       ->type_name("SHARE")
       ->check(CLI::Validator(share_problem, ""));
   how_many
       ->add_option("--count", arguments.count,
-                   "Keep this many samples: random samples with --by random, otherwise the hardest")
+                   "Keep this many samples. With --by random, random samples are kept, otherwise the hardest ones")
       ->type_name("N")
       ->check(whole_number(1, INT64_MAX));
   how_many
       ->add_option("--add", arguments.add,
-                   "Choose this many samples to label next, in addition to the subset of the run")
+                   "Choose this many samples to label next. The result also contains the subset of the run")
       ->type_name("N")
       ->check(whole_number(1, INT64_MAX));
 }
@@ -252,11 +259,11 @@ CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
       ->type_name("NAME");
   add_plugins(verb, arguments.plugins);
   begin_group(verb, "Selection");
-  verb->add_option("--by", arguments.by, "Rule that ranks the samples. The rules are listed below")
+  verb->add_option("--by", arguments.by, "Rule by which samples are chosen. The rules are listed below")
       ->type_name("RULE")
       ->required();
   verb->add_flag("--per-class", arguments.per_class, "Preserve the proportions of the classes");
-  verb->add_option("--passes", arguments.passes, "Number of Monte Carlo dropout passes for bald [default: 20]")
+  verb->add_option("--passes", arguments.passes, "Number of Monte Carlo dropout passes for the rule bald [default: 20]")
       ->type_name("N")
       ->check(whole_number(2, 1000000));
   verb->add_option("--seed", arguments.seed, "Seed for random choices [default: 1]")
@@ -264,7 +271,7 @@ CLI::App* add_select(CLI::App& app, SelectArguments& arguments) {
       ->check(whole_number(0, INT64_MAX));
   begin_group(verb, "Output");
   verb->add_option("--out", arguments.out,
-                   "Write the subset to this file. An existing subset is replaced, but any other file is not")
+                   "Write the subset to this file. If the file exists, it is replaced only if it is a subset file")
       ->type_name("FILE")
       ->required();
   add_json(verb, arguments.json);
@@ -282,13 +289,15 @@ void add_pack_output(CLI::App* verb, PackArguments& arguments) {
       ->check(whole_number(1, INT64_MAX))
       ->excludes(size);
   verb->add_flag("--verify", arguments.verify,
-                 "At the end, compare every sample with SRC instead of only some samples");
+                 "At the end, compare all samples with those of SRC, instead of comparing only some of them");
   add_json(verb, arguments.json);
 }
 
 CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
   CLI::App* verb = app.add_subcommand("pack", "Convert a dataset to another format")->footer(pack_footer);
-  verb->add_option("SRC", arguments.source, "Dataset to convert: a folder, a file or a pattern of shards")->required();
+  verb->add_option("SRC", arguments.source,
+                   "Dataset to convert: a folder, a file, or a pattern such as \"train-{000..015}.tar\"")
+      ->required();
   verb->add_option("DST", arguments.destination, "File or folder to write")->required();
   begin_group(verb, "Samples");
   verb->add_option("--split", arguments.split, "Split of SRC. Required if SRC has several splits")->type_name("NAME");
@@ -307,7 +316,7 @@ CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
   add_pack_output(verb, arguments);
   begin_group(verb, "Parallel");
   verb->add_option("--threads", arguments.threads,
-                   "Number of threads that read, resize and encode [default: one per core]")
+                   "Number of threads that read, resize and encode samples [default: one per core]")
       ->type_name("N")
       ->check(whole_number(1, 1024));
   return verb;
@@ -315,7 +324,7 @@ CLI::App* add_pack(CLI::App& app, PackArguments& arguments) {
 
 void add_loader(CLI::App* verb, BenchDataArguments& arguments) {
   begin_group(verb, "Loader");
-  verb->add_option("--batch", arguments.batch, "Samples per batch [default: 64]")
+  verb->add_option("--batch", arguments.batch, "Number of samples per batch [default: 64]")
       ->type_name("N")
       ->check(whole_number(1, 1 << 20));
   verb->add_option(
@@ -334,12 +343,14 @@ void add_loader(CLI::App* verb, BenchDataArguments& arguments) {
 CLI::App* add_bench_data(CLI::App& app, BenchDataArguments& arguments) {
   CLI::App* verb = app.add_subcommand("bench-data", "Measure how fast a dataset loads, and what limits it")
                        ->footer(bench_data_footer);
-  verb->add_option("URL", arguments.url, "Dataset to load: a folder, a file or a pattern of shards")->required();
+  verb->add_option("URL", arguments.url,
+                   "Dataset to load: a folder, a file, or a pattern such as \"train-{000..015}.tar\"")
+      ->required();
   begin_group(verb, "Samples");
   verb->add_option("--split", arguments.split, "Split of the dataset. Required if the dataset has several splits")
       ->type_name("NAME");
   verb->add_option("--crop", arguments.crop,
-                   "Apply a random resized crop to this side length in pixels, and a random horizontal flip")
+                   "Apply a random resized crop with this side length in pixels, and a random horizontal flip")
       ->type_name("SIDE")
       ->check(whole_number(1, 16384));
   verb->add_flag("--shuffle", arguments.shuffle, "Shuffle the samples in each epoch");
@@ -365,9 +376,10 @@ void add_restarts(CLI::App* verb, comm::LaunchOptions& options) {
                    "Maximum number of restarts. After a failure, all ranks are restarted [default: 0]")
       ->type_name("K")
       ->check(whole_number(0, 1000000));
-  verb->add_option("--min-ranks", options.min_ranks,
-                   "After each failure, restart with one rank fewer, down to M ranks. One node only. Requires "
-                   "--max-restarts [default: N, so the number stays the same]")
+  verb->add_option(
+          "--min-ranks", options.min_ranks,
+          "After each failure, restart with one rank fewer, but never with fewer than M ranks. Works only on one node. "
+          "Requires --max-restarts [default: N, so the number stays the same]")
       ->type_name("M")
       ->check(whole_number(1, 1000000));
   verb->add_option("--min-nodes", options.min_nodes,

@@ -2,8 +2,9 @@
 
 namespace bellows::cli {
 
-/// Runs the `bellows` command. A user's program registers its models, then calls this function.
-/// Returns: the exit code: 0 done, 1 failed, 2 usage error, 128 + signal after an orderly stop (130: Ctrl-C)
+/// Runs the `bellows` command. Your own program can register its models (BELLOWS_MODEL) and then call this function.
+/// Returns: the exit code of the process: 0 for success, 1 for a failure, 2 for a usage error, 128 + the number of the
+///          signal if a signal stopped the command (130 after Ctrl-C)
 int run(int argc, char** argv);
 
 }  // namespace bellows::cli

@@ -13,16 +13,19 @@
 
 namespace bellows::cli {
 
-// The layout of `--help`: a column of names, a column of text, and titles above groups of options.
+// The layout of `--help`: one column for the names of options, one column for their descriptions, and a title above
+// each group of options.
 
-/// The width of the terminal, but at least 80 and at most 100 columns; 80 if standard output is not a terminal.
+/// Returns the width of the help text: the width of the terminal, but at least 80 and at most 100 columns. If standard
+/// output is not a terminal, the width is 80.
 inline size_t help_columns() {
   winsize size{};
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
   return std::clamp<size_t>(known ? size.ws_col : 80, 80, 100);
 }
 
-/// Fills paragraphs to `columns`. Indented lines, such as examples, stay as they are.
+/// Wraps the paragraphs of `text` to lines of at most `columns` columns. Indented lines, such as examples, do not
+/// change.
 inline std::string filled(const std::string& text, size_t columns) {
   std::string result, paragraph;
   const auto end_paragraph = [&] {
@@ -43,7 +46,8 @@ inline std::string filled(const std::string& text, size_t columns) {
   return result;
 }
 
-/// A name and its text. A note in brackets at the end of the text, such as the default, stays in one line.
+/// Returns the lines that show one name and its description. A note in brackets at the end of the description, such as
+/// the default, is not broken across lines.
 inline std::string help_row(const std::string& name, const std::string& text, size_t columns) {
   constexpr size_t text_column = 28;
   const size_t width = columns - text_column, note_at = std::min(text.rfind(" ["), text.size());
@@ -81,7 +85,8 @@ struct HelpSection {
   std::string title, rows;
 };
 
-/// The options by group, in the order of the groups' first options; those without a group come last.
+/// Returns the options, sorted into groups. The order of the groups is the order of their first options. Options
+/// without a group come last.
 inline std::vector<HelpSection> option_sections(const CLI::App& app, size_t columns) {
   std::vector<const CLI::Option*> options;
   for (const CLI::App* part : app.get_subcommands({})) {
@@ -105,7 +110,8 @@ inline std::vector<HelpSection> option_sections(const CLI::App& app, size_t colu
   return sections;
 }
 
-/// The text of `--help` for the command or one of its verbs. Params: name – "bellows train"
+/// Returns the text of `--help` for the command or for one of its verbs (subcommands).
+/// Params: name – full name of the command, such as "bellows train"
 inline std::string help_text(const CLI::App* app, const std::string& name, CLI::AppFormatMode) {
   const size_t columns = help_columns();
   std::string usage = "Usage: " + name + " [OPTIONS]", arguments, verbs;

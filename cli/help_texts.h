@@ -1,17 +1,18 @@
 #pragma once
 
-/// The text below the options in `bellows COMMAND --help`. help_format.h fills the paragraphs to the terminal's width.
+/// The texts that `bellows COMMAND --help` prints below the options. help_format.h wraps their paragraphs to the width
+/// of the terminal.
 namespace bellows::cli {
 
 inline constexpr const char* train_footer =
-    R"(Trains the model and evaluates it after every epoch. If neither --out nor run_folder in the recipe names a
-folder, nothing is saved. With --resume but without --recipe, the command uses the recipe in --out.
+    R"(Trains the model and evaluates it after every epoch. If you set neither --out nor the recipe key run_folder,
+nothing is saved. If you use --resume without --recipe, the command reads the recipe from the folder in --out.
 
-After Ctrl-C or SIGTERM, the command saves a checkpoint if there is a run folder, and exits with code 130 or 143. A
-second signal ends the command immediately.
+Ctrl-C or SIGTERM stops the command with exit code 130 or 143. If there is a run folder, the command saves a checkpoint
+first. A second signal ends the command immediately.
 
-Text models (bert-20m, distilbert-base, config.json) read the text and the label of each sample. Set the recipe keys
-tokenizer (a vocab.txt, a tokenizer.json, or bytes) and max_length.
+Text models (bert-20m, distilbert-base, config.json) read the text and the label of each sample. For these models, set
+the recipe keys tokenizer (a vocab.txt, a tokenizer.json, or bytes) and max_length.
 
 Examples:
   bellows train --recipe digits.yaml --out runs/digits
@@ -23,13 +24,14 @@ Examples:
 )";
 
 inline constexpr const char* ladder_footer =
-    R"(Starts from a plain program with all speed and memory techniques off, and adds one technique after another to the
-last configuration that was kept. The new configuration and the previous one take turns in timed windows. Then
-training must still reach the target accuracy. Techniques that do not help are dropped, and the report states the
-reason.
+    R"(Starts with a plain program in which all speed and memory techniques are off, and adds one technique after
+another. The command measures each new configuration in alternation with the last configuration that was kept. Training
+with the new technique must also reach the target accuracy. Techniques that do not help are dropped, and the report
+states the reason.
 
-With --memory-target, the command predicts the memory of many recipes and measures those that may fit, the fastest
-first. If you also set --target-accuracy, the chosen recipe must reach it. The exit code is 1 if no recipe fits.
+With --memory-target, the command predicts the memory of many recipes. It then measures the recipes that may fit, in the
+order of their expected speed. If you also set --target-accuracy, the chosen recipe must reach this accuracy. The exit
+code is 1 if no recipe fits.
 
 Examples:
   bellows ladder --data data/digits --target-accuracy 0.97 --html ladder.html
@@ -58,14 +60,15 @@ Examples:
 )";
 
 inline constexpr const char* select_footer =
-    R"(With --keep or --count, the command chooses samples that have labels: the hardest ones, or random ones with
---by random. The difficulty of a sample comes from the statistics of a run whose recipe has sample_stats: true. With
---add, the command chooses the samples without labels that are most informative for the model of a run, or random ones.
-The result is a small file for the recipe key subset and for `bellows pack --select`.
+    R"(With --keep or --count, the command chooses labeled samples to train on: the hardest samples, or random samples
+with --by random. The difficulty of a sample comes from the statistics of a run whose recipe has sample_stats: true.
+With --add, the command chooses unlabeled samples to label next: the samples that are most informative for the model of
+a run, or random samples with --by random. The result is a small file for the recipe key subset and for
+`bellows pack --select`.
 
-Rules for samples with labels: forgetting, el2n, loss, margin, entropy, random.
+Rules (--by) with --keep or --count: forgetting, el2n, loss, margin, entropy, random.
 
-Rules for samples to label: least_confidence, margin, entropy, bald, k_center, random.
+Rules (--by) with --add: least_confidence, margin, entropy, bald, k_center, random.
 
 Examples:
   bellows select --run runs/all --by forgetting --keep 0.6 --out hard.json
@@ -90,8 +93,8 @@ Examples:
 )";
 
 inline constexpr const char* bench_data_footer =
-    R"(Loads batches without training on them. The report shows the throughput, the time of each stage, and the change
-that would help most. Ctrl-C ends the measurement and prints the report.
+    R"(Loads batches without training on them. The report shows the throughput, the time of each stage of loading, and
+the change that would help most. Ctrl-C ends the measurement and prints the report.
 
 If images differ in size and you do not set --crop, each image is resized to 256 pixels at its shorter side, and then
 cropped to 224 x 224 pixels at the center.
@@ -110,9 +113,9 @@ job. Each line of output starts with its rank.
 If a rank fails, all other ranks are stopped within 5 s. With --max-restarts, all ranks are then restarted. If no
 restart is left, the command exits with the exit code of the first rank that failed.
 
-For several nodes, run the same command on each node, with a different --node-rank and the same BELLOWS_TOKEN. With
---max-restarts, you can start a lost node again, or let the other nodes continue without it (--min-nodes). Node 0 must
-keep running.
+To start a job on several nodes (machines), run the same command on each node with a different --node-rank. Set
+BELLOWS_TOKEN to the same value on all nodes. If a node is lost, you can start it again, or let the other nodes continue
+without it (--min-nodes). Both require --max-restarts. Node 0 must keep running.
 
 Examples:
   bellows launch -n 4 -- ./train --epochs 3

@@ -2,25 +2,27 @@
 
 namespace bellows::cli {
 
-/// Makes SIGINT and SIGTERM end the process with a message and the exit code 128 + signal, outside of the work that an
-/// Interrupt guards. Ignored signals stay ignored.
+/// From now on, SIGINT and SIGTERM end the process with a message and the exit code 128 + the number of the signal.
+/// While an Interrupt object exists, it handles the signals instead. Signals that are ignored stay ignored.
 void end_on_signals();
 
-/// While the object lives, the first SIGINT or SIGTERM requests an orderly stop, and the second one ends the process
+/// While the object exists, the first SIGINT or SIGTERM requests an orderly stop, and the second one ends the process
 /// immediately.
-/// Threads: one object at a time in the process
+/// Threads: at most one object may exist in the process at a time
 class Interrupt {
  public:
-  /// Params: action – called by the signal handler at the first signal instead of request_stop(); must be
-  ///                  async-signal-safe
-  ///         what – printed to standard error at the first signal: "saving a checkpoint"
+  /// Params: what    – text that is printed to standard error at the first signal, such as "saving a checkpoint"
+  ///         action  – function that the signal handler calls at the first signal, instead of request_stop(); it must
+  ///                   be async-signal-safe
+  ///         context – argument for `action`
   explicit Interrupt(const char* what, void (*action)(void*) = nullptr, void* context = nullptr);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
+  /// Returns whether a signal has requested a stop.
   static bool requested();
-  /// 128 + the signal; 0 if there was none.
+  /// Returns 128 + the number of the signal, or 0 if there was no signal.
   static int exit_code();
 };
 

@@ -7,7 +7,8 @@
 
 namespace bellows::cli {
 
-/// The JSON format of the command: indented by two spaces, with a line break at the end.
+/// Returns the value as text, in the JSON format of the `bellows` command: indented by two spaces, with a line break at
+/// the end.
 inline std::string json_text(const nlohmann::ordered_json& json) {
   return bellows::json_text(json, 2) + "\n";
 }

@@ -8,19 +8,19 @@
 
 namespace bellows::cli {
 
-/// Returns the recipe of the command line, with its data. Throws: UsageError if there is no data, or like
-/// check_usable()
+/// Returns the recipe that the command line describes.
+/// Throws: UsageError if the recipe has no dataset. Also throws like check_usable()
 train::Recipe ladder_recipe(const LadderArguments& arguments);
 
-/// The output files of a ladder.
+/// The contents of the output files of a ladder.
 struct LadderFiles {
   std::string json, html;
-  std::string recipe;  ///< "" if there is none
+  std::string recipe;  ///< YAML of the resulting recipe; "" if there is none
 };
-/// Writes the requested files and prints their names.
+/// Writes the files that the command line requests, and prints their names.
 void write_ladder_files(Terminal& terminal, const LadderArguments& arguments, const LadderFiles& files);
 
-/// Implements `bellows ladder --memory-target`.
+/// Implements `bellows ladder --memory-target`. Returns the exit code.
 int run_ladder_target(const LadderArguments& arguments);
 
 }  // namespace bellows::cli

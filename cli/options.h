@@ -13,19 +13,21 @@ struct Recipe;
 
 namespace bellows::cli {
 
+/// Exit codes of the `bellows` command.
 inline constexpr int exit_done = 0, exit_failed = 1, exit_usage = 2;
 
-/// The command line is invalid: exit code 2.
+/// Thrown if the command line is invalid. The command then exits with code 2.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The target of `--json`: "" if not given, "-" for standard output, otherwise a file.
+/// The destination of `--json`: "" if the option is not set, "-" for standard output, otherwise the path of a file.
 using JsonTarget = std::string;
 
+/// Arguments of `bellows train`.
 struct TrainArguments {
   std::string recipe, data, model, out;
-  std::vector<std::string> set;      ///< "key=value"
+  std::vector<std::string> set;      ///< recipe settings, each as "key=value"
   std::vector<std::string> plugins;  ///< shared libraries with the user's models
   bool resume = false;
   bool accept_changes = false;  ///< resume even though changed settings change the results
@@ -33,35 +35,38 @@ struct TrainArguments {
   JsonTarget json;
 };
 
+/// Arguments of `bellows ladder`.
 struct LadderArguments {
   std::string recipe, data, model;
   std::vector<std::string> set, plugins;
-  double target_accuracy = 0;    ///< 0 if not given: the recipe's, otherwise 0.97
-  double max_seconds = 0;        ///< 0 if not given: no limit
-  int64_t max_epochs = 0;        ///< 0 if not given: the ladder's default
-  int64_t eval_every_steps = 0;  ///< 0: automatic
+  double target_accuracy = 0;    ///< if 0, the accuracy in the recipe, or 0.97 if the recipe has none
+  double max_seconds = 0;        ///< if 0, there is no limit
+  int64_t max_epochs = 0;        ///< if 0, the default of the ladder
+  int64_t eval_every_steps = 0;  ///< if 0, the ladder chooses the number of steps
   bool memory = false;           ///< measure the techniques that save memory
-  uint64_t memory_target = 0;    ///< find the fastest recipe with at most this peak in bytes; 0: no search
-  bool quick = false;
-  bool list = false;
-  std::string html;          ///< file for the HTML report; "": none
-  std::string write_recipe;  ///< file for the resulting recipe; "": none
+  uint64_t memory_target = 0;    ///< find the fastest recipe with at most this peak in bytes; if 0, do not search
+  bool quick = false;            ///< use shorter timed windows and one seed
+  bool list = false;             ///< describe the techniques instead of measuring
+  std::string html;              ///< file for the HTML report; if "", there is no report
+  std::string write_recipe;      ///< file for the resulting recipe; if "", the recipe is not written
   JsonTarget json;
 };
 
+/// Arguments of `bellows plan`.
 struct PlanArguments {
   std::string recipe, model;
   std::vector<std::string> set, plugins;
-  int64_t batch = 0;           ///< 0 if not given: the recipe's
-  int64_t seq = 0, image = 0;  ///< 0 if not given: the model's usual size
+  int64_t batch = 0;           ///< if 0, the batch size in the recipe
+  int64_t seq = 0, image = 0;  ///< if 0, the usual input size of the model
   int64_t ranks = 1;
-  uint64_t memory = 0;            ///< bytes of one device; 0 if not given: this machine's
-  uint64_t fit = 0;               ///< bytes that the step must fit into; 0: no search
-  double price = 0, step_ms = 0;  ///< price of one device per hour; time of a step; 0: not given
-  std::string html, trace;        ///< files for the predicted step's timeline; "": none
+  uint64_t memory = 0;            ///< memory of one device in bytes; if 0, the memory of this machine
+  uint64_t fit = 0;               ///< bytes that the step must fit into; if 0, do not search for a recipe
+  double price = 0, step_ms = 0;  ///< price of one device per hour, and time of a step; each is 0 if not set
+  std::string html, trace;        ///< files for the timeline of the predicted step; a file is not written if ""
   JsonTarget json;
 };
 
+/// Arguments of `bellows select`.
 struct SelectArguments {
   std::string run, data, split, by, out;
   double keep = 0;
@@ -71,59 +76,69 @@ struct SelectArguments {
   JsonTarget json;
 };
 
+/// Arguments of `bellows pack`.
 struct PackArguments {
   std::string source, destination;
-  std::string split, select;           ///< the samples to convert
-  std::string format, resize, encode;  ///< how they are written
-  uint64_t shard_bytes = 0;            ///< 0 if not given: the library's default
-  int64_t shard_samples = 0;           ///< 0 if not given: no limit
-  int64_t threads = 0;                 ///< 0: one per core
+  std::string split, select;           ///< which samples are converted
+  std::string format, resize, encode;  ///< how the samples are written
+  uint64_t shard_bytes = 0;            ///< size of a shard; if 0, the default of the library
+  int64_t shard_samples = 0;           ///< number of samples per shard; if 0, there is no limit
+  int64_t threads = 0;                 ///< if 0, one thread per core
   bool verify = false;                 ///< compare every sample with the source
   JsonTarget json;
 };
 
+/// Arguments of `bellows bench-data`.
 struct BenchDataArguments {
   std::string url, split;
   std::string threads = "auto";  ///< "auto" or a number
-  std::string trace;             ///< file for a Chrome trace; "": none
+  std::string trace;             ///< file for a Chrome trace; if "", no trace is written
   int64_t batch = 64, prefetch = 4, cache_mb = 0;
-  int64_t crop = 0;    ///< side of a random resized crop; 0: no crop
-  int64_t epochs = 0;  ///< 0: for `seconds`
+  int64_t crop = 0;    ///< side of a random resized crop in pixels; if 0, images are not cropped
+  int64_t epochs = 0;  ///< if 0, loading ends after `seconds`
   double seconds = 10;
   bool shuffle = false;
   JsonTarget json;
 };
 
+/// Arguments of `bellows launch`.
 struct LaunchArguments {
   comm::LaunchOptions options;
 };
 
+/// Arguments of `bellows checkpoint info` and `bellows checkpoint export`.
 struct CheckpointArguments {
-  std::string path;  ///< a checkpoint, or a run folder for its newest checkpoint
-  std::string out;   ///< file to export to; "" for `info`
+  std::string path;  ///< a checkpoint, or a run folder, whose newest checkpoint is used
+  std::string out;   ///< file to which the weights are exported; "" for `info`
   bool verify = false;
   JsonTarget json;
 };
 
+/// Arguments of `bellows doctor`.
 struct DoctorArguments {
   JsonTarget json;
 };
 
-/// Settings of the command line, which override the recipe file.
+/// Settings on the command line that override those of the recipe file.
 struct RecipeOverrides {
   std::string data, model;
   std::vector<std::string> set;
 };
 
+/// Overrides settings of the recipe with those on the command line.
 /// Throws: UsageError if a key is unknown or a value is invalid
 void apply_overrides(train::Recipe& recipe, const RecipeOverrides& overrides);
+/// Reads a recipe from a YAML file.
 /// Throws: UsageError if the file cannot be read or is not a recipe
 train::Recipe load_recipe(const std::string& path);
-/// Throws: UsageError if a value is out of range, or the model or the device does not exist
+/// Checks the values of a recipe.
+/// Throws: UsageError if a value is out of range, or if the model or the device does not exist
 void check_usable(const train::Recipe& recipe);
 
+// Each function run_… runs one verb and returns the exit code.
+
 int run_train(const TrainArguments& arguments);
-/// Lists the recipe keys.
+/// Lists the recipe keys (`bellows train --keys`).
 int run_recipe_keys(const JsonTarget& target);
 int run_ladder(const LadderArguments& arguments);
 int run_plan(const PlanArguments& arguments);
@@ -135,9 +150,11 @@ int run_checkpoint_info(const CheckpointArguments& arguments);
 int run_checkpoint_export(const CheckpointArguments& arguments);
 int run_doctor(const DoctorArguments& arguments);
 
-/// Throws c10::Error if write_json() would fail, before the work starts.
+/// Checks that write_json() can write to the target. Call this function before the work starts.
+/// Throws: c10::Error if the file cannot be written
 void check_json_target(const JsonTarget& target);
-/// Writes `text` to the target of `--json`. Throws: c10::Error if the file cannot be written
+/// Writes `text` to the destination of `--json`.
+/// Throws: c10::Error if the file cannot be written
 void write_json(const JsonTarget& target, const std::string& text);
 
 }  // namespace bellows::cli

@@ -9,7 +9,8 @@ class ParseError;
 
 namespace bellows::cli {
 
-/// The message for a command line that CLI11 rejected. `verb`: the command on that line, such as `bellows train`.
+/// Returns the error message for a command line that CLI11 rejected.
+/// Params: verb – the verb on this command line, such as `train`
 std::string parse_problem(const CLI::ParseError& error, const CLI::App& verb);
 
 }  // namespace bellows::cli

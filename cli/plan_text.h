@@ -12,13 +12,13 @@ struct PlanReport {
   std::vector<train::PredictedTechnique> techniques;
   train::Situation situation;
   train::Decision decision;
-  double price_per_hour = 0;   ///< of one device; 0: not requested
-  bool measured_step = false;  ///< the time of a step was given by the user
+  double price_per_hour = 0;   ///< price of one device per hour; 0 if it is not set
+  bool measured_step = false;  ///< whether the user set the time of a step (--step-ms)
 };
 
-/// The report as text with at most 80 columns.
+/// Returns the report as text, in lines of at most 80 columns.
 std::string plan_text(const PlanReport& report);
-/// The report as JSON.
+/// Returns the report as JSON.
 std::string plan_json(const PlanReport& report);
 
 }  // namespace bellows::cli

@@ -5,8 +5,9 @@
 
 namespace bellows::cli {
 
-/// Loads the plugins of a command line and registers their models.
-/// Throws: UsageError if a plugin cannot be loaded (the message has the reason, such as the versions it was built with)
+/// Loads the plugins that the command line lists, and registers their models.
+/// Throws: UsageError if a plugin cannot be loaded. The message states the reason, for example that the plugin was
+///         built with different versions of Bellows or libtorch
 void load_plugins(const std::vector<std::string>& paths);
 
 }  // namespace bellows::cli

@@ -8,18 +8,21 @@ namespace bellows::cli {
 
 enum class Colour { none, bold, dim, green, yellow, red };
 
-/// Prints results to standard output, and progress to standard error. Control characters are only sent to terminals.
+/// Prints results to standard output, and progress to standard error. Control characters are written only to terminals.
 class Terminal {
  public:
   Terminal();
   ~Terminal();
 
+  /// Prints a result to standard output.
   void print(std::string_view text);
-  /// Shows a status line, which is redrawn on a terminal. Elsewhere, a line is written when `stage` changes.
+  /// Shows the current progress. On a terminal, one status line is redrawn. If standard error is not a terminal, a line
+  /// is written each time `stage` changes.
   void status(const std::string& stage, const std::string& detail);
-  /// Like status(), with a complete line, which is truncated to the current width of the terminal.
+  /// Like status(), but shows `line` on a terminal, truncated to the current width of the terminal.
   void live(const std::string& stage, std::string line);
-  /// Adds color on a terminal, unless NO_COLOR is set.
+  /// Returns the text with the color for a terminal. If standard output is not a terminal, or NO_COLOR is set, returns
+  /// the text unchanged.
   std::string paint(Colour colour, std::string_view text) const;
 
  private:
@@ -30,27 +33,30 @@ class Terminal {
   std::string stage_;
 };
 
-/// Writes the complete text to standard output.
+/// Writes all of the text to standard output.
 /// Throws: c10::Error if standard output is closed or its disk is full
 void print_result(std::string_view text);
 
-/// Like print_result(), but does not throw. Returns: 0, or the error number of the first failed write in this process
+/// Like print_result(), but does not throw.
+/// Returns: 0, or the error number of the first write that failed in this process
 int write_result(std::string_view text);
 
-/// Quotes the text as one word of a POSIX shell if necessary.
+/// Returns the text as one word for a POSIX shell, in quotes if necessary.
 std::string shell_word(const std::string& text);
 
-/// Prints "bellows: " and the message to standard error. On a terminal, the message is wrapped at 79 letters.
+/// Prints "bellows: " and the message to standard error. On a terminal, the message is wrapped to lines of at most 79
+/// characters.
 void print_error(const std::string& message);
 
-/// The width on a screen: letters, not bytes.
+/// Returns the width of a text on a terminal. Each character counts as one column.
 size_t display_width(std::string_view utf8);
-/// Pads with spaces to `width`; longer text does not change.
+/// Adds spaces on the left until the text is `width` columns wide. Longer text does not change.
 std::string pad_left(std::string_view text, size_t width);
+/// Like pad_left(), but adds the spaces on the right.
 std::string pad_right(std::string_view text, size_t width);
-/// Breaks `text` at spaces into lines of at most `width` letters.
+/// Breaks `text` at spaces into lines of at most `width` columns.
 std::vector<std::string> wrap(std::string_view text, size_t width);
-/// printf for one number: number("%.1f", x); "-" if it is not finite.
+/// Formats one number like printf, for example number("%.1f", x). Returns "-" if the number is not finite.
 std::string number(const char* format, double value);
 
 }  // namespace bellows::cli
