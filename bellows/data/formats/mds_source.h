@@ -24,17 +24,18 @@ struct MdsOptions {
 
 /// Opens a MosaicML MDS dataset, version 2, which is a folder with an index.json.
 ///
-/// Columns become fields with the same names. Numbers, ndarray and pil become arrays; jpeg, png, str, json and similar
-/// types become bytes (see io::MdsEncoding). A text column "__key__" holds the keys of the samples. If only the
-/// compressed form of a shard exists, the shard is decompressed in memory when one of its samples is read. Decompressed
-/// shards are cached up to a size limit (see UnpackedFiles). block_starts() returns the starts of the shards.
-/// Params: folder – folder of one split, or its http(s):// URL. If a remote dataset has compressed shards, these are
-///         downloaded
+/// Columns become fields with the same names. Columns with the encoding ndarray, pil or a number type become arrays.
+/// Columns with the encoding jpeg, png, str, json or a similar one become bytes (see io::MdsEncoding). A text column
+/// "__key__" holds the keys of the samples. If only the compressed form of a shard exists, the shard is decompressed in
+/// memory when one of its samples is read. Decompressed shards are cached up to a size limit (see UnpackedFiles).
+/// block_starts() returns the starts of the shards.
+/// Params: folder – folder of one split, or its http(s):// URL. If a remote dataset has compressed shards, the
+///         compressed files are downloaded
 /// Cost:   opening reads only index.json (unless Verify::open is set). Reading maps shards and copies only compressed
 ///         data. The first read of a shard also computes its hashes (xxh64: 10 GB/s, sha1: 1 to 2 GB/s)
 /// Throws: c10::ValueError if there is no index.json (the message lists splits below the folder) or the index is
 ///         invalid; if a shard is missing; if a column holds pickles; if Verify::open is set and a shard has no hashes.
-///         read() throws c10::ValueError if a shard or a sample does not match the index or a hash is wrong
+///         read() throws c10::ValueError if a shard or a sample does not match the index, or if a hash is wrong
 /// Ref:    streaming.StreamingDataset(local=folder)
 SourcePtr open_mds(const std::string& folder, const MdsOptions& options = {});
 

@@ -26,7 +26,7 @@ struct CsvOptions {
 /// - int64: all cells are integers
 /// - uint64: all cells are integers that are not negative, and some are 2^63 or more
 /// - float64: all cells are numbers or empty (NaN)
-/// - text, a raw field: all other columns
+/// - text, which becomes a field of bytes: all other columns
 ///
 /// A column is also text if it has a number with leading zeros, an integer of more than 64 bits, or a number that
 /// exceeds float64 (1e400). The columns "cls", "txt" and "json" are always text, and "__key__" holds the keys of the
@@ -61,8 +61,9 @@ struct JsonlOptions {
 /// - Numbers and (nested) lists of numbers become arrays. All numbers with one name have the same type. The type is
 ///   int64, uint64 if some numbers are 2^63 or more, or float64 if some have a fraction or an exponent.
 /// - true and false become bool arrays.
-/// - Texts become raw fields.
-/// - All other values, including null, become raw fields that hold the JSON. jsonl_sink() writes this JSON unchanged.
+/// - Texts become fields of bytes.
+/// - All other values, including null, become fields of bytes that hold the JSON. jsonl_sink() writes this JSON
+///   unchanged.
 ///
 /// "__key__" holds the keys of the samples.
 /// Cost:   opening parses all files once, remote files one after another, and stores 8 bytes per line

@@ -28,7 +28,7 @@ class Batch {
   /// Returns the Sample::id of each row.
   const std::vector<int64_t>& ids() const { return ids_; }
   int64_t epoch() const { return place_.epoch; }
-  /// Returns the index within the epoch. `loader.start(epoch(), index() + 1)` resumes after this batch.
+  /// Returns the index of the batch within the epoch. `loader.start(epoch(), index() + 1)` resumes after this batch.
   int64_t index() const { return place_.index; }
   /// Returns the number of samples that all ranks have consumed in this epoch, including this batch.
   /// `loader.start_at(epoch(), consumed())` resumes after this batch, with any number of ranks and any batch size.

@@ -52,10 +52,10 @@ struct StageSums {
     DurationBins bins{};
   };
   std::array<Stage, kLoadStages> stages;
-  int64_t busy_ns = 0;       ///< time spent in slices
+  int64_t busy_ns = 0;       ///< time spent on slices
   int64_t cpu_ns = 0;        ///< CPU time of the slices in which it was measured
   int64_t cpu_wall_ns = 0;   ///< wall time of those slices, which is a part of busy_ns
-  int64_t major_faults = 0;  ///< number of pages that were read from the disk in slices
+  int64_t major_faults = 0;  ///< number of pages that were read from the disk while slices were filled
   int64_t gave_up = 0;       ///< number of voluntary context switches, which occur when a thread waits
   int64_t lost = 0;          ///< number of involuntary context switches
 

@@ -46,7 +46,8 @@ struct BatchPlace {
   int64_t index = 0;
   int64_t consumed = 0;    ///< number of samples of the epoch that all ranks have consumed, including this batch
   int64_t padding = 0;     ///< number of rows at the end that fill the batch with repeated samples
-  double loss_weight = 1;  ///< number of rows on this rank in the step, divided by the mean over all ranks
+  /// Number of rows of this rank in the step, divided by the mean number of rows over all ranks.
+  double loss_weight = 1;
 };
 
 /// The samples of one rank in one step.
