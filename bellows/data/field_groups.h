@@ -14,7 +14,7 @@ struct FieldGroup {
   std::vector<std::string> fields;  ///< names of the fields, in the order of the array's elements
   /// Size to which an encoded image is scaled by nearest-pixel sampling; 0: not scaled.
   int64_t height = 0, width = 0;
-  bool mask = false;                ///< if true, an encoded image with one channel becomes [H, W]
+  bool mask = false;  ///< if true, an encoded image with one channel becomes [H, W]
 };
 
 /// Returns `source` with the fields of each group replaced by one array. The fields of the group determine the array:

@@ -23,8 +23,8 @@ struct FileFormat {
   std::string_view name;
   bool (*fits)(const FileLook& look);
   SourcePtr (*open)(const std::vector<std::string>& files);
-  /// True if the detection may also match files that are not datasets. In a folder, files of this format are ignored if
-  /// the folder also contains another format.
+  /// True if the detection may also match files that are not datasets. In a folder, files of such a format are ignored
+  /// if the folder also contains files of a format without this flag.
   bool text = false;
 };
 

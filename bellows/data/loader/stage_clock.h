@@ -59,8 +59,8 @@ struct StageSums {
   int64_t gave_up = 0;       ///< number of voluntary context switches, which occur when a thread waits
   int64_t lost = 0;          ///< number of involuntary context switches
 
-  /// Returns the share of busy_ns since `earlier` in which threads waited for a disk, a network or a lock, but not for
-  /// a core. The result is an estimate.
+  /// Returns the share of busy_ns since the measurement `earlier` in which threads waited for a disk, a network or a
+  /// lock, but not for a core. The result is an estimate.
   double blocked_share(const StageSums& earlier) const;
   int64_t samples = 0;
 };

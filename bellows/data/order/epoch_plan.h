@@ -44,8 +44,8 @@ int64_t count_delivered(int64_t samples, const Division& division);
 struct BatchPlace {
   int64_t epoch = 0;
   int64_t index = 0;
-  int64_t consumed = 0;    ///< number of samples of the epoch that all ranks have consumed, including this batch
-  int64_t padding = 0;     ///< number of rows at the end that fill the batch with repeated samples
+  int64_t consumed = 0;  ///< number of samples of the epoch that all ranks have consumed, including this batch
+  int64_t padding = 0;   ///< number of rows at the end that fill the batch with repeated samples
   /// Number of rows of this rank in the step, divided by the mean number of rows over all ranks.
   double loss_weight = 1;
 };

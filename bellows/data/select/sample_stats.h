@@ -59,7 +59,7 @@ class SampleStats {
 
   /// Returns all statistics, for checkpoints and files.
   NamedTensors state();
-  /// Throws: c10::ValueError if `state` lacks a tensor, has an unknown name, or has a different number of samples
+  /// Throws: c10::ValueError if an entry of `state` is missing or is for a different number of samples
   void load_state(const NamedTensors& state);
 
   /// Saves state() as a safetensors file.

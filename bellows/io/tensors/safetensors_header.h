@@ -44,7 +44,8 @@ SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view wher
 /// Params: entries – begin and end are relative to the first byte after the header
 std::string make_safetensors_header(const std::vector<SafetensorsEntry>& entries, const SafetensorsMetadata& metadata);
 
-/// Returns whether the official writer puts `a` before `b`. It sorts by dtype (wide dtypes first), then by name.
+/// Returns true if the official writer puts `a` before `b`. The writer sorts by dtype (wide dtypes first), then by
+/// name.
 bool safetensors_before(const SafetensorsEntry& a, const SafetensorsEntry& b);
 
 }  // namespace bellows::io
