@@ -59,7 +59,7 @@ class Dataset {
   Dataset transform(Transform step) const;
   /// Normalizes pixel values: (value / 255 - mean) / std. The overload without arguments uses the values in info().
   /// Params: mean, std – one value for all channels, or one value per channel
-  /// Throws: c10::ValueError if there are no arguments and info() has no mean and std
+  /// Throws: c10::ValueError from the overload without arguments if info() lacks the mean or the std
   Dataset normalize(std::vector<double> mean, std::vector<double> std) const;
   Dataset normalize() const;
   /// Replaces a text with its tokens (see tokenized()).
@@ -146,8 +146,8 @@ struct OpenOptions {
 /// `image_size` sets the color mode of decoding.
 /// Throws: c10::ValueError if `url` does not exist or a file is corrupt; if the format is unknown (the message
 ///         describes the content and lists the supported formats); if a folder contains several formats; if it has
-///         several splits and no split is chosen; if a split is chosen and there are no splits; if the split is unknown
-///         (the message suggests the nearest name)
+///         several splits and no split is chosen; if a split is chosen, but there are no splits; if the split is
+///         unknown (the message suggests the nearest name)
 Dataset open(const std::string& url, const OpenOptions& options = {});
 /// Opens several files of one format, given as paths or URLs.
 Dataset open_shards(const std::vector<std::string>& shards);

@@ -31,7 +31,7 @@ class ConvertPlaces {
   std::string staged(const std::string& name) const { return staging_ + "/" + name; }
   std::string path(const std::string& name) const { return sharded_ ? destination_ + "/" + name : destination_; }
   /// Checks that the conversion can write to the destination. This is the case if the destination does not exist, is an
-  /// unfinished conversion, or is an empty folder for shards. If a folder already has shards, it must contain neither
+  /// unfinished conversion, or is an empty folder for shards. If the folder already has shards, it must contain neither
   /// this split nor a file that is named like a shard of this split.
   /// Throws: c10::ValueError if the conversion cannot write to the destination
   void check_free() const;

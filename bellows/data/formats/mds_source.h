@@ -11,7 +11,7 @@
 
 namespace bellows::data {
 
-/// When to compare the bytes of a shard with the hashes in index.json. Sizes are always checked.
+/// Selects when the bytes of a shard are compared with the hashes in index.json. Sizes are always checked.
 enum class Verify {
   never,
   first_use,  ///< when a shard is used for the first time, if it has hashes of a supported kind (io::hash_names)
@@ -34,16 +34,18 @@ struct MdsOptions {
 /// Cost:   opening reads only index.json (unless Verify::open is set). Reading maps shards and copies only compressed
 ///         data. The first read of a shard also computes its hashes (xxh64: 10 GB/s, sha1: 1 to 2 GB/s)
 /// Throws: c10::ValueError if there is no index.json (the message lists splits below the folder) or the index is
-///         invalid; if a shard is missing; if a column holds pickles; if Verify::open is set and a shard has no hashes.
-///         read() throws c10::ValueError if a shard or a sample does not match the index, or if a hash is wrong
+///         invalid; if a shard is missing; if a column has the encoding pkl (pickles); if Verify::open is set and a
+///         shard has no hashes. read() throws c10::ValueError if a shard or a sample does not match the index, or if a
+///         hash is wrong
 /// Ref:    streaming.StreamingDataset(local=folder)
 SourcePtr open_mds(const std::string& folder, const MdsOptions& options = {});
 
 struct MdsSinkOptions {
   /// Name and encoding of each column. If the list is empty, the first sample determines the columns:
-  /// - The images jpg, jpeg and png (and "image", by its content) are stored as jpeg or png.
+  /// - The fields "jpg", "jpeg" and "png" are stored as jpeg or png. The field "image" is stored according to its
+  ///   content.
   /// - "json" is stored as json, and the texts "cls" and "txt" as str. All other bytes are stored as bytes.
-  /// - A scalar array has the encoding of its type. Any other array is stored as ndarray:TYPE.
+  /// - A scalar array is stored with the encoding of its dtype. Any other array is stored as ndarray:TYPE.
   /// - The key is stored in the column "__key__".
   std::vector<std::pair<std::string, std::string>> columns = {};
   std::string compression = "";          ///< "zstd:7", "gz", "bz2", "br" or "snappy"; "": no compression

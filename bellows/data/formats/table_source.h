@@ -19,8 +19,8 @@ struct CsvOptions {
   char separator = ',';
 };
 
-/// Opens CSV files with the same header. Quotes follow RFC 4180, so a quoted cell may contain line ends. Lines end in
-/// CR LF or LF.
+/// Opens one or more CSV files, which must have the same header. Quotes follow RFC 4180, so a quoted cell may contain
+/// line ends. Lines end in CR LF or LF.
 ///
 /// The type of a column depends on its cells in all files:
 /// - int64: all cells are integers
@@ -34,9 +34,10 @@ struct CsvOptions {
 /// Cost:   opening reads all files once, remote files one after another, and stores 8 bytes per row. Reading copies
 ///         only cells with doubled quotes
 /// Throws: c10::ValueError (the message names the file, line and byte) if there are no rows; if a header is missing or
-///         differs; if two columns have the same name; if the number of cells in a row differs from the header; if a
-///         quote is not closed; if the first label is a number and a later label is not; if the options name an unknown
-///         column. read() throws c10::ValueError if an image is missing or outside its folder
+///         differs from that of the first file; if two columns have the same name; if the number of cells in a row
+///         differs from that in the header; if a quote is not closed; if the first label is a number and a later label
+///         is not; if the options name an unknown column. read() throws c10::ValueError if an image is missing or
+///         outside its folder
 /// Ref:    Python's csv.DictReader
 SourcePtr open_csv(const std::vector<std::string>& paths, const CsvOptions& options = {});
 

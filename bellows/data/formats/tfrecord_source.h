@@ -15,7 +15,7 @@ struct TfrecordOptions {
   /// Pairs {feature, field} that rename features to fields. If `field` is empty, the feature is omitted.
   /// open_tfrecord() describes the names of all other fields.
   std::vector<std::pair<std::string, std::string>> fields;
-  /// The path of each file's index. If empty, an index is expected next to its file.
+  /// The path of each file's index. If empty, each file uses the index next to it if this index exists.
   std::vector<std::string> indexes;
   /// Writes an index next to each local, uncompressed file that has none.
   bool save_index = false;

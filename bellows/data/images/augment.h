@@ -34,7 +34,7 @@ Transform random_grayscale(double p = 0.1);
 /// Params: fill – one value, or one value per channel; use 255 times the mean to get 0 after normalization
 /// Throws: c10::ValueError if p is outside [0, 1]; if the bounds of `scale` or `ratio` do not satisfy 0 < minimum ≤
 ///         maximum; if the maximum of `scale` is above 1. When the transform runs: c10::ValueError if the length of
-///         `fill` is not 1 or the number of channels
+///         `fill` is neither 1 nor the number of channels
 /// Ref:    torchvision.transforms.RandomErasing, which erases after normalization
 Transform random_erasing(double p = 0.5, std::pair<double, double> scale = {0.02, 0.33},
                          std::pair<double, double> ratio = {0.3, 3.3}, std::vector<uint8_t> fill = {0});
@@ -42,7 +42,7 @@ Transform random_erasing(double p = 0.5, std::pair<double, double> scale = {0.02
 /// Fills a square of `side` pixels. The center is drawn from all pixels of the image, and the square is clipped to the
 /// image.
 /// Throws: c10::ValueError if side is outside [1, kMaxImageSide]. When the transform runs: c10::ValueError if the
-///         length of `fill` is not 1 or the number of channels
+///         length of `fill` is neither 1 nor the number of channels
 /// Ref:    arXiv:1708.04552
 Transform cutout(int64_t side, std::vector<uint8_t> fill = {0});
 

@@ -55,9 +55,9 @@ struct Placement;
 
 /// A step on an image.
 struct Transform {
-  /// Runs the step. The result is a view of `image`, of `scratch`, or of memory that stays valid. All randomness must
-  /// come from `random`, which depends only on the seed, the epoch, the sample id and the index of the step in the
-  /// pipeline. If an order repeats samples, `random` also depends on the position in the sequence.
+  /// Runs the step. The result is a view of `image`, of `scratch`, or of memory that stays valid after the call. All
+  /// randomness must come from `random`, which depends only on the seed, the epoch, the sample id and the index of the
+  /// step in the pipeline. If an order repeats samples, `random` also depends on the position in the sequence.
   /// Threads: must be thread-safe, because several threads call the function at the same time
   std::function<ImageView(const ImageView& image, Scratch& scratch, RandomStream& random)> run;
   bool deterministic = false;  ///< true if the step does not use `random`, so that its result may be cached
@@ -121,7 +121,7 @@ Transform random_flip(double p = 0.5);
 class Normalizer {
  public:
   /// Params: mean, std – one value, or one value per channel; empty: mean 0 and std 1
-  /// Throws: c10::ValueError if a length is not 1 or the number of channels, or if a std is not positive
+  /// Throws: c10::ValueError if a length is neither 1 nor the number of channels, or if a std is not positive
   Normalizer(const std::vector<double>& mean, const std::vector<double>& std, int64_t channels);
 
   /// Writes one image to `out`: [C, H, W], or [H, W, C] if `channels_last` is true.

@@ -13,8 +13,9 @@
 
 namespace bellows::data {
 
-/// How to handle a bad sample. A sample is bad if its image cannot be decoded or a transform rejects the image. It is
-/// also bad if a field is missing, an array has the wrong type or size, or the label is invalid or out of range.
+/// Selects how next() handles a bad sample. A sample is bad if its image cannot be decoded or a transform rejects the
+/// image. It is also bad if a field is missing, an array has the wrong type or size, or the label is invalid or out of
+/// range.
 ///
 /// next() always throws these errors, because they are mistakes in the pipeline or in user code:
 /// - an image whose size differs from the first image's size
@@ -26,7 +27,7 @@ enum class OnBadSample {
   skip
 };
 
-/// How a loader divides an epoch into batches and makes them.
+/// Options for how a loader divides an epoch into batches and how it makes the batches.
 struct LoaderOptions {
   // Contents of the batches.
   int64_t batch_size = 32;  ///< batch size per rank

@@ -45,7 +45,7 @@ size_t duration_bin(int64_t ns);
 /// Returns the `q` quantile of the durations, within about 12 %, or 0 if there are none.
 double duration_quantile_ns(const DurationBins& bins, double q);
 
-/// The sums of several threads' measurements. A slice is the part of a batch that one worker fills at a time.
+/// The sums of the measurements of several threads. A slice is the part of a batch that one worker fills at a time.
 struct StageSums {
   struct Stage {
     int64_t ns = 0, samples = 0;

@@ -9,7 +9,7 @@ namespace bellows::data {
 struct Buckets {
   /// Number of consecutive samples with similar lengths; ideally the batch size of all ranks together.
   int64_t together = 256;
-  int64_t window = 25600;  ///< number of samples of the shuffled sequence that are sorted by length at a time
+  int64_t window = 25600;  ///< number of samples of the shuffled sequence that are sorted by length together
 };
 
 /// Returns a shuffled order in which consecutive samples have similar lengths, so that batches need little padding. A

@@ -6,8 +6,8 @@
 
 namespace bellows::data {
 
-/// How to handle the samples at the end of an epoch if they do not fill a batch on every rank. In each case, all ranks
-/// make the same number of steps.
+/// Selects what happens to the samples at the end of an epoch if they do not fill a batch on every rank. In each case,
+/// all ranks make the same number of steps.
 enum class Remainder {
   /// Uses each sample once. The last batches are smaller and as equal in size as possible. If there are more ranks than
   /// samples, some batches are empty.
@@ -16,7 +16,7 @@ enum class Remainder {
   pad    ///< fills the last batches with samples from the start of the sequence (see Batch::padding())
 };
 
-/// How an epoch is divided among ranks and batches.
+/// Describes how an epoch is divided among ranks and batches.
 struct Division {
   int64_t batch_size = 32;  ///< batch size per rank
   int64_t rank = 0;

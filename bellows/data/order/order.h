@@ -72,7 +72,7 @@ OrderPtr sequential();
 
 /// Returns an order that is a new permutation of all samples in each epoch.
 /// Cost: 4 bytes per sample (8 bytes from 2^32 samples on). 1e8 samples took 7 to 10 s on a busy core; the local
-///       shuffles below took 3 s
+///       shuffles buffered() and page_shuffled() took 3 s
 OrderPtr shuffled();
 
 /// Returns an order that puts the blocks in random order and passes their samples through a shuffle buffer. Each sample

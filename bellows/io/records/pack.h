@@ -30,7 +30,7 @@ struct PackField {
   std::vector<int64_t> shape;
 };
 
-/// When to verify the checksum of a block.
+/// Selects when the checksum of a block is verified.
 enum class PackVerify {
   first_use,  ///< when one of its samples is first read
   always,     ///< each time one of its samples is read

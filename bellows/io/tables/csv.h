@@ -12,7 +12,7 @@ namespace bellows::io {
 struct CsvCell {
   std::string_view text;        ///< content without the surrounding quotes
   uint64_t offset = 0;          ///< position of `text` in the file
-  bool doubled_quotes = false;  ///< true: each "" in `text` stands for one quote; see append_unquoted()
+  bool doubled_quotes = false;  ///< true: each "" in `text` represents one quote; see append_unquoted()
 };
 
 /// Reads the rows of a CSV file in memory. Separators divide a row into cells. Quoted cells can contain separators,

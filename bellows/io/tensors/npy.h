@@ -11,7 +11,7 @@
 
 namespace bellows::io {
 
-/// Returns NumPy's name for a dtype ("<f4"), or "" if NumPy does not have the dtype.
+/// Returns NumPy's name for a dtype ("<f4"), or "" if NumPy does not support the dtype.
 std::string_view numpy_name(c10::ScalarType dtype);
 /// Returns the dtype with this name in NumPy, or nothing if there is none. NumPy writes the prefix '|' for types of one
 /// byte. For these types, any other prefix, such as '<' or '=', is also accepted.
@@ -35,7 +35,7 @@ struct NpyArray {
 NpyArray parse_npy(ByteSpan bytes, std::string_view where);
 
 /// Returns the header that precedes the values. Its length does not depend on the first dimension.
-/// Throws: c10::ValueError if NumPy does not have the dtype
+/// Throws: c10::ValueError if NumPy does not support the dtype
 /// Ref:    numpy.save, which writes the same bytes
 std::string make_npy_header(c10::ScalarType dtype, const std::vector<int64_t>& shape);
 

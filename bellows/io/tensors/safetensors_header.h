@@ -26,7 +26,7 @@ struct SafetensorsHeader {
   SafetensorsMetadata metadata;
 };
 
-/// Returns the number of bits of one element, or 0 if the format does not have the dtype.
+/// Returns the number of bits of one element, or 0 if the format does not support the dtype.
 /// Ref: safetensors/src/tensor.rs `Dtype`
 int safetensors_bits(std::string_view dtype);
 

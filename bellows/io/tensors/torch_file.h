@@ -42,8 +42,8 @@ void torch_save(const std::string& path, const PickleValue& value);
 /// first such dict under "state_dict", "model_state_dict", "model" or "weights", which are common in training scripts.
 /// Tensors are on the CPU and have the names in the file.
 /// Throws: c10::ValueError under the same conditions as torch_load() and load_safetensors(). The function also throws
-///         it if there is no such dict (the message lists the keys), or for any other kind of file (the message names
-///         the kind)
+///         c10::ValueError if there is no such dict (the message lists the keys), or for any other kind of file (the
+///         message names the kind)
 NamedTensors load_tensors(const std::string& path);
 
 }  // namespace bellows::io
