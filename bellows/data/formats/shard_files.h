@@ -47,8 +47,9 @@ class ShardFiles final : public SampleOrigin {
   /// Throws: exceptions of map() and of `need`
   std::vector<io::PartialFile> open_parts(const std::function<void(io::PartialFile&)>& need) const;
   bool is_remote(size_t file) const { return io::is_url(names_[file]); }
-  /// Returns a text that identifies the version of a file: its size, and its ETag or modification time. For a URL, asks
-  /// the server once.
+  /// Returns a text that identifies the version of a file. For a local file, the text contains the size and the
+  /// modification time. For a URL, it contains the URL, the size, the ETag and the modification time. The server is
+  /// asked once per URL.
   /// Throws: exceptions of map()
   std::string version(size_t file) const;
   std::string doubt(size_t file) const override;

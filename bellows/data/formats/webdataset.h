@@ -25,8 +25,8 @@ namespace bellows::data {
 /// compressed shards by blocks.
 /// Params: shards – paths and URLs of tar files, in order
 /// Cost:   opening reads the headers of all members once. If a shard is remote, compressed or at least 64 MiB large,
-///         its index is cached (see TarShards in webdataset.cpp). The index takes about 60 bytes of memory for a sample
-///         with two members. Reading copies nothing and makes one system call for the size of the shard
+///         its index is cached (see TarShards in webdataset.cpp). In memory, a sample with two members takes about 60
+///         bytes. Reading copies nothing and makes one system call for the size of the shard
 /// Throws: c10::ValueError if there are no shards; if a shard is missing or corrupt (the message names the path and the
 ///         byte offset); if a name contains `..`; if a suffix occurs twice in a sample; if a compressed shard expands
 ///         to more than 1,000 times its size (and more than 256 MiB), or to more than 16 GiB. read() throws

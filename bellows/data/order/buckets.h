@@ -18,7 +18,7 @@ struct Buckets {
 ///
 /// Each sample occurs once per epoch. The sequence does not depend on batches, so you can resume with any batch size
 /// and any number of ranks.
-/// Params: lengths – one length per sample, as read_lengths() returns them; not negative
+/// Params: lengths – one length per sample, for example from read_lengths(); not negative
 /// Cost:   8 bytes per sample, plus 16 bytes per sample of the window while the sequence is computed
 /// Throws: c10::ValueError if an option is below 1, if `window` is not a multiple of `together`, or if a length is
 ///         negative
