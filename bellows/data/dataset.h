@@ -22,20 +22,20 @@ struct DatasetInfo {
 };
 
 /// An immutable description of a dataset: a source, a pipeline and loader options. Each method returns a modified copy,
-/// so several datasets can share the first part of a chain. Transforms run in the order of the calls.
+/// so you can derive several datasets from one. Transforms run in the order in which you add them.
 /// Throws: c10::ValueError from the constructor and the methods if an argument is null, empty or out of range
 class Dataset {
  public:
   explicit Dataset(SourcePtr source, DatasetInfo info = {});
 
   // Contents of the batches.
-  /// Draws a new order of all samples in each epoch. `seed` also seeds the random transforms.
+  /// Takes the samples in a new random order in each epoch. `seed` also seeds the random transforms.
   Dataset shuffle(uint64_t seed = 0) const;
-  /// Uses the order of the source, for evaluation.
+  /// Takes the samples in the order of the source. Use this for evaluation.
   Dataset sequential() const;
-  /// Sets a custom order (order.h, mix.h, buckets.h). `seed` seeds the order and the random transforms.
+  /// Sets a custom order (see order.h, mix.h and buckets.h). `seed` seeds the order and the random transforms.
   Dataset order(OrderPtr order, uint64_t seed = 0) const;
-  /// Restricts each epoch to this rank's part.
+  /// Restricts each epoch to the samples of one rank.
   /// Params: global_batch – if true, the batch size counts the samples of all ranks together. Each step then takes the
   ///         same samples, regardless of the number of ranks
   Dataset distributed(int64_t rank, int64_t world_size, bool global_batch = false) const;
@@ -59,15 +59,15 @@ class Dataset {
   Dataset transform(Transform step) const;
   /// Normalizes pixel values: (value / 255 - mean) / std. The overload without arguments uses the values in info().
   /// Params: mean, std – one value for all channels, or one value per channel
-  /// Throws: c10::ValueError if there are no arguments and info() has no mean and std
+  /// Throws: c10::ValueError from the overload without arguments if info() lacks the mean or the std
   Dataset normalize(std::vector<double> mean, std::vector<double> std) const;
   Dataset normalize() const;
   /// Replaces a text with its tokens (see tokenized()).
   Dataset tokenize(Tokenizer tokenizer, std::string field = "txt") const;
-  /// Stacks arrays of unequal length into one tensor. Arrays `field` [l, …] become a tensor [N, L, …], and their
-  /// lengths become an int64 tensor `field`_lengths [N]. L is the longest length in the batch, rounded up to a multiple
-  /// of `multiple_of`. L is 0 if all arrays are empty. Each rank computes its own L. padding_mask() (packing.h) marks
-  /// the positions that are not padding. bucketed() reduces the amount of padding.
+  /// Pads arrays of unequal length and stacks them into one tensor. Arrays `field` [l, …] become a tensor [N, L, …],
+  /// and their lengths become an int64 tensor `field`_lengths [N]. L is the longest length in the batch, rounded up to
+  /// a multiple of `multiple_of`. L is 0 if all arrays are empty. Each rank computes its own L. padding_mask()
+  /// (packing.h) marks the positions that are not padding. bucketed() reduces the amount of padding.
   /// Params: value – written after the end of each array; the type of the arrays must be able to represent it
   ///         multiple_of – at most 2^20
   /// Ref:    torch.nn.utils.rnn.pad_sequence(batch_first=True)
@@ -101,9 +101,10 @@ class Dataset {
   /// Params: n – number of worker threads; with LoaderOptions::kAuto, the loader chooses the number
   Dataset threads(int64_t n) const;
   Dataset prefetch(int64_t batches) const;
-  /// Decodes a JPEG less exactly if this is faster (see PipelineOptions::fast_decode).
+  /// Decodes JPEGs faster but slightly less exactly if they are scaled down later (see PipelineOptions::fast_decode).
   Dataset fast_decode(bool on = true) const;
-  /// Caches decoded images in memory, as they are before the first random transform.
+  /// Caches decoded images in memory. All transforms before the first random transform are already applied to a cached
+  /// image.
   /// Params: bytes – size limit of the cache
   Dataset cache(int64_t bytes) const;
 
@@ -126,7 +127,8 @@ class Dataset {
 struct OpenOptions {
   std::string split = "";      ///< for example "train" or "test"; required if a folder has several splits
   std::string otherwise = "";  ///< the split that is used if `split` is empty and the folder has several splits
-  /// The folder for downloaded files. If empty: $BELLOWS_CACHE, $XDG_CACHE_HOME/bellows, or ~/.cache/bellows.
+  /// The folder for downloaded files. If empty, the folder is $BELLOWS_CACHE if this variable is set, otherwise
+  /// $XDG_CACHE_HOME/bellows or ~/.cache/bellows.
   std::string cache_folder = "";
   int64_t cache_bytes = int64_t{100} << 30;  ///< size limit of the cache folder (see io::FileCache)
 };
@@ -144,8 +146,8 @@ struct OpenOptions {
 /// `image_size` sets the color mode of decoding.
 /// Throws: c10::ValueError if `url` does not exist or a file is corrupt; if the format is unknown (the message
 ///         describes the content and lists the supported formats); if a folder contains several formats; if it has
-///         several splits and no split is chosen; if a split is chosen and there are no splits; if the split is unknown
-///         (the message suggests the nearest name)
+///         several splits and no split is chosen; if a split is chosen, but there are no splits; if the split is
+///         unknown (the message suggests the nearest name)
 Dataset open(const std::string& url, const OpenOptions& options = {});
 /// Opens several files of one format, given as paths or URLs.
 Dataset open_shards(const std::vector<std::string>& shards);

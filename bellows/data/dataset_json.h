@@ -12,7 +12,8 @@ namespace bellows::data {
 /// Maps the name of each split to its shards.
 using Splits = std::map<std::string, std::vector<std::string>>;
 
-/// Parses the text of a dataset.json into `info`. Returns the shard pattern of each split in the text.
+/// Parses the text of a dataset.json and stores its values in `info`. Returns a map from the name of each split to its
+/// shard pattern.
 /// Params: path – path of the file, for error messages
 /// Throws: c10::ValueError if the text is not JSON or a key has an invalid value; the message names the key and the
 ///         value

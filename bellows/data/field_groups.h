@@ -12,8 +12,9 @@ namespace bellows::data {
 struct FieldGroup {
   std::string name;                 ///< name of the array
   std::vector<std::string> fields;  ///< names of the fields, in the order of the array's elements
-  int64_t height = 0, width = 0;    ///< size to which an encoded image is scaled (nearest pixel); 0: not scaled
-  bool mask = false;                ///< if true, an encoded image with one channel becomes [H, W]
+  /// Size to which an encoded image is scaled by nearest-pixel sampling; 0: not scaled.
+  int64_t height = 0, width = 0;
+  bool mask = false;  ///< if true, an encoded image with one channel becomes [H, W]
 };
 
 /// Returns `source` with the fields of each group replaced by one array. The fields of the group determine the array:
@@ -24,8 +25,8 @@ struct FieldGroup {
 ///
 /// Params: groups – a field may belong to several groups; fields without a group stay unchanged
 /// Throws: c10::ValueError if `source` is null, if a group has no name or no fields, or if two groups have the same
-///         name. read() throws c10::ValueError if a field is missing or is none of the above; the message names the
-///         sample and its location
+///         name. read() throws c10::ValueError if a field is missing or is of a kind that is not listed above; the
+///         message names the sample and its location
 SourcePtr group_fields(SourcePtr source, std::vector<FieldGroup> groups);
 
 /// Returns the names of the fields of `sample` that hold exactly one number, in the order of the fields.

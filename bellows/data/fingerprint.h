@@ -7,7 +7,7 @@
 namespace bellows::data {
 
 /// A source that computes its samples from the samples of another source, its origin. fingerprint() reads the origin
-/// instead.
+/// instead of the derived source.
 class Derived {
  public:
   virtual ~Derived() = default;

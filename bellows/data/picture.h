@@ -7,8 +7,8 @@
 
 namespace bellows::data {
 
-/// Returns true for an encoded image (a file "png", "jpg", "jpeg" or "image") and for pixels (a uint8 array "image" [H,
-/// W, C]).
+/// Returns true for an encoded image (a field "png", "jpg", "jpeg" or "image" that is not an array) and for pixels (a
+/// uint8 array "image" [H, W, C]).
 bool is_picture(const Field& field);
 
 /// Returns the first image of the sample, or null if the sample has no image.

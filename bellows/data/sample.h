@@ -14,7 +14,7 @@ namespace bellows::data {
 
 /// One part of a sample: an encoded file ("png", "cls", "json", …) or a decoded array.
 struct Field {
-  std::string_view name;             ///< suffix of a file in lower case, or name of an array
+  std::string_view name;             ///< lower-case suffix of a file, or name of an array
   std::span<const std::byte> bytes;  ///< content of the file, or values of the array (contiguous)
   uint64_t offset = 0;               ///< byte offset of `bytes` in Sample::file
   bool is_array = false;
@@ -31,9 +31,10 @@ struct Field {
 class SampleOrigin {
  public:
   virtual ~SampleOrigin() = default;
-  /// Reports that the content of a file is damaged. If the file is a downloaded copy, it is downloaded again when it is
-  /// next opened.
-  /// Returns: a sentence for the error message that names the copy, with a leading space; "" if there is no copy
+  /// Reports that the content of a file is damaged. If the file is a downloaded copy, it is downloaded again the next
+  /// time it is opened.
+  /// Returns: a sentence that names the copy, to be appended to the error message (it starts with a space); "" if there
+  ///          is no copy
   virtual std::string doubt(size_t file) const = 0;
 };
 
@@ -42,15 +43,17 @@ class SampleOrigin {
 /// The views are valid while the source exists and, if `owner` is set, while a copy of `owner` exists.
 struct Sample {
   int64_t id = 0;         ///< position in the root source; a subset does not change it
-  std::string_view key;   ///< common name of the sample's files; "" if the source has no names
+  std::string_view key;   ///< name that the sample's files share; "" if the source has no names
   std::string_view file;  ///< path of the shard; "" if there is no file
   std::vector<Field> fields;
-  /// Null if the bytes were not downloaded, or if the source handles damage itself.
+  /// The object to which damaged bytes are reported. Null if the bytes were not downloaded, or if the source handles
+  /// damage itself.
   const SampleOrigin* origin = nullptr;
   size_t origin_file = 0;             ///< argument of origin->doubt()
   std::shared_ptr<const void> owner;  ///< keeps the viewed memory alive if the source itself does not
   /// Memory for data that the source decompresses, and for the shapes of its arrays. Views may point into this memory,
-  /// and the next sample reuses it. Reserve the capacity before you create views.
+  /// and the next sample reuses it. Reserve the capacity before you create views, because growing the vectors
+  /// invalidates the views.
   std::vector<std::byte> buffer;
   std::vector<int64_t> shapes;
 

@@ -19,12 +19,13 @@ class Source {
   /// Params: index – in [0, size())
   /// Throws: c10::ValueError if the sample cannot be read; the message names the sample, its file and the byte offset
   virtual void read(int64_t index, Sample& sample) const = 0;
-  /// Returns the exclusive upper bound of all values of Sample::id, which is the size of the root source.
+  /// Returns the exclusive upper bound of all values of Sample::id. This is the size of the root source, from which
+  /// subsets and other derived sources take their samples.
   virtual int64_t id_bound() const { return size(); }
   /// Returns a short description for messages, such as "4 shards (data/digits/train-000.tar, …)".
   virtual std::string describe() const = 0;
-  /// Prepares for a read of this sample: loads the pages of a mapped file, or downloads a remote shard into the cache.
-  /// The call may block as long as read() does. Dedicated threads call it, and only for some of the samples.
+  /// Prepares a later read of this sample: loads the pages of a mapped file, or downloads a remote shard into the
+  /// cache. The call may block for as long as read() does. Dedicated threads call it, and only for some of the samples.
   /// Returns: false if prefetching has no effect
   /// Threads: same as read()
   virtual bool prefetch(int64_t /*index*/) const { return false; }

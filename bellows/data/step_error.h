@@ -8,9 +8,10 @@
 
 namespace bellows::data {
 
-/// The error for an exception from user code (a transform, a pixel pass or a tokenizer). Such an exception is a bug in
-/// the code, not a bad sample, so Loader::next() throws it regardless of OnBadSample. To reject a sample, a transform
-/// or a tokenizer throws c10::ValueError, which does not become a StepError. A pixel pass cannot reject a sample.
+/// The error that replaces an exception from user code (a transform, a pixel pass or a tokenizer). Such an exception is
+/// a bug in the code, not a bad sample, so Loader::next() throws it regardless of OnBadSample. To reject a sample, a
+/// transform or a tokenizer throws c10::ValueError, which does not become a StepError. A pixel pass cannot reject a
+/// sample.
 class StepError : public c10::Error {
  public:
   using c10::Error::Error;

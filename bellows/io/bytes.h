@@ -42,7 +42,8 @@ void append_little(std::string& out, T value) {
   for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
 }
 
-/// Formats untrusted bytes for an error message: in quotes, with unprintable bytes as \xNN, and at most `limit` bytes.
+/// Formats untrusted bytes for an error message. The result is in quotes, shows unprintable bytes as \xNN, and covers
+/// at most `limit` bytes.
 std::string printable(std::string_view text, size_t limit = 40);
 
 /// Describes a file by its first bytes: "a gzip file", "an HTML page", "a git-lfs pointer (the file itself was never

@@ -7,16 +7,16 @@
 
 namespace bellows::data {
 
-/// Returns a checksum of those parts of a sample that the format restores exactly, and of its position. For an exact
-/// format, the checksum covers the names, bytes, types and shapes of the fields, in any order. It covers the key if the
-/// format stores keys.
+/// Returns a checksum of the position of a sample and of those parts of the sample that the format restores exactly.
+/// For an exact format, the checksum covers the names, bytes, types and shapes of the fields, in any order. If the
+/// format stores keys, the checksum also covers the key.
 /// Params: position – position of the sample in its dataset
 uint64_t sample_digest(const OutputFormat& format, const Sample& sample, int64_t position);
 
 /// Compares a sample that was read back from a file with the sample that was written. These differences are allowed:
 /// - a different lossless encoding of an image, or a JPEG of its pixels
 /// - a label as a number instead of a text, or as a text instead of a number
-/// - a different type of a number, if the value is equal
+/// - a different type for a number, if the value is equal
 /// - an .npy file instead of an array
 /// - a different layout of the same JSON
 ///

@@ -26,7 +26,7 @@ struct ConvertOptions {
 
 struct ConvertResult {
   std::string format;
-  /// Paths of the shards or of the one folder. If `stopped` is true, these are temporary paths.
+  /// Paths of the shards, or of the only file or folder. If `stopped` is true, these are temporary paths.
   std::vector<std::string> files;
   int64_t samples = 0;   ///< number of samples in the dataset; if `stopped`, only those in complete shards
   int64_t kept = 0;      ///< how many of `samples` come from an interrupted run
@@ -50,7 +50,7 @@ struct ConvertResult {
 ///
 /// All output is first written to a temporary folder, `DST.packing` or `DST/.packing`. It gets its final name after
 /// verification. Verification reads all files back. It compares the number of samples, their keys and a checksum of
-/// their content. It also compares some samples (or all) with the source, field by field.
+/// their content. It also compares some or all samples with the source, field by field.
 ///
 /// The file `packing.json` in the temporary folder records the progress, so that the same call resumes after a crash or
 /// kill -9. It resumes after the last complete shard; for a pack, after the last complete page. A call with a different

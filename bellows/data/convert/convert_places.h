@@ -30,8 +30,8 @@ class ConvertPlaces {
   std::string shard_name(size_t shard) const;
   std::string staged(const std::string& name) const { return staging_ + "/" + name; }
   std::string path(const std::string& name) const { return sharded_ ? destination_ + "/" + name : destination_; }
-  /// Checks that the conversion can write to the destination. It can if the destination does not exist, is an
-  /// unfinished conversion, or is an empty folder for shards. If a folder already has shards, it must contain neither
+  /// Checks that the conversion can write to the destination. This is the case if the destination does not exist, is an
+  /// unfinished conversion, or is an empty folder for shards. If the folder already has shards, it must contain neither
   /// this split nor a file that is named like a shard of this split.
   /// Throws: c10::ValueError if the conversion cannot write to the destination
   void check_free() const;
@@ -41,7 +41,7 @@ class ConvertPlaces {
   /// Returns true if a partial file of `shard` contains complete pages of a pack. A later call can resume such a file.
   bool has_pages(size_t shard) const;
   /// Moves the files to their final paths.
-  /// Throws: c10::Error if a final path was created in the meantime or if a move fails
+  /// Throws: c10::Error if another process has created a final path, or if a move fails
   void put_in_place() const;
   void remove_staging() const;
 

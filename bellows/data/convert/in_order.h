@@ -10,7 +10,7 @@
 
 namespace bellows::data {
 
-/// The state that in_order() shares with its threads.
+/// The state that in_order() shares with the threads that it starts.
 template <class Slot, class Make>
 class OrderedWork {
  public:

@@ -20,8 +20,10 @@ struct OutputFormat {
   bool shards = true;        ///< if true, several files can be read as one dataset
   bool keeps_keys = true;    ///< if true, the keys of samples are restored
   bool keeps_pixels = true;  ///< if true, an image that is stored as pixels is read as an image again
-  bool exact = false;  ///< if true, the names, types and shapes of all fields are restored (but see number_labels)
-  /// If true, the types of numbers and texts depend on all samples together. Verification then compares every sample.
+  /// If true, the names, types and shapes of all fields are restored, except those of labels if number_labels is true.
+  bool exact = false;
+  /// If true, the format determines the types of numbers and texts from all samples together, so the types can change.
+  /// Verification then compares every sample.
   bool retypes = false;
   bool number_labels = false;  ///< if true, a text label "cls" becomes an int64 array "label"
   int jpeg_quality = 0;        ///< if above 0, images that are not JPEGs become JPEGs of this quality

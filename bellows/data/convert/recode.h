@@ -15,10 +15,11 @@ struct RecodeOptions {
 
   int64_t shorter = 0;  ///< maximum length of the shorter side in pixels; larger images are scaled down; 0: no limit
   int64_t height = 0, width = 0;  ///< size in pixels to which all images are scaled; 0: not scaled
-  /// Encoding of the written images. `keep` does not change the encoding, and `raw` stores pixels, uint8 "image" [H, W,
-  /// C]. `restart` is like `keep`, but adds restart markers to JPEGs (io::jpeg_with_restarts).
+  /// Encoding of the written images. `keep` does not change the encoding, and `raw` stores the pixels as a uint8 array
+  /// "image" [H, W, C]. `restart` is like `keep`, but adds restart markers to JPEGs (io::jpeg_with_restarts).
   Coding coding = Coding::keep;
-  int64_t quality = 0;  ///< JPEG quality from 1 to 100; 0: quality 90, and JPEGs that are not scaled are copied
+  /// JPEG quality from 1 to 100; 0: JPEGs that are not scaled are copied, and all other images get quality 90.
+  int64_t quality = 0;
 
   bool active() const { return shorter > 0 || height > 0 || coding != Coding::keep; }
 };
@@ -26,15 +27,15 @@ struct RecodeOptions {
 /// Parses two texts into options. An empty text changes nothing.
 /// Params: resize – the shorter side ("256"), or height x width ("224x224")
 ///         encode – "jpg", "jpg:90", "png", "raw", "restart" or "keep"
-/// Throws: c10::ValueError if a text is invalid (the message says what was expected)
+/// Throws: c10::ValueError if a text is invalid (the message states the expected form)
 RecodeOptions parse_recode(const std::string& resize, const std::string& encode);
 
 /// Decodes, scales and encodes images.
-/// Threads: thread-safe if each thread uses its own Work; a changed sample points into its Work
+/// Threads: thread-safe if each thread uses its own Work; a changed sample refers to memory of this Work
 class Recoder {
  public:
   struct Work {
-    io::Bytes bytes;             ///< the changed image: a file or pixels
+    io::Bytes bytes;             ///< the changed image, either encoded or as pixels
     std::vector<int64_t> sizes;  ///< shape of the image if `bytes` holds pixels
     std::vector<uint8_t> decoded;
     Scratch scratch;

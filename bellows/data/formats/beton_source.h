@@ -13,8 +13,8 @@ namespace bellows::data {
 /// must have the same fields.
 ///
 /// Fields keep their names. An image that is stored as a JPEG becomes an encoded image, which is not an array. Any
-/// other image becomes a uint8 array [H, W, 3]. Numbers become scalar arrays (float64 or int64). JSON and bytes are not
-/// arrays. If samples are stored page by page, block_starts() returns the starts of the pages.
+/// other image becomes a uint8 array [H, W, 3]. Numbers become scalar arrays (float64 or int64). Fields with JSON or
+/// bytes become bytes, not arrays. If samples are stored page by page, block_starts() returns the starts of the pages.
 /// Cost:   see io::BetonReader; reading a sample copies nothing and makes one system call for the size of the file
 /// Throws: c10::ValueError if there are no files, if a file is missing or corrupt, or if the fields of the files
 ///         differ. read() throws c10::ValueError if the sample is damaged or the file was truncated after it was opened

@@ -17,15 +17,15 @@ bool is_picture_name(const std::filesystem::path& path);
 /// subfolders, all subfolders are classes, and the result is empty.
 std::vector<std::string> image_folder_splits(const std::string& folder);
 
-/// Returns the names of the classes in the order of the labels. These are the names of the subfolders, sorted by their
-/// bytes. The result is empty for a flat folder.
+/// Returns the names of the classes in the order of the labels. These are the names of the subfolders in byte order.
+/// The result is empty for a flat folder.
 /// Ref: torchvision.datasets.ImageFolder.classes
 std::vector<std::string> image_folder_classes(const std::string& folder);
 
 /// Opens a folder of JPEG and PNG files. The files are in class folders, or in one flat folder without labels. A sample
 /// has a field "jpg", "jpeg" or "png" and, with class folders, an int64 array "label".
 ///
-/// Samples are ordered by class, then by path, sorted by bytes. A class also contains the files in folders below its
+/// Samples are sorted by class, then by path, both in byte order. A class also contains the files in folders below its
 /// class folder. The key of a sample is its path below `folder` without the suffix. Files of other kinds and files next
 /// to class folders are skipped.
 /// Params: split – one of image_folder_splits(); "" if `folder` has no splits
@@ -50,8 +50,8 @@ struct ImageFolderSinkOptions {
 /// is a number in "cls" or "json", or an int64 array "label". A key may contain folders. Files of samples without a key
 /// are named after the ids.
 ///
-/// When the folder is read, labels are assigned by counting the class folders. Therefore, close() rejects labels with a
-/// gap.
+/// When the folder is read, the label of a class is the position of its folder in the sorted list of class folders.
+/// Therefore, close() rejects labels with a gap, such as 0 and 2 without 1.
 /// Params: folder – must not exist, or must be empty
 /// Throws: c10::ValueError if the folder is not empty or `classes` is not sorted. write() throws c10::ValueError if a
 ///         sample has no image or has other fields, which would be lost; if only some samples have a label, or a label

@@ -23,8 +23,8 @@ struct FileFormat {
   std::string_view name;
   bool (*fits)(const FileLook& look);
   SourcePtr (*open)(const std::vector<std::string>& files);
-  /// True if the detection may also match files that are not datasets. In a folder, such files count only if there is
-  /// no other format.
+  /// True if the detection may also match files that are not datasets. In a folder, files of such a format are ignored
+  /// if the folder also contains files of a format without this flag.
   bool text = false;
 };
 
@@ -50,7 +50,7 @@ SourcePtr open_files(const std::vector<std::string>& files);
 struct FolderContent {
   enum class Kind { mds, images, files };
   Kind kind = Kind::files;
-  const FileFormat* format = nullptr;  ///< only for Kind::files: their format
+  const FileFormat* format = nullptr;  ///< format of the files; null unless `kind` is Kind::files
   std::vector<std::string> files;      ///< sorted paths
 };
 /// Determines the content of a folder.

@@ -11,7 +11,7 @@
 
 namespace bellows::data {
 
-/// When to compare the bytes of a shard with the hashes in index.json. Sizes are always checked.
+/// Selects when the bytes of a shard are compared with the hashes in index.json. Sizes are always checked.
 enum class Verify {
   never,
   first_use,  ///< when a shard is used for the first time, if it has hashes of a supported kind (io::hash_names)
@@ -24,25 +24,28 @@ struct MdsOptions {
 
 /// Opens a MosaicML MDS dataset, version 2, which is a folder with an index.json.
 ///
-/// Columns become fields with the same names. Numbers, ndarray and pil become arrays; jpeg, png, str, json and similar
-/// types become bytes (see io::MdsEncoding). A text column "__key__" holds the keys of the samples. If only the
-/// compressed form of a shard exists, the shard is decompressed in memory when one of its samples is read. Decompressed
-/// shards are cached up to a size limit (see UnpackedFiles). block_starts() returns the starts of the shards.
-/// Params: folder – folder of one split, or its http(s):// URL. If a remote dataset has compressed shards, these are
-///         downloaded
+/// Columns become fields with the same names. Columns with the encoding ndarray, pil or a number type become arrays.
+/// Columns with the encoding jpeg, png, str, json or a similar one become bytes (see io::MdsEncoding). A text column
+/// "__key__" holds the keys of the samples. If only the compressed form of a shard exists, the shard is decompressed in
+/// memory when one of its samples is read. Decompressed shards are cached up to a size limit (see UnpackedFiles).
+/// block_starts() returns the starts of the shards.
+/// Params: folder – folder of one split, or its http(s):// URL. If a remote dataset has compressed shards, the
+///         compressed files are downloaded
 /// Cost:   opening reads only index.json (unless Verify::open is set). Reading maps shards and copies only compressed
 ///         data. The first read of a shard also computes its hashes (xxh64: 10 GB/s, sha1: 1 to 2 GB/s)
 /// Throws: c10::ValueError if there is no index.json (the message lists splits below the folder) or the index is
-///         invalid; if a shard is missing; if a column holds pickles; if Verify::open is set and a shard has no hashes.
-///         read() throws c10::ValueError if a shard or a sample does not match the index or a hash is wrong
+///         invalid; if a shard is missing; if a column has the encoding pkl (pickles); if Verify::open is set and a
+///         shard has no hashes. read() throws c10::ValueError if a shard or a sample does not match the index, or if a
+///         hash is wrong
 /// Ref:    streaming.StreamingDataset(local=folder)
 SourcePtr open_mds(const std::string& folder, const MdsOptions& options = {});
 
 struct MdsSinkOptions {
   /// Name and encoding of each column. If the list is empty, the first sample determines the columns:
-  /// - The images jpg, jpeg and png (and "image", by its content) are stored as jpeg or png.
+  /// - The fields "jpg", "jpeg" and "png" are stored as jpeg or png. The field "image" is stored according to its
+  ///   content.
   /// - "json" is stored as json, and the texts "cls" and "txt" as str. All other bytes are stored as bytes.
-  /// - A scalar array has the encoding of its type. Any other array is stored as ndarray:TYPE.
+  /// - A scalar array is stored with the encoding of its dtype. Any other array is stored as ndarray:TYPE.
   /// - The key is stored in the column "__key__".
   std::vector<std::pair<std::string, std::string>> columns = {};
   std::string compression = "";          ///< "zstd:7", "gz", "bz2", "br" or "snappy"; "": no compression

@@ -22,7 +22,7 @@ class NewFolder {
   /// Creates a subfolder and its parents.
   void add_folder(const std::string& name) const;
   /// Moves the folder into place and syncs it to disk.
-  /// Throws: c10::Error if `path` was created in the meantime or if writing fails
+  /// Throws: c10::Error if another process has created `path`, or if writing fails
   void commit();
 
  private:

@@ -16,9 +16,9 @@
 
 namespace bellows::data {
 
-/// The files of a dataset by position: paths and `http(s)://` URLs. A remote file is downloaded into a cache on first
-/// use. The cache may evict the file as soon as no sample uses it. If files are read in order, a separate thread
-/// downloads the next file in advance.
+/// Gives access to the files of a dataset by position. A file is a path or an `http(s)://` URL. A remote file is
+/// downloaded into a cache on first use. The cache may evict the file as soon as no sample uses it. If files are read
+/// in order, a separate thread downloads the next file in advance.
 ///
 /// If another process truncates a local file while a sample of this file is in use, the program ends with SIGBUS. The
 /// size of the file is checked before each sample, but not during decoding. Therefore, replace files instead of
@@ -47,12 +47,13 @@ class ShardFiles final : public SampleOrigin {
   /// Throws: exceptions of map() and of `need`
   std::vector<io::PartialFile> open_parts(const std::function<void(io::PartialFile&)>& need) const;
   bool is_remote(size_t file) const { return io::is_url(names_[file]); }
-  /// Returns a text that identifies the version of a file: its size, and its ETag or time. For a URL, asks the server
-  /// once.
+  /// Returns a text that identifies the version of a file. For a local file, the text contains the size and the
+  /// modification time. For a URL, it contains the URL, the size, the ETag and the modification time. The server is
+  /// asked once per URL.
   /// Throws: exceptions of map()
   std::string version(size_t file) const;
   std::string doubt(size_t file) const override;
-  /// Returns the folder of the cache, in which other data can be cached, too.
+  /// Returns the folder of the cache. Sources can also store other data there.
   const std::string& cache_folder() const { return cache_folder_; }
   /// Returns a short description for messages, such as "4 shards (data/digits/train-000.tar, …)".
   std::string describe() const;

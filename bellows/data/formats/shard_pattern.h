@@ -8,7 +8,7 @@ namespace bellows::data {
 /// Expands a pattern to the names of shards. A pattern may contain:
 /// - ranges `{000..015}` and lists `{a,b}`
 /// - several patterns joined by `::`
-/// - globs, whose matches are sorted (not in URLs)
+/// - globs, except in URLs; the matches of a glob are sorted
 ///
 /// If a file or a folder with exactly the given name exists, the name is not expanded.
 /// Params: folder – base folder of relative patterns, which is not expanded; "": the current folder

@@ -19,14 +19,14 @@ struct CsvOptions {
   char separator = ',';
 };
 
-/// Opens CSV files with the same header. Quotes follow RFC 4180, so a quoted cell may contain line ends. Lines end in
-/// CR LF or LF.
+/// Opens one or more CSV files, which must have the same header. Quotes follow RFC 4180, so a quoted cell may contain
+/// line ends. Lines end in CR LF or LF.
 ///
 /// The type of a column depends on its cells in all files:
 /// - int64: all cells are integers
 /// - uint64: all cells are integers that are not negative, and some are 2^63 or more
 /// - float64: all cells are numbers or empty (NaN)
-/// - text, a raw field: all other columns
+/// - text, which becomes a field of bytes: all other columns
 ///
 /// A column is also text if it has a number with leading zeros, an integer of more than 64 bits, or a number that
 /// exceeds float64 (1e400). The columns "cls", "txt" and "json" are always text, and "__key__" holds the keys of the
@@ -34,9 +34,10 @@ struct CsvOptions {
 /// Cost:   opening reads all files once, remote files one after another, and stores 8 bytes per row. Reading copies
 ///         only cells with doubled quotes
 /// Throws: c10::ValueError (the message names the file, line and byte) if there are no rows; if a header is missing or
-///         differs; if two columns have the same name; if the number of cells in a row differs from the header; if a
-///         quote is not closed; if the first label is a number and a later label is not; if the options name an unknown
-///         column. read() throws c10::ValueError if an image is missing or outside its folder
+///         differs from that of the first file; if two columns have the same name; if the number of cells in a row
+///         differs from that in the header; if a quote is not closed; if the first label is a number and a later label
+///         is not; if the options name an unknown column. read() throws c10::ValueError if an image is missing or
+///         outside its folder
 /// Ref:    Python's csv.DictReader
 SourcePtr open_csv(const std::vector<std::string>& paths, const CsvOptions& options = {});
 
@@ -61,8 +62,9 @@ struct JsonlOptions {
 /// - Numbers and (nested) lists of numbers become arrays. All numbers with one name have the same type. The type is
 ///   int64, uint64 if some numbers are 2^63 or more, or float64 if some have a fraction or an exponent.
 /// - true and false become bool arrays.
-/// - Texts become raw fields.
-/// - All other values, including null, become raw fields that hold the JSON. jsonl_sink() writes this JSON unchanged.
+/// - Texts become fields of bytes.
+/// - All other values, including null, become fields of bytes that hold the JSON. jsonl_sink() writes this JSON
+///   unchanged.
 ///
 /// "__key__" holds the keys of the samples.
 /// Cost:   opening parses all files once, remote files one after another, and stores 8 bytes per line

@@ -12,10 +12,10 @@
 namespace bellows::data {
 
 struct TfrecordOptions {
-  /// Pairs {feature, field} that rename features to fields. An empty field omits the feature. open_tfrecord() describes
-  /// the names of all other fields.
+  /// Pairs {feature, field} that rename features to fields. If `field` is empty, the feature is omitted.
+  /// open_tfrecord() describes the names of all other fields.
   std::vector<std::pair<std::string, std::string>> fields;
-  /// The path of each file's index. If empty, an index is expected next to its file.
+  /// The path of each file's index. If empty, each file uses the index next to it if this index exists.
   std::vector<std::string> indexes;
   /// Writes an index next to each local, uncompressed file that has none.
   bool save_index = false;
@@ -35,7 +35,7 @@ struct TfrecordOptions {
 /// - A feature without a list of values is omitted.
 ///
 /// Fields have the names of their features, except in these cases:
-/// - "image/encoded" becomes "jpg" or "png", depending on its format, otherwise "image".
+/// - "image/encoded" becomes "jpg" for a JPEG, "png" for a PNG, and "image" for any other content.
 /// - "image/class/label" becomes "label". Its values do not change (in ImageNet's files, they count from 1).
 /// - "__key__" becomes the key of the sample.
 ///

@@ -24,7 +24,7 @@ namespace detail {
 using ReadExample = std::function<std::vector<at::Tensor>(int64_t index)>;
 SourcePtr from_examples(int64_t size, std::vector<std::string> names, ReadExample read);
 
-/// Copies of one dataset. Only one thread at a time uses a copy, because the datasets may not be thread-safe.
+/// Copies of one dataset. Only one thread at a time uses a copy, because the dataset is not required to be thread-safe.
 template <class D>
 class DatasetPool {
  public:
@@ -78,7 +78,7 @@ std::vector<at::Tensor> example_tensors(const E& example) {
 /// without Stack.
 ///
 /// Each reading thread gets a copy of `dataset`, as with torch's DataLoader. All copies must return the same examples.
-/// Include torch before you call this function, because this header does not include torch.
+/// Include torch's headers before you call this function, because this header does not include them.
 /// Params: dataset – copyable, with a known size(); returns an Example<Tensor, Tensor>, an Example<Tensor, NoTarget> or
 ///         a Tensor per index
 /// Shapes: data and target are stacked along a new first dimension; a target of shape [1] is treated as a scalar

@@ -25,8 +25,8 @@ namespace bellows::data {
 /// compressed shards by blocks.
 /// Params: shards – paths and URLs of tar files, in order
 /// Cost:   opening reads the headers of all members once. If a shard is remote, compressed or at least 64 MiB large,
-///         its index is cached (see TarShards in webdataset.cpp). A sample with two members needs about 60 bytes of
-///         memory. Reading copies nothing and makes one system call for the size of the shard
+///         its index is cached (see TarShards in webdataset.cpp). In memory, a sample with two members takes about 60
+///         bytes. Reading copies nothing and makes one system call for the size of the shard
 /// Throws: c10::ValueError if there are no shards; if a shard is missing or corrupt (the message names the path and the
 ///         byte offset); if a name contains `..`; if a suffix occurs twice in a sample; if a compressed shard expands
 ///         to more than 1,000 times its size (and more than 256 MiB), or to more than 16 GiB. read() throws
@@ -51,8 +51,9 @@ struct WebDatasetSinkOptions {
 /// and any other array becomes `NAME.npy`. A sample without a key is named after its id, such as "000000007".
 /// Params: pattern – path with a placeholder for the shard number in printf notation, such as "train-%06d.tar"; %% is a
 ///         percent sign. Without a placeholder, all samples go into one shard
-/// Throws: c10::ValueError if the pattern or a limit is invalid. write() throws c10::ValueError if reading would split
-///         a key or a field's name differently, if a key contains `..`, or if two fields become one member
+/// Throws: c10::ValueError if the pattern or a limit is invalid. write() throws c10::ValueError if a reader would split
+///         the name of a member into a different key and field name, if a key contains `..`, or if two fields become
+///         one member
 /// Ref:    webdataset.ShardWriter
 std::unique_ptr<Sink> webdataset_sink(const std::string& pattern, const WebDatasetSinkOptions& options = {});
 

@@ -9,8 +9,8 @@
 
 namespace bellows::data {
 
-/// Strengths for color_jitter(). A factor is drawn from [1 - x, 1 + x], but is at least 0. The hue shift is drawn from
-/// [-x, x].
+/// Strengths for color_jitter(). For a strength x, the factor for brightness, contrast or saturation is drawn from
+/// [max(0, 1 - x), 1 + x]. The hue shift is drawn from [-x, x].
 struct ColorJitter {
   double brightness = 0, contrast = 0, saturation = 0;
   double hue = 0;  ///< at most 0.5
@@ -31,10 +31,10 @@ Transform random_grayscale(double p = 0.1);
 /// Fills a random rectangle of the image with probability `p`. The area of the rectangle, divided by the area of the
 /// image, is drawn from `scale`. The height, divided by the width, is drawn from `ratio`. Up to ten rectangles are
 /// drawn until one is smaller than the image. If no rectangle is smaller, the image does not change.
-/// Params: fill – one value, or one value per channel; 255 times the mean becomes 0 after normalization
-/// Throws: c10::ValueError if p is outside [0, 1]; unless 0 < minimum ≤ maximum for `scale` and `ratio`; if the maximum
-///         of `scale` is above 1. When the transform runs: c10::ValueError if the length of `fill` is not 1 or the
-///         number of channels
+/// Params: fill – one value, or one value per channel; use 255 times the mean to get 0 after normalization
+/// Throws: c10::ValueError if p is outside [0, 1]; if the bounds of `scale` or `ratio` do not satisfy 0 < minimum ≤
+///         maximum; if the maximum of `scale` is above 1. When the transform runs: c10::ValueError if the length of
+///         `fill` is neither 1 nor the number of channels
 /// Ref:    torchvision.transforms.RandomErasing, which erases after normalization
 Transform random_erasing(double p = 0.5, std::pair<double, double> scale = {0.02, 0.33},
                          std::pair<double, double> ratio = {0.3, 3.3}, std::vector<uint8_t> fill = {0});
@@ -42,7 +42,7 @@ Transform random_erasing(double p = 0.5, std::pair<double, double> scale = {0.02
 /// Fills a square of `side` pixels. The center is drawn from all pixels of the image, and the square is clipped to the
 /// image.
 /// Throws: c10::ValueError if side is outside [1, kMaxImageSide]. When the transform runs: c10::ValueError if the
-///         length of `fill` is not 1 or the number of channels
+///         length of `fill` is neither 1 nor the number of channels
 /// Ref:    arXiv:1708.04552
 Transform cutout(int64_t side, std::vector<uint8_t> fill = {0});
 

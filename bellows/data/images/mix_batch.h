@@ -9,8 +9,8 @@ namespace bellows::data {
 /// Selects how the images and labels of a batch are mixed with each other. If both mixup and cutmix are enabled, each
 /// batch uses one of them, with probability 1/2 each.
 struct MixOptions {
-  double mixup_alpha = 0;   ///< mixup draws shares from Beta(alpha, alpha); 0: no mixup
-  double cutmix_alpha = 0;  ///< cutmix draws shares from Beta(alpha, alpha); 0: no cutmix
+  double mixup_alpha = 0;   ///< mixup draws one share per batch from Beta(alpha, alpha) (see mixup_()); 0: no mixup
+  double cutmix_alpha = 0;  ///< cutmix draws one share per batch from Beta(alpha, alpha); 0: no cutmix
   /// If above 0, "label" becomes float [N, num_classes] with rows that sum to 1. If 0, "label" does not change, and two
   /// tensors [N] are added: "label_other" is the other label, and "label_share" is the share of "label" (float).
   int64_t num_classes = 0;
@@ -18,8 +18,8 @@ struct MixOptions {
 
 /// Mixes each image with the previous image in the batch, and the first image with the last image. If both alphas are
 /// 0, the batch does not change. The result is a deterministic function of the batch and `seed`. A loader computes
-/// `seed` from its own seed, the epoch and the position of the batch's first sample in the sequence. Therefore, ranks
-/// use different seeds.
+/// `seed` from its own seed, the epoch and the position of the batch's first sample in the sequence. Therefore, each
+/// rank uses a different seed.
 /// Params:   batch – has "image" [N, C, H, W] (float; for cutmix, any type), which is changed in place, and "label"
 ///           int64 [N]
 /// Numerics: bit-identical to MixUp and CutMix of torchvision.transforms.v2 for the same share and box

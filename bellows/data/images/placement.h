@@ -29,11 +29,11 @@ struct Placement {
   /// Scales the current result. If one cut and one scaling cannot express the combined effect, the function changes
   /// nothing and returns false.
   bool scale(int64_t new_height, int64_t new_width);
-  /// Returns the region of the image that is required. This is `cut`, or a part of it if the window depends on fewer
-  /// pixels.
+  /// Returns the region of the image that is required. This is `cut`, or a part of it if `window` does not depend on
+  /// all pixels of `cut`.
   io::ImageRegion needed() const;
-  /// Returns the largest of the factors 1, 2, 4 and 8 by which the image may be shrunk before it is scaled. With this
-  /// factor, scaling never enlarges the image.
+  /// Returns the largest of the factors 2, 4 and 8 by which `cut` can be shrunk without becoming smaller than height ×
+  /// width. Returns 1 if there is no such factor.
   int64_t shrink() const;
 };
 
@@ -47,8 +47,7 @@ io::ImageRegion draw_resized_crop(int64_t height, int64_t width, std::pair<doubl
 Transform placed(std::function<bool(Placement&, RandomStream&)> add, bool deterministic);
 
 /// Applies `placement` to an image.
-/// Params:   image – the region `have` of the image that the placement describes, after shrinking by the factor
-///           `shrink`
+/// Params:   image – the pixels of the region `have`. The original image was first shrunk by the factor `shrink`
 ///           have – region in pixels of the shrunk image. It must cover placement.needed(), or all of placement.cut if
 ///           `shrink` is above 1
 /// Numerics: with a `shrink` of 1, bit-identical to cropping, scaling and mirroring one after another

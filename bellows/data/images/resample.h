@@ -5,8 +5,8 @@
 
 namespace bellows::data {
 
-/// The height or the width of a cut that is scaled to `out` pixels with Pillow's triangle filter. Output pixel i
-/// depends on the input pixels [first(i), last(i)).
+/// The height or the width of a cut (a region of an image), which is scaled to `out` pixels with Pillow's triangle
+/// filter. Output pixel i depends on the input pixels [first(i), last(i)).
 struct ScaledSide {
   double begin = 0;    ///< start of the cut in input pixels; above 0 only if the cut begins within a pixel
   double extent = 0;   ///< length of the cut in input pixels
@@ -20,7 +20,7 @@ struct ScaledSide {
   bool plain() const { return begin == 0 && extent == static_cast<double>(out); }
 };
 
-/// The position of the cut in the available memory. It is negative if the first pixels of the cut are missing.
+/// The position of the cut in the available pixels. It is negative if the first pixels of the cut are not available.
 struct Origin {
   int64_t y = 0, x = 0;
 };

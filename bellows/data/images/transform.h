@@ -34,8 +34,8 @@ struct ImageView {
 /// Working memory of one thread. It is reused for each sample.
 class Scratch {
  public:
-  /// Returns a buffer of at least `bytes` bytes. Two buffers are used in turns, so a buffer is valid until the second
-  /// call after this one.
+  /// Returns a buffer of at least `bytes` bytes. Two buffers alternate, so a buffer stays valid until next() has been
+  /// called twice more.
   uint8_t* next(size_t bytes);
 
   /// Weights for one dimension of a resize.
@@ -55,15 +55,15 @@ struct Placement;
 
 /// A step on an image.
 struct Transform {
-  /// Runs the step. The result is a view of `image`, of `scratch`, or of memory that stays valid. All randomness must
-  /// come from `random`, which depends only on the seed, the epoch, the sample id and the index of the step in the
-  /// pipeline. If an order repeats samples, `random` also depends on the position in the sequence.
+  /// Runs the step. The result is a view of `image`, of `scratch`, or of memory that stays valid after the call. All
+  /// randomness must come from `random`, which depends only on the seed, the epoch, the sample id and the index of the
+  /// step in the pipeline. If an order repeats samples, `random` also depends on the position in the sequence.
   /// Threads: must be thread-safe, because several threads call the function at the same time
   std::function<ImageView(const ImageView& image, Scratch& scratch, RandomStream& random)> run;
   bool deterministic = false;  ///< true if the step does not use `random`, so that its result may be cached
-  /// Set for steps that only crop, scale and mirror. The function adds the effect of the step to `placement`.
-  /// Consecutive steps then run as one operation, and only the required pixels are decoded. If the effect cannot be
-  /// added, the function changes nothing and returns false, and `run` is called instead.
+  /// Set only for steps that do nothing but crop, scale or mirror. The function adds the effect of the step to
+  /// `placement`. Consecutive steps then run as one operation, and only the required pixels are decoded. If the effect
+  /// cannot be added, the function changes nothing and returns false, and `run` is called instead.
   std::function<bool(Placement& placement, RandomStream& random)> place;
 };
 
@@ -73,7 +73,8 @@ inline constexpr int64_t kMaxImageSide = 65536;
 
 /// Checks the size of an image that a step would create.
 /// Params: what – prefix of the message
-/// Throws: c10::ValueError if an image of height × width pixels would be empty or exceed these limits
+/// Throws: c10::ValueError if an image of height × width pixels would be empty, or would exceed kMaxImageSide or
+///         io::kMaxImagePixels
 void check_image_sides(const char* what, int64_t height, int64_t width);
 
 /// Scales the image to exactly height × width, with antialiased bilinear interpolation.
@@ -105,7 +106,8 @@ Transform random_crop(int64_t height, int64_t width, int64_t padding = 0, uint8_
 /// log-uniformly from `ratio`. Up to ten regions are drawn until one fits into the image. If none fits, the largest
 /// centered region with an allowed ratio is used.
 /// Numerics: the region is scaled as in resize()
-/// Throws:   exceptions of check_image_sides(); c10::ValueError unless 0 < minimum ≤ maximum for `scale` and `ratio`
+/// Throws:   exceptions of check_image_sides(); c10::ValueError if the bounds of `scale` or `ratio` do not satisfy 0 <
+///           minimum ≤ maximum
 /// Ref:      torchvision.transforms.RandomResizedCrop
 Transform random_resized_crop(int64_t height, int64_t width, std::pair<double, double> scale = {0.08, 1.0},
                               std::pair<double, double> ratio = {3.0 / 4.0, 4.0 / 3.0});
@@ -119,7 +121,7 @@ Transform random_flip(double p = 0.5);
 class Normalizer {
  public:
   /// Params: mean, std – one value, or one value per channel; empty: mean 0 and std 1
-  /// Throws: c10::ValueError if a length is not 1 or the number of channels, or if a std is not positive
+  /// Throws: c10::ValueError if a length is neither 1 nor the number of channels, or if a std is not positive
   Normalizer(const std::vector<double>& mean, const std::vector<double>& std, int64_t channels);
 
   /// Writes one image to `out`: [C, H, W], or [H, W, C] if `channels_last` is true.

@@ -10,7 +10,7 @@ namespace bellows::data {
 
 /// The samples of one step: named tensors with the same first dimension.
 ///
-/// A batch owns its tensors. The loader reuses their memory after the last tensor and the last view of it are released.
+/// A batch owns its tensors. The loader reuses the memory of a tensor after the tensor and all its views are released.
 class Batch {
  public:
   Batch() = default;
@@ -28,7 +28,7 @@ class Batch {
   /// Returns the Sample::id of each row.
   const std::vector<int64_t>& ids() const { return ids_; }
   int64_t epoch() const { return place_.epoch; }
-  /// Returns the index within the epoch. `loader.start(epoch(), index() + 1)` resumes after this batch.
+  /// Returns the index of the batch within the epoch. `loader.start(epoch(), index() + 1)` resumes after this batch.
   int64_t index() const { return place_.index; }
   /// Returns the number of samples that all ranks have consumed in this epoch, including this batch.
   /// `loader.start_at(epoch(), consumed())` resumes after this batch, with any number of ranks and any batch size.
@@ -36,9 +36,9 @@ class Batch {
   /// Returns the number of rows that were added to fill the batch (Remainder::pad). They are the last rows, and their
   /// samples also occur in another batch.
   int64_t padding() const { return place_.padding; }
-  /// Returns the factor for the batch's mean loss. With this factor, the mean of the ranks' gradients equals the
-  /// gradient of one process that processes the samples of all ranks as one batch. The factor is 1 if all ranks have
-  /// batches of the same size. Skipped samples are included in the sizes.
+  /// Returns the factor by which you multiply the mean loss of the batch. With this factor, the mean of the ranks'
+  /// gradients equals the gradient of one process that processes the samples of all ranks as one batch. The factor is 1
+  /// if all ranks have batches of the same size. Skipped samples are included in the sizes.
   double loss_weight() const { return place_.loss_weight; }
   const BatchPlace& place() const { return place_; }
 

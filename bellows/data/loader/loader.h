@@ -13,8 +13,9 @@
 
 namespace bellows::data {
 
-/// How to handle a bad sample. A sample is bad if its image cannot be decoded or a transform rejects the image. It is
-/// also bad if a field is missing, an array has the wrong type or size, or the label is invalid or out of range.
+/// Selects how next() handles a bad sample. A sample is bad if its image cannot be decoded or a transform rejects the
+/// image. It is also bad if a field is missing, an array has the wrong type or size, or the label is invalid or out of
+/// range.
 ///
 /// next() always throws these errors, because they are mistakes in the pipeline or in user code:
 /// - an image whose size differs from the first image's size
@@ -26,7 +27,7 @@ enum class OnBadSample {
   skip
 };
 
-/// How a loader divides an epoch into batches and makes them.
+/// Options for how a loader divides an epoch into batches and how it makes the batches.
 struct LoaderOptions {
   // Contents of the batches.
   int64_t batch_size = 32;  ///< batch size per rank
@@ -69,7 +70,8 @@ class Loader {
   Loader(Loader&&) noexcept;
   Loader& operator=(Loader&&) noexcept;
 
-  /// Starts an epoch, or resumes within an epoch: the next batch is batch number `first_batch`. Ends the current epoch.
+  /// Starts an epoch, or resumes within an epoch, so that the next batch is batch number `first_batch`. If another
+  /// epoch is in progress, it ends.
   /// Throws: c10::ValueError if first_batch is outside [0, number of batches in the epoch] or if no sample of the
   ///         source is usable
   void start(int64_t epoch, int64_t first_batch = 0);
@@ -102,8 +104,8 @@ class Loader {
   LoaderReport report() const;
   /// Returns the share of the time since start() that next() spent waiting for a batch, for example for a progress bar.
   double wait_share() const;
-  /// Starts recording a trace: the work of the workers and of next(), and the length of the queue. If `writer` is null,
-  /// ends the recording.
+  /// Starts recording a trace. The trace contains the work of the workers and of next(), and the number of batches in
+  /// the queue. If `writer` is null, ends the recording.
   /// Cost: 2 µs per stage of each timed sample
   void trace(std::shared_ptr<TraceWriter> writer);
 

@@ -24,7 +24,7 @@ enum class Remedy {
   more_threads,       ///< cores are free, or workers wait for reads
   bigger_prefetch,    ///< the loader is fast enough on average, but not at all times
   cache_decoded,      ///< the decoded images fit into memory
-  pack,               ///< decode once and write a file of smaller or decoded images
+  pack,               ///< convert the dataset once to a file of smaller or decoded images
   cheaper_transform,  ///< user transforms take most of the time
   faster_storage,     ///< reads wait for the disk or the network
   faster_read,        ///< reads spend their time on computation, such as decompression
@@ -46,7 +46,8 @@ struct QueuePoint {
   double ready = 0;
 };
 
-/// Where a loader spent its time since it was created, in all epochs together. Time between epochs is not included.
+/// A report of how a loader has spent its time since it was created, in all epochs together. Time between epochs is not
+/// included.
 struct LoaderReport {
   // Run.
   double seconds = 0;  ///< total time in all epochs, each from start() to the end of its last next()
@@ -67,7 +68,8 @@ struct LoaderReport {
   double mean_threads = 0;  ///< mean number of worker threads over the run
   double busy_s = 0;        ///< time spent on samples, in workers and in next()
   double cpu_share = 1;     ///< share of busy_s spent on computation
-  /// Share of busy_s spent waiting for a disk, a network or a lock. The remaining share is spent waiting for a core.
+  /// Share of busy_s spent waiting for a disk, a network or a lock. The time that neither cpu_share nor blocked_share
+  /// covers is spent waiting for a core.
   double blocked_share = 0;
   double process_cpu_s = 0;
   int64_t cores = 0;         ///< number of cores that the process can use at the same time

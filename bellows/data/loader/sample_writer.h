@@ -22,8 +22,8 @@ struct RowSpec {
   bool channels_last = false;
   size_t bytes = 0;
   /// For padded tensors, one element of the padding value; otherwise empty. The `sizes` and `bytes` of a padded tensor
-  /// describe one step along its first dimension. The number of steps differs between samples. The next RowSpec
-  /// describes the tensor of these numbers.
+  /// describe one step along its first dimension. The number of steps differs between samples. The RowSpec after that
+  /// of a padded tensor describes the tensor that holds the numbers of steps.
   std::vector<std::byte> fill;
   int64_t multiple_of = 1;
 

@@ -45,22 +45,22 @@ size_t duration_bin(int64_t ns);
 /// Returns the `q` quantile of the durations, within about 12 %, or 0 if there are none.
 double duration_quantile_ns(const DurationBins& bins, double q);
 
-/// The sums of several threads' measurements. A slice is the part of a batch that one worker fills at a time.
+/// The sums of the measurements of several threads. A slice is the part of a batch that one worker fills at a time.
 struct StageSums {
   struct Stage {
     int64_t ns = 0, samples = 0;
     DurationBins bins{};
   };
   std::array<Stage, kLoadStages> stages;
-  int64_t busy_ns = 0;       ///< time spent in slices
+  int64_t busy_ns = 0;       ///< time spent on slices
   int64_t cpu_ns = 0;        ///< CPU time of the slices in which it was measured
   int64_t cpu_wall_ns = 0;   ///< wall time of those slices, which is a part of busy_ns
-  int64_t major_faults = 0;  ///< number of pages that were read from the disk in slices
+  int64_t major_faults = 0;  ///< number of pages that were read from the disk while slices were filled
   int64_t gave_up = 0;       ///< number of voluntary context switches, which occur when a thread waits
   int64_t lost = 0;          ///< number of involuntary context switches
 
-  /// Returns the share of busy_ns since `earlier` in which threads waited for a disk, a network or a lock, but not for
-  /// a core. The result is an estimate.
+  /// Returns the share of busy_ns since the measurement `earlier` in which threads waited for a disk, a network or a
+  /// lock, but not for a core. The result is an estimate.
   double blocked_share(const StageSums& earlier) const;
   int64_t samples = 0;
 };

@@ -17,11 +17,13 @@ struct BudgetWindow {
   int64_t samples = 0;       ///< number of samples that next() returned
 };
 
-/// Chooses the number of a loader's worker threads, window by window. It starts with few threads.
+/// Chooses the number of a loader's worker threads at the end of each measurement window. It starts with one to four
+/// threads, depending on the number of cores.
 ///
-/// If next() waits, threads are added while the throughput rises and cores are free. If workers mostly wait, no free
-/// core is required. One thread is removed after four windows in which one thread fewer would have been enough. An
-/// increase without effect is undone, and no threads are added during a pause that doubles each time.
+/// If next() waits, threads are added while the throughput rises and cores are free. If the workers mostly wait,
+/// threads are added even if no core is free. One thread is removed after four consecutive windows in which one thread
+/// fewer would have been enough. An increase that does not raise the throughput is undone. After that, no threads are
+/// added for some windows. This pause doubles after each increase that is undone.
 /// Threads: use it from one thread only
 class ThreadBudget {
  public:

@@ -15,7 +15,7 @@ namespace bellows::data {
 /// Copies batches to an accelerator on a separate stream, so that copies overlap with computation on the device.
 ///
 /// The class uses libtorch's device-independent streams and events, and nothing in it is specific to CUDA. The host
-/// memory of a batch is held until its copy is complete. Tests use a simulated device whose streams run late
+/// memory of a batch is held until its copy is complete. Tests use a simulated device whose streams run with a delay
 /// (tests/data/late_device.h). The class has not yet been tested on a GPU.
 /// Threads: use it from one thread only
 /// Ref:     torch.utils.data.DataLoader(pin_memory=True) with non_blocking copies; the data prefetcher of apex
@@ -33,14 +33,14 @@ class Transfer {
 
   /// Starts the copy of a batch. If the device does not have enough memory, `batch` is unchanged.
   void begin(Batch&& batch);
-  /// Returns true if there are copies that were started but not yet returned.
+  /// Returns true if begin() was called for a batch that finish() has not yet returned.
   bool pending() const { return !flights_.empty(); }
   /// Returns the device copy of the batch that was started first. Later work on the current stream of the calling
   /// thread runs after the copy.
   Batch finish();
   /// Discards the batches that were started. Their memory is held until the copies are complete.
   void abandon();
-  /// Releases host memory whose copy is complete.
+  /// Releases the host memory of the copies that are complete.
   void collect();
 
  private:

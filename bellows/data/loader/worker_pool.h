@@ -13,7 +13,7 @@ namespace bellows::data {
 /// The queue of batches that are being made, and the threads that make them.
 ///
 /// A worker selects the first batch with unclaimed slices and fills one slice after another. It holds the lock only to
-/// find the next batch, and never while it fills a slice. A job is reused when no worker uses it any more.
+/// find the next batch, and never while it fills a slice. A BatchJob is reused when no worker uses it anymore.
 /// Threads: only the consumer's thread may use the pool
 class WorkerPool {
  public:

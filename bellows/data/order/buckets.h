@@ -9,7 +9,7 @@ namespace bellows::data {
 struct Buckets {
   /// Number of consecutive samples with similar lengths; ideally the batch size of all ranks together.
   int64_t together = 256;
-  int64_t window = 25600;  ///< number of samples of the shuffled sequence that are sorted by length at a time
+  int64_t window = 25600;  ///< number of samples of the shuffled sequence that are sorted by length together
 };
 
 /// Returns a shuffled order in which consecutive samples have similar lengths, so that batches need little padding. A
@@ -18,7 +18,7 @@ struct Buckets {
 ///
 /// Each sample occurs once per epoch. The sequence does not depend on batches, so you can resume with any batch size
 /// and any number of ranks.
-/// Params: lengths – one length per sample (labels.h), not negative
+/// Params: lengths – one length per sample, for example from read_lengths(); not negative
 /// Cost:   8 bytes per sample, plus 16 bytes per sample of the window while the sequence is computed
 /// Throws: c10::ValueError if an option is below 1, if `window` is not a multiple of `together`, or if a length is
 ///         negative

@@ -6,8 +6,8 @@
 
 namespace bellows::data {
 
-/// How to handle the samples at the end of an epoch if they do not fill a batch on every rank. In each case, all ranks
-/// make the same number of steps.
+/// Selects what happens to the samples at the end of an epoch if they do not fill a batch on every rank. In each case,
+/// all ranks make the same number of steps.
 enum class Remainder {
   /// Uses each sample once. The last batches are smaller and as equal in size as possible. If there are more ranks than
   /// samples, some batches are empty.
@@ -16,7 +16,7 @@ enum class Remainder {
   pad    ///< fills the last batches with samples from the start of the sequence (see Batch::padding())
 };
 
-/// How an epoch is divided among ranks and batches.
+/// Describes how an epoch is divided among ranks and batches.
 struct Division {
   int64_t batch_size = 32;  ///< batch size per rank
   int64_t rank = 0;
@@ -44,9 +44,10 @@ int64_t count_delivered(int64_t samples, const Division& division);
 struct BatchPlace {
   int64_t epoch = 0;
   int64_t index = 0;
-  int64_t consumed = 0;    ///< number of samples of the epoch that all ranks have consumed, including this batch
-  int64_t padding = 0;     ///< number of rows at the end that fill the batch with repeated samples
-  double loss_weight = 1;  ///< number of rows on this rank in the step, divided by the mean over all ranks
+  int64_t consumed = 0;  ///< number of samples of the epoch that all ranks have consumed, including this batch
+  int64_t padding = 0;   ///< number of rows at the end that fill the batch with repeated samples
+  /// Number of rows of this rank in the step, divided by the mean number of rows over all ranks.
+  double loss_weight = 1;
 };
 
 /// The samples of one rank in one step.

@@ -7,8 +7,8 @@
 
 namespace bellows::data {
 
-/// Returns the label of each sample. The label is a scalar integer array "label", or the text of `cls` or `json`, as in
-/// a batch.
+/// Returns the label of each sample. As for a batch, the label is read from a scalar integer array "label", or from the
+/// text of `cls` or `json`.
 /// Params: key – the key of the label in a .json object
 /// Cost:   reads every sample once, in the order of the source; store the result
 /// Throws: c10::ValueError if a sample cannot be read or has no integer label; the message names the sample and its

@@ -14,8 +14,8 @@ SourcePtr concat(std::vector<SourcePtr> sources);
 
 /// Determines when an epoch of a mix ends.
 enum class MixEnd {
-  first,  ///< when the first dataset has been used completely
-  last    ///< when all datasets have been used completely; smaller datasets repeat
+  first,  ///< as soon as any dataset has been used completely
+  last    ///< when all datasets have been used completely; the other datasets repeat until then
 };
 
 /// Returns an order that takes samples from several datasets in fixed proportions. In every prefix of an epoch, the

@@ -72,7 +72,7 @@ OrderPtr sequential();
 
 /// Returns an order that is a new permutation of all samples in each epoch.
 /// Cost: 4 bytes per sample (8 bytes from 2^32 samples on). 1e8 samples took 7 to 10 s on a busy core; the local
-///       shuffles below took 3 s
+///       shuffles buffered() and page_shuffled() took 3 s
 OrderPtr shuffled();
 
 /// Returns an order that puts the blocks in random order and passes their samples through a shuffle buffer. Each sample
@@ -84,8 +84,8 @@ OrderPtr shuffled();
 OrderPtr buffered(int64_t buffer);
 
 struct PageShuffle {
-  int64_t window = 4;  ///< number of blocks of one lane that are shuffled together
-  int64_t lanes = 16;  ///< number of streams that the epoch interleaves; use a multiple of the number of ranks
+  int64_t window = 4;  ///< number of blocks of one lane (see page_shuffled()) that are shuffled together
+  int64_t lanes = 16;  ///< number of lanes that the epoch interleaves; use a multiple of the number of ranks
   /// Number of consecutive samples from one lane. If the batch size is a multiple of `run`, a batch reads from few
   /// lanes.
   int64_t run = 32;
@@ -110,8 +110,8 @@ struct Weighted {
   int64_t samples = 0;
 };
 
-/// Returns an order that draws samples with probability proportional to `weights`. Draws are independent. Without
-/// replacement, each sample is drawn from the samples that have not been drawn yet.
+/// Returns an order that draws samples with probability proportional to `weights`. With replacement, draws are
+/// independent. Without replacement, each sample is drawn from the samples that have not been drawn yet.
 /// Numerics: weights are rounded to integers with a sum below 2^62, so that drawing is exact and the same on every
 ///           machine. A positive weight is at least 2^-62 of the sum
 /// Cost:     8 bytes per sample and 4 bytes per draw; without replacement, 8 more bytes per sample while the sequence
@@ -131,9 +131,9 @@ OrderPtr weighted(const std::vector<double>& weights, Weighted options = {});
 ///         samples
 OrderPtr class_balanced(const std::vector<int64_t>& labels, int64_t per_class = 0);
 
-/// A function that returns the share of the samples that may be drawn at `progress`. This share contains the easiest
-/// samples. It is in (0, 1] and must not decrease. `progress` counts completed epochs, so 2.5 is the middle of the
-/// third epoch.
+/// A function that returns the share of the samples that may be drawn at `progress`. This share consists of the easiest
+/// samples. The result must be in (0, 1] and must not decrease as `progress` increases. `progress` counts completed
+/// epochs, so 2.5 is the middle of the third epoch.
 using Pacing = std::function<double(double progress)>;
 
 /// Returns a pacing that grows from `start` at progress 0 to 1 at progress `epochs`. By default, the share grows
@@ -143,8 +143,8 @@ using Pacing = std::function<double(double progress)>;
 Pacing growing_pacing(double start, double epochs, bool root = false);
 
 /// Returns an order that starts with easy samples. Each sample is drawn from the samples that `pacing` admits and that
-/// have not been drawn in this epoch. An epoch takes each sample that `pacing` admits at the end of the epoch exactly
-/// once.
+/// have not been drawn in this epoch. An epoch takes exactly once each sample that `pacing` admits at the end of the
+/// epoch.
 /// Params: difficulty – one value per sample, for example its loss under a trained model, or its length; samples with
 ///         equal values stay in the order of the source
 /// Cost:   4 bytes per sample, plus 4 bytes per sample of the epoch

@@ -50,7 +50,7 @@ Packing pack_rows(const std::vector<int64_t>& lengths, const PackingOptions& opt
 /// - "position_ids": positions within each piece, from 0
 ///
 /// Attention must stay inside the segments (see attention_mask() and cumulative_lengths()). next_tokens() returns the
-/// targets for language modeling. Any order can shuffle the rows.
+/// targets for language modeling. You can shuffle the rows with any order.
 /// Params: field – name of a field of `source`: an integer array [tokens], or a file in which each byte is a token
 /// Throws: c10::ValueError if `source` is null, if `packing` was made for a different source, or if its pieces do not
 ///         fit into its rows. read() throws c10::ValueError if a document lacks the field, if the field has the wrong
@@ -58,7 +58,7 @@ Packing pack_rows(const std::vector<int64_t>& lengths, const PackingOptions& opt
 SourcePtr packed(SourcePtr source, std::string field, Packing packing);
 
 /// Returns the attention mask of packed rows for at::scaled_dot_product_attention. A token attends only to tokens of
-/// its own segment. If `causal` is true, it attends only to itself and to earlier tokens.
+/// its own segment. If `causal` is true, it attends only to itself and to earlier tokens of its segment.
 /// Shapes: segment_ids [N, T] → bool [N, 1, T, T]
 /// Throws: c10::ValueError if segment_ids is not [N, T]
 at::Tensor attention_mask(const at::Tensor& segment_ids, bool causal = true);
@@ -70,8 +70,9 @@ at::Tensor attention_mask(const at::Tensor& segment_ids, bool causal = true);
 /// Throws: c10::ValueError if `lengths` is not [N]
 at::Tensor padding_mask(const at::Tensor& lengths, int64_t length);
 
-/// Returns the start of each segment in the concatenated rows, and the total length of the rows. This is the argument
-/// cu_seqlens of attention over sequences of varying length. A run of empty positions is a separate segment.
+/// Returns the start of each segment in the concatenated rows, and the total length of the rows. Pass the result as the
+/// argument cu_seqlens to an attention function for sequences of varying length. A run of empty positions is a separate
+/// segment.
 /// Shapes: segment_ids [N, T] → int32 [segments + 1], on the device of `segment_ids`
 /// Throws: c10::ValueError if segment_ids is not [N, T]
 at::Tensor cumulative_lengths(const at::Tensor& segment_ids);

@@ -11,7 +11,8 @@ namespace bellows::data {
 
 /// Returns 1 minus the greatest probability.
 /// Shapes: probabilities [N, C] with C ≥ 2, also in the next two functions
-/// Throws: c10::ValueError if the shape differs or the dtype is not floating-point, also in the next two functions
+/// Throws: c10::ValueError if `probabilities` has a different shape or is not floating-point, also in the next two
+///         functions
 at::Tensor least_confidence(const at::Tensor& probabilities);
 /// Returns 1 minus the difference between the two greatest probabilities.
 at::Tensor small_margin(const at::Tensor& probabilities);
@@ -21,7 +22,7 @@ at::Tensor entropy(const at::Tensor& probabilities);
 /// Returns the mutual information between the label and the model in nats. It is computed from several stochastic
 /// forward passes, as the entropy of the mean probabilities minus the mean entropy of the passes.
 /// Shapes: probabilities [T, N, C] from T ≥ 2 passes with dropout enabled; C ≥ 2
-/// Throws: c10::ValueError if the shape differs or the dtype is not floating-point
+/// Throws: c10::ValueError if `probabilities` has a different shape or is not floating-point
 /// Ref:    arXiv:1112.5745, arXiv:1703.02910 (BALD)
 at::Tensor bald(const at::Tensor& probabilities);
 

@@ -9,8 +9,8 @@ namespace bellows::data {
 
 /// Measures of a sample's difficulty. A greater value means a harder sample. A presentation is one
 /// SampleStats::update() that includes the sample.
-/// - forgetting: number of changes from a right to a wrong classification. A sample that was never classified correctly
-///   is the hardest (arXiv:1812.05159)
+/// - forgetting: number of changes from a correct to a wrong classification. A sample that was never classified
+///   correctly is the hardest (arXiv:1812.05159)
 /// - el2n: distance between the probabilities and the one-hot vector of the label, averaged over all presentations
 ///   (arXiv:2107.07075)
 /// - loss: cross-entropy, averaged over all presentations
@@ -48,9 +48,9 @@ class SampleStats {
   // The following functions wait for the device.
   /// Returns the number of presentations of each sample.
   std::vector<int64_t> presentations();
-  /// Returns how often the classification of each sample changed from right to wrong between two presentations.
+  /// Returns how often the classification of each sample changed from correct to wrong between two presentations.
   std::vector<int64_t> forgetting_events();
-  /// Returns the index of the first presentation with a right classification, counted from 0. Returns -1 if there was
+  /// Returns the index of the first presentation with a correct classification, counted from 0. Returns -1 if there was
   /// none.
   std::vector<int64_t> learned_at();
   /// Returns the difficulty of each sample. The value is infinite if a sample was never presented. For `forgetting`, it
@@ -59,7 +59,7 @@ class SampleStats {
 
   /// Returns all statistics, for checkpoints and files.
   NamedTensors state();
-  /// Throws: c10::ValueError if a name or the number of samples does not match
+  /// Throws: c10::ValueError if an entry of `state` is missing or is for a different number of samples
   void load_state(const NamedTensors& state);
 
   /// Saves state() as a safetensors file.

@@ -38,9 +38,9 @@ std::vector<int64_t> random_subset(int64_t samples, int64_t count, uint64_t seed
 std::vector<int64_t> greatest(const std::vector<double>& values, int64_t count, uint64_t seed);
 
 /// Like greatest(), but chooses within each class. The number of chosen samples of a class is proportional to the size
-/// of the class, with a difference of at most one sample.
+/// of the class, up to a rounding difference of at most one sample.
 /// Params: labels – one label per sample (labels.h)
-/// Throws: c10::ValueError if lengths differ; exceptions of greatest()
+/// Throws: c10::ValueError if `values` and `labels` have different lengths; exceptions of greatest()
 std::vector<int64_t> greatest_per_class(const std::vector<double>& values, const std::vector<int64_t>& labels,
                                         int64_t count, uint64_t seed);
 

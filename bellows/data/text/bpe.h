@@ -9,7 +9,7 @@
 
 namespace bellows::data {
 
-/// A byte-level BPE tokenizer from a tokenizer.json in the format of GPT-2.
+/// A byte-level BPE (byte-pair encoding) tokenizer like GPT-2's, read from a tokenizer.json.
 /// Threads: const functions are thread-safe
 class BytePairs {
  public:
@@ -19,7 +19,7 @@ class BytePairs {
   int64_t vocabulary() const { return vocabulary_; }
   const std::vector<int64_t>& before() const { return before_; }  ///< special tokens before each text
   const std::vector<int64_t>& after() const { return after_; }    ///< special tokens after each text
-  /// True if token 0 is a special token or unused, so that it is not a piece of text.
+  /// True if token 0 can serve as padding, because it is a special token or is not used in texts.
   bool pads() const { return pads_; }
 
   /// Throws: c10::ValueError if the text is not UTF-8

@@ -19,7 +19,7 @@ struct TextOptions {
   std::optional<TextTokenizer> tokenizer = {};
   /// Longer texts are truncated to this number of tokens, including special tokens; 0: no limit.
   int64_t max_tokens = 0;
-  int64_t vocabulary = 0;  ///< size of the vocabulary; samples with larger tokens are bad samples; 0: not checked
+  int64_t vocabulary = 0;  ///< size of the vocabulary; a sample with tokens outside it is a bad sample; 0: not checked
   bool labels = true;      ///< if false, labels are left out
 };
 
@@ -35,8 +35,8 @@ class TextSource final : public Source, public Derived {
  public:
   using Source::read;
 
-  /// Throws: c10::ValueError if `source` is null, if max_tokens leaves no space between the special tokens, or if the
-  ///         first samples do not have the field
+  /// Throws: c10::ValueError if `source` is null, if max_tokens leaves no space for text between the special tokens, or
+  ///         if the first samples do not have the field
   TextSource(SourcePtr source, TextOptions options);
 
   int64_t size() const override { return source_->size(); }
@@ -63,7 +63,7 @@ class TextSource final : public Source, public Derived {
   TextOptions options_;
   std::string tokens_field_;
   int64_t most_pieces_ = 0;
-  std::unique_ptr<std::atomic<uint8_t>[]> seen_;  ///< by id: 0: not read yet, 1: complete, 2: truncated
+  std::unique_ptr<std::atomic<uint8_t>[]> seen_;  ///< state of each id – 0: not read yet, 1: complete, 2: truncated
 };
 
 /// Returns the name of the field that holds a sample's text. This is "txt" or "text" if it exists, otherwise the only

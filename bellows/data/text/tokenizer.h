@@ -8,8 +8,7 @@
 
 namespace bellows::data {
 
-/// Converts texts to the tokens that a model reads. A text becomes its pieces, with special tokens at the start and at
-/// the end.
+/// Converts texts to the tokens that a model reads. Special tokens are added before and after the tokens of the text.
 struct TextTokenizer {
   Tokenizer pieces;             ///< returns the tokens of a text without special tokens
   std::vector<int64_t> before;  ///< special tokens before each text
@@ -23,8 +22,8 @@ struct TextTokenizer {
 };
 
 /// Returns a tokenizer that converts each byte b to the token 3 + b. Token 2 comes before a text, and token 1 after it.
-/// The tokenizer needs no file, has no unknown words and supports any language and encoding. Texts have four to five
-/// times as many tokens as with a word tokenizer.
+/// The tokenizer needs no file, has no unknown words and supports any language and encoding. A text becomes four to
+/// five times as many tokens as with a word tokenizer.
 /// Ref: arXiv:2105.13626 (ByT5 uses the same numbers, except token 2)
 TextTokenizer byte_tokenizer();
 
@@ -48,8 +47,8 @@ TextTokenizer wordpiece_tokenizer(const std::string& path);
 /// Params:   path – Hugging Face's tokenizer.json with a model of type BPE and a pre-tokenizer of type ByteLevel
 /// Numerics: equal to the Python package tokenizers (tests/data/text/bpe_test.cpp), with the characters of Unicode 14
 /// Throws:   c10::ValueError if the file does not exist or is not JSON; if the kind of tokenizer or an option is not
-///           supported (the message names what was found); if a merge uses unknown tokens; if a byte has no token.
-///           pieces() throws c10::ValueError if the text is not UTF-8
+///           supported (the message names the unsupported value); if a merge uses unknown tokens; if a byte has no
+///           token. pieces() throws c10::ValueError if the text is not UTF-8
 /// Ref:      Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; huggingface/tokenizers, BPE
 ///           and ByteLevel
 TextTokenizer bpe_tokenizer(const std::string& path);

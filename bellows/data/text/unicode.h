@@ -12,7 +12,7 @@ char32_t next(std::string_view text, size_t& at);
 void append(char32_t character, std::string& text);
 
 bool is_space(char32_t character);
-/// Returns true for Unicode's White_Space (\s in regular expressions).
+/// Returns true for characters with Unicode's property White_Space (\s in regular expressions).
 bool is_white_space(char32_t character);
 /// Returns true for Unicode's letters (\p{L}).
 bool is_letter(char32_t character);
@@ -25,8 +25,8 @@ bool is_control(char32_t character);
 bool is_punctuation(char32_t character);
 /// Returns true for an ideograph. BERT's tokenizer treats each ideograph as a separate word.
 bool is_ideograph(char32_t character);
-/// Appends the character in lower case and without accents. This is str.lower() followed by NFD, without nonspacing
-/// marks.
+/// Appends the character in lower case and without accents. The result equals Python's str.lower(), followed by NFD
+/// normalization and the removal of nonspacing marks.
 void append_folded(char32_t character, std::u32string& text);
 
 }  // namespace bellows::data::unicode

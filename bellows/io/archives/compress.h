@@ -20,8 +20,8 @@ struct Codec {
   static Codec parse(std::string_view text);
 };
 
-/// Compresses bytes. The result is bit-identical to the reference's if both use the same library versions, except that
-/// gzip's time stamp is 0.
+/// Compresses bytes. The result is bit-identical to that of the reference if both use the same library versions, except
+/// that the timestamp of gzip is 0.
 /// Ref: streaming.base.compression.compress
 Bytes compress(ByteSpan bytes, const Codec& codec);
 

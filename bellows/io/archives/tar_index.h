@@ -48,10 +48,10 @@ ByteSpan tar_member_data(ByteSpan archive, const TarMember& member, std::string_
 /// because DALI does not support them.
 /// Throws: c10::ValueError if there are no members, or if a name contains white space, which the format does not
 ///         support
-/// Ref:    NVIDIA/DALI tools/wds2idx.py, version 1.2, byte for byte
+/// Ref:    NVIDIA/DALI tools/wds2idx.py, version 1.2, which writes the same bytes
 std::string dali_index(const std::vector<TarMember>& members);
 
-/// Parses an index of version 1.2 or 1.1. In version 1.1, members have no names.
+/// Parses a DALI index of version 1.2 or 1.1. In version 1.1, members have no names.
 /// Throws: c10::ValueError if the text is not an index, if counts are wrong, or if offsets are not multiples of 512.
 ///         The message states the line, and the expected and actual content
 std::vector<TarMember> parse_dali_index(std::string_view text, std::string_view where);

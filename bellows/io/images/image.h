@@ -12,7 +12,8 @@ namespace bellows::io {
 /// The channels of a decoded image.
 /// - gray: 1
 /// - rgb: 3
-/// - keep: as in the file: 1 (gray), 2 (gray, alpha), 3 (RGB) or 4 (RGB, alpha); palette and CMYK images become RGB
+/// - keep: as in the file, that is, 1 (gray), 2 (gray, alpha), 3 (RGB) or 4 (RGB, alpha); palette and CMYK images
+///   become RGB
 ///
 /// The modes gray and rgb discard an alpha channel without blending, like Pillow's convert().
 enum class ColorMode { gray, rgb, keep };
@@ -83,13 +84,13 @@ struct ImagePart {
 
 /// Decodes only the required part of an image. A JPEG is decoded only up to the region's last row, and only the blocks
 /// in and next to the region are decoded. If restart markers divide the JPEG's rows evenly (see jpeg_with_restarts()),
-/// the rest of the file is not read. PNGs and progressive or CMYK JPEGs are decoded completely.
+/// the rest of the compressed data is not read. PNGs and progressive or CMYK JPEGs are decoded completely.
 /// Params:   memory – grows if necessary and never shrinks; `pixels` points into it
-/// Numerics: without shrink and fast, bit-identical to decode_image() (tests/io/image_part_test.cpp)
+/// Numerics: if `shrink` is 1 and `fast` is false, bit-identical to decode_image() (tests/io/image_part_test.cpp)
 /// Threads:  thread-safe
-/// Throws:   c10::ValueError under the same conditions as decode_image(), including truncated files. Also if the region
-///           is empty or not within the image, or if `shrink` is not 1, 2, 4 or 8. Damage after the region, or in
-///           skipped parts beside and above it, is not detected
+/// Throws:   c10::ValueError under the same conditions as decode_image(), including truncated files; if the region is
+///           empty or not within the image; if `shrink` is not 1, 2, 4 or 8. Damage after the region, or in skipped
+///           parts beside and above it, is not detected
 ImagePart decode_image_part(ByteSpan bytes, const PartOptions& options, std::vector<uint8_t>& memory,
                             std::string_view where = "image");
 
@@ -111,8 +112,8 @@ Bytes encode_jpeg(const at::Tensor& image, int quality = 90);
 /// blocks.
 /// Numerics: the coefficients do not change, so all decoders return the same pixels. A progressive JPEG becomes a
 ///           sequential one, which decodes faster. EXIF, ICC and other markers are kept
-/// Returns:  a copy of `jpeg` if it already has such markers, or if they would not help (CMYK, arithmetic coding,
-///           progressive JPEGs with missing bits)
+/// Returns:  the new JPEG, or a copy of `jpeg` if it already has such markers or if they would not help (CMYK,
+///           arithmetic coding, progressive JPEGs with missing bits)
 /// Cost:     decodes and encodes the entropy-coded data. The size changes by a few percent
 /// Threads:  thread-safe
 /// Throws:   c10::ValueError if the input is not a JPEG, or is truncated or corrupt (the message starts with `where`)

@@ -12,8 +12,9 @@
 
 namespace bellows::io {
 
-/// Returns the folder for cached data, which can be created or fetched again. It is $BELLOWS_CACHE, or else
-/// $XDG_CACHE_HOME/bellows, or else $HOME/.cache/bellows. If none of these variables is set, the result is "".
+/// Returns the folder for cached data, that is, for data that can be created or downloaded again. The folder is
+/// $BELLOWS_CACHE, or else $XDG_CACHE_HOME/bellows, or else $HOME/.cache/bellows. If none of these variables is set,
+/// the result is "".
 std::string default_cache_folder();
 
 /// Creates `folder` and its missing parents. The folder default_cache_folder() gets the mode 0700, because it also
@@ -21,8 +22,8 @@ std::string default_cache_folder();
 /// Throws: c10::Error if the system cannot create the folder
 void make_cache_folder(const std::string& folder);
 
-/// A lock (flock) on a file that is created for it. The operating system releases the lock even if the process is
-/// killed.
+/// A lock (flock) on a file that is created only for this purpose. The operating system releases the lock even if the
+/// process is killed.
 class FileLock {
  public:
   /// Returns nothing if another process, or another FileLock of this process, holds the lock.
@@ -44,8 +45,8 @@ struct DownloadNote {
   HttpFile version;
   std::string boot;                ///< identifies the machine's boot during which the note was written
   std::optional<uint32_t> crc32c;  ///< of the complete file
-  bool doubted = false;            ///< a reader could not parse the file
-  int64_t repeats = 0;             ///< after a doubt: number of consecutive downloads with the same bytes
+  bool doubted = false;            ///< true: a reader could not parse the file (see CacheFolder::doubt)
+  int64_t repeats = 0;             ///< number of consecutive downloads that returned the same bytes after a doubt
 };
 
 /// Manages the files in the folder of a FileCache: their names, locks and eviction.

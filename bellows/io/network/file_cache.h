@@ -19,7 +19,7 @@ namespace bellows::io {
 /// Options of the cache for files from the network.
 struct FileCacheOptions {
   std::string folder;                        ///< "": default_cache_folder()
-  int64_t limit_bytes = int64_t{100} << 30;  ///< limit for all files in the folder, complete and partial
+  int64_t limit_bytes = int64_t{100} << 30;  ///< limit for the total size of all complete and partial files
   HttpOptions http;
 };
 
@@ -31,8 +31,10 @@ struct CachedFile {
 
 /// The cached copy of a file that a reader could not parse.
 struct DoubtedCopy {
-  std::string path;        ///< "" if there is no copy of that version
-  bool fetch_anew = true;  ///< true: the next FileCache fetches it again; false: the server always sent the same bytes
+  std::string path;  ///< "" if there is no copy of that version
+  /// True: the next FileCache fetches the file again; false: it does not, because the server repeatedly sent the same
+  /// bytes.
+  bool fetch_anew = true;
 };
 
 /// A local cache of complete files from the network, with a limited size.
@@ -63,7 +65,7 @@ class FileCache {
   /// Reads the bytes [offset, offset + out.size()) of the file. They come from the cached file if there is one, and
   /// otherwise from a range request. If the server does not support ranges, or if `out` covers all bytes, the complete
   /// file is fetched.
-  /// Returns: the version of the file. If the file is too small, `out` is unchanged
+  /// Returns: the version of the file. If the file does not contain the complete range, `out` is unchanged
   /// Throws:  like open()
   HttpFile read(const std::string& url, uint64_t offset, std::span<std::byte> out, const std::stop_token& stop = {});
   /// Reports that the content of the cached file is invalid, for example because it was damaged during the download.

@@ -59,8 +59,9 @@ std::string unsigned_url(std::string_view url);
 /// Threads: thread-safe; after a stop request, the function ends within a second
 /// Throws:  c10::ValueError if the server refuses the request, if there are too many redirects, or if the server does
 ///          not send the file's size. c10::Error if the last attempt failed. These messages state the URL
-///          (public_url()), the status or the reason, and the number of bytes received so far. Also c10::Error if a
-///          stop is requested through `stop`, Stopped after request_stop(), and the exceptions of `sink`
+///          (public_url()), the status or the reason, and the number of bytes received so far. Other exceptions are
+///          c10::Error if a stop is requested through `stop`, Stopped after request_stop(), and the exceptions of
+///          `sink`
 HttpFile http_get(const std::string& url, const HttpFile& known, uint64_t offset, HttpSink& sink,
                   const HttpOptions& options = {}, const std::stop_token& stop = {});
 

@@ -30,8 +30,8 @@ struct HttpHeaders {
 struct HttpAnswer {
   long status = 0;           ///< HTTP status; 0: no response
   std::string trouble;       ///< the error; "" if there was none
-  bool can_repeat = false;   ///< another request may succeed
-  bool start_again = false;  ///< the next request must be for the complete file
+  bool can_repeat = false;   ///< true: another request may succeed
+  bool start_again = false;  ///< true: the next request must be for the complete file
   bool wanted = true;        ///< false: the sink did not need any bytes
   int64_t retry_after_s = 0;
   HttpFile file;

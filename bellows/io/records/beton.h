@@ -48,8 +48,8 @@ bool is_beton(ByteSpan bytes);
 /// Ref:     ffcv/reader.py, ffcv/types.py
 class BetonReader {
  public:
-  /// Throws: c10::ValueError if the file is missing, truncated or not a .beton file of version 2. Also if it has fields
-  ///         of custom types, or arrays of types that libtorch does not support
+  /// Throws: c10::ValueError if the file is missing, truncated or not a .beton file of version 2; if it has fields of
+  ///         custom types, or arrays of types that libtorch does not support
   explicit BetonReader(const std::string& path) : BetonReader(std::make_shared<const MappedFile>(path)) {}
   explicit BetonReader(std::shared_ptr<const MappedFile> file);
   /// Params: bytes – content of a file; must outlive the reader
@@ -109,9 +109,10 @@ void need_beton_tables(PartialFile& file);
 class BetonWriter {
  public:
   /// Params: fields – 1 to 1000 fields
-  ///         page_size – bytes, a power of two from 2 MiB to 2 GiB; a sample must fit into one page
+  ///         page_size – size of a page in bytes, a power of two from 2 MiB to 2 GiB; a sample must fit into one page
   /// Throws: c10::ValueError if page_size is invalid, if a field's name is invalid or occurs twice, or if an array has
-  ///         no values or a type that NumPy does not have. Throws c10::Error if the folder is missing or not writable
+  ///         no values or has a type that NumPy does not support. Throws c10::Error if the folder is missing or not
+  ///         writable
   BetonWriter(const std::string& path, std::vector<BetonField> fields, uint64_t page_size = 8 << 20);
 
   /// Adds a sample.

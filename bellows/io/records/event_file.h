@@ -17,8 +17,8 @@ class Event;
 namespace bellows::io {
 
 struct EventWriterOptions {
-  /// Hides the events of this step and later steps in earlier files of the folder, because this run repeats these
-  /// steps. A negative value hides nothing.
+  /// The first step that this run repeats. TensorBoard then hides the events of this step and later steps in earlier
+  /// files of the folder. A negative value hides nothing.
   int64_t purge_step = -1;
   /// Pending events are flushed if an event is added at least this long after the last flush, or if their size reaches
   /// 1 MiB.
@@ -30,7 +30,7 @@ using HyperParameter = std::variant<double, bool, std::string>;
 
 /// Writes a TensorBoard event file. To view it, run `tensorboard --logdir FOLDER`.
 ///
-/// Each writer creates its own file. The name sorts after the names of existing files, even if the clock was set back.
+/// Each writer creates its own file. Its name sorts after the names of existing files, even if the clock was set back.
 /// Flushed events survive kill -9. Every reader skips a truncated record at the end of the file.
 /// Numerics: scalars are stored as float32. Times start at the wall-clock time and increase monotonically
 /// Threads:  use it on one thread at a time

@@ -19,7 +19,7 @@ struct ExampleFeature {
   std::string_view name;
   Kind kind = Kind::none;
   size_t count = 0;           ///< number of values
-  size_t begin = 0, end = 0;  ///< range of its pieces in ExampleReader
+  size_t begin = 0, end = 0;  ///< range of the feature's pieces in the reader (see ExampleReader::pieces)
 };
 
 /// Parses tf.train.Example messages (protobuf) in place, with packed or unpacked numbers. The memory of the reader is

@@ -42,7 +42,7 @@ struct MdsShard {
 std::vector<MdsShard> parse_mds_index(std::string_view text, const std::string& where);
 
 /// Formats index.json.
-/// Ref: streaming's index.json, byte for byte
+/// Ref: MosaicML streaming, which writes the same bytes
 std::string make_mds_index(const std::vector<MdsShard>& shards);
 
 /// Returns the description of the columns that is stored in a shard.
@@ -78,7 +78,8 @@ class MdsShardWriter {
 
   /// Returns the size in bytes that the shard would have with one more sample of `sample_bytes` bytes.
   uint64_t size_with(uint64_t sample_bytes) const;
-  /// Adds a sample, which consists of the sizes of its variable columns, followed by its columns.
+  /// Adds an encoded sample, which consists of the sizes of its variable-size columns, followed by the values of all
+  /// columns.
   void add(std::string_view sample);
   uint64_t samples() const { return ends_.size(); }
   /// Returns the complete shard and clears the writer.

@@ -21,10 +21,11 @@ struct MdsValue {
 
 /// The encoding of an MDS column: "int", "ndarray:float32:3,4", "jpeg", …
 ///
-/// Numbers and ndarray are arrays. The encodings str_int and str_float are scalars of int64 and float64. The encoding
-/// pil is an array [height, width, channels]. Its dtype is uint8, or int32, uint16 and float32 for the modes I, I;16
-/// and F, respectively. All other encodings are bytes: bytes, str and str_decimal (text), json, jpeg and png (files),
-/// jpegarray and list[…] (see mds_list()). The encoding pkl is rejected, because reading it can execute code.
+/// The number encodings and ndarray decode to arrays. The encodings str_int and str_float decode to scalars of int64
+/// and float64. The encoding pil decodes to an array [height, width, channels]. Its dtype is uint8, or int32, uint16
+/// and float32 for the modes I, I;16 and F, respectively. All other encodings decode to bytes. These are bytes, str and
+/// str_decimal (text), json, jpeg and png (files), jpegarray and list[…] (see mds_list()). The encoding pkl is
+/// rejected, because reading it can execute code.
 /// Ref: streaming/base/format/mds/encodings.py
 class MdsEncoding {
  public:
@@ -38,13 +39,13 @@ class MdsEncoding {
   size_t max_dims() const;
 
   /// Params: sizes – the sizes of the array are appended
-  ///         buffer – eight bytes are appended for each number that is stored as text. Reserve them first, because a
-  ///         reallocation makes earlier views invalid
+  ///         buffer – eight bytes are appended for each number that is stored as text. Reserve the capacity first,
+  ///         because a reallocation invalidates earlier views
   /// Throws: c10::ValueError if the value is invalid (the message states the expected and the actual value, but not the
   ///         position)
   MdsValue decode(ByteSpan bytes, std::vector<int64_t>& sizes, Bytes& buffer) const;
 
-  /// Appends an encoded array, or unchanged bytes, to `out`.
+  /// Encodes a value and appends it to `out`. Bytes are appended unchanged.
   /// Throws: c10::ValueError if the encoding does not support the value
   void encode(const MdsValue& value, c10::IntArrayRef sizes, std::string& out) const;
 
@@ -66,7 +67,7 @@ class MdsEncoding {
   std::vector<int64_t> shape_;            // shape of all arrays; empty: each array has its own shape
 };
 
-/// Returns MDS's name for a numeric type, or "" if MDS does not have it.
+/// Returns MDS's name for a numeric type, or "" if MDS does not support the type.
 std::string_view mds_dtype_name(c10::ScalarType dtype);
 
 /// Returns the names of the encodings that parse() supports, without the options of ndarray.

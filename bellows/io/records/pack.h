@@ -30,7 +30,7 @@ struct PackField {
   std::vector<int64_t> shape;
 };
 
-/// When to verify the checksum of a block.
+/// Selects when the checksum of a block is verified.
 enum class PackVerify {
   first_use,  ///< when one of its samples is first read
   always,     ///< each time one of its samples is read
@@ -42,7 +42,7 @@ class PackRecord {
  public:
   struct Item {
     const PackField* field = nullptr;
-    ByteSpan bytes;       ///< arrays are aligned to 64 bytes if the file's memory is, too
+    ByteSpan bytes;       ///< arrays are aligned to 64 bytes if the memory of the file is aligned to 64 bytes
     uint64_t offset = 0;  ///< position of `bytes` in the file
     ByteSpan shape;       ///< sizes of an array without a fixed shape, eight bytes each
   };
@@ -125,8 +125,9 @@ struct PackValue {
 };
 
 struct PackWriterOptions {
-  /// Size of a page, which must be a power of two. Larger pages waste less space, because about half a sample is lost
-  /// at the end of each page. Smaller pages are verified faster if only one of their samples is read.
+  /// Size of a page, which must be a power of two. Larger pages waste less space, because at the end of each page, the
+  /// space of about half a sample remains unused. Smaller pages are verified faster if only one of their samples is
+  /// read.
   uint64_t page_bytes = uint64_t{4} << 20;
   /// true: the pack is written to `PATH.partial`, which remains if the writer is not closed. The next writer resumes
   /// it.

@@ -30,7 +30,8 @@ struct PackBlockHeader {
   uint64_t number = 0;
   uint64_t first_sample = 0;
   uint32_t samples = 0;
-  uint32_t field_bytes = 0;  ///< size of the definitions at the end of the block, for fields that are new in it
+  /// Size of the field definitions at the end of the block, which define the fields that are new in this block.
+  uint32_t field_bytes = 0;
   uint64_t page_bytes = 0;
 };
 

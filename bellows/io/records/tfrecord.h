@@ -11,7 +11,7 @@
 
 namespace bellows::io {
 
-/// True if the bytes start with a record's length and its checksum.
+/// True if the bytes start with the length of a record and the correct checksum of this length.
 bool is_tfrecord_head(std::string_view bytes);
 
 /// Appends one record in TFRecord format to `out`: length and data, each with a checksum.
@@ -59,7 +59,7 @@ struct TfrecordSpan {
 ///         states the byte offset)
 std::vector<TfrecordSpan> scan_tfrecord(std::string_view bytes, std::string_view where);
 
-/// Formats the index of a file like the tfrecord package and DALI, with one line "OFFSET SIZE" per record.
+/// Formats the index of a file as the tfrecord package and DALI do, with one line "OFFSET SIZE" per record.
 std::string format_tfrecord_index(std::span<const TfrecordSpan> records);
 /// Parses the index of a file and checks it against the file. The records must cover the complete file without gaps. Up
 /// to 256 evenly spaced records are verified.

@@ -10,9 +10,9 @@ namespace bellows::io {
 
 /// One cell of a row.
 struct CsvCell {
-  std::string_view text;        ///< content without its quotes
+  std::string_view text;        ///< content without the surrounding quotes
   uint64_t offset = 0;          ///< position of `text` in the file
-  bool doubled_quotes = false;  ///< `text` contains "" for "; see append_unquoted()
+  bool doubled_quotes = false;  ///< true: each "" in `text` represents one quote; see append_unquoted()
 };
 
 /// Reads the rows of a CSV file in memory. Separators divide a row into cells. Quoted cells can contain separators,
@@ -50,7 +50,7 @@ void append_unquoted(const CsvCell& cell, Bytes& out);
 
 /// Appends `text` as a cell, quoted if necessary.
 /// Params: alone – true: the row has no other cell, so an empty text is quoted, too
-/// Ref:    csv.writer, byte for byte
+/// Ref:    Python's csv.writer, which writes the same bytes
 void append_csv_cell(std::string& out, std::string_view text, char separator = ',', bool alone = false);
 
 }  // namespace bellows::io

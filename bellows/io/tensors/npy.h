@@ -11,7 +11,7 @@
 
 namespace bellows::io {
 
-/// Returns NumPy's name for a dtype ("<f4"), or "" if NumPy does not have the dtype.
+/// Returns NumPy's name for a dtype ("<f4"), or "" if NumPy does not support the dtype.
 std::string_view numpy_name(c10::ScalarType dtype);
 /// Returns the dtype with this name in NumPy, or nothing if there is none. NumPy writes the prefix '|' for types of one
 /// byte. For these types, any other prefix, such as '<' or '=', is also accepted.
@@ -28,15 +28,15 @@ struct NpyArray {
 /// Parses a .npy file of version 1, 2 or 3. Nothing is copied. Supports little-endian bool, integers, floats and
 /// complex numbers.
 /// Params: where – name of the bytes for error messages
-/// Throws: c10::ValueError if the file is not a .npy file, is truncated, or has bytes after the array. Also for
-///         big-endian and Fortran-ordered arrays, structures, texts, and Python objects, which could execute code (the
-///         message says how to convert them)
+/// Throws: c10::ValueError if the file is not a .npy file, is truncated, or has bytes after the array; if it holds a
+///         big-endian or Fortran-ordered array, structures, texts, or Python objects, which could execute code (the
+///         message says how to convert the array)
 /// Ref:    numpy.load(path, mmap_mode="r", allow_pickle=False)
 NpyArray parse_npy(ByteSpan bytes, std::string_view where);
 
 /// Returns the header that precedes the values. Its length does not depend on the first dimension.
-/// Throws: c10::ValueError if NumPy does not have the dtype
-/// Ref:    numpy.save, byte for byte
+/// Throws: c10::ValueError if NumPy does not support the dtype
+/// Ref:    numpy.save, which writes the same bytes
 std::string make_npy_header(c10::ScalarType dtype, const std::vector<int64_t>& shape);
 
 }  // namespace bellows::io

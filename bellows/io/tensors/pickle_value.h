@@ -38,7 +38,7 @@ class PickleValue {
   PickleValue(c10::ScalarType value) : data_(value) {}
   PickleValue(c10::Device value) : data_(value) {}
   PickleValue(std::shared_ptr<Opaque> value) : data_(std::move(value)) {}
-  /// Creates a dict of tensors in this order, that is, a state dict.
+  /// Creates a dict of tensors (a state dict), which keeps the order of `tensors`.
   PickleValue(const NamedTensors& tensors);
 
   static PickleValue bytes(std::string value);
@@ -57,7 +57,7 @@ class PickleValue {
   bool is_string() const { return kind() == Kind::string; }
   /// True for a list or a tuple.
   bool is_sequence() const { return kind() == Kind::list || kind() == Kind::tuple; }
-  /// True if the dict was read from, or will be written as, collections.OrderedDict.
+  /// True for a dict that was read from collections.OrderedDict or will be written as one.
   bool is_ordered_dict() const;
 
   // Throws: all functions below throw c10::ValueError if the value is of a different kind (the message states the

@@ -24,7 +24,8 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
   /// Returns the bytes of a tensor in the mapped file, in row-major order. They are valid while this object exists.
-  /// Throws: c10::ValueError if the file was truncated after it was opened. The two tensor() functions throw it, too
+  /// Throws: c10::ValueError if the file was truncated after it was opened. The two tensor() functions also throw this
+  ///         exception
   ByteSpan bytes(const SafetensorsEntry& entry) const;
   /// Returns a writable copy that is independent of the file.
   at::Tensor tensor(const SafetensorsEntry& entry) const;
@@ -36,14 +37,15 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-/// Throws: c10::ValueError if libtorch does not have the dtype (the message starts with `where`)
+/// Throws: c10::ValueError if libtorch does not support the dtype (the message starts with `where`)
 c10::ScalarType safetensors_dtype(const SafetensorsEntry& entry, const std::string& where);
-/// Returns the format's name for a dtype ("F32"), or "" if the format does not have the dtype.
+/// Returns the format's name for a dtype ("F32"), or "" if the format does not support the dtype.
 std::string_view safetensors_dtype_name(c10::ScalarType dtype);
 
 /// Loads copies of all tensors of a file to the CPU, in the order of the file. To read only some tensors, use
 /// SafetensorsFile. Tensors that save_safetensors() recorded as channels-last are channels-last again.
-/// Throws: c10::ValueError under the same conditions as SafetensorsFile, or if libtorch does not have a dtype
+/// Throws: c10::ValueError under the same conditions as SafetensorsFile, or if libtorch does not support the dtype of a
+///         tensor
 /// Ref:    safetensors.torch.load_file
 NamedTensors load_safetensors(const std::string& path);
 

@@ -26,7 +26,7 @@ struct SafetensorsHeader {
   SafetensorsMetadata metadata;
 };
 
-/// Returns the number of bits of one element, or 0 if the format does not have the dtype.
+/// Returns the number of bits of one element, or 0 if the format does not support the dtype.
 /// Ref: safetensors/src/tensor.rs `Dtype`
 int safetensors_bits(std::string_view dtype);
 
@@ -44,7 +44,8 @@ SafetensorsHeader parse_safetensors_header(ByteSpan bytes, std::string_view wher
 /// Params: entries – begin and end are relative to the first byte after the header
 std::string make_safetensors_header(const std::vector<SafetensorsEntry>& entries, const SafetensorsMetadata& metadata);
 
-/// Returns whether the official writer puts `a` before `b`. It sorts by dtype (wide dtypes first), then by name.
+/// Returns true if the official writer puts `a` before `b`. The writer sorts by dtype (wide dtypes first), then by
+/// name.
 bool safetensors_before(const SafetensorsEntry& a, const SafetensorsEntry& b);
 
 }  // namespace bellows::io

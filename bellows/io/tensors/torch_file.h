@@ -11,12 +11,12 @@ namespace bellows::io {
 /// Loads a file that was written by Python's torch.save in the zip format (since PyTorch 1.6).
 ///
 /// No code in the file is executed. The function supports the values that torch.load(weights_only=True) allows in
-/// practice: containers, numbers, text, tensors, parameters, dtypes, devices, torch.Size. Tensors are copied to the
+/// practice: containers, numbers, text, tensors, parameters, dtypes, devices and torch.Size. Tensors are copied to the
 /// CPU, regardless of their original device, and keep their strides. Tensors that shared storage share it again.
 /// Checksums are verified, except in files without checksums (torch.serialization.set_crc32_options(False)).
 /// Throws: c10::ValueError if the file is missing, truncated or corrupt, or if a class is not allowed (the message
-///         names it). Also for TorchScript, the format before PyTorch 1.6, and other kinds of files (the message names
-///         the kind)
+///         names the class); if it is a TorchScript file, has the format before PyTorch 1.6, or is another kind of file
+///         (the message names the kind)
 /// Ref:    torch.load(path, map_location="cpu", weights_only=True)
 PickleValue torch_load(const std::string& path);
 /// Like torch_load(), but reads from memory.
@@ -41,8 +41,9 @@ void torch_save(const std::string& path, const PickleValue& value);
 /// In a torch.save file, the function uses the top-level dict if all its values are tensors. Otherwise, it uses the
 /// first such dict under "state_dict", "model_state_dict", "model" or "weights", which are common in training scripts.
 /// Tensors are on the CPU and have the names in the file.
-/// Throws: c10::ValueError under the same conditions as torch_load() and load_safetensors(). Also if there is no such
-///         dict (the message lists the keys), or for any other kind of file (the message names it)
+/// Throws: c10::ValueError under the same conditions as torch_load() and load_safetensors(). The function also throws
+///         c10::ValueError if there is no such dict (the message lists the keys), or for any other kind of file (the
+///         message names the kind)
 NamedTensors load_tensors(const std::string& path);
 
 }  // namespace bellows::io
