@@ -67,7 +67,7 @@ class Model {
 
   Model(std::string name, std::shared_ptr<Impl> impl);
   Model(std::string name, std::shared_ptr<torch::nn::Module> module, Forward forward);
-  /// Params: forward – function from the inputs to the outputs, both in the order of their names
+  /// Params: forward – computes the outputs, in the order of `outputs`, from the inputs, in the order of `inputs`
   Model(std::string name, std::shared_ptr<torch::nn::Module> module, std::vector<ModelInput> inputs,
         std::vector<std::string> outputs, ForwardAll forward);
 

@@ -31,8 +31,8 @@ struct KernelCode {
 /// The code iterates over rows or columns, depending on which elements are adjacent in memory. Adjacent loops are
 /// merged. The innermost loop is written so that the compiler vectorizes it. bf16 and half are computed in float. Sums
 /// of floats are computed in parts, and the parts are added in double.
-/// Returns:  nothing if the expression is not supported. This is the case for 16 or more loops, a loop without
-///           iterations, and a type that generated code does not support. It is also the case if an operand would be
+/// Returns:  nothing if the expression is not supported. This is the case if it has 16 or more loops, a loop without
+///           iterations, or a type that generated code does not support. It is also the case if an operand would be
 ///           written before its last read, or an element would be updated more than once
 /// Numerics: exp, expm1, log, log1p, tanh and erf of floats differ from libtorch's by at most 5 units in the last place
 ///           (tests/compile)
