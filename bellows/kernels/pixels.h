@@ -19,7 +19,7 @@ struct PixelImage {
 /// Element type of the output.
 enum class PixelType { u8, f32, bf16 };
 
-/// Computes (value / 255 − mean) / std for each channel in float. Each operation is rounded.
+/// Computes (value / 255 − mean) / std for each channel in float. Each operation is rounded separately.
 class PixelScale {
  public:
   /// Params: mean, std – one value per channel; std must be greater than 0
@@ -47,7 +47,7 @@ class PixelScale {
 /// Threads:  thread-safe; runs on the calling thread
 void write_pixels(const PixelImage& in, const PixelScale& scale, PixelType type, bool channels_last, void* out);
 
-/// Reference implementation, one value at a time.
+/// Reference implementation in plain C++. It processes one value at a time.
 namespace ref {
 /// Params: begin – first column to write; all columns before it stay unchanged
 void write_pixels(const PixelImage& in, const PixelScale& scale, PixelType type, bool channels_last, void* out,

@@ -14,7 +14,8 @@ struct BudgetOptions {
   /// Fraction, from 0 to 1, of the activation bytes that would be needed without checkpointing. Set either `fraction`
   /// or `target_bytes`.
   double fraction = -1;
-  /// Number of activation bytes that may be kept. In the first step, outputs are only measured, and none are kept.
+  /// Number of activation bytes that may be kept. In the first step, Bellows only measures the outputs and keeps none
+  /// of them.
   int64_t target_bytes = -1;
 };
 
