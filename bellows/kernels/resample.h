@@ -12,7 +12,7 @@ struct ResampleAxis {
   int64_t room = 0;   ///< number of stored weights per position: a multiple of 4
   const int32_t* first = nullptr;
   const int32_t* taps = nullptr;     ///< number of weights that each position uses; at most room
-  const int32_t* weights = nullptr;  ///< at most 2^22; weights after the first taps[i] weights are 0
+  const int32_t* weights = nullptr;  ///< at most 2^22; weights that are not used are 0
 };
 
 inline constexpr int kResampleBits = 22;

@@ -30,7 +30,7 @@ class Maker {
   c10::ScalarType type = c10::kFloat;  ///< type of the computation
   bool bad = false;
 
-  /// Returns a result, by default the first. The dims of a pointwise operator's first result are its loops.
+  /// Returns a result, by default the first. In a pointwise operator, the dims of the first result are the loops.
   const Operand& result(size_t which = 0) const { return instruction.results[which].operands[0]; }
   /// Returns the tensor of an argument, or null if the tensor is undefined.
   const Operand* operand(int argument) const;

@@ -8,7 +8,8 @@
 
 namespace bellows::graph::detail {
 
-/// The instructions that compute, read and overwrite each value of a program. It is not updated if the program changes.
+/// The instructions that compute, read and overwrite each value of a program. The object is not updated if the program
+/// changes.
 struct Uses {
   explicit Uses(const Program& program);
 

@@ -12,7 +12,7 @@
 
 namespace bellows::graph {
 
-/// A pattern to search for in a program: an operator whose operands are the results of other operators or placeholders.
+/// A pattern to search for in a program: an operator whose operands are placeholders or the results of other operators.
 /// A placeholder matches any tensor.
 class Pattern {
  public:
@@ -20,7 +20,7 @@ class Pattern {
   static Pattern any(std::string name);
   /// Matches any number or other argument that is not a tensor.
   static Pattern constant(std::string name);
-  /// Matches only this number, and only if it is the same in all calls.
+  /// Matches only this number, and only if the argument is the same in all calls.
   static Pattern number(double value);
   /// Matches an operator with one result by its full name. Arguments after the given `arguments` must not be tensors,
   /// but may have any value.

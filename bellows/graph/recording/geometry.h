@@ -7,7 +7,7 @@
 
 namespace bellows::graph {
 
-/// All properties of a plain tensor except its data.
+/// All properties of a plain tensor (see is_plain()) except its data.
 struct Geometry {
   using Numbers = c10::SmallVector<int64_t, 4>;
 

@@ -8,8 +8,8 @@
 
 namespace bellows::graph::detail {
 
-/// A called operator with its arguments, the numbers of their buffers, and the state in which it was called. The
-/// constructor adds new buffers to the table. If no node matches, remove them with BufferTable::truncate().
+/// A called operator with its arguments, the numbers of the arguments' buffers, and the state in which the operator was
+/// called. The constructor adds new buffers to the table. If no node matches, remove them with BufferTable::truncate().
 struct Arrival {
   Arrival(const tap::OpCall& call, const OperatorFacts& facts, tap::Stack& stack, BufferTable& table);
 
@@ -28,8 +28,8 @@ enum class Agreement : uint8_t {
 };
 Agreement compare(const Node& node, const Arrival& arrival);
 
-/// Converts the numbers that differ to inputs.
-/// Returns: how many numbers became inputs
+/// Turns the numbers that differ between the node and the call into inputs.
+/// Returns: the number of new inputs
 int lift_numbers(Node& node, const Arrival& arrival);
 /// Appends the values of the numbers that are inputs, in order.
 void add_lifted_numbers(const Node& node, const Arrival& arrival, std::vector<c10::IValue>& numbers);
