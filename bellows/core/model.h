@@ -207,8 +207,7 @@ class EvalMode {
 struct LoadReport {
   std::vector<std::string> missing;     ///< names of tensors that only the model has
   std::vector<std::string> unexpected;  ///< names of tensors that the model does not have
-  std::vector<std::string>
-      mismatched;  ///< tensors with different shapes: "fc.weight: file [1000, 512], model [10, 512]"
+  std::vector<std::string> mismatched;  ///< different shapes, such as "fc.weight: file [1000, 512], model [10, 512]"
   bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
   std::string to_string() const;
 };
