@@ -72,7 +72,7 @@ class CompiledRegion {
   graph::Explanation explain() const;
   /// Returns the recordings in memory.
   std::vector<graph::Graph> graphs() const;
-  /// Whether no compilation is running. Between calls, this is always true, except with `background`.
+  /// Returns whether no compilation is running. Between calls, this is always true, except with `background`.
   bool ready() const;
 
  protected:

@@ -200,7 +200,7 @@ class EvalMode {
 
  private:
   Model model_;
-  std::vector<bool> modes_;  ///< previous modes: of all submodules, or of the model if it is not a torch module
+  std::vector<bool> modes_;  ///< previous modes of all submodules, or of the model if it is not a torch module
 };
 
 /// Differences that load_state_dict() found.

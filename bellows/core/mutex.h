@@ -14,8 +14,8 @@
 #define BELLOWS_THREAD_SAFETY(attribute)
 #endif
 
-/// Add this macro after the name of a member or variable that only code that holds `mutex` may access. The macro with
-/// PT applies to the memory that a pointer points to, not to the pointer.
+/// Add this macro after the name of a member or variable. Only code that holds `mutex` may then access the member or
+/// variable. The macro with PT applies to the memory that a pointer points to, not to the pointer.
 #define BELLOWS_GUARDED_BY(mutex) BELLOWS_THREAD_SAFETY(guarded_by(mutex))
 #define BELLOWS_PT_GUARDED_BY(mutex) BELLOWS_THREAD_SAFETY(pt_guarded_by(mutex))
 /// Add this macro after a function's parameters if callers must hold the mutex.

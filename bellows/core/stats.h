@@ -16,7 +16,7 @@ struct RatioInterval {
   double ratio = std::numeric_limits<double>::quiet_NaN();
   double low = std::numeric_limits<double>::quiet_NaN();  ///< limits of the two-sided 90 % interval
   double high = std::numeric_limits<double>::quiet_NaN();
-  /// True if 1 is outside the interval. The difference from 1 is then statistically significant.
+  /// Returns true if 1 is outside the interval. The difference from 1 is then statistically significant.
   bool excludes_one() const { return low > 1 || high < 1; }
 };
 

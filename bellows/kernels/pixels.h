@@ -29,8 +29,8 @@ class PixelScale {
   const std::array<float, 256>& table(int64_t channel) const { return tables_[static_cast<size_t>(channel)]; }
   const std::vector<float>& mean() const { return mean_; }
   const std::vector<float>& std() const { return std_; }
-  /// Whether the SIMD code is bit-identical to the table. The constructor checks all values. The result is false if the
-  /// number of channels is neither 1 nor 3.
+  /// Returns whether the SIMD code is bit-identical to the table. The constructor checks all values. The result is
+  /// false if the number of channels is neither 1 nor 3.
   bool vectors_exact() const { return exact_; }
 
  private:

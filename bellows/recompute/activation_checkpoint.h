@@ -28,7 +28,8 @@ struct CheckpointOptions {
   std::optional<double> budget = {};
   /// Makes the second run draw the same random numbers as the first run. For the second run, the default generators of
   /// the CPU and of the inputs' devices are reset to their states before the first run. After the second run, the
-  /// generators continue where they were. They are reset only if the first run drew random numbers.
+  /// generators continue from the states that they had before it. The reset is omitted if the first run drew no random
+  /// numbers.
   bool preserve_rng_state = true;
   /// Stops the second run as soon as it has computed all tensors that backward needs.
   bool early_stop = true;
@@ -47,7 +48,7 @@ namespace detail {
 /// Runs the function on the given tensors instead of its original inputs, and discards the results.
 using Rerun = std::function<void(const std::vector<at::Tensor>&)>;
 
-/// Returns whether autograd records a graph. It does not in no-grad and inference mode. Then nothing is saved or
+/// Returns whether autograd records a graph. In no-grad and inference mode, it records no graph, so nothing is saved or
 /// recomputed.
 bool records_graph();
 
@@ -120,15 +121,15 @@ struct StoredCall {
 /// Params:   options – optional first argument: checkpoint({.budget = 0.5}, function, x)
 ///           inputs – arguments of the function. Tensors, optional tensors and vectors of tensors are kept for the
 ///                    second run. All other inputs are copied
-/// Returns:  the result of the function, of any type except void
+/// Returns:  the result of the function. It may have any type except void
 /// Numerics: results, gradients, buffers and generator states are bit-identical to those of `function(inputs...)`
 ///           (tests/recompute). A batch norm updates its running statistics only once.
 /// Cost:     one more forward pass of the function, without the operators whose outputs a policy or budget keeps.
 ///           Memory: the inputs and the kept outputs, plus 5 KB if the function draws random numbers. Backward also
 ///           needs memory for the tensors that the function saves.
-/// Threads:  safe; backward passes that need the same call wait for each other. While a function that draws random
-///           numbers runs (in either run), no other thread may draw random numbers, because the generators are shared.
-///           On the CPU, backward detects violations.
+/// Threads:  thread-safe; backward passes that need the same call wait for each other. While a function that draws
+///           random numbers runs (in either run), no other thread may draw random numbers, because the generators are
+///           shared. On the CPU, backward detects violations.
 /// Throws:   c10::ValueError if the budget is outside 0 … 1, or if the function modified an input in place. Backward
 ///           throws if the second run differs from the first run, or if an input was modified between the runs. It also
 ///           throws if another thread drew random numbers during a run, or if a second derivative is requested

@@ -32,7 +32,7 @@ struct RegionFindings {
 /// The plan of all regions under a budget guard. A region is identified by its number within the step. Each region is
 /// measured in the first steps, and the shortest time of each operator is used, which reduces noise. After that, the
 /// region follows its plan until it calls different operators.
-/// Threads: safe
+/// Threads: thread-safe
 class BudgetPlan {
  public:
   explicit BudgetPlan(const BudgetOptions& options) : options_(options) {}

@@ -35,7 +35,7 @@ class HostTensor final : public tap::PackedTensor {
 
 /// Offloaded tensors in the order in which forward saved them. Copies run on a separate stream, in parallel with the
 /// computation.
-/// Threads: safe
+/// Threads: thread-safe
 class HostStore : public std::enable_shared_from_this<HostStore> {
  public:
   explicit HostStore(int64_t in_flight_bytes) : in_flight_bytes_(in_flight_bytes) {}

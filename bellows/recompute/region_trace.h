@@ -39,7 +39,7 @@ struct OperatorKind {
 };
 
 /// Derives the kind from the operator's schema and tags.
-/// Threads: safe
+/// Threads: thread-safe
 OperatorKind operator_kind(const c10::OperatorHandle& handle);
 
 using StorageIds = c10::SmallVector<int32_t, 4>;  ///< numbers that a RegionTrace assigns to storages
@@ -49,7 +49,7 @@ struct TracedCall {
   const c10::FunctionSchema* schema = nullptr;
   OperatorKind kind;
   bool kept = false;    ///< whether a policy already decided to keep its outputs
-  bool barred = false;  ///< whether its outputs must not be chosen
+  bool barred = false;  ///< whether its outputs cannot be kept
   double seconds = 0;
   StorageIds reads;
   StorageIds makes;     ///< one storage per output; -1: undefined output

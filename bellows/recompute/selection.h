@@ -35,7 +35,7 @@ bool has_no_memory(const at::Tensor& tensor);
 /// One output of a call in the first run: either the tensor itself or only its metadata.
 struct KeptOutput {
   at::Tensor tensor;
-  uint32_t version = 0;  ///< version to provide; if the output is modified in place later, it cannot be provided
+  uint32_t version = 0;  ///< version that can be provided; later in-place writes prevent this
   /// Number of in-place writes by the region up to that version. The second run skips these writes.
   uint32_t writes = 0;
   /// A tensor with the same sizes, strides and dtype, but without memory. Access to its data throws.

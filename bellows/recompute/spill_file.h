@@ -11,7 +11,7 @@ namespace bellows::recompute::detail {
 
 /// An unlinked temporary file that is divided into allocated and free parts. The system deletes the file when the
 /// process ends for any reason.
-/// Threads: safe
+/// Threads: thread-safe
 class SpillFile {
  public:
   /// Throws: c10::Error if the folder is not writable, or if fewer than `reserve_bytes` bytes are free

@@ -46,7 +46,7 @@ class SpilledTensor final : public tap::PackedTensor, public std::enable_shared_
 };
 
 /// The file, the thread that writes and reads it, and the tensors in the order in which forward saved them.
-/// Threads: safe
+/// Threads: thread-safe
 class SpillStore : public std::enable_shared_from_this<SpillStore> {
  public:
   SpillStore(const std::string& folder, int64_t reserve_bytes, int64_t in_flight_bytes);

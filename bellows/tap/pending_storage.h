@@ -19,7 +19,7 @@ namespace bellows::tap {
 /// sync().
 c10::intrusive_ptr<c10::StorageImpl> make_pending_storage(size_t nbytes, c10::Device device);
 
-/// True until fulfil() is called for a storage that make_pending_storage() created.
+/// Returns true until fulfil() is called for a storage that make_pending_storage() created.
 bool is_pending(const c10::StorageImpl& storage);
 
 /// Moves memory, allocator and size of `computed` into `pending`. Afterwards, all tensors with this storage have data.
@@ -29,8 +29,8 @@ void fulfil(c10::StorageImpl& pending, c10::StorageImpl& computed);
 void abandon(c10::StorageImpl& pending, const std::string& why);
 
 /// Creates a tensor with a given storage without running an operator.
-/// Params: keys – dispatch keys of an existing tensor of the same kind. libtorch's constructors do not fit, because
-///                they derive the keys from the inference mode at the time of the call
+/// Params: keys – dispatch keys of an existing tensor of the same kind. This function does not derive the keys from the
+///                current inference mode, as libtorch's constructors do
 at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, at::IntArrayRef sizes,
                        at::IntArrayRef strides, int64_t offset, bool wrapped_number);
 

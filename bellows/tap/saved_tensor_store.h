@@ -18,7 +18,7 @@ struct SavedLayout {
   at::Tensor compact(const at::Tensor& tensor) const;
   /// Converts `unpacked`, which has compact sizes, to the dtype, device, sizes and strides of the saved tensor.
   at::Tensor restore(const at::Tensor& unpacked) const;
-  /// True if no two elements of the compact tensor share memory. Other tensors cannot be restored.
+  /// Returns true if no two elements of the compact tensor share memory. Other tensors cannot be restored.
   bool restorable() const;
 
   at::DimVector sizes, strides, compact_sizes;

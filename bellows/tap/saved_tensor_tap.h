@@ -61,10 +61,11 @@ class SavedTensorGuard {
   std::shared_ptr<void> node_;
 };
 
-/// Whether a client is installed on this thread, so that saved tensors may be replaced.
+/// Returns whether a client is installed on this thread, so that saved tensors may be replaced.
 bool saved_tensor_tap_installed();
 
-/// True inside PackedTensor::unpack() if the backward pass records a graph for second derivatives (create_graph).
+/// Returns true inside PackedTensor::unpack() if the backward pass records a graph for second derivatives
+/// (create_graph).
 bool unpacking_for_graph();
 
 /// Replaces the process's autograd engine with an engine that supports saved-tensor taps. The new engine reuses the
@@ -74,7 +75,8 @@ bool unpacking_for_graph();
 ///          torch
 void install_saved_tensor_taps();
 
-/// Whether another part of the process has installed its own autograd engine. Saved-tensor taps then do not work.
+/// Returns whether another part of the process has installed its own autograd engine. Saved-tensor taps then do not
+/// work.
 bool foreign_autograd_engine();
 
 }  // namespace bellows::tap

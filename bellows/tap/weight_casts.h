@@ -21,7 +21,7 @@ class WeightCastGuard {
   WeightCastGuard(const WeightCastGuard&) = delete;
   WeightCastGuard& operator=(const WeightCastGuard&) = delete;
 
-  /// Whether an enabled guard exists on this thread.
+  /// Returns whether an enabled guard exists on this thread.
   static bool active();
 
  private:

@@ -23,7 +23,7 @@ struct KernelCode {
     int64_t unit_bytes = 0;
   };
   std::vector<Function> functions{};
-  size_t scratch_bytes = 0;  ///< for values that one function passes to another
+  size_t scratch_bytes = 0;  ///< scratch memory for values that one function passes to another
 };
 
 /// Generates code for an expression. Shapes and strides are constants in the code. Numbers are read when the code runs.
@@ -43,7 +43,7 @@ std::optional<KernelCode> generate(const graph::Expression& expression);
 /// the combined work of these loop nests.
 std::optional<KernelCode> generate(const std::vector<graph::Expression>& expressions);
 
-/// Returns a source text that contains each of these functions once.
+/// Returns source text that contains each function of these kernels once.
 std::string source_of(const std::vector<const KernelCode*>& kernels);
 
 }  // namespace bellows::compile_detail

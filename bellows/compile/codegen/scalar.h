@@ -6,7 +6,8 @@
 
 namespace bellows::compile_detail {
 
-/// Returns the C++ type for terms of this type, or for memory with elements of this type.
+/// value_type() returns the C++ type of a term of the given type. memory_type() returns the C++ type of its elements in
+/// memory.
 const char* value_type(c10::ScalarType type);
 const char* memory_type(c10::ScalarType type);
 
@@ -22,7 +23,7 @@ std::string applied(const graph::Term& term, c10::ScalarType from, const std::st
 /// the code.
 /// Params: otherwise – code for all other exponents
 std::string power(const std::string& base, double exponent, const std::string& otherwise);
-/// Whether computing this function twice costs more than storing its result.
+/// Returns whether computing this function twice costs more than storing its result.
 bool is_expensive(graph::Function function);
 
 /// The code of a reduction. The generated loop computes partial results in vector code and then combines them into the

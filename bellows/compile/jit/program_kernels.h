@@ -19,8 +19,8 @@ struct KernelReport {
   std::string to_text() const;
 };
 
-/// Whether generated code is likely to be fast. It needs enough units of work for all threads, and mostly sequential
-/// memory accesses.
+/// Returns whether generated code is likely to be fast. It needs enough units of work for all threads, and mostly
+/// sequential memory accesses.
 bool is_worth_generating(const graph::Expression& expression);
 
 /// Generates kernels for groups and for supported individual operators. Each source contains many functions, and

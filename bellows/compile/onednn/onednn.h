@@ -10,7 +10,7 @@ namespace bellows::compile_detail {
 
 /// Statistics on the use of oneDNN in a program.
 struct OnednnReport {
-  int convolutions = 0;  ///< convolution passes: forward and each gradient
+  int convolutions = 0;  ///< convolutions; forward and each gradient are counted separately
   int norms = 0, pools = 0;
   int linears = 0;
   int followed = 0;  ///< operators that work directly on channels-last images
@@ -20,7 +20,7 @@ struct OnednnReport {
   std::string to_text() const;
 };
 
-/// Whether this library was built with oneDNN. If not, use_onednn() changes nothing.
+/// Returns whether this library was built with oneDNN. If not, use_onednn() changes nothing.
 bool has_onednn();
 
 /// Replaces convolutions, batch norms and pooling of images, and their gradients, with oneDNN primitives. Between

@@ -21,7 +21,7 @@ struct MemoryPlan {
     lent,       ///< like `output`, but in the arena: the caller releases it before the next run
     arena,
   };
-  static constexpr int end = INT_MAX;  ///< after the last instruction
+  static constexpr int end = INT_MAX;  ///< position after the last instruction
 
   struct Block {
     Home home = Home::allocated;

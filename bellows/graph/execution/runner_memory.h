@@ -23,7 +23,7 @@ class OutputBuffer {
   /// Returns a storage over memory that is valid while `owner` lives.
   c10::Storage over(void* data, size_t nbytes, c10::Device device, std::shared_ptr<void> owner,
                     const std::shared_ptr<ArenaPool>& pool);
-  /// Whether the buffer was released after the run `last` and before any later run. The pool counts the runs.
+  /// Returns whether the buffer was released after the run `last` and before any later run. The pool counts the runs.
   bool came_back_after(uint64_t last) const { return returned_ && *returned_ == last; }
 
  private:

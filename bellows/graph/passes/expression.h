@@ -113,7 +113,7 @@ std::optional<Expression> expression_of(const Program& group);
 /// expression for one of the groups.
 std::vector<Expression> expressions_of(const Program& group);
 
-/// Whether expressions and generated code support memory of this type.
+/// Returns whether expressions and generated code support memory of this type.
 bool is_known_type(c10::ScalarType type);
 
 /// Returns the type in which ATen's CPU kernels compute values of this type.

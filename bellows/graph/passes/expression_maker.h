@@ -97,7 +97,8 @@ c10::ScalarType common_type(const Instruction& instruction);
 /// Returns the name of the pure operator: "aten::add.Tensor" for "aten::add_.Tensor". Other names are returned
 /// unchanged.
 std::string without_underscore(const OperatorFacts& op);
-/// Whether generated code supports this memory: on a CPU, of a supported type, without conjugate or negative bit.
+/// Returns whether generated code supports this memory: on a CPU, of a supported type, without conjugate or negative
+/// bit.
 bool is_dense(const Geometry& geometry);
 
 }  // namespace bellows::graph::detail

@@ -15,7 +15,8 @@ class GroupWriter {
   /// Returns: false if the instruction does not fit. The group is then unchanged
   bool add(const Instruction& instruction);
   bool add(const Instruction& instruction, Expression expression);
-  /// Whether code for the combined expression is correct. It is not if a value might be read after it was overwritten.
+  /// Returns whether code for the combined expression is correct. It is not if a value might be read after it was
+  /// overwritten.
   bool is_sound() const;
 
   /// Returns the combined expression. It has one store per computed value, in the order of `made`. The indices of its

@@ -42,8 +42,8 @@ class Kernel {
   virtual void run(std::span<void* const> operands, std::span<void* const> results,
                    std::span<const c10::IValue> numbers, void* scratch) const = 0;
   virtual size_t scratch_bytes() const { return 0; }
-  /// Whether run() may be called while other threads run other kernels. run() must then compute the same result on one
-  /// thread.
+  /// Returns whether run() may be called while other threads run other kernels. run() must then compute the same result
+  /// on one thread.
   virtual bool may_run_beside() const { return false; }
 };
 

@@ -37,8 +37,8 @@ class Pattern {
 
 /// One match of a pattern.
 struct Match {
-  std::vector<int> instructions;  ///< of the program; the last one is the root of the pattern
-  std::unordered_map<std::string, Instruction::Argument> arguments;  ///< by name
+  std::vector<int> instructions;  ///< indices in the program; the last one matches the root of the pattern
+  std::unordered_map<std::string, Instruction::Argument> arguments;  ///< by the names in the pattern
 
   const Instruction::Argument& operator[](const std::string& name) const { return arguments.at(name); }
   const Operand& operand(const std::string& name) const { return arguments.at(name).operands.at(0); }
@@ -50,7 +50,7 @@ class Editor {
   Editor(Program& program, const Match& match);
 
   const Program& program() const { return program_; }
-  /// Returns the matched operator's result. It will be replaced.
+  /// Returns the result of the matched operator, which will be replaced.
   const Operand& result() const { return replaced_.results[0].operands[0]; }
   /// Adds a call of an operator, in the same state as the matched operator. Omitted arguments have the schema's default
   /// values.

@@ -19,7 +19,7 @@ struct Buffer {
   c10::Storage real{};   ///< the data; set only while pending operators need it
   bool pending = false;  ///< true until the operator that computes the buffer has run
 
-  /// Whether pending operators read or write the buffer.
+  /// Returns whether pending operators read or write the buffer.
   bool busy() const { return pending || real; }
 };
 

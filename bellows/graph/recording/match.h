@@ -20,10 +20,10 @@ struct Arrival {
   bool foreign = false;  ///< a tensor is pending in another region or call
 };
 
-/// How far an operator matches a node.
+/// The degree to which an operator matches a node.
 enum class Agreement : uint8_t {
   none,
-  tensors,  ///< matches except for numbers, at least one of which differs for the first time
+  tensors,  ///< matches except for numbers; at least one number differs for the first time
   all,      ///< matches and can be followed. If the node runs immediately, numbers and constants are not compared
 };
 Agreement compare(const Node& node, const Arrival& arrival);
@@ -37,11 +37,11 @@ void add_lifted_numbers(const Node& node, const Arrival& arrival, std::vector<c1
 /// Returns the reason why an operator does not match a node, for explain().
 std::string difference(const Node& node, const Arrival& arrival);
 
-/// Whether an operator's results match those of a node in kinds, buffers and geometries. New buffers are added to the
-/// table. If the results do not match, remove the new buffers with BufferTable::truncate().
+/// Returns whether an operator's results match those of a node in kinds, buffers and geometries. New buffers are added
+/// to the table. If the results do not match, remove the new buffers with BufferTable::truncate().
 bool results_fit(const Node& node, std::span<const c10::IValue> results, BufferTable& buffers);
 
-/// Whether values of this kind can be compared. Objects of unknown classes cannot be compared.
+/// Returns whether values of this kind can be compared. Objects of unknown classes cannot be compared.
 bool comparable(const c10::IValue& value);
 bool same_constant(const c10::IValue& a, const c10::IValue& b);
 

@@ -13,14 +13,14 @@ namespace bellows::graph {
 class Backend;
 
 struct RegionOptions {
-  /// Maximum number of recordings in memory. Different shapes, modes and branches need separate recordings. The least
-  /// recently used recording is dropped.
+  /// Maximum number of recordings in memory. Different shapes, modes and branches need separate recordings. If there
+  /// are more recordings, the least recently used one is dropped.
   size_t max_recordings = 16;
   /// Maximum number of operators per call. All further operators of the call run eagerly.
   size_t max_operators = 100'000;
   /// Throw an error if the host accesses a tensor that pending operators read or write. The check applies to all
   /// threads until these operators have run. Without the check, a host write can take effect before an earlier read,
-  /// and this is not detected. On the other hand, without the check, other threads may use the inputs in eager code.
+  /// and this is not detected. On the other hand, other threads may then use the inputs in eager code.
   bool guard_inputs = true;
   /// Defer operators also in the calls that are being recorded, and run them as programs. Then a program depends only
   /// on its call, not on earlier calls. To find the sizes of its results, each new operator runs once on stand-ins.
@@ -30,8 +30,8 @@ struct RegionOptions {
   std::shared_ptr<Backend> backend{};
 };
 
-/// A part of a program that runs repeatedly, such as a forward pass or a whole training step. The first call records
-/// its operators. Later calls are followed.
+/// A part of a program that runs repeatedly, such as a forward pass or a whole training step. The first call of a
+/// region records the operators. Later calls follow this recording.
 ///
 /// The function runs in every call. Each operator is compared with a recording. The comparison covers the operator,
 /// which tensors of the recording it receives, their shapes, strides and dtypes, and the state of libtorch. Operators

@@ -27,8 +27,8 @@ struct Plan {
   int64_t made = 0, visible = 0;  ///< how many buffers the segment creates, and how many of these become outputs
   std::vector<c10::Storage> input_storages{}, output_storages{};  ///< empty between calls
 
-  /// Whether two inputs with different storages share memory (from_blob). Operators must then run in their original
-  /// order.
+  /// Returns whether two inputs with different storages share memory (from_blob). Operators must then run in their
+  /// original order.
   bool inputs_overlap(BufferTable& buffers) const;
   /// Replaces run_in_order(). If an operator throws, results of earlier operators have values only if the program had
   /// already computed them.

@@ -6,7 +6,7 @@
 namespace bellows::kernels::cuda {
 
 /// kernels::norm_forward and the related functions for CUDA. These kernels compile, but have not run on a device yet.
-/// The tests run their source on the host, one thread after another.
+/// The tests run their source code on the host, where the CUDA threads run one after another.
 /// Params:   args      – all addresses must be on the stream's device
 ///           workspace – norm_workspace() values of the accumulation type. Concurrent calls must not share it
 ///           stream    – a cudaStream_t
