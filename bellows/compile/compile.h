@@ -32,8 +32,8 @@ class FrozenTensors {
 };
 
 struct CompileOptions {
-  /// Optimizes the followed operators with passes and generated kernels. If false, operators run in order and are
-  /// bit-identical to eager code.
+  /// Optimizes the operators of the function with passes and generated kernels. If false, the operators run in order,
+  /// and their results are bit-identical to eager code.
   bool generate = true;
   /// Uses only passes that are bit-identical to eager code, and generates no code.
   bool exact = false;
@@ -45,20 +45,21 @@ struct CompileOptions {
   /// run in this dtype, as under libtorch's autocast (graph/passes/autocast.h). Your tensors and the results stay in
   /// fp32.
   std::optional<c10::ScalarType> autocast{};
-  /// Requires `generate`. Calls do not wait for the compiler. They run eagerly until the program is compiled, so results
-  /// depend on the compilation time. Use it if the first seconds matter more than reproducible results.
+  /// Requires `generate`. Calls do not wait for the compiler. They run eagerly until the program is compiled, so
+  /// results depend on the compilation time. Use this option if the first seconds matter more than reproducible
+  /// results.
   bool background = false;
   size_t max_recordings = 16;      ///< see graph::RegionOptions
   size_t max_operators = 100'000;  ///< see graph::RegionOptions
   bool guard_inputs = true;        ///< see graph::RegionOptions
 };
 
-/// Runs all operators that compiled functions deferred on this thread. Call it before you access data through a pointer
-/// or pass tensors to another thread.
+/// Runs all operators that compiled functions deferred on this thread. Call this function before you access data
+/// through a pointer or pass tensors to another thread.
 using tap::sync;
 
-/// While this guard lives, operators of compiled functions on this thread run when they are called. Use it for code
-/// that mixes operators and pointers, such as code that prints tensors or a library that reads data through pointers.
+/// While this guard exists, the operators of compiled functions on this thread run immediately when they are called.
+/// Use it for code that calls operators and also accesses data through pointers, such as code that prints tensors.
 using eager_guard = tap::EagerGuard;
 
 namespace compile_detail {
@@ -71,7 +72,7 @@ class CompiledRegion {
   graph::Explanation explain() const;
   /// Returns the recordings in memory.
   std::vector<graph::Graph> graphs() const;
-  /// Whether no compilation is running. Between calls, this is always true, except with `background`.
+  /// Returns whether no compilation is running. Between calls, this is always true, except with `background`.
   bool ready() const;
 
  protected:
@@ -84,7 +85,8 @@ class CompiledRegion {
 
 }  // namespace compile_detail
 
-/// A compiled function, created by compile(). You call it instead of the original one. Copies share their recordings.
+/// A compiled function, created by compile(). You call it instead of the original one. Copies of the object share their
+/// recordings.
 template <class Function>
 class Compiled : public compile_detail::CompiledRegion {
  public:
@@ -113,11 +115,12 @@ class Compiled : public compile_detail::CompiledRegion {
 };
 
 /// Compiles a function, such as a forward pass or a whole training step. You call the result instead of the function.
-/// The first call records the operators, compiles them to a program and runs it. Later calls follow the recording. Your
-/// function still runs in every call (see graph::Region). docs/compile.md states the rules for your function. Results
-/// are reproducible. They depend on the function, its inputs and the machine, but not on time, earlier calls or the
-/// kernel cache. There are two exceptions: `background`, and functions with more than `max_recordings` recordings.
-/// Params:   function – is copied, and is called with the arguments of each call
+/// The first call records the operators, compiles them to a program and runs it. Later calls follow the recording: your
+/// function still runs, but its operators are compared with the recording, and the program computes the results (see
+/// graph::Region). docs/compile.md states the rules for your function. Results are reproducible: they depend on the
+/// function, its inputs and the machine, but not on timing, earlier calls or the kernel cache. There are two
+/// exceptions: `background`, and functions with more than `max_recordings` recordings.
+/// Params:   function – the function to compile. It is copied, and is called with the arguments of each call
 /// Numerics: within the tolerances of docs/compile.md (tests/compile). With `exact`, or without `generate`, results are
 ///           bit-identical to eager code (tests/graph), except for the operators listed in docs/tap-bits.md
 /// Cost:     following takes about one microsecond per operator (bench/compile). The first call of each recording waits

@@ -20,8 +20,9 @@ uint64_t digest_of(const c10::Storage& storage);
 class SharedConstants {
  public:
   /// Replaces constants of this program with equal constants of earlier programs. All other constants of this program
-  /// are remembered while a program uses them. Constants that belong to the caller are not replaced.
-  /// Cost:    reads the bytes of equal constants
+  /// can be shared with later programs while a program uses them. Constants that belong to the caller are not replaced.
+  /// The same applies to constants below 4 KiB and to constants that are not on the CPU.
+  /// Cost:    compares all bytes of constants that have equal digests
   /// Returns: the number of bytes that are now shared
   size_t share(graph::Program& program, std::span<const c10::Storage> of_caller);
 

@@ -6,8 +6,8 @@ namespace bellows {
 
 class Model;
 
-/// Converts the weights of the model's 2-d convolutions to channels-last layout, in place. Other tensors do not change,
-/// because only convolutions read 4-d weights in this layout. Also pass channels-last inputs to the model:
+/// Converts the weights of the model's 2-d convolutions to channels-last layout, in place. All other tensors stay
+/// unchanged, because only convolutions use this layout for their weights. Also pass channels-last inputs to the model:
 /// `x.contiguous(ChannelsLast)`.
 /// Numerics: weights are bit-identical; convolution kernels may sum in a different order (docs/numerics.md)
 /// Cost:     one copy of each converted weight

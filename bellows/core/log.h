@@ -13,10 +13,10 @@ enum class LogLevel { debug, info, warn, error, off };
 
 /// The state of a long task, as passed to a LogSink.
 struct ProgressState {
-  std::string_view label;   ///< description of the task, such as "epoch 3"
+  std::string_view label;   ///< name of the task, such as "epoch 3"
   int64_t done = 0;         ///< number of finished units
   int64_t total = 0;        ///< number of units; 0 if unknown
-  std::string_view unit;    ///< such as "samples" or "bytes"
+  std::string_view unit;    ///< name of the units, such as "samples" or "bytes"
   double rate = 0;          ///< units per second since the start of the task
   double eta_s = 0;         ///< seconds until the end; negative if unknown
   std::string_view detail;  ///< text after the figures, such as "loss 0.132"
@@ -33,8 +33,8 @@ class LogSink {
 };
 
 /// Replaces the sink and returns the previous one. A null sink silences the library. The default sink writes to
-/// standard error through spdlog. On a terminal, it shows a progress bar; otherwise, it prints a line from time to
-/// time.
+/// standard error through spdlog. On a terminal, it shows the progress of a task in one line that it updates.
+/// Otherwise, it prints a line about every ten seconds.
 std::shared_ptr<LogSink> set_log_sink(std::shared_ptr<LogSink> sink);
 
 /// Creates a new default sink.
@@ -65,8 +65,8 @@ void log_error(const Args&... args) {
   if (log_enabled(LogLevel::error)) log(LogLevel::error, c10::str(args...));
 }
 
-/// Returns the size in bytes of the first `letters` characters of a UTF-8 text. Use it to truncate a line for a
-/// terminal.
+/// Returns the size in bytes of the first `letters` characters of a UTF-8 text. Use this function to truncate a line to
+/// the width of a terminal.
 size_t prefix_bytes(std::string_view utf8, size_t letters);
 
 }  // namespace bellows

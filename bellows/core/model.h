@@ -67,7 +67,7 @@ class Model {
 
   Model(std::string name, std::shared_ptr<Impl> impl);
   Model(std::string name, std::shared_ptr<torch::nn::Module> module, Forward forward);
-  /// Params: forward – function from the inputs to the outputs, both in the order of their names
+  /// Params: forward – computes the outputs, in the order of `outputs`, from the inputs, in the order of `inputs`
   Model(std::string name, std::shared_ptr<torch::nn::Module> module, std::vector<ModelInput> inputs,
         std::vector<std::string> outputs, ForwardAll forward);
 
@@ -189,8 +189,8 @@ class ModelWrapper : public Model::Impl {
   Model inner_;
 };
 
-/// Puts a model into evaluation mode while the guard exists. The destructor restores the mode of every submodule, so
-/// frozen batch normalization stays frozen.
+/// Puts a model into evaluation mode while the guard exists. The destructor restores the previous mode of every
+/// submodule. For example, a batch norm that was in evaluation mode before stays in evaluation mode.
 class EvalMode {
  public:
   explicit EvalMode(Model model);
@@ -200,13 +200,13 @@ class EvalMode {
 
  private:
   Model model_;
-  std::vector<bool> modes_;  ///< modes of all submodules in order, or of the model if it has no torch module
+  std::vector<bool> modes_;  ///< previous modes of all submodules, or of the model if it is not a torch module
 };
 
 /// Differences that load_state_dict() found.
 struct LoadReport {
-  std::vector<std::string> missing;     ///< names that are only in the model
-  std::vector<std::string> unexpected;  ///< names that are only in the file
+  std::vector<std::string> missing;     ///< names of tensors that only the model has
+  std::vector<std::string> unexpected;  ///< names of tensors that the model does not have
   std::vector<std::string> mismatched;  ///< different shapes, such as "fc.weight: file [1000, 512], model [10, 512]"
   bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
   std::string to_string() const;

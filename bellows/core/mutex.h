@@ -14,29 +14,31 @@
 #define BELLOWS_THREAD_SAFETY(attribute)
 #endif
 
-/// Follows the name of a member or variable. Only code that holds the mutex may access it. The form with PT guards the
-/// memory that the pointer points to.
+/// Add this macro after the name of a member or variable. Only code that holds `mutex` may then access the member or
+/// variable. The macro with PT applies to the memory that a pointer points to, not to the pointer.
 #define BELLOWS_GUARDED_BY(mutex) BELLOWS_THREAD_SAFETY(guarded_by(mutex))
 #define BELLOWS_PT_GUARDED_BY(mutex) BELLOWS_THREAD_SAFETY(pt_guarded_by(mutex))
-/// Follows a function's parameters. Callers must hold the mutex.
+/// Add this macro after a function's parameters if callers must hold the mutex.
 #define BELLOWS_REQUIRES(...) BELLOWS_THREAD_SAFETY(requires_capability(__VA_ARGS__))
-/// Follows a function's parameters. Callers must not hold the mutex, because the function locks it.
+/// Add this macro after a function's parameters if callers must not hold the mutex, because the function locks it.
 #define BELLOWS_EXCLUDES(...) BELLOWS_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
-/// Follows a function's parameters. The function locks or unlocks the mutex. Without an argument, the object is the
-/// mutex.
+/// Add one of these macros after a function's parameters if the function locks or unlocks the mutex. Without an
+/// argument, the mutex is the object itself.
 #define BELLOWS_ACQUIRE(...) BELLOWS_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
 #define BELLOWS_ACQUIRE_SHARED(...) BELLOWS_THREAD_SAFETY(acquire_shared_capability(__VA_ARGS__))
 #define BELLOWS_RELEASE(...) BELLOWS_THREAD_SAFETY(release_capability(__VA_ARGS__))
 #define BELLOWS_RELEASE_SHARED(...) BELLOWS_THREAD_SAFETY(release_shared_capability(__VA_ARGS__))
-/// Follows a function's parameters. The function is not checked. A comment gives the reason.
+/// Add this macro after a function's parameters to exclude the function from the analysis. State the reason in a
+/// comment.
 #define BELLOWS_NO_THREAD_SAFETY_ANALYSIS BELLOWS_THREAD_SAFETY(no_thread_safety_analysis)
-/// Follows `class`. The class is a mutex, or locks a mutex from its constructor to its destructor.
+/// Add one of these macros after the keyword `class`. A class with BELLOWS_CAPABILITY is a mutex. A class with
+/// BELLOWS_SCOPED_CAPABILITY locks a mutex in its constructor and unlocks it in its destructor.
 #define BELLOWS_CAPABILITY(kind) BELLOWS_THREAD_SAFETY(capability(kind))
 #define BELLOWS_SCOPED_CAPABILITY BELLOWS_THREAD_SAFETY(scoped_lockable)
 
 namespace bellows {
 
-/// std::mutex, with annotations.
+/// A std::mutex with annotations for the analysis.
 class BELLOWS_CAPABILITY("mutex") Mutex {
  public:
   void lock() BELLOWS_ACQUIRE() { mutex_.lock(); }
@@ -47,7 +49,7 @@ class BELLOWS_CAPABILITY("mutex") Mutex {
   std::mutex mutex_;
 };
 
-/// std::recursive_mutex, with annotations.
+/// A std::recursive_mutex with annotations for the analysis.
 class BELLOWS_CAPABILITY("mutex") RecursiveMutex {
  public:
   void lock() BELLOWS_ACQUIRE() { mutex_.lock(); }
@@ -57,7 +59,7 @@ class BELLOWS_CAPABILITY("mutex") RecursiveMutex {
   std::recursive_mutex mutex_;
 };
 
-/// std::shared_mutex, with annotations.
+/// A std::shared_mutex with annotations for the analysis.
 class BELLOWS_CAPABILITY("mutex") SharedMutex {
  public:
   void lock() BELLOWS_ACQUIRE() { mutex_.lock(); }
@@ -69,7 +71,7 @@ class BELLOWS_CAPABILITY("mutex") SharedMutex {
   std::shared_mutex mutex_;
 };
 
-/// Holds any of the mutexes exclusively while it exists, as std::lock_guard does.
+/// Locks a mutex of any of these classes exclusively while the object exists, like std::lock_guard.
 template <class AnyMutex>
 class BELLOWS_SCOPED_CAPABILITY MutexLock {
  public:
@@ -82,7 +84,7 @@ class BELLOWS_SCOPED_CAPABILITY MutexLock {
   AnyMutex& mutex_;
 };
 
-/// Holds a SharedMutex for reading while it exists, as std::shared_lock does.
+/// Locks a SharedMutex for reading while the object exists, like std::shared_lock.
 class BELLOWS_SCOPED_CAPABILITY SharedLock {
  public:
   explicit SharedLock(SharedMutex& mutex) BELLOWS_ACQUIRE_SHARED(mutex) : mutex_(mutex) { mutex_.lock_shared(); }
@@ -94,7 +96,8 @@ class BELLOWS_SCOPED_CAPABILITY SharedLock {
   SharedMutex& mutex_;
 };
 
-/// Holds a Mutex, can unlock it and lock it again, and waits with a ConditionVariable, as std::unique_lock does.
+/// Locks a Mutex while the object exists, like std::unique_lock. You can unlock the mutex and lock it again in between,
+/// and wait for a ConditionVariable.
 class BELLOWS_SCOPED_CAPABILITY UniqueLock {
  public:
   explicit UniqueLock(Mutex& mutex) BELLOWS_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
@@ -110,7 +113,8 @@ class BELLOWS_SCOPED_CAPABILITY UniqueLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-/// Unlocks a held Mutex while it exists, for functions whose caller holds the lock.
+/// Unlocks a locked Mutex while the object exists, and then locks it again. Use it in functions whose caller holds the
+/// lock.
 class BELLOWS_SCOPED_CAPABILITY MutexUnlock {
  public:
   explicit MutexUnlock(Mutex& mutex) BELLOWS_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
@@ -122,8 +126,8 @@ class BELLOWS_SCOPED_CAPABILITY MutexUnlock {
   Mutex& mutex_;
 };
 
-/// std::condition_variable for UniqueLock. A condition that reads guarded members names their mutex:
-/// `changed_.wait(lock, [this]() BELLOWS_REQUIRES(mutex_) { return ready_; })`.
+/// A std::condition_variable for use with UniqueLock. If a condition reads guarded members, annotate it with their
+/// mutex: `changed_.wait(lock, [this]() BELLOWS_REQUIRES(mutex_) { return ready_; })`.
 class ConditionVariable {
  public:
   void notify_one() noexcept { changed_.notify_one(); }

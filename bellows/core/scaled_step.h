@@ -10,7 +10,8 @@ namespace bellows {
 /// Ref: torch.optim.Adam(fused=True): `grad_scale`, `found_inf`
 class ScaledStep {
  public:
-  /// Whether the next step() uses the scalars. If not, the scaler unscales the gradients and decides whether to step.
+  /// Returns whether the next step() uses the scalars. If not, the scaler unscales the gradients and decides whether to
+  /// step.
   virtual bool takes_grad_scale() const = 0;
   /// Sets both scalars for the next step(), which clears them.
   /// Params: grad_scale – 0-d float32; undefined if gradients are already unscaled

@@ -10,7 +10,7 @@ namespace bellows {
 /// Ref: torch.manual_seed
 void seed_everything(uint64_t seed);
 
-/// Whether seed_everything() was called in this process.
+/// Returns whether seed_everything() was called in this process.
 bool seeded();
 
 /// Derives a seed from all arguments, such as mix_seed(seed, epoch, sample). Similar arguments give unrelated seeds.

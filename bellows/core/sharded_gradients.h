@@ -28,12 +28,13 @@ struct GradientPart {
 };
 
 /// Returns the location of a parameter's gradient.
-/// Params:  parameter – a model parameter, or the shard that the optimizer has in its groups
+/// Params:  parameter – a model parameter, or the shard of it that is in the optimizer's parameter groups
 /// Cost:    none unless this process has sharded gradients
 /// Threads: thread-safe
 GradientPart gradient_part(const at::Tensor& parameter);
 
-/// Returns the owners of the parameters' gradients, each once and in order of first use. Null owners are omitted.
+/// Returns the owners of the parameters' gradients, in the order of the parameters. Each owner is listed once. Null
+/// owners are omitted.
 std::vector<const ShardedGradients*> gradient_owners(const std::vector<at::Tensor>& parameters);
 
 /// Registers the shards of an owner for gradient_part() while the object exists.

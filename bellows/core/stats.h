@@ -16,14 +16,14 @@ struct RatioInterval {
   double ratio = std::numeric_limits<double>::quiet_NaN();
   double low = std::numeric_limits<double>::quiet_NaN();  ///< limits of the two-sided 90 % interval
   double high = std::numeric_limits<double>::quiet_NaN();
-  /// True if 1 is outside the interval. The difference is then significant at this level.
+  /// Returns true if 1 is outside the interval. The difference from 1 is then statistically significant.
   bool excludes_one() const { return low > 1 || high < 1; }
 };
 
 /// Estimates the ratio a/b of interleaved paired measurements (A B A B …). The estimate is the Hodges–Lehmann estimate
-/// of the center of the logarithms, with the interval of Wilcoxon's signed-rank test. Both methods use the ranks of the
-/// values, so one disturbed window has little influence. With at least ten pairs, one disturbed window cannot shift the
-/// interval far. With fewer than five pairs, the mean of the logarithms and Student's t interval are used instead.
+/// of the center of the logarithms, with the interval of Wilcoxon's signed-rank test. Both methods use only the ranks
+/// of the values. Therefore, with at least ten pairs, one outlier cannot shift the interval far. With fewer than five
+/// pairs, the mean of the logarithms and Student's t interval are used instead.
 /// Shapes:   a, b – equal length of at least 2; positive values
 /// Throws:   c10::ValueError if the lengths or values are invalid
 /// Ref:      Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3.2 and 3.3
@@ -36,7 +36,8 @@ struct DifferenceInterval {
   double high = 0;
 };
 
-/// Estimates the difference a − b of interleaved paired measurements from ranks, like paired_ratio().
+/// Estimates the difference a − b of interleaved paired measurements, with the same rank-based methods as
+/// paired_ratio().
 /// Shapes:   a, b – equal length of at least 5
 /// Throws:   c10::ValueError if the lengths are invalid
 DifferenceInterval paired_difference(const std::vector<double>& a, const std::vector<double>& b);

@@ -20,9 +20,9 @@ struct AdafactorRule {
   double grad_factor = 1;  ///< multiplies each gradient when it is read
 };
 
-/// Arguments for one step of one tensor. Arrays are row-major [batches, rows, columns]. Arithmetic and state are f64 if
-/// the parameter and the gradient are f64, and f32 otherwise. The second moment is stored either in the factors `row`
-/// and `column`, or in `square`.
+/// Arguments for one step of one tensor. Arrays are row-major, with shape [batches, rows, columns]. Arithmetic and
+/// state are f64 if the parameter and the gradient are f64, and f32 otherwise. The second moment is stored either in
+/// the factors `row` and `column`, or in `square`.
 struct AdafactorTensor {
   int64_t batches = 1, rows = 1, columns = 0;
   Type param_type = Type::f32, grad_type = Type::f32;

@@ -6,8 +6,8 @@
 #include "bellows/kernels/dropout_norm.h"
 #include "bellows/kernels/host_device.h"
 
-// Random bits for dropout: a 32-bit hash of the column, with two keys per row. The multipliers and shifts are from
-// lowbias32 (https://nullprogram.com/blog/2018/07/31/, improved by TheIronBorn).
+// Random bits for dropout. They are a 32-bit hash of the column, with two keys per row. The multipliers and shifts are
+// from lowbias32 (https://nullprogram.com/blog/2018/07/31/, improved by TheIronBorn).
 namespace bellows::kernels {
 
 struct DropoutRow {

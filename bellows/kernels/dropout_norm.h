@@ -6,8 +6,8 @@
 
 namespace bellows::kernels {
 
-/// Determines the values that dropout keeps. Whether a value is kept depends only on seed, row and column, so no mask
-/// is stored.
+/// Determines the values that dropout keeps. Whether a value is kept depends only on the seed, the row and the column,
+/// so no mask is stored.
 struct DropoutMask {
   uint64_t seed = 0;
   double p = 0;  ///< probability of dropping a value, in [0, 1); kept values are divided by 1 − p

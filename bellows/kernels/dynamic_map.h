@@ -11,16 +11,17 @@
 // multiplied by the scale of its block. The scale is the largest magnitude in the block.
 namespace bellows::kernels {
 
-/// The dynamic map of bitsandbytes (arXiv:2110.02861). It contains 0, 1, and `Decades` decades below 1. The values of a
-/// decade are evenly spaced. Each decade has twice as many values as the next lower decade.
+/// The dynamic map of bitsandbytes (arXiv:2110.02861). It contains 0, 1, and the values of `Decades` decades below 1. A
+/// decade is a range whose upper end is ten times its lower end. The values of a decade are evenly spaced. Each decade
+/// has twice as many values as the next lower decade.
 ///
 /// Each code has a coordinate Y. The binary exponent of Y determines the index e of the decade. Within a decade, the
 /// value is a linear function of Y. Each conversion is therefore a table lookup by e and one multiply-add. At e = 0
 /// the value is 0, and at e = Decades + 1 it is 1.
 /// - Signed codes: Y = code - Z, where Z = 2^Decades - 1 is the code of zero. |Y| is in [2^(e-1), 2^e). -1 has no code.
 /// - Unsigned codes: Y = code + 1.5, in [2^e, 2^(e+1)). Code 0 represents zero. It can be read, but is never written.
-///   Unsigned codes store second moments. A second moment that is rounded to zero would make the update divide by
-///   epsilon. Rounding it up to the smallest value above zero makes the step smaller instead.
+///   Unsigned codes store second moments. If a second moment were rounded to zero, the update would divide by epsilon.
+///   It is rounded up to the smallest value above zero instead, which makes the step smaller.
 ///
 /// Numerics: values are equal to bitsandbytes' table within 2e-6. A number gets the code of the nearest value. If its
 ///           distance from the midpoint between two values is at most 1e-6 of its magnitude, it can get either code
@@ -72,9 +73,9 @@ struct DynamicMap {
   }
 };
 
-/// The value of a code is (code + 1) / 16, so the sixteen values are evenly spaced and greater than zero. Zero is
-/// excluded, because a second moment that is rounded to zero would make the update divide by epsilon (arXiv:2309.01507,
-/// "zero-point problem").
+/// The map for 4-bit second moments. The value of a code is (code + 1) / 16, so the sixteen values are evenly spaced
+/// and greater than zero. Zero is excluded, because the update would divide by epsilon if a second moment were rounded
+/// to zero (arXiv:2309.01507, "zero-point problem").
 struct LinearMap4 {
   static constexpr int zero = 0;
   BELLOWS_HOST_DEVICE float decode(int code, float scale) const {

@@ -7,8 +7,8 @@
 namespace bellows::kernels {
 
 /// Quantizes `size` values to 8 or 4 bits, in groups of `group` consecutive values. Each group has a smallest value and
-/// a step size. A value is stored as its distance from the smallest value in steps. It is rounded stochastically, so
-/// that its expected value is exact.
+/// a step size. The code of a value is its distance from the smallest value, measured in steps. This distance is
+/// rounded stochastically, so that the expected result is exact.
 ///
 /// If the smallest value is 0, as after ReLU, code 0 is reserved for zeros. The code of a larger value is then its
 /// number of steps plus one, so that it stays greater than 0 even if it is rounded down. The backward pass of ReLU
@@ -18,7 +18,7 @@ namespace bellows::kernels {
 struct GroupQuantization {
   c10::ScalarType dtype = c10::ScalarType::Float;  ///< float, BFloat16 or Half
   int64_t size = 0;
-  int64_t group = 256;       ///< a multiple of 32, at most 1024; even a shorter last group has this many codes
+  int64_t group = 256;       ///< a multiple of 32, at most 1024; a shorter last group has this many codes, too
   int bits = 8;              ///< 8 or 4
   uint64_t seed = 0;         ///< seed of the rounding; equal seeds give equal codes
   uint8_t* codes = nullptr;  ///< [codes_bytes()]
@@ -41,7 +41,7 @@ struct GroupQuantization {
 void quantize_groups(const GroupQuantization& args, const void* values);
 void dequantize_groups(const GroupQuantization& args, void* values);
 
-/// Reference implementations in plain C++, one value at a time.
+/// Reference implementations in plain C++. They process one value at a time.
 namespace ref {
 void quantize_groups(const GroupQuantization& args, const void* values);
 void dequantize_groups(const GroupQuantization& args, void* values);

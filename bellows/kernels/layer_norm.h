@@ -40,9 +40,9 @@ struct NormBackward {
 
 /// Numerics: statistics are computed in two passes over blocks that fit in the cache. Chan's formula combines the
 ///           blocks, so that a large mean does not reduce precision. Results are bit-identical for any number of
-///           threads. Rows are independent, and the gradients of weight and bias are summed over chunks of rows that
-///           depend only on the shape. The order of sums depends on the instruction set. tests/nn/norm_kernel_test.cpp
-///           compares the results with the reference implementation
+///           threads. Rows are independent. The gradients of weight and bias are summed over chunks of rows, and the
+///           division into chunks depends only on the shape. The order of sums depends on the instruction set.
+///           tests/nn/norm_kernel_test.cpp compares the results with the reference implementation
 /// Cost:     forward reads x once and writes y once. Backward reads x and dy once and writes dx once. Its partial sums
 ///           have at most an eighth as many values as x
 /// Threads:  thread-safe; uses libtorch's intra-op threads

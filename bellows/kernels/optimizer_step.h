@@ -20,8 +20,9 @@ struct StepTypes {
   friend bool operator==(const StepTypes&, const StepTypes&) = default;
 };
 
-// Each update rule is a function of a parameter p, its gradient g and `states()` state values. Each gradient is
-// multiplied by `grad_factor` when it is read. This factor is 1 / loss scale, and is negative to maximize.
+// Each update rule is a function of a parameter p, the gradient g of p, and `states()` state values. Each gradient is
+// multiplied by `grad_factor` when it is read. This factor is 1 / loss scale. It is negative if the optimizer maximizes
+// the objective.
 
 /// State: momentum_buffer if momentum is not 0.
 struct SgdRule {

@@ -6,8 +6,8 @@
 namespace bellows::kernels {
 
 /// Calls `body(i)` once for each i in [0, count) on libtorch's intra-op threads. A thread takes the next i when it has
-/// finished the previous one, so that uneven work and busy cores cost little. The calling thread makes all calls if it
-/// is in a parallel region or if there is only one thread.
+/// finished the previous one. Calls of different duration and busy cores therefore cost little time. The calling thread
+/// makes all calls if it is in a parallel region or if there is only one thread.
 /// Cost:    one parallel region (about 5 µs), and one atomic addition per call of `body`. Each call of `body` should
 ///          take at least a few µs
 /// Threads: thread-safe. The first exception of `body` is rethrown

@@ -19,7 +19,7 @@ struct PixelImage {
 /// Element type of the output.
 enum class PixelType { u8, f32, bf16 };
 
-/// Computes (value / 255 − mean) / std for each channel in float. Each operation is rounded.
+/// Computes (value / 255 − mean) / std for each channel in float. Each operation is rounded separately.
 class PixelScale {
  public:
   /// Params: mean, std – one value per channel; std must be greater than 0
@@ -29,8 +29,8 @@ class PixelScale {
   const std::array<float, 256>& table(int64_t channel) const { return tables_[static_cast<size_t>(channel)]; }
   const std::vector<float>& mean() const { return mean_; }
   const std::vector<float>& std() const { return std_; }
-  /// Whether the SIMD code is bit-identical to the table. The constructor checks all values. The result is false if the
-  /// number of channels is neither 1 nor 3.
+  /// Returns whether the SIMD code is bit-identical to the table. The constructor checks all values. The result is
+  /// false if the number of channels is neither 1 nor 3.
   bool vectors_exact() const { return exact_; }
 
  private:
@@ -47,7 +47,7 @@ class PixelScale {
 /// Threads:  thread-safe; runs on the calling thread
 void write_pixels(const PixelImage& in, const PixelScale& scale, PixelType type, bool channels_last, void* out);
 
-/// Reference implementation, one value at a time.
+/// Reference implementation in plain C++. It processes one value at a time.
 namespace ref {
 /// Params: begin – first column to write; all columns before it stay unchanged
 void write_pixels(const PixelImage& in, const PixelScale& scale, PixelType type, bool channels_last, void* out,

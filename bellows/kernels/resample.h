@@ -11,8 +11,8 @@ struct ResampleAxis {
   int64_t count = 0;  ///< number of positions in the result
   int64_t room = 0;   ///< number of stored weights per position: a multiple of 4
   const int32_t* first = nullptr;
-  const int32_t* taps = nullptr;     ///< at most room
-  const int32_t* weights = nullptr;  ///< at most 2^22; weights after the taps are 0
+  const int32_t* taps = nullptr;     ///< number of weights that each position uses; at most room
+  const int32_t* weights = nullptr;  ///< at most 2^22; weights that are not used are 0
 };
 
 inline constexpr int kResampleBits = 22;
@@ -36,7 +36,7 @@ void resample_rows(const ResamplePixels& in, const ResampleAxis& axis, uint8_t* 
 /// Params: out – axis.count contiguous rows of in.width pixels
 void resample_columns(const ResamplePixels& in, const ResampleAxis& axis, uint8_t* out);
 
-/// Reference implementations, one value at a time.
+/// Reference implementations in plain C++. They process one value at a time.
 namespace ref {
 void resample_rows(const ResamplePixels& in, const ResampleAxis& axis, uint8_t* out, int64_t out_stride);
 /// Params: begin – first value of each row to write; all values before it stay unchanged

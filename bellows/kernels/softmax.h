@@ -14,7 +14,7 @@ struct SoftmaxRows {
   int64_t stride = 0;  ///< values from one row to the next
   int64_t first = 0;   ///< class of the first column
   const void* logits = nullptr;
-  const int64_t* target = nullptr;  ///< [rows], class of each row; an index that is not a class means no target
+  const int64_t* target = nullptr;  ///< [rows], class of each row; a row has no target if this is not a valid class
 };
 
 /// Arguments of softmax_statistics(), which computes the statistics of each row for cross-entropy. Call it for all
@@ -28,8 +28,8 @@ struct SoftmaxStatistics {
   void* total = nullptr;   ///< [rows], sum of the logits; null if not needed
 };
 
-/// Arguments of softmax_gradient(), which computes gradient = (e^(x − log_sum) − off − (on at the target)) · scale. If
-/// the scale of a row is 0, the gradient is 0.
+/// Arguments of softmax_gradient(), which computes gradient = (e^(x − log_sum) − off − on) · scale. For all classes
+/// except the target, `on` is replaced by 0. If the scale of a row is 0, the gradient is 0.
 struct SoftmaxGradient {
   SoftmaxRows scores;
   const void* log_sum = nullptr;  ///< [rows]
@@ -38,9 +38,9 @@ struct SoftmaxGradient {
   void* gradient = nullptr;  ///< shape, type and stride of the logits; may be the logits themselves
 };
 
-/// Numerics: two passes over the columns of each row, with four independent partial sums. The error of e^x is at most
-///           one unit in the last place. NaN propagates. Results are bit-identical for any number of threads.
-///           tests/nn/cross_entropy_test.cpp compares the results with the reference implementation
+/// Numerics: each row is computed in two passes over its columns, with four independent partial sums. The error of e^x
+///           is at most one unit in the last place. NaN propagates. Results are bit-identical for any number of
+///           threads. tests/nn/cross_entropy_test.cpp compares the results with the reference implementation
 /// Cost:     statistics read the logits twice, the second time from the cache. The gradient reads and writes them once
 /// Threads:  thread-safe; uses libtorch's intra-op threads
 void softmax_statistics(const SoftmaxStatistics& args);

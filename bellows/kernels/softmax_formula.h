@@ -7,8 +7,8 @@
 // Scalar formulas of softmax, shared by kernels/ref and kernels/cuda.
 namespace bellows::kernels {
 
-/// The maximum of some values, and the sum of e^(x − max). The sum is 0 if there are no values or if all values are −∞.
-/// NaN propagates.
+/// The maximum of the values x that were added, and the sum of e^(x − max). The sum is 0 if there are no values or if
+/// all values are −∞. NaN propagates.
 template <class T>
 struct SoftmaxSum {
   T max = -static_cast<T>(INFINITY), sum = 0;

@@ -5,7 +5,7 @@
 #include "bellows/kernels/host_device.h"
 
 // Stochastic rounding: the expected value of the rounded number is the number itself. The random bits depend only on a
-// seed and the element's index. They are the same for any number of threads, on every rank, and in every repetition.
+// seed and the element's index. They are the same for any number of threads, on every rank, and in every run.
 namespace bellows::kernels {
 
 constexpr int64_t rounding_window = 1024;

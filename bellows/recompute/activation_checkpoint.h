@@ -17,19 +17,21 @@
 namespace bellows::recompute {
 
 struct CheckpointOptions {
-  /// Selects the operator outputs to keep, which the second run then does not compute. If empty, no outputs are kept. A
-  /// policy does not change the results, except for the operators listed in docs/tap-bits.md. The function must call
-  /// the same operators in both runs.
+  /// Selects the operator outputs to keep. The second run, in which backward repeats the function, does not compute
+  /// these outputs again. If empty, no outputs are kept. A policy does not change the results, except for the operators
+  /// listed in docs/tap-bits.md. It requires that the function calls the same operators in both runs.
   CheckpointRule policy = {};
   /// Fraction, from 0 to 1, of the function's activation bytes that may be kept. Bellows keeps the outputs that save
   /// the most time in the second run. If a call has neither budget nor policy, it uses the surrounding BudgetGuard, if
-  /// there is one. BudgetGuard measures less often and considers all checkpointed calls together.
+  /// there is one. Compared with this option, BudgetGuard measures less often and considers all checkpointed calls
+  /// together.
   std::optional<double> budget = {};
   /// Makes the second run draw the same random numbers as the first run. For the second run, the default generators of
-  /// the CPU and of the inputs' devices are reset to their earlier states. Afterwards, they are restored. This happens
-  /// only if the first run drew random numbers.
+  /// the CPU and of the inputs' devices are reset to their states before the first run. After the second run, the
+  /// generators continue from the states that they had before it. The reset is omitted if the first run drew no random
+  /// numbers.
   bool preserve_rng_state = true;
-  /// Stops the second run as soon as all tensors that backward needs are available.
+  /// Stops the second run as soon as it has computed all tensors that backward needs.
   bool early_stop = true;
   /// Checks that the second run saves the same number of tensors as the first run, with the same sizes, dtypes and
   /// devices.
@@ -46,13 +48,14 @@ namespace detail {
 /// Runs the function on the given tensors instead of its original inputs, and discards the results.
 using Rerun = std::function<void(const std::vector<at::Tensor>&)>;
 
-/// Returns whether autograd records a graph. In no-grad and inference mode, it does not: nothing is saved or
+/// Returns whether autograd records a graph. In no-grad and inference mode, it records no graph, so nothing is saved or
 /// recomputed.
 bool records_graph();
 
 class Region;
 
-/// While this object lives, the tensors that autograd saves on this thread belong to one region.
+/// While this object exists, the tensors that autograd saves on this thread belong to one region, which is one call of
+/// a checkpointed function.
 class RegionScope {
  public:
   RegionScope(const std::vector<at::Tensor>& inputs, Rerun rerun, const CheckpointOptions& options);
@@ -85,7 +88,7 @@ void for_tensors(Input& input, const Visit& visit) {
   }
 }
 
-/// A function and its inputs, without the tensors of the inputs. The region stores these tensors separately.
+/// A function and its inputs. Tensors in the inputs are undefined here, because the region stores them separately.
 template <class Function, class... Inputs>
 struct StoredCall {
   Function function;
@@ -102,32 +105,31 @@ struct StoredCall {
 
 }  // namespace detail
 
-/// Calls `function(inputs...)` and keeps only its inputs, not its activations. When backward needs the activations, the
-/// function runs again. Parameters that the function captures get their gradients, too.
+/// Calls `function(inputs...)`, and keeps only the inputs until backward, not the activations. When backward needs the
+/// activations, the function runs again. Parameters that the function captures get their gradients, too.
 ///
-/// The function must do the same in both runs. It may draw random numbers only from libtorch's default generators.
+/// The function must compute the same in both runs. It may draw random numbers only from libtorch's default generators.
 /// Inputs and captured tensors must not be modified between the two runs. If the number, sizes or dtypes of the saved
-/// tensors differ, backward throws. Different values are detected only with check_values.
-/// The function is copied, and the copy lives as long as the graph. **Objects that the function captures by reference
-/// must live as long.** Pass tensors as inputs instead of capturing them, so that surrounding checkpointed calls do not
-/// keep them.
+/// tensors differ, backward throws. Different values are detected only with check_values. The function is copied, and
+/// the copy lives as long as the graph. **Objects that the function captures by reference must live as long.** Pass
+/// tensors as inputs instead of capturing them, so that surrounding checkpointed calls do not keep them.
 ///
 /// Checkpointed calls can be nested. They support autocast (both runs use the same autocast state), gradient
 /// accumulation, retain_graph (each backward pass runs the function again), backward from only some of the outputs, and
 /// DistributedDataParallel. They also work with the guards of this component, which compress or offload the inputs like
-/// other saved tensors. In no-grad mode, checkpoint() just calls the function.
+/// other saved tensors. In no-grad mode, checkpoint() only calls the function.
 /// Params:   options – optional first argument: checkpoint({.budget = 0.5}, function, x)
-///           inputs – tensors, optional tensors and vectors of tensors are kept for the second run. All other inputs
-///                    are copied
-/// Returns:  the result of the function, of any type except void
+///           inputs – arguments of the function. Tensors, optional tensors and vectors of tensors are kept for the
+///                    second run. All other inputs are copied
+/// Returns:  the result of the function. It may have any type except void
 /// Numerics: results, gradients, buffers and generator states are bit-identical to those of `function(inputs...)`
 ///           (tests/recompute). A batch norm updates its running statistics only once.
 /// Cost:     one more forward pass of the function, without the operators whose outputs a policy or budget keeps.
 ///           Memory: the inputs and the kept outputs, plus 5 KB if the function draws random numbers. Backward also
 ///           needs memory for the tensors that the function saves.
-/// Threads:  safe; backward passes that need the same call wait for each other. While a function that draws random
-///           numbers runs (in either run), no other thread may draw random numbers, because the generators are shared.
-///           On the CPU, backward detects violations.
+/// Threads:  thread-safe; backward passes that need the same call wait for each other. While a function that draws
+///           random numbers runs (in either run), no other thread may draw random numbers, because the generators are
+///           shared. On the CPU, backward detects violations.
 /// Throws:   c10::ValueError if the budget is outside 0 … 1, or if the function modified an input in place. Backward
 ///           throws if the second run differs from the first run, or if an input was modified between the runs. It also
 ///           throws if another thread drew random numbers during a run, or if a second derivative is requested

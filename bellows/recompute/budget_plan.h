@@ -13,13 +13,13 @@ namespace bellows::recompute::detail {
 /// Throws: c10::ValueError if `fraction` is outside 0 … 1
 void check_fraction(const char* who, double fraction);
 
-/// For each operator call of a region, the action of the second run. The first run uses this plan to decide which
-/// outputs to keep.
+/// For each operator call of a region (one call of a checkpointed function), the action of the second run. The first
+/// run uses this plan to decide which outputs to keep.
 struct RegionPlan {
   std::vector<Step> steps;
   int64_t activation_bytes = 0, kept_bytes = 0;  ///< as measured in the first run
   double operator_seconds = 0, kept_seconds = 0;
-  bool measured = false;  ///< whether the region was measured often enough
+  bool measured = false;  ///< whether the region was measured in enough steps
 };
 
 /// The results of a region's first run.
@@ -32,20 +32,20 @@ struct RegionFindings {
 /// The plan of all regions under a budget guard. A region is identified by its number within the step. Each region is
 /// measured in the first steps, and the shortest time of each operator is used, which reduces noise. After that, the
 /// region follows its plan until it calls different operators.
-/// Threads: safe
+/// Threads: thread-safe
 class BudgetPlan {
  public:
   explicit BudgetPlan(const BudgetOptions& options) : options_(options) {}
 
-  /// Begins a region. Do not call it for a region inside the second run of a surrounding region; such regions have no
-  /// number.
+  /// Begins a region. Do not call this function for a region inside the second run of a surrounding region, because
+  /// such a region has no number.
   /// Params:  held – inputs that the region keeps unchanged
   /// Returns: the region's number within the step
   size_t begin(const std::vector<at::Tensor>& held);
   /// Returns the plan of the region, or null if it has no plan yet.
   std::shared_ptr<const RegionPlan> plan_of(size_t number) const;
   /// Ends the first run of a region. If the region has no plan yet, it gets a plan for its share of the budget.
-  /// Returns: the plan, or null if the region already followed a plan in this run
+  /// Returns: the plan, or null if the region already followed a plan in its first run
   std::shared_ptr<const RegionPlan> finish(size_t number, const RegionFindings& found);
   /// Like finish(), for a region without a number.
   std::shared_ptr<const RegionPlan> finish_uncounted(const RegionFindings& found) const;
@@ -53,10 +53,10 @@ class BudgetPlan {
   /// Returns: false if the reserved bytes would then exceed `target_bytes`
   bool reserve(int64_t bytes);
   void released(int64_t bytes);
-  /// Turns off skipping for a region whose second run failed. Code in such a region may read memory without calling
-  /// operators.
+  /// Makes sure that the second run of this region skips no operators. Call this function if a second run failed,
+  /// because the code in the region may read memory without calling operators.
   void never_skip(size_t number);
-  /// Call this function when a region needs its second run, because then the forward pass has ended.
+  /// Call this function when a region needs its second run. This shows that the forward pass has ended.
   void backward_begins();
   BudgetReport report() const;
 

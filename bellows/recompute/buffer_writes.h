@@ -16,19 +16,19 @@ namespace bellows::recompute::detail {
 /// exception handlers in the function do not catch it.
 struct Enough {};
 
-/// Observes a second run: its current operator, whether it draws random numbers, and its in-place writes to tensors
-/// that existed before. The old values of these tensors are stored and can be restored, so that running statistics do
-/// not count a batch twice.
+/// Observes a second run. It records the current operator, whether random numbers are drawn, and in-place writes to
+/// tensors that existed before the run. The old values of these tensors are stored and can be restored, so that running
+/// statistics do not count a batch twice.
 ///
-/// If the version of a tensor is 0 at its first write, this run created the tensor, because the first run would have
-/// increased the version. The schemas of batch norm operators do not declare that they write running statistics. These
-/// arguments are detected by name.
+/// A tensor whose version is 0 at its first write was created in the second run. Otherwise, the first run would already
+/// have increased the version. The schemas of batch norm operators do not declare that they write running statistics.
+/// Therefore, the arguments for running statistics are detected by name.
 class BufferWrites final : public tap::OpCheck {
  public:
   explicit BufferWrites(bool keep) : keep_(keep) {}
   void check(const tap::OpRef& op, tap::Stack& stack) override;
   /// Restores all buffers and their version counters.
-  // Not checked: no other thread uses this object after the second run.
+  // Excluded from the thread-safety analysis, because no other thread uses this object after the second run.
   void restore() BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
   /// Returns the name of the operator that the function called last.
   std::string operator_name() const;
@@ -38,8 +38,8 @@ class BufferWrites final : public tap::OpCheck {
   /// Returns whether random numbers were drawn since the last call of drew().
   bool drew();
   /// Returns whether the current tensor is saved by an operator of libtorch (true) or by a torch::autograd::Function
-  /// (false). The operators of a torch::autograd::Function run without gradients, and it saves tensors after it has
-  /// run.
+  /// (false). The operators in a torch::autograd::Function run in no-grad mode, and the tensors are saved after all of
+  /// these operators have run.
   bool operator_saves() const;
   /// Makes the next call of check() throw Enough.
   void stop_at_next_operator();

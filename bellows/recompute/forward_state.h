@@ -24,8 +24,8 @@ struct AutocastState {
   bool cache = true, weight_casts = false;
 };
 
-/// Applies a captured autocast state while this object lives. At its end, casts that were cached in the meantime are
-/// dropped, unless an autocast guard with the same dtypes lives on this thread.
+/// Applies a captured autocast state while this object exists. The destructor drops the casts that autocast cached in
+/// the meantime, unless an autocast guard with the same dtypes exists on this thread.
 class AutocastScope {
  public:
   explicit AutocastScope(const AutocastState& state);
@@ -44,8 +44,8 @@ using RandomStates = std::vector<std::pair<c10::Device, at::Tensor>>;
 RandomStates random_states(const std::vector<c10::Device>& devices);
 void set_random_states(const RandomStates& states);
 
-/// Returns a number that identifies the position of the CPU's default generator in its sequence. If two calls return
-/// the same number, the same random numbers were drawn up to that point.
+/// Returns a number that identifies the position of the CPU's default generator in its sequence. If two runs get the
+/// same number at the same point, they drew the same random numbers up to that point.
 uint64_t random_position();
 
 /// The state that a function depends on besides its inputs: autocast, budget guard and random number generators.
@@ -65,7 +65,7 @@ class ForwardState {
   RandomStates random_;
 };
 
-/// Applies a captured state while this object lives. Afterwards, the generators continue from their previous position.
+/// Applies a captured state while this object exists. Afterwards, the generators continue from their previous position.
 class ForwardStateScope {
  public:
   explicit ForwardStateScope(const ForwardState& state);

@@ -13,7 +13,7 @@ namespace bellows::recompute::detail {
 
 class HostStore;
 
-/// A tensor of an accelerator that was moved to page-locked host memory, or whose copy to or from the host is in
+/// A tensor of an accelerator that was moved to page-locked host memory. A copy to or from the host may still be in
 /// progress.
 class HostTensor final : public tap::PackedTensor {
  public:
@@ -23,7 +23,7 @@ class HostTensor final : public tap::PackedTensor {
 
  private:
   friend class HostStore;
-  void bring() BELLOWS_NO_THREAD_SAFETY_ANALYSIS;  ///< callers hold the store's lock; HostStore is incomplete here
+  void bring() BELLOWS_NO_THREAD_SAFETY_ANALYSIS;  ///< callers hold the lock of the store
 
   const std::shared_ptr<HostStore> store_;
   const int64_t number_;
@@ -35,7 +35,7 @@ class HostTensor final : public tap::PackedTensor {
 
 /// Offloaded tensors in the order in which forward saved them. Copies run on a separate stream, in parallel with the
 /// computation.
-/// Threads: safe
+/// Threads: thread-safe
 class HostStore : public std::enable_shared_from_this<HostStore> {
  public:
   explicit HostStore(int64_t in_flight_bytes) : in_flight_bytes_(in_flight_bytes) {}

@@ -8,7 +8,7 @@
 
 namespace bellows::recompute::detail {
 
-/// Tensors that a guard leaves unchanged: it does not compress or offload tensors that use the same memory.
+/// Tensors that a guard does not compress or offload. The same applies to all tensors that share memory with them.
 class LeftAlone {
  public:
   explicit LeftAlone(const std::vector<at::Tensor>& tensors) {

@@ -40,23 +40,23 @@ struct OffloadStats {
   int64_t waited = 0;        ///< number of times that backward waited for a tensor or forward waited for a slow disk
 };
 
-/// While this guard lives on a thread, the tensors that autograd saves for backward are moved to a file, or from the
+/// While this guard exists on a thread, the tensors that autograd saves for backward are moved to a file, or from the
 /// accelerator to host memory. They are moved back before backward needs them. Create one guard around the forward pass
 /// of each step or, to create the file only once, around the complete training.
 ///
 /// With a file, a separate thread writes the tensors during the forward pass. If backward needs a tensor that is not
-/// yet written, the tensor stays in memory. In backward, the thread reads tensors ahead, in the reverse order of
-/// forward. `reserve_bytes` are allocated on disk when the guard is created, so a full disk is detected before the
-/// first step. A step that needs more space allocates it, and fails if the disk is full. Memory and file space are
-/// reused only after all of their readers have finished.
+/// yet written, the tensor stays in memory. In backward, the same thread reads tensors before they are needed, in the
+/// reverse order of forward. `reserve_bytes` bytes are allocated on disk when the guard is created, so a full disk is
+/// detected before the first step. A step that needs more space allocates it, and fails if the disk is full. Memory and
+/// file space are reused only after all of their readers have finished.
 /// Numerics: exact
 /// Cost:     each tensor is copied twice. Written pages stay in the system's page cache until the system writes them to
 ///           disk.
 /// Threads:  affects the thread that creates the guard; create and destroy it on the same thread. Backward may run on
 ///           any thread.
-/// Throws:   c10::ValueError if an option is out of range. c10::Error if the folder does not exist, or if less than
-///           `reserve_bytes` are free on disk (the message states both numbers). A step throws c10::Error if the disk
-///           is full or fails; its tensors are then still in memory
+/// Throws:   c10::ValueError if an option is out of range. c10::Error if the folder does not exist, or if fewer than
+///           `reserve_bytes` bytes are free on disk (the message states both numbers). A step throws c10::Error if the
+///           disk is full or fails; its tensors are then still in memory
 /// Ref:      torch.autograd.graph.save_on_cpu; arXiv:2104.07857 (ZeRO-Infinity)
 class OffloadGuard {
  public:

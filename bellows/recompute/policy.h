@@ -13,14 +13,14 @@ namespace bellows::recompute {
 enum class CheckpointPolicy {
   must_save,         ///< keep the outputs, so that the second run does not compute them
   prefer_save,       ///< keep the outputs, unless the `budget` option of the same call decides otherwise
-  prefer_recompute,  ///< recompute the outputs, unless that option decides otherwise
+  prefer_recompute,  ///< recompute the outputs, unless the `budget` option decides otherwise
   must_recompute,    ///< recompute the outputs in the second run
   /// Pass the outputs to the surrounding OffloadGuard or CompressGuard. If there is none, keep them in memory.
   offload,
 };
 
-/// One operator call, as a policy sees it: below autograd and autocast. At this level, matrix multiplications are
-/// aten::mm, aten::addmm and aten::bmm.
+/// One operator call that a policy receives. Policies are called below autograd and autocast. At this level, matrix
+/// multiplications are aten::mm, aten::addmm and aten::bmm.
 struct CheckpointOp {
   std::string_view name;                   ///< for example "aten::mm"
   std::string_view overload;               ///< empty for operators without overloads
@@ -32,7 +32,8 @@ struct CheckpointOp {
 using CheckpointRule = std::function<CheckpointPolicy(const CheckpointOp& op)>;
 
 /// Policy that keeps the results of matrix multiplications, convolutions and attention, and recomputes all other
-/// outputs. For a transformer, it saves most of the recomputation time and needs about half of the memory.
+/// outputs. For a transformer, it saves most of the recomputation time, and needs about half of the memory that all
+/// activations need.
 /// Ref: torch.utils.checkpoint.create_selective_checkpoint_contexts
 CheckpointPolicy save_products(const CheckpointOp& op);
 

@@ -29,14 +29,14 @@ class SavedInput {
   int64_t version_now() const { return counter_.enabled() ? counter_.current_version() : 0; }
 
  private:
-  /// A parameter or a view of a parameter. Taps recognize the variable itself and do not process it.
+  /// The input, if it is a parameter or a view of a parameter. Taps recognize such tensors and do not process them.
   at::Tensor parameter_;
   torch::autograd::SavedVariable saved_;
   c10::VariableVersion counter_;
   int64_t version_ = 0;
 };
 
-/// Metadata of a saved tensor, which the region stores instead of the values.
+/// Metadata of a saved tensor. The region stores only the metadata and not the values.
 struct TensorFacts {
   TensorFacts(const at::Tensor& tensor, bool with_values);
   bool same_metadata(const TensorFacts& other) const;
@@ -48,7 +48,7 @@ struct TensorFacts {
   uint64_t values = 0;  ///< hash of the bytes
 };
 
-/// Represents, in the autograd graph, one tensor that the region does not keep.
+/// Represents one tensor in the autograd graph whose values the region does not keep.
 class Placeholder final : public tap::PackedTensor {
  public:
   explicit Placeholder(std::shared_ptr<Region> region) : region_(std::move(region)) {}
@@ -62,9 +62,9 @@ class Placeholder final : public tap::PackedTensor {
   int64_t version_ = 0;
 };
 
-/// One call of a checkpointed function: its inputs, the state that it depends on, and one placeholder for each tensor
-/// that it saved. The placeholders own the region. The region has only weak references to them, so it is destroyed
-/// together with the graph.
+/// One call of a checkpointed function. It contains the inputs, the state on which the function depends, and one
+/// placeholder for each tensor that the function saved. The placeholders own the region. The region has only weak
+/// references to them, so it is destroyed together with the graph.
 class Region : public std::enable_shared_from_this<Region> {
  public:
   Region(const std::vector<at::Tensor>& inputs, Rerun rerun, const CheckpointOptions& options);
@@ -86,7 +86,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<at::Tensor> inputs_again() const;
   void run_again() BELLOWS_REQUIRES(mutex_);
   std::exception_ptr second_run(const std::vector<at::Tensor>& inputs) BELLOWS_REQUIRES(mutex_);
-  /// Not checked: the constructor calls it.
+  /// Excluded from the thread-safety analysis, because only the constructor calls it.
   void choose_by(const CheckpointOptions& options,
                  const std::vector<at::Tensor>& inputs) BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
   void note_versions() const BELLOWS_REQUIRES(mutex_);
@@ -99,7 +99,7 @@ class Region : public std::enable_shared_from_this<Region> {
   ForwardState state_;
   std::unique_ptr<Selection> selection_;
   RecursiveMutex mutex_;
-  std::vector<Place> places_;  ///< not guarded: second runs read it without the lock, when it no longer changes
+  std::vector<Place> places_;  ///< not guarded, because it no longer changes when second runs read it
   /// Storages of the inputs and of saved tensors. The weak references prevent their addresses from being reused.
   std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> storages_
       BELLOWS_GUARDED_BY(mutex_);

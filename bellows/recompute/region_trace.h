@@ -32,14 +32,14 @@ struct OperatorKind {
   CallKind kind = CallKind::other;
   bool random = false;         ///< draws random numbers from a default generator
   bool uninitialized = false;  ///< does not initialize its results, which other operators fill
-  /// Fills its results without reading values. The host may then write to the results undetected.
+  /// Fills its results without reading values. Later, the host may write to these results, and this is not detected.
   bool constant = false;
   bool foreign = false;      ///< may have effects that its schema does not declare, as collectives do
   bool writes_some = false;  ///< writes at least one of its arguments
 };
 
 /// Derives the kind from the operator's schema and tags.
-/// Threads: safe
+/// Threads: thread-safe
 OperatorKind operator_kind(const c10::OperatorHandle& handle);
 
 using StorageIds = c10::SmallVector<int32_t, 4>;  ///< numbers that a RegionTrace assigns to storages
@@ -49,11 +49,11 @@ struct TracedCall {
   const c10::FunctionSchema* schema = nullptr;
   OperatorKind kind;
   bool kept = false;    ///< whether a policy already decided to keep its outputs
-  bool barred = false;  ///< whether its outputs must not be chosen
+  bool barred = false;  ///< whether its outputs cannot be kept
   double seconds = 0;
   StorageIds reads;
   StorageIds makes;     ///< one storage per output; -1: undefined output
-  int32_t target = -1;  ///< the storage that it writes, if its kind is `writes`
+  int32_t target = -1;  ///< the storage that a call of kind `writes` writes; otherwise -1
 };
 
 /// Treatment of a call in the second run: `run` executes it, `give` provides its kept outputs, and `skip` omits it.
@@ -67,8 +67,8 @@ struct Step {
   uint32_t writes = 0;
 };
 
-/// The operators that a region (one call of a checkpointed function) called, the storages that they read and wrote, and
-/// the storages that autograd saved. This information determines which operators a second run can omit. Tensors are
+/// A record of one call of a checkpointed function (a region): its operators, the storages that they read and wrote,
+/// and the storages that autograd saved. This information determines which operators a second run can omit. Tensors are
 /// identified by their storages.
 class RegionTrace {
  public:
@@ -82,7 +82,7 @@ class RegionTrace {
   /// Returns: the recorded call; valid until the next call is added
   TracedCall& add(TracedCall call, const std::vector<at::Tensor>& outputs);
   bool keeps(size_t call) const { return calls_[call].kept; }
-  /// Returns whether an output of the call may have been written without an increase of its version.
+  /// Returns whether an output of the call may have been written without an increase of the output's version counter.
   bool written_unseen(size_t call) const;
   /// Excludes a call whose outputs have changed since the call.
   void cannot_keep(size_t call) { calls_[call].kept = false, calls_[call].barred = true; }
@@ -92,7 +92,8 @@ class RegionTrace {
 
   /// Returns the number of the storage if the region created it, and -1 otherwise. Valid until forget() is called.
   int32_t made(const c10::StorageImpl* storage) const;
-  /// Marks a storage that another part of the step keeps until backward anyway, so the budget does not count it.
+  /// Marks a storage that another part of the step keeps until backward anyway. The budget does not count such a
+  /// storage.
   void lives_anyway(int32_t storage) { storages_[static_cast<size_t>(storage)].bytes = 0; }
   void forget() { numbers_.clear(); }
 
@@ -126,8 +127,8 @@ class RegionTrace {
     int32_t maker = -1;   ///< the call that created it, or -1
     uint32_t writes = 0;  ///< number of in-place writes
     bool saved = false, looked_at = false;
-    bool changed = false;  ///< written after it was read, or by an operator with undeclared effects
-    bool unseen = false;   ///< its version may not reflect the change
+    bool changed = false;  ///< written after a read, or by an operator with undeclared effects
+    bool unseen = false;   ///< the change may not have increased its version counter
   };
   struct Saved {
     int32_t storage;

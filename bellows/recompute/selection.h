@@ -15,8 +15,8 @@
 
 namespace bellows::recompute::detail {
 
-/// While this object lives, regions ignore the operators and saved tensors of this thread. Guards around the regions
-/// still receive them.
+/// While this object exists, regions ignore the operators and the saved tensors of this thread. Guards around the
+/// regions still receive both.
 class PastRegions {
  public:
   PastRegions() { ++depth(); }
@@ -35,7 +35,7 @@ bool has_no_memory(const at::Tensor& tensor);
 /// One output of a call in the first run: either the tensor itself or only its metadata.
 struct KeptOutput {
   at::Tensor tensor;
-  uint32_t version = 0;  ///< version to provide; if the output is modified in place later, it cannot be provided
+  uint32_t version = 0;  ///< version that can be provided; later in-place writes prevent this
   /// Number of in-place writes by the region up to that version. The second run skips these writes.
   uint32_t writes = 0;
   /// A tensor with the same sizes, strides and dtype, but without memory. Access to its data throws.
@@ -56,9 +56,9 @@ struct KeptCall {
   Action action = Action::run;
   CheckpointPolicy policy = CheckpointPolicy::prefer_recompute;
   std::vector<KeptOutput> outputs;
-  /// If the surrounding guards keep the outputs, they are here and not in `outputs`.
+  /// If the surrounding guards keep the outputs, they are stored here and not in `outputs`.
   std::vector<torch::autograd::SavedVariable> elsewhere;
-  /// Generator states after a call that draws random numbers and that the second run omits.
+  /// The generator states after this call, if the call draws random numbers and the second run omits it.
   RandomStates random_after;
 
   bool modified() const;
@@ -104,7 +104,8 @@ class Selection {
   void keep_nothing() BELLOWS_REQUIRES(mutex_);
   void give_whole_calls_only() BELLOWS_REQUIRES(mutex_);
   void hand_to_guards_around() BELLOWS_REQUIRES(mutex_);
-  /// Not checked: after finish(), the calls change only in never_skip(), between two second runs.
+  /// Excluded from the thread-safety analysis: after finish(), only never_skip() changes the calls, between two second
+  /// runs.
   const std::vector<KeptCall>& finished_calls() const BELLOWS_NO_THREAD_SAFETY_ANALYSIS { return calls_; }
   bool budgeted() const { return fraction_ || plan_; }
 
@@ -120,7 +121,7 @@ class Selection {
   std::vector<KeptCall> calls_ BELLOWS_GUARDED_BY(mutex_);
   int64_t planned_bytes_ BELLOWS_GUARDED_BY(mutex_) = 0;
   bool other_calls_ BELLOWS_GUARDED_BY(mutex_) = false;
-  bool skips_ = false;  ///< not guarded: the region calls finish(), skips() and never_skip() under its own lock
+  bool skips_ = false;  ///< not guarded, because the region holds its lock when it calls functions that use it
 };
 
 }  // namespace bellows::recompute::detail

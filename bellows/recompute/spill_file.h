@@ -11,10 +11,10 @@ namespace bellows::recompute::detail {
 
 /// An unlinked temporary file that is divided into allocated and free parts. The system deletes the file when the
 /// process ends for any reason.
-/// Threads: safe
+/// Threads: thread-safe
 class SpillFile {
  public:
-  /// Throws: c10::Error if the folder is not writable, or if less than `reserve_bytes` are free
+  /// Throws: c10::Error if the folder is not writable, or if fewer than `reserve_bytes` bytes are free
   SpillFile(std::string folder, int64_t reserve_bytes);
   /// Allocates a part of the file. Its size is rounded up to complete pages.
   /// Returns: the offset of the part
@@ -29,7 +29,7 @@ class SpillFile {
   int64_t peak_bytes() const;
 
  private:
-  UnlinkedTempFile file_;  ///< not guarded: it grows under the lock, and its descriptor never changes
+  UnlinkedTempFile file_;  ///< not guarded: it grows only under the lock, and its descriptor never changes
   mutable Mutex mutex_;
   std::map<int64_t, int64_t> free_ BELLOWS_GUARDED_BY(mutex_);  ///< offset → size; adjacent parts are merged
   int64_t end_ BELLOWS_GUARDED_BY(mutex_) = 0;  ///< end of the area that has been allocated at least once

@@ -37,8 +37,8 @@ class SpilledTensor final : public tap::PackedTensor, public std::enable_shared_
   Place place_ = Place::queued;
   int64_t offset_ = -1;  ///< offset in the file
   at::Tensor tensor_;    ///< set in the states queued, writing and memory
-  /// Data pointer of tensor_. It is fetched early, because pending operators that read the tensor may block access to
-  /// it later.
+  /// Data pointer of tensor_. It is stored early, because access to the data may throw later while pending operators
+  /// read the tensor.
   const void* data_;
   bool ahead_ = false;  ///< the tensor was read ahead and has not been requested yet
   std::exception_ptr error_;
@@ -46,7 +46,7 @@ class SpilledTensor final : public tap::PackedTensor, public std::enable_shared_
 };
 
 /// The file, the thread that writes and reads it, and the tensors in the order in which forward saved them.
-/// Threads: safe
+/// Threads: thread-safe
 class SpillStore : public std::enable_shared_from_this<SpillStore> {
  public:
   SpillStore(const std::string& folder, int64_t reserve_bytes, int64_t in_flight_bytes);
@@ -54,7 +54,7 @@ class SpillStore : public std::enable_shared_from_this<SpillStore> {
   SpillStore(const SpillStore&) = delete;
   SpillStore& operator=(const SpillStore&) = delete;
 
-  /// Queues a tensor for writing. If too many bytes are waiting to be written, it first waits.
+  /// Queues a tensor for writing. If too many bytes are waiting to be written, the function first waits.
   /// Params: tensor – a CPU tensor that is dense, with any order of dimensions
   std::shared_ptr<tap::PackedTensor> put(const at::Tensor& tensor);
   void wait_until_written();
@@ -73,7 +73,7 @@ class SpillStore : public std::enable_shared_from_this<SpillStore> {
     bool ending BELLOWS_GUARDED_BY(mutex) = false;
   };
 
-  /// Not checked: the analysis cannot tell that `shared` is the state of `store`.
+  /// Excluded from the thread-safety analysis, which cannot detect that `shared` is the state of `store`.
   static void run(const std::shared_ptr<Shared>& shared, SpillStore* store) BELLOWS_NO_THREAD_SAFETY_ANALYSIS;
   void write_next(const Item& item) BELLOWS_REQUIRES(shared_->mutex);
   void read_next(const Item& item) BELLOWS_REQUIRES(shared_->mutex);

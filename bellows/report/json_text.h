@@ -5,8 +5,8 @@
 
 namespace bellows {
 
-/// Serializes a JSON value. Bytes that are not UTF-8, for example in file names, become U+FFFD. Json::dump() with its
-/// default arguments throws instead.
+/// Serializes a JSON value. Bytes that are not UTF-8, for example in file names, become U+FFFD. In contrast,
+/// Json::dump() throws with its default arguments.
 template <class Json>
 std::string json_text(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);

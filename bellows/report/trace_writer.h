@@ -12,7 +12,7 @@ namespace bellows {
 /// A completed event on a timeline.
 struct TraceEvent {
   std::string name;
-  std::string category;  ///< "op", "data", "step"
+  std::string category;  ///< such as "op", "data" or "step"
   double start_us = 0;   ///< microseconds on the clock of trace_now_us()
   double duration_us = 0;
   uint64_t thread = 0;    ///< row in the viewer; 0: the row of the calling thread

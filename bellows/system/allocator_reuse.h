@@ -8,7 +8,8 @@ namespace bellows {
 /// process ends. Without glibc, the function has no effect.
 /// Numerics: no effect
 /// Cost:     after a peak, the memory of the process does not shrink
-/// Threads:  any; call the function early, so that early allocations are reused, too
+/// Threads:  may be called from any thread. Call it at the start of the program, so that the first allocations are
+///           reused, too
 void keep_freed_memory();
 
 }  // namespace bellows

@@ -25,7 +25,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   /// Cost:   one system call
   /// Throws: c10::ValueError if the file is shorter now than when it was opened. If the file was replaced or removed,
-  ///         the function does not throw, because its data stays mapped
+  ///         the function does not throw, because the old data stays mapped
   void check_size() const;
   const std::string& path() const { return path_; }
 

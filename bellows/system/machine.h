@@ -8,8 +8,8 @@ namespace bellows {
 
 /// The machine and the libtorch that this process uses. Measurement reports include these values.
 struct Machine {
-  std::string cpu;               ///< "Intel(R) Xeon(R) Processor"
-  std::string cpu_family_model;  ///< "6/207"; empty if the CPU does not report it
+  std::string cpu;               ///< model name, such as "Intel(R) Xeon(R) Processor"
+  std::string cpu_family_model;  ///< such as "6/207"; empty if the CPU does not report it
   int64_t cores = 0;             ///< physical cores of the machine
   int64_t hardware_threads = 0;  ///< hardware threads that this process may run on
   double cpu_quota = 0;          ///< CPU time that the container may use, in CPUs; 0: no limit
@@ -17,8 +17,8 @@ struct Machine {
   std::vector<std::string> isa;
   int64_t memory_bytes = 0;  ///< installed memory, or the container's limit if that is smaller
   int64_t memory_available_bytes = 0;
-  std::string os;             ///< "Debian GNU/Linux 12 (bookworm), Linux 6.1.0, x86_64"
-  std::string libtorch;       ///< version: "2.11.0"
+  std::string os;             ///< such as "Debian GNU/Linux 12 (bookworm), Linux 6.1.0, x86_64"
+  std::string libtorch;       ///< version, such as "2.11.0"
   std::string libtorch_path;  ///< path of the loaded library
   int64_t torch_threads = 0;  ///< intra-op threads of libtorch
 

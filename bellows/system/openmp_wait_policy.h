@@ -4,8 +4,8 @@ namespace bellows {
 
 /// Restarts the program with GOMP_SPINCOUNT=20000, unless the environment sets a wait policy for OpenMP threads
 /// (GOMP_SPINCOUNT, OMP_WAIT_POLICY). The restart is necessary because libgomp reads the variable before main(). With
-/// libgomp's default spin count, libtorch programs take 5× to 10× as long as soon as another program uses the cores.
-/// The function returns if no restart is needed, or if the restart fails.
+/// libgomp's default spin count, a libtorch program takes 5× to 10× as much time when another program uses the same
+/// cores. The function returns only if no restart is needed, or if the restart fails.
 /// Params: argv – the arguments of main()
 /// Threads: call this function first in main(), before other threads exist
 void set_openmp_wait_policy(char** argv);

@@ -8,7 +8,7 @@ namespace bellows {
 /// A pipe whose destructor closes both ends. Both ends are close-on-exec.
 class Pipe {
  public:
-  /// Params: who – prefix of the error message: "launch"
+  /// Params: who – prefix of the error message, such as "launch"
   /// Throws: c10::Error if the system cannot create a pipe
   explicit Pipe(const char* who);
   ~Pipe();
@@ -17,7 +17,7 @@ class Pipe {
 
   int read_end() const { return ends_[0]; }
   int write_end() const { return ends_[1]; }
-  /// Transfers ownership of the end to the caller, who must close it.
+  /// Each function transfers ownership of one end to the caller, who must close it.
   int take_read_end() { return std::exchange(ends_[0], -1); }
   int take_write_end() { return std::exchange(ends_[1], -1); }
 

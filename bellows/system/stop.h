@@ -15,7 +15,7 @@ class Stopped : public std::runtime_error {
 
 /// Interrupts all waits of the process for servers, compilers and other ranks. Running computations continue. To stop a
 /// training run, call Trainer::request_stop().
-/// Threads: any; may be called from a signal handler
+/// Threads: may be called from any thread and from a signal handler
 void request_stop() noexcept;
 /// Returns true after request_stop(), until clear_stop() is called. A signal handler may call this function.
 bool stop_requested() noexcept;
@@ -29,7 +29,7 @@ void throw_if_stopped(const std::string& what);
 class LongWait {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Params: what – completes the message "waiting for …": "rank 3"
+  /// Params: what – completes the message "waiting for …", such as "rank 3"
   ///         note – additional text of the message, such as the time limit of the wait; may be empty
   explicit LongWait(std::string what, std::string note = {}) : what_(std::move(what)), note_(std::move(note)) {}
 
@@ -38,7 +38,7 @@ class LongWait {
   void check();
   /// Logs the message if the wait has taken ten seconds and nothing was logged yet. check() calls this function, too.
   void note();
-  /// Restarts the period of ten seconds. Call this function after progress.
+  /// Restarts the period of ten seconds. Call this function whenever there is progress.
   void restart() { begin_ = Clock::now(), said_ = false; }
   /// Sleeps for `time`, and repeatedly calls check().
   void sleep(std::chrono::milliseconds time);

@@ -20,9 +20,9 @@ std::string no_thread_message(const std::system_error& error);
 /// Throws: c10::Error if the system cannot start that many threads
 void check_threads(int count);
 
-/// Starts a thread. Call this function before you add work to the thread's queue. Otherwise, remove the work if this
-/// function throws.
-/// Params: purpose – prefix of the error message: "checkpoint"
+/// Starts a thread. Call this function before you add work to the thread's queue. If you add work first, remove it
+/// again if this function throws.
+/// Params: purpose – prefix of the error message, such as "checkpoint"
 ///         Thread  – std::thread or std::jthread
 /// Throws: c10::Error if the system cannot start a thread, because a limit of threads or memory is reached
 template <class Thread = std::thread, class Function>

@@ -6,13 +6,13 @@
 
 namespace bellows {
 
-/// Returns whether only this user and root can change a file. For this, one of them must own the file, and neither the
-/// group nor others may have write permission.
+/// Returns whether only this user and root can change a file. This is the case if one of them owns the file, and only
+/// the owner has write permission.
 bool is_trusted(const struct stat& status);
 
 /// Checks whether other users can replace a folder or the files in it. The function first resolves symbolic links. Then
-/// it checks owner and mode of the folder and its parents. It stops after the first parent that only this user can
-/// change or that is sticky, such as /tmp.
+/// it checks the owner and the mode of the folder and of its parents. It stops after the first parent that only this
+/// user can change or that is sticky, such as /tmp.
 /// Returns: a message with the problem and its solution, or "" if there is no problem
 std::string distrust_of(const std::string& folder);
 

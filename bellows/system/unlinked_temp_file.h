@@ -10,8 +10,9 @@ namespace bellows {
 /// Threads: do not use the object on other threads while grow() runs
 class UnlinkedTempFile {
  public:
-  /// Params: folder – where to create the file; if empty, $TMPDIR or /tmp. Some systems keep /tmp in memory
-  ///         user – prefix of error messages: "offload"
+  /// Params: folder – folder in which the file is created. If empty, $TMPDIR is used, or /tmp if TMPDIR is not set. On
+  ///                  some systems, /tmp is in memory
+  ///         user – prefix of error messages, such as "offload"
   /// Throws: c10::Error if the folder is missing or not writable
   UnlinkedTempFile(std::string folder, std::string user);
   ~UnlinkedTempFile();

@@ -13,18 +13,18 @@ struct AllocationEvent {
   int64_t current_bytes = 0;  ///< total size of all counted blocks after this event
 };
 
-/// Receives all CPU allocations and deallocations of the process.
+/// Receives an event for each CPU allocation and deallocation of the process.
 /// Threads: called concurrently, on the thread that allocates or frees. Blocks that the listener itself allocates are
 ///          counted but not reported. The listener must not add or remove listeners
 class AllocationListener {
  public:
   virtual ~AllocationListener() = default;
-  /// Exceptions are dropped, because freeing memory must not fail.
+  /// Exceptions that this function throws are ignored, because freeing memory must not fail.
   virtual void on_allocation(const AllocationEvent& event) = 0;
 };
 
-/// Registers a listener for the whole process while the guard exists. Installs the counting allocator. When the
-/// destructor returns, no call of the listener is in progress.
+/// Registers a listener for the whole process while the guard exists. The constructor installs the counting allocator.
+/// When the destructor returns, no call of the listener is in progress.
 class AllocationGuard {
  public:
   /// Throws: c10::ValueError if `listener` is null; c10::Error if install_cpu_allocator() throws it
@@ -49,8 +49,8 @@ struct AllocationCounters {
 /// Permanently replaces libtorch's CPU allocator with a counting allocator. Both allocators use c10::alloc_cpu.
 /// - Counted: all blocks that c10's CPU allocator allocates after this call, for tensors and for scratch memory of
 ///   kernels.
-/// - Not counted: earlier blocks, internal buffers of oneDNN and MKL, and the C++ heap. For this reason, also report
-///   the RSS.
+/// - Not counted: earlier blocks, internal buffers of oneDNN and MKL, and the C++ heap. The resident set size (RSS) of
+///   the process includes these, so report it, too.
 /// Cost:    a few atomic operations per allocation; measured by bench/taps
 /// Threads: thread-safe; further calls are cheap and do nothing
 /// Throws:  c10::Error if the current CPU allocator is not libtorch's own

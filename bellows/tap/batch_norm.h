@@ -17,7 +17,7 @@ using BatchNormFunction = std::function<at::Tensor(const BatchNormCall& call)>;
 
 /// Replaces at::batch_norm in training mode with `function` for all calls whose key is `key`. The key of a call is its
 /// running mean, or its weight if there is no running mean. A null function ends the replacement. The function is
-/// called above autograd and must provide its own gradient. All other calls are unchanged, including all calls in
+/// called above autograd and must provide the gradient itself. All other calls are unchanged, including all calls in
 /// evaluation mode.
 /// Params:  key – compared by identity. Module::to() preserves the identity, but Module::clone() does not
 /// Cost:    one lookup per call in training mode, after the first replacement

@@ -11,7 +11,8 @@ class Deferral {
   virtual ~Deferral() = default;
   /// Runs all pending operators. While they run, this client and the taps above it are removed from the thread.
   virtual void sync() = 0;
-  /// Turns deferral off with false, and on again with true. Calls must be paired, and pairs may nest.
+  /// Turns deferral off (false) or on again (true). Each call with false needs a later call with true. Such pairs of
+  /// calls can be nested.
   virtual void set_deferring(bool on) = 0;
 };
 

@@ -10,7 +10,8 @@
 
 namespace bellows::tap {
 
-/// An operator, autograd node or user scope that is running. Valid only during the call that receives it.
+/// An operator, autograd node or user scope that is running. The event is valid only during the call of the observer
+/// that receives it.
 struct OpEvent {
   enum class Kind { op, backward_node, torchscript, user_scope };
 
@@ -27,7 +28,7 @@ struct OpEvent {
   int64_t sequence_number = -1;
   uint64_t thread_id = 0;          ///< libtorch's logical thread number
   uint64_t forward_thread_id = 0;  ///< backward nodes only
-  double start_us = 0;             ///< trace_now_us() before the operator; set if `needs().times`
+  double start_us = 0;             ///< trace_now_us() when the operator starts; set if `needs().times`
 
   /// Returns a name such as "aten::add.Tensor".
   /// Cost: allocates one string

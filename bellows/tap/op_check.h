@@ -10,9 +10,9 @@ namespace bellows::tap {
 /// to the caller of the operator, and nothing is changed. Typical checks are "no random operator before seeding" and
 /// "no implicit synchronization".
 ///
-/// The check runs at the top of the dispatcher, above autocast and autograd. It first receives the user's call
-/// (aten::linear), then the operators that this call consists of. Kernels and results are the same as without a check.
-/// Operators that check() itself or a client of an OpTap calls are not checked.
+/// The check runs at the top of the dispatcher, above autocast and autograd. It first receives the operator that the
+/// user calls, such as aten::linear, and then the operators of which it consists. Kernels and results are the same as
+/// without a check. Operators that check() itself or a client of an OpTap calls are not checked.
 /// Threads: called on each thread where the check is installed or to which its context was carried (autograd's workers,
 ///          tap::ContextGuard). Calls may be concurrent
 class OpCheck {

@@ -17,7 +17,7 @@ namespace bellows::tap {
 /// contain other values, such as those of the TorchScript interpreter.
 using Stack = std::vector<c10::IValue>;
 
-/// The operator of one call. It is cheap to create, and is valid only during the call.
+/// The operator of one call. An OpRef is cheap to create, and is valid only during the call.
 class OpRef {
  public:
   explicit OpRef(const c10::OperatorHandle& handle) : handle_(handle) {}

@@ -19,7 +19,7 @@ namespace bellows::tap {
 /// sync().
 c10::intrusive_ptr<c10::StorageImpl> make_pending_storage(size_t nbytes, c10::Device device);
 
-/// True until fulfil() is called for a storage that make_pending_storage() created.
+/// Returns true until fulfil() is called for a storage that make_pending_storage() created.
 bool is_pending(const c10::StorageImpl& storage);
 
 /// Moves memory, allocator and size of `computed` into `pending`. Afterwards, all tensors with this storage have data.
@@ -29,14 +29,15 @@ void fulfil(c10::StorageImpl& pending, c10::StorageImpl& computed);
 void abandon(c10::StorageImpl& pending, const std::string& why);
 
 /// Creates a tensor with a given storage without running an operator.
-/// Params: keys – keys of an existing tensor of the same kind. The usual constructors derive the keys from the current
-///                inference mode, which may have changed since then
+/// Params: keys – dispatch keys of an existing tensor of the same kind. This function does not derive the keys from the
+///                current inference mode, as libtorch's constructors do
 at::Tensor tensor_over(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, at::IntArrayRef sizes,
                        at::IntArrayRef strides, int64_t offset, bool wrapped_number);
 
 /// The storages that the pending operators of one client read or write. Until open(), accesses to their data throw a
 /// c10::Error that mentions sync(). Without this error, a write could come too early, or a read could return an old
-/// value. If several clients hold a storage at the same time, it is not guarded, so that threads can share weights.
+/// value. If several clients hold a storage at the same time, accesses to this storage do not throw, so that threads
+/// can share weights.
 /// Threads: use each object on one thread at a time; different objects may be used concurrently
 class StorageHolds {
  public:
@@ -45,11 +46,11 @@ class StorageHolds {
   StorageHolds(const StorageHolds&) = delete;
   StorageHolds& operator=(const StorageHolds&) = delete;
 
-  /// Holds a storage until release(). Call this function once per storage. It reserves the address of the storage but
-  /// does not keep the data alive.
+  /// Holds a storage until release(). Call this function once per storage. The object reserves the address of the
+  /// storage but does not keep the data alive.
   void hold(const c10::Storage& storage, bool guarded);
-  /// Ends the guarding. Call this function when the pending operators run. Until release(), holds of other clients do
-  /// not guard these storages again.
+  /// Makes the data of all held storages accessible again. Call this function when the pending operators run. The
+  /// storages then stay accessible until release(), even if another client holds them, too.
   void open();
   void release();
 

@@ -11,14 +11,14 @@
 /// Internal: implements SavedTensorTap's rules for layouts and duplicates.
 namespace bellows::tap {
 
-/// Sizes, strides and dtype of a saved tensor, from which it can be restored.
+/// The sizes, strides and dtype of a saved tensor. With them, the tensor can be restored from its unpacked form.
 struct SavedLayout {
   explicit SavedLayout(const at::Tensor& tensor);
   /// Returns the tensor without its expanded dimensions (stride 0), so that it contains each element once.
   at::Tensor compact(const at::Tensor& tensor) const;
-  /// Returns `unpacked`, which has compact sizes, with the dtype, device, sizes and strides of the saved tensor.
+  /// Converts `unpacked`, which has compact sizes, to the dtype, device, sizes and strides of the saved tensor.
   at::Tensor restore(const at::Tensor& unpacked) const;
-  /// True if no two elements of the compact tensor share memory. Other tensors cannot be restored.
+  /// Returns true if no two elements of the compact tensor share memory. Other tensors cannot be restored.
   bool restorable() const;
 
   at::DimVector sizes, strides, compact_sizes;

@@ -12,8 +12,8 @@ class PackedTensor {
  public:
   virtual ~PackedTensor() = default;
   /// Returns a tensor with the sizes of the packed tensor. Dtype, device and strides may differ, because the tap
-  /// restores them. Called in backward once for each place that saved the tensor. It runs in no-grad mode, on the
-  /// thread that runs the node.
+  /// restores them. This function is called in backward, once for each place that saved the tensor. It runs in no-grad
+  /// mode, on the thread that runs the autograd node.
   virtual at::Tensor unpack() = 0;
 };
 
@@ -25,9 +25,9 @@ class PackedTensor {
 /// - Parameters (leaves that require gradients) and views of parameters are not passed to the client, because they stay
 ///   in memory anyway.
 /// - Tensors without strided storage (sparse, oneDNN) are not passed to the client. The same applies to tensors whose
-///   elements overlap in memory, except by expand().
-/// - The unpacked tensor receives the dtype, device and strides of the saved tensor. Expanded tensors are packed with
-///   each element once: the size of dimensions with stride 0 is 1.
+///   elements overlap in memory, unless expand() alone causes the overlap.
+/// - The unpacked tensor receives the dtype, device and strides of the saved tensor. In expanded tensors, dimensions
+///   with stride 0 are reduced to size 1, so that each element is packed only once.
 ///
 /// If a saved tensor is modified in place before backward, the same error is raised as without a tap.
 /// Threads: called on each thread where the tap is installed or to which its context was carried (autograd's workers,
@@ -40,8 +40,8 @@ class SavedTensorTap {
   /// Returns: the replacement, or null to decline. If a client declines, the next outer client is called. If all
   ///          clients decline, the tensor is saved unchanged
   virtual std::shared_ptr<PackedTensor> pack(const at::Tensor& tensor) = 0;
-  /// Return false to receive a tensor each time it is saved. Clients that count saved tensors need this, because
-  /// whether two saved tensors share memory can differ between runs.
+  /// Return false to receive a tensor each time it is saved. Clients that count saved tensors need this. Two saved
+  /// tensors can share memory in one run and not in another run, so the count would otherwise differ.
   virtual bool packs_once() const { return true; }
 };
 
@@ -61,10 +61,11 @@ class SavedTensorGuard {
   std::shared_ptr<void> node_;
 };
 
-/// Whether a client is installed on this thread, so that saved tensors may be replaced.
+/// Returns whether a client is installed on this thread, so that saved tensors may be replaced.
 bool saved_tensor_tap_installed();
 
-/// True inside PackedTensor::unpack() if the backward pass records a graph for second derivatives (create_graph).
+/// Returns true inside PackedTensor::unpack() if the backward pass records a graph for second derivatives
+/// (create_graph).
 bool unpacking_for_graph();
 
 /// Replaces the process's autograd engine with an engine that supports saved-tensor taps. The new engine reuses the
@@ -74,7 +75,8 @@ bool unpacking_for_graph();
 ///          torch
 void install_saved_tensor_taps();
 
-/// Whether another part of the process has installed its own autograd engine. Saved-tensor taps then do not work.
+/// Returns whether another part of the process has installed its own autograd engine. Saved-tensor taps then do not
+/// work.
 bool foreign_autograd_engine();
 
 }  // namespace bellows::tap

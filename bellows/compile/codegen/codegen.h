@@ -23,7 +23,7 @@ struct KernelCode {
     int64_t unit_bytes = 0;
   };
   std::vector<Function> functions{};
-  size_t scratch_bytes = 0;  ///< for values that one function passes to another
+  size_t scratch_bytes = 0;  ///< scratch memory for values that one function passes to another
 };
 
 /// Generates code for an expression. Shapes and strides are constants in the code. Numbers are read when the code runs.
@@ -31,8 +31,8 @@ struct KernelCode {
 /// The code iterates over rows or columns, depending on which elements are adjacent in memory. Adjacent loops are
 /// merged. The innermost loop is written so that the compiler vectorizes it. bf16 and half are computed in float. Sums
 /// of floats are computed in parts, and the parts are added in double.
-/// Returns:  nothing if the expression is not supported. This is the case for 16 or more loops, a loop without
-///           iterations, and a type that generated code does not support. It is also the case if an operand would be
+/// Returns:  nothing if the expression is not supported. This is the case if it has 16 or more loops, a loop without
+///           iterations, or a type that generated code does not support. It is also the case if an operand would be
 ///           written before its last read, or an element would be updated more than once
 /// Numerics: exp, expm1, log, log1p, tanh and erf of floats differ from libtorch's by at most 5 units in the last place
 ///           (tests/compile)
@@ -43,7 +43,7 @@ std::optional<KernelCode> generate(const graph::Expression& expression);
 /// the combined work of these loop nests.
 std::optional<KernelCode> generate(const std::vector<graph::Expression>& expressions);
 
-/// Returns a source text that contains each of these functions once.
+/// Returns source text that contains each function of these kernels once.
 std::string source_of(const std::vector<const KernelCode*>& kernels);
 
 }  // namespace bellows::compile_detail

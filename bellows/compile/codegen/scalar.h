@@ -6,7 +6,8 @@
 
 namespace bellows::compile_detail {
 
-/// Returns the C++ type for terms of this type, or for memory with elements of this type.
+/// value_type() returns the C++ type of a term of the given type. memory_type() returns the C++ type of its elements in
+/// memory.
 const char* value_type(c10::ScalarType type);
 const char* memory_type(c10::ScalarType type);
 
@@ -14,7 +15,7 @@ const char* memory_type(c10::ScalarType type);
 std::string converted(const std::string& text, c10::ScalarType from, c10::ScalarType to);
 /// Returns a value as a C++ literal.
 std::string literal(double value, c10::ScalarType type);
-/// Returns code that computes a term from `a`, `b` and `c`. It does not support leaves and reductions.
+/// Returns code that computes a term from `a`, `b` and `c`. The term must not be a leaf or a reduction.
 /// Params: from – the type of `a`
 std::string applied(const graph::Term& term, c10::ScalarType from, const std::string& a, const std::string& b,
                     const std::string& c);
@@ -22,16 +23,17 @@ std::string applied(const graph::Term& term, c10::ScalarType from, const std::st
 /// the code.
 /// Params: otherwise – code for all other exponents
 std::string power(const std::string& base, double exponent, const std::string& otherwise);
-/// Whether computing this function twice costs more than storing its result.
+/// Returns whether computing this function twice costs more than storing its result.
 bool is_expensive(graph::Function function);
 
-/// The code of a reduction. Partial results are computed in vector code and then combined into the total.
+/// The code of a reduction. The generated loop computes partial results in vector code and then combines them into the
+/// total.
 struct ReductionCode {
   std::string part_type, total_type;  ///< float sums and products have a total in double
   std::string start;                  ///< initial value of partial results and total
   std::string clause;                 ///< reduction operator for `omp simd`
   std::string joined(const std::string& total, const std::string& part) const;
-  bool watches_nan = false;  ///< NaN must be detected separately, because comparisons ignore it
+  bool watches_nan = false;  ///< NaN must be detected separately, because comparisons ignore NaN
   graph::Function function = graph::Function::sum;
 };
 ReductionCode reduction_code(const graph::Term& term);

@@ -8,8 +8,8 @@
 
 namespace bellows::compile_detail {
 
-/// Several phases with the same code. One function computes the elements of all these phases. The updates of an
-/// optimizer use tables.
+/// Several phases with the same code. One function computes the elements of all these phases. For example, the updates
+/// of many parameters in an optimizer step become one table.
 struct Table {
   static constexpr int64_t block = 4096;  ///< elements per unit of work
 
@@ -20,15 +20,15 @@ struct Table {
       int64_t offset_bytes = 0;
     };
     int64_t places = 0;
-    std::vector<Address> addresses{};  ///< of loads, followed by stores, in order
+    std::vector<Address> addresses{};  ///< addresses of all loads, followed by those of all stores
     std::vector<int> numbers{};
   };
-  Phase phase{};  ///< of the first item, with accesses and numbers counted from 0
+  Phase phase{};  ///< phase of the first item; its accesses and numbers are renumbered from 0
   Phase alone{};  ///< the original phase, used if the table has a single item
   std::vector<Item> items{};
 
   int64_t units() const;
-  /// Returns the table as C++ data for the function.
+  /// Returns the items as a C++ array, which the generated function reads.
   std::string text() const;
 };
 

@@ -27,14 +27,14 @@ class Library {
 
  private:
   void* handle_ = nullptr;
-  /// Stays open while the library is loaded. The loader sees `/proc/self/fd/N`. If N were reused, the loader could
-  /// return the wrong library.
+  /// Stays open while the library is loaded. The system's loader identifies the library by the path `/proc/self/fd/N`,
+  /// where N is this descriptor. If N were reused, the loader could return the wrong library.
   int fd_ = -1;
 };
 
 struct KernelCacheOptions {
-  /// Folder of the cache. If empty: $BELLOWS_CACHE/kernels, else $XDG_CACHE_HOME/bellows/kernels, else
-  /// ~/.cache/bellows/kernels
+  /// Folder of the cache. If empty, it is $BELLOWS_CACHE/kernels if this variable is set, otherwise
+  /// $XDG_CACHE_HOME/bellows/kernels, or else ~/.cache/bellows/kernels
   std::string folder = "";
   int64_t limit_bytes = 256 * 1024 * 1024;  ///< total size of all entries; the least recently used are evicted
 };
@@ -52,7 +52,7 @@ class KernelCache {
  public:
   explicit KernelCache(KernelCacheOptions options = {});
 
-  /// Whether a compiler is available. If there is none, a warning is logged once.
+  /// Returns whether a compiler is available. If there is none, a warning is logged once.
   bool can_compile() const { return compiler_.has_value(); }
   /// Returns the library that is compiled from `source`.
   /// Throws: c10::Error if there is no compiler, or if KernelCompiler::compile() throws it

@@ -6,7 +6,7 @@
 
 namespace bellows::compile_detail {
 
-/// The system's C++ compiler, which compiles generated kernels.
+/// A C++ compiler of this system, which compiles generated kernels.
 struct KernelCompiler {
   std::string path;      ///< path of the compiler's executable
   std::string identity;  ///< version, flags and target processor
@@ -21,7 +21,7 @@ struct KernelCompiler {
 
   /// Compiles a source and returns the content of the shared library. When this process ends, even if it is killed, its
   /// child processes are killed and its temporary folder is deleted.
-  /// Params:  stop – aborts the child processes
+  /// Params:  stop – request to end the child processes
   /// Threads: thread-safe; each call has separate child processes
   /// Throws:  c10::Error if compilation fails (the message has the first lines of the compiler's output), takes too
   ///          long, or is stopped

@@ -13,21 +13,21 @@ namespace bellows::compile_detail {
 /// Statistics of code generation for a program.
 struct KernelReport {
   int64_t kernels = 0;    ///< instructions with a generated kernel
-  int64_t functions = 0;  ///< number of different functions
-  int64_t left = 0;       ///< groups that libtorch's operators compute
+  int64_t functions = 0;  ///< different functions in the generated code
+  int64_t left = 0;       ///< groups without a kernel, which libtorch's operators compute
   double compile_s = 0;
   std::string to_text() const;
 };
 
-/// Whether generated code is likely to be fast. It needs enough units of work for all threads, and mostly sequential
-/// memory accesses.
+/// Returns whether generated code is likely to be fast. It needs enough units of work for all threads, and mostly
+/// sequential memory accesses.
 bool is_worth_generating(const graph::Expression& expression);
 
 /// Generates kernels for groups and for supported individual operators. Each source contains many functions, and
 /// sources are compiled in parallel. If a source cannot be compiled, libtorch's operators compute its groups. The
 /// reason is logged once per process.
 /// Threads: thread-safe
-/// Throws:  c10::Error if it is stopped
+/// Throws:  c10::Error if `stop` is requested
 KernelReport generate_kernels(graph::Program& program, KernelCache& cache, const std::stop_token& stop = {});
 
 }  // namespace bellows::compile_detail

@@ -10,24 +10,25 @@ namespace bellows::compile_detail {
 
 /// Statistics on the use of oneDNN in a program.
 struct OnednnReport {
-  int convolutions = 0;  ///< convolution passes: forward and each gradient
+  int convolutions = 0;  ///< convolutions; forward and each gradient are counted separately
   int norms = 0, pools = 0;
   int linears = 0;
   int followed = 0;  ///< operators that work directly on channels-last images
   int fused = 0;     ///< operators that became part of a convolution or linear
-  int reorders = 0;  ///< copies to a different memory order in each call
-  int packed = 0;    ///< copies to a different memory order, made only once in advance
+  int reorders = 0;  ///< copies to a different memory order that every call makes
+  int packed = 0;    ///< copies to a different memory order that are made only once, in advance
   std::string to_text() const;
 };
 
-/// Whether this library was built with oneDNN. If not, use_onednn() changes nothing.
+/// Returns whether this library was built with oneDNN. If not, use_onednn() changes nothing.
 bool has_onednn();
 
-/// Replaces convolutions, batch norms and pooling of images, and their gradients, with oneDNN primitives. Images stay
-/// in oneDNN's channels-last order between primitives, and in pointwise operators between primitives. If another
-/// operator reads such an image, the image is copied back once. Weights are packed for each primitive. Constant weights
-/// are packed once in advance, and all other weights are packed in each call. Linears with constant weights also become
-/// primitives, including the activations and additions that follow them.
+/// Replaces convolutions, batch norms and pooling of images, and their gradients, with oneDNN primitives. Between
+/// primitives, images stay in oneDNN's channels-last order. Pointwise operators between primitives work directly on
+/// this order. If any other operator reads such an image, the image is copied to its original order once. Weights are
+/// packed for each primitive. Constant weights are packed once in advance, and all other weights are packed in each
+/// call. Linears with constant weights also become primitives, including the activations and additions that follow
+/// them.
 /// Params:   program – must be in functional form (graph/passes/functionalize.h) and not have groups yet. Batch norms
 ///                     in evaluation mode must have the form that the pass "evaluation" produces
 /// Numerics: sums are computed in a different order than in libtorch. Compared with fp64, errors of convolutions are at

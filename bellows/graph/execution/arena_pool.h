@@ -11,9 +11,9 @@
 
 namespace bellows::graph::detail {
 
-/// A pool of arenas. The next program reuses an arena that was returned. Programs that run one after another therefore
-/// need only as much memory as the largest of them, and its pages are already mapped. The memory is freed with the last
-/// user of the pool.
+/// A pool of arenas. An arena is one block of memory for the values of a program. A program reuses an arena that an
+/// earlier program returned. Programs that run one after another therefore need only as much memory as the largest of
+/// them, and the pages of this memory are already mapped. The memory is freed when the last user releases the pool.
 /// Threads: thread-safe
 class ArenaPool {
  public:
@@ -22,7 +22,7 @@ class ArenaPool {
     size_t bytes = 0;
   };
 
-  /// Returns the process-wide pool. It exists while it is referenced.
+  /// Returns the pool of this process. The pool exists while at least one user holds a pointer to it.
   static std::shared_ptr<ArenaPool> shared();
 
   /// Returns the smallest arena that is large enough. If there is none, it allocates a new arena, and frees the largest

@@ -8,9 +8,10 @@
 
 namespace bellows::graph {
 
-/// The memory of each value of a program. An update uses the memory of the value before it. All values that share
-/// memory form a block. Scratch memory and the blocks that kernels and matrix multiplications write share one arena.
-/// Two blocks overlap in the arena only if they are never needed at the same time.
+/// The memory of each value of a program. A value that an update computes uses the memory of the value that the update
+/// overwrites. All values that share memory form a block. Scratch memory and the blocks that kernels and matrix
+/// multiplications write share one arena. Two blocks overlap in the arena only if they are never needed at the same
+/// time.
 struct MemoryPlan {
   enum class Home : uint8_t {
     input,      ///< the buffer of an input
@@ -20,7 +21,7 @@ struct MemoryPlan {
     lent,       ///< like `output`, but in the arena: the caller releases it before the next run
     arena,
   };
-  static constexpr int end = INT_MAX;  ///< after the last instruction
+  static constexpr int end = INT_MAX;  ///< position after the last instruction
 
   struct Block {
     Home home = Home::allocated;
@@ -35,16 +36,16 @@ struct MemoryPlan {
   std::vector<int> block_of{};           ///< for each value; -1 if the value is never computed
   std::vector<size_t> scratch_offset{};  ///< for each instruction, in the arena
   size_t arena_bytes = 0;
-  size_t least_bytes = 0;  ///< lower bound of `arena_bytes`: the maximum number of bytes needed at the same time
+  size_t least_bytes = 0;  ///< lower bound of `arena_bytes`: largest number of bytes that are needed at the same time
 
   /// Creates a plan.
   /// Params: lent – for each output, whether it may be lent from the arena. If empty, no output is lent
   static MemoryPlan of(const Program& program, const std::vector<bool>& lent = {});
 };
 
-/// Call this function to test lifetimes. While it is on, new programs fill each block of the arena with NaN before its
-/// first and after its last instruction. They also fill scratch memory with NaN before each use. Reads that are too
-/// early or too late then become visible.
+/// Turns a test mode for lifetimes on or off. In this mode, new programs fill each block of the arena with NaN before
+/// the first and after the last instruction that needs it. They also fill scratch memory with NaN before each use. A
+/// read that is too early or too late then returns NaN.
 void poison_arenas(bool on);
 
 }  // namespace bellows::graph

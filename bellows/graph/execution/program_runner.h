@@ -11,9 +11,9 @@ namespace bellows::graph {
 /// pointers, and operators run through the dispatcher. A group without a kernel runs its own instructions.
 ///
 /// Tensors, lists and the arena are created once and reused in every call. Operators allocate their results. Results of
-/// kernels get new buffers, with one exception. Some results, such as gradients that zero_grad() drops, are always
-/// released before the next program begins. From the third call on, these results are lent from the arena while this
-/// remains true.
+/// kernels get new buffers, with one exception. Some results, such as gradients that zero_grad() drops, are released
+/// after each call, before any program begins. From the third call on, such a result uses memory of the arena, until a
+/// call in which it is not released in time.
 /// Numerics: bit-identical to calling the same operators one by one
 class ProgramRunner : public Executable {
  public:

@@ -13,7 +13,7 @@
 
 namespace bellows::graph::detail {
 
-/// The most recent buffer of one program output, and whether it is still referenced.
+/// The most recent buffer of one program output. It records whether the buffer is still referenced.
 /// Threads: belongs to one program. The returned storages may be released on any thread
 class OutputBuffer {
  public:
@@ -23,7 +23,7 @@ class OutputBuffer {
   /// Returns a storage over memory that is valid while `owner` lives.
   c10::Storage over(void* data, size_t nbytes, c10::Device device, std::shared_ptr<void> owner,
                     const std::shared_ptr<ArenaPool>& pool);
-  /// Whether the buffer was released after the run `last` and before any later run. The pool counts the runs.
+  /// Returns whether the buffer was released after the run `last` and before any later run. The pool counts the runs.
   bool came_back_after(uint64_t last) const { return returned_ && *returned_ == last; }
 
  private:
@@ -45,9 +45,11 @@ class RunnerMemory {
   void before(int instruction);
   /// Releases values that no later instruction needs.
   void after(int instruction);
-  /// Passes the outputs to the caller. Values that belong to inputs are written back if they are not already there.
+  /// Passes the outputs to the caller. Values that belong to inputs are copied to the buffers of these inputs, unless
+  /// they are already in these buffers.
   void finish(std::span<c10::Storage> outputs);
-  /// Replaces finish() if an instruction failed. Passes only the outputs that were complete before this instruction.
+  /// Call this function instead of finish() if an instruction failed. It passes to the caller only the outputs that
+  /// were complete before this instruction.
   void finish_before(int instruction, std::span<c10::Storage> outputs);
   /// Releases all memory that is not reused by the next run.
   void clear();
@@ -85,9 +87,9 @@ class RunnerMemory {
   const MemoryPlan& plan_;
   const bool poisoned_;
   std::vector<Block> blocks_;
-  std::vector<std::vector<int>> begins_, ends_;  ///< blocks, by instruction
-  std::vector<HandOut> hand_outs_;               ///< by output
-  std::vector<int> made_by_;                     ///< the instruction, by output
+  std::vector<std::vector<int>> begins_, ends_;  ///< for each instruction: blocks that it needs first or last
+  std::vector<HandOut> hand_outs_;               ///< for each output
+  std::vector<int> made_by_;                     ///< for each output: the instruction that computes it
   std::span<c10::Storage> inputs_;
   std::shared_ptr<ArenaPool> pool_;     ///< null if there is no arena
   std::shared_ptr<ArenaLease> leased_;  ///< set during a run

@@ -13,7 +13,7 @@
 
 namespace bellows::graph {
 
-/// The operations of generated code. Each iteration of the loops computes them on scalars. Functions that also exist in
+/// The operations of generated code. Each iteration of the loops executes them on scalars. Functions that also exist in
 /// <cmath> have the same name and meaning. `maximum`, `minimum` and the corresponding reductions propagate NaN. `round`
 /// rounds halves to even. Comparisons return bool.
 enum class Function : uint8_t {
@@ -94,25 +94,26 @@ struct Expression {
   bool operator==(const Expression& other) const = default;
 };
 
-/// Returns the expression of an instruction's operator. Indices of loads count the instruction's operands, in all
-/// arguments and including undefined operands. Indices of numbers count its arguments. Indices of stores count its
-/// results.
+/// Returns the expression of an instruction's operator. The index of a load is a position among the operands of all
+/// arguments, including undefined operands. The index of a number is a position among the arguments, and the index of a
+/// store is a position among the results.
 /// Returns: nothing unless the operator is a supported pointwise operator, reduction, softmax or normalization on dense
 ///          CPU tensors
 std::optional<Expression> expression_of(const Instruction& instruction);
 
-/// Returns the expression of a whole group as one loop nest. Values that the group computes and reads are not loaded.
-/// Indices of loads count the group's inputs, and indices of numbers count its numbers. Indices of stores count the
-/// outputs that are not updates. A store that is an update has the index of the input.
+/// Returns the expression of a whole group as one loop nest. Values that the group both computes and reads are not
+/// loaded. The index of a load is a position among the group's inputs, and the index of a number is a position among
+/// its numbers. The index of a store is a position among the outputs that are not updates. For an update, it is the
+/// position of the updated input.
 /// Returns: nothing if the group's instructions do not fit into one loop nest
 std::optional<Expression> expression_of(const Program& group);
 
 /// Returns the expressions of a group that consists of independent groups ("multi_tensor"), with the indices of the
-/// whole group. For any other group, the result contains its single expression. The result is empty if an expression is
-/// missing.
+/// whole group. For any other group, the result contains its single expression. The result is empty if there is no
+/// expression for one of the groups.
 std::vector<Expression> expressions_of(const Program& group);
 
-/// Whether expressions and generated code support memory of this type.
+/// Returns whether expressions and generated code support memory of this type.
 bool is_known_type(c10::ScalarType type);
 
 /// Returns the type in which ATen's CPU kernels compute values of this type.

@@ -30,7 +30,7 @@ class Maker {
   c10::ScalarType type = c10::kFloat;  ///< type of the computation
   bool bad = false;
 
-  /// Returns a result, by default the first. The dims of a pointwise operator's first result are its loops.
+  /// Returns a result, by default the first. In a pointwise operator, the dims of the first result are the loops.
   const Operand& result(size_t which = 0) const { return instruction.results[which].operands[0]; }
   /// Returns the tensor of an argument, or null if the tensor is undefined.
   const Operand* operand(int argument) const;
@@ -97,7 +97,8 @@ c10::ScalarType common_type(const Instruction& instruction);
 /// Returns the name of the pure operator: "aten::add.Tensor" for "aten::add_.Tensor". Other names are returned
 /// unchanged.
 std::string without_underscore(const OperatorFacts& op);
-/// Whether generated code supports this memory: on a CPU, of a supported type, without conjugate or negative bit.
+/// Returns whether generated code supports this memory: on a CPU, of a supported type, without conjugate or negative
+/// bit.
 bool is_dense(const Geometry& geometry);
 
 }  // namespace bellows::graph::detail

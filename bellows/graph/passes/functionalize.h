@@ -4,10 +4,10 @@
 
 namespace bellows::graph {
 
-/// Replaces in-place operators with pure operators. `add_` becomes an `add` whose result is the update. `_foreach_add_`
-/// becomes one `add` per tensor. Afterwards, pointwise operators are pure, so passes need not handle every variant of
-/// an operator. Operators whose pure form is not bit-identical, such as `mul_` of 16-bit floats by a number, are not
-/// replaced.
+/// Replaces in-place operators with pure operators, which do not write to their arguments. `add_` becomes an `add`
+/// whose result is the update. `_foreach_add_` becomes one `add` per tensor. Later passes therefore do not have to
+/// handle every variant of a pointwise operator. Operators whose pure form is not bit-identical, such as `mul_` of
+/// 16-bit floats by a number, are not replaced.
 /// Numerics: exact (tests/graph/functionalize_test.cpp)
 void functionalize(Program& program);
 

@@ -7,19 +7,20 @@
 
 namespace bellows::graph::detail {
 
-/// Combines the expressions of several instructions into one. Values that one instruction computes and another reads
-/// remain terms.
+/// Combines the expressions of several instructions into one. If one instruction reads a value that another one
+/// computes, it uses the term of this value instead of a load.
 class GroupWriter {
  public:
   /// Adds an instruction. The instructions whose values it reads must have been added before.
   /// Returns: false if the instruction does not fit. The group is then unchanged
   bool add(const Instruction& instruction);
   bool add(const Instruction& instruction, Expression expression);
-  /// Whether the combined expression can run as a whole. It cannot if a value may be read after it was overwritten.
+  /// Returns whether code for the combined expression is correct. It is not if a value might be read after it was
+  /// overwritten.
   bool is_sound() const;
 
-  /// Returns the combined expression. It has one store per computed value, in the order of `made`. Loads have indices
-  /// in `inputs`.
+  /// Returns the combined expression. It has one store per computed value, in the order of `made`. The indices of its
+  /// loads refer to inputs().
   const Expression& expression() const { return expression_; }
   const std::vector<ValueId>& inputs() const { return inputs_; }
   const std::vector<ValueId>& made() const { return made_; }
@@ -43,7 +44,7 @@ class GroupWriter {
 
   Expression expression_;
   std::vector<ValueId> inputs_, made_, roots_;
-  std::vector<int> term_of_;  ///< for each term of the added instruction: its index in the combined expression
+  std::vector<int> term_of_;  ///< for each term of the current instruction: its index in the combined expression
 };
 
 }  // namespace bellows::graph::detail

@@ -32,7 +32,7 @@ struct Pass {
   std::function<int64_t(Program&, const PassOptions&)> run;
 };
 
-/// Statistics of the passes.
+/// Statistics of a run of passes.
 struct PassReport {
   struct Row {
     std::string name;
@@ -54,7 +54,7 @@ const std::vector<Pass>& passes();
 /// Throws: c10::ValueError if the list has no pass with this name
 void insert_before(std::string_view name, Pass pass, std::vector<Pass>& list);
 
-/// Runs the passes in order. Passes that the options exclude are skipped.
+/// Runs the passes in order, except those that the options exclude.
 /// Throws: c10::ValueError if `without` contains a name that no pass has. With `check`: exceptions of Program::check(),
 ///         with the name of the pass
 PassReport run_passes(Program& program, const PassOptions& options = {}, std::span<const Pass> list = passes());

@@ -6,8 +6,8 @@
 
 namespace bellows::graph {
 
-/// Draws a program as a graph in Graphviz's DOT language. Each instruction is a node, each value is an edge that shows
-/// its shape, and groups are clusters.
+/// Draws a program as a graph in Graphviz's DOT language. Each instruction is a node. Each value is an edge with the
+/// shape of the value. Groups are clusters.
 std::string to_dot(const Program& program);
 
 /// Draws a program as a self-contained HTML page with an SVG image of the same graph, in layers from top to bottom.

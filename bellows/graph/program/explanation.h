@@ -19,13 +19,13 @@ struct Explanation {
   int64_t followed = 0;      ///< operators that matched a recording
   int64_t views = 0;         ///< followed operators that are views, which need no execution
   int64_t at_once = 0;       ///< followed operators that ran immediately: factories and random operators
-  int64_t barriers = 0;      ///< followed operators that ran immediately after all pending operators
+  int64_t barriers = 0;      ///< followed operators before which all pending operators ran
   int64_t deferred = 0;      ///< followed operators that became pending
   int64_t flushes = 0;       ///< number of times that pending operators ran
   int64_t programs = 0;      ///< programs that the back end was asked to prepare
   int64_t program_runs = 0;  ///< runs in which a prepared program replaced the operators
   int64_t results = 0;       ///< tensors that deferred operators computed
-  int64_t never_seen = 0;    ///< of these, tensors that were no longer referenced, so that they need not exist
+  int64_t never_seen = 0;    ///< those of these tensors that were no longer referenced when they were computed
   int64_t lifted = 0;        ///< numbers that changed between calls and became inputs
   int64_t mismatches = 0;    ///< operators that matched no recording
 

@@ -36,14 +36,14 @@ class Kernel {
   /// Params:  operands – pointers to the first bytes of the buffers of all operands of the instruction, in order
   ///          results  – the same for all results. A result that is an update of an operand has the memory of this
   ///                     operand
-  ///          numbers  – values of the arguments that are numbers of the program, in order
+  ///          numbers  – values of the arguments that refer to Program::numbers, in order
   ///          scratch  – scratch_bytes() uninitialized bytes, 64-byte aligned
   /// Threads: called on one thread, like an ATen operator; may use other threads through kernels/parallel.h
   virtual void run(std::span<void* const> operands, std::span<void* const> results,
                    std::span<const c10::IValue> numbers, void* scratch) const = 0;
   virtual size_t scratch_bytes() const { return 0; }
-  /// Whether run() may be called while other threads run other kernels. run() must then compute the same result on one
-  /// thread.
+  /// Returns whether run() may be called while other threads run other kernels. run() must then compute the same result
+  /// on one thread.
   virtual bool may_run_beside() const { return false; }
 };
 
@@ -77,7 +77,7 @@ struct Instruction {
   };
 
   const OperatorFacts* op = nullptr;       ///< an operator of libtorch or of the user, executed unchanged
-  std::shared_ptr<const Program> group{};  ///< or instructions that a pass has grouped into one kernel
+  std::shared_ptr<const Program> group{};  ///< or instructions that a pass has combined into a group
   std::shared_ptr<const Kernel> kernel{};  ///< or code that runs instead of the operator or group
   std::string kind{};  ///< of a group or kernel, such as "pointwise" or "reduction"; used in reports and by back ends
   std::vector<Argument> arguments{};  ///< of a group: one for each input, then one for each number
@@ -140,7 +140,7 @@ class Executable {
  public:
   virtual ~Executable() = default;
   /// Params:  inputs – the buffers of Program::inputs. run() writes to the inputs to which outputs are written back. It
-  ///                   may release each buffer after the last use, because often no other reference exists
+  ///                   may release each buffer after the last use. This frees the memory if no other reference exists
   ///          numbers – the values of Program::numbers in this call
   ///          outputs – receives one new buffer for each of Program::outputs, or null for an output that is written
   ///                    back

@@ -8,7 +8,8 @@
 
 namespace bellows::graph::detail {
 
-/// The instructions that compute, read and overwrite each value of a program. It is not updated if the program changes.
+/// The instructions that compute, read and overwrite each value of a program. The object is not updated if the program
+/// changes.
 struct Uses {
   explicit Uses(const Program& program);
 
@@ -18,9 +19,9 @@ struct Uses {
   std::vector<int> outputs;               ///< number of outputs that have the value
   std::vector<bool> update;  ///< whether an update computes the value, which then shares memory with an earlier value
 
-  /// Whether the value is never overwritten, is not an output, and does not share memory with another value.
+  /// Returns whether the value is never overwritten, is not an output, and does not share memory with another value.
   bool is_free(ValueId value) const { return overwriter[value] < 0 && outputs[value] == 0 && !update[value]; }
-  /// Whether the value is free and no other instruction reads it.
+  /// Returns whether the value is free and only this instruction reads it.
   bool read_only_by(ValueId value, int instruction) const {
     return is_free(value) && readers[value].size() == 1 && readers[value][0] == instruction;
   }
@@ -46,15 +47,17 @@ void for_each_result(One& instruction, const Visit& visit) {
 
 /// Returns the operator with this full name, or null if there is none.
 const OperatorFacts* operator_named(std::string_view name);
-/// Whether an instruction has no effect except its results. Such an instruction can be removed, repeated or moved.
+/// Returns whether an instruction has no effect except its results. Such an instruction can be removed, repeated or
+/// moved.
 bool is_pure(const Instruction& instruction);
-/// Whether two geometries cover the same elements of a buffer and have the same dtype. The kind of tensor may differ.
+/// Returns whether two geometries cover the same elements of a buffer and have the same dtype. The kind of tensor may
+/// differ.
 bool same_places(const Geometry& a, const Geometry& b);
-/// Whether an instruction is a call of this operator.
+/// Returns whether an instruction is a call of this operator.
 bool calls(const Instruction& instruction, std::string_view op);
-/// Whether the elements are consecutive from the beginning of the buffer, in logical order.
+/// Returns whether the elements are consecutive from the beginning of the buffer, in logical order.
 bool is_row_major(const Geometry& geometry);
-/// Whether a tensor covers its whole buffer and each element only once.
+/// Returns whether a tensor covers its whole buffer and each element only once.
 bool covers(const Geometry& geometry, size_t nbytes);
 
 /// Replaces `old` with `other` in all instructions that read it. Both values must have the same content at the same

@@ -12,7 +12,7 @@
 
 namespace bellows::graph {
 
-/// A pattern to search for in a program: an operator whose operands are the results of other operators or placeholders.
+/// A pattern to search for in a program: an operator whose operands are placeholders or the results of other operators.
 /// A placeholder matches any tensor.
 class Pattern {
  public:
@@ -20,7 +20,7 @@ class Pattern {
   static Pattern any(std::string name);
   /// Matches any number or other argument that is not a tensor.
   static Pattern constant(std::string name);
-  /// Matches only this number, and only if it is the same in all calls.
+  /// Matches only this number, and only if the argument is the same in all calls.
   static Pattern number(double value);
   /// Matches an operator with one result by its full name. Arguments after the given `arguments` must not be tensors,
   /// but may have any value.
@@ -37,8 +37,8 @@ class Pattern {
 
 /// One match of a pattern.
 struct Match {
-  std::vector<int> instructions;  ///< of the program; the last one is the root of the pattern
-  std::unordered_map<std::string, Instruction::Argument> arguments;  ///< by name
+  std::vector<int> instructions;  ///< indices in the program; the last one matches the root of the pattern
+  std::unordered_map<std::string, Instruction::Argument> arguments;  ///< by the names in the pattern
 
   const Instruction::Argument& operator[](const std::string& name) const { return arguments.at(name); }
   const Operand& operand(const std::string& name) const { return arguments.at(name).operands.at(0); }
@@ -50,7 +50,7 @@ class Editor {
   Editor(Program& program, const Match& match);
 
   const Program& program() const { return program_; }
-  /// Returns the matched operator's result. It will be replaced.
+  /// Returns the result of the matched operator, which will be replaced.
   const Operand& result() const { return replaced_.results[0].operands[0]; }
   /// Adds a call of an operator, in the same state as the matched operator. Omitted arguments have the schema's default
   /// values.

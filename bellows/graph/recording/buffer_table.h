@@ -16,10 +16,10 @@ namespace bellows::graph::detail {
 struct Buffer {
   c10::StorageImpl* address = nullptr;
   c10::weak_intrusive_ptr<c10::StorageImpl> weak;
-  c10::Storage real{};   ///< the data, while pending operators need it
-  bool pending = false;  ///< whether its operator has not run yet
+  c10::Storage real{};   ///< the data; set only while pending operators need it
+  bool pending = false;  ///< true until the operator that computes the buffer has run
 
-  /// Whether pending operators read or write the buffer.
+  /// Returns whether pending operators read or write the buffer.
   bool busy() const { return pending || real; }
 };
 

@@ -12,7 +12,7 @@ namespace bellows::graph {
 /// process. A deferred operator runs in the state in which it was called.
 struct DispatchState {
   bool grad = true, inference = false, forward_grad = true;
-  bool backward = false;  ///< called by autograd; compared, but never restored
+  bool backward = false;  ///< whether autograd calls the operator; compared, but never restored
   bool deterministic = false, deterministic_warns = false, fill_uninitialized = true;
   bool onednn = true;
   c10::ScalarType default_dtype = c10::kFloat, autocast_cpu = c10::kBFloat16, autocast_cuda = c10::kHalf;
@@ -30,7 +30,7 @@ struct DispatchState {
 /// one number.
 int float32_precision();
 
-/// Applies a captured state while this object lives. The destructor restores the previous state of the thread.
+/// Applies a captured state while this object exists. The destructor restores the previous state of the thread.
 class DispatchStateScope {
  public:
   DispatchStateScope(const DispatchState& state, int float32_precision);

@@ -7,7 +7,7 @@
 
 namespace bellows::graph {
 
-/// All properties of a plain tensor except its data.
+/// All properties of a plain tensor (see is_plain()) except its data.
 struct Geometry {
   using Numbers = c10::SmallVector<int64_t, 4>;
 
@@ -21,7 +21,7 @@ struct Geometry {
   static Geometry of(const at::Tensor& tensor);
   bool fits(const at::Tensor& tensor) const;
   bool operator==(const Geometry& other) const;
-  /// Whether elements are row-major without gaps.
+  /// Returns whether elements are row-major without gaps.
   bool is_contiguous() const;
   /// Returns the number of bytes from the beginning of the buffer to the end of the last element. Returns SIZE_MAX if
   /// this number, or the number of elements, exceeds 64 bits.
@@ -36,9 +36,9 @@ struct Geometry {
   std::string difference(const at::Tensor& tensor) const;
 };
 
-/// Whether a tensor consists only of a geometry and a storage on a CPU or CUDA device. Sparse, quantized, nested and
-/// oneDNN tensors are not plain. Tensors with names, tensors without data, and wrappers of other tensors are not plain
-/// either.
+/// Returns whether a tensor consists only of a geometry and a storage on a CPU or CUDA device. Sparse, quantized,
+/// nested and oneDNN tensors are not plain. Tensors with names, tensors without data, and wrappers of other tensors are
+/// not plain either.
 bool is_plain(const at::Tensor& tensor);
 
 }  // namespace bellows::graph

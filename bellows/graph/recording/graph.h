@@ -38,9 +38,9 @@ struct Argument {
 /// One tensor among an operator's results.
 struct Output {
   Value value{};
-  int argument = -1;    ///< the returned tensor, counted over the tensors of all arguments; -1: not an argument
+  int argument = -1;    ///< if an argument is returned: its index among the tensors of all arguments; else -1
   bool made = false;    ///< the operator created this buffer
-  bool counted = true;  ///< has a version counter; this includes inference tensors that detach() made
+  bool counted = true;  ///< the tensor has a version counter; true also for inference tensors that detach() made
   size_t nbytes = 0;    ///< size of the buffer
 };
 

@@ -20,7 +20,7 @@ class NodeRecorder {
 
   /// Call this function if the operator passed data to the host, or if result sizes depended on data.
   void note_look() { looked_ = true; }
-  /// Returns when later calls run the operator. Before finish(), the answer depends on the arguments only.
+  /// Returns the time at which later calls run the operator. Before finish(), it depends on the arguments only.
   When when() const;
   /// Returns the node. Call this function after the operator has run.
   Node finish(std::span<const c10::IValue> results, BufferTable& buffers) &&;

@@ -21,7 +21,7 @@ struct Step {
   uint64_t last_used = 0;
   /// The call site of the operator if it was a barrier. It is stored because finding it is slow.
   std::optional<std::string> site{};
-  Plans plans{};  ///< of segments that end here
+  Plans plans{};  ///< plans of the segments that end here
 };
 
 /// All recordings of a region as a tree. Calls that begin with the same operators share their first steps. A recording

@@ -13,37 +13,38 @@ namespace bellows::graph {
 class Backend;
 
 struct RegionOptions {
-  /// Maximum number of recordings in memory. Different shapes, modes and branches need separate recordings. The least
-  /// recently used recording is dropped.
+  /// Maximum number of recordings in memory. Different shapes, modes and branches need separate recordings. If there
+  /// are more recordings, the least recently used one is dropped.
   size_t max_recordings = 16;
   /// Maximum number of operators per call. All further operators of the call run eagerly.
   size_t max_operators = 100'000;
   /// Throw an error if the host accesses a tensor that pending operators read or write. The check applies to all
   /// threads until these operators have run. Without the check, a host write can take effect before an earlier read,
-  /// and this is not detected. However, other threads may then use the inputs in eager code.
+  /// and this is not detected. On the other hand, other threads may then use the inputs in eager code.
   bool guard_inputs = true;
-  /// Defer the operators of recorded calls, too, and run them as programs. Then a program depends only on its call, not
-  /// on earlier calls. To find the sizes of its results, each new operator runs once on stand-ins. Without this option,
-  /// the operators of a recorded call run eagerly.
+  /// Defer operators also in the calls that are being recorded, and run them as programs. Then a program depends only
+  /// on its call, not on earlier calls. To find the sizes of its results, each new operator runs once on stand-ins.
+  /// Without this option, operators run eagerly while they are recorded.
   bool record_deferred = false;
   /// Executes the followed operators. If null, the operators run one by one in order.
   std::shared_ptr<Backend> backend{};
 };
 
-/// A part of a program that runs repeatedly, such as a forward pass or a whole training step. The first call records
-/// its operators. Later calls are followed.
+/// A part of a program that runs repeatedly, such as a forward pass or a whole training step. The first call of a
+/// region records the operators. Later calls follow this recording.
 ///
-/// The function runs in every call. Each operator is compared with a recording. The comparison covers the operator, its
-/// tensors and their identity in the recording, shapes, strides, dtypes, and the state of libtorch. Operators that
-/// match do not run. Instead, they return tensors that have no data yet.
-/// When the function ends or a value is needed, the pending operators run in order. All tensors that are still
-/// referenced then get their data. At the first operator that does not match, the pending operators run, and the rest
-/// of the call is recorded. Both recordings stay in memory, and later calls can follow either of them. Numbers that
-/// differ between calls become inputs. docs/compile.md states the rules for code in a region.
+/// The function runs in every call. Each operator is compared with a recording. The comparison covers the operator,
+/// which tensors of the recording it receives, their shapes, strides and dtypes, and the state of libtorch. Operators
+/// that match do not run. Instead, they return tensors that have no data yet. When the function ends or a value is
+/// needed, the pending operators run in order. All tensors that are still referenced then get their data. At the first
+/// operator that does not match, the pending operators run, and the rest of the call is recorded. Both recordings stay
+/// in memory, and later calls can follow either of them. Numbers that differ between calls become inputs.
+/// docs/compile.md states the rules for code in a region.
 /// Numerics: bit-identical to the same operators under an OpTap. Bit-identical to plain libtorch except for the
 ///           operators in docs/tap-bits.md
 /// Threads:  thread-safe; concurrent calls have separate recordings. Operators on a thread that the function starts are
-///           followed only if it uses tap::thread. Code on other threads must not access pending tensors
+///           followed only if the function starts the thread with tap::thread(). Code on other threads must not access
+///           pending tensors
 class Region {
  public:
   explicit Region(const RegionOptions& options = {});

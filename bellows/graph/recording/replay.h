@@ -23,7 +23,7 @@ class Replay {
   /// Params: examples – tensors that do not share memory
   ///         backend  – runs the program; if null, a ProgramRunner runs it
   /// Throws: c10::ValueError if two examples share memory, or if the function needs a value on the host, draws random
-  ///         numbers, or differs in each call. Exceptions of the function are passed on
+  ///         numbers, or calls different operators each time. Exceptions of the function propagate to the caller
   Replay(const Function& function, const Tensors& examples, const std::shared_ptr<Backend>& backend = nullptr);
   ~Replay();
 

@@ -11,7 +11,7 @@ namespace bellows::graph::detail {
 
 struct Step;
 
-/// Deferred operators that run together, and the current values of those numbers that are inputs.
+/// Deferred operators that run together, and the values that their number inputs have in the current call.
 struct Segment {
   std::vector<const Node*> nodes{};
   std::vector<c10::IValue> numbers{};
@@ -21,14 +21,14 @@ struct Segment {
 struct Plan {
   const Step* from = nullptr;  ///< the step after which the segment begins
   std::vector<bool> alive{};   ///< for each buffer that the segment creates: whether it is still referenced
-  size_t numbers = 0;          ///< how many numbers are inputs; this can only increase
+  size_t numbers = 0;          ///< how many numbers are inputs; this number never decreases
   std::shared_ptr<Executable> executable{};   ///< null: the operators run in order
-  std::vector<BufferId> inputs{}, outputs{};  ///< buffers; an output of no_buffer is written back
+  std::vector<BufferId> inputs{}, outputs{};  ///< buffers of the program's inputs and outputs; no_buffer: written back
   int64_t made = 0, visible = 0;  ///< how many buffers the segment creates, and how many of these become outputs
   std::vector<c10::Storage> input_storages{}, output_storages{};  ///< empty between calls
 
-  /// Whether two inputs with different storages share memory (from_blob). Operators must then run in their original
-  /// order.
+  /// Returns whether two inputs with different storages share memory (from_blob). Operators must then run in their
+  /// original order.
   bool inputs_overlap(BufferTable& buffers) const;
   /// Replaces run_in_order(). If an operator throws, results of earlier operators have values only if the program had
   /// already computed them.
@@ -44,7 +44,7 @@ class Plans {
  public:
   /// Returns the matching plan, or null if there is none.
   Plan* find(const Step* from, const std::vector<bool>& alive, size_t numbers);
-  /// Creates a plan. Returns null if the limit for this step has been reached. The operators of such segments run in
+  /// Creates a plan. Returns null if the limit for this step has been reached. The operators of the segment then run in
   /// order.
   Plan* make(Backend& backend, const Step* from, const Segment& segment, std::vector<bool> alive, BufferTable& buffers);
 

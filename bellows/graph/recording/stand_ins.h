@@ -7,9 +7,9 @@
 
 namespace bellows::graph::detail {
 
-/// Arguments for a trial run of an operator. The trial run has no effects and shows the sizes, strides and aliases of
-/// the operator's results. Tensors that have no data yet, and tensors that the operator writes, are replaced by zeros
-/// of the same geometry. All other tensors are those of the caller.
+/// Arguments for a trial run of an operator. The trial run changes no data of the caller. It shows the sizes, strides
+/// and aliases of the operator's results. Tensors that have no data yet, and tensors that the operator writes, are
+/// replaced by zeros of the same geometry. All other tensors are those of the caller.
 class StandIns {
  public:
   /// Params: arguments – on top of the stack; not changed

@@ -12,7 +12,7 @@ struct AdafactorTile {
   void* column_sums = nullptr;           ///< [batches in the tile, columns]
   const void* column_factors = nullptr;  ///< [batches, columns]
   double weight_squares = 0, update_squares = 0;
-  double lr = 0, factor = 0;  ///< lr for the weight decay, factor for the update
+  double lr = 0, factor = 0;  ///< lr scales the weight decay; factor scales the update
 };
 
 }  // namespace bellows::kernels::cpu

@@ -14,8 +14,8 @@ namespace bellows::kernels::cpu {
 /// Threads:  thread-safe; uses libtorch's intra-op threads
 double norm_sum(std::span<const NormTensor> tensors, NormSum what);
 
-/// Multiplies every element by `factor`, which is first rounded to the element type. It starts with the last element,
-/// because the elements that norm_sum() read last are still in the cache.
+/// Multiplies every element by `factor`, which is first rounded to the element type. The function starts with the last
+/// element, because the elements that norm_sum() read last are still in the cache.
 /// Numerics: bit-identical to kernels/ref (tests/optim/clip_test.cpp)
 /// Cost:     reads and writes each element once; one parallel region
 /// Threads:  uses libtorch's intra-op threads

@@ -6,8 +6,8 @@
 
 namespace bellows::kernels::cpu {
 
-/// Runs one step for each tensor with low-bit state. Each block is decoded, updated and encoded while it is in the L1
-/// cache. step() in optimizers.h calls these functions if the state is low-bit.
+/// Runs one step for each tensor with low-bit state. Each block of elements with a common scale is decoded, updated and
+/// encoded while it is in the L1 cache. step() in optimizers.h calls these functions if the state is low-bit.
 /// Numerics: codes are equal to those of kernels/ref, except for individual values that are within rounding error of
 ///           the midpoint between two codes (tests/kernels/low_bit_test.cpp). With vectors of 16 floats, Adam's
 ///           quotients are exact within a few units in the last place. The last bits of weights then depend on the

@@ -5,7 +5,7 @@
 namespace bellows::kernels::cuda {
 
 /// kernels::activation_forward and kernels::activation_backward for CUDA. These kernels compile, but have not run on a
-/// device yet. The tests run their source on the host, one thread after another.
+/// device yet. The tests run their source code on the host, where the CUDA threads run one after another.
 /// Params:   args   – all addresses must be on the stream's device
 ///           stream – a cudaStream_t
 /// Numerics: double values are computed in double. All other types are computed in float, with CUDA's erff, tanhf and

@@ -2,7 +2,7 @@
 
 namespace bellows::kernels::cuda {
 
-/// Whether this build contains the CUDA kernels (-DBELLOWS_CUDA=ON). If not, each kernel throws an exception.
+/// Returns whether this build contains the CUDA kernels (-DBELLOWS_CUDA=ON). If not, each kernel throws an exception.
 bool is_available();
 
 }  // namespace bellows::kernels::cuda

@@ -8,7 +8,7 @@ namespace bellows::kernels::cuda {
 
 /// Runs one step for each tensor with low-bit state, like kernels::cpu::step_low_bit. step() in optimizers.h calls
 /// these functions if the state is low-bit. These kernels compile, but have not run on a device yet. The tests run
-/// their source on the host, one thread after another.
+/// their source code on the host, where the CUDA threads run one after another.
 /// Numerics: codes are equal to those of kernels/ref (tests/kernels/cuda_test.cpp), except for individual values that
 ///           are within rounding error of the midpoint between two codes
 /// Cost:     one launch per 16 tensors; Adam with int8 state reads and writes 16 bytes per parameter; no

@@ -5,7 +5,7 @@
 namespace bellows::kernels::cuda {
 
 /// kernels::softmax_statistics and kernels::softmax_gradient for CUDA. These kernels compile, but have not run on a
-/// device yet. The tests run their source on the host, one thread after another.
+/// device yet. The tests run their source code on the host, where the CUDA threads run one after another.
 /// Params:   args   – all addresses must be on the stream's device
 ///           stream – a cudaStream_t
 /// Numerics: bit-identical in every call. The order of sums differs from the CPU. tests/kernels/cuda_test.cpp compares

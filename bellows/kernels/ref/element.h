@@ -12,7 +12,7 @@
 
 namespace bellows::kernels::ref {
 
-/// Returns element i of an array of any type.
+/// Returns element i of an array with elements of `type`.
 template <class T>
 BELLOWS_HOST_DEVICE T load(const void* data, Type type, int64_t i) {
   switch (type) {

@@ -6,10 +6,10 @@
 
 namespace bellows::kernels::ref {
 
-/// Reference of cpu::norm_sum(). It processes one element at a time.
+/// Reference implementation of cpu::norm_sum(). It processes one element at a time.
 double norm_sum(std::span<const NormTensor> tensors, NormSum what);
 
-/// Reference of cpu::scale().
+/// Reference implementation of cpu::scale().
 void scale(std::span<const ScaleTensor> tensors, double factor);
 
 }  // namespace bellows::kernels::ref

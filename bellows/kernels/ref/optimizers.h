@@ -4,7 +4,7 @@
 
 #include "bellows/kernels/optimizer_step.h"
 
-/// Reference of the optimizer kernels: the same rules in plain C++, one element at a time.
+/// Reference implementation of the optimizer kernels: the same rules in plain C++, applied to one element at a time.
 namespace bellows::kernels::ref {
 
 /// Runs one step for each tensor.
