@@ -32,8 +32,9 @@ struct GradScalerOptions {
   bool allow_fp16 = false;
 };
 
-/// Prevents small fp16 gradients from becoming zero. It multiplies the loss before backward, divides the gradients
-/// after it, skips steps whose gradients overflowed, and adapts the scale automatically.
+/// Prevents small fp16 gradients from becoming zero. The scaler multiplies the loss by a scale before backward, and
+/// divides the gradients by the same scale afterwards. It skips steps whose gradients overflowed, and adapts the scale
+/// automatically.
 /// ```
 /// scaler.scale(loss).backward();
 /// scaler.unscale_(optimizer);          // only if you inspect or clip the true gradients
@@ -45,7 +46,7 @@ struct GradScalerOptions {
 /// Numerics: scales, skipped steps and parameters equal PyTorch's over 200 steps with injected infinities, two
 ///           optimizers, and dense and sparse gradients (tests/amp/grad_scaler_golden_test.cpp)
 /// Cost:     one pass over the gradients. step() waits for the device once, or not at all if the optimizer is a
-///           ScaledStep. The other functions wait only if their comments state it.
+///           ScaledStep. The other functions wait only if their comments say so.
 /// Threads:  not thread-safe
 /// Ref:      torch.amp.GradScaler
 class GradScaler {

@@ -26,7 +26,7 @@ class MasterWeights {
   MasterWeights() = default;
   /// Params: low – parameters by name. Each bf16 or fp16 parameter gets a master weight; other parameters are not
   ///         changed. A tensor that occurs twice (tied weights) gets only one master weight.
-  ///         values – fp32 tensors that are used as the master weights, in the order of `low` (not copied); empty: the
+  ///         values – fp32 tensors that become the master weights without a copy, in the order of `low`; empty: the
   ///         master weights are cast from `low`
   /// Throws: c10::ValueError if the number of `values`, or the shape or dtype of one of them, does not match `low`
   explicit MasterWeights(const NamedTensors& low, std::vector<at::Tensor> values = {});

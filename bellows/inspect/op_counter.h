@@ -47,7 +47,7 @@ struct OpReport {
   std::string to_json() const;
 };
 
-/// While this object lives, it counts the operators that run on this thread and in autograd's workers for this thread.
+/// While this object exists, it counts the operators that run on this thread and in autograd's workers for this thread.
 /// It counts calls, FLOPs, bytes and host time by operator and module.
 ///
 /// Operators are counted below autograd. A composite operator (aten::linear, aten::matmul) counts as the operators of

@@ -4,7 +4,7 @@
 
 namespace bellows::inspect {
 
-/// While this guard lives, a random operator throws c10::ValueError if no seed has been set. The message contains the
+/// While this guard exists, a random operator throws c10::ValueError if no seed has been set. The message contains the
 /// operator's name and call site.
 ///
 /// A seed has been set if bellows::seed_everything() was called, or if the seed of the default CPU generator is not

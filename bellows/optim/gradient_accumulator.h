@@ -34,7 +34,7 @@ struct AccumulatorOptions {
 ///           parameter at a time. On the CPU, an addition in bf16 uses a temporary copy in fp32.
 /// Threads:  autograd can add gradients of several devices concurrently; otherwise not thread-safe
 /// Throws:   c10::ValueError if there are no parameters, if a parameter is not real floating-point, or if `dtype` is
-///           not one of the four dtypes above. Also if a parameter has another hook on its gradient
+///           not one of the four dtypes above. It is also thrown if a parameter has another hook on its gradient
 ///           (DistributedDataParallel, a sharded optimizer of stage 2, step_in_backward). backward() throws for a
 ///           sparse gradient.
 class GradientAccumulator {
