@@ -17,7 +17,7 @@ struct DeterminismOptions {
 /// including those of cuDNN, and cuDNN's autotuner is off. The settings apply to the whole process. The destructor
 /// restores the previous settings. On CUDA, cuBLAS also needs the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8.
 /// Set it before cuBLAS is used for the first time. If the variable is not set, a warning is logged once.
-/// Cost: depends on the model; measure_determinism_cost() measures it
+/// Cost:    depends on the model; measure_determinism_cost() measures it
 /// Threads: other threads must not change these settings while the guard exists
 /// Ref:     torch.use_deterministic_algorithms
 class DeterministicGuard {

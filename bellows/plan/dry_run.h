@@ -31,12 +31,12 @@ models::ModelEntry dry_run_entry(const Recipe& recipe);
 /// intended size.
 int64_t dry_run_length(const Recipe& recipe, const models::ModelEntry& entry, const StepSize& size);
 
-/// Runs steps of a recipe's model on synthetic samples in TrainLoop. The steps use the recipe's precision, optimizer,
-/// gradient accumulation, gradient clipping and averaged weights. No data are read. Models of all input and output
-/// kinds are supported, even models that cannot be trained with a recipe alone.
+/// Runs training steps of a recipe's model (with TrainLoop) on synthetic samples. The steps use the recipe's precision,
+/// optimizer, gradient accumulation, gradient clipping and averaged weights. No data are read. Models of all input and
+/// output kinds are supported, even models that cannot be trained with a recipe alone.
 ///
 /// The batch exists during forward and backward. No batches are prefetched. If the recipe has more than two gradient
-/// accumulation steps, two are run, because additional steps use the same tensors.
+/// accumulation steps, only two are run, because further steps would use the same tensors.
 /// Threads: not thread-safe
 class DryRun {
  public:

@@ -77,14 +77,14 @@ class Trainer {
   FitResult fit(Job job);
 
   /// Makes fit() resume from the newest undamaged checkpoint in the recipe's folder. If there is no checkpoint, fit()
-  /// starts from the beginning. If resume is off, fit() throws if the folder contains checkpoints.
+  /// starts from the beginning. Without resume, fit() throws if the folder contains checkpoints.
   void resume(bool on = true) { resume_ = on; }
   /// Allows fit() to resume even if changes of recipe, data, libtorch, processor or threads make results differ from
   /// the original run. If this is off, fit() throws an error that lists the changes.
   void accept_changes(bool on = true) { accept_changes_ = on; }
 
   /// Trains on several ranks (comm/world.h). Each rank must make the same calls. The ranks divide each batch and shard
-  /// the state according to `data_parallel`. Checkpoints are shared. Rank 0 writes logs and progress.
+  /// the state according to `data_parallel`. All ranks write each checkpoint together. Rank 0 writes logs and progress.
   void set_process_group(comm::Group ranks) { ranks_ = std::move(ranks); }
 
   /// Computes loss, accuracy and metrics of the model.
