@@ -50,7 +50,7 @@ struct PreparedModel {
   MasterWeights masters;  ///< empty unless the policy has master weights
 };
 
-/// Applies `policy` to `model`. Parameters and buffers are cast in place. The tensors keep their identity, so an
+/// Applies `policy` to `model`. Parameters and buffers are cast in place. The tensor objects stay the same, so an
 /// optimizer that holds them stays valid. The result is a handle to the same model. Its forward casts inputs and
 /// outputs, and runs under autocast if the policy requires it. Existing gradients are discarded. Move the model to its
 /// device before you call this function.

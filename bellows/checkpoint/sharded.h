@@ -42,10 +42,10 @@ struct ShardedState {
 ///           are therefore saved from the same rank, even if they differ between ranks
 /// Cost:     each element is written once. Tensors that are non-contiguous or on another device are copied temporarily,
 ///           one at a time
-/// Throws:   all ranks throw the same exception. c10::ValueError, before anything is written, if elements are missing,
-///           or if different parts of a tensor overlap. It is also thrown if sizes, dtypes or steps differ between
-///           ranks, or if a tensor cannot be stored in a safetensors file. The message names the tensor and the ranks.
-///           c10::Error if a rank has ended or cannot write; the message states the rank and the reason, and the
+/// Throws:   all ranks throw the same exception. c10::ValueError if elements are missing, or if different parts of a
+///           tensor overlap. It is also thrown if sizes, dtypes or steps differ between ranks, or if a tensor cannot be
+///           stored in a safetensors file. In these cases, nothing is written, and the message names the tensor and the
+///           ranks. c10::Error if a rank has ended or cannot write; the message states the rank and the reason, and the
 ///           partial folder is deleted
 void save_sharded(const std::string& path, const ShardedState& state, const comm::Group& group);
 

@@ -45,8 +45,8 @@ struct DeterminismCostOptions {
 /// Returns the time of `step` in deterministic mode divided by its time without this mode. A ratio of 1.03 means that
 /// deterministic mode is 3 % slower.
 /// Params: step – one training step. It runs 2·pairs·steps_per_window times, after one warm-up step in each mode
-/// Throws: c10::ValueError if there are fewer than 2 pairs or no steps. Exceptions of `step`, for example if an
-///         operator has no deterministic kernel
+/// Throws: c10::ValueError if there are fewer than 2 pairs or no steps. Exceptions of `step` are passed on, for example
+///         if an operator has no deterministic kernel
 RatioInterval measure_determinism_cost(const std::function<void()>& step, const DeterminismCostOptions& options = {});
 
 }  // namespace bellows::inspect

@@ -54,7 +54,7 @@ class MemoryScope {
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
-  /// Returns the highest size of all memory on the device since the scope opened.
+  /// Returns the peak of all allocated memory on the device since the scope opened.
   /// Units: bytes
   int64_t peak_bytes() const;
   /// Returns the peak minus the size when the scope opened. This is the memory that the section needed.

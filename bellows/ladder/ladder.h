@@ -71,7 +71,7 @@ struct LadderInstruments {
 
 enum class LadderGoal {
   speed,  ///< each rung must shorten the time to target
-  /// Each rung must lower the peak, whatever this costs in time, and still reach the target.
+  /// Each rung must lower the peak, regardless of the cost in time, and still reach the target.
   memory,
 };
 
@@ -152,7 +152,7 @@ struct RungResult {
   bool judged_by_target = false;  ///< whether `speedup` refers to the time to target instead of samples per second
   /// Speedup over the previous configuration. A single pair of runs has no interval.
   RatioInterval speedup;
-  /// Samples per second relative to the plain program, which is the product of the speedups up to this rung.
+  /// Samples per second relative to the plain program. This ratio is the product of the speedups up to this rung.
   RatioInterval samples_per_s_over_start;
   /// Median time to target of the plain program divided by that of this rung, if both have at least two seeds.
   double target_over_start = unknown;
@@ -178,8 +178,8 @@ struct LadderReport {
   /// Time to target of the plain program divided by that of the last kept rung, with paired seeds. With one seed, there
   /// is no interval (NaN).
   RatioInterval speedup;
-  /// Samples per second, relative to the plain program, of the last kept rung that has the batch size and learning rate
-  /// of the plain program.
+  /// Samples per second of the last kept rung that has the batch size and learning rate of the plain program, divided
+  /// by the samples per second of the plain program.
   RatioInterval speedup_equal_batch;
   std::string recipe_yaml;   ///< recipe of the last kept rung
   double seconds = 0;        ///< duration of the ladder in seconds
@@ -209,7 +209,7 @@ std::vector<Technique> techniques_for(const Registry<Technique>& registry, Ladde
 /// Measures one technique after another. Each rung adds one technique to the previous configuration, which is the last
 /// configuration that was kept.
 ///
-/// First, the rung and the previous configuration run at least five pairs of timed windows in turns, with the same
+/// First, the rung and the previous configuration run at least five pairs of timed windows alternately, with the same
 /// number of samples. Before each window, some untimed steps consume the batches that were prefetched during the window
 /// of the other configuration. On a noisy machine, more pairs follow. The rung counts as faster if the 90 % interval of
 /// the ratio is above 1. If it is not faster, its measurement ends.
@@ -218,14 +218,14 @@ std::vector<Technique> techniques_for(const Registry<Technique>& registry, Ladde
 /// to the target with the same seeds, and the median time of the rung must be lower.
 ///
 /// A rung that is judged by the target has no windows. Instead, the rung and the previous configuration train to the
-/// target in turns. The interval of the ratio of their times must be above 1. With one seed, the ratio must be above
+/// target alternately. The interval of the ratio of their times must be above 1. With one seed, the ratio must be above
 /// 1.1.
 ///
 /// With the goal `memory`, the peak must fall by at least 1 %, and windows only show the cost in time.
 ///
 /// Evaluation is not timed. The batches that a loader prefetches during evaluation are not timed either; there are at
-/// most `prefetch` such batches. At the end, the plain program and the last kept rung train to the target in turns,
-/// which gives the total speedup. If this comparison fails, the report contains the error.
+/// most `prefetch` such batches. At the end, the plain program and the last kept rung train to the target alternately.
+/// The ratio of their times is the total speedup. If this comparison fails, the report contains the error.
 /// Params: recipe – the recipe that corresponds to the plain program, before the first technique is applied
 ///         techniques – techniques in the order of the ladder
 /// Cost:   (rungs + 1) × (2 · pairs windows + 1 run to the target). Each faster lossy rung needs up to 2 · seeds runs,

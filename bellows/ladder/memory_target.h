@@ -77,7 +77,7 @@ struct MemoryTargetEvent {
   bool finished = false;  ///< whether the rung has all its results, or its verdict has changed
 };
 
-/// Measures recipes to find the one with the lowest time per step whose peak memory is below a limit.
+/// Measures recipes to find the fastest one (lowest time per step) whose peak memory is below a limit.
 ///
 /// The unchanged recipe is measured first. If it fits, it is chosen. Otherwise, recipes whose predicted peak is at most
 /// 10 % above the limit are measured with three steps and some timed windows. The recipe that is expected to be the
@@ -86,7 +86,7 @@ struct MemoryTargetEvent {
 /// measure (memory option). The measurements end when the next recipe is expected to take 10 % longer than the fastest
 /// recipe that fits. If a recipe only adds measures to a recipe that fits, it is skipped.
 ///
-/// Up to three of the fastest recipes that fit then run in turns with the unchanged recipe. Among recipes without a
+/// Up to three of the fastest recipes that fit then run alternately with the unchanged recipe. Among recipes without a
 /// significant difference, the recipe with the fewest changes is chosen. It must also fit during evaluation. If
 /// `target_accuracy` is set, it must reach that accuracy. If the recipe fails one of these checks, the search
 /// continues.

@@ -13,9 +13,9 @@ namespace bellows::metrics {
 /// Shapes: binary: preds [N, …] scores of any scale, target [N, …] of 0 and 1
 ///         multiclass: preds [N, C, …], target [N, …]; each class versus the rest
 ///         multilabel: preds [N, L, …], target [N, L, …] of 0 and 1
-/// Without `thresholds`, the metrics run in exact mode: every score is stored (4 bytes), and value() or compute() sorts
-/// the scores. With `thresholds`, counts take 16 bytes per threshold and class. Memory and time do not grow with the
-/// number of batches.
+/// Without `thresholds`, the metrics run in exact mode. Every score is then stored (4 bytes), and value() or compute()
+/// sorts the scores. With `thresholds`, counts take 16 bytes per threshold and class. Memory and time do not grow with
+/// the number of batches.
 /// Throws: c10::ValueError from the constructors of the metrics if options are out of range, or if `average` is micro
 ///         for a multiclass task
 struct CurveOptions {

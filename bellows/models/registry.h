@@ -73,7 +73,7 @@ void register_model(ModelEntry entry);
 
 /// Like register_model(), but for static initializers, which must not throw. The next call of registry() adds the
 /// model. BELLOWS_MODEL (register_model.h) uses this function.
-/// Threads: any
+/// Threads: may be called on any thread
 void announce_model(ModelEntry entry) noexcept;
 
 /// Resolves the `model` of a recipe. This is the name of a registered model, or the path of a Hugging Face config.json

@@ -161,9 +161,9 @@ struct FusedStep;
 /// Threads:  not thread-safe
 /// Throws:   c10::ValueError if there are no parameters, or if options are out of range, NaN or of the wrong class.
 ///           step() also throws it for sparse gradients that the rule does not support, and for gradients of the wrong
-///           shape or device. c10::Error in step() if an earlier step failed (for example, out of memory) while it
-///           changed weights. Load a state to clear this error. A step that fails before it changes weights changes
-///           nothing.
+///           shape or device. c10::Error in step() if an earlier step failed (for example, because memory ran out)
+///           while it changed weights. Load a state to clear this error. A step that fails before it changes weights
+///           changes nothing.
 class LibtorchOptimizer : public torch::optim::Optimizer, public ScaledStep {
  public:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;

@@ -38,7 +38,8 @@ struct MemoryPlan {
   int64_t waiting = 0;                   ///< bytes of the batches that a loader prefetches
   double step_seconds = 0;               ///< estimated time of forward, backward and update on this machine
   std::vector<StepSize> rehearsed;       ///< the sizes of the dry runs
-  models::ModelSize model_size;  ///< size of the model; all values are 0 if unknown, and then the model itself was used
+  /// Size of the model. If it is unknown, all values are 0, and the dry runs used the model itself.
+  models::ModelSize model_size;
   models::ModelSize small_model_size;    ///< size of the model skeleton that was used instead
   std::vector<ModuleBytes> activations;  ///< activations by module, in the order of the forward pass
   std::vector<UnfittedTensor> unfitted;  ///< unfitted tensors of at least a thousandth of the peak

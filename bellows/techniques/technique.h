@@ -56,7 +56,7 @@ std::string_view to_string(Exactness exactness);
 void register_techniques(Registry<Technique>& registry);
 
 /// Returns the table of techniques, which is filled once.
-/// Threads: any
+/// Threads: may be called on any thread
 const Registry<Technique>& technique_table();
 
 /// Returns the table as a Markdown page with one section per technique.

@@ -53,9 +53,9 @@ struct Callbacks {
   std::function<void(const std::string& path)> on_checkpoint;
 };
 
-/// Trains a model, with evaluation, progress display, logs, checkpoints, resume, early stopping and clean stop. All
-/// output files are in the recipe's run_folder: checkpoints, `best/`, run.json (how the run was created), logs and
-/// traces.
+/// Trains a model. fit() also evaluates the model, shows progress, and writes logs and checkpoints. It can resume a
+/// run, and stop early or on request. All output files are in the recipe's run_folder: checkpoints, `best/`, logs,
+/// traces, and run.json, which describes how the run was created.
 /// Numerics: a run that was stopped or killed at any time and then resumed is bit-identical to an uninterrupted run
 ///           (tests/train/resume_test.cpp, kill_test.cpp)
 /// Threads:  one fit at a time; request_stop() may be called from any thread

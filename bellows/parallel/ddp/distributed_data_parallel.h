@@ -62,7 +62,7 @@ struct JoinOptions {
 /// Cost:     in each step, each of n ranks sends and receives 2 (n - 1) / n of the gradients' bytes. A second copy of
 ///           the gradients takes memory until they become views into the buckets. The ranks open one more set of
 ///           connections, or two more if there is a hook
-/// Threads:  one owner; backward may run on autograd's threads
+/// Threads:  not thread-safe; backward may run on autograd's threads
 /// Throws:   backward throws c10::Error if a rank ended, called a different collective or does not respond (the message
 ///           names the rank). It also throws c10::Error if the ranks' weights differ (the message names the parameter).
 ///           Exceptions of the hook are passed on
@@ -108,7 +108,7 @@ class DistributedDataParallel {
   /// buffers of a rank that finished last. On the ranks that finished early, the optimizer state is not updated.
   /// Collective.
   /// Cost:   each forward gathers two integers per rank
-  /// Throws: exceptions of `steps`; this rank then does not wait for the other ranks
+  /// Throws: any exception that `steps` throws; this rank then does not wait for the other ranks
   /// Ref:    torch.distributed.algorithms.Join
   void join(const std::function<void()>& steps, const JoinOptions& options = {}) const;
 

@@ -72,7 +72,7 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
   /// Runs a step and gathers the updated parameters. Collective.
   /// Throws: c10::ValueError if a gradient is sparse, or if it belongs to a parameter that was frozen when the
   ///         optimizer was sharded (stage 2). c10::Error if an earlier backward() or step() ended with an error.
-  ///         Exceptions of the underlying optimizer
+  ///         Exceptions of the underlying optimizer are passed on
   at::Tensor step(LossClosure closure = nullptr) override;
 
   bool takes_grad_scale() const override;
@@ -119,9 +119,9 @@ class ShardedOptimizer final : public torch::optim::Optimizer, public ScaledStep
 /// Parameters become views of larger buffers, so move and cast the model first. Existing optimizer state is sharded,
 /// too, but the state of frozen parameters stays complete. Use the returned optimizer instead of `optimizer`.
 /// Collective.
-/// Params: optimizer – an elementwise optimizer: any optimizer of bellows::optim, also with master weights or low-bit
-///                     state, or any optimizer of torch::optim except LBFGS. Optimizers that need norms or means of
-///                     complete parameters (LARS, LAMB, Adafactor) and stochastic_rounding are not supported
+/// Params: optimizer – an elementwise optimizer: any optimizer of bellows::optim, including one with master weights or
+///                     low-bit state, or any optimizer of torch::optim except LBFGS. Optimizers that need norms or
+///                     means of complete parameters (LARS, LAMB, Adafactor) and stochastic_rounding are not supported
 ///         model – the model that owns the parameters. It may contain other parameters, too
 /// Throws: c10::ValueError if the ranks' parameters differ (the message names one of them), or if an option is out of
 ///         range. It is also thrown if the parameters belong to another model or to amp::MasterWeights, and if the

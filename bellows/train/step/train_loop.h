@@ -44,9 +44,10 @@ class TrainLoop {
   /// Params:  stop – true if this rank requests a stop
   /// Returns: false if the epoch had no usable batch left. In this case no step ran, and the next call starts the next
   ///          epoch
-  /// Throws:  exceptions of loader, model and loss. c10::ValueError if an epoch has no usable batch. c10::Error if a
-  ///          loss or gradient is NaN or infinite; the message names the step, the samples and the first operator that
-  ///          produced such a value. This check runs only on the CPU, with `on_nan: stop` and without `compile: step`
+  /// Throws:  any exception of the loader, the model or the loss. c10::ValueError if an epoch has no usable batch.
+  ///          c10::Error if a loss or gradient is NaN or infinite; the message names the step, the samples and the
+  ///          first operator that produced such a value. This check runs only on the CPU, with `on_nan: stop` and
+  ///          without `compile: step`
   bool step(bool stop = false);
   /// Runs `n` steps. Calls of step() that return false do not count.
   void run_steps(int64_t n);
@@ -100,8 +101,8 @@ class TrainLoop {
   /// Returns the norm of the last step's gradients before clipping. The tensor is undefined if no norm was computed.
   const at::Tensor& last_grad_norm() const { return update_.grad_norm(); }
 
-  /// Evaluates the model on the job's held-out data, with the averaged weights if there are any. This has no effect on
-  /// training, except with `lr_schedule: plateau`.
+  /// Evaluates the model on the job's held-out data, with the averaged weights if there are any. The evaluation has no
+  /// effect on training, except with `lr_schedule: plateau`.
   /// Throws: c10::ValueError if there is no held-out data
   Evaluation evaluate();
 
