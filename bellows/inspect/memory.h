@@ -14,7 +14,7 @@ namespace bellows::inspect {
 ///
 /// On the CPU, the statistics count the blocks that libtorch's CPU allocator has allocated since the first call of a
 /// function in this header. These blocks are tensors and the scratch memory of kernels. Sizes are rounded up in the
-/// same way as by the C heap. Earlier blocks, internal buffers of oneDNN and MKL, the C++ heap, and mapped files are
+/// same way as in the C heap. Earlier blocks, internal buffers of oneDNN and MKL, the C++ heap, and mapped files are
 /// not counted. The resident size includes all of these. On an accelerator, the statistics count the blocks of
 /// libtorch's caching allocator. `reserved_bytes` also includes the allocator's cache.
 /// Units: bytes

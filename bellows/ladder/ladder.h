@@ -96,8 +96,8 @@ struct LadderOptions {
   int seeds = 3;
   uint64_t seed = 1;
   /// Number of steps between evaluations, counted in the plain batch size. If it is 0, training is evaluated whenever
-  /// the number of processed samples has grown by 3 %. While the accuracy is far from the target, evaluations are
-  /// rarer. The time to target then has a resolution of about 3 %, or about 6 % for rungs that run once.
+  /// the number of processed samples has grown by 3 %. While the accuracy is far from the target, evaluations are less
+  /// frequent. The time to target then has a resolution of about 3 %, or about 6 % for rungs that run once.
   int64_t eval_every_steps = 0;
   /// No further rung starts after this time.
   double max_seconds = std::numeric_limits<double>::infinity();

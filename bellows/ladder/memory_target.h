@@ -19,8 +19,8 @@ struct MemoryTarget {
   int64_t max_epochs = 30;  ///< a run that has not reached the accuracy after this many epochs has failed
   /// Number of timed windows of each recipe. The ranking is computed from these windows.
   int windows = 3;
-  /// Number of pairs of alternating windows of the fastest recipes that fit. One of these recipes is chosen by these
-  /// windows.
+  /// Number of pairs of alternating windows of the fastest recipes that fit. The recipe is chosen from the results of
+  /// these windows.
   int pairs = 7;
   double window_s = 0.25;
   uint64_t seed = 1;

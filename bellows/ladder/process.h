@@ -14,7 +14,7 @@ namespace bellows::train {
 /// other permanent effects. The child process creates the job with `make`. If this process already has threads, it
 /// cannot fork, and the job runs in this process.
 /// Threads: not thread-safe
-/// Throws:  any exception that `make` throws; c10::Error if the child process ends early
+/// Throws:  exceptions from `make`; c10::Error if the child process ends early
 std::unique_ptr<LadderJob> in_own_process(const std::function<std::unique_ptr<LadderJob>()>& make);
 
 /// Runs make_ladder_job() in a child process. This happens only on the CPU, because accelerators may not support fork.

@@ -63,7 +63,7 @@ struct ClipAndStepOptions {
 /// and leave the gradients in memory unchanged. For other optimizers, the gradients are unscaled and clipped before the
 /// step. Returns the norm before clipping. Do not use this function with a GradScaler, which has its own bookkeeping.
 /// Instead, call unscale_(), clip_grad_norm_() and the scaler's step().
-/// Numerics: like separate unscaling, clipping and step, but with up to two fewer roundings per gradient
+/// Numerics: like unscaling, clipping and stepping separately, but with up to two fewer roundings per gradient
 /// Cost:     reads the gradients once, in addition to the step. It waits for the device only if skip_nonfinite is set
 ///           and the optimizer does not accept a scale.
 /// Throws:   c10::ValueError under the same conditions as clip_grad_norm_()

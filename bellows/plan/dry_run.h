@@ -60,7 +60,7 @@ class DryRun {
   int64_t measure(const StepSize& size, int64_t steps = 2);
 
   /// Runs one sample of this length through the model without an autograd graph, to check whether the model accepts it.
-  /// Throws: any exception that the model throws
+  /// Throws: exceptions from the model
   void try_length(int64_t length);
 
   /// Returns whether the loss computes the logits in chunks (nn::linear_cross_entropy), which limits their memory.

@@ -44,7 +44,7 @@ class WaitReport {
 /// Params: work – receives a stop token. A stop is requested when the result is no longer needed. `work` must own
 ///                everything that it uses, because it may outlive the call
 ///         look – called repeatedly until the work is done. If it throws, the wait ends
-/// Throws: any exception that `work` or `look` throws
+/// Throws: exceptions from `work` and `look`
 template <class Work>
 auto in_background(Work work, const std::function<void()>& look) {
   std::stop_source abandoned;

@@ -108,7 +108,7 @@ class DistributedDataParallel {
   /// buffers of a rank that finished last. On the ranks that finished early, the optimizer state is not updated.
   /// Collective.
   /// Cost:   each forward gathers two integers per rank
-  /// Throws: any exception that `steps` throws; this rank then does not wait for the other ranks
+  /// Throws: exceptions from `steps`; this rank then does not wait for the other ranks
   /// Ref:    torch.distributed.algorithms.Join
   void join(const std::function<void()>& steps, const JoinOptions& options = {}) const;
 
